@@ -1,0 +1,48 @@
+# `make demo` and `make test` do all the set-up from a fresh clone; the virtual environment is made once and remembered.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+TEXT ?= Hello there, this is megatalker speaking.
+OUT ?= hello.wav
+
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint types unit conformance bench clean
+
+help: ## list the targets
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
+
+$(VENV)/run.stamp: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "megatalker needs Python 3.11 or newer; try: make PYTHON=python3.12")'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(INSTALL) --editable .
+	@touch $@
+
+$(VENV)/dev.stamp: $(VENV)/run.stamp
+	$(INSTALL) --editable '.[dev]'
+	@touch $@
+
+demo: $(VENV)/run.stamp ## speak TEXT with the built-in checkpoint into OUT
+	$(BIN)/megatalker say --out $(OUT) -- "$(TEXT)"
+
+test: lint types unit conformance ## everything CI checks
+
+lint: $(VENV)/dev.stamp ## ruff, formatting included
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/dev.stamp ## mypy, strict
+	$(BIN)/mypy
+
+unit: $(VENV)/dev.stamp ## unit and integration tests
+	$(BIN)/pytest
+
+conformance: $(VENV)/dev.stamp ## the suite every backend must pass, over all installed backends
+	$(BIN)/pytest conformance_tests --backend all --codec all
+
+bench: $(VENV)/dev.stamp ## measure this machine
+	$(BIN)/megatalker bench --compare reference,compiled --out bench
+
+clean: ## remove the virtual environment and caches
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
