@@ -1,0 +1,1 @@
+"""Streaming speech from Qwen3-TTS, with interchangeable decode backends."""

@@ -1,0 +1,135 @@
+"""Settings: keyword arguments, then ``MEGATALKER_*`` environment variables, then ``megatalker.toml``, then defaults."""
+
+import difflib
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, ValidationError
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
+
+from megatalker.errors import SettingsError
+
+ENV_PREFIX = "MEGATALKER_"
+CONFIG_FILE = "megatalker.toml"
+
+Positive = Annotated[int, Field(ge=1)]
+Seconds = Annotated[float, Field(gt=0)]
+
+
+class Settings(BaseSettings):
+    """Everything an engine is opened with. Unknown keys are refused by name, wherever they come from.
+
+    Nested keys: ``backends.compiled.max_streams`` in Python and TOML, ``MEGATALKER_BACKENDS__COMPILED__MAX_STREAMS``
+    in the
+    environment.
+
+    Raises:
+        SettingsError: through :meth:`read`; names each offending key, what was found and what was expected.
+    """
+
+    model_config = SettingsConfigDict(
+        env_prefix=ENV_PREFIX,
+        env_nested_delimiter="__",
+        toml_file=CONFIG_FILE,
+        extra="forbid",
+        frozen=True,
+    )
+
+    checkpoint: str = "demo"
+    """``demo``, a folder in the official layout, or a hub id such as ``Qwen/Qwen3-TTS-12Hz-0.6B-CustomVoice``."""
+    backend: str = "auto"
+    """Talker backend; asking for one by name and not getting it is an error."""
+    codec: str = "auto"
+    fallbacks: tuple[str, ...] | None = None
+    """Talker backends that continue the streams of a faulty one, in order. ``None``: every other available one, by
+    rank."""
+    codec_fallbacks: tuple[str, ...] | None = None
+    """As ``fallbacks``, for codecs."""
+    device: str = "auto"
+    """``auto`` (CUDA where there is one), ``cpu``, ``cuda`` or ``cuda:N``."""
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """Talker weights and arithmetic. ``auto``: float32 on a CPU, bfloat16 on CUDA."""
+    voice: str | None = None
+    """Default speaker of CustomVoice checkpoints; ``None``: the checkpoint's first."""
+    language: str = "auto"
+    max_streams: Positive = 8
+    """Streams decoding at the same time."""
+    max_waiting: Annotated[int, Field(ge=0)] = 64
+    """Requests that may wait for a free stream; one more is refused with ``CapacityError``."""
+    max_text_chars: Positive = 20_000
+    max_segment_chars: Positive = 400
+    """Longer text is split into sentences of at most about this length, spoken as one continuous stream."""
+    max_frames: Positive = 2_048
+    """Frames of one segment; officially ``max_new_tokens``. Reaching it ends the stream with that reason."""
+    max_ahead_s: Seconds | None = None
+    """A stream further ahead of playback than this waits. ``None``: speak as fast as the device can."""
+    max_chunk_frames: Positive = 8
+    """The first chunk is 1 frame; later ones double up to this many while playback is safely ahead."""
+    step_deadline_s: Seconds = 20.0
+    """A backend call that takes longer marks the backend faulty."""
+    backends: Mapping[str, Mapping[str, Any]] = Field(default_factory=dict)
+    """Each talker backend's own settings, checked by the backend's own model."""
+    codecs: Mapping[str, Mapping[str, Any]] = Field(default_factory=dict)
+    """Each codec's own settings."""
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        **_others: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Keyword arguments win over the environment, the environment over the file."""
+        return init_settings, env_settings, TomlConfigSettingsSource(settings_cls)
+
+    @classmethod
+    def read(cls, config_file: Path | None = None, **overrides: Any) -> "Settings":
+        """Read all sources; ``overrides`` (such as command-line options) win.
+
+        Args:
+            config_file: another file than ``megatalker.toml`` of the working directory; it must exist.
+            **overrides: fields by name; ``None`` values are kept as values.
+
+        Raises:
+            SettingsError: see the class.
+        """
+        if config_file is not None and not config_file.is_file():
+            raise SettingsError(f"settings file {str(config_file)!r} does not exist")
+        reader: type[Settings] = cls
+        if config_file is not None:
+            reader = type(cls.__name__, (cls,), {"model_config": SettingsConfigDict(toml_file=config_file)})
+        _refuse_unknown_environment(cls)
+        try:
+            return reader(**overrides)
+        except ValidationError as error:
+            raise SettingsError(_explain(error, cls)) from error
+        except ValueError as error:  # malformed TOML, or an environment value that is not JSON where JSON is needed
+            raise SettingsError(f"settings cannot be read: {error}") from error
+
+
+def _refuse_unknown_environment(settings: type[Settings]) -> None:
+    for name in os.environ:
+        if name.upper().startswith(ENV_PREFIX):
+            key = name[len(ENV_PREFIX) :].lower().split("__")[0]
+            if key not in settings.model_fields:
+                raise SettingsError(f"unknown setting {name} in the environment{_suggest(key, settings)}")
+
+
+def _explain(error: ValidationError, settings: type[Settings]) -> str:
+    lines = []
+    for item in error.errors():
+        key = ".".join(str(part) for part in item["loc"])
+        if item["type"] == "extra_forbidden":
+            lines.append(f"unknown setting {key!r}{_suggest(key, settings)}")
+        else:
+            lines.append(f"setting {key!r} is {item['input']!r}: {item['msg']}")
+    return "; ".join(lines)
+
+
+def _suggest(key: str, settings: type[Settings]) -> str:
+    close = difflib.get_close_matches(key, settings.model_fields, n=1)
+    known = ", ".join(settings.model_fields)
+    return f"; did you mean {close[0]!r}?" if close else f"; known settings: {known}"
