@@ -1,0 +1,63 @@
+"""Cuts long text into segments that end where a speaker would pause."""
+
+import re
+import unicodedata
+from collections.abc import Iterator
+
+import sentencex
+
+from megatalker.errors import InvalidRequestError
+
+__all__ = ["split_sentences"]
+
+_CLAUSE_END = re.compile(r"[,;:—–…](?=\s)|[，、；：。！？…]")  # noqa: RUF001 - CJK punctuation is meant
+_WORD_END = re.compile(r"(?<=\S)(?=\s)")
+_ZERO_WIDTH_JOINER = "\u200d"
+
+
+def split_sentences(text: str, max_chars: int) -> list[str]:
+    """Segments of at most ``max_chars`` characters: as many whole sentences as fit each.
+
+    A longer sentence is cut at the last clause mark that fits, else at the last space, else between characters. Nothing
+    but whitespace around segments is lost; segments are stripped and never empty.
+
+    Raises:
+        InvalidRequestError: ``max_chars`` is below 1.
+    """
+    if max_chars < 1:
+        raise InvalidRequestError(f"max_chars is {max_chars}, expected at least 1")
+    segments: list[str] = []
+    segment = ""
+    for sentence in sentencex.segment("en", text):
+        for part in _parts(sentence, max_chars):
+            if segment and len((segment + part).strip()) > max_chars:
+                segments.append(segment.strip())
+                segment = ""
+            segment += part
+    segments.append(segment.strip())
+    return [segment for segment in segments if segment]
+
+
+def _parts(sentence: str, max_chars: int) -> Iterator[str]:
+    while len(sentence.strip()) > max_chars:
+        blanks = len(sentence) - len(sentence.lstrip())
+        cut = blanks + _cut(sentence[blanks:], max_chars)
+        yield sentence[:cut]
+        sentence = sentence[cut:]
+    yield sentence
+
+
+def _cut(sentence: str, max_chars: int) -> int:
+    for pattern in (_CLAUSE_END, _WORD_END):
+        ends = [match.end() for match in pattern.finditer(sentence, 0, max_chars + 2)]
+        fitting = [end for end in ends if 0 < end <= max_chars]
+        if fitting:
+            return fitting[-1]
+    cut = max_chars
+    while cut > 1 and _belong_together(sentence[cut - 1], sentence[cut]):
+        cut -= 1
+    return cut
+
+
+def _belong_together(left: str, right: str) -> bool:
+    return unicodedata.category(right)[0] == "M" or _ZERO_WIDTH_JOINER in (left, right)

@@ -1,0 +1,151 @@
+"""Checks text, and turns text that arrives piece by piece into the token ids of the whole text."""
+
+import unicodedata
+from collections.abc import Collection
+from typing import Any
+
+from megatalker.errors import InvalidRequestError
+
+__all__ = ["IncrementalTokenizer", "check_piece", "clean_text", "control_tokens", "refuse_control_tokens"]
+
+
+def clean_text(text: object, max_chars: int, tokens: Collection[str] = ()) -> str:
+    """The text without surrounding whitespace.
+
+    Args:
+        text: what the caller passed.
+        max_chars: the longest text accepted, counted after stripping.
+        tokens: :func:`control_tokens` of the checkpoint, which text must not contain.
+
+    Raises:
+        InvalidRequestError: not a string, blank, too long, or as :func:`check_piece` and :func:`refuse_control_tokens`.
+    """
+    cleaned = check_piece(text).strip()
+    if not cleaned:
+        raise InvalidRequestError("the text is empty; expected at least one word to speak")
+    if len(cleaned) > max_chars:
+        raise InvalidRequestError(
+            f"the text has {len(cleaned)} characters, expected at most {max_chars}; "
+            "send it in parts, or raise the limit in the settings"
+        )
+    refuse_control_tokens(cleaned, tokens)
+    return cleaned
+
+
+def check_piece(text: object) -> str:
+    """Text, or a piece of it, unchanged.
+
+    Raises:
+        InvalidRequestError: not a string, or it holds a NUL character or half of a surrogate pair.
+    """
+    if not isinstance(text, str):
+        raise InvalidRequestError(f"the text is of type {type(text).__name__}, expected str")
+    for position, character in enumerate(text):
+        if character == "\0" or "\ud800" <= character <= "\udfff":
+            kind = "a NUL character" if character == "\0" else f"a lone surrogate (U+{ord(character):04X})"
+            raise InvalidRequestError(
+                f"the text holds {kind} at position {position}, expected Unicode text; "
+                "remove it, or decode the source with the right encoding"
+            )
+    return text
+
+
+def control_tokens(tokenizer: Any) -> tuple[str, ...]:
+    """The strings that the tokenizer turns into control ids, such as ``<|im_end|>`` and ``<tts_pad>``."""
+    return tuple(str(token) for token in tokenizer.added_tokens_decoder.values())
+
+
+def refuse_control_tokens(text: str, tokens: Collection[str]) -> None:
+    """Raise ``InvalidRequestError`` if one of these tokens stands in the text: the model would not read it aloud."""
+    for token in tokens:
+        if token in text:
+            raise InvalidRequestError(
+                f"the text contains the control token {token!r}, expected plain text; remove it or write it in words"
+            )
+
+
+class IncrementalTokenizer:
+    """Token ids of a text that arrives in pieces.
+
+    The ids of all :meth:`feed` calls and of :meth:`finish`, one after another, equal those of the whole text, stripped
+    of surrounding whitespace, inside the official template. An id is handed out as soon as no later text can change it:
+    a word when the space, punctuation mark or digit after it has come.
+
+    Args:
+        tokenizer: a Qwen2 tokenizer (:attr:`megatalker.checkpoint.Checkpoint.tokenizer`).
+    """
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+        self._tokens = control_tokens(tokenizer)
+        self._reach = max(map(len, self._tokens), default=1) - 1
+        self._tail = ""
+        self._pending = ""
+        self._started = False
+        self._finished = False
+
+    def feed(self, text: str) -> list[int]:
+        """Add a piece of text, cut anywhere; returns the ids settled by it, often none.
+
+        Raises:
+            InvalidRequestError: as :func:`check_piece` and :func:`refuse_control_tokens`, also for a token that the
+                pieces form together; or :meth:`finish` was called. A refused piece changes nothing.
+        """
+        if self._finished:
+            raise InvalidRequestError("text was fed after finish(); begin a new text instead")
+        joined = self._tail + check_piece(text)
+        refuse_control_tokens(joined, self._tokens)
+        self._tail = joined[max(0, len(joined) - self._reach) :]
+        if not self._started:
+            text = text.lstrip()
+            self._started = bool(text)
+        checked = len(self._pending)
+        self._pending += text
+        cut = _last_boundary(self._pending, checked)
+        settled, self._pending = self._pending[:cut], self._pending[cut:]
+        return self._encode(settled)
+
+    def finish(self) -> list[int]:
+        """The text is complete; returns the remaining ids. Call it once."""
+        if self._finished:
+            raise InvalidRequestError("finish() was called twice; begin a new text instead")
+        self._finished = True
+        return self._encode(self._pending.rstrip())
+
+    def _encode(self, text: str) -> list[int]:
+        return [int(token) for token in self._tokenizer(text, add_special_tokens=False)["input_ids"]] if text else []
+
+
+def _last_boundary(text: str, checked: int) -> int:
+    """The last place where the text can be cut for good, or 0; none lies before ``checked`` (places already tried)."""
+    for place in range(len(text) - 1, max(checked, 1) - 1, -1):
+        if _always_parted(text[place - 1], text[place]):
+            return place
+    return 0
+
+
+def _always_parted(left: str, right: str) -> bool:
+    """Whether the Qwen2 word splitter parts these neighbours whatever stands around them.
+
+    Its words are runs of letters with at most one other character in front, single digits, and runs of other characters
+    with one space in front and line breaks behind. Accents and their like may melt into the character before them (NFC,
+    applied first), so nothing is cut in front of those.
+    """
+    if left.isspace():
+        return False
+    after = _kind(unicodedata.normalize("NFC", right)[0])
+    before = _kind(unicodedata.normalize("NFC", left)[-1])
+    if after in ("space", "digit"):
+        return True
+    if after in ("break", "mark"):
+        return before in ("letter", "digit")
+    return after == "letter" and before == "digit"
+
+
+def _kind(character: str) -> str:
+    if character in "\r\n":
+        return "break"
+    category = unicodedata.category(character)
+    if category == "Zs":
+        return "space"
+    return {"L": "letter", "N": "digit", "P": "mark", "S": "mark"}.get(category[0], "other")
