@@ -1,0 +1,131 @@
+"""The one place that imports the official ``qwen-tts`` package: quietly, and on CPU builds of torch too."""
+
+import contextlib
+import importlib
+import importlib.util
+import io
+import logging
+import shutil
+import sys
+import threading
+import warnings
+from collections.abc import Iterator
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from megatalker.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from megatalker.checkpoint import Checkpoint
+
+_import_lock = threading.Lock()
+
+
+def load_qwen_tts() -> ModuleType:
+    """Import the official package, once, without its banners.
+
+    Only its 25 Hz tokenizer, which megatalker does not use, needs torchaudio and the sox program; where they do not
+    work, stand-ins take their place during this import and are removed afterwards.
+    """
+    with _import_lock:
+        if "qwen_tts" in sys.modules:
+            return sys.modules["qwen_tts"]
+        with _stand_ins(), _quiet(), contextlib.redirect_stdout(io.StringIO()):
+            return importlib.import_module("qwen_tts")
+
+
+def load_official_model(checkpoint: "Checkpoint", device: torch.device, dtype: torch.dtype) -> Any:
+    """The official ``Qwen3TTSModel`` of a checkpoint, in evaluation mode, with scaled-dot-product attention.
+
+    Raises:
+        CheckpointError: the official package cannot load the folder.
+    """
+    model_class = load_qwen_tts().Qwen3TTSModel
+    wrapper = _from_pretrained(model_class, checkpoint, "", device, dtype, attn_implementation="sdpa")
+    wrapper.model.eval()
+    # generate() otherwise announces on every call that it pads with the end-of-speech id
+    wrapper.model.talker.generation_config.pad_token_id = checkpoint.config.codec_eos_id
+    return wrapper
+
+
+def load_official_codec(checkpoint: "Checkpoint", device: torch.device, dtype: torch.dtype) -> Any:
+    """The official ``Qwen3TTSTokenizer`` of a checkpoint's ``speech_tokenizer`` folder, in evaluation mode.
+
+    Raises:
+        CheckpointError: the official package cannot load the folder.
+    """
+    tokenizer_class = load_qwen_tts().Qwen3TTSTokenizer
+    wrapper = _from_pretrained(tokenizer_class, checkpoint, "speech_tokenizer", device, dtype)
+    wrapper.model.eval()
+    return wrapper
+
+
+def _from_pretrained(
+    wrapper: Any, checkpoint: "Checkpoint", subfolder: str, device: torch.device, dtype: torch.dtype, **options: Any
+) -> Any:
+    folder = checkpoint.folder / subfolder
+    try:
+        with _quiet():
+            return wrapper.from_pretrained(str(folder), device_map=str(device), dtype=dtype, **options)
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RuntimeError) as error:
+        raise CheckpointError(
+            f"the official qwen-tts package cannot load {str(folder)!r}: {type(error).__name__}: {error}. "
+            "Expected a folder in the layout of the published checkpoints."
+        ) from error
+
+
+@contextlib.contextmanager
+def _stand_ins() -> Iterator[None]:
+    """Put empty modules in the place of those optional imports that would fail or print."""
+    missing = [] if _imports("torchaudio") else ["torchaudio", "torchaudio.compliance", "torchaudio.compliance.kaldi"]
+    if shutil.which("sox") is None and "sox" not in sys.modules:
+        missing.append("sox")
+    for name in missing:
+        module = ModuleType(name)
+        module.__spec__ = ModuleSpec(name, loader=None, is_package=True)
+        module.__path__ = []
+        sys.modules[name] = module
+        parent, _, child = name.rpartition(".")
+        if parent:
+            setattr(sys.modules[parent], child, module)
+    try:
+        yield
+    finally:
+        for name in missing:
+            del sys.modules[name]
+
+
+def _imports(name: str) -> bool:
+    before = set(sys.modules)
+    try:
+        with _quiet():
+            importlib.import_module(name)
+    except (ImportError, OSError):  # OSError: a binary built against libraries that are not there
+        for partial in [module for module in sys.modules if module.split(".")[0] == name and module not in before]:
+            del sys.modules[partial]
+        return False
+    return True
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """No warnings, log lines or progress bars from transformers and its friends; errors still surface as exceptions."""
+    from transformers.utils import logging as transformers_logging
+
+    verbosity, bars = transformers_logging.get_verbosity(), transformers_logging.is_progress_bar_enabled()
+    disabled = logging.root.manager.disable
+    logging.disable(max(disabled, logging.WARNING))
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(disabled)
+        transformers_logging.set_verbosity(verbosity)
+        if bars:
+            transformers_logging.enable_progress_bar()

@@ -1,0 +1,39 @@
+"""Checkpoints that the tests share; each is written once per session."""
+
+from dataclasses import replace
+
+import pytest
+
+from megatalker.checkpoint import Checkpoint
+from megatalker.checkpoint_recipe import DEMO, TINY, TINY_1B7, CheckpointRecipe
+from megatalker.random_checkpoint import write_checkpoint
+
+
+def _written(factory: pytest.TempPathFactory, name: str, recipe: CheckpointRecipe) -> Checkpoint:
+    return Checkpoint.open(write_checkpoint(factory.mktemp("checkpoints") / name, recipe))
+
+
+@pytest.fixture(scope="session")
+def tiny_custom_voice(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
+    return _written(tmp_path_factory, "tiny_custom_voice", TINY)
+
+
+@pytest.fixture(scope="session")
+def tiny_base(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
+    return _written(tmp_path_factory, "tiny_base", replace(TINY, variant="base"))
+
+
+@pytest.fixture(scope="session")
+def tiny_voice_design(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
+    return _written(tmp_path_factory, "tiny_voice_design", replace(TINY_1B7, variant="voice_design"))
+
+
+@pytest.fixture(scope="session")
+def tiny_1b7(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
+    """CustomVoice at the size that takes an instruction, with a projection in front of the predictor."""
+    return _written(tmp_path_factory, "tiny_1b7", TINY_1B7)
+
+
+@pytest.fixture(scope="session")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
+    return _written(tmp_path_factory, "demo", DEMO)
