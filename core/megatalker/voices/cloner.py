@@ -1,0 +1,123 @@
+"""Makes voices from recordings with the official encoders of ``base`` checkpoints."""
+
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from megatalker.checkpoint import Checkpoint
+from megatalker.errors import InvalidRequestError
+from megatalker.model_config import FRAME_SAMPLES, SAMPLE_RATE
+from megatalker.official import load_official_codec
+from megatalker.template import reference_ids
+from megatalker.voices.speaker_encoder import SpeakerEncoder
+from megatalker.voices.voice import Voice
+
+_LOUDEST = 2.0
+"""A resampler may overshoot full scale a little; twice full scale is not audio within [-1, 1]."""
+
+
+class VoiceCloner:
+    """Turns recordings into voices, equal to the official ``create_voice_clone_prompt``.
+
+    Loads the speaker encoder at the first :meth:`clone`, and the codec at the first in-context one; neither needs the
+    talker. On the CPU in float32 by default: the encoders are small, and run once for each recording.
+
+    Raises:
+        InvalidRequestError: the checkpoint is not a ``base`` model.
+    """
+
+    def __init__(
+        self, checkpoint: Checkpoint, device: torch.device | None = None, dtype: torch.dtype = torch.float32
+    ) -> None:
+        if checkpoint.config.variant != "base":
+            raise InvalidRequestError(
+                f"checkpoint {checkpoint.name!r} is a {checkpoint.config.variant} model; cloning needs a base model "
+                "such as Qwen/Qwen3-TTS-12Hz-0.6B-Base"
+            )
+        self._checkpoint, self._device, self._dtype = checkpoint, device or torch.device("cpu"), dtype
+        self._speaker_encoder: SpeakerEncoder | None = None
+        self._codec: Any = None
+
+    def clone(self, audio: npt.NDArray[np.float32], *, reference_text: str | None = None) -> Voice:
+        """Encode one recording.
+
+        Args:
+            audio: ``[samples]`` float32 at 24 kHz mono (:func:`megatalker.audio.read_reference`), at least one frame
+                long; samples beyond full scale are clipped.
+            reference_text: every word said in the recording, for in-context cloning; ``None`` keeps the speaker
+                embedding only.
+
+        Raises:
+            InvalidRequestError: malformed audio, or an empty reference text.
+            CheckpointError: the checkpoint's encoders cannot be loaded.
+        """
+        samples = _checked(audio)
+        ids = None if reference_text is None else tuple(reference_ids(self._checkpoint.tokenizer, reference_text))
+        return Voice(
+            x_vector=self._embed_speaker(samples),
+            reference_codes=None if ids is None else self._encode(samples),
+            reference_text_ids=ids,
+            checkpoint_fingerprint=self._checkpoint.fingerprint,
+        )
+
+    def close(self) -> None:
+        """Free the encoders; the next :meth:`clone` loads them again."""
+        self._speaker_encoder = self._codec = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _embed_speaker(self, samples: npt.NDArray[np.float32]) -> Tensor:
+        if self._speaker_encoder is None:
+            self._speaker_encoder = SpeakerEncoder(self._checkpoint, self._device, self._dtype)
+        return self._speaker_encoder(samples)
+
+    def _encode(self, samples: npt.NDArray[np.float32]) -> Tensor:
+        if self._codec is None:
+            self._codec = load_official_codec(self._checkpoint, self._device, self._dtype)
+        codes: Tensor = self._codec.encode([samples], sr=SAMPLE_RATE).audio_codes[0]
+        return codes.cpu().clone()  # cloned: the official result is an inference tensor
+
+
+def clone_voice(
+    checkpoint: Checkpoint,
+    audio: npt.NDArray[np.float32],
+    *,
+    reference_text: str | None = None,
+    device: torch.device | None = None,
+) -> Voice:
+    """Encode one recording and free the encoders; see :meth:`VoiceCloner.clone`."""
+    with VoiceCloner(checkpoint, device) as cloner:
+        return cloner.clone(audio, reference_text=reference_text)
+
+
+def _checked(audio: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    if not isinstance(audio, np.ndarray) or audio.ndim != 1 or audio.dtype != np.float32:
+        found = (
+            f"shape {list(audio.shape)} and type {audio.dtype}"
+            if isinstance(audio, np.ndarray)
+            else type(audio).__name__
+        )
+        raise InvalidRequestError(
+            f"reference audio has {found}, expected a float32 array [samples] at {SAMPLE_RATE} Hz, mono"
+        )
+    if len(audio) < FRAME_SAMPLES:
+        seconds = len(audio) / SAMPLE_RATE
+        raise InvalidRequestError(f"reference audio lasts {seconds:.3f} s; expected at least a few seconds of speech")
+    if not np.isfinite(audio).all():
+        raise InvalidRequestError(
+            "reference audio contains values that are not finite; expected samples within [-1, 1]"
+        )
+    peak = float(np.abs(audio).max())
+    if peak > _LOUDEST:
+        raise InvalidRequestError(f"reference audio reaches {peak:g}; expected samples within [-1, 1]")
+    return np.clip(audio, -1.0, 1.0)

@@ -1,0 +1,172 @@
+"""What a voice is, how it is kept in a file, and which voices and languages a checkpoint offers."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import safetensors
+import torch
+from pydantic import BaseModel, ConfigDict
+from safetensors.torch import save_file
+from torch import Tensor
+
+from megatalker.checkpoint import Checkpoint
+from megatalker.errors import InvalidRequestError
+
+VoiceKind = Literal["speaker", "design", "clone"]
+
+_FORMAT = "megatalker-voice-1"
+
+
+class _Fields(BaseModel):
+    """What a voice file holds besides tensors."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    speaker: str | None
+    description: str | None
+    reference_text_ids: tuple[int, ...] | None
+    checkpoint_fingerprint: str | None
+
+
+@dataclass(frozen=True, eq=False)
+class Voice:
+    """A voice that any number of requests may share. Make one with :meth:`named`, :meth:`designed` or
+    :class:`megatalker.voices.VoiceCloner`.
+
+    Raises:
+        InvalidRequestError: a field has the wrong shape or type, or the fields belong to different kinds of voices.
+    """
+
+    speaker: str | None = None
+    """A speaker of a ``custom_voice`` checkpoint."""
+    description: str | None = None
+    """What a ``voice_design`` checkpoint should sound like; may be empty."""
+    x_vector: Tensor | None = None
+    """``[talker hidden size]`` floats, on the CPU: the speaker embedding of a recording, for ``base`` checkpoints."""
+    reference_codes: Tensor | None = None
+    """``[R, code groups]`` int64, on the CPU: the recording itself, for in-context cloning."""
+    reference_text_ids: tuple[int, ...] | None = None
+    """Ids of what is said in the recording; given exactly when ``reference_codes`` are."""
+    checkpoint_fingerprint: str | None = None
+    """Cloned voices: the checkpoint whose encoders made it. Another checkpoint refuses it."""
+
+    def __post_init__(self) -> None:
+        given = [name for name in ("speaker", "description", "x_vector") if getattr(self, name) is not None]
+        if len(given) != 1:
+            raise InvalidRequestError(
+                f"a voice needs exactly one of speaker, description and x_vector, found {', '.join(given) or 'none'}"
+            )
+        if (self.reference_codes is None) != (self.reference_text_ids is None):
+            raise InvalidRequestError("reference_codes and reference_text_ids go together; give both or neither")
+        if self.reference_codes is not None and self.x_vector is None:
+            raise InvalidRequestError("reference_codes need an x_vector; make the voice with VoiceCloner")
+        _check_tensors(self.x_vector, self.reference_codes)
+        if self.reference_text_ids is not None and not self.reference_text_ids:
+            raise InvalidRequestError("reference_text_ids are empty; expected the ids of what the recording says")
+
+    @classmethod
+    def named(cls, speaker: str) -> "Voice":
+        """A speaker of a ``custom_voice`` checkpoint; see :func:`list_speakers`."""
+        return cls(speaker=speaker)
+
+    @classmethod
+    def designed(cls, description: str) -> "Voice":
+        """A voice in words, for ``voice_design`` checkpoints."""
+        return cls(description=description)
+
+    @property
+    def kind(self) -> VoiceKind:
+        """Which field says who speaks."""
+        if self.speaker is not None:
+            return "speaker"
+        return "design" if self.description is not None else "clone"
+
+    @property
+    def in_context(self) -> bool:
+        """The recording itself stands in the prompt, not only its speaker embedding."""
+        return self.reference_codes is not None
+
+    def save(self, path: str | Path) -> None:
+        """Write the voice to one safetensors file, so that a recording is encoded once."""
+        tensors = {"x_vector": self.x_vector, "reference_codes": self.reference_codes}
+        fields = _Fields(
+            speaker=self.speaker,
+            description=self.description,
+            reference_text_ids=self.reference_text_ids,
+            checkpoint_fingerprint=self.checkpoint_fingerprint,
+        )
+        present = {name: tensor.contiguous() for name, tensor in tensors.items() if tensor is not None}
+        save_file(present, Path(path), metadata={"format": _FORMAT, "voice": fields.model_dump_json()})
+
+    @classmethod
+    def load(cls, path: str | Path) -> "Voice":
+        """Read a file written by :meth:`save`.
+
+        Raises:
+            InvalidRequestError: no such file, or not a voice file.
+        """
+        if not Path(path).is_file():
+            raise InvalidRequestError(f"voice file {str(path)!r} does not exist")
+        try:
+            with safetensors.safe_open(Path(path), framework="pt") as file:
+                metadata = file.metadata() or {}
+                tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118 - not a mapping
+        except safetensors.SafetensorError as error:
+            raise InvalidRequestError(
+                f"{str(path)!r} is not a voice file: {error}; write one with Voice.save"
+            ) from error
+        if metadata.get("format") != _FORMAT:
+            raise InvalidRequestError(
+                f"{str(path)!r} has format {metadata.get('format')!r}, expected {_FORMAT!r}; write one with Voice.save"
+            )
+        return _from_file(path, metadata.get("voice"), tensors)
+
+
+def list_speakers(checkpoint: Checkpoint) -> list[str]:
+    """The built-in speakers, sorted; empty unless the checkpoint is ``custom_voice``."""
+    return sorted(checkpoint.config.speakers)
+
+
+def list_languages(checkpoint: Checkpoint) -> list[str]:
+    """What ``language`` may be: ``auto`` and the languages, sorted. Dialects are chosen by their speakers."""
+    return ["auto", *sorted(name for name in checkpoint.config.languages if "dialect" not in name)]
+
+
+def default_voice(checkpoint: Checkpoint) -> Voice:
+    """The voice of a request that names none: the first speaker listed by the checkpoint, or no description.
+
+    Raises:
+        InvalidRequestError: a ``base`` checkpoint, which has no voice of its own.
+    """
+    if checkpoint.config.variant == "custom_voice":
+        return Voice.named(next(iter(checkpoint.config.speakers)))
+    if checkpoint.config.variant == "voice_design":
+        return Voice.designed("")
+    raise InvalidRequestError(
+        f"checkpoint {checkpoint.name!r} is a base model and has no voice of its own; clone one from reference audio"
+    )
+
+
+def _check_tensors(x_vector: Tensor | None, codes: Tensor | None) -> None:
+    if x_vector is not None and not (x_vector.ndim == 1 and x_vector.is_floating_point() and x_vector.isfinite().all()):
+        raise InvalidRequestError(
+            f"x_vector has shape {list(x_vector.shape)} and type {x_vector.dtype}, "
+            "expected finite floats of shape [hidden size]"
+        )
+    if codes is not None and not (codes.ndim == 2 and codes.shape[0] >= 1 and codes.dtype == torch.int64):
+        raise InvalidRequestError(
+            f"reference_codes have shape {list(codes.shape)} and type {codes.dtype}, "
+            "expected int64 of shape [frames >= 1, groups]"
+        )
+
+
+def _from_file(path: str | Path, text: str | None, tensors: Mapping[str, Tensor]) -> Voice:
+    try:
+        fields = _Fields.model_validate_json(text or "")
+        return Voice(
+            **fields.model_dump(), x_vector=tensors.get("x_vector"), reference_codes=tensors.get("reference_codes")
+        )
+    except ValueError as error:  # InvalidRequestError of an impossible voice included
+        raise InvalidRequestError(f"{str(path)!r} is not a voice file: {error}; write one with Voice.save") from error
