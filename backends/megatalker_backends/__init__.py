@@ -1,0 +1,1 @@
+"""Decode backends that come with megatalker, one folder each."""

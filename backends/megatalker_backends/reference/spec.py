@@ -1,0 +1,37 @@
+"""How the reference backends describe themselves to the registry."""
+
+import importlib.util
+
+import torch
+
+from megatalker.checkpoint import Checkpoint
+from megatalker.interfaces import AVAILABLE, Availability, CodecBackend, TalkerBackend
+from megatalker_backends.reference import codec, decoder
+
+
+def _probe(_checkpoint: Checkpoint, device: torch.device) -> Availability:
+    if importlib.util.find_spec("qwen_tts") is None:
+        return Availability("the qwen-tts package is not installed; pip install qwen-tts")
+    if device.type == "cuda" and not torch.cuda.is_available():
+        return Availability("this torch sees no CUDA device; install a CUDA build of torch, or use the cpu device")
+    return AVAILABLE
+
+
+TALKER = TalkerBackend(
+    name="reference",
+    summary="the official modules, one stream and one frame at a time",
+    api_version=1,
+    capabilities=decoder.CAPABILITIES,
+    probe=_probe,
+    settings=decoder.ReferenceSettings,
+    load=decoder.ReferenceDecoder,
+)
+
+CODEC = CodecBackend(
+    name="reference",
+    summary="the official decoder, run in full over all codes for every chunk",
+    api_version=1,
+    capabilities=codec.CAPABILITIES,
+    probe=_probe,
+    load=codec.ReferenceCodec,
+)
