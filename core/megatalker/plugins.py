@@ -12,7 +12,7 @@ import importlib.metadata
 import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal, TypeVar
+from typing import Literal, TypeVar, cast
 
 import pluggy
 import torch
@@ -104,7 +104,7 @@ class BackendRegistry:
                 raise PluginError(
                     f"plug-in {name!r} has no function marked @megatalker.hookimpl named megatalker_backends"
                 )
-            self._add(name, list(callers[0].function()))
+            self._add(name, list(cast(Iterable[object], callers[0].function())))
         except BaseException:
             self._manager.unregister(name=name)
             raise
@@ -204,7 +204,7 @@ class BackendRegistry:
             if not answer.available:
                 raise BackendUnavailableError(f"{kind} backend {name!r} cannot run here: {answer.reason}")
             return spec
-        reasons = []
+        reasons: list[str] = []
         for spec in _by_rank(known):
             answer = probe(spec, checkpoint, device)
             if answer.available:

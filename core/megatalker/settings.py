@@ -67,6 +67,8 @@ class Settings(BaseSettings):
     """A stream further ahead of playback than this waits. ``None``: speak as fast as the device can."""
     max_chunk_frames: Positive = 8
     """The first chunk is 1 frame; later ones double up to this many while playback is safely ahead."""
+    runaway_guard: bool = True
+    """End a stream that goes on in silence or in a loop long after its text (:mod:`megatalker.engine.guard`)."""
     step_deadline_s: Seconds = 20.0
     """A backend call that takes longer marks the backend faulty."""
     backends: Mapping[str, Mapping[str, Any]] = Field(default_factory=dict)
@@ -80,7 +82,8 @@ class Settings(BaseSettings):
         settings_cls: type[BaseSettings],
         init_settings: PydanticBaseSettingsSource,
         env_settings: PydanticBaseSettingsSource,
-        **_others: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - not a source here
+        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - not a source here
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Keyword arguments win over the environment, the environment over the file."""
         return init_settings, env_settings, TomlConfigSettingsSource(settings_cls)
