@@ -27,7 +27,7 @@ def demo_folder() -> Path:
             _publish(written, folder)
     except OSError as error:
         raise CheckpointError(
-            f"the demo checkpoint (34 MB) cannot be written to {str(folder.parent)!r}: {error}. "
+            f"the demo checkpoint (35 MB) cannot be written to {str(folder.parent)!r}: {error}. "
             "Free some space, or set XDG_CACHE_HOME to a folder that can be written"
         ) from error
     return folder

@@ -23,7 +23,7 @@ class MegatalkerError(Exception):
 
 
 class InvalidRequestError(MegatalkerError, ValueError):
-    """The caller passed something that can never work: bad text, voice, language, sampling value, audio or tensor shape."""
+    """What the caller passed can never work: bad text, voice, language, sampling value, audio or tensor shape."""
 
 
 class SettingsError(MegatalkerError, ValueError):
@@ -43,7 +43,7 @@ class BackendNotFoundError(MegatalkerError, LookupError):
 
 
 class BackendUnavailableError(MegatalkerError):
-    """The backend is installed but cannot run this checkpoint on this device; the message carries the probe's reason."""
+    """The backend is installed but cannot run this checkpoint on this device; the message says why."""
 
 
 class BackendFaultError(MegatalkerError):

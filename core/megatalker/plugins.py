@@ -104,7 +104,7 @@ class BackendRegistry:
                 raise PluginError(
                     f"plug-in {name!r} has no function marked @megatalker.hookimpl named megatalker_backends"
                 )
-            self._add(name, list(cast(Iterable[object], callers[0].function())))
+            self._add(name, list(cast("Iterable[object]", callers[0].function())))
         except BaseException:
             self._manager.unregister(name=name)
             raise

@@ -12,6 +12,7 @@ from megatalker.errors import InvalidRequestError
 from megatalker.interfaces import Capabilities, Codec, CodecState, LoadContext
 from megatalker.model_config import FRAME_SAMPLES, SAMPLE_RATE
 from megatalker.official import load_official_codec
+from megatalker_backends.codec_requests import OwnedState, check_codes, check_states
 
 CAPABILITIES = Capabilities(
     devices=frozenset({"cpu", "cuda"}),
@@ -20,10 +21,10 @@ CAPABILITIES = Capabilities(
 )
 
 
-class ReferenceCodecState(CodecState):
+class ReferenceCodecState(OwnedState):
     """Every code of one stream so far, ``[frames, code groups]`` int64. Made by :meth:`ReferenceCodec.open`."""
 
-    def __init__(self, codec: "ReferenceCodec", codes: Tensor) -> None:
+    def __init__(self, codec: Codec, codes: Tensor) -> None:
         self.codec = codec
         self.codes = codes
 
@@ -40,8 +41,7 @@ class ReferenceCodec(Codec):
 
     def __init__(self, checkpoint: Checkpoint, context: LoadContext) -> None:
         self._device = context.device
-        self._groups = checkpoint.codec_config.num_quantizers
-        self._codebook_size = checkpoint.codec_config.codebook_size
+        self._config = checkpoint.codec_config
         self._tokenizer = load_official_codec(checkpoint, context.device, torch.float32)
 
     @property
@@ -49,14 +49,17 @@ class ReferenceCodec(Codec):
         return CAPABILITIES
 
     def open(self) -> ReferenceCodecState:
-        return ReferenceCodecState(self, torch.empty(0, self._groups, dtype=torch.int64, device=self._device))
+        return ReferenceCodecState(
+            self, torch.empty(0, self._config.num_quantizers, dtype=torch.int64, device=self._device)
+        )
 
     @torch.inference_mode()
     def decode(self, states: Sequence[CodecState], codes: Sequence[Tensor]) -> list[Tensor]:
-        owned = self._check(states, codes)
+        owned = check_states(self, ReferenceCodecState, states)
+        checked = check_codes(self._config, len(owned), codes)
         chunks = []
-        for state, fresh in zip(owned, codes, strict=True):
-            so_far = torch.cat((state.codes, fresh.to(self._device, torch.int64)))
+        for state, fresh in zip(owned, checked, strict=True):
+            so_far = torch.cat((state.codes, fresh.to(self._device)))
             with _exact_convolutions():
                 samples = self._tokenizer.model.decoder(so_far.T[None])[0, 0]
             chunks.append(samples[len(state.codes) * FRAME_SAMPLES :])
@@ -79,32 +82,6 @@ class ReferenceCodec(Codec):
 
     def close(self) -> None:
         del self._tokenizer
-
-    def _check(self, states: Sequence[CodecState], codes: Sequence[Tensor]) -> list[ReferenceCodecState]:
-        if len(states) != len(codes):
-            raise InvalidRequestError(f"{len(states)} states and {len(codes)} tensors of codes, expected one for each")
-        owned: list[ReferenceCodecState] = []
-        for index, (state, fresh) in enumerate(zip(states, codes, strict=True)):
-            if not isinstance(state, ReferenceCodecState) or state.codec is not self:
-                raise InvalidRequestError(f"state {index} was made by another codec; use one from this codec's open()")
-            if any(state is other for other in owned):
-                raise InvalidRequestError(f"state {index} stands twice in one call; pass each state once")
-            self._check_codes(index, fresh)
-            owned.append(state)
-        return owned
-
-    def _check_codes(self, index: int, codes: Tensor) -> None:
-        integer = not (codes.is_floating_point() or codes.is_complex() or codes.dtype == torch.bool)
-        if codes.ndim != 2 or len(codes) == 0 or codes.shape[1] != self._groups or not integer:
-            raise InvalidRequestError(
-                f"codes {index} are {codes.dtype} {list(codes.shape)}, expected integers [frames >= 1, {self._groups}]"
-            )
-        low, high = (int(bound) for bound in codes.aminmax())
-        if low < 0 or high >= self._codebook_size:
-            raise InvalidRequestError(
-                f"codes {index} span {low} to {high}, expected 0 to {self._codebook_size - 1}; "
-                "end-of-speech and other control ids are not codes"
-            )
 
 
 @contextmanager

@@ -1,0 +1,155 @@
+"""Results as data, table, JSON file and plot."""
+
+import json
+import os
+import platform
+import statistics
+import sys
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Self
+
+import torch
+from rich.table import Table
+
+from megatalker.checkpoint import Checkpoint
+from megatalker.settings import Settings
+
+LABELS = {
+    "frame_ms": "talker and predictor, one frame (ms)",
+    "prefill_ms": "prefill of 32 rows (ms)",
+    "codec_ms_1_frame": "codec, 1 frame (ms)",
+    "codec_ms_8_frames": "codec, 8 frames (ms)",
+    "ttfc_ms": "TTFC (ms)",
+    "rtf": "RTF",
+    "longest_chunk_gap_ms": "longest gap between chunks (ms)",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """One metric of one backend over all rounds."""
+
+    median: float
+    p10: float
+    p90: float
+    samples: int
+
+    @classmethod
+    def of(cls, values: list[float]) -> Self:
+        if len(values) < 2:
+            return cls(values[0], values[0], values[0], len(values))
+        deciles = statistics.quantiles(values, n=10, method="inclusive")
+        return cls(statistics.median(values), deciles[0], deciles[-1], len(values))
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A finished measurement: where, of what, and the summary of each metric by backend."""
+
+    command: str
+    environment: dict[str, str]
+    rounds: int
+    frames: int
+    results: dict[str, dict[str, Summary]]
+
+    @classmethod
+    def of(
+        cls,
+        checkpoint: Checkpoint,
+        device: torch.device,
+        settings: Settings,
+        samples: dict[str, dict[str, list[float]]],
+        rounds: int,
+        frames: int,
+    ) -> Self:
+        """Summarise raw samples and note the environment."""
+        accelerator = torch.cuda.get_device_name(device) if device.type == "cuda" else "none"
+        environment = {
+            "checkpoint": f"{checkpoint.name} ({checkpoint.fingerprint})",
+            "device": str(device),
+            "dtype": settings.dtype,
+            "codec": settings.codec,
+            "accelerator": accelerator,
+            "processor": f"{platform.machine()}, {os.cpu_count()} cores, {torch.get_num_threads()} torch threads",
+            "python": platform.python_version(),
+            **{name: version(name) for name in ("megatalker", "torch", "transformers", "qwen-tts")},
+        }
+        results = {
+            name: {metric: Summary.of(values) for metric, values in metrics.items()}
+            for name, metrics in samples.items()
+        }
+        return cls(" ".join(["megatalker", *sys.argv[1:]]), environment, rounds, frames, results)
+
+    @property
+    def metrics(self) -> list[str]:
+        """Metric names in the order of measurement."""
+        return list(dict.fromkeys(name for metrics in self.results.values() for name in metrics))
+
+
+def label(metric: str) -> str:
+    """A readable name of a metric."""
+    if metric.startswith("frame_ms_"):
+        return f"one frame of {metric.removeprefix('frame_ms_').replace('_', ' ')} (ms)"
+    return LABELS[metric]
+
+
+def table(report: Report) -> Table:
+    """Medians, with the ratio to the first backend; smaller is better everywhere."""
+    names = list(report.results)
+    shown = Table("median (p10-p90)", *names, title=" vs ".join(names), title_justify="left")
+    for metric in report.metrics:
+        first = report.results[names[0]].get(metric)
+        cells = []
+        for name in names:
+            summary = report.results[name].get(metric)
+            if summary is None:
+                cells.append("-")
+                continue
+            ratio = f"  {first.median / summary.median:.1f}x" if first and name != names[0] else ""
+            cells.append(f"{summary.median:.3g} ({summary.p10:.3g}-{summary.p90:.3g}){ratio}")
+        shown.add_row(label(metric), *cells)
+    return shown
+
+
+def save(report: Report, folder: Path, stem: str = "bench") -> list[Path]:
+    """Write ``STEM.json``, and ``STEM.png`` if matplotlib (extra ``bench``) is installed; returns what was written."""
+    folder.mkdir(parents=True, exist_ok=True)
+    target = folder / f"{stem}.json"
+    target.write_text(json.dumps(asdict(report), indent=1) + "\n")
+    try:
+        import matplotlib as mpl
+    except ImportError:
+        return [target]
+    mpl.use("agg")
+    return [target, _plot(report, folder / f"{stem}.png")]
+
+
+def _plot(report: Report, target: Path) -> Path:
+    from matplotlib import pyplot as plt
+
+    metrics = report.metrics
+    columns = 4
+    rows = -(-len(metrics) // columns)
+    figure, axes = plt.subplots(rows, columns, figsize=(3.2 * columns, 2.6 * rows), squeeze=False)
+    for axis in axes.flat[len(metrics) :]:
+        axis.remove()
+    for axis, metric in zip(axes.flat, metrics, strict=False):
+        shown = [(name, summaries[metric]) for name, summaries in report.results.items() if metric in summaries]
+        heights = [summary.median for _, summary in shown]
+        below = [summary.median - summary.p10 for _, summary in shown]
+        above = [summary.p90 - summary.median for _, summary in shown]
+        bars = axis.bar(
+            [name for name, _ in shown], heights, yerr=[below, above], capsize=3, width=0.6, color="#4477aa"
+        )
+        axis.bar_label(bars, fmt="%.3g", padding=2, fontsize=8)
+        axis.set_title(label(metric), fontsize=9)
+        axis.tick_params(labelsize=8)
+        axis.margins(y=0.2)
+        axis.spines[["top", "right"]].set_visible(False)
+    figure.suptitle(f"{report.environment['checkpoint'].split(' ')[0]} on {report.environment['device']}", fontsize=10)
+    figure.tight_layout()
+    figure.savefig(target, dpi=110)
+    plt.close(figure)
+    return target

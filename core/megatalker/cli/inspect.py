@@ -1,0 +1,62 @@
+"""``megatalker inspect``: a checkpoint's shapes and sizes, and which backends accept it."""
+
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from megatalker.checkpoint import Checkpoint
+from megatalker.cli.console import stdout
+from megatalker.cli.options import DeviceOption, read_settings
+from megatalker.device import resolve_device
+from megatalker.plugins import BackendRegistry, probe
+
+
+def inspect(
+    checkpoint: Annotated[str, typer.Argument(help="demo, a folder in the official layout, or a hub id.")] = "demo",
+    device: DeviceOption = None,
+) -> None:
+    """Show a checkpoint's shapes and sizes, and which backends accept it and why not."""
+    opened = Checkpoint.open(checkpoint)
+    where = resolve_device(read_settings(None, device=device).device)
+    config = opened.config
+    stdout.print(f"[bold]{opened.name}[/]  {opened.folder}", soft_wrap=True)
+    stdout.print(f"{config.variant}, size {config.size}, fingerprint {opened.fingerprint}", soft_wrap=True)
+    stdout.print(_shapes(opened))
+    stdout.print(_sizes(opened))
+    stdout.print(f"speakers: {', '.join(config.speakers) or 'none'}")
+    stdout.print(f"languages: auto, {', '.join(config.languages)}")
+    stdout.print(f"sampling: {opened.sampling}, max_new_tokens={opened.max_new_tokens}")
+    registry = BackendRegistry.installed()
+    table = Table("kind", "backend", f"on {where}", title="accepted by", title_justify="left")
+    for kind, specs in (("talker", registry.talkers), ("codec", registry.codecs)):
+        for spec in specs:
+            answer = probe(spec, opened, where)
+            table.add_row(kind, spec.name, "[green]yes[/]" if answer.available else f"[red]no[/]: {answer.reason}")
+    stdout.print(table)
+
+
+def _shapes(checkpoint: Checkpoint) -> Table:
+    talker, predictor = asdict(checkpoint.config.talker), asdict(checkpoint.config.predictor)
+    table = Table("shape", "talker", "code predictor", title="decoder stacks", title_justify="left")
+    for name, value in talker.items():
+        table.add_row(name, f"{value:g}", f"{predictor[name]:g}")
+    return table
+
+
+def _sizes(checkpoint: Checkpoint) -> Table:
+    table = Table("part", "tensors", "parameters", "stored", title="sizes", title_justify="left")
+    groups: dict[str, list[tuple[int, int]]] = {}
+    for name in checkpoint.tensor_names():
+        part = "code predictor" if ".code_predictor." in name else name.split(".")[0].replace("_", " ")
+        tensor = checkpoint.tensor(name)
+        groups.setdefault(part, []).append((tensor.numel(), tensor.numel() * tensor.element_size()))
+    for name in checkpoint.codec_tensor_names():
+        tensor = checkpoint.codec_tensor(name)
+        part = f"codec {name.split('.')[0]}"
+        groups.setdefault(part, []).append((tensor.numel(), tensor.numel() * tensor.element_size()))
+    for part, rows in sorted(groups.items()):
+        count, size = (sum(column) for column in zip(*rows, strict=True))
+        table.add_row(part, str(len(rows)), f"{count:,}", f"{size / 2**20:.1f} MiB")
+    return table

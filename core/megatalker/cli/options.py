@@ -1,0 +1,28 @@
+"""Options shared by several commands, and the settings they make."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from megatalker.settings import Settings
+
+CheckpointOption = Annotated[
+    str | None, typer.Option(help="demo, a folder in the official layout, or a hub id.", show_default="demo")
+]
+BackendOption = Annotated[
+    str | None, typer.Option(help="Talker backend, see `megatalker backends`.", show_default="auto")
+]
+CodecOption = Annotated[str | None, typer.Option(help="Codec backend.", show_default="auto")]
+DeviceOption = Annotated[str | None, typer.Option(help="auto, cpu, cuda or cuda:N.", show_default="auto")]
+DtypeOption = Annotated[str | None, typer.Option(help="auto, float32, bfloat16 or float16.", show_default="auto")]
+ConfigOption = Annotated[Path | None, typer.Option("--config", help="Settings file.", show_default="megatalker.toml")]
+
+
+def read_settings(config: Path | None, **options: Any) -> Settings:
+    """Settings from all sources, with the given command-line options on top.
+
+    Raises:
+        SettingsError: see :meth:`Settings.read`.
+    """
+    return Settings.read(config, **{name: value for name, value in options.items() if value is not None})

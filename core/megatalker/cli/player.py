@@ -1,0 +1,67 @@
+"""Plays PCM on the default sound device, beside the thread that receives it. Needs the extra ``play``."""
+
+import queue
+import threading
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from megatalker.errors import UnsupportedError
+from megatalker.model_config import SAMPLE_RATE
+
+
+def player_missing() -> str | None:
+    """Why nothing can be played here, or ``None`` if it can."""
+    try:
+        import sounddevice
+    except ImportError:
+        return "the extra 'play' is not installed: pip install 'megatalker[play]'"
+    except OSError as error:
+        return f"the PortAudio library is missing: {error}"
+    try:
+        sounddevice.check_output_settings(samplerate=SAMPLE_RATE, channels=1, dtype="float32")
+    except (sounddevice.PortAudioError, ValueError) as error:
+        return f"there is no usable sound device: {error}"
+    return None
+
+
+class Player:
+    """A context manager that plays what is written, and waits for the rest when it is left.
+
+    Raises:
+        UnsupportedError: the extra is not installed, or there is no sound device.
+    """
+
+    def __init__(self) -> None:
+        reason = player_missing()
+        if reason is not None:
+            raise UnsupportedError(f"cannot play, {reason}; use --no-play --out FILE")
+        self._chunks: queue.SimpleQueue[NDArray[np.float32] | None] = queue.SimpleQueue()
+        import sounddevice
+
+        self._output: Any = sounddevice.OutputStream(samplerate=SAMPLE_RATE, channels=1, dtype="float32")
+        self._thread = threading.Thread(target=self._run, name="megatalker-player", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._output.start()
+        self._thread.start()
+        return self
+
+    def write(self, pcm: NDArray[np.float32]) -> None:
+        """Queue mono float32 samples at 24 kHz; returns at once."""
+        self._chunks.put(pcm)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._chunks.put(None)
+        if kind is None:
+            self._thread.join()
+            self._output.stop()
+        self._output.close()
+
+    def _run(self) -> None:
+        while (pcm := self._chunks.get()) is not None:
+            self._output.write(pcm.reshape(-1, 1))

@@ -1,0 +1,94 @@
+"""What the engine hands out and reports: chunks, the facts of one stream, the counters of one engine."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+FinishReason = Literal["eos", "max_frames", "cancelled", "runaway", "error"]
+"""Why a stream ended: it said everything, reached ``max_frames``, was cancelled, was caught looping or silent after its
+text (:mod:`megatalker.engine.guard`), or failed (:attr:`SpeechStream.error <megatalker.engine.SpeechStream.error>`)."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Chunk:
+    """A whole number of frames of speech. Times are ``time.monotonic()`` seconds."""
+
+    index: int
+    pcm: NDArray[np.float32]
+    """``[frames * 1920]`` samples at 24 kHz within [-1, 1]."""
+    frames: int
+    sample_offset: int
+    """Samples of the stream before this chunk."""
+    codes: NDArray[np.int64] | None
+    """``[frames, code groups]`` where the request asked for codes."""
+    requested_at: float
+    """When the request was accepted; for text that arrives bit by bit, when the piece came that let speech begin."""
+    decoded_at: float
+    """When the engine had the samples."""
+    delivered_at: float
+    """When the consumer took the chunk."""
+
+
+@dataclass(frozen=True, slots=True)
+class BackendSwitch:
+    """A stream moved to another backend because the first one failed."""
+
+    kind: Literal["talker", "codec"]
+    origin: str
+    target: str
+    reason: str
+    frame: int
+    """Frames of the stream that existed then; everything after them comes from ``target``."""
+
+    def __str__(self) -> str:
+        return f"{self.kind} backend {self.origin} -> {self.target} at frame {self.frame}: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class StreamFacts:
+    """Figures of one stream so far. Seconds; ``None`` where there is nothing to measure yet."""
+
+    backend: str
+    codec: str
+    seed: int
+    finish_reason: FinishReason | None
+    frames: int
+    """Frames handed out as audio."""
+    chunks: int
+    segments: int
+    """Decoder streams begun for this utterance: more than one for long text."""
+    audio_s: float
+    ttfc_s: float | None
+    """Request accepted until the consumer held the first chunk."""
+    rtf: float | None
+    """Time from the request to the last chunk made, divided by the audio's duration."""
+    underruns: int
+    """Times an emulated player that starts at the first chunk ran dry while the engine had text to speak."""
+    switches: tuple[BackendSwitch, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class EngineMetrics:
+    """Counters since the engine was opened."""
+
+    streams: int
+    """Requests accepted."""
+    frames: int
+    """Frames decoded."""
+    chunks: int
+    switches: int
+    """Streams moved to another backend."""
+    cancelled: int
+    errors: int
+    """Streams that ended with an error."""
+    active: int
+    """Streams that hold, or are about to hold again, rows of the backend."""
+    waiting: int
+    """Streams that wait for rows, or for their first text."""
+    backend: str
+    codec: str
+    faulty: Mapping[str, str]
+    """Backends given up, such as ``talker compiled``, and why."""

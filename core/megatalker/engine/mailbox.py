@@ -1,0 +1,90 @@
+"""Carries chunks from the worker to the consumer, which may sit in any thread or event loop."""
+
+import asyncio
+import contextlib
+import time
+from collections import deque
+from dataclasses import replace
+from threading import Condition
+
+from megatalker.engine.facts import Chunk, FinishReason
+
+Waiter = tuple[asyncio.AbstractEventLoop, "asyncio.Future[None]"]
+
+
+class Mailbox:
+    """An unbounded queue of chunks with an end. The first :meth:`finish` decides how the stream ended."""
+
+    def __init__(self) -> None:
+        self.reason: FinishReason | None = None
+        self.error: Exception | None = None
+        self.first_delivered_at: float | None = None
+        self._changed = Condition()
+        self._chunks: deque[Chunk] = deque()
+        self._waiters: list[Waiter] = []
+
+    def put(self, chunk: Chunk) -> None:
+        """Hand a chunk over; dropped when the stream already ended."""
+        with self._changed:
+            if self.reason is None:
+                self._chunks.append(chunk)
+                self._wake()
+
+    def finish(self, reason: FinishReason, error: Exception | None = None) -> bool:
+        """End the stream; ``False`` when it had ended before. Cancelling drops the chunks that nobody took."""
+        with self._changed:
+            if self.reason is not None:
+                if reason == "cancelled":
+                    self._chunks.clear()
+                return False
+            self.reason, self.error = reason, error
+            if reason == "cancelled":
+                self._chunks.clear()
+            self._wake()
+            return True
+
+    def take(self) -> Chunk | None:
+        """The next chunk; waits for it. ``None`` after the last one; raises the stream's error there instead."""
+        with self._changed:
+            self._changed.wait_for(self._settled)
+            return self._next()
+
+    async def take_async(self) -> Chunk | None:
+        """As :meth:`take`, without blocking the event loop."""
+        loop = asyncio.get_running_loop()
+        while True:
+            with self._changed:
+                if self._settled():
+                    return self._next()
+                waiter: Waiter = loop, loop.create_future()
+                self._waiters.append(waiter)
+            try:
+                await waiter[1]
+            finally:
+                with self._changed, contextlib.suppress(ValueError):
+                    self._waiters.remove(waiter)
+
+    def _settled(self) -> bool:
+        return bool(self._chunks) or self.reason is not None
+
+    def _next(self) -> Chunk | None:
+        if self._chunks:
+            now = time.monotonic()
+            if self.first_delivered_at is None:
+                self.first_delivered_at = now
+            return replace(self._chunks.popleft(), delivered_at=now)
+        if self.error is not None:
+            raise self.error
+        return None
+
+    def _wake(self) -> None:
+        self._changed.notify_all()
+        for loop, future in self._waiters:
+            with contextlib.suppress(RuntimeError):  # its loop was closed: nobody waits there any more
+                loop.call_soon_threadsafe(_resolve, future)
+        self._waiters.clear()
+
+
+def _resolve(future: "asyncio.Future[None]") -> None:
+    if not future.done():
+        future.set_result(None)
