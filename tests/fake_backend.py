@@ -211,7 +211,7 @@ class Fakes:
             "summary": "a fake",
             "api_version": 1,
             "capabilities": behaviour.capabilities,
-            "probe": lambda checkpoint, device: Availability(self.unavailable.get(name)) or AVAILABLE,
+            "probe": lambda checkpoint, device, own: Availability(self.unavailable.get(name)) or AVAILABLE,
             "rank": rank,
             "settings": BackendSettings,
         }

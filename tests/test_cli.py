@@ -18,9 +18,8 @@ def megatalker(*arguments: str, cwd: Path, stdin: str | None = None) -> subproce
 
 
 def test_say_writes_a_playable_file_and_reports(tiny_custom_voice: Checkpoint, tmp_path: Path) -> None:
-    done = megatalker(
-        "say", "Hello there.", "--out", "out.wav", "--checkpoint", str(tiny_custom_voice.folder), "--seed", "3", cwd=tmp_path
-    )
+    folder = str(tiny_custom_voice.folder)
+    done = megatalker("say", "Hello there.", "--out", "out.wav", "--checkpoint", folder, "--seed", "3", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     info = soundfile.info(tmp_path / "out.wav")
     assert (info.samplerate, info.channels) == (24_000, 1)
@@ -32,13 +31,13 @@ def test_say_writes_a_playable_file_and_reports(tiny_custom_voice: Checkpoint, t
 
 
 def test_say_reads_standard_input(tiny_custom_voice: Checkpoint, tmp_path: Path) -> None:
-    folder = str(tiny_custom_voice.folder)
-    done = megatalker("say", "-", "-o", "a.wav", "--checkpoint", folder, "--seed", "3", cwd=tmp_path, stdin="Hello\nthere.\n")
-    assert done.returncode == 0, done.stderr
-    again = megatalker("say", "-", "-o", "b.wav", "--checkpoint", folder, "--seed", "3", cwd=tmp_path, stdin="Hello\nthere.\n")
-    assert again.returncode == 0
+    for name in ("a.wav", "b.wav"):
+        arguments = ("say", "-", "-o", name, "--checkpoint", str(tiny_custom_voice.folder), "--seed", "3")
+        done = megatalker(*arguments, cwd=tmp_path, stdin="Hello\nthere.\n")
+        assert done.returncode == 0, done.stderr
     first, second = (soundfile.read(tmp_path / name)[0] for name in ("a.wav", "b.wav"))
-    assert np.array_equal(first, second)
+    assert len(first) == len(second) > 0
+    assert np.abs(first - second).max() <= 2 / 2**15, "one step of 16 bits: chunks may be cut elsewhere"
 
 
 @pytest.mark.parametrize(
@@ -51,7 +50,7 @@ def test_say_reads_standard_input(tiny_custom_voice: Checkpoint, tmp_path: Path)
         (["say", "Hi", "--checkpoint", "/nowhere"], "CheckpointError"),
         (["say", "Hi", "--device", "tpu"], "device is 'tpu', expected auto, cpu, cuda or cuda:N"),
         (["say", "Hi", "--ref-text", "x"], "--ref-text goes with --ref-audio"),
-        (["say", "Hi", "--ref-audio", "missing.wav"], "missing.wav"),
+        (["say", "Hi", "--ref-audio", "missing.wav"], "cloning needs a base"),
         (["inspect", "/nowhere"], "CheckpointError"),
         (["bench", "--compare", "reference,nothing"], "'nothing' is not installed"),
     ],
@@ -65,6 +64,23 @@ def test_bad_input_is_one_clear_line(
     assert done.returncode == 1
     assert message in done.stderr.replace("\n", " ")
     assert "Traceback" not in done.stderr
+
+
+def test_cloned_voice_can_be_kept_and_used_again(tiny_base: Checkpoint, tmp_path: Path) -> None:
+    rate = 16_000
+    tone = 0.3 * np.sin(2 * np.pi * 220 * np.arange(2 * rate) / rate)
+    soundfile.write(tmp_path / "voice.wav", tone, rate)
+    say = ("say", "Hello there.", "--checkpoint", str(tiny_base.folder), "--seed", "5")
+    reference = ("--ref-audio", "voice.wav", "--ref-text", "Good morning.", "--save-voice", "kept.voice")
+    for arguments in ((*reference, "-o", "a.wav"), ("--voice", "kept.voice", "-o", "b.wav")):
+        done = megatalker(*say, *arguments, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+    first, second = (soundfile.read(tmp_path / name)[0] for name in ("a.wav", "b.wav"))
+    assert len(first) == len(second) > 0
+    assert np.abs(first - second).max() <= 2 / 2**15
+    missing = megatalker(*say, "--ref-audio", "missing.wav", cwd=tmp_path)
+    assert missing.returncode == 1
+    assert "missing.wav" in missing.stderr
 
 
 def test_backends_lists_what_can_run_and_why_not(tiny_custom_voice: Checkpoint, tmp_path: Path) -> None:

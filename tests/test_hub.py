@@ -1,4 +1,4 @@
-"""Hub downloads: only the needed files, progress in bytes, the cache without a network, and errors that say what to do."""
+"""Hub downloads: only the needed files, progress in bytes, the cache without a network, clear errors."""
 
 import shutil
 import time

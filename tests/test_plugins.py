@@ -10,10 +10,12 @@ import torch
 from megatalker.errors import BackendNotFoundError, BackendUnavailableError, PluginError
 from megatalker.interfaces import AVAILABLE, Availability, Capabilities, CodecBackend, TalkerBackend
 from megatalker.plugins import BackendRegistry, hookimpl, probe
+from megatalker.settings import Settings
 
 CPU = torch.device("cpu")
 CPU_ONLY = Capabilities(devices=frozenset({"cpu"}), dtypes=frozenset({torch.float32}))
 ANY_CHECKPOINT = SimpleNamespace()
+SETTINGS = Settings()
 
 
 def _unused(*_: object) -> object:
@@ -110,7 +112,7 @@ def test_auto_takes_the_best_available_and_says_why(caplog: pytest.LogCaptureFix
     registry = BackendRegistry(
         [("one", Plugin(talker("fast", rank=9, probe=lambda *_: Availability("needs a GPU")), talker("slow")))]
     )
-    assert registry.choose_talker("auto", ANY_CHECKPOINT, CPU).name == "slow"
+    assert registry.choose_talker("auto", ANY_CHECKPOINT, CPU, SETTINGS).name == "slow"
     assert "talker backend: slow" in caplog.text
     assert "fast: needs a GPU" in caplog.text
 
@@ -120,13 +122,13 @@ def test_asking_by_name_and_not_getting_it_is_an_error() -> None:
         [("one", Plugin(talker("fast", probe=lambda *_: Availability("needs a GPU")), talker("b")))]
     )
     with pytest.raises(BackendUnavailableError, match="'fast' cannot run here: needs a GPU"):
-        registry.choose_talker("fast", ANY_CHECKPOINT, CPU)
+        registry.choose_talker("fast", ANY_CHECKPOINT, CPU, SETTINGS)
     with pytest.raises(BackendUnavailableError, match="no codec backend can run on cpu: none is installed"):
-        registry.choose_codec("auto", ANY_CHECKPOINT, CPU)
+        registry.choose_codec("auto", ANY_CHECKPOINT, CPU, SETTINGS)
 
 
 def test_probe_checks_the_device_and_turns_exceptions_into_reasons() -> None:
-    assert probe(talker(), ANY_CHECKPOINT, torch.device("cuda")).reason == "runs on cpu, not on cuda"
-    assert probe(talker(probe=_unused), ANY_CHECKPOINT, CPU).reason == (
+    assert probe(talker(), ANY_CHECKPOINT, torch.device("cuda"), SETTINGS).reason == "runs on cpu, not on cuda"
+    assert probe(talker(probe=_unused), ANY_CHECKPOINT, CPU, SETTINGS).reason == (
         "its probe failed: AssertionError: nothing is loaded here"
     )

@@ -26,7 +26,8 @@ from megatalker.random_configs import codec_config, model_config
 from megatalker.random_weights import random_tensor
 
 DEMO_DIGEST = "ee1120c3b486235bad3ab554f111b3bf"
-"""Of every tensor of the demo. When it changes on purpose, raise the version in checkpoint_recipe.py: users have copies."""
+"""Of every tensor of the demo. When it changes on purpose, raise the version in checkpoint_recipe.py.
+"""
 
 
 def test_a_recipe_gives_the_same_files_every_time(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from megatalker.interfaces import CodecBackend, TalkerBackend
 from megatalker.plugins import hookimpl
 from megatalker_backends.compiled.spec import TALKER as COMPILED
+from megatalker_backends.megakernel.spec import TALKER as MEGAKERNEL
 from megatalker_backends.reference.spec import CODEC as REFERENCE_CODEC
 from megatalker_backends.reference.spec import TALKER as REFERENCE
 from megatalker_backends.streaming.spec import CODEC as STREAMING_CODEC
@@ -10,4 +11,4 @@ from megatalker_backends.streaming.spec import CODEC as STREAMING_CODEC
 
 @hookimpl
 def megatalker_backends() -> list[TalkerBackend | CodecBackend]:
-    return [COMPILED, REFERENCE, STREAMING_CODEC, REFERENCE_CODEC]
+    return [MEGAKERNEL, COMPILED, REFERENCE, STREAMING_CODEC, REFERENCE_CODEC]

@@ -261,9 +261,9 @@ class _Backend:
     api_version: int
     """The :data:`API_VERSION` this plug-in was written for: a literal number, not the constant."""
     capabilities: Capabilities
-    probe: Callable[[Checkpoint, torch.device], Availability]
-    """Whether the backend can run this checkpoint there. Cheap: reads configuration, loads nothing, never raises for a
-    missing optional package."""
+    probe: Callable[[Checkpoint, torch.device, BackendSettings], Availability]
+    """Whether the backend can run this checkpoint there, with these settings of its own. Cheap: reads configuration,
+    loads nothing, never raises for a missing optional package."""
     rank: int = 0
     """``auto`` takes the available backend with the highest rank."""
     settings: type[BackendSettings] = BackendSettings

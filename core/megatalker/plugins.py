@@ -20,6 +20,8 @@ import torch
 from megatalker.checkpoint import Checkpoint
 from megatalker.errors import BackendNotFoundError, BackendUnavailableError, PluginError
 from megatalker.interfaces import API_VERSION, Availability, CodecBackend, TalkerBackend
+from megatalker.own_settings import own_settings
+from megatalker.settings import Settings
 
 PROJECT = "megatalker"
 logger = logging.getLogger(__name__)
@@ -182,31 +184,40 @@ class BackendRegistry:
             f"Install a distribution that registers it in the entry-point group {PROJECT!r}."
         )
 
-    def choose_talker(self, name: str, checkpoint: Checkpoint, device: torch.device) -> TalkerBackend:
+    def choose_talker(
+        self, name: str, checkpoint: Checkpoint, device: torch.device, settings: Settings
+    ) -> TalkerBackend:
         """Resolve ``name``, or the best available talker backend for ``"auto"``, and log which and why.
 
         Raises:
             BackendNotFoundError: no such backend.
             BackendUnavailableError: it exists but cannot run here (or, for ``auto``, none can); with the reasons.
+            SettingsError: the backend's own settings are wrong.
         """
-        return self._choose("talker", name, self._talkers, checkpoint, device)
+        return self._choose("talker", name, self._talkers, checkpoint, device, settings)
 
-    def choose_codec(self, name: str, checkpoint: Checkpoint, device: torch.device) -> CodecBackend:
+    def choose_codec(self, name: str, checkpoint: Checkpoint, device: torch.device, settings: Settings) -> CodecBackend:
         """As :meth:`choose_talker`, for codecs."""
-        return self._choose("codec", name, self._codecs, checkpoint, device)
+        return self._choose("codec", name, self._codecs, checkpoint, device, settings)
 
     def _choose(
-        self, kind: Kind, name: str, known: dict[str, BackendT], checkpoint: Checkpoint, device: torch.device
+        self,
+        kind: Kind,
+        name: str,
+        known: dict[str, BackendT],
+        checkpoint: Checkpoint,
+        device: torch.device,
+        settings: Settings,
     ) -> BackendT:
         if name != "auto":
             spec = self._get(kind, name, known)
-            answer = probe(spec, checkpoint, device)
+            answer = probe(spec, checkpoint, device, settings)
             if not answer.available:
                 raise BackendUnavailableError(f"{kind} backend {name!r} cannot run here: {answer.reason}")
             return spec
         reasons: list[str] = []
         for spec in _by_rank(known):
-            answer = probe(spec, checkpoint, device)
+            answer = probe(spec, checkpoint, device, settings)
             if answer.available:
                 skipped = f"; passed over {'; '.join(reasons)}" if reasons else ""
                 logger.info("%s backend: %s, the best available on %s%s", kind, spec.name, device, skipped)
@@ -221,11 +232,18 @@ def _by_rank(known: dict[str, BackendT]) -> list[BackendT]:
     return sorted(known.values(), key=lambda spec: (-spec.rank, spec.name))
 
 
-def probe(spec: TalkerBackend | CodecBackend, checkpoint: Checkpoint, device: torch.device) -> Availability:
-    """Ask a backend whether it can run, with the device check done for it and its exceptions turned into reasons."""
+def probe(
+    spec: TalkerBackend | CodecBackend, checkpoint: Checkpoint, device: torch.device, settings: Settings
+) -> Availability:
+    """Ask a backend whether it can run, with the device check done for it and its exceptions turned into reasons.
+
+    Raises:
+        SettingsError: the backend's own settings are wrong.
+    """
+    own = own_settings(spec, settings)
     if device.type not in spec.capabilities.devices:
         return Availability(f"runs on {', '.join(sorted(spec.capabilities.devices))}, not on {device.type}")
     try:
-        return spec.probe(checkpoint, device)
+        return spec.probe(checkpoint, device, own)
     except Exception as error:  # a stranger's probe may fail in any way; the reason is what the user needs
         return Availability(f"its probe failed: {type(error).__name__}: {error}")

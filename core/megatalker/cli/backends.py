@@ -12,6 +12,7 @@ from megatalker.cli.options import CheckpointOption, ConfigOption, DeviceOption,
 from megatalker.device import resolve_device
 from megatalker.interfaces import Capabilities, CodecBackend, TalkerBackend
 from megatalker.plugins import BackendRegistry, probe
+from megatalker.settings import Settings
 
 
 def backends(
@@ -29,12 +30,12 @@ def backends(
     registry = BackendRegistry.installed()
     if names:
         for spec in registry.talkers:
-            if probe(spec, opened, where).available:
+            if probe(spec, opened, where, settings).available:
                 stdout.print(spec.name)
         return
     stdout.print(f"checkpoint {opened.name}, device {where}")
-    stdout.print(_table("talker backends", registry, registry.talkers, opened, where))
-    stdout.print(_table("codecs", registry, registry.codecs, opened, where))
+    stdout.print(_table("talker backends", registry, registry.talkers, opened, where, settings))
+    stdout.print(_table("codecs", registry, registry.codecs, opened, where, settings))
     for plugin in registry.broken:
         stdout.print(f"[red]broken plug-in {plugin.name}[/]: {plugin.reason}")
 
@@ -45,10 +46,11 @@ def _table(
     specs: list[TalkerBackend] | list[CodecBackend],
     checkpoint: Checkpoint,
     device: torch.device,
+    settings: Settings,
 ) -> Table:
     table = Table("name", "summary", "here", "rank", "capabilities", "from", title=title, title_justify="left")
     for spec in specs:
-        answer = probe(spec, checkpoint, device)
+        answer = probe(spec, checkpoint, device, settings)
         here = "[green]available[/]" if answer.available else f"[red]no[/]: {answer.reason}"
         table.add_row(spec.name, spec.summary, here, str(spec.rank), describe(spec.capabilities), registry.origin(spec))
     return table

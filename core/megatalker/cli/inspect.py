@@ -19,7 +19,8 @@ def inspect(
 ) -> None:
     """Show a checkpoint's shapes and sizes, and which backends accept it and why not."""
     opened = Checkpoint.open(checkpoint)
-    where = resolve_device(read_settings(None, device=device).device)
+    settings = read_settings(None, device=device)
+    where = resolve_device(settings.device)
     config = opened.config
     stdout.print(f"[bold]{opened.name}[/]  {opened.folder}", soft_wrap=True)
     stdout.print(f"{config.variant}, size {config.size}, fingerprint {opened.fingerprint}", soft_wrap=True)
@@ -32,7 +33,7 @@ def inspect(
     table = Table("kind", "backend", f"on {where}", title="accepted by", title_justify="left")
     for kind, specs in (("talker", registry.talkers), ("codec", registry.codecs)):
         for spec in specs:
-            answer = probe(spec, opened, where)
+            answer = probe(spec, opened, where, settings)
             table.add_row(kind, spec.name, "[green]yes[/]" if answer.available else f"[red]no[/]: {answer.reason}")
     stdout.print(table)
 

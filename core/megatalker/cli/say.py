@@ -47,6 +47,7 @@ def say(
     play: Annotated[
         bool | None, typer.Option("--play/--no-play", show_default="plays if megatalker[play] is installed")
     ] = None,
+    warmup: Annotated[bool, typer.Option(help="Compile first: slower to start, faster to speak.")] = False,
     checkpoint: CheckpointOption = None,
     backend: BackendOption = None,
     codec: CodecOption = None,
@@ -65,8 +66,9 @@ def say(
         task = status.add_task("loading")
         chosen = _voice(opened, voice, ref_audio, ref_text, save_voice)
         engine = stack.enter_context(Engine.open(settings, checkpoint=opened))
-        status.update(task, description="warming up")
-        engine.warmup()
+        if warmup:
+            status.update(task, description="warming up")
+            engine.warmup()
         status.update(task, description="speaking")
         began = time.monotonic()
         stream = engine.speak(

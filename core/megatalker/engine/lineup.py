@@ -2,15 +2,15 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
-from pydantic import ValidationError
 
 from megatalker.checkpoint import Checkpoint
 from megatalker.engine.slot import InstanceT, Option, Slot
 from megatalker.errors import BackendUnavailableError, SettingsError
-from megatalker.interfaces import BackendSettings, Codec, CodecBackend, LoadContext, TalkerBackend, TalkerDecoder
+from megatalker.interfaces import Codec, CodecBackend, LoadContext, TalkerBackend, TalkerDecoder
+from megatalker.own_settings import own_settings
 from megatalker.plugins import BackendRegistry, probe
 from megatalker.settings import Settings
 
@@ -27,16 +27,16 @@ def talker_slot(
             here, or ``auto`` finds none.
         SettingsError: a backend's own settings are wrong, or stand under a name that no backend has.
     """
-    first = registry.choose_talker(settings.backend, checkpoint, device)
-    named = partial(registry.choose_talker, checkpoint=checkpoint, device=device)
+    first = registry.choose_talker(settings.backend, checkpoint, device, settings)
+    named = partial(registry.choose_talker, checkpoint=checkpoint, device=device, settings=settings)
     specs = _order(first, settings.fallbacks, named, registry.talkers)
     _check_names("backends", settings.backends, [spec.name for spec in registry.talkers])
-    own = {spec.name: _own_settings("backends", spec, settings.backends.get(spec.name, {})) for spec in specs}
+    own = {spec.name: own_settings(spec, settings) for spec in specs}
     seeded = first.capabilities.seeded_sampling
     options = [
         Option(
             spec.name,
-            partial(_refusal, spec, checkpoint, device, dtype, seeded),
+            partial(_refusal, spec, checkpoint, device, settings, dtype, seeded),
             partial(spec.load, checkpoint, LoadContext(device, dtype, own[spec.name])),
         )
         for spec in specs
@@ -48,15 +48,15 @@ def codec_slot(
     registry: BackendRegistry, settings: Settings, checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype
 ) -> Slot[Codec]:
     """The place of the codec, as :func:`talker_slot`. Codecs run in float32 where they can: they promise exactness."""
-    first = registry.choose_codec(settings.codec, checkpoint, device)
-    named = partial(registry.choose_codec, checkpoint=checkpoint, device=device)
+    first = registry.choose_codec(settings.codec, checkpoint, device, settings)
+    named = partial(registry.choose_codec, checkpoint=checkpoint, device=device, settings=settings)
     specs = _order(first, settings.codec_fallbacks, named, registry.codecs)
     _check_names("codecs", settings.codecs, [spec.name for spec in registry.codecs])
     options = []
     for spec in specs:
         precision = torch.float32 if torch.float32 in spec.capabilities.dtypes else dtype
-        own = _own_settings("codecs", spec, settings.codecs.get(spec.name, {}))
-        refusal = partial(_refusal, spec, checkpoint, device, precision, False)
+        own = own_settings(spec, settings)
+        refusal = partial(_refusal, spec, checkpoint, device, settings, precision, False)
         options.append(Option(spec.name, refusal, partial(spec.load, checkpoint, LoadContext(device, precision, own))))
     return _checked(Slot("codec", options, strict=settings.codec != "auto"))
 
@@ -71,14 +71,19 @@ def _order(
 
 
 def _refusal(
-    spec: TalkerBackend | CodecBackend, checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype, seeded: bool
+    spec: TalkerBackend | CodecBackend,
+    checkpoint: Checkpoint,
+    device: torch.device,
+    settings: Settings,
+    dtype: torch.dtype,
+    seeded: bool,
 ) -> str | None:
     if dtype not in spec.capabilities.dtypes:
         known = ", ".join(sorted(_name(known) for known in spec.capabilities.dtypes))
         return f"it takes {known}, not {_name(dtype)}"
     if seeded and not spec.capabilities.seeded_sampling:
         return "it does not follow the seed, so streams cannot move to it"
-    return probe(spec, checkpoint, device).reason
+    return probe(spec, checkpoint, device, settings).reason
 
 
 def _checked(slot: Slot[InstanceT]) -> Slot[InstanceT]:
@@ -94,18 +99,6 @@ def _check_names(table: str, given: Mapping[str, object], installed: Sequence[st
         if name not in installed:
             known = ", ".join(installed) or "none"
             raise SettingsError(f"setting {table}.{name}: no such backend is installed; installed: {known}")
-
-
-def _own_settings(table: str, spec: TalkerBackend | CodecBackend, given: Mapping[str, Any]) -> BackendSettings:
-    try:
-        return spec.settings.model_validate(dict(given))
-    except ValidationError as error:
-        faults = "; ".join(
-            f"{table}.{spec.name}.{'.'.join(str(part) for part in item['loc'])} is {item['input']!r}: {item['msg']}"
-            for item in error.errors()
-        )
-        known = ", ".join(spec.settings.model_fields) or "none"
-        raise SettingsError(f"settings of {spec.name!r}: {faults}; known settings: {known}") from error
 
 
 def _name(dtype: torch.dtype) -> str:

@@ -1,0 +1,224 @@
+"""The ``megakernel`` talker decoder: checks, slots, pages and results around launches."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from megatalker.checkpoint import Checkpoint
+from megatalker.errors import BackendFaultError, BackendUnavailableError, CapacityError
+from megatalker.interfaces import (
+    Capabilities,
+    DecodeStep,
+    Frame,
+    FrameLogits,
+    LoadContext,
+    StreamHandle,
+    StreamRequest,
+    TalkerDecoder,
+)
+from megatalker.sampling import SamplingParams
+from megatalker_backends.megakernel.availability import why_not
+from megatalker_backends.megakernel.machine import Machine, make_machine
+from megatalker_backends.megakernel.pages import Grant, PagePool
+from megatalker_backends.megakernel.prefix import PrefixCache
+from megatalker_backends.megakernel.sampler import kernel_sampling
+from megatalker_backends.megakernel.settings import MegakernelSettings
+from megatalker_backends.megakernel.sizes import choose_pages, choose_positions, choose_shape
+from megatalker_backends.megakernel.transfer import TextFeed, send
+from megatalker_backends.megakernel.weights import pack_checkpoint
+from megatalker_backends.stream_table import StreamTable
+from megatalker_kernels.errors import KernelError
+from megatalker_kernels.schedule import Launch, Row
+from megatalker_kernels.shapes import PAGE, ROWS
+from megatalker_kernels.workspace import Workspace
+
+CAPABILITIES = Capabilities(
+    devices=frozenset({"cpu", "cuda"}),
+    dtypes=frozenset({torch.bfloat16}),
+    batch=True,
+    forced_codes=True,
+    seeded_sampling=True,
+    prefix_reuse=True,
+)
+
+
+class MegakernelDecoder(TalkerDecoder):
+    """Runs frames of up to 8 streams, and prompts in passes of 8 rows, as launches of one kernel.
+
+    :meth:`decode` returns as soon as the codes exist; the device finishes the talker step meanwhile. When a launch is
+    abandoned, the streams held then are lost and everything they are asked raises ``BackendFaultError``.
+
+    Raises:
+        BackendUnavailableError: the checkpoint, the device or the dtype does not suit the kernel.
+        CapacityError: weights and pages do not fit into the memory of the GPU.
+    """
+
+    def __init__(self, checkpoint: Checkpoint, context: LoadContext) -> None:
+        self._settings = settings = cast("MegakernelSettings", context.settings)
+        config, self._device = checkpoint.config, context.device
+        reason = why_not(config, context.device, settings)
+        if reason is None and context.dtype not in CAPABILITIES.dtypes:
+            reason = f"it computes in bfloat16, not in {context.dtype}; set dtype to bfloat16"
+        if reason is not None:
+            raise BackendUnavailableError(f"talker backend 'megakernel' cannot run here: {reason}")
+        shape = choose_shape(config, settings, context.device)
+        pages = choose_pages(shape, settings)
+        positions = min(choose_positions(config, settings), pages * PAGE)
+        reuses = settings.prefix_rows >= ROWS
+        self._capabilities = replace(
+            CAPABILITIES, max_streams=settings.max_streams, max_positions=positions, prefix_reuse=reuses
+        )
+        self._eos_id = config.codec_eos_id
+        self._table = StreamTable(config, max_streams=settings.max_streams, max_positions=positions)
+        self._pages = PagePool(pages)
+        self._frames: dict[StreamHandle, int] = {}
+        self._lost: set[StreamHandle] = set()
+        self._machine: Machine | None = None
+        with _memory_of(context.device):
+            self._model = pack_checkpoint(checkpoint, shape, context.device)
+            # One slot and one page more than streams can have: warming up needs a stream of its own.
+            self._space = Workspace(shape, settings.max_streams + 1, pages + 1, context.device)
+            self._prefix = PrefixCache(self._space, settings.prefix_rows)
+        self._text = TextFeed(self._space.text)
+        self._write_pages([Grant(settings.max_streams, 0, (pages,))])
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return self._capabilities
+
+    @torch.inference_mode()
+    def warmup(self) -> None:
+        slot = self._settings.max_streams
+        self._space.assign(slot, kernel_sampling(SamplingParams()))
+        with self._faults():
+            self._run_prompt(slot, torch.zeros(ROWS, self._space.text.shape[1], device=self._device), 0)
+            machine = self._ready()
+            machine.wait(machine.run(Launch("decode", (Row(slot, ROWS),))))
+            machine.check()
+
+    @torch.inference_mode()
+    def prefill(self, request: StreamRequest) -> StreamHandle:
+        with (
+            self._table.admit(request) as (stream, slot),
+            self._pages.admit(slot, len(request.embeds)) as grant,
+            self._faults(),
+        ):
+            self._space.assign(slot, kernel_sampling(request.sampling), tuple(int(code) for code in request.history))
+            self._write_pages([grant])
+            keys = self._prefix.keys(request.embeds)
+            known = self._prefix.restore(keys, grant.pages)
+            self._run_prompt(slot, send(request.embeds.float(), self._device), known)
+            self._prefix.remember(keys, grant.pages)
+        self._frames[stream] = len(request.history)
+        return stream
+
+    @torch.inference_mode()
+    def decode(self, steps: Sequence[DecodeStep], *, return_logits: bool = False) -> list[Frame]:
+        slots = self._table.check_steps(steps)
+        self._refuse_lost(steps)
+        sizes = {slot: self._table.positions(step.stream) + 1 for step, slot in zip(steps, slots, strict=True)}
+        self._write_pages(self._pages.grow(sizes))
+        frames: list[Frame] = []
+        for start in range(0, len(steps), ROWS):
+            part = slice(start, start + ROWS)
+            frames += self._run_frames(steps[part], slots[part], return_logits)
+        return frames
+
+    def release(self, stream: StreamHandle) -> None:
+        self._pages.release(self._table.release(stream))
+        del self._frames[stream]
+        self._lost.discard(stream)
+
+    def close(self) -> None:
+        try:
+            if self._machine is not None:  # the device may still be at work on what is about to be freed
+                with suppress(KernelError):
+                    self._machine.check()
+        finally:
+            del self._machine, self._model, self._space, self._prefix, self._text
+
+    # --- launches
+
+    def _ready(self) -> Machine:
+        if self._machine is None:
+            self._machine = make_machine(self._model, self._space, self._settings)
+        return self._machine
+
+    def _run_prompt(self, slot: int, embeds: Tensor, known: int) -> None:
+        """Passes over the rows of ``embeds`` from ``known`` on; nothing waits for them."""
+        machine = self._ready()
+        for start in range(known, len(embeds), ROWS):
+            part = embeds[start : start + ROWS]
+            self._space.text[: len(part)] = part
+            rows = tuple(Row(slot, start + index) for index in range(len(part)))
+            machine.run(Launch("prefill", rows, finish=start + ROWS >= len(embeds)))
+
+    def _run_frames(self, steps: Sequence[DecodeStep], slots: Sequence[int], return_logits: bool) -> list[Frame]:
+        """One launch."""
+        rows = tuple(self._row(step, slot) for step, slot in zip(steps, slots, strict=True))
+        pending = torch.stack([self._space.pending[slot] for slot in slots]) if return_logits else None
+        with self._faults():
+            machine = self._ready()
+            self._text.put([step.text for step in steps])
+            codes = machine.wait(machine.run(Launch("decode", rows)))
+        logits: list[FrameLogits | None] = [None] * len(steps)
+        if pending is not None:
+            rest = self._space.predictor_logits[: len(steps)].clone()
+            logits = [FrameLogits(*both) for both in zip(pending, rest, strict=True)]
+        return [self._frame(*parts) for parts in zip(steps, codes, logits, strict=True)]
+
+    def _row(self, step: DecodeStep, slot: int) -> Row:
+        forced = None if step.forced is None else tuple(int(code) for code in step.forced)
+        return Row(slot, self._table.positions(step.stream), self._frames[step.stream], forced)
+
+    def _frame(self, step: DecodeStep, codes: tuple[int, ...], logits: FrameLogits | None) -> Frame:
+        if codes[0] != self._eos_id:
+            self._table.advance(step.stream)
+            self._frames[step.stream] += 1
+            return Frame(step.stream, codes, logits)
+        self._table.end(step.stream)
+        if logits is not None:
+            logits = replace(logits, predictor=logits.predictor[:0])
+        return Frame(step.stream, None, logits)
+
+    def _write_pages(self, grants: Sequence[Grant]) -> None:
+        for slot, first, pages in ((grant.slot, grant.first_chunk, grant.pages) for grant in grants):
+            numbers = torch.tensor(pages, dtype=torch.int32)
+            self._space.page_table[slot, first : first + len(pages)] = send(numbers, self._device)
+
+    # --- faults
+
+    @contextmanager
+    def _faults(self) -> Iterator[None]:
+        try:
+            yield
+        except KernelError as error:
+            self._lost.update(self._frames)
+            self._prefix.clear()
+            raise BackendFaultError(f"megakernel: {error}; the {len(self._lost)} streams it held are lost") from error
+
+    def _refuse_lost(self, steps: Sequence[DecodeStep]) -> None:
+        lost = [step.stream for step in steps if step.stream in self._lost]
+        if lost:
+            raise BackendFaultError(
+                f"stream {lost[0]} was lost when a launch was abandoned; release it, and prefill again from its codes"
+            )
+
+
+@contextmanager
+def _memory_of(device: torch.device) -> Iterator[None]:
+    """Turn a full GPU into advice, and give back what loading needed for a moment."""
+    try:
+        yield
+    except torch.cuda.OutOfMemoryError as error:
+        raise CapacityError(
+            f"weights and pages of the megakernel do not fit into the free memory of the GPU: {error}; "
+            "lower backends.megakernel.pages, max_streams or max_positions"
+        ) from error
+    if device.type == "cuda":
+        with torch.cuda.device(device):
+            torch.cuda.empty_cache()

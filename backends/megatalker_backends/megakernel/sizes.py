@@ -1,0 +1,56 @@
+"""Sizes of one decoder: what the kernel is compiled for, and how much its streams share."""
+
+from dataclasses import replace
+
+import torch
+
+from megatalker.model_config import ModelConfig
+from megatalker_backends.megakernel.settings import MegakernelSettings
+from megatalker_backends.megakernel.weights import stack_shape
+from megatalker_kernels.errors import ShapeError
+from megatalker_kernels.module import capability, processors
+from megatalker_kernels.shapes import PAGE, KernelShape
+
+DEFAULT_POSITIONS = 4096
+DEFAULT_PAGE_BYTES = 2**30
+INTERPRETED_GPU = (132, 90)
+"""Multiprocessors and compute capability that the specification is laid out for: an H200."""
+
+
+def choose_positions(config: ModelConfig, settings: MegakernelSettings) -> int:
+    """Prompt rows plus frames of one stream."""
+    return min(settings.max_positions or DEFAULT_POSITIONS, config.talker.max_positions)
+
+
+def choose_shape(config: ModelConfig, settings: MegakernelSettings, device: torch.device) -> KernelShape:
+    """What the kernel is compiled for.
+
+    Raises:
+        ShapeError: the checkpoint, the device or the settings break one of the kernel's rules; the message names it.
+    """
+    present, level = INTERPRETED_GPU if settings.interpret else (processors(device), capability(device))
+    blocks = settings.blocks or present
+    if blocks > present:
+        raise ShapeError(f"blocks is {blocks}, but this GPU runs {present} at once; lower the backend's blocks")
+    shape = KernelShape.fit(
+        stack_shape(config.talker),
+        stack_shape(config.predictor),
+        code_groups=config.num_code_groups,
+        max_positions=choose_positions(config, settings),
+        processors=blocks,
+        capability=level,
+        in_flight=settings.in_flight,
+    )
+    stages = settings.stages or shape.stages
+    if stages > shape.stages:
+        raise ShapeError(f"stages is {stages}, but {shape.stages} fit on sm_{level}; lower the backend's stages")
+    return replace(shape, stages=stages)
+
+
+def choose_pages(shape: KernelShape, settings: MegakernelSettings) -> int:
+    """Pages that the streams share."""
+    if settings.pages is not None:
+        return settings.pages
+    talker = shape.talker
+    page_bytes = talker.layers * 2 * talker.kv_heads * PAGE * talker.head_dim * torch.bfloat16.itemsize
+    return min(settings.max_streams * shape.max_pages, max(shape.max_pages, DEFAULT_PAGE_BYTES // page_bytes))

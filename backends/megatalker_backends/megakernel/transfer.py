@@ -1,0 +1,36 @@
+"""Host to device without waiting for what the device is doing."""
+
+import torch
+from torch import Tensor
+
+
+def send(tensor: Tensor, device: torch.device) -> Tensor:
+    """A copy on ``device``, in stream order. The page-locked copy on the way there is torch's own, and is kept until it
+    has been read.
+    """
+    if device.type == "cuda" and tensor.device.type == "cpu":
+        return tensor.pin_memory().to(device, non_blocking=True)
+    return tensor.to(device)
+
+
+class TextFeed:
+    """Puts the text rows of a launch where the kernel reads them.
+
+    Args:
+        target: ``[rows, hidden]`` float32 on the device.
+    """
+
+    def __init__(self, target: Tensor) -> None:
+        self._target = target
+        self._staging = torch.empty(target.shape, pin_memory=target.device.type == "cuda")
+
+    def put(self, rows: list[Tensor]) -> None:
+        """``[hidden]`` each, of any float type, on any device.
+
+        The codes of the launch before must have been waited for: its rows have left the staging area then.
+        """
+        target = self._target[: len(rows)]
+        if all(row.device.type == "cpu" for row in rows):
+            target.copy_(self._staging[: len(rows)].copy_(torch.stack(rows)), non_blocking=True)
+        else:
+            target.copy_(torch.stack([send(row, target.device) for row in rows]))

@@ -1,0 +1,60 @@
+// Sizes of one compiled kernel. The MT_* macros come from shapes.py, which checks the same rules and names the one that failed.
+#pragma once
+
+using u16 = unsigned short;
+using u32 = unsigned int;
+using u64 = unsigned long long;
+using i64 = long long;
+
+constexpr int ROWS = MT_ROWS;                // streams, or prompt positions, of one launch
+constexpr int WARPS = MT_CONSUMER_WARPS;     // each takes its share of every dot product
+constexpr int CONSUMERS = WARPS * 32;
+constexpr int THREADS = CONSUMERS + 32;      // and one warp that fetches weights
+constexpr int TILE = 8;                      // weight rows of one matrix tile
+constexpr int KBLOCK = 32;                   // columns of one fragment pair
+constexpr int STAGE_COLUMNS = MT_STAGE_COLUMNS;
+constexpr int STAGE_BYTES = TILE * STAGE_COLUMNS * 2;
+constexpr int STAGES = MT_STAGES;            // depth of the ring
+constexpr int IN_FLIGHT = MT_IN_FLIGHT;      // copies requested and not yet landed
+constexpr int GROUP_TILES = 8;               // tiles reduced across warps at once
+constexpr int PAGE = MT_PAGE;                // positions of one key/value page
+constexpr int CHUNK = MT_CHUNK;              // positions that one block attends to at once
+constexpr int GROUPS = MT_CODE_GROUPS;       // codes of a frame
+constexpr int MAX_PAGES = MT_MAX_PAGES;      // of one stream
+constexpr int MAX_CHUNKS = (MAX_PAGES * PAGE + CHUNK - 1) / CHUNK;
+constexpr int MAX_PHASES = MT_MAX_PHASES;    // of a launch, for the profile
+
+template <int HIDDEN_, int INTERMEDIATE_, int LAYERS_, int HEADS_, int KV_HEADS_, int HEAD_DIM_, int VOCAB_>
+struct Stack {
+  static constexpr int HIDDEN = HIDDEN_, INTERMEDIATE = INTERMEDIATE_, LAYERS = LAYERS_, HEADS = HEADS_;
+  static constexpr int KV_HEADS = KV_HEADS_, HEAD_DIM = HEAD_DIM_, VOCAB = VOCAB_;
+  static constexpr int QUERIES = HEADS / KV_HEADS;
+  static constexpr int ATTENTION = HEADS * HEAD_DIM;
+  static constexpr int QKV = (HEADS + 2 * KV_HEADS) * HEAD_DIM;
+  static constexpr int NORMS = 2 * HIDDEN + 2 * HEAD_DIM;  // input, q, k, post-attention
+  static_assert(HIDDEN % KBLOCK == 0 && INTERMEDIATE % KBLOCK == 0 && ATTENTION % KBLOCK == 0);
+  static_assert(QKV % TILE == 0 && INTERMEDIATE % (TILE / 2) == 0 && VOCAB % TILE == 0);
+  static_assert(HEADS % KV_HEADS == 0 && QUERIES < WARPS);
+  static_assert(HEAD_DIM == 32 || HEAD_DIM == 64 || HEAD_DIM == 128);
+};
+
+using Talker = Stack<MT_TALKER_SHAPE>;
+using Predictor = Stack<MT_PREDICTOR_SHAPE>;
+
+constexpr int FIRST_SUPPRESSED = Talker::VOCAB - 1024;  // officially `suppress_tokens`
+constexpr bool PROJECTS = Talker::HIDDEN != Predictor::HIDDEN;
+__host__ __device__ constexpr int larger(int a, int b) { return a > b ? a : b; }
+constexpr int MAX_HIDDEN = larger(Talker::HIDDEN, Predictor::HIDDEN);
+constexpr int MAX_QKV = larger(Talker::QKV, Predictor::QKV);
+constexpr int MAX_ATTENTION = larger(Talker::ATTENTION, Predictor::ATTENTION);
+constexpr int MAX_INTERMEDIATE = larger(Talker::INTERMEDIATE, Predictor::INTERMEDIATE);
+constexpr int MAX_HEAD_DIM = larger(Talker::HEAD_DIM, Predictor::HEAD_DIM);
+constexpr int MAX_QUERIES = larger(Talker::QUERIES, Predictor::QUERIES);
+constexpr int MAX_HEADS = larger(Talker::HEADS, Predictor::HEADS);
+constexpr int MAX_KV_HEADS = larger(Talker::KV_HEADS, Predictor::KV_HEADS);
+constexpr int BLOCKS = MT_BLOCKS;
+constexpr int OWNED_TILES = (MAX_HIDDEN / TILE + BLOCKS - 1) / BLOCKS;  // residual tiles of one block
+
+static_assert(ROWS == 8, "one half of the m16 tile");
+static_assert(STAGE_COLUMNS % KBLOCK == 0 && PAGE % 32 == 0 && CHUNK % PAGE == 0 && CHUNK <= CONSUMERS);
+static_assert(IN_FLIGHT >= 1 && IN_FLIGHT <= STAGES);

@@ -1,0 +1,86 @@
+// What the host passes. Layouts are mirrored in params.py, which checks sizeof and every offset against this file.
+#pragma once
+#include "config.cuh"
+
+enum Mode : int { DECODE = 0, PREFILL = 1 };
+
+// How one stream chooses its codes; see megatalker/sampling.py for the contract.
+struct Filter {
+  double dropped;      // 1 - top_p, or negative for "keep all"
+  float temperature;
+  int top_k;
+  int do_sample;
+  int unused;
+};
+
+struct Sampling {
+  Filter talker, predictor;
+  u32 key[2];
+  float penalty;
+  int min_frames;
+};
+
+// One row of a launch: a stream that takes a frame, or one position of a prompt.
+struct Row {
+  int slot;            // which stream's state
+  int position;        // index of the key/value pair this row writes
+  int frame;           // index of the frame: counter of the noise
+  int forced;          // take `codes` instead of sampling
+  int codes[GROUPS];
+};
+
+struct Launch {
+  int mode;
+  int rows;
+  int finish;          // prefill: this pass holds the last position, compute hidden and logits of its last row
+  int stop_after;      // leave after this many phases; 0 runs to the end
+  int stall_phase;     // test: block `stall_block` stops at this phase
+  int stall_block;
+  Row row[ROWS];
+};
+
+struct Buffers {
+  const uint4* weights;
+  const u64* block_offset;          // [BLOCKS], bytes
+  const float* talker_norms;        // [layers][input | q | k | post] then the final norm
+  const float* predictor_norms;
+  const float* projection_bias;     // [predictor hidden] or null
+  const u16* sum_tables[GROUPS];    // bfloat16 [vocab][talker hidden]: what a code adds to the talker's input
+  const u16* input_tables[GROUPS];  // bfloat16 [vocab][predictor hidden]: what a code feeds the predictor
+  const float* talker_rope;         // [positions][2][head_dim / 2]: cosines, sines
+  const float* predictor_rope;
+  u16* talker_kv;                   // [layers][pages][2][kv heads][PAGE][head_dim] bfloat16
+  u16* predictor_kv;                // [layers][ROWS][2][kv heads][PAGE][head_dim]
+  const int* page_table;            // [slots][MAX_PAGES]
+  int pages;
+  int slots;
+  const float* text;                // [ROWS][talker hidden]: text rows (decode) or prompt rows (prefill)
+  float* x;                         // [ROWS][MAX_HIDDEN]: residual stream
+  float* qkv;                       // [ROWS][MAX_QKV]
+  u16* attention;                   // [ROWS][MAX_ATTENTION] bfloat16
+  u16* activation;                  // [ROWS][MAX_INTERMEDIATE] bfloat16
+  float* partial;                   // [ROWS][MAX_HEADS][MAX_CHUNKS][head_dim + 2]
+  u32* arrivals;                    // [ROWS][MAX_KV_HEADS]
+  float* hidden;                    // [slots][talker hidden]: after the final norm
+  float* projected;                 // [ROWS][predictor hidden]
+  float* pending;                   // [slots][talker vocab]
+  float* predictor_logits;          // [ROWS][GROUPS - 1][predictor vocab]
+  u32* seen;                        // [slots][talker vocab / 32]
+  const Sampling* sampling;         // [slots]
+  const i64* gumbel_table;          // [768][4]
+  const i64* decay_table;           // [256][4]
+  u32* barrier;                     // [CHOSEN + ROWS] words, see status.cuh; zero before the first launch and after an abort
+  u64* profile;                     // [BLOCKS][MAX_PHASES][2] or null, see handover.cuh
+  int* codes;                       // [ROWS][GROUPS + 1], host-visible; the last word of a row is the launch's ticket
+  int* status;                      // host-visible: abort, phase, block
+  int ticket;
+  int eos;
+  float talker_eps;
+  float predictor_eps;
+  u64 patience;                     // clock ticks a wait may take
+};
+
+struct Params {
+  Buffers to;
+  Launch launch;
+};

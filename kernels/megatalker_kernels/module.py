@@ -1,0 +1,79 @@
+"""Code on the GPU: loading and starting it through the CUDA driver."""
+
+import ctypes
+from importlib import import_module
+from typing import Any
+
+import torch
+
+from megatalker_kernels.errors import ToolchainError
+
+
+class GpuModule:
+    """Compiled code loaded on one device, and its entry points.
+
+    Args:
+        code: a cubin.
+        device: a CUDA device.
+
+    Raises:
+        ToolchainError: the driver refuses; the message holds its reason.
+    """
+
+    def __init__(self, code: bytes, device: torch.device) -> None:
+        self._driver: Any = import_module("cuda.bindings.driver")
+        core: Any = import_module("cuda.core")
+        self.device = device
+        torch.cuda.current_stream(device).synchronize()  # torch's context exists from here on
+        gpu = core.Device(torch.cuda.current_device() if device.index is None else device.index)
+        gpu.set_current()
+        self.clock_hz: int = gpu.properties.clock_rate * 1000
+        self._object = core.ObjectCode.from_cubin(code)
+
+    def entry(self, name: str, *, shared_bytes: int = 0) -> Any:
+        """A kernel by name, allowed to use this much dynamic shared memory."""
+        function = self._call("cuKernelGetFunction", self._object.get_kernel(name).handle)
+        if shared_bytes:
+            attribute = self._driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+            self._call("cuFuncSetAttribute", function, attribute, shared_bytes)
+        return function
+
+    def start(self, function: Any, blocks: int, threads: int, arguments: "Arguments") -> None:
+        """Launch on torch's current stream."""
+        self._call("cuLaunchKernel", function, blocks, 1, 1, threads, 1, 1, 0, self._stream(), arguments.address, 0)
+
+    def start_together(
+        self, function: Any, blocks: int, threads: int, shared_bytes: int, arguments: "Arguments"
+    ) -> None:
+        """Launch cooperatively on torch's current stream: all blocks run at once, or the launch is refused."""
+        grid = (blocks, 1, 1, threads, 1, 1)
+        self._call("cuLaunchCooperativeKernel", function, *grid, shared_bytes, self._stream(), arguments.address)
+
+    def _stream(self) -> int:
+        return int(torch.cuda.current_stream(self.device).cuda_stream)
+
+    def _call(self, name: str, *arguments: Any) -> Any:
+        error, *results = getattr(self._driver, name)(*arguments)
+        if error != self._driver.CUresult.CUDA_SUCCESS:
+            raise ToolchainError(f"{name} failed: {error.name}")
+        return results[0] if results else None
+
+
+class Arguments:
+    """Kernel arguments: ctypes values, whose contents at launch time are passed."""
+
+    def __init__(self, *values: Any) -> None:
+        self._values = values
+        self._pointers = (ctypes.c_void_p * len(values))(*(ctypes.addressof(value) for value in values))
+        self.address = ctypes.addressof(self._pointers)
+
+
+def processors(device: torch.device) -> int:
+    """Streaming multiprocessors of a CUDA device."""
+    return int(torch.cuda.get_device_properties(device).multi_processor_count)
+
+
+def capability(device: torch.device) -> int:
+    """Compute capability of a CUDA device, such as 90; its code is compiled for ``sm_90``."""
+    properties = torch.cuda.get_device_properties(device)
+    return int(properties.major * 10 + properties.minor)

@@ -1,0 +1,128 @@
+"""Weights in the order in which the kernel reads them.
+
+Block ``b`` of the grid computes the tiles ``b, b + blocks, ...`` of every matrix; a tile is 8 weight rows. Its share of
+the model is one contiguous stream: the matrices in the order of use, of each its tiles in order, of each tile its
+32-column fragments in order. In a fragment of 512 bytes, lane ``4 * n + q`` owns 16 bytes: row ``n``, columns ``8 * q``
+to ``8 * q + 7``.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from megatalker_kernels.errors import ShapeError
+from megatalker_kernels.shapes import KBLOCK, TILE, KernelShape, StackShape
+
+FRAGMENT = TILE * KBLOCK
+"""Weights of one fragment."""
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """One matrix of the stream, ``[rows, columns]``."""
+
+    name: str
+    rows: int
+    columns: int
+
+    @property
+    def tiles(self) -> int:
+        return self.rows // TILE
+
+    @property
+    def fragments_of_tile(self) -> int:
+        return self.columns // KBLOCK
+
+
+def stream(shape: KernelShape) -> Iterator[Matrix]:
+    """All matrices, in the order in which they lie in a block's stream."""
+    if shape.projects:
+        yield Matrix("projection", shape.predictor.hidden, shape.talker.hidden)
+    yield from _stack("predictor", shape.predictor)
+    for codebook in range(1, shape.code_groups):
+        yield Matrix(f"predictor.head.{codebook}", shape.predictor.vocab, shape.predictor.hidden)
+    yield from _stack("talker", shape.talker)
+    yield Matrix("talker.head", shape.talker.vocab, shape.talker.hidden)
+
+
+def _stack(name: str, s: StackShape) -> Iterator[Matrix]:
+    for layer in range(s.layers):
+        yield Matrix(f"{name}.{layer}.qkv", s.qkv, s.hidden)
+        yield Matrix(f"{name}.{layer}.out", s.hidden, s.attention)
+        yield Matrix(f"{name}.{layer}.gate_up", 2 * s.intermediate, s.hidden)
+        yield Matrix(f"{name}.{layer}.down", s.hidden, s.intermediate)
+
+
+def interleave(gate: Tensor, up: Tensor) -> Tensor:
+    """The matrix ``gate_up``, ``[2 * intermediate, hidden]``: tiles of 4 gate rows and the 4 up rows alike."""
+    half = TILE // 2
+    pair = (gate.reshape(-1, half, gate.shape[1]), up.reshape(-1, half, up.shape[1]))
+    return torch.cat(pair, dim=1).reshape(-1, gate.shape[1])
+
+
+class Layout:
+    """Where each tile lies. Offsets are counted in fragments of 512 bytes from the start of the whole buffer."""
+
+    def __init__(self, shape: KernelShape) -> None:
+        self.matrices = {matrix.name: matrix for matrix in stream(shape)}
+        self._blocks = shape.blocks
+        self._within: dict[str, Tensor] = {}
+        size = torch.zeros(shape.blocks, dtype=torch.int64)
+        for matrix in self.matrices.values():
+            self._within[matrix.name] = size
+            size = size + self._tiles_of_blocks(matrix) * matrix.fragments_of_tile
+        self.block_fragments = size
+        """``[blocks]``: length of each block's stream."""
+        self.block_starts = size.cumsum(0) - size
+        self.fragments = int(size.sum())
+
+    def _tiles_of_blocks(self, matrix: Matrix) -> Tensor:
+        return (matrix.tiles - torch.arange(self._blocks) + self._blocks - 1) // self._blocks
+
+    def fragments_of(self, name: str) -> Tensor:
+        """``[tiles, fragments of a tile]``: the place of each fragment of one matrix."""
+        matrix = self.matrices[name]
+        tile = torch.arange(matrix.tiles)
+        block, local = tile % self._blocks, tile // self._blocks
+        starts = self.block_starts[block] + self._within[name][block] + local * matrix.fragments_of_tile
+        return starts[:, None] + torch.arange(matrix.fragments_of_tile)
+
+
+class PackedWeights:
+    """All matrices of a model on one device, in the kernel's order.
+
+    Args:
+        shape: the kernel's sizes.
+        device: where the weights lie.
+    """
+
+    def __init__(self, shape: KernelShape, device: torch.device) -> None:
+        self.layout = Layout(shape)
+        self.data = torch.empty(self.layout.fragments, FRAGMENT, dtype=torch.bfloat16, device=device)
+        self.block_offset = (self.layout.block_starts * FRAGMENT * self.data.element_size()).to(device)
+        """``[blocks]`` int64: bytes from the start of ``data`` to each block's stream."""
+
+    def put(self, name: str, weight: Tensor) -> None:
+        """Store one matrix (``[rows, columns]``, any floating type, any device), rounded to bfloat16.
+
+        Raises:
+            ShapeError: ``weight`` has another shape than the stream's matrix of this name.
+        """
+        matrix = self.layout.matrices[name]
+        if tuple(weight.shape) != (matrix.rows, matrix.columns):
+            raise ShapeError(
+                f"weight {name} has shape {list(weight.shape)}, expected [{matrix.rows}, {matrix.columns}]"
+            )
+        weight = weight.to(self.data.device, torch.bfloat16)
+        tiles = weight.view(matrix.tiles, TILE, matrix.fragments_of_tile, KBLOCK).transpose(1, 2)
+        where = self.layout.fragments_of(name).flatten().to(self.data.device)
+        self.data.index_copy_(0, where, tiles.reshape(-1, FRAGMENT))
+
+    def get(self, name: str) -> Tensor:
+        """One matrix as it was, bfloat16 ``[rows, columns]``."""
+        matrix = self.layout.matrices[name]
+        where = self.layout.fragments_of(name).flatten().to(self.data.device)
+        tiles = self.data.index_select(0, where).view(matrix.tiles, matrix.fragments_of_tile, TILE, KBLOCK)
+        return tiles.transpose(1, 2).reshape(matrix.rows, matrix.columns)

@@ -1,0 +1,117 @@
+"""The structures of ``csrc/params.cuh`` in ctypes. A test has NVRTC check sizes and offsets against the header."""
+
+import ctypes
+from collections.abc import Sequence
+
+from megatalker_kernels.schedule import Launch
+from megatalker_kernels.shapes import ROWS, KernelShape
+
+MODES = {"decode": 0, "prefill": 1}
+
+
+class Filter(ctypes.Structure):
+    """How one stage (talker or predictor) narrows and chooses."""
+
+    _fields_ = (
+        ("dropped", ctypes.c_double),
+        ("temperature", ctypes.c_float),
+        ("top_k", ctypes.c_int),
+        ("do_sample", ctypes.c_int),
+        ("unused", ctypes.c_int),
+    )
+
+
+class Sampling(ctypes.Structure):
+    """How one stream chooses its codes."""
+
+    _fields_ = (
+        ("talker", Filter),
+        ("predictor", Filter),
+        ("key", ctypes.c_uint32 * 2),
+        ("penalty", ctypes.c_float),
+        ("min_frames", ctypes.c_int),
+    )
+
+
+def sampling_filter(*, do_sample: bool, temperature: float, top_k: int | None, top_p: float) -> Filter:
+    """A filter from parameters as the sampling contract names them."""
+    dropped = 1.0 - top_p if top_p < 1 else -1.0
+    return Filter(dropped, temperature, 2**31 - 1 if top_k is None else min(top_k, 2**31 - 1), do_sample, 0)
+
+
+def sampling(talker: Filter, predictor: Filter, *, seed: int, penalty: float, min_frames: int) -> Sampling:
+    """All of one stream's parameters; ``seed`` has 64 bits."""
+    key = (ctypes.c_uint32 * 2)(seed & 0xFFFFFFFF, seed >> 32)
+    return Sampling(talker, predictor, key, penalty, min_frames)
+
+
+POINTERS_FIRST = ("weights", "block_offset", "talker_norms", "predictor_norms", "projection_bias")
+POINTERS_MIDDLE = ("talker_rope", "predictor_rope", "talker_kv", "predictor_kv", "page_table")
+POINTERS_LAST = (
+    *("text", "x", "qkv", "attention", "activation", "partial", "arrivals", "hidden", "projected", "pending"),
+    *("predictor_logits", "seen", "sampling", "gumbel_table", "decay_table", "barrier", "profile", "codes", "status"),
+)
+
+
+class Structures:
+    """The structures whose layout depends on the number of code groups."""
+
+    def __init__(self, shape: KernelShape) -> None:
+        groups = shape.code_groups
+        tables = ctypes.c_void_p * groups
+        self.row = _structure(
+            "Row",
+            [(name, ctypes.c_int) for name in ("slot", "position", "frame", "forced")]
+            + [("codes", ctypes.c_int * groups)],
+        )
+        self.launch = _structure(
+            "Launch",
+            [(name, ctypes.c_int) for name in ("mode", "rows", "finish", "stop_after", "stall_phase", "stall_block")]
+            + [("row", self.row * ROWS)],
+        )
+        self.buffers = _structure(
+            "Buffers",
+            [(name, ctypes.c_void_p) for name in POINTERS_FIRST]
+            + [("sum_tables", tables), ("input_tables", tables)]
+            + [(name, ctypes.c_void_p) for name in POINTERS_MIDDLE]
+            + [("pages", ctypes.c_int), ("slots", ctypes.c_int)]
+            + [(name, ctypes.c_void_p) for name in POINTERS_LAST]
+            + [("ticket", ctypes.c_int), ("eos", ctypes.c_int)]
+            + [("talker_eps", ctypes.c_float), ("predictor_eps", ctypes.c_float), ("patience", ctypes.c_uint64)],
+        )
+        self.params = _structure("Params", [("to", self.buffers), ("launch", self.launch)])
+
+    def all(self) -> dict[str, type[ctypes.Structure]]:
+        """Every structure by its name in the header."""
+        return {
+            "Filter": Filter,
+            "Sampling": Sampling,
+            "Row": self.row,
+            "Launch": self.launch,
+            "Buffers": self.buffers,
+            "Params": self.params,
+        }
+
+
+def fill_launch(target: ctypes.Structure, launch: Launch) -> None:
+    """Write ``launch`` into a ``Launch`` structure."""
+    values = {
+        "mode": MODES[launch.mode],
+        "rows": len(launch.rows),
+        "finish": launch.finish,
+        "stop_after": launch.stop_after,
+        "stall_phase": launch.stall_phase,
+        "stall_block": launch.stall_block,
+    }
+    for name, value in values.items():
+        setattr(target, name, value)
+    for index, row in enumerate(launch.rows):
+        entry = target.row[index]
+        entry.slot, entry.position, entry.frame = row.slot, row.position, row.frame
+        entry.forced = row.forced is not None
+        if row.forced is not None:
+            entry.codes[:] = row.forced
+
+
+def _structure(name: str, members: Sequence[tuple[str, type]]) -> type[ctypes.Structure]:
+    return type(name, (ctypes.Structure,), {"_fields_": list(members)})

@@ -1,0 +1,108 @@
+"""What one launch does, and in which order: the list of phases that lie between the kernel's grid barriers."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from megatalker_kernels.errors import ShapeError
+from megatalker_kernels.model import StackName
+from megatalker_kernels.shapes import ROWS, KernelShape
+
+Kind = Literal["project", "qkv", "attention", "out", "gate_up", "down", "head", "sum"]
+LAYER_KINDS: tuple[Kind, ...] = ("qkv", "attention", "out", "gate_up", "down")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row of a launch: a stream that takes a frame, or one position of a prompt."""
+
+    slot: int
+    position: int
+    """Index of the key/value pair that this row writes."""
+    frame: int = 0
+    """Index of the frame: counter of the sampling noise."""
+    forced: tuple[int, ...] | None = None
+    """Codes to take instead of sampling."""
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One run of the kernel, or of its specification.
+
+    Raises:
+        ShapeError: no row or too many; or prompt rows that are not consecutive positions of one slot.
+    """
+
+    mode: Literal["decode", "prefill"]
+    rows: tuple[Row, ...]
+    finish: bool = True
+    """Prefill: these rows hold the prompt's last position; leave its hidden state and logits in the slot."""
+    stop_after: int = 0
+    """Leave after this many phases; 0 runs to the end."""
+    stall_phase: int = 0
+    """Test: ``stall_block`` stops for good at the end of this phase; 0: never."""
+    stall_block: int = 0
+
+    def __post_init__(self) -> None:
+        if not 1 <= len(self.rows) <= ROWS:
+            raise ShapeError(f"a launch has {len(self.rows)} rows, expected 1 to {ROWS}")
+        first = self.rows[0]
+        if self.mode == "prefill":
+            expected = [(first.slot, first.position + index) for index in range(len(self.rows))]
+            if [(row.slot, row.position) for row in self.rows] != expected:
+                raise ShapeError("the rows of a prefill launch must be consecutive positions of one slot")
+        elif len({row.slot for row in self.rows}) < len(self.rows):
+            raise ShapeError("a decode launch names a slot twice")
+
+    @property
+    def merged(self) -> bool:
+        """The predictor's first two positions share a pass, as two rows a stream."""
+        return 2 * len(self.rows) <= ROWS
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """Work between two grid barriers."""
+
+    kind: Kind
+    stack: StackName
+    position: int = 0
+    """Predictor: the position of this pass (of its last row, in the merged pass)."""
+    layer: int = 0
+    picks: int | None = None
+    """The code that every block chooses before it does anything else."""
+
+    def __str__(self) -> str:
+        where = (
+            f"{self.stack} {self.kind}"
+            if self.kind in ("project", "sum", "head")
+            else (f"{self.stack} layer {self.layer} {self.kind}")
+        )
+        return f"{where} of code {self.position}" if self.stack == "predictor" and self.kind != "project" else where
+
+
+def schedule(shape: KernelShape, launch: Launch) -> Iterator[Phase]:
+    """All phases of a launch in order; the barrier counter after the n-th is n. The last one has no barrier."""
+    if launch.mode == "decode":
+        yield from _predictor(shape, launch)
+        yield Phase("sum", "talker", picks=shape.code_groups - 1)
+    for layer in range(shape.talker.layers):
+        for kind in LAYER_KINDS:
+            yield Phase(kind, "talker", layer=layer)
+    if launch.mode == "decode" or launch.finish:
+        yield Phase("head", "talker")
+
+
+def _predictor(shape: KernelShape, launch: Launch) -> Iterator[Phase]:
+    picks: int | None = 0
+    if shape.projects:
+        yield Phase("project", "predictor", picks=picks)
+        picks = None
+    for position in range(1 if launch.merged else 0, shape.code_groups):
+        for layer in range(shape.predictor.layers):
+            for kind in LAYER_KINDS:
+                yield Phase(kind, "predictor", position, layer, picks)
+                picks = None
+        if position > 0:
+            yield Phase("head", "predictor", position)
+            picks = position

@@ -1,0 +1,238 @@
+"""Sizes of one compiled kernel, and the rules they must meet. ``csrc/config.cuh`` asserts the same rules."""
+
+import ctypes
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, replace
+
+from megatalker_kernels.errors import ShapeError
+
+ROWS = 8
+"""Streams, or prompt positions, of one launch."""
+CONSUMER_WARPS = 8
+THREADS = CONSUMER_WARPS * 32 + 32
+TILE = 8
+"""Weight rows of one matrix tile."""
+KBLOCK = 32
+"""Columns that one 16-byte load per lane covers."""
+STAGE_COLUMNS = 1024
+STAGE_BYTES = TILE * STAGE_COLUMNS * 2
+GROUP_TILES = 8
+PAGE = 64
+CHUNK = 256
+"""Positions of one key/value page."""
+SUPPRESSED = 1024
+"""The talker's highest ids, never chosen as code 0 (end-of-speech excepted)."""
+MAX_CHOICES = 4096
+REGISTERS = 65536 // 4 // (-(-THREADS // 128) * 32) // 8 * 8
+"""Of a thread, when one block fits: each quarter of a multiprocessor has its own registers, and 3 of the 9 warps."""
+
+SHARED_MEMORY = {80: 163, 86: 99, 87: 163, 89: 99, 90: 227, 100: 227, 103: 227, 110: 227, 120: 99, 121: 99}
+"""KiB of shared memory that one block may use, by compute capability (major * 10 + minor)."""
+
+
+@dataclass(frozen=True, slots=True)
+class StackShape:
+    """One transformer: the talker, or the code predictor."""
+
+    hidden: int
+    intermediate: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    vocab: int
+
+    @property
+    def attention(self) -> int:
+        return self.heads * self.head_dim
+
+    @property
+    def qkv(self) -> int:
+        return (self.heads + 2 * self.kv_heads) * self.head_dim
+
+    @property
+    def norms(self) -> int:
+        """Norm weights of one layer: input, q, k, post-attention."""
+        return 2 * self.hidden + 2 * self.head_dim
+
+    @property
+    def macro(self) -> str:
+        return ",".join(str(getattr(self, field.name)) for field in fields(self))
+
+
+@dataclass(frozen=True, slots=True)
+class KernelShape:
+    """Everything a kernel is compiled for. Make one with :meth:`fit`."""
+
+    talker: StackShape
+    predictor: StackShape
+    code_groups: int
+    max_pages: int
+    """Key/value pages of one stream at most."""
+    blocks: int
+    stages: int
+    """Depth of the ring of weights in shared memory."""
+    in_flight: int = 2
+    """Weight copies requested and not yet landed, for each block."""
+
+    @classmethod
+    def fit(
+        cls,
+        talker: StackShape,
+        predictor: StackShape,
+        *,
+        code_groups: int,
+        max_positions: int,
+        processors: int,
+        capability: int,
+        in_flight: int = 2,
+    ) -> "KernelShape":
+        """The shape for a device.
+
+        Args:
+            talker: sizes of the talker.
+            predictor: sizes of the code predictor.
+            code_groups: codes of one frame.
+            max_positions: prompt rows plus frames of one stream, rounded up to whole pages.
+            processors: the device's streaming multiprocessors; one block runs on each.
+            capability: compute capability, such as 90.
+            in_flight: see the field.
+
+        Raises:
+            ShapeError: a rule is not met; the message names it.
+        """
+        if capability not in SHARED_MEMORY:
+            known = ", ".join(f"sm_{number}" for number in SHARED_MEMORY)
+            raise ShapeError(f"the kernel does not know compute capability sm_{capability}; it supports {known}")
+        chunks = -(-max_positions // PAGE)
+        bare = cls(talker, predictor, code_groups, chunks, processors, 0, in_flight)
+        reason = why_not(bare)
+        if reason is not None:
+            raise ShapeError(reason)
+        limit = SHARED_MEMORY[capability] * 1024
+        for stages in range(limit // STAGE_BYTES, in_flight, -1):
+            shape = replace(bare, stages=stages)
+            if shared_bytes(shape) <= limit:
+                return shape
+        raise ShapeError(
+            f"a block of sm_{capability} has {limit // 1024} KiB of shared memory and needs "
+            f"{shared_bytes(bare) // 1024} KiB beside the weights; "
+            f"the rest does not hold {in_flight + 1} stages of {STAGE_BYTES // 1024} KiB"
+        )
+
+    @property
+    def projects(self) -> bool:
+        """The predictor stands behind a projection of the talker's hidden state."""
+        return self.talker.hidden != self.predictor.hidden
+
+    @property
+    def first_suppressed(self) -> int:
+        return self.talker.vocab - SUPPRESSED
+
+    @property
+    def max_positions(self) -> int:
+        return self.max_pages * PAGE
+
+    @property
+    def max_chunks(self) -> int:
+        """Pieces of ``CHUNK`` positions that attention to the longest stream is cut into."""
+        return -(-self.max_positions // CHUNK)
+
+    @property
+    def max_phases(self) -> int:
+        """Phases of the longest launch, and one for its start."""
+        passes, layer = self.code_groups, 5
+        return 4 + passes * (self.predictor.layers * layer + 1) + self.talker.layers * layer
+
+    def largest(self, name: str) -> int:
+        """The larger of both stacks' values of one size."""
+        return int(max(getattr(self.talker, name), getattr(self.predictor, name)))
+
+    @property
+    def owned_tiles(self) -> int:
+        """Tiles of the residual stream that one block owns at most."""
+        return -(-self.largest("hidden") // TILE // self.blocks)
+
+    def macros(self) -> list[tuple[str, str]]:
+        """Preprocessor definitions for the CUDA sources."""
+        values = {
+            "ROWS": ROWS,
+            "CONSUMER_WARPS": CONSUMER_WARPS,
+            "STAGE_COLUMNS": STAGE_COLUMNS,
+            "STAGES": self.stages,
+            "IN_FLIGHT": self.in_flight,
+            "PAGE": PAGE,
+            "CHUNK": CHUNK,
+            "CODE_GROUPS": self.code_groups,
+            "MAX_PAGES": self.max_pages,
+            "MAX_PHASES": self.max_phases,
+            "TALKER_SHAPE": self.talker.macro,
+            "PREDICTOR_SHAPE": self.predictor.macro,
+            "BLOCKS": self.blocks,
+        }
+        return [(f"MT_{name}", str(value)) for name, value in values.items()]
+
+
+def why_not(shape: KernelShape) -> str | None:
+    """The first rule that ``shape`` breaks, in words, or ``None``."""
+    for name, stack in (("talker", shape.talker), ("code predictor", shape.predictor)):
+        for holds, rule in _stack_rules(stack):
+            if not holds:
+                return f"the {name}'s {rule}"
+    for holds, rule in _frame_rules(shape):
+        if not holds:
+            return rule
+    return None
+
+
+def _stack_rules(s: StackShape) -> Iterator[tuple[bool, str]]:
+    yield s.layers >= 1, f"layer count is {s.layers}, expected at least 1"
+    for name in ("hidden", "intermediate", "attention"):
+        size = getattr(s, name)
+        yield size > 0 and size % KBLOCK == 0, f"{name} size is {size}, expected a multiple of {KBLOCK}"
+    yield s.head_dim in (32, 64, 128), f"head size is {s.head_dim}, expected 32, 64 or 128"
+    yield s.kv_heads > 0 and s.heads % s.kv_heads == 0, f"{s.heads} heads do not divide by its {s.kv_heads} KV heads"
+    queries = s.heads // s.kv_heads
+    yield queries < CONSUMER_WARPS, f"{queries} heads share a KV head, expected fewer than {CONSUMER_WARPS}"
+    yield s.vocab % TILE == 0, f"vocabulary has {s.vocab} ids, expected a multiple of {TILE}"
+
+
+def _frame_rules(shape: KernelShape) -> Iterator[tuple[bool, str]]:
+    talker, predictor = shape.talker, shape.predictor
+    yield talker.vocab % 32 == 0, f"the talker's vocabulary has {talker.vocab} ids, expected a multiple of 32"
+    yield (
+        SUPPRESSED < talker.vocab <= SUPPRESSED + MAX_CHOICES,
+        f"the talker's vocabulary has {talker.vocab} ids, expected {SUPPRESSED + 1} to {SUPPRESSED + MAX_CHOICES}",
+    )
+    yield predictor.vocab <= MAX_CHOICES, f"the predictor's vocabulary has {predictor.vocab} ids, at most {MAX_CHOICES}"
+    yield (
+        talker.hidden <= talker.vocab,
+        f"the talker's hidden size {talker.hidden} exceeds its vocabulary of {talker.vocab}: "
+        "a block that owns hidden rows must own logits",
+    )
+    yield 2 <= shape.code_groups <= 16, f"a frame has {shape.code_groups} codes, expected 2 to 16"
+    yield shape.max_pages >= 1, "a stream needs at least one page"
+    yield shape.blocks >= 1 and shape.in_flight >= 1, "blocks and in_flight must be at least 1"
+
+
+def shared_layout(shape: KernelShape) -> type[ctypes.Structure]:
+    """``struct Shared`` of ``frame.cu``, up to the padding at its end."""
+    dim = shape.largest("head_dim")
+    queries = max(stack.heads // stack.kv_heads for stack in (shape.talker, shape.predictor))
+    words = {
+        "ring": shape.stages * STAGE_BYTES // 4,
+        "barriers": shape.stages * 4,
+        "partials": CONSUMER_WARPS * GROUP_TILES * ROWS * TILE,
+        "squares": CONSUMER_WARPS * ROWS,
+        "residual": shape.owned_tiles * ROWS * TILE,
+        "attention": queries * dim + ROWS * dim + queries * CHUNK + 1,
+        "codes": ROWS * shape.code_groups,
+    }
+    members: list[tuple[str, type]] = [(name, ctypes.c_int * count) for name, count in words.items()]
+    members += [("source", ctypes.c_void_p * (2 * ROWS)), ("places_and_flags", ctypes.c_int * (2 * ROWS + 2))]
+    return type("Shared", (ctypes.Structure,), {"_fields_": members})
+
+
+def shared_bytes(shape: KernelShape) -> int:
+    """``sizeof(Shared)``: dynamic shared memory of one block."""
+    return -(-ctypes.sizeof(shared_layout(shape)) // 128) * 128

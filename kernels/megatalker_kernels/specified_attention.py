@@ -1,0 +1,85 @@
+"""The executable specification of ``csrc/attention.cuh``."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from megatalker_kernels.shapes import CHUNK, PAGE, StackShape
+
+
+def norm_factor(x: Tensor, eps: float) -> Tensor:
+    """``1 / rms`` of each row, ``[..., 1]``."""
+    return torch.rsqrt(x.square().mean(-1, keepdim=True) + eps)
+
+
+def attend(
+    s: StackShape,
+    *,
+    qkv: Tensor,
+    pages: Tensor,
+    table: Tensor,
+    position: Tensor,
+    q_norm: Tensor,
+    k_norm: Tensor,
+    rope: Tensor,
+    eps: float,
+    partial: Tensor | None,
+    out: Tensor,
+) -> None:
+    """Append each row's key and value to its page, attend over positions ``0 ... position``, and write the result.
+
+    Args:
+        s: sizes.
+        qkv: float32 ``[R, qkv]``.
+        pages: bfloat16 ``[pages, 2, kv heads, PAGE, head_dim]`` of this layer.
+        table: ``[R, pages]``: pages of each row's stream.
+        position: ``[R]``; rows of one stream see those of lower position that stand in the same pass.
+        q_norm: ``[head_dim]``.
+        k_norm: ``[head_dim]``.
+        rope: ``[positions, 2, head_dim / 2]``.
+        eps: of the norms.
+        partial: ``[ROWS, heads, chunks, head_dim + 2]``: where rows of several chunks leave each chunk's weighted sum,
+            peak and mass; ``None`` if no row has more than one.
+        out: bfloat16 ``[R, heads * head_dim]``.
+    """
+    rows, group = len(qkv), s.heads // s.kv_heads
+    heads = qkv.view(rows, s.heads + 2 * s.kv_heads, s.head_dim)
+    split = torch.split(heads, [s.heads, s.kv_heads, s.kv_heads], dim=1)
+    angles = rope[position][:, :, None]
+    query = _rotate(split[0] * norm_factor(split[0], eps) * q_norm, angles) * s.head_dim**-0.5
+    key = _rotate(split[1] * norm_factor(split[1], eps) * k_norm, angles)
+    page, place = table.gather(1, position[:, None] // PAGE).flatten().long(), position % PAGE
+    pages[page, 0, :, place] = key.to(pages.dtype)
+    pages[page, 1, :, place] = split[2].to(pages.dtype)
+
+    counts = (position // CHUNK + 1).tolist()
+    chunks, pages_of_chunk = max(counts), CHUNK // PAGE
+    table = F.pad(table, (0, chunks * pages_of_chunk))[:, : chunks * pages_of_chunk].long()
+    stored = pages[table].float().view(rows, chunks, pages_of_chunk, *pages.shape[1:])
+    keys, values = stored.movedim(2, 4).flatten(4, 5).unbind(2)  # [R, chunks, kv heads, CHUNK, head_dim]
+    # Laid out alike for any number of rows and chunks: else products would be summed in another order.
+    keys, values = keys.transpose(-1, -2).contiguous(), values.contiguous()
+    query = query.view(rows, 1, s.kv_heads, group, s.head_dim)
+    scores = query @ keys
+    future = torch.arange(chunks * CHUNK, device=position.device).view(chunks, 1, 1, CHUNK) > position.view(
+        -1, 1, 1, 1, 1
+    )
+    scores = scores.masked_fill(future, -torch.inf)
+    peak = scores.amax(-1, keepdim=True)
+    weight = (scores - peak.clamp(min=torch.finfo(torch.float32).min)).exp()
+    mass, total = weight.sum(-1, keepdim=True), weight @ values
+    if partial is not None:
+        for row, count in enumerate(counts):
+            if count > 1:
+                pieces = torch.cat((total[row], peak[row], mass[row]), dim=-1)[:count]
+                partial[row, :, :count] = pieces.flatten(1, 2).transpose(0, 1)
+    share = (peak - peak.amax(1, keepdim=True)).exp()
+    combined = (total * share).sum(1) / (mass * share).sum(1)
+    out[:] = combined.flatten(1).to(out.dtype)
+
+
+def _rotate(heads: Tensor, angles: Tensor) -> Tensor:
+    """Rotary embedding of ``[R, heads, head_dim]``; ``angles`` is ``[R, 2, 1, head_dim / 2]``."""
+    first, second = heads.chunk(2, dim=-1)
+    cosine, sine = angles.unbind(1)
+    return torch.cat((first * cosine - second * sine, second * cosine + first * sine), dim=-1)

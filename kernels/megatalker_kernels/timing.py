@@ -1,0 +1,146 @@
+"""Frame times of the kernel, and the time that only reading the same bytes takes on the same device."""
+
+import ctypes
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from megatalker_kernels.launching import Kernel
+from megatalker_kernels.model import PackedModel
+from megatalker_kernels.module import Arguments, GpuModule, capability
+from megatalker_kernels.nvrtc import Cubin, compile_kernel
+from megatalker_kernels.packing import stream
+from megatalker_kernels.schedule import Launch, Row, schedule
+from megatalker_kernels.shapes import ROWS, KernelShape
+from megatalker_kernels.trial import Streams, fill_streams, pages_for, samplings
+from megatalker_kernels.workspace import Workspace
+
+CONTEXTS = (128, 1024)
+BATCHES = (1, 2, 4, 8)
+WARM_UP = 20
+
+
+def frame_bytes(shape: KernelShape) -> dict[str, int]:
+    """Bytes of weights that a frame must read: all once, the predictor's layers for each code but one."""
+    once = again = 0
+    for matrix in stream(shape):
+        size = 2 * matrix.rows * matrix.columns
+        if matrix.name.startswith("predictor.") and ".head." not in matrix.name:
+            again += size
+        else:
+            once += size
+    return {"once": once, "again": again, "total": once + (shape.code_groups - 1) * again}
+
+
+def time_frames(model: PackedModel, cubin: Cubin, *, frames: int, say: Callable[[str], None]) -> dict[str, Any]:
+    """Median times in milliseconds for each context and batch, prompt passes, and the floor."""
+    result: dict[str, Any] = {"bytes": frame_bytes(model.shape), "frames": frames, "floor_ms": time_reading(model)}
+    say(f"floor: {result['bytes']['total'] / 1e9:.3f} GB in {result['floor_ms']:.3f} ms")
+    result["decode"] = []
+    for context in CONTEXTS:
+        positions = (context,) * ROWS
+        space = Workspace(model.shape, ROWS, pages_for(positions), model.device)
+        streams = fill_streams(space, positions, kinds=samplings()[:1])
+        kernel = Kernel(model, space, cubin)
+        for batch in BATCHES:
+            entry = {"context": context, "batch": batch} | _time_decode(kernel, streams, batch, frames)
+            result["decode"].append(entry)
+            say(f"decode: {entry}")
+        result[f"profile_{context}"] = profile_frame(kernel, model.shape, streams, 1, 10)
+        for kind, entry in result[f"profile_{context}"].items():
+            say(f"  {kind}: " + ", ".join(f"{name} {value:.2f}" for name, value in entry.items()))
+        result[f"prefill_{context}"] = _time_prefill(kernel, context, frames // 4)
+        say(f"prefill of {ROWS} rows at {context}: {result[f'prefill_{context}']:.3f} ms")
+    result["phases"] = sum(1 for _ in schedule(model.shape, Launch("decode", streams.rows(range(1), 0))))
+    return result
+
+
+def _time_decode(kernel: Kernel, streams: Streams, batch: int, frames: int) -> dict[str, float]:
+    device_ms, codes_ms, wall_ms = [], [], []
+    for frame in range(WARM_UP + frames):
+        launch = Launch("decode", streams.rows(range(batch), frame))
+        start, end = _events()
+        began = time.perf_counter()
+        start.record()
+        ticket = kernel.run(launch)
+        end.record()
+        kernel.wait(ticket)
+        seen = time.perf_counter()
+        kernel.check()
+        done = time.perf_counter()
+        if frame >= WARM_UP:
+            device_ms.append(start.elapsed_time(end))
+            codes_ms.append((seen - began) * 1e3)
+            wall_ms.append((done - began) * 1e3)
+    return {
+        "median_ms": statistics.median(device_ms),
+        "p99_ms": sorted(device_ms)[int(0.99 * len(device_ms))],
+        "codes_seen_ms": statistics.median(codes_ms),
+        "host_ms": statistics.median(wall_ms),
+    }
+
+
+def profile_frame(kernel: Kernel, shape: KernelShape, streams: Streams, batch: int, frames: int) -> dict[str, Any]:
+    """Where a frame's time goes: microseconds by kind of phase, of work (mean and slowest block) and hand-over."""
+    launches = [Launch("decode", streams.rows(range(batch), frame)) for frame in range(frames)]
+    ticks = torch.stack([kernel.profile(launch) for launch in launches]).double() / kernel.clock_hz * 1e6
+    work = ticks[:, :, 1:, 0] - ticks[:, :, :-1, 1]
+    wait = ticks[:, :, 1:-1, 1] - ticks[:, :, 1:-1, 0]
+    kinds: dict[str, dict[str, list[float]]] = {}
+    for index, phase in enumerate(schedule(shape, launches[0])):
+        entry = kinds.setdefault(f"{phase.stack} {phase.kind}" + (" after a choice" if phase.picks is not None else ""), {})
+        if index < wait.shape[2]:
+            entry.setdefault("mean_work_us", []).append(float(work[:, :, index].mean()))
+            entry.setdefault("slowest_work_us", []).append(float(work[:, :, index].amax(1).median()))
+            entry.setdefault("hand_over_us", []).append(float(wait[:, :, index].amin(1).median()))
+    return {
+        kind: {"phases": len(entry["mean_work_us"])} | {name: statistics.mean(values) for name, values in entry.items()}
+        for kind, entry in kinds.items()
+        if entry
+    }
+
+
+def _time_prefill(kernel: Kernel, context: int, passes: int) -> float:
+    launch = Launch("prefill", tuple(Row(0, context - ROWS + index) for index in range(ROWS)), finish=False)
+    times = []
+    for _ in range(passes):
+        start, end = _events()
+        start.record()
+        kernel.run(launch)
+        end.record()
+        kernel.check()
+        times.append(start.elapsed_time(end))
+    return float(statistics.median(times))
+
+
+def time_reading(model: PackedModel, repeats: int = 50) -> float:
+    """Milliseconds to read a frame's weights once: the packed buffer itself, the predictor's part 15 times."""
+    sizes = frame_bytes(model.shape)
+    arch = f"sm_{capability(model.device)}"
+    module = GpuModule(compile_kernel(model.shape, arch, source="read.cu").code, model.device)
+    entry = module.entry("megatalker_read")
+    out = torch.zeros(16, dtype=torch.uint8, device=model.device)
+    arguments = Arguments(
+        ctypes.c_void_p(model.weights.data.data_ptr()),
+        ctypes.c_uint64(sizes["once"] // 16),
+        ctypes.c_uint64(sizes["again"] // 16),
+        ctypes.c_int(model.shape.code_groups - 1),
+        ctypes.c_void_p(out.data_ptr()),
+    )
+    times = []
+    for _ in range(repeats):
+        start, end = _events()
+        start.record()
+        module.start(entry, 3 * model.shape.blocks, 512, arguments)
+        end.record()
+        torch.cuda.synchronize(model.device)
+        times.append(start.elapsed_time(end))
+    return float(statistics.median(times))
+
+
+def _events() -> tuple[torch.cuda.Event, torch.cuda.Event]:
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+    return start, end
