@@ -5,11 +5,11 @@ import importlib.util
 import torch
 
 from megatalker.checkpoint import Checkpoint
-from megatalker.interfaces import AVAILABLE, Availability, CodecBackend, TalkerBackend
+from megatalker.interfaces import AVAILABLE, Availability, BackendSettings, CodecBackend, TalkerBackend
 from megatalker_backends.reference import codec, decoder
 
 
-def _probe(_checkpoint: Checkpoint, device: torch.device) -> Availability:
+def _probe(_checkpoint: Checkpoint, device: torch.device, _own: BackendSettings) -> Availability:
     if importlib.util.find_spec("qwen_tts") is None:
         return Availability("the qwen-tts package is not installed; pip install qwen-tts")
     if device.type == "cuda" and not torch.cuda.is_available():

@@ -1,0 +1,81 @@
+"""torch.compile for the units of a frame, one piece of code for each batch size."""
+
+import logging
+import shutil
+from collections.abc import Callable, Iterable, Sequence
+from types import FunctionType
+from typing import Any, Literal, cast
+
+import torch
+
+from megatalker.errors import SettingsError
+from megatalker_backends.compiled.model import PLAIN, Model, Units
+from megatalker_backends.compiled.runner import DirectRunner, idle_shares
+from megatalker_backends.compiled.stack import Step
+
+logger = logging.getLogger(__name__)
+
+
+def wants_compile(setting: Literal["auto", "on", "off"], device: torch.device) -> bool:
+    """Resolve the ``compile`` setting; logs when ``auto`` finds no compiler.
+
+    Raises:
+        SettingsError: ``on``, and there is no compiler for this device.
+    """
+    if setting == "off":
+        return False
+    missing = _missing_compiler(device)
+    if missing is None:
+        return True
+    if setting == "on":
+        raise SettingsError(f"compile is 'on', but {missing}; install it, or set compile to 'auto' or 'off'")
+    logger.warning("compiled: %s; steps run as plain torch operations, several times slower", missing)
+    return False
+
+
+def _missing_compiler(device: torch.device) -> str | None:
+    if device.type == "cpu":
+        return None if any(map(shutil.which, ("g++", "clang++", "c++"))) else "no C++ compiler (g++) is on the PATH"
+    from torch.utils._triton import has_triton  # there is no public way to ask
+
+    return None if has_triton() else "triton does not work here"
+
+
+def compile_units(model: Model, batch_sizes: Iterable[int]) -> dict[int, Units]:
+    """Compile the units for each batch size, by running them once on the scratch row."""
+    compiled = {}
+    for size in batch_sizes:
+        plain = (PLAIN.begin, PLAIN.choose_next, PLAIN.step_layers, PLAIN.finish)
+        units = Units(*(_compiled(unit, model.device) for unit in plain))
+        learning = Units(units.begin, units.choose_next, _any_length(units.step_layers), units.finish)
+        DirectRunner(model, {size: learning}).decode(idle_shares(model, size))
+        compiled[size] = units
+    return compiled
+
+
+def _compiled(function: Callable[..., Any], device: torch.device) -> Callable[..., Any]:
+    # Compiled code is kept beside the code object. With one of its own, a unit has exactly one compiled form: nothing
+    # needs to be looked up or checked at each call, and decoders of one process do not fill each other's cache.
+    original = cast("FunctionType", function)
+    own = FunctionType(original.__code__.replace(), original.__globals__, original.__name__)
+    options: dict[str, str | int | bool | Callable[..., Any]] = {"guard_filter_fn": _no_guards}
+    if device.type == "cpu":
+        # The Python that inductor would put around its kernels takes longer than the kernels of a small model, and so
+        # does waking up threads for each loop; large matrices go to the library, which has its own threads.
+        options |= {"cpp_wrapper": True, "cpp.threads": 1}
+    return torch.compile(own, fullgraph=True, dynamic=False, options=options)
+
+
+def _no_guards(guards: Sequence[Any]) -> Sequence[bool]:
+    return [False] * len(guards)
+
+
+def _any_length(step_layers: Callable[..., Any]) -> Callable[..., Any]:
+    """Lets the compiler know that the looked-at part of the cache varies in length."""
+
+    def call(*args: Any) -> Any:
+        step = next(argument for argument in args if isinstance(argument, Step))
+        torch._dynamo.mark_dynamic(step.span, 0)
+        return step_layers(*args)
+
+    return call

@@ -1,0 +1,131 @@
+"""The ``compiled`` talker decoder: checks, rows and results around a runner."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+
+from megatalker.checkpoint import Checkpoint
+from megatalker.interfaces import (
+    Capabilities,
+    DecodeStep,
+    Frame,
+    FrameLogits,
+    LoadContext,
+    StreamHandle,
+    StreamRequest,
+    TalkerDecoder,
+)
+from megatalker_backends.compiled.compilation import compile_units, wants_compile
+from megatalker_backends.compiled.graphs import GraphRunner
+from megatalker_backends.compiled.memory import choose_positions
+from megatalker_backends.compiled.model import PLAIN, Model
+from megatalker_backends.compiled.runner import DirectRunner, Outcome, Runner, Share
+from megatalker_backends.compiled.settings import CompiledSettings
+from megatalker_backends.stream_table import StreamTable
+
+CPU_BATCH = 4
+"""Larger batches are split: on a CPU they gain little, and each size has to be compiled."""
+
+CAPABILITIES = Capabilities(
+    devices=frozenset({"cpu", "cuda"}),
+    dtypes=frozenset({torch.float32, torch.bfloat16, torch.float16}),
+    batch=True,
+    forced_codes=True,
+    seeded_sampling=True,
+)
+
+
+class CompiledDecoder(TalkerDecoder):
+    """Our own talker and code predictor; see :mod:`megatalker_backends.compiled.model`.
+
+    Frames run as plain torch operations until :meth:`warmup` has compiled and, on CUDA, captured them. That happens
+    there and nowhere else, so no request ever waits for a compiler.
+
+    Raises:
+        SettingsError: ``compile`` is ``on`` and there is no compiler.
+        CapacityError: the streams asked for do not fit into the memory of the GPU.
+    """
+
+    def __init__(self, checkpoint: Checkpoint, context: LoadContext) -> None:
+        settings = CompiledSettings.model_validate(context.settings.model_dump())
+        config = checkpoint.config
+        positions = choose_positions(config.talker, settings, context.device, context.dtype)
+        self._settings = settings
+        self._compile = wants_compile(settings.compile, context.device)
+        self._capabilities = replace(CAPABILITIES, max_streams=settings.max_streams, max_positions=positions)
+        self._table = StreamTable(config, max_streams=settings.max_streams, max_positions=positions)
+        self._model = Model(
+            checkpoint,
+            max_streams=settings.max_streams,
+            max_positions=positions,
+            device=context.device,
+            dtype=context.dtype,
+        )
+        self._runner: Runner = DirectRunner(self._model)
+        self._warm = False
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return self._capabilities
+
+    @torch.inference_mode()
+    def warmup(self) -> None:
+        if self._warm:
+            return
+        self._warm = True
+        model = self._model
+        sizes = _batch_sizes(self._settings.max_streams, model.device)
+        units = compile_units(model, sizes) if self._compile else dict.fromkeys(sizes, PLAIN)
+        if model.device.type == "cuda":
+            self._runner = GraphRunner(model, units)
+        elif self._compile:
+            self._runner = DirectRunner(model, units)
+
+    @torch.inference_mode()
+    def prefill(self, request: StreamRequest) -> StreamHandle:
+        with self._table.admit(request) as (stream, row):
+            self._model.sampler.assign(row, request.sampling, request.history)
+            self._runner.prefill(row, request.embeds)
+        return stream
+
+    @torch.inference_mode()
+    def decode(self, steps: Sequence[DecodeStep], *, return_logits: bool = False) -> list[Frame]:
+        rows = self._table.check_steps(steps)
+        if not steps:
+            return []
+        outcome = self._runner.decode(
+            [
+                Share(row, self._table.positions(step.stream), step.forced, step.text)
+                for step, row in zip(steps, rows, strict=True)
+            ]
+        )
+        logits = _frame_logits(outcome) if return_logits else [None] * len(steps)
+        return [self._frame(*parts) for parts in zip(steps, outcome.codes, logits, strict=True)]
+
+    def release(self, stream: StreamHandle) -> None:
+        self._table.release(stream)
+
+    def close(self) -> None:
+        del self._runner, self._model
+
+    def _frame(self, step: DecodeStep, codes: list[int], logits: FrameLogits | None) -> Frame:
+        if codes[0] != self._model.config.codec_eos_id:
+            self._table.advance(step.stream)
+            return Frame(step.stream, tuple(codes), logits)
+        self._table.end(step.stream)
+        if logits is not None:
+            logits = replace(logits, predictor=logits.predictor[:0])
+        return Frame(step.stream, None, logits)
+
+
+def _frame_logits(outcome: Outcome) -> list[FrameLogits]:
+    first, rest = outcome.first_logits.clone(), outcome.rest_logits.clone()
+    return [FrameLogits(*rows) for rows in zip(first, rest, strict=True)]
+
+
+def _batch_sizes(most: int, device: torch.device) -> list[int]:
+    """Batch sizes to compile or capture; others are padded to the next, or split on a CPU."""
+    if device.type == "cpu":
+        return sorted({1, min(most, CPU_BATCH)})
+    return [1 << bit for bit in range((most - 1).bit_length())] + [most]

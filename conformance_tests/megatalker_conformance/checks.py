@@ -1,0 +1,77 @@
+"""What tests decide with: the rule for codes, and the question for a capability."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+import torch
+
+from megatalker.interfaces import Capabilities
+from megatalker.sampling import SamplingParams
+from megatalker_conformance.oracle import Oracle
+from megatalker_conformance.precision import Divergence, LogitError, first_divergence
+from megatalker_conformance.speech import GREEDY, PLAIN_GREEDY, Codes, Utterance
+
+_ENDLESS = 10_000
+
+
+def require(capabilities: Capabilities, name: str) -> None:
+    """Skip the test unless the loaded backend says it can do this."""
+    if not getattr(capabilities, name):
+        pytest.skip(f"the backend's capabilities do not list {name}")
+
+
+class Judge:
+    """Decides whether a decoder's codes are right: equal to the oracle's in float32, and in a 16-bit type parting from
+    them at a near-tie only.
+
+    Args:
+        oracle: float32 ``reference``.
+        dtype: what the decoder under test computes in.
+        capabilities: of that decoder.
+        eos_id: code 0 of an ended stream.
+    """
+
+    def __init__(self, oracle: Oracle, dtype: torch.dtype, capabilities: Capabilities, eos_id: int) -> None:
+        self._oracle = oracle
+        self._dtype = dtype
+        self._seeded = capabilities.seeded_sampling
+        self._eos_id = eos_id
+
+    @property
+    def greedy(self) -> SamplingParams:
+        """Greedy decoding that goes on, whatever the checkpoint; with the penalty where that can be compared."""
+        return replace(GREEDY if self._dtype == torch.float32 else PLAIN_GREEDY, min_new_tokens=_ENDLESS)
+
+    @property
+    def manner(self) -> SamplingParams:
+        """How tests that are not about sampling choose codes: as varied as this run can be compared in."""
+        if self._dtype == torch.float32 and self._seeded:
+            return SamplingParams(seed=1, min_new_tokens=_ENDLESS)
+        return self.greedy
+
+    def __call__(self, utterance: Utterance, codes: Sequence[Codes], frames: int) -> None:
+        """Fail unless ``codes`` are those of the first ``frames`` frames of ``utterance``."""
+        divergence = first_divergence(codes, self._oracle.codes(utterance, frames))
+        if self._dtype == torch.float32:
+            assert divergence is None, f"{utterance.name}: parts from reference at {divergence}"
+        elif divergence is not None:
+            gap, tie = self.gap(utterance, frames, divergence)
+            assert gap <= tie, f"{utterance.name}: parts at {divergence}, {gap:.3g} apart; a near-tie is {tie:.3g}"
+
+    def gap(self, utterance: Utterance, frames: int, divergence: Divergence) -> tuple[float, float]:
+        """How far apart the oracle holds the two codes, and how far apart a near-tie may be."""
+        assert replace(utterance.sampling, min_new_tokens=0) == replace(PLAIN_GREEDY, min_new_tokens=0), (
+            "a near-tie is read off raw logits, so 16-bit runs are compared greedily and without a penalty"
+        )
+        expected = self._oracle.codes(utterance, frames)
+        exact = self._oracle.logits(utterance, expected)
+        rounded = self._oracle.logits(utterance, expected, self._dtype)
+        frame, codebook = divergence.frame, divergence.codebook
+        if codebook == 0:
+            row, official = exact.talker[frame], LogitError.between(rounded.talker, exact.talker)
+        else:
+            row = exact.predictor[frame, codebook - 1]
+            official = LogitError.between(rounded.predictor, exact.predictor)
+        ours, theirs = (self._eos_id if code is None else code for code in (divergence.ours, divergence.theirs))
+        return float(row[theirs] - row[ours]), official.tie

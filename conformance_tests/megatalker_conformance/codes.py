@@ -1,0 +1,63 @@
+"""Codes to decode, and the official full forward they are compared with."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from megatalker.checkpoint import Checkpoint
+from megatalker.official import load_official_codec
+
+
+class CodeSource:
+    """Arbitrary, fixed codes of a checkpoint's codec.
+
+    Args:
+        checkpoint: whose codebooks they index.
+    """
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        self.groups = checkpoint.codec_config.num_quantizers
+        self.codebook_size = checkpoint.codec_config.codebook_size
+
+    def random(self, frames: int, seed: int) -> Tensor:
+        """``[frames, code groups]`` int64 on the CPU."""
+        generator = torch.Generator().manual_seed(seed)
+        return torch.randint(self.codebook_size, (frames, self.groups), generator=generator)
+
+
+class OfficialCodec:
+    """The official codec in float32, each of its methods called once for a whole utterance.
+
+    Args:
+        checkpoint: whose ``speech_tokenizer`` it is.
+        device: where it runs.
+    """
+
+    def __init__(self, checkpoint: Checkpoint, device: torch.device) -> None:
+        self._checkpoint = checkpoint
+        self._device = device
+        self._tokenizer: Any = None
+
+    def decode(self, codes: Tensor) -> Tensor:
+        """``[frames, code groups]`` to ``[samples]`` on the CPU, in one forward of the decoder."""
+        with torch.inference_mode(), _no_tf32():
+            audio: Tensor = self._loaded.model.decoder(codes.to(self._device).T[None])[0, 0]
+        return audio.float().cpu()
+
+    def encode(self, audio: Tensor) -> Tensor:
+        """``[samples]`` at 24 kHz to ``[frames, code groups]`` on the CPU."""
+        with torch.inference_mode(), _no_tf32():
+            codes: Tensor = self._loaded.encode(audio.numpy(), sr=24_000).audio_codes[0]
+        return codes.cpu()
+
+    @property
+    def _loaded(self) -> Any:
+        if self._tokenizer is None:
+            self._tokenizer = load_official_codec(self._checkpoint, self._device, torch.float32)
+        return self._tokenizer
+
+
+def _no_tf32() -> Any:
+    """On CUDA, convolutions round float32 to TF32 unless told otherwise."""
+    return torch.backends.cudnn.flags(enabled=True, allow_tf32=False)

@@ -1,0 +1,220 @@
+"""Fixtures of the suite. A third party may override them, ``talker_backend`` and ``codec_backend`` first."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from megatalker.checkpoint import Checkpoint
+from megatalker.engine import Engine
+from megatalker.interfaces import Codec, CodecBackend, TalkerBackend, TalkerDecoder
+from megatalker.plugins import BackendRegistry
+from megatalker.settings import Settings
+from megatalker_conformance.checks import Judge
+from megatalker_conformance.codes import CodeSource, OfficialCodec
+from megatalker_conformance.loading import load_context
+from megatalker_conformance.measure import Measure
+from megatalker_conformance.official import Official
+from megatalker_conformance.oracle import Oracle
+from megatalker_conformance.selection import SELECTION, Selection
+from megatalker_conformance.speech import Streams
+from megatalker_conformance.studio import OpenEngine, Studio
+from megatalker_conformance.utterances import Utterances
+
+
+@pytest.fixture(scope="session")
+def selection(pytestconfig: pytest.Config) -> Selection:
+    """What the command line asked for."""
+    return pytestconfig.stash[SELECTION]
+
+
+@pytest.fixture(scope="session")
+def registry(selection: Selection) -> BackendRegistry:
+    """The installed backends."""
+    return selection.registry
+
+
+@pytest.fixture(scope="session")
+def checkpoint(selection: Selection) -> Checkpoint:
+    """What every backend of this run loads."""
+    return selection.checkpoint
+
+
+@pytest.fixture(scope="session")
+def device(selection: Selection) -> torch.device:
+    """Where every backend of this run works."""
+    return selection.device
+
+
+@pytest.fixture(scope="session")
+def dtype(selection: Selection) -> torch.dtype:
+    """What talker decoders compute in."""
+    return selection.dtype
+
+
+@pytest.fixture(scope="session")
+def frames(pytestconfig: pytest.Config) -> int:
+    """Frames of a parity run."""
+    return int(pytestconfig.getoption("--frames"))
+
+
+@pytest.fixture(scope="session")
+def talker_backend(talker_name: str, registry: BackendRegistry) -> TalkerBackend:
+    """The talker backend under test."""
+    return registry.talker(talker_name)
+
+
+@pytest.fixture(scope="session")
+def talker(
+    talker_backend: TalkerBackend, checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype
+) -> Iterator[TalkerDecoder]:
+    """The decoder under test, loaded once and warm."""
+    decoder = talker_backend.load(checkpoint, load_context(talker_backend, device, dtype))
+    decoder.warmup()
+    yield decoder
+    decoder.close()
+
+
+@pytest.fixture
+def streams(talker: TalkerDecoder, checkpoint: Checkpoint) -> Iterator[Streams]:
+    """Streams on the decoder under test; released after each test."""
+    streams = Streams(talker, checkpoint.config.num_code_groups)
+    yield streams
+    streams.release_all()
+
+
+@pytest.fixture(scope="session")
+def utterances(checkpoint: Checkpoint) -> Utterances:
+    """What to say."""
+    return Utterances(checkpoint)
+
+
+@pytest.fixture(scope="session")
+def oracle(registry: BackendRegistry, checkpoint: Checkpoint, device: torch.device) -> Iterator[Oracle]:
+    """``reference`` in float32, shared by all backends of the run."""
+    oracle = Oracle(registry, checkpoint, device)
+    yield oracle
+    oracle.close()
+
+
+@pytest.fixture(scope="session")
+def official(checkpoint: Checkpoint, device: torch.device) -> Official:
+    """The official ``generate()``."""
+    return Official(checkpoint, device)
+
+
+@pytest.fixture
+def measure(request: pytest.FixtureRequest) -> Measure:
+    """Records figures with the test, and checks their bounds."""
+    return Measure(request.node)
+
+
+@pytest.fixture
+def judge(oracle: Oracle, talker: TalkerDecoder, dtype: torch.dtype, checkpoint: Checkpoint) -> Judge:
+    """Decides whether codes are right."""
+    return Judge(oracle, dtype, talker.capabilities, checkpoint.config.codec_eos_id)
+
+
+@pytest.fixture
+def exact_arithmetic(dtype: torch.dtype) -> None:
+    """The test compares codes exactly, which float32 alone allows."""
+    if dtype != torch.float32:
+        pytest.skip(f"codes are compared exactly in float32 only; {dtype} is judged by its logits")
+
+
+@pytest.fixture
+def rounded_arithmetic(dtype: torch.dtype) -> torch.dtype:
+    """The test judges 16-bit arithmetic."""
+    if dtype == torch.float32:
+        pytest.skip("this rule is for 16-bit arithmetic; run with --dtype bfloat16")
+    return dtype
+
+
+@pytest.fixture(scope="session")
+def codec_backend(codec_name: str, registry: BackendRegistry) -> CodecBackend:
+    """The codec under test."""
+    return registry.codec(codec_name)
+
+
+@pytest.fixture(scope="session")
+def codec(codec_backend: CodecBackend, checkpoint: Checkpoint, device: torch.device) -> Iterator[Codec]:
+    """The codec under test, in float32, loaded once and warm."""
+    codec = codec_backend.load(checkpoint, load_context(codec_backend, device, torch.float32))
+    codec.warmup()
+    yield codec
+    codec.close()
+
+
+@pytest.fixture(scope="session")
+def code_source(checkpoint: Checkpoint) -> CodeSource:
+    """Codes to decode."""
+    return CodeSource(checkpoint)
+
+
+@pytest.fixture(scope="session")
+def official_codec(checkpoint: Checkpoint, device: torch.device) -> OfficialCodec:
+    """The official full forward."""
+    return OfficialCodec(checkpoint, device)
+
+
+@pytest.fixture(scope="session")
+def codec_frames(pytestconfig: pytest.Config) -> int:
+    """Frames of a codec exactness run."""
+    return int(pytestconfig.getoption("--codec-frames"))
+
+
+def _open_engine(settings: Settings, checkpoint: Checkpoint, registry: BackendRegistry) -> Engine:
+    return Engine.open(settings, checkpoint=checkpoint, registry=registry)
+
+
+@pytest.fixture(scope="session")
+def open_engine() -> OpenEngine:
+    """Makes the engine that streaming is judged through."""
+    return _open_engine
+
+
+@pytest.fixture(scope="session")
+def partner_codec(registry: BackendRegistry, checkpoint: Checkpoint, device: torch.device) -> Iterator[Codec]:
+    """The codec that completes an engine when a talker backend is judged: the best available."""
+    spec = registry.choose_codec("auto", checkpoint, device, Settings.read())
+    codec = spec.load(checkpoint, load_context(spec, device, torch.float32))
+    codec.warmup()
+    yield codec
+    codec.close()
+
+
+@pytest.fixture(scope="session")
+def partner_talker(
+    registry: BackendRegistry, checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype
+) -> Iterator[TalkerDecoder]:
+    """The talker decoder that completes an engine when a codec is judged: the best available, cold."""
+    spec = registry.choose_talker("auto", checkpoint, device, Settings.read())
+    decoder = spec.load(checkpoint, load_context(spec, device, dtype))
+    yield decoder
+    decoder.close()
+
+
+@pytest.fixture
+def studio(
+    open_engine: OpenEngine,
+    checkpoint: Checkpoint,
+    device: torch.device,
+    dtype: torch.dtype,
+    talker: TalkerDecoder,
+    partner_codec: Codec,
+) -> Studio:
+    """Engines on the talker backend under test."""
+    return Studio(open_engine, checkpoint, device, dtype, talker, partner_codec)
+
+
+@pytest.fixture
+def codec_studio(
+    open_engine: OpenEngine,
+    checkpoint: Checkpoint,
+    device: torch.device,
+    dtype: torch.dtype,
+    partner_talker: TalkerDecoder,
+    codec: Codec,
+) -> Studio:
+    """Engines on the codec under test."""
+    return Studio(open_engine, checkpoint, device, dtype, partner_talker, codec)

@@ -1,0 +1,16 @@
+"""Loads a backend as the engine would: with its own settings from the environment and ``megatalker.toml``."""
+
+import torch
+
+from megatalker.interfaces import CodecBackend, LoadContext, TalkerBackend
+from megatalker.own_settings import own_settings
+from megatalker.settings import Settings
+
+
+def load_context(spec: TalkerBackend | CodecBackend, device: torch.device, dtype: torch.dtype) -> LoadContext:
+    """Where, how and with which own settings to load.
+
+    Raises:
+        SettingsError: the backend's own settings are wrong.
+    """
+    return LoadContext(device, dtype, own_settings(spec, Settings.read()))

@@ -1,0 +1,46 @@
+"""Figures that tests compare with a bound: kept with the test's report, and printed at the end of the run."""
+
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol, TypeVar
+
+import pytest
+
+_PREFIX = "megatalker:"
+
+
+T = TypeVar("T")
+
+
+class Benchmark(Protocol):
+    """What the benchmarks use of pytest-benchmark's fixture."""
+
+    group: str | None
+    extra_info: dict[str, Any]
+
+    def pedantic(self, target: Callable[[], T], *, rounds: int, warmup_rounds: int) -> T: ...
+
+
+class Measure:
+    """Records and checks figures of one test.
+
+    Args:
+        node: the test; its ``user_properties`` carry the figures, to JUnit reports as well.
+    """
+
+    def __init__(self, node: pytest.Item) -> None:
+        self._node = node
+
+    def __call__(self, name: str, value: float, limit: float) -> None:
+        """Record ``value`` and fail unless it is at most ``limit``."""
+        self._node.user_properties.append((_PREFIX + name, f"{value:.3g} (at most {limit:.3g})"))
+        assert value <= limit, f"{name} is {value:.3g}, expected at most {limit:.3g}"
+
+
+def measured_lines(reports: Iterable[pytest.TestReport]) -> list[str]:
+    """One line for each figure of these reports."""
+    return [
+        f"{report.nodeid.rpartition('::')[2]}: {name.removeprefix(_PREFIX)} {value}"
+        for report in reports
+        for name, value in report.user_properties
+        if name.startswith(_PREFIX)
+    ]

@@ -1,0 +1,63 @@
+"""Codes straight from the official ``generate()``, which ``reference`` and everybody else is held to."""
+
+from typing import Any
+
+import torch
+
+from megatalker.checkpoint import Checkpoint
+from megatalker.official import load_official_model
+from megatalker_conformance.speech import Codes
+from megatalker_conformance.utterances import LANGUAGE, Layout, conformance_voice
+
+
+class Official:
+    """The official model of a checkpoint, in float32, greedy, asked once per sentence.
+
+    Args:
+        checkpoint: any variant.
+        device: where it runs.
+    """
+
+    def __init__(self, checkpoint: Checkpoint, device: torch.device) -> None:
+        self._checkpoint = checkpoint
+        self._device = device
+        self._wrapper: Any = None
+        self._said: dict[tuple[str, Layout, int], list[Codes]] = {}
+
+    def codes(self, text: str, layout: Layout, frames: int) -> list[Codes]:
+        """The first ``frames`` frames of ``text``, said by the voice all conformance tests use."""
+        key = (text, layout, frames)
+        if key not in self._said:
+            self._said[key] = self._generate(text, layout, frames)
+        return self._said[key]
+
+    def _generate(self, text: str, layout: Layout, frames: int) -> list[Codes]:
+        if self._wrapper is None:
+            self._wrapper = load_official_model(self._checkpoint, self._device, torch.float32)
+        wrapper = self._wrapper
+        found, _ = wrapper.model.generate(
+            input_ids=wrapper._tokenize_texts([wrapper._build_assistant_text(text)]),
+            languages=[LANGUAGE],
+            non_streaming_mode=layout == "upfront",
+            max_new_tokens=frames + 1,  # the last one is end-of-speech, or begins a frame that is never finished
+            do_sample=False,
+            subtalker_dosample=False,
+            **self._voice(),
+        )
+        return [tuple(int(code) for code in frame) for frame in found[0][:frames]]
+
+    def _voice(self) -> dict[str, Any]:
+        voice = conformance_voice(self._checkpoint)
+        if voice.speaker is not None:
+            return {"speakers": [voice.speaker]}
+        if voice.x_vector is None:
+            return {}
+        return {
+            "ref_ids": [None],
+            "voice_clone_prompt": {
+                "ref_code": [None],
+                "ref_spk_embedding": [voice.x_vector.to(self._device)],
+                "x_vector_only_mode": [True],
+                "icl_mode": [False],
+            },
+        }

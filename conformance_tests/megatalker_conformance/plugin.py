@@ -1,0 +1,108 @@
+"""The pytest plug-in: options, choice of backends, report header, and the table of measured errors at the end.
+
+Not registered in the ``pytest11`` group: nobody's own test runs shall grow a ``--backend`` option. Load it with
+``-p megatalker_conformance.plugin`` or ``pytest_plugins = ["megatalker_conformance.plugin"]``.
+"""
+
+from collections.abc import Iterable
+
+import pytest
+
+from megatalker.device import DTYPES
+from megatalker.errors import MegatalkerError
+from megatalker_conformance.measure import measured_lines
+from megatalker_conformance.selection import SELECTION, Selection, version_line
+
+pytest_plugins = ["megatalker_conformance.fixtures"]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("megatalker", "megatalker conformance")
+    group.addoption(
+        "--backend",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="talker backend to judge; repeatable; 'all': every available one (default without --backend and --codec)",
+    )
+    group.addoption(
+        "--codec",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="codec to judge; repeatable; 'all': every available one (default without --backend and --codec)",
+    )
+    group.addoption(
+        "--checkpoint",
+        default="tiny",
+        help="'tiny' (default: a small random checkpoint, made for this run), 'demo', a folder, or a hub id",
+    )
+    group.addoption("--device", default="auto", help="auto (default: cuda where there is one), cpu, cuda or cuda:N")
+    group.addoption(
+        "--dtype",
+        default="float32",
+        choices=sorted(DTYPES),
+        help="talker weights and arithmetic; the 16-bit types are judged by errors against the float32 oracle",
+    )
+    group.addoption("--frames", type=int, default=60, help="frames per parity run (default 60)")
+    group.addoption("--codec-frames", type=int, default=80, help="frames per codec exactness run (default 80)")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "optional: not needed to pass; runs where the backend's capabilities allow it")
+    chosen = config.option
+    if not (getattr(chosen, "benchmark_only", True) or getattr(chosen, "benchmark_enable", True)):
+        chosen.benchmark_skip = True
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Resolve every name before anything is collected: an unknown or unavailable backend is an error, never a skip."""
+    config = session.config
+    try:
+        selection = Selection.make(
+            backends=config.getoption("--backend"),
+            codecs=config.getoption("--codec"),
+            checkpoint=config.getoption("--checkpoint"),
+            device=config.getoption("--device"),
+            dtype=config.getoption("--dtype"),
+        )
+    except MegatalkerError as error:
+        raise pytest.UsageError(str(error)) from error
+    config.stash[SELECTION] = selection
+    config.add_cleanup(selection.close)
+
+
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    return [version_line(), *config.stash[SELECTION].describe()]
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    selection = metafunc.config.stash[SELECTION]
+    for fixture, names in selection.parameters().items():
+        if fixture in metafunc.fixturenames:
+            metafunc.parametrize(fixture, names, scope="session")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """With only ``--codec`` given, talker tests have nothing to run against, and the other way round."""
+    unused = {fixture for fixture, names in config.stash[SELECTION].parameters().items() if not names}
+    dropped = [item for item in items if unused & set(getattr(item, "fixturenames", ()))]
+    if dropped:
+        config.hook.pytest_deselected(items=dropped)
+        items[:] = [item for item in items if item not in dropped]
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    lines = measured_lines(_reports(terminalreporter))
+    if lines:
+        terminalreporter.section("measured against the oracle")
+        for line in lines:
+            terminalreporter.line(line)
+
+
+def _reports(reporter: pytest.TerminalReporter) -> Iterable[pytest.TestReport]:
+    for outcome in ("passed", "failed"):
+        for report in reporter.getreports(outcome):
+            if isinstance(report, pytest.TestReport) and report.when == "call":
+                yield report

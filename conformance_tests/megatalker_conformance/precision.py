@@ -1,0 +1,70 @@
+"""The 16-bit rule: errors against the float32 oracle, bounded by those of ``reference`` in the same type."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from megatalker_conformance.speech import Codes
+
+ERROR_RATIO = 1.5
+"""A backend's error may exceed that of the official modules in the same number format by this factor."""
+FLOAT32_ERROR = 1e-4
+"""Root mean square error of float32 logits, relative to that of the logits. Rounding gives about 1e-6; TF32, float16
+and bfloat16 arithmetic give 5e-4 and more."""
+
+
+@dataclass(frozen=True)
+class LogitError:
+    """How far logits of one kind are from the oracle's."""
+
+    rms: float
+    peak: float
+
+    @classmethod
+    def between(cls, found: Tensor, exact: Tensor) -> "LogitError":
+        """Over all logits of two tensors of the same shape."""
+        difference = (found - exact).double()
+        return cls(float(difference.square().mean().sqrt()), float(difference.abs().max()))
+
+    @property
+    def tie(self) -> float:
+        """Two logits of the oracle this close may change places: each can be off by ``ERROR_RATIO`` times the peak."""
+        return 2 * ERROR_RATIO * self.peak
+
+
+def relative_error(found: Tensor, exact: Tensor) -> float:
+    """Root mean square error divided by the root mean square of the exact logits."""
+    return LogitError.between(found, exact).rms / float(exact.double().square().mean().sqrt())
+
+
+def widest_flip(found: Tensor, exact: Tensor) -> float:
+    """The widest gap between the oracle's logits of its own argmax and of that of ``found``; 0 when all agree."""
+    chosen = exact.gather(-1, found.argmax(-1, keepdim=True)).squeeze(-1)
+    return float((exact.amax(-1) - chosen).max())
+
+
+@dataclass(frozen=True)
+class Divergence:
+    """Where two runs part."""
+
+    frame: int
+    codebook: int
+    ours: int | None
+    theirs: int | None
+
+    def __str__(self) -> str:
+        return f"frame {self.frame}, codebook {self.codebook}: {self.ours}, oracle {self.theirs}"
+
+
+def first_divergence(found: Sequence[Codes], expected: Sequence[Codes]) -> Divergence | None:
+    """The first code that differs; a run that stops early differs at codebook 0 of the missing frame."""
+    for frame, (ours, theirs) in enumerate(zip(found, expected, strict=False)):
+        for codebook, (one, other) in enumerate(zip(ours, theirs, strict=True)):
+            if one != other:
+                return Divergence(frame, codebook, one, other)
+    if len(found) == len(expected):
+        return None
+    frame = min(len(found), len(expected))
+    ours_ended = len(found) == frame
+    return Divergence(frame, 0, None if ours_ended else found[frame][0], expected[frame][0] if ours_ended else None)

@@ -1,0 +1,124 @@
+"""Which backends one run judges, on which checkpoint and device."""
+
+import importlib.metadata
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+import torch
+
+from megatalker.checkpoint import Checkpoint
+from megatalker.device import DTYPES, resolve_device
+from megatalker.errors import BackendUnavailableError
+from megatalker.interfaces import CodecBackend, TalkerBackend
+from megatalker.plugins import BackendRegistry, probe
+from megatalker.random_checkpoint import TINY, write_checkpoint
+from megatalker.settings import Settings
+
+SELECTION = pytest.StashKey["Selection"]()
+SpecT = TypeVar("SpecT", TalkerBackend, CodecBackend)
+
+
+@dataclass
+class Selection:
+    """What the command line asked for, resolved."""
+
+    registry: BackendRegistry
+    checkpoint: Checkpoint
+    device: torch.device
+    dtype: torch.dtype
+    talkers: list[str]
+    codecs: list[str]
+    passed_over: list[str]
+    """Why backends that ``all`` would have taken are not judged."""
+    _scratch: tempfile.TemporaryDirectory[str]
+
+    @classmethod
+    def make(
+        cls, *, backends: Sequence[str], codecs: Sequence[str], checkpoint: str, device: str, dtype: str
+    ) -> "Selection":
+        """Open the checkpoint and resolve every name.
+
+        Raises:
+            BackendNotFoundError: a name that no installed plug-in provides.
+            BackendUnavailableError: it cannot run here; with its own reason, or does not take the dtype.
+            CheckpointError: the checkpoint cannot be opened.
+            SettingsError: there is no such device.
+        """
+        registry = BackendRegistry.installed()
+        for name in (name for name in backends if name != "all"):
+            registry.talker(name)
+        for name in (name for name in codecs if name != "all"):
+            registry.codec(name)
+        place = resolve_device(device)
+        scratch = tempfile.TemporaryDirectory(prefix="megatalker-conformance-")
+        try:
+            source = write_checkpoint(Path(scratch.name) / "tiny", TINY) if checkpoint == "tiny" else checkpoint
+            selection = cls(registry, Checkpoint.open(source), place, DTYPES[dtype], [], [], [], scratch)
+            selection._resolve(backends, codecs)
+        except BaseException:
+            scratch.cleanup()
+            raise
+        return selection
+
+    def _resolve(self, backends: Sequence[str], codecs: Sequence[str]) -> None:
+        if not (backends or codecs):
+            backends, codecs = ["all"], ["all"]
+        for name in backends:
+            fresh = self._available("talker", self.registry.talkers) if name == "all" else [self._talker(name)]
+            self.talkers += [spec.name for spec in fresh if spec.name not in self.talkers]
+        for name in codecs:
+            chosen = (
+                self._available("codec", self.registry.codecs)
+                if name == "all"
+                else [self.registry.choose_codec(name, self.checkpoint, self.device, Settings.read())]
+            )
+            self.codecs += [spec.name for spec in chosen if spec.name not in self.codecs]
+
+    def _talker(self, name: str) -> TalkerBackend:
+        spec = self.registry.choose_talker(name, self.checkpoint, self.device, Settings.read())
+        if self.dtype not in spec.capabilities.dtypes:
+            raise BackendUnavailableError(
+                f"talker backend {name!r} does not compute in {self.dtype}; choose another --dtype"
+            )
+        return spec
+
+    def _available(self, kind: str, specs: Sequence[SpecT]) -> list[SpecT]:
+        found = []
+        for spec in specs:
+            reason = probe(spec, self.checkpoint, self.device, Settings.read()).reason
+            if reason is None and kind == "talker" and self.dtype not in spec.capabilities.dtypes:
+                reason = f"does not compute in {self.dtype}"
+            if reason is None:
+                found.append(spec)
+            else:
+                self.passed_over.append(f"{kind} {spec.name}: {reason}")
+        return found
+
+    def parameters(self) -> dict[str, list[str]]:
+        """Fixture -> the names that tests asking for it run with."""
+        return {"talker_name": self.talkers, "codec_name": self.codecs}
+
+    def describe(self) -> list[str]:
+        """Lines of the report header."""
+        checkpoint = self.checkpoint
+        lines = [
+            f"checkpoint: {checkpoint.name} ({checkpoint.config.variant}, {checkpoint.fingerprint})",
+            f"device: {self.device}, dtype: {str(self.dtype).removeprefix('torch.')}",
+            f"talker backends: {', '.join(self.talkers) or 'none'}; codecs: {', '.join(self.codecs) or 'none'}",
+        ]
+        lines += [f"not available here: {line}" for line in self.passed_over]
+        return lines + [f"broken plug-in {plugin.name}: {plugin.reason}" for plugin in self.registry.broken]
+
+    def close(self) -> None:
+        """Remove the checkpoint that was made for this run."""
+        self._scratch.cleanup()
+
+
+def version_line() -> str:
+    """The versions that results depend on."""
+    packages = ("megatalker", "torch", "transformers", "qwen-tts")
+    return ", ".join(f"{package} {importlib.metadata.version(package)}" for package in packages)

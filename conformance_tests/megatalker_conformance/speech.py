@@ -1,0 +1,149 @@
+"""One utterance to be said, and the streams that say it: what tests drive a decoder with."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from megatalker.errors import InvalidRequestError
+from megatalker.interfaces import DecodeStep, Frame, FrameLogits, StreamHandle, StreamRequest, TalkerDecoder
+from megatalker.sampling import SamplingParams
+
+Codes = tuple[int, ...]
+
+GREEDY = SamplingParams(do_sample=False, predictor_do_sample=False)
+PLAIN_GREEDY = replace(GREEDY, repetition_penalty=1.0)
+"""Greedy on the raw logits: what 16-bit runs are judged by, for a near-tie can be read off the logits."""
+
+
+@dataclass(frozen=True)
+class Utterance:
+    """A prompt with its later text rows and sampling; ``name`` and ``sampling`` identify it."""
+
+    name: str
+    embeds: Tensor
+    """``[T, hidden_size]`` prefill rows."""
+    trailing: Tensor
+    """``[N, hidden_size]`` text rows, one per frame; after them comes ``pad``."""
+    pad: Tensor
+    """``[hidden_size]``."""
+    sampling: SamplingParams
+
+    def text(self, frame: int) -> Tensor:
+        """The row fed with this frame."""
+        return self.trailing[frame] if frame < len(self.trailing) else self.pad
+
+    def sampled(self, **changes: object) -> "Utterance":
+        """The same prompt with other sampling values."""
+        return replace(self, sampling=replace(self.sampling, **changes))  # type: ignore[arg-type]
+
+
+@dataclass
+class Stream:
+    """One utterance being said by one decoder."""
+
+    utterance: Utterance
+    handle: StreamHandle
+    first_frame: int = 0
+    codes: list[Codes] = field(default_factory=list)
+    ended: bool = False
+
+    def step(self, forced: Sequence[int] | None = None) -> DecodeStep:
+        """This stream's share of the next ``decode`` call."""
+        return DecodeStep(self.handle, self.utterance.text(self.first_frame + len(self.codes)), forced)
+
+
+class Streams:
+    """Starts and advances streams on one decoder, and releases what a test leaves behind.
+
+    Args:
+        decoder: the decoder; its frames are checked for order and shape as they come.
+        groups: codes per frame.
+    """
+
+    def __init__(self, decoder: TalkerDecoder, groups: int) -> None:
+        self.decoder = decoder
+        self._groups = groups
+        self._open: list[StreamHandle] = []
+
+    def start(self, utterance: Utterance) -> Stream:
+        """Prefill."""
+        return Stream(utterance, self._prefill(StreamRequest(utterance.embeds, utterance.sampling)))
+
+    def resume(self, utterance: Utterance, emitted: Sequence[Codes], rows: Tensor) -> Stream:
+        """Continue after ``emitted`` frames, whose talker input rows are ``rows [frames, hidden_size]``."""
+        history = tuple(codes[0] for codes in emitted)
+        embeds = torch.cat((utterance.embeds, rows))
+        return Stream(utterance, self._prefill(StreamRequest(embeds, utterance.sampling, history)), len(emitted))
+
+    def _prefill(self, request: StreamRequest) -> StreamHandle:
+        handle = self.decoder.prefill(request)
+        self._open.append(handle)
+        return handle
+
+    def advance(
+        self, *streams: Stream, forced: Sequence[int] | None = None, return_logits: bool = False
+    ) -> list[Frame]:
+        """One ``decode`` call for these streams."""
+        frames = self.decoder.decode([stream.step(forced) for stream in streams], return_logits=return_logits)
+        assert [frame.stream for frame in frames] == [stream.handle for stream in streams], (
+            "frames must stand in the order of their steps"
+        )
+        for stream, frame in zip(streams, frames, strict=True):
+            stream.ended = frame.ended
+            if frame.codes is not None:
+                assert len(frame.codes) == self._groups, f"a frame has {self._groups} codes, got {len(frame.codes)}"
+                stream.codes.append(tuple(frame.codes))
+        return frames
+
+    def run(self, stream: Stream, frames: int) -> list[Codes]:
+        """Advance alone until ``frames`` frames more are there, or the stream ends; all codes so far."""
+        for _ in range(frames):
+            if stream.ended:
+                break
+            self.advance(stream)
+        return stream.codes
+
+    def say(self, utterance: Utterance, frames: int) -> list[Codes]:
+        """Start, run and release."""
+        stream = self.start(utterance)
+        codes = self.run(stream, frames)
+        self.release(stream)
+        return codes
+
+    def force(self, utterance: Utterance, codes: Sequence[Codes]) -> "TeacherForced":
+        """The logits before each of these frames, each computed from the given frames before it."""
+        stream = self.start(utterance)
+        logits: list[FrameLogits] = []
+        for frame in codes:
+            (answer,) = self.advance(stream, forced=frame, return_logits=True)
+            assert answer.codes == tuple(frame), f"forced codes {tuple(frame)} must come out, got {answer.codes}"
+            assert answer.logits is not None, "return_logits=True must return logits"
+            logits.append(answer.logits)
+        self.release(stream)
+        return TeacherForced(
+            torch.stack([row.talker.cpu() for row in logits]), torch.stack([row.predictor.cpu() for row in logits])
+        )
+
+    def release(self, stream: Stream) -> None:
+        self._open.remove(stream.handle)
+        self.decoder.release(stream.handle)
+
+    def release_all(self) -> None:
+        """Free whatever is still held, whatever state a failed test left it in."""
+        while self._open:
+            try:
+                self.decoder.release(self._open.pop())
+            except InvalidRequestError:  # the test released it itself
+                continue
+
+
+@dataclass(frozen=True)
+class TeacherForced:
+    """Raw logits of a run along given codes, on the CPU in float32."""
+
+    talker: Tensor
+    """``[frames, talker vocab]``."""
+    predictor: Tensor
+    """``[frames, code groups - 1, predictor vocab]``."""

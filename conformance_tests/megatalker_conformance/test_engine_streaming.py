@@ -1,0 +1,90 @@
+"""Streaming through the engine, judged by structure: who had to run before a chunk came out."""
+
+import pytest
+import torch
+
+from megatalker.model_config import FRAME_SAMPLES
+from megatalker_conformance.checks import Judge
+from megatalker_conformance.codes import OfficialCodec
+from megatalker_conformance.measure import Measure
+from megatalker_conformance.recording import Log
+from megatalker_conformance.studio import FRAMES, Studio
+from megatalker_conformance.test_codec_exactness import EXACT
+from megatalker_conformance.utterances import SENTENCES, Utterances
+
+
+def test_chunks_are_whole_frames_without_gaps_and_the_codes_are_right(
+    studio: Studio, utterances: Utterances, judge: Judge, official_codec: OfficialCodec, measure: Measure
+) -> None:
+    log = Log()
+    with studio.engine(log) as engine:
+        heard = studio.listen(studio.begin(engine, SENTENCES[0], judge.manner, "upfront"), log)
+    judge(utterances.prompt(SENTENCES[0], "upfront", judge.manner), heard.codes, FRAMES)
+    offset = 0
+    for index, chunk in enumerate(heard.chunks):
+        assert (chunk.index, chunk.sample_offset) == (index, offset)
+        assert len(chunk.pcm) == chunk.frames * FRAME_SAMPLES
+        offset += len(chunk.pcm)
+    assert offset == len(heard.codes) * FRAME_SAMPLES
+    expected = official_codec.decode(torch.tensor(heard.codes))
+    measure("largest difference", float((torch.from_numpy(heard.pcm) - expected).abs().max()), EXACT)
+
+
+def test_no_chunk_waits_for_a_later_one(studio: Studio, judge: Judge) -> None:
+    """The consumer holds the first chunk after one frame and one codec call, and each one before the next is made."""
+    log = Log(gated=True)
+    with studio.engine(log) as engine:
+        heard = studio.listen(studio.begin(engine, SENTENCES[0], judge.manner, "interleaved"), log)
+    assert not log.kept_back
+    assert heard.chunks[0].frames == 1
+    assert len(heard.chunks) == log.codec_calls, "one codec call makes one chunk"
+
+
+def test_playback_never_runs_dry(studio: Studio, judge: Judge) -> None:
+    """The quietest of three runs counts: other work on the machine is not the engine's fault."""
+    log = Log()
+    with studio.engine(log) as engine:
+        runs = [studio.listen(studio.begin(engine, SENTENCES[0], judge.manner, "upfront"), log) for _ in range(3)]
+    fast = [heard for heard in runs if heard.rtf < 1]
+    if not fast:
+        pytest.skip(f"slower than real time on this machine: RTF {min(heard.rtf for heard in runs):.2f}")
+    assert min(heard.underruns for heard in fast) == 0
+
+
+def test_text_fed_word_by_word_gives_the_codes_of_text_given_at_once(
+    studio: Studio, utterances: Utterances, judge: Judge
+) -> None:
+    log = Log()
+    with studio.engine(log) as engine:
+        stream = studio.begin(engine, None, judge.manner, "interleaved")
+        for word in SENTENCES[0].split(" "):
+            stream.feed(word if word == SENTENCES[0].split(" ")[0] else f" {word}")
+        stream.finish()
+        heard = studio.listen(stream, log)
+    judge(utterances.prompt(SENTENCES[0], "interleaved", judge.manner), heard.codes, FRAMES)
+
+
+def test_cancel_stops_the_backend_and_frees_its_rows(studio: Studio, utterances: Utterances, judge: Judge) -> None:
+    log = Log(gated=True)
+    with studio.engine(log) as engine:
+        cancelled = studio.begin(engine, SENTENCES[0], judge.manner, "interleaved")
+        next(cancelled)
+        cancelled.cancel()
+        at_cancel = log.frames
+        log.gated = False
+        log.taken()
+        heard = studio.listen(studio.begin(engine, SENTENCES[1], judge.manner, "interleaved"), log)
+        judge(utterances.prompt(SENTENCES[1], "interleaved", judge.manner), heard.codes, FRAMES)
+        wasted = log.frames - at_cancel - len(heard.codes)
+        assert wasted <= 1, f"{wasted} frames were decoded for nobody"
+    assert sorted(log.opened) == sorted(log.released)
+
+
+def test_streams_side_by_side_say_what_they_say_alone(studio: Studio, utterances: Utterances, judge: Judge) -> None:
+    log = Log()
+    with studio.engine(log) as engine:
+        streams = [studio.begin(engine, text, judge.manner, "interleaved") for text in SENTENCES[:3]]
+        heard = [studio.listen(stream, log) for stream in streams]
+    for text, speech in zip(SENTENCES[:3], heard, strict=True):
+        judge(utterances.prompt(text, "interleaved", judge.manner), speech.codes, FRAMES)
+    assert sorted(log.opened) == sorted(log.released)

@@ -1,0 +1,66 @@
+"""Forced decoding: how parity is checked, and how a stream moves to another backend."""
+
+import pytest
+
+from megatalker.checkpoint import Checkpoint
+from megatalker.errors import InvalidRequestError
+from megatalker_conformance.checks import Judge, require
+from megatalker_conformance.oracle import Oracle
+from megatalker_conformance.speech import Streams
+from megatalker_conformance.utterances import SENTENCES, Utterances
+
+
+@pytest.fixture(autouse=True)
+def _forced_codes(streams: Streams) -> None:
+    require(streams.decoder.capabilities, "forced_codes")
+
+
+def test_a_stream_goes_on_freely_after_forced_frames(
+    streams: Streams, utterances: Utterances, judge: Judge, oracle: Oracle
+) -> None:
+    utterance = utterances.prompt(SENTENCES[0], "interleaved", judge.manner)
+    stream = streams.start(utterance)
+    for codes in oracle.codes(utterance, 6):
+        streams.advance(stream, forced=codes)
+    judge(utterance, streams.run(stream, 6), 12)
+
+
+def test_forced_codes_come_out_whatever_the_model_would_choose(
+    streams: Streams, utterances: Utterances, judge: Judge, oracle: Oracle
+) -> None:
+    """Codes of another utterance are improbable here; the logits before each frame come out all the same."""
+    utterance = utterances.prompt(SENTENCES[0], "interleaved", judge.manner)
+    other = oracle.codes(utterances.prompt(SENTENCES[1], "interleaved", judge.manner), 5)
+    logits = streams.force(utterance, other)
+    assert logits.talker.isfinite().all()
+    assert logits.predictor.isfinite().all()
+
+
+def test_forced_end_of_speech_ends_the_stream(
+    streams: Streams, utterances: Utterances, judge: Judge, checkpoint: Checkpoint
+) -> None:
+    config = checkpoint.config
+    stream = streams.start(utterances.rows(8, judge.manner))
+    end = [config.codec_eos_id] + [0] * (config.num_code_groups - 1)
+    (frame,) = streams.advance(stream, forced=end, return_logits=True)
+    assert frame.ended
+    assert frame.logits is not None
+    assert frame.logits.talker.shape == (config.talker.vocab_size,)
+    assert frame.logits.predictor.shape == (0, config.predictor.vocab_size)
+    with pytest.raises(InvalidRequestError):
+        streams.advance(stream)
+    streams.release(stream)
+
+
+def test_only_the_forced_stream_of_a_batch_is_forced(
+    streams: Streams, utterances: Utterances, judge: Judge, oracle: Oracle
+) -> None:
+    if (streams.decoder.capabilities.max_streams or 2) < 2:
+        pytest.skip("the backend holds one stream at a time")
+    forced, free = (utterances.prompt(text, "interleaved", judge.manner) for text in SENTENCES[:2])
+    one, two = streams.start(forced), streams.start(free)
+    for codes in oracle.codes(free, 4):
+        frames = streams.decoder.decode([one.step(codes), two.step()])
+        assert frames[0].codes == codes
+        two.codes.append(frames[1].codes or ())
+    judge(free, streams.run(two, 4), 8)

@@ -1,0 +1,73 @@
+"""A backend does its own work, as it was asked to: nothing falls back silently."""
+
+import gc
+import statistics
+import time
+from collections.abc import Iterator
+from types import FunctionType, ModuleType
+
+import torch
+
+from megatalker.interfaces import TalkerBackend, TalkerDecoder
+from megatalker_conformance.checks import Judge
+from megatalker_conformance.measure import Measure
+from megatalker_conformance.speech import Streams
+from megatalker_conformance.utterances import SENTENCES, Utterances
+
+FLAGS = ("batch", "forced_codes", "seeded_sampling", "prefix_reuse")
+CALLS = 12
+SPIKE = 4.0
+"""A call may take this many times the median call: less than the 8 frames that chunked decoders run ahead."""
+
+
+def test_the_loaded_instance_has_the_abilities_of_its_specification(
+    talker_backend: TalkerBackend, talker: TalkerDecoder, device: torch.device, dtype: torch.dtype
+) -> None:
+    promised, found = talker_backend.capabilities, talker.capabilities
+    assert device.type in found.devices
+    assert dtype in found.dtypes
+    assert {flag: getattr(found, flag) for flag in FLAGS} == {flag: getattr(promised, flag) for flag in FLAGS}
+    assert found.max_streams is None or found.max_streams >= 1
+    assert found.max_positions is None or found.max_positions >= 2
+
+
+def test_no_other_decoder_does_the_work(
+    streams: Streams, talker: TalkerDecoder, utterances: Utterances, judge: Judge
+) -> None:
+    """A decoder that holds another one would be measured and judged in its name."""
+    streams.run(streams.start(utterances.rows(8, judge.manner)), 2)
+    hidden = [type(found).__qualname__ for found in _reachable(talker) if issubclass(type(found), TalkerDecoder)]
+    assert not hidden, f"behind {type(talker).__qualname__} stands {', '.join(hidden)}"
+
+
+def _reachable(root: object) -> Iterator[object]:
+    """Every object that ``root`` holds, directly or not; modules, classes and globals are not held by anybody."""
+    seen, queue = {id(root)}, [root]
+    while queue:
+        for held in _held(queue.pop()):
+            if id(held) not in seen and not isinstance(held, ModuleType | type):
+                seen.add(id(held))
+                queue.append(held)
+                yield held
+
+
+def _held(item: object) -> list[object]:
+    if isinstance(item, FunctionType):
+        return [*(item.__closure__ or ()), *(item.__defaults__ or ())]
+    return gc.get_referents(item)
+
+
+def test_no_call_does_the_work_of_several_frames(
+    streams: Streams, utterances: Utterances, judge: Judge, measure: Measure
+) -> None:
+    """The first frame must not wait for later ones, so all calls cost about the same."""
+    utterance = utterances.prompt(SENTENCES[1], "interleaved", judge.manner)
+    quietest = [float("inf")] * CALLS
+    for _ in range(4):
+        stream = streams.start(utterance)
+        for call in range(CALLS):
+            began = time.perf_counter()
+            streams.advance(stream)
+            quietest[call] = min(quietest[call], time.perf_counter() - began)
+        streams.release(stream)
+    measure("slowest call / median call", max(quietest) / statistics.median(quietest), SPIKE)

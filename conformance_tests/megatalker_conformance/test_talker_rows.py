@@ -1,0 +1,86 @@
+"""Release, reuse and cancel: a row given back is as good as new, at any moment of its stream's life."""
+
+import pytest
+
+from megatalker.checkpoint import Checkpoint
+from megatalker.errors import CapacityError, InvalidRequestError
+from megatalker_conformance.checks import Judge
+from megatalker_conformance.speech import Streams
+from megatalker_conformance.utterances import SENTENCES, Utterances
+
+MANY = 40
+"""Streams one after another: more than any small table of rows holds."""
+
+
+def test_nothing_of_a_stream_stays_in_its_row(streams: Streams, utterances: Utterances, judge: Judge) -> None:
+    """A long utterance first, then a short one that must not see its keys, its history or its noise."""
+    streams.say(utterances.rows(64, judge.manner), 12)
+    utterance = utterances.prompt(SENTENCES[2], "interleaved", judge.manner)
+    judge(utterance, streams.say(utterance, 12), 12)
+
+
+def test_released_rows_are_used_again(streams: Streams, utterances: Utterances, judge: Judge) -> None:
+    limit = streams.decoder.capabilities.max_streams or MANY
+    utterance = utterances.rows(4, judge.manner)
+    for _ in range(2 * limit + 1):
+        streams.release(streams.start(utterance))
+    judge(utterance, streams.say(utterance, 3), 3)
+
+
+def test_a_full_house_refuses_and_recovers(streams: Streams, utterances: Utterances, judge: Judge) -> None:
+    limit = streams.decoder.capabilities.max_streams
+    if limit is None or limit > 256:
+        pytest.skip("the backend names no limit of streams that a test can reach")
+    utterance = utterances.rows(4, judge.manner)
+    house = [streams.start(utterance) for _ in range(limit)]
+    for _ in range(2):
+        with pytest.raises(CapacityError):
+            streams.start(utterance)
+    streams.release(house.pop())
+    house.append(streams.start(utterance))
+    streams.advance(*house)
+    for stream in house:
+        judge(utterance, stream.codes, 1)
+
+
+@pytest.mark.parametrize("spoken", [0, 1, 5])
+def test_cancel_at_any_moment_frees_the_row_and_leaves_neighbours_alone(
+    streams: Streams, utterances: Utterances, judge: Judge, spoken: int
+) -> None:
+    if (streams.decoder.capabilities.max_streams or 2) < 2:
+        pytest.skip("the backend holds one stream at a time")
+    neighbour = streams.start(utterances.prompt(SENTENCES[0], "interleaved", judge.manner))
+    cancelled = streams.start(utterances.prompt(SENTENCES[1], "interleaved", judge.manner))
+    for _ in range(spoken):
+        streams.advance(neighbour, cancelled)
+    streams.release(cancelled)
+    successor = streams.start(utterances.prompt(SENTENCES[3], "interleaved", judge.manner))
+    for _ in range(5):
+        streams.advance(neighbour, successor)
+    judge(neighbour.utterance, neighbour.codes, spoken + 5)
+    judge(successor.utterance, successor.codes, 5)
+
+
+def test_an_ended_stream_keeps_its_row_until_released(
+    streams: Streams, utterances: Utterances, judge: Judge, checkpoint: Checkpoint
+) -> None:
+    if not streams.decoder.capabilities.forced_codes:
+        pytest.skip("ending a stream at will needs forced_codes")
+    config = checkpoint.config
+    stream = streams.start(utterances.rows(4, judge.manner))
+    streams.advance(stream, forced=[config.codec_eos_id] + [0] * (config.num_code_groups - 1))
+    with pytest.raises(InvalidRequestError):
+        streams.advance(stream)
+    streams.release(stream)
+    with pytest.raises(InvalidRequestError):
+        streams.decoder.release(stream.handle)
+
+
+def test_handles_are_never_used_again(streams: Streams, utterances: Utterances, judge: Judge) -> None:
+    utterance = utterances.rows(4, judge.manner)
+    handles = []
+    for _ in range(5):
+        stream = streams.start(utterance)
+        handles.append(stream.handle)
+        streams.release(stream)
+    assert len(set(handles)) == len(handles)
