@@ -17,7 +17,22 @@ from megatalker import BackendRegistry, Checkpoint, Engine, Settings
 from megatalker.random_checkpoint import TINY, write_checkpoint
 
 STREAMS = 50
-WORDS = "the quick brown fox jumps over a lazy dog while seven small boats sail home before dark".split()
+WORDS = [
+    "the",
+    "quick",
+    "brown",
+    "fox",
+    "jumps",
+    "over",
+    "seven",
+    "small",
+    "boats",
+    "that",
+    "sail",
+    "home",
+    "before",
+    "dark",
+]
 
 
 def text_of(index: int) -> str:

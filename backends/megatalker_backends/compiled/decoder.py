@@ -73,7 +73,6 @@ class CompiledDecoder(TalkerDecoder):
     def warmup(self) -> None:
         if self._warm:
             return
-        self._warm = True
         model = self._model
         sizes = _batch_sizes(self._settings.max_streams, model.device)
         units = compile_units(model, sizes) if self._compile else dict.fromkeys(sizes, PLAIN)
@@ -81,6 +80,7 @@ class CompiledDecoder(TalkerDecoder):
             self._runner = GraphRunner(model, units)
         elif self._compile:
             self._runner = DirectRunner(model, units)
+        self._warm = True
 
     @torch.inference_mode()
     def prefill(self, request: StreamRequest) -> StreamHandle:

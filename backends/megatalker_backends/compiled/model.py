@@ -26,8 +26,8 @@ SPAN_STEP = 64
 order of summation, and with it the last bit, does not depend on the longest stream of a batch."""
 MAX_GROUP = 4
 MAX_RUN = 3
-"""Talker layers, and codes chosen, in one unit on a CPU, at most. Each call of a unit has a cost there, compile time grows
-with its size. In a CUDA graph calls cost nothing, so units are as small as can be."""
+"""Talker layers, and codes chosen, in one unit for a single stream on a CPU, at most. There each call of a unit costs
+as much as a layer of a small model, and larger units take longer to compile. Elsewhere units are as small as can be."""
 
 
 class Rows(NamedTuple):
@@ -179,9 +179,6 @@ class Model:
         self._predictor_rope = rope_table(groups, predictor.head_dim, predictor.rope_theta, device)
         self._counting = torch.arange(max(self.cache_positions, max_streams, groups), device=device)
         self._steps: dict[int, tuple[Step, ...]] = {}
-        on_cpu = device.type == "cpu"
-        self._group = _largest_divisor(talker.num_layers, MAX_GROUP if on_cpu else 1)
-        self._run = _largest_divisor(groups - 1, MAX_RUN if on_cpu else 1)
 
     def prefill(self, row: Tensor, embeds: Tensor, last: Tensor) -> None:
         """Run a prompt and make its next logits pending.
@@ -206,9 +203,9 @@ class Model:
             *shared, self.pending, self._predictor_cache, steps[0], rows, forced[:, 0]
         )
         codes, logits = [first.unsqueeze(1)], []
-        for start in range(0, len(weights.rest_heads), self._run):
-            run = slice(start, start + self._run)
-            later = slice(start + 1, start + 1 + self._run)
+        size = self._unit_size(rows, len(weights.rest_heads), MAX_RUN)
+        for start in range(0, len(weights.rest_heads), size):
+            run, later = slice(start, start + size), slice(start + 1, start + 1 + size)
             parts = units.choose_next(
                 *shared,
                 self._predictor_cache,
@@ -239,10 +236,17 @@ class Model:
         x = F.embedding(codes + weights.offsets, weights.embeddings).float().sum(1) + text.float()
         cos, sin = (table.index_select(0, positions) for table in self._talker_rope)
         step = Step(rows, positions, self._counting[:length], cos, sin)
-        for start in range(0, len(self._talker_cache), self._group):
-            part = slice(start, start + self._group)
+        size = self._unit_size(rows, len(self._talker_cache), MAX_GROUP)
+        for start in range(0, len(self._talker_cache), size):
+            part = slice(start, start + size)
             x = units.step_layers(weights.talker.shape, weights.talker.layers[part], self._talker_cache[part], x, step)
         units.finish(weights, self.sampler, self.pending, x, rows, codes[:, 0])
+
+    def _unit_size(self, rows: Tensor, parts: int, most: int) -> int:
+        """How many of equal parts, layers or codes, one call of a unit covers."""
+        if self.device.type != "cpu" or len(rows) > 1:
+            return 1
+        return max(size for size in range(1, most + 1) if parts % size == 0)
 
     def _predictor_steps(self, batch: int) -> tuple[Step, ...]:
         """The predictor's cache is used anew for each frame, by place in the batch."""
@@ -258,7 +262,3 @@ class Model:
                 for index in range(groups)
             )
         return self._steps[batch]
-
-
-def _largest_divisor(number: int, limit: int) -> int:
-    return max(size for size in range(1, limit + 1) if number % size == 0)
