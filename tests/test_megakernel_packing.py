@@ -5,7 +5,7 @@ import torch
 
 from megatalker_kernels.errors import ShapeError
 from megatalker_kernels.model import rope_table
-from megatalker_kernels.packing import FRAGMENT, PackedWeights, interleave
+from megatalker_kernels.packing import FRAGMENT, LANE_ORDER, PackedWeights, interleave
 from megatalker_kernels.shapes import KBLOCK, STAGE_COLUMNS, TILE, KernelShape, StackShape
 from megatalker_kernels.trial import MODELS, random_model
 
@@ -60,7 +60,8 @@ def test_the_stream_of_a_block_is_what_the_kernel_reads() -> None:
             lanes = packed.data[at].view(32, 8)
             for lane in (0, 5, 31):
                 row, quarter = tile * TILE + lane // 4, k + lane % 4 * 8
-                assert lanes[lane].tolist() == weights[name][row, quarter : quarter + 8].tolist(), (name, tile, k)
+                columns = weights[name][row, quarter : quarter + 8][list(LANE_ORDER)]
+                assert lanes[lane].tolist() == columns.tolist(), (name, tile, k)
             at += 1
     assert at == int(packed.layout.block_starts[block] + packed.layout.block_fragments[block])
 

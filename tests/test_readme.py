@@ -90,7 +90,7 @@ def test_command_that_needs_more_than_this_machine(snippet: Snippet) -> None:
 
 @pytest.mark.parametrize("snippet", named("bash"))
 def test_bash_snippet(snippet: Snippet, tmp_path: Path) -> None:
-    """Commands run in a copy of the repository, with this environment's programs first on the path."""
+    """Commands run in a copy of the repository, as old as the original: `make` must not install the copy."""
     bin_folder = Path(sys.executable).parent
     if "make " in snippet.text and not (bin_folder.parent / "run.stamp").exists():
         pytest.skip("make commands are tried inside the virtual environment that `make test` builds")
@@ -98,7 +98,7 @@ def test_bash_snippet(snippet: Snippet, tmp_path: Path) -> None:
     for name in listing.stdout.splitlines():
         if (ROOT / name).is_file():
             (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(ROOT / name, tmp_path / name)
+            shutil.copy2(ROOT / name, tmp_path / name)
     commands = [line for line in snippet.text.splitlines() if line and not line.startswith("#")]
     slow = ("make test", "make bench")
     for command in commands:

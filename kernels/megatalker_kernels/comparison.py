@@ -10,6 +10,10 @@ from megatalker_kernels.workspace import Workspace
 SKIPPED = ("barrier", "status", "codes")
 """The specification has no barrier and publishes no tickets."""
 
+FEW = 1e-3
+"""Share of a buffer's elements that may miss the tolerance."""
+FAR = 3.0
+
 
 @dataclass(frozen=True, slots=True)
 class Difference:
@@ -17,7 +21,7 @@ class Difference:
 
     buffer: str
     wrong: int
-    """Elements further apart than the tolerance, or not numbers."""
+    """Elements further apart than the tolerance allows, or not numbers."""
     max_abs: float
     max_rel: float
     """Largest error in units of the buffer's root mean square (of the elements that are not zero)."""
@@ -35,6 +39,7 @@ def compare(found: Workspace, expected: Workspace, tolerance: float) -> list[Dif
         found: after the kernel.
         expected: after the specification.
         tolerance: allowed error, relative to an element and to the root mean square of its buffer. Integers must agree.
+            A few elements (:data:`FEW`) may miss it by a factor of :data:`FAR`: where a rounding tipped over early on.
     """
     others = expected.buffers()
     pairs = ((name, one, others[name]) for name, one in found.buffers().items() if name not in SKIPPED)
@@ -52,6 +57,9 @@ def _difference(name: str, found: Tensor, expected: Tensor, tolerance: float) ->
     rms = float(expected.square().sum().div(max(filled, 1)).sqrt())
     allowed = (tolerance + step) * expected.abs() + tolerance * rms
     bad = ~(error <= allowed)
+    far = ~(error <= FAR * allowed)
+    if int(bad.sum()) <= 1 + FEW * filled:
+        bad = far
     worst = float(error.max())
     where = _first(bad) if bool(bad.any()) else _first(error == error.max())
     return Difference(name, int(bad.sum()), worst, worst / rms if rms else float("inf"), where)

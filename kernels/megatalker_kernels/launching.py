@@ -147,12 +147,12 @@ class Kernel:
         return params
 
     def _check_layout(self) -> None:
-        """Ask the compiled code for the sizes of its structures."""
-        sizes = torch.zeros(2, dtype=torch.int32, device=self._device)
-        pointer = Arguments(ctypes.c_void_p(sizes.data_ptr()))
+        """Ask the compiled code for the size of its structures."""
+        size = torch.zeros(1, dtype=torch.int32, device=self._device)
+        pointer = Arguments(ctypes.c_void_p(size.data_ptr()))
         self._module.start(self._module.entry("megatalker_layout"), 1, 1, pointer)
-        found, expected = sizes.tolist(), [ctypes.sizeof(self._params), self._shared_bytes]
+        found, expected = int(size), ctypes.sizeof(self._params)
         if found != expected:
             raise ToolchainError(
-                f"the kernel's structures have {found} bytes, expected {expected}: csrc and params.py disagree"
+                f"the kernel's parameters have {found} bytes, expected {expected}: csrc and params.py disagree"
             )

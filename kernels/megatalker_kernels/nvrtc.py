@@ -101,6 +101,7 @@ def _compile(shape: KernelShape, arch: str, source: str) -> Cubin:
         include_path=[str(SOURCES), str(headers)],
         define_macro=shape.macros(),
         ptxas_options=["-v"],
+        no_cache=True,  # NVRTC remembers code, but not the assembler's log
         device_as_default_execution_space=True,  # NVRTC 13.0 needs it for generic lambdas
     )
     log = io.StringIO()

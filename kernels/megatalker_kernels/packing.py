@@ -3,7 +3,7 @@
 Block ``b`` of the grid computes the tiles ``b, b + blocks, ...`` of every matrix; a tile is 8 weight rows. Its share of
 the model is one contiguous stream: the matrices in the order of use, of each its tiles in order, of each tile its
 32-column fragments in order. In a fragment of 512 bytes, lane ``4 * n + q`` owns 16 bytes: row ``n``, columns ``8 * q``
-to ``8 * q + 7``.
+to ``8 * q + 7``, these in the order :data:`LANE_ORDER`.
 """
 
 from collections.abc import Iterator
@@ -17,6 +17,8 @@ from megatalker_kernels.shapes import KBLOCK, TILE, KernelShape, StackShape
 
 FRAGMENT = TILE * KBLOCK
 """Weights of one fragment."""
+LANE_ORDER = (0, 1, 4, 5, 2, 3, 6, 7)
+"""Of a lane's columns: the activations stay in their order, and a product takes their first and third pair together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +118,8 @@ class PackedWeights:
                 f"weight {name} has shape {list(weight.shape)}, expected [{matrix.rows}, {matrix.columns}]"
             )
         weight = weight.to(self.data.device, torch.bfloat16)
-        tiles = weight.view(matrix.tiles, TILE, matrix.fragments_of_tile, KBLOCK).transpose(1, 2)
+        lanes = weight.view(-1, len(LANE_ORDER))[:, LANE_ORDER]
+        tiles = lanes.view(matrix.tiles, TILE, matrix.fragments_of_tile, KBLOCK).transpose(1, 2)
         where = self.layout.fragments_of(name).flatten().to(self.data.device)
         self.data.index_copy_(0, where, tiles.reshape(-1, FRAGMENT))
 
@@ -124,5 +127,7 @@ class PackedWeights:
         """One matrix as it was, bfloat16 ``[rows, columns]``."""
         matrix = self.layout.matrices[name]
         where = self.layout.fragments_of(name).flatten().to(self.data.device)
-        tiles = self.data.index_select(0, where).view(matrix.tiles, matrix.fragments_of_tile, TILE, KBLOCK)
+        # The order is its own inverse.
+        lanes = self.data.index_select(0, where).view(-1, len(LANE_ORDER))[:, LANE_ORDER]
+        tiles = lanes.view(matrix.tiles, matrix.fragments_of_tile, TILE, KBLOCK)
         return tiles.transpose(1, 2).reshape(matrix.rows, matrix.columns)

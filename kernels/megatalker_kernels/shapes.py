@@ -1,6 +1,5 @@
 """Sizes of one compiled kernel, and the rules they must meet. ``csrc/config.cuh`` asserts the same rules."""
 
-import ctypes
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 
@@ -16,10 +15,15 @@ KBLOCK = 32
 """Columns that one 16-byte load per lane covers."""
 STAGE_COLUMNS = 1024
 STAGE_BYTES = TILE * STAGE_COLUMNS * 2
+SMALL_THINGS = 4096
+"""Bytes of shared memory for what does not grow with a model."""
+ENOUGH_STAGES = 6
+"""Depth of the ring that is worth more than room for a matrix's whole operand."""
 GROUP_TILES = 8
 PAGE = 64
-CHUNK = 256
 """Positions of one key/value page."""
+CHUNK = CONSUMER_WARPS * 16
+"""Positions that one block attends to at once."""
 SUPPRESSED = 1024
 """The talker's highest ids, never chosen as code 0 (end-of-speech excepted)."""
 MAX_CHOICES = 4096
@@ -72,6 +76,8 @@ class KernelShape:
     blocks: int
     stages: int
     """Depth of the ring of weights in shared memory."""
+    operand_columns: int = STAGE_COLUMNS
+    """Columns of the activations that a block holds at once; it brings wider ones again for each tile."""
     in_flight: int = 2
     """Weight copies requested and not yet landed, for each block."""
 
@@ -105,15 +111,16 @@ class KernelShape:
             known = ", ".join(f"sm_{number}" for number in SHARED_MEMORY)
             raise ShapeError(f"the kernel does not know compute capability sm_{capability}; it supports {known}")
         chunks = -(-max_positions // PAGE)
-        bare = cls(talker, predictor, code_groups, chunks, processors, 0, in_flight)
+        bare = cls(talker, predictor, code_groups, chunks, processors, 0, in_flight=in_flight)
         reason = why_not(bare)
         if reason is not None:
             raise ShapeError(reason)
         limit = SHARED_MEMORY[capability] * 1024
-        for stages in range(limit // STAGE_BYTES, in_flight, -1):
-            shape = replace(bare, stages=stages)
-            if shared_bytes(shape) <= limit:
-                return shape
+        whole = replace(bare, operand_columns=-(-bare.widest // STAGE_COLUMNS) * STAGE_COLUMNS)
+        for shape, enough in ((whole, ENOUGH_STAGES), (bare, in_flight + 1)):
+            stages = (limit - shared_bytes(shape)) // (STAGE_BYTES + 16)
+            if stages >= enough:
+                return replace(shape, stages=stages)
         raise ShapeError(
             f"a block of sm_{capability} has {limit // 1024} KiB of shared memory and needs "
             f"{shared_bytes(bare) // 1024} KiB beside the weights; "
@@ -149,6 +156,11 @@ class KernelShape:
         return int(max(getattr(self.talker, name), getattr(self.predictor, name)))
 
     @property
+    def widest(self) -> int:
+        """Columns of the widest matrix."""
+        return max(self.largest("hidden"), self.largest("attention"), self.largest("intermediate"))
+
+    @property
     def owned_tiles(self) -> int:
         """Tiles of the residual stream that one block owns at most."""
         return -(-self.largest("hidden") // TILE // self.blocks)
@@ -161,14 +173,15 @@ class KernelShape:
             "STAGE_COLUMNS": STAGE_COLUMNS,
             "STAGES": self.stages,
             "IN_FLIGHT": self.in_flight,
+            "OPERAND_COLUMNS": self.operand_columns,
             "PAGE": PAGE,
-            "CHUNK": CHUNK,
             "CODE_GROUPS": self.code_groups,
             "MAX_PAGES": self.max_pages,
             "MAX_PHASES": self.max_phases,
             "TALKER_SHAPE": self.talker.macro,
             "PREDICTOR_SHAPE": self.predictor.macro,
             "BLOCKS": self.blocks,
+            "SHARED_BYTES": shared_bytes(self),
         }
         return [(f"MT_{name}", str(value)) for name, value in values.items()]
 
@@ -215,24 +228,15 @@ def _frame_rules(shape: KernelShape) -> Iterator[tuple[bool, str]]:
     yield shape.blocks >= 1 and shape.in_flight >= 1, "blocks and in_flight must be at least 1"
 
 
-def shared_layout(shape: KernelShape) -> type[ctypes.Structure]:
-    """``struct Shared`` of ``frame.cu``, up to the padding at its end."""
+def shared_bytes(shape: KernelShape) -> int:
+    """Dynamic shared memory of one block; ``csrc/shared.cuh`` asserts that ``Shared`` fits."""
     dim = shape.largest("head_dim")
     queries = max(stack.heads // stack.kv_heads for stack in (shape.talker, shape.predictor))
-    words = {
-        "ring": shape.stages * STAGE_BYTES // 4,
-        "barriers": shape.stages * 4,
-        "partials": CONSUMER_WARPS * GROUP_TILES * ROWS * TILE,
-        "squares": CONSUMER_WARPS * ROWS,
-        "residual": shape.owned_tiles * ROWS * TILE,
-        "attention": queries * dim + ROWS * dim + queries * CHUNK + 1,
-        "codes": ROWS * shape.code_groups,
-    }
-    members: list[tuple[str, type]] = [(name, ctypes.c_int * count) for name, count in words.items()]
-    members += [("source", ctypes.c_void_p * (2 * ROWS)), ("places_and_flags", ctypes.c_int * (2 * ROWS + 2))]
-    return type("Shared", (ctypes.Structure,), {"_fields_": members})
-
-
-def shared_bytes(shape: KernelShape) -> int:
-    """``sizeof(Shared)``: dynamic shared memory of one block."""
-    return -(-ctypes.sizeof(shared_layout(shape)) // 128) * 128
+    choices = max(shape.first_suppressed + 1, shape.predictor.vocab)
+    product = 2 * shape.operand_columns * ROWS + 4 * CONSUMER_WARPS * GROUP_TILES * ROWS * TILE
+    attention = 4 * dim * (queries + ROWS) + 4 * CONSUMER_WARPS * queries * (dim + 2)
+    contest = 14 * choices + 4 * CONSUMER_WARPS * 32 + 16 * CONSUMER_WARPS
+    constants = 4 * max(shape.largest("hidden"), 2 * dim) + 4 * ROWS * dim
+    residual = 4 * shape.owned_tiles * ROWS * TILE
+    size = (STAGE_BYTES + 16) * shape.stages + max(product, attention, contest) + constants + residual
+    return -(-size // 128) * 128 + SMALL_THINGS

@@ -91,7 +91,8 @@ def profile_frame(kernel: Kernel, shape: KernelShape, streams: Streams, batch: i
     wait = ticks[:, :, 1:-1, 1] - ticks[:, :, 1:-1, 0]
     kinds: dict[str, dict[str, list[float]]] = {}
     for index, phase in enumerate(schedule(shape, launches[0])):
-        entry = kinds.setdefault(f"{phase.stack} {phase.kind}" + (" after a choice" if phase.picks is not None else ""), {})
+        after = " after a choice" if phase.picks is not None else ""
+        entry = kinds.setdefault(f"{phase.stack} {phase.kind}{after}", {})
         if index < wait.shape[2]:
             entry.setdefault("mean_work_us", []).append(float(work[:, :, index].mean()))
             entry.setdefault("slowest_work_us", []).append(float(work[:, :, index].amax(1).median()))

@@ -131,7 +131,7 @@ def samplings() -> list[Sampling]:
 def fill_streams(
     space: Workspace, positions: tuple[int, ...], seed: int = 1, kinds: Sequence[Sampling] | None = None
 ) -> Streams:
-    """Give every slot pages, keys, values, pending logits, a hidden state and sampling parameters (``kinds`` in turn)."""
+    """Give every slot pages, keys, values, pending logits, a hidden state, and one of ``kinds`` to sample with."""
     kinds = samplings() if kinds is None else kinds
     generator = torch.Generator(space.device).manual_seed(seed)
     for buffer in (space.talker_kv, space.pending, space.hidden, space.text):

@@ -1,221 +1,340 @@
-// Attention of single positions over paged keys and values. A unit is (row, key/value head, chunk of CHUNK positions);
-// units are spread over the blocks, and the last unit of a (row, head) to finish combines the chunks in a fixed order.
+// Attention of single positions over paged keys and values. A unit is (row, key/value head, chunk of CHUNK positions), of
+// which each warp takes 16 positions; units are spread over the blocks, and the last unit of a (row, head) to finish
+// combines the chunks in a fixed order. Products run on tensor cores; their float32 operand is split in two bfloat16.
 #pragma once
+#include "activation.cuh"
 #include "handover.cuh"
-#include "number.cuh"
 
-struct AttentionSpace {
-  float query[MAX_QUERIES][MAX_HEAD_DIM];
-  float key[ROWS][MAX_HEAD_DIM];        // keys of this pass, rounded as stored
-  float score[MAX_QUERIES][CHUNK];
-  int last;
+constexpr float NO_PEAK = -1e30f;  // of no positions: larger than minus infinity, so that differences are numbers
+
+struct Unit {
+  int row, first;  // `first` is the first row of this pass that belongs to the row's stream
+  int head, chunk, chunks;
+  int warp, place, quarter;  // of this thread: a lane is 4 * place + quarter
+
+  // Opaque, so that what depends on it is computed where it is used and takes no registers elsewhere.
+  __device__ Unit() {
+    int thread = threadIdx.x;
+    asm volatile("" : "+r"(thread));
+    warp = thread >> 5, place = thread >> 2 & 7, quarter = thread & 3;
+  }
+
+  // The unit with this number; false: there are not so many.
+  __device__ bool find(int number) {
+    const Shared& s = shared();
+    const int heads = s.pass.sizes.kv_heads;
+    first = 0;
+    for (row = 0; row < s.pass.rows; ++row) {
+      if (s.slot[row] != s.slot[first]) first = row;
+      chunks = s.position[row] / CHUNK + 1;
+      if (number < chunks * heads) {
+        head = number % heads, chunk = number / heads;
+        return true;
+      }
+      number -= chunks * heads;
+    }
+    return false;
+  }
+
+  __device__ int start() const { return chunk * CHUNK + warp * 16; }  // of this warp's positions
+  __device__ int fresh_from() const { return shared().position[first]; }
+  __device__ int position() const { return shared().position[row]; }
+
+  // Where the key of a position lies; its value lies `values_apart` further.
+  __device__ u16* stored(int layer, int at, int head_dim) const {
+    const Pass& p = shared().pass;
+    const int slot = shared().slot[row];
+    const u64 page = p.page_table ? __ldg(p.page_table + slot * MAX_PAGES + at / PAGE) : slot;
+    return p.kv + layer * p.layer_elements + ((page * 2 * p.sizes.kv_heads + head) * PAGE + at % PAGE) * head_dim;
+  }
+  __device__ static int values_apart(int head_dim) { return shared().pass.sizes.kv_heads * PAGE * head_dim; }
 };
 
-// RMSNorm over the head, then rotary embedding; one warp, any lane count per pair.
+// A warp's 16 keys as operand B of scores (positions are its rows), and its values as operand B of their weighted sum
+// (dimensions are its rows): each lane's pieces of eight dimensions.
 template <int D>
-__device__ __noinline__ void norm_and_rotate(const float* head, const float* weight, const float* rope, int position, float eps,
-                                float scale, bool rounded, float* out) {
-  constexpr int HALF = D / 2, EACH = (HALF + 31) / 32;
-  const int lane = threadIdx.x & 31;
-  float a[EACH], b[EACH], squares = 0;
+struct Positions {
+  static constexpr int KEY_PIECES = D / KBLOCK, HALVES = (D + 63) / 64;
+  uint4 key[2][KEY_PIECES];  // of position 8 * h + place, dimensions 32 * piece + 8 * quarter ...
+  uint4 value[4][HALVES];    // of position 2 * quarter + place_of(e), dimensions 64 * half + 8 * place ...
+
+  __device__ static constexpr int place_of(int e) { return e % 2 + e / 2 * 8; }
+
+  // Those of earlier passes, from the pages. Nobody writes them now. What is not there must be numbers: the last one again.
+  __device__ void load(const Unit& unit, int layer) {
+    const int start = unit.start(), last = unit.fresh_from() - start - 1;
+    const u16* stored = unit.stored(layer, max(last < 0 ? start + last : start, 0), D);
+    const u16* keys = stored + unit.quarter * 8;
 #pragma unroll
-  for (int i = 0; i < EACH; ++i) {
-    const int d = lane + 32 * i;
-    a[i] = d < HALF ? __ldcg(head + d) : 0.f;
-    b[i] = d < HALF ? __ldcg(head + d + HALF) : 0.f;
-    squares += a[i] * a[i] + b[i] * b[i];
-  }
-  const float factor = rsqrtf(warp_sum(squares) / D + eps);
+    for (int h = 0; h < 2; ++h) read_pieces(key[h], keys + max(min(h * 8 + unit.place, last), 0) * D, KBLOCK);
+    const u16* values = stored + Unit::values_apart(D) + unit.place * 8 % D;
 #pragma unroll
-  for (int i = 0; i < EACH; ++i) {
-    const int d = lane + 32 * i;
-    if (d < HALF) {
-      const float c = rope[position * D + d], s = rope[position * D + HALF + d];
-      const float x = a[i] * factor * weight[d], y = b[i] * factor * weight[d + HALF];
-      const float first = (x * c - y * s) * scale, second = (y * c + x * s) * scale;
-      out[d] = rounded ? widen(narrow(first)) : first;
-      out[d + HALF] = rounded ? widen(narrow(second)) : second;
+    for (int e = 0; e < 4; ++e) {
+      read_pieces(value[e], values + max(min(unit.quarter * 2 + place_of(e), last), 0) * D, 64);
     }
   }
-}
 
-// Where one layer's pages lie, and the positions of the rows.
-struct Cache {
-  u16* pages;                // of this layer: [pages][2][kv heads][PAGE][head_dim]
-  const int* page_table;     // [slots][MAX_PAGES], or null: the row's slot is its page
-  const int* slot;           // [rows]
-  const int* position;       // [rows]
+  // Those of this pass.
+  __device__ void add_fresh(const Unit& unit) {
+    const AttentionSpace& space = shared().attention;
+    const int ahead = unit.start() - unit.fresh_from(), count = unit.position() - unit.fresh_from() + 1;
+    if (ahead + 16 <= 0 || ahead >= count) return;
+    const auto fresh = [&](int p) { return p + ahead >= 0 && p + ahead < count; };
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int p = h * 8 + unit.place;
+      if (fresh(p)) copy_pieces(key[h], &space.fresh[0][p + ahead][unit.quarter * 8], KBLOCK);
+    }
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      const int p = unit.quarter * 2 + place_of(e);
+      if (fresh(p) && unit.place * 8 < D) copy_pieces(value[e], &space.fresh[1][p + ahead][unit.place * 8], 64);
+    }
+  }
 
-  __device__ int page(int row, int index) const {
-    return page_table ? page_table[slot[row] * MAX_PAGES + index] : slot[row];
+  template <int N>
+  __device__ static void read_pieces(uint4 (&to)[N], const u16* source, int apart) {
+#pragma unroll
+    for (int i = 0; i < N; ++i) to[i] = __ldcg(reinterpret_cast<const uint4*>(source + i * apart));
+  }
+  template <int N>
+  __device__ static void copy_pieces(uint4 (&to)[N], const u16* source, int apart) {
+#pragma unroll
+    for (int i = 0; i < N; ++i) to[i] = *reinterpret_cast<const uint4*>(source + i * apart);
   }
 };
 
-template <class S>
-__device__ void combine(const Buffers& to, int row, int head, int chunks, AttentionSpace& space) {
-  constexpr int D = S::HEAD_DIM, G = S::QUERIES;
-  consumer_sync();
-  if (threadIdx.x == 0) {
-    asm volatile("fence.acq_rel.gpu;" ::: "memory");
-    u32* arrivals = to.arrivals + row * S::KV_HEADS + head;
-    space.last = atomicAdd(arrivals, 1u) == u32(chunks - 1);
-    if (space.last) *arrivals = 0;
-    asm volatile("fence.acq_rel.gpu;" ::: "memory");
-  }
-  consumer_sync();
-  if (!space.last) return;
-#pragma unroll 1
-  for (int o = threadIdx.x; o < G * D; o += CONSUMERS) {
-    const int g = o / D, d = o % D;
-    const float* partial = to.partial + u64(row * S::HEADS + head * G + g) * MAX_CHUNKS * (D + 2);
-    float peak = LOWEST;
-#pragma unroll 1
-    for (int c = 0; c < chunks; ++c) peak = fmaxf(peak, __ldcg(partial + c * (D + 2) + D));
-    float total = 0, mass = 0;
-#pragma unroll 1
-    for (int c = 0; c < chunks; ++c) {
-      const float weight = __expf(__ldcg(partial + c * (D + 2) + D) - peak);
-      total = fmaf(weight, __ldcg(partial + c * (D + 2) + d), total);
-      mass = fmaf(weight, __ldcg(partial + c * (D + 2) + D + 1), mass);
-    }
-    to.attention[row * S::ATTENTION + (head * G + g) * D + d] = narrow(total / mass);
-  }
+// What rounding took away from a pair of numbers, rounded.
+__device__ inline u32 pack_rest(u32 rounded, float first, float second) {
+  return pack(first - low_half(rounded), second - high_half(rounded));
 }
 
-// One unit: scores, softmax and weighted values of CHUNK positions for the query heads of one key/value head. `first`
-// is the first row of this pass that belongs to the row's stream: keys and values from its position on are not in the
-// pages yet, or are being written there by another block, and come from `qkv`.
-template <class S>
-__device__ void attend_chunk(const Buffers& to, const Cache& cache, const float* norms, const float* rope, float eps,
-                             int row, int first, int head, int chunk, int chunks, AttentionSpace& space) {
-  constexpr int D = S::HEAD_DIM, G = S::QUERIES, SHARE = D / 8;
-  const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, thread = threadIdx.x;
-  const int position = cache.position[row], fresh_from = cache.position[first];
-  const int start = chunk * CHUNK, length = min(CHUNK, position + 1 - start);
-  const u64 page_elements = u64(2) * S::KV_HEADS * PAGE * D;
-  const auto keys_of = [&](int at) {
-    return cache.pages + cache.page(row, (start + at) / PAGE) * page_elements + (u64(head) * PAGE + at % PAGE) * D;
-  };
-  constexpr u64 TO_VALUES = u64(S::KV_HEADS) * PAGE * D;
+// Queries, and the keys and values of this pass: RMSNorm over the head, then rotary embedding (not of values). A warp
+// takes one head at a time, a lane two neighbouring dimensions of each half.
+template <int D, int G>
+__device__ void prepare_heads(const Unit& unit) {
+  Shared& s = shared();
+  const int lane = threadIdx.x & 31, fresh = unit.row - unit.first + 1, d = lane * 2, far = d + D / 2;
+  const int kv_heads = s.pass.sizes.kv_heads;
 #pragma unroll 1
-  for (int job = warp; job < G + row - first + 1; job += WARPS) {
-    const int other = first + job - G;
-    const bool query = job < G;
-    const float* source = to.qkv + (query ? row : other) * S::QKV + (query ? head * G + job : S::HEADS + head) * D;
-    norm_and_rotate<D>(source, query ? norms + S::HIDDEN : norms + S::HIDDEN + D, rope,
-                       query ? position : cache.position[other], eps, query ? rsqrtf(float(D)) : 1.f, !query,
-                       query ? space.query[job] : space.key[job - G]);
-  }
-  consumer_sync();
-  if (chunk == chunks - 1 && thread < D) {
-    u16* key = keys_of(position - start);
-    key[thread] = narrow(space.key[row - first][thread]);
-    key[TO_VALUES + thread] = narrow(__ldcg(to.qkv + row * S::QKV + (S::HEADS + S::KV_HEADS + head) * D + thread));
-  }
-
-  // Scores: eight lanes a position.
-  const int d0 = (lane & 7) * SHARE;
-#pragma unroll 2
-  for (int base = 0; base < length; base += WARPS * 4) {
-    const int at = base + warp * 4 + lane / 8, p = start + at;
-    float k[SHARE] = {};
-    if (at < length) {
-      if (p >= fresh_from) {
-#pragma unroll
-        for (int j = 0; j < SHARE; ++j) k[j] = space.key[p - fresh_from][d0 + j];
-      } else {
-        const uint2* stored = reinterpret_cast<const uint2*>(keys_of(at) + d0);
-#pragma unroll
-        for (int j = 0; j < SHARE / 4; ++j) {
-          const uint2 four = __ldcg(stored + j);
-          k[4 * j] = low_half(four.x), k[4 * j + 1] = high_half(four.x);
-          k[4 * j + 2] = low_half(four.y), k[4 * j + 3] = high_half(four.y);
-        }
+  for (int job = threadIdx.x >> 5; job < G + 2 * fresh; job += WARPS) {
+    const bool query = job < G, value = job >= G + fresh;
+    const int nth = query ? unit.row - unit.first : (job - G) - (value ? fresh : 0);
+    const int index = query ? unit.head * G + job : G * kv_heads + unit.head + (value ? kv_heads : 0);
+    const float* source = s.to.qkv + (unit.first + nth) * s.pass.sizes.qkv + index * D;
+    float2 a{0, 0}, b{0, 0};
+    if (d < D / 2) {
+      a = __ldcg(reinterpret_cast<const float2*>(source + d));
+      b = __ldcg(reinterpret_cast<const float2*>(source + far));
+    }
+    if (!value) {
+      const float squares = warp_sum(a.x * a.x + a.y * a.y + b.x * b.x + b.y * b.y);
+      const float factor = rsqrtf(squares * (1.f / D) + s.pass.eps) * (query ? rsqrtf(float(D)) : 1.f);
+      if (d < D / 2) {
+        const float* rope = s.rope[unit.first + nth];
+        const float* weight = s.norm + (query ? 0 : D);
+        const float2 c = *reinterpret_cast<const float2*>(rope + d), t = *reinterpret_cast<const float2*>(rope + far);
+        const float2 u = *reinterpret_cast<const float2*>(weight + d), v = *reinterpret_cast<const float2*>(weight + far);
+        a = float2{a.x * factor * u.x, a.y * factor * u.y};
+        b = float2{b.x * factor * v.x, b.y * factor * v.y};
+        const float2 turned{a.x * c.x - b.x * t.x, a.y * c.y - b.y * t.y};
+        b = float2{b.x * c.x + a.x * t.x, b.y * c.y + a.y * t.y};
+        a = turned;
       }
     }
-#pragma unroll
-    for (int g = 0; g < G; ++g) {
-      float dot = 0;
-#pragma unroll
-      for (int j = 0; j < SHARE; ++j) dot = fmaf(k[j], space.query[g][d0 + j], dot);
-      dot = warp_sum(dot, 8);
-      if ((lane & 7) == 0) space.score[g][at] = at < length ? dot : LOWEST;
-    }
-  }
-  consumer_sync();
-  float peak[G];
-#pragma unroll
-  for (int g = 0; g < G; ++g) {
-    peak[g] = LOWEST;
-#pragma unroll 1
-    for (int at = lane; at < length; at += 32) peak[g] = fmaxf(peak[g], space.score[g][at]);
-    peak[g] = warp_max(peak[g]);
-  }
-  consumer_sync();
-  if (thread < length) {
-#pragma unroll
-    for (int g = 0; g < G; ++g) space.score[g][thread] = __expf(space.score[g][thread] - peak[g]);
-  }
-  consumer_sync();
-
-  // Weighted values: each lane two neighbouring dimensions, the positions dealt to the quarters of the warp.
-  const int pair = warp * 8 + (lane & 7), part = lane >> 3;
-  if (pair >= D / 2) return;
-  float low[G] = {}, high[G] = {}, mass[G] = {};
-#pragma unroll 4
-  for (int at = part; at < length; at += 4) {
-    const int p = start + at;
-    float a, b;
-    if (p >= fresh_from) {
-      const float* fresh = to.qkv + (first + p - fresh_from) * S::QKV + (S::HEADS + S::KV_HEADS + head) * D + pair * 2;
-      a = widen(narrow(__ldcg(fresh))), b = widen(narrow(__ldcg(fresh + 1)));
+    if (d >= D / 2) continue;
+    const u32 near_pair = pack(a.x, a.y), far_pair = pack(b.x, b.y);
+    const auto put = [&](void* place, u32 pair) { *reinterpret_cast<u32*>(place) = pair; };
+    if (query) {
+      const auto place = [&](int rest, int at) {
+        return reinterpret_cast<u16*>(s.attention.query[rest]) + (at / KBLOCK * G + job) * KBLOCK + at % KBLOCK;
+      };
+      put(place(0, d), near_pair), put(place(0, far), far_pair);
+      put(place(1, d), pack_rest(near_pair, a.x, a.y)), put(place(1, far), pack_rest(far_pair, b.x, b.y));
     } else {
-      const u32 both = __ldcg(reinterpret_cast<const u32*>(keys_of(at) + TO_VALUES) + pair);
-      a = low_half(both), b = high_half(both);
-    }
-#pragma unroll
-    for (int g = 0; g < G; ++g) {
-      const float w = space.score[g][at];
-      low[g] = fmaf(w, a, low[g]);
-      high[g] = fmaf(w, b, high[g]);
-      mass[g] += w;
-    }
-  }
-#pragma unroll
-  for (int g = 0; g < G; ++g) {
-#pragma unroll
-    for (int step = 8; step < 32; step *= 2) {
-      low[g] += __shfl_xor_sync(0xffffffffu, low[g], step);
-      high[g] += __shfl_xor_sync(0xffffffffu, high[g], step);
-      mass[g] += __shfl_xor_sync(0xffffffffu, mass[g], step);
-    }
-    if (part != 0) continue;
-    const int query = head * G + g;
-    if (chunks == 1) {
-      u32* out = reinterpret_cast<u32*>(to.attention + row * S::ATTENTION + query * D);
-      out[pair] = pack(low[g] / mass[g], high[g] / mass[g]);
-    } else {
-      float* partial = to.partial + (u64(row * S::HEADS + query) * MAX_CHUNKS + chunk) * (D + 2);
-      partial[pair * 2] = low[g], partial[pair * 2 + 1] = high[g];
-      if (pair == 0) partial[D] = peak[g], partial[D + 1] = mass[g];
+      put(&s.attention.fresh[value][nth][d], near_pair), put(&s.attention.fresh[value][nth][far], far_pair);
     }
   }
 }
 
-template <class S>
-__device__ __noinline__ void attend(const Buffers& to, const Cache& cache, const float* norms, const float* rope, float eps,
-                                    int rows, AttentionSpace& space) {
-  int unit = blockIdx.x, first = 0;
-#pragma unroll 1
-  for (int row = 0; row < rows; ++row) {
-    if (cache.slot[row] != cache.slot[first]) first = row;
-    const int chunks = cache.position[row] / CHUNK + 1;
-#pragma unroll 1
-    for (; unit < chunks * S::KV_HEADS; unit += BLOCKS) {
-      attend_chunk<S>(to, cache, norms, rope, eps, row, first, unit % S::KV_HEADS, unit / S::KV_HEADS, chunks, space);
-      if (chunks > 1) combine<S>(to, row, unit % S::KV_HEADS, chunks, space);
-      consumer_sync();
+// Scores, softmax and weighted values of this warp's positions.
+template <int D, int G>
+__device__ void attend_positions(const Unit& unit, const Positions<D>& positions) {
+  AttentionSpace& space = shared().attention;
+  const int warp = unit.warp, query = unit.place, quarter = unit.quarter;
+  float score[2][4] = {};
+#pragma unroll
+  for (int piece = 0; piece < Positions<D>::KEY_PIECES; ++piece) {
+    uint4 q{0, 0, 0, 0}, rest{0, 0, 0, 0};
+    if (query < G) {
+      q = space.query[0][(piece * G + query) * 4 + quarter];
+      rest = space.query[1][(piece * G + query) * 4 + quarter];
     }
-    unit -= chunks * S::KV_HEADS;
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const uint4& k = positions.key[h][piece];
+      mma(score[h], q.x, rest.x, q.y, rest.y, k.x, k.y);
+      mma(score[h], q.z, rest.z, q.w, rest.w, k.z, k.w);
+    }
+  }
+  const int left = unit.position() - unit.start();  // positions up to here count
+  float weight[2][2], peak = NO_PEAK, mass = 0;
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+#pragma unroll
+    for (int e = 0; e < 2; ++e) {
+      weight[h][e] = h * 8 + quarter * 2 + e <= left ? score[h][e] + score[h][e + 2] : LOWEST;
+      peak = fmaxf(peak, weight[h][e]);
+    }
+  }
+  peak = fmaxf(peak, __shfl_xor_sync(0xffffffffu, peak, 1));
+  peak = fmaxf(peak, __shfl_xor_sync(0xffffffffu, peak, 2));
+  u32 whole[2], rest[2];
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const float first = __expf(weight[h][0] - peak), second = __expf(weight[h][1] - peak);
+    mass += first + second;
+    whole[h] = pack(first, second);
+    rest[h] = pack_rest(whole[h], first, second);
+  }
+  mass += __shfl_xor_sync(0xffffffffu, mass, 1);
+  mass += __shfl_xor_sync(0xffffffffu, mass, 2);
+  if (query < G && quarter == 0) space.peak[warp][query] = peak, space.mass[warp][query] = mass;
+#pragma unroll
+  for (int half = 0; half < Positions<D>::HALVES; ++half) {
+    float total[2][8];
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+      const auto words = [&](int e) {
+        const uint4& v = positions.value[e][half];
+        return j / 2 == 0 ? v.x : j / 2 == 1 ? v.y : j / 2 == 2 ? v.z : v.w;
+      };
+      const u32 select = j % 2 ? 0x7632 : 0x5410;
+      float c[4] = {};
+      mma(c, whole[0], rest[0], whole[1], rest[1], __byte_perm(words(0), words(1), select),
+          __byte_perm(words(2), words(3), select));
+      total[0][j] = c[0] + c[2], total[1][j] = c[1] + c[3];
+    }
+    const int d = half * 64 + quarter * 16;
+    if (query < G && d < D) {
+      float4* out = reinterpret_cast<float4*>(&space.total[warp][query][d]);
+#pragma unroll
+      for (int part = 0; part < 4; ++part) {
+        const float* four = &total[part / 2][part % 2 * 4];
+        out[part] = float4{four[0], four[1], four[2], four[3]};
+      }
+    }
+  }
+}
+
+// The pages of a row get its own key and value.
+template <int D>
+__device__ void append(const Unit& unit, int layer) {
+  const int value = threadIdx.x / (D / 2), pair = threadIdx.x % (D / 2);
+  if (unit.chunk != unit.chunks - 1 || value > 1) return;
+  u16* key = unit.stored(layer, unit.position(), D);
+  const u16* fresh = shared().attention.fresh[value][unit.row - unit.first];
+  reinterpret_cast<u32*>(key + value * Unit::values_apart(D))[pair] = reinterpret_cast<const u32*>(fresh)[pair];
+}
+
+// The warps' shares together: the row's attention, or the part of one chunk.
+template <int D, int G>
+__device__ void finish_chunk(const Unit& unit) {
+  const Shared& s = shared();
+#pragma unroll 1
+  for (int o = threadIdx.x; o < G * D; o += CONSUMERS) {
+    const int g = o / D, d = o % D, query = unit.head * G + g;
+    float peak = NO_PEAK, mass = 0, total = 0;
+#pragma unroll
+    for (int w = 0; w < WARPS; ++w) peak = fmaxf(peak, s.attention.peak[w][g]);
+#pragma unroll
+    for (int w = 0; w < WARPS; ++w) {
+      const float share = __expf(s.attention.peak[w][g] - peak);
+      mass = fmaf(share, s.attention.mass[w][g], mass);
+      total = fmaf(share, s.attention.total[w][g][d], total);
+    }
+    if (unit.chunks == 1) {
+      s.to.attention[unit.row * s.pass.sizes.attention + query * D + d] = narrow(__fdividef(total, mass));
+    } else {
+      float* partial = s.to.partial + (u64(unit.row * s.pass.sizes.kv_heads * G + query) * MAX_CHUNKS + unit.chunk) * (D + 2);
+      partial[d] = total;
+      if (d == 0) partial[D] = peak, partial[D + 1] = mass;
+    }
+  }
+}
+
+template <int D, int G>
+__device__ void combine_chunks(const Unit& unit) {
+  constexpr int AT_ONCE = 4;
+  Shared& s = shared();
+  consumer_sync();
+  if (threadIdx.x == 0) {
+    u32* arrivals = s.to.arrivals + unit.row * s.pass.sizes.kv_heads + unit.head;
+    u32 before;
+    asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;" : "=r"(before) : "l"(arrivals) : "memory");
+    s.attention.last = before == u32(unit.chunks - 1);
+    if (s.attention.last) *arrivals = 0;
+  }
+  consumer_sync();
+  if (!s.attention.last) return;
+#pragma unroll 1
+  for (int o = threadIdx.x; o < G * D; o += CONSUMERS) {
+    const int query = unit.head * G + o / D, d = o % D;
+    const float* partial = s.to.partial + u64(unit.row * s.pass.sizes.kv_heads * G + query) * MAX_CHUNKS * (D + 2);
+    float peak = NO_PEAK, mass = 0, total = 0;
+#pragma unroll 1
+    for (int c = 0; c < unit.chunks; c += AT_ONCE) {
+      float peaks[AT_ONCE], masses[AT_ONCE], totals[AT_ONCE];
+#pragma unroll
+      for (int i = 0; i < AT_ONCE; ++i) {
+        const float* one = partial + (c + i) * (D + 2);
+        const bool there = c + i < unit.chunks;
+        peaks[i] = there ? __ldcg(one + D) : NO_PEAK;
+        masses[i] = there ? __ldcg(one + D + 1) : 0.f;
+        totals[i] = there ? __ldcg(one + d) : 0.f;
+      }
+      float higher = peak;
+#pragma unroll
+      for (int i = 0; i < AT_ONCE; ++i) higher = fmaxf(higher, peaks[i]);
+      const float kept = __expf(peak - higher);
+      mass *= kept, total *= kept, peak = higher;
+#pragma unroll
+      for (int i = 0; i < AT_ONCE; ++i) {
+        const float share = __expf(peaks[i] - peak);
+        mass = fmaf(share, masses[i], mass);
+        total = fmaf(share, totals[i], total);
+      }
+    }
+    s.to.attention[unit.row * s.pass.sizes.attention + query * D + d] = narrow(__fdividef(total, mass));
+  }
+}
+
+// One phase. Stored keys and values do not depend on it and are on their way while it waits for the fresh ones.
+template <int D, int G>
+__device__ __forceinline__ bool attend(int layer) {
+  Shared& s = shared();
+  const Sizes& z = s.pass.sizes;
+  const float* weights = s.pass.norms + layer * z.norms + z.hidden;  // of queries, then of keys
+  if (threadIdx.x < 2 * D / 4) copy_piece(&s.norm[threadIdx.x * 4], weights + threadIdx.x * 4);
+  Positions<D> positions;
+#pragma unroll 1
+  for (int number = blockIdx.x;; number += BLOCKS) {
+    Unit unit;
+    const bool found = unit.find(number);
+    if (found) positions.load(unit, layer);
+    if (number == int(blockIdx.x)) {
+      await_pieces();
+      if (!proceed()) return false;
+    }
+    if (!found) return true;
+    prepare_heads<D, G>(unit);
+    consumer_sync();
+    append<D>(unit, layer);
+    positions.add_fresh(unit);
+    attend_positions<D, G>(unit, positions);
+    consumer_sync();
+    finish_chunk<D, G>(unit);
+    if (unit.chunks > 1) combine_chunks<D, G>(unit);
+    consumer_sync();
   }
 }

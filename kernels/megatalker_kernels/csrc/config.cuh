@@ -16,9 +16,10 @@ constexpr int STAGE_COLUMNS = MT_STAGE_COLUMNS;
 constexpr int STAGE_BYTES = TILE * STAGE_COLUMNS * 2;
 constexpr int STAGES = MT_STAGES;            // depth of the ring
 constexpr int IN_FLIGHT = MT_IN_FLIGHT;      // copies requested and not yet landed
+constexpr int OPERAND_COLUMNS = MT_OPERAND_COLUMNS;  // columns of the activations that a block holds at once
 constexpr int GROUP_TILES = 8;               // tiles reduced across warps at once
 constexpr int PAGE = MT_PAGE;                // positions of one key/value page
-constexpr int CHUNK = MT_CHUNK;              // positions that one block attends to at once
+constexpr int CHUNK = WARPS * 16;            // positions that one block attends to at once
 constexpr int GROUPS = MT_CODE_GROUPS;       // codes of a frame
 constexpr int MAX_PAGES = MT_MAX_PAGES;      // of one stream
 constexpr int MAX_CHUNKS = (MAX_PAGES * PAGE + CHUNK - 1) / CHUNK;
@@ -38,6 +39,16 @@ struct Stack {
   static_assert(HEAD_DIM == 32 || HEAD_DIM == 64 || HEAD_DIM == 128);
 };
 
+// The same at run time, so that both stacks share their code.
+struct Sizes {
+  int hidden, intermediate, layers, attention, qkv, kv_heads, vocab, norms;
+
+  template <class S>
+  __device__ static Sizes of() {
+    return {S::HIDDEN, S::INTERMEDIATE, S::LAYERS, S::ATTENTION, S::QKV, S::KV_HEADS, S::VOCAB, S::NORMS};
+  }
+};
+
 using Talker = Stack<MT_TALKER_SHAPE>;
 using Predictor = Stack<MT_PREDICTOR_SHAPE>;
 
@@ -45,16 +56,15 @@ constexpr int FIRST_SUPPRESSED = Talker::VOCAB - 1024;  // officially `suppress_
 constexpr bool PROJECTS = Talker::HIDDEN != Predictor::HIDDEN;
 __host__ __device__ constexpr int larger(int a, int b) { return a > b ? a : b; }
 constexpr int MAX_HIDDEN = larger(Talker::HIDDEN, Predictor::HIDDEN);
-constexpr int MAX_QKV = larger(Talker::QKV, Predictor::QKV);
-constexpr int MAX_ATTENTION = larger(Talker::ATTENTION, Predictor::ATTENTION);
-constexpr int MAX_INTERMEDIATE = larger(Talker::INTERMEDIATE, Predictor::INTERMEDIATE);
+constexpr int MAX_COLUMNS = larger(larger(MAX_HIDDEN, larger(Talker::ATTENTION, Predictor::ATTENTION)),
+                                   larger(Talker::INTERMEDIATE, Predictor::INTERMEDIATE));
 constexpr int MAX_HEAD_DIM = larger(Talker::HEAD_DIM, Predictor::HEAD_DIM);
 constexpr int MAX_QUERIES = larger(Talker::QUERIES, Predictor::QUERIES);
-constexpr int MAX_HEADS = larger(Talker::HEADS, Predictor::HEADS);
-constexpr int MAX_KV_HEADS = larger(Talker::KV_HEADS, Predictor::KV_HEADS);
+constexpr int CHOICES = larger(FIRST_SUPPRESSED + 1, Predictor::VOCAB);  // ids that a code is chosen among
 constexpr int BLOCKS = MT_BLOCKS;
 constexpr int OWNED_TILES = (MAX_HIDDEN / TILE + BLOCKS - 1) / BLOCKS;  // residual tiles of one block
 
 static_assert(ROWS == 8, "one half of the m16 tile");
-static_assert(STAGE_COLUMNS % KBLOCK == 0 && PAGE % 32 == 0 && CHUNK % PAGE == 0 && CHUNK <= CONSUMERS);
+static_assert(STAGE_COLUMNS % (KBLOCK * WARPS) == 0 && OPERAND_COLUMNS % STAGE_COLUMNS == 0);
+static_assert(PAGE % 16 == 0 && CHUNK % PAGE == 0);
 static_assert(IN_FLIGHT >= 1 && IN_FLIGHT <= STAGES);

@@ -1,4 +1,4 @@
-// Number formats: bfloat16 pairs and loads that see other blocks' writes.
+// Number formats: bfloat16 pairs, loads that see other blocks' writes, products of fragments.
 #pragma once
 #include "config.cuh"
 
@@ -33,12 +33,17 @@ __device__ inline Eight load_eight(const u16* source) {
           low_half(a.z), high_half(a.z), low_half(a.w), high_half(a.w)};
 }
 
-__device__ inline float warp_sum(float value, int width = 32) {
-  for (int step = width / 2; step > 0; step /= 2) value += __shfl_xor_sync(0xffffffffu, value, step);
+__device__ inline float warp_sum(float value) {
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2) value += __shfl_xor_sync(0xffffffffu, value, step);
   return value;
 }
 
-__device__ inline float warp_max(float value) {
-  for (int step = 16; step > 0; step /= 2) value = fmaxf(value, __shfl_xor_sync(0xffffffffu, value, step));
-  return value;
+// c += a * b; lane 4 * n + q holds columns 2q, 2q + 1 and 2q + 8, 2q + 9 of a's rows n (a0, a2) and n + 8 (a1, a3) and of
+// b's row n (b0, b1), and columns 2q, 2q + 1 of c's rows n (c0, c1) and n + 8 (c2, c3).
+__device__ inline void mma(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }

@@ -1,4 +1,5 @@
-// The sampling contract of megatalker/sampling.py: the consumers of one block choose one code. All arithmetic is exact or integer, so the code equals the specification's.
+// The sampling contract of megatalker/sampling.py: the consumers of one block choose one code. All arithmetic is exact or
+// integer, so the code equals the specification's.
 #pragma once
 #include "handover.cuh"
 #include "number.cuh"
@@ -16,14 +17,16 @@ __device__ inline float key_value(u32 key) {
 }
 
 __device__ inline i64 cubic(const i64* c, i64 x, int bits) {
-  i64 value = (c[3] * x) >> bits;
-  value = ((value + c[2]) * x) >> bits;
-  value = ((value + c[1]) * x) >> bits;
-  return value + c[0];
+  const longlong2* pair = reinterpret_cast<const longlong2*>(c);
+  const longlong2 low = __ldg(pair), high = __ldg(pair + 1);
+  i64 value = (high.y * x) >> bits;
+  value = ((value + high.x) * x) >> bits;
+  value = ((value + low.y) * x) >> bits;
+  return value + low.x;
 }
 
 // Gumbel noise of one id: Philox4x32-10, counter (id / 4, codebook, frame, 0).
-__device__ inline float gumbel(const Buffers& to, const u32* key, u32 id, u32 codebook, u32 frame) {
+__device__ inline float gumbel(const u32* key, u32 id, u32 codebook, u32 frame) {
   u32 c[4] = {id / 4, codebook, frame, 0};
   u32 k0 = key[0], k1 = key[1];
 #pragma unroll
@@ -43,169 +46,196 @@ __device__ inline float gumbel(const Buffers& to, const u32* key, u32 id, u32 co
   const bool upper = numerator > (1u << 24);
   const u32 bits = __float_as_uint(float(upper ? (1u << 25) - numerator : numerator));
   const int row = int(bits >> 19) - 127 * 16 + (upper ? 384 : 0);
-  const i64 value = cubic(to.gumbel_table + row * 4, bits & ((1u << 19) - 1), 19);
+  const i64 value = cubic(shared().to.gumbel_table + row * 4, bits & ((1u << 19) - 1), 19);
   return __fmul_rn(__ll2float_rn(value), 0x1p-26f);
 }
 
 // exp(-distance) in units of 2**-40.
-__device__ inline i64 decay(const Buffers& to, float distance) {
+__device__ inline i64 decay(float distance) {
   const u32 steps = u32(__fmul_rn(fminf(distance, 31.5f), 0x1p20f));
-  return cubic(to.decay_table + (steps >> 17) * 4, steps & ((1u << 17) - 1), 17);
+  return cubic(shared().to.decay_table + (steps >> 17) * 4, steps & ((1u << 17) - 1), 17);
 }
 
-constexpr int CHOICES = larger(FIRST_SUPPRESSED + 1, Predictor::VOCAB);
+// The float32 quotient, correctly rounded: a quotient of float32 numbers that is not in the middle between two of them is
+// at least 2**-49 of itself away from there, and the product is closer than 2**-51 to the quotient.
+__device__ inline float quotient(float value, double reciprocal) { return __double2float_rn(value * reciprocal); }
 
-// Scratch of one choice, in shared memory.
-struct Contest {
-  u64 total[3];  // of block-wide reductions, in turns
-  u32 key[CHOICES];
-  u16 listed[CHOICES];
-  u32 count;
+// One code to choose among the ids 0 ... count - 2 and `last_id`, which takes the place after them (it is the highest, so
+// that ties are resolved alike).
+struct Choice {
+  const float* logits;
+  const u32* seen;      // a bit for each id, or null
+  const Filter* filter;
+  const u32* key;
+  float factor;                 // the penalty
+  double penalty, temperature;  // reciprocals
+  u32 codebook, frame;
+  int count, last_id;
+  bool last_barred;     // counts where `seen` is given
+
+  __device__ u32 id(int place) const { return place == count - 1 ? last_id : place; }
 };
 
-// Block-wide reductions: one barrier each. A slot is cleared one turn before its use, when its readers are gone.
-struct Jury {
-  Contest& contest;
-  int turn = 0;
+// The largest of all consumers' values.
+__device__ inline u64 block_most(Contest& contest, u64 value) {
+  const u32 high = __reduce_max_sync(FULL, u32(value >> 32));
+  const u32 low = __reduce_max_sync(FULL, u32(value >> 32) == high ? u32(value) : 0);
+  if ((threadIdx.x & 31) == 0) contest.best[threadIdx.x >> 5] = u64(high) << 32 | low;
+  consumer_sync();
+  u64 most = 0;
+#pragma unroll
+  for (int w = 0; w < WARPS; ++w) most = max(most, contest.best[w]);
+  return most;
+}
 
-  __device__ explicit Jury(Contest& c) : contest(c) {
-    consumer_sync();
-    if (threadIdx.x < 3) contest.total[threadIdx.x] = 0;
-    if (threadIdx.x == 3) contest.count = 0;
-    consumer_sync();
+// Keys that at least k keys reach, and that few more reach: every warp offers the largest key of each of its lanes, of
+// which k / WARPS are enough.
+__device__ inline u32 lower_bound(Contest& contest, u32 top, u32 k) {
+  const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
+  contest.top[threadIdx.x] = top;
+  if (lane == 0) contest.bound[warp] = 0;
+  __syncwarp();
+  u32 rank = 0;
+#pragma unroll 8
+  for (int other = 0; other < 32; ++other) {
+    const u32 theirs = contest.top[warp * 32 + other];
+    rank += theirs > top || (theirs == top && other < lane);
   }
+  if (k <= CONSUMERS && rank == (k - 1) / WARPS) contest.bound[warp] = top;
+  if (rank == 0) contest.peak[warp] = top;
+  consumer_sync();
+  u32 bound = FULL;
+#pragma unroll
+  for (int w = 0; w < WARPS; ++w) bound = min(bound, contest.bound[w]);
+  return bound;
+}
 
-  __device__ u64 settle() {
-    const int mine = turn;
-    turn = turn == 2 ? 0 : turn + 1;
-    if (threadIdx.x == 0) contest.total[turn] = 0;
-    consumer_sync();
-    return contest.total[mine];
+// Drops from the `listed` candidates those that top-k or top-p exclude: a candidate's weight becomes negative.
+__device__ inline void narrow_down(Contest& contest, const Filter& filter, u32 k, int listed, bool all) {
+  u32 peak = 0;
+#pragma unroll
+  for (int w = 0; w < WARPS; ++w) peak = max(peak, contest.peak[w]);
+#pragma unroll 1
+  for (int c = threadIdx.x; c < listed; c += CONSUMERS) {
+    const u32 mine = contest.key[c];
+    u32 larger_keys = 0;
+#pragma unroll 8
+    for (int other = 0; other < listed && !all; ++other) larger_keys += contest.key[other] > mine;
+    const bool kept = larger_keys < k;
+    contest.weight[c] = !kept ? -1 : filter.dropped < 0 ? 0 : decay(__fsub_rn(key_value(peak), key_value(mine)));
   }
-
-  __device__ u64 sum(u64 value) {
-    for (int step = 16; step > 0; step /= 2) value += __shfl_xor_sync(FULL, value, step);
-    if ((threadIdx.x & 31) == 0) atomicAdd(&contest.total[turn], value);
-    return settle();
+  if (filter.dropped < 0) return;
+  consumer_sync();
+  // Those of lowest weight go, as long as their sum stays within the limit; equals stay or go together.
+  u32 dropped = 0;
+#pragma unroll 1
+  for (int c = threadIdx.x, bit = 1; c < listed; c += CONSUMERS, bit *= 2) {
+    const u32 mine = contest.key[c];
+    i64 total = 0, reached = 0;
+#pragma unroll 4
+    for (int other = 0; other < listed; ++other) {
+      const i64 weight = max(contest.weight[other], 0ll);
+      total += weight;
+      if (contest.key[other] <= mine) reached += weight;
+    }
+    if (!(double(reached) > __dmul_rn(filter.dropped, double(total)))) dropped |= bit;
   }
-
-  // Three counts below 2**16 at once.
-  __device__ u64 count(u32 first_two, u32 third) {
-    const u64 sum = __reduce_add_sync(FULL, first_two) | u64(__reduce_add_sync(FULL, third)) << 32;
-    if ((threadIdx.x & 31) == 0) atomicAdd(&contest.total[turn], sum);
-    return settle();
+  consumer_sync();
+#pragma unroll 1
+  for (int c = threadIdx.x; dropped; c += CONSUMERS, dropped /= 2) {
+    if (dropped & 1) contest.weight[c] = -1;
   }
+}
 
-  __device__ u64 most(u64 value) {
-    for (int step = 16; step > 0; step /= 2) value = max(value, __shfl_xor_sync(FULL, value, step));
-    if ((threadIdx.x & 31) == 0) atomicMax(&contest.total[turn], value);
-    return settle();
+// All consumers of a block. Every thread returns the id.
+__device__ inline int choose(const Choice& choice) {
+  constexpr int EACH = (CHOICES + CONSUMERS - 1) / CONSUMERS;
+  Contest& contest = shared().contest;
+  const Filter& filter = *choice.filter;
+  float value[EACH];
+#pragma unroll
+  for (int i = 0; i < EACH; ++i) {
+    const int at = threadIdx.x + CONSUMERS * i;
+    value[i] = at < choice.count ? __ldcg(choice.logits + choice.id(at)) : LOWEST;
   }
-};
-
-// All consumers of a block: the id that `filter` and the noise choose among the V ids 0 ... V - 2 and `last_id` (a score
-// of -inf is barred). Every thread returns it.
-template <int V, class Score>
-__device__ __noinline__ int choose(const Buffers& to, const Filter& filter, const u32* key, u32 codebook, u32 frame,
-                                   Contest& contest, int last_id, Score score) {
-  constexpr int EACH = (V + CONSUMERS - 1) / CONSUMERS;
-  Jury jury(contest);
-  u32 mine[EACH];
+  if (threadIdx.x == 0) contest.count = 0;
+  if (choice.seen) {
+#pragma unroll
+    for (int i = 0; i < EACH; ++i) {
+      const int at = threadIdx.x + CONSUMERS * i;
+      if (at >= choice.count) continue;
+      const u32 id = choice.id(at);
+      if (__ldcg(choice.seen + id / 32) >> (id % 32) & 1u) {
+        value[i] = value[i] < 0 ? __fmul_rn(value[i], choice.factor) : quotient(value[i], choice.penalty);
+      }
+      if (at == choice.count - 1 && choice.last_barred) value[i] = LOWEST;
+    }
+  }
+  u32 key[EACH], top = 0;
   u64 best = 0;
 #pragma unroll
   for (int i = 0; i < EACH; ++i) {
     const int at = threadIdx.x + CONSUMERS * i;
-    mine[i] = 0;
-    if (at < V) {
-      const u32 id = at == V - 1 ? last_id : at;
-      float value = score(id);
-      if (filter.do_sample) value = __fdiv_rn(value, filter.temperature);
-      mine[i] = order_key(value);
-      contest.key[at] = mine[i];
-      best = max(best, u64(mine[i]) << 32 | ~id);
-    }
+    if (filter.do_sample) value[i] = quotient(value[i], choice.temperature);
+    key[i] = at < choice.count ? order_key(value[i]) : 0;
+    top = max(top, key[i]);
+    best = max(best, u64(key[i]) << 32 | u32(~choice.id(at)));
   }
-  best = jury.most(best);
   if (filter.do_sample) {
-    const u32 peak = u32(best >> 32);
-    // The k-th largest key is the largest number that at least k keys reach: found two bits at a time.
-    u32 threshold = 0;
-    const u32 k = min(filter.top_k, V);
-#pragma unroll 1
-    for (int bit = 30; bit >= 0 && k < V; bit -= 2) {
-      u32 low = 0, high = 0;
+    const u32 k = min(u32(filter.top_k), u32(choice.count));
+    const u32 bound = max(lower_bound(contest, top, k), 1u);
+    u32 mine = 0;
 #pragma unroll
-      for (int i = 0; i < EACH; ++i) {
-        low += (mine[i] >= (threshold | 1u << bit)) | (mine[i] >= (threshold | 2u << bit)) << 16;
-        high += mine[i] >= (threshold | 3u << bit);
-      }
-      const u64 reached = jury.count(low, high);
-      const u32 step = (reached >> 32) >= k ? 3 : ((reached >> 16) & 0xffff) >= k ? 2 : (reached & 0xffff) >= k ? 1 : 0;
-      threshold |= step << bit;
+    for (int i = 0; i < EACH; ++i) mine += key[i] >= bound;
+    u32 place = mine;  // first of the warp's lanes before this one, then of all
+    const int lane = threadIdx.x & 31;
+#pragma unroll
+    for (int step = 1; step < 32; step *= 2) {
+      const u32 before = __shfl_up_sync(FULL, place, step);
+      if (lane >= step) place += before;
     }
+    u32 start = lane == 31 ? atomicAdd(&contest.count, place) : 0;
+    place += __shfl_sync(FULL, start, 31) - mine;
 #pragma unroll
     for (int i = 0; i < EACH; ++i) {
-      const int at = threadIdx.x + CONSUMERS * i;
-      if (at < V && mine[i] >= threshold) contest.listed[atomicAdd(&contest.count, 1u)] = at;
+      if (key[i] < bound) continue;
+      contest.key[place] = key[i];
+      contest.place[place++] = threadIdx.x + CONSUMERS * i;
     }
     consumer_sync();
-    const int count = contest.count;
-    if (filter.dropped >= 0) {
-      const auto mass_below = [&](u64 limit) {
-        i64 mass = 0;
-#pragma unroll 1
-        for (int i = threadIdx.x; i < count; i += CONSUMERS) {
-          const u32 one = contest.key[contest.listed[i]];
-          if (one < limit) mass += decay(to, __fsub_rn(key_value(peak), key_value(one)));
-        }
-        return double(i64(jury.sum(mass)));
-      };
-      const double limit = __dmul_rn(filter.dropped, mass_below(u64(1) << 32));
-      // The largest bound below which the weights sum to at most the limit is the first key that exceeds it.
-      u32 bound = 0;
-#pragma unroll 1
-      for (int bit = 31; bit >= 0; --bit) {
-        if (!(mass_below(bound | 1u << bit) > limit)) bound |= 1u << bit;
-      }
-      threshold = max(threshold, min(bound, peak));
-    }
+    const int listed = contest.count;
+    narrow_down(contest, filter, k, listed, k == choice.count);
     best = 0;
 #pragma unroll 1
-    for (int i = threadIdx.x; i < count; i += CONSUMERS) {
-      const u32 at = contest.listed[i], one = contest.key[at];
-      if (one < threshold) continue;
-      const u32 id = at == V - 1 ? last_id : at;
-      const float total = __fadd_rn(key_value(one), gumbel(to, key, id, codebook, frame));
+    for (int c = threadIdx.x; c < listed; c += CONSUMERS) {
+      if (contest.weight[c] < 0) continue;
+      const u32 id = choice.id(contest.place[c]);
+      const float total = __fadd_rn(key_value(contest.key[c]), gumbel(choice.key, id, choice.codebook, choice.frame));
       best = max(best, u64(order_key(total)) << 32 | ~id);
     }
-    best = jury.most(best);
   }
-  const u32 id = ~u32(best);
-  return id < u32(V) || id == u32(last_id) ? int(id) : 0;
+  const u32 id = ~u32(block_most(contest, best));
+  return id < u32(choice.count) || id == u32(choice.last_id) ? int(id) : 0;
 }
 
-// Code 0 of a row, from its slot's pending logits. The ids that can be chosen are those below the suppressed ones, and
-// end-of-speech, which takes the place after them (it is the highest of them, so that ties are resolved alike).
-__device__ inline int choose_first(const Buffers& to, const Row& row, Contest& contest) {
-  constexpr int V = Talker::VOCAB;
-  const Sampling& sampling = to.sampling[row.slot];
-  const float* logits = to.pending + u64(row.slot) * V;
-  const u32* seen = to.seen + row.slot * (V / 32);
-  const bool early = row.frame < sampling.min_frames;
-  return choose<FIRST_SUPPRESSED + 1>(to, sampling.talker, sampling.key, 0, row.frame, contest, to.eos, [&](int id) {
-    float logit = __ldcg(logits + id);
-    if (__ldcg(seen + id / 32) >> (id % 32) & 1u) {
-      logit = logit < 0 ? __fmul_rn(logit, sampling.penalty) : __fdiv_rn(logit, sampling.penalty);
-    }
-    return id == to.eos && early ? LOWEST : logit;
-  });
-}
-
-// Code `codebook` of a row, from this block's view of the predictor's logits.
-__device__ inline int choose_rest(const Buffers& to, const Row& row, int index, int codebook, Contest& contest) {
-  constexpr int V = Predictor::VOCAB;
-  const Sampling& sampling = to.sampling[row.slot];
-  const float* logits = to.predictor_logits + (u64(index) * (GROUPS - 1) + codebook - 1) * V;
-  return choose<V>(to, sampling.predictor, sampling.key, codebook, row.frame, contest, V - 1,
-                   [&](int id) { return __ldcg(logits + id); });
+// Code `codebook` of a row. The ids that can become code 0 are those below the suppressed ones, and end-of-speech.
+__device__ __noinline__ int choose_code(int index, int codebook) {
+  const Shared& s = shared();
+  const Row& row = s.launch.row[index];
+  const Sampling& sampling = s.sampling[index];
+  const bool first = codebook == 0;
+  Choice choice;
+  choice.logits = first ? s.to.pending + u64(row.slot) * Talker::VOCAB
+                        : s.to.predictor_logits + (u64(index) * (GROUPS - 1) + codebook - 1) * Predictor::VOCAB;
+  choice.seen = first ? s.to.seen + row.slot * (Talker::VOCAB / 32) : nullptr;
+  choice.filter = first ? &sampling.talker : &sampling.predictor;
+  choice.key = sampling.key;
+  choice.factor = sampling.penalty;
+  choice.penalty = 1.0 / sampling.penalty;
+  choice.temperature = 1.0 / choice.filter->temperature;
+  choice.codebook = codebook, choice.frame = row.frame;
+  choice.count = first ? FIRST_SUPPRESSED + 1 : Predictor::VOCAB;
+  choice.last_id = first ? s.to.eos : Predictor::VOCAB - 1;
+  choice.last_barred = row.frame < sampling.min_frames;
+  return choose(choice);
 }

@@ -1,0 +1,61 @@
+// Asynchronous copies into shared memory, and the barriers that tell when they have landed.
+#pragma once
+#include "config.cuh"
+
+__device__ inline u32 shared_address(const void* pointer) { return u32(__cvta_generic_to_shared(pointer)); }
+
+__device__ inline void mbarrier_init(u64* barrier, u32 count) {
+  asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(count) : "memory");
+}
+
+__device__ inline void mbarrier_arrive(u64* barrier) {
+  asm volatile("{ .reg .b64 s; mbarrier.arrive.shared.b64 s, [%0]; }" ::"r"(shared_address(barrier)) : "memory");
+}
+
+__device__ inline bool mbarrier_done(u64* barrier, u32 parity) {
+  u32 done;
+#if __CUDA_ARCH__ >= 900
+  asm volatile(
+      "{ .reg .pred p; mbarrier.try_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+      : "=r"(done) : "r"(shared_address(barrier)), "r"(parity) : "memory");
+#else
+  asm volatile(
+      "{ .reg .pred p; mbarrier.test_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+      : "=r"(done) : "r"(shared_address(barrier)), "r"(parity) : "memory");
+#endif
+  return done != 0;
+}
+
+// 16 bytes, through the L2 cache only: the copy sees other blocks' writes.
+__device__ inline void copy_piece(u32 target, const void* source) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(target), "l"(source) : "memory");
+}
+
+__device__ inline void copy_piece(void* target, const void* source) { copy_piece(shared_address(target), source); }
+
+// This thread's pieces have landed.
+__device__ inline void await_pieces() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+
+#if __CUDA_ARCH__ >= 900
+// Weights are read once a pass; what else lies in the L2 cache is worth more.
+__device__ inline u64 streaming_policy() {
+  u64 policy;
+  asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
+
+__device__ inline void copy_bulk(void* target, const void* source, int bytes, u64* barrier, u64 policy) {
+  asm volatile("{ .reg .b64 s; mbarrier.arrive.expect_tx.shared.b64 s, [%0], %1; }" ::"r"(shared_address(barrier)),
+               "r"(bytes) : "memory");
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(
+          shared_address(target)),
+      "l"(source), "r"(bytes), "r"(shared_address(barrier)), "l"(policy) : "memory");
+}
+#else
+__device__ inline u64 streaming_policy() { return 0; }
+
+__device__ inline void copy_then_arrive(u64* barrier) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(shared_address(barrier)) : "memory");
+}
+#endif

@@ -1,0 +1,108 @@
+// What a block keeps in shared memory. shapes.py adds up how much that is.
+#pragma once
+#include "params.cuh"
+
+// A row of the residual stream at the start of a stack: computed values, or an embedding from a table.
+struct Source {
+  const float* values;  // or null:
+  const u16* table;
+};
+
+// Phases of a layer, and what may follow the last one.
+enum Kind : int { QUERIES_KEYS_VALUES, ATTENTION, OUT, GATE_AND_UP, DOWN, HEAD, PROJECT };
+
+// The stack of layers that the rows are going through.
+struct Pass {
+  int number;             // see weights.cuh
+  Sizes sizes;
+  int first_phase, phases;
+  Kind last;              // phase, after those of the layers
+  const float* norms;
+  const int* page_table;  // [slots][MAX_PAGES], or null: a row's slot is its page
+  u16* kv;                // [layers][pages][2][kv heads][PAGE][head_dim]
+  u64 layer_elements;     // of `kv`
+  float eps;
+  float mean;             // 1 / sizes.hidden
+  int rows;
+  int shift;              // 1 << shift rows have room in an operand
+};
+
+// Where a walk round the ring stands.
+struct Cursor {
+  int stage = 0;
+  u32 parity = 0;
+
+  __device__ void advance() {
+    if (++stage == STAGES) {
+      stage = 0;
+      parity ^= 1;
+    }
+  }
+};
+
+// The activations of a product, as operand A of mma.m16n8k16: [columns / KBLOCK][1 << shift rows][4] pieces of eight
+// neighbouring columns; and what each warp adds to the results.
+struct Product {
+  uint4 operand[OPERAND_COLUMNS / 8 * ROWS];
+  float partial[WARPS][GROUP_TILES][ROWS][TILE];
+};
+
+struct AttentionSpace {
+  uint4 query[2][MAX_HEAD_DIM / 8 * MAX_QUERIES];  // as operands: rounded, and what rounding took away
+  u16 fresh[2][ROWS][MAX_HEAD_DIM];                // keys and values of this pass, as stored
+  float total[WARPS][MAX_QUERIES][MAX_HEAD_DIM];   // each warp's weighted values,
+  float peak[WARPS][MAX_QUERIES];                  // its largest score
+  float mass[WARPS][MAX_QUERIES];                  // and the sum of its weights
+  int last;
+};
+
+// Scratch of one choice.
+struct Contest {
+  i64 weight[CHOICES];
+  u64 best[WARPS];
+  u32 key[CHOICES];
+  u32 top[CONSUMERS];
+  u32 bound[WARPS];
+  u32 peak[WARPS];
+  u32 count;
+  u16 place[CHOICES];
+};
+
+struct Shared {
+  alignas(128) uint4 ring[STAGES][STAGE_BYTES / 16];
+  u64 full[STAGES];
+  u64 empty[STAGES];
+  union {
+    Product product;
+    AttentionSpace attention;
+    Contest contest;
+  };
+  float norm[larger(MAX_HIDDEN, 2 * MAX_HEAD_DIM)];
+  float rope[ROWS][MAX_HEAD_DIM];
+  float residual[OWNED_TILES][ROWS][TILE];  // of the columns that this block owns
+  float squares[WARPS][ROWS];
+  Sampling sampling[ROWS];
+  Buffers to;
+  Launch launch;
+  Pass pass;
+  Source source[ROWS];
+  float* logits[ROWS];
+  Cursor cursor[WARPS];
+  int codes[ROWS][GROUPS];
+  int slot[ROWS];
+  int position[ROWS];
+  int phase;        // how many this launch has behind it
+  int handed_over;  // this block has arrived at a grid barrier and not yet seen the others there
+  u32 target;       // arrivals that complete that barrier
+  int go;
+  int quit;
+};
+
+static_assert(sizeof(Shared) <= MT_SHARED_BYTES, "shared_bytes() of shapes.py counts too little");
+
+__device__ inline Shared& shared() {
+  extern __shared__ __align__(128) unsigned char memory[];
+  u32 address = u32(__cvta_generic_to_shared(memory));
+  asm("" : "+r"(address));
+  return *static_cast<Shared*>(__cvta_shared_to_generic(address));
+}

@@ -1,0 +1,53 @@
+// The order in which a block's weights are read: packing.py lays them out alike, matrices in the order of first use.
+#pragma once
+#include "matrix.cuh"
+
+// Two predictor positions share the first pass when their rows fit.
+__device__ inline bool merged(const Launch& launch) { return 2 * launch.rows <= ROWS; }
+
+// Of 0 ... GROUPS: the predictor's passes, by their position, and the talker's; before them the projection of the hidden
+// states (-1), where there is one. Pass 0 is left out where it is merged.
+__device__ inline int first_pass(const Launch& launch) {
+  return launch.mode != DECODE ? GROUPS : PROJECTS ? -1 : merged(launch) ? 1 : 0;
+}
+
+__device__ inline u64 share_of(Extent extent) { return u64(tiles_of_block(extent.tiles)) * TILE * extent.columns * 2; }
+
+__device__ inline u64 share_of_layers(const Sizes& z) {
+  u64 layer = 0;
+  for (const Kind kind : {QUERIES_KEYS_VALUES, OUT, GATE_AND_UP, DOWN}) layer += share_of(Extent(kind, z));
+  return layer * z.layers;
+}
+
+__device__ inline void fetch_weights(Writer& writer) {
+  const Launch& launch = shared().launch;
+  const bool decoding = launch.mode == DECODE;
+  const Sizes predictor = Sizes::of<Predictor>();
+  const u64 first_layer = PROJECTS ? share_of(Extent(PROJECT, predictor)) : 0, heads = first_layer + share_of_layers(predictor);
+  const u64 head = share_of(Extent(HEAD, predictor));
+#pragma unroll 1
+  for (int pass = first_pass(launch); pass <= GROUPS && writer.alive; ++pass) {
+    if (pass == 0 && merged(launch)) continue;
+    const bool talker = pass == GROUPS;
+    const Sizes z = talker ? Sizes::of<Talker>() : predictor;
+    const int layers = pass < 0 ? 0 : z.layers;
+    const bool with_head = talker ? decoding || launch.finish : pass != 0;
+    u64 offset = talker ? heads + (GROUPS - 1) * head : pass < 0 ? 0 : first_layer;
+#pragma unroll 1
+    for (int layer = 0, step = 0; layer < layers + with_head;) {
+      const Kind kind = pass < 0 ? PROJECT : layer == layers ? HEAD : Kind(step);
+      if (kind == HEAD && !talker) offset = heads + (pass - 1) * head;
+      const Extent extent(kind, z);
+#pragma unroll 1
+      for (int tile = kind == ATTENTION ? 0 : tiles_of_block(extent.tiles); tile > 0; --tile) {
+#pragma unroll 1
+        for (int column = 0; column < extent.columns; column += STAGE_COLUMNS) {
+          const int bytes = TILE * 2 * min(STAGE_COLUMNS, extent.columns - column);
+          writer.put(offset, bytes);
+          offset += bytes;
+        }
+      }
+      if (++step == HEAD || layer == layers) step = 0, ++layer;
+    }
+  }
+}
