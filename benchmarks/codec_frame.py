@@ -1,6 +1,6 @@
-"""Times one call of the ``streaming`` codec, and the official decoder's full forward beside it. Prints JSON.
+"""Times calls of the ``streaming`` codec in each way it can run, with kernel counts and the error; prints JSON.
 
-python benchmarks/codec_frame.py --shape published --device cuda --output codec.json
+python benchmarks/codec_frame.py --shape published --device cuda --profile --output codec.json
 """
 
 import json
@@ -16,9 +16,10 @@ from typing import Annotated, Any, Literal
 
 import torch
 import typer
+from torch import Tensor
 
 from megatalker.checkpoint import Checkpoint
-from megatalker.checkpoint_recipe import DEMO, PUBLISHED_0B6, TINY
+from megatalker.checkpoint_recipe import PUBLISHED_0B6, TINY
 from megatalker.device import resolve_device
 from megatalker.interfaces import LoadContext
 from megatalker.official import load_official_codec
@@ -26,59 +27,122 @@ from megatalker.random_checkpoint import write_checkpoint
 from megatalker_backends.streaming.codec import StreamingCodec
 from megatalker_backends.streaming.settings import StreamingSettings
 
-RECIPES = {
-    "demo": DEMO,
-    # the published codec beside a small language model: the codec is all that is timed
-    "published": replace(TINY, codec=PUBLISHED_0B6.codec, codebook_size=PUBLISHED_0B6.codebook_size),
+# the published codec beside a small language model: the codec is all that is timed
+PUBLISHED = replace(TINY, codec=PUBLISHED_0B6.codec, codebook_size=PUBLISHED_0B6.codebook_size)
+WAYS: dict[str, dict[str, bool | str]] = {
+    "default": {},
+    "kernels": {"kernels": "on"},
+    "launches": {"kernels": "on", "cuda_graphs": False},
+    "torch": {"kernels": "off"},
+    "eager": {"kernels": "off", "cuda_graphs": False},
+    "compiled": {"compile": True},
 }
-STREAMS = (1, 4, 8)
-FRAMES = (1, 8)
 OFFICIAL_FRAMES = (1, 8, 73)
+CHECKED_FRAMES = 96
+"""Past the attention window, and a multiple of the chunks that are timed."""
 
 
 def main(
-    shape: Annotated[Literal["demo", "published"], typer.Option(help="Random weights of this shape.")] = "demo",
+    shape: Annotated[Literal["demo", "published"], typer.Option(help="The demo, or random weights.")] = "demo",
     checkpoint: Annotated[Path | None, typer.Option(help="Time this checkpoint's codec instead.")] = None,
     device: str = "auto",
+    way: Annotated[list[str], typer.Option(help=f"Any of {', '.join(WAYS)}; repeatable.")] = ["default"],  # noqa: B006
+    streams: Annotated[list[int], typer.Option(help="Repeatable.")] = [1, 4, 8],  # noqa: B006
+    frames: Annotated[list[int], typer.Option(help="Repeatable.")] = [1, 8],  # noqa: B006
     repeats: int = 30,
-    compile: Annotated[bool, typer.Option(help="As the codec's setting.")] = False,  # noqa: A002 - the setting's name
-    cuda_graphs: Annotated[bool, typer.Option(help="As the codec's setting.")] = True,
-    tf32: Annotated[bool, typer.Option(help="As the codec's setting.")] = False,
-    output: Annotated[Path | None, typer.Option(help="Write the JSON here as well.")] = None,
+    profile: Annotated[bool, typer.Option(help="On CUDA, add each call's kernels: their number and longest.")] = False,
+    official: Annotated[bool, typer.Option(help="Time the official decoder's full forward as well.")] = True,
+    output: Annotated[Path | None, typer.Option(help="Write the JSON here as well, after every way.")] = None,
 ) -> None:
-    """Time the streaming codec for 1, 4 and 8 streams of 1 and 8 frames."""
-    settings = StreamingSettings(compile=compile, cuda_graphs=cuda_graphs, tf32=tf32)
-    context = LoadContext(resolve_device(device), torch.float32, settings)
+    """Time the streaming codec, and measure its error against one full official forward on the CPU."""
+    place = resolve_device(device)
     with tempfile.TemporaryDirectory() as folder:
-        opened = Checkpoint.open(checkpoint or write_checkpoint(Path(folder), RECIPES[shape]))
-        report = {
+        named = write_checkpoint(Path(folder), PUBLISHED) if shape == "published" else "demo"
+        opened = Checkpoint.open(checkpoint or named)
+        codes = _codes(opened, CHECKED_FRAMES)
+        report: dict[str, Any] = {
             "command": " ".join(sys.argv),
             "checkpoint": str(checkpoint or shape),
-            "settings": settings.model_dump(),
-            "environment": _environment(context.device),
-            **_streaming(opened, context, repeats),
-            "official": _official(opened, context.device, repeats),
+            "environment": _environment(place),
+            "official": _official(opened, place, repeats) if official else [],
+            "streaming": [],
         }
-    text = json.dumps(report, indent=2)
-    typer.echo(text)
-    if output is not None:
-        output.write_text(text + "\n", encoding="utf-8")
+        expected = _whole(opened, codes)
+        for name in way:
+            context = LoadContext(place, torch.float32, StreamingSettings.model_validate(WAYS[name]))
+            calls = [(count, size) for count in streams for size in frames]
+            measured = _streaming(opened, context, calls, codes, expected, repeats, profile=profile)
+            report["streaming"].append({"way": name, **measured})
+            if output is not None:
+                output.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    typer.echo(json.dumps(report, indent=1))
 
 
-def _streaming(checkpoint: Checkpoint, context: LoadContext, repeats: int) -> dict[str, Any]:
-    codec = StreamingCodec(checkpoint, context)
+def _streaming(
+    checkpoint: Checkpoint,
+    context: LoadContext,
+    calls: list[tuple[int, int]],
+    codes: Tensor,
+    expected: Tensor,
+    repeats: int,
+    *,
+    profile: bool,
+) -> dict[str, Any]:
     started = time.perf_counter()
-    codec.warmup()
+    codec = StreamingCodec(checkpoint, context)
     _synchronize(context.device)
-    warmup = time.perf_counter() - started
-    rows = []
-    for streams in STREAMS:
-        for frames in FRAMES:
-            states = [codec.open() for _ in range(streams)]
-            codes = [_codes(checkpoint, frames) for _ in range(streams)]
-            timing = _time(lambda states=states, codes=codes: codec.decode(states, codes), context.device, repeats)
-            rows.append({"streams": streams, "frames": frames, **timing})
-    return {"warmup_s": round(warmup, 2), "streaming": rows}
+    return {
+        "settings": context.settings.model_dump(),
+        "load_s": round(time.perf_counter() - started, 2),
+        "calls": [_call(codec, context.device, call, codes, expected, repeats, profile=profile) for call in calls],
+    }
+
+
+def _call(
+    codec: StreamingCodec,
+    device: torch.device,
+    call: tuple[int, int],
+    codes: Tensor,
+    expected: Tensor,
+    repeats: int,
+    *,
+    profile: bool,
+) -> dict[str, Any]:
+    streams, frames = call
+    states = [codec.open() for _ in range(streams)]
+    chunk = [codes[:frames]] * streams
+    started = time.perf_counter()
+    codec.decode([state.copy() for state in states], chunk)
+    _synchronize(device)
+    prepared = round(time.perf_counter() - started, 2)
+    error = 0.0
+    for start in range(0, CHECKED_FRAMES, frames):
+        for samples in codec.decode(states, [codes[start : start + frames]] * streams):
+            same = expected[start * 1920 : (start + frames) * 1920]
+            error = max(error, float((samples.cpu() - same).abs().max()))
+    timing = _time(lambda: codec.decode(states, chunk), device, repeats)
+    kernels = _kernels(lambda: codec.decode(states, chunk)) if profile and device.type == "cuda" else {}
+    return {"streams": streams, "frames": frames, "prepare_s": prepared, **timing, "max_abs_error": error, **kernels}
+
+
+def _kernels(call: Callable[[], object]) -> dict[str, Any]:
+    """What one call runs on the GPU."""
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CUDA]) as recorded:
+        for _ in range(5):
+            call()
+        torch.cuda.synchronize()
+    found = [entry for entry in recorded.key_averages() if entry.self_device_time_total > 0]
+    found.sort(key=lambda entry: -entry.self_device_time_total)
+    return {
+        "kernels": sum(entry.count for entry in found) / 5,
+        "kernels_us": round(sum(entry.self_device_time_total for entry in found) / 5, 1),
+        "longest": [
+            f"{entry.self_device_time_total / 5:8.1f} us {entry.count / 5:6.1f} x  {entry.key[:120]}"
+            for entry in found[:12]
+        ],
+    }
 
 
 def _official(checkpoint: Checkpoint, device: torch.device, repeats: int) -> list[dict[str, Any]]:
@@ -92,9 +156,17 @@ def _official(checkpoint: Checkpoint, device: torch.device, repeats: int) -> lis
     return rows
 
 
-def _codes(checkpoint: Checkpoint, frames: int) -> torch.Tensor:
+@torch.inference_mode()
+def _whole(checkpoint: Checkpoint, codes: Tensor) -> Tensor:
+    decoder = load_official_codec(checkpoint, torch.device("cpu"), torch.float32).model.decoder
+    samples: Tensor = decoder(codes.T[None])[0, 0]
+    return samples
+
+
+def _codes(checkpoint: Checkpoint, frames: int) -> Tensor:
     config = checkpoint.codec_config
-    return torch.randint(config.codebook_size, (frames, config.num_quantizers))
+    generator = torch.Generator().manual_seed(1)
+    return torch.randint(config.codebook_size, (frames, config.num_quantizers), generator=generator)
 
 
 def _time(call: Callable[[], object], device: torch.device, repeats: int) -> dict[str, float]:

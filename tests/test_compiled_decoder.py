@@ -98,7 +98,7 @@ def company(checkpoint: Checkpoint) -> Company:
     sizes = [(9, 30), (60, 24), (2, 12), (31, 40), (17, 7)]
     samplings = [*SAMPLINGS.values(), SamplingParams(seed=9)]
     voices = [
-        voice(checkpoint, seed, rows, frames, sampling)
+        voice(checkpoint, seed, rows, frames, replace(sampling, min_new_tokens=frames))
         for seed, ((rows, frames), sampling) in enumerate(zip(sizes, samplings, strict=True))
     ]
     return Company(voices, starts=(0, 3, 5, 5, 20))

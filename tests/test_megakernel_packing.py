@@ -6,7 +6,7 @@ import torch
 from megatalker_kernels.errors import ShapeError
 from megatalker_kernels.model import rope_table
 from megatalker_kernels.packing import FRAGMENT, LANE_ORDER, PackedWeights, interleave
-from megatalker_kernels.shapes import KBLOCK, STAGE_COLUMNS, TILE, KernelShape, StackShape
+from megatalker_kernels.shapes import KBLOCK, TILE, KernelShape, StackShape
 from megatalker_kernels.trial import MODELS, random_model
 
 CPU = torch.device("cpu")
@@ -39,7 +39,8 @@ def walk(shape: KernelShape, block: int, names: list[str], packed: PackedWeights
     for name in names:
         matrix = packed.layout.matrices[name]
         tiles = range(block, matrix.tiles, shape.blocks)
-        stages += [(name, tile, k) for tile in tiles for k in range(0, matrix.columns, STAGE_COLUMNS)]
+        for pair in (tiles[first : first + 2] for first in range(0, len(tiles), 2)):
+            stages += [(name, tile, k) for k in range(0, matrix.columns, shape.stage_columns) for tile in pair]
     return stages
 
 
@@ -55,7 +56,7 @@ def test_the_stream_of_a_block_is_what_the_kernel_reads() -> None:
     block = 3
     at = int(packed.block_offset[block]) // (FRAGMENT * 2)
     for name, tile, start in walk(shape, block, list(weights), packed):
-        columns = min(STAGE_COLUMNS, weights[name].shape[1] - start)
+        columns = min(shape.stage_columns, weights[name].shape[1] - start)
         for k in range(start, start + columns, KBLOCK):
             lanes = packed.data[at].view(32, 8)
             for lane in (0, 5, 31):

@@ -1,7 +1,6 @@
 """The ``streaming`` codec: chunks equal one full official forward, and streams do not see each other."""
 
-from collections.abc import Callable
-from itertools import accumulate
+from collections.abc import Callable, Sequence
 
 import pytest
 import torch
@@ -10,23 +9,27 @@ from torch import Tensor
 from megatalker.checkpoint import Checkpoint
 from megatalker.checkpoint_recipe import PUBLISHED_0B6
 from megatalker.checkpoint_shapes import codec_decoder_shapes
-from megatalker.errors import InvalidRequestError
+from megatalker.errors import InvalidRequestError, SettingsError
 from megatalker.interfaces import LoadContext
 from megatalker.model_config import FRAME_SAMPLES, CodecConfig
 from megatalker.official import load_official_codec, load_qwen_tts
 from megatalker.random_configs import codec_config
 from megatalker.random_weights import random_tensor
 from megatalker_backends.streaming.codec import StreamingCodec, StreamingState
+from megatalker_backends.streaming.fused.choice import fused_runner, wants_kernels
+from megatalker_backends.streaming.fused.runner import FusedMemory
 from megatalker_backends.streaming.model import StreamingDecoder
+from megatalker_backends.streaming.runner import Memory, Runner, TorchRunner
 from megatalker_backends.streaming.settings import StreamingSettings
-from megatalker_backends.streaming.steps import Decode, FixedSteps, StepShape
+from megatalker_backends.streaming.steps import FixedSteps, StepShape
 from megatalker_backends.streaming.weights import Weights
 
 FRAMES = 400
 TOLERANCE = 1e-4
+needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="this machine has no CUDA device")
 
 
-def on(device: str, **settings: bool | int) -> LoadContext:
+def on(device: str, **settings: bool | int | str) -> LoadContext:
     return LoadContext(torch.device(device), torch.float32, StreamingSettings.model_validate(settings))
 
 
@@ -47,10 +50,7 @@ def assert_same(found: Tensor, expected: Tensor) -> None:
     scope="module",
     params=[
         "cpu",
-        pytest.param(
-            "cuda",
-            marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="this machine has no CUDA device"),
-        ),
+        pytest.param("cuda", marks=needs_cuda),
     ],
 )
 def device(request: pytest.FixtureRequest) -> str:
@@ -105,6 +105,13 @@ def random_sizes(total: int) -> list[int]:
     while sum(sizes) < total:
         sizes.append(min(int(torch.randint(1, 20, (), generator=generator)), total - sum(sizes)))
     return sizes
+
+
+def tensors(memory: Memory) -> list[Tensor]:
+    if isinstance(memory, FusedMemory):
+        return [memory.contexts, memory.cache]
+    assert isinstance(memory, Tensor)
+    return [memory]
 
 
 @pytest.mark.parametrize(
@@ -173,10 +180,10 @@ def test_a_new_state_starts_from_silence_whatever_was_decoded_before(
 
 def test_states_stay_small_however_long_the_stream(codec: StreamingCodec, codes: Tensor) -> None:
     state = codec.open()
-    before = (state.memory.data_ptr(), state.memory.untyped_storage().nbytes())
+    before = [(part.data_ptr(), part.untyped_storage().nbytes()) for part in tensors(state.memory)]
     codec.decode([state, codec.open()], [codes[:100], codes[:100]])
-    assert (state.memory.data_ptr(), state.memory.untyped_storage().nbytes()) == before
-    assert before[1] < 200_000
+    assert [(part.data_ptr(), part.untyped_storage().nbytes()) for part in tensors(state.memory)] == before
+    assert sum(size for _, size in before) < 200_000
 
 
 @torch.inference_mode()
@@ -271,56 +278,54 @@ def test_states_are_distinct_and_this_codecs_own(
 
 
 def test_a_failure_in_one_batch_advances_no_stream(
-    tiny_custom_voice: Checkpoint, codes: Tensor, whole: Tensor, monkeypatch: pytest.MonkeyPatch
+    tiny_custom_voice: Checkpoint, device: str, codes: Tensor, whole: Tensor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    codec = StreamingCodec(tiny_custom_voice, on("cpu"))
+    codec = StreamingCodec(tiny_custom_voice, on(device))
     states: list[StreamingState] = [codec.open(), codec.open()]
-    run = codec._steps.run
+    run = codec._runner.run
 
-    def fail_on_two_frames(codes: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
+    def fail_on_two_frames(codes: Tensor, memories: Sequence[Memory]) -> tuple[Tensor, Sequence[Memory]]:
         if codes.shape[1] == 2:
             raise RuntimeError("out of memory")
-        return run(codes, memory)
+        return run(codes, memories)
 
     with monkeypatch.context() as patch:
-        patch.setattr(codec._steps, "run", fail_on_two_frames)
+        patch.setattr(codec._runner, "run", fail_on_two_frames)
         with pytest.raises(RuntimeError, match="out of memory"):
             codec.decode(states, [codes[:1], codes[:2]])
     for chunk in codec.decode(states, [codes[:1], codes[:1]]):
         assert_same(chunk, whole[:FRAME_SAMPLES])
 
 
-class StaticStep:
-    """What a CUDA graph does, without one: fixed inputs, and results that the next run of any step overwrites."""
+class StaticSteps:
+    """What CUDA graphs do, without one: results that the next run of any step overwrites."""
 
-    def __init__(self, decode: Decode, codes: Tensor, states: Tensor, last: list[Tensor]) -> None:
-        self.codes, self.states = codes, states
-        self._decode, self._last = decode, last
+    def __init__(self) -> None:
+        self.prepared = 0
+        self._last: tuple[Tensor, ...] = ()
 
-    def run(self) -> tuple[Tensor, Tensor]:
-        for stale in self._last:
-            stale.fill_(torch.nan)
-        samples, states = self._decode(self.codes, self.states)
-        self._last[:] = [samples, states]
-        return samples, states
+    def __call__(self, work: Callable[[], tuple[Tensor, Tensor]]) -> Callable[[], tuple[Tensor, Tensor]]:
+        self.prepared += 1
+
+        def run() -> tuple[Tensor, Tensor]:
+            for stale in self._last:
+                stale.fill_(torch.nan)
+            self._last = results = work()
+            return results
+
+        return run
 
 
 def test_fixed_steps_pad_streams_and_split_frames(tiny_custom_voice: Checkpoint, codes: Tensor, whole: Tensor) -> None:
     config, weights = tiny_custom_voice.codec_config, Weights(tiny_custom_voice.codec_tensor, "decoder")
     decoder = StreamingDecoder(config, weights)
     shape = StepShape(config.num_quantizers, decoder.layout.size, 6, 5, torch.device("cpu"))
-    prepared: list[tuple[int, ...]] = []
-    last: list[Tensor] = []
-
-    def prepare(decode: Decode, codes: Tensor, states: Tensor) -> StaticStep:
-        prepared.append(tuple(codes.shape[:2]))
-        return StaticStep(decode, codes, states, last)
-
-    steps = FixedSteps(decoder, shape, prepare)
+    static = StaticSteps()
+    steps = FixedSteps(decoder, shape, static)
     assert steps.split(1, 13) == [5, 5, 2, 1]
     with torch.inference_mode():
         steps.warmup()
-        assert sorted(prepared) == [(streams, frames) for streams in (1, 2, 4, 6) for frames in (1, 2, 4, 5)]
+        assert static.prepared == 16, "a step for each of 1, 2, 4, 6 streams and 1, 2, 4, 5 frames"
         for streams in (5, 3, 1):
             states, chunks = torch.zeros(streams, shape.state_size), []
             for part in codes[:13].split(steps.split(streams, 13)):
@@ -328,19 +333,45 @@ def test_fixed_steps_pad_streams_and_split_frames(tiny_custom_voice: Checkpoint,
                 chunks.append(samples)
             for samples in torch.cat(chunks, dim=1):
                 assert_same(samples, whole[: 13 * FRAME_SAMPLES])
-    assert len(prepared) == 16, "a step of an unforeseen size was prepared while decoding"
+    assert static.prepared == 16, "a step of an unforeseen size was prepared while decoding"
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="this machine has no CUDA device")
-@pytest.mark.parametrize("settings", [{"cuda_graphs": False}, {"compile": True}], ids=["eager", "compiled"])
+@needs_cuda
+@pytest.mark.parametrize(
+    "settings",
+    [{"kernels": "on", "cuda_graphs": False}, {"kernels": "off"}, {"kernels": "off", "cuda_graphs": False}],
+    ids=["launches", "torch graphs", "torch"],
+)
 def test_every_way_of_running_on_cuda_is_exact(
-    tiny_custom_voice: Checkpoint, codes: Tensor, whole: Tensor, settings: dict[str, bool]
+    tiny_custom_voice: Checkpoint, codes: Tensor, whole: Tensor, settings: dict[str, bool | str]
 ) -> None:
     codec = StreamingCodec(tiny_custom_voice, on("cuda", **settings))
     states = [codec.open() for _ in range(3)]
-    for part, start in zip(codes.split(13), accumulate([13] * 31, initial=0), strict=True):
+    for start in range(0, FRAMES, 13):
+        part = codes[start : start + 13]
         for chunk in codec.decode(states, [part] * 3):
             assert_same(chunk, spoken(whole, slice(start, start + len(part))))
+
+
+@needs_cuda
+def test_kernels_and_torch_agree_thousands_of_frames_into_a_stream(tiny_custom_voice: Checkpoint) -> None:
+    codes = random_codes(tiny_custom_voice.codec_config, 3_000, seed=6)
+    found, expected = (
+        codec.decode([codec.open()], [codes])[0]
+        for codec in (StreamingCodec(tiny_custom_voice, on("cuda", kernels=kernels)) for kernels in ("on", "off"))
+    )
+    assert_same(found, expected)
+
+
+@needs_cuda
+def test_compiling_is_for_the_cpu(tiny_custom_voice: Checkpoint) -> None:
+    with pytest.raises(SettingsError, match="compile is for the CPU"):
+        StreamingCodec(tiny_custom_voice, on("cuda", compile=True))
+
+
+def test_kernels_that_were_asked_for_need_a_device_that_runs_them(tiny_custom_voice: Checkpoint) -> None:
+    with pytest.raises(SettingsError, match="kernels is 'on', but the kernels need a CUDA device, not cpu"):
+        StreamingCodec(tiny_custom_voice, on("cpu", kernels="on"))
 
 
 def test_the_published_decoder_shape_is_exact_past_the_window(device: str) -> None:
@@ -350,11 +381,14 @@ def test_the_published_decoder_shape_is_exact_past_the_window(device: str) -> No
         name: torch.from_numpy(random_tensor(name, shape, 0, 0)) for name, shape in codec_decoder_shapes(config).items()
     }
     codes = random_codes(config, 76, seed=5)
-    ours = StreamingDecoder(config, Weights(tensors.__getitem__, "decoder")).to(device)
-    memory, chunks = torch.zeros(1, ours.layout.size, device=device), []
+    decoder, settings = StreamingDecoder(config, Weights(tensors.__getitem__, "decoder")), StreamingSettings()
+    make = fused_runner if wants_kernels(config, settings, torch.device(device)) else TorchRunner
+    ours: Runner = make(decoder, config, settings, torch.device(device))
+    memory, chunks = ours.open(), []
     with torch.inference_mode():
         for part in codes.split([1, 2, 3, 7, 18, 1, 20, 20, 1, 1, 1, 1]):
-            samples, memory = ours(part[None].to(device), memory)
+            samples, (successor,) = ours.run(part[None], [memory])
+            memory.copy_(successor)
             chunks.append(samples[0])
         expected = _official_decoder(raw, tensors)(codes.T[None])[0, 0]
     assert 0.05 < expected.square().mean().sqrt() < 0.8

@@ -190,7 +190,7 @@ def _run(bench: Bench, options: argparse.Namespace) -> tuple[list[dict[str, Any]
         _summarise(results)
     elif not options.stop_after:
         launch = Launch("decode", bench.streams.rows(range(1), 0))
-        for phase, block in ((1, 0), (7, bench.shape.blocks - 1), (40, 3)):
+        for phase, block in ((1, 0), (5, 3), (40, 0)):
             results.append({"case": f"stall in phase {phase}, block {block}"} | bench.stall(launch, phase, block))
             _say(json.dumps(results[-1]))
     failures = [result for result in results if not result["ok"] or result.get("wrong_codes")]
@@ -238,7 +238,7 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--frames", type=int, default=200, help="with --time: frames per measurement")
     parser.add_argument("--blocks", type=int, default=0, help="another grid than one block per multiprocessor")
     parser.add_argument("--stages", type=int, default=0, help="another depth of the ring of weights")
-    parser.add_argument("--in-flight", type=int, default=2, help="weight copies requested at once")
+    parser.add_argument("--in-flight", type=int, default=1, help="weight copies requested at once")
     parser.add_argument("--patience", type=float, default=0.05, help="seconds a wait in the kernel may take")
     parser.add_argument("--json", help="write the whole report to this file")
     return parser.parse_args(arguments)

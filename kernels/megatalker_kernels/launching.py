@@ -12,10 +12,14 @@ from megatalker_kernels.module import Arguments, GpuModule
 from megatalker_kernels.nvrtc import Cubin
 from megatalker_kernels.params import POINTERS_FIRST, POINTERS_LAST, POINTERS_MIDDLE, Structures, fill_launch
 from megatalker_kernels.schedule import Launch, schedule
-from megatalker_kernels.shapes import THREADS, shared_bytes
+from megatalker_kernels.shapes import PHASE_BITS, THREADS, shared_bytes
 from megatalker_kernels.workspace import Workspace
 
-WAITS = {1: "at the grid barrier", 2: "for weights to arrive"}
+WAITS = {1: "for results of other blocks", 2: "for weights to arrive"}
+LAUNCHES_TAGGED = 2 ** (32 - PHASE_BITS)
+"""After as many launches tags come again."""
+TICKETS = 2**31 - LAUNCHES_TAGGED
+"""A multiple of the above, so that results are forgotten in time when tickets start over, too."""
 
 
 class Kernel:
@@ -51,8 +55,10 @@ class Kernel:
 
     def run(self, launch: Launch) -> int:
         """Launch on torch's current stream and return at once, with a ticket for :meth:`wait`."""
-        self._ticket = self._ticket % (2**31 - 1) + 1
+        self._ticket = self._ticket % TICKETS + 1
         self._params.to.ticket = self._ticket
+        if self._ticket % LAUNCHES_TAGGED == 0:
+            self._space.forget_results()
         fill_launch(self._params.launch, launch)
         self._last = launch
         self._module.start_together(self._entry, self._shape.blocks, THREADS, self._shared_bytes, self._arguments)

@@ -42,6 +42,21 @@ class GpuModule:
         """Launch on torch's current stream."""
         self._call("cuLaunchKernel", function, blocks, 1, 1, threads, 1, 1, 0, self._stream(), arguments.address, 0)
 
+    def start_in_chain(
+        self, function: Any, blocks: int, threads: int, arguments: "Arguments", *, shared_bytes: int = 0
+    ) -> None:
+        """Launch on torch's current stream a kernel that, from ``sm_90`` on, itself waits for the one before it."""
+        driver = self._driver
+        attribute, config = driver.CUlaunchAttribute(), driver.CUlaunchConfig()
+        attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+        attribute.value.programmaticStreamSerializationAllowed = 1
+        config.gridDimX, config.gridDimY, config.gridDimZ = blocks, 1, 1
+        config.blockDimX, config.blockDimY, config.blockDimZ = threads, 1, 1
+        config.sharedMemBytes, config.hStream = shared_bytes, driver.CUstream(self._stream())
+        if capability(self.device) >= 90:
+            config.attrs, config.numAttrs = [attribute], 1
+        self._call("cuLaunchKernelEx", config, function, arguments.address, 0)
+
     def start_together(
         self, function: Any, blocks: int, threads: int, shared_bytes: int, arguments: "Arguments"
     ) -> None:

@@ -11,16 +11,22 @@ from dataclasses import asdict, dataclass
 from importlib import import_module, metadata, util
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import Any, Protocol
 
 from megatalker_kernels.errors import ToolchainError
-from megatalker_kernels.shapes import KernelShape
 
 logger = logging.getLogger(__name__)
 
 SOURCES = Path(__file__).parent / "csrc"
 PACKAGES = ("cuda-core", "cuda-bindings", "nvidia-cuda-nvrtc", "nvidia-cuda-runtime")
 STANDARD = "c++20"
+
+
+class Constants(Protocol):
+    """What a source is compiled for."""
+
+    def macros(self) -> list[tuple[str, str]]:
+        """Preprocessor definitions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +67,13 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "megatalker" / "kernels"
 
 
-def compile_kernel(shape: KernelShape, arch: str, *, source: str = "frame.cu", cache: Path | None = None) -> Cubin:
+def compile_kernel(shape: Constants, arch: str, *, source: str = "frame.cu", cache: Path | None = None) -> Cubin:
     """Compile ``source`` for ``shape``, or take the remembered result.
 
     Args:
         shape: sizes, which become macros.
         arch: ``sm_80``, ``sm_90``, ...
-        source: a file of ``csrc``.
+        source: a file of ``csrc`` or of a folder in it.
         cache: folder of remembered results; ``None``: :func:`cache_folder`.
 
     Raises:
@@ -81,7 +87,7 @@ def compile_kernel(shape: KernelShape, arch: str, *, source: str = "frame.cu", c
     remembered = _recall(path)
     if remembered is not None:
         return remembered
-    logger.info("compiling kernel %s for %s, once; about 40 s", source, arch)
+    logger.info("compiling kernel %s for %s, once; up to 40 s", source, arch)
     began = perf_counter()
     cubin = _compile(shape, arch, source)
     logger.info("compiled kernel %s for %s in %.0f s", source, arch, perf_counter() - began)
@@ -89,7 +95,7 @@ def compile_kernel(shape: KernelShape, arch: str, *, source: str = "frame.cu", c
     return cubin
 
 
-def _compile(shape: KernelShape, arch: str, source: str) -> Cubin:
+def _compile(shape: Constants, arch: str, source: str) -> Cubin:
     core: Any = import_module("cuda.core")
     pathfinder: Any = import_module("cuda.pathfinder")
     headers = pathfinder.find_nvidia_header_directory("cudart")
@@ -98,7 +104,7 @@ def _compile(shape: KernelShape, arch: str, source: str) -> Cubin:
     options = core.ProgramOptions(
         std=STANDARD,
         arch=arch,
-        include_path=[str(SOURCES), str(headers)],
+        include_path=[str((SOURCES / source).parent), str(headers)],
         define_macro=shape.macros(),
         ptxas_options=["-v"],
         no_cache=True,  # NVRTC remembers code, but not the assembler's log
@@ -130,9 +136,9 @@ def read_usage(log: str) -> Usage:
     return Usage(max(registers), sum(spilled), max(numbers(r"(\d+) bytes stack frame"), default=0))
 
 
-def _fingerprint(shape: KernelShape, arch: str, source: str) -> str:
+def _fingerprint(shape: Constants, arch: str, source: str) -> str:
     digest = hashlib.sha256()
-    for path in (SOURCES / source, *sorted(SOURCES.glob("*.cuh"))):
+    for path in (SOURCES / source, *sorted((SOURCES / source).parent.glob("*.cuh"))):
         digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
     versions = {name: metadata.version(name) for name in PACKAGES if _installed(name)}
     digest.update(json.dumps([shape.macros(), arch, STANDARD, versions], sort_keys=True).encode())

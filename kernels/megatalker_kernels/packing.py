@@ -1,9 +1,10 @@
 """Weights in the order in which the kernel reads them.
 
 Block ``b`` of the grid computes the tiles ``b, b + blocks, ...`` of every matrix; a tile is 8 weight rows. Its share of
-the model is one contiguous stream: the matrices in the order of use, of each its tiles in order, of each tile its
-32-column fragments in order. In a fragment of 512 bytes, lane ``4 * n + q`` owns 16 bytes: row ``n``, columns ``8 * q``
-to ``8 * q + 7``, these in the order :data:`LANE_ORDER`.
+the model is one contiguous stream: the matrices in the order of use, of each its tiles two by two, of each pair its
+``shape.stage_columns`` columns at a time, of these the 32-column fragments of the one tile, then those of the other. In
+a fragment of 512 bytes, lane ``4 * n + q`` owns 16 bytes: row ``n``, columns ``8 * q`` to ``8 * q + 7``, these in the
+order :data:`LANE_ORDER`.
 """
 
 from collections.abc import Iterator
@@ -70,6 +71,7 @@ class Layout:
     def __init__(self, shape: KernelShape) -> None:
         self.matrices = {matrix.name: matrix for matrix in stream(shape)}
         self._blocks = shape.blocks
+        self._stage_fragments = shape.stage_columns // KBLOCK
         self._within: dict[str, Tensor] = {}
         size = torch.zeros(shape.blocks, dtype=torch.int64)
         for matrix in self.matrices.values():
@@ -86,10 +88,13 @@ class Layout:
     def fragments_of(self, name: str) -> Tensor:
         """``[tiles, fragments of a tile]``: the place of each fragment of one matrix."""
         matrix = self.matrices[name]
-        tile = torch.arange(matrix.tiles)
+        tile, fragment = torch.arange(matrix.tiles), torch.arange(matrix.fragments_of_tile)
         block, local = tile % self._blocks, tile // self._blocks
-        starts = self.block_starts[block] + self._within[name][block] + local * matrix.fragments_of_tile
-        return starts[:, None] + torch.arange(matrix.fragments_of_tile)
+        of_pair = (self._tiles_of_blocks(matrix)[block] - local // 2 * 2).clamp(max=2)
+        starts = self.block_starts[block] + self._within[name][block] + local // 2 * 2 * matrix.fragments_of_tile
+        stage = fragment // self._stage_fragments * self._stage_fragments
+        of_stage = (matrix.fragments_of_tile - stage).clamp(max=self._stage_fragments)
+        return starts[:, None] + of_pair[:, None] * stage + (local % 2)[:, None] * of_stage + fragment - stage
 
 
 class PackedWeights:

@@ -14,6 +14,7 @@ class Filter(ctypes.Structure):
 
     _fields_ = (
         ("dropped", ctypes.c_double),
+        ("inverse_temperature", ctypes.c_double),
         ("temperature", ctypes.c_float),
         ("top_k", ctypes.c_int),
         ("do_sample", ctypes.c_int),
@@ -27,6 +28,7 @@ class Sampling(ctypes.Structure):
     _fields_ = (
         ("talker", Filter),
         ("predictor", Filter),
+        ("inverse_penalty", ctypes.c_double),
         ("key", ctypes.c_uint32 * 2),
         ("penalty", ctypes.c_float),
         ("min_frames", ctypes.c_int),
@@ -36,13 +38,14 @@ class Sampling(ctypes.Structure):
 def sampling_filter(*, do_sample: bool, temperature: float, top_k: int | None, top_p: float) -> Filter:
     """A filter from parameters as the sampling contract names them."""
     dropped = 1.0 - top_p if top_p < 1 else -1.0
-    return Filter(dropped, temperature, 2**31 - 1 if top_k is None else min(top_k, 2**31 - 1), do_sample, 0)
+    most = 2**31 - 1 if top_k is None else min(top_k, 2**31 - 1)
+    return Filter(dropped, 1 / ctypes.c_float(temperature).value, temperature, most, do_sample, 0)
 
 
 def sampling(talker: Filter, predictor: Filter, *, seed: int, penalty: float, min_frames: int) -> Sampling:
     """All of one stream's parameters; ``seed`` has 64 bits."""
     key = (ctypes.c_uint32 * 2)(seed & 0xFFFFFFFF, seed >> 32)
-    return Sampling(talker, predictor, key, penalty, min_frames)
+    return Sampling(talker, predictor, 1 / ctypes.c_float(penalty).value, key, penalty, min_frames)
 
 
 POINTERS_FIRST = ("weights", "block_offset", "talker_norms", "predictor_norms", "projection_bias")

@@ -13,13 +13,13 @@ TILE = 8
 """Weight rows of one matrix tile."""
 KBLOCK = 32
 """Columns that one 16-byte load per lane covers."""
-STAGE_COLUMNS = 1024
-STAGE_BYTES = TILE * STAGE_COLUMNS * 2
+STAGE_COLUMNS = (1024, 512)
+"""Columns that a stage of the ring holds of two tiles: the first that fits."""
 SMALL_THINGS = 4096
 """Bytes of shared memory for what does not grow with a model."""
-ENOUGH_STAGES = 6
+ENOUGH_STAGES = 4
 """Depth of the ring that is worth more than room for a matrix's whole operand."""
-GROUP_TILES = 8
+GROUP_TILES = 6
 PAGE = 64
 """Positions of one key/value page."""
 CHUNK = CONSUMER_WARPS * 16
@@ -27,6 +27,9 @@ CHUNK = CONSUMER_WARPS * 16
 SUPPRESSED = 1024
 """The talker's highest ids, never chosen as code 0 (end-of-speech excepted)."""
 MAX_CHOICES = 4096
+PHASE_BITS = 10
+MAX_PHASES = 2**PHASE_BITS
+"""Of one launch; ``csrc/handover.cuh`` tags what a phase hands over with the launch and these bits of its number."""
 REGISTERS = 65536 // 4 // (-(-THREADS // 128) * 32) // 8 * 8
 """Of a thread, when one block fits: each quarter of a multiprocessor has its own registers, and 3 of the 9 warps."""
 
@@ -76,9 +79,11 @@ class KernelShape:
     blocks: int
     stages: int
     """Depth of the ring of weights in shared memory."""
-    operand_columns: int = STAGE_COLUMNS
-    """Columns of the activations that a block holds at once; it brings wider ones again for each tile."""
-    in_flight: int = 2
+    stage_columns: int
+    operand_columns: int
+    """Columns of the activations that a block holds at once for ``ROWS`` rows, more for fewer; it brings wider ones
+    again for each pair of tiles."""
+    in_flight: int
     """Weight copies requested and not yet landed, for each block."""
 
     @classmethod
@@ -91,7 +96,7 @@ class KernelShape:
         max_positions: int,
         processors: int,
         capability: int,
-        in_flight: int = 2,
+        in_flight: int = 1,
     ) -> "KernelShape":
         """The shape for a device.
 
@@ -111,21 +116,33 @@ class KernelShape:
             known = ", ".join(f"sm_{number}" for number in SHARED_MEMORY)
             raise ShapeError(f"the kernel does not know compute capability sm_{capability}; it supports {known}")
         chunks = -(-max_positions // PAGE)
-        bare = cls(talker, predictor, code_groups, chunks, processors, 0, in_flight=in_flight)
+        bare = cls(
+            talker, predictor, code_groups, chunks, processors, 0, STAGE_COLUMNS[-1], 2 * STAGE_COLUMNS[-1], in_flight
+        )
         reason = why_not(bare)
         if reason is not None:
             raise ShapeError(reason)
         limit = SHARED_MEMORY[capability] * 1024
-        whole = replace(bare, operand_columns=-(-bare.widest // STAGE_COLUMNS) * STAGE_COLUMNS)
-        for shape, enough in ((whole, ENOUGH_STAGES), (bare, in_flight + 1)):
-            stages = (limit - shared_bytes(shape)) // (STAGE_BYTES + 16)
+        for shape, enough in bare._candidates():
+            stages = (limit - shared_bytes(shape)) // (stage_bytes(shape) + 16)
             if stages >= enough:
                 return replace(shape, stages=stages)
         raise ShapeError(
             f"a block of sm_{capability} has {limit // 1024} KiB of shared memory and needs "
             f"{shared_bytes(bare) // 1024} KiB beside the weights; "
-            f"the rest does not hold {in_flight + 1} stages of {STAGE_BYTES // 1024} KiB"
+            f"the rest does not hold {in_flight + 1} stages of {stage_bytes(bare) // 1024} KiB"
         )
+
+    def _candidates(self) -> Iterator[tuple["KernelShape", int]]:
+        """Ways to share the memory of a block, best first, each with the depth that the ring then needs."""
+        for stage in STAGE_COLUMNS:
+            residual = max(self.largest("hidden"), self.largest("attention"))
+            yield replace(self, stage_columns=stage, operand_columns=-(-self.widest // stage) * stage), ENOUGH_STAGES
+            yield (
+                replace(self, stage_columns=stage, operand_columns=-(-residual // (2 * stage)) * 2 * stage),
+                ENOUGH_STAGES,
+            )
+            yield replace(self, stage_columns=stage, operand_columns=2 * stage), self.in_flight + 1
 
     @property
     def projects(self) -> bool:
@@ -170,7 +187,7 @@ class KernelShape:
         values = {
             "ROWS": ROWS,
             "CONSUMER_WARPS": CONSUMER_WARPS,
-            "STAGE_COLUMNS": STAGE_COLUMNS,
+            "STAGE_COLUMNS": self.stage_columns,
             "STAGES": self.stages,
             "IN_FLIGHT": self.in_flight,
             "OPERAND_COLUMNS": self.operand_columns,
@@ -224,8 +241,17 @@ def _frame_rules(shape: KernelShape) -> Iterator[tuple[bool, str]]:
         "a block that owns hidden rows must own logits",
     )
     yield 2 <= shape.code_groups <= 16, f"a frame has {shape.code_groups} codes, expected 2 to 16"
+    yield (
+        shape.max_phases <= MAX_PHASES,
+        f"a frame has up to {shape.max_phases} phases, more than the {MAX_PHASES} that the kernel can number",
+    )
     yield shape.max_pages >= 1, "a stream needs at least one page"
     yield shape.blocks >= 1 and shape.in_flight >= 1, "blocks and in_flight must be at least 1"
+
+
+def stage_bytes(shape: KernelShape) -> int:
+    """Of one stage of the ring."""
+    return 2 * TILE * shape.stage_columns * 2
 
 
 def shared_bytes(shape: KernelShape) -> int:
@@ -233,10 +259,10 @@ def shared_bytes(shape: KernelShape) -> int:
     dim = shape.largest("head_dim")
     queries = max(stack.heads // stack.kv_heads for stack in (shape.talker, shape.predictor))
     choices = max(shape.first_suppressed + 1, shape.predictor.vocab)
-    product = 2 * shape.operand_columns * ROWS + 4 * CONSUMER_WARPS * GROUP_TILES * ROWS * TILE
+    product = 2 * shape.operand_columns * ROWS + 2 * 4 * CONSUMER_WARPS * GROUP_TILES * ROWS * TILE
     attention = 4 * dim * (queries + ROWS) + 4 * CONSUMER_WARPS * queries * (dim + 2)
     contest = 14 * choices + 4 * CONSUMER_WARPS * 32 + 16 * CONSUMER_WARPS
-    constants = 4 * max(shape.largest("hidden"), 2 * dim) + 4 * ROWS * dim
+    constants = 4 * shape.largest("hidden") + 4 * ROWS * dim
     residual = 4 * shape.owned_tiles * ROWS * TILE
-    size = (STAGE_BYTES + 16) * shape.stages + max(product, attention, contest) + constants + residual
+    size = (stage_bytes(shape) + 16) * shape.stages + max(product, attention, contest) + constants + residual
     return -(-size // 128) * 128 + SMALL_THINGS

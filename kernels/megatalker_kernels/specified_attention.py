@@ -38,9 +38,9 @@ def attend(
         k_norm: ``[head_dim]``.
         rope: ``[positions, 2, head_dim / 2]``.
         eps: of the norms.
-        partial: ``[ROWS, heads, chunks, head_dim + 2]``: where rows of several chunks leave each chunk's weighted sum,
-            peak and mass; ``None`` if no row has more than one.
-        out: bfloat16 ``[R, heads * head_dim]``.
+        partial: ``[ROWS, heads, chunks, head_dim + 4]``: where rows of several chunks leave each chunk's weighted sum,
+            peak and mass (the rest stays unused); ``None`` if no row has more than one.
+        out: ``[R, heads * head_dim]``, rounded to bfloat16.
     """
     rows, group = len(qkv), s.heads // s.kv_heads
     heads = qkv.view(rows, s.heads + 2 * s.kv_heads, s.head_dim)
@@ -72,10 +72,10 @@ def attend(
         for row, count in enumerate(counts):
             if count > 1:
                 pieces = torch.cat((total[row], peak[row], mass[row]), dim=-1)[:count]
-                partial[row, :, :count] = pieces.flatten(1, 2).transpose(0, 1)
+                partial[row, :, :count, : s.head_dim + 2] = pieces.flatten(1, 2).transpose(0, 1)
     share = (peak - peak.amax(1, keepdim=True)).exp()
     combined = (total * share).sum(1) / (mass * share).sum(1)
-    out[:] = combined.flatten(1).to(out.dtype)
+    out[:] = combined.flatten(1).to(torch.bfloat16)
 
 
 def _rotate(heads: Tensor, angles: Tensor) -> Tensor:

@@ -87,6 +87,7 @@ def profile_frame(kernel: Kernel, shape: KernelShape, streams: Streams, batch: i
     """Where a frame's time goes: microseconds by kind of phase, of work (mean and slowest block) and hand-over."""
     launches = [Launch("decode", streams.rows(range(batch), frame)) for frame in range(frames)]
     ticks = torch.stack([kernel.profile(launch) for launch in launches]).double() / kernel.clock_hz * 1e6
+    ticks[ticks == 0] = torch.nan  # blocks without work in a phase
     work = ticks[:, :, 1:, 0] - ticks[:, :, :-1, 1]
     wait = ticks[:, :, 1:-1, 1] - ticks[:, :, 1:-1, 0]
     kinds: dict[str, dict[str, list[float]]] = {}
@@ -94,9 +95,9 @@ def profile_frame(kernel: Kernel, shape: KernelShape, streams: Streams, batch: i
         after = " after a choice" if phase.picks is not None else ""
         entry = kinds.setdefault(f"{phase.stack} {phase.kind}{after}", {})
         if index < wait.shape[2]:
-            entry.setdefault("mean_work_us", []).append(float(work[:, :, index].mean()))
-            entry.setdefault("slowest_work_us", []).append(float(work[:, :, index].amax(1).median()))
-            entry.setdefault("hand_over_us", []).append(float(wait[:, :, index].amin(1).median()))
+            entry.setdefault("mean_work_us", []).append(float(work[:, :, index].nanmean()))
+            entry.setdefault("slowest_work_us", []).append(float(work[:, :, index].nan_to_num(0).amax(1).median()))
+            entry.setdefault("hand_over_us", []).append(float(wait[:, :, index].nan_to_num(torch.inf).amin(1).median()))
     return {
         kind: {"phases": len(entry["mean_work_us"])} | {name: statistics.mean(values) for name, values in entry.items()}
         for kind, entry in kinds.items()

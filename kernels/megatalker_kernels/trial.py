@@ -20,7 +20,7 @@ _PREDICTOR = StackShape(1024, 3072, 5, 16, 8, 128, 2048)
 MODELS = {
     "0.6B": (StackShape(1024, 3072, 28, 16, 8, 128, 3072), _PREDICTOR),
     "1.7B": (StackShape(2048, 6144, 28, 16, 8, 128, 3072), _PREDICTOR),
-    "demo": (StackShape(256, 512, 6, 4, 2, 64, 1280), StackShape(128, 384, 2, 2, 1, 64, 256)),
+    "demo": (StackShape(256, 512, 6, 4, 2, 64, 1152), StackShape(128, 256, 2, 2, 1, 64, 128)),
     "tiny": (StackShape(96, 128, 2, 4, 2, 32, 1152), StackShape(64, 96, 2, 4, 2, 32, 128)),
 }
 """Talker and predictor sizes by name."""

@@ -42,9 +42,9 @@ class Workspace:
         self.text = self._new("text", (ROWS, talker.hidden), real)
         self.x = self._new("x", (ROWS * shape.largest("hidden"),), real)
         self.qkv = self._new("qkv", (ROWS * shape.largest("qkv"),), real)
-        self.attention = self._new("attention", (ROWS * shape.largest("attention"),), half)
-        self.activation = self._new("activation", (ROWS * shape.largest("intermediate"),), half)
-        partials = ROWS * talker.heads * shape.max_chunks * (talker.head_dim + 2)
+        self.attention = self._new("attention", (ROWS * shape.largest("attention"),), real)
+        self.activation = self._new("activation", (ROWS * shape.largest("intermediate"),), real)
+        partials = ROWS * talker.heads * shape.max_chunks * (talker.head_dim + 4)
         self.partial = self._new("partial", (partials,), real)
         self.arrivals = self._new("arrivals", (ROWS * shape.largest("kv_heads"),), whole)
         self.hidden = self._new("hidden", (slots, talker.hidden), real)
@@ -103,6 +103,11 @@ class Workspace:
             words[code // 32] |= 1 << (code % 32)
         signed = [word - 2**32 if word >= 2**31 else word for word in words]
         self.seen[slot] = torch.tensor(signed, dtype=torch.int32, device=self.device)
+
+    def forget_results(self) -> None:
+        """Clear what phases handed over, so that no tag of a launch long ago is taken for a new one."""
+        for buffer in (self.x, self.qkv, self.attention, self.activation):
+            buffer.zero_()
 
     def reset_after_abort(self) -> None:
         """Make counters and status ready for the next launch. The device must be idle."""

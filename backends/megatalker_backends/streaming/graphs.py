@@ -1,47 +1,46 @@
-"""Steps of one size captured as CUDA graphs: some hundred kernel launches become one."""
+"""Work captured as CUDA graphs: hundreds of kernel launches become one."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TypeVar
 
 import torch
-from torch import Tensor
 
-from megatalker_backends.streaming.steps import Decode
+Result = TypeVar("Result")
 
 
 class GraphCapture:
-    """Captures steps into graphs that share one memory pool: the next replay may overwrite the results of this one."""
+    """Captures work into graphs that share one memory pool: the next replay may overwrite the results of this one."""
 
-    def __init__(self) -> None:
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
         self._pool = torch.cuda.graph_pool_handle()
 
-    def __call__(self, decode: Decode, codes: Tensor, states: Tensor) -> "GraphStep":
-        """Capture ``decode(codes, states)`` on their device; waits for work that this device is doing."""
-        with torch.cuda.device(codes.device):
+    def __call__(self, work: Callable[[], Result]) -> Callable[[], Result]:
+        """Capture ``work``; waits for what the device is doing.
+
+        Returns:
+            A function that replays it, on the current stream, and returns the very tensors that ``work`` returned.
+        """
+        with torch.cuda.device(self._device):
             with _side_stream():
-                for _ in range(2):  # libraries and compilers set themselves up here, which a capture forbids
-                    decode(codes, states)
+                for _ in range(2):  # libraries set themselves up here, which a capture forbids
+                    work()
             graph = torch.cuda.CUDAGraph()
             # "thread_local": what the program does with CUDA in other threads meanwhile is none of its business
             with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
-                results = decode(codes, states)
-        return GraphStep(graph, codes, states, results)
+                results = work()
+
+        def replay() -> Result:
+            graph.replay()
+            return results
+
+        return replay
 
 
-class GraphStep:
-    """One captured step; see :class:`FixedStep`."""
-
-    def __init__(
-        self, graph: torch.cuda.CUDAGraph, codes: Tensor, states: Tensor, results: tuple[Tensor, Tensor]
-    ) -> None:
-        self.codes = codes
-        self.states = states
-        self._graph = graph
-        self._results = results
-
-    def run(self) -> tuple[Tensor, Tensor]:
-        self._graph.replay()
-        return self._results
+def run_directly(work: Callable[[], Result]) -> Callable[[], Result]:
+    """What stands in for a capture where there shall be none."""
+    return work
 
 
 @contextmanager

@@ -1,6 +1,6 @@
 """The streaming codec's own settings."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -15,10 +15,11 @@ class StreamingSettings(BackendSettings):
     max_batch: Limit = 8
     """Streams decoded in one step; a larger call is done in several."""
     max_frames: Limit = 8
-    """Frames decoded in one step (with CUDA graphs, of each stream); a longer call is done in several."""
+    """Frames decoded in one step (on CUDA, of each stream); a longer call is done in several. Kernels do at most 8."""
+    kernels: Literal["auto", "on", "off"] = "auto"
+    """On CUDA, decode by kernels made for it instead of torch operations. ``auto``: yes, unless they cannot run here;
+    then the log says why."""
     cuda_graphs: bool = True
     """On CUDA, replay captured steps; sizes between the captured ones are padded (streams) or split (frames)."""
     compile: bool = False
-    """Run the decoder through ``torch.compile``. On a CPU: about 30 % faster, over a minute at start."""
-    tf32: bool = False
-    """On CUDA, let matrix products round to TensorFloat-32. Faster, but no longer exact within 1e-4."""
+    """On a CPU, run the decoder through ``torch.compile``: about 30 % faster, over a minute at start."""

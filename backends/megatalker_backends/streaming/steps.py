@@ -1,14 +1,18 @@
-"""Runs the decoder at whatever size a call has: directly, or by steps of fixed sizes that were prepared beforehand."""
+"""Runs the torch decoder at whatever size a call has: directly, or by steps of fixed sizes prepared beforehand."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from megatalker_backends.streaming.sizes import next_size, sizes_up_to, split_into
+
 Decode = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 """``(codes [streams, frames, groups] int64, states [streams, size]) -> (samples, next states)``; no side effects."""
+Results = tuple[Tensor, Tensor]
+Prepare = Callable[[Callable[[], Results]], Callable[[], Results]]
+"""Makes of work on fixed tensors a function that does it again; its results last until any such function runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,50 +58,35 @@ class Steps:
                 self.run(*self.shape.blank(streams, frames))
 
 
-class FixedStep(Protocol):
-    """A step of one size, prepared beforehand, that reads and writes the same tensors every time."""
+@dataclass(frozen=True, slots=True)
+class FixedStep:
+    """A step of one size that reads and writes the same tensors every time."""
 
     codes: Tensor
     states: Tensor
-
-    def run(self) -> tuple[Tensor, Tensor]:
-        """Samples and next states, valid until any fixed step runs again."""
+    run: Callable[[], Results]
 
 
 class FixedSteps(Steps):
     """Prepares a step for each power of two of streams and of frames, and for each limit.
 
     Streams between two sizes are padded, frames between two sizes are split: decoding is exact for any chunking.
-
-    Args:
-        decode: see :data:`Decode`.
-        shape: sizes and limits.
-        prepare: makes a :class:`FixedStep` of ``decode`` that reads the given codes and states.
     """
 
-    def __init__(
-        self, decode: Decode, shape: StepShape, prepare: Callable[[Decode, Tensor, Tensor], FixedStep]
-    ) -> None:
+    def __init__(self, decode: Decode, shape: StepShape, prepare: Prepare) -> None:
         super().__init__(decode, shape)
         self._prepare = prepare
-        self._streams = _sizes(shape.max_streams)
-        self._frames = _sizes(shape.max_frames)
+        self._streams = sizes_up_to(shape.max_streams)
+        self._frames = sizes_up_to(shape.max_frames)
         self._prepared: dict[tuple[int, int], FixedStep] = {}
 
     def split(self, streams: int, frames: int) -> list[int]:
         del streams  # a step exists for every number of them
-        parts: list[int] = []
-        for size in reversed(self._frames):
-            count, frames = divmod(frames, size)
-            parts += [size] * count
-        return parts
+        return split_into(self._frames, frames)
 
     def run(self, codes: Tensor, states: Tensor) -> tuple[Tensor, Tensor]:
         streams, frames, _ = codes.shape
-        size = (next(size for size in self._streams if size >= streams), frames)
-        if size not in self._prepared:
-            self._prepared[size] = self._prepare(self._decode, *self.shape.blank(*size))
-        step = self._prepared[size]
+        step = self._step(next_size(self._streams, streams), frames)
         # Rows beyond `streams` keep what an earlier step left there: rows do not see each other.
         step.codes[:streams].copy_(codes)
         step.states[:streams].copy_(states)
@@ -110,7 +99,9 @@ class FixedSteps(Steps):
             for frames in reversed(self._frames):
                 self.run(*self.shape.blank(streams, frames))
 
-
-def _sizes(limit: int) -> list[int]:
-    """Powers of two below ``limit``, and ``limit``."""
-    return [*(1 << power for power in range((limit - 1).bit_length())), limit]
+    def _step(self, streams: int, frames: int) -> FixedStep:
+        if (streams, frames) not in self._prepared:
+            codes, states = self.shape.blank(streams, frames)
+            run = self._prepare(lambda: self._decode(codes, states))
+            self._prepared[streams, frames] = FixedStep(codes, states, run)
+        return self._prepared[streams, frames]

@@ -2,109 +2,108 @@
 // multiplies, warp, warp + WARPS, ..., so that no other warp has to wait for it.
 #pragma once
 #include "copy.cuh"
-#include "number.cuh"
-#include "shared.cuh"
+#include "handover.cuh"
 
-// The piece of eight columns that a lane brings of each of its column blocks: four lanes a row, and where rows are few,
-// several blocks at once.
-struct Portion {
-  int row, quarter, first, step;  // `first` and `step` count the warp's column blocks
-  bool live;
-
-  __device__ Portion() {
-    const Pass& p = shared().pass;
-    const int place = (threadIdx.x & 31) >> 2;
-    row = place & ((1 << p.shift) - 1);
-    quarter = threadIdx.x & 3;
-    first = place >> p.shift;
-    step = 8 >> p.shift;
-    live = row < p.rows;
-  }
-  __device__ static int block(int i) { return i * WARPS + int(threadIdx.x >> 5); }
-  __device__ int column(int i) const { return block(i) * KBLOCK + quarter * 8; }
+// Where the activations of a product lie.
+struct Origin {
+  const Source* first;  // of each row, at the start of a stack; or null:
+  const float* quads;   // what the last phase handed over, [rows][stride]
+  int stride;
+  const float* norm;    // weights of an RMSNorm in front of the product, or null
 };
 
-__device__ inline uint4* operand_piece(int block, int place) {
-  return &shared().product.operand[(block << (shared().pass.shift + 2)) + place];
+__device__ inline Quad read_source(const Source& source, int column) {
+  const float4 x = source.values ? __ldcg(reinterpret_cast<const float4*>(source.values + column)) : widen_four(source.table + column);
+  return {__float_as_uint(x.x), __float_as_uint(x.y), __float_as_uint(x.z), __float_as_uint(x.w)};
 }
 
-// bfloat16 values [rows][stride], columns [begin, begin + size).
-__device__ inline void bring(const u16* values, int stride, int begin, int size) {
-  const Portion mine;
-  const u16* row = values + mine.row * stride + begin;
-#pragma unroll 1
-  for (int i = mine.first; mine.live && Portion::block(i) * KBLOCK < size; i += mine.step) {
-    copy_piece(operand_piece(Portion::block(i), mine.row * 4 + mine.quarter), row + mine.column(i));
-  }
-  await_pieces();
-  __syncwarp();
-}
-
-// The norm weights of the columns that this warp will bring: constants, which need not wait for other blocks.
-__device__ inline void prefetch_norm(const float* weight, int size) {
-#pragma unroll 1
-  for (int i = threadIdx.x & 31; Portion::block(i / 8) * KBLOCK < size; i += 32) {
-    const int column = Portion::block(i / 8) * KBLOCK + i % 8 * 4;
-    copy_piece(&shared().norm[column], weight + column);
-  }
-}
-
-// RMSNorm without its row factor, which the epilogue multiplies in: value * weight. The warp's share of each row's sum
-// of squares goes to `squares`; the first columns start it, later ones add to it.
-__device__ inline void bring_normed(int begin, int size, bool count_squares) {
-  constexpr int AT_ONCE = 4;
+// Columns [begin, begin + size) of the operand; eight lanes take a row of a column block. RMSNorm is value * weight here; the
+// epilogue multiplies the row's factor in. The warp's share of each row's sum of squares goes to `squares`; the first columns
+// start it, later ones add to it.
+__device__ inline void bring(const Origin& origin, int begin, int size, bool count_squares) {
+  constexpr int AT_ONCE = 8;
+  static_assert(AT_ONCE % 2 == 0 && AT_ONCE <= 8);
   Shared& s = shared();
-  const Portion mine;
-  const Source source = s.source[mine.live ? mine.row : 0];
-  float sum = 0;
-#pragma unroll 1
-  for (int base = 0; Portion::block(base) * KBLOCK < size; base += AT_ONCE * mine.step) {
-    const int i = base + mine.first;
-    Eight x[AT_ONCE];
-    const auto inside = [&](int j) { return mine.live && Portion::block(i + j * mine.step) * KBLOCK < size; };
-    if (source.values) {
-#pragma unroll
-      for (int j = 0; j < AT_ONCE; ++j) {
-        if (inside(j)) x[j] = load_eight(source.values + begin + mine.column(i + j * mine.step));
-      }
-    } else {
-#pragma unroll
-      for (int j = 0; j < AT_ONCE; ++j) {
-        if (inside(j)) x[j] = load_eight(source.table + begin + mine.column(i + j * mine.step));
-      }
+  const int thread = own_thread(), warp = thread >> 5, part = thread & 7, place = thread >> 3 & 3;
+  const int shift = s.pass.shift, rows = s.pass.rows, last_row = (1 << shift) - 1;
+  const int pairs = (size / KBLOCK - warp + WARPS - 1) / WARPS << shift;  // of column blocks and rows
+  const float* norm = origin.norm;
+  float low = 0, high = 0;  // sums of squares of the rows `place` (below 4) and `place` + 4
+  const auto row = [&](int pair) { return pair & last_row; };
+  const auto column = [&](int pair) { return ((pair >> shift) * WARPS + warp) * KBLOCK + part * 4; };
+  const auto put = [&](int pair, const Quad& x) {
+    float v[4] = {x[0], x[1], x[2], x[3]};
+    if (norm) {
+      const float4 w = *reinterpret_cast<const float4*>(&s.norm[column(pair)]);
+      const float squares = v[0] * v[0] + v[1] * v[1] + v[2] * v[2] + v[3] * v[3];
+      (row(pair) < 4 ? low : high) += squares;
+      v[0] *= w.x, v[1] *= w.y, v[2] *= w.z, v[3] *= w.w;
     }
-    await_pieces();  // the norm weights
+    uint4* piece = &s.product.operand[((pair >> shift) * WARPS + warp << shift + 2) + row(pair) * 4 + part / 2];
+    reinterpret_cast<uint2*>(piece)[part % 2] = uint2{pack(v[0], v[1]), pack(v[2], v[3])};
+  };
+  if (norm) {  // on its way while the results are awaited
+#pragma unroll 1
+    for (int block = warp + place * WARPS; block * KBLOCK < size; block += 4 * WARPS) {
+      copy_piece(&s.norm[block * KBLOCK + part * 4], norm + begin + block * KBLOCK + part * 4);
+    }
+  }
+  if (origin.first) {
+    await_pieces();
     __syncwarp();
+#pragma unroll 1
+    for (int pair = place; pair < pairs; pair += 4) {
+      if (row(pair) < rows) put(pair, read_source(origin.first[row(pair)], begin + column(pair)));
+    }
+  } else {
+    // Places of a lane's quads: of every second one, one row and one column block after the other.
+    const int stride = origin.stride, next = shift == 3 ? 4 * stride : (WARPS * KBLOCK * 4) >> shift;
+    const int after_next = shift == 3 ? WARPS * KBLOCK : 2 * next;
+    const u32 tag = tag_of_phase(0), of_rows = (row(place) < rows ? 0x55u : 0) | (row(place + 4) < rows ? 0xaau : 0);
+    const float* quads = origin.quads + begin + row(place) * stride + column(place);
+#pragma unroll 1
+    for (int first = place; first - place < pairs; first += 4 * AT_ONCE, quads += AT_ONCE / 2 * after_next) {
+      const u32 wanted = of_rows & (1u << clamped((pairs - first + 3) / 4, 0, AT_ONCE)) - 1;
+      u32 missing = wanted;
+      Quad x[AT_ONCE];
+      Patience patience;
+      do {
 #pragma unroll
-    for (int j = 0; j < AT_ONCE; ++j) {
-      if (!inside(j)) continue;
-      const int at = i + j * mine.step;
-      const float4 a = *reinterpret_cast<const float4*>(&s.norm[begin + mine.column(at)]);
-      const float4 b = *reinterpret_cast<const float4*>(&s.norm[begin + mine.column(at) + 4]);
-      const float* v = x[j].v;
+        for (int k = 0; k < AT_ONCE; ++k) {
+          fetch(missing >> k & 1, quads + k / 2 * after_next + k % 2 * next, x[k]);
+        }
 #pragma unroll
-      for (int e = 0; e < 8; ++e) sum = fmaf(v[e], v[e], sum);
-      *operand_piece(Portion::block(at), mine.row * 4 + mine.quarter) =
-          uint4{pack(v[0] * a.x, v[1] * a.y), pack(v[2] * a.z, v[3] * a.w), pack(v[4] * b.x, v[5] * b.y),
-                pack(v[6] * b.z, v[7] * b.w)};
+        for (int k = 0; k < AT_ONCE; ++k) missing &= ~(u32(x[k].bears(tag)) << k);
+      } while (missing && wait_on(patience));
+      await_pieces();
+      __syncwarp();
+#pragma unroll
+      for (int k = 0; k < AT_ONCE; ++k) {
+        if (wanted >> k & 1) put(first + 4 * k, x[k]);
+      }
     }
   }
-  const int lane = threadIdx.x & 31, places = 4 << s.pass.shift;
-#pragma unroll 1
-  for (int step = 1; step < 32; step *= 2) {
-    if (step < 4 || step >= places) sum += __shfl_xor_sync(0xffffffffu, sum, step);
-  }
-  if (count_squares && lane < places && mine.quarter == 0) {
-    float& share = s.squares[threadIdx.x >> 5][mine.row];
-    share = begin == 0 ? sum : share + sum;
+  if (norm && count_squares) {
+    const auto add_lanes = [&](float sum, int other_row) {
+#pragma unroll
+      for (int step = 1; step < 32; step *= 2) {
+        const float other = __shfl_xor_sync(0xffffffffu, sum, step);
+        if (step < 8 || step >= 8 << shift) sum += other;
+      }
+      float& share = s.squares[place + other_row][warp];
+      if (part == 0 && place + other_row <= last_row) share = begin == 0 ? sum : share + sum;
+    };
+    add_lanes(low, 0);
+    if (shift == 3) add_lanes(high, 4);
   }
   __syncwarp();
 }
 
 // 1 / rms of a row from the warps' shares.
 __device__ inline float norm_factor(int row) {
+  const float4* shares = reinterpret_cast<const float4*>(shared().squares[row]);
   float sum = 0;
 #pragma unroll
-  for (int warp = 0; warp < WARPS; ++warp) sum += shared().squares[warp][row];
+  for (int i = 0; i < WARPS / 4; ++i) sum += (shares[i].x + shares[i].y) + (shares[i].z + shares[i].w);
   return rsqrtf(sum * shared().pass.mean + shared().pass.eps);
 }

@@ -3,7 +3,6 @@
 // combines the chunks in a fixed order. Products run on tensor cores; their float32 operand is split in two bfloat16.
 #pragma once
 #include "activation.cuh"
-#include "handover.cuh"
 
 constexpr float NO_PEAK = -1e30f;  // of no positions: larger than minus infinity, so that differences are numbers
 
@@ -12,10 +11,8 @@ struct Unit {
   int head, chunk, chunks;
   int warp, place, quarter;  // of this thread: a lane is 4 * place + quarter
 
-  // Opaque, so that what depends on it is computed where it is used and takes no registers elsewhere.
   __device__ Unit() {
-    int thread = threadIdx.x;
-    asm volatile("" : "+r"(thread));
+    const int thread = own_thread();
     warp = thread >> 5, place = thread >> 2 & 7, quarter = thread & 3;
   }
 
@@ -109,50 +106,56 @@ __device__ inline u32 pack_rest(u32 rounded, float first, float second) {
   return pack(first - low_half(rounded), second - high_half(rounded));
 }
 
-// Queries, and the keys and values of this pass: RMSNorm over the head, then rotary embedding (not of values). A warp
-// takes one head at a time, a lane two neighbouring dimensions of each half.
+// Queries, and the keys and values of this pass, as soon as they are there: RMSNorm over the head, then rotary embedding (not
+// of values). A warp takes one head at a time, a lane four neighbouring dimensions; a lane D / 8 further holds their partners.
 template <int D, int G>
-__device__ void prepare_heads(const Unit& unit) {
+__device__ void prepare_heads(const Unit& unit, const float* norms) {
   Shared& s = shared();
-  const int lane = threadIdx.x & 31, fresh = unit.row - unit.first + 1, d = lane * 2, far = d + D / 2;
+  const int lane = threadIdx.x & 31, fresh = unit.row - unit.first + 1, d = lane * 4 % D;
+  const bool near = d < D / 2, mine = lane < D / 4;
   const int kv_heads = s.pass.sizes.kv_heads;
+  const u32 tag = tag_of_phase(0);
 #pragma unroll 1
   for (int job = threadIdx.x >> 5; job < G + 2 * fresh; job += WARPS) {
     const bool query = job < G, value = job >= G + fresh;
     const int nth = query ? unit.row - unit.first : (job - G) - (value ? fresh : 0);
     const int index = query ? unit.head * G + job : G * kv_heads + unit.head + (value ? kv_heads : 0);
-    const float* source = s.to.qkv + (unit.first + nth) * s.pass.sizes.qkv + index * D;
-    float2 a{0, 0}, b{0, 0};
-    if (d < D / 2) {
-      a = __ldcg(reinterpret_cast<const float2*>(source + d));
-      b = __ldcg(reinterpret_cast<const float2*>(source + far));
-    }
+    const float* source = s.to.qkv + (unit.first + nth) * s.pass.sizes.qkv + index * D + d;
+    const float4 weight = value ? float4{} : __ldg(reinterpret_cast<const float4*>(norms + (query ? 0 : D) + d));
+    Quad quad;
+    Patience patience;
+    do {
+      fetch(true, source, quad);
+    } while (!quad.bears(tag) && wait_on(patience));
+    __syncwarp();
+    float x[4] = {quad[0], quad[1], quad[2], quad[3]};
     if (!value) {
-      const float squares = warp_sum(a.x * a.x + a.y * a.y + b.x * b.x + b.y * b.y);
-      const float factor = rsqrtf(squares * (1.f / D) + s.pass.eps) * (query ? rsqrtf(float(D)) : 1.f);
-      if (d < D / 2) {
-        const float* rope = s.rope[unit.first + nth];
-        const float* weight = s.norm + (query ? 0 : D);
-        const float2 c = *reinterpret_cast<const float2*>(rope + d), t = *reinterpret_cast<const float2*>(rope + far);
-        const float2 u = *reinterpret_cast<const float2*>(weight + d), v = *reinterpret_cast<const float2*>(weight + far);
-        a = float2{a.x * factor * u.x, a.y * factor * u.y};
-        b = float2{b.x * factor * v.x, b.y * factor * v.y};
-        const float2 turned{a.x * c.x - b.x * t.x, a.y * c.y - b.y * t.y};
-        b = float2{b.x * c.x + a.x * t.x, b.y * c.y + a.y * t.y};
-        a = turned;
+      const float squares = x[0] * x[0] + x[1] * x[1] + x[2] * x[2] + x[3] * x[3];
+      const float sum = warp_sum(mine ? squares : 0.f);
+      const float factor = rsqrtf(sum * (1.f / D) + s.pass.eps) * (query ? rsqrtf(float(D)) : 1.f);
+      const float* rope = s.rope[unit.first + nth];
+      const float4 cosine = *reinterpret_cast<const float4*>(rope + d % (D / 2));
+      const float4 sine = *reinterpret_cast<const float4*>(rope + D / 2 + d % (D / 2));
+      const float w[4] = {weight.x, weight.y, weight.z, weight.w}, c[4] = {cosine.x, cosine.y, cosine.z, cosine.w};
+      const float t[4] = {sine.x, sine.y, sine.z, sine.w};
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        x[e] *= factor * w[e];
+        const float partner = __shfl_xor_sync(0xffffffffu, x[e], D / 8);
+        x[e] = x[e] * c[e] + (near ? -partner : partner) * t[e];
       }
     }
-    if (d >= D / 2) continue;
-    const u32 near_pair = pack(a.x, a.y), far_pair = pack(b.x, b.y);
-    const auto put = [&](void* place, u32 pair) { *reinterpret_cast<u32*>(place) = pair; };
+    if (!mine) continue;
+    const uint2 pairs{pack(x[0], x[1]), pack(x[2], x[3])};
+    const auto put = [&](void* place, uint2 four) { *reinterpret_cast<uint2*>(place) = four; };
     if (query) {
-      const auto place = [&](int rest, int at) {
-        return reinterpret_cast<u16*>(s.attention.query[rest]) + (at / KBLOCK * G + job) * KBLOCK + at % KBLOCK;
+      const auto place = [&](int rest) {
+        return reinterpret_cast<u16*>(s.attention.query[rest]) + (d / KBLOCK * G + job) * KBLOCK + d % KBLOCK;
       };
-      put(place(0, d), near_pair), put(place(0, far), far_pair);
-      put(place(1, d), pack_rest(near_pair, a.x, a.y)), put(place(1, far), pack_rest(far_pair, b.x, b.y));
+      put(place(0), pairs);
+      put(place(1), {pack_rest(pairs.x, x[0], x[1]), pack_rest(pairs.y, x[2], x[3])});
     } else {
-      put(&s.attention.fresh[value][nth][d], near_pair), put(&s.attention.fresh[value][nth][far], far_pair);
+      put(&s.attention.fresh[value][nth][d], pairs);
     }
   }
 }
@@ -237,28 +240,43 @@ __device__ void append(const Unit& unit, int layer) {
   reinterpret_cast<u32*>(key + value * Unit::values_apart(D))[pair] = reinterpret_cast<const u32*>(fresh)[pair];
 }
 
+__device__ inline void add_share(float4& sum, float share, float4 value) {
+  sum.x = fmaf(share, value.x, sum.x), sum.y = fmaf(share, value.y, sum.y);
+  sum.z = fmaf(share, value.z, sum.z), sum.w = fmaf(share, value.w, sum.w);
+}
+
+// Four dimensions of a row's attention, from the weighted sum of its values.
+__device__ inline void finish_attention(int row, int column, float4 total, float mass) {
+  const Shared& s = shared();
+  const u32 low = pack(__fdividef(total.x, mass), __fdividef(total.y, mass));
+  const u32 high = pack(__fdividef(total.z, mass), __fdividef(total.w, mass));
+  hand_over(s.to.attention + row * s.pass.sizes.attention + column,
+            {low_half(low), high_half(low), low_half(high), high_half(high)}, tag_of_phase(1));
+}
+
 // The warps' shares together: the row's attention, or the part of one chunk.
 template <int D, int G>
 __device__ void finish_chunk(const Unit& unit) {
   const Shared& s = shared();
 #pragma unroll 1
-  for (int o = threadIdx.x; o < G * D; o += CONSUMERS) {
+  for (int o = threadIdx.x * 4; o < G * D; o += CONSUMERS * 4) {
     const int g = o / D, d = o % D, query = unit.head * G + g;
-    float peak = NO_PEAK, mass = 0, total = 0;
+    float peak = NO_PEAK, mass = 0;
+    float4 total{};
 #pragma unroll
     for (int w = 0; w < WARPS; ++w) peak = fmaxf(peak, s.attention.peak[w][g]);
 #pragma unroll
     for (int w = 0; w < WARPS; ++w) {
       const float share = __expf(s.attention.peak[w][g] - peak);
       mass = fmaf(share, s.attention.mass[w][g], mass);
-      total = fmaf(share, s.attention.total[w][g][d], total);
+      add_share(total, share, *reinterpret_cast<const float4*>(&s.attention.total[w][g][d]));
     }
     if (unit.chunks == 1) {
-      s.to.attention[unit.row * s.pass.sizes.attention + query * D + d] = narrow(__fdividef(total, mass));
+      finish_attention(unit.row, query * D + d, total, mass);
     } else {
-      float* partial = s.to.partial + (u64(unit.row * s.pass.sizes.kv_heads * G + query) * MAX_CHUNKS + unit.chunk) * (D + 2);
-      partial[d] = total;
-      if (d == 0) partial[D] = peak, partial[D + 1] = mass;
+      float* partial = s.to.partial + (u64(unit.row * s.pass.sizes.kv_heads * G + query) * MAX_CHUNKS + unit.chunk) * (D + 4);
+      *reinterpret_cast<float4*>(partial + d) = total;
+      if (d == 0) *reinterpret_cast<float2*>(partial + D) = float2{peak, mass};
     }
   }
 }
@@ -278,63 +296,65 @@ __device__ void combine_chunks(const Unit& unit) {
   consumer_sync();
   if (!s.attention.last) return;
 #pragma unroll 1
-  for (int o = threadIdx.x; o < G * D; o += CONSUMERS) {
+  for (int o = threadIdx.x * 4; o < G * D; o += CONSUMERS * 4) {
     const int query = unit.head * G + o / D, d = o % D;
-    const float* partial = s.to.partial + u64(unit.row * s.pass.sizes.kv_heads * G + query) * MAX_CHUNKS * (D + 2);
-    float peak = NO_PEAK, mass = 0, total = 0;
+    const float* partial = s.to.partial + u64(unit.row * s.pass.sizes.kv_heads * G + query) * MAX_CHUNKS * (D + 4);
+    float peak = NO_PEAK, mass = 0;
+    float4 total{};
 #pragma unroll 1
     for (int c = 0; c < unit.chunks; c += AT_ONCE) {
-      float peaks[AT_ONCE], masses[AT_ONCE], totals[AT_ONCE];
+      float2 ends[AT_ONCE];
+      float4 totals[AT_ONCE];
 #pragma unroll
       for (int i = 0; i < AT_ONCE; ++i) {
-        const float* one = partial + (c + i) * (D + 2);
+        const float* one = partial + (c + i) * (D + 4);
         const bool there = c + i < unit.chunks;
-        peaks[i] = there ? __ldcg(one + D) : NO_PEAK;
-        masses[i] = there ? __ldcg(one + D + 1) : 0.f;
-        totals[i] = there ? __ldcg(one + d) : 0.f;
+        ends[i] = there ? __ldcg(reinterpret_cast<const float2*>(one + D)) : float2{NO_PEAK, 0.f};
+        totals[i] = there ? __ldcg(reinterpret_cast<const float4*>(one + d)) : float4{};
       }
       float higher = peak;
 #pragma unroll
-      for (int i = 0; i < AT_ONCE; ++i) higher = fmaxf(higher, peaks[i]);
+      for (int i = 0; i < AT_ONCE; ++i) higher = fmaxf(higher, ends[i].x);
       const float kept = __expf(peak - higher);
-      mass *= kept, total *= kept, peak = higher;
+      const float4 before = total;
+      total = float4{}, mass *= kept, peak = higher;
+      add_share(total, kept, before);
 #pragma unroll
       for (int i = 0; i < AT_ONCE; ++i) {
-        const float share = __expf(peaks[i] - peak);
-        mass = fmaf(share, masses[i], mass);
-        total = fmaf(share, totals[i], total);
+        const float share = __expf(ends[i].x - peak);
+        mass = fmaf(share, ends[i].y, mass);
+        add_share(total, share, totals[i]);
       }
     }
-    s.to.attention[unit.row * s.pass.sizes.attention + query * D + d] = narrow(__fdividef(total, mass));
+    finish_attention(unit.row, query * D + d, total, mass);
   }
 }
 
-// One phase. Stored keys and values do not depend on it and are on their way while it waits for the fresh ones.
+// One phase. Stored keys and values do not depend on it and are on their way while it waits for the fresh ones. False: leave
+// the kernel.
 template <int D, int G>
 __device__ __forceinline__ bool attend(int layer) {
   Shared& s = shared();
   const Sizes& z = s.pass.sizes;
-  const float* weights = s.pass.norms + layer * z.norms + z.hidden;  // of queries, then of keys
-  if (threadIdx.x < 2 * D / 4) copy_piece(&s.norm[threadIdx.x * 4], weights + threadIdx.x * 4);
   Positions<D> positions;
+  bool worked = false;
 #pragma unroll 1
   for (int number = blockIdx.x;; number += BLOCKS) {
     Unit unit;
-    const bool found = unit.find(number);
-    if (found) positions.load(unit, layer);
-    if (number == int(blockIdx.x)) {
-      await_pieces();
-      if (!proceed()) return false;
-    }
-    if (!found) return true;
-    prepare_heads<D, G>(unit);
+    if (!unit.find(number)) return end_phase(worked);
+    positions.load(unit, layer);
+    if (!worked) await_pieces();
+    consumer_sync();  // the space is free, and all pieces have landed
+    worked = true;
+    prepare_heads<D, G>(unit, s.pass.norms + layer * z.norms + z.hidden);
     consumer_sync();
+    if (!all_there()) return false;
+    if (threadIdx.x == 0 && number == int(blockIdx.x)) stamp(1);
     append<D>(unit, layer);
     positions.add_fresh(unit);
     attend_positions<D, G>(unit, positions);
     consumer_sync();
     finish_chunk<D, G>(unit);
     if (unit.chunks > 1) combine_chunks<D, G>(unit);
-    consumer_sync();
   }
 }

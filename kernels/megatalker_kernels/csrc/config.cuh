@@ -13,11 +13,11 @@ constexpr int THREADS = CONSUMERS + 32;      // and one warp that fetches weight
 constexpr int TILE = 8;                      // weight rows of one matrix tile
 constexpr int KBLOCK = 32;                   // columns of one fragment pair
 constexpr int STAGE_COLUMNS = MT_STAGE_COLUMNS;
-constexpr int STAGE_BYTES = TILE * STAGE_COLUMNS * 2;
+constexpr int STAGE_BYTES = 2 * TILE * STAGE_COLUMNS * 2;  // of two tiles, or twice as many columns of one
 constexpr int STAGES = MT_STAGES;            // depth of the ring
 constexpr int IN_FLIGHT = MT_IN_FLIGHT;      // copies requested and not yet landed
 constexpr int OPERAND_COLUMNS = MT_OPERAND_COLUMNS;  // columns of the activations that a block holds at once
-constexpr int GROUP_TILES = 8;               // tiles reduced across warps at once
+constexpr int GROUP_TILES = 6;               // tiles reduced across warps at once; two of them are multiplied together
 constexpr int PAGE = MT_PAGE;                // positions of one key/value page
 constexpr int CHUNK = WARPS * 16;            // positions that one block attends to at once
 constexpr int GROUPS = MT_CODE_GROUPS;       // codes of a frame
@@ -55,6 +55,7 @@ using Predictor = Stack<MT_PREDICTOR_SHAPE>;
 constexpr int FIRST_SUPPRESSED = Talker::VOCAB - 1024;  // officially `suppress_tokens`
 constexpr bool PROJECTS = Talker::HIDDEN != Predictor::HIDDEN;
 __host__ __device__ constexpr int larger(int a, int b) { return a > b ? a : b; }
+__host__ __device__ constexpr int clamped(int x, int low, int high) { return x < low ? low : x > high ? high : x; }
 constexpr int MAX_HIDDEN = larger(Talker::HIDDEN, Predictor::HIDDEN);
 constexpr int MAX_COLUMNS = larger(larger(MAX_HIDDEN, larger(Talker::ATTENTION, Predictor::ATTENTION)),
                                    larger(Talker::INTERMEDIATE, Predictor::INTERMEDIATE));
@@ -66,5 +67,6 @@ constexpr int OWNED_TILES = (MAX_HIDDEN / TILE + BLOCKS - 1) / BLOCKS;  // resid
 
 static_assert(ROWS == 8, "one half of the m16 tile");
 static_assert(STAGE_COLUMNS % (KBLOCK * WARPS) == 0 && OPERAND_COLUMNS % STAGE_COLUMNS == 0);
-static_assert(PAGE % 16 == 0 && CHUNK % PAGE == 0);
+static_assert(OPERAND_COLUMNS >= MAX_COLUMNS || OPERAND_COLUMNS % (2 * STAGE_COLUMNS) == 0);
+static_assert(PAGE % 16 == 0 && CHUNK % PAGE == 0 && GROUP_TILES % 2 == 0);
 static_assert(IN_FLIGHT >= 1 && IN_FLIGHT <= STAGES);

@@ -31,7 +31,7 @@ __device__ inline bool pick(int codebook) {
     }
   }
   if (rows > 1) {
-    arrive(0);
+    arrive();
     if (!proceed()) return false;
   }
   if (threadIdx.x < rows) {
@@ -71,14 +71,17 @@ __device__ inline void remember() {
 
 // The talker's input: the sum of the frame's code embeddings and the text row.
 __device__ inline void sum_embeddings() {
-  const Shared& s = shared();
+  Shared& s = shared();
   constexpr int H = Talker::HIDDEN;
-  each_owned(H, s.launch.rows, [&](int local, int row, int n) {
-    const int column = owned_column(local, n);
-    float sum = 0;
-#pragma unroll
-    for (int i = 0; i < GROUPS; ++i) sum += widen(s.to.sum_tables[i][u64(s.codes[row][i]) * H + column]);
-    s.to.x[row * H + column] = sum + s.to.text[row * H + column];
+  const u32 tag = tag_of_phase(1);
+  each_owned(H, s.launch.rows, [&](int local, int row, int half) {
+    const int column = owned_column(local, half * 4);
+    float4 sum{};
+#pragma unroll 8
+    for (int i = 0; i < GROUPS; ++i) sum = sum + widen_four(s.to.sum_tables[i] + u64(s.codes[row][i]) * H + column);
+    sum = sum + __ldcg(reinterpret_cast<const float4*>(s.to.text + row * H + column));
+    four(&s.residual[local][row][half * 4]) = sum;
+    hand_over(s.to.x + row * H + column, sum, tag);
   });
 }
 
@@ -91,7 +94,7 @@ __device__ inline void place_talker_row(int r) {
   const Shared& s = shared();
   const Row& row = s.launch.row[r];
   const bool decoding = s.launch.mode == DECODE, heard = decoding || r == s.launch.rows - 1;
-  place(r, row.slot, row.position, Source{(decoding ? s.to.x : s.to.text) + r * Talker::HIDDEN, nullptr},
+  place(r, row.slot, row.position, Source{decoding ? nullptr : s.to.text + r * Talker::HIDDEN, nullptr},
         heard ? s.to.pending + u64(row.slot) * Talker::VOCAB : nullptr);
 }
 
@@ -108,24 +111,23 @@ __device__ inline void place_predictor_row(int r, int pass, bool pair) {
   place(pair ? 2 * r + 1 : r, r, pass, embedding, logits);
 }
 
-// Makes everything ready for the layers of the next pass.
-__device__ __noinline__ bool begin() {
+// The code that a pass starts with; before the talker's, the whole frame is known.
+__device__ __noinline__ bool take_code(int pass) {
+  if (!proceed()) return false;
+  if (shared().launch.mode != DECODE || pass <= 0) return true;
+  if (!pick(pass - 1)) return false;
+  if (pass != TALKING) return true;
+  publish();
+  remember();
+  sum_embeddings();
+  return end_phase(true);
+}
+
+// Makes everything ready for the layers of a pass.
+__device__ __noinline__ void begin(int pass) {
   Shared& s = shared();
   const Launch& launch = s.launch;
-  int pass = s.pass.number + 1;
-  if (pass == 0 && merged(launch)) ++pass;
-  consumer_sync();
   const bool talking = pass == TALKING, decoding = launch.mode == DECODE, pair = pass == 1 && merged(launch);
-  if (decoding && pass > 0) {
-    if (!proceed()) return false;
-    if (!pick(pass - 1)) return false;
-    if (talking) {
-      publish();
-      remember();
-      sum_embeddings();
-      arrive(1);
-    }
-  }
   if (threadIdx.x < launch.rows) {
     if (talking) {
       place_talker_row(threadIdx.x);
@@ -136,7 +138,7 @@ __device__ __noinline__ bool begin() {
   if (threadIdx.x == 0) {
     Pass& p = s.pass;
     p.number = pass;
-    p.first_phase = s.phase;
+    p.first_phase = own_walk().phase;
     p.sizes = talking ? Sizes::of<Talker>() : Sizes::of<Predictor>();
     if (pass == PROJECTION) p.sizes.layers = 0;
     p.last = pass == PROJECTION ? PROJECT : HEAD;
@@ -158,39 +160,56 @@ __device__ __noinline__ bool begin() {
     const int row = i / pieces, part = i % pieces * 4;
     copy_piece(&s.rope[row][part], rope + s.position[row] * pieces * 4 + part);  // the phases see to its arrival
   }
-  return true;
 }
 
 // The streams' new hidden states, after the last phase.
 __device__ __noinline__ void keep_hidden() {
-  const Shared& s = shared();
+  Shared& s = shared();
   constexpr int H = Talker::HIDDEN;
-  each_owned(H, s.pass.rows, [&](int local, int row, int n) {
+  const float* norm = s.to.talker_norms + Talker::LAYERS * Talker::NORMS;
+  each_owned(H, s.pass.rows, [&](int local, int row, int half) {
     if (s.logits[row] == nullptr) return;
-    const float normed = s.residual[local][row][n] * norm_factor(row) * s.norm[owned_column(local, n)];
-    s.to.hidden[u64(s.slot[row]) * H + owned_column(local, n)] = normed;
+    const int column = owned_column(local, half * 4);
+    const float4 value = four(&s.residual[local][row][half * 4]) * norm_factor(row), weight = __ldg(reinterpret_cast<const float4*>(norm + column));
+    four(s.to.hidden + u64(s.slot[row]) * H + column) =
+        float4{value.x * weight.x, value.y * weight.y, value.z * weight.z, value.w * weight.w};
   });
 }
 
-// The phases of a pass; after the last one of a launch nothing is handed over. The loop's state lies in shared memory:
+// Test: this block stops for good before its share of a phase.
+__device__ inline bool stall() {
+  const Launch& launch = shared().launch;
+  if (launch.stall_phase != own_walk().phase + 1 || launch.stall_block != int(blockIdx.x)) return false;
+  while (!aborted()) __nanosleep(1000);
+  return true;
+}
+
+// The phases of a pass. Behind it stands a barrier, except at the end of the launch. The loop's state lies in shared memory:
 // the functions that it calls leave it no registers.
 __device__ __forceinline__ bool run_pass() {
   const Shared& s = shared();
 #pragma unroll 1
   while (true) {
-    const int phase = s.phase - s.pass.first_phase, layer = phase / HEAD;
-    if (phase == s.pass.phases) return true;
+    const int phase = own_walk().phase - s.pass.first_phase, layer = phase / HEAD;
+    if (phase == s.pass.phases) break;
+    if (stall()) return false;
     const Kind kind = layer == s.pass.sizes.layers ? s.pass.last : Kind(phase % HEAD);
     if (!(kind == ATTENTION ? attend_layer(layer) : product(kind, layer))) return false;
-    if (s.pass.number == TALKING && s.phase + 1 == s.pass.first_phase + s.pass.phases) return true;
-    arrive(1);
   }
+  if (s.pass.number != TALKING) arrive();
+  return true;
 }
 
 __device__ inline void take_frame() {
+  int pass = first_pass(shared().launch);
   do {
-    if (!begin() || !run_pass()) return;
-  } while (shared().pass.number != TALKING);
+    consumer_sync();
+    if (!take_code(pass)) return;
+    begin(pass);
+    if (!run_pass()) return;
+    pass = shared().pass.number + 1;
+    if (pass == 0 && merged(shared().launch)) ++pass;
+  } while (pass <= TALKING);
   if (shared().launch.mode == DECODE || shared().launch.finish) keep_hidden();
 }
 
@@ -213,13 +232,12 @@ __device__ inline void copy_params(const Params& params) {
 extern "C" __global__ void __launch_bounds__(THREADS, 1) megatalker_frame(const __grid_constant__ Params params) {
   Shared& s = shared();
   copy_params(params);
-  if (threadIdx.x < WARPS) s.cursor[threadIdx.x] = Cursor{};
+  if (threadIdx.x < THREADS / 32) s.walk[threadIdx.x] = Walk{};
   if (threadIdx.x == 0) {
     ring_init();
-    s.phase = s.quit = s.handed_over = 0;
+    s.quit = s.handed_over = 0;
     s.target = BLOCKS;
-    s.go = 1;
-    s.pass.number = first_pass(s.launch) - 1;
+    for (int& flag : s.given_up) flag = 0;
   }
   __syncthreads();
   if (threadIdx.x >= CONSUMERS) {

@@ -2,7 +2,6 @@
 // routine serves every matrix of both stacks: a frame is too short to load code for each.
 #pragma once
 #include "activation.cuh"
-#include "handover.cuh"
 #include "pipeline.cuh"
 
 struct Extent {
@@ -23,134 +22,165 @@ __device__ inline int tiles_of_block(int tiles) { return (tiles - int(blockIdx.x
 // The column of a block's own `local`-th tile.
 __device__ inline int owned_column(int local, int n) { return (int(blockIdx.x) + local * BLOCKS) * TILE + n; }
 
-// Calls `visit(local, row, n)` for each element of the residual stream that this block owns.
+// Calls `visit(local, row, half)` for each half row of the tiles of the residual stream that this block owns.
 template <class Visit>
 __device__ inline void each_owned(int hidden, int rows, Visit visit) {
 #pragma unroll 1
-  for (int o = threadIdx.x; o < tiles_of_block(hidden / TILE) * ROWS * TILE; o += CONSUMERS) {
-    const int n = o % TILE, row = o / TILE % ROWS, local = o / TILE / ROWS;
-    if (row < rows) visit(local, row, n);
+  for (int o = threadIdx.x; o < tiles_of_block(hidden / TILE) * ROWS * 2; o += CONSUMERS) {
+    const int half = o % 2, row = o / 2 % ROWS, local = o / 2 / ROWS;
+    if (row < rows) visit(local, row, half);
   }
 }
 
-// The activations of columns [begin, begin + size).
-__device__ inline void bring_operand(Kind kind, int begin, int size, bool count_squares) {
+__device__ inline float4& four(float* place) { return *reinterpret_cast<float4*>(place); }
+__device__ inline float4 operator+(float4 a, float4 b) { return {a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w}; }
+__device__ inline float4 operator*(float4 a, float b) { return {a.x * b, a.y * b, a.z * b, a.w * b}; }
+
+__device__ inline Origin origin_of(Kind kind, int layer) {
   const Shared& s = shared();
-  if (kind == OUT) {
-    bring(s.to.attention, s.pass.sizes.attention, begin, size);
-  } else if (kind == DOWN) {
-    bring(s.to.activation, s.pass.sizes.intermediate, begin, size);
-  } else {
-    bring_normed(begin, size, count_squares);
-  }
+  const Sizes& z = s.pass.sizes;
+  if (kind == OUT) return {nullptr, s.to.attention, z.attention, nullptr};
+  if (kind == DOWN) return {nullptr, s.to.activation, z.intermediate, nullptr};
+  if (kind == PROJECT) return {s.source, nullptr, 0, nullptr};
+  const Source* first = kind == QUERIES_KEYS_VALUES && layer == 0 && s.source[0].given() ? s.source : nullptr;
+  return {first, s.to.x, z.hidden, s.pass.norms + layer * z.norms + (kind == GATE_AND_UP ? z.norms - z.hidden : 0)};
 }
 
-// What becomes of a sum: `value` is that of row n of the tile; in a tile of gates, `up` is that of row n + 4.
-__device__ inline void finish(Kind kind, int local, int row, int n, float value, float up) {
+// What becomes of a half row's sums: those of rows 4 * half ... of the tile; of a tile of gates, `up` are the other half.
+__device__ inline void finish(Kind kind, int local, int row, int half, float4 value, float4 up) {
   Shared& s = shared();
   const Sizes& z = s.pass.sizes;
-  const int column = owned_column(local, n);
+  const int column = owned_column(local, half * 4);
+  const u32 tag = tag_of_phase(1);
   if (kind == OUT || kind == DOWN) {
-    const float sum = s.residual[local][row][n] + value;
-    s.residual[local][row][n] = sum;
-    s.to.x[row * z.hidden + column] = sum;
+    float4& residual = four(&s.residual[local][row][half * 4]);
+    residual = residual + value;
+    hand_over(s.to.x + row * z.hidden + column, residual, tag);
   } else if (kind == PROJECT) {
-    s.to.projected[row * z.hidden + column] = value + s.to.projection_bias[column];
+    four(s.to.projected + row * z.hidden + column) = value + four(const_cast<float*>(s.to.projection_bias) + column);
   } else {
-    const float factor = norm_factor(row);
+    value = value * norm_factor(row);
     if (kind == GATE_AND_UP) {
-      const float gate = value * factor;
-      const int at = (int(blockIdx.x) + local * BLOCKS) * (TILE / 2) + n;
-      s.to.activation[row * z.intermediate + at] = narrow(__fdividef(gate, 1.f + __expf(-gate)) * (up * factor));
+      up = up * norm_factor(row);
+      const auto gated = [](float gate, float other) { return __fdividef(gate, 1.f + __expf(-gate)) * other; };
+      const u32 low = pack(gated(value.x, up.x), gated(value.y, up.y)), high = pack(gated(value.z, up.z), gated(value.w, up.w));
+      const int at = (int(blockIdx.x) + local * BLOCKS) * (TILE / 2);
+      hand_over(s.to.activation + row * z.intermediate + at,
+                {low_half(low), high_half(low), low_half(high), high_half(high)}, tag);
     } else if (kind == QUERIES_KEYS_VALUES) {
-      s.to.qkv[row * z.qkv + column] = value * factor;
+      hand_over(s.to.qkv + row * z.qkv + column, value, tag);
     } else if (s.logits[row]) {
-      s.logits[row][column] = value * factor;
+      four(s.logits[row] + column) = value;
     }
   }
 }
 
-// One column block. Each half of the operand's rows is the same eight rows at other columns: of the first product the upper
-// half counts, of the second the lower one.
-__device__ inline void add_block(float (&upper)[4], float (&lower)[4], const uint4& x, const uint4& w) {
-  mma(upper, x.x, x.y, x.z, x.w, w.x, w.y);
-  mma(lower, x.x, x.y, x.z, x.w, w.z, w.w);
-}
+// What one warp adds up for a tile.
+struct Sums {
+  float upper[4] = {}, lower[4] = {};
 
-// The warp's share of one tile: its sum over all columns.
-__device__ inline void add_up(Kind kind, int columns, int tile, bool first_tile, int& held, Cursor& at) {
-  constexpr int SHARE = STAGE_COLUMNS / KBLOCK / WARPS;
-  Shared& s = shared();
-  const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, shift = s.pass.shift + 2;
-  const uint4* operand = &s.product.operand[(warp << shift) + (lane & ((1 << shift) - 1))];
-  const int apart = WARPS << shift;
-  float upper[2][4] = {}, lower[2][4] = {};
-#pragma unroll 1
-  for (int base = 0; base < columns; base += STAGE_COLUMNS) {
-    const int begin = OPERAND_COLUMNS < MAX_COLUMNS ? base - base % OPERAND_COLUMNS : 0;
-    if (begin != held) {
-      bring_operand(kind, begin, min(OPERAND_COLUMNS, columns - begin), first_tile);
-      held = begin;
-    }
-    const int blocks = min(SHARE, ((columns - base) / KBLOCK - warp + WARPS - 1) / WARPS);
-    const uint4* x = operand + ((base - begin) / KBLOCK << shift);
-    const uint4* w = wait_for_stage(at) + warp * 32 + lane;
-    if (blocks == SHARE) {
-      uint4 xs[SHARE], ws[SHARE];
-#pragma unroll
-      for (int j = 0; j < SHARE; ++j) ws[j] = w[j * WARPS * 32], xs[j] = x[j * apart];
-#pragma unroll
-      for (int j = 0; j < SHARE; ++j) add_block(upper[j % 2], lower[j % 2], xs[j], ws[j]);
-    } else {
-#pragma unroll 1
-      for (int j = 0; j < blocks; ++j) add_block(upper[0], lower[0], x[j * apart], w[j * WARPS * 32]);
-    }
-    release_stage(at);
+  // One column block. Each half of the operand's rows is the same eight rows at other columns: of the first product the upper
+  // half counts, of the second the lower one.
+  __device__ void add(const uint4& x, const uint4& w) {
+    mma(upper, x.x, x.y, x.z, x.w, w.x, w.y);
+    mma(lower, x.x, x.y, x.z, x.w, w.z, w.w);
   }
-  *reinterpret_cast<float2*>(&s.product.partial[warp][tile][lane >> 2][(lane & 3) * 2]) =
-      float2{(upper[0][0] + lower[0][2]) + (upper[1][0] + lower[1][2]),
-             (upper[0][1] + lower[0][3]) + (upper[1][1] + lower[1][3])};
-}
+  __device__ float2 pair() const { return {upper[0] + lower[2], upper[1] + lower[3]}; }
+};
 
-// Multiplies this block's tiles of a matrix.
-__device__ inline void multiply(Kind kind, Extent extent) {
+// Multiplies this block's tiles of a matrix. Each warp adds up its column blocks of every tile, then the warps' shares are
+// added. False: leave the kernel.
+__device__ inline bool multiply(Kind kind, int layer, int columns, int count) {
+  constexpr int SHARE = STAGE_COLUMNS / KBLOCK / WARPS;  // column blocks of a stage that a warp takes
   Shared& s = shared();
-  Cursor at = s.cursor[threadIdx.x >> 5];
-  const int count = tiles_of_block(extent.tiles), shift = s.pass.shift;
+  Walk& walk = own_walk();
+  const Origin origin = origin_of(kind, layer);
+  const int thread = own_thread(), warp = thread >> 5, lane = thread & 31, shift = s.pass.shift;
+  const int halves = kind == GATE_AND_UP ? 0 : 1;  // as a power of two
+  const int room = OPERAND_COLUMNS * ROWS >> shift, apart = WARPS << shift + 2;
+  const uint4* operand = &s.product.operand[(warp << shift + 2) + (lane & (4 << shift) - 1)];
+  Cursor at = walk.at;
   int held = -1;
 #pragma unroll 1
   for (int first = 0; first < count; first += GROUP_TILES) {
     const int tiles = min(GROUP_TILES, count - first);
-    if (first > 0) consumer_sync();
+    auto& partial = s.product.partial[walk.turn];
 #pragma unroll 1
-    for (int t = 0; t < tiles; ++t) add_up(kind, extent.columns, t, first + t == 0, held, at);
+    for (int t = 0; t < tiles; t += 2) {
+      const bool pair = t + 1 < tiles;
+      const int stage_columns = pair ? STAGE_COLUMNS : 2 * STAGE_COLUMNS;
+      Sums sums, others;
+#pragma unroll 1
+      for (int base = 0; base < columns; base += stage_columns) {
+        const int begin = columns > room ? base - base % room : 0;
+        if (begin != held) {
+          bring(origin, begin, min(room, columns - begin), first + t == 0);
+          if (held < 0 && threadIdx.x == 0) stamp(1);
+          held = begin;
+        }
+        const int left = min(stage_columns, columns - base);
+        const int blocks = (left / KBLOCK - warp + WARPS - 1) / WARPS;
+        const uint4* x = operand + ((base - begin) / KBLOCK << shift + 2);
+        const uint4* w = wait_for_stage(at) + thread;
+        const uint4* other = w + left;  // the other tile's
+#pragma unroll 1
+        for (int rest = blocks; rest > 0; rest -= SHARE, x += SHARE * apart, w += SHARE * CONSUMERS) {
+          if (rest >= SHARE) {
+            uint4 xs[SHARE], ws[SHARE];
+#pragma unroll
+            for (int j = 0; j < SHARE; ++j) ws[j] = w[j * CONSUMERS], xs[j] = x[j * apart];
+#pragma unroll
+            for (int j = 0; j < SHARE; ++j) sums.add(xs[j], ws[j]);
+            if (!pair) continue;
+#pragma unroll
+            for (int j = 0; j < SHARE; ++j) ws[j] = other[j * CONSUMERS];
+#pragma unroll
+            for (int j = 0; j < SHARE; ++j) others.add(xs[j], ws[j]);
+          } else {
+#pragma unroll 1
+            for (int j = 0; j < rest; ++j) {
+              sums.add(x[j * apart], w[j * CONSUMERS]);
+              if (pair) others.add(x[j * apart], other[j * CONSUMERS]);
+            }
+          }
+        }
+        release_stage(at);
+      }
+      float2* share = reinterpret_cast<float2*>(&partial[warp][t][lane >> 2][(lane & 3) * 2]);
+      *share = sums.pair();
+      if (pair) share[ROWS * TILE / 2] = others.pair();
+    }
     consumer_sync();
-    const bool pairs = kind == GATE_AND_UP;
+    if (!all_there()) return false;
 #pragma unroll 1
-    for (int o = threadIdx.x; o < tiles * TILE << shift; o += CONSUMERS) {
-      const int n = o % TILE, row = o / TILE & ((1 << shift) - 1), t = o / TILE >> shift;
-      if (row >= s.pass.rows || (pairs && n >= TILE / 2)) continue;
-      float value = 0, up = 0;
+    for (int o = threadIdx.x; o < tiles << shift + halves; o += CONSUMERS) {
+      const int half = o & halves, row = o >> halves & ((1 << shift) - 1), t = o >> halves + shift;
+      if (row >= s.pass.rows) continue;
+      float4 value{}, up{};
 #pragma unroll
       for (int w = 0; w < WARPS; ++w) {
-        const float* sums = s.product.partial[w][t][row];
-        value += sums[n];
-        if (pairs) up += sums[n + TILE / 2];
+        const float4* sums = reinterpret_cast<const float4*>(partial[w][t][row]);
+        value = value + sums[half];
+        if (halves == 0) up = up + sums[1];
       }
-      finish(kind, first + t, row, n, value, up);
+      finish(kind, first + t, row, half, value, up);
     }
+    __syncwarp();
+    if (lane == 0) walk.turn ^= 1, walk.at = at;
+    __syncwarp();
   }
-  __syncwarp();
-  if ((threadIdx.x & 31) == 0) s.cursor[threadIdx.x >> 5] = at;
+  return true;
 }
 
-// The residual stream of this block's columns at the start of a stack.
+// The residual stream of this block's columns at the start of a stack, where the block does not hold it already.
 __device__ inline void open_residual() {
   Shared& s = shared();
-  each_owned(s.pass.sizes.hidden, s.pass.rows, [&](int local, int row, int n) {
+  each_owned(s.pass.sizes.hidden, s.pass.rows, [&](int local, int row, int half) {
     const Source& source = s.source[row];
-    const int column = owned_column(local, n);
-    s.residual[local][row][n] = source.values ? __ldcg(source.values + column) : widen(source.table[column]);
+    const int column = owned_column(local, half * 4);
+    float4& residual = four(&s.residual[local][row][half * 4]);
+    if (source.values) residual = __ldcg(reinterpret_cast<const float4*>(source.values + column));
+    if (source.table) residual = widen_four(source.table + column);
   });
 }
 
@@ -159,18 +189,12 @@ __device__ __forceinline__ bool product(Kind kind, int layer) {
   Shared& s = shared();
   const Sizes& z = s.pass.sizes;
   const Extent extent(kind, z);
-  if (kind == QUERIES_KEYS_VALUES || kind == GATE_AND_UP || kind == HEAD) {
-    const int offset = kind == GATE_AND_UP ? z.norms - z.hidden : 0;
-    prefetch_norm(s.pass.norms + layer * z.norms + offset, z.hidden);
-  } else if (kind == PROJECT) {
-    for (int i = threadIdx.x; i < Talker::HIDDEN; i += CONSUMERS) s.norm[i] = 1.f;
+  const int count = tiles_of_block(extent.tiles);
+  if (layer == 0 && kind == OUT) open_residual();
+  if (count > 0) {
+    if (!multiply(kind, layer, extent.columns, count)) return false;
+  } else {
     consumer_sync();
   }
-  if (layer == 0 && kind == OUT) open_residual();
-  if (layer == 0 && kind == GATE_AND_UP && threadIdx.x < s.pass.rows) {
-    s.source[threadIdx.x] = Source{s.to.x + threadIdx.x * z.hidden, nullptr};
-  }
-  if (!proceed()) return false;
-  if (tiles_of_block(extent.tiles) > 0) multiply(kind, extent);
-  return true;
+  return end_phase(count > 0);
 }

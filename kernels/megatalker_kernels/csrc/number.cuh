@@ -1,4 +1,4 @@
-// Number formats: bfloat16 pairs, loads that see other blocks' writes, products of fragments.
+// Number formats: bfloat16 pairs, and products of fragments.
 #pragma once
 #include "config.cuh"
 
@@ -6,7 +6,6 @@
 
 __device__ inline float low_half(u32 pair) { return __uint_as_float(pair << 16); }
 __device__ inline float high_half(u32 pair) { return __uint_as_float(pair & 0xffff0000u); }
-__device__ inline float widen(u16 value) { return __uint_as_float(u32(value) << 16); }
 
 // Round to nearest even; `first` goes to the low half.
 __device__ inline u32 pack(float first, float second) {
@@ -15,22 +14,9 @@ __device__ inline u32 pack(float first, float second) {
   return pair;
 }
 
-__device__ inline u16 narrow(float value) { return u16(pack(value, 0.f)); }
-
-struct Eight {
-  float v[8];
-};
-
-__device__ inline Eight load_eight(const float* source) {
-  const float4 a = __ldcg(reinterpret_cast<const float4*>(source));
-  const float4 b = __ldcg(reinterpret_cast<const float4*>(source) + 1);
-  return {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
-}
-
-__device__ inline Eight load_eight(const u16* source) {
-  const uint4 a = __ldcg(reinterpret_cast<const uint4*>(source));
-  return {low_half(a.x), high_half(a.x), low_half(a.y), high_half(a.y),
-          low_half(a.z), high_half(a.z), low_half(a.w), high_half(a.w)};
+__device__ inline float4 widen_four(const u16* source) {
+  const uint2 a = __ldg(reinterpret_cast<const uint2*>(source));
+  return {low_half(a.x), high_half(a.x), low_half(a.y), high_half(a.y)};
 }
 
 __device__ inline float warp_sum(float value) {

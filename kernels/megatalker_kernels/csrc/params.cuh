@@ -7,6 +7,7 @@ enum Mode : int { DECODE = 0, PREFILL = 1 };
 // How one stream chooses its codes; see megatalker/sampling.py for the contract.
 struct Filter {
   double dropped;      // 1 - top_p, or negative for "keep all"
+  double inverse_temperature;
   float temperature;
   int top_k;
   int do_sample;
@@ -15,6 +16,7 @@ struct Filter {
 
 struct Sampling {
   Filter talker, predictor;
+  double inverse_penalty;
   u32 key[2];
   float penalty;
   int min_frames;
@@ -55,11 +57,11 @@ struct Buffers {
   int pages;
   int slots;
   const float* text;                // [ROWS][talker hidden]: text rows (decode) or prompt rows (prefill)
-  float* x;                         // [ROWS][MAX_HIDDEN]: residual stream
+  float* x;                         // [ROWS][MAX_HIDDEN]: residual stream; this and the next three in tagged quads
   float* qkv;                       // [ROWS][MAX_QKV]
-  u16* attention;                   // [ROWS][MAX_ATTENTION] bfloat16
-  u16* activation;                  // [ROWS][MAX_INTERMEDIATE] bfloat16
-  float* partial;                   // [ROWS][MAX_HEADS][MAX_CHUNKS][head_dim + 2]
+  float* attention;                 // [ROWS][MAX_ATTENTION], rounded to bfloat16
+  float* activation;                // [ROWS][MAX_INTERMEDIATE], rounded to bfloat16
+  float* partial;                   // [ROWS][MAX_HEADS][MAX_CHUNKS][head_dim + 4]
   u32* arrivals;                    // [ROWS][MAX_KV_HEADS]
   float* hidden;                    // [slots][talker hidden]: after the final norm
   float* projected;                 // [ROWS][predictor hidden]

@@ -1,8 +1,7 @@
 // The sampling contract of megatalker/sampling.py: the consumers of one block choose one code. All arithmetic is exact or
 // integer, so the code equals the specification's.
 #pragma once
-#include "handover.cuh"
-#include "number.cuh"
+#include "barrier.cuh"
 
 constexpr u32 FULL = 0xffffffffu;
 
@@ -67,8 +66,8 @@ struct Choice {
   const u32* seen;      // a bit for each id, or null
   const Filter* filter;
   const u32* key;
-  float factor;                 // the penalty
-  double penalty, temperature;  // reciprocals
+  float penalty;
+  double inverse_penalty;
   u32 codebook, frame;
   int count, last_id;
   bool last_barred;     // counts where `seen` is given
@@ -166,7 +165,7 @@ __device__ inline int choose(const Choice& choice) {
       if (at >= choice.count) continue;
       const u32 id = choice.id(at);
       if (__ldcg(choice.seen + id / 32) >> (id % 32) & 1u) {
-        value[i] = value[i] < 0 ? __fmul_rn(value[i], choice.factor) : quotient(value[i], choice.penalty);
+        value[i] = value[i] < 0 ? __fmul_rn(value[i], choice.penalty) : quotient(value[i], choice.inverse_penalty);
       }
       if (at == choice.count - 1 && choice.last_barred) value[i] = LOWEST;
     }
@@ -176,7 +175,7 @@ __device__ inline int choose(const Choice& choice) {
 #pragma unroll
   for (int i = 0; i < EACH; ++i) {
     const int at = threadIdx.x + CONSUMERS * i;
-    if (filter.do_sample) value[i] = quotient(value[i], choice.temperature);
+    if (filter.do_sample) value[i] = quotient(value[i], filter.inverse_temperature);
     key[i] = at < choice.count ? order_key(value[i]) : 0;
     top = max(top, key[i]);
     best = max(best, u64(key[i]) << 32 | u32(~choice.id(at)));
@@ -230,9 +229,8 @@ __device__ __noinline__ int choose_code(int index, int codebook) {
   choice.seen = first ? s.to.seen + row.slot * (Talker::VOCAB / 32) : nullptr;
   choice.filter = first ? &sampling.talker : &sampling.predictor;
   choice.key = sampling.key;
-  choice.factor = sampling.penalty;
-  choice.penalty = 1.0 / sampling.penalty;
-  choice.temperature = 1.0 / choice.filter->temperature;
+  choice.penalty = sampling.penalty;
+  choice.inverse_penalty = sampling.inverse_penalty;
   choice.codebook = codebook, choice.frame = row.frame;
   choice.count = first ? FIRST_SUPPRESSED + 1 : Predictor::VOCAB;
   choice.last_id = first ? s.to.eos : Predictor::VOCAB - 1;

@@ -2,10 +2,13 @@
 #pragma once
 #include "params.cuh"
 
-// A row of the residual stream at the start of a stack: computed values, or an embedding from a table.
+// A row of the residual stream at the start of a stack: values, or an embedding from a table, or (both null) what the phase
+// before handed over.
 struct Source {
-  const float* values;  // or null:
+  const float* values;
   const u16* table;
+
+  __device__ bool given() const { return values || table; }
 };
 
 // Phases of a layer, and what may follow the last one.
@@ -40,11 +43,18 @@ struct Cursor {
   }
 };
 
+// What each consumer warp keeps for itself.
+struct Walk {
+  Cursor at;
+  int phase = 0;  // how many this launch has behind it
+  int turn = 0;   // which of the two `partial`
+};
+
 // The activations of a product, as operand A of mma.m16n8k16: [columns / KBLOCK][1 << shift rows][4] pieces of eight
 // neighbouring columns; and what each warp adds to the results.
 struct Product {
   uint4 operand[OPERAND_COLUMNS / 8 * ROWS];
-  float partial[WARPS][GROUP_TILES][ROWS][TILE];
+  float partial[2][WARPS][GROUP_TILES][ROWS][TILE];  // the next tiles' sums are added up while these are still read
 };
 
 struct AttentionSpace {
@@ -77,24 +87,23 @@ struct Shared {
     AttentionSpace attention;
     Contest contest;
   };
-  float norm[larger(MAX_HIDDEN, 2 * MAX_HEAD_DIM)];
+  float norm[MAX_HIDDEN];  // weights of one norm
   float rope[ROWS][MAX_HEAD_DIM];
   float residual[OWNED_TILES][ROWS][TILE];  // of the columns that this block owns
-  float squares[WARPS][ROWS];
+  alignas(16) float squares[ROWS][WARPS];
   Sampling sampling[ROWS];
   Buffers to;
   Launch launch;
   Pass pass;
   Source source[ROWS];
   float* logits[ROWS];
-  Cursor cursor[WARPS];
+  Walk walk[THREADS / 32];
   int codes[ROWS][GROUPS];
   int slot[ROWS];
   int position[ROWS];
-  int phase;        // how many this launch has behind it
   int handed_over;  // this block has arrived at a grid barrier and not yet seen the others there
   u32 target;       // arrivals that complete that barrier
-  int go;
+  int given_up[4];  // a wait of the phase with this number, modulo 4, was abandoned
   int quit;
 };
 
@@ -105,4 +114,13 @@ __device__ inline Shared& shared() {
   u32 address = u32(__cvta_generic_to_shared(memory));
   asm("" : "+r"(address));
   return *static_cast<Shared*>(__cvta_shared_to_generic(address));
+}
+
+__device__ inline Walk& own_walk() { return shared().walk[threadIdx.x >> 5]; }
+
+// Opaque, so that what depends on it is computed where it is used and takes no registers elsewhere.
+__device__ inline int own_thread() {
+  int thread = threadIdx.x;
+  asm volatile("" : "+r"(thread));
+  return thread;
 }

@@ -2,7 +2,7 @@
 #pragma once
 #include "shared.cuh"
 
-enum Where : int { WAIT_GRID = 1, WAIT_WEIGHTS = 2 };
+enum Where : int { WAIT_RESULTS = 1, WAIT_WEIGHTS = 2 };
 
 // The words of the buffer `barrier`.
 enum Word : int { ARRIVED = 0, LEFT = 1, ABORTED = 2, REPORTED = 3, PROGRESS = 4, CHOSEN = PROGRESS + BLOCKS };
@@ -15,17 +15,18 @@ __device__ inline void report(int where) {
   const Shared& s = shared();
   u32* word = s.to.barrier;
   if (atomicExch(word + REPORTED, 1u) != 0) return;
-  int culprit = blockIdx.x;
-  if (where == WAIT_GRID) {
+  int culprit = blockIdx.x, phase = own_walk().phase + 1;
+  if (where == WAIT_RESULTS) {
     const volatile u32* progress = word + PROGRESS;
 #pragma unroll 1
     for (int block = 0; block < BLOCKS; ++block) {
       if (progress[block] < progress[culprit]) culprit = block;
     }
+    phase = progress[culprit] + 1;
   }
   volatile int* host = s.to.status;  // abort, where, phase, block
   host[1] = where;
-  host[2] = s.phase;
+  host[2] = phase;
   host[3] = culprit;
   __threadfence_system();
   host[0] = 1;
@@ -45,7 +46,6 @@ struct Patience {
     if (now - began > shared().to.patience) report(where);
     return !aborted();
   }
-
 
   // The same for one who waits on behalf of others, and leaves the clock to them.
   __device__ bool follow() { return (++polls & 1023u) != 0 || !aborted(); }

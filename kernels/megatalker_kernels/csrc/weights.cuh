@@ -39,10 +39,11 @@ __device__ inline void fetch_weights(Writer& writer) {
       if (kind == HEAD && !talker) offset = heads + (pass - 1) * head;
       const Extent extent(kind, z);
 #pragma unroll 1
-      for (int tile = kind == ATTENTION ? 0 : tiles_of_block(extent.tiles); tile > 0; --tile) {
+      for (int tiles = kind == ATTENTION ? 0 : tiles_of_block(extent.tiles); tiles > 0; tiles -= 2) {
+        const int together = min(tiles, 2), stage_columns = 2 * STAGE_COLUMNS / together;
 #pragma unroll 1
-        for (int column = 0; column < extent.columns; column += STAGE_COLUMNS) {
-          const int bytes = TILE * 2 * min(STAGE_COLUMNS, extent.columns - column);
+        for (int column = 0; column < extent.columns; column += stage_columns) {
+          const int bytes = TILE * 2 * together * min(stage_columns, extent.columns - column);
           writer.put(offset, bytes);
           offset += bytes;
         }

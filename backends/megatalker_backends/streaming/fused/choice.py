@@ -1,0 +1,82 @@
+"""Whether the kernels can run a checkpoint's codec on a device, and the runner that does so."""
+
+import logging
+
+import torch
+
+from megatalker.errors import BackendUnavailableError, SettingsError
+from megatalker.model_config import CodecConfig
+from megatalker_backends.streaming.fused.decoder import FusedDecoder
+from megatalker_backends.streaming.fused.runner import FusedRunner
+from megatalker_backends.streaming.fused.weights import FusedWeights
+from megatalker_backends.streaming.graphs import GraphCapture, run_directly
+from megatalker_backends.streaming.model import StreamingDecoder
+from megatalker_backends.streaming.settings import StreamingSettings
+from megatalker_kernels.codec.launcher import CodecKernels
+from megatalker_kernels.errors import ToolchainError
+from megatalker_kernels.module import capability
+from megatalker_kernels.nvrtc import why_not_compile
+
+logger = logging.getLogger(__name__)
+
+OLDEST = 80
+"""Compute capability: the first with asynchronous copies and TensorFloat-32."""
+WIDEST_HEAD = 256
+
+
+def wants_kernels(config: CodecConfig, settings: StreamingSettings, device: torch.device) -> bool:
+    """Resolve the ``kernels`` setting; logs when ``auto`` finds something in the way.
+
+    Raises:
+        SettingsError: ``on``, and the kernels cannot run here.
+    """
+    if settings.kernels == "off" or (device.type != "cuda" and settings.kernels == "auto"):
+        return False
+    reason = why_not(config, device)
+    if reason is None:
+        return True
+    if settings.kernels == "on":
+        raise SettingsError(f"codecs.streaming.kernels is 'on', but {reason}; or set it to 'auto' or 'off'")
+    logger.warning("streaming: %s; the codec runs as torch operations, several times slower", reason)
+    return False
+
+
+def why_not(config: CodecConfig, device: torch.device) -> str | None:
+    """What is in the way and what would help, or ``None``."""
+    if device.type != "cuda":
+        return f"the kernels need a CUDA device, not {device.type}"
+    missing = why_not_compile()
+    if missing is not None:
+        return missing
+    if capability(device) < OLDEST:
+        return f"the kernels need compute capability 8.0 or later, this device has {capability(device) / 10}"
+    narrowest = config.decoder_dim // 2 ** len(config.upsample_rates)
+    widths = (config.codebook_dim, config.latent_dim, config.hidden_size, config.intermediate_size, config.head_dim)
+    odd = [width for width in (*widths, narrowest) if width % 4]
+    if odd or config.head_dim > WIDEST_HEAD:
+        return f"the kernels need widths that are multiples of 4 and heads of at most {WIDEST_HEAD}, found {odd}"
+    return None
+
+
+def fused_runner(
+    decoder: StreamingDecoder, config: CodecConfig, settings: StreamingSettings, device: torch.device
+) -> FusedRunner:
+    """The runner for a ``decoder`` that lies on the CPU.
+
+    Raises:
+        BackendUnavailableError: the kernels cannot be compiled or loaded.
+    """
+    try:
+        kernels = CodecKernels(device)
+    except ToolchainError as error:
+        advice = "set codecs.streaming.kernels to 'off' to run torch operations instead, several times slower"
+        raise BackendUnavailableError(f"the streaming codec's kernels cannot run here: {error}; {advice}") from error
+    fused = FusedDecoder(FusedWeights(decoder, device), config, kernels)
+    return FusedRunner(
+        fused,
+        device,
+        groups=config.num_quantizers,
+        max_streams=settings.max_batch,
+        max_frames=settings.max_frames,
+        prepare=GraphCapture(device) if settings.cuda_graphs else run_directly,
+    )

@@ -1,0 +1,84 @@
+"""One step of the decoder: a chain of about eighty kernels, each doing all that lies between two matrix products.
+
+A snake is computed once, by the kernel that produces its input.
+"""
+
+import torch
+from torch import Tensor
+
+from megatalker.model_config import CodecConfig
+from megatalker_backends.streaming.fused.kernels import Kernels, Launcher
+from megatalker_backends.streaming.fused.weights import Block, FusedWeights, Wave, Widening
+from megatalker_kernels.codec.structures import MAX_FRAMES, Shape
+
+MAX_TILES = 1024
+
+
+class FusedDecoder:
+    """Decodes the next frames of several streams, whose memory lies where their tickets say.
+
+    Args:
+        weights: on the device.
+        config: the shapes they have.
+        launcher: for kernels on that device.
+    """
+
+    def __init__(self, weights: FusedWeights, config: CodecConfig, launcher: Launcher) -> None:
+        self._weights = weights
+        self._config = config
+        self._launcher = launcher
+        self._arrivals = torch.zeros(MAX_TILES, dtype=torch.int32, device=weights.table.device)
+
+    @property
+    def context_size(self) -> int:
+        """Floats that one stream's convolutions carry; a stream has them twice, to read and to write."""
+        return self._weights.context_size
+
+    @property
+    def cache_size(self) -> int:
+        """Floats of one stream's keys and values."""
+        config = self._config
+        ring = config.sliding_window - 1 + MAX_FRAMES
+        return len(self._weights.layers) * ring * 2 * config.num_kv_heads * config.head_dim
+
+    def step(self, words: Tensor, frames: int) -> Tensor:
+        """Decode the frames of ``words`` (see :class:`structures.Tickets`) into ``[streams, samples]`` float32."""
+        weights = self._weights
+        run = Kernels(self._launcher, self._config, words, frames, self._arrivals)
+        rows = self._transform(run, run.multiply(weights.pre, run.look_up(weights.table)))
+        for widening in weights.widenings:
+            rows = _widen(run, widening, rows)
+        afters = [*(block.before for block in weights.blocks), weights.wave]
+        waved = run.multiply_to_wave(weights.first, rows, afters[0])
+        for block, after in zip(weights.blocks, afters[1:], strict=True):
+            waved = _upsample(run, block, waved, after)
+        return run.multiply(weights.last, waved, shape=Shape.SAMPLE).view(len(words), -1)
+
+    def _transform(self, run: Kernels, rows: Tensor) -> Tensor:
+        weights, eps = self._weights, self._config.rms_norm_eps
+        rows = run.multiply(weights.into, rows)
+        for index, layer in enumerate(weights.layers):
+            mixed = run.attend(index, run.multiply(layer.qkv, rows, eps=eps), weights.frequencies)
+            rows = run.multiply(layer.out, mixed, residual=rows)
+            gated = run.multiply(layer.gate_up, rows, eps=eps, shape=Shape.GATED)
+            rows = run.multiply(layer.down, gated, residual=rows)
+        return run.multiply(weights.out, rows, eps=eps)
+
+
+def _widen(run: Kernels, widening: Widening, rows: Tensor) -> Tensor:
+    rows = run.multiply(widening.spread, rows).view(-1, widening.taps.shape[1])
+    wide = run.multiply(widening.widen, run.mix(widening, rows), shape=Shape.GELU)
+    return run.multiply(widening.narrow, wide, residual=rows)
+
+
+def _upsample(run: Kernels, block: Block, waved: Tensor, after: Wave) -> Tensor:
+    first, *others = block.units
+    width = first.conv.weight.shape[2]
+    rows, waved = (out.view(-1, width) for out in run.multiply_and_wave(block.up, waved, first.before))
+    unit = first
+    for following in others:
+        inner = run.multiply_to_wave(unit.conv, waved, unit.between)
+        rows, waved = run.multiply_and_wave(unit.point, inner, following.before, residual=rows)
+        unit = following
+    inner = run.multiply_to_wave(unit.conv, waved, unit.between)
+    return run.multiply_to_wave(unit.point, inner, after, residual=rows)

@@ -1,0 +1,182 @@
+"""The kernels of one step as functions of tensors."""
+
+from ctypes import Structure
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from megatalker.model_config import CodecConfig
+from megatalker_backends.streaming.fused.weights import Matrix, Wave, Widening
+from megatalker_kernels.codec import structures
+from megatalker_kernels.codec.structures import ATTENTION_THREADS, MAX_FRAMES, MIXING_THREADS, Shape
+from megatalker_kernels.codec.tiles import cut
+
+
+class Launcher(Protocol):
+    """Starts kernels, one after another."""
+
+    processors: int
+    """How many blocks keep the device busy."""
+
+    def launch(self, kernel: str, blocks: int, threads: int, shared_bytes: int, argument: Structure) -> None:
+        """Run ``megatalker_codec_KERNEL``."""
+
+
+class Kernels:
+    """Starts kernels on rows ``[streams * time, channels]`` of the streams that ``words`` names.
+
+    Args:
+        launcher: for the device of ``words``.
+        config: shapes.
+        words: ``[streams, words]`` int64, see :class:`structures.Tickets`.
+        frames: of each stream.
+        arrivals: int32 zeros, as many as any product has tiles whose sums are split.
+    """
+
+    def __init__(self, launcher: Launcher, config: CodecConfig, words: Tensor, frames: int, arrivals: Tensor) -> None:
+        self._launcher = launcher
+        self._config = config
+        self._streams = len(words)
+        self._frames = frames
+        self._device = words.device
+        self._tickets = structures.Tickets(words.data_ptr(), words.shape[1])
+        self._arrivals = arrivals
+
+    def look_up(self, table: Tensor) -> Tensor:
+        """Sums of the ``[groups * codebook, width]`` entries that the frames' codes name."""
+        config, width = self._config, table.shape[1]
+        out = self._empty(self._streams * self._frames, width)
+        argument = structures.Lookup(
+            table=table.data_ptr(),
+            out=out.data_ptr(),
+            tickets=self._tickets,
+            time=self._frames,
+            groups=config.num_quantizers,
+            codebook=config.codebook_size,
+            width=width,
+        )
+        self._launcher.launch("lookup", len(out), 128, 0, argument)
+        return out
+
+    def multiply(
+        self,
+        matrix: Matrix,
+        rows: Tensor,
+        *,
+        residual: Tensor | None = None,
+        eps: float = -1.0,
+        shape: Shape = Shape.PLAIN,
+    ) -> Tensor:
+        """Products of windows, normalised by their root mean square if ``eps`` is given."""
+        columns = len(matrix.weight) // (2 if shape is Shape.GATED else 1)
+        out = self._empty(len(rows), 1 if shape is Shape.SAMPLE else columns)
+        self._multiply(matrix, rows, out, None, None, residual, eps, shape)
+        return out
+
+    def multiply_and_wave(
+        self, matrix: Matrix, rows: Tensor, wave: Wave, *, residual: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Products before and after a snake."""
+        raw, waved = self._empty(len(rows), len(matrix.weight)), self._empty(len(rows), len(matrix.weight))
+        self._multiply(matrix, rows, raw, waved, wave, residual)
+        return raw, waved
+
+    def multiply_to_wave(self, matrix: Matrix, rows: Tensor, wave: Wave, *, residual: Tensor | None = None) -> Tensor:
+        """Products after a snake alone."""
+        waved = self._empty(len(rows), len(matrix.weight))
+        self._multiply(matrix, rows, None, waved, wave, residual)
+        return waved
+
+    def _multiply(
+        self,
+        matrix: Matrix,
+        rows: Tensor,
+        raw: Tensor | None,
+        waved: Tensor | None,
+        wave: Wave | None,
+        residual: Tensor | None,
+        eps: float = -1.0,
+        shape: Shape = Shape.PLAIN,
+    ) -> None:
+        columns, taps, channels = matrix.weight.shape
+        chosen = cut(len(rows), columns, taps * channels, self._launcher.processors, whole=eps >= 0)
+        tiles = chosen.tile.count(len(rows), columns)
+        partial = self._empty(chosen.shares, len(rows), columns) if chosen.shares > 1 else None
+        finish = structures.Finish(
+            bias=_address(matrix.bias),
+            residual=_address(residual),
+            frequency=_address(wave.frequency if wave else None),
+            height=_address(wave.height if wave else None),
+            raw=_address(raw),
+            waved=_address(waved),
+            channels=len(wave.frequency) if wave else 0,
+            columns=columns,
+            shape=shape,
+        )
+        argument = structures.Product(
+            input=self._input(rows, matrix.slot, matrix.context),
+            finish=finish,
+            tickets=self._tickets,
+            weight=matrix.weight.data_ptr(),
+            partial=_address(partial),
+            arrivals=self._arrivals.data_ptr(),
+            taps=taps,
+            dilation=matrix.dilation,
+            shares=chosen.shares,
+            eps=eps,
+        )
+        tile = chosen.tile
+        self._launcher.launch(tile.kernel, tiles * chosen.shares, tile.threads, tile.shared_bytes, argument)
+
+    def attend(self, index: int, qkv: Tensor, frequencies: Tensor) -> Tensor:
+        """The heads of layer ``index``, side by side."""
+        config, width = self._config, self._config.head_dim
+        ring = config.sliding_window - 1 + MAX_FRAMES
+        out = self._empty(len(qkv), config.num_heads * width)
+        argument = structures.Attention(
+            qkv=qkv.data_ptr(),
+            frequencies=frequencies.data_ptr(),
+            out=out.data_ptr(),
+            tickets=self._tickets,
+            slot=index * ring * 2 * config.num_kv_heads * width,
+            time=self._frames,
+            heads=config.num_heads,
+            kv_heads=config.num_kv_heads,
+            width=width,
+            window=config.sliding_window,
+        )
+        shared = 4 * (MAX_FRAMES * (3 * width + ring) + ATTENTION_THREADS * MAX_FRAMES)
+        self._launcher.launch("attention", self._streams * config.num_heads, ATTENTION_THREADS, shared, argument)
+        return out
+
+    def mix(self, widening: Widening, rows: Tensor) -> Tensor:
+        """Depthwise convolution and layer normalisation."""
+        out = torch.empty_like(rows)
+        argument = structures.Mixing(
+            input=self._input(rows, widening.slot, len(widening.taps) - 1),
+            tickets=self._tickets,
+            taps=widening.taps.data_ptr(),
+            bias=widening.taps_bias.data_ptr(),
+            out=out.data_ptr(),
+            eps=1e-6,
+        )
+        self._launcher.launch("mixing", len(rows), MIXING_THREADS, 4 * rows.shape[1], argument)
+        return out
+
+    def _input(self, rows: Tensor, slot: int, context: int) -> structures.Input:
+        return structures.Input(
+            data=rows.data_ptr(),
+            slot=slot,
+            rows=len(rows),
+            time=len(rows) // self._streams,
+            channels=rows.shape[1],
+            context=context,
+        )
+
+    def _empty(self, *shape: int) -> Tensor:
+        return torch.empty(shape, device=self._device)
+
+
+def _address(tensor: Tensor | None) -> int | None:
+    return None if tensor is None else tensor.data_ptr()

@@ -1,0 +1,116 @@
+"""Advances streams by kernels, whose memory stays where it is: a step is one upload, one graph and one copy."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from megatalker_backends.streaming.fused.decoder import FusedDecoder
+from megatalker_backends.streaming.sizes import next_size, sizes_up_to, split_into
+from megatalker_kernels.codec.structures import MAX_FRAMES, TICKET_WORDS
+
+Prepare = Callable[[Callable[[], Tensor]], Callable[[], Tensor]]
+"""Makes of work on fixed tensors a function that does it again; its results last until any such function runs."""
+
+
+@dataclass(slots=True)
+class FusedMemory:
+    """A step reads one of the contexts and writes the other, and adds to the cache what no earlier frame looks at."""
+
+    contexts: Tensor
+    """``[2, context size]`` float32."""
+    cache: Tensor
+    """``[cache size]`` float32: rings of keys and values."""
+    turn: int = 0
+    """The context to be read next."""
+    frames: int = 0
+    """Decoded so far."""
+
+    def clone(self) -> Self:
+        return replace(self, contexts=self.contexts.clone(), cache=self.cache.clone())
+
+    def copy_(self, successor: Self) -> None:
+        self.turn, self.frames = successor.turn, successor.frames
+
+    def after(self, frames: int) -> Self:
+        """What a step of ``frames`` makes of it."""
+        return replace(self, turn=1 - self.turn, frames=self.frames + frames)
+
+    def ticket(self) -> list[int]:
+        """As the kernels expect it."""
+        first = self.contexts.data_ptr()
+        second = first + self.contexts.nbytes // 2
+        contexts = (second, first) if self.turn else (first, second)
+        return [*contexts, self.cache.data_ptr(), self.frames]
+
+
+class FusedRunner:
+    """Prepares a step for each power of two of streams and of frames, and for each limit.
+
+    Args:
+        decoder: on ``device``.
+        device: where everything lies.
+        groups: codes of a frame.
+        max_streams: of one step.
+        max_frames: of one step; no more than :data:`MAX_FRAMES` are used.
+        prepare: see :data:`Prepare`.
+    """
+
+    def __init__(
+        self,
+        decoder: FusedDecoder,
+        device: torch.device,
+        *,
+        groups: int,
+        max_streams: int,
+        max_frames: int,
+        prepare: Prepare,
+    ) -> None:
+        self.max_streams = max_streams
+        self._decoder = decoder
+        self._device = device
+        self._groups = groups
+        self._prepare = prepare
+        self._streams = sizes_up_to(max_streams)
+        self._frames = sizes_up_to(min(max_frames, MAX_FRAMES))
+        self._steps: dict[tuple[int, int], tuple[Tensor, Callable[[], Tensor]]] = {}
+        self._spare = self.open()
+
+    def open(self) -> FusedMemory:
+        contexts = torch.zeros(2, self._decoder.context_size, device=self._device)
+        return FusedMemory(contexts, torch.zeros(self._decoder.cache_size, device=self._device))
+
+    def run(self, codes: Tensor, memories: Sequence[FusedMemory]) -> tuple[Tensor, Sequence[FusedMemory]]:
+        parts = torch.split(codes, split_into(self._frames, codes.shape[1]), dim=1)
+        steps = [self._step(next_size(self._streams, len(codes)), part.shape[1]) for part in parts]
+        chunks = []
+        for part, (words, replay) in zip(parts, steps, strict=True):
+            words.copy_(self._words(part, memories, len(words)), non_blocking=True)
+            chunks.append(replay()[: len(codes)].clone())
+            memories = [memory.after(part.shape[1]) for memory in memories]
+        return chunks[0] if len(chunks) == 1 else torch.cat(chunks, dim=1), memories
+
+    def warmup(self) -> None:
+        # Largest first, so that the smaller steps fit into the memory that the largest one took.
+        for streams in reversed(self._streams):
+            for frames in reversed(self._frames):
+                self._step(streams, frames)
+
+    def _step(self, streams: int, frames: int) -> tuple[Tensor, Callable[[], Tensor]]:
+        """The words that a step reads, and what runs it."""
+        if (streams, frames) not in self._steps:
+            blank = self._words(torch.zeros(0, frames, self._groups, dtype=torch.int64), [], streams)
+            words = blank.to(self._device)
+            run = self._prepare(lambda: self._decoder.step(words, frames))
+            self._steps[streams, frames] = words, run
+        return self._steps[streams, frames]
+
+    def _words(self, codes: Tensor, memories: Sequence[FusedMemory], size: int) -> Tensor:
+        """Tickets and codes; streams up to ``size`` use the spare memory, all of them the same: nobody reads it."""
+        padding = [self._spare.ticket()] * (size - len(memories))
+        words = torch.zeros(size, TICKET_WORDS + codes.shape[1] * self._groups, dtype=torch.int64)
+        words[:, :TICKET_WORDS] = torch.tensor([*(memory.ticket() for memory in memories), *padding])
+        words[: len(codes), TICKET_WORDS:] = codes.flatten(1)
+        return words

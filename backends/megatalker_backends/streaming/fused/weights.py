@@ -1,0 +1,163 @@
+"""The decoder's weights in the order in which the kernels read them."""
+
+from dataclasses import dataclass
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from megatalker_backends.streaming.convolution import RowConv, SignalConv
+from megatalker_backends.streaming.latent import Doubling
+from megatalker_backends.streaming.model import StreamingDecoder
+from megatalker_backends.streaming.transformer import WindowLayer
+from megatalker_backends.streaming.waveform import ResidualUnit, Snake, UpsamplingBlock
+
+Member = TypeVar("Member")
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """Weights of windows of rows."""
+
+    weight: Tensor
+    """``[columns, taps, channels]``"""
+    bias: Tensor | None = None
+    dilation: int = 1
+    slot: int = 0
+    """Where the context begins in a stream's, in floats."""
+
+    @property
+    def context(self) -> int:
+        """Rows of a window before its last."""
+        return (self.weight.shape[1] - 1) * self.dilation
+
+
+@dataclass(frozen=True, slots=True)
+class Wave:
+    """A snake's two factors."""
+
+    frequency: Tensor
+    height: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """Of the transformer."""
+
+    qkv: Matrix
+    out: Matrix
+    gate_up: Matrix
+    """Rows of gate and up take turns."""
+    down: Matrix
+
+
+@dataclass(frozen=True, slots=True)
+class Widening:
+    """Transposed convolution and ConvNeXt block."""
+
+    spread: Matrix
+    taps: Tensor
+    """``[taps, channels]``"""
+    taps_bias: Tensor
+    slot: int
+    widen: Matrix
+    narrow: Matrix
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """Of an upsampling block."""
+
+    before: Wave
+    conv: Matrix
+    between: Wave
+    point: Matrix
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Upsampling block."""
+
+    before: Wave
+    up: Matrix
+    units: list[Unit]
+
+
+class FusedWeights:
+    """A copy of ``decoder`` on ``device``; every convolution gets a slot of the context that each stream carries."""
+
+    def __init__(self, decoder: StreamingDecoder, device: torch.device) -> None:
+        self._device = device
+        self.context_size = 0
+        """Floats of one stream's context."""
+        transformer, waveform = decoder.transformer, decoder.waveform
+        self.table = self._put(decoder.codebooks.table)
+        self.pre = self._row_conv(decoder.pre_conv)
+        self.into = self._linear(transformer.into, transformer.into_bias)
+        self.layers = [self._layer(layer) for layer in _members(transformer.layers, WindowLayer)]
+        self.out = self._linear(transformer.out, transformer.out_bias)
+        self.frequencies = self._put(transformer.inverse_frequencies)
+        self.widenings = [self._widening(doubling) for doubling in _members(decoder.doublings, Doubling)]
+        self.first = self._row_conv(waveform.first)
+        self.blocks = [self._block(block) for block in _members(waveform.blocks, UpsamplingBlock)]
+        self.wave = self._wave(waveform.snake)
+        self.last = self._signal_conv(waveform.last)
+
+    def _put(self, tensor: Tensor) -> Tensor:
+        return tensor.to(self._device).contiguous()
+
+    def _reserve(self, rows: int, channels: int) -> int:
+        slot, self.context_size = self.context_size, self.context_size + rows * channels
+        return slot
+
+    def _linear(self, weight: Tensor, bias: Tensor | None = None) -> Matrix:
+        return Matrix(self._put(weight[:, None]), None if bias is None else self._put(bias))
+
+    def _conv(self, weight: Tensor, bias: Tensor, kernel: int, dilation: int) -> Matrix:
+        """``weight`` is ``[columns, channels * kernel]``."""
+        taps = weight.view(len(weight), -1, kernel).transpose(1, 2)
+        slot = self._reserve((kernel - 1) * dilation, taps.shape[2])
+        # Kernels write four columns at a time.
+        missing = -len(taps) % 4
+        taps = torch.cat((taps, taps.new_zeros(missing, *taps.shape[1:])))
+        bias = torch.cat((bias.flatten(), bias.new_zeros(missing)))
+        return Matrix(self._put(taps), self._put(bias), dilation, slot)
+
+    def _row_conv(self, conv: RowConv) -> Matrix:
+        return self._conv(conv.weight, conv.bias, conv.kernel, 1)
+
+    def _signal_conv(self, conv: SignalConv) -> Matrix:
+        return self._conv(conv.weight, conv.bias, conv.context // conv.dilation + 1, conv.dilation)
+
+    def _wave(self, snake: Snake) -> Wave:
+        return Wave(self._put(snake.frequency.flatten()), self._put(snake.height.flatten()))
+
+    def _layer(self, layer: WindowLayer) -> Layer:
+        gate_up = torch.stack(layer.gate_up.chunk(2), dim=1).flatten(0, 1)
+        return Layer(*map(self._linear, (layer.qkv, layer.out, gate_up, layer.down)))
+
+    def _widening(self, doubling: Doubling) -> Widening:
+        return Widening(
+            spread=self._linear(doubling.spread, doubling.spread_bias),
+            taps=self._put(doubling.taps.T),
+            taps_bias=self._put(doubling.taps_bias),
+            slot=self._reserve(doubling.taps.shape[1] - 1, doubling.width),
+            widen=self._linear(doubling.widen, doubling.widen_bias),
+            narrow=self._linear(doubling.narrow, doubling.narrow_bias),
+        )
+
+    def _block(self, block: UpsamplingBlock) -> Block:
+        units = [self._unit(unit) for unit in _members(block.units, ResidualUnit)]
+        return Block(self._wave(block.snake), self._row_conv(block.conv.conv), units)
+
+    def _unit(self, unit: ResidualUnit) -> Unit:
+        return Unit(
+            before=self._wave(unit.before),
+            conv=self._signal_conv(unit.conv),
+            between=self._wave(unit.between),
+            point=self._linear(unit.weight, unit.bias.flatten()),
+        )
+
+
+def _members(modules: torch.nn.ModuleList, kind: type[Member]) -> list[Member]:
+    return [module for module in modules if isinstance(module, kind)]

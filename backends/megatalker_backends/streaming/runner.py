@@ -1,0 +1,81 @@
+"""Advances the memory of streams: here by torch operations, in the package ``fused`` by kernels."""
+
+from collections.abc import Sequence
+from typing import Any, Protocol, Self
+
+import torch
+from torch import Tensor
+
+from megatalker.model_config import CodecConfig
+from megatalker_backends.streaming.graphs import GraphCapture
+from megatalker_backends.streaming.model import StreamingDecoder
+from megatalker_backends.streaming.precision import exact_products
+from megatalker_backends.streaming.settings import StreamingSettings
+from megatalker_backends.streaming.steps import FixedSteps, Steps, StepShape
+
+
+class Memory(Protocol):
+    """What one stream carries from call to call. A tensor is one."""
+
+    def clone(self) -> Self:
+        """An independent memory."""
+
+    def copy_(self, successor: Self) -> object:
+        """Become ``successor``, which :meth:`Runner.run` made of this memory."""
+
+
+class Runner(Protocol):
+    """Decodes, without looking at what it is given: the codec has done so."""
+
+    max_streams: int
+    """Of one call."""
+
+    def open(self) -> Memory:
+        """The memory of a stream before its first frame."""
+
+    def run(self, codes: Tensor, memories: Sequence[Any]) -> tuple[Tensor, Sequence[Memory]]:
+        """Decode ``codes`` ``[streams, frames, groups]`` int64 into ``[streams, samples]`` float32.
+
+        Returns:
+            The samples, on the device, and a successor for each memory. Unless a memory becomes its successor
+            (:meth:`Memory.copy_`), its stream has not advanced.
+        """
+
+    def warmup(self) -> None:
+        """Prepare steps of every size."""
+
+
+class TorchRunner:
+    """Runs the decoder as torch modules. A memory is a tensor ``[state size]``, see :class:`StateLayout`."""
+
+    def __init__(
+        self, decoder: StreamingDecoder, config: CodecConfig, settings: StreamingSettings, device: torch.device
+    ) -> None:
+        decoder = decoder.to(device)
+        self.max_streams = settings.max_batch
+        self._device = device
+        decode = torch.compile(decoder, dynamic=True, fullgraph=True) if settings.compile else decoder
+        shape = StepShape(
+            groups=config.num_quantizers,
+            state_size=decoder.layout.size,
+            max_streams=settings.max_batch,
+            max_frames=settings.max_frames,
+            device=device,
+        )
+        captured = settings.cuda_graphs and device.type == "cuda"
+        self._steps = FixedSteps(decode, shape, GraphCapture(device)) if captured else Steps(decode, shape)
+
+    def open(self) -> Tensor:
+        return torch.zeros(self._steps.shape.state_size, device=self._device)
+
+    def run(self, codes: Tensor, memories: Sequence[Tensor]) -> tuple[Tensor, Sequence[Tensor]]:
+        with exact_products(self._device):
+            states, chunks = torch.stack(list(memories)), []
+            for part in torch.split(codes.to(self._device), self._steps.split(*codes.shape[:2]), dim=1):
+                samples, states = self._steps.run(part, states)
+                chunks.append(samples)
+        return chunks[0] if len(chunks) == 1 else torch.cat(chunks, dim=1), list(states)
+
+    def warmup(self) -> None:
+        with exact_products(self._device):
+            self._steps.warmup()

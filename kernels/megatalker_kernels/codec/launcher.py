@@ -1,0 +1,56 @@
+"""Compiles the codec's kernels for a device and starts them there."""
+
+from ctypes import Structure
+from typing import Any
+
+import torch
+
+from megatalker_kernels.codec.structures import macros
+from megatalker_kernels.codec.tiles import TILES
+from megatalker_kernels.module import Arguments, GpuModule, capability, processors
+from megatalker_kernels.nvrtc import Cubin, compile_kernel
+
+SOURCE = "codec/codec.cu"
+
+
+class CodecConstants:
+    """What the sources share with this package."""
+
+    def macros(self) -> list[tuple[str, str]]:
+        """Preprocessor definitions."""
+        return [*macros().items(), ("PRODUCTS", " ".join(tile.macro for tile in TILES))]
+
+
+def compile_codec(arch: str) -> Cubin:
+    """The kernels for ``sm_80`` or later.
+
+    Raises:
+        ToolchainError: see :func:`compile_kernel`.
+    """
+    return compile_kernel(CodecConstants(), arch, source=SOURCE)
+
+
+class CodecKernels:
+    """The kernels, ready to be started on torch's current stream.
+
+    Args:
+        device: a CUDA device.
+
+    Raises:
+        ToolchainError: the kernels cannot be compiled or loaded.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.processors = processors(device)
+        self._module = GpuModule(compile_codec(f"sm_{capability(device)}").code, device)
+        self._entries = {tile.kernel: self._entry(tile.kernel, tile.shared_bytes) for tile in TILES}
+        self._entries |= {name: self._entry(name, 0) for name in ("lookup", "attention", "mixing")}
+
+    def launch(self, kernel: str, blocks: int, threads: int, shared_bytes: int, argument: Structure) -> None:
+        """Run ``megatalker_codec_KERNEL``; what ``argument`` points to must outlive the work on the device."""
+        self._module.start_in_chain(
+            self._entries[kernel], blocks, threads, Arguments(argument), shared_bytes=shared_bytes
+        )
+
+    def _entry(self, kernel: str, shared_bytes: int) -> Any:
+        return self._module.entry(f"megatalker_codec_{kernel}", shared_bytes=shared_bytes)

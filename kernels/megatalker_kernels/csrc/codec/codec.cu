@@ -1,0 +1,26 @@
+// The streaming codec's decoder in four kinds of kernel; a step is a chain of about eighty launches.
+#include "product.cuh"
+#include "rows.cuh"
+
+static_assert(sizeof(Product) == PRODUCT_BYTES && sizeof(Attention) == ATTENTION_BYTES, "see structures.py");
+static_assert(sizeof(Lookup) == LOOKUP_BYTES && sizeof(Mixing) == MIXING_BYTES, "see structures.py");
+
+#define PRODUCT(ROWS, COLUMNS, HIGH, WIDE, DEEP, DEPTH, STAGES)                               \
+  extern "C" __global__ void __launch_bounds__(32 * HIGH * WIDE * DEEP)                       \
+      megatalker_codec_product_##ROWS##x##COLUMNS(const __grid_constant__ Product p) {        \
+    multiply<Tile<ROWS, COLUMNS, HIGH, WIDE, DEEP, DEPTH, STAGES>>(p);                        \
+  }
+
+PRODUCTS  // one for each tile
+
+extern "C" __global__ void __launch_bounds__(ATTENTION_THREADS)
+    megatalker_codec_attention(const __grid_constant__ Attention p) {
+  attend(p);
+}
+
+extern "C" __global__ void megatalker_codec_lookup(const __grid_constant__ Lookup p) { look_up(p); }
+
+extern "C" __global__ void __launch_bounds__(MIXING_THREADS)
+    megatalker_codec_mixing(const __grid_constant__ Mixing p) {
+  mix(p);
+}

@@ -1,0 +1,51 @@
+// What becomes of the sums of a product.
+#pragma once
+#include "primitive.cuh"
+
+enum Shape : int { PLAIN, GELU, GATED, SAMPLE };
+
+struct Finish {
+  const float* bias;       // [columns], or null
+  const float* residual;   // [rows, columns] added to the sums, or null
+  const float* frequency;  // [channels] of the snake; null without one
+  const float* height;
+  float* raw;    // [rows, columns] before the snake, or null
+  float* waved;  // [rows, columns] after it
+  int channels;  // the snake's; columns repeat it
+  int columns;
+  int shape;
+
+  __device__ void operator()(int row, int column, float4 v) const;
+};
+
+__device__ inline float4 operator+(float4 a, float4 b) { return {a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w}; }
+
+__device__ inline float snake(float x, float frequency, float height) {
+  const float wave = sinf(x * frequency);
+  return fmaf(wave * height, wave, x);
+}
+
+__device__ inline float gelu(float x) { return 0.5f * x * (1.f + erff(x * 0.70710678f)); }
+
+__device__ inline float gated(float gate, float up) { return gate / (1.f + expf(-gate)) * up; }
+
+__device__ inline float4 piece_of(const float* data, i64 index) { return *reinterpret_cast<const float4*>(data + index); }
+
+__device__ inline void Finish::operator()(int row, int column, float4 v) const {
+  const i64 at = i64(row) * columns + column;
+  if (bias) v = v + piece_of(bias, column);
+  if (residual) v = v + piece_of(residual, at);
+  if (shape == GELU) v = {gelu(v.x), gelu(v.y), gelu(v.z), gelu(v.w)};
+  if (shape == GATED) {
+    *reinterpret_cast<float2*>(raw + at / 2) = {gated(v.x, v.y), gated(v.z, v.w)};
+  } else if (shape == SAMPLE) {
+    if (column == 0) raw[row] = fminf(fmaxf(v.x, -1.f), 1.f);
+  } else if (raw) {
+    *reinterpret_cast<float4*>(raw + at) = v;
+  }
+  if (frequency) {
+    const float4 f = piece_of(frequency, column % channels), h = piece_of(height, column % channels);
+    *reinterpret_cast<float4*>(waved + at) = {snake(v.x, f.x, h.x), snake(v.y, f.y, h.y), snake(v.z, f.z, h.z),
+                                              snake(v.w, f.w, h.w)};
+  }
+}

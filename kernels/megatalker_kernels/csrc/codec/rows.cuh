@@ -1,0 +1,78 @@
+// What one block does to one row: the first stage, and the part of a ConvNeXt block before its products.
+#pragma once
+#include "attention.cuh"
+
+// Sums the entries that a frame's codes name.
+struct Lookup {
+  const float* table;  // [groups, codebook, width]
+  float* out;          // [streams, time, width]
+  Tickets tickets;
+  int time, groups, codebook, width;
+};
+
+// Blocks: frames, within streams.
+__device__ inline void look_up(const Lookup& p) {
+  admit_successor();
+  await_predecessor();
+  const int stream = blockIdx.x / p.time, frame = blockIdx.x % p.time;
+  const i64* const codes = p.tickets.codes(stream) + frame * p.groups;
+  for (int d = threadIdx.x * 4; d < p.width; d += blockDim.x * 4) {
+    float4 sum = {0, 0, 0, 0};
+#pragma unroll 8
+    for (int group = 0; group < p.groups; ++group)
+      sum = sum + piece_of(p.table, (i64(group) * p.codebook + codes[group]) * p.width + d);
+    *reinterpret_cast<float4*>(p.out + i64(blockIdx.x) * p.width + d) = sum;
+  }
+}
+
+// A causal convolution of each channel by itself, then layer normalisation without weights.
+struct Mixing {
+  Input in;
+  Tickets tickets;
+  const float* taps;  // [taps, channels]
+  const float* bias;
+  float* out;
+  float eps;
+};
+
+__device__ inline float block_sum(float value) {
+  __shared__ float parts[MIXING_THREADS / 32];
+  value = warp_sum(value);
+  __syncthreads();
+  if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = value;
+  __syncthreads();
+  float sum = 0;
+#pragma unroll
+  for (int i = 0; i < MIXING_THREADS / 32; ++i) sum += parts[i];
+  return sum;
+}
+
+// Blocks: rows.
+__device__ inline void mix(const Mixing& p) {
+  extern __shared__ float4 memory[];
+  admit_successor();
+  await_predecessor();
+  float* const row = reinterpret_cast<float*>(memory);
+  const Input& in = p.in;
+  const int time = blockIdx.x % in.time;
+  const float* const now = p.tickets[blockIdx.x / in.time].now + in.slot;
+  const float* const here = in.data + i64(blockIdx.x) * in.channels;
+  float sum = 0;
+  for (int d = threadIdx.x; d < in.channels; d += MIXING_THREADS) {
+    float value = p.bias[d];
+#pragma unroll 8
+    for (int tap = 0; tap <= in.context; ++tap) {
+      const int ago = in.context - tap;
+      const float past = time >= ago ? here[d - ago * in.channels] : now[(time + tap) * in.channels + d];
+      value += past * p.taps[tap * in.channels + d];
+    }
+    row[d] = value, sum += value;
+  }
+  in.remember(p.tickets);
+  const float mean = block_sum(sum) / in.channels;
+  float square = 0;
+  for (int d = threadIdx.x; d < in.channels; d += MIXING_THREADS) square += (row[d] - mean) * (row[d] - mean);
+  const float factor = 1.f / sqrtf(block_sum(square) / in.channels + p.eps);
+  for (int d = threadIdx.x; d < in.channels; d += MIXING_THREADS)
+    p.out[i64(blockIdx.x) * in.channels + d] = (row[d] - mean) * factor;
+}
