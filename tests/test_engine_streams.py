@@ -35,10 +35,9 @@ from megatalker.settings import Settings
 from megatalker.template import text_ids
 from megatalker.text import IncrementalTokenizer
 from megatalker.voices import Voice
+from waiting import HANG_S
 
 TEXT = "Hello there, this is a sentence of a few words."
-HANG_S = 30.0
-"""Nothing here takes long; only something that hangs takes this long."""
 
 Opener = Callable[..., Engine]
 

@@ -30,6 +30,15 @@ def test_nested_settings_of_a_backend(monkeypatch: pytest.MonkeyPatch) -> None:
     assert dict(Settings.read().backends["compiled"]) == {"max_streams": 2, "compile": "off"}
 
 
+def test_the_agents_table_is_left_to_the_agent(monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("megatalker.toml").write_text('[agent]\ngreeting = "Hello."\n[agent.llm]\nmodel = "small"\n')
+    monkeypatch.setenv("MEGATALKER_AGENT__LLM__URL", "http://localhost:1/v1")
+    assert Settings.read().agent == {
+        "greeting": "Hello.",
+        "llm": {"model": "small", "url": "http://localhost:1/v1"},
+    }
+
+
 def test_another_file(tmp_path: Path) -> None:
     (tmp_path / "other.toml").write_text('voice = "vivian"\n')
     assert Settings.read(tmp_path / "other.toml").voice == "vivian"

@@ -9,6 +9,7 @@ __all__ = [
     "BackendUnavailableError",
     "CapacityError",
     "CheckpointError",
+    "ConnectionFailedError",
     "EngineClosedError",
     "InvalidRequestError",
     "MegatalkerError",
@@ -60,3 +61,7 @@ class UnsupportedError(MegatalkerError, NotImplementedError):
 
 class EngineClosedError(MegatalkerError, RuntimeError):
     """The engine was closed; open a new one."""
+
+
+class ConnectionFailedError(MegatalkerError, ConnectionError):
+    """A megatalker server cannot be reached, stopped answering, or the connection to it broke."""

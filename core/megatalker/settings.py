@@ -2,7 +2,7 @@
 
 import difflib
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -10,6 +10,7 @@ from pydantic import Field, ValidationError
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
 from megatalker.errors import SettingsError
+from megatalker.server.settings import ServerSettings
 
 ENV_PREFIX = "MEGATALKER_"
 CONFIG_FILE = "megatalker.toml"
@@ -65,6 +66,9 @@ class Settings(BaseSettings):
     """Frames of one segment; officially ``max_new_tokens``. Reaching it ends the stream with that reason."""
     max_ahead_s: Seconds | None = None
     """A stream further ahead of playback than this waits. ``None``: speak as fast as the device can."""
+    max_untaken_s: Seconds | None = None
+    """A stream whose consumer has this much audio still to take waits until it takes some. ``None``: make it all.
+    ``megatalker serve`` sets 20 where nothing else is said, so that slow clients cost no memory."""
     max_chunk_frames: Positive = 8
     """The first chunk is 1 frame; later ones double up to this many while playback is safely ahead."""
     runaway_guard: bool = True
@@ -75,6 +79,10 @@ class Settings(BaseSettings):
     """Each talker backend's own settings, checked by the backend's own model."""
     codecs: Mapping[str, Mapping[str, Any]] = Field(default_factory=dict)
     """Each codec's own settings."""
+    server: ServerSettings = Field(default_factory=ServerSettings)
+    """``megatalker serve``; see :class:`~megatalker.server.settings.ServerSettings`."""
+    agent: Mapping[str, Any] = Field(default_factory=dict)
+    """The voice agent's own settings, checked by the agent; the engine ignores them."""
 
     @classmethod
     def settings_customise_sources(
@@ -108,7 +116,7 @@ class Settings(BaseSettings):
         try:
             return reader(**overrides)
         except ValidationError as error:
-            raise SettingsError(_explain(error, cls)) from error
+            raise SettingsError(explain(error, cls.model_fields)) from error
         except ValueError as error:  # malformed TOML, or an environment value that is not JSON where JSON is needed
             raise SettingsError(f"settings cannot be read: {error}") from error
 
@@ -118,21 +126,27 @@ def _refuse_unknown_environment(settings: type[Settings]) -> None:
         if name.upper().startswith(ENV_PREFIX):
             key = name[len(ENV_PREFIX) :].lower().split("__")[0]
             if key not in settings.model_fields:
-                raise SettingsError(f"unknown setting {name} in the environment{_suggest(key, settings)}")
+                raise SettingsError(f"unknown setting {name} in the environment{_suggest(key, settings.model_fields)}")
 
 
-def _explain(error: ValidationError, settings: type[Settings]) -> str:
+def explain(error: ValidationError, known: Collection[str], table: str = "") -> str:
+    """Each key that ``error`` is about, with what was found and what was expected.
+
+    Args:
+        error: of checking a table of settings.
+        known: keys there are, with the name of their table in front.
+        table: what stands before the keys of ``error``, such as ``agent.``.
+    """
     lines = []
     for item in error.errors():
-        key = ".".join(str(part) for part in item["loc"])
+        key = table + ".".join(str(part) for part in item["loc"])
         if item["type"] == "extra_forbidden":
-            lines.append(f"unknown setting {key!r}{_suggest(key, settings)}")
+            lines.append(f"unknown setting {key!r}{_suggest(key, known)}")
         else:
             lines.append(f"setting {key!r} is {item['input']!r}: {item['msg']}")
     return "; ".join(lines)
 
 
-def _suggest(key: str, settings: type[Settings]) -> str:
-    close = difflib.get_close_matches(key, settings.model_fields, n=1)
-    known = ", ".join(settings.model_fields)
-    return f"; did you mean {close[0]!r}?" if close else f"; known settings: {known}"
+def _suggest(key: str, known: Collection[str]) -> str:
+    close = difflib.get_close_matches(key, known, n=1)
+    return f"; did you mean {close[0]!r}?" if close else f"; known settings: {', '.join(known)}"

@@ -11,6 +11,7 @@ from megatalker.cli.bench import bench
 from megatalker.cli.console import stderr
 from megatalker.cli.inspect import inspect
 from megatalker.cli.say import say
+from megatalker.cli.serve import serve
 from megatalker.errors import MegatalkerError
 
 app = typer.Typer(
@@ -24,6 +25,7 @@ app.command()(say)
 app.command()(backends)
 app.command()(inspect)
 app.command()(bench)
+app.command()(serve)
 
 
 @app.callback()

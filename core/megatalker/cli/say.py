@@ -145,10 +145,3 @@ def _report(
     )
     for switch in stream.switches:
         stderr.print(f"[yellow]switched[/] {switch}", highlight=False, soft_wrap=True)
-    if checkpoint.name == "demo":
-        stderr.print(
-            "[yellow]note:[/] the demo checkpoint has random weights: its speech is noise by nature; "
-            "try --checkpoint Qwen/Qwen3-TTS-12Hz-0.6B-CustomVoice",
-            highlight=False,
-            soft_wrap=True,
-        )

@@ -54,8 +54,13 @@ class Lend:
 
 
 @dataclass(frozen=True, slots=True)
+class Look:
+    """A consumer has taken what its stream was waiting for it to take."""
+
+
+@dataclass(frozen=True, slots=True)
 class Close:
     """End all streams, free both backends, end the thread."""
 
 
-Command = Submit | Feed | FinishText | Cancel | Warmup | Lend | Close
+Command = Submit | Feed | FinishText | Cancel | Warmup | Lend | Look | Close

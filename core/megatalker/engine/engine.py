@@ -7,6 +7,7 @@ import weakref
 from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
+from functools import partial
 from types import TracebackType
 from typing import Any, Literal, Self
 
@@ -15,7 +16,7 @@ import torch
 from megatalker.checkpoint import Checkpoint
 from megatalker.device import resolve_device, resolve_dtype
 from megatalker.engine.board import Board
-from megatalker.engine.commands import Close, Command, Lend, Submit, Warmup
+from megatalker.engine.commands import Close, Command, Lend, Look, Submit, Warmup
 from megatalker.engine.ending import end_everything
 from megatalker.engine.facts import EngineMetrics
 from megatalker.engine.lineup import codec_slot, talker_slot
@@ -23,7 +24,7 @@ from megatalker.engine.requests import RequestDesk, TextIntake, Wishes
 from megatalker.engine.stream import SpeechStream
 from megatalker.engine.watchdog import Watchdog
 from megatalker.engine.worker import Rules
-from megatalker.errors import CapacityError, EngineClosedError
+from megatalker.errors import CapacityError, EngineClosedError, MegatalkerError
 from megatalker.interfaces import Capabilities, Codec, TalkerDecoder
 from megatalker.plugins import BackendRegistry
 from megatalker.prompt import Layout, PromptBuilder
@@ -50,7 +51,8 @@ class Engine:
         place = registry, settings, checkpoint, self.device, self.dtype
         self._board = Board(talker_slot(*place), codec_slot(*place), time.monotonic)
         builder = PromptBuilder(checkpoint, self.device, self.dtype)
-        self._desk = RequestDesk(settings, checkpoint, _checker(builder, checkpoint, self.device))
+        checker = _checker(builder, checkpoint, self.device)
+        self._desk = RequestDesk(settings, checkpoint, checker, partial(self._board.commands.put, Look()))
         rules = Rules(builder, checkpoint.config, settings.max_streams, settings.step_deadline_s)
         self._watchdog = Watchdog(self._board, rules)
         self._closer = weakref.finalize(self, _close, self._board, self._watchdog)
@@ -201,6 +203,11 @@ class Engine:
         """Name of the codec in use."""
         return self._board.codec.last
 
+    @property
+    def failure(self) -> MegatalkerError | None:
+        """Why every request is refused: the engine was closed, or no backend is left. ``None`` while it serves."""
+        return EngineClosedError("this engine is closed; open a new one") if self._board.closing else self._board.dead
+
     def close(self) -> None:
         """End all streams with ``EngineClosedError`` and free the backends. May be called again."""
         self._closer()
@@ -220,10 +227,9 @@ class Engine:
         return capabilities
 
     def _require_open(self) -> None:
-        if self._board.closing:
-            raise EngineClosedError("this engine is closed; open a new one")
-        if self._board.dead is not None:
-            raise self._board.dead
+        failure = self.failure
+        if failure is not None:
+            raise failure
 
     def _put(self, command: Command, requests: int = 0) -> None:
         """Queue a command; the lock makes sure that closing comes after it or is noticed here."""

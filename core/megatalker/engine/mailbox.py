@@ -4,30 +4,45 @@ import asyncio
 import contextlib
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import replace
 from threading import Condition
 
 from megatalker.engine.facts import Chunk, FinishReason
+from megatalker.model_config import FRAME_SECONDS
 
 Waiter = tuple[asyncio.AbstractEventLoop, "asyncio.Future[None]"]
 
 
 class Mailbox:
-    """An unbounded queue of chunks with an end. The first :meth:`finish` decides how the stream ended."""
+    """A queue of chunks with an end. The first :meth:`finish` decides how the stream ended.
 
-    def __init__(self) -> None:
+    Args:
+        max_untaken_s: from this much audio on it is :attr:`full`. That is for whoever fills it to heed.
+        on_room: called in the consumer's thread when a full mailbox has room again.
+    """
+
+    def __init__(self, max_untaken_s: float | None = None, on_room: Callable[[], None] = lambda: None) -> None:
         self.reason: FinishReason | None = None
         self.error: Exception | None = None
         self.first_delivered_at: float | None = None
         self._changed = Condition()
         self._chunks: deque[Chunk] = deque()
+        self._max_untaken_s, self._on_room = max_untaken_s, on_room
+        self._untaken_s = 0.0
         self._waiters: list[Waiter] = []
+
+    @property
+    def full(self) -> bool:
+        """The consumer has not taken what it should have."""
+        return self._max_untaken_s is not None and self._untaken_s >= self._max_untaken_s
 
     def put(self, chunk: Chunk) -> None:
         """Hand a chunk over; dropped when the stream already ended."""
         with self._changed:
             if self.reason is None:
                 self._chunks.append(chunk)
+                self._untaken_s += chunk.frames * FRAME_SECONDS
                 self._wake()
 
     def finish(self, reason: FinishReason, error: Exception | None = None) -> bool:
@@ -72,10 +87,17 @@ class Mailbox:
             now = time.monotonic()
             if self.first_delivered_at is None:
                 self.first_delivered_at = now
-            return replace(self._chunks.popleft(), delivered_at=now)
+            return replace(self._pop(), delivered_at=now)
         if self.error is not None:
             raise self.error
         return None
+
+    def _pop(self) -> Chunk:
+        chunk, was_full = self._chunks.popleft(), self.full
+        self._untaken_s -= chunk.frames * FRAME_SECONDS
+        if was_full and not self.full:
+            self._on_room()
+        return chunk
 
     def _wake(self) -> None:
         self._changed.notify_all()

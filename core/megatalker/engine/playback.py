@@ -26,5 +26,7 @@ class PlaybackClock:
         self.dry_at = start + seconds
 
     def excuse(self) -> None:
-        """The stream waits for its caller's text: running dry before the next chunk is not the engine's doing."""
+        """The stream waits for its caller's text, or for its consumer: running dry before the next chunk is not the
+        engine's doing.
+        """
         self._excused = True

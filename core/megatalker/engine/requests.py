@@ -2,6 +2,7 @@
 
 import math
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -11,7 +12,7 @@ from megatalker.engine.guard import RunawayGuard
 from megatalker.engine.mailbox import Mailbox
 from megatalker.engine.scheduler import chunk_limit
 from megatalker.engine.script import Script
-from megatalker.engine.seeds import random_seed
+from megatalker.engine.seeds import request_seed
 from megatalker.engine.session import Record, Request, Session
 from megatalker.engine.talking import frames_that_fit
 from megatalker.errors import InvalidRequestError, UnsupportedError
@@ -63,10 +64,19 @@ class TextIntake:
 
 
 class RequestDesk:
-    """Checks requests against settings, checkpoint and backend. ``checker`` builds trial prompts."""
+    """Checks requests against settings, checkpoint and backend.
 
-    def __init__(self, settings: Settings, checkpoint: Checkpoint, checker: PromptBuilder) -> None:
-        self._settings, self._checkpoint, self._checker = settings, checkpoint, checker
+    Args:
+        settings: the engine's.
+        checkpoint: the engine's.
+        checker: builds trial prompts.
+        on_room: called when a consumer has taken what its stream was waiting for it to take.
+    """
+
+    def __init__(
+        self, settings: Settings, checkpoint: Checkpoint, checker: PromptBuilder, on_room: Callable[[], None]
+    ) -> None:
+        self._settings, self._checkpoint, self._checker, self._on_room = settings, checkpoint, checker, on_room
 
     def accept(self, text: str | None, wishes: Wishes, limits: Capabilities, backend: str, codec: str) -> Session:
         """A session for this request, with its text if that is whole; raises as ``Engine.speak``."""
@@ -93,7 +103,7 @@ class RequestDesk:
             request=request,
             script=script,
             record=Record(seed, time.monotonic(), backend, codec),
-            mailbox=Mailbox(),
+            mailbox=Mailbox(settings.max_untaken_s, self._on_room),
             chunking=ChunkPolicy(chunk_limit(settings.max_chunk_frames, request.max_ahead_s)),
             guard=RunawayGuard() if settings.runaway_guard else None,
         )
@@ -181,12 +191,7 @@ def _string(what: str, value: object) -> str:
 
 
 def _seeded(wishes: Wishes, default: SamplingParams) -> tuple[int, SamplingParams]:
-    if wishes.sampling is not None and not isinstance(wishes.sampling, SamplingParams):
-        raise InvalidRequestError(f"sampling is {wishes.sampling!r}, expected SamplingParams")
-    if wishes.seed is not None:
-        seed = wishes.seed
-    else:
-        seed = random_seed() if wishes.sampling is None else wishes.sampling.seed
+    seed = request_seed(wishes.seed, wishes.sampling)
     return seed, replace(default if wishes.sampling is None else wishes.sampling, seed=seed)
 
 

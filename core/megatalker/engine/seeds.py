@@ -2,12 +2,28 @@
 
 import secrets
 
+from megatalker.errors import InvalidRequestError
+from megatalker.sampling import SamplingParams
+
 _MASK = 2**64 - 1
 
 
 def random_seed() -> int:
     """A seed nobody chose. Below 2**53, so that it survives JSON and spreadsheets."""
     return secrets.randbelow(2**53)
+
+
+def request_seed(seed: int | None, sampling: SamplingParams | None) -> int:
+    """The seed asked for, else that of the sampling parameters, else a random one.
+
+    Raises:
+        InvalidRequestError: ``sampling`` is something else.
+    """
+    if sampling is not None and not isinstance(sampling, SamplingParams):
+        raise InvalidRequestError(f"sampling is {sampling!r}, expected SamplingParams")
+    if seed is not None:
+        return seed
+    return random_seed() if sampling is None else sampling.seed
 
 
 def segment_seed(seed: int, segment: int) -> int:

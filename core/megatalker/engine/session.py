@@ -1,5 +1,6 @@
 """One utterance while it is being made. Owned by the worker; the consumer's stream only reads its record."""
 
+import math
 from dataclasses import dataclass, field
 
 import torch
@@ -99,9 +100,15 @@ class Session:
 
     @property
     def held_until(self) -> float:
-        """When the next frame may be made without getting too far ahead of playback; 0: at once."""
+        """When the next frame may be made without getting too far ahead of playback; 0: at once. Infinite: when the
+        consumer has taken some of what there is.
+        """
         limit, dry_at = self.request.max_ahead_s, self.record.playback.dry_at
-        if limit is None or dry_at is None or self.pending:
+        if self.pending:
+            return 0.0
+        if self.mailbox.full:
+            return math.inf
+        if limit is None or dry_at is None:
             return 0.0
         return hold_until(dry_at, limit, self.chunking.target)
 

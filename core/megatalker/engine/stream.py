@@ -1,24 +1,20 @@
-"""What a caller holds of an utterance: an iterator of chunks, for threads and for event loops alike."""
+"""What a caller holds of an utterance: its text goes in, its chunks come out."""
 
 import time
 import weakref
 from queue import SimpleQueue
 from threading import Lock
-from types import TracebackType
-from typing import Self
-
-import numpy as np
-from numpy.typing import NDArray
 
 from megatalker.engine.commands import Cancel, Command, Feed, FinishText
-from megatalker.engine.facts import BackendSwitch, Chunk, FinishReason, StreamFacts
+from megatalker.engine.facts import BackendSwitch, StreamFacts
+from megatalker.engine.listening import Listening
 from megatalker.engine.requests import TextIntake
 from megatalker.engine.session import Session
 from megatalker.errors import InvalidRequestError
 from megatalker.model_config import FRAME_SECONDS
 
 
-class SpeechStream:
+class SpeechStream(Listening):
     """Speech while it is made. Made by :meth:`Engine.speak <megatalker.engine.Engine.speak>`.
 
     Iterate over it, with ``for`` or ``async for``, from one place; every other method may be called from any thread.
@@ -35,8 +31,9 @@ class SpeechStream:
         keep_alive: object,
     ) -> None:
         """``intake`` checks pieces of incremental text, and is ``None`` when the text was given at once."""
+        super().__init__(session.mailbox)
         self._session, self._commands, self._intake = session, commands, intake
-        self._record, self._mailbox = session.record, session.mailbox
+        self._record = session.record
         self._keep_alive = keep_alive
         self._feeding = Lock()
         self._finalizer = weakref.finalize(self, commands.put, Cancel(session))
@@ -65,60 +62,11 @@ class SpeechStream:
                 self._intake = None
                 self._commands.put(FinishText(self._session))
 
-    # ---- audio
-
-    def __iter__(self) -> Self:
-        return self
-
-    def __next__(self) -> Chunk:
-        chunk = self._mailbox.take()
-        if chunk is None:
-            raise StopIteration
-        return chunk
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> Chunk:
-        chunk = await self._mailbox.take_async()
-        if chunk is None:
-            raise StopAsyncIteration
-        return chunk
-
-    def read_all(self) -> NDArray[np.float32]:
-        """Wait for the rest of the speech: ``[samples]`` at 24 kHz."""
-        chunks = [chunk.pcm for chunk in self]
-        return np.concatenate(chunks) if chunks else np.empty(0, np.float32)
-
     # ---- end
 
     def cancel(self) -> None:
-        """End now: chunks not yet taken are dropped, the iteration ends, the backend's rows are free within a frame.
-
-        Does nothing when the stream has ended.
-        """
         if self._mailbox.finish("cancelled"):
             self._commands.put(Cancel(self._session))
-
-    async def aclose(self) -> None:
-        """As :meth:`cancel`, for ``contextlib.aclosing``."""
-        self.cancel()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.cancel()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.cancel()
 
     # ---- facts
 
@@ -136,16 +84,6 @@ class SpeechStream:
     def switches(self) -> tuple[BackendSwitch, ...]:
         """Moves to other backends, oldest first."""
         return self._record.switches
-
-    @property
-    def finish_reason(self) -> FinishReason | None:
-        """Why no further chunk is made; ``None`` while there may be one. Chunks may still wait to be taken."""
-        return self._mailbox.reason
-
-    @property
-    def error(self) -> Exception | None:
-        """What went wrong, when ``finish_reason`` is ``error``; the iteration raises it."""
-        return self._mailbox.error
 
     def facts(self) -> StreamFacts:
         """Figures so far."""

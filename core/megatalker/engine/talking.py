@@ -77,6 +77,8 @@ class Talking:
                 session.record.playback.excuse()
             elif session.admitted:
                 session.chunking.rest()
+                if session.mailbox.full:
+                    session.record.playback.excuse()
         capabilities = self._capabilities
         limit = capabilities.max_streams or len(ready)
         chosen = [sessions[index] for index in select(ready, batch=capabilities.batch, limit=limit)]

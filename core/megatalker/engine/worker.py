@@ -1,6 +1,7 @@
 """The one thread that touches the backends: takes commands, runs ticks, replaces what fails."""
 
 import logging
+import math
 import queue
 import threading
 from dataclasses import dataclass
@@ -112,8 +113,8 @@ class Worker(threading.Thread):
 
     def _time_to_wait(self) -> float | None:
         """Until the first stream that was ahead of playback may go on; ``None``: until there is a command."""
-        held = [session.held_until for session in self._board.sessions if session.decodable]
-        return max(0.0, min(held) - self._board.clock()) if held else None
+        until = min((session.held_until for session in self._board.sessions if session.decodable), default=math.inf)
+        return None if until == math.inf else max(0.0, until - self._board.clock())
 
     def _obey(self, command: Command) -> None:
         board = self._board

@@ -1,0 +1,84 @@
+"""``megatalker serve``: the engine on the network."""
+
+import logging
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from megatalker.checkpoint import Checkpoint
+from megatalker.cli.options import (
+    BackendOption,
+    CheckpointOption,
+    CodecOption,
+    ConfigOption,
+    DeviceOption,
+    DtypeOption,
+    read_settings,
+)
+from megatalker.engine import Engine
+from megatalker.errors import UnsupportedError
+from megatalker.hub import download_bar
+
+logger = logging.getLogger("megatalker.server")
+
+MAX_UNTAKEN_S = 20.0
+"""Where the settings say nothing: slow clients should cost no memory."""
+
+
+def serve(
+    host: Annotated[
+        str | None, typer.Option(help="Address to serve on; 0.0.0.0 is the network.", show_default="127.0.0.1")
+    ] = None,
+    port: Annotated[int | None, typer.Option(help="0 takes a free one.", show_default="8000")] = None,
+    api_key: Annotated[
+        str | None, typer.Option(help="Speak only for those who send it; better set in the environment.")
+    ] = None,
+    voices: Annotated[Path | None, typer.Option(help="Folder of voice files, served by name.")] = None,
+    model: Annotated[str | None, typer.Option(help="Name of the model in requests.", show_default="checkpoint")] = None,
+    max_streams: Annotated[int | None, typer.Option(help="Streams decoding at a time.", show_default="8")] = None,
+    voice: Annotated[str | None, typer.Option(help="Voice of requests that name none.")] = None,
+    checkpoint: CheckpointOption = None,
+    backend: BackendOption = None,
+    codec: CodecOption = None,
+    device: DeviceOption = None,
+    dtype: DtypeOption = None,
+    config: ConfigOption = None,
+) -> None:
+    """Serve speech: POST /v1/audio/speech as OpenAI does, and a WebSocket at /v1/speak."""
+    try:
+        from megatalker.server.running import TalkServer, bind
+    except ImportError as error:
+        raise UnsupportedError(f"cannot serve: {error.name} is missing; pip install 'megatalker[server]'") from error
+    own = {"host": host, "port": port, "api_key": api_key, "voices": voices, "model": model}
+    settings = read_settings(
+        config,
+        checkpoint=checkpoint,
+        backend=backend,
+        codec=codec,
+        device=device,
+        dtype=dtype,
+        voice=voice,
+        max_streams=max_streams,
+        server=_given(own),
+    )
+    if settings.max_untaken_s is None:
+        settings = settings.model_copy(update={"max_untaken_s": MAX_UNTAKEN_S})
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", force=True)  # one line each, for logs
+    logger.setLevel(logging.INFO)
+    with bind(settings.server) as bound:
+        with download_bar() as progress:
+            opened = Checkpoint.open(settings.checkpoint, progress=progress)
+        with Engine.open(settings, checkpoint=opened) as engine:
+            server = TalkServer(engine, settings.server, bound)
+            logger.info("warming up, to serve on %s", server.url)
+            with suppress(KeyboardInterrupt):  # after the server has stopped in good order
+                server.run()
+    if server.failure is not None:
+        raise server.failure
+
+
+def _given(options: dict[str, Any]) -> dict[str, Any] | None:
+    given = {name: value for name, value in options.items() if value is not None}
+    return given or None

@@ -1,0 +1,99 @@
+"""What ``GET /metrics`` tells Prometheus: the engine's counters, and what its streams looked like from here."""
+
+from collections.abc import Iterator
+from typing import Literal
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from megatalker.engine import Engine, SpeechStream
+
+Route = Literal["http", "websocket"]
+
+TTFC_BUCKETS_S = (0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0, 2.0, 5.0, 10.0)
+RTF_BUCKETS = (0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0, 1.5, 2.0, 5.0)
+
+
+class Meters:
+    """Metrics of one server, in a registry of their own."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.registry = CollectorRegistry()
+        self.registry.register(_EngineCollector(engine))
+        self._ended = Counter(
+            "megatalker_utterances",
+            "Utterances that ended, by reason.",
+            ["route", "finish_reason"],
+            registry=self.registry,
+        )
+        self._refused = Counter(
+            "megatalker_refusals",
+            "Requests refused before speech, by error.",
+            ["route", "error"],
+            registry=self.registry,
+        )
+        self._ttfc = Histogram(
+            "megatalker_ttfc_seconds",
+            "Request accepted until the first chunk was ready to send.",
+            ["route"],
+            buckets=TTFC_BUCKETS_S,
+            registry=self.registry,
+        )
+        self._rtf = Histogram(
+            "megatalker_rtf",
+            "Time from request to last chunk over duration of speech, for text given at once.",
+            ["route"],
+            buckets=RTF_BUCKETS,
+            registry=self.registry,
+        )
+        self._audio = Counter("megatalker_audio_seconds", "Speech made.", ["route"], registry=self.registry)
+        self._underruns = Counter(
+            "megatalker_underruns",
+            "Times playback without a buffer would have run dry.",
+            ["route"],
+            registry=self.registry,
+        )
+        self.connections = Gauge("megatalker_connections", "WebSocket connections now.", registry=self.registry)
+
+    def ended(self, stream: SpeechStream, route: Route, *, whole_text: bool) -> None:
+        """An utterance is over. Where its text arrived bit by bit, RTF would mostly tell how fast it was written."""
+        facts = stream.facts()
+        self._ended.labels(route, facts.finish_reason or "cancelled").inc()
+        self._audio.labels(route).inc(facts.audio_s)
+        self._underruns.labels(route).inc(facts.underruns)
+        if facts.ttfc_s is not None:
+            self._ttfc.labels(route).observe(facts.ttfc_s)
+        if facts.rtf is not None and whole_text:
+            self._rtf.labels(route).observe(facts.rtf)
+
+    def refused(self, error: Exception, route: Route) -> None:
+        """A request was not accepted."""
+        self._refused.labels(route, type(error).__name__).inc()
+
+
+class _EngineCollector(Collector):
+    """Reads the engine's own counters when they are asked for."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def collect(self) -> Iterator[Metric]:
+        metrics = self._engine.metrics()
+        for name, what, value in (
+            ("streams", "Requests accepted by the engine.", metrics.streams),
+            ("frames", "Frames decoded; one is 80 ms of speech.", metrics.frames),
+            ("chunks", "Chunks handed out.", metrics.chunks),
+            ("switches", "Streams moved to another backend.", metrics.switches),
+            ("cancelled", "Streams cancelled.", metrics.cancelled),
+            ("errors", "Streams that ended with an error.", metrics.errors),
+        ):
+            yield CounterMetricFamily(f"megatalker_engine_{name}", what, value=value)
+        yield GaugeMetricFamily("megatalker_engine_active", "Streams that hold rows of the backend.", metrics.active)
+        yield GaugeMetricFamily("megatalker_engine_waiting", "Streams that wait for rows or text.", metrics.waiting)
+        backends = {"backend": metrics.backend, "codec": metrics.codec}
+        yield InfoMetricFamily("megatalker_engine", "Backends in use.", backends)
+        faulty = GaugeMetricFamily("megatalker_engine_faulty", "Backends given up.", labels=["backend"])
+        for name in metrics.faulty:
+            faulty.add_metric([name], 1)
+        yield faulty

@@ -1,0 +1,54 @@
+"""Voices that are not the checkpoint's own: files in a folder of the server, or sent along with a request."""
+
+import base64
+import binascii
+import tempfile
+from pathlib import Path
+
+from megatalker.errors import InvalidRequestError, SettingsError
+from megatalker.voices import Voice
+
+SUFFIX = ".safetensors"
+
+
+def encode_voice(voice: Voice) -> str:
+    """A voice as text: its file in base64."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / f"voice{SUFFIX}"
+        voice.save(path)
+        return base64.b64encode(path.read_bytes()).decode()
+
+
+def decode_voice(text: str) -> Voice:
+    """The voice in such a text.
+
+    Raises:
+        InvalidRequestError: not base64, or not a voice file.
+    """
+    try:
+        content = base64.b64decode(text, validate=True)
+    except binascii.Error as error:
+        raise InvalidRequestError(
+            f"voice_file is not base64 ({error}); expected the content of a file made by Voice.save, in base64"
+        ) from error
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / f"voice_file{SUFFIX}"
+        path.write_bytes(content)
+        try:
+            return Voice.load(path)
+        except InvalidRequestError as error:
+            raise InvalidRequestError(str(error).replace(str(path), "voice_file")) from error
+
+
+def read_voices(folder: Path | None) -> dict[str, Voice]:
+    """Every voice file of a folder by its name without suffix, sorted; none without a folder.
+
+    Raises:
+        SettingsError: there is no such folder.
+        InvalidRequestError: a file in it is not a voice.
+    """
+    if folder is None:
+        return {}
+    if not folder.is_dir():
+        raise SettingsError(f"the voices folder {str(folder)!r} does not exist; expected a folder of *{SUFFIX} files")
+    return {path.stem: Voice.load(path) for path in sorted(folder.glob(f"*{SUFFIX}"))}
