@@ -1,0 +1,206 @@
+"""Measures the Pipecat service: text in to first audio out, interruption, event-loop lag with many sessions at once.
+
+python benchmarks/pipecat_sessions.py --backend compiled --checkpoint demo --json benchmarks/results/pipecat.json
+
+Milliseconds throughout. Sentence mode and token mode are compared with a simulated language model; interruptions are
+measured alone, on a busy event loop, and beside other sessions that speak.
+"""
+
+import argparse
+import asyncio
+import json
+import math
+import os
+import platform
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, nullcontext
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+from loguru import logger
+from pipecat.services.tts_service import TextAggregationMode
+from pipecat_rig import LoopWatch, Session, busy_loop, sessions
+
+from megatalker import Engine, Settings
+from megatalker.device import resolve_device
+from megatalker_pipecat import MegatalkerTTSService
+
+SHORT = "Good morning, how can I help you today?"
+LONG = (
+    "The quick brown fox jumps over the lazy dog, and then it takes a long rest in the warm afternoon sun. "
+    "When it wakes up, the dog has gone home, and nobody is left in the garden but a cat and two small birds."
+)
+SENTENCE, TOKEN = TextAggregationMode.SENTENCE, TextAggregationMode.TOKEN
+BUSY = (0.001, 0.002)
+"""Seconds of foreign work on the loop, seconds of rest."""
+
+
+def summary(values: list[float]) -> dict[str, float]:
+    """Of milliseconds."""
+    ordered = sorted(values)
+
+    def quantile(part: float) -> float:
+        return round(ordered[math.ceil(part * len(ordered)) - 1], 3)
+
+    return {
+        "median": round(statistics.median(ordered), 3),
+        "p90": quantile(0.9),
+        "p99": quantile(0.99),
+        "max": quantile(1.0),
+        "samples": len(ordered),
+    }
+
+
+async def first_audio(session: Session, rounds: int, ask: Callable[[], Any]) -> dict[str, float]:
+    """From the first text frame in to the first audio frame out."""
+    times = []
+    for _ in range(rounds):
+        began = await ask()
+        await session.first_audio.wait()
+        times.append((session.first_audio_at - began) * 1e3)
+        await session.stopped.wait()
+    return summary(times[1:])  # the first round warms up
+
+
+async def latency(options: argparse.Namespace, settings: Settings) -> dict[str, Any]:
+    """Speak frames and simulated answers, in both modes."""
+    found: dict[str, Any] = {}
+    for mode in (SENTENCE, TOKEN):
+        async with sessions(settings, mode, 1, options.rate) as (session,):
+            found[f"speak_{mode}"] = await first_audio(session, options.rounds, lambda: session.speak(SHORT))
+            found[f"answer_{mode}"] = await first_audio(
+                session, options.rounds, lambda: session.answer(LONG, options.tokens_per_second)
+            )
+    return found
+
+
+async def interruption(
+    options: argparse.Namespace,
+    settings: Settings,
+    engine: Engine,
+    beside: int,
+    around: AbstractAsyncContextManager[None],
+) -> dict[str, Any]:
+    """One session is interrupted in the middle of speech, again and again, while ``beside`` others speak."""
+    times, release_times, frames_after, stale = [], [], [], 0
+    async with sessions(settings, SENTENCE, 1 + beside, options.rate) as (session, *others), around:
+        talk = [asyncio.create_task(_keep_talking(other)) for other in others]
+        for number in range(options.rounds * 4):
+            await session.speak(LONG)
+            await session.first_audio.wait()
+            await asyncio.sleep(0.02 + 0.01 * (number % 8))
+            times.append(await session.interrupt() * 1e3)
+            made, began = engine.metrics().frames, time.perf_counter()
+            if not others:
+                while engine.metrics().active:
+                    await asyncio.sleep(0.0005)  # not 0: a spinning loop would keep the engine's thread waiting
+                release_times.append((time.perf_counter() - began) * 1e3)
+                frames_after.append(engine.metrics().frames - made)
+            await asyncio.sleep(0.05)
+            stale += session.stale
+        for task in talk:
+            task.cancel()
+        await asyncio.gather(*talk, return_exceptions=True)
+    found: dict[str, Any] = {"downstream": summary(times), "stale_audio_frames": stale}
+    if release_times:
+        found |= {"engine_rows_free": summary(release_times), "frames_made_after": max(frames_after)}
+    return found
+
+
+async def _keep_talking(session: Session) -> None:
+    while True:
+        await session.speak(LONG)
+        await session.stopped.wait()
+
+
+async def together(options: argparse.Namespace, settings: Settings) -> dict[str, Any]:
+    """All sessions answer at the same time: the loop's lag, first audio of each, and how fast speech is made."""
+    async with LoopWatch() as idle:
+        await asyncio.sleep(2.0)
+    found: dict[str, Any] = {"loop_lag_of_the_idle_machine": summary([lag * 1e3 for lag in idle.lags])}
+    for mode in (SENTENCE, TOKEN):
+        async with sessions(settings, mode, options.sessions, options.rate) as all_of_them, LoopWatch() as watch:
+            began = [time.perf_counter()] * options.sessions
+            firsts, walls, audio = [], [], 0.0
+            for _ in range(max(2, options.rounds // 4)):
+                start = time.perf_counter()
+                began = await asyncio.gather(*(s.answer(LONG, options.tokens_per_second) for s in all_of_them))
+                await asyncio.gather(*(session.stopped.wait() for session in all_of_them))
+                walls.append(time.perf_counter() - start)
+                audio += sum(session.audio_s for session in all_of_them)
+                firsts += [(s.first_audio_at - at) * 1e3 for s, at in zip(all_of_them, began, strict=True)]
+            found[str(mode)] = {
+                "loop_lag": summary([lag * 1e3 for lag in watch.lags]),
+                "first_audio": summary(firsts),
+                "seconds_of_audio_per_second": round(audio / sum(walls), 2),
+            }
+    return found
+
+
+async def measure(options: argparse.Namespace) -> dict[str, Any]:
+    """Everything, on one engine."""
+    asked = {name: getattr(options, name) for name in ("checkpoint", "backend", "device") if getattr(options, name)}
+    settings = Settings.read(**asked, fallbacks=(), max_streams=max(8, options.sessions))
+    async with await MegatalkerTTSService.preload(settings) as lease:
+        engine = lease.engine
+        assert isinstance(engine, Engine), "a preloaded engine is one of this process"
+        for _ in range(2):  # what no warm-up reaches
+            engine.speak(LONG).read_all()
+        return {
+            "command": " ".join(sys.argv),
+            "environment": _environment(engine),
+            "rounds": options.rounds,
+            "first_audio": await latency(options, settings),
+            "interruption": {
+                "alone": await interruption(options, settings, engine, 0, nullcontext()),
+                "busy_loop": await interruption(options, settings, engine, 0, busy_loop(*BUSY)),
+                f"beside_{options.sessions - 1}": await interruption(
+                    options, settings, engine, options.sessions - 1, nullcontext()
+                ),
+            },
+            f"{options.sessions}_sessions": await together(options, settings),
+        }
+
+
+def _environment(engine: Engine) -> dict[str, Any]:
+    device = resolve_device(engine.settings.device)
+    return {
+        "checkpoint": engine.settings.checkpoint,
+        "backend": engine.backend,
+        "codec": engine.codec,
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine(),
+        "cpus": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "dtype": str(engine.dtype).removeprefix("torch."),
+        "torch_threads": torch.get_num_threads(),
+        "load_average": os.getloadavg()[0],
+        "versions": {name: version(name) for name in ("megatalker", "pipecat-ai", "torch")},
+    }
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--backend", help="talker backend; by default the best available")
+    parser.add_argument("--checkpoint", default="demo")
+    parser.add_argument("--device", help="cpu, cuda or cuda:N; by default CUDA where there is one")
+    parser.add_argument("--sessions", type=int, default=8)
+    parser.add_argument("--rounds", type=int, default=12)
+    parser.add_argument("--tokens-per-second", type=float, default=50.0, help="of the simulated language model")
+    parser.add_argument("--rate", type=int, default=24_000, help="sample rate of the pipeline")
+    parser.add_argument("--json", type=Path, help="write the report here, too")
+    options = parser.parse_args()
+    logger.remove()
+    logger.add(sys.stderr, level="WARNING")
+    text = json.dumps(asyncio.run(measure(options)), indent=1)
+    print(text)  # noqa: T201 - a program's output
+    if options.json:
+        options.json.write_text(text + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,46 @@
+"""The conversations under way, so that they end when the server is told to stop."""
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from types import FrameType
+
+from megatalker_pipecat.agent.conversation import Conversation
+from megatalker_pipecat.agent.plan import Plan
+
+STOPS = (signal.SIGINT, signal.SIGTERM)
+
+
+class Reception:
+    """What the server keeps between conversations. Pipecat's runner hands it to ``bot`` with the command line."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self._under_way: set[Conversation] = set()
+
+    async def hold(self, conversation: Conversation) -> None:
+        """Run a conversation until it is over, or the server is told to stop."""
+        self._under_way.add(conversation)
+        try:
+            await conversation.run(handle_sigint=False)
+        finally:
+            self._under_way.discard(conversation)
+
+    @asynccontextmanager
+    async def open(self, _app: object) -> AsyncIterator[None]:
+        """The server's lifespan. The server waits for its clients when it is told to stop: they are let go first."""
+        loop = asyncio.get_running_loop()
+        before = {number: signal.getsignal(number) for number in STOPS}
+
+        def stop(number: int, frame: FrameType | None) -> None:
+            asyncio.run_coroutine_threadsafe(self._let_go(), loop)
+            if callable(handler := before[signal.Signals(number)]):
+                handler(number, frame)
+
+        for number in STOPS:
+            signal.signal(number, stop)
+        yield
+
+    async def _let_go(self) -> None:
+        await asyncio.gather(*(conversation.worker.cancel() for conversation in self._under_way))

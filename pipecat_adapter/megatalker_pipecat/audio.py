@@ -1,0 +1,105 @@
+"""From the engine's chunks to what Pipecat plays: leading silence off, resampled, 16-bit, no sample lost."""
+
+import numpy as np
+import soxr
+from numpy.typing import NDArray
+from pipecat.audio.utils import detect_speech_onset
+
+from megatalker.model_config import SAMPLE_RATE
+
+Pcm = NDArray[np.float32]
+
+QUALITY = "HQ"
+"""Of the resampler. One step better delays the first audio by another 80 ms at 8 kHz, and nobody hears it in speech."""
+
+
+class LeadingSilence:
+    """Holds back what comes before the first sound, then lets go of all but the last moment of it.
+
+    What is not clearly silence is kept: after :data:`PATIENCE_S` without a sound, and at the end of an utterance that
+    had none, everything held back is handed out.
+    """
+
+    THRESHOLD_DB = -50.0
+    LASTING_MS = 30.0
+    """A sound counts from this length on."""
+    PREROLL_S = 0.02
+    """Kept in front of the sound, so that its beginning is not cut."""
+    PATIENCE_S = 1.0
+
+    def __init__(self) -> None:
+        self._held: Pcm | None = np.empty(0, np.float32)
+
+    def push(self, pcm: Pcm) -> Pcm:
+        """Samples in, the samples to play out."""
+        if self._held is None:
+            return pcm
+        self._held = np.concatenate([self._held, pcm])
+        onset = detect_speech_onset(
+            to_bytes(self._held),
+            SAMPLE_RATE,
+            hop_ms=5.0,
+            threshold_db=self.THRESHOLD_DB,
+            min_voiced_ms=self.LASTING_MS,
+        )
+        if onset is not None:
+            self._held = self._held[max(0, onset - int(self.PREROLL_S * SAMPLE_RATE)) :]
+        elif len(self._held) < self.PATIENCE_S * SAMPLE_RATE:
+            return np.empty(0, np.float32)
+        return self.finish()
+
+    def finish(self) -> Pcm:
+        """What is still held back; from now on nothing is."""
+        held, self._held = self._held, None
+        return np.empty(0, np.float32) if held is None else held
+
+
+class Sound:
+    """One utterance on its way from 24 kHz floats to 16-bit PCM at the pipeline's rate.
+
+    The bytes of all :meth:`push` calls and of :meth:`finish` hold ``round(samples * rate / 24000)`` samples, whatever
+    the chunks and the pauses between them.
+    """
+
+    def __init__(self, rate: int, *, trim: bool) -> None:
+        """``trim``: take leading silence off."""
+        self._silence = LeadingSilence() if trim else None
+        self._resampler = (
+            None
+            if rate == SAMPLE_RATE
+            else soxr.ResampleStream(SAMPLE_RATE, rate, num_channels=1, dtype="float32", quality=QUALITY)
+        )
+        self._samples = 0
+
+    @property
+    def seconds(self) -> float:
+        """Duration of the audio so far, trimmed silence excluded, the resampler's delay included."""
+        return self._samples / SAMPLE_RATE
+
+    def push(self, pcm: Pcm) -> bytes:
+        """``[samples]`` at 24 kHz in; 16-bit little-endian mono PCM out, possibly none yet."""
+        return self._convert(pcm if self._silence is None else self._silence.push(pcm))
+
+    def finish(self) -> bytes:
+        """The rest. Call it once, at the end of the utterance."""
+        rest = self._convert(np.empty(0, np.float32) if self._silence is None else self._silence.finish())
+        if self._resampler is None:
+            return rest
+        return rest + to_bytes(self._resampler.resample_chunk(np.empty(0, np.float32), last=True))
+
+    def _convert(self, pcm: Pcm) -> bytes:
+        self._samples += len(pcm)
+        if self._resampler is None or not len(pcm):
+            return to_bytes(pcm)
+        return to_bytes(self._resampler.resample_chunk(pcm))
+
+
+def silence(rate: int, seconds: float) -> bytes:
+    """16-bit PCM of nothing."""
+    return bytes(2 * round(rate * seconds))
+
+
+def to_bytes(pcm: Pcm) -> bytes:
+    """Floats within [-1, 1] as 16-bit little-endian PCM; what lies outside is clipped."""
+    audio: bytes = np.clip(np.rint(pcm * 32767.0), -32768, 32767).astype("<i2").tobytes()
+    return audio

@@ -1,0 +1,167 @@
+"""Brings utterances into Pipecat's audio contexts: frames, words, ends, interruptions."""
+
+import asyncio
+import time
+from abc import abstractmethod
+from collections.abc import AsyncGenerator, Coroutine, Iterator
+from contextlib import aclosing, contextmanager
+from typing import Any
+
+from pipecat.frames.frames import CancelFrame, EndFrame, TTSAudioRawFrame, TTSStoppedFrame
+from pipecat.services.tts_service import TTSService
+
+from megatalker.engine.playback import PlaybackClock
+from megatalker_pipecat.audio import silence
+from megatalker_pipecat.contexts import Context, Contexts
+from megatalker_pipecat.timing import Pace, SpokenWord
+from megatalker_pipecat.utterance import Utterance
+
+SILENCE_S = 0.02
+"""Stands for the audio of a context that had nothing to say, such as an emoji. Without any audio Pipecat would take the
+service for broken."""
+
+
+class DeliveringTTSService(TTSService):
+    """The half of the service that knows Pipecat's audio contexts and nothing of engines."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self._contexts = Contexts()
+        self._deliveries: set[asyncio.Task[None]] = set()
+        self._playback = PlaybackClock()
+        """When the audio handed out so far will have been played, over all contexts."""
+        self._pace = Pace()
+
+    # ---- one utterance
+
+    async def _frames(
+        self, utterance: Utterance, context_id: str, context: Context
+    ) -> AsyncGenerator[TTSAudioRawFrame, None]:
+        """The audio of an utterance; words are reported after their audio was taken. Closing it ends the utterance."""
+        try:
+            async for passage in utterance:
+                if passage.audio:
+                    yield self._audio_frame(passage.audio, context_id, context)
+                for word in passage.words:
+                    await self._report_word(word, context_id, context)
+            if utterance.complete and not context.spoken:
+                yield self._silent_frame(context_id, context)
+        finally:
+            utterance.cancel()  # of no effect when it was spoken to its end
+            context.seconds += utterance.seconds
+
+    def _silent_frame(self, context_id: str, context: Context) -> TTSAudioRawFrame:
+        context.seconds += SILENCE_S
+        return self._audio_frame(silence(self.sample_rate, SILENCE_S), context_id, context)
+
+    def _audio_frame(self, audio: bytes, context_id: str, context: Context) -> TTSAudioRawFrame:
+        context.spoken = True
+        self._playback.deliver(time.monotonic(), len(audio) / (2 * self.sample_rate))
+        return TTSAudioRawFrame(audio, self.sample_rate, 1, context_id=context_id)
+
+    async def _report_word(self, word: SpokenWord, context_id: str, context: Context) -> None:
+        await self.add_word_timestamps(
+            [(word.text, context.seconds + word.begins_s)], context_id, includes_inter_frame_spaces=word.joined
+        )
+
+    @contextmanager
+    def _kept_open(self, context_id: str) -> Iterator[None]:
+        """Pipecat gives up on a context that is quiet for long; this one is being spoken in, however slowly."""
+        loop, every = asyncio.get_running_loop(), self._stop_frame_timeout_s / 3
+        timers: list[asyncio.TimerHandle] = []
+
+        def beat() -> None:
+            self._refresh_audio_context(context_id)
+            timers[:] = [loop.call_later(every, beat)]
+
+        beat()
+        try:
+            yield
+        finally:
+            timers.pop().cancel()
+
+    # ---- TOKEN mode: text comes in here, audio goes out there
+
+    def _start_delivery(self, utterance: Utterance, context_id: str, context: Context) -> None:
+        self._keep(self._deliver(utterance, context_id, context), f"speech of {context_id}")
+
+    def _run_after_deliveries(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do something when everything that is being delivered now has been."""
+        deliveries = asyncio.gather(*self._deliveries)
+
+        async def wait_and_work() -> None:
+            await deliveries
+            await work
+
+        self._keep(wait_and_work(), "what follows speech")
+
+    def _keep(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        task = self.create_task(work, name)
+        self._deliveries.add(task)
+        task.add_done_callback(self._deliveries.discard)
+
+    async def _deliver(self, utterance: Utterance, context_id: str, context: Context) -> None:
+        with self._kept_open(context_id):
+            try:
+                async with aclosing(self._frames(utterance, context_id, context)) as frames:
+                    async for frame in frames:
+                        await self.append_to_audio_context(context_id, frame)
+            except Exception as error:
+                await self._report_failure(error)
+        context.over = True
+        if context.text_ended:
+            await self._close_context(context_id)
+
+    @abstractmethod
+    async def _report_failure(self, error: Exception) -> None:
+        """Something could not be spoken: say so upstream."""
+
+    # ---- ends of contexts
+
+    async def flush_audio(self, context_id: str | None = None) -> None:
+        """The text of the context is complete: what is left of it is spoken, then the context ends."""
+        if context_id is None:
+            return
+        context = self._contexts.find(context_id)
+        if self._is_streaming_tokens and context is not None and context.utterance is not None and not context.over:
+            context.text_ended = True
+            context.utterance.end_text()
+        elif not self._is_yielding_frames_synchronously:  # else the base class has closed it
+            await self._close_context(context_id)
+
+    async def on_audio_context_completed(self, context_id: str) -> None:
+        """All audio of the context is downstream."""
+        self._contexts.drop(context_id)
+        await super().on_audio_context_completed(context_id)
+
+    async def on_audio_context_interrupted(self, context_id: str) -> None:
+        """Nobody wants to hear the rest: the engine is told, and not waited for."""
+        self._contexts.drop(context_id)
+        self._playback = PlaybackClock()
+        await super().on_audio_context_interrupted(context_id)
+
+    async def stop(self, frame: EndFrame) -> None:
+        """No text comes any more: everything begun is spoken to its end."""
+        for context_id in self._contexts.ids():
+            await self.flush_audio(context_id)
+        await super().stop(frame)
+
+    async def cancel(self, frame: CancelFrame) -> None:
+        """Everything ends now."""
+        self._drop_contexts()
+        await super().cancel(frame)
+
+    async def cleanup(self) -> None:
+        """As :meth:`cancel`, and nothing is left running."""
+        self._drop_contexts()
+        await asyncio.gather(*self._deliveries)
+        await super().cleanup()
+
+    def _drop_contexts(self) -> None:
+        for context_id in self._contexts.ids():
+            self._contexts.drop(context_id)
+
+    async def _close_context(self, context_id: str) -> None:
+        if self.audio_context_available(context_id):
+            await self.append_to_audio_context(context_id, TTSStoppedFrame(context_id=context_id))
+            await self.remove_audio_context(context_id)

@@ -1,0 +1,212 @@
+"""The engines of this process: each is opened once, off the event loop, and shared by all sessions that want it."""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Self
+
+import megatalker
+from megatalker.speaking import Speech, SpeechEngine
+
+PER_REQUEST = {"voice", "language", "max_ahead_s", "agent"}
+"""Settings that each request brings itself: engines that differ in nothing else are the same engine."""
+SUBMITTERS = 4
+"""Threads per engine that check requests; a request takes about a millisecond, or one round trip to a server."""
+
+
+@dataclass(eq=False)
+class _Shared:
+    """One engine, from the moment somebody wants it until the last one has left."""
+
+    key: str
+    loaded: "Future[SpeechEngine]" = field(default_factory=Future)
+    leases: int = 0
+    submitters: ThreadPoolExecutor = field(default_factory=lambda: _submitters())
+
+
+class EnginePool:
+    """Opens engines, hands out leases on them, and closes an engine when its last lease is given back.
+
+    Thread-safe; sessions may live in different event loops.
+    """
+
+    def __init__(self, open_engine: Callable[[megatalker.Settings], SpeechEngine] | None = None) -> None:
+        """``open_engine``: blocks until the engine is loaded and warm; by default :class:`megatalker.Engine`."""
+        self._open = open_engine or _open_and_warm_up
+        self._lock = threading.Lock()
+        self._engines: dict[str, _Shared] = {}
+
+    async def lease(self, settings: megatalker.Settings) -> "Lease":
+        """The engine for these settings, loaded and warm.
+
+        A cancelled call leaves no trace: an engine that nobody else wants is closed once it has loaded.
+
+        Raises:
+            MegatalkerError: as ``megatalker.Engine.open`` and ``warmup``; the next call tries again.
+        """
+        return await self._lease(_key(settings), lambda: self._open(settings))
+
+    async def lease_server(self, url: str) -> "Lease":
+        """A client of the server at ``url``, shared by all sessions that use this server.
+
+        Raises:
+            MegatalkerError: the URL cannot be used.
+        """
+        return await self._lease(url, lambda: _connect(url))
+
+    def holds(self, settings: megatalker.Settings) -> bool:
+        """The engine for these settings is loaded and will be shared at once."""
+        with self._lock:
+            shared = self._engines.get(_key(settings))
+            return shared is not None and shared.loaded.done()
+
+    async def _lease(self, key: str, load: Callable[[], SpeechEngine]) -> "Lease":
+        shared = self._join(key, load)
+        try:
+            engine = await asyncio.wrap_future(shared.loaded)
+        except BaseException:
+            self._leave(shared)
+            raise
+        return Lease(engine, shared.submitters, lambda: self._leave(shared), lambda: self._forget(shared))
+
+    @staticmethod
+    def borrow(engine: SpeechEngine) -> "Lease":
+        """A lease on an engine that belongs to the caller, who closes it: giving the lease back leaves it open."""
+        submitters = _submitters()
+
+        def leave() -> Future[None]:
+            submitters.shutdown(wait=False)
+            return _done()
+
+        return Lease(engine, submitters, leave, lambda: None)
+
+    def _join(self, key: str, load: Callable[[], SpeechEngine]) -> _Shared:
+        with self._lock:
+            shared = self._engines.get(key)
+            if shared is None:
+                shared = self._engines[key] = _Shared(key)
+                shared.loaded.set_running_or_notify_cancel()  # a session that gives up must not cancel it for others
+                threading.Thread(target=self._load, args=(shared, load), name="megatalker-load", daemon=True).start()
+            shared.leases += 1
+            return shared
+
+    def _load(self, shared: _Shared, load: Callable[[], SpeechEngine]) -> None:
+        try:
+            engine = load()
+        except BaseException as error:
+            self._forget(shared)
+            shared.loaded.set_exception(error)
+        else:
+            shared.loaded.set_result(engine)
+
+    def _forget(self, shared: _Shared) -> None:
+        """Whoever comes next gets another engine."""
+        with self._lock:
+            if self._engines.get(shared.key) is shared:
+                del self._engines[shared.key]
+
+    def _leave(self, shared: _Shared) -> "Future[None]":
+        """One session less; the future is done when everything that had to be closed is closed."""
+        with self._lock:
+            shared.leases -= 1
+            last = shared.leases == 0
+        if not last:
+            return _done()
+        self._forget(shared)
+        closed: Future[None] = Future()
+        closed.set_running_or_notify_cancel()
+        threading.Thread(target=_close, args=(shared, closed), name="megatalker-close", daemon=True).start()
+        return closed
+
+
+class Lease:
+    """One session's share of an engine. Give it back with :meth:`release`, or use it in an ``async with`` block."""
+
+    def __init__(
+        self,
+        engine: SpeechEngine,
+        submitters: ThreadPoolExecutor,
+        leave: Callable[[], "Future[None]"],
+        forget: Callable[[], None],
+    ) -> None:
+        """Made by :class:`EnginePool`."""
+        self.engine = engine
+        self._submitters, self._leave, self._forget = submitters, leave, forget
+        self.released = False
+
+    async def speak(self, text: str | None, **wishes: Any) -> Speech:
+        """As ``engine.speak``, off the event loop. When this call is cancelled, so is the speech it asked for."""
+        submitted = asyncio.get_running_loop().run_in_executor(
+            self._submitters, lambda: self.engine.speak(text, **wishes)
+        )
+        try:
+            return await asyncio.shield(submitted)
+        except asyncio.CancelledError:
+            submitted.add_done_callback(_cancel_speech)
+            raise
+
+    def give_up(self) -> None:
+        """The engine cannot speak any more: whoever asks for these settings next gets a new one."""
+        self._forget()
+
+    async def release(self) -> None:
+        """Give the engine back; waits until it is closed, if this was its last lease. May be called again."""
+        if self.released:
+            return
+        self.released = True
+        await asyncio.wrap_future(self._leave())
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.release()
+
+
+def _key(settings: megatalker.Settings) -> str:
+    return settings.model_dump_json(exclude=PER_REQUEST)
+
+
+def _open_and_warm_up(settings: megatalker.Settings) -> SpeechEngine:
+    engine = megatalker.Engine.open(settings)
+    try:
+        engine.warmup()
+    except BaseException:
+        engine.close()
+        raise
+    return engine
+
+
+def _connect(url: str) -> SpeechEngine:
+    from megatalker.client import RemoteEngine
+
+    return RemoteEngine(url)
+
+
+def _close(shared: _Shared, closed: "Future[None]") -> None:
+    try:
+        if shared.loaded.exception() is None:  # waits for it: closing an engine that still loads comes after loading
+            shared.loaded.result().close()
+    finally:
+        shared.submitters.shutdown(wait=False)
+        closed.set_result(None)
+
+
+def _submitters() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(SUBMITTERS, thread_name_prefix="megatalker-speak")
+
+
+def _done() -> "Future[None]":
+    future: Future[None] = Future()
+    future.set_result(None)
+    return future
+
+
+def _cancel_speech(submitted: "asyncio.Future[Speech]") -> None:
+    if not submitted.cancelled() and submitted.exception() is None:
+        submitted.result().cancel()

@@ -1,0 +1,100 @@
+"""What can be changed about the speech, when the service is made and while it speaks."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, Self
+
+from pipecat.services.settings import ServiceSettings, TTSSettings
+from pipecat.utils.types import NOT_GIVEN, NotGiven, assert_given, is_given
+
+import megatalker
+from megatalker.errors import SettingsError
+from megatalker.sampling import SamplingParams
+from megatalker.voices import Voice
+
+ENGINE_FIELDS = frozenset({"model", "backend", "checkpoint"})
+"""Fields that say which engine speaks; the others belong to each utterance."""
+
+
+@dataclass
+class MegatalkerTTSSettings(TTSSettings):
+    """Settings of :class:`MegatalkerTTSService`. In a delta, fields left out stay as they are.
+
+    In ``SENTENCE`` mode a change is heard from the next sentence on, in ``TOKEN`` mode from the next turn on.
+
+    Parameters:
+        voice: A speaker of the checkpoint, or a name from the service's ``voices``. ``None``: the engine's own.
+        language: A ``Language``, or a name of the checkpoint such as ``german``; ``auto`` lets the model find it out.
+        model: Pipecat's name for ``checkpoint``; give either one.
+        instruct: How to speak, in words, where the checkpoint takes it.
+        seed: The same seed gives the same speech for the same text; ``None``: another one for each utterance.
+        sampling: How codes are chosen; ``None``: as the checkpoint says.
+        max_ahead_s: Speech is made at most this many seconds ahead of playback. ``None``: as the engine is set.
+        backend: Talker backend; changing it moves the session to another engine, see ``MegatalkerTTSService.preload``.
+        checkpoint: As ``backend``.
+    """
+
+    instruct: str | NotGiven | None = NOT_GIVEN
+    seed: int | NotGiven | None = NOT_GIVEN
+    sampling: SamplingParams | NotGiven | None = NOT_GIVEN
+    max_ahead_s: float | NotGiven | None = NOT_GIVEN
+    backend: str | NotGiven | None = NOT_GIVEN
+    checkpoint: str | NotGiven | None = NOT_GIVEN
+
+    _aliases: ClassVar[dict[str, str]] = {"voice_id": "voice"}
+
+    @classmethod
+    def complete(cls, engine_settings: megatalker.Settings | None) -> Self:
+        """All fields given, as the engine is set; without an engine of our own (a server) they are ``None``."""
+        own = engine_settings
+        return cls(
+            model=own.checkpoint if own else None,
+            voice=own.voice if own else None,
+            language=own.language if own else None,
+            instruct=None,
+            seed=None,
+            sampling=None,
+            max_ahead_s=own.max_ahead_s if own else None,
+            backend=own.backend if own else None,
+            checkpoint=own.checkpoint if own else None,
+        )
+
+    @classmethod
+    def own(cls, delta: ServiceSettings) -> Self:
+        """A copy of a delta; Pipecat's own ``TTSSettings`` are taken, too."""
+        names = {item.name for item in fields(cls)}
+        given = {name: value for name, value in delta.given_fields().items() if name in names}
+        return cls(**given, extra=dict(delta.extra))
+
+    def request(self, voices: Mapping[str, Voice]) -> dict[str, Any]:
+        """The keyword arguments of ``speak`` for complete settings; ``voices`` by the names that ``voice`` may hold."""
+        voice = assert_given(self.voice)
+        return {
+            "voice": None if voice is None else voices.get(voice, voice),
+            "language": assert_given(self.language),
+            "instruct": assert_given(self.instruct),
+            "sampling": assert_given(self.sampling),
+            "seed": assert_given(self.seed),
+            "max_ahead_s": assert_given(self.max_ahead_s),
+        }
+
+    def check(self) -> None:
+        """Bring ``model`` and ``checkpoint`` together, and refuse values that no engine can take.
+
+        Raises:
+            SettingsError: ``model`` and ``checkpoint`` differ, or ``max_ahead_s`` or ``sampling`` is impossible.
+        """
+        if is_given(self.model) and is_given(self.checkpoint) and self.model != self.checkpoint:
+            raise SettingsError(
+                f"model is {self.model!r} and checkpoint is {self.checkpoint!r}; they mean the same, give one of them"
+            )
+        if is_given(self.model):
+            self.checkpoint = self.model
+        elif is_given(self.checkpoint):
+            self.model = self.checkpoint
+        ahead = self.max_ahead_s
+        if is_given(ahead) and ahead is not None and not (math.isfinite(ahead) and ahead > 0):
+            raise SettingsError(f"max_ahead_s is {ahead!r}, expected a number of seconds above 0, or None")
+        if is_given(self.sampling) and not isinstance(self.sampling, SamplingParams | None):
+            raise SettingsError(f"sampling is {self.sampling!r}, expected megatalker.SamplingParams or None")

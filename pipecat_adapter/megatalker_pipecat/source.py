@@ -1,0 +1,130 @@
+"""Where a session's speech comes from: a shared engine of this process, the caller's engine, or a server."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from loguru import logger
+
+import megatalker
+from megatalker.errors import CapacityError, SettingsError
+from megatalker.speaking import SpeechEngine
+from megatalker_pipecat.engines import EnginePool, Lease
+from megatalker_pipecat.settings import MegatalkerTTSSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A lease, and the engine settings it was taken for; ``None``: a server's."""
+
+    lease: Lease
+    settings: megatalker.Settings | None
+
+
+class Source:
+    """Finds the engine that the service's settings ask for. Holds at most one lease at a time.
+
+    Raises:
+        SettingsError: more than one of ``engine_settings``, ``engine`` and ``server_url`` is given; or none is, and
+            environment or ``megatalker.toml`` hold something impossible.
+    """
+
+    def __init__(
+        self,
+        pool: EnginePool,
+        engine_settings: megatalker.Settings | None,
+        engine: SpeechEngine | None,
+        server_url: str | None,
+    ) -> None:
+        choices = {"engine_settings": engine_settings, "engine": engine, "server_url": server_url}
+        given = [name for name, choice in choices.items() if choice is not None]
+        if len(given) > 1:
+            raise SettingsError(f"{' and '.join(given)} were given, expected at most one of them: each says who speaks")
+        self._pool, self._engine, self._server_url = pool, engine, server_url
+        self.settings: megatalker.Settings | None = None
+        """Of the engine to begin with; ``None``: it is a server's, whose settings are its own."""
+        if isinstance(engine, megatalker.Engine):
+            self.settings = engine.settings
+        elif engine is None and server_url is None:
+            self.settings = megatalker.Settings.read() if engine_settings is None else engine_settings
+        self.current: Found | None = None
+
+    async def find(self, wanted: MegatalkerTTSSettings) -> Found:
+        """The engine for complete settings of the service: the current one if they do not ask for another.
+
+        Loads it if need be. What is found is the caller's to :meth:`adopt` or to release.
+
+        Raises:
+            MegatalkerError: it cannot be loaded; or a server was asked for another backend or checkpoint.
+        """
+        if self.settings is None:
+            return await self._find_remote(wanted)
+        changes = {"backend": wanted.backend, "checkpoint": wanted.checkpoint}
+        target = self.settings.model_copy(update={name: value for name, value in changes.items() if value is not None})
+        if self.current is not None and self.current.settings == target:
+            return self.current
+        if self._engine is not None and target == self.settings:
+            return Found(self._pool.borrow(self._engine), target)
+        return Found(await self._pool.lease(target), target)
+
+    async def find_rehearsed(self, wanted: MegatalkerTTSSettings, wishes: dict[str, Any]) -> Found:
+        """As :meth:`find`, and the engine agrees to these arguments of ``speak``; raises as :func:`rehearse`, too."""
+        found = await self.find(wanted)
+        try:
+            await rehearse(found.lease, wishes)
+        except BaseException:
+            if found is not self.current:
+                await found.lease.release()
+            raise
+        return found
+
+    def adopt(self, found: Found) -> Lease | None:
+        """``found`` speaks from now on; returns the lease that is not needed any more, for the caller to release."""
+        before, self.current = self.current, found
+        return before.lease if before is not None and before is not found else None
+
+    def give_up(self) -> Lease | None:
+        """The current engine cannot speak any more: the next :meth:`find` gets a new one. As :meth:`adopt`."""
+        before, self.current = self.current, None
+        if before is None:
+            return None
+        before.lease.give_up()
+        return before.lease
+
+    async def leave(self) -> None:
+        """Give the engine back; waits until it is closed if nobody else uses it."""
+        before, self.current = self.current, None
+        if before is not None:
+            await before.lease.release()
+
+    def __str__(self) -> str:
+        if self.settings is None:
+            return "a remote engine" if self._server_url is None else f"the server at {self._server_url}"
+        return f"checkpoint {self.settings.checkpoint!r} with backend {self.settings.backend!r}"
+
+    async def _find_remote(self, wanted: MegatalkerTTSSettings) -> Found:
+        if wanted.backend is not None or wanted.checkpoint is not None:
+            raise SettingsError(
+                f"backend and checkpoint cannot be chosen here: {self} speaks with its own; leave them out, "
+                "or start another server and pass its URL"
+            )
+        if self.current is not None:
+            return self.current
+        if self._engine is not None:
+            return Found(self._pool.borrow(self._engine), None)
+        assert self._server_url is not None, "there are no settings because there is a server"
+        return Found(await self._pool.lease_server(self._server_url), None)
+
+
+async def rehearse(lease: Lease, wishes: dict[str, Any]) -> None:
+    """Ask the engine for speech without text: it raises what is wrong with the other arguments of ``speak``.
+
+    Raises:
+        MegatalkerError: as ``speak`` and the iteration over its stream. An engine that is full says nothing.
+    """
+    try:
+        async with await lease.speak(None, **wishes) as speech:
+            speech.finish()
+            async for _ in speech:
+                pass
+    except CapacityError:
+        logger.debug("the engine is too busy for a rehearsal")

@@ -1,0 +1,77 @@
+"""One stream of the engine on its way into one audio context."""
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+from loguru import logger
+
+from megatalker.engine import BackendSwitch
+from megatalker.speaking import Speech
+from megatalker_pipecat.audio import Sound
+from megatalker_pipecat.timing import SpokenWord, WordClock
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """Audio, and the words that begin in it or right after it."""
+
+    audio: bytes
+    """16-bit PCM, possibly empty."""
+    words: list[SpokenWord]
+
+
+class Utterance:
+    """Speech of the engine, made ready for Pipecat. Iterate over it once, with ``async for``."""
+
+    def __init__(self, speech: Speech, text: str | None, sound: Sound, words: WordClock) -> None:
+        """``text``: what is said, ``None`` when it will be fed."""
+        self._speech, self._sound, self._words = speech, sound, words
+        if text is not None:
+            words.feed(text)
+            words.end_text()
+        self._told = 0
+        self.complete = False
+        """Everything has been handed out, the end of the text reached."""
+
+    @property
+    def seconds(self) -> float:
+        """Duration of the audio handed out."""
+        return self._sound.seconds
+
+    def feed(self, text: str) -> None:
+        """More text of an utterance whose text arrives bit by bit.
+
+        Raises:
+            InvalidRequestError: it cannot be spoken; the utterance goes on without it.
+        """
+        self._speech.feed(text)
+        self._words.feed(text, self._sound.seconds)
+
+    def end_text(self) -> None:
+        """No text follows."""
+        self._speech.finish()
+        self._words.end_text(self._sound.seconds)
+
+    def cancel(self) -> None:
+        """End it now; never waits."""
+        self._speech.cancel()
+
+    async def __aiter__(self) -> AsyncIterator[Passage]:
+        async for chunk in self._speech:
+            self._report_switches()
+            audio = self._sound.push(chunk.pcm)
+            yield Passage(audio, self._words.due(self._sound.seconds))
+        self._report_switches()
+        if self._speech.finish_reason == "cancelled":
+            return
+        if self._speech.finish_reason != "eos":
+            logger.warning(f"the speech ended before its text: {self._speech.finish_reason}")
+        audio = self._sound.finish()
+        self.complete = True
+        yield Passage(audio, self._words.rest(self._sound.seconds))
+
+    def _report_switches(self) -> None:
+        switches: tuple[BackendSwitch, ...] = self._speech.switches
+        for switch in switches[self._told :]:
+            logger.warning(f"the speech goes on elsewhere: {switch}")
+        self._told = len(switches)

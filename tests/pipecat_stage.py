@@ -1,0 +1,213 @@
+"""A stage for the Pipecat service: engines on fake backends, frames in, everything that comes out."""
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+from loguru import logger
+from pipecat.frames.frames import (
+    AggregatedTextFrame,
+    EndFrame,
+    EndWorkerFrame,
+    Frame,
+    LLMFullResponseEndFrame,
+    LLMFullResponseStartFrame,
+    LLMTextFrame,
+    TTSAudioRawFrame,
+    TTSTextFrame,
+)
+from pipecat.pipeline.pipeline import Pipeline
+from pipecat.pipeline.worker import PipelineParams
+from pipecat.processors.frame_processor import FrameDirection, FrameProcessor
+from pipecat.tests.utils import run_test
+
+from fake_backend import Behaviour, Fakes
+from megatalker import Checkpoint, Engine, Settings
+from megatalker_pipecat import EnginePool, MegatalkerTTSService
+
+logger.remove()  # Pipecat's own, which writes a page for each test
+
+HANG_S = 20.0
+"""Nothing here takes long; only something that hangs takes this long."""
+
+
+FRAMES = 12
+
+
+def fakes(frames: int | None = FRAMES, **behaviour: Any) -> Fakes:
+    """One fake talker that says ``frames`` frames whatever the text, and a codec of noise."""
+    return Fakes(talkers={"fake": Behaviour(frames=frames, **behaviour)})
+
+
+@contextmanager
+def engine_on(plug_in: Fakes, checkpoint: Checkpoint, **settings: Any) -> Iterator[Engine]:
+    with Engine.open(Settings(**settings), checkpoint=checkpoint, registry=plug_in.registry) as engine:
+        yield engine
+
+
+def pool_of(plug_in: Fakes, checkpoint: Checkpoint) -> EnginePool:
+    """A pool that opens engines on fakes."""
+    return EnginePool(lambda settings: Engine.open(settings, checkpoint=checkpoint, registry=plug_in.registry))
+
+
+def turn(*pieces: str) -> list[Frame]:
+    """A language model's answer."""
+    return [LLMFullResponseStartFrame(), *map(LLMTextFrame, pieces), LLMFullResponseEndFrame()]
+
+
+class Entrance(FrameProcessor):
+    """Passes everything on; the way in for frames that are sent when something was heard."""
+
+    async def process_frame(self, frame: Frame, direction: FrameDirection) -> None:
+        await super().process_frame(frame, direction)
+        await self.push_frame(frame, direction)
+
+    async def send(self, *frames: Frame) -> None:
+        for frame in frames:
+            await self.push_frame(frame)
+
+    async def end(self) -> None:
+        """No more will be sent: end the pipeline once everything has passed."""
+        await self.push_frame(EndWorkerFrame(), FrameDirection.UPSTREAM)
+
+
+Listener = Callable[[Frame], Awaitable[None]]
+
+
+class Ear(FrameProcessor):
+    """Hands every frame that reaches it to a listener before passing it on."""
+
+    def __init__(self, listener: Listener) -> None:
+        super().__init__()
+        self._listener = listener
+
+    async def process_frame(self, frame: Frame, direction: FrameDirection) -> None:
+        await super().process_frame(frame, direction)
+        await self._listener(frame)
+        await self.push_frame(frame, direction)
+
+
+@dataclass
+class Heard:
+    """What came out of the service."""
+
+    down: Sequence[Frame]
+    up: Sequence[Frame]
+
+    def named(self) -> list[str]:
+        return named(self.down)
+
+    def of(self, kind: type[Frame]) -> list[Any]:
+        return [frame for frame in self.down if isinstance(frame, kind)]
+
+    def audio(self, context_id: str | None = None) -> bytes:
+        frames = self.of(TTSAudioRawFrame)
+        return b"".join(frame.audio for frame in frames if context_id in (None, frame.context_id))
+
+    def words(self) -> list[str]:
+        return [frame.text for frame in self.of(TTSTextFrame)]
+
+
+def named(frames: Sequence[Frame]) -> list[str]:
+    """Frames by name, text frames with their text; a run of audio frames is one entry."""
+    names = [
+        f"{frame.name.split('#')[0]}({frame.text})"
+        if isinstance(frame, AggregatedTextFrame)
+        else frame.name.split("#")[0]
+        for frame in frames
+    ]
+    return [
+        name
+        for name, run in groupby(names)
+        for _ in (run if name != "TTSAudioRawFrame" else [None])
+        if name != "AggregatedTextProgressFrame"
+    ]
+
+
+async def perform(
+    service: MegatalkerTTSService,
+    frames: Sequence[Frame],
+    *,
+    hear: Callable[[Entrance, Frame], Awaitable[None]] | None = None,
+    watch: Callable[[Frame], None] = lambda frame: None,
+    after: Sequence[FrameProcessor] = (),
+    params: PipelineParams | None = None,
+    start_timeout: float = HANG_S,
+) -> Heard:
+    """Run the service in a pipeline.
+
+    ``watch`` sees each frame that comes out; so does ``hear``, which may send more in, and must end the pipeline.
+    """
+    entrance = Entrance()
+
+    async def listener(frame: Frame) -> None:
+        watch(frame)
+        if hear is not None:
+            await hear(entrance, frame)
+
+    down, up = await asyncio.wait_for(
+        run_test(
+            Pipeline([entrance, service, Ear(listener), *after]),
+            frames_to_send=frames,
+            pipeline_params=params,
+            start_timeout=start_timeout,
+            send_end_frame=hear is None,
+        ),
+        HANG_S + start_timeout,
+    )
+    ends = (EndFrame, EndWorkerFrame)
+    return Heard(*([frame for frame in frames if not isinstance(frame, ends)] for frames in (down, up)))
+
+
+def pcm16(engine: Engine, text: str, **wishes: Any) -> bytes:
+    """What the engine says alone, as 16-bit PCM at 24 kHz."""
+    samples = engine.speak(text, **wishes).read_all()
+    return np.rint(samples * 32767.0).astype("<i2").tobytes()
+
+
+def fed_pcm16(engine: Engine, *pieces: str, **wishes: Any) -> bytes:
+    """As :func:`pcm16`, for text whose first piece is being spoken when the others arrive."""
+    with engine.speak(None, **wishes) as stream:
+        stream.feed(pieces[0])
+        samples = [next(stream).pcm]
+        for piece in pieces[1:]:
+            stream.feed(piece)
+        stream.finish()
+        samples.append(stream.read_all())
+        return np.rint(np.concatenate(samples) * 32767.0).astype("<i2").tobytes()
+
+
+def when_first_heard(*frames: Frame) -> Callable[[Entrance, Frame], Awaitable[None]]:
+    """A listener that sends frames, and the end, when it hears the first audio."""
+    heard = False
+
+    async def hear(entrance: Entrance, frame: Frame) -> None:
+        nonlocal heard
+        if isinstance(frame, TTSAudioRawFrame) and not heard:
+            heard = True
+            await entrance.send(*frames)
+            await entrance.end()
+
+    return hear
+
+
+@dataclass
+class Brake:
+    """Stops a fake backend before its ``after``-th decode call until it is let go."""
+
+    after: int
+    reached: threading.Event = field(default_factory=threading.Event)
+    let_go: threading.Event = field(default_factory=threading.Event)
+
+    def __call__(self, call: int) -> None:
+        if call >= self.after:
+            self.reached.set()
+            assert self.let_go.wait(HANG_S), "nobody let the backend go on"
+
+    async def wait_until_reached(self) -> None:
+        await asyncio.to_thread(self.reached.wait, HANG_S)

@@ -1,0 +1,111 @@
+"""The agent without a browser: lines typed in, a WAV file out."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import soundfile
+
+from agent_process import surroundings
+from megatalker_pipecat.agent.command import run
+from mock_openai import MockOpenAI
+
+PATIENCE_S = 120
+QUICK = {"MEGATALKER_BACKEND": "reference", "MEGATALKER_MAX_FRAMES": "20"}
+
+
+def _agent(folder: Path, *arguments: str, typed: str = "", **environ: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-m", "megatalker_pipecat.agent", *arguments],
+        cwd=folder,
+        env=surroundings({**QUICK, **environ}),
+        input=typed,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+    )
+
+
+def test_lines_are_said_one_after_another(tmp_path: Path) -> None:
+    done = _agent(tmp_path, "--text", "--out", "said.wav", typed="Good morning.\n\nHow are you?\n")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["agent: Good morning.", "agent: How are you?"]
+    samples, rate = soundfile.read(tmp_path / "said.wav")
+    assert rate == 24_000
+    assert done.stderr.splitlines()[-1] == f"said.wav: {len(samples) / rate:.1f} s of speech"
+    assert abs(samples).max() > 0.01
+
+
+def test_the_language_model_answers_and_remembers(tmp_path: Path) -> None:
+    answers = {"Hello.": "Hi there.", "Who are you?": "A test."}
+    with MockOpenAI({}, answers) as mock:
+        (tmp_path / "megatalker.toml").write_text(
+            f'[agent]\nprompt = "Be brief."\ngreeting = "Welcome."\n'
+            f'[agent.llm]\nurl = "{mock.url}"\nmodel = "mind"\nkey_env = "MY_KEY"\n'
+        )
+        done = _agent(tmp_path, "--text", "--out", "said.wav", typed="Hello.\nWho are you?\n", MY_KEY="mine")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["agent: Welcome.", "agent: Hi there.", "agent: A test."]
+    assert mock.keys == ["Bearer mine"] * 2
+    assert [(message["role"], message["content"]) for message in mock.conversations[-1]] == [
+        ("system", "Be brief."),
+        ("assistant", "Welcome."),
+        ("user", "Hello."),
+        ("assistant", "Hi there."),
+        ("user", "Who are you?"),
+    ]
+
+
+def test_a_language_model_that_is_not_there(tmp_path: Path) -> None:
+    own_server = {"MEGATALKER_AGENT__LLM__URL": "http://127.0.0.1:9/v1", "MEGATALKER_AGENT__LLM__MODEL": "mind"}
+    done = _agent(tmp_path, "--text", "--out", "said.wav", typed="Hello.\n", **own_server)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith("error: not everything could be said: ")
+    assert "Connection error" in done.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        ([], "error: there is no speech to text: set DEEPGRAM_API_KEY"),
+        (["--out", "said.wav"], "error: --out writes the answers to typed text; add --text"),
+        (["--text", "--out", "nowhere/said.wav"], "error: cannot write nowhere/said.wav"),
+        (["--text", "--local", "--port", "1"], "error: --port 1: not with --local or --out"),
+        (["--text", "--config", "nowhere.toml"], "error: settings file 'nowhere.toml' does not exist"),
+    ],
+)
+def test_impossible_wishes_end_with_one_line(
+    tmp_path: Path,
+    arguments: list[str],
+    complaint: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["megatalker-agent", *arguments])
+    for name in os.environ:
+        if name not in surroundings({}):
+            monkeypatch.delenv(name)
+    with pytest.raises(SystemExit) as ended:
+        run()
+    assert ended.value.code in (1, 2)
+    assert complaint in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_a_backend_that_cannot_run_here(tmp_path: Path) -> None:
+    done = _agent(tmp_path, "--text", "--out", "said.wav", MEGATALKER_BACKEND="nonesuch")
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith("error: talker backend 'nonesuch'")
+    assert "Traceback" not in done.stderr
+
+
+def test_an_extra_that_is_not_installed(tmp_path: Path) -> None:
+    without = "import runpy, sys; sys.modules['aiortc'] = None; "
+    start = "runpy.run_module('megatalker_pipecat.agent', run_name='__main__', alter_sys=True)"
+    done = subprocess.run([sys.executable, "-c", without + start], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == (
+        "error: the agent needs aiortc, not installed: pip install 'megatalker[agent]'"
+    )

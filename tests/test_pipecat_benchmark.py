@@ -1,0 +1,17 @@
+"""A short run of ``benchmarks/pipecat_sessions.py``; the long one's result lies under ``benchmarks/results``."""
+
+from pathlib import Path
+
+from benchmark_runs import report_of
+
+
+def test_interrupted_speech_ends_within_a_frame(tmp_path: Path) -> None:
+    options = ["--backend", "compiled", "--device", "cpu", "--rounds", "2", "--sessions", "2"]
+    found = report_of("pipecat_sessions.py", *options, folder=tmp_path, MEGATALKER_MAX_FRAMES="16")
+    assert found["environment"]["backend"] == "compiled"
+    assert set(found["first_audio"]) == {"speak_sentence", "answer_sentence", "speak_token", "answer_token"}
+    for interruption in found["interruption"].values():
+        assert interruption["stale_audio_frames"] == 0
+        assert interruption.get("frames_made_after", 0) <= 1
+        assert interruption["downstream"]["samples"] == 8
+    assert all(found["2_sessions"][mode]["loop_lag"]["samples"] > 0 for mode in ("sentence", "token"))
