@@ -36,7 +36,7 @@ def test_malformed_codes_are_refused_and_no_state_advances(codec: Codec, code_so
     with pytest.raises(InvalidRequestError):
         codec.decode([state, other], [good, _malformed(case, good, code_source.codebook_size)])
     (after,), (expected,) = codec.decode([state], [good]), codec.decode([untouched], [good])
-    torch.testing.assert_close(after, expected, rtol=0, atol=1e-6)
+    torch.testing.assert_close(after, expected, rtol=0, atol=1e-5)
 
 
 def test_a_state_named_twice_is_refused(codec: Codec, code_source: CodeSource) -> None:
@@ -72,9 +72,9 @@ def test_codes_may_be_any_integer_type_and_are_copied(
     (first,) = codec.decode([state], [scratch])
     scratch.zero_()
     (expected,) = codec.decode([twin], [codes])
-    torch.testing.assert_close(first, expected, rtol=0, atol=1e-6)
+    torch.testing.assert_close(first, expected, rtol=0, atol=1e-5)
     (after,), (expected,) = codec.decode([state], [codes]), codec.decode([twin], [codes])
-    torch.testing.assert_close(after, expected, rtol=0, atol=1e-6)
+    torch.testing.assert_close(after, expected, rtol=0, atol=1e-5)
 
 
 def test_the_loaded_instance_has_the_abilities_of_its_specification(codec: Codec, codec_backend: CodecBackend) -> None:

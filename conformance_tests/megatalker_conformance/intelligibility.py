@@ -1,0 +1,143 @@
+"""What a voice is asked to say so that a machine can judge whether it can be understood, and how that is judged."""
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from megatalker.model_config import FRAME_SAMPLES
+from megatalker_conformance.recogniser import Recogniser, word_errors
+
+Pcm = npt.NDArray[np.float32]
+Say = Callable[[str], Pcm]
+
+DIGITS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
+DIGIT_STRINGS = (
+    "2 7 8 9 9", "4 4 2 7 6", "9 3 4 3 4", "9 5 3 7 8", "6 5 7 3 8", "4 1 4 6 3", "9 1 4 8 8", "4 8 2 2 5", "4 2 0 2 6",
+    "6 7 9 3 6", "0 6 7 9 6", "7 2 2 2 2", "4 0 5 2 6", "6 0 8 3 2", "7 3 1 1 5", "7 8 6 1 3", "3 5 0 1 5", "2 5 3 3 1",
+    "6 8 7 8 6", "3 3 2 7 7",
+)  # fmt: skip
+WORDS = (
+    "airport", "banana", "battery", "butter", "camera", "chicken", "coffee", "computer", "doctor", "dolphin", "down",
+    "elephant", "evening", "friday", "garden", "go", "hello", "hospital", "hundred", "kitchen", "left", "monday",
+    "morning", "mountain", "music", "no", "orange", "pause", "pencil", "please", "potato", "purple", "right", "river",
+    "start", "stop", "table", "teacher", "telephone", "thank", "thousand", "tiger", "umbrella", "up", "volume", "water",
+    "weather", "window", "yellow", "yes",
+)  # fmt: skip
+WORD_ROWS = (
+    "yes airport purple no hello",
+    "orange please start mountain evening",
+    "purple down kitchen pause right",
+    "kitchen start butter up coffee",
+    "down potato yes thank monday",
+    "telephone thank start camera purple",
+    "teacher airport pause music mountain",
+    "elephant pause left airport morning",
+    "right music stop monday window",
+    "hello teacher butter water garden",
+    "down potato friday purple tiger",
+    "thank hundred stop purple please",
+    "elephant volume go hello tiger",
+    "battery pencil thank computer down",
+    "stop morning elephant yellow water",
+    "hello water butter right doctor",
+    "kitchen hundred right computer doctor",
+    "doctor yellow telephone mountain down",
+    "computer evening monday banana battery",
+    "butter friday hundred coffee hospital",
+)
+SENTENCES = (
+    "He began on purpose, and she grew later.",
+    "Why did the engineer wait?",
+    "I saw a turkey in the country every morning.",
+    "Ask Daniel about the folder.",
+    "Oscar and Sara cleaned a toy in Miami.",
+    "She bought spaghetti, sugar and milk.",
+    "He wandered outside, and she whispered inside.",
+    "Bills and bridges, kangaroos and authors.",
+    "Can you buy the plate at night, please?",
+    "It is about Mexico and socks.",
+    "How innocent is the question?",
+    "Everything in the laboratory is bold.",
+    "There is a deep giraffe near the tile.",
+    "Please fetch a bone and a sweater.",
+    "When does the zoo close?",
+    "Where did you send the screen?",
+    "Although the otter was sticky, it rose at night.",
+    "I would like mineral water and honey, please.",
+    "Parrots wake, and puppies walk.",
+    "Somebody guessed my bicycle in the library.",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Understood:
+    """What was understood, and what of the same sound with its frames in disorder."""
+
+    share: float
+    """Word errors per word said (may exceed 1), or sentences told apart per sentence."""
+    control: float
+    """The same of the disordered sound: a judge that is satisfied with it hears what it expects."""
+
+
+class Examiner:
+    """Listens to one voice. ``say`` returns ``[samples]`` float32 at 24 kHz for a text."""
+
+    def __init__(self, say: Say) -> None:
+        self._say = say
+
+    def digits(self, strings: Sequence[str] = DIGIT_STRINGS) -> Understood:
+        """Word errors in strings of digits."""
+        rows = [[DIGITS[int(digit)] for digit in string.split()] for string in strings]
+        return self._word_errors([f"{string}." for string in strings], rows, DIGITS)
+
+    def words(self, rows: Sequence[str] = WORD_ROWS) -> Understood:
+        """Word errors in rows of :data:`WORDS`."""
+        return self._word_errors([f"{row.capitalize()}." for row in rows], [row.split() for row in rows], WORDS)
+
+    def sentences(self, sentences: Sequence[str] = SENTENCES) -> Understood:
+        """How many sentences are heard as themselves rather than as one of the others."""
+        known = [plain_words(sentence) for sentence in sentences]
+        with Recogniser([word for words in known for word in words]) as recogniser:
+            shares = [
+                sum(
+                    _nearest(known, recogniser.hear(change(self._say(sentence)))) == index
+                    for index, sentence in enumerate(sentences)
+                )
+                / len(sentences)
+                for change in (np.asarray, disordered)
+            ]
+        return Understood(*shares)
+
+    def _word_errors(self, texts: Sequence[str], rows: Sequence[Sequence[str]], words: Sequence[str]) -> Understood:
+        said = sum(len(row) for row in rows)
+        with Recogniser(words) as recogniser:
+            shares = [
+                sum(
+                    word_errors(row, recogniser.hear(change(self._say(text))))
+                    for text, row in zip(texts, rows, strict=True)
+                )
+                / said
+                for change in (np.asarray, disordered)
+            ]
+        return Understood(*shares)
+
+
+def plain_words(text: str) -> list[str]:
+    """Lower case, without punctuation."""
+    return re.sub(r"[^a-z' ]", " ", text.lower()).split()
+
+
+def disordered(pcm: Pcm) -> Pcm:
+    """The same frames of 80 ms in another, fixed order."""
+    frames = pcm[: len(pcm) // FRAME_SAMPLES * FRAME_SAMPLES].reshape(-1, FRAME_SAMPLES)
+    return frames[np.random.default_rng(0).permutation(len(frames))].ravel()
+
+
+def _nearest(known: Sequence[Sequence[str]], heard: Sequence[str]) -> int | None:
+    """The only sentence with the fewest errors; ``None`` when several have as few."""
+    errors = [word_errors(words, heard) for words in known]
+    best = min(errors)
+    return errors.index(best) if errors.count(best) == 1 else None

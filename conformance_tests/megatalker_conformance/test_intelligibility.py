@@ -1,0 +1,72 @@
+"""Can the voice be understood? Judged by an independent recogniser on text that the demo voice was not trained on."""
+
+import importlib.util
+from collections.abc import Iterator
+from functools import cache
+
+import numpy as np
+import pytest
+
+from megatalker.checkpoint import Checkpoint
+from megatalker.engine import Engine
+from megatalker.voices import Voice, list_speakers
+from megatalker_conformance.intelligibility import Examiner, Pcm
+from megatalker_conformance.measure import Measure
+from megatalker_conformance.recording import Log
+from megatalker_conformance.studio import Studio
+from megatalker_conformance.utterances import conformance_voice
+
+pytestmark = pytest.mark.optional
+
+_VOICES = 3
+DIGIT_ERRORS, WORD_ERRORS, SENTENCES_TOLD = 0.05, 0.15, 0.9
+"""The bar."""
+CONTROL_ERRORS, CONTROL_TOLD = 0.6, 0.4
+"""What disordered sound must fail by."""
+
+
+@pytest.fixture
+def engine(studio: Studio, checkpoint: Checkpoint) -> Iterator[Engine]:
+    if importlib.util.find_spec("pocketsphinx") is None:
+        pytest.skip("needs the recogniser: pip install pocketsphinx")
+    if checkpoint.name == "tiny":
+        pytest.skip("random weights say nothing; run with --checkpoint demo")
+    with studio.engine(Log()) as engine:
+        yield engine
+
+
+def examiners(engine: Engine, checkpoint: Checkpoint) -> Iterator[tuple[str, Examiner]]:
+    """The first speakers, with the checkpoint's own sampling."""
+    speakers = list_speakers(checkpoint)[:_VOICES]
+    voices = [Voice.named(name) for name in speakers] or [conformance_voice(checkpoint)]
+    for voice in voices:
+
+        @cache
+        def say(text: str, voice: Voice = voice) -> Pcm:
+            chunks = [
+                chunk.pcm for chunk in engine.speak(text, voice=voice, language="english", seed=1, max_frames=200)
+            ]
+            return np.concatenate(chunks)
+
+        yield voice.speaker or voice.kind, Examiner(say)
+
+
+def test_digits_are_understood(engine: Engine, checkpoint: Checkpoint, measure: Measure) -> None:
+    for name, examiner in examiners(engine, checkpoint):
+        understood = examiner.digits()
+        assert understood.control > CONTROL_ERRORS, f"{name}: the recogniser hears digits in disorder"
+        measure(f"word errors, digits, {name}", understood.share, DIGIT_ERRORS)
+
+
+def test_words_are_understood(engine: Engine, checkpoint: Checkpoint, measure: Measure) -> None:
+    for name, examiner in examiners(engine, checkpoint):
+        understood = examiner.words()
+        assert understood.control > CONTROL_ERRORS, f"{name}: the recogniser hears words in disorder"
+        measure(f"word errors, words, {name}", understood.share, WORD_ERRORS)
+
+
+def test_sentences_are_told_apart(engine: Engine, checkpoint: Checkpoint, measure: Measure) -> None:
+    for name, examiner in examiners(engine, checkpoint):
+        understood = examiner.sentences()
+        assert understood.control < CONTROL_TOLD, f"{name}: the recogniser tells sentences apart in disorder"
+        measure(f"sentences not told apart, {name}", 1 - understood.share, 1 - SENTENCES_TOLD)
