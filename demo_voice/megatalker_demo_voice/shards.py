@@ -1,0 +1,120 @@
+"""Speech in bulk: shards of clips, each made by a fresh process, so that the same seed gives the same bytes."""
+
+import json
+import multiprocessing
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from megatalker_demo_voice.espeak import Espeak, EspeakFiles
+from megatalker_demo_voice.speakers import SPEAKERS
+from megatalker_demo_voice.speech import FRAME, Clip, speak
+from megatalker_demo_voice.splits import is_held_out
+from megatalker_demo_voice.text import TextSource
+
+_STORED = ("samples", "frames", "speakers", "phoneme_starts", "phoneme_ids", "phoneme_counts")
+
+
+@dataclass(frozen=True, slots=True)
+class ShardRequest:
+    """What one process is to make."""
+
+    where: EspeakFiles
+    folder: Path
+    seed: str
+    index: int
+    minutes: float
+    """Stop after about this much speech."""
+    short_share: float = 0.0
+    """Share of clips of one to four words."""
+    vary: bool = False
+    """Draw rate and pitch around the speaker's own, for a codec that is not surprised by them."""
+    held_out: bool = False
+    """Take the text that training never sees, and only that."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """Clips, end to end."""
+
+    texts: tuple[str, ...]
+    symbols: tuple[str, ...]
+    """Names of the phoneme ids."""
+    samples: NDArray[np.int16]
+    frames: NDArray[np.int32]
+    """Of each clip."""
+    speakers: NDArray[np.uint8]
+    phoneme_starts: NDArray[np.int32]
+    """First sample of each phoneme, within its clip."""
+    phoneme_ids: NDArray[np.uint8]
+    phoneme_counts: NDArray[np.int32]
+    """Of each clip."""
+
+    def save(self, path: Path) -> None:
+        """Write ``path`` (.npy files and names, one folder)."""
+        path.mkdir(parents=True, exist_ok=True)
+        for name in _STORED:
+            np.save(path / f"{name}.npy", getattr(self, name))
+        # last: a shard without it is not complete
+        (path / "texts.json").write_text(json.dumps([self.texts, self.symbols]), encoding="utf-8")
+
+    @classmethod
+    def load(cls, path: Path) -> "Shard":
+        texts, symbols = json.loads((path / "texts.json").read_text(encoding="utf-8"))
+        return cls(tuple(texts), tuple(symbols), **{name: np.load(path / f"{name}.npy") for name in _STORED})
+
+
+def make_shards(requests: list[ShardRequest], processes: int) -> Iterator[Path]:
+    """Make shards that are not there yet, several at a time; yields each one's folder, in the order of ``requests``."""
+    # forkserver: children neither inherit this process's threads and devices, nor import more than they need
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__])
+    with context.Pool(processes, maxtasksperchild=1) as pool:
+        yield from pool.imap(_make, requests, chunksize=1)
+
+
+def _make(request: ShardRequest) -> Path:
+    path = request.folder / f"{request.seed}-{request.index:04d}"
+    if not (path / "texts.json").is_file():
+        _pack(_clips(request)).save(path)
+    return path
+
+
+def _clips(request: ShardRequest) -> list[Clip]:
+    source = TextSource(f"{request.seed}/{request.index}")
+    espeak, rng = Espeak(request.where), np.random.default_rng(request.index)
+    wanted, made = request.minutes * 750, 0
+    clips: list[Clip] = []
+    while made < wanted:
+        text = source.short_utterance() if rng.random() < request.short_share else source.utterance()
+        if is_held_out(text) != request.held_out:
+            continue
+        speaker = int(rng.integers(len(SPEAKERS)))
+        rate = pitch = None
+        if request.vary:
+            rate = round(SPEAKERS[speaker].rate * rng.uniform(0.92, 1.12))
+            pitch = int(rng.integers(42, 59))
+        clip = speak(espeak, text, speaker, rate=rate, pitch=pitch)
+        if clip is not None:
+            clips.append(clip)
+            made += clip.frames
+    return clips
+
+
+def _pack(clips: list[Clip]) -> Shard:
+    symbols = tuple(sorted({symbol for clip in clips for _, symbol in clip.phonemes}))
+    ids = {symbol: index for index, symbol in enumerate(symbols)}
+    phonemes = [phoneme for clip in clips for phoneme in clip.phonemes]
+    return Shard(
+        texts=tuple(clip.text for clip in clips),
+        symbols=symbols,
+        samples=np.concatenate([clip.samples for clip in clips]),
+        frames=np.array([len(clip.samples) // FRAME for clip in clips], np.int32),
+        speakers=np.array([clip.speaker for clip in clips], np.uint8),
+        phoneme_starts=np.array([start for start, _ in phonemes], np.int32),
+        phoneme_ids=np.array([ids[symbol] for _, symbol in phonemes], np.uint8),
+        phoneme_counts=np.array([len(clip.phonemes) for clip in clips], np.int32),
+    )
