@@ -11,9 +11,18 @@ from pathlib import Path
 
 import pytest
 
+from megatalker import Checkpoint
+from serving import serving
+
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
+AT_SERVER = "at localhost:8000"
+"""Title of snippets that need a running server."""
 FENCE = re.compile(r"^```(\w+)(?: title=\"([^\"]+)\")?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+PROGRAMS = {
+    "megatalker": "from megatalker.cli.main import run; run()",
+    "megatalker-agent": "from megatalker_pipecat.agent.start import run; run()",
+}
 
 
 @dataclass(frozen=True)
@@ -32,7 +41,11 @@ def snippets() -> list[Snippet]:
 
 
 def named(language: str) -> list[pytest.param]:
-    return [pytest.param(snippet, id=f"line-{snippet.line}") for snippet in snippets() if snippet.language == language]
+    return [
+        pytest.param(snippet, id=f"line-{snippet.line}")
+        for snippet in snippets()
+        if snippet.language == language and snippet.title != AT_SERVER
+    ]
 
 
 @pytest.fixture
@@ -46,6 +59,19 @@ def workplace(tmp_path: Path) -> Path:
 
 def test_only_known_kinds_of_snippets() -> None:
     assert {snippet.language for snippet in snippets()} <= {"bash", "python", "toml", "text"}
+
+
+@pytest.mark.parametrize("snippet", [snippet for snippet in snippets() if snippet.title == AT_SERVER])
+def test_snippet_that_asks_a_server(snippet: Snippet, workplace: Path) -> None:
+    if snippet.language == "bash" and shutil.which("curl") is None:
+        pytest.skip("curl is not installed")
+    with serving(Checkpoint.open("demo"), backend="reference", max_frames=12) as served:
+        text = snippet.text.replace("http://localhost:8000", served.url).replace("localhost:8000", served.url)
+        program = [sys.executable] if snippet.language == "python" else ["bash"]
+        done = subprocess.run([*program, "-c", text], cwd=workplace, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    if snippet.language == "bash":
+        assert (workplace / "hello.wav").read_bytes().startswith(b"RIFF")
 
 
 @pytest.mark.parametrize("snippet", named("python"))
@@ -78,8 +104,8 @@ def test_command_that_needs_more_than_this_machine(snippet: Snippet) -> None:
     """Long or downloading commands: their options and names are checked, the work is not done."""
     for line in snippet.text.splitlines():
         program, *arguments = shlex.split(line, comments=True)
-        if program == "megatalker":
-            command = [sys.executable, "-c", "from megatalker.cli.main import run; run()", *arguments, "--help"]
+        if program in PROGRAMS:
+            command = [sys.executable, "-c", PROGRAMS[program], *arguments, "--help"]
         else:
             assert program == "pytest"
             arguments = ["reference" if word == "recompute" else word for word in arguments]

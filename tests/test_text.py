@@ -95,7 +95,7 @@ def test_a_word_is_handed_out_when_its_end_is_seen(tokenizer: Any, pieces: list[
     assert tokenizer.decode([token for piece in pieces for token in incremental.feed(piece)]) == settled
 
 
-def test_the_demo_tokenizer_agrees_with_the_prompt_builder(tiny_custom_voice: Any) -> None:
+def test_the_small_tokenizer_agrees_with_the_prompt_builder(tiny_custom_voice: Any) -> None:
     from megatalker.template import text_ids
 
     text = "Hello there, it's 3 o'clock.\nNaïve “quotes” and 数字12！"

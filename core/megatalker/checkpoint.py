@@ -11,7 +11,6 @@ from typing import Any
 from torch import Tensor
 
 from megatalker.checkpoint_shapes import codec_decoder_shapes, talker_shapes
-from megatalker.demo_checkpoint import demo_folder
 from megatalker.errors import CheckpointError, InvalidRequestError
 from megatalker.hub import ProgressCallback, download
 from megatalker.model_config import CodecConfig, ModelConfig
@@ -20,6 +19,7 @@ from megatalker.tensor_files import TensorFiles
 
 __all__ = ["Checkpoint"]
 
+_DEMO = Path(__file__).parent / "assets" / "demo"
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _ACCEPTED = "expected 'demo', a folder in the official layout, or a hub id such as Qwen/Qwen3-TTS-12Hz-0.6B-CustomVoice"
 _JSON_FILES = ("config.json", "generation_config.json", "speech_tokenizer/config.json")
@@ -59,10 +59,11 @@ class Checkpoint:
 
     @classmethod
     def open(cls, name_or_path: str | Path, *, progress: ProgressCallback | None = None) -> "Checkpoint":
-        """Open a checkpoint, and write (``demo``) or download (hub ids) it first where needed.
+        """Open a checkpoint, and download it first where needed (hub ids).
 
         Args:
-            name_or_path: ``demo``, a folder, or a hub id ``organisation/name``. A ``Path`` is always a folder.
+            name_or_path: ``demo``, the voice that comes with the package; a folder, or a hub id ``organisation/name``.
+                A ``Path`` is always a folder.
             progress: told about the bytes of a download; see :func:`megatalker.hub.download`.
 
         Raises:
@@ -70,21 +71,13 @@ class Checkpoint:
                 needs is missing or has another shape than the configuration says. The message names it and the fix.
         """
         if name_or_path == "demo":
-            return cls._open_demo()
+            return cls(_DEMO, "demo")
         folder = Path(name_or_path).expanduser()
         if folder.is_dir():
             return cls(folder, folder.resolve().name)
         if isinstance(name_or_path, str) and _HUB_ID.fullmatch(name_or_path):
             return cls(download(name_or_path, progress), name_or_path)
         raise CheckpointError(f"checkpoint {str(name_or_path)!r}: there is no such folder; {_ACCEPTED}")
-
-    @classmethod
-    def _open_demo(cls) -> "Checkpoint":
-        folder = demo_folder()
-        try:
-            return cls(folder, "demo")
-        except CheckpointError as error:
-            raise CheckpointError(f"{error}. Delete {str(folder)!r}, and the demo is written anew") from error
 
     def tensor(self, name: str) -> Tensor:
         """A tensor of the language model by its official name, such as ``talker.model.norm.weight``.

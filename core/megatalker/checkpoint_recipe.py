@@ -1,15 +1,12 @@
-"""Sizes of the checkpoints that the project writes itself: the demo, tiny ones for tests, published shapes."""
+"""Sizes of the checkpoints that the project writes with random weights: tiny ones for tests, published shapes."""
 
-import hashlib
-import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Literal
 
-from megatalker.demo_tokenizer import VOCAB_SIZE
 from megatalker.model_config import Variant
+from megatalker.small_tokenizer import VOCAB_SIZE
 
 __all__ = [
-    "DEMO",
     "PUBLISHED_0B6",
     "PUBLISHED_1B7",
     "TINY",
@@ -19,9 +16,6 @@ __all__ = [
     "SpeakerEncoderSizes",
     "StackSizes",
 ]
-
-_WEIGHTS_VERSION = 1
-"""Raise it whenever :mod:`megatalker.random_weights` gives other weights for the same recipe."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,29 +74,6 @@ class CheckpointRecipe:
     """Stored type of the language model; the speech tokenizer is float32, as published."""
     seed: int = 0
 
-    @property
-    def fingerprint(self) -> str:
-        """16 hexadecimal digits that differ between recipes with different files."""
-        text = json.dumps([_WEIGHTS_VERSION, asdict(self)], sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-DEMO = CheckpointRecipe(
-    talker=StackSizes(hidden=256, intermediate=512, layers=6, heads=4, kv_heads=2, head_dim=64),
-    predictor=StackSizes(hidden=128, intermediate=384, layers=2, heads=2, kv_heads=1, head_dim=64),
-    codec=CodecSizes(
-        decoder_dim=192,
-        latent_dim=128,
-        codebook_dim=64,
-        transformer=StackSizes(hidden=128, intermediate=256, layers=2, heads=2, kv_heads=2, head_dim=64),
-        encoder=StackSizes(hidden=96, intermediate=192, layers=1, heads=2, kv_heads=2, head_dim=48),
-        encoder_filters=10,
-    ),
-    speaker_encoder=SpeakerEncoderSizes(channels=64, attention_channels=32, se_channels=32),
-    codebook_size=256,
-    text_hidden=128,
-)
-"""What ``Checkpoint.open("demo")`` writes: about 6 million parameters in the language model, 2 million in the codec."""
 
 TINY = CheckpointRecipe(
     talker=StackSizes(hidden=64, intermediate=96, layers=3, heads=4, kv_heads=2, head_dim=32),
@@ -153,7 +124,7 @@ PUBLISHED_0B6 = CheckpointRecipe(
     text_vocab=151936,
     dtype="bfloat16",
 )
-"""For benchmarks: the shapes of the 0.6B models, with random weights and the demo's tokenizer. About 2 GB on disk."""
+"""For benchmarks: the shapes of the 0.6B models, with random weights and a small tokenizer. About 2 GB on disk."""
 
 PUBLISHED_1B7 = CheckpointRecipe(
     talker=StackSizes(hidden=2048, intermediate=6144, layers=28, heads=16, kv_heads=8, head_dim=128),

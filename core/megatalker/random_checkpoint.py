@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
-from megatalker.checkpoint_recipe import DEMO, PUBLISHED_0B6, PUBLISHED_1B7, TINY, TINY_1B7, CheckpointRecipe
+from megatalker.checkpoint_recipe import PUBLISHED_0B6, PUBLISHED_1B7, TINY, TINY_1B7, CheckpointRecipe
 from megatalker.checkpoint_shapes import (
     Shapes,
     codec_decoder_shapes,
@@ -18,12 +18,12 @@ from megatalker.checkpoint_shapes import (
     speaker_encoder_shapes,
     talker_shapes,
 )
-from megatalker.demo_tokenizer import TOKENIZER_FILES, TOKENIZER_FOLDER
 from megatalker.model_config import CodecConfig, ModelConfig
 from megatalker.random_configs import codec_config, feature_extractor_config, generation_config, model_config
 from megatalker.random_weights import random_tensor
+from megatalker.small_tokenizer import TOKENIZER_FILES, TOKENIZER_FOLDER
 
-__all__ = ["DEMO", "PUBLISHED_0B6", "PUBLISHED_1B7", "TINY", "TINY_1B7", "CheckpointRecipe", "write_checkpoint"]
+__all__ = ["PUBLISHED_0B6", "PUBLISHED_1B7", "TINY", "TINY_1B7", "CheckpointRecipe", "write_checkpoint"]
 
 
 def write_checkpoint(folder: Path, recipe: CheckpointRecipe) -> Path:

@@ -3,8 +3,8 @@
 from typing import Any
 
 from megatalker.checkpoint_recipe import CheckpointRecipe, SpeakerEncoderSizes, StackSizes
-from megatalker.demo_tokenizer import SPECIAL_TOKENS, VOCAB_SIZE
 from megatalker.model_config import FRAME_SAMPLES, SAMPLE_RATE
+from megatalker.small_tokenizer import SPECIAL_TOKENS, VOCAB_SIZE
 
 # Offsets into the 1024 ids above the codebook, as published (where the codebook has 2048 entries).
 _SPECIAL_CODES = {

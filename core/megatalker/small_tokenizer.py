@@ -1,11 +1,12 @@
-"""Rebuilds the tokenizer files of the demo checkpoint from the corpus beside them.
+"""Trains the tokenizers of the checkpoints that the project makes.
 
-The files under ``assets/demo`` are committed; after a change of the corpus run::
+That of checkpoints with random weights lies under ``assets/tokenizer``, beside its corpus; after a change of that run::
 
-    python -c "from megatalker.demo_tokenizer import *; build_tokenizer(TOKENIZER_FOLDER)"
+    python -c "from megatalker.small_tokenizer import *; build_tokenizer(TOKENIZER_FOLDER)"
 """
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 from tokenizers import (  # type: ignore[import-untyped]
@@ -20,7 +21,7 @@ from tokenizers import (  # type: ignore[import-untyped]
 
 __all__ = ["SPECIAL_TOKENS", "TOKENIZER_FILES", "TOKENIZER_FOLDER", "VOCAB_SIZE", "build_tokenizer"]
 
-TOKENIZER_FOLDER = Path(__file__).parent / "assets" / "demo"
+TOKENIZER_FOLDER = Path(__file__).parent / "assets" / "tokenizer"
 TOKENIZER_FILES = ("vocab.json", "merges.txt", "tokenizer_config.json")
 VOCAB_SIZE = 1024
 SPECIAL_TOKENS = (
@@ -43,8 +44,13 @@ _ROLE_WEIGHT = 20_000
 """The words that open a turn must be one token each: the official code cuts prompts at fixed offsets."""
 
 
-def build_tokenizer(folder: Path) -> None:
-    """Train a byte-level BPE on ``corpus.txt`` and write :data:`TOKENIZER_FILES` to ``folder``. Deterministic."""
+def build_tokenizer(folder: Path, lines: Sequence[str] | None = None) -> None:
+    """Train a byte-level BPE and write :data:`TOKENIZER_FILES` to ``folder``. Deterministic.
+
+    Args:
+        folder: an existing one.
+        lines: text to train on; ``None`` for ``corpus.txt``.
+    """
     tokenizer = Tokenizer(models.BPE())
     tokenizer.normalizer = normalizers.NFC()
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
@@ -56,7 +62,8 @@ def build_tokenizer(folder: Path) -> None:
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    lines = (TOKENIZER_FOLDER / "corpus.txt").read_text(encoding="utf-8").splitlines()
+    if lines is None:
+        lines = (TOKENIZER_FOLDER / "corpus.txt").read_text(encoding="utf-8").splitlines()
     tokenizer.train_from_iterator([*lines, *["assistant"] * _ROLE_WEIGHT, *["user"] * _ROLE_WEIGHT], trainer)
     tokenizer.model.save(str(folder))
     config = json.dumps(_tokenizer_config(), indent=2, ensure_ascii=False)

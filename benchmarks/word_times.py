@@ -1,0 +1,116 @@
+"""How far the adapter's estimates of word times are off, measured on the demo voice.
+
+python benchmarks/word_times.py --json benchmarks/results/cpu/word_times.json
+
+The voice learned to speak from espeak-ng, which tells when each word of a text begins. Its speech of the same text,
+stretched evenly to the length of the voice's, says when the voice speaks each word; the adapter has to guess that from
+text and audio alone. Text is that which the voice was not trained on; the pace is learned from one utterance to the
+next, as in a session.
+"""
+
+import argparse
+import asyncio
+import json
+import statistics
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from megatalker import Checkpoint, Engine
+from megatalker.model_config import SAMPLE_RATE
+from megatalker_demo_voice.espeak import Espeak, EspeakFiles
+from megatalker_demo_voice.speakers import SPEAKERS
+from megatalker_demo_voice.speech import Clip, speak
+from megatalker_demo_voice.text import TextSource
+from megatalker_pipecat.audio import LeadingSilence, Sound
+from megatalker_pipecat.timing import Pace, WordClock
+from megatalker_pipecat.utterance import Utterance
+from megatalker_pipecat.words import cut
+
+FEWEST_WORDS = 4
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--checkpoint", default="demo")
+    parser.add_argument("--backend", default="compiled")
+    parser.add_argument("--texts", type=int, default=60)
+    parser.add_argument("--espeak", type=Path, help="folder made by demo_voice/portable_espeak.sh")
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    errors, ratios = asyncio.run(measure(options))
+    sizes = sorted(abs(error) for error in errors)
+    report = {
+        "command": " ".join(sys.argv),
+        "texts": len(ratios),
+        "words": len(errors),
+        "mean_s": round(statistics.mean(errors), 3),
+        "median_abs_s": round(statistics.median(sizes), 3),
+        "p90_abs_s": round(sizes[int(len(sizes) * 0.9)], 3),
+        "longest_abs_s": round(sizes[-1], 3),
+        "duration_ratio_median": round(statistics.median(ratios), 3),
+    }
+    text = json.dumps(report, indent=2)
+    sys.stdout.write(text + "\n")
+    if options.json is not None:
+        options.json.write_text(text + "\n", encoding="utf-8")
+
+
+async def measure(options: argparse.Namespace) -> tuple[list[float], list[float]]:
+    """For every word, estimate less truth in seconds; for every text, the voice's duration relative to espeak-ng's."""
+    errors, ratios, pace = [], [], Pace()
+    source = TextSource("word times")
+    with tempfile.TemporaryDirectory() as scratch:
+        espeak = Espeak(EspeakFiles.prepare(options.espeak, Path(scratch)))
+        with Engine.open(checkpoint=Checkpoint.open(options.checkpoint), backend=options.backend) as engine:
+            engine.warmup()
+            while len(ratios) < options.texts:
+                text, speaker = source.held_out_utterance(), len(ratios) % len(SPEAKERS)
+                if len(cut(text)) < FEWEST_WORDS:
+                    continue
+                clip = speak(espeak, text, speaker)
+                if clip is None:
+                    continue
+                stream = engine.speak(text, voice=SPEAKERS[speaker].name, seed=len(ratios))
+                guessed, end = await estimates(Utterance(stream, text, Sound(SAMPLE_RATE, trim=True), WordClock(pace)))
+                begin, true_end = sounding(clip.samples)
+                ratio = (end - LeadingSilence.PREROLL_S) / (true_end - begin)
+                ratios.append(ratio)
+                truth = [(start - begin) * ratio + LeadingSilence.PREROLL_S for start in word_starts(clip)]
+                if len(truth) == len(guessed):
+                    errors += [guess - true for guess, true in zip(guessed, truth, strict=True)]
+    return errors, ratios
+
+
+async def estimates(utterance: Utterance) -> tuple[list[float], float]:
+    """When the adapter says that each word begins, and where the last sound is, both in seconds."""
+    begins, parts = [], []
+    async for passage in utterance:
+        begins += [word.begins_s for word in passage.words]
+        parts.append(np.frombuffer(passage.audio, "<i2"))
+    return begins, sounding(np.concatenate(parts))[1]
+
+
+def sounding(samples: NDArray[np.int16]) -> tuple[float, float]:
+    """Where the first and the last sample above -40 dB of full scale are, in seconds; start and end where none is."""
+    loud = np.flatnonzero(np.abs(samples.astype(np.int32)) > 328)
+    begin, end = (loud[0], loud[-1]) if len(loud) else (0, len(samples))
+    return float(begin) / SAMPLE_RATE, float(end) / SAMPLE_RATE
+
+
+def word_starts(clip: Clip) -> list[float]:
+    """When each word of the text begins, in seconds of the clip. What is written as one word counts as one."""
+    starts, begun = [], 0
+    for piece in cut(clip.text):
+        inside = [sample for sample, place in clip.words if begun <= place < piece.end]
+        if inside:
+            starts.append(inside[0] / SAMPLE_RATE)
+        begun = piece.end
+    return starts
+
+
+if __name__ == "__main__":
+    main()
