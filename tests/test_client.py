@@ -579,13 +579,17 @@ def test_closing_does_not_wait_for_a_connection_in_progress() -> None:
 
 
 def test_a_defect_of_the_client_ends_its_streams(connect: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    all_asked = threading.Event()
+
     def crash(*_: object, **__: object) -> None:
+        assert all_asked.wait(HANG_S)
         raise ZeroDivisionError("a defect")
 
     served, _ = connect()
     monkeypatch.setattr("megatalker.client.connection.connect", crash)
     with RemoteEngine(served.url) as remote:
         streams = [remote.speak(TEXT) for _ in range(3)]
+        all_asked.set()
         for stream in streams:
             with pytest.raises(ConnectionFailedError, match="a defect"):
                 next(stream)
