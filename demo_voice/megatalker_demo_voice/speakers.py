@@ -15,6 +15,8 @@ class Speaker:
     """Words per minute."""
     pitch: int
     """0 to 99."""
+    hertz: tuple[float, float]
+    """Lowest and highest pitch, less than an octave apart."""
     gain: float
     """Makes the speakers equally loud."""
     variant: str | None = None
@@ -44,7 +46,7 @@ formant 4 108 100 100
 """
 
 SPEAKERS = (
-    Speaker("robin", "en-us+klatt", rate=165, pitch=50, gain=0.8),
-    Speaker("otto", "en-us+mt_low", rate=160, pitch=50, gain=0.92, variant=_LOW),
-    Speaker("mina", "en-us+mt_high", rate=165, pitch=50, gain=0.56, variant=_HIGH),
+    Speaker("robin", "en-us+klatt", rate=165, pitch=50, hertz=(70, 135), gain=0.8),
+    Speaker("otto", "en-us+mt_low", rate=160, pitch=50, hertz=(55, 108), gain=0.92, variant=_LOW),
+    Speaker("mina", "en-us+mt_high", rate=165, pitch=50, hertz=(130, 250), gain=0.56, variant=_HIGH),
 )

@@ -9,6 +9,7 @@ import soxr
 from numpy.typing import NDArray
 
 from megatalker_demo_voice.espeak import RATE, Espeak
+from megatalker_demo_voice.frame_pitch import move_to_frames
 from megatalker_demo_voice.speakers import SPEAKERS
 
 _What = TypeVar("_What")
@@ -17,8 +18,9 @@ FRAME = 1_920
 LEAD_FRAMES = 2
 """Silence before speech: two frames of text are known before the first sound must be right."""
 _TAIL = int(0.2 * SAMPLE_RATE)
+_LOUDEST = 32_767
 _SILENT = 60
-"""Samples below this are silence (of 32767)."""
+"""Samples below this are silence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +52,13 @@ def speak(espeak: Espeak, text: str, speaker: int, *, rate: int | None = None, p
         return None
     begin, end = int(loud[0]), int(loud[-1]) + 1
     lead = LEAD_FRAMES * FRAME
-    framed = np.zeros(-(-(lead + end - begin + _TAIL) // FRAME) * FRAME, np.int16)
-    framed[lead : lead + end - begin] = np.clip(np.rint(samples[begin:end]), -32767, 32767)
+    framed = np.zeros(-(-(lead + end - begin + _TAIL) // FRAME) * FRAME, np.float32)
+    framed[lead : lead + end - begin] = samples[begin:end] / _LOUDEST
+    moved = move_to_frames(framed, SAMPLE_RATE, FRAME, *SPEAKERS[speaker].hertz) * _LOUDEST
     end += lead - begin
     phonemes = (*_moved(said.phonemes, lead - begin, end), (end, "_"))
-    return Clip(text, speaker, framed, phonemes, _moved(said.words, lead - begin, end))
+    whole = np.clip(np.rint(moved), -_LOUDEST, _LOUDEST).astype(np.int16)
+    return Clip(text, speaker, whole, phonemes, _moved(said.words, lead - begin, end))
 
 
 def _moved(events: Sequence[tuple[int, _What]], offset: int, end: int) -> tuple[tuple[int, _What], ...]:
