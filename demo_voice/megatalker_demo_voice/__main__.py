@@ -32,7 +32,7 @@ def main() -> None:
         stage.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
         stage.add_argument("--processes", type=int, help="to make speech with; default: one for each core")
         stage.add_argument("--seed", type=int, default=0)
-        stage.add_argument("--hasten", action="store_true", help="compile, train in bfloat16: faster on CPUs")
+        stage.add_argument("--hasten", action="store_true", help="bfloat16, and talkers compiled: faster on CPUs")
         module.add_arguments(stage)
     options = parser.parse_args()
     torch.set_flush_denormal(True)  # silence is exactly zero, and numbers next to it are slow on CPUs

@@ -67,10 +67,8 @@ class TrainableCodec(nn.Module):
         self.settle()
 
     def hasten(self) -> None:
-        """Until :meth:`settle`, train in bfloat16, with both halves compiled for each new shape of batch."""
-        self._encoded, self._decoded = (
-            torch.compile(_in_bfloat16(half), dynamic=False) for half in (self.latents, self.wave)
-        )
+        """Until :meth:`settle`, train in bfloat16."""
+        self._encoded, self._decoded = _in_bfloat16(self.latents), _in_bfloat16(self.wave)
 
     def settle(self) -> None:
         """Compute in full precision."""

@@ -39,7 +39,7 @@ class CodecPlan:
     """Where an interrupted run continues from."""
     save_every: float = 60.0
     hasten: bool = False
-    """Compile, and train in bfloat16."""
+    """Train in bfloat16."""
 
 
 class CodecTrainer:
