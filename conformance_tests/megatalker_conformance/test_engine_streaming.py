@@ -41,13 +41,16 @@ def test_no_chunk_waits_for_a_later_one(studio: Studio, judge: Judge) -> None:
 
 
 def test_playback_never_runs_dry(studio: Studio, judge: Judge) -> None:
-    """The quietest of three runs counts: other work on the machine is not the engine's fault."""
+    """The quietest of three runs counts: other work on the machine is not the engine's fault.
+
+    Runs in less than half of real time, that is: frames may cost more and more, the last ones twice the mean.
+    """
     log = Log()
     with studio.engine(log) as engine:
         runs = [studio.listen(studio.begin(engine, SENTENCES[0], judge.manner, "upfront"), log) for _ in range(3)]
-    fast = [heard for heard in runs if heard.rtf < 1]
+    fast = [heard for heard in runs if heard.rtf < 0.5]
     if not fast:
-        pytest.skip(f"slower than real time on this machine: RTF {min(heard.rtf for heard in runs):.2f}")
+        pytest.skip(f"too slow on this machine: RTF {min(heard.rtf for heard in runs):.2f}, judged below 0.50")
     assert min(heard.underruns for heard in fast) == 0
 
 
