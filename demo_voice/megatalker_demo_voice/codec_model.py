@@ -1,7 +1,7 @@
 """The official codec modules, made ready for training, with our quantisers between them."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,17 +62,15 @@ class TrainableCodec(nn.Module):
         width = recipe.codec.codebook_dim // 2
         self.first = ResidualQuantiser(sizes[:1], width)
         self.rest = ResidualQuantiser(sizes[1:], width)
-        self._encoded: Callable[[Tensor], tuple[Tensor, Tensor]]
-        self._decoded: Callable[[Tensor, Tensor], Tensor]
-        self.settle()
+        self._hastened = False
 
     def hasten(self) -> None:
         """Until :meth:`settle`, train in bfloat16."""
-        self._encoded, self._decoded = _in_bfloat16(self.latents), _in_bfloat16(self.wave)
+        self._hastened = True
 
     def settle(self) -> None:
         """Compute in full precision."""
-        self._encoded, self._decoded = self.latents, self.wave
+        self._hastened = False
 
     def place(self, device: torch.device) -> "TrainableCodec":
         """Move to ``device``, except for the numbers that the official convolutions compute their padding from."""
@@ -154,11 +152,12 @@ class TrainableCodec(nn.Module):
         first, rest = self.first.decode(codes[..., :1]), self.rest.decode(codes[..., 1:levels])
         return Coded(self._decoded(first, rest), first.new_zeros(()), first, codes.flatten(0, 1).T)
 
+    def _encoded(self, wave: Tensor) -> tuple[Tensor, Tensor]:
+        with torch.autocast(wave.device.type, torch.bfloat16, self._hastened):
+            first, rest = self.latents(wave)
+        return first.float(), rest.float()
 
-def _in_bfloat16(half: Callable[..., Any]) -> Callable[..., Any]:
-    def run(*parts: Tensor) -> Any:
-        with torch.autocast(parts[0].device.type, torch.bfloat16):
-            out = half(*parts)
-        return out.float() if isinstance(out, Tensor) else tuple(part.float() for part in out)
-
-    return run
+    def _decoded(self, first: Tensor, rest: Tensor) -> Tensor:
+        with torch.autocast(first.device.type, torch.bfloat16, self._hastened):
+            wave = self.wave(first, rest)
+        return wave.float()
