@@ -32,6 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--hours", type=float, default=15.0, help="of speech to make")
     parser.add_argument("--clips", type=int, default=16, help="of each batch")
     parser.add_argument("--frames", type=int, default=96, help="of each clip; 80 ms each")
+    parser.add_argument("--rate", type=float, default=1e-3, help="highest learning rate")
     parser.add_argument(
         "--least-steps", type=int, default=3500, help="smaller batches where there is no time for these"
     )
@@ -87,6 +88,7 @@ def _plan(options: argparse.Namespace, name: str, minutes: float) -> CodecPlan:
         seconds=minutes * 60,
         clips=options.clips,
         frames=options.frames,
+        highest_rate=options.rate,
         least_steps=round(options.least_steps * minutes / options.minutes),
         seed=options.seed,
         state=options.out / f"codec-{name}.state",

@@ -46,7 +46,7 @@ class Coded:
     wave: Tensor
     """``[batch, samples]``."""
     commitment: Tensor
-    """Scalar: how far the encoder is from its codes."""
+    """Scalar: how far the encoder is from its codes, and from unit size."""
     first: Tensor
     """``[batch, frames, width]``: what code 0 says."""
     codes: Tensor
@@ -111,14 +111,11 @@ class TrainableCodec(nn.Module):
     def continuous(self, wave: Tensor, noise: float) -> Coded:
         """Without codes: latents with noise of this size relative to each channel's spread."""
         first, rest = self._encoded(wave)
-        # unit spread around zero in every channel: codebooks and half precision are at ease there
-        size = sum(
-            latent.mean((0, 1)).pow(2).mean() + (latent.std((0, 1)) - 1).pow(2).mean() for latent in (first, rest)
-        )
+        away = _away_from_unit(first, rest)
         first, rest = (
             latent + noise * latent.detach().std((0, 1)) * torch.randn_like(latent) for latent in (first, rest)
         )
-        return Coded(self._decoded(first, rest), torch.as_tensor(size), first, wave.new_zeros(0))
+        return Coded(self._decoded(first, rest), away, first, wave.new_zeros(0))
 
     def quantised(self, wave: Tensor, *, follow: bool, dropout: float) -> Coded:
         """Through codes; for a share ``dropout`` of the batch, through the first few of them only."""
@@ -128,7 +125,7 @@ class TrainableCodec(nn.Module):
         codes_rest, sums_rest = self.rest(rest.reshape(-1, width), follow=follow)
         coded_first = sums_first[-1].view_as(first)
         full = sums_rest[-1].view_as(rest)
-        commitment = F.mse_loss(first, coded_first) + F.mse_loss(rest, full)
+        commitment = F.mse_loss(first, coded_first) + F.mse_loss(rest, full) + _away_from_unit(first, rest)
         if dropout:
             kept = torch.randint(0, 6, (batch,), device=wave.device)
             partial = sums_rest.view(-1, batch, frames, width)[kept, torch.arange(batch, device=wave.device)]
@@ -161,3 +158,14 @@ class TrainableCodec(nn.Module):
         with torch.autocast(first.device.type, torch.bfloat16, self._hastened):
             wave = self.wave(first, rest)
         return wave.float()
+
+
+def _away_from_unit(*latents: Tensor) -> Tensor:
+    """How far channels are from unit spread around zero, where half precision is at ease.
+
+    Codebooks follow the latents: without this, both run away together.
+    """
+    return sum(
+        (latent.mean((0, 1)).pow(2).mean() + (latent.std((0, 1)) - 1).pow(2).mean() for latent in latents),
+        latents[0].new_zeros(()),
+    )

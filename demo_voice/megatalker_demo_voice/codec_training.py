@@ -14,7 +14,9 @@ from megatalker_demo_voice.codec_data import CodecData
 from megatalker_demo_voice.codec_export import round_to_stored
 from megatalker_demo_voice.codec_model import Coded, TrainableCodec
 
-_HIGHEST_RATE, _LOWEST_RATE, _WARM_UP = 1e-3, 3e-5, 100
+_LOWEST_RATE, _WARM_UP = 3e-5, 100
+_GENTLER = 0.5
+"""Share of the learning rate once there are codes: the codebooks must keep up with the encoder."""
 _NOISE, _DROPOUT, _COMMITMENT, _PHONEMES = 0.1, 0.4, 0.25, 0.15
 _CONTINUOUS_UNTIL, _QUANTISED_UNTIL = 0.3, 0.85
 _FIT_BATCHES = 12
@@ -32,6 +34,7 @@ class CodecPlan:
     seconds: float
     clips: int
     frames: int
+    highest_rate: float
     least_steps: int
     """Take fewer clips a batch where the time is too short for these steps otherwise."""
     seed: int
@@ -59,7 +62,7 @@ class CodecTrainer:
         self._trained = [*self.codec.official.parameters(), *self._listener.parameters()]
         fused = device.type == "cuda"
         self._optimizer = torch.optim.AdamW(
-            self._trained, lr=_HIGHEST_RATE, betas=(0.8, 0.99), weight_decay=1e-3, fused=fused
+            self._trained, lr=plan.highest_rate, betas=(0.8, 0.99), weight_decay=1e-3, fused=fused
         )
         self._step, self._stage = 0, "continuous"
         self._clock = Clock(plan.seconds)
@@ -132,8 +135,9 @@ class CodecTrainer:
         self._log(f"codebooks fitted on {_FIT_BATCHES * self._clips * self._plan.frames} frames")
 
     def _one_step(self, share: float) -> None:
+        highest = self._plan.highest_rate * (1.0 if self._stage == "continuous" else _GENTLER)
         for group in self._optimizer.param_groups:
-            group["lr"] = cosine(share, _HIGHEST_RATE, _LOWEST_RATE, self._step, _WARM_UP)
+            group["lr"] = cosine(share, highest, _LOWEST_RATE, self._step, _WARM_UP)
         wave, phonemes = self._batch()
         coded = self._through(wave)
         spectral = self._loss(coded.wave, wave)
