@@ -4,12 +4,15 @@ from collections.abc import Callable, Iterator
 from functools import cache
 
 import pytest
+import torch
 
 from megatalker import Checkpoint, Engine
 from megatalker.voices import list_speakers
 from megatalker_conformance.intelligibility import DIGIT_STRINGS, Examiner, Pcm
+from megatalker_demo_voice.pitch import VOICED, pitches
+from megatalker_demo_voice.speakers import SPEAKERS, Speaker
 
-SPEAKERS = ["mina", "otto", "robin"]
+NAMES = sorted(speaker.name for speaker in SPEAKERS)
 LARGEST = 15_000_000
 
 
@@ -32,13 +35,22 @@ def test_it_is_small_enough_to_come_along(demo: Checkpoint) -> None:
 
 def test_its_speakers(demo: Checkpoint) -> None:
     assert demo.config.variant == "custom_voice"
-    assert list_speakers(demo) == SPEAKERS
+    assert list_speakers(demo) == NAMES
 
 
-@pytest.mark.parametrize("speaker", SPEAKERS)
+@pytest.mark.parametrize("speaker", NAMES)
 def test_digits_are_understood_and_the_same_sound_in_disorder_is_not(
     say: Callable[[str, str], Pcm], speaker: str
 ) -> None:
     understood = Examiner(lambda text: say(speaker, text)).digits(DIGIT_STRINGS[:4])
     assert understood.share <= 0.15
     assert understood.control > 0.6
+
+
+@pytest.mark.parametrize("speaker", SPEAKERS, ids=lambda speaker: speaker.name)
+def test_each_speaker_has_its_pitch(say: Callable[[str, str], Pcm], speaker: Speaker) -> None:
+    hertz, clear = pitches(torch.from_numpy(say(speaker.name, "Good morning, everyone.")))
+    voiced = hertz[clear >= VOICED]
+    assert len(voiced) > len(hertz) / 8, "it whispers"
+    lowest, highest = speaker.hertz
+    assert lowest <= float(voiced.median()) <= highest

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, aclosing
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -635,3 +636,11 @@ def test_single_settings_override_the_rest(tiny_custom_voice: Checkpoint) -> Non
     settings = Settings(max_streams=3, max_frames=7)
     with Engine.open(settings, checkpoint=tiny_custom_voice, registry=Fakes().registry, max_frames=9) as engine:
         assert (engine.settings.max_streams, engine.settings.max_frames) == (3, 9)
+
+
+@pytest.mark.parametrize("named", [str, Path])
+def test_a_checkpoint_may_be_named(tiny_custom_voice: Checkpoint, named: Callable[[Path], str | Path]) -> None:
+    folder = tiny_custom_voice.folder
+    with Engine.open(Settings(max_frames=7), checkpoint=named(folder), registry=Fakes().registry) as engine:
+        assert engine.checkpoint.folder == folder
+        assert (engine.settings.checkpoint, engine.settings.max_frames) == (str(folder), 7)

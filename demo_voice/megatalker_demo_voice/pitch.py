@@ -10,7 +10,7 @@ _WINDOW, _STEP = 1536, 768
 _LOWEST_HZ, _HIGHEST_HZ = 60, 330
 _LOUD = 0.02
 """Root mean square of a window that counts."""
-_VOICED = 0.6
+VOICED = 0.6
 """A window is voiced when it repeats itself as well as this, 1 being exactly."""
 _AS_GOOD = 0.9
 _TOLERANCE = 0.06
@@ -19,14 +19,14 @@ _TOLERANCE = 0.06
 
 def pitch_kept(made: Tensor, wanted: Tensor) -> tuple[int, int]:
     """Two waveforms ``[samples]`` -> windows in which ``made`` has the pitch of ``wanted``, and how many are voiced."""
-    (theirs, clear), (ours, repeats) = _pitches(wanted), _pitches(made)
-    voiced = clear >= _VOICED
-    kept = voiced & (repeats >= _VOICED / 2) & ((ours / theirs).log().abs() < _TOLERANCE)
+    (theirs, clear), (ours, repeats) = pitches(wanted), pitches(made)
+    voiced = clear >= VOICED
+    kept = voiced & (repeats >= VOICED / 2) & ((ours / theirs).log().abs() < _TOLERANCE)
     return int(kept.sum()), int(voiced.sum())
 
 
-def _pitches(wave: Tensor) -> tuple[Tensor, Tensor]:
-    """For each window, Hz, and how well it repeats itself after such a period (0 where it is quiet)."""
+def pitches(wave: Tensor) -> tuple[Tensor, Tensor]:
+    """``[samples]`` -> each window's Hz, and how well it repeats itself after such a period (0 where it is quiet)."""
     windows = wave.unfold(0, _WINDOW, _STEP)
     windows = windows - windows.mean(1, keepdim=True)
     periods = torch.arange(SAMPLE_RATE // _HIGHEST_HZ, SAMPLE_RATE // _LOWEST_HZ, device=wave.device)

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
 
@@ -69,7 +70,7 @@ class Engine:
         cls,
         settings: Settings | None = None,
         *,
-        checkpoint: Checkpoint | None = None,
+        checkpoint: Checkpoint | str | Path | None = None,
         registry: BackendRegistry | None = None,
         **overrides: Any,
     ) -> "Engine":
@@ -77,7 +78,7 @@ class Engine:
 
         Args:
             settings: by default read from the environment and ``megatalker.toml``.
-            checkpoint: already open; by default ``settings.checkpoint`` is opened.
+            checkpoint: already open, or what to open in place of ``settings.checkpoint``.
             registry: by default the installed plug-ins.
             **overrides: single settings, such as ``backend="compiled"``.
 
@@ -87,6 +88,8 @@ class Engine:
             BackendNotFoundError, BackendUnavailableError: a backend asked for by name is not installed, or cannot be
                 loaded here; or ``auto`` finds none.
         """
+        if isinstance(checkpoint, str | Path):
+            overrides["checkpoint"], checkpoint = str(checkpoint), None
         if settings is None:
             settings = Settings.read(**overrides)
         elif overrides:
