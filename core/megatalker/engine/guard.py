@@ -50,7 +50,8 @@ class RunawayGuard:
 
     def audio(self, pcm: NDArray[np.float32], text_done: bool) -> str | None:
         """One more chunk was made, ``[frames * 1920]``; ``text_done``: all text had been fed before its first frame."""
-        levels = np.sqrt(np.mean(np.square(pcm.reshape(-1, FRAME_SAMPLES), dtype=np.float64), axis=1))
+        frames = pcm.reshape(-1, FRAME_SAMPLES)
+        levels = np.sqrt(np.einsum("ns,ns->n", frames, frames) / FRAME_SAMPLES)
         for level in levels.tolist():
             self._loudest = max(self._loudest, level)
             quiet = level < SILENCE_RMS and level < SILENCE_RATIO * self._loudest
