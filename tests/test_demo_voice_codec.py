@@ -93,6 +93,19 @@ def test_gradients_reach_every_weight_that_inference_uses(codec: TrainableCodec,
     assert {name for name in silent if not any(part in name for part in unused)} == set()
 
 
+def test_latents_are_called_back_to_unit_size_though_the_codebooks_follow_them(
+    codec: TrainableCodec, wave: torch.Tensor
+) -> None:
+    tiny = copy.deepcopy(codec)
+    quantizer, generator = tiny.official.encoder.quantizer, torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for part in (quantizer.semantic_residual_vector_quantizer, quantizer.acoustic_residual_vector_quantizer):
+            part.input_proj.weight.mul_(0.02)
+        for quantiser, latents in zip((tiny.first, tiny.rest), tiny.latents(wave), strict=True):
+            quantiser.fit(latents.flatten(0, 1), generator)
+        assert float(tiny.quantised(wave, follow=False, dropout=0.0).commitment) > 1
+
+
 def test_the_official_package_reads_the_export_and_agrees(
     codec: TrainableCodec, folder: Path, wave: torch.Tensor
 ) -> None:
