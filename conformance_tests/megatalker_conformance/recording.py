@@ -1,6 +1,7 @@
 """Backends wrapped to be watched: what the engine asked of them, and when, without changing what they answer."""
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -38,6 +39,10 @@ class Log:
     frames: int = 0
     """Frames decoded."""
     codec_calls: int = 0
+    slowest_decode_s: float = 0.0
+    """The longest call for one frame of every stream."""
+    slowest_codec_s: float = 0.0
+    """The longest call, for each of its frames."""
     released: list[StreamHandle] = field(default_factory=list)
     opened: list[StreamHandle] = field(default_factory=list)
     kept_back: list[str] = field(default_factory=list)
@@ -82,7 +87,9 @@ class WatchedTalker(TalkerDecoder):
             self._log.on_decode()
         if self._log.frames == 1:
             self._log.wait_for_consumer(1, "frame 2")
+        began = time.monotonic()
         frames = self._inner.decode(steps, return_logits=return_logits)
+        self._log.slowest_decode_s = max(self._log.slowest_decode_s, time.monotonic() - began)
         self._log.frames += sum(not frame.ended for frame in frames)
         return frames
 
@@ -111,7 +118,11 @@ class WatchedCodec(Codec):
     def decode(self, states: Sequence[CodecState], codes: Sequence[Tensor]) -> list[Tensor]:
         self._log.wait_for_consumer(self._log.codec_calls, f"codec call {self._log.codec_calls + 1}")
         self._log.codec_calls += 1
-        return self._inner.decode(states, codes)
+        began = time.monotonic()
+        chunks = self._inner.decode(states, codes)
+        seconds = (time.monotonic() - began) / max(map(len, codes))
+        self._log.slowest_codec_s = max(self._log.slowest_codec_s, seconds)
+        return chunks
 
     def warmup(self) -> None:
         self._inner.warmup()

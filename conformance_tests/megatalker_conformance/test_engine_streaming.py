@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from megatalker.model_config import FRAME_SAMPLES
+from megatalker.model_config import FRAME_SAMPLES, FRAME_SECONDS
 from megatalker_conformance.checks import Judge
 from megatalker_conformance.codes import OfficialCodec
 from megatalker_conformance.measure import Measure
@@ -41,17 +41,18 @@ def test_no_chunk_waits_for_a_later_one(studio: Studio, judge: Judge) -> None:
 
 
 def test_playback_never_runs_dry(studio: Studio, judge: Judge) -> None:
-    """The quietest of three runs counts: other work on the machine is not the engine's fault.
-
-    Runs in less than half of real time, that is: frames may cost more and more, the last ones twice the mean.
-    """
-    log = Log()
-    with studio.engine(log) as engine:
-        runs = [studio.listen(studio.begin(engine, SENTENCES[0], judge.manner, "upfront"), log) for _ in range(3)]
-    fast = [heard for heard in runs if heard.rtf < 0.5]
-    if not fast:
-        pytest.skip(f"too slow on this machine: RTF {min(heard.rtf for heard in runs):.2f}, judged below 0.50")
-    assert min(heard.underruns for heard in fast) == 0
+    """Three runs; those count in which no frame took the backends longer than it lasts, with a fifth to spare."""
+    slowest, underruns = [], []
+    for _ in range(3):
+        log = Log()
+        with studio.engine(log) as engine:
+            heard = studio.listen(studio.begin(engine, SENTENCES[0], judge.manner, "upfront"), log)
+        slowest.append(log.slowest_decode_s + log.slowest_codec_s)
+        if slowest[-1] < 0.8 * FRAME_SECONDS:
+            underruns.append(heard.underruns)
+    if not underruns:
+        pytest.skip(f"too slow on this machine: a frame took {min(slowest) * 1000:.0f} ms and lasts 80")
+    assert min(underruns) == 0  # other work on the machine is not the engine's fault
 
 
 def test_text_fed_word_by_word_gives_the_codes_of_text_given_at_once(
