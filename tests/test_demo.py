@@ -1,5 +1,6 @@
 """The voice that comes with the package: small, whole, and understood."""
 
+import json
 from collections.abc import Callable, Iterator
 from functools import cache
 
@@ -11,6 +12,7 @@ from megatalker.voices import list_speakers
 from megatalker_conformance.intelligibility import DIGIT_STRINGS, Examiner, Pcm
 from megatalker_demo_voice.pitch import VOICED, pitches
 from megatalker_demo_voice.speakers import SPEAKERS, Speaker
+from megatalker_demo_voice.talker_export import voice_generation_config
 
 NAMES = sorted(speaker.name for speaker in SPEAKERS)
 LARGEST = 15_000_000
@@ -36,6 +38,10 @@ def test_it_is_small_enough_to_come_along(demo: Checkpoint) -> None:
 def test_its_speakers(demo: Checkpoint) -> None:
     assert demo.config.variant == "custom_voice"
     assert list_speakers(demo) == NAMES
+
+
+def test_it_samples_as_the_recipe_says(demo: Checkpoint) -> None:
+    assert json.loads((demo.folder / "generation_config.json").read_text()) == voice_generation_config()
 
 
 @pytest.mark.parametrize("speaker", NAMES)
