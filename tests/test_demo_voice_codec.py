@@ -150,10 +150,7 @@ def test_the_loss_hears_silence_and_small_changes(wave: torch.Tensor) -> None:
     assert 0 < float(loss(wave * 0.9, wave)) < float(loss(wave * 0.5, wave)) < float(loss(wave * 0, wave))
 
 
-def test_in_haste_codes_stay_and_sound_nearly_does(
-    codec: TrainableCodec, wave: torch.Tensor, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(torch, "compile", lambda function, **_: function)  # which would take a minute here
+def test_in_haste_codes_stay_and_sound_nearly_does(codec: TrainableCodec, wave: torch.Tensor) -> None:
     hasty, codes = copy.deepcopy(codec), codec.encode(wave)
     exact = hasty.from_codes(codes).wave.detach()
     hasty.hasten()
@@ -167,9 +164,8 @@ def test_in_haste_codes_stay_and_sound_nearly_does(
 
 @pytest.mark.parametrize("hasten", [False, True])
 def test_refining_trains_the_decoder_and_leaves_codes_alone(
-    codec: TrainableCodec, wave: torch.Tensor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hasten: bool
+    codec: TrainableCodec, wave: torch.Tensor, tmp_path: Path, hasten: bool
 ) -> None:
-    monkeypatch.setattr(torch, "compile", lambda function, **_: function)
     samples = (wave.reshape(-1, FRAME) * 32767).to(torch.int16)
     data = CodecData(samples, torch.zeros(len(samples), 3, dtype=torch.uint8), torch.tensor([0, 70]))
     plan = CodecPlan(SMALL, FALLING, 4.0, 2, 20, 1e-3, 1, 0, tmp_path / "state", hasten=hasten)
