@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 
 from megatalker_kernels.codec.launcher import SOURCE, CodecConstants
+from megatalker_kernels.codec.tiles import TILES
 from megatalker_kernels.nvrtc import SOURCES
 
 HERE = Path(__file__).parent / "cuda_on_cpu"
@@ -27,7 +28,7 @@ class CodecEmulator:
         shutil.copy(HERE / "primitive.cuh", folder)
         library = folder / "emulator.so"
         options = ["-std=c++20", "-O2", "-fPIC", "-shared", f"-I{folder}", f"-I{HERE}"]
-        macros = [f"-D{name}={value}" for name, value in CodecConstants().macros()]
+        macros = [f"-D{name}={value}" for name, value in CodecConstants(TILES).macros()]
         sources = [str(HERE / "emulator.cpp"), "-o", str(library)]
         subprocess.run([str(COMPILER), "-w", *options, *macros, *sources], check=True)
         self._library = ctypes.CDLL(str(library))

@@ -1,33 +1,38 @@
 """Compiles the codec's kernels for a device and starts them there."""
 
+from collections.abc import Sequence
 from ctypes import Structure
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from megatalker_kernels.codec.structures import macros
-from megatalker_kernels.codec.tiles import TILES
+from megatalker_kernels.codec.tiles import TILES, Tile
 from megatalker_kernels.module import Arguments, GpuModule, capability, processors
 from megatalker_kernels.nvrtc import Cubin, compile_kernel
 
 SOURCE = "codec/codec.cu"
 
 
+@dataclass(frozen=True, slots=True)
 class CodecConstants:
     """What the sources share with this package."""
 
+    tiles: Sequence[Tile]
+
     def macros(self) -> list[tuple[str, str]]:
         """Preprocessor definitions."""
-        return [*macros().items(), ("PRODUCTS", " ".join(tile.macro for tile in TILES))]
+        return [*macros().items(), ("PRODUCTS", " ".join(tile.macro for tile in self.tiles))]
 
 
-def compile_codec(arch: str) -> Cubin:
-    """The kernels for ``sm_80`` or later.
+def compile_codec(arch: str, tiles: Sequence[Tile] = TILES) -> Cubin:
+    """The kernels for ``sm_80`` or later, with a product for each of ``tiles``.
 
     Raises:
         ToolchainError: see :func:`compile_kernel`.
     """
-    return compile_kernel(CodecConstants(), arch, source=SOURCE)
+    return compile_kernel(CodecConstants(tiles), arch, source=SOURCE)
 
 
 class CodecKernels:
@@ -35,15 +40,16 @@ class CodecKernels:
 
     Args:
         device: a CUDA device.
+        tiles: which products there are.
 
     Raises:
         ToolchainError: the kernels cannot be compiled or loaded.
     """
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, tiles: Sequence[Tile] = TILES) -> None:
         self.processors = processors(device)
-        self._module = GpuModule(compile_codec(f"sm_{capability(device)}").code, device)
-        self._entries = {tile.kernel: self._entry(tile.kernel, tile.shared_bytes) for tile in TILES}
+        self._module = GpuModule(compile_codec(f"sm_{capability(device)}", tiles).code, device)
+        self._entries = {tile.kernel: self._entry(tile.kernel, tile.shared_bytes) for tile in tiles}
         self._entries |= {name: self._entry(name, 0) for name in ("lookup", "attention", "mixing")}
 
     def launch(self, kernel: str, blocks: int, threads: int, shared_bytes: int, argument: Structure) -> None:

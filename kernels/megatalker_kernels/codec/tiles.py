@@ -1,6 +1,6 @@
 """Which piece of a product one block computes."""
 
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from math import ceil
 
 
@@ -15,6 +15,12 @@ class Tile:
     deep: int
     depth: int
     stages: int
+    _: KW_ONLY
+    together: int
+    """Blocks for each processor up to which splitting sums pays."""
+    least_stages: int
+    """Of a share."""
+    most_shares: int
 
     @property
     def kernel(self) -> str:
@@ -42,13 +48,20 @@ class Tile:
         """Stages that windows of ``width`` numbers take."""
         return ceil(width / self.depth)
 
+    def shares_of(self, width: int) -> int:
+        """Shares that windows of ``width`` numbers may be split into."""
+        return max(1, min(self.stages_of(width) // self.least_stages, self.most_shares))
+
 
 TILES = (
-    Tile(8, 16, 1, 1, 4, 128, 6),
-    Tile(32, 32, 1, 1, 4, 64, 6),
-    Tile(64, 96, 2, 2, 1, 32, 4),
-    Tile(128, 96, 4, 2, 1, 32, 3),
+    Tile(8, 16, 1, 1, 8, 128, 6, together=3, least_stages=2, most_shares=4),
+    Tile(32, 32, 2, 1, 4, 64, 6, together=2, least_stages=4, most_shares=8),
+    Tile(32, 96, 2, 2, 2, 32, 4, together=2, least_stages=8, most_shares=16),
+    Tile(64, 96, 4, 2, 1, 32, 4, together=4, least_stages=14, most_shares=3),
 )
+FEW_ROWS = 8
+ENOUGH = 1.75
+"""Blocks for each processor that a larger tile must give, to be worth its better use of what it loads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +73,18 @@ class Cut:
 
 
 def cut(rows: int, columns: int, width: int, processors: int, *, whole: bool) -> Cut:
-    """Choose tiles, and into how many shares of their width the sums are split (one if ``whole``)."""
-    tile = TILES[0] if rows <= 8 else TILES[1] if rows <= 64 else TILES[2] if rows <= 2560 else TILES[3]
-    tiles, stages = tile.count(rows, columns), tile.stages_of(width)
-    shares = 1 if whole else max(1, min(processors // tiles, stages // (2 * tile.stages), 8))
-    return Cut(tile, shares)
+    """Choose tiles, and into how many shares of their width the sums are split (one if ``whole``).
+
+    The rule and its numbers are the best of ``benchmarks/codec_tiles.py`` on an H200, roughly: the largest tile that
+    keeps the device busy.
+    """
+    few, small, *large = TILES
+    tile = few if rows <= FEW_ROWS else small
+    for larger in large if rows > FEW_ROWS else ():
+        blocks = larger.count(rows, columns) * (1 if whole else larger.shares_of(width))
+        if columns >= larger.columns and blocks >= ENOUGH * processors:
+            tile = larger
+    if whole:
+        return Cut(tile, 1)
+    room = max(1, tile.together * processors // tile.count(rows, columns))
+    return Cut(tile, min(room, tile.shares_of(width)))

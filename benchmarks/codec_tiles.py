@@ -1,0 +1,201 @@
+"""Times every product of the published codec with each of many tiles: what the rule of ``codec/tiles.py`` was read off.
+
+python benchmarks/codec_tiles.py --json codec_tiles.json
+"""
+
+import argparse
+import json
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from ctypes import Structure
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import torch
+from codec_frame import PUBLISHED
+from torch import Tensor
+
+from megatalker.checkpoint import Checkpoint
+from megatalker.model_config import CodecConfig
+from megatalker.random_checkpoint import write_checkpoint
+from megatalker_backends.streaming.fused.decoder import FusedDecoder
+from megatalker_backends.streaming.fused.weights import FusedWeights
+from megatalker_backends.streaming.graphs import GraphCapture
+from megatalker_backends.streaming.model import StreamingDecoder
+from megatalker_backends.streaming.weights import Weights
+from megatalker_kernels.codec.launcher import CodecKernels
+from megatalker_kernels.codec.structures import TICKET_WORDS, Product
+from megatalker_kernels.codec.tiles import TILES, Tile, cut
+
+SIZES = (
+    (8, 16, 1, 1, 4, 128, 6), (8, 16, 1, 1, 8, 128, 4), (8, 16, 1, 1, 8, 128, 6), (16, 32, 1, 1, 4, 64, 6),
+    (16, 32, 2, 1, 4, 64, 6), (32, 32, 1, 1, 4, 64, 6), (32, 32, 1, 1, 8, 128, 3), (32, 32, 2, 1, 4, 64, 6),
+    (32, 48, 1, 1, 4, 64, 4), (32, 48, 2, 1, 2, 32, 6), (32, 48, 2, 1, 4, 64, 4), (32, 96, 1, 2, 4, 64, 3),
+    (32, 96, 2, 2, 2, 32, 4), (32, 96, 2, 2, 4, 64, 3), (64, 48, 2, 1, 2, 32, 4), (64, 48, 2, 1, 4, 64, 3),
+    (64, 48, 4, 1, 2, 64, 3), (64, 96, 2, 2, 1, 32, 4), (64, 96, 2, 2, 2, 32, 4), (64, 96, 4, 2, 1, 32, 4),
+    (128, 48, 4, 1, 2, 64, 3), (128, 96, 4, 2, 1, 32, 3),
+)  # fmt: skip
+CANDIDATES = [Tile(*sizes, together=1, least_stages=1, most_shares=1) for sizes in SIZES]
+SHARES = (1, 2, 3, 4, 6, 8, 12, 16)
+CALLS = ((1, 1), (2, 1), (4, 1), (8, 1), (1, 2), (1, 4), (1, 8))
+"""Streams and frames."""
+MOST_BLOCKS = 6
+"""For each processor: more only wait."""
+IN_A_ROW, REPEATS = 16, 6
+
+
+class Recorder:
+    """Launches, and notes what it has launched."""
+
+    def __init__(self, kernels: CodecKernels) -> None:
+        self._kernels = kernels
+        self.processors = kernels.processors
+        self.products: dict[tuple[int, int, int, bool], list[Product]] = {}
+
+    def launch(self, kernel: str, blocks: int, threads: int, shared_bytes: int, argument: Structure) -> None:
+        self._kernels.launch(kernel, blocks, threads, shared_bytes, argument)
+        if isinstance(argument, Product):
+            rows, width = argument.input.rows, argument.taps * argument.input.channels
+            key = (rows, argument.finish.columns, width, argument.eps >= 0)
+            self.products.setdefault(key, []).append(Product.from_buffer_copy(argument))
+
+
+@contextmanager
+def kept_tensors() -> Iterator[None]:
+    """Nothing that is made meanwhile is freed before the end: recorded launches point to it."""
+    made: list[Tensor] = []
+    empty = torch.empty
+
+    def keep(*sizes: Any, **options: Any) -> Tensor:
+        made.append(empty(*sizes, **options))
+        return made[-1]
+
+    with mock.patch("torch.empty", keep):
+        yield
+
+
+class Trial:
+    """Runs one recorded product in any way.
+
+    Args:
+        device: a CUDA device.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._kernels = {tile: CodecKernels(device, (tile,)) for tile in (*TILES, *CANDIDATES)}
+        self.processors = self._kernels[TILES[0]].processors
+        self._partial = torch.empty(2**26, device=device)
+        self._arrivals = torch.zeros(2**16, dtype=torch.int32, device=device)
+        self._capture = GraphCapture(device)
+
+    def fits(self, product: Product, tile: Tile, shares: int) -> bool:
+        """Whether it makes sense to try."""
+        rows, columns, width = product.input.rows, product.finish.columns, product.taps * product.input.channels
+        return (
+            (tile.rows < 4 * rows or tile.rows <= 8)
+            and shares <= tile.stages_of(width)
+            and (shares == 1 or product.eps < 0)
+            and tile.count(rows, columns) * shares <= MOST_BLOCKS * self.processors
+            and shares * rows * columns <= self._partial.numel()
+        )
+
+    def microseconds(self, product: Product, tile: Tile, shares: int) -> float:
+        """The best of some rows of launches."""
+        tried = Product.from_buffer_copy(product)
+        tried.shares, tried.arrivals = shares, self._arrivals.data_ptr()
+        tried.partial = self._partial.data_ptr() if shares > 1 else None
+        blocks = tile.count(product.input.rows, product.finish.columns) * shares
+        kernels = self._kernels[tile]
+
+        def launch() -> None:
+            for _ in range(IN_A_ROW):
+                kernels.launch(tile.kernel, blocks, tile.threads, tile.shared_bytes, tried)
+
+        return _best(self._capture(launch)) / IN_A_ROW
+
+
+def _best(run: Callable[[], None]) -> float:
+    """Microseconds."""
+    times = []
+    for _ in range(REPEATS):
+        began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        began.record()
+        run()
+        ended.record()
+        ended.synchronize()
+        times.append(began.elapsed_time(ended) * 1e3)
+    return min(times)
+
+
+@torch.inference_mode()
+def measure(weights: FusedWeights, config: CodecConfig, trial: Trial, streams: int, frames: int) -> dict[str, Any]:
+    """One call of the codec: what its products take as they are cut, and as they could be cut."""
+    device = weights.table.device
+    with kept_tensors():
+        recorder = Recorder(CodecKernels(device))
+        decoder = FusedDecoder(weights, config, recorder)
+        memory = torch.zeros(streams, 2 * decoder.context_size + decoder.cache_size, device=device)
+        words = torch.zeros(streams, TICKET_WORDS + frames * config.num_quantizers, dtype=torch.int64)
+        for ticket, own in zip(words, memory, strict=True):
+            contexts = own.data_ptr(), own[decoder.context_size :].data_ptr()
+            ticket[:TICKET_WORDS] = torch.tensor([*contexts, own[2 * decoder.context_size :].data_ptr(), 0])
+        decoder.step(words.to(device), frames)
+        rows = [_measure(trial, *entry) for entry in recorder.products.items()]
+    return {
+        "streams": streams,
+        "frames": frames,
+        "us": round(sum(row["count"] * row["us"] for row in rows), 1),
+        "best_us": round(sum(row["count"] * min(row["us"], row["best"][0]["us"]) for row in rows), 1),
+        "products": rows,
+    }
+
+
+def _measure(trial: Trial, key: tuple[int, int, int, bool], products: list[Product]) -> dict[str, Any]:
+    product = products[0]
+    rows, columns, width, whole = key
+    chosen = cut(rows, columns, width, trial.processors, whole=whole)
+    tried = [
+        {"tile": _sizes(tile), "shares": shares, "us": round(trial.microseconds(product, tile, shares), 2)}
+        for tile in CANDIDATES
+        for shares in SHARES
+        if trial.fits(product, tile, shares)
+    ]
+    return {
+        "rows": rows,
+        "columns": columns,
+        "width": width,
+        "count": len(products),
+        "tile": _sizes(chosen.tile),
+        "shares": chosen.shares,
+        "us": round(trial.microseconds(product, chosen.tile, chosen.shares), 2),
+        "best": sorted(tried, key=lambda one: one["us"])[:5],
+    }
+
+
+def _sizes(tile: Tile) -> list[int]:
+    return [tile.rows, tile.columns, tile.high, tile.wide, tile.deep, tile.depth, tile.stages]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    device = torch.device("cuda", torch.cuda.current_device())
+    with tempfile.TemporaryDirectory() as folder:
+        checkpoint = Checkpoint.open(write_checkpoint(Path(folder), PUBLISHED))
+        config = checkpoint.codec_config
+        weights = FusedWeights(StreamingDecoder(config, Weights(checkpoint.codec_tensor, "decoder")), device)
+    trial = Trial(device)
+    calls = []
+    for streams, frames in CALLS:
+        calls.append(measure(weights, config, trial, streams, frames))
+        print({name: calls[-1][name] for name in ("streams", "frames", "us", "best_us")})  # noqa: T201
+        if options.json:
+            report = {"device": torch.cuda.get_device_name(device), "calls": calls}
+            options.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
