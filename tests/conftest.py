@@ -5,6 +5,7 @@ from dataclasses import replace
 import hypothesis
 import pytest
 
+from late_audio import LateDownload
 from megatalker.checkpoint import Checkpoint
 from megatalker.checkpoint_recipe import TINY, TINY_1B7, CheckpointRecipe
 from megatalker.random_checkpoint import write_checkpoint
@@ -36,6 +37,13 @@ def tiny_voice_design(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
 def tiny_1b7(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
     """CustomVoice at the size that takes an instruction, with a projection in front of the predictor."""
     return _written(tmp_path_factory, "tiny_1b7", TINY_1B7)
+
+
+@pytest.fixture(params=["audio at once", "audio late"])
+def arrival(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Engines on fake backends, as on a CPU and as on a device that computes by itself."""
+    if request.param == "audio late":
+        monkeypatch.setattr("megatalker.engine.sounding.Download", LateDownload)
 
 
 @pytest.fixture(scope="session")

@@ -20,6 +20,7 @@ TALKERS = [
     ("no_penalty", "test_repetition_penalty_counts_the_generated_code_0_history"),
     ("buffering", "test_each_frame_takes_the_text_row_of_its_own_step"),
     ("buffering", "test_no_call_does_the_work_of_several_frames"),
+    ("hasty", "test_frames_that_were_begun_are_those_of_decode"),
     ("fallback", "test_no_other_decoder_does_the_work"),
     ("wrong_dtype", "test_float32_logits_have_float32_errors"),
     ("seedless", "test_equal_seeds_give_equal_codes_and_other_seeds_others"),

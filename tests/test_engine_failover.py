@@ -30,7 +30,7 @@ Outcome = tuple[np.ndarray, np.ndarray]
 
 
 @pytest.fixture
-def open_engine(tiny_custom_voice: Checkpoint) -> Iterator[Opener]:
+def open_engine(tiny_custom_voice: Checkpoint, arrival: None) -> Iterator[Opener]:
     with ExitStack() as stack:
 
         def opener(fakes: Fakes, **settings: Any) -> Engine:

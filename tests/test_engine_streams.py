@@ -44,7 +44,7 @@ Opener = Callable[..., Engine]
 
 
 @pytest.fixture
-def open_engine(tiny_custom_voice: Checkpoint) -> Iterator[Opener]:
+def open_engine(tiny_custom_voice: Checkpoint, arrival: None) -> Iterator[Opener]:
     with ExitStack() as stack:
 
         def opener(

@@ -16,6 +16,8 @@ from waiting import HANG_S, eventually
 TEXT = "Hello there, this is a sentence of a few words."
 FRAMES, LIMIT_S = 400, 0.4
 
+pytestmark = pytest.mark.usefixtures("arrival")
+
 
 def open_engine(checkpoint: Checkpoint, fakes: Fakes, **settings: object) -> Engine:
     return Engine.open(Settings(**settings), checkpoint=checkpoint, registry=fakes.registry)

@@ -83,15 +83,28 @@ class WatchedTalker(TalkerDecoder):
         return handle
 
     def decode(self, steps: Sequence[DecodeStep], *, return_logits: bool = False) -> list[Frame]:
+        return self._watch(lambda: lambda: self._inner.decode(steps, return_logits=return_logits))()
+
+    def begin(self, steps: Sequence[DecodeStep]) -> Callable[[], list[Frame]]:
+        return self._watch(lambda: self._inner.begin(steps))
+
+    def _watch(self, begin: Callable[[], Callable[[], list[Frame]]]) -> Callable[[], list[Frame]]:
         if self._log.on_decode is not None:
             self._log.on_decode()
-        if self._log.frames == 1:
-            self._log.wait_for_consumer(1, "frame 2")
         began = time.monotonic()
-        frames = self._inner.decode(steps, return_logits=return_logits)
-        self._log.slowest_decode_s = max(self._log.slowest_decode_s, time.monotonic() - began)
-        self._log.frames += sum(not frame.ended for frame in frames)
-        return frames
+        finish = begin()
+        seconds = time.monotonic() - began
+
+        def finish_watched() -> list[Frame]:
+            if self._log.frames == 1:
+                self._log.wait_for_consumer(1, "frame 2")
+            began = time.monotonic()
+            frames = finish()
+            self._log.slowest_decode_s = max(self._log.slowest_decode_s, seconds + time.monotonic() - began)
+            self._log.frames += sum(not frame.ended for frame in frames)
+            return frames
+
+        return finish_watched
 
     def release(self, stream: StreamHandle) -> None:
         self._inner.release(stream)

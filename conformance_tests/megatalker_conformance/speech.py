@@ -1,6 +1,6 @@
 """One utterance to be said, and the streams that say it: what tests drive a decoder with."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -87,6 +87,14 @@ class Streams:
     ) -> list[Frame]:
         """One ``decode`` call for these streams."""
         frames = self.decoder.decode([stream.step(forced) for stream in streams], return_logits=return_logits)
+        return self._note(streams, frames)
+
+    def begin(self, *streams: Stream) -> Callable[[], list[Frame]]:
+        """One ``begin`` call for these streams."""
+        finish = self.decoder.begin([stream.step() for stream in streams])
+        return lambda: self._note(streams, finish())
+
+    def _note(self, streams: Sequence[Stream], frames: list[Frame]) -> list[Frame]:
         assert [frame.stream for frame in frames] == [stream.handle for stream in streams], (
             "frames must stand in the order of their steps"
         )

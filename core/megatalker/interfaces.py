@@ -168,6 +168,17 @@ class TalkerDecoder(ABC):
             UnsupportedError: ``forced`` or ``return_logits`` without the capability.
         """
 
+    def begin(self, steps: Sequence[DecodeStep]) -> Callable[[], list[Frame]]:
+        """Start what :meth:`decode` does; the function returned waits for it and gives its frames.
+
+        A decoder whose device works by itself starts there what it can, so that the caller has the time until then for
+        other work. Nothing else is asked of the decoder before the function has been called, once. Default: nothing
+        starts before that call.
+
+        Raises: as :meth:`decode`, here or in the function returned.
+        """
+        return lambda: self.decode(steps)
+
     @abstractmethod
     def release(self, stream: StreamHandle) -> None:
         """Free the stream's rows at once, at any moment of its life. Releasing twice raises ``InvalidRequestError``."""

@@ -1,8 +1,9 @@
 """The ``megakernel`` talker decoder: checks, slots, pages and results around launches."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from typing import cast
 
 import torch
@@ -49,7 +50,7 @@ CAPABILITIES = Capabilities(
 class MegakernelDecoder(TalkerDecoder):
     """Runs frames of up to 8 streams, and prompts in passes of 8 rows, as launches of one kernel.
 
-    :meth:`decode` returns as soon as the codes exist; the device finishes the talker step meanwhile. When a launch is
+    :meth:`begin` launches; the codes are there before the device has finished the talker step. When a launch is
     abandoned, the streams held then are lost and everything they are asked raises ``BackendFaultError``.
 
     Raises:
@@ -116,17 +117,32 @@ class MegakernelDecoder(TalkerDecoder):
         self._frames[stream] = len(request.history)
         return stream
 
-    @torch.inference_mode()
     def decode(self, steps: Sequence[DecodeStep], *, return_logits: bool = False) -> list[Frame]:
+        return self._begin(steps, return_logits)()
+
+    def begin(self, steps: Sequence[DecodeStep]) -> Callable[[], list[Frame]]:
+        return self._begin(steps, return_logits=False)
+
+    @torch.inference_mode()
+    def _begin(self, steps: Sequence[DecodeStep], return_logits: bool) -> Callable[[], list[Frame]]:
         slots = self._table.check_steps(steps)
         self._refuse_lost(steps)
         sizes = {slot: self._table.positions(step.stream) + 1 for step, slot in zip(steps, slots, strict=True)}
         self._write_pages(self._pages.grow(sizes))
-        frames: list[Frame] = []
-        for start in range(0, len(steps), ROWS):
-            part = slice(start, start + ROWS)
-            frames += self._run_frames(steps[part], slots[part], return_logits)
-        return frames
+        parts = [
+            partial(self._launch, steps[start : start + ROWS], slots[start : start + ROWS], return_logits)
+            for start in range(0, len(steps), ROWS)
+        ]
+        first = parts[0]() if parts else None
+
+        @torch.inference_mode()
+        def finish() -> list[Frame]:
+            frames = first() if first is not None else []
+            for part in parts[1:]:
+                frames += part()()
+            return frames
+
+        return finish
 
     def release(self, stream: StreamHandle) -> None:
         self._pages.release(self._table.release(stream))
@@ -157,14 +173,22 @@ class MegakernelDecoder(TalkerDecoder):
             rows = tuple(Row(slot, start + index) for index in range(len(part)))
             machine.run(Launch("prefill", rows, finish=start + ROWS >= len(embeds)))
 
-    def _run_frames(self, steps: Sequence[DecodeStep], slots: Sequence[int], return_logits: bool) -> list[Frame]:
-        """One launch."""
+    def _launch(
+        self, steps: Sequence[DecodeStep], slots: Sequence[int], return_logits: bool
+    ) -> Callable[[], list[Frame]]:
+        """One launch; the function returned waits for its codes."""
         rows = tuple(self._row(step, slot) for step, slot in zip(steps, slots, strict=True))
         pending = torch.stack([self._space.pending[slot] for slot in slots]) if return_logits else None
         with self._faults():
             machine = self._ready()
             self._text.put([step.text for step in steps])
-            codes = machine.wait(machine.run(Launch("decode", rows)))
+            ticket = machine.run(Launch("decode", rows))
+        return partial(self._take, steps, ticket, pending)
+
+    def _take(self, steps: Sequence[DecodeStep], ticket: int, pending: Tensor | None) -> list[Frame]:
+        """The frames of a launch; ``pending`` are the logits that their first codes were chosen from."""
+        with self._faults():
+            codes = self._ready().wait(ticket)
         logits: list[FrameLogits | None] = [None] * len(steps)
         if pending is not None:
             rest = self._space.predictor_logits[: len(steps)].clone()

@@ -8,7 +8,7 @@ nothing any more. Callers talk to the worker through ``commands`` and to consume
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -16,10 +16,11 @@ from queue import SimpleQueue
 from typing import Any
 
 from megatalker.engine.commands import Command, Lend
+from megatalker.engine.segment import Segment
 from megatalker.engine.session import Session
 from megatalker.engine.slot import Loaded, Slot
 from megatalker.errors import BackendFaultError
-from megatalker.interfaces import Codec, StreamHandle, TalkerDecoder
+from megatalker.interfaces import Codec, DecodeStep, Frame, StreamHandle, TalkerDecoder
 
 logger = logging.getLogger(__name__)
 
@@ -37,6 +38,15 @@ class Watch:
     what: str
     seconds: float
     deadline: float
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """A frame of some streams that the loaded talker was asked to begin, and that nobody has taken."""
+
+    shares: Sequence[tuple[Session, Segment]]
+    steps: Sequence[DecodeStep]
+    finish: Callable[[], list[Frame]]
 
 
 @dataclass(slots=True)
@@ -65,6 +75,8 @@ class Board:
     """Unfinished, oldest first."""
     to_release: list[StreamHandle] = field(default_factory=list)
     """Streams of the loaded talker that nobody needs any more."""
+    begun: Begun | None = None
+    """To be taken before the loaded talker is asked anything else."""
     row_limit: int | None = None
     """Streams the loaded talker turned out to hold, where that is less than it promised."""
     counters: Counters = field(default_factory=Counters)

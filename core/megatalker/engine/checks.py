@@ -41,8 +41,8 @@ def _check_codes(codes: Sequence[int], config: ModelConfig) -> str | None:
     return None
 
 
-def check_pcm(chunks: object, codes: Sequence[Tensor]) -> str | None:
-    """A codec's answer: for each state finite float32 samples, 1920 a frame."""
+def check_chunks(chunks: object, codes: Sequence[Tensor]) -> str | None:
+    """A codec's answer: for each state float32 samples, 1920 a frame."""
     if not isinstance(chunks, list) or len(chunks) != len(codes):
         found = f"{len(chunks)} chunks" if isinstance(chunks, list) else type(chunks).__name__
         return f"codec returned {found} for {len(codes)} states"
@@ -51,6 +51,12 @@ def check_pcm(chunks: object, codes: Sequence[Tensor]) -> str | None:
         if not isinstance(chunk, Tensor) or chunk.dtype != torch.float32 or tuple(chunk.shape) != (expected,):
             found = f"{chunk.dtype} {list(chunk.shape)}" if isinstance(chunk, Tensor) else type(chunk).__name__
             return f"codec chunk {index} is {found}, expected float32 [{expected}]"
+    return None
+
+
+def check_samples(chunks: Sequence[Tensor]) -> str | None:
+    """The same on the CPU: finite samples."""
+    for index, chunk in enumerate(chunks):
         if not np.isfinite(chunk.numpy()).all():  # a sixth of what torch takes for so few samples
             return f"codec chunk {index} holds NaN or infinity"
     return None

@@ -18,7 +18,7 @@ class Mailbox:
     """A queue of chunks with an end. The first :meth:`finish` decides how the stream ended.
 
     Args:
-        max_untaken_s: from this much audio on it is :attr:`full`. That is for whoever fills it to heed.
+        max_untaken_s: from this much audio on it is :meth:`full <is_full>`. That is for whoever fills it to heed.
         on_room: called in the consumer's thread when a full mailbox has room again.
     """
 
@@ -32,10 +32,9 @@ class Mailbox:
         self._untaken_s = 0.0
         self._waiters: list[Waiter] = []
 
-    @property
-    def full(self) -> bool:
-        """The consumer has not taken what it should have."""
-        return self._max_untaken_s is not None and self._untaken_s >= self._max_untaken_s
+    def is_full(self, further_s: float = 0.0) -> bool:
+        """The consumer has not taken what it should have; with ``further_s`` of audio more, were it there."""
+        return self._max_untaken_s is not None and self._untaken_s + further_s >= self._max_untaken_s
 
     def put(self, chunk: Chunk) -> None:
         """Hand a chunk over; dropped when the stream already ended."""
@@ -93,9 +92,9 @@ class Mailbox:
         return None
 
     def _pop(self) -> Chunk:
-        chunk, was_full = self._chunks.popleft(), self.full
+        chunk, was_full = self._chunks.popleft(), self.is_full()
         self._untaken_s -= chunk.frames * FRAME_SECONDS
-        if was_full and not self.full:
+        if was_full and not self.is_full():
             self._on_room()
         return chunk
 

@@ -15,6 +15,7 @@ from megatalker.engine.scheduler import hold_until
 from megatalker.engine.script import Script
 from megatalker.engine.segment import Codes, Segment
 from megatalker.interfaces import CodecState
+from megatalker.model_config import FRAME_SECONDS
 from megatalker.prompt import Layout
 from megatalker.sampling import SamplingParams
 from megatalker.voices import Voice
@@ -68,6 +69,8 @@ class Session:
     """Frames the codec state has gone through, the reference frames of an in-context voice included."""
     pending: list[Codes] = field(default_factory=list)
     """Frames decoded, not yet handed out."""
+    sounding: int = 0
+    """How many of these, from the first on, the codec has been given: their audio is on its way."""
     codec_state: CodecState | None = None
     ending: FinishReason | None = None
     """Nothing more will be decoded: hand out what is pending, then end like this."""
@@ -104,13 +107,14 @@ class Session:
         consumer has taken some of what there is.
         """
         limit, dry_at = self.request.max_ahead_s, self.record.playback.dry_at
-        if self.pending:
+        coming_s = self.sounding * FRAME_SECONDS
+        if len(self.pending) > self.sounding:
             return 0.0
-        if self.mailbox.full:
+        if self.mailbox.is_full(coming_s):
             return math.inf
         if limit is None or dry_at is None:
             return 0.0
-        return hold_until(dry_at, limit, self.chunking.target)
+        return hold_until(dry_at + coming_s, limit, self.chunking.target)
 
     def due(self, now: float) -> bool:
         """Whether its pending frames should be handed out now. A stream that waits for text keeps none back."""
@@ -128,7 +132,17 @@ class Session:
         if self.ending is None:
             self.ending, self.error = reason, error
 
+    def drop_pending(self) -> None:
+        """Nobody wants to hear the frames that were not handed out."""
+        self.pending, self.sounding = [], 0
+
+    def sound_again(self) -> None:
+        """The audio on its way is lost: the codec is given its frames once more, in a state before them."""
+        if self.sounding:
+            self.sounding, self.codec_state = 0, None
+
     def forget(self) -> None:
         """Drop everything heavy; the record stays for the consumer."""
         self.segment, self.codec_state = None, None
-        self.heard, self.pending = [], []
+        self.heard = []
+        self.drop_pending()

@@ -2,9 +2,10 @@
 
 import dataclasses
 import logging
+from collections.abc import Sequence
 from functools import partial
 
-from megatalker.engine.board import Board
+from megatalker.engine.board import Begun, Board
 from megatalker.engine.calls import REQUEST_ERRORS, Calls, Fault
 from megatalker.engine.checks import check_frames, check_handle
 from megatalker.engine.scheduler import Candidate, prefills_per_tick, select, urgency
@@ -12,7 +13,7 @@ from megatalker.engine.seeds import segment_seed
 from megatalker.engine.segment import Codes, Segment
 from megatalker.engine.session import Session
 from megatalker.errors import CapacityError, InvalidRequestError
-from megatalker.interfaces import Capabilities, DecodeStep, Frame, StreamHandle, TalkerDecoder
+from megatalker.interfaces import Capabilities, DecodeStep, StreamHandle, TalkerDecoder
 from megatalker.model_config import ModelConfig
 from megatalker.prompt import PromptBuilder
 
@@ -20,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 
 class Talking:
-    """Prefill, decode and release for all sessions of a board. Each method says whether it did anything."""
+    """Prefill, decode and release for all sessions of a board."""
 
     def __init__(
         self, board: Board, calls: Calls, builder: PromptBuilder, config: ModelConfig, max_streams: int
@@ -29,7 +30,7 @@ class Talking:
         self._max_streams = max_streams
 
     def release(self) -> bool:
-        """Free the rows of streams that nobody needs any more."""
+        """Free the rows of streams that nobody needs any more; says whether there were any."""
         did = bool(self._board.to_release)
         while self._board.to_release:
             handle = self._board.to_release.pop()
@@ -41,7 +42,7 @@ class Talking:
         return did
 
     def read_text(self) -> bool:
-        """Turn text that arrived for running segments into rows."""
+        """Turn text that arrived for running segments into rows; says whether there was any."""
         did = False
         for session in self._board.sessions:
             segment = session.segment
@@ -52,21 +53,25 @@ class Talking:
                 did = True
         return did
 
-    def prefill(self) -> bool:
-        """Begin or continue decoder streams: running utterances first, then newcomers while there are rows."""
+    def next_prompts(self) -> list[Session]:
+        """Whose decoder streams begin or continue in this tick: running utterances first, then newcomers while there
+        are rows.
+        """
         sessions = self._board.sessions
         running = [session for session in sessions if session.admitted and session.needs_prefill]
         running.sort(key=lambda session: urgency(_candidate(0, session)))
         room = self._room()
         newcomers = [session for session in sessions if not session.admitted and session.needs_prefill][: max(0, room)]
-        chosen = (running + newcomers)[: prefills_per_tick(batch=self._capabilities.batch)]
+        return (running + newcomers)[: prefills_per_tick(batch=self._capabilities.batch)]
+
+    def prefill(self, chosen: Sequence[Session]) -> None:
+        """Begin or continue these decoder streams."""
         for session in chosen:
             session.admitted = True
-            self._begin(session)
-        return bool(chosen)
+            self._prefill(session)
 
-    def decode(self, now: float) -> bool:
-        """One frame for each of the streams chosen for this tick."""
+    def begin(self, now: float) -> bool:
+        """Start one frame for each of the streams chosen for this tick; says whether there were any."""
         sessions = self._board.sessions
         ready = []
         for index, session in enumerate(sessions):
@@ -77,14 +82,20 @@ class Talking:
                 session.record.playback.excuse()
             elif session.admitted:
                 session.chunking.rest()
-                if session.mailbox.full:
+                if session.mailbox.is_full():
                     session.record.playback.excuse()
         capabilities = self._capabilities
         limit = capabilities.max_streams or len(ready)
         chosen = [sessions[index] for index in select(ready, batch=capabilities.batch, limit=limit)]
         if chosen:
-            self._decode(chosen)
+            self._begin(chosen)
         return bool(chosen)
+
+    def take(self) -> None:
+        """Wait for the frames that were begun, if any, and give them to their streams."""
+        begun, self._board.begun = self._board.begun, None
+        if begun is not None:
+            self._take(begun)
 
     # ---- prefill
 
@@ -112,7 +123,7 @@ class Talking:
             return
         segment.extend(rows, self._builder.end_row)
 
-    def _begin(self, session: Session) -> None:
+    def _prefill(self, session: Session) -> None:
         try:
             segment = session.segment or self._calls.device("prompt", partial(self._new_segment, session))
             segment.max_frames = frames_that_fit(
@@ -170,42 +181,46 @@ class Talking:
 
     # ---- decode
 
-    def _decode(self, chosen: list[Session]) -> None:
+    def _begin(self, chosen: Sequence[Session]) -> None:
+        shares = [(session, session.segment) for session in chosen if session.segment is not None]
+        steps = [_step(segment) for _, segment in shares]
         try:
-            frames = self._step(chosen)
+            finish = self._calls.step(self._board.talker, "decode", lambda talker: talker.begin(steps))
         except REQUEST_ERRORS as error:
-            if len(chosen) == 1:
-                chosen[0].end("error", error)
-                return
-            for session in chosen:  # nobody advanced: find out whom it concerns
-                self._decode([session])
+            self._sort_out(chosen, error)
+            return
+        self._board.begun = Begun(shares, steps, finish)
+
+    def _take(self, begun: Begun) -> None:
+        try:
+            frames = self._calls.step(
+                self._board.talker,
+                "decode",
+                lambda _: begun.finish(),
+                lambda frames: check_frames(frames, begun.steps, self._config),
+            )
+        except REQUEST_ERRORS as error:
+            self._sort_out([session for session, _ in begun.shares], error)
             return
         now = self._board.clock()
-        for session, frame in zip(chosen, frames, strict=True):
+        for (session, segment), frame in zip(begun.shares, frames, strict=True):
+            if session.ending is not None or session.segment is not segment:  # cancelled meanwhile
+                continue
             if frame.codes is None:
-                self._end_segment(session)
+                self._end_segment(session, segment)
             else:
-                self._take(session, frame.codes, now)
+                self._add(session, segment, frame.codes, now)
 
-    def _step(self, chosen: list[Session]) -> list[Frame]:
-        steps = []
+    def _sort_out(self, chosen: Sequence[Session], error: Exception) -> None:
+        """A step was refused and nobody advanced: find out whom it concerns."""
+        if len(chosen) == 1:
+            chosen[0].end("error", error)
+            return
         for session in chosen:
-            segment = session.segment
-            assert segment is not None, "only decodable sessions are chosen"
-            assert segment.handle is not None, "as above"
-            row = segment.next_row
-            assert row is not None, "as above"
-            steps.append(DecodeStep(segment.handle, row))
-        return self._calls.step(
-            self._board.talker,
-            "decode",
-            lambda talker: talker.decode(steps),
-            lambda frames: check_frames(frames, steps, self._config),
-        )
+            self._begin([session])
+            self.take()
 
-    def _take(self, session: Session, codes: Codes, now: float) -> None:
-        segment = session.segment
-        assert segment is not None, "a frame was decoded for it"
+    def _add(self, session: Session, segment: Segment, codes: Codes, now: float) -> None:
         text_done = segment.text_done
         segment.codes.append(codes)
         session.pending.append(codes)
@@ -218,10 +233,8 @@ class Talking:
         elif len(segment.codes) >= segment.max_frames:
             session.end("max_frames")
 
-    def _end_segment(self, session: Session) -> None:
+    def _end_segment(self, session: Session, segment: Segment) -> None:
         """End of speech: go on with what was not read, then with what follows; end when there is nothing."""
-        segment = session.segment
-        assert segment is not None, "it chose end-of-speech"
         session.script.end(segment.ids_fed)
         retire(self._board, session)
         session.chunking.rest()
@@ -250,6 +263,13 @@ def frames_that_fit(prompt_rows: int, max_frames: int, max_positions: int) -> in
             "or raise the backend's max_positions"
         )
     return min(max_frames, fit)
+
+
+def _step(segment: Segment) -> DecodeStep:
+    row = segment.next_row
+    assert segment.handle is not None, "only decodable sessions are chosen"
+    assert row is not None, "as above"
+    return DecodeStep(segment.handle, row)
 
 
 def _release(handle: StreamHandle, talker: TalkerDecoder) -> None:

@@ -48,6 +48,8 @@ class Worker(threading.Thread):
 
     def run(self) -> None:
         """Work until the engine closes, or until another worker has taken over."""
+        for session in self._board.sessions:  # what the worker before had under way
+            session.sound_again()
         with torch.no_grad():
             try:
                 while not self._done:
@@ -63,6 +65,7 @@ class Worker(threading.Thread):
                 return
             if board.dead is None:
                 self._fill()
+                self._talking.take()  # what was begun when a codec failed
                 self._warm_up()
             idle = not self._tick()
             self._lend()
@@ -79,11 +82,32 @@ class Worker(threading.Thread):
         if board.dead is None:
             did |= talking.release()
             did |= talking.read_text()
-            did |= talking.prefill()
-            did |= talking.decode(board.clock())
+            did |= self._prefill()
+        did |= self._decode()
         if board.codec.loaded is not None:
-            did |= self._sounding.deliver(board.clock())
+            did |= self._sounding.start(board.clock())
         did |= self._finish_ended()
+        return did
+
+    def _prefill(self) -> bool:
+        """Begin streams; prompts take long, so audio on its way is handed out before."""
+        chosen = self._talking.next_prompts()
+        if chosen:
+            self._sounding.collect()
+        self._talking.prefill(chosen)
+        return bool(chosen)
+
+    def _decode(self) -> bool:
+        """Frames, and while they are made the audio of the frames before."""
+        did = False
+        try:
+            if self._board.dead is None:
+                did |= self._talking.begin(self._board.clock())
+        except Fault:
+            self._sounding.collect()  # not to wait until another talker is loaded
+            raise
+        did |= self._sounding.collect()
+        self._talking.take()
         return did
 
     def _finish_ended(self) -> bool:
@@ -129,7 +153,7 @@ class Worker(threading.Thread):
                 except Exception as error:  # whatever it is, it concerns this utterance alone
                     session.end("error", error)
             case Cancel(session):
-                session.pending.clear()
+                session.drop_pending()
                 session.end("cancelled")
             case Warmup(done):
                 board.warmups.append(done)
@@ -188,7 +212,7 @@ class Worker(threading.Thread):
         for session in board.sessions:
             session.end("error", board.dead)
             if not first:  # handing out what was left fails, too
-                session.pending.clear()
+                session.drop_pending()
 
     def _shut_down(self) -> None:
         self._done = True

@@ -1,0 +1,23 @@
+"""Audio as a device makes it: it is there when somebody has waited for it."""
+
+from collections.abc import Callable
+from typing import ClassVar
+
+from torch import Tensor
+
+from megatalker.engine.download import Download
+
+
+class LateDownload(Download):
+    """Under way until it is waited for, whatever device it comes from."""
+
+    on_wait: ClassVar[Callable[[], None]] = lambda: None
+    """Called before each wait; may raise or block."""
+
+    @property
+    def under_way(self) -> bool:
+        return True
+
+    def wait(self) -> list[Tensor]:
+        type(self).on_wait()
+        return super().wait()

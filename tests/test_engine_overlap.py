@@ -1,0 +1,131 @@
+"""While a device computes audio, the next frame is begun; nothing waits longer for that, and nothing is lost by it."""
+
+import threading
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+
+from fake_backend import Behaviour, Fakes, FakeTalker
+from late_audio import LateDownload
+from megatalker.checkpoint import Checkpoint
+from megatalker.engine import Engine
+from megatalker.interfaces import DecodeStep, Frame
+from megatalker.settings import Settings
+from waiting import HANG_S
+
+TEXT = "Hello there, this is a sentence of a few words."
+FRAMES = 4
+
+
+class Diary:
+    """What a talker and the audio did, in order."""
+
+    def __init__(self) -> None:
+        self.events: list[str] = []
+
+    def note(self, event: str) -> None:
+        self.events.append(f"{event} {sum(other.startswith(event) for other in self.events)}")
+
+
+@pytest.fixture
+def diary(monkeypatch: pytest.MonkeyPatch) -> Diary:
+    diary = Diary()
+
+    def begin(talker: FakeTalker, steps: Sequence[DecodeStep]) -> Callable[[], list[Frame]]:
+        diary.note("begin")
+        frames = talker.decode(steps)
+
+        def finish() -> list[Frame]:
+            diary.note("take")
+            return frames
+
+        return finish
+
+    monkeypatch.setattr(FakeTalker, "begin", begin, raising=False)
+    monkeypatch.setattr(LateDownload, "on_wait", lambda: diary.note("hear"))
+    monkeypatch.setattr("megatalker.engine.sounding.Download", LateDownload)
+    return diary
+
+
+def open_engine(checkpoint: Checkpoint, fakes: Fakes, **settings: object) -> Engine:
+    return Engine.open(Settings(max_chunk_frames=1, **settings), checkpoint=checkpoint, registry=fakes.registry)
+
+
+def test_each_frame_is_begun_before_the_audio_of_the_frame_before_is_waited_for(
+    tiny_custom_voice: Checkpoint, diary: Diary
+) -> None:
+    with open_engine(tiny_custom_voice, Fakes(talkers={"fake": Behaviour(frames=None)})) as engine:
+        stream = engine.speak(TEXT, seed=1, max_frames=FRAMES)
+        assert [chunk.frames for chunk in stream] == [1] * FRAMES
+    expected = ["begin 0", "take 0"]
+    for frame in range(1, FRAMES):
+        expected += [f"begin {frame}", f"hear {frame - 1}", f"take {frame}"]
+    assert diary.events == [*expected, f"hear {FRAMES - 1}"]
+
+
+def test_a_prompt_waits_until_the_audio_before_it_is_handed_out(tiny_custom_voice: Checkpoint, diary: Diary) -> None:
+    fakes = Fakes(talkers={"fake": Behaviour(frames=None, on_prefill=lambda _: diary.note("prompt"))})
+    with open_engine(tiny_custom_voice, fakes) as engine:
+        first = engine.speak(TEXT, seed=1, max_frames=200)
+        next(iter(first))
+        engine.speak(TEXT, seed=2, max_frames=2).read_all()
+        first.cancel()
+    before = diary.events[: diary.events.index("prompt 1")]
+    taken, heard = (sum(event.startswith(kind) for event in before) for kind in ("take", "hear"))
+    assert taken == heard
+
+
+@pytest.mark.parametrize("call", ["begin", "take"])
+def test_audio_does_not_wait_for_the_successor_of_a_talker_that_fails(
+    tiny_custom_voice: Checkpoint, diary: Diary, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    held = threading.Event()
+    behaviours = {"first": Behaviour(frames=None), "second": Behaviour(frames=None, on_load=lambda: wait_for(held))}
+    note = diary.note
+
+    def note_and_fail(event: str) -> None:
+        note(event)
+        if diary.events[-1] == f"{call} 2":
+            raise RuntimeError("device lost")
+
+    monkeypatch.setattr(diary, "note", note_and_fail)
+    with open_engine(tiny_custom_voice, Fakes(talkers=behaviours)) as engine:
+        stream = engine.speak(TEXT, seed=1, max_frames=FRAMES, return_codes=True)
+        chunks = [next(stream), next(stream)]  # both frames that were made
+        held.set()
+        chunks += stream
+    assert [switch.frame for switch in stream.switches] == [2]
+    np.testing.assert_array_equal([chunk.codes for chunk in chunks], codes_alone(tiny_custom_voice))
+
+
+def test_frames_that_were_begun_survive_a_codec_whose_audio_never_arrives(
+    tiny_custom_voice: Checkpoint, diary: Diary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    released = threading.Event()
+
+    def hang_once() -> None:
+        diary.note("hear")
+        if diary.events[-1] == "hear 1":
+            wait_for(released)
+
+    monkeypatch.setattr(LateDownload, "on_wait", hang_once)
+    fakes = Fakes(codecs={"first": Behaviour(), "second": Behaviour()})
+    with open_engine(tiny_custom_voice, fakes, step_deadline_s=1.0) as engine:
+        engine.warmup()
+        found = engine.speak(TEXT, seed=1, max_frames=FRAMES, return_codes=True)
+        pcm = np.concatenate([chunk.pcm for chunk in found])
+        released.set()
+        assert [switch.kind for switch in found.switches] == ["codec"]
+    monkeypatch.setattr(LateDownload, "on_wait", lambda: None)
+    with open_engine(tiny_custom_voice, Fakes()) as engine:
+        np.testing.assert_array_equal(pcm, engine.speak(TEXT, seed=1, max_frames=FRAMES).read_all())
+
+
+def wait_for(event: threading.Event) -> None:
+    assert event.wait(HANG_S)
+
+
+def codes_alone(checkpoint: Checkpoint) -> list[np.ndarray]:
+    with open_engine(checkpoint, Fakes(talkers={"fake": Behaviour(frames=None)})) as engine:
+        return [chunk.codes for chunk in engine.speak(TEXT, seed=1, max_frames=FRAMES, return_codes=True)]
