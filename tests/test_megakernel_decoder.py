@@ -245,6 +245,78 @@ def test_equal_prompt_heads_are_computed_once_and_nothing_else_changes(
     assert torch.equal(logits_of(reused), logits_of(plain))
 
 
+# --- pages that become more
+
+
+@pytest.fixture
+def from_one_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Decoders begin with a single page."""
+    monkeypatch.setattr("megatalker_backends.megakernel.sizes.FIRST_PAGE_BYTES", 0)
+
+
+def test_streams_that_outgrow_their_pages_say_the_same(
+    decoder: MegakernelDecoder, device: str, tiny_1b7: Checkpoint, from_one_page: None
+) -> None:
+    """Pages become more in prompts and between frames, and once for two launches' streams together."""
+    sizes = [(9, 12), (62, 8), (120, 9), (127, 4), (60, 9), (3, 5), (64, 4), (58, 9), (2, 3), (59, 9)]
+    voices = [voice(tiny_1b7, seed, *size, (GREEDY, SEEDED)[seed % 2]) for seed, size in enumerate(sizes)]
+    growing = megakernel(tiny_1b7, device, max_streams=10)
+    growing.warmup()
+    found = say_together(growing, voices)
+    assert growing._space.pages == 1 + 32
+    growing.warmup()
+    for frames, expected in zip(found, say_together(decoder, voices), strict=True):
+        assert codes_of(frames) == codes_of(expected)
+        assert torch.equal(logits_of(frames), logits_of(expected))
+    growing._space.check_guards()
+
+
+def test_prompt_heads_are_reused_on_pages_that_were_made_later(
+    decoder: MegakernelDecoder, device: str, tiny_1b7: Checkpoint, from_one_page: None
+) -> None:
+    first, second = voice(tiny_1b7, 21, 60, 9), voice(tiny_1b7, 22, 83, 4, SEEDED)
+    second.request.embeds[:51] = first.request.embeds[:51]
+    decoder._prefix.clear()
+    plain = say(decoder, second)
+    growing = megakernel(tiny_1b7, device, max_streams=2)
+    stream = growing.prefill(first.request)
+    before = growing._space.talker_kv
+    for text in first.text:
+        growing.decode([DecodeStep(stream, text)])
+    growing._machine = recorder = Recorder(growing._ready())
+    reused = say(growing, second)
+    assert growing._space.talker_kv is not before
+    assert recorder.launches[0].rows[0].position == 48
+    assert codes_of(reused) == codes_of(plain)
+    assert torch.equal(logits_of(reused), logits_of(plain))
+
+
+def test_a_full_gpu_stops_only_who_needs_more_pages(
+    decoder: MegakernelDecoder, device: str, tiny_1b7: Checkpoint, from_one_page: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    each, long = voice(tiny_1b7, 1, 62, 6, SEEDED), voice(tiny_1b7, 2, 65, 3)
+    expected = codes_of(say(decoder, each))
+    growing = megakernel(tiny_1b7, device, max_streams=2)
+    stream = growing.prefill(each.request)
+    said = [growing.decode([DecodeStep(stream, text)])[0].codes for text in each.text[:2]]
+    advice = "2 pages of keys and values do not fit .* beside the 2 they replace: full; release a stream, or lower"
+    with monkeypatch.context() as full:
+        full.setattr("megatalker_kernels.workspace.torch.empty", refuse)
+        with pytest.raises(CapacityError, match=advice):
+            growing.decode([DecodeStep(stream, each.text[2])])
+        with pytest.raises(CapacityError, match="3 pages of keys and values do not fit"):
+            growing.prefill(long.request)
+    assert growing._space.pages == 2
+    growing._space.check_guards()
+    said += [growing.decode([DecodeStep(stream, text)])[0].codes for text in each.text[2:]]
+    assert said == expected
+    assert codes_of(say(growing, long)) == codes_of(say(decoder, long)), "nothing was held"
+
+
+def refuse(*args: object, **kwargs: object) -> Tensor:
+    raise torch.cuda.OutOfMemoryError("full")
+
+
 # --- limits
 
 
@@ -260,7 +332,7 @@ def test_a_prompt_and_frames_may_fill_every_position(device: str, tiny_1b7: Chec
         decoder.decode([DecodeStep(stream, each.text[0])])
 
 
-def test_too_few_pages_stop_nobody_who_needs_none(tiny_1b7: Checkpoint) -> None:
+def test_too_few_pages_stop_nobody_who_needs_none(tiny_1b7: Checkpoint, from_one_page: None) -> None:
     decoder = megakernel(tiny_1b7, max_streams=4, pages=3)
     assert decoder.capabilities.max_positions == 3 * 64
     growing, other = voice(tiny_1b7, 1, 62, 6), voice(tiny_1b7, 2, 62, 6, SEEDED)

@@ -9,9 +9,17 @@ from torch import Tensor
 from megatalker.errors import CapacityError
 from megatalker_backends.megakernel.pages import PagePool
 from megatalker_backends.megakernel.prefix import PrefixCache
+from megatalker_backends.megakernel.settings import MegakernelSettings
+from megatalker_backends.megakernel.sizes import choose_first_pages, choose_page_limit
+from megatalker_kernels.errors import GuardError
 from megatalker_kernels.shapes import PAGE, ROWS, KernelShape
 from megatalker_kernels.trial import MODELS
-from megatalker_kernels.workspace import Workspace
+from megatalker_kernels.workspace import GUARD_BYTES, Workspace
+
+
+def pool_of(pages: int, limit: int | None = None, enlarged: list[int] | None = None) -> PagePool:
+    """That notes in ``enlarged`` what it asks for."""
+    return PagePool(pages, limit or pages, (enlarged if enlarged is not None else []).append)
 
 
 def begin(pool: PagePool, slot: int, positions: int) -> tuple[int, ...]:
@@ -20,21 +28,63 @@ def begin(pool: PagePool, slot: int, positions: int) -> tuple[int, ...]:
 
 
 def test_a_stream_takes_pages_as_it_grows_and_gives_all_back() -> None:
-    pool = PagePool(4)
-    assert begin(pool, 7, PAGE) == (0,)
+    pool = pool_of(4)
+    assert begin(pool, 7, PAGE) == (1,)
     assert pool.grow({7: PAGE}) == []
     (grant,) = pool.grow({7: PAGE + 1})
-    assert (grant.slot, grant.first_chunk, grant.pages) == (7, 1, (1,))
-    assert begin(pool, 2, PAGE + 1) == (2, 3)
+    assert (grant.slot, grant.first_chunk, grant.pages) == (7, 1, (2,))
+    assert begin(pool, 2, PAGE + 1) == (3, 4)
     pool.release(7)
     assert pool.free == 2
     (grant,) = pool.grow({2: 3 * PAGE})
-    assert (grant.first_chunk, grant.pages) == (2, (0,))
-    assert list(pool.held(2)) == [2, 3, 0]
+    assert (grant.first_chunk, grant.pages) == (2, (1,))
+    assert list(pool.held(2)) == [3, 4, 1]
+
+
+def test_pages_double_up_to_the_limit_and_only_when_none_is_left() -> None:
+    enlarged: list[int] = []
+    pool = pool_of(2, 11, enlarged)
+    assert begin(pool, 0, 2 * PAGE) == (1, 2)
+    assert enlarged == []
+    assert begin(pool, 1, PAGE) == (3,)
+    assert enlarged == [4]
+    assert begin(pool, 2, 6 * PAGE) == (4, 5, 6, 7, 8, 9)
+    assert enlarged == [4, 9], "twice as many would not do"
+    pool.release(0)
+    pool.grow({1: 3 * PAGE})
+    assert enlarged == [4, 9]
+    pool.grow({1: 4 * PAGE})
+    assert enlarged == [4, 9, 11]
+    with pytest.raises(CapacityError, match="2 more pages of 64 positions are needed and 1 of 11 are free"):
+        pool.grow({1: 6 * PAGE})
+    assert list(pool.held(1)) == [3, 1, 2, 10]
+    assert enlarged == [4, 9, 11]
+
+
+def test_who_asked_for_pages_that_cannot_be_made_receives_none() -> None:
+    def refuse(pages: int) -> None:
+        raise CapacityError(f"no room for {pages}")
+
+    pool = PagePool(2, 8, refuse)
+    begin(pool, 0, PAGE)
+    for _ in range(2):
+        with pytest.raises(CapacityError, match="no room for 4"), pool.admit(1, 2 * PAGE):
+            raise AssertionError("there are not that many pages")
+        with pytest.raises(CapacityError, match="no room for 4"):
+            pool.grow({0: 3 * PAGE})
+    assert (pool.free, list(pool.held(0))) == (7, [1])
+    assert begin(pool, 1, PAGE) == (2,)
+
+
+def test_pages_begin_with_what_256_mib_hold_and_never_exceed_the_limit() -> None:
+    shape = KernelShape.fit(*MODELS["0.6B"], code_groups=16, max_positions=4096, processors=132, capability=90)
+    limit = choose_page_limit(shape, MegakernelSettings(max_streams=8))
+    assert (limit, choose_first_pages(shape, limit)) == (8 * 64, 2**28 // (28 * 2 * 8 * 64 * 128 * 2))
+    assert choose_page_limit(shape, MegakernelSettings(pages=5)) == choose_first_pages(shape, 5) == 5
 
 
 def test_growth_is_for_all_or_for_nobody() -> None:
-    pool = PagePool(3)
+    pool = pool_of(3)
     begin(pool, 0, PAGE)
     begin(pool, 1, PAGE)
     with pytest.raises(CapacityError, match="2 more pages of 64 positions are needed and 1 of 3 are free"):
@@ -44,18 +94,18 @@ def test_growth_is_for_all_or_for_nobody() -> None:
 
 
 def test_a_stream_that_does_not_begin_holds_nothing() -> None:
-    pool = PagePool(2)
+    pool = pool_of(2)
     with pytest.raises(CapacityError), pool.admit(0, 3 * PAGE):
         raise AssertionError("there are not that many pages")
     with pytest.raises(ZeroDivisionError), pool.admit(0, 2 * PAGE):
         _ = 1 / 0
     assert pool.free == 2
-    assert begin(pool, 0, 2 * PAGE) == (0, 1)
+    assert begin(pool, 0, 2 * PAGE) == (1, 2)
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 5 * PAGE)), max_size=60))
 def test_no_page_is_lost_or_held_twice(events: list[tuple[int, int]]) -> None:
-    pool, positions = PagePool(9), dict[int, int]()
+    pool, positions = pool_of(1, 9), dict[int, int]()
     for slot, count in events:
         try:
             if slot not in positions:
@@ -91,6 +141,20 @@ class Book:
         return self.space.talker_kv[:, pages].permute(0, 2, 3, 1, 4, 5).flatten(3, 4)[:, :, :, :count].clone()
 
 
+def test_pages_keep_what_they_hold_when_they_become_more() -> None:
+    book = Book(rows=256)
+    old = book.space.talker_kv.clone()
+    book.space.grow(13)
+    assert book.space.pages == book.space.talker_kv.shape[1] == 13
+    assert torch.equal(book.space.talker_kv[:, :6], old)
+    assert not book.space.talker_kv[:, 6:].any()
+    book.space.check_guards()
+    book.space._raw["talker_kv"][-GUARD_BYTES] = 0
+    book.space.grow(14)
+    with pytest.raises(GuardError, match="talker_kv"):
+        book.space.check_guards()
+
+
 def prompt(rows: int, *, other_from: int | None = None, seed: int = 0) -> Tensor:
     """Random rows; from ``other_from`` on others than without."""
     embeds = torch.randn(rows, 96, generator=torch.Generator().manual_seed(0))
@@ -109,6 +173,16 @@ def test_a_prompt_gets_back_what_an_equal_head_left() -> None:
     assert torch.equal(book.rows([0, 5], 72), left)
     assert torch.equal(book.rows([0, 5], 128)[:, :, :, 72:], before[:, :, :, 72:])
     book.space.check_guards()
+
+
+def test_what_is_remembered_outlives_the_pages_it_was_on() -> None:
+    book = Book(rows=256)
+    keys = book.cache.keys(prompt(100))
+    book.cache.remember(keys, [4, 1])
+    left = book.rows([4, 1], 96)
+    book.space.grow(9)
+    assert book.cache.restore(keys, [8, 0]) == 96
+    assert torch.equal(book.rows([8, 0], 96), left)
 
 
 @pytest.mark.parametrize("rows", [2, ROWS, ROWS + 1, 3 * ROWS])

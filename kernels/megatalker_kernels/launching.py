@@ -56,9 +56,11 @@ class Kernel:
     def run(self, launch: Launch) -> int:
         """Launch on torch's current stream and return at once, with a ticket for :meth:`wait`."""
         self._ticket = self._ticket % TICKETS + 1
-        self._params.to.ticket = self._ticket
+        to, space = self._params.to, self._space
+        to.ticket = self._ticket
+        to.talker_kv, to.pages = space.talker_kv.data_ptr(), space.pages  # the workspace may have grown
         if self._ticket % LAUNCHES_TAGGED == 0:
-            self._space.forget_results()
+            space.forget_results()
         fill_launch(self._params.launch, launch)
         self._last = launch
         self._module.start_together(self._entry, self._shape.blocks, THREADS, self._shared_bytes, self._arguments)
@@ -148,7 +150,7 @@ class Kernel:
             setattr(to, name, None if tensor is None else tensor.data_ptr())
         to.sum_tables[:] = [table.data_ptr() for table in model.sum_tables]
         to.input_tables[:] = [table.data_ptr() for table in model.input_tables]
-        to.pages, to.slots, to.patience = space.pages, space.slots, ticks
+        to.slots, to.patience = space.slots, ticks
         to.eos, to.talker_eps, to.predictor_eps = constants.eos, constants.talker_eps, constants.predictor_eps
         return params
 

@@ -22,7 +22,7 @@ class Workspace:
     Args:
         shape: the kernel's sizes.
         slots: streams that have state.
-        pages: key/value pages that these streams share.
+        pages: key/value pages that these streams share, until :meth:`grow`.
         device: where the buffers lie; ``codes`` and ``status`` lie in host memory, which a GPU sees as well.
     """
 
@@ -71,6 +71,21 @@ class Workspace:
         inside = raw[GUARD_BYTES : GUARD_BYTES + length]
         inside.zero_()
         return inside.view(dtype).view(size)
+
+    def grow(self, pages: int) -> None:
+        """Have this many key/value pages, more than now, in stream order. What a page holds stays under its number, in
+        another tensor: ``talker_kv`` is replaced. Damage to its guards is taken along.
+
+        Raises:
+            torch.cuda.OutOfMemoryError: the GPU cannot hold both tensors; nothing has changed.
+        """
+        old, old_raw = self.talker_kv, self._raw["talker_kv"]
+        layers, _, *pairs = old.shape
+        self.talker_kv = self._new("talker_kv", (layers, pages, *pairs), old.dtype)
+        self.talker_kv[:, : self.pages] = old
+        for guard in (slice(GUARD_BYTES), slice(-GUARD_BYTES, None)):
+            self._raw["talker_kv"][guard] = old_raw[guard]
+        self.pages = pages
 
     def buffers(self) -> dict[str, Tensor]:
         """All buffers by name."""

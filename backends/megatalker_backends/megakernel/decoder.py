@@ -28,7 +28,7 @@ from megatalker_backends.megakernel.pages import Grant, PagePool
 from megatalker_backends.megakernel.prefix import PrefixCache
 from megatalker_backends.megakernel.sampler import kernel_sampling
 from megatalker_backends.megakernel.settings import MegakernelSettings
-from megatalker_backends.megakernel.sizes import choose_pages, choose_positions, choose_shape
+from megatalker_backends.megakernel.sizes import choose_first_pages, choose_page_limit, choose_positions, choose_shape
 from megatalker_backends.megakernel.transfer import TextFeed, send
 from megatalker_backends.megakernel.weights import pack_checkpoint
 from megatalker_backends.stream_table import StreamTable
@@ -45,6 +45,8 @@ CAPABILITIES = Capabilities(
     seeded_sampling=True,
     prefix_reuse=True,
 )
+WARM_UP_PAGE = 0
+"""The first, so that the pool's pages behind it can become more."""
 
 
 class MegakernelDecoder(TalkerDecoder):
@@ -55,7 +57,7 @@ class MegakernelDecoder(TalkerDecoder):
 
     Raises:
         BackendUnavailableError: the checkpoint, the device or the dtype does not suit the kernel.
-        CapacityError: weights and pages do not fit into the memory of the GPU.
+        CapacityError: weights and the first pages do not fit into the memory of the GPU.
     """
 
     def __init__(self, checkpoint: Checkpoint, context: LoadContext) -> None:
@@ -67,25 +69,26 @@ class MegakernelDecoder(TalkerDecoder):
         if reason is not None:
             raise BackendUnavailableError(f"talker backend 'megakernel' cannot run here: {reason}")
         shape = choose_shape(config, settings, context.device)
-        pages = choose_pages(shape, settings)
-        positions = min(choose_positions(config, settings), pages * PAGE)
+        limit = choose_page_limit(shape, settings)
+        pages = choose_first_pages(shape, limit)
+        positions = min(choose_positions(config, settings), limit * PAGE)
         reuses = settings.prefix_rows >= ROWS
         self._capabilities = replace(
             CAPABILITIES, max_streams=settings.max_streams, max_positions=positions, prefix_reuse=reuses
         )
         self._eos_id = config.codec_eos_id
         self._table = StreamTable(config, max_streams=settings.max_streams, max_positions=positions)
-        self._pages = PagePool(pages)
         self._frames: dict[StreamHandle, int] = {}
         self._lost: set[StreamHandle] = set()
         self._machine: Machine | None = None
         with _memory_of(context.device):
             self._model = pack_checkpoint(checkpoint, shape, context.device)
-            # One slot and one page more than streams can have: warming up needs a stream of its own.
-            self._space = Workspace(shape, settings.max_streams + 1, pages + 1, context.device)
+            # One slot and one page more than streams have: warming up needs a stream of its own.
+            self._space = Workspace(shape, settings.max_streams + 1, 1 + pages, context.device)
             self._prefix = PrefixCache(self._space, settings.prefix_rows)
+        self._pages = PagePool(pages, limit, partial(_enlarge, self._space))
         self._text = TextFeed(self._space.text)
-        self._write_pages([Grant(settings.max_streams, 0, (pages,))])
+        self._write_pages([Grant(settings.max_streams, 0, (WARM_UP_PAGE,))])
 
     @property
     def capabilities(self) -> Capabilities:
@@ -155,7 +158,7 @@ class MegakernelDecoder(TalkerDecoder):
                 with suppress(KernelError):
                     self._machine.check()
         finally:
-            del self._machine, self._model, self._space, self._prefix, self._text
+            del self._machine, self._model, self._space, self._pages, self._prefix, self._text
 
     # --- launches
 
@@ -231,6 +234,17 @@ class MegakernelDecoder(TalkerDecoder):
             raise BackendFaultError(
                 f"stream {lost[0]} was lost when a launch was abandoned; release it, and prefill again from its codes"
             )
+
+
+def _enlarge(space: Workspace, pages: int) -> None:
+    """Room for this many pages of streams."""
+    try:
+        space.grow(1 + pages)
+    except torch.cuda.OutOfMemoryError as error:
+        raise CapacityError(
+            f"{pages} pages of keys and values do not fit into the free memory of the GPU beside the {space.pages} "
+            f"they replace: {error}; release a stream, or lower backends.megakernel.pages, max_streams or max_positions"
+        ) from error
 
 
 @contextmanager

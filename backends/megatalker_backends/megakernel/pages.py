@@ -1,7 +1,7 @@
 """Which stream holds which pages of keys and values."""
 
 import heapq
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -20,21 +20,26 @@ class Grant:
 
 
 class PagePool:
-    """Pages ``0 .. pages - 1`` of 64 positions, shared by streams; each takes them as it grows.
+    """Pages ``1 .. limit`` of 64 positions, shared by streams; each takes them as it grows. Page 0 is not the pool's.
 
     Args:
-        pages: how many there are.
+        pages: how many there are at first.
+        limit: how many there may be.
+        enlarge: called with a larger number of pages before one of them is handed out. When it raises, there are as
+            many as before, and whoever asked receives none.
     """
 
-    def __init__(self, pages: int) -> None:
+    def __init__(self, pages: int, limit: int, enlarge: Callable[[int], None]) -> None:
         self._pages = pages
-        self._free = list(range(pages))
+        self._limit = limit
+        self._enlarge = enlarge
+        self._unused = list(range(1, pages + 1))
         self._held: dict[int, list[int]] = {}
 
     @property
     def free(self) -> int:
-        """Pages that nobody holds."""
-        return len(self._free)
+        """Pages that nobody holds, those included that there may be."""
+        return len(self._unused) + self._limit - self._pages
 
     def held(self, slot: int) -> Sequence[int]:
         """The pages of a slot, in the order of its positions."""
@@ -47,7 +52,7 @@ class PagePool:
         Raises:
             CapacityError: there are not enough.
         """
-        self._check(-(-positions // PAGE))
+        self._provide(-(-positions // PAGE))
         self._held[slot] = []
         try:
             yield self._extend(slot, positions)
@@ -62,24 +67,31 @@ class PagePool:
             CapacityError: there are not enough for all; nobody has received any.
         """
         missing = {slot: -(-count // PAGE) - len(self._held[slot]) for slot, count in positions.items()}
-        self._check(sum(missing.values()))
+        self._provide(sum(missing.values()))
         return [self._extend(slot, positions[slot]) for slot, pages in missing.items() if pages > 0]
 
     def release(self, slot: int) -> None:
         """Free all pages of a slot."""
         for page in self._held.pop(slot):
-            heapq.heappush(self._free, page)
+            heapq.heappush(self._unused, page)
 
-    def _check(self, wanted: int) -> None:
-        if wanted > len(self._free):
+    def _provide(self, wanted: int) -> None:
+        """Have so many unused pages: twice as many pages as before if that takes more, or as many as it takes."""
+        if wanted > self.free:
             raise CapacityError(
-                f"{wanted} more pages of {PAGE} positions are needed and {len(self._free)} of {self._pages} are free; "
+                f"{wanted} more pages of {PAGE} positions are needed and {self.free} of {self._limit} are free; "
                 "release a stream, or raise backends.megakernel.pages"
             )
+        lacking = wanted - len(self._unused)
+        if lacking > 0:
+            pages = min(self._limit, max(2 * self._pages, self._pages + lacking))
+            self._enlarge(pages)
+            self._unused += range(self._pages + 1, pages + 1)  # the largest, at the end: a heap still
+            self._pages = pages
 
     def _extend(self, slot: int, positions: int) -> Grant:
         held = self._held[slot]
-        fresh = tuple(heapq.heappop(self._free) for _ in range(len(held), -(-positions // PAGE)))
+        fresh = tuple(heapq.heappop(self._unused) for _ in range(len(held), -(-positions // PAGE)))
         first = len(held)
         held += fresh
         return Grant(slot, first, fresh)

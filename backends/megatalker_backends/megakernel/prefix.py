@@ -27,11 +27,9 @@ class PrefixCache:
     """
 
     def __init__(self, space: Workspace, rows: int) -> None:
-        # [layers, pages, 2, kv heads, passes of a page, ROWS, head_dim]
-        layers, pages, two, heads, _, dim = space.talker_kv.shape
-        self._pages = space.talker_kv.view(layers, pages, two, heads, PASSES_OF_PAGE, ROWS, dim)
-        self._device = space.device
-        self._store = self._pages.new_empty(rows // ROWS, layers, two, heads, ROWS, dim)
+        layers, _, two, heads, _, dim = space.talker_kv.shape
+        self._space = space
+        self._store = space.talker_kv.new_empty(rows // ROWS, layers, two, heads, ROWS, dim)
         self._places: OrderedDict[bytes, int] = OrderedDict()
         self._unused = list(range(rows // ROWS))
 
@@ -53,7 +51,7 @@ class PrefixCache:
         if count:
             page, part = self._spots(range(count), pages)
             place = self._send([self._places[key] for key in keys[:count]])
-            self._pages[:, page, :, :, part] = self._store[place]
+            self._pages()[:, page, :, :, part] = self._store[place]
         return count * ROWS
 
     def remember(self, keys: Sequence[bytes], pages: Sequence[int]) -> None:
@@ -66,7 +64,7 @@ class PrefixCache:
         if fresh:
             places = [self._unused.pop() if self._unused else self._places.popitem(last=False)[1] for _ in fresh]
             page, part = self._spots(fresh, pages)
-            self._store[self._send(places)] = self._pages[:, page, :, :, part]
+            self._store[self._send(places)] = self._pages()[:, page, :, :, part]
             for index, place in reversed(list(zip(fresh, places, strict=True))):
                 self._places[keys[index]] = place
 
@@ -75,10 +73,15 @@ class PrefixCache:
         self._unused += self._places.values()
         self._places.clear()
 
+    def _pages(self) -> Tensor:
+        """``[layers, pages, 2, kv heads, passes of a page, ROWS, head_dim]``: the pages there are now."""
+        pages = self._space.talker_kv
+        return pages.view(*pages.shape[:4], PASSES_OF_PAGE, ROWS, pages.shape[-1])
+
     def _spots(self, passes: Sequence[int], pages: Sequence[int]) -> tuple[Tensor, Tensor]:
         """Page, and place within it, of each pass."""
         both = self._send([[pages[index // PASSES_OF_PAGE], index % PASSES_OF_PAGE] for index in passes])
         return both[:, 0], both[:, 1]
 
     def _send(self, numbers: Sequence[int] | Sequence[Sequence[int]]) -> Tensor:
-        return send(torch.tensor(numbers), self._device)
+        return send(torch.tensor(numbers), self._space.device)

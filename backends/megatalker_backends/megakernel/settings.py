@@ -16,8 +16,8 @@ class MegakernelSettings(BackendSettings):
     """Prompt rows plus frames of one stream, at most the checkpoint's own limit. ``None``: 4096. The kernel is compiled
     for this number, rounded up to 64."""
     pages: Annotated[int, Field(ge=1)] | None = None
-    """Pages of keys and values, 64 positions each, that all streams share; taken at load. ``None``: enough for
-    ``max_streams`` full streams, but no more than 1 GiB holds unless a single stream needs more."""
+    """Pages of keys and values, 64 positions each, that all streams share, at most. Loading takes what 256 MiB hold;
+    when streams need more, their number doubles. ``None``: enough for ``max_streams`` full streams."""
     prefix_rows: Annotated[int, Field(ge=0)] = 512
     """Prompt rows whose keys and values are remembered, for prompts that begin alike. 0 turns that off."""
     interpret: bool = False

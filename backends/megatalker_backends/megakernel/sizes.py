@@ -12,7 +12,8 @@ from megatalker_kernels.module import capability, processors
 from megatalker_kernels.shapes import PAGE, KernelShape
 
 DEFAULT_POSITIONS = 4096
-DEFAULT_PAGE_BYTES = 2**30
+FIRST_PAGE_BYTES = 2**28
+"""What pages take before streams need more."""
 INTERPRETED_GPU = (132, 90)
 """Multiprocessors and compute capability that the specification is laid out for: an H200."""
 
@@ -47,10 +48,13 @@ def choose_shape(config: ModelConfig, settings: MegakernelSettings, device: torc
     return replace(shape, stages=stages)
 
 
-def choose_pages(shape: KernelShape, settings: MegakernelSettings) -> int:
-    """Pages that the streams share."""
-    if settings.pages is not None:
-        return settings.pages
+def choose_page_limit(shape: KernelShape, settings: MegakernelSettings) -> int:
+    """Pages that the streams share, at most."""
+    return settings.pages or settings.max_streams * shape.max_pages
+
+
+def choose_first_pages(shape: KernelShape, limit: int) -> int:
+    """Pages that the streams share before they need more."""
     talker = shape.talker
     page_bytes = talker.layers * 2 * talker.kv_heads * PAGE * talker.head_dim * torch.bfloat16.itemsize
-    return min(settings.max_streams * shape.max_pages, max(shape.max_pages, DEFAULT_PAGE_BYTES // page_bytes))
+    return min(limit, max(1, FIRST_PAGE_BYTES // page_bytes))

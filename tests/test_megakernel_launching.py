@@ -1,0 +1,63 @@
+"""What the kernel is told at each launch, by a driver that only listens."""
+
+import ctypes
+from typing import Any
+
+import pytest
+import torch
+
+from megatalker_kernels.launching import Kernel
+from megatalker_kernels.module import Arguments
+from megatalker_kernels.nvrtc import Cubin, Usage
+from megatalker_kernels.params import Structures
+from megatalker_kernels.schedule import Launch, Row
+from megatalker_kernels.shapes import KernelShape
+from megatalker_kernels.trial import MODELS, random_model
+from megatalker_kernels.workspace import Workspace
+
+CPU = torch.device("cpu")
+SHAPE = KernelShape.fit(*MODELS["tiny"], code_groups=16, max_positions=256, processors=3, capability=90)
+PARAMS: Any = Structures(SHAPE).params
+
+
+def told(arguments: Arguments, kind: Any) -> Any:
+    """A copy of the only argument."""
+    return kind.from_buffer_copy(
+        ctypes.string_at(ctypes.c_void_p.from_address(arguments.address).value, ctypes.sizeof(kind))
+    )
+
+
+class Listener:
+    """In place of ``GpuModule``."""
+
+    clock_hz = 10**9
+
+    def __init__(self, code: bytes, device: torch.device) -> None:
+        self.launched: list[Any] = []
+
+    def entry(self, name: str, *, shared_bytes: int = 0) -> str:
+        return name
+
+    def start(self, function: str, blocks: int, threads: int, arguments: Arguments) -> None:
+        assert function == "megatalker_layout"
+        ctypes.c_int.from_address(told(arguments, ctypes.c_void_p).value).value = ctypes.sizeof(PARAMS)
+
+    def start_together(self, function: str, blocks: int, threads: int, shared: int, arguments: Arguments) -> None:
+        self.launched.append(told(arguments, PARAMS))
+
+
+def test_a_launch_is_told_where_the_pages_are_now(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("megatalker_kernels.launching.GpuModule", Listener)
+    space = Workspace(SHAPE, slots=1, pages=2, device=CPU)
+    kernel = Kernel(random_model(SHAPE, CPU), space, Cubin(b"", Usage(0, 0, 0)))
+    seen = []
+    for pages in (2, 5, 6):
+        if pages > space.pages:
+            space.grow(pages)
+        kernel.run(Launch("decode", (Row(0, 0),)))
+        seen.append((space.talker_kv.data_ptr(), pages))
+    launched = [params.to for params in kernel._module.launched]
+    assert [(to.talker_kv, to.pages) for to in launched] == seen
+    assert {(to.predictor_kv, to.page_table) for to in launched} == {
+        (space.predictor_kv.data_ptr(), space.page_table.data_ptr())
+    }
