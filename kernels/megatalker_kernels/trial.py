@@ -124,6 +124,7 @@ def samplings() -> list[Sampling]:
         usual(top_p=0.8),
         usual(top_k=None, top_p=0.9),
         usual(top_k=300, temperature=1.5),
+        usual(top_k=300, top_p=0.7),
     ]
     return [sampling(one, one, seed=12345 + index, penalty=1.05, min_frames=2) for index, one in enumerate(filters)]
 

@@ -109,40 +109,81 @@ __device__ inline u32 lower_bound(Contest& contest, u32 top, u32 k) {
   return bound;
 }
 
-// Drops from the `listed` candidates those that top-k or top-p exclude: a candidate's weight becomes negative.
-__device__ inline void narrow_down(Contest& contest, const Filter& filter, u32 k, int listed, bool all) {
-  u32 peak = 0;
+// The sum of all consumers' values, each of at most 2**44. Calls in a row take another of the three `place`s each.
+__device__ inline i64 block_sum(Contest& contest, i64 value, int place) {
+  const u32 low = __reduce_add_sync(FULL, u32(value) & 0x3ffffffu), high = __reduce_add_sync(FULL, u32(value >> 26));
+  if ((threadIdx.x & 31) == 0) contest.sum[place][threadIdx.x >> 5] = (i64(high) << 26) + low;
+  consumer_sync();
+  i64 sum = 0;
 #pragma unroll
-  for (int w = 0; w < WARPS; ++w) peak = max(peak, contest.peak[w]);
+  for (int w = 0; w < WARPS; ++w) sum += contest.sum[place][w];
+  return sum;
+}
+
+// The largest key whose sum of `worth(candidate, key)` is `accepted`, where that of every smaller key is, too.
+template <class Worth, class Accepted>
+__device__ inline u32 largest_key(Contest& contest, int listed, Worth worth, Accepted accepted) {
+  u32 found = 0;
 #pragma unroll 1
-  for (int c = threadIdx.x; c < listed; c += CONSUMERS) {
-    const u32 mine = contest.key[c];
-    u32 larger_keys = 0;
-#pragma unroll 8
-    for (int other = 0; other < listed && !all; ++other) larger_keys += contest.key[other] > mine;
-    const bool kept = larger_keys < k;
-    contest.weight[c] = !kept ? -1 : filter.dropped < 0 ? 0 : decay(__fsub_rn(key_value(peak), key_value(mine)));
+  for (int bit = 31; bit >= 0; --bit) {
+    const u32 tried = found | 1u << bit;
+    i64 mine = 0;
+#pragma unroll 1
+    for (int c = threadIdx.x; c < listed; c += CONSUMERS) mine += worth(c, tried);
+    if (accepted(block_sum(contest, mine, bit & 1))) found = tried;
   }
+  return found;
+}
+
+__device__ inline i64 weight_of(const Filter& filter, u32 peak, u32 key) {
+  return filter.dropped < 0 ? 0 : decay(__fsub_rn(key_value(peak), key_value(key)));
+}
+
+// Those of lowest weight go, as long as their sum stays within the limit; equals stay or go together.
+__device__ inline bool within_limit(const Filter& filter, i64 sum, i64 total) {
+  return !(double(sum) > __dmul_rn(filter.dropped, double(total)));
+}
+
+// Drops from the `listed` candidates those that top-k or top-p exclude: a candidate's weight becomes negative. Few
+// candidates, one a thread, are compared each with each.
+__device__ inline void narrow_down_few(Contest& contest, const Filter& filter, u32 k, int listed, u32 peak, bool all) {
+  const int c = threadIdx.x;
+  const u32 mine = c < listed ? contest.key[c] : 0;
+  u32 larger_keys = 0;
+#pragma unroll 8
+  for (int other = 0; other < listed && !all; ++other) larger_keys += contest.key[other] > mine;
+  if (c < listed) contest.weight[c] = larger_keys < k ? weight_of(filter, peak, mine) : -1;
   if (filter.dropped < 0) return;
   consumer_sync();
-  // Those of lowest weight go, as long as their sum stays within the limit; equals stay or go together.
-  u32 dropped = 0;
-#pragma unroll 1
-  for (int c = threadIdx.x, bit = 1; c < listed; c += CONSUMERS, bit *= 2) {
-    const u32 mine = contest.key[c];
-    i64 total = 0, reached = 0;
+  i64 total = 0, reached = 0;
 #pragma unroll 4
-    for (int other = 0; other < listed; ++other) {
-      const i64 weight = max(contest.weight[other], 0ll);
-      total += weight;
-      if (contest.key[other] <= mine) reached += weight;
-    }
-    if (!(double(reached) > __dmul_rn(filter.dropped, double(total)))) dropped |= bit;
+  for (int other = 0; other < listed; ++other) {
+    const i64 weight = max(contest.weight[other], 0ll);
+    total += weight;
+    if (contest.key[other] <= mine) reached += weight;
   }
   consumer_sync();
+  if (c < listed && within_limit(filter, reached, total)) contest.weight[c] = -1;
+}
+
+// The same for many, by halving the range of keys.
+__device__ inline void narrow_down_many(Contest& contest, const Filter& filter, u32 k, int listed, u32 peak, bool all) {
+  const auto counted = [&](int c, u32 key) -> i64 { return contest.key[c] >= key; };
+  const u32 least = all ? 0 : largest_key(contest, listed, counted, [&](i64 count) { return count >= k; });
+  i64 total = 0;
 #pragma unroll 1
-  for (int c = threadIdx.x; dropped; c += CONSUMERS, dropped /= 2) {
-    if (dropped & 1) contest.weight[c] = -1;
+  for (int c = threadIdx.x; c < listed; c += CONSUMERS) {
+    const i64 weight = contest.key[c] >= least ? weight_of(filter, peak, contest.key[c]) : -1;
+    contest.weight[c] = weight;
+    total += max(weight, 0ll);
+  }
+  if (filter.dropped < 0) return;
+  total = block_sum(contest, total, 2);
+  const auto weighed = [&](int c, u32 key) { return contest.key[c] <= key ? max(contest.weight[c], 0ll) : 0; };
+  const u32 most = largest_key(contest, listed, weighed, [&](i64 sum) { return within_limit(filter, sum, total); });
+#pragma unroll 1
+  for (int c = threadIdx.x; c < listed; c += CONSUMERS) {
+    if (contest.key[c] <= most) contest.weight[c] = -1;
   }
 }
 
@@ -203,7 +244,12 @@ __device__ inline int choose(const Choice& choice) {
     }
     consumer_sync();
     const int listed = contest.count;
-    narrow_down(contest, filter, k, listed, k == choice.count);
+    u32 peak = 0;
+#pragma unroll
+    for (int w = 0; w < WARPS; ++w) peak = max(peak, contest.peak[w]);
+    const bool all = k == choice.count;
+    if (listed <= CONSUMERS) narrow_down_few(contest, filter, k, listed, peak, all);
+    else narrow_down_many(contest, filter, k, listed, peak, all);
     best = 0;
 #pragma unroll 1
     for (int c = threadIdx.x; c < listed; c += CONSUMERS) {

@@ -69,6 +69,7 @@ struct AttentionSpace {
 // Scratch of one choice.
 struct Contest {
   i64 weight[CHOICES];
+  i64 sum[3][WARPS];
   u64 best[WARPS];
   u32 key[CHOICES];
   u32 top[CONSUMERS];
