@@ -10,6 +10,7 @@ from torch.nn import functional as F
 from codec_emulator import COMPILER, CodecEmulator
 from megatalker.checkpoint import Checkpoint
 from megatalker.errors import BackendUnavailableError
+from megatalker.model_config import FRAME_SAMPLES
 from megatalker_backends.streaming.fused import choice, kernels
 from megatalker_backends.streaming.fused.decoder import FusedDecoder
 from megatalker_backends.streaming.fused.kernels import Kernels
@@ -135,6 +136,29 @@ def test_a_stream_in_any_chunks_equals_the_torch_decoder(
             memory.copy_(successor)
             chunks.append(samples)
     torch.testing.assert_close(torch.cat(chunks, dim=1), expected, atol=2e-5, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("streams", "expected"), [(1, [(1, 8), (1, 1)]), (3, [(4, 8), (4, 1)]), (8, [(8, 4)] * 2 + [(8, 1)])]
+)
+def test_steps_of_many_streams_take_fewer_frames(streams: int, expected: list[tuple[int, int]]) -> None:
+    steps = []
+
+    class Decoder:
+        context_size = cache_size = 4
+
+        def step(self, words: Tensor, frames: int) -> Tensor:
+            steps.append((len(words), frames))
+            return torch.full((len(words), frames * FRAME_SAMPLES), float(len(steps)))
+
+    sizes = {"groups": 2, "max_streams": 8, "max_frames": MAX_FRAMES}
+    runner = FusedRunner(Decoder(), torch.device("cpu"), **sizes, prepare=run_directly)  # type: ignore[arg-type]
+    memories = [runner.open() for _ in range(streams)]
+    samples, successors = runner.run(torch.zeros(streams, 9, 2, dtype=torch.int64), memories)
+    assert steps == expected
+    assert samples.shape == (streams, 9 * FRAME_SAMPLES)
+    assert samples[:, -1].tolist() == [len(steps)] * streams
+    assert [successor.frames for successor in successors] == [9] * streams
 
 
 @needs_compiler

@@ -260,7 +260,7 @@ def shared_bytes(shape: KernelShape) -> int:
     queries = max(stack.heads // stack.kv_heads for stack in (shape.talker, shape.predictor))
     choices = max(shape.first_suppressed + 1, shape.predictor.vocab)
     product = 2 * shape.operand_columns * ROWS + 2 * 4 * CONSUMER_WARPS * GROUP_TILES * ROWS * TILE
-    attention = 4 * dim * (queries + ROWS) + 4 * CONSUMER_WARPS * queries * (dim + 2)
+    attention = 4 * dim * (queries + ROWS) + 2 * 4 * CONSUMER_WARPS * queries * (dim + 2)
     contest = 14 * choices + 4 * CONSUMER_WARPS * 32 + 40 * CONSUMER_WARPS
     constants = 4 * shape.largest("hidden") + 4 * ROWS * dim
     residual = 4 * shape.owned_tiles * ROWS * TILE

@@ -1,6 +1,7 @@
 // Attention of single positions over paged keys and values. A unit is (row, key/value head, chunk of CHUNK positions), of
-// which each warp takes 16 positions; units are spread over the blocks, and the last unit of a (row, head) to finish
-// combines the chunks in a fixed order. Products run on tensor cores; their float32 operand is split in two bfloat16.
+// which each warp takes 16 positions; each block takes a stretch of units, numbered (row, head) by (row, head), and the block
+// that finishes the last unit of a (row, head) combines its chunks in a fixed order. Products run on tensor cores; their
+// float32 operand is split in two bfloat16.
 #pragma once
 #include "activation.cuh"
 
@@ -9,31 +10,32 @@ constexpr float NO_PEAK = -1e30f;  // of no positions: larger than minus infinit
 struct Unit {
   int row, first;  // `first` is the first row of this pass that belongs to the row's stream
   int head, chunk, chunks;
-  int warp, place, quarter;  // of this thread: a lane is 4 * place + quarter
 
-  __device__ Unit() {
-    const int thread = own_thread();
-    warp = thread >> 5, place = thread >> 2 & 7, quarter = thread & 3;
-  }
+  // Of this thread: a lane is 4 * place + quarter.
+  __device__ static int warp() { return own_thread() >> 5; }
+  __device__ static int place() { return own_thread() >> 2 & 7; }
+  __device__ static int quarter() { return own_thread() & 3; }
 
-  // The unit with this number; false: there are not so many.
-  __device__ bool find(int number) {
+  __device__ static int chunks_of(int row) { return shared().position[row] / CHUNK + 1; }
+
+  // The unit with this number, which exists.
+  __device__ void find(int number) {
     const Shared& s = shared();
-    const int heads = s.pass.sizes.kv_heads;
     first = 0;
-    for (row = 0; row < s.pass.rows; ++row) {
+#pragma unroll 1
+    for (row = 0;; ++row) {
       if (s.slot[row] != s.slot[first]) first = row;
-      chunks = s.position[row] / CHUNK + 1;
-      if (number < chunks * heads) {
-        head = number % heads, chunk = number / heads;
-        return true;
-      }
-      number -= chunks * heads;
+      chunks = chunks_of(row);
+      const int units = chunks * s.pass.sizes.kv_heads;
+      if (number < units) break;
+      number -= units;
     }
-    return false;
+    head = number / chunks, chunk = number % chunks;
   }
 
-  __device__ int start() const { return chunk * CHUNK + warp * 16; }  // of this warp's positions
+  __device__ bool same_head(const Unit& other) const { return row == other.row && head == other.head; }
+
+  __device__ int start() const { return chunk * CHUNK + warp() * 16; }  // of this warp's positions
   __device__ int fresh_from() const { return shared().position[first]; }
   __device__ int position() const { return shared().position[row]; }
 
@@ -47,6 +49,40 @@ struct Unit {
   __device__ static int values_apart(int head_dim) { return shared().pass.sizes.kv_heads * PAGE * head_dim; }
 };
 
+// The units of this block.
+struct Stretch {
+  int begin = 0, end = 0;
+
+  __device__ Stretch() {
+    const Pass& p = shared().pass;
+    const int block = blockIdx.x, heads = p.sizes.kv_heads;
+    int chunks = 0, longest = 0;
+#pragma unroll 1
+    for (int row = 0; row < p.rows; ++row) {
+      const int own = Unit::chunks_of(row);
+      chunks += own, longest = max(longest, own);
+    }
+    const int units = chunks * heads;
+    if (units <= BLOCKS) {
+      begin = min(block, units), end = min(block + 1, units);
+      return;
+    }
+    // Best is a part of one head; where a head is too long for that, the same number of units for each block.
+    const int parts = BLOCKS / (p.rows * heads), fair = (units + BLOCKS - 1) / BLOCKS;
+    if (longest > parts * fair) {
+      begin = units * block / BLOCKS, end = units * (block + 1) / BLOCKS;
+      return;
+    }
+    const int head = block / parts, part = block % parts, row = head / heads;
+    if (row >= p.rows) return;
+#pragma unroll 1
+    for (int other = 0; other < row; ++other) begin += Unit::chunks_of(other) * heads;
+    const int own = Unit::chunks_of(row);
+    begin += head % heads * own;
+    end = begin + own * (part + 1) / parts, begin += own * part / parts;
+  }
+};
+
 // A warp's 16 keys as operand B of scores (positions are its rows), and its values as operand B of their weighted sum
 // (dimensions are its rows): each lane's pieces of eight dimensions.
 template <int D>
@@ -58,17 +94,23 @@ struct Positions {
   __device__ static constexpr int place_of(int e) { return e % 2 + e / 2 * 8; }
 
   // Those of earlier passes, from the pages. Nobody writes them now. What is not there must be numbers: the last one again.
-  __device__ void load(const Unit& unit, int layer) {
-    const int start = unit.start(), last = unit.fresh_from() - start - 1;
-    const u16* stored = unit.stored(layer, max(last < 0 ? start + last : start, 0), D);
-    const u16* keys = stored + unit.quarter * 8;
+  __device__ void load_keys(const Unit& unit, int layer) {
+    const u16* keys = first_stored(unit, layer) + Unit::quarter() * 8;
 #pragma unroll
-    for (int h = 0; h < 2; ++h) read_pieces(key[h], keys + max(min(h * 8 + unit.place, last), 0) * D, KBLOCK);
-    const u16* values = stored + Unit::values_apart(D) + unit.place * 8 % D;
+    for (int h = 0; h < 2; ++h) read_pieces(key[h], keys + stored_place(unit, h * 8 + Unit::place()) * D, KBLOCK);
+  }
+  __device__ void load_values(const Unit& unit, int layer) {
+    const u16* values = first_stored(unit, layer) + Unit::values_apart(D) + Unit::place() * 8 % D;
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
-      read_pieces(value[e], values + max(min(unit.quarter * 2 + place_of(e), last), 0) * D, 64);
+      read_pieces(value[e], values + stored_place(unit, Unit::quarter() * 2 + place_of(e)) * D, 64);
     }
+  }
+  __device__ static const u16* first_stored(const Unit& unit, int layer) {
+    return unit.stored(layer, max(min(unit.start(), unit.fresh_from() - 1), 0), D);
+  }
+  __device__ static int stored_place(const Unit& unit, int place) {
+    return max(min(place, unit.fresh_from() - unit.start() - 1), 0);
   }
 
   // Those of this pass.
@@ -79,13 +121,13 @@ struct Positions {
     const auto fresh = [&](int p) { return p + ahead >= 0 && p + ahead < count; };
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const int p = h * 8 + unit.place;
-      if (fresh(p)) copy_pieces(key[h], &space.fresh[0][p + ahead][unit.quarter * 8], KBLOCK);
+      const int p = h * 8 + Unit::place();
+      if (fresh(p)) copy_pieces(key[h], &space.fresh[0][p + ahead][Unit::quarter() * 8], KBLOCK);
     }
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
-      const int p = unit.quarter * 2 + place_of(e);
-      if (fresh(p) && unit.place * 8 < D) copy_pieces(value[e], &space.fresh[1][p + ahead][unit.place * 8], 64);
+      const int p = Unit::quarter() * 2 + place_of(e);
+      if (fresh(p) && Unit::place() * 8 < D) copy_pieces(value[e], &space.fresh[1][p + ahead][Unit::place() * 8], 64);
     }
   }
 
@@ -109,7 +151,7 @@ __device__ inline u32 pack_rest(u32 rounded, float first, float second) {
 // Queries, and the keys and values of this pass, as soon as they are there: RMSNorm over the head, then rotary embedding (not
 // of values). A warp takes one head at a time, a lane four neighbouring dimensions; a lane D / 8 further holds their partners.
 template <int D, int G>
-__device__ void prepare_heads(const Unit& unit, const float* norms) {
+__device__ __noinline__ void prepare_heads(Unit unit, const float* norms) {
   Shared& s = shared();
   const int lane = threadIdx.x & 31, fresh = unit.row - unit.first + 1, d = lane * 4 % D;
   const bool near = d < D / 2, mine = lane < D / 4;
@@ -160,11 +202,12 @@ __device__ void prepare_heads(const Unit& unit, const float* norms) {
   }
 }
 
-// Scores, softmax and weighted values of this warp's positions.
-template <int D, int G>
-__device__ void attend_positions(const Unit& unit, const Positions<D>& positions) {
+// Scores, softmax and weighted values of this warp's positions. `keys_read` is called when the keys are needed no more.
+template <int D, int G, class KeysRead>
+__device__ __forceinline__ void attend_positions(const Unit& unit, const Positions<D>& positions, int turn, KeysRead keys_read) {
   AttentionSpace& space = shared().attention;
-  const int warp = unit.warp, query = unit.place, quarter = unit.quarter;
+  AttentionShares& shares = space.shares[turn];
+  const int warp = Unit::warp(), query = Unit::place(), quarter = Unit::quarter();
   float score[2][4] = {};
 #pragma unroll
   for (int piece = 0; piece < Positions<D>::KEY_PIECES; ++piece) {
@@ -180,6 +223,7 @@ __device__ void attend_positions(const Unit& unit, const Positions<D>& positions
       mma(score[h], q.z, rest.z, q.w, rest.w, k.z, k.w);
     }
   }
+  keys_read();
   const int left = unit.position() - unit.start();  // positions up to here count
   float weight[2][2], peak = NO_PEAK, mass = 0;
 #pragma unroll
@@ -202,7 +246,7 @@ __device__ void attend_positions(const Unit& unit, const Positions<D>& positions
   }
   mass += __shfl_xor_sync(0xffffffffu, mass, 1);
   mass += __shfl_xor_sync(0xffffffffu, mass, 2);
-  if (query < G && quarter == 0) space.peak[warp][query] = peak, space.mass[warp][query] = mass;
+  if (query < G && quarter == 0) shares.peak[warp][query] = peak, shares.mass[warp][query] = mass;
 #pragma unroll
   for (int half = 0; half < Positions<D>::HALVES; ++half) {
     float total[2][8];
@@ -220,7 +264,7 @@ __device__ void attend_positions(const Unit& unit, const Positions<D>& positions
     }
     const int d = half * 64 + quarter * 16;
     if (query < G && d < D) {
-      float4* out = reinterpret_cast<float4*>(&space.total[warp][query][d]);
+      float4* out = reinterpret_cast<float4*>(&shares.total[warp][query][d]);
 #pragma unroll
       for (int part = 0; part < 4; ++part) {
         const float* four = &total[part / 2][part % 2 * 4];
@@ -256,20 +300,22 @@ __device__ inline void finish_attention(int row, int column, float4 total, float
 
 // The warps' shares together: the row's attention, or the part of one chunk.
 template <int D, int G>
-__device__ void finish_chunk(const Unit& unit) {
+__device__ void finish_chunk(const Unit& unit, int turn) {
   const Shared& s = shared();
+  const AttentionShares& shares = s.attention.shares[turn];
+  const int worker = (threadIdx.x + turn * (CONSUMERS / 2)) % CONSUMERS;  // in turn, too: others are ahead meanwhile
 #pragma unroll 1
-  for (int o = threadIdx.x * 4; o < G * D; o += CONSUMERS * 4) {
+  for (int o = worker * 4; o < G * D; o += CONSUMERS * 4) {
     const int g = o / D, d = o % D, query = unit.head * G + g;
     float peak = NO_PEAK, mass = 0;
     float4 total{};
 #pragma unroll
-    for (int w = 0; w < WARPS; ++w) peak = fmaxf(peak, s.attention.peak[w][g]);
+    for (int w = 0; w < WARPS; ++w) peak = fmaxf(peak, shares.peak[w][g]);
 #pragma unroll
     for (int w = 0; w < WARPS; ++w) {
-      const float share = __expf(s.attention.peak[w][g] - peak);
-      mass = fmaf(share, s.attention.mass[w][g], mass);
-      add_share(total, share, *reinterpret_cast<const float4*>(&s.attention.total[w][g][d]));
+      const float share = __expf(shares.peak[w][g] - peak);
+      mass = fmaf(share, shares.mass[w][g], mass);
+      add_share(total, share, *reinterpret_cast<const float4*>(&shares.total[w][g][d]));
     }
     if (unit.chunks == 1) {
       finish_attention(unit.row, query * D + d, total, mass);
@@ -281,16 +327,17 @@ __device__ void finish_chunk(const Unit& unit) {
   }
 }
 
+// This block has finished so many chunks of the unit's head; if they were the last ones, all are put together.
 template <int D, int G>
-__device__ void combine_chunks(const Unit& unit) {
+__device__ void combine_chunks(const Unit& unit, int finished) {
   constexpr int AT_ONCE = 4;
   Shared& s = shared();
   consumer_sync();
   if (threadIdx.x == 0) {
     u32* arrivals = s.to.arrivals + unit.row * s.pass.sizes.kv_heads + unit.head;
     u32 before;
-    asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;" : "=r"(before) : "l"(arrivals) : "memory");
-    s.attention.last = before == u32(unit.chunks - 1);
+    asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], %2;" : "=r"(before) : "l"(arrivals), "r"(finished) : "memory");
+    s.attention.last = before + finished == u32(unit.chunks);
     if (s.attention.last) *arrivals = 0;
   }
   consumer_sync();
@@ -330,31 +377,46 @@ __device__ void combine_chunks(const Unit& unit) {
   }
 }
 
-// One phase. Stored keys and values do not depend on it and are on their way while it waits for the fresh ones. False: leave
-// the kernel.
+// One phase. Stored keys and values do not depend on it and are on their way while it waits for the fresh ones, and those of
+// a unit while the unit before is worked on. False: leave the kernel.
 template <int D, int G>
 __device__ __forceinline__ bool attend(int layer) {
   Shared& s = shared();
   const Sizes& z = s.pass.sizes;
+  const Stretch stretch;
+  if (stretch.begin == stretch.end) return end_phase(false);
   Positions<D> positions;
-  bool worked = false;
+  Unit unit, next;
+  unit.find(stretch.begin);
+  positions.load_keys(unit, layer);
+  positions.load_values(unit, layer);
+  await_pieces();
+  int finished = 0;  // chunks of this head
 #pragma unroll 1
-  for (int number = blockIdx.x;; number += BLOCKS) {
-    Unit unit;
-    if (!unit.find(number)) return end_phase(worked);
-    positions.load(unit, layer);
-    if (!worked) await_pieces();
-    consumer_sync();  // the space is free, and all pieces have landed
-    worked = true;
-    prepare_heads<D, G>(unit, s.pass.norms + layer * z.norms + z.hidden);
-    consumer_sync();
-    if (!all_there()) return false;
-    if (threadIdx.x == 0 && number == int(blockIdx.x)) stamp(1);
+  for (int number = stretch.begin, turn = 0; number < stretch.end; ++number, turn ^= 1) {
+    const bool more = number + 1 < stretch.end;
+    if (more) next.find(number + 1);
+    if (finished == 0) {
+      consumer_sync();  // nobody uses the head before, and all pieces have landed
+      prepare_heads<D, G>(unit, s.pass.norms + layer * z.norms + z.hidden);
+      consumer_sync();
+      if (!all_there()) return false;
+      if (threadIdx.x == 0 && number == stretch.begin) stamp(1);
+    }
     append<D>(unit, layer);
     positions.add_fresh(unit);
-    attend_positions<D, G>(unit, positions);
+    attend_positions<D, G>(unit, positions, turn, [&] {
+      if (more) positions.load_keys(next, layer);
+    });
+    if (more) positions.load_values(next, layer);
     consumer_sync();
-    finish_chunk<D, G>(unit);
-    if (unit.chunks > 1) combine_chunks<D, G>(unit);
+    finish_chunk<D, G>(unit, turn);
+    ++finished;
+    if (!more || !next.same_head(unit)) {
+      if (unit.chunks > 1) combine_chunks<D, G>(unit, finished);
+      finished = 0;
+    }
+    unit = next;
   }
+  return end_phase(true);
 }

@@ -57,12 +57,17 @@ struct Product {
   float partial[2][WARPS][GROUP_TILES][ROWS][TILE];  // the next tiles' sums are added up while these are still read
 };
 
+// What the warps make of one chunk.
+struct AttentionShares {
+  float total[WARPS][MAX_QUERIES][MAX_HEAD_DIM];  // each warp's weighted values,
+  float peak[WARPS][MAX_QUERIES];                 // its largest score
+  float mass[WARPS][MAX_QUERIES];                 // and the sum of its weights
+};
+
 struct AttentionSpace {
   uint4 query[2][MAX_HEAD_DIM / 8 * MAX_QUERIES];  // as operands: rounded, and what rounding took away
   u16 fresh[2][ROWS][MAX_HEAD_DIM];                // keys and values of this pass, as stored
-  float total[WARPS][MAX_QUERIES][MAX_HEAD_DIM];   // each warp's weighted values,
-  float peak[WARPS][MAX_QUERIES];                  // its largest score
-  float mass[WARPS][MAX_QUERIES];                  // and the sum of its weights
+  AttentionShares shares[2];                       // the next chunk's while these are still read
   int last;
 };
 

@@ -11,6 +11,8 @@ from megatalker_backends.streaming.fused.decoder import FusedDecoder
 from megatalker_backends.streaming.sizes import next_size, sizes_up_to, split_into
 from megatalker_kernels.codec.structures import MAX_FRAMES, TICKET_WORDS
 
+MOST_FRAMES = 32
+"""Of all streams of a step: larger ones save no time, but take memory."""
 Prepare = Callable[[Callable[[], Tensor]], Callable[[], Tensor]]
 """Makes of work on fixed tensors a function that does it again; its results last until any such function runs."""
 
@@ -47,7 +49,7 @@ class FusedMemory:
 
 
 class FusedRunner:
-    """Prepares a step for each power of two of streams and of frames, and for each limit.
+    """Prepares a step for each power of two of streams and of frames, and for each limit, up to :data:`MOST_FRAMES`.
 
     Args:
         decoder: on ``device``.
@@ -83,8 +85,9 @@ class FusedRunner:
         return FusedMemory(contexts, torch.zeros(self._decoder.cache_size, device=self._device))
 
     def run(self, codes: Tensor, memories: Sequence[FusedMemory]) -> tuple[Tensor, Sequence[FusedMemory]]:
-        parts = torch.split(codes, split_into(self._frames, codes.shape[1]), dim=1)
-        steps = [self._step(next_size(self._streams, len(codes)), part.shape[1]) for part in parts]
+        streams = next_size(self._streams, len(codes))
+        parts = torch.split(codes, split_into(self._frames_of(streams), codes.shape[1]), dim=1)
+        steps = [self._step(streams, part.shape[1]) for part in parts]
         chunks = []
         for part, (words, replay) in zip(parts, steps, strict=True):
             words.copy_(self._words(part, memories, len(words)), non_blocking=True)
@@ -95,8 +98,12 @@ class FusedRunner:
     def warmup(self) -> None:
         # Largest first, so that the smaller steps fit into the memory that the largest one took.
         for streams in reversed(self._streams):
-            for frames in reversed(self._frames):
+            for frames in reversed(self._frames_of(streams)):
                 self._step(streams, frames)
+
+    def _frames_of(self, streams: int) -> list[int]:
+        """What steps of so many streams are prepared for."""
+        return [frames for frames in self._frames if frames == 1 or streams * frames <= MOST_FRAMES]
 
     def _step(self, streams: int, frames: int) -> tuple[Tensor, Callable[[], Tensor]]:
         """The words that a step reads, and what runs it."""
