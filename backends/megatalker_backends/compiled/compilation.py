@@ -2,6 +2,7 @@
 
 import logging
 import shutil
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from types import FunctionType
 from typing import Any, Literal, cast
@@ -48,7 +49,9 @@ def compile_units(model: Model, batch_sizes: Iterable[int]) -> dict[int, Units]:
         plain = (PLAIN.begin, PLAIN.choose_next, PLAIN.step_layers, PLAIN.finish)
         units = Units(*(_compiled(unit, model.device) for unit in plain))
         learning = Units(units.begin, units.choose_next, _any_length(units.step_layers), units.finish)
-        DirectRunner(model, {size: learning}).decode(idle_shares(model, size))
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", r"\s*Online softmax is disabled")  # Inductor, of its own choice
+            DirectRunner(model, {size: learning}).run(idle_shares(model, size))
         compiled[size] = units
     return compiled
 

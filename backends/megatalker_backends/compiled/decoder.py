@@ -1,6 +1,6 @@
 """The ``compiled`` talker decoder: checks, rows and results around a runner."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import torch
@@ -89,19 +89,31 @@ class CompiledDecoder(TalkerDecoder):
             self._runner.prefill(row, request.embeds)
         return stream
 
-    @torch.inference_mode()
     def decode(self, steps: Sequence[DecodeStep], *, return_logits: bool = False) -> list[Frame]:
+        return self._begin(steps, return_logits)()
+
+    def begin(self, steps: Sequence[DecodeStep]) -> Callable[[], list[Frame]]:
+        return self._begin(steps, return_logits=False)
+
+    @torch.inference_mode()
+    def _begin(self, steps: Sequence[DecodeStep], return_logits: bool) -> Callable[[], list[Frame]]:
         rows = self._table.check_steps(steps)
         if not steps:
-            return []
-        outcome = self._runner.decode(
+            return list
+        take = self._runner.begin(
             [
                 Share(row, self._table.positions(step.stream), step.forced, step.text)
                 for step, row in zip(steps, rows, strict=True)
             ]
         )
-        logits = _frame_logits(outcome) if return_logits else [None] * len(steps)
-        return [self._frame(*parts) for parts in zip(steps, outcome.codes, logits, strict=True)]
+
+        @torch.inference_mode()
+        def finish() -> list[Frame]:
+            outcome = take()
+            logits = _frame_logits(outcome) if return_logits else [None] * len(steps)
+            return [self._frame(*parts) for parts in zip(steps, outcome.codes, logits, strict=True)]
+
+        return finish
 
     def release(self, stream: StreamHandle) -> None:
         self._table.release(stream)

@@ -82,7 +82,7 @@ class GraphRunner:
             prompt.embeds[length:] = 0
             prompt.graph.replay()
 
-    def decode(self, shares: Sequence[Share]) -> Outcome:
+    def begin(self, shares: Sequence[Share]) -> Callable[[], Outcome]:
         count, length = len(shares), span_length(shares)
         frame = self._frames[next(size for size in self._frames if size >= count)]
         with torch.cuda.device(self._model.device):
@@ -91,9 +91,13 @@ class GraphRunner:
             frame.host_codes.copy_(frame.codes.codes, non_blocking=True)
             self._codes_ready.record()
             frame.talk[next(span for span in frame.talk if span >= length)].replay()
+
+        def take() -> Outcome:
             self._codes_ready.synchronize()
-        codes = frame.host_codes[:count].tolist()
-        return Outcome(codes, frame.codes.first_logits[:count], frame.codes.rest_logits[:count])
+            codes = frame.host_codes[:count].tolist()
+            return Outcome(codes, frame.codes.first_logits[:count], frame.codes.rest_logits[:count])
+
+        return take
 
     def _fill(self, frame: _FrameGraphs, shares: Sequence[Share]) -> None:
         # The host's copy is free to change: the last call waited for codes, which are computed after it has been read.

@@ -1,6 +1,6 @@
 """Runs frames for batches of stream rows: plain operations of any batch size, or compiled units of fixed sizes."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -52,8 +52,8 @@ class Runner(Protocol):
     def prefill(self, row: int, embeds: Tensor) -> None:
         """Run a prompt ``[T, hidden_size]`` into a row."""
 
-    def decode(self, shares: Sequence[Share]) -> Outcome:
-        """One frame for each share; rows are distinct."""
+    def begin(self, shares: Sequence[Share]) -> Callable[[], Outcome]:
+        """Start one frame for each share; rows are distinct. The function returned waits for it."""
 
 
 class DirectRunner:
@@ -74,7 +74,11 @@ class DirectRunner:
         embeds = embeds.to(device)
         self._model.prefill(torch.tensor([row], device=device), embeds, torch.tensor([len(embeds) - 1], device=device))
 
-    def decode(self, shares: Sequence[Share]) -> Outcome:
+    def begin(self, shares: Sequence[Share]) -> Callable[[], Outcome]:
+        return lambda: self.run(shares)
+
+    def run(self, shares: Sequence[Share]) -> Outcome:
+        """One frame for each share."""
         parts = [self._part(part) for part in self._split(shares)]
         return Outcome(
             [codes for part in parts for codes in part.codes],
