@@ -103,6 +103,7 @@ def main() -> None:
             free, total = torch.cuda.mem_get_info()
             report["memory_gb"] = {
                 "device_in_use": (total - free) / 1e9,
+                "torch_reserved": torch.cuda.memory_reserved() / 1e9,
                 "torch_peak": torch.cuda.max_memory_allocated() / 1e9,
             }
     found = json.dumps(report, indent=1)
