@@ -418,5 +418,6 @@ __device__ __forceinline__ bool attend(int layer) {
     }
     unit = next;
   }
+  consumer_sync();  // the next phase has other uses for the space
   return end_phase(true);
 }
