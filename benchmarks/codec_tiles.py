@@ -194,7 +194,7 @@ def main() -> None:
         print({name: calls[-1][name] for name in ("streams", "frames", "us", "best_us")})  # noqa: T201
         if options.json:
             report = {"device": torch.cuda.get_device_name(device), "calls": calls}
-            options.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+            options.json.write_text(json.dumps(report) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

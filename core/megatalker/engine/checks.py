@@ -55,7 +55,7 @@ def check_chunks(chunks: object, codes: Sequence[Tensor]) -> str | None:
 
 
 def check_samples(chunks: Sequence[Tensor]) -> str | None:
-    """The same on the CPU: finite samples."""
+    """Such chunks, on the CPU: their samples are finite."""
     for index, chunk in enumerate(chunks):
         if not np.isfinite(chunk.numpy()).all():  # a sixth of what torch takes for so few samples
             return f"codec chunk {index} holds NaN or infinity"
