@@ -5,11 +5,13 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
+from torch import Tensor
 
 from fake_backend import Behaviour, Fakes, FakeTalker
 from late_audio import LateDownload
 from megatalker.checkpoint import Checkpoint
 from megatalker.engine import Engine
+from megatalker.engine.download import Download
 from megatalker.interfaces import DecodeStep, Frame
 from megatalker.settings import Settings
 from waiting import HANG_S
@@ -99,27 +101,48 @@ def test_audio_does_not_wait_for_the_successor_of_a_talker_that_fails(
     np.testing.assert_array_equal([chunk.codes for chunk in chunks], codes_alone(tiny_custom_voice))
 
 
-def test_frames_that_were_begun_survive_a_codec_whose_audio_never_arrives(
-    tiny_custom_voice: Checkpoint, diary: Diary, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("hanging", "kind"), [("hear 1", "codec"), ("begin 2", "talker")])
+def test_what_is_under_way_survives_the_other_backend_that_hangs(
+    tiny_custom_voice: Checkpoint, diary: Diary, monkeypatch: pytest.MonkeyPatch, hanging: str, kind: str
 ) -> None:
-    released = threading.Event()
+    """A frame that was begun, when the codec hangs; audio on its way, when the talker does."""
+    released, note = threading.Event(), diary.note
 
-    def hang_once() -> None:
-        diary.note("hear")
-        if diary.events[-1] == "hear 1":
+    def note_and_hang(event: str) -> None:
+        note(event)
+        if diary.events[-1] == hanging:
             wait_for(released)
 
-    monkeypatch.setattr(LateDownload, "on_wait", hang_once)
-    fakes = Fakes(codecs={"first": Behaviour(), "second": Behaviour()})
+    monkeypatch.setattr(diary, "note", note_and_hang)
+    two = {"first": Behaviour(frames=None), "second": Behaviour(frames=None)}
+    fakes = Fakes(talkers=two) if kind == "talker" else Fakes(codecs=two)
     with open_engine(tiny_custom_voice, fakes, step_deadline_s=1.0) as engine:
         engine.warmup()
-        found = engine.speak(TEXT, seed=1, max_frames=FRAMES, return_codes=True)
-        pcm = np.concatenate([chunk.pcm for chunk in found])
+        found = engine.speak(TEXT, seed=1, max_frames=FRAMES)
+        pcm = found.read_all()
         released.set()
-        assert [switch.kind for switch in found.switches] == ["codec"]
-    monkeypatch.setattr(LateDownload, "on_wait", lambda: None)
+        assert [switch.kind for switch in found.switches] == [kind]
     with open_engine(tiny_custom_voice, Fakes()) as engine:
         np.testing.assert_array_equal(pcm, engine.speak(TEXT, seed=1, max_frames=FRAMES).read_all())
+
+
+def test_a_frame_begun_before_its_stream_ran_away_is_not_heard(
+    tiny_custom_voice: Checkpoint, diary: Diary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fall_silent(call: int, chunks: list[Tensor]) -> list[Tensor]:
+        return [0 * chunk for chunk in chunks] if call > 20 else chunks
+
+    def frames_heard() -> int:
+        fakes = Fakes({"fake": Behaviour(frames=None)}, {"silent": Behaviour(spoil=fall_silent)})
+        with open_engine(tiny_custom_voice, fakes) as engine:
+            stream = engine.speak(TEXT, seed=1, max_frames=400)
+            heard = sum(chunk.frames for chunk in stream)
+            assert stream.finish_reason == "runaway"
+            return heard
+
+    late = frames_heard()
+    monkeypatch.setattr("megatalker.engine.sounding.Download", Download)
+    assert late == frames_heard()
 
 
 def wait_for(event: threading.Event) -> None:

@@ -45,7 +45,6 @@ def replace(board: Board, calls: Calls, fault: Fault) -> None:
 def _move_streams(board: Board, slot: Slot[Any], previous: str) -> None:
     if slot.kind == "talker":
         board.to_release.clear()
-        board.begun = None
         board.row_limit = None
     moved = 0
     for session in board.sessions:

@@ -204,7 +204,7 @@ class Talking:
             return
         now = self._board.clock()
         for (session, segment), frame in zip(begun.shares, frames, strict=True):
-            if session.ending is not None or session.segment is not segment:  # cancelled meanwhile
+            if session.ending is not None:  # by its audio, meanwhile
                 continue
             if frame.codes is None:
                 self._end_segment(session, segment)
