@@ -9,7 +9,6 @@ measured alone, on a busy event loop, and beside other sessions that speak.
 import argparse
 import asyncio
 import json
-import math
 import os
 import platform
 import statistics
@@ -21,6 +20,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from loguru import logger
 from pipecat.services.tts_service import TextAggregationMode
@@ -42,17 +42,11 @@ BUSY = (0.001, 0.002)
 
 def summary(values: list[float]) -> dict[str, float]:
     """Of milliseconds."""
-    ordered = sorted(values)
-
-    def quantile(part: float) -> float:
-        return round(ordered[math.ceil(part * len(ordered)) - 1], 3)
-
+    parts = np.quantile(values, (0.9, 0.99, 1.0), method="inverted_cdf").round(3).tolist()
     return {
-        "median": round(statistics.median(ordered), 3),
-        "p90": quantile(0.9),
-        "p99": quantile(0.99),
-        "max": quantile(1.0),
-        "samples": len(ordered),
+        "median": round(statistics.median(values), 3),
+        **dict(zip(("p90", "p99", "max"), parts, strict=True)),
+        "samples": len(values),
     }
 
 

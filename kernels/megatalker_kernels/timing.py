@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 
 from megatalker_kernels.launching import Kernel
@@ -77,7 +78,7 @@ def _time_decode(kernel: Kernel, streams: Streams, batch: int, frames: int) -> d
             wall_ms.append((done - began) * 1e3)
     return {
         "median_ms": statistics.median(device_ms),
-        "p99_ms": sorted(device_ms)[int(0.99 * len(device_ms))],
+        "p99_ms": float(np.quantile(device_ms, 0.99, method="inverted_cdf")),
         "codes_seen_ms": statistics.median(codes_ms),
         "host_ms": statistics.median(wall_ms),
     }
