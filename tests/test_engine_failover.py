@@ -199,6 +199,30 @@ def test_a_cold_talker_may_take_longer_than_the_deadline(open_engine: Opener) ->
     assert stream.switches == ()
 
 
+@pytest.mark.parametrize("backends", [two_talkers, two_codecs])
+def test_a_backend_is_cold_until_it_has_done_some_whole_steps(
+    open_engine: Opener, backends: Callable[..., Fakes]
+) -> None:
+    hang = Hang(6)
+    stream = open_engine(backends(on_decode=hang), step_deadline_s=DEADLINE_S, max_chunk_frames=1).speak(TEXT)
+    threading.Timer(2 * DEADLINE_S, hang.release.set).start()
+    assert stream.read_all().size == 30 * FRAME_SAMPLES
+    assert stream.switches == ()
+
+
+def test_a_replay_that_goes_wrong_is_a_fault(open_engine: Opener, undisturbed: Callable[..., list[Outcome]]) -> None:
+    third = Fakes(
+        codecs={
+            "first": Behaviour(on_decode=raise_at(6)),
+            "second": Behaviour(spoil=replace_item(0, lambda pcm: torch.full_like(pcm, torch.nan))),
+            "third": Behaviour(),
+        }
+    )
+    engine = open_engine(third)
+    assert_equal([outcome(stream) for stream in together(engine)], undisturbed())
+    assert engine.metrics().codec == "third"
+
+
 def test_text_that_arrives_during_and_after_a_failure_is_spoken(
     open_engine: Opener, undisturbed: Callable[..., list[Outcome]]
 ) -> None:

@@ -44,7 +44,7 @@ def diary(monkeypatch: pytest.MonkeyPatch) -> Diary:
 
         return finish
 
-    monkeypatch.setattr(FakeTalker, "begin", begin, raising=False)
+    monkeypatch.setattr(FakeTalker, "begin", begin)
     monkeypatch.setattr(LateDownload, "on_wait", lambda: diary.note("hear"))
     monkeypatch.setattr("megatalker.engine.sounding.Download", LateDownload)
     return diary

@@ -46,6 +46,8 @@ class Calls:
         what: str,
         call: Callable[[InstanceT], ResultT],
         check: Callable[[ResultT], str | None] = lambda _: None,
+        *,
+        ends: bool = True,
     ) -> ResultT:
         """One step of a loaded backend.
 
@@ -54,6 +56,7 @@ class Calls:
             what: named in the fault.
             call: the call itself; must not touch any session, because it may be abandoned half-way.
             check: says what is wrong with the result, or ``None``.
+            ends: the step is done then; otherwise a call that follows waits for its end.
 
         Raises:
             Fault: the call raised, or its result is malformed.
@@ -67,7 +70,8 @@ class Calls:
         complaint = check(result)
         if complaint is not None:
             raise Fault(slot, loaded.name, complaint)
-        loaded.note_call()
+        if ends:
+            loaded.note_call()
         return result
 
     def warmup(self, slot: Slot[InstanceT]) -> None:

@@ -95,7 +95,7 @@ class Sounding:
         try:
             state: CodecState = self._calls.step(self._board.codec, "open", lambda codec: codec.open())
             for start in range(0, len(session.heard), REPLAY_FRAMES):
-                self._decode([state], [torch.tensor(session.heard[start : start + REPLAY_FRAMES])]).wait()
+                self._arrived(self._decode([state], [torch.tensor(session.heard[start : start + REPLAY_FRAMES])]))
         except REQUEST_ERRORS as error:
             _refuse(session, error)
             return False
@@ -108,10 +108,14 @@ class Sounding:
             "decode",
             lambda codec: Download(codec.decode(states, codes), codes),
             lambda download: download.complaint,
+            ends=False,
         )
 
+    def _arrived(self, download: Download) -> list[Tensor]:
+        return self._calls.step(self._board.codec, "decode", lambda _: download.wait(), check_samples)
+
     def _hand_out_all(self, sessions: Sequence[Session], download: Download) -> None:
-        chunks = self._calls.step(self._board.codec, "decode", lambda _: download.wait(), check_samples)
+        chunks = self._arrived(download)
         now = self._board.clock()
         for session, samples in zip(sessions, chunks, strict=True):
             if session.sounding:

@@ -185,7 +185,7 @@ class Talking:
         shares = [(session, session.segment) for session in chosen if session.segment is not None]
         steps = [_step(segment) for _, segment in shares]
         try:
-            finish = self._calls.step(self._board.talker, "decode", lambda talker: talker.begin(steps))
+            finish = self._calls.step(self._board.talker, "decode", lambda talker: talker.begin(steps), ends=False)
         except REQUEST_ERRORS as error:
             self._sort_out(chosen, error)
             return
