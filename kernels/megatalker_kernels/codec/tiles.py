@@ -79,12 +79,13 @@ def cut(rows: int, columns: int, width: int, processors: int, *, whole: bool) ->
     keeps the device busy.
     """
     few, small, *large = TILES
-    tile = few if rows <= FEW_ROWS else small
-    for larger in large if rows > FEW_ROWS else ():
-        blocks = larger.count(rows, columns) * (1 if whole else larger.shares_of(width))
-        if columns >= larger.columns and blocks >= ENOUGH * processors:
-            tile = larger
-    if whole:
-        return Cut(tile, 1)
+
+    def most_shares(tile: Tile) -> int:
+        return 1 if whole else tile.shares_of(width)
+
+    def keeps_busy(tile: Tile) -> bool:
+        return columns >= tile.columns and tile.count(rows, columns) * most_shares(tile) >= ENOUGH * processors
+
+    tile = few if rows <= FEW_ROWS else next(filter(keeps_busy, reversed(large)), small)
     room = max(1, tile.together * processors // tile.count(rows, columns))
-    return Cut(tile, min(room, tile.shares_of(width)))
+    return Cut(tile, min(room, most_shares(tile)))
