@@ -14,9 +14,12 @@ from pathlib import Path
 import psutil
 
 from megatalker import BackendRegistry, Checkpoint, Engine, Settings
+from megatalker.engine import EngineMetrics
 from megatalker.random_checkpoint import TINY, write_checkpoint
 
 STREAMS = 50
+SETTLE_S = 10.0
+"""What is occupied for longer after the last stream has ended stays so."""
 WORDS = [
     "the",
     "quick",
@@ -53,6 +56,14 @@ def listen(engine: Engine, index: int, cancel_at: int | None, heard: dict[int, l
         heard[index] = codes
 
 
+def settled(engine: Engine) -> EngineMetrics:
+    """Counters once nothing is occupied: a stream that was cancelled holds its row until the step in progress ends."""
+    deadline = time.monotonic() + SETTLE_S
+    while (metrics := engine.metrics()).active + metrics.waiting and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return metrics
+
+
 def run(engine: Engine, rounds: int, frames: int) -> dict[str, object]:
     """All rounds; returns what was found."""
     alone: dict[int, list[list[int]]] = {}
@@ -77,7 +88,7 @@ def run(engine: Engine, rounds: int, frames: int) -> dict[str, object]:
             thread.join()
         mismatches += sum(heard.get(index) != alone[index] for index in set(range(STREAMS)) - cancelled)
         memory.append(psutil.Process().memory_info().rss / 2**20)
-    metrics = engine.metrics()
+    metrics = settled(engine)
     return {
         "rounds": rounds,
         "streams": STREAMS,
