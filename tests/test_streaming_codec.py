@@ -354,11 +354,13 @@ def test_every_way_of_running_on_cuda_is_exact(
 
 
 @needs_cuda
-def test_kernels_and_torch_agree_thousands_of_frames_into_a_stream(tiny_custom_voice: Checkpoint) -> None:
-    codes = random_codes(tiny_custom_voice.codec_config, 3_000, seed=6)
+@pytest.mark.parametrize("voice", ["tiny_custom_voice", "demo"])
+def test_kernels_and_torch_agree_thousands_of_frames_into_a_stream(voice: str, request: pytest.FixtureRequest) -> None:
+    checkpoint: Checkpoint = request.getfixturevalue(voice)
+    codes = random_codes(checkpoint.codec_config, 3_000, seed=6)
     found, expected = (
         codec.decode([codec.open()], [codes])[0]
-        for codec in (StreamingCodec(tiny_custom_voice, on("cuda", kernels=kernels)) for kernels in ("on", "off"))
+        for codec in (StreamingCodec(checkpoint, on("cuda", kernels=kernels)) for kernels in ("on", "off"))
     )
     assert_same(found, expected)
 

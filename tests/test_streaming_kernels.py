@@ -118,11 +118,14 @@ def test_sums_are_normalised_and_shaped(emulator: CodecEmulator, monkeypatch: py
 
 
 @needs_compiler
+@pytest.mark.parametrize("voice", ["tiny_custom_voice", "demo"])
 def test_a_stream_in_any_chunks_equals_the_torch_decoder(
-    emulator: CodecEmulator, tiny_custom_voice: Checkpoint
+    emulator: CodecEmulator, voice: str, request: pytest.FixtureRequest
 ) -> None:
-    config = tiny_custom_voice.codec_config
-    decoder = StreamingDecoder(config, Weights(tiny_custom_voice.codec_tensor, "decoder"))
+    """The demo voice ends in ten channels, where kernels take four at a time."""
+    checkpoint: Checkpoint = request.getfixturevalue(voice)
+    config = checkpoint.codec_config
+    decoder = StreamingDecoder(config, Weights(checkpoint.codec_tensor, "decoder"))
     fused = FusedDecoder(FusedWeights(decoder, torch.device("cpu")), config, emulator)
     sizes = {"groups": config.num_quantizers, "max_streams": 3, "max_frames": 2}
     runner = FusedRunner(fused, torch.device("cpu"), **sizes, prepare=run_directly)

@@ -50,9 +50,8 @@ def why_not(config: CodecConfig, device: torch.device) -> str | None:
         return missing
     if capability(device) < OLDEST:
         return f"the kernels need compute capability 8.0 or later, this device has {capability(device) / 10}"
-    narrowest = config.decoder_dim // 2 ** len(config.upsample_rates)
     widths = (config.codebook_dim, config.latent_dim, config.hidden_size, config.intermediate_size, config.head_dim)
-    odd = [width for width in (*widths, narrowest) if width % 4]
+    odd = [width for width in widths if width % 4]
     if odd or config.head_dim > WIDEST_HEAD:
         return f"the kernels need widths that are multiples of 4 and heads of at most {WIDEST_HEAD}, found {odd}"
     return None

@@ -113,24 +113,21 @@ class FusedWeights:
     def _linear(self, weight: Tensor, bias: Tensor | None = None) -> Matrix:
         return Matrix(self._put(weight[:, None]), None if bias is None else self._put(bias))
 
-    def _conv(self, weight: Tensor, bias: Tensor, kernel: int, dilation: int) -> Matrix:
-        """``weight`` is ``[columns, channels * kernel]``."""
-        taps = weight.view(len(weight), -1, kernel).transpose(1, 2)
+    def _conv(self, weight: Tensor, bias: Tensor, kernel: int, dilation: int, steps: int = 1) -> Matrix:
+        """``weight`` is ``[steps * outputs, inputs * kernel]``."""
+        taps = weight.view(steps, -1, weight.shape[1] // kernel, kernel).transpose(2, 3)
+        taps = _in_fours(taps, 1, 3).flatten(0, 1)
         slot = self._reserve((kernel - 1) * dilation, taps.shape[2])
-        # Kernels write four columns at a time.
-        missing = -len(taps) % 4
-        taps = torch.cat((taps, taps.new_zeros(missing, *taps.shape[1:])))
-        bias = torch.cat((bias.flatten(), bias.new_zeros(missing)))
-        return Matrix(self._put(taps), self._put(bias), dilation, slot)
+        return Matrix(self._put(taps), self._put(_in_fours(bias.view(steps, -1), 1).flatten()), dilation, slot)
 
-    def _row_conv(self, conv: RowConv) -> Matrix:
-        return self._conv(conv.weight, conv.bias, conv.kernel, 1)
+    def _row_conv(self, conv: RowConv, steps: int = 1) -> Matrix:
+        return self._conv(conv.weight, conv.bias, conv.kernel, 1, steps)
 
     def _signal_conv(self, conv: SignalConv) -> Matrix:
         return self._conv(conv.weight, conv.bias, conv.context // conv.dilation + 1, conv.dilation)
 
     def _wave(self, snake: Snake) -> Wave:
-        return Wave(self._put(snake.frequency.flatten()), self._put(snake.height.flatten()))
+        return Wave(*(self._put(_in_fours(factor.flatten(), 0)) for factor in (snake.frequency, snake.height)))
 
     def _layer(self, layer: WindowLayer) -> Layer:
         gate_up = torch.stack(layer.gate_up.chunk(2), dim=1).flatten(0, 1)
@@ -148,15 +145,24 @@ class FusedWeights:
 
     def _block(self, block: UpsamplingBlock) -> Block:
         units = [self._unit(unit) for unit in _members(block.units, ResidualUnit)]
-        return Block(self._wave(block.snake), self._row_conv(block.conv.conv), units)
+        return Block(self._wave(block.snake), self._row_conv(block.conv.conv, block.conv.rate), units)
 
     def _unit(self, unit: ResidualUnit) -> Unit:
         return Unit(
             before=self._wave(unit.before),
             conv=self._signal_conv(unit.conv),
             between=self._wave(unit.between),
-            point=self._linear(unit.weight, unit.bias.flatten()),
+            point=self._linear(_in_fours(unit.weight, 0, 1), _in_fours(unit.bias.flatten(), 0)),
         )
+
+
+def _in_fours(tensor: Tensor, *dims: int) -> Tensor:
+    """With zeros at the end of these dimensions: the kernels take four channels at a time."""
+    for dim in dims:
+        missing = list(tensor.shape)
+        missing[dim] = -missing[dim] % 4
+        tensor = torch.cat((tensor, tensor.new_zeros(missing)), dim)
+    return tensor
 
 
 def _members(modules: torch.nn.ModuleList, kind: type[Member]) -> list[Member]:
