@@ -18,7 +18,7 @@ from megatalker import Engine, SamplingParams, Settings
 from megatalker_kernels.diff import Bench
 from megatalker_kernels.errors import KernelStalledError
 from megatalker_kernels.launching import Kernel
-from megatalker_kernels.module import capability, processors
+from megatalker_kernels.module import GpuModule, capability, processors
 from megatalker_kernels.nvrtc import compile_kernel
 from megatalker_kernels.schedule import Launch
 from megatalker_kernels.shapes import KernelShape
@@ -40,7 +40,7 @@ def bench_of(model: str, device: torch.device) -> Bench:
         capability=capability(device),
     )
     cubin = compile_kernel(shape, f"sm_{capability(device)}")
-    return Bench(random_model(shape, device), cubin, (CONTEXT,) * 8, 0.05)
+    return Bench(random_model(shape, device), GpuModule(cubin.code, device), (CONTEXT,) * 8, 0.05)
 
 
 def long_run(bench: Bench, frames: int) -> dict[str, Any]:

@@ -3,12 +3,10 @@
 import ctypes
 from typing import Any
 
-import pytest
 import torch
 
 from megatalker_kernels.launching import Kernel
 from megatalker_kernels.module import Arguments
-from megatalker_kernels.nvrtc import Cubin, Usage
 from megatalker_kernels.params import Structures
 from megatalker_kernels.schedule import Launch, Row
 from megatalker_kernels.shapes import KernelShape
@@ -28,11 +26,11 @@ def told(arguments: Arguments, kind: Any) -> Any:
 
 
 class Listener:
-    """In place of ``GpuModule``."""
+    """In place of a GPU."""
 
     clock_hz = 10**9
 
-    def __init__(self, code: bytes, device: torch.device) -> None:
+    def __init__(self) -> None:
         self.launched: list[Any] = []
 
     def entry(self, name: str, *, shared_bytes: int = 0) -> str:
@@ -45,18 +43,21 @@ class Listener:
     def start_together(self, function: str, blocks: int, threads: int, shared: int, arguments: Arguments) -> None:
         self.launched.append(told(arguments, PARAMS))
 
+    def synchronize(self) -> None:
+        pass
 
-def test_a_launch_is_told_where_the_pages_are_now(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("megatalker_kernels.launching.GpuModule", Listener)
+
+def test_a_launch_is_told_where_the_pages_are_now() -> None:
+    listener = Listener()
     space = Workspace(SHAPE, slots=1, pages=2, device=CPU)
-    kernel = Kernel(random_model(SHAPE, CPU), space, Cubin(b"", Usage(0, 0, 0)))
+    kernel = Kernel(random_model(SHAPE, CPU), space, listener)
     seen = []
     for pages in (2, 5, 6):
         if pages > space.pages:
             space.grow(pages)
         kernel.run(Launch("decode", (Row(0, 0),)))
         seen.append((space.talker_kv.data_ptr(), pages))
-    launched = [params.to for params in kernel._module.launched]
+    launched = [params.to for params in listener.launched]
     assert [(to.talker_kv, to.pages) for to in launched] == seen
     assert {(to.predictor_kv, to.page_table) for to in launched} == {
         (space.predictor_kv.data_ptr(), space.page_table.data_ptr())

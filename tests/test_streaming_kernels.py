@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from codec_emulator import COMPILER, CodecEmulator
+from codec_emulator import CodecEmulator
+from emulation import needs_compiler
 from megatalker.checkpoint import Checkpoint
 from megatalker.errors import BackendUnavailableError
 from megatalker.model_config import FRAME_SAMPLES
@@ -28,7 +29,6 @@ from megatalker_kernels.errors import ToolchainError
 
 SLOT = 8
 """Floats before the context, so that a forgotten offset shows."""
-needs_compiler = pytest.mark.skipif(COMPILER is None, reason="no C++ compiler (g++) is on the PATH")
 needs_nvrtc = pytest.mark.skipif(nvrtc.why_not_compile() is not None, reason=str(nvrtc.why_not_compile()))
 tiles = pytest.mark.parametrize("tile", TILES, ids=lambda tile: tile.kernel)
 

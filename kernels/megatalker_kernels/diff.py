@@ -19,9 +19,9 @@ import torch
 
 from megatalker_kernels.comparison import Difference, compare
 from megatalker_kernels.errors import KernelStalledError
-from megatalker_kernels.launching import Kernel
+from megatalker_kernels.launching import Kernel, Module
 from megatalker_kernels.model import PackedModel
-from megatalker_kernels.module import capability, processors
+from megatalker_kernels.module import GpuModule, capability, processors
 from megatalker_kernels.nvrtc import compile_kernel
 from megatalker_kernels.schedule import Launch, Row, schedule
 from megatalker_kernels.shapes import ROWS, KernelShape, shared_bytes
@@ -41,13 +41,13 @@ PROMPT_ROWS = 20
 class Bench:
     """Kernel and specification on one model, each with its own workspace."""
 
-    def __init__(self, model: PackedModel, kernel_cubin: Any, positions: tuple[int, ...], patience_s: float) -> None:
+    def __init__(self, model: PackedModel, module: Module, positions: tuple[int, ...], patience_s: float) -> None:
         self.model = model
         self.shape = model.shape
         spaces = [Workspace(model.shape, len(positions), pages_for(positions), model.device) for _ in range(3)]
         self.ours, self.theirs, self.before = spaces
         self.streams: Streams = fill_streams(self.ours, positions)
-        self.kernel = Kernel(model, self.ours, kernel_cubin, patience_s=patience_s)
+        self.kernel = Kernel(model, self.ours, module, patience_s=patience_s)
         self.specification = Specification(model, self.theirs)
         self.chooser = Specification(model, self.before)
 
@@ -150,6 +150,7 @@ def main(arguments: list[str] | None = None) -> int:
     if options.stages:
         shape = replace(shape, stages=options.stages)
     cubin = compile_kernel(shape, f"sm_{capability(device)}")
+    module = GpuModule(cubin.code, device)
     began = time.perf_counter()
     model = random_model(shape, device)
     torch.cuda.synchronize()
@@ -165,9 +166,9 @@ def main(arguments: list[str] | None = None) -> int:
     _say(json.dumps(report))
     failed = 0
     if options.time:
-        report["timing"] = time_frames(model, cubin, frames=options.frames, say=_say)
+        report["timing"] = time_frames(model, module, frames=options.frames, say=_say)
     else:
-        bench = Bench(model, cubin, POSITIONS, options.patience)
+        bench = Bench(model, module, POSITIONS, options.patience)
         report["cases"], failed = _run(bench, options)
     if options.json:
         Path(options.json).write_text(json.dumps(report, indent=1, default=Difference.as_dict) + "\n", encoding="utf-8")

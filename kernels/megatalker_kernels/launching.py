@@ -1,15 +1,14 @@
-"""Loads the compiled kernel and launches it cooperatively on torch's current stream."""
+"""Tells the kernel what it needs to know, launches it, and hears how it went."""
 
 import ctypes
 import time
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
 from megatalker_kernels.errors import KernelStalledError, ToolchainError
 from megatalker_kernels.model import PackedModel
-from megatalker_kernels.module import Arguments, GpuModule
-from megatalker_kernels.nvrtc import Cubin
+from megatalker_kernels.module import Arguments
 from megatalker_kernels.params import POINTERS_FIRST, POINTERS_LAST, POINTERS_MIDDLE, Structures, fill_launch
 from megatalker_kernels.schedule import Launch, schedule
 from megatalker_kernels.shapes import PHASE_BITS, THREADS, shared_bytes
@@ -22,26 +21,45 @@ TICKETS = 2**31 - LAUNCHES_TAGGED
 """A multiple of the above, so that results are forgotten in time when tickets start over, too."""
 
 
+class Module(Protocol):
+    """The compiled kernel where it runs; see :class:`~megatalker_kernels.module.GpuModule`."""
+
+    clock_hz: int
+    """Ticks a second of the clock that the kernel reads."""
+
+    def entry(self, name: str, *, shared_bytes: int = 0) -> Any:
+        """A kernel by name, allowed to use this much dynamic shared memory."""
+
+    def start(self, function: Any, blocks: int, threads: int, arguments: Arguments) -> None:
+        """Launch."""
+
+    def start_together(self, function: Any, blocks: int, threads: int, shared_bytes: int, arguments: Arguments) -> None:
+        """Launch cooperatively: all blocks run at once."""
+
+    def synchronize(self) -> None:
+        """Wait for all launches."""
+
+
 class Kernel:
     """The kernel with its model and workspace, ready to launch from one thread at a time.
 
     Args:
         model: packed weights; the shape is the one the kernel was compiled for.
         workspace: on the same device.
-        cubin: compiled for this shape and device.
+        module: compiled for this shape, on the same device.
         patience_s: how long a wait inside the kernel may take before the launch is abandoned.
 
     Raises:
-        ToolchainError: the code does not load, or was compiled for other structures than this package describes.
+        ToolchainError: it was compiled for other structures than this package describes.
     """
 
-    def __init__(self, model: PackedModel, workspace: Workspace, cubin: Cubin, *, patience_s: float = 0.05) -> None:
+    def __init__(self, model: PackedModel, workspace: Workspace, module: Module, *, patience_s: float = 0.05) -> None:
         self._model = model
         self._space = workspace
         self._shape = model.shape
         self._device = model.device
         self._patience_s = patience_s
-        self._module = GpuModule(cubin.code, model.device)
+        self._module = module
         self._shared_bytes = shared_bytes(self._shape)
         self._entry = self._module.entry("megatalker_frame", shared_bytes=self._shared_bytes)
         self.clock_hz = self._module.clock_hz
@@ -54,7 +72,7 @@ class Kernel:
         self._check_layout()
 
     def run(self, launch: Launch) -> int:
-        """Launch on torch's current stream and return at once, with a ticket for :meth:`wait`."""
+        """Launch and return at once, with a ticket for :meth:`wait`."""
         self._ticket = self._ticket % TICKETS + 1
         to, space = self._params.to, self._space
         to.ticket = self._ticket
@@ -91,12 +109,12 @@ class Kernel:
         Raises:
             KernelStalledError: as :meth:`wait`.
         """
-        torch.cuda.current_stream(self._device).synchronize()
+        self._module.synchronize()
         aborted, where, phase, block = (int(word) for word in self._status)
         if not aborted:
             return
         self._space.reset_after_abort()
-        torch.cuda.current_stream(self._device).synchronize()
+        self._module.synchronize()
         raise KernelStalledError(
             f"the kernel was abandoned: a wait {WAITS.get(where, 'for something unknown')} took longer than "
             f"{self._patience_s * 1000:.0f} ms; block {block} is behind, in phase {phase} ({self._phase_name(phase)})",

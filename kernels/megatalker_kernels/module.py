@@ -24,7 +24,7 @@ class GpuModule:
         self._driver: Any = import_module("cuda.bindings.driver")
         core: Any = import_module("cuda.core")
         self.device = device
-        torch.cuda.current_stream(device).synchronize()  # torch's context exists from here on
+        self.synchronize()  # torch's context exists from here on
         gpu = core.Device(torch.cuda.current_device() if device.index is None else device.index)
         gpu.set_current()
         self.clock_hz: int = gpu.properties.clock_rate * 1000
@@ -63,6 +63,10 @@ class GpuModule:
         """Launch cooperatively on torch's current stream: all blocks run at once, or the launch is refused."""
         grid = (blocks, 1, 1, threads, 1, 1)
         self._call("cuLaunchCooperativeKernel", function, *grid, shared_bytes, self._stream(), arguments.address)
+
+    def synchronize(self) -> None:
+        """Wait for all work on torch's current stream."""
+        torch.cuda.current_stream(self.device).synchronize()
 
     def _stream(self) -> int:
         return int(torch.cuda.current_stream(self.device).cuda_stream)

@@ -12,7 +12,7 @@ import torch
 from megatalker_kernels.launching import Kernel
 from megatalker_kernels.model import PackedModel
 from megatalker_kernels.module import Arguments, GpuModule, capability
-from megatalker_kernels.nvrtc import Cubin, compile_kernel
+from megatalker_kernels.nvrtc import compile_kernel
 from megatalker_kernels.packing import stream
 from megatalker_kernels.schedule import Launch, Row, schedule
 from megatalker_kernels.shapes import ROWS, KernelShape
@@ -36,7 +36,7 @@ def frame_bytes(shape: KernelShape) -> dict[str, int]:
     return {"once": once, "again": again, "total": once + (shape.code_groups - 1) * again}
 
 
-def time_frames(model: PackedModel, cubin: Cubin, *, frames: int, say: Callable[[str], None]) -> dict[str, Any]:
+def time_frames(model: PackedModel, module: GpuModule, *, frames: int, say: Callable[[str], None]) -> dict[str, Any]:
     """Median times in milliseconds for each context and batch, prompt passes, and the floor."""
     result: dict[str, Any] = {"bytes": frame_bytes(model.shape), "frames": frames, "floor_ms": time_reading(model)}
     say(f"floor: {result['bytes']['total'] / 1e9:.3f} GB in {result['floor_ms']:.3f} ms")
@@ -45,7 +45,7 @@ def time_frames(model: PackedModel, cubin: Cubin, *, frames: int, say: Callable[
         positions = (context,) * ROWS
         space = Workspace(model.shape, ROWS, pages_for(positions), model.device)
         streams = fill_streams(space, positions, kinds=samplings()[:1])
-        kernel = Kernel(model, space, cubin)
+        kernel = Kernel(model, space, module)
         for batch in BATCHES:
             entry = {"context": context, "batch": batch} | _time_decode(kernel, streams, batch, frames)
             result["decode"].append(entry)

@@ -1,144 +1,114 @@
-// Enough of CUDA to run the codec's kernels on a CPU, exactly but slowly: every thread of a block is a fiber that runs until
-// it waits for others. What the kernels say about memory order and asynchronous copies is not put to the test.
+// Enough of CUDA to run the kernels on a CPU, exactly but slowly. What they say about memory order is not put to the test.
 #pragma once
-#include <ucontext.h>
-
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <functional>
-#include <vector>
+#include <numeric>
+#include <utility>
+
+#include "fibers.h"
 
 #define __device__
+#define __host__
 #define __global__
 #define __grid_constant__
 #define __launch_bounds__(...)
-#define __shared__ static  // one block runs at a time
+#define __shared__ static  // for kernels that run one block at a time
+#define __noinline__ __attribute__((noinline))
+#define __forceinline__ inline
 
 using std::max;
 using std::min;
 
-struct float2 {
+struct alignas(8) float2 {
   float x, y;
 };
 struct alignas(16) float4 {
   float x, y, z, w;
 };
-struct Index {
-  unsigned x;
+struct alignas(8) uint2 {
+  unsigned x, y;
 };
-inline Index threadIdx, blockIdx, blockDim, gridDim;
+struct alignas(16) uint4 {
+  unsigned x, y, z, w;
+};
+struct alignas(16) longlong2 {
+  long long x, y;
+};
 
-inline unsigned __float_as_uint(float value) {
-  unsigned bits;
+template <class To, class From>
+inline To with_bits_of(From value) {
+  static_assert(sizeof(To) == sizeof(From));
+  To bits;
   std::memcpy(&bits, &value, sizeof bits);
   return bits;
 }
-inline float __uint_as_float(unsigned bits) {
-  float value;
-  std::memcpy(&value, &bits, sizeof value);
-  return value;
-}
+
+inline unsigned __float_as_uint(float value) { return with_bits_of<unsigned>(value); }
+inline float __uint_as_float(unsigned bits) { return with_bits_of<float>(bits); }
 inline float __fmul_rn(float a, float b) { return a * b; }
-inline float4 __ldcg(const float4* pointer) { return *pointer; }
-inline void __threadfence() {}
-inline int atomicAdd(int* pointer, int value) {
-  const int before = *pointer;
+inline float __fadd_rn(float a, float b) { return a + b; }
+inline float __fsub_rn(float a, float b) { return a - b; }
+inline double __dmul_rn(double a, double b) { return a * b; }
+inline float __double2float_rn(double value) { return float(value); }
+inline float __ll2float_rn(long long value) { return float(value); }
+inline float __fdividef(float a, float b) { return a / b; }
+inline float __expf(float value) { return std::exp(value); }
+inline float rsqrtf(float value) { return 1 / std::sqrt(value); }
+inline unsigned __umulhi(unsigned a, unsigned b) { return unsigned((unsigned long long)a * b >> 32); }
+
+inline unsigned __byte_perm(unsigned low, unsigned high, unsigned select) {
+  const unsigned long long bytes = (unsigned long long)high << 32 | low;
+  unsigned chosen = 0;
+  for (int i = 0; i < 4; ++i) chosen |= unsigned(bytes >> (select >> 4 * i & 7) * 8 & 0xff) << 8 * i;
+  return chosen;
+}
+
+template <class Value>
+inline Value __ldg(const Value* pointer) {
+  return *pointer;
+}
+template <class Value>
+inline Value __ldcg(const Value* pointer) {
+  return *pointer;
+}
+template <class Value>
+inline Value atomicAdd(Value* pointer, Value value) {
+  const Value before = *pointer;
   *pointer += value;
   return before;
 }
+inline unsigned atomicExch(unsigned* pointer, unsigned value) { return std::exchange(*pointer, value); }
+inline void __threadfence() {}
+inline void __threadfence_system() {}
+inline long long clock64() { return emulation::ticks; }
+inline void __nanosleep(unsigned) { emulation::rest(); }
 
-namespace emulation {
+inline void __syncthreads() { emulation::wait_for_block(0, blockDim.x); }
+inline void __syncwarp() { emulation::wait_for_warp(); }
 
-constexpr int STACK_BYTES = 1 << 16, MAX_WARPS = 32;
-
-struct Barrier {
-  int waiting = 0, generation = 0;
-
-  // The last of `count` passes at once; the others go on to `next` until it has come.
-  template <class Next>
-  void wait(int count, Next next) {
-    const int before = generation;
-    if (++waiting == count) {
-      waiting = 0, ++generation;
-      return;
-    }
-    while (generation == before) next();
-  }
-};
-
-inline std::vector<ucontext_t> fibers;
-inline std::vector<char> stacks, finished;
-inline std::function<void()> body;
-inline ucontext_t home;
-inline Barrier block, warps[MAX_WARPS];
-inline float4 shared[1 << 14];
-
-inline void switch_to(unsigned next) {
-  const unsigned from = threadIdx.x;
-  threadIdx.x = next;
-  if (from != next) swapcontext(&fibers[from], &fibers[next]);
-}
-
-inline void wait_for_warp() {
-  warps[threadIdx.x / 32].wait(32, [] { switch_to(threadIdx.x / 32 * 32 + (threadIdx.x + 1) % 32); });
-}
-
-inline void wait_for_block() {
-  block.wait(int(fibers.size()), [] { switch_to((threadIdx.x + 1) % fibers.size()); });
-}
-
-inline void run_fiber() {
-  body();
-  finished[threadIdx.x] = true;
-  for (size_t i = 1; i < fibers.size(); ++i) {
-    const unsigned next = (threadIdx.x + i) % fibers.size();
-    if (!finished[next]) {
-      threadIdx.x = next;
-      setcontext(&fibers[next]);
-    }
-  }
-  setcontext(&home);
-}
-
-inline void run(int blocks, int threads, std::function<void()> work) {
-  body = std::move(work);
-  stacks.resize(size_t(threads) * STACK_BYTES);
-  gridDim.x = blocks, blockDim.x = threads;
-  for (blockIdx.x = 0; blockIdx.x < gridDim.x; ++blockIdx.x) {
-    fibers.assign(threads, {});
-    finished.assign(threads, false);
-    for (int thread = 0; thread < threads; ++thread) {
-      getcontext(&fibers[thread]);
-      fibers[thread].uc_stack.ss_sp = stacks.data() + size_t(thread) * STACK_BYTES;
-      fibers[thread].uc_stack.ss_size = STACK_BYTES;
-      makecontext(&fibers[thread], run_fiber, 0);
-    }
-    std::memset(shared, 0xff, sizeof shared);  // not numbers: whoever reads what nobody wrote shall notice
-    threadIdx.x = 0;
-    swapcontext(&home, &fibers[0]);
-  }
-}
-
-// What the lanes of a warp show each other. The second copy lets fast lanes show the next while slow ones still look.
 template <class Value>
-struct Exchange {
-  Value values[MAX_WARPS][2][32];
-  int turn[MAX_WARPS][32] = {};
-
-  Value* show(const Value& own) {
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, now = turn[warp][lane] ^= 1;
-    values[warp][now][lane] = own;
-    wait_for_warp();
-    return values[warp][now];
-  }
-};
-
-}  // namespace emulation
-
-inline void __syncthreads() { emulation::wait_for_block(); }
-
-inline float __shfl_xor_sync(unsigned, float value, int mask) {
-  static emulation::Exchange<float> exchange;
-  return exchange.show(value)[threadIdx.x % 32 ^ mask];
+inline Value __shfl_sync(unsigned, Value value, int lane) {
+  return emulation::show(value)[lane];
+}
+template <class Value>
+inline Value __shfl_xor_sync(unsigned, Value value, int mask) {
+  return emulation::show(value)[threadIdx.x % 32 ^ mask];
+}
+template <class Value>
+inline Value __shfl_up_sync(unsigned, Value value, unsigned step) {
+  const unsigned lane = threadIdx.x % 32;
+  return emulation::show(value)[lane < step ? lane : lane - step];
+}
+inline bool __all_sync(unsigned, bool value) {
+  const bool* const lanes = emulation::show(value);
+  return std::all_of(lanes, lanes + 32, [](bool each) { return each; });
+}
+inline unsigned __reduce_max_sync(unsigned, unsigned value) {
+  const unsigned* const lanes = emulation::show(value);
+  return *std::max_element(lanes, lanes + 32);
+}
+inline unsigned __reduce_add_sync(unsigned, unsigned value) {
+  const unsigned* const lanes = emulation::show(value);
+  return std::accumulate(lanes, lanes + 32, 0u);
 }

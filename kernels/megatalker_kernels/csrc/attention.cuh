@@ -335,8 +335,7 @@ __device__ void combine_chunks(const Unit& unit, int finished) {
   consumer_sync();
   if (threadIdx.x == 0) {
     u32* arrivals = s.to.arrivals + unit.row * s.pass.sizes.kv_heads + unit.head;
-    u32 before;
-    asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], %2;" : "=r"(before) : "l"(arrivals), "r"(finished) : "memory");
+    const u32 before = add_acquire_release(arrivals, finished);
     s.attention.last = before + finished == u32(unit.chunks);
     if (s.attention.last) *arrivals = 0;
   }

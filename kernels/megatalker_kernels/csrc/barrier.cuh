@@ -8,7 +8,7 @@ __device__ __noinline__ void arrive() {
   consumer_sync();
   if (threadIdx.x != 0) return;
   s.handed_over = 1;
-  asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(s.to.barrier + ARRIVED) : "memory");
+  add_release(s.to.barrier + ARRIVED, 1);
 }
 
 // All consumers: every block has arrived (where this one has), and what was handed over can be read with __ldcg. False:
@@ -20,7 +20,7 @@ __device__ __forceinline__ bool proceed() {
     Patience patience;
     u32 seen;
     do {
-      asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(seen) : "l"(word) : "memory");
+      seen = load_acquire(word);
     } while (int(seen - s.target) < 0 && wait_on(patience));
     s.target += BLOCKS;
     s.handed_over = 0;

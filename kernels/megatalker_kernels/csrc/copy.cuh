@@ -1,6 +1,6 @@
 // Asynchronous copies into shared memory, and the barriers that tell when they have landed.
 #pragma once
-#include "config.cuh"
+#include "primitive.cuh"
 
 __device__ inline u32 shared_address(const void* pointer) { return u32(__cvta_generic_to_shared(pointer)); }
 
@@ -24,6 +24,13 @@ __device__ inline bool mbarrier_done(u64* barrier, u32 parity) {
       : "=r"(done) : "r"(shared_address(barrier)), "r"(parity) : "memory");
 #endif
   return done != 0;
+}
+
+// Barriers just made are there for copies, too.
+__device__ inline void publish_barriers() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+#endif
 }
 
 // 16 bytes, through the L2 cache only: the copy sees other blocks' writes.

@@ -1,7 +1,6 @@
 // Handing results from block to block without a barrier. Values travel as quads: four float32 in 16 aligned bytes, which one
-// access writes or reads as a whole (PTX promises that of `.b128`; it is the same instruction as `.v4.b32`, which needs fewer
-// registers). The lowest byte of each number gives way to one byte of a tag that names launch and phase, so the
-// data themselves tell a reader whether they are there: one trip through the L2 cache instead of three.
+// access writes or reads as a whole. The lowest byte of each number gives way to one byte of a tag that names launch and phase,
+// so the data themselves tell a reader whether they are there: one trip through the L2 cache instead of three.
 //
 // No quad is overwritten before it has been read. Each buffer is written again two phases later at the earliest, by a block
 // that has waited for all results of a phase between, whose writers had all read theirs.
@@ -12,15 +11,13 @@
 constexpr int PHASE_BITS = 10;
 static_assert(MAX_PHASES <= 1 << PHASE_BITS);
 
-__device__ inline void consumer_sync() { asm volatile("bar.sync 1, %0;" ::"n"(CONSUMERS) : "memory"); }
-
 // Of what the last phase handed over; `ahead` is 1 for what this one does.
 __device__ inline u32 tag_of_phase(int ahead) { return u32(shared().to.ticket) << PHASE_BITS | u32(own_walk().phase + ahead); }
 
 __device__ inline void hand_over(float* place, float4 value, u32 tag) {
   const auto mark = [](float number, u32 byte) { return __byte_perm(__float_as_uint(number), byte, 0x3214); };
   const u32 a = mark(value.x, tag), b = mark(value.y, tag >> 8), c = mark(value.z, tag >> 16), d = mark(value.w, tag >> 24);
-  asm volatile("st.relaxed.gpu.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(place), "r"(a), "r"(b), "r"(c), "r"(d) : "memory");
+  store_quad(place, a, b, c, d);
 }
 
 struct Quad {
@@ -33,13 +30,8 @@ struct Quad {
   __device__ float operator[](int i) const { return __uint_as_float(word[i] & 0xffffff00u); }
 };
 
-// Reads a quad if it is wanted, without a branch, so that several are on their way at once.
-__device__ inline void fetch(bool wanted, const float* place, Quad& quad) {
-  asm volatile(
-      "{ .reg .pred p; setp.ne.u32 p, %5, 0; @p ld.relaxed.gpu.global.v4.b32 {%0, %1, %2, %3}, [%4]; }"
-      : "+r"(quad.word[0]), "+r"(quad.word[1]), "+r"(quad.word[2]), "+r"(quad.word[3])
-      : "l"(place), "r"(u32(wanted)) : "memory");
-}
+// Reads a quad if it is wanted.
+__device__ inline void fetch(bool wanted, const float* place, Quad& quad) { load_quad(wanted, place, quad.word); }
 
 // Whether to go on waiting for results. If not, the block leaves at the end of this phase's products.
 __device__ inline bool wait_on(Patience& patience) {

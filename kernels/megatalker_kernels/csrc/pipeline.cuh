@@ -13,9 +13,7 @@ __device__ inline void ring_init() {
 #endif
     mbarrier_init(&s.empty[i], WARPS);
   }
-#if __CUDA_ARCH__ >= 900
-  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-#endif
+  publish_barriers();
 }
 
 // After an abort it ends with whatever lies in the ring.

@@ -1,6 +1,7 @@
 // What a block keeps in shared memory. shapes.py adds up how much that is.
 #pragma once
 #include "params.cuh"
+#include "primitive.cuh"
 
 // A row of the residual stream at the start of a stack: values, or an embedding from a table, or (both null) what the phase
 // before handed over.
@@ -115,18 +116,6 @@ struct Shared {
 
 static_assert(sizeof(Shared) <= MT_SHARED_BYTES, "shared_bytes() of shapes.py counts too little");
 
-__device__ inline Shared& shared() {
-  extern __shared__ __align__(128) unsigned char memory[];
-  u32 address = u32(__cvta_generic_to_shared(memory));
-  asm("" : "+r"(address));
-  return *static_cast<Shared*>(__cvta_shared_to_generic(address));
-}
+__device__ inline Shared& shared() { return *static_cast<Shared*>(block_memory()); }
 
 __device__ inline Walk& own_walk() { return shared().walk[threadIdx.x >> 5]; }
-
-// Opaque, so that what depends on it is computed where it is used and takes no registers elsewhere.
-__device__ inline int own_thread() {
-  int thread = threadIdx.x;
-  asm volatile("" : "+r"(thread));
-  return thread;
-}

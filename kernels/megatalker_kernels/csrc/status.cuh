@@ -40,7 +40,7 @@ struct Patience {
 
   // False when the wait must end.
   __device__ bool keep_waiting(int where) {
-    if ((++polls & 1023u) != 0) return true;
+    if (!now_and_then(polls)) return true;
     const u64 now = clock64();
     if (began == 0) began = now;
     if (now - began > shared().to.patience) report(where);
@@ -48,5 +48,5 @@ struct Patience {
   }
 
   // The same for one who waits on behalf of others, and leaves the clock to them.
-  __device__ bool follow() { return (++polls & 1023u) != 0 || !aborted(); }
+  __device__ bool follow() { return !now_and_then(polls) || !aborted(); }
 };

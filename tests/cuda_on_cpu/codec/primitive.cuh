@@ -29,8 +29,7 @@ inline void mma(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
   struct Fragments {
     u32 a[4], b[2];
   };
-  static emulation::Exchange<Fragments> exchange;
-  const Fragments* const lanes = exchange.show({{a0, a1, a2, a3}, {b0, b1}});
+  const Fragments* const lanes = emulation::show(Fragments{{a0, a1, a2, a3}, {b0, b1}});
   for (int i = 0; i < 4; ++i) {
     const int lane = threadIdx.x % 32, row = lane / 4 + i / 2 * 8, column = lane % 4 * 2 + i % 2;
     double sum = c[i];

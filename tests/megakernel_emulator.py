@@ -1,0 +1,44 @@
+"""Runs the megakernel, compiled from the very sources, on the CPU."""
+
+import ctypes
+from pathlib import Path
+
+from emulation import compile_for_cpu
+from megatalker_kernels.module import Arguments
+from megatalker_kernels.nvrtc import SOURCES
+from megatalker_kernels.shapes import KernelShape
+
+
+class MegakernelEmulator:
+    """As :class:`megatalker_kernels.module.GpuModule`, for tensors on the CPU.
+
+    Args:
+        shape: with few blocks, all of which run on one thread.
+        folder: empty; for the library.
+        architecture: ``__CUDA_ARCH__``: from 900 on weights are fetched by bulk copies.
+    """
+
+    clock_hz = 1_000_000
+    """The clock ticks when the emulator turns to another warp."""
+
+    def __init__(self, shape: KernelShape, folder: Path, architecture: int = 900) -> None:
+        macros = [*shape.macros(), ("__CUDA_ARCH__", str(architecture))]
+        self._library = compile_for_cpu(SOURCES, "megakernel", macros, folder)
+        self.seed = 0
+        """Of the order in which warps get their turns; another one for each launch."""
+
+    def entry(self, name: str, *, shared_bytes: int = 0) -> str:
+        return name
+
+    def start(self, function: str, blocks: int, threads: int, arguments: Arguments) -> None:
+        assert function == "megatalker_layout"
+        self._library.start(ctypes.c_void_p(arguments.address))
+
+    def start_together(self, function: str, blocks: int, threads: int, shared: int, arguments: Arguments) -> None:
+        assert function == "megatalker_frame"
+        self.seed += 1
+        pointer = ctypes.c_void_p(arguments.address)
+        assert self._library.start_together(blocks, threads, shared, self.seed, pointer) == 0, "copies in flight"
+
+    def synchronize(self) -> None:
+        """Launches are over when they return."""
