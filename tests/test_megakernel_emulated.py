@@ -33,7 +33,9 @@ def shape_of(name: str, code_groups: int) -> KernelShape:
     )
 
 
-@pytest.fixture(scope="module", params=[("projected", 900), ("projected", 800), ("other heads", 900)], ids=str)
+@pytest.fixture(
+    scope="module", params=[("projected", 900), ("projected", 800), ("other heads", 900)], ids="{0[0]}-{0[1]}".format
+)
 def bench(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Bench:
     name, architecture = request.param
     shape = shape_of(name, code_groups=4)
