@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
+from itertools import chain, islice
 from typing import cast
 
 import torch
@@ -132,18 +133,15 @@ class MegakernelDecoder(TalkerDecoder):
         self._refuse_lost(steps)
         sizes = {slot: self._table.positions(step.stream) + 1 for step, slot in zip(steps, slots, strict=True)}
         self._write_pages(self._pages.grow(sizes))
-        parts = [
-            partial(self._launch, steps[start : start + ROWS], slots[start : start + ROWS], return_logits)
+        launches = (
+            self._launch(steps[start : start + ROWS], slots[start : start + ROWS], return_logits)
             for start in range(0, len(steps), ROWS)
-        ]
-        first = parts[0]() if parts else None
+        )
+        begun = list(islice(launches, 1))
 
         @torch.inference_mode()
         def finish() -> list[Frame]:
-            frames = first() if first is not None else []
-            for part in parts[1:]:
-                frames += part()()
-            return frames
+            return [frame for take in chain(begun, launches) for frame in take()]
 
         return finish
 
