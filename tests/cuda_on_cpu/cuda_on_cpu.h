@@ -1,6 +1,7 @@
 // Enough of CUDA to run the kernels on a CPU, exactly but slowly. What they say about memory order is not put to the test.
 #pragma once
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <numeric>
@@ -36,16 +37,8 @@ struct alignas(16) longlong2 {
   long long x, y;
 };
 
-template <class To, class From>
-inline To with_bits_of(From value) {
-  static_assert(sizeof(To) == sizeof(From));
-  To bits;
-  std::memcpy(&bits, &value, sizeof bits);
-  return bits;
-}
-
-inline unsigned __float_as_uint(float value) { return with_bits_of<unsigned>(value); }
-inline float __uint_as_float(unsigned bits) { return with_bits_of<float>(bits); }
+inline unsigned __float_as_uint(float value) { return std::bit_cast<unsigned>(value); }
+inline float __uint_as_float(unsigned bits) { return std::bit_cast<float>(bits); }
 inline float __fmul_rn(float a, float b) { return a * b; }
 inline float __fadd_rn(float a, float b) { return a + b; }
 inline float __fsub_rn(float a, float b) { return a - b; }
