@@ -10,7 +10,7 @@ from megakernel_emulator import MegakernelEmulator
 from megatalker_kernels.diff import Bench, cases
 from megatalker_kernels.schedule import Launch
 from megatalker_kernels.shapes import KernelShape, StackShape
-from megatalker_kernels.trial import MODELS, random_model
+from megatalker_kernels.trial import MODELS, fill_streams, random_model, samplings
 
 CPU = torch.device("cpu")
 BLOCKS = 8
@@ -18,7 +18,7 @@ POSITIONS = (20, 63, 64, 65, 130, 300, 511, 1000)
 PATIENCE_S = 0.05
 SHAPES = {
     "projected": MODELS["tiny"],
-    "other heads": (StackShape(64, 96, 1, 2, 1, 128, 1152), StackShape(64, 160, 2, 3, 1, 64, 384)),
+    "other heads": (StackShape(64, 96, 1, 2, 1, 128, 1536), StackShape(64, 160, 2, 3, 1, 64, 384)),
 }
 RESULTS = ("talker_kv", "predictor_kv", "hidden", "pending", "predictor_logits", "seen")
 """What a launch leaves behind."""
@@ -48,6 +48,16 @@ def test_launches_do_what_the_specification_says(bench: Bench) -> None:
         result = bench.launch(launch)
         assert result["ok"], (name, result["differences"])
         assert not result.get("wrong_codes"), name
+
+
+@pytest.mark.parametrize("step", [0.1, 0.5, 1e9])
+def test_equal_logits_are_chosen_among_as_the_contract_says(bench: Bench, step: float) -> None:
+    fill_streams(bench.ours, POSITIONS, kinds=samplings()[2:])
+    pending = bench.ours.pending.div(4)
+    for frame in range(3):
+        bench.ours.pending.copy_(pending.div(step).round().mul(step))
+        assert not bench.launch(Launch("decode", bench.streams.rows(range(8), frame)))["wrong_codes"]
+    fill_streams(bench.ours, POSITIONS)
 
 
 def test_the_order_of_warps_changes_no_bit(bench: Bench) -> None:

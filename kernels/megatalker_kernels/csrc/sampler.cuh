@@ -5,9 +5,9 @@
 
 constexpr u32 FULL = 0xffffffffu;
 
-// Larger floats have larger keys; -inf is the smallest number.
+// Larger floats have larger keys, both zeros the same; -inf is the smallest number.
 __device__ inline u32 order_key(float value) {
-  const u32 bits = __float_as_uint(value);
+  const u32 bits = __float_as_uint(__fadd_rn(value, 0.f));
   return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
 }
 
