@@ -22,9 +22,9 @@ namespace emulation {
 
 constexpr unsigned LANES = 32, MAX_WARPS = 256, BARRIERS = 2;
 constexpr size_t STACK_BYTES = 1 << 16, MEMORY_ALIGNMENT = 128;
-constexpr unsigned REST = 16;        // of this many waits of a warp's lanes for each other, one gives the others a turn
-constexpr unsigned LONG_REST = 64;   // of this many warps that barriers let go, one stays behind for up to
-constexpr unsigned LONGEST_REST = 1024;  // turns of other warps
+constexpr unsigned REST = 16;            // of this many waits of a warp's lanes for each other, one gives others a turn
+constexpr unsigned LONG_REST = 64;       // of this many warps that barriers let go, one stays behind
+constexpr unsigned LONGEST_REST = 1024;  // for up to this many turns of others
 
 struct Barrier {
   int waiting = 0, generation = 0;
@@ -32,12 +32,12 @@ struct Barrier {
 
 struct Warp {
   Barrier lanes;
-  unsigned lane = 0;      // which goes on when the warp does
-  unsigned finished = 0;  // lanes
-  unsigned asleep = 0;    // lanes that wait at `bed`
-  const Barrier* bed = nullptr;
-  bool stuck = false;     // some lane had nothing to do in this round
-  long long rests_until = 0;  // tick, unless nobody else can run
+  unsigned lane = 0;             // which goes on when the warp does
+  unsigned finished = 0;         // lanes
+  unsigned asleep = 0;           // lanes that wait
+  const Barrier* bed = nullptr;  // at this
+  bool stuck = false;            // some lane had nothing to do in this round
+  long long rests_until = 0;     // tick, unless nobody else can run
 
   bool can_run() const { return finished + asleep < LANES; }
 };
@@ -78,7 +78,7 @@ inline std::minstd_rand chance;
 inline Warp& own_warp() { return warps[current / LANES]; }
 inline void* block_memory() { return shared.bytes + (blockIdx.x - first_block) * shared_bytes; }
 
-// The least that copies, which hardware makes in the background, can be relied on: to be made some time.
+// Hardware makes copies in the background: some time, in any order.
 inline void make_a_copy() {
   if (copies.empty() || chance() % 4 != 0) return;
   std::swap(copies[chance() % copies.size()], copies.back());
