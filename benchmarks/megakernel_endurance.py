@@ -19,7 +19,6 @@ from megatalker_kernels.diff import Bench
 from megatalker_kernels.errors import KernelStalledError
 from megatalker_kernels.launching import Kernel
 from megatalker_kernels.module import GpuModule, capability, processors
-from megatalker_kernels.nvrtc import compile_kernel
 from megatalker_kernels.schedule import Launch
 from megatalker_kernels.shapes import KernelShape
 from megatalker_kernels.trial import CODE_GROUPS, MODELS, random_model
@@ -39,8 +38,7 @@ def bench_of(model: str, device: torch.device) -> Bench:
         processors=processors(device),
         capability=capability(device),
     )
-    cubin = compile_kernel(shape, f"sm_{capability(device)}")
-    return Bench(random_model(shape, device), GpuModule(cubin.code, device), (CONTEXT,) * 8, 0.05)
+    return Bench(random_model(shape, device), GpuModule.compiled(shape, device), (CONTEXT,) * 8, 0.05)
 
 
 def long_run(bench: Bench, frames: int) -> dict[str, Any]:

@@ -2,11 +2,12 @@
 
 import ctypes
 from importlib import import_module
-from typing import Any
+from typing import Any, Self
 
 import torch
 
 from megatalker_kernels.errors import ToolchainError
+from megatalker_kernels.nvrtc import Constants, compile_kernel
 
 
 class GpuModule:
@@ -29,6 +30,20 @@ class GpuModule:
         gpu.set_current()
         self.clock_hz: int = gpu.properties.clock_rate * 1000
         self._object = core.ObjectCode.from_cubin(code)
+
+    @classmethod
+    def compiled(cls, constants: Constants, device: torch.device, *, source: str = "frame.cu") -> Self:
+        """Compiled for a device and loaded there.
+
+        Args:
+            constants: sizes, which become macros.
+            device: a CUDA device.
+            source: see :func:`~megatalker_kernels.nvrtc.compile_kernel`.
+
+        Raises:
+            ToolchainError: the code cannot be compiled or loaded.
+        """
+        return cls(compile_kernel(constants, f"sm_{capability(device)}", source=source).code, device)
 
     def entry(self, name: str, *, shared_bytes: int = 0) -> Any:
         """A kernel by name, allowed to use this much dynamic shared memory."""

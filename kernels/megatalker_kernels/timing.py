@@ -11,8 +11,7 @@ import torch
 
 from megatalker_kernels.launching import Kernel
 from megatalker_kernels.model import PackedModel
-from megatalker_kernels.module import Arguments, GpuModule, capability
-from megatalker_kernels.nvrtc import compile_kernel
+from megatalker_kernels.module import Arguments, GpuModule
 from megatalker_kernels.packing import stream
 from megatalker_kernels.schedule import Launch, Row, schedule
 from megatalker_kernels.shapes import ROWS, KernelShape
@@ -122,8 +121,7 @@ def _time_prefill(kernel: Kernel, context: int, passes: int) -> float:
 def time_reading(model: PackedModel, repeats: int = 50) -> float:
     """Milliseconds to read a frame's weights once: the packed buffer itself, the predictor's part 15 times."""
     sizes = frame_bytes(model.shape)
-    arch = f"sm_{capability(model.device)}"
-    module = GpuModule(compile_kernel(model.shape, arch, source="read.cu").code, model.device)
+    module = GpuModule.compiled(model.shape, model.device, source="read.cu")
     entry = module.entry("megatalker_read")
     out = torch.zeros(16, dtype=torch.uint8, device=model.device)
     arguments = Arguments(

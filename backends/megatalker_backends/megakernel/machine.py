@@ -7,8 +7,7 @@ import torch
 from megatalker_backends.megakernel.settings import MegakernelSettings
 from megatalker_kernels.launching import Kernel
 from megatalker_kernels.model import PackedModel
-from megatalker_kernels.module import GpuModule, capability
-from megatalker_kernels.nvrtc import compile_kernel
+from megatalker_kernels.module import GpuModule
 from megatalker_kernels.schedule import Launch
 from megatalker_kernels.specification import Specification
 from megatalker_kernels.workspace import Workspace
@@ -62,8 +61,8 @@ class Gpu:
     def __init__(self, model: PackedModel, space: Workspace, settings: MegakernelSettings) -> None:
         self._device = model.device
         with torch.cuda.device(self._device):
-            cubin = compile_kernel(model.shape, f"sm_{capability(self._device)}")
-            self._kernel = Kernel(model, space, GpuModule(cubin.code, self._device), patience_s=settings.patience_s)
+            module = GpuModule.compiled(model.shape, self._device)
+            self._kernel = Kernel(model, space, module, patience_s=settings.patience_s)
 
     def run(self, launch: Launch) -> int:
         with torch.cuda.device(self._device):

@@ -1,4 +1,4 @@
-// Bfloat16 pairs.
+// Bfloat16 pairs, and sums over a warp.
 #pragma once
 #include "primitive.cuh"
 
