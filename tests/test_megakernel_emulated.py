@@ -7,14 +7,13 @@ import torch
 
 from emulation import needs_compiler
 from megakernel_emulator import MegakernelEmulator
-from megatalker_kernels.diff import Bench, cases
+from megatalker_kernels.diff import POSITIONS, Bench, cases
 from megatalker_kernels.schedule import Launch
 from megatalker_kernels.shapes import KernelShape, StackShape
 from megatalker_kernels.trial import MODELS, fill_streams, random_model, samplings
 
 CPU = torch.device("cpu")
 BLOCKS = 8
-POSITIONS = (20, 63, 64, 65, 130, 300, 511, 1000)
 PATIENCE_S = 0.05
 SHAPES = {
     "projected": MODELS["tiny"],

@@ -11,6 +11,7 @@
 #include <cstring>
 #include <functional>
 #include <random>
+#include <utility>
 #include <vector>
 
 struct Index {
@@ -28,6 +29,13 @@ constexpr unsigned LONGEST_REST = 1024;  // for up to this many turns of others
 
 struct Barrier {
   int waiting = 0, generation = 0;
+
+  // One more has come; true if it was the last of `count`: a new generation begins.
+  bool arrive(int count) {
+    if (++waiting < count) return false;
+    waiting = 0, ++generation;
+    return true;
+  }
 };
 
 struct Warp {
@@ -46,11 +54,11 @@ struct Memory {
   char* bytes = nullptr;
   size_t size = 0;
 
+  // `wanted` is a multiple of MEMORY_ALIGNMENT.
   char* of(size_t wanted) {
     if (wanted > size) {
       std::free(bytes);
-      size = (wanted + MEMORY_ALIGNMENT - 1) / MEMORY_ALIGNMENT * MEMORY_ALIGNMENT;
-      bytes = static_cast<char*>(std::aligned_alloc(MEMORY_ALIGNMENT, size));
+      bytes = static_cast<char*>(std::aligned_alloc(MEMORY_ALIGNMENT, size = wanted));
     }
     return bytes;
   }
@@ -143,29 +151,24 @@ inline void rest() {
 inline void wait_for_warp() {
   Warp& warp = own_warp();
   const int before = warp.lanes.generation;
-  if (++warp.lanes.waiting == LANES) {
-    warp.lanes.waiting = 0, ++warp.lanes.generation;
-    warp.stuck |= chance() % REST == 0;
-  } else {
-    while (warp.lanes.generation == before) pass_on();
-  }
+  if (warp.lanes.arrive(LANES)) warp.stuck |= chance() % REST == 0;
+  while (warp.lanes.generation == before) pass_on();
 }
 
 // Until `count` threads of the block have come.
 inline void wait_for_block(unsigned number, int count) {
   Barrier& barrier = barriers[(blockIdx.x - first_block) * BARRIERS + number];
   const int before = barrier.generation;
-  if (++barrier.waiting == count) {
-    barrier.waiting = 0, ++barrier.generation;
+  if (barrier.arrive(count)) {
     for (Warp& warp : warps) {
       if (warp.bed != &barrier) continue;
       warp.asleep = 0, warp.bed = nullptr;
       if (chance() % LONG_REST == 0) warp.rests_until = ticks + chance() % LONGEST_REST;
     }
-    return;
+  } else {
+    Warp& warp = own_warp();
+    ++warp.asleep, warp.bed = &barrier;
   }
-  Warp& warp = own_warp();
-  ++warp.asleep, warp.bed = &barrier;
   while (barrier.generation == before) rest();
 }
 
@@ -187,9 +190,10 @@ inline void run(unsigned blocks, unsigned threads, size_t bytes, unsigned togeth
     std::memset(shared.of(count * shared_bytes), 0xff, count * shared_bytes);  // not numbers: who reads what nobody wrote shall notice
     fibers.assign(all, {});
     warps.assign(all / LANES, {}), barriers.assign(count * BARRIERS, {});
+    char* stack = stacks.of(all * STACK_BYTES);
     for (Fiber& fiber : fibers) {
       getcontext(&fiber.start);
-      fiber.start.uc_stack.ss_sp = stacks.of(all * STACK_BYTES) + (&fiber - fibers.data()) * STACK_BYTES;
+      fiber.start.uc_stack.ss_sp = std::exchange(stack, stack + STACK_BYTES);
       fiber.start.uc_stack.ss_size = STACK_BYTES;
       makecontext(&fiber.start, run_fiber, 0);
     }
