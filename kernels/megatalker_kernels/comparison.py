@@ -7,8 +7,8 @@ from torch import Tensor
 
 from megatalker_kernels.workspace import Workspace
 
-SKIPPED = ("barrier", "status", "codes")
-"""The specification has no barrier and publishes no tickets."""
+SKIPPED = ("barrier", "chosen", "status", "codes")
+"""The specification has no barrier, no blocks that tell each other codes, and publishes no tickets."""
 
 FEW = 1e-3
 """Share of a buffer's elements that may miss the tolerance."""

@@ -51,7 +51,7 @@ def sampling(talker: Filter, predictor: Filter, *, seed: int, penalty: float, mi
 POINTERS_FIRST = ("weights", "block_offset", "talker_norms", "predictor_norms", "projection_bias")
 POINTERS_MIDDLE = ("talker_rope", "predictor_rope", "talker_kv", "predictor_kv", "page_table")
 POINTERS_LAST = (
-    *("text", "x", "qkv", "attention", "activation", "partial", "arrivals", "hidden", "projected", "pending"),
+    *("text", "x", "qkv", "attention", "activation", "chosen", "partial", "arrivals", "hidden", "projected", "pending"),
     *("predictor_logits", "seen", "sampling", "gumbel_table", "decay_table", "barrier", "profile", "codes", "status"),
 )
 

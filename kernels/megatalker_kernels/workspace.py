@@ -44,6 +44,7 @@ class Workspace:
         self.qkv = self._new("qkv", (ROWS * shape.largest("qkv"),), real)
         self.attention = self._new("attention", (ROWS * shape.largest("attention"),), real)
         self.activation = self._new("activation", (ROWS * shape.largest("intermediate"),), real)
+        self.chosen = self._new("chosen", (ROWS, 4), real)
         partials = ROWS * talker.heads * shape.max_chunks * (talker.head_dim + 4)
         self.partial = self._new("partial", (partials,), real)
         self.arrivals = self._new("arrivals", (ROWS * shape.largest("kv_heads"),), whole)
@@ -53,7 +54,7 @@ class Workspace:
         self.predictor_logits = self._new("predictor_logits", (ROWS, groups - 1, predictor.vocab), real)
         self.seen = self._new("seen", (slots, talker.vocab // 32), whole)
         self.sampling = self._new("sampling", (slots, ctypes.sizeof(Sampling)), torch.uint8)
-        self.barrier = self._new("barrier", (4 + shape.blocks + ROWS,), whole)
+        self.barrier = self._new("barrier", (4 + shape.blocks,), whole)
         self.codes = self._new("codes", (ROWS, groups + 1), whole, host=True)
         self.status = self._new("status", (4,), whole, host=True)
 
@@ -121,7 +122,7 @@ class Workspace:
 
     def forget_results(self) -> None:
         """Clear what phases handed over, so that no tag of a launch long ago is taken for a new one."""
-        for buffer in (self.x, self.qkv, self.attention, self.activation):
+        for buffer in (self.x, self.qkv, self.attention, self.activation, self.chosen):
             buffer.zero_()
 
     def reset_after_abort(self) -> None:

@@ -21,29 +21,28 @@ __device__ inline bool attend_layer(int layer) {
 // dealt to the blocks.
 __device__ inline bool pick(int codebook) {
   Shared& s = shared();
-  u32* chosen = s.to.barrier + CHOSEN;
-  const int rows = s.launch.rows, dealt = rows == 1 ? 0 : blockIdx.x;
+  const int rows = s.launch.rows, dealt = rows == 1 ? 0 : blockIdx.x, thread = threadIdx.x;
+  const u32 tag = tag_of_phase(0);
   if (dealt < rows && !s.launch.row[dealt].forced) {
     const int code = choose_code(dealt, codebook);
-    if (threadIdx.x == 0) {
-      s.codes[dealt][codebook] = code;
-      if (rows > 1) chosen[dealt] = code;
-    }
+    if (thread == 0 && rows == 1) s.codes[0][codebook] = code;
+    if (thread == 0 && rows > 1) hand_over(s.to.chosen + dealt * 4, {float(code)}, tag);
   }
-  if (rows > 1) {
-    arrive();
-    if (!proceed()) return false;
-  }
-  if (threadIdx.x < rows) {
-    const Row& row = s.launch.row[threadIdx.x];
+  if (thread < rows) {
+    const Row& row = s.launch.row[thread];
     if (row.forced) {
-      s.codes[threadIdx.x][codebook] = row.codes[codebook];
+      s.codes[thread][codebook] = row.codes[codebook];
     } else if (rows > 1) {
-      s.codes[threadIdx.x][codebook] = __ldcg(chosen + threadIdx.x);
+      Quad quad;
+      Patience patience;
+      do {
+        fetch(true, s.to.chosen + thread * 4, quad);
+      } while (!quad.bears(tag) && wait_on(patience));
+      s.codes[thread][codebook] = int(quad[0]);
     }
   }
   consumer_sync();
-  return true;
+  return all_there();
 }
 
 // The codes, as early as they exist; the ticket comes last.

@@ -61,6 +61,7 @@ struct Buffers {
   float* qkv;                       // [ROWS][MAX_QKV]
   float* attention;                 // [ROWS][MAX_ATTENTION], rounded to bfloat16
   float* activation;                // [ROWS][MAX_INTERMEDIATE], rounded to bfloat16
+  float* chosen;                    // [ROWS][4]: first the code of a row that one block chose for all, in a tagged quad
   float* partial;                   // [ROWS][MAX_HEADS][MAX_CHUNKS][head_dim + 4]
   u32* arrivals;                    // [ROWS][MAX_KV_HEADS]
   float* hidden;                    // [slots][talker hidden]: after the final norm
@@ -71,7 +72,7 @@ struct Buffers {
   const Sampling* sampling;         // [slots]
   const i64* gumbel_table;          // [768][4]
   const i64* decay_table;           // [256][4]
-  u32* barrier;                     // [CHOSEN + ROWS] words, see status.cuh; zero before the first launch and after an abort
+  u32* barrier;                     // [PROGRESS + BLOCKS] words, see status.cuh; zero before the first launch and after an abort
   u64* profile;                     // [BLOCKS][MAX_PHASES][2] or null, see handover.cuh
   int* codes;                       // [ROWS][GROUPS + 1], host-visible; the last word of a row is the launch's ticket
   int* status;                      // host-visible: abort, phase, block

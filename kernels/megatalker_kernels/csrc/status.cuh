@@ -5,8 +5,7 @@
 enum Where : int { WAIT_RESULTS = 1, WAIT_WEIGHTS = 2 };
 
 // The words of the buffer `barrier`.
-enum Word : int { ARRIVED = 0, LEFT = 1, ABORTED = 2, REPORTED = 3, PROGRESS = 4, CHOSEN = PROGRESS + BLOCKS };
-// PROGRESS + block: the last phase it finished. CHOSEN + row: the code that one block chose for all.
+enum Word : int { ARRIVED = 0, LEFT = 1, ABORTED = 2, REPORTED = 3, PROGRESS = 4 };  // PROGRESS + block: the last phase it finished
 
 __device__ inline bool aborted() { return *const_cast<volatile u32*>(shared().to.barrier + ABORTED) != 0; }
 
