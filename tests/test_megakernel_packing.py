@@ -34,7 +34,7 @@ def test_matrices_survive_packing_on_any_grid(processors: int) -> None:
 
 
 def walk(shape: KernelShape, block: int, names: list[str], packed: PackedWeights) -> list[tuple[str, int, int]]:
-    """The (matrix, tile, first column) of each stage in the order in which ``fetch_weights`` walks a block's stream."""
+    """The (matrix, tile, first column) of each stage in the order in which ``fetch_all`` walks a block's stream."""
     stages = []
     for name in names:
         matrix = packed.layout.matrices[name]

@@ -14,7 +14,7 @@ from megatalker_kernels.schedule import Launch, schedule
 from megatalker_kernels.shapes import PHASE_BITS, THREADS, shared_bytes
 from megatalker_kernels.workspace import Workspace
 
-WAITS = {1: "for results of other blocks", 2: "for weights to arrive"}
+WAITS = {1: "for results of other blocks", 2: "for weights, or stored keys and values, to arrive"}
 LAUNCHES_TAGGED = 2 ** (32 - PHASE_BITS)
 """After as many launches tags come again."""
 TICKETS = 2**31 - LAUNCHES_TAGGED

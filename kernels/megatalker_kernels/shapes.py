@@ -78,13 +78,13 @@ class KernelShape:
     """Key/value pages of one stream at most."""
     blocks: int
     stages: int
-    """Depth of the ring of weights in shared memory."""
+    """Depth of the ring in shared memory."""
     stage_columns: int
     operand_columns: int
     """Columns of the activations that a block holds at once for ``ROWS`` rows, more for fewer; it brings wider ones
     again for each pair of tiles."""
     in_flight: int
-    """Weight copies requested and not yet landed, for each block."""
+    """Copies into the ring requested and not yet landed, for each block."""
 
     @classmethod
     def fit(

@@ -27,9 +27,9 @@ class MegakernelSettings(BackendSettings):
     blocks: Annotated[int, Field(ge=1)] | None = None
     """Blocks of the kernel. ``None``: one on each multiprocessor, which is also the most."""
     stages: Annotated[int, Field(ge=2)] | None = None
-    """Depth of the ring of weights in shared memory, 16 or 32 KiB each. ``None``: as many as fit, which is the most."""
+    """Depth of the ring in shared memory, 16 or 32 KiB each. ``None``: as many as fit, which is the most."""
     in_flight: Annotated[int, Field(ge=1)] = 1
-    """Weight copies of a block that are requested and have not landed, fewer than ``stages``."""
+    """Copies into the ring of a block that are requested and have not landed, fewer than ``stages``."""
 
     @model_validator(mode="after")
     def _ring_is_deeper_than_its_requests(self) -> Self:

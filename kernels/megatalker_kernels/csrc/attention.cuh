@@ -1,87 +1,22 @@
-// Attention of single positions over paged keys and values. A unit is (row, key/value head, chunk of CHUNK positions), of
-// which each warp takes 16 positions; each block takes a stretch of units, numbered (row, head) by (row, head), and the block
-// that finishes the last unit of a (row, head) combines its chunks in a fixed order. Products run on tensor cores; their
-// float32 operand is split in two bfloat16.
+// Attention of single positions over paged keys and values. Each warp takes 16 positions of a unit; the block that finishes the
+// last unit of a (row, head) combines its chunks in a fixed order. Products run on tensor cores; their float32 operand is
+// split in two bfloat16.
 #pragma once
 #include "activation.cuh"
+#include "pipeline.cuh"
+#include "units.cuh"
 
 constexpr float NO_PEAK = -1e30f;  // of no positions: larger than minus infinity, so that differences are numbers
 
-struct Unit {
-  int row, first;  // `first` is the first row of this pass that belongs to the row's stream
-  int head, chunk, chunks;
+using OwnUnit = Unit<RowsAtWork>;
 
-  // Of this thread: a lane is 4 * place + quarter.
-  __device__ static int warp() { return own_thread() >> 5; }
-  __device__ static int place() { return own_thread() >> 2 & 7; }
-  __device__ static int quarter() { return own_thread() & 3; }
+// Of this thread: a lane is 4 * place + quarter.
+__device__ inline int own_warp() { return own_thread() >> 5; }
+__device__ inline int own_place() { return own_thread() >> 2 & 7; }
+__device__ inline int own_quarter() { return own_thread() & 3; }
 
-  __device__ static int chunks_of(int row) { return shared().position[row] / CHUNK + 1; }
-
-  // The unit with this number, which exists.
-  __device__ void find(int number) {
-    const Shared& s = shared();
-    first = 0;
-#pragma unroll 1
-    for (row = 0;; ++row) {
-      if (s.slot[row] != s.slot[first]) first = row;
-      chunks = chunks_of(row);
-      const int units = chunks * s.pass.sizes.kv_heads;
-      if (number < units) break;
-      number -= units;
-    }
-    head = number / chunks, chunk = number % chunks;
-  }
-
-  __device__ bool same_head(const Unit& other) const { return row == other.row && head == other.head; }
-
-  __device__ int start() const { return chunk * CHUNK + warp() * 16; }  // of this warp's positions
-  __device__ int fresh_from() const { return shared().position[first]; }
-  __device__ int position() const { return shared().position[row]; }
-
-  // Where the key of a position lies; its value lies `values_apart` further.
-  __device__ u16* stored(int layer, int at, int head_dim) const {
-    const Pass& p = shared().pass;
-    const int slot = shared().slot[row];
-    const u64 page = p.page_table ? __ldg(p.page_table + slot * MAX_PAGES + at / PAGE) : slot;
-    return p.kv + layer * p.layer_elements + ((page * 2 * p.sizes.kv_heads + head) * PAGE + at % PAGE) * head_dim;
-  }
-  __device__ static int values_apart(int head_dim) { return shared().pass.sizes.kv_heads * PAGE * head_dim; }
-};
-
-// The units of this block.
-struct Stretch {
-  int begin = 0, end = 0;
-
-  __device__ Stretch() {
-    const Pass& p = shared().pass;
-    const int block = blockIdx.x, heads = p.sizes.kv_heads;
-    int chunks = 0, longest = 0;
-#pragma unroll 1
-    for (int row = 0; row < p.rows; ++row) {
-      const int own = Unit::chunks_of(row);
-      chunks += own, longest = max(longest, own);
-    }
-    const int units = chunks * heads;
-    if (units <= BLOCKS) {
-      begin = min(block, units), end = min(block + 1, units);
-      return;
-    }
-    // Best is a part of one head; where a head is too long for that, the same number of units for each block.
-    const int parts = BLOCKS / (p.rows * heads), fair = (units + BLOCKS - 1) / BLOCKS;
-    if (longest > parts * fair) {
-      begin = units * block / BLOCKS, end = units * (block + 1) / BLOCKS;
-      return;
-    }
-    const int head = block / parts, part = block % parts, row = head / heads;
-    if (row >= p.rows) return;
-#pragma unroll 1
-    for (int other = 0; other < row; ++other) begin += Unit::chunks_of(other) * heads;
-    const int own = Unit::chunks_of(row);
-    begin += head % heads * own;
-    end = begin + own * (part + 1) / parts, begin += own * part / parts;
-  }
-};
+// The first position of this warp.
+__device__ inline int first_position(const OwnUnit& unit) { return unit.chunk * CHUNK + own_warp() * 16; }
 
 // A warp's 16 keys as operand B of scores (positions are its rows), and its values as operand B of their weighted sum
 // (dimensions are its rows): each lane's pieces of eight dimensions.
@@ -93,48 +28,83 @@ struct Positions {
 
   __device__ static constexpr int place_of(int e) { return e % 2 + e / 2 * 8; }
 
-  // Those of earlier passes, from the pages. Nobody writes them now. What is not there must be numbers: the last one again.
-  __device__ void load_keys(const Unit& unit, int layer) {
-    const u16* keys = first_stored(unit, layer) + Unit::quarter() * 8;
-#pragma unroll
-    for (int h = 0; h < 2; ++h) read_pieces(key[h], keys + stored_place(unit, h * 8 + Unit::place()) * D, KBLOCK);
-  }
-  __device__ void load_values(const Unit& unit, int layer) {
-    const u16* values = first_stored(unit, layer) + Unit::values_apart(D) + Unit::place() * 8 % D;
-#pragma unroll
-    for (int e = 0; e < 4; ++e) {
-      read_pieces(value[e], values + stored_place(unit, Unit::quarter() * 2 + place_of(e)) * D, 64);
+  // Those of the talker's earlier passes, from the ring.
+  __device__ void take(const OwnUnit& unit, Cursor& at) {
+    constexpr int TOGETHER = stored_together(D);
+    const int own = own_warp() * 16, own_begin = own / TOGETHER * TOGETHER, count = unit.stored_of(own_begin, TOGETHER);
+    const auto pass = [&](int begin, int end) {
+#pragma unroll 1
+      for (; begin < end && unit.stored_of(begin, TOGETHER) > 0; begin += TOGETHER) {
+        wait_for_stage(at);
+        release_stage(at);
+      }
+    };
+    pass(0, own_begin);
+    if (count > 0) {
+      const u16* keys = reinterpret_cast<const u16*>(wait_for_stage(at));
+      load(keys, keys + count * D, own - own_begin, count - 1, [](const uint4* piece) { return *piece; });
+      release_stage(at);
+    } else {
+      clear();
     }
+    pass(own_begin + TOGETHER, CHUNK);
   }
-  __device__ static const u16* first_stored(const Unit& unit, int layer) {
-    return unit.stored(layer, max(min(unit.start(), unit.fresh_from() - 1), 0), D);
-  }
-  __device__ static int stored_place(const Unit& unit, int place) {
-    return max(min(place, unit.fresh_from() - unit.start() - 1), 0);
+
+  // Those of the predictor's earlier passes, from its pages. Nobody writes them now.
+  __device__ void read(const OwnUnit& unit, int layer) {
+    static_assert(GROUPS <= PAGE);
+    const u16* keys = unit.key(layer, 0, D);
+    load(keys, keys + OwnUnit::values_apart(D), own_warp() * 16, max(unit.fresh_from() - 1, 0),
+         [](const uint4* piece) { return __ldcg(piece); });
   }
 
   // Those of this pass.
-  __device__ void add_fresh(const Unit& unit) {
+  __device__ void add_fresh(const OwnUnit& unit) {
     const AttentionSpace& space = shared().attention;
-    const int ahead = unit.start() - unit.fresh_from(), count = unit.position() - unit.fresh_from() + 1;
+    const int ahead = first_position(unit) - unit.fresh_from(), count = unit.position() - unit.fresh_from() + 1;
     if (ahead + 16 <= 0 || ahead >= count) return;
     const auto fresh = [&](int p) { return p + ahead >= 0 && p + ahead < count; };
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const int p = h * 8 + Unit::place();
-      if (fresh(p)) copy_pieces(key[h], &space.fresh[0][p + ahead][Unit::quarter() * 8], KBLOCK);
+      const int p = h * 8 + own_place();
+      if (fresh(p)) copy_pieces(key[h], &space.fresh[0][p + ahead][own_quarter() * 8], KBLOCK);
     }
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
-      const int p = Unit::quarter() * 2 + place_of(e);
-      if (fresh(p) && Unit::place() * 8 < D) copy_pieces(value[e], &space.fresh[1][p + ahead][Unit::place() * 8], 64);
+      const int p = own_quarter() * 2 + place_of(e);
+      if (fresh(p) && own_place() * 8 < D) copy_pieces(value[e], &space.fresh[1][p + ahead][own_place() * 8], 64);
     }
   }
 
-  template <int N>
-  __device__ static void read_pieces(uint4 (&to)[N], const u16* source, int apart) {
+  // The positions from `first` on of those that begin at `keys` and `values`. What is not there must be numbers: the last one
+  // again.
+  template <class Read>
+  __device__ void load(const u16* keys, const u16* values, int first, int last, Read read) {
+    const auto piece = [&](const u16* from, int at, int dimension) {
+      return read(reinterpret_cast<const uint4*>(from + min(first + at, last) * D + dimension));
+    };
 #pragma unroll
-    for (int i = 0; i < N; ++i) to[i] = __ldcg(reinterpret_cast<const uint4*>(source + i * apart));
+    for (int h = 0; h < 2; ++h) {
+#pragma unroll
+      for (int i = 0; i < KEY_PIECES; ++i) key[h][i] = piece(keys, h * 8 + own_place(), i * KBLOCK + own_quarter() * 8);
+    }
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+#pragma unroll
+      for (int i = 0; i < HALVES; ++i) value[e][i] = piece(values, own_quarter() * 2 + place_of(e), i * 64 + own_place() * 8 % D);
+    }
+  }
+  __device__ void clear() {
+#pragma unroll
+    for (auto& pieces : key) {
+#pragma unroll
+      for (uint4& piece : pieces) piece = {};
+    }
+#pragma unroll
+    for (auto& pieces : value) {
+#pragma unroll
+      for (uint4& piece : pieces) piece = {};
+    }
   }
   template <int N>
   __device__ static void copy_pieces(uint4 (&to)[N], const u16* source, int apart) {
@@ -151,18 +121,18 @@ __device__ inline u32 pack_rest(u32 rounded, float first, float second) {
 // Queries, and the keys and values of this pass, as soon as they are there: RMSNorm over the head, then rotary embedding (not
 // of values). A warp takes one head at a time, a lane four neighbouring dimensions; a lane D / 8 further holds their partners.
 template <int D, int G>
-__device__ __noinline__ void prepare_heads(Unit unit, const float* norms) {
+__device__ __noinline__ void prepare_heads(OwnUnit unit, const float* norms) {
   Shared& s = shared();
-  const int lane = threadIdx.x & 31, fresh = unit.row - unit.first + 1, d = lane * 4 % D;
+  const int lane = threadIdx.x & 31, fresh = unit.nth() + 1, d = lane * 4 % D;
   const bool near = d < D / 2, mine = lane < D / 4;
   const int kv_heads = s.pass.sizes.kv_heads;
   const u32 tag = tag_of_phase(0);
 #pragma unroll 1
   for (int job = threadIdx.x >> 5; job < G + 2 * fresh; job += WARPS) {
     const bool query = job < G, value = job >= G + fresh;
-    const int nth = query ? unit.row - unit.first : (job - G) - (value ? fresh : 0);
+    const int nth = query ? unit.nth() : (job - G) - (value ? fresh : 0);
     const int index = query ? unit.head * G + job : G * kv_heads + unit.head + (value ? kv_heads : 0);
-    const float* source = s.to.qkv + (unit.first + nth) * s.pass.sizes.qkv + index * D + d;
+    const float* source = s.to.qkv + (unit.row - unit.nth() + nth) * s.pass.sizes.qkv + index * D + d;
     const float4 weight = value ? float4{} : __ldg(reinterpret_cast<const float4*>(norms + (query ? 0 : D) + d));
     Quad quad;
     Patience patience;
@@ -175,7 +145,7 @@ __device__ __noinline__ void prepare_heads(Unit unit, const float* norms) {
       const float squares = x[0] * x[0] + x[1] * x[1] + x[2] * x[2] + x[3] * x[3];
       const float sum = warp_sum(mine ? squares : 0.f);
       const float factor = rsqrtf(sum * (1.f / D) + s.pass.eps) * (query ? rsqrtf(float(D)) : 1.f);
-      const float* rope = s.rope[unit.first + nth];
+      const float* rope = s.rope[unit.row - unit.nth() + nth];
       const float4 cosine = *reinterpret_cast<const float4*>(rope + d % (D / 2));
       const float4 sine = *reinterpret_cast<const float4*>(rope + D / 2 + d % (D / 2));
       const float w[4] = {weight.x, weight.y, weight.z, weight.w}, c[4] = {cosine.x, cosine.y, cosine.z, cosine.w};
@@ -202,12 +172,12 @@ __device__ __noinline__ void prepare_heads(Unit unit, const float* norms) {
   }
 }
 
-// Scores, softmax and weighted values of this warp's positions. `keys_read` is called when the keys are needed no more.
-template <int D, int G, class KeysRead>
-__device__ __forceinline__ void attend_positions(const Unit& unit, const Positions<D>& positions, int turn, KeysRead keys_read) {
+// Scores, softmax and weighted values of this warp's positions.
+template <int D, int G>
+__device__ __forceinline__ void attend_positions(const OwnUnit& unit, const Positions<D>& positions, int turn) {
   AttentionSpace& space = shared().attention;
   AttentionShares& shares = space.shares[turn];
-  const int warp = Unit::warp(), query = Unit::place(), quarter = Unit::quarter();
+  const int warp = own_warp(), query = own_place(), quarter = own_quarter();
   float score[2][4] = {};
 #pragma unroll
   for (int piece = 0; piece < Positions<D>::KEY_PIECES; ++piece) {
@@ -223,8 +193,7 @@ __device__ __forceinline__ void attend_positions(const Unit& unit, const Positio
       mma(score[h], q.z, rest.z, q.w, rest.w, k.z, k.w);
     }
   }
-  keys_read();
-  const int left = unit.position() - unit.start();  // positions up to here count
+  const int left = unit.position() - first_position(unit);  // positions up to here count
   float weight[2][2], peak = NO_PEAK, mass = 0;
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
@@ -276,12 +245,12 @@ __device__ __forceinline__ void attend_positions(const Unit& unit, const Positio
 
 // The pages of a row get its own key and value.
 template <int D>
-__device__ void append(const Unit& unit, int layer) {
+__device__ void append(const OwnUnit& unit, int layer) {
   const int value = threadIdx.x / (D / 2), pair = threadIdx.x % (D / 2);
-  if (unit.chunk != unit.chunks - 1 || value > 1) return;
-  u16* key = unit.stored(layer, unit.position(), D);
-  const u16* fresh = shared().attention.fresh[value][unit.row - unit.first];
-  reinterpret_cast<u32*>(key + value * Unit::values_apart(D))[pair] = reinterpret_cast<const u32*>(fresh)[pair];
+  if (!unit.last() || value > 1) return;
+  u16* key = unit.key(layer, unit.position(), D);
+  const u16* fresh = shared().attention.fresh[value][unit.nth()];
+  reinterpret_cast<u32*>(key + value * OwnUnit::values_apart(D))[pair] = reinterpret_cast<const u32*>(fresh)[pair];
 }
 
 __device__ inline void add_share(float4& sum, float share, float4 value) {
@@ -300,7 +269,7 @@ __device__ inline void finish_attention(int row, int column, float4 total, float
 
 // The warps' shares together: the row's attention, or the part of one chunk.
 template <int D, int G>
-__device__ void finish_chunk(const Unit& unit, int turn) {
+__device__ void finish_chunk(const OwnUnit& unit, int turn) {
   const Shared& s = shared();
   const AttentionShares& shares = s.attention.shares[turn];
   const int worker = (threadIdx.x + turn * (CONSUMERS / 2)) % CONSUMERS;  // in turn, too: others are ahead meanwhile
@@ -317,7 +286,7 @@ __device__ void finish_chunk(const Unit& unit, int turn) {
       mass = fmaf(share, shares.mass[w][g], mass);
       add_share(total, share, *reinterpret_cast<const float4*>(&shares.total[w][g][d]));
     }
-    if (unit.chunks == 1) {
+    if (unit.chunks() == 1) {
       finish_attention(unit.row, query * D + d, total, mass);
     } else {
       float* partial = s.to.partial + (u64(unit.row * s.pass.sizes.kv_heads * G + query) * MAX_CHUNKS + unit.chunk) * (D + 4);
@@ -329,14 +298,14 @@ __device__ void finish_chunk(const Unit& unit, int turn) {
 
 // This block has finished so many chunks of the unit's head; if they were the last ones, all are put together.
 template <int D, int G>
-__device__ void combine_chunks(const Unit& unit, int finished) {
+__device__ void combine_chunks(const OwnUnit& unit, int finished) {
   constexpr int AT_ONCE = 4;
   Shared& s = shared();
   consumer_sync();
   if (threadIdx.x == 0) {
     u32* arrivals = s.to.arrivals + unit.row * s.pass.sizes.kv_heads + unit.head;
     const u32 before = add_acquire_release(arrivals, finished);
-    s.attention.last = before + finished == u32(unit.chunks);
+    s.attention.last = before + finished == u32(unit.chunks());
     if (s.attention.last) *arrivals = 0;
   }
   consumer_sync();
@@ -348,13 +317,13 @@ __device__ void combine_chunks(const Unit& unit, int finished) {
     float peak = NO_PEAK, mass = 0;
     float4 total{};
 #pragma unroll 1
-    for (int c = 0; c < unit.chunks; c += AT_ONCE) {
+    for (int c = 0; c < unit.chunks(); c += AT_ONCE) {
       float2 ends[AT_ONCE];
       float4 totals[AT_ONCE];
 #pragma unroll
       for (int i = 0; i < AT_ONCE; ++i) {
         const float* one = partial + (c + i) * (D + 4);
-        const bool there = c + i < unit.chunks;
+        const bool there = c + i < unit.chunks();
         ends[i] = there ? __ldcg(reinterpret_cast<const float2*>(one + D)) : float2{NO_PEAK, 0.f};
         totals[i] = there ? __ldcg(reinterpret_cast<const float4*>(one + d)) : float4{};
       }
@@ -376,47 +345,46 @@ __device__ void combine_chunks(const Unit& unit, int finished) {
   }
 }
 
-// One phase. Stored keys and values do not depend on it and are on their way while it waits for the fresh ones, and those of
-// a unit while the unit before is worked on. False: leave the kernel.
+// One phase. Stored keys and values do not depend on it: the ring brings the talker's, and the first unit's are read while the
+// fresh ones are awaited. False: leave the kernel.
 template <int D, int G>
 __device__ __forceinline__ bool attend(int layer) {
   Shared& s = shared();
   const Sizes& z = s.pass.sizes;
-  const Stretch stretch;
-  if (stretch.begin == stretch.end) return end_phase(false);
-  Positions<D> positions;
-  Unit unit, next;
+  const Stretch<RowsAtWork> stretch;
+  if (stretch.count() == 0) return end_phase(false);
+  Cursor at = own_walk().at;
+  OwnUnit unit;
   unit.find(stretch.begin);
-  positions.load_keys(unit, layer);
-  positions.load_values(unit, layer);
-  await_pieces();
   int finished = 0;  // chunks of this head
 #pragma unroll 1
-  for (int number = stretch.begin, turn = 0; number < stretch.end; ++number, turn ^= 1) {
-    const bool more = number + 1 < stretch.end;
-    if (more) next.find(number + 1);
+  for (int left = stretch.count(); left > 0; --left, unit.advance()) {
+    Positions<D> positions;
+    if (s.pass.page_table) {
+      positions.take(unit, at);
+    } else {
+      positions.read(unit, layer);
+    }
     if (finished == 0) {
+      await_pieces();
       consumer_sync();  // nobody uses the head before, and all pieces have landed
       prepare_heads<D, G>(unit, s.pass.norms + layer * z.norms + z.hidden);
       consumer_sync();
       if (!all_there()) return false;
-      if (threadIdx.x == 0 && number == stretch.begin) stamp(1);
+      if (threadIdx.x == 0 && left == stretch.count()) stamp(1);
     }
     append<D>(unit, layer);
     positions.add_fresh(unit);
-    attend_positions<D, G>(unit, positions, turn, [&] {
-      if (more) positions.load_keys(next, layer);
-    });
-    if (more) positions.load_values(next, layer);
+    attend_positions<D, G>(unit, positions, left & 1);
     consumer_sync();
-    finish_chunk<D, G>(unit, turn);
+    finish_chunk<D, G>(unit, left & 1);
     ++finished;
-    if (!more || !next.same_head(unit)) {
-      if (unit.chunks > 1) combine_chunks<D, G>(unit, finished);
+    if (left == 1 || unit.last()) {
+      if (unit.chunks() > 1) combine_chunks<D, G>(unit, finished);
       finished = 0;
     }
-    unit = next;
   }
+  if ((threadIdx.x & 31) == 0) own_walk().at = at;
   consumer_sync();  // the next phase has other uses for the space
   return end_phase(true);
 }

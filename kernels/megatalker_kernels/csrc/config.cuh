@@ -63,6 +63,14 @@ constexpr int MAX_HEAD_DIM = larger(Talker::HEAD_DIM, Predictor::HEAD_DIM);
 constexpr int MAX_QUERIES = larger(Talker::QUERIES, Predictor::QUERIES);
 constexpr int CHOICES = larger(FIRST_SUPPRESSED + 1, Predictor::VOCAB);  // ids that a code is chosen among
 constexpr int BLOCKS = MT_BLOCKS;
+
+// How many of the talker's stored positions share a stage: first their keys, then their values.
+__host__ __device__ constexpr int stored_together(int head_dim) {
+  const int room = STAGE_BYTES / (4 * head_dim);
+  return room < PAGE ? room : PAGE;
+}
+static_assert(PAGE % stored_together(Talker::HEAD_DIM) == 0 && stored_together(Talker::HEAD_DIM) % 16 == 0);
+
 constexpr int OWNED_TILES = (MAX_HIDDEN / TILE + BLOCKS - 1) / BLOCKS;  // residual tiles of one block
 
 static_assert(ROWS == 8, "one half of the m16 tile");

@@ -51,9 +51,13 @@ __device__ inline u64 streaming_policy() {
   return policy;
 }
 
-__device__ inline void copy_bulk(void* target, const void* source, int bytes, u64* barrier, u64 policy) {
+// Arrives; so many bytes are on their way.
+__device__ inline void expect_bytes(u64* barrier, int bytes) {
   asm volatile("{ .reg .b64 s; mbarrier.arrive.expect_tx.shared.b64 s, [%0], %1; }" ::"r"(shared_address(barrier)),
                "r"(bytes) : "memory");
+}
+
+__device__ inline void copy_bulk(void* target, const void* source, int bytes, u64* barrier, u64 policy) {
   asm volatile(
       "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(
           shared_address(target)),

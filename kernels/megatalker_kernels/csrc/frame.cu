@@ -1,9 +1,9 @@
 // One frame of up to ROWS streams, or ROWS positions of a prompt, in one cooperative launch. This file is the order of
 // the phases; each role has a header of its own.
 #include "attention.cuh"
+#include "fetch.cuh"
 #include "matrix.cuh"
 #include "sampler.cuh"
-#include "weights.cuh"
 
 static_assert(ROWS <= BLOCKS, "one block chooses for one row");
 
@@ -84,17 +84,18 @@ __device__ inline void sum_embeddings() {
   });
 }
 
-__device__ inline void place(int row, int slot, int position, Source source, float* logits) {
+__device__ inline void place(int row, int slot, int fresh_from, int position, Source source, float* logits) {
   Shared& s = shared();
-  s.slot[row] = slot, s.position[row] = position, s.source[row] = source, s.logits[row] = logits;
+  s.slot[row] = slot, s.fresh_from[row] = fresh_from, s.position[row] = position;
+  s.source[row] = source, s.logits[row] = logits;
 }
 
 __device__ inline void place_talker_row(int r) {
   const Shared& s = shared();
   const Row& row = s.launch.row[r];
   const bool decoding = s.launch.mode == DECODE, heard = decoding || r == s.launch.rows - 1;
-  place(r, row.slot, row.position, Source{decoding ? nullptr : s.to.text + r * Talker::HIDDEN, nullptr},
-        heard ? s.to.pending + u64(row.slot) * Talker::VOCAB : nullptr);
+  place(r, row.slot, decoding ? row.position : s.launch.row[0].position, row.position,
+        Source{decoding ? nullptr : s.to.text + r * Talker::HIDDEN, nullptr}, heard ? s.to.pending + u64(row.slot) * Talker::VOCAB : nullptr);
 }
 
 // Position `pass` of a stream; in the merged pass after its position 0.
@@ -102,12 +103,12 @@ __device__ inline void place_predictor_row(int r, int pass, bool pair) {
   const Shared& s = shared();
   const float* hidden = s.to.hidden + u64(s.launch.row[r].slot) * Talker::HIDDEN;
   const Source start{PROJECTS && pass != PROJECTION ? s.to.projected + r * Predictor::HIDDEN : hidden, nullptr};
-  if (pass <= 0) return place(r, r, 0, start, nullptr);
+  if (pass <= 0) return place(r, r, 0, 0, start, nullptr);
   const u64 code = s.codes[r][pass - 1];
   const Source embedding{nullptr, s.to.input_tables[pass - 1] + code * Predictor::HIDDEN};
   float* logits = s.to.predictor_logits + (u64(r) * (GROUPS - 1) + pass - 1) * Predictor::VOCAB;
-  if (pair) place(2 * r, r, 0, start, nullptr);
-  place(pair ? 2 * r + 1 : r, r, pass, embedding, logits);
+  if (pair) place(2 * r, r, 0, 0, start, nullptr);
+  place(pair ? 2 * r + 1 : r, r, pair ? 0 : pass, pass, embedding, logits);
 }
 
 // The code that a pass starts with; before the talker's, the whole frame is known.
@@ -145,8 +146,7 @@ __device__ __noinline__ void begin(int pass) {
     p.norms = talking ? s.to.talker_norms : s.to.predictor_norms;
     p.page_table = talking ? s.to.page_table : nullptr;
     p.kv = talking ? s.to.talker_kv : s.to.predictor_kv;
-    p.layer_elements = u64(talking ? s.to.pages * Talker::KV_HEADS * Talker::HEAD_DIM
-                                   : ROWS * Predictor::KV_HEADS * Predictor::HEAD_DIM) * 2 * PAGE;
+    p.layer_elements = talking ? TalkerRows::layer_elements() : u64(ROWS) * Predictor::KV_HEADS * Predictor::HEAD_DIM * 2 * PAGE;
     p.eps = talking ? s.to.talker_eps : s.to.predictor_eps;
     p.mean = 1.f / p.sizes.hidden;
     p.rows = launch.rows << int(pair);
@@ -240,8 +240,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) megatalker_frame(const 
   }
   __syncthreads();
   if (threadIdx.x >= CONSUMERS) {
-    Writer writer{reinterpret_cast<const char*>(s.to.weights) + s.to.block_offset[blockIdx.x]};
-    fetch_weights(writer);
+    Writer writer;
+    fetch_all(writer);
     writer.drain();
   } else {
     if (threadIdx.x == 0) stamp(1);

@@ -1,4 +1,4 @@
-// The memory pipeline: one warp fetches the block's weights, in the order of use, into a ring in shared memory.
+// The memory pipeline: a ring in shared memory, which one warp fills in the order of use.
 #pragma once
 #include "copy.cuh"
 #include "status.cuh"
@@ -37,9 +37,14 @@ __device__ inline void release_stage(Cursor& at) {
   at.advance();
 }
 
+// Bytes in a row.
+struct Span {
+  const void* start = nullptr;
+  int size = 0;
+};
+
 // Producer side: one warp. The order of its calls must equal the order in which the consumers read.
 struct Writer {
-  const char* weights;  // this block's packed stream
   u64 policy = streaming_policy();
   Cursor at, landed;
   int pending = 0;
@@ -54,19 +59,27 @@ struct Writer {
     return alive;
   }
 
-  __device__ void put(u64 offset, int bytes) {
+  // One stage.
+  __device__ void put(Span first, Span second = {}) {
     Shared& s = shared();
     if (!alive) return;
     if (pending == IN_FLIGHT && !land()) return;
     if (!first_lap && !wait_for(&s.empty[at.stage], at.parity ^ 1)) return;
     const int lane = threadIdx.x & 31;
-    const char* source = weights + offset;
+    char* target = reinterpret_cast<char*>(s.ring[at.stage]);
+    u64* full = &s.full[at.stage];
 #if __CUDA_ARCH__ >= 900
-    if (lane == 0) copy_bulk(s.ring[at.stage], source, bytes, &s.full[at.stage], policy);
+    if (lane == 0) {
+      expect_bytes(full, first.size + second.size);
+      copy_bulk(target, first.start, first.size, full, policy);
+      if (second.size) copy_bulk(target + first.size, second.start, second.size, full, policy);
+    }
 #else
-    const u32 target = shared_address(s.ring[at.stage]);
-    for (int i = lane * 16; i < bytes; i += 512) copy_piece(target + i, source + i);
-    copy_then_arrive(&s.full[at.stage]);
+    const auto copy = [&](char* to, Span span) {
+      for (int i = lane * 16; i < span.size; i += 512) copy_piece(to + i, static_cast<const char*>(span.start) + i);
+    };
+    copy(target, first), copy(target + first.size, second);
+    copy_then_arrive(full);
 #endif
     ++pending;
     at.advance();

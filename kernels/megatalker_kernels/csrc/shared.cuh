@@ -17,7 +17,7 @@ enum Kind : int { QUERIES_KEYS_VALUES, ATTENTION, OUT, GATE_AND_UP, DOWN, HEAD, 
 
 // The stack of layers that the rows are going through.
 struct Pass {
-  int number;             // see weights.cuh
+  int number;             // see fetch.cuh
   Sizes sizes;
   int first_phase, phases;
   Kind last;              // phase, after those of the layers
@@ -108,6 +108,7 @@ struct Shared {
   int codes[ROWS][GROUPS];
   int slot[ROWS];
   int position[ROWS];
+  int fresh_from[ROWS];  // the first position of this pass that belongs to the row's stream; later ones are the rows before it
   int handed_over;  // this block has arrived at a grid barrier and not yet seen the others there
   u32 target;       // arrivals that complete that barrier
   int given_up[4];  // a wait of the phase with this number, modulo 4, was abandoned

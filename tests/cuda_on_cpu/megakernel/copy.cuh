@@ -54,9 +54,12 @@ inline void await_pieces() {
 
 inline u64 streaming_policy() { return 0; }
 
-inline void copy_bulk(void* target, const void* source, int bytes, u64* barrier, u64) {
+inline void expect_bytes(u64* barrier, int bytes) {
   arrivals(barrier).bytes += bytes;
   mbarrier_arrive(barrier);
+}
+
+inline void copy_bulk(void* target, const void* source, int bytes, u64* barrier, u64) {
   emulation::copies.push_back([=] {
     std::memcpy(target, source, bytes);
     arrivals(barrier).bytes -= bytes;

@@ -1,6 +1,8 @@
-// The order in which a block's weights are read: packing.py lays them out alike, matrices in the order of first use.
+// What one warp fetches into the ring, in the order in which the others need it: the block's weights, which packing.py lays
+// out alike, matrices in the order of first use; and the keys and values of the talker's earlier positions that it attends to.
 #pragma once
 #include "matrix.cuh"
+#include "units.cuh"
 
 // Two predictor positions share the first pass when their rows fit.
 __device__ inline bool merged(const Launch& launch) { return 2 * launch.rows <= ROWS; }
@@ -19,7 +21,27 @@ __device__ inline u64 share_of_layers(const Sizes& z) {
   return layer * z.layers;
 }
 
-__device__ inline void fetch_weights(Writer& writer) {
+// The stored keys and values of this block's units.
+__device__ inline void fetch_stored(Writer& writer, const Stretch<TalkerRows>& stretch, int layer) {
+  constexpr int D = Talker::HEAD_DIM, TOGETHER = stored_together(D);
+  if (stretch.count() == 0) return;
+  Unit<TalkerRows> unit;
+  unit.find(stretch.begin);
+#pragma unroll 1
+  for (int left = stretch.count(); left > 0; --left, unit.advance()) {
+#pragma unroll 1
+    for (int begin = 0; begin < CHUNK; begin += TOGETHER) {
+      const int size = unit.stored_of(begin, TOGETHER) * D * 2;
+      if (size <= 0) break;
+      const u16* keys = unit.key(layer, unit.chunk * CHUNK + begin, D);
+      writer.put({keys, size}, {keys + unit.values_apart(D), size});
+    }
+  }
+}
+
+__device__ inline void fetch_all(Writer& writer) {
+  const char* weights = reinterpret_cast<const char*>(shared().to.weights) + shared().to.block_offset[blockIdx.x];
+  const Stretch<TalkerRows> stretch;
   const Launch& launch = shared().launch;
   const bool decoding = launch.mode == DECODE;
   const Sizes predictor = Sizes::of<Predictor>();
@@ -38,13 +60,14 @@ __device__ inline void fetch_weights(Writer& writer) {
       const Kind kind = pass < 0 ? PROJECT : layer == layers ? HEAD : Kind(step);
       if (kind == HEAD && !talker) offset = heads + (pass - 1) * head;
       const Extent extent(kind, z);
+      if (kind == ATTENTION && talker) fetch_stored(writer, stretch, layer);
 #pragma unroll 1
       for (int tiles = kind == ATTENTION ? 0 : tiles_of_block(extent.tiles); tiles > 0; tiles -= 2) {
         const int together = min(tiles, 2), stage_columns = 2 * STAGE_COLUMNS / together;
 #pragma unroll 1
         for (int column = 0; column < extent.columns; column += stage_columns) {
           const int bytes = TILE * 2 * together * min(stage_columns, extent.columns - column);
-          writer.put(offset, bytes);
+          writer.put({weights + offset, bytes});
           offset += bytes;
         }
       }

@@ -1,0 +1,99 @@
+// What attention deals to the blocks. A unit is (row, key/value head, chunk of CHUNK positions); units are numbered (row, head)
+// by (row, head), and each block takes a stretch of them.
+#pragma once
+#include "shared.cuh"
+
+// The rows of the pass that the layers are working on.
+struct RowsAtWork {
+  __device__ static int count() { return shared().pass.rows; }
+  __device__ static int heads() { return shared().pass.sizes.kv_heads; }
+  __device__ static int slot(int row) { return shared().slot[row]; }
+  __device__ static int position(int row) { return shared().position[row]; }
+  __device__ static int fresh_from(int row) { return shared().fresh_from[row]; }
+  __device__ static const int* page_table() { return shared().pass.page_table; }
+  __device__ static u16* layer(int number) { return shared().pass.kv + number * shared().pass.layer_elements; }
+};
+
+// The rows of the launch in the talker, whether or not it has got there.
+struct TalkerRows {
+  __device__ static int count() { return shared().launch.rows; }
+  __device__ static constexpr int heads() { return Talker::KV_HEADS; }
+  __device__ static int slot(int row) { return shared().launch.row[row].slot; }
+  __device__ static int position(int row) { return shared().launch.row[row].position; }
+  __device__ static int fresh_from(int row) { return position(shared().launch.mode == DECODE ? row : 0); }
+  __device__ static const int* page_table() { return shared().to.page_table; }
+  __device__ static u64 layer_elements() { return u64(shared().to.pages) * Talker::KV_HEADS * Talker::HEAD_DIM * 2 * PAGE; }
+  __device__ static u16* layer(int number) { return shared().to.talker_kv + number * layer_elements(); }
+};
+
+template <class Rows>
+struct Unit {
+  int row, head, chunk;
+
+  __device__ static int chunks_of(int row) { return Rows::position(row) / CHUNK + 1; }
+
+  // Becomes the unit with this number, which exists.
+  __device__ void find(int number) {
+#pragma unroll 1
+    for (row = 0; number >= chunks_of(row) * Rows::heads(); ++row) number -= chunks_of(row) * Rows::heads();
+    head = number / chunks(), chunk = number % chunks();
+  }
+
+  // Becomes the next one.
+  __device__ void advance() {
+    if (++chunk < chunks()) return;
+    chunk = 0;
+    if (++head < Rows::heads()) return;
+    head = 0, ++row;
+  }
+
+  __device__ int chunks() const { return chunks_of(row); }
+  __device__ bool last() const { return chunk == chunks() - 1; }  // of its head
+  __device__ int position() const { return Rows::position(row); }
+  __device__ int fresh_from() const { return Rows::fresh_from(row); }
+  __device__ int nth() const { return position() - fresh_from(); }  // of the rows of its stream in this pass
+
+  // How many of `count` positions from `begin` on, counted from the start of the chunk, are of earlier passes; below 1 if none.
+  __device__ int stored_of(int begin, int count) const { return min(count, fresh_from() - chunk * CHUNK - begin); }
+
+  // Where the key of a position lies; its value lies `values_apart` further.
+  __device__ u16* key(int layer, int at, int head_dim) const {
+    const int* table = Rows::page_table();
+    const u64 page = table ? __ldg(table + Rows::slot(row) * MAX_PAGES + at / PAGE) : Rows::slot(row);
+    return Rows::layer(layer) + ((page * 2 * Rows::heads() + head) * PAGE + at % PAGE) * head_dim;
+  }
+  __device__ static int values_apart(int head_dim) { return Rows::heads() * PAGE * head_dim; }
+};
+
+// The units of this block.
+template <class Rows>
+struct Stretch {
+  int begin = 0, end = 0;
+
+  __device__ Stretch() {
+    const int block = blockIdx.x, heads = Rows::heads(), rows = Rows::count();
+    const auto chunks_of = Unit<Rows>::chunks_of;
+    int chunks = 0, longest = 0;
+#pragma unroll 1
+    for (int row = 0; row < rows; ++row) chunks += chunks_of(row), longest = max(longest, chunks_of(row));
+    const int units = chunks * heads;
+    if (units <= BLOCKS) {
+      begin = min(block, units), end = min(block + 1, units);
+      return;
+    }
+    // Best is a part of one head; where a head is too long for that, the same number of units for each block.
+    const int parts = BLOCKS / (rows * heads), fair = (units + BLOCKS - 1) / BLOCKS;
+    if (longest > parts * fair) {
+      begin = units * block / BLOCKS, end = units * (block + 1) / BLOCKS;
+      return;
+    }
+    const int head = block / parts, part = block % parts, row = head / heads;
+    if (row >= rows) return;
+#pragma unroll 1
+    for (int other = 0; other < row; ++other) begin += chunks_of(other) * heads;
+    begin += head % heads * chunks_of(row);
+    end = begin + chunks_of(row) * (part + 1) / parts, begin += chunks_of(row) * part / parts;
+  }
+
+  __device__ int count() const { return end - begin; }
+};
