@@ -12,6 +12,13 @@ def norm_factor(x: Tensor, eps: float) -> Tensor:
     return torch.rsqrt(x.square().mean(-1, keepdim=True) + eps)
 
 
+def stored_order(head_dim: int, device: torch.device) -> Tensor:
+    """``[PAGE, head_dim]``: which dimension of a key or value lies where in a page; ``csrc/units.cuh`` says why."""
+    place = torch.arange(PAGE, device=device)[:, None]
+    turned = ((place & 6) ^ (place & 1) << 2) * 8 & (head_dim - 1)
+    return torch.arange(head_dim, device=device) ^ turned
+
+
 def attend(
     s: StackShape,
     *,
@@ -31,7 +38,7 @@ def attend(
     Args:
         s: sizes.
         qkv: float32 ``[R, qkv]``.
-        pages: bfloat16 ``[pages, 2, kv heads, PAGE, head_dim]`` of this layer.
+        pages: bfloat16 ``[pages, 2, kv heads, PAGE, head_dim]`` of this layer, dimensions in :func:`stored_order`.
         table: ``[R, pages]``: pages of each row's stream.
         position: ``[R]``; rows of one stream see those of lower position that stand in the same pass.
         q_norm: ``[head_dim]``.
@@ -49,13 +56,15 @@ def attend(
     query = _rotate(split[0] * norm_factor(split[0], eps) * q_norm, angles) * s.head_dim**-0.5
     key = _rotate(split[1] * norm_factor(split[1], eps) * k_norm, angles)
     page, place = table.gather(1, position[:, None] // PAGE).flatten().long(), position % PAGE
-    pages[page, 0, :, place] = key.to(pages.dtype)
-    pages[page, 1, :, place] = split[2].to(pages.dtype)
+    order = stored_order(s.head_dim, pages.device)
+    fresh = torch.stack((key, split[2]), dim=1).to(pages.dtype)
+    pages[page, :, :, place] = fresh.gather(-1, order[place][:, None, None].expand_as(fresh))
 
     counts = (position // CHUNK + 1).tolist()
     chunks, pages_of_chunk = max(counts), CHUNK // PAGE
     table = F.pad(table, (0, chunks * pages_of_chunk))[:, : chunks * pages_of_chunk].long()
-    stored = pages[table].float().view(rows, chunks, pages_of_chunk, *pages.shape[1:])
+    stored = pages[table]
+    stored = stored.gather(-1, order.expand_as(stored)).float().view(rows, chunks, pages_of_chunk, *pages.shape[1:])
     keys, values = stored.movedim(2, 4).flatten(4, 5).unbind(2)  # [R, chunks, kv heads, CHUNK, head_dim]
     # Laid out alike for any number of rows and chunks: else products would be summed in another order.
     keys, values = keys.transpose(-1, -2).contiguous(), values.contiguous()

@@ -45,7 +45,7 @@ struct Positions {
       load(keys, keys + count * D, own - own_begin, count - 1, [](const uint4* piece) { return *piece; });
       release_stage(at);
     } else {
-      clear();
+      *this = {};
     }
     pass(own_begin + TOGETHER, CHUNK);
   }
@@ -81,7 +81,8 @@ struct Positions {
   template <class Read>
   __device__ void load(const u16* keys, const u16* values, int first, int last, Read read) {
     const auto piece = [&](const u16* from, int at, int dimension) {
-      return read(reinterpret_cast<const uint4*>(from + min(first + at, last) * D + dimension));
+      const int position = min(first + at, last);
+      return read(reinterpret_cast<const uint4*>(from + position * D + stored_dimension(dimension, position, D)));
     };
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
@@ -92,18 +93,6 @@ struct Positions {
     for (int e = 0; e < 4; ++e) {
 #pragma unroll
       for (int i = 0; i < HALVES; ++i) value[e][i] = piece(values, own_quarter() * 2 + place_of(e), i * 64 + own_place() * 8 % D);
-    }
-  }
-  __device__ void clear() {
-#pragma unroll
-    for (auto& pieces : key) {
-#pragma unroll
-      for (uint4& piece : pieces) piece = {};
-    }
-#pragma unroll
-    for (auto& pieces : value) {
-#pragma unroll
-      for (uint4& piece : pieces) piece = {};
     }
   }
   template <int N>
@@ -246,11 +235,11 @@ __device__ __forceinline__ void attend_positions(const OwnUnit& unit, const Posi
 // The pages of a row get its own key and value.
 template <int D>
 __device__ void append(const OwnUnit& unit, int layer) {
-  const int value = threadIdx.x / (D / 2), pair = threadIdx.x % (D / 2);
+  const int value = threadIdx.x / (D / 2), pair = threadIdx.x % (D / 2), to = stored_dimension(2 * pair, unit.position(), D);
   if (!unit.last() || value > 1) return;
   u16* key = unit.key(layer, unit.position(), D);
   const u16* fresh = shared().attention.fresh[value][unit.nth()];
-  reinterpret_cast<u32*>(key + value * OwnUnit::values_apart(D))[pair] = reinterpret_cast<const u32*>(fresh)[pair];
+  *reinterpret_cast<u32*>(key + value * OwnUnit::values_apart(D) + to) = reinterpret_cast<const u32*>(fresh)[pair];
 }
 
 __device__ inline void add_share(float4& sum, float share, float4 value) {

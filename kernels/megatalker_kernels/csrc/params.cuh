@@ -51,7 +51,7 @@ struct Buffers {
   const u16* input_tables[GROUPS];  // bfloat16 [vocab][predictor hidden]: what a code feeds the predictor
   const float* talker_rope;         // [positions][2][head_dim / 2]: cosines, sines
   const float* predictor_rope;
-  u16* talker_kv;                   // [layers][pages][2][kv heads][PAGE][head_dim] bfloat16
+  u16* talker_kv;                   // [layers][pages][2][kv heads][PAGE][head_dim] bfloat16, dimensions as in units.cuh
   u16* predictor_kv;                // [layers][ROWS][2][kv heads][PAGE][head_dim]
   const int* page_table;            // [slots][MAX_PAGES]
   int pages;

@@ -26,6 +26,12 @@ struct TalkerRows {
   __device__ static u16* layer(int number) { return shared().to.talker_kv + number * layer_elements(); }
 };
 
+// Where a dimension of a stored key or value lies. Pieces of eight dimensions change places by their position, so that those that
+// a warp reads at once from shared memory lie in different banks.
+__device__ inline int stored_dimension(int dimension, int position, int head_dim) {
+  return dimension ^ (((position & 6) ^ (position & 1) << 2) * 8 & head_dim - 1);
+}
+
 template <class Rows>
 struct Unit {
   int row, head, chunk;
