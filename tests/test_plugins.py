@@ -132,3 +132,18 @@ def test_probe_checks_the_device_and_turns_exceptions_into_reasons() -> None:
     assert probe(talker(probe=_unused), ANY_CHECKPOINT, CPU, SETTINGS).reason == (
         "its probe failed: AssertionError: nothing is loaded here"
     )
+
+
+def test_probe_checks_the_dtype_which_codecs_need_not_share() -> None:
+    half = Settings(dtype="bfloat16")
+    reason = "computes in float32, not in bfloat16; choose another dtype"
+    assert probe(talker(), ANY_CHECKPOINT, CPU, half).reason == reason
+    assert probe(talker(probe=lambda *_: Availability("no")), ANY_CHECKPOINT, CPU, half).reason == "no"
+    assert probe(codec(), ANY_CHECKPOINT, CPU, half).available
+    halves = replace(CPU_ONLY, dtypes=frozenset({torch.bfloat16}))
+    assert probe(replace(codec(), capabilities=halves), ANY_CHECKPOINT, CPU, half).available
+    registry = BackendRegistry([("one", Plugin(talker("fast", rank=9, capabilities=halves), talker("slow")))])
+    assert registry.choose_talker("auto", ANY_CHECKPOINT, CPU, SETTINGS).name == "slow"
+    assert registry.choose_talker("auto", ANY_CHECKPOINT, CPU, half).name == "fast"
+    with pytest.raises(BackendUnavailableError, match="'fast' cannot run here: computes in bfloat16, not in float32"):
+        registry.choose_talker("fast", ANY_CHECKPOINT, CPU, SETTINGS)

@@ -174,9 +174,11 @@ def open_engine() -> OpenEngine:
 
 
 @pytest.fixture(scope="session")
-def partner_codec(registry: BackendRegistry, checkpoint: Checkpoint, device: torch.device) -> Iterator[Codec]:
+def partner_codec(
+    registry: BackendRegistry, checkpoint: Checkpoint, device: torch.device, selection: Selection
+) -> Iterator[Codec]:
     """The codec that completes an engine when a talker backend is judged: the best available."""
-    spec = registry.choose_codec("auto", checkpoint, device, Settings.read())
+    spec = registry.choose_codec("auto", checkpoint, device, selection.settings)
     codec = spec.load(checkpoint, load_context(spec, device, torch.float32))
     codec.warmup()
     yield codec
@@ -185,10 +187,10 @@ def partner_codec(registry: BackendRegistry, checkpoint: Checkpoint, device: tor
 
 @pytest.fixture(scope="session")
 def partner_talker(
-    registry: BackendRegistry, checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype
+    registry: BackendRegistry, checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype, selection: Selection
 ) -> Iterator[TalkerDecoder]:
     """The talker decoder that completes an engine when a codec is judged: the best available, cold."""
-    spec = registry.choose_talker("auto", checkpoint, device, Settings.read())
+    spec = registry.choose_talker("auto", checkpoint, device, selection.settings)
     decoder = spec.load(checkpoint, load_context(spec, device, dtype))
     yield decoder
     decoder.close()

@@ -12,7 +12,6 @@ import torch
 
 from megatalker.checkpoint import Checkpoint
 from megatalker.device import DTYPES, resolve_device
-from megatalker.errors import BackendUnavailableError
 from megatalker.interfaces import CodecBackend, TalkerBackend
 from megatalker.plugins import BackendRegistry, probe
 from megatalker.random_checkpoint import TINY, write_checkpoint
@@ -30,6 +29,7 @@ class Selection:
     checkpoint: Checkpoint
     device: torch.device
     dtype: torch.dtype
+    settings: Settings
     talkers: list[str]
     codecs: list[str]
     passed_over: list[str]
@@ -44,7 +44,7 @@ class Selection:
 
         Raises:
             BackendNotFoundError: a name that no installed plug-in provides.
-            BackendUnavailableError: it cannot run here; with its own reason, or does not take the dtype.
+            BackendUnavailableError: it cannot run here, or not in this dtype; with the reason.
             CheckpointError: the checkpoint cannot be opened.
             SettingsError: there is no such device.
         """
@@ -57,7 +57,8 @@ class Selection:
         scratch = tempfile.TemporaryDirectory(prefix="megatalker-conformance-")
         try:
             source = write_checkpoint(Path(scratch.name) / "tiny", TINY) if checkpoint == "tiny" else checkpoint
-            selection = cls(registry, Checkpoint.open(source), place, DTYPES[dtype], [], [], [], scratch)
+            settings = Settings.read(dtype=dtype)
+            selection = cls(registry, Checkpoint.open(source), place, DTYPES[dtype], settings, [], [], [], scratch)
             selection._resolve(backends, codecs)
         except BaseException:
             scratch.cleanup()
@@ -68,30 +69,24 @@ class Selection:
         if not (backends or codecs):
             backends, codecs = ["all"], ["all"]
         for name in backends:
-            fresh = self._available("talker", self.registry.talkers) if name == "all" else [self._talker(name)]
-            self.talkers += [spec.name for spec in fresh if spec.name not in self.talkers]
+            found = (
+                self._available("talker", self.registry.talkers)
+                if name == "all"
+                else [self.registry.choose_talker(name, self.checkpoint, self.device, self.settings)]
+            )
+            self.talkers += [spec.name for spec in found if spec.name not in self.talkers]
         for name in codecs:
             chosen = (
                 self._available("codec", self.registry.codecs)
                 if name == "all"
-                else [self.registry.choose_codec(name, self.checkpoint, self.device, Settings.read())]
+                else [self.registry.choose_codec(name, self.checkpoint, self.device, self.settings)]
             )
             self.codecs += [spec.name for spec in chosen if spec.name not in self.codecs]
-
-    def _talker(self, name: str) -> TalkerBackend:
-        spec = self.registry.choose_talker(name, self.checkpoint, self.device, Settings.read())
-        if self.dtype not in spec.capabilities.dtypes:
-            raise BackendUnavailableError(
-                f"talker backend {name!r} does not compute in {self.dtype}; choose another --dtype"
-            )
-        return spec
 
     def _available(self, kind: str, specs: Sequence[SpecT]) -> list[SpecT]:
         found = []
         for spec in specs:
-            reason = probe(spec, self.checkpoint, self.device, Settings.read()).reason
-            if reason is None and kind == "talker" and self.dtype not in spec.capabilities.dtypes:
-                reason = f"does not compute in {self.dtype}"
+            reason = probe(spec, self.checkpoint, self.device, self.settings).reason
             if reason is None:
                 found.append(spec)
             else:

@@ -18,6 +18,7 @@ import pluggy
 import torch
 
 from megatalker.checkpoint import Checkpoint
+from megatalker.device import resolve_dtype
 from megatalker.errors import BackendNotFoundError, BackendUnavailableError, PluginError
 from megatalker.interfaces import API_VERSION, Availability, CodecBackend, TalkerBackend
 from megatalker.own_settings import own_settings
@@ -235,7 +236,7 @@ def _by_rank(known: dict[str, BackendT]) -> list[BackendT]:
 def probe(
     spec: TalkerBackend | CodecBackend, checkpoint: Checkpoint, device: torch.device, settings: Settings
 ) -> Availability:
-    """Ask a backend whether it can run, with the device check done for it and its exceptions turned into reasons.
+    """Ask a backend whether it can run, with device and dtype checked for it and its exceptions turned into reasons.
 
     Raises:
         SettingsError: the backend's own settings are wrong.
@@ -244,6 +245,21 @@ def probe(
     if device.type not in spec.capabilities.devices:
         return Availability(f"runs on {', '.join(sorted(spec.capabilities.devices))}, not on {device.type}")
     try:
-        return spec.probe(checkpoint, device, own)
+        answer = spec.probe(checkpoint, device, own)
     except Exception as error:  # a stranger's probe may fail in any way; the reason is what the user needs
         return Availability(f"its probe failed: {type(error).__name__}: {error}")
+    dtype = computing_dtype(spec, resolve_dtype(settings.dtype, device))
+    if answer.available and dtype not in spec.capabilities.dtypes:
+        known = ", ".join(sorted(_name(known) for known in spec.capabilities.dtypes))
+        return Availability(f"computes in {known}, not in {_name(dtype)}; choose another dtype")
+    return answer
+
+
+def computing_dtype(spec: TalkerBackend | CodecBackend, dtype: torch.dtype) -> torch.dtype:
+    """What a backend computes in where the run does in ``dtype``. Codecs promise exactness: float32, if they can."""
+    exact = isinstance(spec, CodecBackend) and torch.float32 in spec.capabilities.dtypes
+    return torch.float32 if exact else dtype
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

@@ -7,11 +7,11 @@ from typing import TypeVar
 import torch
 
 from megatalker.checkpoint import Checkpoint
-from megatalker.engine.slot import InstanceT, Option, Slot
-from megatalker.errors import BackendUnavailableError, SettingsError
+from megatalker.engine.slot import Option, Slot
+from megatalker.errors import SettingsError
 from megatalker.interfaces import Codec, CodecBackend, LoadContext, TalkerBackend, TalkerDecoder
 from megatalker.own_settings import own_settings
-from megatalker.plugins import BackendRegistry, probe
+from megatalker.plugins import BackendRegistry, computing_dtype, probe
 from megatalker.settings import Settings
 
 SpecT = TypeVar("SpecT", TalkerBackend, CodecBackend)
@@ -36,29 +36,28 @@ def talker_slot(
     options = [
         Option(
             spec.name,
-            partial(_refusal, spec, checkpoint, device, settings, dtype, seeded),
+            partial(_refusal, spec, checkpoint, device, settings, seeded),
             partial(spec.load, checkpoint, LoadContext(device, dtype, own[spec.name])),
         )
         for spec in specs
     ]
-    return _checked(Slot("talker", options, strict=settings.backend != "auto"))
+    return Slot("talker", options, strict=settings.backend != "auto")
 
 
 def codec_slot(
     registry: BackendRegistry, settings: Settings, checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype
 ) -> Slot[Codec]:
-    """The place of the codec, as :func:`talker_slot`. Codecs run in float32 where they can: they promise exactness."""
+    """The place of the codec, as :func:`talker_slot`."""
     first = registry.choose_codec(settings.codec, checkpoint, device, settings)
     named = partial(registry.choose_codec, checkpoint=checkpoint, device=device, settings=settings)
     specs = _order(first, settings.codec_fallbacks, named, registry.codecs)
     _check_names("codecs", settings.codecs, [spec.name for spec in registry.codecs])
     options = []
     for spec in specs:
-        precision = torch.float32 if torch.float32 in spec.capabilities.dtypes else dtype
-        own = own_settings(spec, settings)
-        refusal = partial(_refusal, spec, checkpoint, device, settings, precision, False)
-        options.append(Option(spec.name, refusal, partial(spec.load, checkpoint, LoadContext(device, precision, own))))
-    return _checked(Slot("codec", options, strict=settings.codec != "auto"))
+        context = LoadContext(device, computing_dtype(spec, dtype), own_settings(spec, settings))
+        refusal = partial(_refusal, spec, checkpoint, device, settings, False)
+        options.append(Option(spec.name, refusal, partial(spec.load, checkpoint, context)))
+    return Slot("codec", options, strict=settings.codec != "auto")
 
 
 def _order(
@@ -75,23 +74,11 @@ def _refusal(
     checkpoint: Checkpoint,
     device: torch.device,
     settings: Settings,
-    dtype: torch.dtype,
     seeded: bool,
 ) -> str | None:
-    if dtype not in spec.capabilities.dtypes:
-        known = ", ".join(sorted(_name(known) for known in spec.capabilities.dtypes))
-        return f"it takes {known}, not {_name(dtype)}"
     if seeded and not spec.capabilities.seeded_sampling:
         return "it does not follow the seed, so streams cannot move to it"
     return probe(spec, checkpoint, device, settings).reason
-
-
-def _checked(slot: Slot[InstanceT]) -> Slot[InstanceT]:
-    """``slot``, unless the backend asked for by name would be passed over, for its dtype."""
-    reason = slot.options[0].refusal() if slot.strict else None
-    if reason is not None:
-        raise BackendUnavailableError(f"{slot.kind} backend {slot.options[0].name!r} cannot run here: {reason}")
-    return slot
 
 
 def _check_names(table: str, given: Mapping[str, object], installed: Sequence[str]) -> None:
@@ -99,7 +86,3 @@ def _check_names(table: str, given: Mapping[str, object], installed: Sequence[st
         if name not in installed:
             known = ", ".join(installed) or "none"
             raise SettingsError(f"setting {table}.{name}: no such backend is installed; installed: {known}")
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
