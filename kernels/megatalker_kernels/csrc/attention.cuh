@@ -112,7 +112,8 @@ __device__ inline u32 pack_rest(u32 rounded, float first, float second) {
 template <int D, int G>
 __device__ __noinline__ void prepare_heads(OwnUnit unit, const float* norms) {
   Shared& s = shared();
-  const int lane = threadIdx.x & 31, fresh = unit.nth() + 1, d = lane * 4 % D;
+  const int lane = threadIdx.x & 31, d = lane * 4 % D;
+  const int first = unit.row - unit.nth(), fresh = unit.nth() + 1;  // of the rows of this stream, and how many up to this one
   const bool near = d < D / 2, mine = lane < D / 4;
   const int kv_heads = s.pass.sizes.kv_heads;
   const u32 tag = tag_of_phase(0);
@@ -121,7 +122,7 @@ __device__ __noinline__ void prepare_heads(OwnUnit unit, const float* norms) {
     const bool query = job < G, value = job >= G + fresh;
     const int nth = query ? unit.nth() : (job - G) - (value ? fresh : 0);
     const int index = query ? unit.head * G + job : G * kv_heads + unit.head + (value ? kv_heads : 0);
-    const float* source = s.to.qkv + (unit.row - unit.nth() + nth) * s.pass.sizes.qkv + index * D + d;
+    const float* source = s.to.qkv + (first + nth) * s.pass.sizes.qkv + index * D + d;
     const float4 weight = value ? float4{} : __ldg(reinterpret_cast<const float4*>(norms + (query ? 0 : D) + d));
     Quad quad;
     Patience patience;
@@ -134,7 +135,7 @@ __device__ __noinline__ void prepare_heads(OwnUnit unit, const float* norms) {
       const float squares = x[0] * x[0] + x[1] * x[1] + x[2] * x[2] + x[3] * x[3];
       const float sum = warp_sum(mine ? squares : 0.f);
       const float factor = rsqrtf(sum * (1.f / D) + s.pass.eps) * (query ? rsqrtf(float(D)) : 1.f);
-      const float* rope = s.rope[unit.row - unit.nth() + nth];
+      const float* rope = s.rope[first + nth];
       const float4 cosine = *reinterpret_cast<const float4*>(rope + d % (D / 2));
       const float4 sine = *reinterpret_cast<const float4*>(rope + D / 2 + d % (D / 2));
       const float w[4] = {weight.x, weight.y, weight.z, weight.w}, c[4] = {cosine.x, cosine.y, cosine.z, cosine.w};

@@ -94,8 +94,9 @@ __device__ inline void place_talker_row(int r) {
   const Shared& s = shared();
   const Row& row = s.launch.row[r];
   const bool decoding = s.launch.mode == DECODE, heard = decoding || r == s.launch.rows - 1;
-  place(r, row.slot, decoding ? row.position : s.launch.row[0].position, row.position,
-        Source{decoding ? nullptr : s.to.text + r * Talker::HIDDEN, nullptr}, heard ? s.to.pending + u64(row.slot) * Talker::VOCAB : nullptr);
+  place(r, row.slot, TalkerRows::fresh_from(r), row.position,
+        Source{decoding ? nullptr : s.to.text + r * Talker::HIDDEN, nullptr},
+        heard ? s.to.pending + u64(row.slot) * Talker::VOCAB : nullptr);
 }
 
 // Position `pass` of a stream; in the merged pass after its position 0.

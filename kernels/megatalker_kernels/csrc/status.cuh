@@ -2,7 +2,7 @@
 #pragma once
 #include "shared.cuh"
 
-enum Where : int { WAIT_RESULTS = 1, WAIT_WEIGHTS = 2 };
+enum Where : int { WAIT_RESULTS = 1, WAIT_RING = 2 };
 
 // The words of the buffer `barrier`.
 enum Word : int { ARRIVED = 0, LEFT = 1, ABORTED = 2, REPORTED = 3, PROGRESS = 4 };  // PROGRESS + block: the last phase it finished
