@@ -1,5 +1,7 @@
 """The executable specification of ``csrc/attention.cuh``."""
 
+from functools import cache
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -12,6 +14,7 @@ def norm_factor(x: Tensor, eps: float) -> Tensor:
     return torch.rsqrt(x.square().mean(-1, keepdim=True) + eps)
 
 
+@cache
 def stored_order(head_dim: int, device: torch.device) -> Tensor:
     """``[PAGE, head_dim]``: which dimension of a key or value lies where in a page; ``csrc/units.cuh`` says why."""
     place = torch.arange(PAGE, device=device)[:, None]

@@ -124,11 +124,7 @@ __device__ __noinline__ void prepare_heads(OwnUnit unit, const float* norms) {
     const int index = query ? unit.head * G + job : G * kv_heads + unit.head + (value ? kv_heads : 0);
     const float* source = s.to.qkv + (first + nth) * s.pass.sizes.qkv + index * D + d;
     const float4 weight = value ? float4{} : __ldg(reinterpret_cast<const float4*>(norms + (query ? 0 : D) + d));
-    Quad quad;
-    Patience patience;
-    do {
-      fetch(true, source, quad);
-    } while (!quad.bears(tag) && wait_on(patience));
+    const Quad quad = await_quad(source, tag);
     __syncwarp();
     float x[4] = {quad[0], quad[1], quad[2], quad[3]};
     if (!value) {
@@ -341,7 +337,7 @@ template <int D, int G>
 __device__ __forceinline__ bool attend(int layer) {
   Shared& s = shared();
   const Sizes& z = s.pass.sizes;
-  const Stretch<RowsAtWork> stretch;
+  const auto stretch = Stretch<RowsAtWork>::own();
   if (stretch.count() == 0) return end_phase(false);
   Cursor at = own_walk().at;
   OwnUnit unit;

@@ -32,6 +32,7 @@ struct Stack {
   static constexpr int QUERIES = HEADS / KV_HEADS;
   static constexpr int ATTENTION = HEADS * HEAD_DIM;
   static constexpr int QKV = (HEADS + 2 * KV_HEADS) * HEAD_DIM;
+  static constexpr int PAGE_ELEMENTS = 2 * KV_HEADS * PAGE * HEAD_DIM;  // of one layer
   static constexpr int NORMS = 2 * HIDDEN + 2 * HEAD_DIM;  // input, q, k, post-attention
   static_assert(HIDDEN % KBLOCK == 0 && INTERMEDIATE % KBLOCK == 0 && ATTENTION % KBLOCK == 0);
   static_assert(QKV % TILE == 0 && INTERMEDIATE % (TILE / 2) == 0 && VOCAB % TILE == 0);

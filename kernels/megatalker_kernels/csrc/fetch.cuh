@@ -41,7 +41,7 @@ __device__ inline void fetch_stored(Writer& writer, const Stretch<TalkerRows>& s
 
 __device__ inline void fetch_all(Writer& writer) {
   const char* weights = reinterpret_cast<const char*>(shared().to.weights) + shared().to.block_offset[blockIdx.x];
-  const Stretch<TalkerRows> stretch;
+  Stretch<TalkerRows> stretch;
   const Launch& launch = shared().launch;
   const bool decoding = launch.mode == DECODE;
   const Sizes predictor = Sizes::of<Predictor>();
@@ -51,6 +51,7 @@ __device__ inline void fetch_all(Writer& writer) {
   for (int pass = first_pass(launch); pass <= GROUPS && writer.alive; ++pass) {
     if (pass == 0 && merged(launch)) continue;
     const bool talker = pass == GROUPS;
+    if (talker) stretch = Stretch<TalkerRows>::own();  // only now: the first weights shall not wait for it
     const Sizes z = talker ? Sizes::of<Talker>() : predictor;
     const int layers = pass < 0 ? 0 : z.layers;
     const bool with_head = talker ? decoding || launch.finish : pass != 0;

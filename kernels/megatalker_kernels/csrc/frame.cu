@@ -33,12 +33,7 @@ __device__ inline bool pick(int codebook) {
     if (row.forced) {
       s.codes[thread][codebook] = row.codes[codebook];
     } else if (rows > 1) {
-      Quad quad;
-      Patience patience;
-      do {
-        fetch(true, s.to.chosen + thread * 4, quad);
-      } while (!quad.bears(tag) && wait_on(patience));
-      s.codes[thread][codebook] = int(quad[0]);
+      s.codes[thread][codebook] = int(await_quad(s.to.chosen + thread * 4, tag)[0]);
     }
   }
   consumer_sync();
@@ -147,7 +142,7 @@ __device__ __noinline__ void begin(int pass) {
     p.norms = talking ? s.to.talker_norms : s.to.predictor_norms;
     p.page_table = talking ? s.to.page_table : nullptr;
     p.kv = talking ? s.to.talker_kv : s.to.predictor_kv;
-    p.layer_elements = talking ? TalkerRows::layer_elements() : u64(ROWS) * Predictor::KV_HEADS * Predictor::HEAD_DIM * 2 * PAGE;
+    p.layer_elements = talking ? TalkerRows::layer_elements() : u64(ROWS) * Predictor::PAGE_ELEMENTS;
     p.eps = talking ? s.to.talker_eps : s.to.predictor_eps;
     p.mean = 1.f / p.sizes.hidden;
     p.rows = launch.rows << int(pair);

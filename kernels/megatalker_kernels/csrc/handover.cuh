@@ -40,6 +40,16 @@ __device__ inline bool wait_on(Patience& patience) {
   return false;
 }
 
+// The quad at this place as soon as it is there, or whatever lies there when the wait is given up.
+__device__ inline Quad await_quad(const float* place, u32 tag) {
+  Quad quad;
+  Patience patience;
+  do {
+    fetch(true, place, quad);
+  } while (!quad.bears(tag) && wait_on(patience));
+  return quad;
+}
+
 // After a consumer_sync that follows the waiting: whether all warps got what they waited for. A flag is used again only
 // after another such sync.
 __device__ inline bool all_there() { return !shared().given_up[own_walk().phase % 4]; }

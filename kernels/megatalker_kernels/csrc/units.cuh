@@ -22,7 +22,7 @@ struct TalkerRows {
   __device__ static int position(int row) { return shared().launch.row[row].position; }
   __device__ static int fresh_from(int row) { return position(shared().launch.mode == DECODE ? row : 0); }
   __device__ static const int* page_table() { return shared().to.page_table; }
-  __device__ static u64 layer_elements() { return u64(shared().to.pages) * Talker::KV_HEADS * Talker::HEAD_DIM * 2 * PAGE; }
+  __device__ static u64 layer_elements() { return u64(shared().to.pages) * Talker::PAGE_ELEMENTS; }
   __device__ static u16* layer(int number) { return shared().to.talker_kv + number * layer_elements(); }
 };
 
@@ -71,12 +71,12 @@ struct Unit {
   __device__ static int values_apart(int head_dim) { return Rows::heads() * PAGE * head_dim; }
 };
 
-// The units of this block.
 template <class Rows>
 struct Stretch {
   int begin = 0, end = 0;
 
-  __device__ Stretch() {
+  // Of this block.
+  __device__ static Stretch own() {
     const int block = blockIdx.x, heads = Rows::heads(), rows = Rows::count();
     const auto chunks_of = Unit<Rows>::chunks_of;
     int chunks = 0, longest = 0;
@@ -84,21 +84,19 @@ struct Stretch {
     for (int row = 0; row < rows; ++row) chunks += chunks_of(row), longest = max(longest, chunks_of(row));
     const int units = chunks * heads;
     if (units <= BLOCKS) {
-      begin = min(block, units), end = min(block + 1, units);
-      return;
+      return {min(block, units), min(block + 1, units)};
     }
     // Best is a part of one head; where a head is too long for that, the same number of units for each block.
     const int parts = BLOCKS / (rows * heads), fair = (units + BLOCKS - 1) / BLOCKS;
     if (longest > parts * fair) {
-      begin = units * block / BLOCKS, end = units * (block + 1) / BLOCKS;
-      return;
+      return {units * block / BLOCKS, units * (block + 1) / BLOCKS};
     }
     const int head = block / parts, part = block % parts, row = head / heads;
-    if (row >= rows) return;
+    if (row >= rows) return {};
+    int first = head % heads * chunks_of(row);
 #pragma unroll 1
-    for (int other = 0; other < row; ++other) begin += chunks_of(other) * heads;
-    begin += head % heads * chunks_of(row);
-    end = begin + chunks_of(row) * (part + 1) / parts, begin += chunks_of(row) * part / parts;
+    for (int other = 0; other < row; ++other) first += chunks_of(other) * heads;
+    return {first + chunks_of(row) * part / parts, first + chunks_of(row) * (part + 1) / parts};
   }
 
   __device__ int count() const { return end - begin; }
