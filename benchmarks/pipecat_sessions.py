@@ -27,7 +27,7 @@ from pipecat.services.tts_service import TextAggregationMode
 from pipecat_rig import LoopWatch, Session, busy_loop, sessions
 
 from megatalker import Engine, Settings
-from megatalker.device import resolve_device
+from megatalker.device import dtype_name, resolve_device
 from megatalker_pipecat import MegatalkerTTSService
 
 SHORT = "Good morning, how can I help you today?"
@@ -169,7 +169,7 @@ def _environment(engine: Engine) -> dict[str, Any]:
         "codec": engine.codec,
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine(),
         "cpus": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
-        "dtype": str(engine.dtype).removeprefix("torch."),
+        "dtype": dtype_name(engine.dtype),
         "torch_threads": torch.get_num_threads(),
         "load_average": os.getloadavg()[0],
         "versions": {name: version(name) for name in ("megatalker", "pipecat-ai", "torch")},

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from megatalker.checkpoint import Checkpoint
-from megatalker.device import DTYPES, resolve_device
+from megatalker.device import DTYPES, dtype_name, resolve_device
 from megatalker.interfaces import CodecBackend, TalkerBackend
 from megatalker.plugins import BackendRegistry, probe
 from megatalker.random_checkpoint import TINY, write_checkpoint
@@ -102,7 +102,7 @@ class Selection:
         checkpoint = self.checkpoint
         lines = [
             f"checkpoint: {checkpoint.name} ({checkpoint.config.variant}, {checkpoint.fingerprint})",
-            f"device: {self.device}, dtype: {str(self.dtype).removeprefix('torch.')}",
+            f"device: {self.device}, dtype: {dtype_name(self.dtype)}",
             f"talker backends: {', '.join(self.talkers) or 'none'}; codecs: {', '.join(self.codecs) or 'none'}",
         ]
         lines += [f"not available here: {line}" for line in self.passed_over]

@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from megatalker.checkpoint import Checkpoint
+from megatalker.device import dtype_name
 from megatalker.engine import Chunk, Engine, SpeechStream
 from megatalker.interfaces import Codec, TalkerDecoder
 from megatalker.model_config import SAMPLE_RATE
@@ -98,7 +99,7 @@ class Studio:
             fallbacks=("tested",) if failing else (),
             codec_fallbacks=(),
             device=str(self._device),
-            dtype=str(self._dtype).removeprefix("torch."),  # type: ignore[arg-type]
+            dtype=dtype_name(self._dtype),  # type: ignore[arg-type]
             max_streams=min(8, self._talker.capabilities.max_streams or 8),
             step_deadline_s=600.0,
             runaway_guard=False,

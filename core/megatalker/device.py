@@ -7,6 +7,11 @@ from megatalker.errors import SettingsError
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
+def dtype_name(dtype: torch.dtype) -> str:
+    """As in the settings: ``float32``."""
+    return str(dtype).removeprefix("torch.")
+
+
 def resolve_device(name: str) -> torch.device:
     """Turn the setting ``device`` into a device that exists.
 

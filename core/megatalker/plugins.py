@@ -18,7 +18,7 @@ import pluggy
 import torch
 
 from megatalker.checkpoint import Checkpoint
-from megatalker.device import resolve_dtype
+from megatalker.device import dtype_name, resolve_dtype
 from megatalker.errors import BackendNotFoundError, BackendUnavailableError, PluginError
 from megatalker.interfaces import API_VERSION, Availability, CodecBackend, TalkerBackend
 from megatalker.own_settings import own_settings
@@ -248,18 +248,14 @@ def probe(
         answer = spec.probe(checkpoint, device, own)
     except Exception as error:  # a stranger's probe may fail in any way; the reason is what the user needs
         return Availability(f"its probe failed: {type(error).__name__}: {error}")
-    dtype = computing_dtype(spec, resolve_dtype(settings.dtype, device))
+    dtype = computing_dtype(spec, device, settings)
     if answer.available and dtype not in spec.capabilities.dtypes:
-        known = ", ".join(sorted(_name(known) for known in spec.capabilities.dtypes))
-        return Availability(f"computes in {known}, not in {_name(dtype)}; choose another dtype")
+        known = ", ".join(sorted(dtype_name(known) for known in spec.capabilities.dtypes))
+        return Availability(f"computes in {known}, not in {dtype_name(dtype)}; choose another dtype")
     return answer
 
 
-def computing_dtype(spec: TalkerBackend | CodecBackend, dtype: torch.dtype) -> torch.dtype:
-    """What a backend computes in where the run does in ``dtype``. Codecs promise exactness: float32, if they can."""
+def computing_dtype(spec: TalkerBackend | CodecBackend, device: torch.device, settings: Settings) -> torch.dtype:
+    """What a backend would compute in: the setting ``dtype``. Codecs promise exactness: float32, if they can."""
     exact = isinstance(spec, CodecBackend) and torch.float32 in spec.capabilities.dtypes
-    return torch.float32 if exact else dtype
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
+    return torch.float32 if exact else resolve_dtype(settings.dtype, device)

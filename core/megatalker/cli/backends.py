@@ -9,7 +9,7 @@ from rich.table import Table
 from megatalker.checkpoint import Checkpoint
 from megatalker.cli.console import stdout
 from megatalker.cli.options import CheckpointOption, ConfigOption, DeviceOption, read_settings
-from megatalker.device import resolve_device
+from megatalker.device import dtype_name, resolve_device
 from megatalker.interfaces import Capabilities, CodecBackend, TalkerBackend
 from megatalker.plugins import BackendRegistry, probe
 from megatalker.settings import Settings
@@ -59,7 +59,7 @@ def _table(
 def describe(capabilities: Capabilities) -> str:
     """One line of what a backend can do."""
     parts = ["/".join(sorted(capabilities.devices))]
-    parts.append("/".join(sorted(str(dtype).removeprefix("torch.") for dtype in capabilities.dtypes)))
+    parts.append("/".join(sorted(dtype_name(dtype) for dtype in capabilities.dtypes)))
     if capabilities.max_streams is not None:
         parts.append(f"{capabilities.max_streams} streams")
     flags = ("batch", "forced_codes", "seeded_sampling", "prefix_reuse", "encode")

@@ -49,7 +49,7 @@ class Engine:
         self.checkpoint = checkpoint
         self.device = resolve_device(settings.device)
         self.dtype = resolve_dtype(settings.dtype, self.device)
-        place = registry, settings, checkpoint, self.device, self.dtype
+        place = registry, settings, checkpoint, self.device
         self._board = Board(talker_slot(*place), codec_slot(*place), time.monotonic)
         builder = PromptBuilder(checkpoint, self.device, self.dtype)
         checker = _checker(builder, checkpoint, self.device)

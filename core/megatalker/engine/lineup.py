@@ -18,7 +18,7 @@ SpecT = TypeVar("SpecT", TalkerBackend, CodecBackend)
 
 
 def talker_slot(
-    registry: BackendRegistry, settings: Settings, checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype
+    registry: BackendRegistry, settings: Settings, checkpoint: Checkpoint, device: torch.device
 ) -> Slot[TalkerDecoder]:
     """The place of the talker decoder; nothing is loaded yet.
 
@@ -31,21 +31,16 @@ def talker_slot(
     named = partial(registry.choose_talker, checkpoint=checkpoint, device=device, settings=settings)
     specs = _order(first, settings.fallbacks, named, registry.talkers)
     _check_names("backends", settings.backends, [spec.name for spec in registry.talkers])
-    own = {spec.name: own_settings(spec, settings) for spec in specs}
     seeded = first.capabilities.seeded_sampling
-    options = [
-        Option(
-            spec.name,
-            partial(_refusal, spec, checkpoint, device, settings, seeded),
-            partial(spec.load, checkpoint, LoadContext(device, dtype, own[spec.name])),
-        )
-        for spec in specs
-    ]
+    options = []
+    for spec in specs:
+        refusal = partial(_refusal, spec, checkpoint, device, settings, seeded)
+        options.append(Option(spec.name, refusal, partial(spec.load, checkpoint, _context(spec, device, settings))))
     return Slot("talker", options, strict=settings.backend != "auto")
 
 
 def codec_slot(
-    registry: BackendRegistry, settings: Settings, checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype
+    registry: BackendRegistry, settings: Settings, checkpoint: Checkpoint, device: torch.device
 ) -> Slot[Codec]:
     """The place of the codec, as :func:`talker_slot`."""
     first = registry.choose_codec(settings.codec, checkpoint, device, settings)
@@ -54,10 +49,13 @@ def codec_slot(
     _check_names("codecs", settings.codecs, [spec.name for spec in registry.codecs])
     options = []
     for spec in specs:
-        context = LoadContext(device, computing_dtype(spec, dtype), own_settings(spec, settings))
         refusal = partial(_refusal, spec, checkpoint, device, settings, False)
-        options.append(Option(spec.name, refusal, partial(spec.load, checkpoint, context)))
+        options.append(Option(spec.name, refusal, partial(spec.load, checkpoint, _context(spec, device, settings))))
     return Slot("codec", options, strict=settings.codec != "auto")
+
+
+def _context(spec: TalkerBackend | CodecBackend, device: torch.device, settings: Settings) -> LoadContext:
+    return LoadContext(device, computing_dtype(spec, device, settings), own_settings(spec, settings))
 
 
 def _order(
