@@ -116,7 +116,8 @@ def test_a_client_that_goes_away_frees_its_row(serve: Server) -> None:
     fakes = endless()
     served = serve(fakes, **ENDLESS)
     with httpx.stream("POST", served.url + SPEECH, json={"input": TEXT}, timeout=HANG_S) as response:
-        next(response.iter_raw())
+        parts = response.iter_raw()  # kept: without it the connection closes
+        next(parts)
         assert fakes.loaded["fake"].streams
     eventually(lambda: served.rows_free(fakes), "its row is free")
     eventually(lambda: not served.server.speaker.running, "the server has forgotten it")
