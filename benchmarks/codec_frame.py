@@ -19,11 +19,11 @@ import typer
 from torch import Tensor
 
 from megatalker.checkpoint import Checkpoint
-from megatalker.checkpoint_recipe import PUBLISHED_0B6, TINY
-from megatalker.device import resolve_device
+from megatalker.checkpoint.official import load_official_codec
 from megatalker.interfaces import LoadContext
-from megatalker.official import load_official_codec
-from megatalker.random_checkpoint import write_checkpoint
+from megatalker.plugins.device import resolve_device
+from megatalker.testing.random_checkpoint import write_checkpoint
+from megatalker.testing.recipe import PUBLISHED_0B6, TINY
 from megatalker_backends.streaming.codec import StreamingCodec
 from megatalker_backends.streaming.settings import StreamingSettings
 

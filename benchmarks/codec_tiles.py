@@ -18,8 +18,8 @@ from codec_frame import PUBLISHED
 from torch import Tensor
 
 from megatalker.checkpoint import Checkpoint
-from megatalker.model_config import CodecConfig
-from megatalker.random_checkpoint import write_checkpoint
+from megatalker.checkpoint.config import CodecConfig
+from megatalker.testing.random_checkpoint import write_checkpoint
 from megatalker_backends.streaming.fused.decoder import FusedDecoder
 from megatalker_backends.streaming.fused.weights import FusedWeights
 from megatalker_backends.streaming.graphs import GraphCapture

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from megatalker import Engine, SamplingParams, Settings
-from megatalker.model_config import FRAME_SECONDS
+from megatalker.checkpoint.config import FRAME_SECONDS
 
 WORDS = ("the", "small", "boats", "sail", "home", "before", "it", "gets", "dark", "and", "cold")
 ENDLESS = SamplingParams(min_new_tokens=2**31 - 1)

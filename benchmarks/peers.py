@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from megatalker.official import load_qwen_tts
+from megatalker.checkpoint.official import load_qwen_tts
 
 TEXT = "The quick brown fox jumps over the lazy dog, and then it takes a long rest in the warm afternoon sun."
 FEW, MANY = 8, 40

@@ -27,7 +27,7 @@ from pipecat.services.tts_service import TextAggregationMode
 from pipecat_rig import LoopWatch, Session, busy_loop, sessions
 
 from megatalker import Engine, Settings
-from megatalker.device import dtype_name, resolve_device
+from megatalker.plugins.device import dtype_name, resolve_device
 from megatalker_pipecat import MegatalkerTTSService
 
 SHORT = "Good morning, how can I help you today?"

@@ -15,7 +15,7 @@ import psutil
 
 from megatalker import BackendRegistry, Checkpoint, Engine, Settings
 from megatalker.engine import EngineMetrics
-from megatalker.random_checkpoint import TINY, write_checkpoint
+from megatalker.testing.random_checkpoint import TINY, write_checkpoint
 
 STREAMS = 50
 SETTLE_S = 10.0

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from megatalker import Checkpoint, Engine
-from megatalker.model_config import SAMPLE_RATE
+from megatalker.checkpoint.config import SAMPLE_RATE
 from megatalker_demo_voice.espeak import Espeak, EspeakFiles
 from megatalker_demo_voice.speakers import SPEAKERS
 from megatalker_demo_voice.speech import Clip, speak
@@ -38,7 +38,7 @@ def main() -> None:
     parser.add_argument("--checkpoint", default="demo")
     parser.add_argument("--backend", default="compiled")
     parser.add_argument("--texts", type=int, default=60)
-    parser.add_argument("--espeak", type=Path, help="folder made by demo_voice/portable_espeak.sh")
+    parser.add_argument("--espeak", type=Path, help="folder made by examples/demo_voice/portable_espeak.sh")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     errors, ratios = asyncio.run(measure(options))

@@ -7,8 +7,8 @@ import pytest
 
 from late_audio import LateDownload
 from megatalker.checkpoint import Checkpoint
-from megatalker.checkpoint_recipe import TINY, TINY_1B7, CheckpointRecipe
-from megatalker.random_checkpoint import write_checkpoint
+from megatalker.testing.random_checkpoint import write_checkpoint
+from megatalker.testing.recipe import TINY, TINY_1B7, CheckpointRecipe
 
 hypothesis.settings.register_profile("no clock", deadline=None)  # other processes share the machine
 hypothesis.settings.load_profile("no clock")

@@ -9,9 +9,9 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from megatalker.checkpoint.config import CodecConfig
 from megatalker.errors import InvalidRequestError
 from megatalker.interfaces import Codec, CodecState
-from megatalker.model_config import CodecConfig
 
 
 class OwnedState(CodecState):

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from megatalker.checkpoint.config import ModelConfig
 from megatalker.errors import CapacityError, InvalidRequestError
 from megatalker.interfaces import DecodeStep, StreamHandle, StreamRequest
-from megatalker.model_config import ModelConfig
 
 
 @dataclass(slots=True)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from megatalker.checkpoint import Checkpoint
-from megatalker.official import load_official_codec
+from megatalker.checkpoint.official import load_official_codec
 
 
 class CodeSource:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from megatalker.model_config import FRAME_SAMPLES
+from megatalker.checkpoint.config import FRAME_SAMPLES
 from megatalker_conformance.recogniser import Recogniser, word_errors
 
 Pcm = npt.NDArray[np.float32]

@@ -3,7 +3,7 @@
 import torch
 
 from megatalker.interfaces import CodecBackend, LoadContext, TalkerBackend
-from megatalker.own_settings import own_settings
+from megatalker.plugins.options import own_settings
 from megatalker.settings import Settings
 
 

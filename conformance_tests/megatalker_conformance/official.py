@@ -5,7 +5,7 @@ from typing import Any
 import torch
 
 from megatalker.checkpoint import Checkpoint
-from megatalker.official import load_official_model
+from megatalker.checkpoint.official import load_official_model
 from megatalker_conformance.speech import Codes
 from megatalker_conformance.utterances import LANGUAGE, Layout, conformance_voice
 

@@ -8,8 +8,8 @@ from collections.abc import Iterable
 
 import pytest
 
-from megatalker.device import DTYPES
 from megatalker.errors import MegatalkerError
+from megatalker.plugins.device import DTYPES
 from megatalker_conformance.measure import measured_lines
 from megatalker_conformance.selection import SELECTION, Selection, version_line
 

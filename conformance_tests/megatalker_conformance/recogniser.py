@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import soxr
 
-from megatalker.model_config import SAMPLE_RATE
+from megatalker.checkpoint.config import SAMPLE_RATE
 
 _HEARING_RATE = 16_000
 _DITHER = 2e-3

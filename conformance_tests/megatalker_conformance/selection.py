@@ -11,11 +11,11 @@ import pytest
 import torch
 
 from megatalker.checkpoint import Checkpoint
-from megatalker.device import DTYPES, dtype_name, resolve_device
 from megatalker.interfaces import CodecBackend, TalkerBackend
 from megatalker.plugins import BackendRegistry, probe
-from megatalker.random_checkpoint import TINY, write_checkpoint
+from megatalker.plugins.device import DTYPES, dtype_name, resolve_device
 from megatalker.settings import Settings
+from megatalker.testing.random_checkpoint import TINY, write_checkpoint
 
 SELECTION = pytest.StashKey["Selection"]()
 SpecT = TypeVar("SpecT", TalkerBackend, CodecBackend)

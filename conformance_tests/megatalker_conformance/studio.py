@@ -9,11 +9,11 @@ import torch
 from numpy.typing import NDArray
 
 from megatalker.checkpoint import Checkpoint
-from megatalker.device import dtype_name
+from megatalker.checkpoint.config import SAMPLE_RATE
 from megatalker.engine import Chunk, Engine, SpeechStream
 from megatalker.interfaces import Codec, TalkerDecoder
-from megatalker.model_config import SAMPLE_RATE
 from megatalker.plugins import BackendRegistry
+from megatalker.plugins.device import dtype_name
 from megatalker.sampling import SamplingParams
 from megatalker.settings import Settings
 from megatalker_conformance.recording import Log, WatchedCodec, WatchedTalker, registry_of

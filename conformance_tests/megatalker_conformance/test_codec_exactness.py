@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from megatalker.checkpoint.config import FRAME_SAMPLES
 from megatalker.interfaces import Codec
-from megatalker.model_config import FRAME_SAMPLES
 from megatalker_conformance.codes import CodeSource, OfficialCodec
 from megatalker_conformance.measure import Measure
 

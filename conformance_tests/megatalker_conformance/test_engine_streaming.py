@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from megatalker.model_config import FRAME_SAMPLES, FRAME_SECONDS
+from megatalker.checkpoint.config import FRAME_SAMPLES, FRAME_SECONDS
 from megatalker_conformance.checks import Judge
 from megatalker_conformance.codes import OfficialCodec
 from megatalker_conformance.measure import Measure

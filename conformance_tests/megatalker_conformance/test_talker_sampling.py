@@ -7,7 +7,7 @@ import pytest
 
 from megatalker.checkpoint import Checkpoint
 from megatalker.sampling import CodeVocabulary, SamplingParams
-from megatalker.sampling_numpy import choose
+from megatalker.sampling.numpy_sampler import choose
 from megatalker_conformance.checks import Judge, require
 from megatalker_conformance.oracle import Oracle
 from megatalker_conformance.speech import GREEDY, Streams, Utterance

@@ -7,9 +7,9 @@ from typing import Literal
 import torch
 
 from megatalker.checkpoint import Checkpoint
+from megatalker.checkpoint.template import text_ids
 from megatalker.prompt import PromptBuilder
 from megatalker.sampling import SamplingParams
-from megatalker.template import text_ids
 from megatalker.voices import Voice, default_voice
 from megatalker_conformance.speech import Codes, Utterance
 

@@ -1,7 +1,7 @@
 """Streaming speech from Qwen3-TTS, with interchangeable decode backends."""
 
-from megatalker.audio import WavWriter, read_reference
 from megatalker.checkpoint import Checkpoint
+from megatalker.checkpoint.config import FRAME_SAMPLES, FRAME_SECONDS, SAMPLE_RATE
 from megatalker.engine import BackendSwitch, Chunk, Engine, SpeechStream
 from megatalker.interfaces import (
     API_VERSION,
@@ -21,11 +21,11 @@ from megatalker.interfaces import (
     TalkerBackend,
     TalkerDecoder,
 )
-from megatalker.model_config import FRAME_SAMPLES, FRAME_SECONDS, SAMPLE_RATE
 from megatalker.plugins import BackendRegistry, hookimpl
 from megatalker.sampling import SamplingParams
+from megatalker.serving.audio import WavWriter
 from megatalker.settings import Settings
-from megatalker.voices import Voice, VoiceCloner
+from megatalker.voices import Voice, VoiceCloner, read_reference
 
 __all__ = [
     "API_VERSION",

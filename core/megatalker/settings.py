@@ -6,17 +6,41 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
 from megatalker.errors import SettingsError
-from megatalker.server.settings import ServerSettings
 
 ENV_PREFIX = "MEGATALKER_"
 CONFIG_FILE = "megatalker.toml"
 
 Positive = Annotated[int, Field(ge=1)]
 Seconds = Annotated[float, Field(gt=0)]
+
+
+class ServerSettings(BaseModel):
+    """What ``megatalker serve`` is started with, besides the engine's own settings."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    host: str = "127.0.0.1"
+    """``0.0.0.0`` serves the network."""
+    port: Annotated[int, Field(ge=0, le=65535)] = 8000
+    """0 takes a free one, which the log names."""
+    api_key: SecretStr | None = None
+    """Where set, speech is for those who send it: ``Authorization: Bearer KEY``."""
+    voices: Path | None = None
+    """A folder of voice files (``Voice.save``, ``megatalker say --save-voice``), served by their names."""
+    model: str | None = None
+    """The name that ``model`` has in requests and in ``GET /v1/models``; by default the checkpoint's."""
+    max_message_bytes: Annotated[int, Field(ge=1024)] = 1 << 20
+    """Of a request's body, and of one message of a WebSocket."""
+    send_timeout_s: Seconds = 30.0
+    """A client that accepts nothing for this long is dropped."""
+    text_timeout_s: Seconds = 120.0
+    """An open utterance for which no text arrives for this long ends with an error."""
+    shutdown_timeout_s: Seconds = 10.0
+    """How long clients get to read their last events when the server stops."""
 
 
 class Settings(BaseSettings):
@@ -80,7 +104,7 @@ class Settings(BaseSettings):
     codecs: Mapping[str, Mapping[str, Any]] = Field(default_factory=dict)
     """Each codec's own settings."""
     server: ServerSettings = Field(default_factory=ServerSettings)
-    """``megatalker serve``; see :class:`~megatalker.server.settings.ServerSettings`."""
+    """``megatalker serve``; see :class:`ServerSettings`."""
     agent: Mapping[str, Any] = Field(default_factory=dict)
     """The voice agent's own settings, checked by the agent; the engine ignores them."""
 

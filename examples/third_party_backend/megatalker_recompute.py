@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from megatalker.checkpoint import Checkpoint
+from megatalker.checkpoint.official import load_official_model
 from megatalker.errors import CapacityError, InvalidRequestError, UnsupportedError
 from megatalker.interfaces import (
     AVAILABLE,
@@ -19,7 +20,6 @@ from megatalker.interfaces import (
     TalkerBackend,
     TalkerDecoder,
 )
-from megatalker.official import load_official_model
 from megatalker.plugins import hookimpl
 from megatalker.sampling import CodeVocabulary, SamplerRows
 

@@ -5,7 +5,7 @@ import soxr
 from numpy.typing import NDArray
 from pipecat.audio.utils import detect_speech_onset
 
-from megatalker.model_config import SAMPLE_RATE
+from megatalker.checkpoint.config import SAMPLE_RATE
 
 Pcm = NDArray[np.float32]
 

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any, Self
 
 import megatalker
-from megatalker.speaking import Speech, SpeechEngine
+from megatalker.engine.speech import Speech, SpeechEngine
 
 PER_REQUEST = {"voice", "language", "max_ahead_s", "agent"}
 """Settings that each request brings itself: engines that differ in nothing else are the same engine."""
@@ -183,7 +183,7 @@ def _open_and_warm_up(settings: megatalker.Settings) -> SpeechEngine:
 
 
 def _connect(url: str) -> SpeechEngine:
-    from megatalker.client import RemoteEngine
+    from megatalker.serving.client import RemoteEngine
 
     return RemoteEngine(url)
 

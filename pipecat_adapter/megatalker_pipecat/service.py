@@ -16,8 +16,8 @@ from pipecat.utils.errors import ErrorCategory
 from pipecat.utils.tracing.service_decorators import traced_tts
 
 import megatalker
+from megatalker.engine.speech import SpeechEngine
 from megatalker.errors import ConnectionFailedError, InvalidRequestError
-from megatalker.speaking import SpeechEngine
 from megatalker_pipecat.audio import Sound
 from megatalker_pipecat.contexts import Context
 from megatalker_pipecat.delivery import DeliveringTTSService

@@ -6,8 +6,8 @@ from typing import Any
 from loguru import logger
 
 import megatalker
+from megatalker.engine.speech import SpeechEngine
 from megatalker.errors import CapacityError, SettingsError
-from megatalker.speaking import SpeechEngine
 from megatalker_pipecat.engines import EnginePool, Lease
 from megatalker_pipecat.settings import MegatalkerTTSSettings
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from loguru import logger
 
 from megatalker.engine import BackendSwitch
-from megatalker.speaking import Speech
+from megatalker.engine.speech import Speech
 from megatalker_pipecat.audio import Sound
 from megatalker_pipecat.timing import SpokenWord, WordClock
 

@@ -2,8 +2,8 @@
 
 import torch
 
+from megatalker.checkpoint.config import TransformerShape
 from megatalker.errors import CapacityError
-from megatalker.model_config import TransformerShape
 from megatalker_backends.compiled.settings import CompiledSettings
 
 DEFAULT_POSITIONS = 4096

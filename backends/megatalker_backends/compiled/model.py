@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from megatalker.checkpoint import Checkpoint
-from megatalker.model_config import ModelConfig
+from megatalker.checkpoint.config import ModelConfig
 from megatalker.sampling import CodeVocabulary, SamplerRows
 from megatalker_backends.compiled.ops import linear, rms_norm, rope_table
 from megatalker_backends.compiled.stack import LayerCache, Step, empty_cache, prefill_layers, step_layers

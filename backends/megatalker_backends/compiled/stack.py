@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from megatalker.model_config import TransformerShape
+from megatalker.checkpoint.config import TransformerShape
 from megatalker_backends.compiled.ops import attend, linear, rms_norm, rotate
 from megatalker_backends.compiled.weights import LayerWeights, StackWeights
 

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from megatalker.checkpoint import Checkpoint
-from megatalker.model_config import TransformerShape
+from megatalker.checkpoint.config import TransformerShape
 
 PREDICTOR = "talker.code_predictor"
 

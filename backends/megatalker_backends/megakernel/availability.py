@@ -2,7 +2,7 @@
 
 import torch
 
-from megatalker.model_config import ModelConfig
+from megatalker.checkpoint.config import ModelConfig
 from megatalker_backends.megakernel.settings import MegakernelSettings
 from megatalker_backends.megakernel.sizes import choose_shape
 from megatalker_kernels.errors import ShapeError

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import torch
 
-from megatalker.model_config import ModelConfig
+from megatalker.checkpoint.config import ModelConfig
 from megatalker_backends.megakernel.settings import MegakernelSettings
 from megatalker_backends.megakernel.weights import stack_shape
 from megatalker_kernels.errors import ShapeError

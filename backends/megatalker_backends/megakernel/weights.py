@@ -4,8 +4,8 @@ import torch
 from torch import Tensor
 
 from megatalker.checkpoint import Checkpoint
-from megatalker.model_config import ModelConfig, TransformerShape
-from megatalker.piecewise import decay_table, gumbel_table
+from megatalker.checkpoint.config import ModelConfig, TransformerShape
+from megatalker.sampling.piecewise import decay_table, gumbel_table
 from megatalker_kernels.model import Constants, LayerWeights, PackedModel, StackName
 from megatalker_kernels.shapes import KernelShape, StackShape
 

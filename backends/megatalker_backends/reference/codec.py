@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from megatalker.checkpoint import Checkpoint
+from megatalker.checkpoint.config import FRAME_SAMPLES, SAMPLE_RATE
+from megatalker.checkpoint.official import load_official_codec
 from megatalker.errors import InvalidRequestError
 from megatalker.interfaces import Capabilities, Codec, CodecState, LoadContext
-from megatalker.model_config import FRAME_SAMPLES, SAMPLE_RATE
-from megatalker.official import load_official_codec
 from megatalker_backends.codec_requests import OwnedState, check_codes, check_states
 
 CAPABILITIES = Capabilities(

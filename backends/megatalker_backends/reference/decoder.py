@@ -9,6 +9,7 @@ from pydantic import Field
 from torch import Tensor
 
 from megatalker.checkpoint import Checkpoint
+from megatalker.checkpoint.official import load_official_model
 from megatalker.interfaces import (
     BackendSettings,
     Capabilities,
@@ -20,7 +21,6 @@ from megatalker.interfaces import (
     StreamRequest,
     TalkerDecoder,
 )
-from megatalker.official import load_official_model
 from megatalker.sampling import CodeVocabulary, SamplerRows
 from megatalker_backends.stream_table import StreamTable
 

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from megatalker.model_config import CodecConfig
+from megatalker.checkpoint.config import CodecConfig
 from megatalker_backends.streaming.memory import StateLayout
 from megatalker_backends.streaming.weights import Weights
 

@@ -2,7 +2,7 @@
 
 from torch import Tensor, nn
 
-from megatalker.model_config import CodecConfig
+from megatalker.checkpoint.config import CodecConfig
 from megatalker_backends.streaming.convolution import RowConv
 from megatalker_backends.streaming.latent import Codebooks, Doubling
 from megatalker_backends.streaming.memory import StateLayout

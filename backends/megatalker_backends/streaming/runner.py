@@ -6,7 +6,7 @@ from typing import Any, Protocol, Self
 import torch
 from torch import Tensor
 
-from megatalker.model_config import CodecConfig
+from megatalker.checkpoint.config import CodecConfig
 from megatalker_backends.streaming.graphs import GraphCapture
 from megatalker_backends.streaming.model import StreamingDecoder
 from megatalker_backends.streaming.precision import exact_products

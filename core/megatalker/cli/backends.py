@@ -9,9 +9,9 @@ from rich.table import Table
 from megatalker.checkpoint import Checkpoint
 from megatalker.cli.console import stdout
 from megatalker.cli.options import CheckpointOption, ConfigOption, DeviceOption, read_settings
-from megatalker.device import dtype_name, resolve_device
 from megatalker.interfaces import Capabilities, CodecBackend, TalkerBackend
 from megatalker.plugins import BackendRegistry, probe
+from megatalker.plugins.device import dtype_name, resolve_device
 from megatalker.settings import Settings
 
 

@@ -9,8 +9,8 @@ from rich.table import Table
 from megatalker.checkpoint import Checkpoint
 from megatalker.cli.console import stdout
 from megatalker.cli.options import DeviceOption, read_settings
-from megatalker.device import resolve_device
 from megatalker.plugins import BackendRegistry, probe
+from megatalker.plugins.device import resolve_device
 
 
 def inspect(

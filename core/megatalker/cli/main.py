@@ -7,7 +7,7 @@ import typer
 from rich.logging import RichHandler
 
 from megatalker.cli.backends import backends
-from megatalker.cli.bench import bench
+from megatalker.cli.bench.command import bench
 from megatalker.cli.console import stderr
 from megatalker.cli.inspect import inspect
 from megatalker.cli.say import say

@@ -8,8 +8,8 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from megatalker.checkpoint.config import SAMPLE_RATE
 from megatalker.errors import UnsupportedError
-from megatalker.model_config import SAMPLE_RATE
 
 
 def player_missing() -> str | None:

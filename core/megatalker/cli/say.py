@@ -10,8 +10,9 @@ from typing import Annotated
 import typer
 from rich.progress import Progress, SpinnerColumn, TextColumn
 
-from megatalker.audio import WavWriter, read_reference
 from megatalker.checkpoint import Checkpoint
+from megatalker.checkpoint.config import SAMPLE_RATE
+from megatalker.checkpoint.hub import download_bar
 from megatalker.cli.console import stderr
 from megatalker.cli.options import (
     BackendOption,
@@ -25,9 +26,8 @@ from megatalker.cli.options import (
 from megatalker.cli.player import Player, player_missing
 from megatalker.engine import Engine, SpeechStream
 from megatalker.errors import InvalidRequestError
-from megatalker.hub import download_bar
-from megatalker.model_config import SAMPLE_RATE
-from megatalker.voices import Voice, VoiceCloner
+from megatalker.serving.audio import WavWriter
+from megatalker.voices import Voice, VoiceCloner, read_reference
 
 
 def say(

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from megatalker.checkpoint import Checkpoint
+from megatalker.checkpoint.hub import download_bar
 from megatalker.cli.options import (
     BackendOption,
     CheckpointOption,
@@ -19,9 +20,8 @@ from megatalker.cli.options import (
 )
 from megatalker.engine import Engine
 from megatalker.errors import UnsupportedError
-from megatalker.hub import download_bar
 
-logger = logging.getLogger("megatalker.server")
+logger = logging.getLogger("megatalker.serving.server")
 
 MAX_UNTAKEN_S = 20.0
 """Where the settings say nothing: slow clients should cost no memory."""
@@ -48,7 +48,7 @@ def serve(
 ) -> None:
     """Serve speech: POST /v1/audio/speech as OpenAI does, and a WebSocket at /v1/speak."""
     try:
-        from megatalker.server.running import TalkServer, bind
+        from megatalker.serving.server.running import TalkServer, bind
     except ImportError as error:
         raise UnsupportedError(f"cannot serve: {error.name} is missing; pip install 'megatalker[server]'") from error
     own = {"host": host, "port": port, "api_key": api_key, "voices": voices, "model": model}

@@ -6,8 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from megatalker.checkpoint.config import FRAME_SAMPLES, ModelConfig
 from megatalker.interfaces import DecodeStep, Frame
-from megatalker.model_config import FRAME_SAMPLES, ModelConfig
 
 
 def check_handle(handle: object, taken: Collection[int]) -> str | None:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from megatalker.model_config import FRAME_SECONDS
+from megatalker.checkpoint.config import FRAME_SECONDS
 
 SLACK_S = 0.02
 """Audio kept in hand for what cannot be foreseen: thread switches, the consumer's own work."""

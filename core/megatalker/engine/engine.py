@@ -15,7 +15,6 @@ from typing import Any, Literal, Self
 import torch
 
 from megatalker.checkpoint import Checkpoint
-from megatalker.device import resolve_device, resolve_dtype
 from megatalker.engine.board import Board
 from megatalker.engine.commands import Close, Command, Lend, Look, Submit, Warmup
 from megatalker.engine.ending import end_everything
@@ -28,6 +27,7 @@ from megatalker.engine.worker import Rules
 from megatalker.errors import CapacityError, EngineClosedError, MegatalkerError
 from megatalker.interfaces import Capabilities, Codec, TalkerDecoder
 from megatalker.plugins import BackendRegistry
+from megatalker.plugins.device import resolve_device, resolve_dtype
 from megatalker.prompt import Layout, PromptBuilder
 from megatalker.sampling import SamplingParams
 from megatalker.settings import Settings

@@ -13,7 +13,7 @@ from collections import deque
 import numpy as np
 from numpy.typing import NDArray
 
-from megatalker.model_config import FRAME_SAMPLES, FRAME_SECONDS
+from megatalker.checkpoint.config import FRAME_SAMPLES, FRAME_SECONDS
 
 PATIENCE_FRAMES = 100
 """8 seconds."""

@@ -10,8 +10,8 @@ from megatalker.checkpoint import Checkpoint
 from megatalker.engine.slot import Option, Slot
 from megatalker.errors import SettingsError
 from megatalker.interfaces import Codec, CodecBackend, LoadContext, TalkerBackend, TalkerDecoder
-from megatalker.own_settings import own_settings
 from megatalker.plugins import BackendRegistry, computing_dtype, probe
+from megatalker.plugins.options import own_settings
 from megatalker.settings import Settings
 
 SpecT = TypeVar("SpecT", TalkerBackend, CodecBackend)

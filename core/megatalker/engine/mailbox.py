@@ -8,8 +8,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from threading import Condition
 
+from megatalker.checkpoint.config import FRAME_SECONDS
 from megatalker.engine.facts import Chunk, FinishReason
-from megatalker.model_config import FRAME_SECONDS
 
 Waiter = tuple[asyncio.AbstractEventLoop, "asyncio.Future[None]"]
 

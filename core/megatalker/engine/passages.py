@@ -1,9 +1,9 @@
 """The text of one utterance, cut into passages: each is spoken by a decoder stream of its own.
 
-Text given at once is cut by :func:`megatalker.sentences.split_sentences`: as many whole sentences as fit. Text that
-arrives bit by bit is spoken before its sentences are known, so its passage ends at the first sentence end at or after
-``max_chars``, or at the first space from twice as many, or anywhere from four times, whichever comes first. That needs
-one character of look-ahead and nothing else: it does not depend on how the text was split into pieces. Up to
+Text given at once is cut by :func:`megatalker.prompt.sentences.split_sentences`: as many whole sentences as fit. Text
+that arrives bit by bit is spoken before its sentences are known, so its passage ends at the first sentence end at or
+after ``max_chars``, or at the first space from twice as many, or anywhere from four times, whichever comes first. That
+needs one character of look-ahead and nothing else: it does not depend on how the text was split into pieces. Up to
 ``max_chars`` both ways are the same.
 
 End of speech ends the decoder stream, as it officially does. It is not held back while text is still to come: that
@@ -15,7 +15,7 @@ import re
 import unicodedata
 from typing import Any
 
-from megatalker.text import IncrementalTokenizer
+from megatalker.prompt.text import IncrementalTokenizer
 
 _SENTENCE_END = re.compile(
     r"""[.!?…]+["'”’»)\]]*(?=\s)"""  # noqa: RUF001 - where words are separated by spaces

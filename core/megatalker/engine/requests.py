@@ -18,10 +18,10 @@ from megatalker.engine.talking import frames_that_fit
 from megatalker.errors import InvalidRequestError, UnsupportedError
 from megatalker.interfaces import Capabilities
 from megatalker.prompt import Layout, PromptBuilder
+from megatalker.prompt.sentences import split_sentences
+from megatalker.prompt.text import IncrementalTokenizer, clean_text, control_tokens
 from megatalker.sampling import SamplingParams
-from megatalker.sentences import split_sentences
 from megatalker.settings import Settings
-from megatalker.text import IncrementalTokenizer, clean_text, control_tokens
 from megatalker.voices import Voice, default_voice
 
 
@@ -51,8 +51,8 @@ class TextIntake:
         """Accept one more piece.
 
         Raises:
-            InvalidRequestError: it cannot be spoken (:meth:`megatalker.text.IncrementalTokenizer.feed`), or all pieces
-                together are too long.
+            InvalidRequestError: it cannot be spoken (:meth:`megatalker.prompt.text.IncrementalTokenizer.feed`), or all
+                pieces together are too long.
         """
         self._trial.feed(text)
         if self._seen + len(text) > self._max_chars:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from megatalker.model_config import FRAME_SECONDS
+from megatalker.checkpoint.config import FRAME_SECONDS
 
 UNBATCHED_STEPS = 2
 """Streams decoded per tick by a backend that takes them one after another: few, so that a newcomer waits little."""

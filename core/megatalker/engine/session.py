@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from megatalker.checkpoint.config import FRAME_SECONDS
 from megatalker.engine.chunking import ChunkPolicy
 from megatalker.engine.facts import BackendSwitch, FinishReason
 from megatalker.engine.guard import RunawayGuard
@@ -15,7 +16,6 @@ from megatalker.engine.scheduler import hold_until
 from megatalker.engine.script import Script
 from megatalker.engine.segment import Codes, Segment
 from megatalker.interfaces import CodecState
-from megatalker.model_config import FRAME_SECONDS
 from megatalker.prompt import Layout
 from megatalker.sampling import SamplingParams
 from megatalker.voices import Voice

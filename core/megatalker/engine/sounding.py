@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from megatalker.checkpoint.config import FRAME_SAMPLES, FRAME_SECONDS
 from megatalker.engine.board import Board
 from megatalker.engine.calls import REQUEST_ERRORS, Calls
 from megatalker.engine.checks import check_samples
@@ -18,7 +19,6 @@ from megatalker.engine.download import Download
 from megatalker.engine.facts import Chunk
 from megatalker.engine.session import Session
 from megatalker.interfaces import CodecState
-from megatalker.model_config import FRAME_SAMPLES, FRAME_SECONDS
 
 logger = logging.getLogger(__name__)
 

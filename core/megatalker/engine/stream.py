@@ -5,13 +5,13 @@ import weakref
 from queue import SimpleQueue
 from threading import Lock
 
+from megatalker.checkpoint.config import FRAME_SECONDS
 from megatalker.engine.commands import Cancel, Command, Feed, FinishText
 from megatalker.engine.facts import BackendSwitch, StreamFacts
 from megatalker.engine.listening import Listening
 from megatalker.engine.requests import TextIntake
 from megatalker.engine.session import Session
 from megatalker.errors import InvalidRequestError
-from megatalker.model_config import FRAME_SECONDS
 
 
 class SpeechStream(Listening):

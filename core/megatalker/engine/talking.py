@@ -5,6 +5,7 @@ import logging
 from collections.abc import Sequence
 from functools import partial
 
+from megatalker.checkpoint.config import ModelConfig
 from megatalker.engine.board import Begun, Board
 from megatalker.engine.calls import REQUEST_ERRORS, Calls, Fault
 from megatalker.engine.checks import check_frames, check_handle
@@ -14,7 +15,6 @@ from megatalker.engine.segment import Codes, Segment
 from megatalker.engine.session import Session
 from megatalker.errors import CapacityError, InvalidRequestError
 from megatalker.interfaces import Capabilities, DecodeStep, StreamHandle, TalkerDecoder
-from megatalker.model_config import ModelConfig
 from megatalker.prompt import PromptBuilder
 
 logger = logging.getLogger(__name__)

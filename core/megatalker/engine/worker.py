@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
+from megatalker.checkpoint.config import ModelConfig
 from megatalker.engine.board import Board, Superseded
 from megatalker.engine.calls import Calls, Fault
 from megatalker.engine.commands import Cancel, Command, Feed, FinishText, Lend, Submit, Warmup
@@ -17,7 +18,6 @@ from megatalker.engine.session import Session
 from megatalker.engine.sounding import Sounding
 from megatalker.engine.talking import Talking, retire
 from megatalker.errors import BackendFaultError, CapacityError, EngineClosedError
-from megatalker.model_config import ModelConfig
 from megatalker.prompt import PromptBuilder
 
 logger = logging.getLogger(__name__)

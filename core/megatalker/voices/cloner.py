@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from megatalker.checkpoint import Checkpoint
+from megatalker.checkpoint.config import FRAME_SAMPLES, SAMPLE_RATE
+from megatalker.checkpoint.official import load_official_codec
+from megatalker.checkpoint.template import reference_ids
 from megatalker.errors import InvalidRequestError
-from megatalker.model_config import FRAME_SAMPLES, SAMPLE_RATE
-from megatalker.official import load_official_codec
-from megatalker.template import reference_ids
 from megatalker.voices.speaker_encoder import SpeakerEncoder
 from megatalker.voices.voice import Voice
 
@@ -46,7 +46,7 @@ class VoiceCloner:
         """Encode one recording.
 
         Args:
-            audio: ``[samples]`` float32 at 24 kHz mono (:func:`megatalker.audio.read_reference`), at least one frame
+            audio: ``[samples]`` float32 at 24 kHz mono (:func:`megatalker.voices.read_reference`), at least one frame
                 long; samples beyond full scale are clipped.
             reference_text: every word said in the recording, for in-context cloning; ``None`` keeps the speaker
                 embedding only.

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from megatalker.checkpoint import Checkpoint
+from megatalker.checkpoint.config import SAMPLE_RATE
+from megatalker.checkpoint.official import load_qwen_tts
 from megatalker.errors import CheckpointError
-from megatalker.model_config import SAMPLE_RATE
-from megatalker.official import load_qwen_tts
 
 _PREFIX = "speaker_encoder."
 

@@ -9,7 +9,7 @@ from pipecat.frames.frames import OutputAudioRawFrame, StartFrame
 from pipecat.transports.base_output import BaseOutputTransport
 from pipecat.transports.base_transport import TransportParams
 
-from megatalker.audio import WavWriter
+from megatalker.serving.audio import WavWriter
 
 
 class WavOutput(BaseOutputTransport):

@@ -4,8 +4,8 @@ import logging
 
 import torch
 
+from megatalker.checkpoint.config import CodecConfig
 from megatalker.errors import BackendUnavailableError, SettingsError
-from megatalker.model_config import CodecConfig
 from megatalker_backends.streaming.fused.decoder import FusedDecoder
 from megatalker_backends.streaming.fused.runner import FusedRunner
 from megatalker_backends.streaming.fused.weights import FusedWeights

@@ -6,7 +6,7 @@ A snake is computed once, by the kernel that produces its input.
 import torch
 from torch import Tensor
 
-from megatalker.model_config import CodecConfig
+from megatalker.checkpoint.config import CodecConfig
 from megatalker_backends.streaming.fused.kernels import Kernels, Launcher
 from megatalker_backends.streaming.fused.weights import Block, FusedWeights, Wave, Widening
 from megatalker_kernels.codec.structures import MAX_FRAMES, Shape

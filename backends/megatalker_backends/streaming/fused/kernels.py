@@ -6,7 +6,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from megatalker.model_config import CodecConfig
+from megatalker.checkpoint.config import CodecConfig
 from megatalker_backends.streaming.fused.weights import Matrix, Wave, Widening
 from megatalker_kernels.codec import structures
 from megatalker_kernels.codec.structures import ATTENTION_THREADS, MAX_FRAMES, MIXING_THREADS, Shape

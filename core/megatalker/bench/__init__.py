@@ -1,6 +1,0 @@
-"""Measures backends side by side; the ``megatalker bench`` command shows the results."""
-
-from megatalker.bench.measure import Subject, measure
-from megatalker.bench.report import Report, save, table
-
-__all__ = ["Report", "Subject", "measure", "save", "table"]

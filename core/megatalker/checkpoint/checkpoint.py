@@ -1,0 +1,213 @@
+"""Opens checkpoints in the official layout: the demo, local folders and hub ids, all through the same code."""
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from megatalker.checkpoint.config import CodecConfig, ModelConfig
+from megatalker.checkpoint.hub import ProgressCallback, download
+from megatalker.checkpoint.shapes import codec_decoder_shapes, talker_shapes
+from megatalker.checkpoint.tensors import TensorFiles
+from megatalker.errors import CheckpointError, InvalidRequestError
+from megatalker.sampling import SamplingParams
+
+__all__ = ["Checkpoint"]
+
+_DEMO = Path(__file__).parent / "demo"
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+_ACCEPTED = "expected 'demo', a folder in the official layout, or a hub id such as Qwen/Qwen3-TTS-12Hz-0.6B-CustomVoice"
+_JSON_FILES = ("config.json", "generation_config.json", "speech_tokenizer/config.json")
+_SAMPLING_FIELDS = {
+    "do_sample": "do_sample",
+    "temperature": "temperature",
+    "top_k": "top_k",
+    "top_p": "top_p",
+    "repetition_penalty": "repetition_penalty",
+    "subtalker_dosample": "predictor_do_sample",
+    "subtalker_temperature": "predictor_temperature",
+    "subtalker_top_k": "predictor_top_k",
+    "subtalker_top_p": "predictor_top_p",
+}
+
+
+class Checkpoint:
+    """A checkpoint on disk: configuration, tokenizer, sampling defaults and memory-mapped tensors. See :meth:`open`."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        """Read and check the folder; raises as :meth:`open`."""
+        self.folder = folder
+        self.name = name
+        """``demo``, the hub id, or the folder's own name."""
+        raw, generation, codec = (_read_json(folder / file) for file in _JSON_FILES)
+        _refuse_other_codecs(folder, codec)
+        self.config: ModelConfig = ModelConfig.parse(raw)
+        self.codec_config: CodecConfig = CodecConfig.parse(codec)
+        self.sampling: SamplingParams = _sampling(folder, generation)
+        self.max_new_tokens = int(generation.get("max_new_tokens", 2048))
+        _check_tokenizer_files(folder)
+        _check_ids(folder, self.config, self.codec_config)
+        self._model = TensorFiles(folder)
+        self._model.check(talker_shapes(self.config))
+        self._codec = TensorFiles(folder / "speech_tokenizer")
+        self._codec.check(codec_decoder_shapes(self.codec_config))
+
+    @classmethod
+    def open(cls, name_or_path: str | Path, *, progress: ProgressCallback | None = None) -> "Checkpoint":
+        """Open a checkpoint, and download it first where needed (hub ids).
+
+        Args:
+            name_or_path: ``demo``, the voice that comes with the package; a folder, or a hub id ``organisation/name``.
+                A ``Path`` is always a folder.
+            progress: told about the bytes of a download; see :func:`megatalker.checkpoint.hub.download`.
+
+        Raises:
+            CheckpointError: it cannot be found or downloaded, a file is missing or damaged, or a tensor that decoding
+                needs is missing or has another shape than the configuration says. The message names it and the fix.
+        """
+        if name_or_path == "demo":
+            return cls(_DEMO, "demo")
+        folder = Path(name_or_path).expanduser()
+        if folder.is_dir():
+            return cls(folder, folder.resolve().name)
+        if isinstance(name_or_path, str) and _HUB_ID.fullmatch(name_or_path):
+            return cls(download(name_or_path, progress), name_or_path)
+        raise CheckpointError(f"checkpoint {str(name_or_path)!r}: there is no such folder; {_ACCEPTED}")
+
+    def tensor(self, name: str) -> Tensor:
+        """A tensor of the language model by its official name, such as ``talker.model.norm.weight``.
+
+        Memory-mapped, on the CPU, in its stored type; do not write to it.
+
+        Raises:
+            CheckpointError: there is no such tensor.
+        """
+        return self._model.tensor(name)
+
+    def codec_tensor(self, name: str) -> Tensor:
+        """As :meth:`tensor`, for the speech tokenizer, such as ``decoder.pre_conv.conv.weight``."""
+        return self._codec.tensor(name)
+
+    def tensor_names(self) -> tuple[str, ...]:
+        """Names of all tensors of the language model, sorted."""
+        return self._model.names()
+
+    def codec_tensor_names(self) -> tuple[str, ...]:
+        """Names of all tensors of the speech tokenizer, sorted."""
+        return self._codec.names()
+
+    @cached_property
+    def tokenizer(self) -> Any:
+        """The text tokenizer (a ``transformers.Qwen2TokenizerFast``), loaded on first use as officially done.
+
+        Raises:
+            CheckpointError: its files are damaged.
+        """
+        from transformers import Qwen2TokenizerFast  # heavy, and needed by those who build prompts only
+
+        try:
+            # the official processor passes this flag, which changes how some checkpoints split words
+            return Qwen2TokenizerFast.from_pretrained(str(self.folder), fix_mistral_regex=True)
+        except Exception as error:  # the tokenizers library raises bare Exception for malformed files
+            raise CheckpointError(
+                f"{self.folder}: the tokenizer files are damaged: {type(error).__name__}: {error}; download them again"
+            ) from error
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """16 hexadecimal digits that differ between checkpoints with different configuration or weights."""
+        digest = hashlib.sha256()
+        for name in _JSON_FILES:
+            digest.update((self.folder / name).read_bytes())
+        digest.update((self._model.fingerprint() + self._codec.fingerprint()).encode())
+        return digest.hexdigest()[:16]
+
+    def __repr__(self) -> str:
+        return f"Checkpoint({self.name!r}, {self.config.variant}, {self.config.size}, {str(self.folder)!r})"
+
+
+def _read_json(path: Path) -> Mapping[str, Any]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise CheckpointError(f"{path}: does not exist, but the official layout has it; copy it here") from error
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path}: cannot be read as JSON: {error}; download it again") from error
+    if not isinstance(content, dict):
+        raise CheckpointError(f"{path}: holds a {type(content).__name__}, expected a JSON object; download it again")
+    return content
+
+
+def _refuse_other_codecs(folder: Path, codec: Mapping[str, Any]) -> None:
+    found = codec.get("model_type")
+    if found != "qwen3_tts_tokenizer_12hz":
+        raise CheckpointError(
+            f"{folder / 'speech_tokenizer'}: model_type is {found!r}; only 'qwen3_tts_tokenizer_12hz' is supported. "
+            "Use a checkpoint with '12Hz' in its name"
+        )
+
+
+def _sampling(folder: Path, generation: Mapping[str, Any]) -> SamplingParams:
+    values = {ours: generation[theirs] for theirs, ours in _SAMPLING_FIELDS.items() if theirs in generation}
+    for name in ("top_k", "predictor_top_k"):
+        if values.get(name) == 0:
+            values[name] = None
+    try:
+        return SamplingParams(**values)
+    except InvalidRequestError as error:
+        raise CheckpointError(f"{folder / 'generation_config.json'}: {error}; correct that file") from error
+
+
+def _check_tokenizer_files(folder: Path) -> None:
+    for name in ("tokenizer_config.json", "vocab.json", "merges.txt"):
+        if not (folder / name).is_file():
+            raise CheckpointError(
+                f"{folder / name}: does not exist; a checkpoint needs its tokenizer files "
+                "(tokenizer_config.json, vocab.json, merges.txt). Copy them from the published checkpoint"
+            )
+
+
+def _check_ids(folder: Path, config: ModelConfig, codec: CodecConfig) -> None:
+    """Every id that prompts and decoding use must have a row in its table."""
+    if codec.num_quantizers != config.num_code_groups:
+        raise CheckpointError(
+            f"{folder}: the speech tokenizer has {codec.num_quantizers} codebooks, the talker {config.num_code_groups} "
+            "code groups; they belong to different checkpoints"
+        )
+    largest = max(config.first_suppressed_id, config.predictor.vocab_size)
+    if codec.codebook_size < largest:
+        raise CheckpointError(
+            f"{folder}: the speech tokenizer has {codec.codebook_size} codes in a codebook, the talker {largest}; "
+            "they belong to different checkpoints"
+        )
+    codes = {
+        "codec_bos_id": config.codec_bos_id,
+        "codec_eos_token_id": config.codec_eos_id,
+        "codec_pad_id": config.codec_pad_id,
+        "codec_think_id": config.codec_think_id,
+        "codec_nothink_id": config.codec_nothink_id,
+        "codec_think_bos_id": config.codec_think_bos_id,
+        "codec_think_eos_id": config.codec_think_eos_id,
+        **{f"language {name!r}": value for name, value in config.languages.items()},
+        **{f"speaker {name!r}": value for name, value in config.speakers.items()},
+    }
+    texts = {
+        "tts_bos_token_id": config.tts_bos_id,
+        "tts_eos_token_id": config.tts_eos_id,
+        "tts_pad_token_id": config.tts_pad_id,
+    }
+    for ids, limit in ((codes, config.talker.vocab_size), (texts, config.text_vocab_size)):
+        for what, value in ids.items():
+            if not 0 <= value < limit:
+                raise CheckpointError(f"{folder / 'config.json'}: {what} is {value}, expected an id below {limit}")
+    for speaker, dialect in config.dialects.items():
+        if dialect not in config.languages:
+            raise CheckpointError(
+                f"{folder / 'config.json'}: speaker {speaker!r} has the dialect {dialect!r}, "
+                f"expected one of codec_language_id: {', '.join(config.languages)}"
+            )

@@ -1,0 +1,111 @@
+"""Memory-mapped reading of one model's safetensors, in one file or in shards."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from megatalker.checkpoint.shapes import Shapes
+from megatalker.errors import CheckpointError
+
+_FLOAT_TYPES = ("F32", "BF16", "F16")
+
+
+class TensorFiles:
+    """The tensors of a folder's ``model.safetensors``, or of the shards that ``model.safetensors.index.json`` lists.
+
+    Raises:
+        CheckpointError: a file is missing, truncated or not a safetensors file.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._paths = _files(folder)
+        self._where: dict[str, Any] = {}
+        for path in self._paths:
+            handle = _open(path)
+            self._where |= dict.fromkeys(handle.keys(), handle)
+
+    def names(self) -> tuple[str, ...]:
+        """All tensor names, sorted."""
+        return tuple(sorted(self._where))
+
+    def tensor(self, name: str) -> Tensor:
+        """The tensor of this name: memory-mapped, on the CPU, in its stored type. Do not write to it.
+
+        Raises:
+            CheckpointError: there is none.
+        """
+        tensor: Tensor = self._handle(name).get_tensor(name)
+        return tensor
+
+    def check(self, shapes: Shapes) -> None:
+        """Compare names, shapes and types with what the configuration asks for; reads headers only.
+
+        Raises:
+            CheckpointError: names the first tensor that differs, what was expected and what was found.
+        """
+        for name, expected in shapes.items():
+            view = self._handle(name).get_slice(name)
+            found = tuple(view.get_shape())
+            if found != expected:
+                raise CheckpointError(
+                    f"{self.folder}: tensor {name!r} has shape {list(found)}, expected {list(expected)} "
+                    "from the configuration; the weights and config.json belong to different checkpoints"
+                )
+            if view.get_dtype() not in _FLOAT_TYPES:
+                raise CheckpointError(
+                    f"{self.folder}: tensor {name!r} is stored as {view.get_dtype()}, expected one of "
+                    f"{', '.join(_FLOAT_TYPES)}; quantised checkpoints are not supported"
+                )
+
+    def fingerprint(self) -> str:
+        """Hexadecimal digest of sizes, headers and samples of the contents: cheap, for files of any size."""
+        digest = hashlib.sha256()
+        for path in self._paths:
+            size = path.stat().st_size
+            digest.update(f"{path.name} {size}\n".encode())
+            with path.open("rb") as file:
+                for part in range(64):
+                    file.seek(size * part // 64)
+                    digest.update(file.read(4096))
+        return digest.hexdigest()
+
+    def _handle(self, name: str) -> Any:
+        if name not in self._where:
+            raise CheckpointError(
+                f"{self.folder}: tensor {name!r} is missing from the {len(self._where)} tensors of "
+                f"{', '.join(path.name for path in self._paths)}; download the checkpoint again or use a complete one"
+            )
+        return self._where[name]
+
+
+def _files(folder: Path) -> list[Path]:
+    single, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
+    if single.is_file():
+        return [single]
+    if not index.is_file():
+        raise CheckpointError(f"{folder}: neither {single.name} nor {index.name} exists; expected the official layout")
+    try:
+        content: Mapping[str, Any] = json.loads(index.read_text(encoding="utf-8"))
+        names = sorted(set(content["weight_map"].values()))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CheckpointError(f"{index}: not a safetensors index: {type(error).__name__}: {error}") from error
+    missing = [name for name in names if not (folder / name).is_file()]
+    if missing:
+        raise CheckpointError(f"{folder}: {index.name} lists {missing[0]!r}, which does not exist; download it again")
+    return [folder / name for name in names]
+
+
+def _open(path: Path) -> Any:
+    try:
+        return safe_open(path, framework="pt", device="cpu")
+    except (SafetensorError, OSError) as error:
+        raise CheckpointError(
+            f"{path}: cannot be read as safetensors ({error}). It is truncated, damaged, or a placeholder of git-lfs; "
+            "delete it and download it again"
+        ) from error

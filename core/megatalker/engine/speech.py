@@ -1,0 +1,107 @@
+"""What every engine offers, near or far: :class:`~megatalker.engine.Engine` in this process,
+:class:`~megatalker.serving.client.RemoteEngine` on another machine. Write against these to accept both.
+"""
+
+from types import TracebackType
+from typing import Literal, Protocol, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from megatalker.engine.facts import BackendSwitch, Chunk, FinishReason, StreamFacts
+from megatalker.prompt import Layout
+from megatalker.sampling import SamplingParams
+from megatalker.voices import Voice
+
+__all__ = ["Speech", "SpeechEngine"]
+
+
+class Speech(Protocol):
+    """One utterance while it is made; see :class:`~megatalker.engine.SpeechStream`.
+
+    Iterate over it, with ``for`` or ``async for``, from one place; every other method may be called from any thread,
+    and from within a running event loop: none of them waits.
+    """
+
+    def feed(self, text: str) -> None:
+        """Append a piece of text; raises ``InvalidRequestError`` where the text was complete."""
+
+    def finish(self) -> None:
+        """The text is complete."""
+
+    def cancel(self) -> None:
+        """End now; the rows of the backend are free within a frame."""
+
+    async def aclose(self) -> None:
+        """As :meth:`cancel`."""
+
+    def __iter__(self) -> Self: ...
+
+    def __next__(self) -> Chunk: ...
+
+    def __aiter__(self) -> Self: ...
+
+    async def __anext__(self) -> Chunk: ...
+
+    def read_all(self) -> NDArray[np.float32]:
+        """Wait for the rest of the speech: ``[samples]`` at 24 kHz."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+    async def __aenter__(self) -> Self: ...
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+    @property
+    def seed(self) -> int:
+        """The seed in use."""
+
+    @property
+    def backend(self) -> str:
+        """Name of the talker backend that speaks now; empty while a remote engine has not answered."""
+
+    @property
+    def switches(self) -> tuple[BackendSwitch, ...]:
+        """Moves to other backends, oldest first."""
+
+    @property
+    def finish_reason(self) -> FinishReason | None:
+        """Why no further chunk is made; ``None`` while there may be one."""
+
+    @property
+    def error(self) -> Exception | None:
+        """What went wrong, when ``finish_reason`` is ``error``; the iteration raises it."""
+
+    def facts(self) -> StreamFacts:
+        """Figures so far."""
+
+
+class SpeechEngine(Protocol):
+    """Text in, streaming speech out; see :class:`~megatalker.engine.Engine` for the meaning of the arguments."""
+
+    def speak(
+        self,
+        text: str | None,
+        *,
+        voice: str | Voice | None = None,
+        language: str | None = None,
+        instruct: str | None = None,
+        sampling: SamplingParams | None = None,
+        seed: int | None = None,
+        layout: Layout | Literal["auto"] = "auto",
+        max_frames: int | None = None,
+        max_ahead_s: float | None = None,
+        return_codes: bool = False,
+    ) -> Speech:
+        """Begin to speak; returns at once. What can never work raises ``InvalidRequestError`` here, or, where only a
+        remote engine can know it, when the speech is iterated over.
+        """
+
+    def close(self) -> None:
+        """End all speech and free what is held. May be called again."""

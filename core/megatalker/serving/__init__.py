@@ -1,0 +1,1 @@
+"""Speech over the network: one protocol, a server, a client."""

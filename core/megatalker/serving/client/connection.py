@@ -1,0 +1,180 @@
+"""One WebSocket to one server, in a thread with an event loop of its own, shared by many utterances."""
+
+import asyncio
+import logging
+import threading
+import time
+from dataclasses import dataclass
+
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
+
+from megatalker.errors import ConnectionFailedError, EngineClosedError, InvalidRequestError, MegatalkerError
+from megatalker.serving.client.session import RemoteSession
+from megatalker.serving.protocol.messages import Cancel, Failed, Open, Request, read_event
+from megatalker.serving.protocol.packets import unpack
+
+logger = logging.getLogger(__name__)
+
+MAX_MESSAGE_BYTES = 1 << 24
+POLL_S = 1.0
+"""Longest time between two looks for a server that has fallen silent."""
+CLOSE_TIMEOUT_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long to wait, in seconds."""
+
+    connect_s: float
+    """For a connection."""
+    answer_s: float
+    """For a word from the server while it owes one."""
+
+
+class Connection:
+    """Connects when there is something to say, and again after the connection broke.
+
+    Methods may be called from any thread and return at once, except :meth:`close`. Sessions belong to the thread.
+    """
+
+    def __init__(self, url: str, headers: dict[str, str], patience: Patience) -> None:
+        self._url, self._headers, self._patience = url, headers, patience
+        self._loop = asyncio.new_event_loop()
+        self._outbox: asyncio.Queue[tuple[RemoteSession, Request]] = asyncio.Queue()
+        self._stopping = asyncio.Event()
+        self._sessions: dict[str, RemoteSession] = {}
+        self._socket: ClientConnection | None = None
+        self._reader: asyncio.Task[None] | None = None
+        self._closed: MegatalkerError | None = None
+        self._lock = threading.RLock()  # a finalizer may send while this thread is sending
+        self._thread = threading.Thread(target=self._run, name="megatalker-client", daemon=True)
+        self._thread.start()
+
+    def require_open(self) -> None:
+        """Raise ``EngineClosedError`` after :meth:`close`, or why nothing can be sent any more."""
+        if self._closed is not None:
+            raise self._closed
+
+    def send(self, session: RemoteSession, message: Request) -> None:
+        """Send a message of this session, after those before it; what belongs to an ended session is dropped."""
+        with self._lock:
+            if self._closed is None:
+                self._loop.call_soon_threadsafe(self._post, session, message)
+            else:
+                session.fail(self._closed)
+
+    def close(self) -> None:
+        """End everything with ``EngineClosedError``, and wait for the thread unless this is it. May be called again."""
+        with self._lock:
+            if self._closed is None:
+                self._closed = EngineClosedError(f"the client of {self._url} was closed; open a new one")
+                self._loop.call_soon_threadsafe(self._stopping.set)
+        if threading.current_thread() is not self._thread:
+            self._thread.join(CLOSE_TIMEOUT_S)
+
+    # ---- in the thread
+
+    def _run(self) -> None:
+        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+            runner.run(self._main())
+
+    async def _main(self) -> None:
+        jobs = [asyncio.create_task(job) for job in (self._stopping.wait(), self._write(), self._watch())]
+        done, _ = await asyncio.wait(jobs, return_when=asyncio.FIRST_COMPLETED)
+        with self._lock:
+            if self._closed is None:
+                failure = next(iter(done)).exception()
+                self._closed = ConnectionFailedError(f"the client of {self._url} failed: {failure!r}; open a new one")
+        await asyncio.sleep(0)  # what was sent before is posted by now
+        self._fail_all(self._closed)
+        for job in jobs:
+            job.cancel()
+        if self._socket is not None:
+            await self._socket.close()
+        if self._reader is not None:
+            await self._reader  # it may be closing the socket itself
+
+    def _post(self, session: RemoteSession, message: Request) -> None:
+        if isinstance(message, Open):
+            self._sessions[session.id] = session
+        self._outbox.put_nowait((session, message))
+
+    async def _write(self) -> None:
+        while True:
+            session, message = await self._outbox.get()
+            if isinstance(message, Open) and session.mailbox.reason is not None:
+                self._sessions.pop(session.id, None)  # cancelled before the server heard of it
+            if session.id not in self._sessions:
+                continue
+            try:
+                socket = await self._connected()
+                if session.id in self._sessions:
+                    await socket.send(message.model_dump_json())
+            except ConnectionClosed:
+                pass  # the reader finds out, too, and knows why
+            except (OSError, WebSocketException) as error:
+                self._fail_all(ConnectionFailedError(f"cannot connect to {self._url}: {_why(error)}"))
+
+    async def _connected(self) -> ClientConnection:
+        if self._socket is None:
+            self._socket = await connect(
+                self._url,
+                additional_headers=self._headers,
+                open_timeout=self._patience.connect_s,
+                ping_interval=self._patience.answer_s / 2,
+                ping_timeout=self._patience.answer_s / 2,
+                close_timeout=CLOSE_TIMEOUT_S / 2,
+                compression=None,  # noise does not shrink
+                max_size=MAX_MESSAGE_BYTES,
+            )
+            self._reader = asyncio.create_task(self._read(self._socket))
+        return self._socket
+
+    async def _read(self, socket: ClientConnection) -> None:
+        try:
+            while True:
+                self._take(await socket.recv())
+        except ConnectionClosed as error:
+            why = str(error)
+        except InvalidRequestError as error:
+            why = f"its messages cannot be read: {error}"
+        self._socket = None
+        self._fail_all(ConnectionFailedError(f"the connection to {self._url} broke: {why}; speak again to reconnect"))
+        await socket.close()
+
+    def _take(self, message: str | bytes) -> None:
+        if isinstance(message, bytes):
+            packet = unpack(message)
+            if packet.id in self._sessions:
+                self._sessions[packet.id].take_packet(packet)
+            return
+        event = read_event(message)
+        if event.id is not None and event.id in self._sessions:
+            if self._sessions[event.id].take_event(event):
+                del self._sessions[event.id]
+        elif isinstance(event, Failed):  # such as more text for an utterance that has just ended
+            logger.debug("%s refused a message: %s", self._url, event.error.message)
+
+    async def _watch(self) -> None:
+        limit = self._patience.answer_s
+        while True:
+            await asyncio.sleep(min(POLL_S, limit / 4))
+            for session in list(self._sessions.values()):
+                quiet = time.monotonic() - session.quiet_since
+                if session.mailbox.reason is None and session.awaited and quiet > limit:
+                    session.fail(ConnectionFailedError(f"{self._url} has not answered for {limit:g} s"))
+                    self._post(session, Cancel(id=session.id))
+
+    def _fail_all(self, error: MegatalkerError) -> None:
+        for session in self._sessions.values():
+            session.fail(error)
+        self._sessions.clear()
+
+
+def _why(error: Exception) -> str:
+    if isinstance(error, InvalidStatus):
+        return f"it answered {error.response.status_code}: {error.response.body.decode(errors='replace')[:200]}"
+    if isinstance(error, TimeoutError):
+        return "no answer in time; is it a megatalker server, and running?"
+    return f"{str(error) or type(error).__name__}; is the server running?"

@@ -1,0 +1,135 @@
+"""The face of an engine in front of a megatalker server."""
+
+import itertools
+import time
+import weakref
+from dataclasses import asdict
+from types import TracebackType
+from typing import Literal, Self
+from urllib.parse import urlsplit, urlunsplit
+
+from pydantic import ValidationError
+
+from megatalker.engine.seeds import request_seed
+from megatalker.errors import SettingsError
+from megatalker.prompt import Layout
+from megatalker.prompt.text import check_piece
+from megatalker.sampling import SamplingParams
+from megatalker.serving.client.connection import Connection, Patience
+from megatalker.serving.client.session import RemoteSession
+from megatalker.serving.client.stream import RemoteStream
+from megatalker.serving.protocol.messages import Open, invalid
+from megatalker.serving.protocol.voice_files import encode_voice
+from megatalker.voices import Voice
+
+_SCHEMES = {"http": "ws", "https": "wss", "ws": "ws", "wss": "wss"}
+
+
+class RemoteEngine:
+    """Speaks through a megatalker server as :class:`~megatalker.engine.Engine` does in this process.
+
+    Thread-safe, and usable within an event loop: :meth:`speak` never waits. One connection carries all utterances; it
+    is made by the first, and again by the next after it broke.
+
+    Args:
+        url: of the server, such as ``http://localhost:8000``.
+        api_key: the server's, if it wants one.
+        connect_timeout_s: how long to wait for a connection.
+        answer_timeout_s: how long the server may be silent while it owes an answer to a request, or speech whose text
+            is complete; waiting for a free stream counts.
+
+    Raises:
+        SettingsError: an impossible URL or timeout.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        api_key: str | None = None,
+        connect_timeout_s: float = 10.0,
+        answer_timeout_s: float = 60.0,
+    ) -> None:
+        for name, value in (("connect_timeout_s", connect_timeout_s), ("answer_timeout_s", answer_timeout_s)):
+            if not 0 < value < float("inf"):
+                raise SettingsError(f"{name} is {value!r}, expected a number of seconds above 0")
+        headers = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
+        self.url = url
+        self._names = itertools.count(1)
+        self._connection = Connection(_endpoint(url), headers, Patience(connect_timeout_s, answer_timeout_s))
+        self._closer = weakref.finalize(self, self._connection.close)
+
+    def speak(
+        self,
+        text: str | None,
+        *,
+        voice: str | Voice | None = None,
+        language: str | None = None,
+        instruct: str | None = None,
+        sampling: SamplingParams | None = None,
+        seed: int | None = None,
+        layout: Layout | Literal["auto"] = "auto",
+        max_frames: int | None = None,
+        max_ahead_s: float | None = None,
+        return_codes: bool = False,
+    ) -> RemoteStream:
+        """Begin to speak; returns at once. Arguments and defaults are those of ``Engine.speak``, defaults the server's.
+
+        What only the server can know to be wrong is raised when the stream is iterated over.
+
+        Raises:
+            InvalidRequestError: something about the request can never work anywhere.
+            EngineClosedError: this client was closed.
+        """
+        self._connection.require_open()
+        seed = request_seed(seed, sampling)
+        message = _message(
+            id=str(next(self._names)),
+            text=None if text is None else check_piece(text),
+            voice=voice if not isinstance(voice, Voice) else None,
+            voice_file=encode_voice(voice) if isinstance(voice, Voice) else None,
+            language=language,
+            instruct=instruct,
+            sampling=None if sampling is None else asdict(sampling),
+            seed=seed,
+            layout=layout,
+            max_frames=max_frames,
+            max_ahead_s=max_ahead_s,
+            return_codes=return_codes,
+            format="f32le",
+        )
+        now = time.monotonic()
+        session = RemoteSession(message.id, seed, now, text_complete=text is not None, quiet_since=now)
+        self._connection.send(session, message)
+        return RemoteStream(session, self._connection, self)
+
+    def close(self) -> None:
+        """End all speech with ``EngineClosedError`` and disconnect. May be called again."""
+        self._closer()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _endpoint(url: str) -> str:
+    try:
+        parts = urlsplit(url)
+        possible = parts.scheme in _SCHEMES and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # an impossible port, or half an IPv6 address
+        possible = False
+    if not possible:
+        raise SettingsError(f"the server's URL is {url!r}, expected something like 'http://localhost:8000'")
+    path = parts.path.rstrip("/") + "/v1/speak"
+    return urlunsplit((_SCHEMES[parts.scheme], parts.netloc, path, "", ""))
+
+
+def _message(**fields: object) -> Open:
+    try:
+        return Open.model_validate(fields)
+    except ValidationError as error:
+        raise invalid(error) from error

@@ -1,0 +1,83 @@
+"""The client's state of one utterance: written by the connection's thread, read by the consumer's stream."""
+
+import time
+from dataclasses import dataclass, field
+
+from megatalker.engine.facts import BackendSwitch, Chunk
+from megatalker.engine.mailbox import Mailbox
+from megatalker.errors import MegatalkerError
+from megatalker.serving.protocol.messages import Done, Event, Facts, Failed, Opened, Switched
+from megatalker.serving.protocol.packets import Packet
+
+
+@dataclass(slots=True, eq=False)
+class RemoteSession:
+    """What is known about one utterance. Times are ``time.monotonic()`` seconds of this machine."""
+
+    id: str
+    seed: int
+    requested_at: float
+    text_complete: bool
+    mailbox: Mailbox = field(default_factory=Mailbox)
+    backend: str = ""
+    codec: str = ""
+    switches: tuple[BackendSwitch, ...] = ()
+    frames: int = 0
+    chunks: int = 0
+    last_received_at: float | None = None
+    server_facts: Facts | None = None
+    """Sent with the end."""
+    opened: bool = False
+    quiet_since: float = 0.0
+    """The server's last word, or the client's if that is later."""
+
+    @property
+    def awaited(self) -> bool:
+        """The server owes something: an answer to the request, or speech whose text is complete."""
+        return not self.opened or self.text_complete
+
+    def take_event(self, event: Event) -> bool:
+        """Note what the server says; ``True`` when the utterance is over."""
+        self.quiet_since = time.monotonic()
+        match event:
+            case Opened():
+                self.opened, self.backend, self.codec, self.seed = True, event.backend, event.codec, event.seed
+            case Switched():
+                self._take_switch(event)
+            case Done():
+                self.server_facts = event.facts
+                self.mailbox.finish(event.finish_reason)
+                return True
+            case Failed():
+                self.fail(event.error.exception())
+                return True
+        return False
+
+    def take_packet(self, packet: Packet) -> None:
+        """Hand a chunk to the consumer."""
+        now = self.quiet_since = self.last_received_at = time.monotonic()
+        self.frames, self.chunks = self.frames + packet.frames, self.chunks + 1
+        self.mailbox.put(
+            Chunk(
+                index=packet.index,
+                pcm=packet.pcm,
+                frames=packet.frames,
+                sample_offset=packet.sample_offset,
+                codes=packet.codes,
+                requested_at=self.requested_at,
+                decoded_at=now,
+                delivered_at=now,
+            )
+        )
+
+    def fail(self, error: MegatalkerError) -> None:
+        """End with an error, unless the utterance has ended."""
+        self.mailbox.finish("error", error)
+
+    def _take_switch(self, event: Switched) -> None:
+        switch = BackendSwitch(event.kind, event.origin, event.target, event.reason, event.frame)
+        self.switches = (*self.switches, switch)
+        if event.kind == "talker":
+            self.backend = event.target
+        else:
+            self.codec = event.target

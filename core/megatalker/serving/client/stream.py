@@ -1,0 +1,94 @@
+"""What a caller holds of an utterance that a server speaks."""
+
+import time
+import weakref
+from threading import Lock
+
+from megatalker.checkpoint.config import FRAME_SECONDS
+from megatalker.engine.facts import BackendSwitch, StreamFacts
+from megatalker.engine.listening import Listening
+from megatalker.errors import InvalidRequestError
+from megatalker.prompt.text import check_piece
+from megatalker.serving.client.connection import Connection
+from megatalker.serving.client.session import RemoteSession
+from megatalker.serving.protocol.messages import Cancel, Finish, Text
+
+
+class RemoteStream(Listening):
+    """Speech while a server makes it. Made by :meth:`RemoteEngine.speak`; used like
+    :class:`~megatalker.engine.SpeechStream`.
+
+    No method but the iteration waits. The iteration raises what the server reports, as the same error classes, and
+    ``ConnectionFailedError`` when the server cannot be reached, stops answering or goes away.
+    """
+
+    def __init__(self, session: RemoteSession, connection: Connection, keep_alive: object) -> None:
+        super().__init__(session.mailbox)
+        self._session, self._connection, self._keep_alive = session, connection, keep_alive
+        self._feeding = Lock()
+        self._finalizer = weakref.finalize(self, connection.send, session, Cancel(id=session.id))
+        self._finalizer.atexit = False
+
+    def feed(self, text: str) -> None:
+        """Append a piece of text; ignored when the stream has ended.
+
+        What only the server can know to be wrong with it ends the stream with ``InvalidRequestError``.
+
+        Raises:
+            InvalidRequestError: the stream was opened with its whole text or was told to finish, or this is no text.
+        """
+        with self._feeding:
+            if self._session.text_complete:
+                raise InvalidRequestError("this stream has all its text; open one with speak(None) to feed text to it")
+            check_piece(text)
+            if text and self.finish_reason is None:
+                self._connection.send(self._session, Text(id=self._session.id, text=text))
+
+    def finish(self) -> None:
+        """The text is complete: say what is left, then end. May be called again."""
+        with self._feeding:
+            if not self._session.text_complete:
+                self._session.quiet_since = time.monotonic()
+                self._session.text_complete = True
+                self._connection.send(self._session, Finish(id=self._session.id))
+
+    def cancel(self) -> None:
+        if self._mailbox.finish("cancelled"):
+            self._connection.send(self._session, Cancel(id=self._session.id))
+
+    @property
+    def seed(self) -> int:
+        """The seed in use; the same request with this seed gives the same codes."""
+        return self._session.seed
+
+    @property
+    def backend(self) -> str:
+        """Name of the talker backend that speaks now; empty until the server has answered."""
+        return self._session.backend
+
+    @property
+    def switches(self) -> tuple[BackendSwitch, ...]:
+        """Moves to other backends, oldest first."""
+        return self._session.switches
+
+    def facts(self) -> StreamFacts:
+        """Figures so far, measured here: times include the network.
+
+        ``segments`` and ``underruns`` are the server's, and 0 until the stream has ended.
+        """
+        session, first = self._session, self._mailbox.first_delivered_at
+        audio_s, last, server = session.frames * FRAME_SECONDS, session.last_received_at, session.server_facts
+        return StreamFacts(
+            backend=session.backend,
+            codec=session.codec,
+            seed=session.seed,
+            finish_reason=self.finish_reason,
+            frames=session.frames,
+            chunks=session.chunks,
+            segments=0 if server is None else server.segments,
+            audio_s=audio_s,
+            ttfc_s=None if first is None else first - session.requested_at,
+            rtf=None if last is None else (last - session.requested_at) / audio_s,
+            underruns=0 if server is None else server.underruns,
+            switches=session.switches,
+        )

@@ -1,0 +1,193 @@
+"""JSON messages of ``/v1/speak``: what a client may say and what the server answers.
+
+Every message names its utterance by ``id``, so that many share one connection. An utterance begins with ``open`` and
+ends with exactly one ``done`` or ``error`` event that carries its id. An ``error`` whose id is null concerns a message
+that was refused; it ends nothing. Audio comes as binary messages (:mod:`megatalker.serving.protocol.packets`).
+"""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+from megatalker import errors
+from megatalker.errors import InvalidRequestError, MegatalkerError
+
+MAX_ID_LENGTH = 64
+
+UtteranceId = Annotated[str, Field(max_length=MAX_ID_LENGTH)]
+AudioFormat = Literal["s16le", "f32le"]
+
+
+class Message(BaseModel):
+    """Unknown keys are refused by name; nothing is converted."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class Wishes(Message):
+    """How to speak; the meaning is that of the arguments of :meth:`megatalker.engine.Engine.speak`."""
+
+    voice: str | None = None
+    """A speaker of the checkpoint, or a voice the server keeps (``GET /v1/voices``)."""
+    voice_file: str | None = None
+    """A voice of the client's own instead: the content of a file made by ``Voice.save``, in base64."""
+    language: str | None = None
+    instruct: str | None = None
+    sampling: dict[str, Any] | None = None
+    """Fields of :class:`~megatalker.sampling.SamplingParams`; those left out are the checkpoint's own."""
+    seed: Annotated[int, Field(ge=0, lt=2**64)] | None = None
+    layout: Literal["auto", "upfront", "interleaved"] = "auto"
+    max_frames: Annotated[int, Field(ge=1)] | None = None
+    max_ahead_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+
+
+class Open(Wishes):
+    """Begin an utterance. Without ``text``, text follows in ``text`` messages until ``finish``."""
+
+    type: Literal["open"] = "open"
+    id: UtteranceId = ""
+    text: str | None = None
+    format: AudioFormat = "s16le"
+    return_codes: bool = False
+
+
+class Text(Message):
+    """More text of an utterance."""
+
+    type: Literal["text"] = "text"
+    id: UtteranceId = ""
+    text: str
+
+
+class Finish(Message):
+    """The utterance's text is complete."""
+
+    type: Literal["finish"] = "finish"
+    id: UtteranceId = ""
+
+
+class Cancel(Message):
+    """End the utterance now."""
+
+    type: Literal["cancel"] = "cancel"
+    id: UtteranceId = ""
+
+
+class Opened(Message):
+    """The utterance was accepted."""
+
+    type: Literal["opened"] = "opened"
+    id: UtteranceId
+    sample_rate: int
+    format: AudioFormat
+    backend: str
+    codec: str
+    seed: int
+
+
+class Switch(Message):
+    """As :class:`megatalker.engine.BackendSwitch`."""
+
+    kind: Literal["talker", "codec"]
+    origin: str
+    target: str
+    reason: str
+    frame: int
+
+
+class Switched(Switch):
+    """The utterance moved to another backend."""
+
+    type: Literal["switched"] = "switched"
+    id: UtteranceId
+
+
+class Facts(Message):
+    """As :class:`megatalker.engine.StreamFacts`, measured in the server."""
+
+    model_config = ConfigDict(from_attributes=True)
+
+    backend: str
+    codec: str
+    seed: int
+    frames: int
+    chunks: int
+    segments: int
+    audio_s: float
+    ttfc_s: float | None
+    rtf: float | None
+    underruns: int
+
+
+class Done(Message):
+    """The utterance is over; every chunk of it has been sent."""
+
+    type: Literal["done"] = "done"
+    id: UtteranceId
+    finish_reason: Literal["eos", "max_frames", "cancelled", "runaway"]
+    facts: Facts
+
+
+class Problem(Message):
+    """An error by name: those of :mod:`megatalker.errors`, or ``InternalError``."""
+
+    type: str
+    message: str
+
+    def exception(self) -> MegatalkerError:
+        """The error to raise at the other end."""
+        known = getattr(errors, self.type, None) if self.type in errors.__all__ else None
+        return MegatalkerError(f"{self.type}: {self.message}") if known is None else known(self.message)
+
+
+class Failed(Message):
+    """The utterance ended with an error; or, without an id, a message was refused."""
+
+    type: Literal["error"] = "error"
+    id: UtteranceId | None
+    error: Problem
+
+
+Request = Open | Text | Finish | Cancel
+Event = Opened | Switched | Done | Failed
+
+_REQUESTS: TypeAdapter[Request] = TypeAdapter(Annotated[Request, Field(discriminator="type")])
+_EVENTS: TypeAdapter[Event] = TypeAdapter(Annotated[Event, Field(discriminator="type")])
+
+
+def read_request(text: str) -> Request:
+    """A client's message; raises ``InvalidRequestError`` for anything else."""
+    try:
+        return _REQUESTS.validate_json(text)
+    except ValidationError as error:
+        raise invalid(error) from error
+
+
+def read_event(text: str) -> Event:
+    """A server's message; raises ``InvalidRequestError`` for anything else."""
+    try:
+        return _EVENTS.validate_json(text)
+    except ValidationError as error:
+        raise invalid(error) from error
+
+
+def invalid(error: ValidationError) -> InvalidRequestError:
+    """The same complaint as one of our own errors: each key with what was found and what was expected."""
+    return InvalidRequestError("; ".join(describe(item) for item in error.errors(include_url=False)))
+
+
+def describe(item: Any) -> str:
+    """One entry of a pydantic error, for people."""
+    if item["type"] == "json_invalid":
+        return f"this is not JSON: {item['ctx']['error']}"
+    path = item["loc"][1:] if len(item["loc"]) > 1 else item["loc"]  # without the kind of message
+    where = ".".join(str(part) for part in path)
+    found = "" if item["type"] == "missing" else f"is {_short(item['input'])}: "
+    if item["type"] == "extra_forbidden":
+        return f"unknown key {where!r}"
+    return f"{where or 'the message'} {found}{item['msg']}"
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

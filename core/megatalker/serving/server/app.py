@@ -1,0 +1,118 @@
+"""Assembles the routes over one engine."""
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from fastapi import Depends, FastAPI, Request, Response, WebSocket
+from fastapi.exceptions import RequestValidationError
+from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
+from starlette.middleware.body_limit import RequestBodyLimitMiddleware
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from megatalker.engine import Engine
+from megatalker.errors import InvalidRequestError, MegatalkerError
+from megatalker.serving.protocol.messages import describe
+from megatalker.serving.protocol.voice_files import read_voices
+from megatalker.serving.server.conversation import Conversation
+from megatalker.serving.server.information import catalogue_routes, health_routes
+from megatalker.serving.server.openai_speech import speech_routes
+from megatalker.serving.server.problems import AuthenticationError, respond
+from megatalker.serving.server.speaker import Speaker
+from megatalker.settings import ServerSettings
+
+
+def create_app(engine: Engine, settings: ServerSettings | None = None) -> FastAPI:
+    """An ASGI application that speaks with this engine, warms it up when it starts, and closes it when it stops.
+
+    Its :class:`~megatalker.serving.server.speaker.Speaker` is ``app.state.speaker``.
+
+    Raises:
+        SettingsError, InvalidRequestError: the voices folder is missing, or holds something else.
+    """
+    settings = settings or ServerSettings()
+    speaker = Speaker(engine, read_voices(settings.voices))
+    model = settings.model or engine.checkpoint.name
+
+    @asynccontextmanager
+    async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
+        warming = asyncio.create_task(speaker.warm_up())
+        yield
+        await asyncio.to_thread(engine.close)
+        await warming
+
+    def check_key(request: Request) -> None:
+        _check_key(request.headers, settings)
+
+    app = FastAPI(title="megatalker", lifespan=lifespan)
+    app.state.speaker = speaker
+    app.add_middleware(RequestBodyLimitMiddleware, max_body_size=settings.max_message_bytes)
+    app.add_middleware(_DeclaredLength, limit=settings.max_message_bytes)
+    app.include_router(health_routes(speaker))
+    app.include_router(catalogue_routes(speaker, model), dependencies=[Depends(check_key)])
+    app.include_router(speech_routes(speaker, settings, model), dependencies=[Depends(check_key)])
+
+    @app.websocket("/v1/speak")
+    async def speak(socket: WebSocket) -> None:
+        try:
+            _check_key(socket.headers, settings)
+        except AuthenticationError as error:
+            await socket.send_denial_response(respond(error))
+            return
+        await socket.accept()
+        with speaker.meters.connections.track_inprogress():
+            await Conversation(socket, speaker, settings).run()
+
+    _answer_errors(app)
+    return app
+
+
+def _check_key(headers: Headers, settings: ServerSettings) -> None:
+    if settings.api_key is None:
+        return
+    expected = f"Bearer {settings.api_key.get_secret_value()}"
+    if not secrets.compare_digest(headers.get("authorization", "").encode(), expected.encode()):
+        raise AuthenticationError("the API key is missing or wrong; send it as 'Authorization: Bearer KEY'")
+
+
+class _DeclaredLength:
+    """Refuses a body that is announced as too long before any of it is read, in the same words as every error."""
+
+    def __init__(self, app: ASGIApp, limit: int) -> None:
+        self._app, self._limit = app, limit
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and int(Headers(scope=scope).get("content-length", "0")) > self._limit:
+            await _too_long()(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
+
+
+def _too_long() -> Response:
+    return respond(
+        InvalidRequestError("the body is too long; send less, or raise the server's setting max_message_bytes"), 413
+    )
+
+
+def _answer_errors(app: FastAPI) -> None:
+    """Every error has the same JSON body."""
+
+    @app.exception_handler(MegatalkerError)
+    async def known(_request: Request, error: MegatalkerError) -> Response:
+        return respond(error)
+
+    @app.exception_handler(RequestValidationError)
+    async def malformed(_request: Request, error: RequestValidationError) -> Response:
+        return respond(InvalidRequestError("; ".join(map(describe, error.errors()))))
+
+    @app.exception_handler(HTTPException)
+    async def refused(request: Request, error: HTTPException) -> Response:
+        if error.status_code == 413:
+            return _too_long()
+        return respond(InvalidRequestError(f"{request.method} {request.url.path}: {error.detail}"), error.status_code)
+
+    @app.exception_handler(Exception)
+    async def unexpected(_request: Request, error: Exception) -> Response:
+        return respond(error)

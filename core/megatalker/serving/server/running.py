@@ -1,0 +1,97 @@
+"""A server process: uvicorn, told to say when it is ready and to let its clients know when it stops."""
+
+import asyncio
+import logging
+import socket
+import time
+
+import uvicorn
+
+from megatalker.engine import Engine
+from megatalker.errors import MegatalkerError, SettingsError
+from megatalker.serving.server.app import create_app
+from megatalker.serving.server.speaker import Speaker
+from megatalker.settings import ServerSettings
+
+logger = logging.getLogger(__name__)
+
+POLL_S = 0.02
+
+
+def bind(settings: ServerSettings) -> socket.socket:
+    """A socket on the address to serve, which does not listen yet.
+
+    Raises:
+        SettingsError: the address cannot be used.
+    """
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    bound = socket.socket(family)
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        bound.bind((settings.host, settings.port))
+    except OSError as error:
+        bound.close()
+        raise SettingsError(
+            f"cannot serve on host {settings.host!r}, port {settings.port}: {error.strerror or error}; choose another"
+        ) from error
+    return bound
+
+
+class TalkServer(uvicorn.Server):
+    """Serves one engine, which it closes at the end. :meth:`run` returns after a signal, or when the engine fails.
+
+    Args:
+        engine: opened; it is warmed up here.
+        settings: the server's.
+        bound: from :func:`bind`.
+    """
+
+    def __init__(self, engine: Engine, settings: ServerSettings, bound: socket.socket) -> None:
+        app = create_app(engine, settings)
+        super().__init__(
+            uvicorn.Config(
+                app,
+                log_config=None,
+                ws_max_size=settings.max_message_bytes,
+                ws_per_message_deflate=False,  # noise does not shrink
+                timeout_graceful_shutdown=max(1, round(settings.shutdown_timeout_s)),
+            )
+        )
+        self.speaker: Speaker = app.state.speaker
+        host, port = bound.getsockname()[:2]
+        self.url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+        self._engine, self._settings, self._bound = engine, settings, bound
+        self._announced = False
+        self.failure: MegatalkerError | None = None
+        """Why it stopped by itself."""
+
+    async def serve(self, sockets: list[socket.socket] | None = None) -> None:
+        """Serve on the bound socket."""
+        await super().serve(sockets or [self._bound])
+
+    async def on_tick(self, counter: int) -> bool:
+        """Announce readiness once; stop when the engine has failed for good."""
+        self.failure = self.speaker.failure
+        if self.failure is not None:
+            return True
+        if self.speaker.ready and not self._announced:
+            self._announced = True
+            engine = self._engine
+            logger.info(
+                "ready at %s: checkpoint %s, backend %s, codec %s, on %s",
+                self.url,
+                engine.checkpoint.name,
+                engine.backend,
+                engine.codec,
+                engine.device,
+            )
+        return await super().on_tick(counter)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """End every utterance with an error, give clients a moment to hear of it, then disconnect them."""
+        logger.info("stopping")
+        await asyncio.to_thread(self._engine.close)
+        deadline = time.monotonic() + self._settings.shutdown_timeout_s
+        while self.speaker.running and time.monotonic() < deadline:
+            await asyncio.sleep(POLL_S)
+        await super().shutdown(sockets)

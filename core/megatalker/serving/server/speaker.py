@@ -1,0 +1,124 @@
+"""From the wishes of a request to a stream of the one engine, and its end."""
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from dataclasses import fields, replace
+
+from megatalker.engine import Engine, SpeechStream
+from megatalker.engine.seeds import random_seed
+from megatalker.errors import InvalidRequestError, MegatalkerError, SettingsError
+from megatalker.sampling import SamplingParams
+from megatalker.serving.protocol.messages import Wishes
+from megatalker.serving.protocol.voice_files import decode_voice
+from megatalker.serving.server.meters import Meters, Route
+from megatalker.serving.server.problems import NotReadyError
+from megatalker.voices import Voice
+
+logger = logging.getLogger(__name__)
+
+_SAMPLING_FIELDS = tuple(field.name for field in fields(SamplingParams))
+
+
+class Speaker:
+    """The engine as the routes see it: begins utterances when it is warm, keeps account of them until they end.
+
+    Raises:
+        SettingsError: a voice file is named like a speaker of the checkpoint.
+    """
+
+    def __init__(self, engine: Engine, voices: Mapping[str, Voice]) -> None:
+        taken = [name for name in voices if name in engine.checkpoint.config.speakers]
+        if taken:
+            raise SettingsError(
+                f"the voice files {', '.join(taken)} are named like speakers of the checkpoint; rename them"
+            )
+        self.engine, self.voices, self.meters = engine, voices, Meters(engine)
+        self.running: dict[SpeechStream, bool] = {}
+        """Begun and not ended; whether all text was there from the start."""
+        self._warm = False
+        self._failure: MegatalkerError | None = None
+
+    async def warm_up(self) -> None:
+        """Warm the engine up; afterwards :attr:`ready` or :attr:`failure` says what came of it."""
+        try:
+            await asyncio.to_thread(self.engine.warmup)
+        except MegatalkerError as error:
+            self._failure = error
+        else:
+            self._warm = True
+
+    @property
+    def failure(self) -> MegatalkerError | None:
+        """Why every request is refused for good."""
+        return self._failure or self.engine.failure
+
+    @property
+    def ready(self) -> bool:
+        """The engine is warm and serves."""
+        return self._warm and self.failure is None
+
+    async def begin(
+        self, text: str | None, wishes: Wishes, route: Route, *, return_codes: bool = False
+    ) -> SpeechStream:
+        """Begin an utterance; :meth:`end` must follow.
+
+        Requests are checked in another thread, since long texts take their time.
+
+        Raises:
+            NotReadyError: during warm-up.
+            MegatalkerError: as :meth:`megatalker.engine.Engine.speak`.
+        """
+        try:
+            if self.failure is not None:
+                raise self.failure
+            if not self._warm:
+                raise NotReadyError("the server is still warming up; try again when GET /health answers 200")
+            stream = await asyncio.to_thread(self._speak, text, wishes, return_codes)
+        except Exception as error:
+            self.meters.refused(error, route)
+            raise
+        self.running[stream] = text is not None
+        return stream
+
+    def end(self, stream: SpeechStream, route: Route) -> None:
+        """The utterance is over, or nobody listens any more."""
+        stream.cancel()
+        self.meters.ended(stream, route, whole_text=self.running.pop(stream))
+
+    def _speak(self, text: str | None, wishes: Wishes, return_codes: bool) -> SpeechStream:
+        sampling, seed = self._sampling(wishes)
+        return self.engine.speak(
+            text,
+            voice=self._voice(wishes),
+            language=wishes.language,
+            instruct=wishes.instruct,
+            sampling=sampling,
+            seed=seed,
+            layout=wishes.layout,
+            max_frames=wishes.max_frames,
+            max_ahead_s=wishes.max_ahead_s,
+            return_codes=return_codes,
+        )
+
+    def _voice(self, wishes: Wishes) -> str | Voice | None:
+        if wishes.voice_file is not None:
+            if wishes.voice is not None:
+                raise InvalidRequestError("voice and voice_file both say who speaks; give one of them")
+            return decode_voice(wishes.voice_file)
+        name = self.engine.settings.voice if wishes.voice is None else wishes.voice
+        return None if name is None else self.voices.get(name, name)
+
+    def _sampling(self, wishes: Wishes) -> tuple[SamplingParams | None, int | None]:
+        """The checkpoint's own parameters with those asked for on top, and the seed if one was asked for."""
+        if wishes.sampling is None:
+            return None, wishes.seed
+        unknown = [name for name in wishes.sampling if name not in _SAMPLING_FIELDS]
+        if unknown:
+            raise InvalidRequestError(
+                f"sampling has no {', '.join(map(repr, unknown))}; expected some of {', '.join(_SAMPLING_FIELDS)}"
+            )
+        sampling = replace(self.engine.checkpoint.sampling, **wishes.sampling)
+        if wishes.seed is not None:
+            return sampling, wishes.seed
+        return sampling, sampling.seed if "seed" in wishes.sampling else random_seed()

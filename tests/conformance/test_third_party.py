@@ -1,0 +1,91 @@
+"""A stranger's distribution: installed into a fresh environment, listed, and judged by the suite from elsewhere."""
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import venv
+from pathlib import Path
+
+import pytest
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "third_party_backend"
+SUITE = (
+    "-m",
+    "pytest",
+    "-p",
+    "megatalker_conformance.plugin",
+    "-p",
+    "no:cacheprovider",
+    "-q",
+    "--tb=short",
+    "--frames=8",
+)
+PACKAGE = ("--pyargs", "megatalker_conformance", "--backend=recompute", "-m", "not optional")
+
+
+class Environment:
+    """A fresh virtual environment that also sees the packages of this one, so that nothing is downloaded."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        venv.create(folder / "venv", with_pip=False)
+        self.python = folder / "venv" / "bin" / "python"
+        (site,) = (folder / "venv" / "lib").glob("python*/site-packages")
+        (site / "parent.pth").write_text(f"import site; site.addsitedir({sysconfig.get_path('purelib')!r})\n")
+
+    def install(self, source: Path) -> None:
+        options = ("--quiet", "--no-deps", "--no-index", "--no-build-isolation", "--disable-pip-version-check")
+        subprocess.run(
+            [sys.executable, "-m", "pip", f"--python={self.python}", "install", *options, str(source)], check=True
+        )
+
+    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [str(self.python), *arguments],
+            cwd=self.folder,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            capture_output=True,
+            text=True,
+            timeout=900,
+            check=False,
+        )
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return Path(shutil.copytree(EXAMPLE, tmp_path_factory.mktemp("source") / "backend"))
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory: pytest.TempPathFactory, source: Path) -> Environment:
+    environment = Environment(tmp_path_factory.mktemp("theirs"))
+    environment.install(source)
+    return environment
+
+
+def test_it_is_listed_beside_the_built_in_backends(environment: Environment) -> None:
+    done = environment.run("-c", "from megatalker.cli.main import run; run()", "backends", "--names")
+    assert done.returncode == 0, done.stderr
+    assert {"recompute", "reference"} <= set(done.stdout.split())
+
+
+def test_it_passes_the_suite(environment: Environment) -> None:
+    done = environment.run(*SUITE, *PACKAGE)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert " passed" in done.stdout
+
+
+def test_a_broken_variant_fails_the_suite(tmp_path: Path, source: Path) -> None:
+    module = source / "megatalker_recompute.py"
+    healthy = module.read_text()
+    broken = healthy.replace(" + step.text.to(self._device, torch.float32)", "")
+    assert broken != healthy
+    module.write_text(broken)
+    environment = Environment(tmp_path)
+    environment.install(source)
+    done = environment.run(*SUITE, *PACKAGE, "-k", "greedy_codes_equal or text_row_of_its_own_step")
+    assert done.returncode == pytest.ExitCode.TESTS_FAILED, done.stdout + done.stderr
+    assert "FAILED" in done.stdout
+    assert "test_each_frame_takes_the_text_row_of_its_own_step[recompute]" in done.stdout

@@ -1,0 +1,186 @@
+"""The small pieces of the engine, each on its own and without a clock on the wall."""
+
+import asyncio
+import threading
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from megatalker.checkpoint.config import FRAME_SAMPLES, FRAME_SECONDS
+from megatalker.engine.chunking import ChunkPolicy
+from megatalker.engine.facts import Chunk
+from megatalker.engine.guard import MAX_PERIOD_FRAMES, PATIENCE_FRAMES, RunawayGuard
+from megatalker.engine.mailbox import Mailbox
+from megatalker.engine.playback import PlaybackClock
+from megatalker.engine.scheduler import UNBATCHED_STEPS, Candidate, hold_until, select
+from megatalker.engine.seeds import random_seed, segment_seed
+
+
+def test_playback_starts_with_the_first_chunk_and_counts_each_time_it_runs_dry() -> None:
+    clock = PlaybackClock()
+    assert clock.ahead(5.0) == 0
+    clock.deliver(10.0, 1.0)
+    clock.deliver(10.5, 1.0)
+    assert (clock.ahead(11.0), clock.underruns) == (1.0, 0)
+    clock.deliver(12.5, 1.0)  # half a second late
+    assert (clock.dry_at, clock.underruns) == (13.5, 1)
+
+
+def test_running_dry_while_the_caller_owes_text_is_not_an_underrun() -> None:
+    clock = PlaybackClock()
+    clock.deliver(0.0, 1.0)
+    clock.excuse()
+    clock.deliver(5.0, 1.0)
+    assert (clock.underruns, clock.dry_at) == (0, 6.0)
+    clock.deliver(9.0, 1.0)
+    assert clock.underruns == 1
+
+
+def run_policy(frame_s: float, frames: int, max_frames: int = 8) -> tuple[list[int], int]:
+    """Chunk sizes and underruns of a stream whose frames take ``frame_s`` each."""
+    policy, clock, sizes, pending, now = ChunkPolicy(max_frames), PlaybackClock(), [], 0, 0.0
+    for _ in range(frames):
+        now += frame_s
+        policy.note_frame(now)
+        pending += 1
+        if policy.due(pending, clock.ahead(now)):
+            clock.deliver(now, pending * FRAME_SECONDS)
+            policy.note_chunk(pending, clock.ahead(now))
+            sizes.append(pending)
+            pending = 0
+    return sizes, clock.underruns
+
+
+def test_chunks_double_from_one_frame_while_the_device_is_fast() -> None:
+    sizes, underruns = run_policy(frame_s=0.001, frames=63)
+    assert sizes == [1, 2, 4, 8, 8, 8, 8, 8, 8, 8]
+    assert underruns == 0
+
+
+def test_a_device_just_faster_than_playback_keeps_no_frame_back() -> None:
+    assert set(run_policy(frame_s=0.97 * FRAME_SECONDS, frames=20)[0]) == {1}
+
+
+def test_a_device_slower_than_playback_pauses_less_often_instead_of_sending_single_frames() -> None:
+    sizes, underruns = run_policy(frame_s=1.5 * FRAME_SECONDS, frames=31)
+    assert sizes == [1, 2, 4, 8, 8, 8]
+    assert underruns == 5
+
+
+def test_after_waiting_for_text_a_chunk_is_small_again() -> None:
+    policy = ChunkPolicy(8)
+    policy.note_chunk(4, 2.0)
+    assert policy.target == 8
+    policy.restart()
+    assert policy.due(1, -3.0)
+
+
+@given(rtf=st.floats(0.01, 0.9), max_frames=st.integers(1, 64))
+def test_chunking_causes_no_underrun_below_real_time(rtf: float, max_frames: int) -> None:
+    sizes, underruns = run_policy(rtf * FRAME_SECONDS, 300, max_frames)
+    assert underruns == 0
+    assert sizes[0] == 1
+    assert max(sizes) <= max_frames
+
+
+def test_streams_without_audio_go_first_then_the_one_that_runs_dry_first() -> None:
+    candidates = [Candidate(0, 3.0, 0), Candidate(1, 2.0, 0), Candidate(2, None, 5), Candidate(3, None, 4)]
+    assert select(candidates, batch=True, limit=8) == [3, 2, 1, 0]
+    assert select(candidates, batch=True, limit=3) == [3, 2, 1]
+
+
+def test_a_backend_without_batches_gets_few_streams_and_newcomers_alone() -> None:
+    speaking = [Candidate(index, float(index), 0) for index in range(5)]
+    assert select(speaking, batch=False, limit=8) == list(range(UNBATCHED_STEPS))
+    assert select([*speaking, Candidate(5, None, 0)], batch=False, limit=8) == [5]
+
+
+def test_a_stream_waits_until_its_next_chunk_fits_the_lead() -> None:
+    assert hold_until(dry_at=10.0, max_ahead_s=1.0, chunk_frames=5) == pytest.approx(10.0 - (1.0 - 5 * FRAME_SECONDS))
+    assert hold_until(10.0, 0.001, 8) < 10.0, "a tiny lead must not starve playback"
+
+
+def test_segment_seeds_begin_with_the_request_seed_and_differ() -> None:
+    seeds = [segment_seed(7, index) for index in range(100)]
+    assert seeds[0] == 7
+    assert len(set(seeds)) == 100
+    assert set(seeds[1:]).isdisjoint(segment_seed(8, index) for index in range(100))
+    assert all(0 <= seed < 2**64 for seed in (*seeds, random_seed()))
+
+
+@pytest.mark.parametrize("period", [1, 3, MAX_PERIOD_FRAMES])
+def test_the_guard_reports_an_exact_loop_after_the_text_and_not_before_its_patience_ends(period: int) -> None:
+    guard, frames = RunawayGuard(), [(index % period, 5) for index in range(PATIENCE_FRAMES + period)]
+    assert all(guard.frame(codes, text_done=False) is None for codes in frames)
+    reasons = [guard.frame(codes, text_done=True) for codes in frames]
+    assert reasons[:-1] == [None] * (len(frames) - 1)
+    assert reasons[-1] is not None
+
+
+def test_one_different_frame_breaks_a_loop() -> None:
+    guard = RunawayGuard()
+    for index in range(10 * PATIENCE_FRAMES):
+        assert guard.frame((0 if index % (PATIENCE_FRAMES - 1) else 1,), text_done=True) is None
+
+
+def frames_of(level: float, count: int) -> np.ndarray:
+    return np.full(count * FRAME_SAMPLES, level, np.float32)
+
+
+def test_the_guard_reports_long_silence_after_speech() -> None:
+    guard = RunawayGuard()
+    assert guard.audio(frames_of(0.2, 4), text_done=True) is None
+    assert guard.audio(frames_of(1e-5, PATIENCE_FRAMES - 1), text_done=True) is None
+    assert guard.audio(frames_of(1e-5, 1), text_done=True) is not None
+
+
+def test_silence_before_the_end_of_the_text_and_a_voice_that_is_always_quiet_are_no_runaways() -> None:
+    pausing, quiet = RunawayGuard(), RunawayGuard()
+    pausing.audio(frames_of(0.2, 4), text_done=False)
+    assert pausing.audio(frames_of(0.0, 2 * PATIENCE_FRAMES), text_done=False) is None
+    assert pausing.audio(frames_of(0.0, PATIENCE_FRAMES // 2), text_done=True) is None
+    assert quiet.audio(frames_of(1e-5, 3 * PATIENCE_FRAMES), text_done=True) is None
+
+
+def chunk(index: int) -> Chunk:
+    return Chunk(index, frames_of(0.1, 1), 1, index * FRAME_SAMPLES, None, 0.0, 0.0, 0.0)
+
+
+def test_the_mailbox_hands_over_in_order_and_raises_its_error_last() -> None:
+    mailbox = Mailbox()
+    mailbox.put(chunk(0))
+    mailbox.put(chunk(1))
+    assert mailbox.finish("error", ValueError("broken"))
+    assert not mailbox.finish("eos")
+    taken = [mailbox.take(), mailbox.take()]
+    assert [item.index for item in taken if item] == [0, 1]
+    for _ in range(2):
+        with pytest.raises(ValueError, match="broken"):
+            mailbox.take()
+
+
+def test_cancelling_drops_what_nobody_took_even_after_the_end() -> None:
+    mailbox = Mailbox()
+    mailbox.put(chunk(0))
+    mailbox.finish("eos")
+    assert not mailbox.finish("cancelled")
+    assert mailbox.take() is None
+    assert mailbox.reason == "eos"
+
+
+def test_a_waiting_event_loop_is_woken_from_another_thread_and_a_cancelled_wait_leaves_nothing_behind() -> None:
+    mailbox = Mailbox()
+
+    async def consume() -> list[int]:
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(mailbox.take_async(), 0.01)
+        assert not mailbox._waiters
+        threading.Thread(target=lambda: (mailbox.put(chunk(0)), mailbox.finish("eos"))).start()
+        seen = []
+        while (item := await mailbox.take_async()) is not None:
+            seen.append(item.index)
+        return seen
+
+    assert asyncio.run(consume()) == [0]

@@ -1,0 +1,231 @@
+"""A talker and a codec whose output depends on every bit they are given: wrong feeding, order or replay changes it.
+
+They keep the whole contract, cost microseconds, and can be told to fail in each way a backend can.
+"""
+
+import hashlib
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+import megatalker.plugins
+from megatalker.checkpoint import Checkpoint
+from megatalker.checkpoint.config import FRAME_SAMPLES
+from megatalker.errors import CapacityError, InvalidRequestError
+from megatalker.interfaces import (
+    AVAILABLE,
+    Availability,
+    BackendSettings,
+    Capabilities,
+    Codec,
+    CodecBackend,
+    CodecState,
+    DecodeStep,
+    Frame,
+    LoadContext,
+    StreamHandle,
+    StreamRequest,
+    TalkerBackend,
+    TalkerDecoder,
+)
+from megatalker.plugins import BackendRegistry
+from megatalker.prompt import PromptBuilder
+
+CAPABILITIES = Capabilities(
+    devices=frozenset({"cpu"}),
+    dtypes=frozenset({torch.float32}),
+    max_streams=8,
+    max_positions=4096,
+    batch=True,
+)
+
+
+@dataclass
+class Behaviour:
+    """How a fake backend behaves; the hooks run inside its calls and may raise or block."""
+
+    frames: int | None = 30
+    """Frames after which a stream chooses end-of-speech; ``None``: never."""
+    capabilities: Capabilities = CAPABILITIES
+    on_load: Callable[[], None] = lambda: None
+    on_prefill: Callable[[StreamRequest], None] = lambda request: None
+    on_decode: Callable[[int], None] = lambda call: None
+    """Given the index of the call, from 0."""
+    spoil: Callable[[int, list[Any]], Any] = lambda call, result: result
+    """Given the index of the call and its result; returns what is handed out instead."""
+
+
+@dataclass
+class _Stream:
+    digest: bytes
+    history: list[int]
+    seed: int
+    ended: bool = False
+
+
+class FakeTalker(TalkerDecoder):
+    def __init__(self, checkpoint: Checkpoint, behaviour: Behaviour) -> None:
+        behaviour.on_load()
+        self.behaviour = behaviour
+        self.config = checkpoint.config
+        self.codebook = checkpoint.codec_config.codebook_size
+        self.builder = PromptBuilder(checkpoint, torch.device("cpu"), torch.float32)
+        self.streams: dict[StreamHandle, _Stream] = {}
+        self.issued = 0
+        self.prefills: list[StreamRequest] = []
+        self.calls: list[list[StreamHandle]] = []
+        self.warmed = 0
+        self.closed = threading.Event()
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return self.behaviour.capabilities
+
+    def prefill(self, request: StreamRequest) -> StreamHandle:
+        self.behaviour.on_prefill(request)
+        if len(self.streams) >= (self.capabilities.max_streams or 99):
+            raise CapacityError("every row is taken")
+        self.prefills.append(request)
+        digest = b""
+        for row in request.embeds:
+            digest = _mix(digest, row)
+        self.issued += 1
+        handle = StreamHandle(self.issued)
+        seed = request.sampling.seed if request.sampling.do_sample else 0
+        self.streams[handle] = _Stream(digest, list(request.history), seed)
+        return handle
+
+    def decode(self, steps: Sequence[DecodeStep], *, return_logits: bool = False) -> list[Frame]:
+        call = len(self.calls)
+        self.calls.append([step.stream for step in steps])
+        self.behaviour.on_decode(call)
+        for step in steps:
+            if step.stream not in self.streams or self.streams[step.stream].ended:
+                raise InvalidRequestError(f"stream {step.stream} is unknown, released or ended")
+        frames = [self._frame(step) for step in steps]
+        return self.behaviour.spoil(call, frames)
+
+    def _frame(self, step: DecodeStep) -> Frame:
+        stream = self.streams[step.stream]
+        if self.behaviour.frames is not None and len(stream.history) >= self.behaviour.frames:
+            stream.ended = True
+            return Frame(step.stream, None)
+        noise = hashlib.sha256(stream.digest + repr((stream.seed, stream.history)).encode()).digest()
+        limit = min(self.codebook, self.config.first_suppressed_id)
+        codes = tuple(noise[group] * 7 % limit for group in range(self.config.num_code_groups))
+        stream.digest = _mix(stream.digest, self.builder.frame_rows(torch.tensor([codes]))[0] + step.text)
+        stream.history.append(codes[0])
+        return Frame(step.stream, codes)
+
+    def release(self, stream: StreamHandle) -> None:
+        if self.streams.pop(stream, None) is None:
+            raise InvalidRequestError(f"stream {stream} is unknown or released")
+
+    def warmup(self) -> None:
+        self.warmed += 1
+
+    def close(self) -> None:
+        self.closed.set()
+
+
+class FakeState(CodecState):
+    def __init__(self, digest: bytes = b"") -> None:
+        self.digest = digest
+
+    def copy(self) -> Self:
+        return type(self)(self.digest)
+
+
+class FakeCodec(Codec):
+    """Noise that depends on all codes of its state so far."""
+
+    def __init__(self, behaviour: Behaviour) -> None:
+        behaviour.on_load()
+        self.behaviour = behaviour
+        self.calls: list[list[int]] = []
+        """Frames of each state of each call."""
+        self.closed = threading.Event()
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return replace(self.behaviour.capabilities, max_positions=None)
+
+    def open(self) -> FakeState:
+        return FakeState()
+
+    def decode(self, states: Sequence[CodecState], codes: Sequence[Tensor]) -> list[Tensor]:
+        call = len(self.calls)
+        self.calls.append([len(item) for item in codes])
+        self.behaviour.on_decode(call)
+        chunks: list[Any] = [self._decode(state, item) for state, item in zip(states, codes, strict=True)]
+        return self.behaviour.spoil(call, chunks)
+
+    def _decode(self, state: CodecState, codes: Tensor) -> Tensor:
+        assert isinstance(state, FakeState)
+        frames = []
+        for row in codes:
+            state.digest = _mix(state.digest, row)
+            generator = np.random.default_rng(int.from_bytes(state.digest[:8], "little"))
+            frames.append(generator.uniform(-0.5, 0.5, FRAME_SAMPLES).astype(np.float32))
+        return torch.from_numpy(np.concatenate(frames))
+
+    def close(self) -> None:
+        self.closed.set()
+
+
+def _mix(digest: bytes, row: Tensor) -> bytes:
+    return hashlib.sha256(digest + row.contiguous().numpy().tobytes()).digest()
+
+
+@dataclass
+class Fakes:
+    """A plug-in with fake backends by name, first listed ranks highest; remembers every instance it loads."""
+
+    talkers: dict[str, Behaviour] = field(default_factory=lambda: {"fake": Behaviour()})
+    codecs: dict[str, Behaviour] = field(default_factory=lambda: {"noise": Behaviour()})
+    unavailable: dict[str, str] = field(default_factory=dict)
+    loaded: dict[str, Any] = field(default_factory=dict)
+    """Name -> the latest instance."""
+
+    @property
+    def registry(self) -> BackendRegistry:
+        return BackendRegistry([("fakes", self)])
+
+    @megatalker.plugins.hookimpl
+    def megatalker_backends(self) -> list[TalkerBackend | CodecBackend]:
+        specs: list[TalkerBackend | CodecBackend] = []
+        for rank, name in enumerate(reversed(self.talkers)):
+            specs.append(TalkerBackend(**self._common(name, rank, self.talkers[name]), load=self._talker(name)))
+        for rank, name in enumerate(reversed(self.codecs)):
+            specs.append(CodecBackend(**self._common(name, rank, self.codecs[name]), load=self._codec(name)))
+        return specs
+
+    def _common(self, name: str, rank: int, behaviour: Behaviour) -> dict[str, Any]:
+        return {
+            "name": name,
+            "summary": "a fake",
+            "api_version": 1,
+            "capabilities": behaviour.capabilities,
+            "probe": lambda checkpoint, device, own: Availability(self.unavailable.get(name)) or AVAILABLE,
+            "rank": rank,
+            "settings": BackendSettings,
+        }
+
+    def _talker(self, name: str) -> Callable[[Checkpoint, LoadContext], TalkerDecoder]:
+        def load(checkpoint: Checkpoint, context: LoadContext) -> TalkerDecoder:
+            self.loaded[name] = FakeTalker(checkpoint, self.talkers[name])
+            return self.loaded[name]
+
+        return load
+
+    def _codec(self, name: str) -> Callable[[Checkpoint, LoadContext], Codec]:
+        def load(checkpoint: Checkpoint, context: LoadContext) -> Codec:
+            self.loaded[name] = FakeCodec(self.codecs[name])
+            return self.loaded[name]
+
+        return load

@@ -1,0 +1,233 @@
+"""The streaming codec's kernels, run on the CPU: products in every tile, attention past its window, a whole stream."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from codec_emulator import CodecEmulator
+from emulation import needs_compiler
+from megatalker.checkpoint import Checkpoint
+from megatalker.checkpoint.config import FRAME_SAMPLES
+from megatalker.errors import BackendUnavailableError
+from megatalker_backends.streaming.fused import choice, kernels
+from megatalker_backends.streaming.fused.decoder import FusedDecoder
+from megatalker_backends.streaming.fused.kernels import Kernels
+from megatalker_backends.streaming.fused.runner import FusedRunner
+from megatalker_backends.streaming.fused.weights import FusedWeights, Matrix, Wave
+from megatalker_backends.streaming.graphs import run_directly
+from megatalker_backends.streaming.model import StreamingDecoder
+from megatalker_backends.streaming.settings import StreamingSettings
+from megatalker_backends.streaming.weights import Weights
+from megatalker_kernels import nvrtc
+from megatalker_kernels.codec.launcher import compile_codec
+from megatalker_kernels.codec.structures import MAX_FRAMES, Shape
+from megatalker_kernels.codec.tiles import TILES, Cut, Tile, cut
+from megatalker_kernels.errors import ToolchainError
+
+SLOT = 8
+"""Floats before the context, so that a forgotten offset shows."""
+needs_nvrtc = pytest.mark.skipif(nvrtc.why_not_compile() is not None, reason=str(nvrtc.why_not_compile()))
+tiles = pytest.mark.parametrize("tile", TILES, ids=lambda tile: tile.kernel)
+
+
+@pytest.fixture(scope="module")
+def emulator(tmp_path_factory: pytest.TempPathFactory) -> CodecEmulator:
+    return CodecEmulator(tmp_path_factory.mktemp("emulator"))
+
+
+def noise(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+class Bench:
+    """Two streams' contexts, and kernels that use them."""
+
+    def __init__(self, emulator: CodecEmulator, context: int, rows: int, *, streams: int = 2) -> None:
+        self.now = noise(streams, SLOT + context, seed=1)
+        self.next = torch.zeros_like(self.now)
+        tickets = [[now.data_ptr(), after.data_ptr(), 0, 0] for now, after in zip(self.now, self.next, strict=True)]
+        self._words = torch.tensor(tickets)
+        self.arrivals = torch.zeros(256, dtype=torch.int32)
+        self.run = Kernels(emulator, SimpleNamespace(), self._words, rows, self.arrivals)  # type: ignore[arg-type]
+
+
+@needs_compiler
+@tiles
+@pytest.mark.parametrize("shares", [1, 3])
+@pytest.mark.parametrize(
+    ("time", "channels", "taps", "dilation", "columns"),
+    [(1, 64, 1, 1, 48), (3, 24, 7, 3, 20), (70, 40, 7, 9, 104), (37, 12, 2, 1, 104)],
+    ids=["linear", "shorter than its context", "many tiles", "two taps"],
+)
+def test_products_are_exact_in_every_tile(
+    emulator: CodecEmulator,
+    monkeypatch: pytest.MonkeyPatch,
+    tile: Tile,
+    shares: int,
+    time: int,
+    channels: int,
+    taps: int,
+    dilation: int,
+    columns: int,
+) -> None:
+    monkeypatch.setattr(kernels, "cut", lambda *_sizes, **_options: Cut(tile, shares))
+    context = (taps - 1) * dilation
+    bench = Bench(emulator, context * channels, time)
+    weight, bias = noise(columns, taps, channels, seed=2) / (taps * channels) ** 0.5, noise(columns, seed=3)
+    rows, residual = noise(2 * time, channels, seed=4), noise(2 * time, columns, seed=5)
+    repeats = 2 if columns % 8 == 0 else 1
+    wave = Wave(noise(columns // repeats, seed=6), noise(columns // repeats, seed=7))
+    raw, waved = bench.run.multiply_and_wave(Matrix(weight, bias, dilation, SLOT), rows, wave, residual=residual)
+
+    known = torch.cat((bench.now[:, SLOT:].view(2, context, channels), rows.view(2, time, channels)), dim=1)
+    windows = torch.stack([known[:, tap * dilation :][:, :time] for tap in range(taps)], dim=2).reshape(2 * time, -1)
+    expected = windows.double() @ weight.flatten(1).T.double() + bias + residual
+    torch.testing.assert_close(raw.double(), expected, atol=5e-6, rtol=0)
+    frequency, height = wave.frequency.repeat(repeats), wave.height.repeat(repeats)
+    torch.testing.assert_close(waved.double(), expected + height * (expected * frequency).sin() ** 2, atol=2e-5, rtol=0)
+    if taps > 1:
+        assert torch.equal(bench.next[:, SLOT:].view_as(known[:, time:]), known[:, time:])
+    assert not bench.arrivals.any(), "the next product would not know its last block"
+
+
+@needs_compiler
+def test_long_sums_keep_the_precision_of_float32(emulator: CodecEmulator) -> None:
+    """Tensor cores cut sums off instead of rounding them: with terms of one sign the losses would add up."""
+    rows, weight = noise(2, 4096, seed=1).abs(), noise(16, 1, 4096, seed=2).abs()
+    found = Bench(emulator, 0, 1).run.multiply(Matrix(weight), rows)
+    torch.testing.assert_close(found.double(), rows.double() @ weight[:, 0].T.double(), atol=0, rtol=1e-6)
+
+
+@needs_compiler
+@tiles
+def test_sums_are_normalised_and_shaped(emulator: CodecEmulator, monkeypatch: pytest.MonkeyPatch, tile: Tile) -> None:
+    monkeypatch.setattr(kernels, "cut", lambda *_sizes, **_options: Cut(tile, 1))
+    run, rows = Bench(emulator, 0, 5).run, noise(10, 72, seed=1)
+    matrix = Matrix(noise(40, 1, 72, seed=2) / 8, noise(40, seed=3))
+    plain = F.linear(rows, matrix.weight.flatten(1))
+    normed = F.rms_norm(rows, (72,), eps=1e-3)
+    torch.testing.assert_close(run.multiply(matrix, rows, eps=1e-3), F.linear(normed, matrix.weight[:, 0], matrix.bias))
+    summed = plain + matrix.bias
+    torch.testing.assert_close(run.multiply(matrix, rows, shape=Shape.GELU), F.gelu(summed))
+    gated = F.silu(summed[:, ::2]) * summed[:, 1::2]
+    torch.testing.assert_close(run.multiply(matrix, rows, shape=Shape.GATED), gated)
+    torch.testing.assert_close(run.multiply(matrix, rows, shape=Shape.SAMPLE), summed[:, :1].clamp(-1, 1))
+
+
+@needs_compiler
+@pytest.mark.parametrize("voice", ["tiny_custom_voice", "demo"])
+def test_a_stream_in_any_chunks_equals_the_torch_decoder(
+    emulator: CodecEmulator, voice: str, request: pytest.FixtureRequest
+) -> None:
+    """The demo voice ends in ten channels, where kernels take four at a time."""
+    checkpoint: Checkpoint = request.getfixturevalue(voice)
+    config = checkpoint.codec_config
+    decoder = StreamingDecoder(config, Weights(checkpoint.codec_tensor, "decoder"))
+    fused = FusedDecoder(FusedWeights(decoder, torch.device("cpu")), config, emulator)
+    sizes = {"groups": config.num_quantizers, "max_streams": 3, "max_frames": 2}
+    runner = FusedRunner(fused, torch.device("cpu"), **sizes, prepare=run_directly)
+    generator = torch.Generator().manual_seed(1)
+    codes = torch.randint(config.codebook_size, (1, 4, config.num_quantizers), generator=generator)
+    memory, chunks = runner.open(), []
+    with torch.inference_mode():
+        expected, _ = decoder(codes, torch.zeros(1, decoder.layout.size))
+        for part in codes.split([1, 3], dim=1):
+            samples, (successor,) = runner.run(part, [memory])
+            memory.copy_(successor)
+            chunks.append(samples)
+    torch.testing.assert_close(torch.cat(chunks, dim=1), expected, atol=2e-5, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("streams", "expected"), [(1, [(1, 8), (1, 1)]), (3, [(4, 8), (4, 1)]), (8, [(8, 4)] * 2 + [(8, 1)])]
+)
+def test_steps_of_many_streams_take_fewer_frames(streams: int, expected: list[tuple[int, int]]) -> None:
+    steps = []
+
+    class Decoder:
+        context_size = cache_size = 4
+
+        def step(self, words: Tensor, frames: int) -> Tensor:
+            steps.append((len(words), frames))
+            return torch.full((len(words), frames * FRAME_SAMPLES), float(len(steps)))
+
+    sizes = {"groups": 2, "max_streams": 8, "max_frames": MAX_FRAMES}
+    runner = FusedRunner(Decoder(), torch.device("cpu"), **sizes, prepare=run_directly)  # type: ignore[arg-type]
+    memories = [runner.open() for _ in range(streams)]
+    samples, successors = runner.run(torch.zeros(streams, 9, 2, dtype=torch.int64), memories)
+    assert steps == expected
+    assert samples.shape == (streams, 9 * FRAME_SAMPLES)
+    assert samples[:, -1].tolist() == [len(steps)] * streams
+    assert [successor.frames for successor in successors] == [9] * streams
+
+
+@needs_compiler
+@pytest.mark.parametrize("position", [0, 5, 71, 1000])
+@pytest.mark.parametrize("frames", [1, MAX_FRAMES])
+def test_attention_sees_its_window_alone(emulator: CodecEmulator, position: int, frames: int) -> None:
+    """Two heads share keys; one stream of two is looked at, whose ring holds what a real one would."""
+    window, width, heads, kv_heads = 72, 24, 4, 2
+    config = SimpleNamespace(sliding_window=window, head_dim=width, num_heads=heads, num_kv_heads=kv_heads)
+    ring = window - 1 + MAX_FRAMES
+    frequencies = 1 / 10_000 ** (torch.arange(width // 2) / (width // 2))
+    past = noise(position + frames, heads + 2 * kv_heads, width, seed=1)
+    angles = torch.arange(position + frames)[:, None, None] * frequencies
+    first, second = past.chunk(2, dim=-1)
+    turned = torch.cat((first * angles.cos() - second * angles.sin(), second * angles.cos() + first * angles.sin()), -1)
+    queries, keys, values = turned[:, :heads], turned[:, heads : heads + kv_heads], past[:, heads + kv_heads :]
+    cache = torch.full((2, 1 + 2 * ring * 2 * kv_heads * width), torch.nan)
+    rings = cache[1, 1:].view(2, ring, 2 * kv_heads, width)
+    for frame in range(max(0, position - ring), position):
+        rings[1, frame % ring] = torch.cat((keys[frame], values[frame]))
+
+    tickets = [[0, 0, own[1:].data_ptr(), position] for own in cache]
+    words = torch.tensor(tickets)
+    run = Kernels(emulator, config, words, frames, torch.zeros(1, dtype=torch.int32))  # type: ignore[arg-type]
+    found = run.attend(1, past[position:].flatten(1).repeat(2, 1), frequencies)[frames:]
+
+    age = torch.arange(position, position + frames)[:, None] - torch.arange(position + frames)
+    mask = (age >= 0) & (age < window)
+    keys, values = (part.repeat_interleave(heads // kv_heads, dim=1) for part in (keys, values))
+    expected = F.scaled_dot_product_attention(
+        queries[position:].transpose(0, 1), keys.transpose(0, 1), values.transpose(0, 1), attn_mask=mask
+    )
+    torch.testing.assert_close(found, expected.transpose(0, 1).flatten(1), atol=2e-5, rtol=0)
+    for frame in range(position, position + frames):
+        torch.testing.assert_close(rings[1, frame % ring, :kv_heads], turned[frame, heads : heads + kv_heads])
+        assert torch.equal(rings[1, frame % ring, kv_heads:], past[frame, heads + kv_heads :])
+
+
+def test_kernels_that_do_not_compile_are_an_error_that_names_the_way_out(
+    tiny_custom_voice: Checkpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_device: torch.device) -> None:
+        raise ToolchainError("no such architecture")
+
+    monkeypatch.setattr(choice, "CodecKernels", refuse)
+    config = tiny_custom_voice.codec_config
+    decoder = StreamingDecoder(config, Weights(tiny_custom_voice.codec_tensor, "decoder"))
+    with pytest.raises(BackendUnavailableError, match=r"no such architecture; set codecs\.streaming\.kernels to 'off'"):
+        choice.fused_runner(decoder, config, StreamingSettings(), torch.device("cpu"))
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("capability", [80, 86, 89, 90, 100, 120])
+def test_kernels_compile_for_every_architecture(capability: int) -> None:
+    usage = compile_codec(f"sm_{capability}").usage
+    assert usage.spilled_bytes <= 256, "some bytes around a rare path of sin are no loss, sums of products would be"
+    assert usage.registers <= 255
+
+
+def test_blocks_of_every_tile_fit_into_the_smallest_shared_memory() -> None:
+    assert max(tile.shared_bytes for tile in TILES) <= 99 << 10
+
+
+@pytest.mark.parametrize("rows", [1, 8, 9, 64, 160, 1920, 15_360, 122_880])
+def test_every_stage_of_a_share_has_work(rows: int) -> None:
+    for columns, width in ((4, 672), (96, 672), (768, 5376), (6144, 3072), (512, 1024), (20, 12)):
+        chosen = cut(rows, columns, width, 132, whole=False)
+        assert 1 <= chosen.shares <= chosen.tile.stages_of(width)
+        assert cut(rows, columns, width, 132, whole=True).shares == 1

@@ -1,0 +1,141 @@
+"""Every snippet of the README runs, as it stands there."""
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from megatalker import Checkpoint
+from serving import serving
+
+ROOT = Path(__file__).parents[2]
+README = ROOT / "README.md"
+AT_SERVER = "at localhost:8000"
+"""Title of snippets that need a running server."""
+FENCE = re.compile(r"^```(\w+)(?: title=\"([^\"]+)\")?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+PROGRAMS = {
+    "megatalker": "from megatalker.cli.main import run; run()",
+    "megatalker-agent": "from megatalker_pipecat.agent.start import run; run()",
+}
+
+
+@dataclass(frozen=True)
+class Snippet:
+    language: str
+    title: str | None
+    text: str
+    line: int
+
+
+def snippets() -> list[Snippet]:
+    text = README.read_text()
+    return [
+        Snippet(match[1], match[2], match[3], text[: match.start()].count("\n") + 1) for match in FENCE.finditer(text)
+    ]
+
+
+def named(language: str) -> list[pytest.param]:
+    return [
+        pytest.param(snippet, id=f"line-{snippet.line}")
+        for snippet in snippets()
+        if snippet.language == language and snippet.title != AT_SERVER
+    ]
+
+
+@pytest.fixture
+def workplace(tmp_path: Path) -> Path:
+    """A directory in which the snippets' files lie."""
+    for snippet in snippets():
+        if snippet.language == "toml" and snippet.title == "megatalker.toml":
+            (tmp_path / snippet.title).write_text(snippet.text)
+    return tmp_path
+
+
+def test_only_known_kinds_of_snippets() -> None:
+    assert {snippet.language for snippet in snippets()} <= {"bash", "python", "toml", "text"}
+
+
+@pytest.mark.parametrize("snippet", [snippet for snippet in snippets() if snippet.title == AT_SERVER])
+def test_snippet_that_asks_a_server(snippet: Snippet, workplace: Path) -> None:
+    if snippet.language == "bash" and shutil.which("curl") is None:
+        pytest.skip("curl is not installed")
+    with serving(Checkpoint.open("demo"), backend="reference", max_frames=12) as served:
+        text = snippet.text.replace("http://localhost:8000", served.url).replace("localhost:8000", served.url)
+        program = [sys.executable] if snippet.language == "python" else ["bash"]
+        done = subprocess.run([*program, "-c", text], cwd=workplace, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    if snippet.language == "bash":
+        assert (workplace / "hello.wav").read_bytes().startswith(b"RIFF")
+
+
+@pytest.mark.parametrize("snippet", named("python"))
+def test_python_snippet(snippet: Snippet, workplace: Path) -> None:
+    if snippet.title is not None:
+        assert snippet.text == (ROOT / snippet.title).read_text(), "the README shows this file whole"
+        return
+    done = subprocess.run(
+        [sys.executable, "-c", snippet.text], cwd=workplace, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("snippet", named("toml"))
+def test_toml_snippet(snippet: Snippet, workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if snippet.title != "megatalker.toml":
+        assert snippet.title is not None, "a settings snippet names its file"
+        assert snippet.text == (ROOT / snippet.title).read_text(), "the README shows this file whole"
+        return
+    from megatalker import BackendRegistry, Settings
+
+    monkeypatch.chdir(workplace)
+    settings = Settings.read()
+    for name, own in settings.backends.items():
+        BackendRegistry.installed().talker(name).settings.model_validate(dict(own))
+
+
+@pytest.mark.parametrize("snippet", named("text"))
+def test_command_that_needs_more_than_this_machine(snippet: Snippet) -> None:
+    """Long or downloading commands: their options and names are checked, the work is not done."""
+    for line in snippet.text.splitlines():
+        program, *arguments = shlex.split(line, comments=True)
+        if program in PROGRAMS:
+            command = [sys.executable, "-c", PROGRAMS[program], *arguments, "--help"]
+        else:
+            assert program == "pytest"
+            arguments = ["reference" if word == "recompute" else word for word in arguments]
+            command = [sys.executable, "-m", "pytest", *arguments, "--collect-only", "-q"]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, f"{line}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
+
+
+@pytest.mark.parametrize("snippet", named("bash"))
+def test_bash_snippet(snippet: Snippet, tmp_path: Path) -> None:
+    """Commands run in a copy of the repository, as old as the original: `make` must not install the copy."""
+    bin_folder = Path(sys.executable).parent
+    if "make " in snippet.text and not (bin_folder.parent / "run.stamp").exists():
+        pytest.skip("make commands are tried inside the virtual environment that `make test` builds")
+    listing = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True)
+    for name in listing.stdout.splitlines():
+        if (ROOT / name).is_file():
+            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, tmp_path / name)
+    commands = [line for line in snippet.text.splitlines() if line and not line.startswith("#")]
+    slow = ("make test", "make bench")
+    for command in commands:
+        if command.startswith(slow):
+            command = command.replace("make ", "make --dry-run ")
+        done = subprocess.run(
+            ["bash", "-c", command],
+            cwd=tmp_path,
+            env=os.environ | {"PATH": f"{bin_folder}:{os.environ['PATH']}", "VENV": str(bin_folder.parent)},
+            capture_output=True,
+            text=True,
+            timeout=600,
+        )
+        assert done.returncode == 0, f"{command}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"

@@ -1,0 +1,420 @@
+"""Prompts against the arguments that the official generate() hands its talker, bit for bit."""
+
+import dataclasses
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from megatalker.checkpoint import Checkpoint
+from megatalker.checkpoint.official import load_official_model, load_qwen_tts
+from megatalker.checkpoint.template import reference_ids, text_ids
+from megatalker.errors import InvalidRequestError
+from megatalker.prompt import Layout, Prompt, PromptBuilder
+from megatalker.voices import Voice, list_languages, list_speakers
+
+CPU = torch.device("cpu")
+TEXTS = ("Hi", "Hello there", "Hello there, how are you on this fine and rather long day?", "你好,世界。")
+REFERENCE_TEXT = "This is what I said before."
+LAYOUTS: tuple[Layout, ...] = ("interleaved", "upfront")
+
+
+class Captured(Exception):  # noqa: N818 - ends the official call early; nothing went wrong
+    pass
+
+
+class Official:
+    """The official model of one checkpoint, whose talker hands over its arguments instead of generating."""
+
+    def __init__(self, checkpoint: Checkpoint, dtype: torch.dtype) -> None:
+        self.wrapper = load_official_model(checkpoint, CPU, dtype)
+        self.wrapper.model.talker.generate = self._capture
+
+    def _capture(self, **arguments: Any) -> None:
+        raise Captured(arguments)
+
+    def __call__(self, method: str, text: str, layout: Layout, **arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
+        with pytest.raises(Captured) as caught:
+            getattr(self.wrapper, method)(text=text, non_streaming_mode=layout == "upfront", **arguments)
+        handed = caught.value.args[0]
+        return handed["inputs_embeds"][0], handed["trailing_text_hidden"][0], handed["tts_pad_embed"][0, 0]
+
+    def clone(self, text: str, voice: Voice, layout: Layout, language: str = "auto") -> tuple[Tensor, Tensor, Tensor]:
+        item = load_qwen_tts().VoiceClonePromptItem(
+            ref_code=voice.reference_codes,
+            ref_spk_embedding=voice.x_vector,
+            x_vector_only_mode=not voice.in_context,
+            icl_mode=voice.in_context,
+            ref_text=REFERENCE_TEXT if voice.in_context else None,
+        )
+        return self("generate_voice_clone", text, layout, voice_clone_prompt=[item], language=language)
+
+
+@pytest.fixture(scope="module")
+def official() -> Callable[..., Official]:
+    loaded: dict[tuple[str, torch.dtype], Official] = {}
+
+    def load(checkpoint: Checkpoint, dtype: torch.dtype = torch.float32) -> Official:
+        key = (str(checkpoint.folder), dtype)
+        if key not in loaded:
+            loaded[key] = Official(checkpoint, dtype)
+        return loaded[key]
+
+    return load
+
+
+def builder(checkpoint: Checkpoint, dtype: torch.dtype = torch.float32) -> PromptBuilder:
+    return PromptBuilder(checkpoint, CPU, dtype)
+
+
+def same(prompt: Prompt, expected: tuple[Tensor, Tensor, Tensor]) -> bool:
+    return all(
+        torch.equal(ours, theirs)
+        for ours, theirs in zip((prompt.embeds, prompt.trailing, prompt.pad), expected, strict=True)
+    )
+
+
+def plain_speaker(checkpoint: Checkpoint) -> str:
+    return next(name for name in checkpoint.config.speakers if name not in checkpoint.config.dialects)
+
+
+def dialect_speaker(checkpoint: Checkpoint) -> str:
+    return next(iter(checkpoint.config.dialects))
+
+
+def cloned(checkpoint: Checkpoint, frames: int | None = None) -> Voice:
+    """A voice of random values, with ``frames`` reference frames."""
+    noise = torch.Generator().manual_seed(7)
+    config = checkpoint.config
+    x_vector = torch.randn(config.talker.hidden_size, generator=noise)
+    if frames is None:
+        return Voice(x_vector=x_vector)
+    codes = torch.randint(config.predictor.vocab_size, (frames, config.num_code_groups), generator=noise)
+    ids = tuple(reference_ids(checkpoint.tokenizer, REFERENCE_TEXT))
+    return Voice(x_vector=x_vector, reference_codes=codes, reference_text_ids=ids)
+
+
+# --------------------------------------------------------------------------------------- equal to the official prompt
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("text", TEXTS)
+@pytest.mark.parametrize("language", ["auto", "English", "chinese"])
+@pytest.mark.parametrize("speaker", [plain_speaker, dialect_speaker])
+def test_custom_voice(
+    tiny_custom_voice: Checkpoint,
+    official: Callable[..., Official],
+    speaker: Callable[[Checkpoint], str],
+    language: str,
+    text: str,
+    layout: Layout,
+) -> None:
+    name = speaker(tiny_custom_voice).upper()
+    expected = official(tiny_custom_voice)("generate_custom_voice", text, layout, speaker=name, language=language)
+    ids = text_ids(tiny_custom_voice.tokenizer, text)
+    prompt = builder(tiny_custom_voice).build(ids, voice=Voice.named(name), language=language, layout=layout)
+    assert same(prompt, expected)
+    assert prompt.complete
+    assert prompt.reference_codes is None
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("instruct", [None, "", "Speak slowly and sadly."])
+@pytest.mark.parametrize("fixture", ["tiny_1b7", "tiny_custom_voice"])
+def test_instruct(
+    request: pytest.FixtureRequest,
+    official: Callable[..., Official],
+    fixture: str,
+    instruct: str | None,
+    layout: Layout,
+) -> None:
+    checkpoint = request.getfixturevalue(fixture)
+    name = plain_speaker(checkpoint)
+    expected = official(checkpoint)("generate_custom_voice", TEXTS[2], layout, speaker=name, instruct=instruct)
+    ids = text_ids(checkpoint.tokenizer, TEXTS[2])
+    assert same(builder(checkpoint).build(ids, voice=Voice.named(name), instruct=instruct, layout=layout), expected)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("description", ["", "A warm, low voice of an old man."])
+@pytest.mark.parametrize("language", ["auto", "english"])
+def test_voice_design(
+    tiny_voice_design: Checkpoint, official: Callable[..., Official], description: str, language: str, layout: Layout
+) -> None:
+    expected = official(tiny_voice_design)(
+        "generate_voice_design", TEXTS[1], layout, instruct=description, language=language
+    )
+    ids = text_ids(tiny_voice_design.tokenizer, TEXTS[1])
+    prompts = builder(tiny_voice_design)
+    assert same(prompts.build(ids, voice=Voice.designed(description), language=language, layout=layout), expected)
+    given = prompts.build(ids, voice=Voice.designed(""), instruct=description, language=language, layout=layout)
+    assert same(given, expected)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("text", TEXTS)
+@pytest.mark.parametrize("language", ["auto", "english"])
+def test_speaker_embedding_alone(
+    tiny_base: Checkpoint, official: Callable[..., Official], language: str, text: str, layout: Layout
+) -> None:
+    voice = cloned(tiny_base)
+    ids = text_ids(tiny_base.tokenizer, text)
+    prompt = builder(tiny_base).build(ids, voice=voice, language=language, layout=layout)
+    assert same(prompt, official(tiny_base).clone(text, voice, layout, language))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("text", TEXTS)
+@pytest.mark.parametrize("spare", [-60, -1, 0, 1, 5])
+def test_in_context(
+    tiny_base: Checkpoint, official: Callable[..., Official], spare: int, text: str, layout: Layout
+) -> None:
+    """``spare`` text rows more (or fewer) than codec rows: the official code pads or defers at that border."""
+    ids = text_ids(tiny_base.tokenizer, text)
+    text_rows = len(reference_ids(tiny_base.tokenizer, REFERENCE_TEXT)) + len(ids) + 1
+    voice = cloned(tiny_base, frames=max(1, text_rows - spare - 1))
+    prompt = builder(tiny_base).build(ids, voice=voice, layout=layout)
+    assert same(prompt, official(tiny_base).clone(text, voice, layout))
+    assert prompt.reference_codes is voice.reference_codes
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_sixteen_bit(tiny_custom_voice: Checkpoint, official: Callable[..., Official], layout: Layout) -> None:
+    name = plain_speaker(tiny_custom_voice)
+    expected = official(tiny_custom_voice, torch.bfloat16)("generate_custom_voice", TEXTS[2], layout, speaker=name)
+    ids = text_ids(tiny_custom_voice.tokenizer, TEXTS[2])
+    prompt = builder(tiny_custom_voice, torch.bfloat16).build(ids, voice=Voice.named(name), layout=layout)
+    assert prompt.embeds.dtype == torch.bfloat16
+    assert same(prompt, expected)
+
+
+def drop_row(prompt: Prompt, row: int) -> Prompt:
+    return dataclasses.replace(prompt, embeds=torch.cat([prompt.embeds[:row], prompt.embeds[row + 1 :]]))
+
+
+MUTATIONS: dict[str, Callable[[Prompt], Prompt]] = {
+    "first row dropped": lambda prompt: drop_row(prompt, 0),
+    "speaker row dropped": lambda prompt: drop_row(prompt, 6),
+    "text row dropped": lambda prompt: drop_row(prompt, len(prompt.embeds) - 1),
+    "end of text dropped": lambda prompt: dataclasses.replace(prompt, trailing=prompt.trailing[:-1]),
+    "first trailing row dropped": lambda prompt: dataclasses.replace(prompt, trailing=prompt.trailing[1:]),
+    "one bit": lambda prompt: dataclasses.replace(prompt, embeds=prompt.embeds.nextafter(torch.tensor(9.0))),
+    "pad": lambda prompt: dataclasses.replace(prompt, pad=prompt.trailing[-1]),
+}
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS)
+def test_the_comparison_notices(
+    tiny_custom_voice: Checkpoint, official: Callable[..., Official], mutation: str
+) -> None:
+    name = plain_speaker(tiny_custom_voice)
+    expected = official(tiny_custom_voice)("generate_custom_voice", TEXTS[2], "interleaved", speaker=name)
+    prompt = builder(tiny_custom_voice).build(text_ids(tiny_custom_voice.tokenizer, TEXTS[2]), voice=Voice.named(name))
+    assert same(prompt, expected)
+    assert not same(MUTATIONS[mutation](prompt), expected)
+
+
+# ------------------------------------------------------------------------------------------- text that arrives slowly
+
+
+def test_rows_do_not_depend_on_how_the_text_is_split(demo: Checkpoint) -> None:
+    prompts = builder(demo)
+    ids = text_ids(demo.tokenizer, TEXTS[2] * 3)
+    whole = prompts.text_rows(ids)
+    for size in (1, 2, 3, 7, 8, 9, 30):
+        parts = [prompts.text_rows(ids[start : start + size]) for start in range(0, len(ids), size)]
+        assert torch.equal(torch.cat(parts), whole), f"split by {size}"
+
+
+@pytest.mark.parametrize("frames", [None, 3, 30])
+def test_slow_text_makes_the_same_prompt(tiny_base: Checkpoint, frames: int | None) -> None:
+    prompts, voice = builder(tiny_base), cloned(tiny_base, frames)
+    ids = text_ids(tiny_base.tokenizer, TEXTS[2] * 2)
+    at_once = prompts.build(ids, voice=voice)
+    grown = []
+    for known in (prompts.rows_needed(voice), prompts.rows_needed(voice) + 4, len(ids)):
+        begun = prompts.build(ids[:known], voice=voice, complete=False)
+        assert not begun.complete
+        rest = prompts.text_rows(ids[known:])
+        grown.append((begun.embeds, torch.cat([begun.trailing, rest, prompts.end_row.unsqueeze(0)])))
+    for embeds, trailing in grown:
+        assert torch.equal(embeds, grown[0][0])
+        assert torch.equal(trailing, grown[0][1])
+        torch.testing.assert_close(embeds, at_once.embeds)
+        torch.testing.assert_close(trailing, at_once.trailing)
+
+
+def test_text_rows_of_nothing(tiny_base: Checkpoint) -> None:
+    assert builder(tiny_base).text_rows([]).shape == (0, tiny_base.config.talker.hidden_size)
+
+
+def test_in_context_voices_wait_for_a_text_row_per_reference_frame(tiny_base: Checkpoint) -> None:
+    prompts, voice = builder(tiny_base), cloned(tiny_base, frames=20)
+    assert voice.reference_text_ids is not None
+    needed = prompts.rows_needed(voice)
+    assert needed == 21 - len(voice.reference_text_ids)
+    ids = text_ids(tiny_base.tokenizer, TEXTS[2] * 2)
+    assert len(prompts.build(ids[:needed], voice=voice, complete=False).trailing) == 0
+    with pytest.raises(InvalidRequestError, match=f"needs {needed} text ids"):
+        prompts.build(ids[: needed - 1], voice=voice, complete=False)
+    assert prompts.rows_needed(cloned(tiny_base)) == prompts.rows_needed(cloned(tiny_base, frames=1)) == 1
+
+
+# -------------------------------------------------------------------------------------------------------------- parts
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("frames", [None, 12])
+def test_prefix_is_shared_by_all_texts(tiny_base: Checkpoint, frames: int | None, layout: Layout) -> None:
+    prompts, voice = builder(tiny_base), cloned(tiny_base, frames)
+    first, *others = [
+        prompts.build(text_ids(tiny_base.tokenizer, text), voice=voice, language="english", layout=layout)
+        for text in TEXTS
+    ]
+    for other in others:
+        length = first.prefix_length
+        assert other.prefix_length == length >= 8
+        assert torch.equal(first.embeds[:length], other.embeds[:length])
+        if frames is None:  # in context, the reference text comes first, and its last bits depend on the row count
+            assert not torch.equal(first.embeds[length], other.embeds[length])
+
+
+def test_frame_rows_equal_the_official_sum(tiny_1b7: Checkpoint, official: Callable[..., Official]) -> None:
+    codes = torch.randint(tiny_1b7.config.predictor.vocab_size, (9, 16), generator=torch.Generator().manual_seed(1))
+    talker = official(tiny_1b7).wrapper.model.talker
+    tables = [talker.get_input_embeddings(), *talker.code_predictor.get_input_embeddings()]
+    rows = builder(tiny_1b7).frame_rows(codes)
+    for frame in range(len(codes)):  # one frame at a time, as in generation
+        parts = [table(codes[frame : frame + 1, group : group + 1]) for group, table in enumerate(tables)]
+        assert torch.equal(rows[frame], torch.cat(parts, dim=1).sum(1)[0].detach())
+        assert torch.equal(rows[frame], builder(tiny_1b7).frame_rows(codes[frame : frame + 1])[0])
+
+
+class StaysInTheFile(Tensor):
+    """A table that may be looked up, but not converted or copied whole."""
+
+    def to(self, *arguments: Any, **keywords: Any) -> Tensor:
+        raise AssertionError("the whole table was copied")
+
+    def __getitem__(self, index: Any) -> Tensor:
+        return self.as_subclass(Tensor)[index]
+
+
+def test_tables_are_never_copied_whole(tiny_custom_voice: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+    tensor = Checkpoint.tensor
+
+    def guarded(self: Checkpoint, name: str) -> Tensor:
+        found = tensor(self, name)
+        return found.as_subclass(StaysInTheFile) if "embedding" in name else found
+
+    monkeypatch.setattr(Checkpoint, "tensor", guarded)
+    prompts = builder(tiny_custom_voice, torch.bfloat16)
+    prompts.build([5, 6], voice=Voice.named(plain_speaker(tiny_custom_voice)))
+    prompts.frame_rows(torch.zeros(2, 16, dtype=torch.long))
+
+
+# ------------------------------------------------------------------------------------------------------------- errors
+
+
+def test_unknown_names_list_the_known_ones(tiny_custom_voice: Checkpoint) -> None:
+    prompts, voice = builder(tiny_custom_voice), Voice.named(plain_speaker(tiny_custom_voice))
+    with pytest.raises(InvalidRequestError, match=f"'klingon'.*{', '.join(list_languages(tiny_custom_voice))}"):
+        prompts.build([5], voice=voice, language="klingon")
+    with pytest.raises(InvalidRequestError, match=f"'nobody'.*{', '.join(list_speakers(tiny_custom_voice))}"):
+        prompts.build([5], voice=Voice.named("nobody"))
+
+
+def test_dialects_are_no_languages(tiny_custom_voice: Checkpoint) -> None:
+    dialect = next(iter(tiny_custom_voice.config.dialects.values()))
+    with pytest.raises(InvalidRequestError, match="unknown language"):
+        builder(tiny_custom_voice).build([5], voice=Voice.named(plain_speaker(tiny_custom_voice)), language=dialect)
+
+
+@pytest.mark.parametrize("fixture", ["tiny_custom_voice", "tiny_voice_design", "tiny_base"])
+def test_voices_of_another_kind(request: pytest.FixtureRequest, tiny_base: Checkpoint, fixture: str) -> None:
+    checkpoint = request.getfixturevalue(fixture)
+    voices = {
+        "tiny_custom_voice": Voice.named("ryan"),
+        "tiny_voice_design": Voice.designed("old"),
+        "tiny_base": cloned(tiny_base),
+    }
+    prompts = builder(checkpoint)
+    for owner, voice in voices.items():
+        if owner != fixture:
+            with pytest.raises(
+                InvalidRequestError, match=f"{checkpoint.config.variant} model and cannot speak with a {voice.kind}"
+            ):
+                prompts.build([5], voice=voice)
+
+
+def test_voices_of_another_checkpoint(tiny_base: Checkpoint) -> None:
+    prompts, voice = builder(tiny_base), cloned(tiny_base)
+    with pytest.raises(InvalidRequestError, match="another checkpoint"):
+        prompts.build([5], voice=dataclasses.replace(voice, checkpoint_fingerprint="somebody else"))
+    with pytest.raises(InvalidRequestError, match=r"x_vector has 3 values, expected \d+"):
+        prompts.build([5], voice=Voice(x_vector=torch.zeros(3)))
+
+
+def test_malformed_requests(tiny_custom_voice: Checkpoint, tiny_voice_design: Checkpoint) -> None:
+    prompts, voice = builder(tiny_custom_voice), Voice.named(plain_speaker(tiny_custom_voice))
+    size = tiny_custom_voice.config.text_vocab_size
+    with pytest.raises(InvalidRequestError, match="text is empty"):
+        prompts.build([], voice=voice)
+    with pytest.raises(InvalidRequestError, match=f"text id {size} is outside"):
+        prompts.build([size], voice=voice)
+    with pytest.raises(InvalidRequestError, match="text id -1 is outside"):
+        prompts.text_rows([-1])
+    with pytest.raises(InvalidRequestError, match="needs the whole text"):
+        prompts.build([5], voice=voice, layout="upfront", complete=False)
+    with pytest.raises(InvalidRequestError, match="layout is 'sideways'"):
+        prompts.build([5], voice=voice, layout="sideways")  # type: ignore[arg-type]
+    with pytest.raises(InvalidRequestError, match="already carries its description"):
+        builder(tiny_voice_design).build([5], voice=Voice.designed("old"), instruct="sad")
+
+
+@pytest.mark.parametrize(
+    "codes",
+    [
+        torch.zeros(16, dtype=torch.long),
+        torch.zeros(2, 15, dtype=torch.long),
+        torch.zeros(2, 16),
+        torch.full((2, 16), -1),
+    ],
+)
+def test_malformed_codes(tiny_custom_voice: Checkpoint, codes: Tensor) -> None:
+    with pytest.raises(InvalidRequestError, match=r"codes .*expected"):
+        builder(tiny_custom_voice).frame_rows(codes)
+
+
+def test_ignored_instruct_is_said_once(tiny_custom_voice: Checkpoint, caplog: pytest.LogCaptureFixture) -> None:
+    prompts, voice = builder(tiny_custom_voice), Voice.named(plain_speaker(tiny_custom_voice))
+    with caplog.at_level(logging.WARNING, logger="megatalker.prompt"):
+        for _ in range(3):
+            prompts.build([5], voice=voice, instruct="Loudly!")
+    assert [record.message for record in caplog.records if "ignores instruct" in record.message] == [
+        f"checkpoint {tiny_custom_voice.name!r} (0b6, custom_voice) ignores instruct"
+    ]
+
+
+@pytest.mark.parametrize("text", ["", "  ", "\n"])
+def test_empty_text_has_no_ids(tiny_custom_voice: Checkpoint, text: str) -> None:
+    for encode in (text_ids, reference_ids):
+        with pytest.raises(InvalidRequestError, match="text is empty"):
+            encode(tiny_custom_voice.tokenizer, text)
+
+
+def test_leading_line_breaks_never_merge_into_the_template(tiny_custom_voice: Checkpoint) -> None:
+    """They either stay out of the role's ids, or are refused; they must not change the role silently."""
+    role = [int(i) for i in tiny_custom_voice.tokenizer("<|im_start|>assistant\n")["input_ids"]]
+    for text in ("\nHello", "\n\n Hello", " Hello"):
+        whole = tiny_custom_voice.tokenizer(f"<|im_start|>assistant\n{text}<|im_end|>\n<|im_start|>assistant\n")[
+            "input_ids"
+        ]
+        if whole[: len(role)] == role:
+            assert text_ids(tiny_custom_voice.tokenizer, text) == whole[len(role) : -5]
+        else:
+            with pytest.raises(InvalidRequestError, match="begins with a line break"):
+                text_ids(tiny_custom_voice.tokenizer, text)

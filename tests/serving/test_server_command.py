@@ -1,0 +1,115 @@
+"""``megatalker serve`` as a process: it says when it is ready, serves, and stops in good order."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+
+from megatalker.checkpoint import Checkpoint
+from megatalker.engine import Engine
+from megatalker.errors import EngineClosedError
+from megatalker.serving.audio import to_pcm16
+from megatalker.serving.client import RemoteEngine
+from megatalker.serving.server.running import bind
+from megatalker.settings import ServerSettings
+
+HANG_S = 120.0
+COMMAND = [sys.executable, "-c", "from megatalker.cli.main import run; run()", "serve"]
+
+
+@contextmanager
+def process(*options: str, cwd: Path, **environment: str) -> Iterator[subprocess.Popen[str]]:
+    running = subprocess.Popen(
+        [*COMMAND, *options], cwd=cwd, env=os.environ | environment, stderr=subprocess.PIPE, text=True
+    )
+    with running:
+        try:
+            yield running
+        finally:
+            running.kill()
+
+
+def line_with(running: subprocess.Popen[str], what: str) -> str:
+    assert running.stderr is not None
+    for line in running.stderr:
+        if what in line:
+            return line
+    raise AssertionError(f"the process never said {what!r}")
+
+
+@pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGINT])
+def test_it_warms_up_serves_and_stops(tiny_custom_voice: Checkpoint, tmp_path: Path, stop: signal.Signals) -> None:
+    checkpoint = str(tiny_custom_voice.folder)
+    options = ("--port", "0", "--checkpoint", checkpoint, "--backend", "reference", "--device", "cpu")
+    with process(*options, cwd=tmp_path) as running:
+        ready = line_with(running, " ready at ")
+        assert "checkpoint tiny_custom_voice, backend reference, codec " in ready
+        url = re.findall(r"http://127\.0\.0\.1:\d+", ready)[0]
+        assert httpx.get(url + "/health").json()["status"] == "ready"
+        body = {"input": "Hello there.", "seed": 3, "max_frames": 6, "response_format": "pcm"}
+        response = httpx.post(url + "/v1/audio/speech", json=body, timeout=HANG_S)
+        with Engine.open(checkpoint=tiny_custom_voice, backend="reference", device="cpu") as engine:
+            expected = to_pcm16(engine.speak("Hello there.", seed=3, max_frames=6).read_all())
+        largest = np.abs(np.frombuffer(response.content, "<i2").astype(int) - np.frombuffer(expected, "<i2")).max()
+        assert largest <= 2, "one or two steps of 16 bits: chunks may be cut elsewhere"
+        with RemoteEngine(url) as remote:
+            endless = remote.speak(None)
+            endless.feed("Hello there, this is a ")
+            next(endless)
+            running.send_signal(stop)
+            with pytest.raises(EngineClosedError):
+                list(endless)
+        assert running.wait(HANG_S) == (0 if stop == signal.SIGINT else -signal.SIGTERM)
+        assert running.stderr is not None
+        rest = running.stderr.read()
+    assert "stopping" in rest
+    assert "Traceback" not in rest
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--backend", "turbo"], "'turbo' is not installed"),
+        (["--checkpoint", "/nowhere"], "CheckpointError"),
+        (["--voices", "/nowhere"], "the voices folder '/nowhere' does not exist"),
+        (["--port", "99999"], "server.port"),
+        (["--max-streams", "0"], "max_streams"),
+    ],
+)
+def test_bad_options_are_one_clear_error(
+    options: list[str], message: str, tiny_custom_voice: Checkpoint, tmp_path: Path
+) -> None:
+    options = ["--checkpoint", str(tiny_custom_voice.folder), *options] if "--checkpoint" not in options else options
+    with process("--port", "0", *options, cwd=tmp_path) as running:
+        _, said = running.communicate(timeout=HANG_S)
+    assert running.returncode == 1
+    assert message in " ".join(said.split())
+    assert "Traceback" not in said
+
+
+def test_settings_come_from_file_and_environment_with_options_on_top(
+    tiny_custom_voice: Checkpoint, tmp_path: Path
+) -> None:
+    with bind(ServerSettings(port=0)) as other:
+        other.listen()
+        port = other.getsockname()[1]
+        (tmp_path / "megatalker.toml").write_text(
+            f'checkpoint = "{tiny_custom_voice.folder}"\n[server]\nport = {port}\n'
+        )
+        with process(cwd=tmp_path) as running:
+            _, said = running.communicate(timeout=HANG_S)
+        assert f"port {port}: Address already in use; choose another" in " ".join(said.split())
+        with process("--host", "203.0.113.1", cwd=tmp_path, MEGATALKER_SERVER__PORT="5") as running:
+            _, said = running.communicate(timeout=HANG_S)
+        assert "host '203.0.113.1', port 5" in " ".join(said.split())
+        with process(cwd=tmp_path, MEGATALKER_SERVER__PROT="5") as running:
+            _, said = running.communicate(timeout=HANG_S)
+        assert "unknown setting 'server.prot'" in " ".join(said.split())
