@@ -43,7 +43,7 @@ def tiny_1b7(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
 def arrival(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Engines on fake backends, as on a CPU and as on a device that computes by itself."""
     if request.param == "audio late":
-        monkeypatch.setattr("megatalker.engine.sounding.Download", LateDownload)
+        monkeypatch.setattr("megatalker.engine.codec_stage.Download", LateDownload)
 
 
 @pytest.fixture(scope="session")

@@ -2,7 +2,7 @@
 
 from megatalker.checkpoint import Checkpoint
 from megatalker.checkpoint.config import FRAME_SAMPLES, FRAME_SECONDS, SAMPLE_RATE
-from megatalker.engine import BackendSwitch, Chunk, Engine, SpeechStream
+from megatalker.engine import BackendSwitch, Chunk, Engine, SpeechOptions, SpeechStream
 from megatalker.interfaces import (
     API_VERSION,
     AVAILABLE,
@@ -50,6 +50,7 @@ __all__ = [
     "LoadContext",
     "SamplingParams",
     "Settings",
+    "SpeechOptions",
     "SpeechStream",
     "StreamHandle",
     "StreamRequest",

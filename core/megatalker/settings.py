@@ -96,7 +96,10 @@ class Settings(BaseSettings):
     max_chunk_frames: Positive = 8
     """The first chunk is 1 frame; later ones double up to this many while playback is safely ahead."""
     runaway_guard: bool = True
-    """End a stream that goes on in silence or in a loop long after its text (:mod:`megatalker.engine.guard`)."""
+    """End a stream that goes on in silence or in a loop long after its text (:mod:`megatalker.engine.runaway`)."""
+    threads: Positive | Literal["auto"] = "auto"
+    """Processor threads of one operation of torch in the engine's thread. ``auto``: one for small checkpoints, whose
+    operations are too short to share, otherwise as many as torch takes (one a core)."""
     step_deadline_s: Seconds = 20.0
     """A backend call that takes longer marks the backend faulty."""
     backends: Mapping[str, Mapping[str, Any]] = Field(default_factory=dict)

@@ -7,10 +7,10 @@ from collections.abc import AsyncGenerator, Coroutine, Iterator
 from contextlib import aclosing, contextmanager
 from typing import Any
 
+from megatalker.engine.playback import PlaybackClock
 from pipecat.frames.frames import CancelFrame, EndFrame, TTSAudioRawFrame, TTSStoppedFrame
 from pipecat.services.tts_service import TTSService
 
-from megatalker.engine.playback import PlaybackClock
 from megatalker_pipecat.audio import silence
 from megatalker_pipecat.contexts import Context, Contexts
 from megatalker_pipecat.timing import Pace, SpokenWord

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 import megatalker
 from megatalker.engine.speech import Speech, SpeechEngine
@@ -137,16 +137,18 @@ class Lease:
         self._submitters, self._leave, self._forget = submitters, leave, forget
         self.released = False
 
-    async def speak(self, text: str | None, **wishes: Any) -> Speech:
+    async def speak(self, text: str | None, options: megatalker.SpeechOptions) -> Speech:
         """As ``engine.speak``, off the event loop. When this call is cancelled, so is the speech it asked for."""
-        submitted = asyncio.get_running_loop().run_in_executor(
-            self._submitters, lambda: self.engine.speak(text, **wishes)
-        )
+        submitted = asyncio.get_running_loop().run_in_executor(self._submitters, self.engine.speak, text, options)
         try:
             return await asyncio.shield(submitted)
         except asyncio.CancelledError:
             submitted.add_done_callback(_cancel_speech)
             raise
+
+    async def check(self, options: megatalker.SpeechOptions) -> None:
+        """As ``engine.check``, off the event loop."""
+        await asyncio.get_running_loop().run_in_executor(self._submitters, self.engine.check, options)
 
     def give_up(self) -> None:
         """The engine cannot speak any more: whoever asks for these settings next gets a new one."""

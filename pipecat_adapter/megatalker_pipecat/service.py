@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from loguru import logger
@@ -25,7 +26,7 @@ from megatalker_pipecat.engines import EnginePool, Lease
 from megatalker_pipecat.errors import category_of, category_of_text, engine_is_gone
 from megatalker_pipecat.languages import name_of, recognised
 from megatalker_pipecat.settings import MegatalkerTTSSettings
-from megatalker_pipecat.source import Found, Source, rehearse
+from megatalker_pipecat.source import Found, Source, check
 from megatalker_pipecat.timing import SpokenWord, WordClock
 from megatalker_pipecat.utterance import Utterance
 from megatalker_pipecat.words import speakable
@@ -146,7 +147,7 @@ class MegatalkerTTSService(DeliveringTTSService):
             SLOW_LOAD_S, logger.warning, f"{self}: still loading {self._source}; {PRELOAD}"
         )
         try:
-            await rehearse(await self._lease(), self._settings.request(self._voices))
+            await check(await self._lease(), self._settings.options(self._voices))
         except asyncio.CancelledError:
             logger.error(f"{self}: {self._source} was not ready when the pipeline stopped waiting for it; {PRELOAD}")
             raise
@@ -184,7 +185,7 @@ class MegatalkerTTSService(DeliveringTTSService):
             wanted.apply_update(own)
             if isinstance(wanted.language, Language):
                 wanted.language = self._service_language(wanted.language)
-            found = await self._source.find_rehearsed(wanted, wanted.request(self._voices))
+            found = await self._source.find_checked(wanted, wanted.options(self._voices))
         except Exception as error:
             category = category_of(error)
             await self.push_error(
@@ -256,14 +257,15 @@ class MegatalkerTTSService(DeliveringTTSService):
 
     async def _begin(self, text: str | None, context_id: str, context: Context) -> Utterance:
         """Open a stream of the engine for the context, once playback is near enough."""
-        wanted = self._settings.request(self._voices)
-        limit = wanted["max_ahead_s"]
+        options = self._settings.options(self._voices)
+        limit = options.max_ahead_s
         if limit is not None:
             # Half of the lead may be left from what was said before, so that the next utterance has time to begin.
             await asyncio.sleep(max(0.0, self._playback.ahead(time.monotonic()) - limit / 2))
-            wanted["max_ahead_s"] = limit - max(0.0, self._playback.ahead(time.monotonic()))
+            lead = limit - max(0.0, self._playback.ahead(time.monotonic()))
+            options = replace(options, max_ahead_s=lead)
         lease = await self._lease()
-        speech = await lease.speak(text, **wanted)
+        speech = await lease.speak(text, options)
         sound = Sound(self.sample_rate, trim=not context.spoken)
         context.utterance = Utterance(speech, text, sound, WordClock(self._pace))
         if self._contexts.find(context_id) is not context:  # interrupted meanwhile

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 from pipecat.services.settings import ServiceSettings, TTSSettings
 from pipecat.utils.types import NOT_GIVEN, NotGiven, assert_given, is_given
@@ -67,17 +67,17 @@ class MegatalkerTTSSettings(TTSSettings):
         given = {name: value for name, value in delta.given_fields().items() if name in names}
         return cls(**given, extra=dict(delta.extra))
 
-    def request(self, voices: Mapping[str, Voice]) -> dict[str, Any]:
-        """The keyword arguments of ``speak`` for complete settings; ``voices`` by the names that ``voice`` may hold."""
+    def options(self, voices: Mapping[str, Voice]) -> megatalker.SpeechOptions:
+        """How to speak, for complete settings; ``voices`` by the names that ``voice`` may hold."""
         voice = assert_given(self.voice)
-        return {
-            "voice": None if voice is None else voices.get(voice, voice),
-            "language": assert_given(self.language),
-            "instruct": assert_given(self.instruct),
-            "sampling": assert_given(self.sampling),
-            "seed": assert_given(self.seed),
-            "max_ahead_s": assert_given(self.max_ahead_s),
-        }
+        return megatalker.SpeechOptions(
+            voice=None if voice is None else voices.get(voice, voice),
+            language=assert_given(self.language),
+            instruct=assert_given(self.instruct),
+            sampling=assert_given(self.sampling),
+            seed=assert_given(self.seed),
+            max_ahead_s=assert_given(self.max_ahead_s),
+        )
 
     def check(self) -> None:
         """Bring ``model`` and ``checkpoint`` together, and refuse values that no engine can take.

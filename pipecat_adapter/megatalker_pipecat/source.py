@@ -1,7 +1,6 @@
 """Where a session's speech comes from: a shared engine of this process, the caller's engine, or a server."""
 
 from dataclasses import dataclass
-from typing import Any
 
 from loguru import logger
 
@@ -66,11 +65,11 @@ class Source:
             return Found(self._pool.borrow(self._engine), target)
         return Found(await self._pool.lease(target), target)
 
-    async def find_rehearsed(self, wanted: MegatalkerTTSSettings, wishes: dict[str, Any]) -> Found:
-        """As :meth:`find`, and the engine agrees to these arguments of ``speak``; raises as :func:`rehearse`, too."""
+    async def find_checked(self, wanted: MegatalkerTTSSettings, options: megatalker.SpeechOptions) -> Found:
+        """As :meth:`find`, and the engine could speak with these options; raises as :func:`check`, too."""
         found = await self.find(wanted)
         try:
-            await rehearse(found.lease, wishes)
+            await check(found.lease, options)
         except BaseException:
             if found is not self.current:
                 await found.lease.release()
@@ -115,16 +114,13 @@ class Source:
         return Found(await self._pool.lease_server(self._server_url), None)
 
 
-async def rehearse(lease: Lease, wishes: dict[str, Any]) -> None:
-    """Ask the engine for speech without text: it raises what is wrong with the other arguments of ``speak``.
+async def check(lease: Lease, options: megatalker.SpeechOptions) -> None:
+    """Ask the engine whether it could speak like this.
 
     Raises:
-        MegatalkerError: as ``speak`` and the iteration over its stream. An engine that is full says nothing.
+        MegatalkerError: as ``engine.check``. A server that is full says nothing.
     """
     try:
-        async with await lease.speak(None, **wishes) as speech:
-            speech.finish()
-            async for _ in speech:
-                pass
+        await lease.check(options)
     except CapacityError:
-        logger.debug("the engine is too busy for a rehearsal")
+        logger.debug("the server is too busy to say whether it could speak like this")

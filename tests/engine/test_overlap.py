@@ -11,7 +11,7 @@ from fake_backend import Behaviour, Fakes, FakeTalker
 from late_audio import LateDownload
 from megatalker.checkpoint import Checkpoint
 from megatalker.engine import Engine
-from megatalker.engine.download import Download
+from megatalker.engine.codec_stage import Download
 from megatalker.interfaces import DecodeStep, Frame
 from megatalker.settings import Settings
 from waiting import HANG_S
@@ -46,7 +46,7 @@ def diary(monkeypatch: pytest.MonkeyPatch) -> Diary:
 
     monkeypatch.setattr(FakeTalker, "begin", begin)
     monkeypatch.setattr(LateDownload, "on_wait", lambda: diary.note("hear"))
-    monkeypatch.setattr("megatalker.engine.sounding.Download", LateDownload)
+    monkeypatch.setattr("megatalker.engine.codec_stage.Download", LateDownload)
     return diary
 
 
@@ -141,7 +141,7 @@ def test_a_frame_begun_before_its_stream_ran_away_is_not_heard(
             return heard
 
     late = frames_heard()
-    monkeypatch.setattr("megatalker.engine.sounding.Download", Download)
+    monkeypatch.setattr("megatalker.engine.codec_stage.Download", Download)
     assert late == frames_heard()
 
 

@@ -9,13 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from megatalker.checkpoint.config import FRAME_SAMPLES, FRAME_SECONDS
-from megatalker.engine.chunking import ChunkPolicy
-from megatalker.engine.facts import Chunk
-from megatalker.engine.guard import MAX_PERIOD_FRAMES, PATIENCE_FRAMES, RunawayGuard
-from megatalker.engine.mailbox import Mailbox
-from megatalker.engine.playback import PlaybackClock
-from megatalker.engine.scheduler import UNBATCHED_STEPS, Candidate, hold_until, select
-from megatalker.engine.seeds import random_seed, segment_seed
+from megatalker.engine.chunk_queue import ChunkQueue
+from megatalker.engine.options import random_seed
+from megatalker.engine.outputs import Chunk
+from megatalker.engine.runaway import MAX_PERIOD_FRAMES, PATIENCE_FRAMES, RunawayDetector
+from megatalker.engine.scheduling import UNBATCHED_STEPS, Candidate, ChunkPolicy, PlaybackClock, hold_until, select
+from megatalker.engine.utterance import stream_seed
 
 
 def test_playback_starts_with_the_first_chunk_and_counts_each_time_it_runs_dry() -> None:
@@ -102,17 +101,17 @@ def test_a_stream_waits_until_its_next_chunk_fits_the_lead() -> None:
     assert hold_until(10.0, 0.001, 8) < 10.0, "a tiny lead must not starve playback"
 
 
-def test_segment_seeds_begin_with_the_request_seed_and_differ() -> None:
-    seeds = [segment_seed(7, index) for index in range(100)]
+def test_stream_seeds_begin_with_the_request_seed_and_differ() -> None:
+    seeds = [stream_seed(7, index) for index in range(100)]
     assert seeds[0] == 7
     assert len(set(seeds)) == 100
-    assert set(seeds[1:]).isdisjoint(segment_seed(8, index) for index in range(100))
+    assert set(seeds[1:]).isdisjoint(stream_seed(8, index) for index in range(100))
     assert all(0 <= seed < 2**64 for seed in (*seeds, random_seed()))
 
 
 @pytest.mark.parametrize("period", [1, 3, MAX_PERIOD_FRAMES])
 def test_the_guard_reports_an_exact_loop_after_the_text_and_not_before_its_patience_ends(period: int) -> None:
-    guard, frames = RunawayGuard(), [(index % period, 5) for index in range(PATIENCE_FRAMES + period)]
+    guard, frames = RunawayDetector(), [(index % period, 5) for index in range(PATIENCE_FRAMES + period)]
     assert all(guard.frame(codes, text_done=False) is None for codes in frames)
     reasons = [guard.frame(codes, text_done=True) for codes in frames]
     assert reasons[:-1] == [None] * (len(frames) - 1)
@@ -120,7 +119,7 @@ def test_the_guard_reports_an_exact_loop_after_the_text_and_not_before_its_patie
 
 
 def test_one_different_frame_breaks_a_loop() -> None:
-    guard = RunawayGuard()
+    guard = RunawayDetector()
     for index in range(10 * PATIENCE_FRAMES):
         assert guard.frame((0 if index % (PATIENCE_FRAMES - 1) else 1,), text_done=True) is None
 
@@ -130,14 +129,14 @@ def frames_of(level: float, count: int) -> np.ndarray:
 
 
 def test_the_guard_reports_long_silence_after_speech() -> None:
-    guard = RunawayGuard()
+    guard = RunawayDetector()
     assert guard.audio(frames_of(0.2, 4), text_done=True) is None
     assert guard.audio(frames_of(1e-5, PATIENCE_FRAMES - 1), text_done=True) is None
     assert guard.audio(frames_of(1e-5, 1), text_done=True) is not None
 
 
 def test_silence_before_the_end_of_the_text_and_a_voice_that_is_always_quiet_are_no_runaways() -> None:
-    pausing, quiet = RunawayGuard(), RunawayGuard()
+    pausing, quiet = RunawayDetector(), RunawayDetector()
     pausing.audio(frames_of(0.2, 4), text_done=False)
     assert pausing.audio(frames_of(0.0, 2 * PATIENCE_FRAMES), text_done=False) is None
     assert pausing.audio(frames_of(0.0, PATIENCE_FRAMES // 2), text_done=True) is None
@@ -148,38 +147,38 @@ def chunk(index: int) -> Chunk:
     return Chunk(index, frames_of(0.1, 1), 1, index * FRAME_SAMPLES, None, 0.0, 0.0, 0.0)
 
 
-def test_the_mailbox_hands_over_in_order_and_raises_its_error_last() -> None:
-    mailbox = Mailbox()
-    mailbox.put(chunk(0))
-    mailbox.put(chunk(1))
-    assert mailbox.finish("error", ValueError("broken"))
-    assert not mailbox.finish("eos")
-    taken = [mailbox.take(), mailbox.take()]
+def test_the_chunk_queue_hands_over_in_order_and_raises_its_error_last() -> None:
+    chunk_queue = ChunkQueue()
+    chunk_queue.put(chunk(0))
+    chunk_queue.put(chunk(1))
+    assert chunk_queue.finish("error", ValueError("broken"))
+    assert not chunk_queue.finish("eos")
+    taken = [chunk_queue.take(), chunk_queue.take()]
     assert [item.index for item in taken if item] == [0, 1]
     for _ in range(2):
         with pytest.raises(ValueError, match="broken"):
-            mailbox.take()
+            chunk_queue.take()
 
 
 def test_cancelling_drops_what_nobody_took_even_after_the_end() -> None:
-    mailbox = Mailbox()
-    mailbox.put(chunk(0))
-    mailbox.finish("eos")
-    assert not mailbox.finish("cancelled")
-    assert mailbox.take() is None
-    assert mailbox.reason == "eos"
+    chunk_queue = ChunkQueue()
+    chunk_queue.put(chunk(0))
+    chunk_queue.finish("eos")
+    assert not chunk_queue.finish("cancelled")
+    assert chunk_queue.take() is None
+    assert chunk_queue.reason == "eos"
 
 
 def test_a_waiting_event_loop_is_woken_from_another_thread_and_a_cancelled_wait_leaves_nothing_behind() -> None:
-    mailbox = Mailbox()
+    chunk_queue = ChunkQueue()
 
     async def consume() -> list[int]:
         with pytest.raises(TimeoutError):
-            await asyncio.wait_for(mailbox.take_async(), 0.01)
-        assert not mailbox._waiters
-        threading.Thread(target=lambda: (mailbox.put(chunk(0)), mailbox.finish("eos"))).start()
+            await asyncio.wait_for(chunk_queue.take_async(), 0.01)
+        assert not chunk_queue._waiters
+        threading.Thread(target=lambda: (chunk_queue.put(chunk(0)), chunk_queue.finish("eos"))).start()
         seen = []
-        while (item := await mailbox.take_async()) is not None:
+        while (item := await chunk_queue.take_async()) is not None:
             seen.append(item.index)
         return seen
 

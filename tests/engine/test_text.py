@@ -1,4 +1,4 @@
-"""How an utterance's text becomes passages, at once and bit by bit."""
+"""How an utterance's text becomes segments, at once and bit by bit."""
 
 from itertools import pairwise
 from typing import Any
@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from megatalker.engine.text_segmenter import TextSegmenter
 
 from megatalker.checkpoint import Checkpoint
 from megatalker.checkpoint.template import text_ids
-from megatalker.engine.script import Script
 
 TEXT = "First one here. Second, with 3.14 in it! 第三句话。第四句。 Fifth (in “quotes.”) And a last one, no end"
 
@@ -19,28 +19,28 @@ def tokenizer(tiny_custom_voice: Checkpoint) -> Any:
     return tiny_custom_voice.tokenizer
 
 
-def passages(script: Script) -> list[tuple[str, list[int]]]:
-    return [(passage.text.strip(), passage.ids) for passage in script.coming]
+def segments(segmenter: TextSegmenter) -> list[tuple[str, list[int]]]:
+    return [(segment.text.strip(), segment.ids) for segment in segmenter.coming]
 
 
-def fed(tokenizer: Any, pieces: list[str], max_chars: int) -> Script:
-    script = Script(tokenizer, max_chars)
+def fed(tokenizer: Any, pieces: list[str], max_chars: int) -> TextSegmenter:
+    segmenter = TextSegmenter(tokenizer, max_chars)
     for piece in pieces:
-        script.feed(piece)
-    script.finish()
-    return script
+        segmenter.feed(piece)
+    segmenter.finish()
+    return segmenter
 
 
-def test_short_text_is_one_passage_with_the_official_ids(tokenizer: Any) -> None:
-    whole = Script(tokenizer, 400)
+def test_short_text_is_one_segment_with_the_official_ids(tokenizer: Any) -> None:
+    whole = TextSegmenter(tokenizer, 400)
     whole.add(TEXT)
     whole.finish()
-    assert passages(whole) == [(TEXT, text_ids(tokenizer, TEXT))]
-    assert passages(fed(tokenizer, [TEXT], 400)) == passages(whole)
+    assert segments(whole) == [(TEXT, text_ids(tokenizer, TEXT))]
+    assert segments(fed(tokenizer, [TEXT], 400)) == segments(whole)
 
 
 def test_arriving_text_is_cut_at_the_first_sentence_end_after_the_limit(tokenizer: Any) -> None:
-    assert [text for text, _ in passages(fed(tokenizer, [TEXT], 12))] == [
+    assert [text for text, _ in segments(fed(tokenizer, [TEXT], 12))] == [
         "First one here.",
         "Second, with 3.14 in it!",
         "第三句话。第四句。 Fifth (in “quotes.”)",
@@ -49,11 +49,11 @@ def test_arriving_text_is_cut_at_the_first_sentence_end_after_the_limit(tokenize
 
 
 def test_without_sentence_ends_a_space_and_then_any_place_will_do(tokenizer: Any) -> None:
-    assert [text for text, _ in passages(fed(tokenizer, ["one two three four five"], 5))] == [
+    assert [text for text, _ in segments(fed(tokenizer, ["one two three four five"], 5))] == [
         "one two three",
         "four five",
     ]
-    assert [text for text, _ in passages(fed(tokenizer, ["a" * 20], 2))] == ["a" * 8, "a" * 8, "a" * 4]
+    assert [text for text, _ in segments(fed(tokenizer, ["a" * 20], 2))] == ["a" * 8, "a" * 8, "a" * 4]
 
 
 @settings(max_examples=50, deadline=None)
@@ -63,69 +63,69 @@ def test_how_arriving_text_is_split_into_pieces_does_not_matter(
 ) -> None:
     places = [0, *sorted(cuts), len(TEXT)]
     pieces = [TEXT[start:end] for start, end in pairwise(places)]
-    assert passages(fed(tokenizer, pieces, max_chars)) == passages(fed(tokenizer, [TEXT], max_chars))
+    assert segments(fed(tokenizer, pieces, max_chars)) == segments(fed(tokenizer, [TEXT], max_chars))
 
 
-def test_a_passage_can_begin_while_its_text_arrives_once_enough_is_certain(tokenizer: Any) -> None:
-    script = Script(tokenizer, 400, ids_needed=3)
-    script.feed("Some")
-    assert not script.can_begin, "the first word may still grow"
-    script.feed(" words to speak now ")
-    assert script.can_begin
-    script.begin()
-    assert not script.can_begin
-    assert not script.exhausted
+def test_a_segment_can_begin_while_its_text_arrives_once_enough_is_certain(tokenizer: Any) -> None:
+    segmenter = TextSegmenter(tokenizer, 400, ids_needed=3)
+    segmenter.feed("Some")
+    assert not segmenter.can_begin, "the first word may still grow"
+    segmenter.feed(" words to speak now ")
+    assert segmenter.can_begin
+    segmenter.begin()
+    assert not segmenter.can_begin
+    assert not segmenter.exhausted
 
 
 def test_what_the_decoder_did_not_read_is_spoken_next(tokenizer: Any) -> None:
-    script = Script(tokenizer, 400)
-    script.add("Hello wonderful world")
-    script.finish()
-    script.begin()
+    segmenter = TextSegmenter(tokenizer, 400)
+    segmenter.add("Hello wonderful world")
+    segmenter.finish()
+    segmenter.begin()
     ids = text_ids(tokenizer, "Hello wonderful world")
-    script.end(len(ids) - 1)
-    assert script.can_begin
+    segmenter.end(len(ids) - 1)
+    assert segmenter.can_begin
     read = tokenizer.decode(ids[:-1])
-    assert read + script.upcoming.text == "Hello wonderful world"
-    script.begin()
-    script.end(len(script.upcoming.ids) if script.coming else 99)
-    assert script.exhausted
+    assert read + segmenter.upcoming.text == "Hello wonderful world"
+    segmenter.begin()
+    segmenter.end(len(segmenter.upcoming.ids) if segmenter.coming else 99)
+    assert segmenter.exhausted
 
 
 def test_half_a_character_is_read_again(tokenizer: Any) -> None:
     text = "ab 😀 cd"
-    script = Script(tokenizer, 400)
-    script.add(text)
-    script.finish()
+    segmenter = TextSegmenter(tokenizer, 400)
+    segmenter.add(text)
+    segmenter.finish()
     for fed_ids in range(len(text_ids(tokenizer, text))):
-        rest = script.upcoming.rest(fed_ids)
+        rest = segmenter.upcoming.rest(fed_ids)
         assert text.endswith(rest.text.strip())
         assert "\ufffd" not in rest.text
 
 
 def test_unread_punctuation_is_dropped_and_text_still_to_come_is_not(tokenizer: Any) -> None:
-    script = Script(tokenizer, 400)
-    script.add("Hello there ...")
-    script.finish()
-    script.begin()
-    script.end(len(text_ids(tokenizer, "Hello there")))
-    assert script.exhausted
+    segmenter = TextSegmenter(tokenizer, 400)
+    segmenter.add("Hello there ...")
+    segmenter.finish()
+    segmenter.begin()
+    segmenter.end(len(text_ids(tokenizer, "Hello there")))
+    assert segmenter.exhausted
 
-    script = Script(tokenizer, 400)
-    script.feed("Hello there now ")
-    script.begin()
-    script.end(99)
-    assert not script.exhausted
-    assert not script.can_begin
-    script.feed(" and more")
-    script.finish()
-    assert script.upcoming.text == "and more"
+    segmenter = TextSegmenter(tokenizer, 400)
+    segmenter.feed("Hello there now ")
+    segmenter.begin()
+    segmenter.end(99)
+    assert not segmenter.exhausted
+    assert not segmenter.can_begin
+    segmenter.feed(" and more")
+    segmenter.finish()
+    assert segmenter.upcoming.text == "and more"
 
 
 def test_early_ends_do_not_move_the_next_cut(tokenizer: Any) -> None:
-    """The same text, with the same number of ids read, leaves the same passages whether it had all arrived or not."""
+    """The same text, with the same number of ids read, leaves the same segments whether it had all arrived or not."""
     text = "One two three four. Five six seven eight. Nine ten."
-    at_once, arriving = Script(tokenizer, 30), Script(tokenizer, 30)
+    at_once, arriving = TextSegmenter(tokenizer, 30), TextSegmenter(tokenizer, 30)
     at_once.feed(text)
     at_once.finish()
     at_once.begin()
@@ -136,7 +136,7 @@ def test_early_ends_do_not_move_the_next_cut(tokenizer: Any) -> None:
     arriving.end(3)
     arriving.feed(" ".join(text.split(" ")[3:]))
     arriving.finish()
-    assert passages(arriving) == passages(at_once)
+    assert segments(arriving) == segments(at_once)
 
 
 def test_nothing_speakable_is_exhausted_at_once(tokenizer: Any) -> None:

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from megatalker.engine.download import Download
+from megatalker.engine.codec_stage import Download
 
 
 class LateDownload(Download):

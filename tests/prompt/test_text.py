@@ -10,7 +10,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 from transformers import PreTrainedTokenizerFast
 
 from megatalker.errors import InvalidRequestError
-from megatalker.prompt.text import IncrementalTokenizer, check_piece, clean_text, control_tokens
+from megatalker.prompt.text import IncrementalTokenizer, TextChecker, check_piece, clean_text, control_tokens
 
 QWEN2_WORDS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -120,26 +120,36 @@ def test_a_long_text_without_boundaries_takes_linear_work(tokenizer: Any) -> Non
 
 @pytest.mark.parametrize("pieces", [["say <|im_end|>"], ["say <|im", "_end|> now"], [*"<tts_pad>"]])
 def test_control_tokens_are_refused_however_they_are_cut(tokenizer: Any, pieces: list[str]) -> None:
+    checker = TextChecker(control_tokens(tokenizer), 100)
+    for piece in pieces[:-1]:
+        checker.check(piece)
     with pytest.raises(InvalidRequestError, match="control token '<"):
-        in_pieces(tokenizer, pieces)
+        checker.check(pieces[-1])
 
 
-def test_a_refused_piece_changes_nothing(tokenizer: Any) -> None:
-    incremental = IncrementalTokenizer(tokenizer)
-    first = incremental.feed("Hello wor")
-    for bad in ("\0", "<|im_end|>", None):
+def test_a_refused_piece_leaves_no_trace(tokenizer: Any) -> None:
+    checker = TextChecker(control_tokens(tokenizer), 11)
+    assert checker.check("Hello wor") == "Hello wor"
+    for bad in ("\0", "<|im_end|>", None, "<|im", "lds"):
         with pytest.raises(InvalidRequestError):
-            incremental.feed(bad)  # type: ignore[arg-type]
-    assert [*first, *incremental.feed("ld"), *incremental.finish()] == whole(tokenizer, "Hello world")
+            checker.check(bad)
+    assert checker.check("ld") == "ld"
+
+
+def test_the_text_limit_counts_all_pieces_and_names_its_setting(tokenizer: Any) -> None:
+    checker = TextChecker(control_tokens(tokenizer), 5)
+    checker.check("abc")
+    with pytest.raises(InvalidRequestError, match=r"6 characters so far.* at most 5 .*max_text_chars"):
+        checker.check("def")
 
 
 def test_after_finish_nothing_is_accepted(tokenizer: Any) -> None:
     incremental = IncrementalTokenizer(tokenizer)
     incremental.feed("done")
     incremental.finish()
-    with pytest.raises(InvalidRequestError, match=r"after finish\(\)"):
+    with pytest.raises(RuntimeError, match=r"after finish\(\)"):
         incremental.feed("more")
-    with pytest.raises(InvalidRequestError, match="called twice"):
+    with pytest.raises(RuntimeError, match="called twice"):
         incremental.finish()
 
 

@@ -1,25 +1,27 @@
-"""What callers ask of the worker. Putting one into the queue is safe anywhere, even in a finalizer."""
+"""What callers ask of the worker, and the queue that carries it."""
 
 import threading
 from concurrent.futures import Future
 from dataclasses import dataclass
+from queue import SimpleQueue
 
-from megatalker.engine.session import Session
-from megatalker.interfaces import Codec, TalkerDecoder
+from megatalker.engine.utterance import Utterance
+from megatalker.errors import CapacityError, EngineClosedError
+from megatalker.plugins.checked import CheckedCodec, CheckedTalker
 
 
 @dataclass(frozen=True, slots=True)
 class Submit:
     """A new utterance."""
 
-    session: Session
+    utterance: Utterance
 
 
 @dataclass(frozen=True, slots=True)
 class Feed:
     """More text of an utterance."""
 
-    session: Session
+    utterance: Utterance
     text: str
     at: float
 
@@ -28,14 +30,14 @@ class Feed:
 class FinishText:
     """The utterance's text is complete."""
 
-    session: Session
+    utterance: Utterance
 
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
     """Nobody listens any more."""
 
-    session: Session
+    utterance: Utterance
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +51,12 @@ class Warmup:
 class Lend:
     """Lend both backends to the caller until ``returned`` is set."""
 
-    lent: "Future[tuple[TalkerDecoder, Codec]]"
+    lent: "Future[tuple[CheckedTalker, CheckedCodec]]"
     returned: threading.Event
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class Wake:
     """A consumer has taken what its stream was waiting for it to take."""
 
 
@@ -63,4 +65,67 @@ class Close:
     """End all streams, free both backends, end the thread."""
 
 
-Command = Submit | Feed | FinishText | Cancel | Warmup | Lend | Look | Close
+Command = Submit | Feed | FinishText | Cancel | Warmup | Lend | Wake | Close
+
+
+class CommandQueue:
+    """Carries commands from any thread to the worker, and counts the requests that are not finished."""
+
+    def __init__(self) -> None:
+        self.queue: SimpleQueue[Command] = SimpleQueue()
+        """Putting a command here is safe anywhere, even in a finalizer; what needs the engine open goes through
+        :meth:`put` and :meth:`submit`."""
+        self.closing = False
+        self.submitted = 0
+        """Requests accepted since the engine was opened."""
+        self.unfinished = 0
+        """Requests accepted and not finished."""
+        self._lock = threading.Lock()
+
+    def put(self, command: Command) -> None:
+        """Queue a command; closing comes after it, or is noticed here.
+
+        Raises:
+            EngineClosedError: the engine is closed.
+        """
+        with self._lock:
+            self._require_open()
+            self.queue.put(command)
+
+    def submit(self, utterance: Utterance, running: int, waiting: int) -> None:
+        """Queue a new utterance.
+
+        Args:
+            utterance: the request.
+            running: streams that can run at a time.
+            waiting: requests that may wait for them.
+
+        Raises:
+            CapacityError: so many run and wait already.
+            EngineClosedError: the engine is closed.
+        """
+        with self._lock:
+            self._require_open()
+            if self.unfinished >= running + waiting:
+                raise CapacityError(
+                    f"{running} streams run and {waiting} wait already; try again when one has ended, "
+                    "or raise the settings max_streams or max_waiting"
+                )
+            self.unfinished += 1
+            self.submitted += 1
+            self.queue.put(Submit(utterance))
+
+    def finished(self) -> None:
+        """A request is finished."""
+        with self._lock:
+            self.unfinished -= 1
+
+    def close(self) -> None:
+        """Nothing is accepted any more; the worker is told to end everything."""
+        with self._lock:
+            self.closing = True
+            self.queue.put(Close())
+
+    def _require_open(self) -> None:
+        if self.closing:
+            raise EngineClosedError("this engine is closed; open a new one")

@@ -1,6 +1,7 @@
 """The public face: opens a checkpoint with its backends, takes requests, hands out streams."""
 
 import dataclasses
+import os
 import threading
 import time
 import weakref
@@ -10,28 +11,30 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self
-
-import torch
+from typing import Any, Self
 
 from megatalker.checkpoint import Checkpoint
-from megatalker.engine.board import Board
-from megatalker.engine.commands import Close, Command, Lend, Look, Submit, Warmup
-from megatalker.engine.ending import end_everything
-from megatalker.engine.facts import EngineMetrics
-from megatalker.engine.lineup import codec_slot, talker_slot
-from megatalker.engine.requests import RequestDesk, TextIntake, Wishes
-from megatalker.engine.stream import SpeechStream
+from megatalker.engine.backend_role import codec_role, talker_role
+from megatalker.engine.chunk_queue import ChunkQueue
+from megatalker.engine.commands import Command, CommandQueue, Lend, Wake, Warmup
+from megatalker.engine.guarded_calls import CallRegister
+from megatalker.engine.options import SpeechOptions
+from megatalker.engine.outputs import EngineMetrics
+from megatalker.engine.request import Request, RequestChecker, TalkerLimits
+from megatalker.engine.runaway import RunawayDetector
+from megatalker.engine.scheduling import ChunkPolicy, chunk_limit
+from megatalker.engine.state import WorkerState
+from megatalker.engine.stream import SpeechStream, require_process
+from megatalker.engine.text_segmenter import TextSegmenter
+from megatalker.engine.utterance import Progress, Utterance
 from megatalker.engine.watchdog import Watchdog
-from megatalker.engine.worker import Rules
-from megatalker.errors import CapacityError, EngineClosedError, MegatalkerError
-from megatalker.interfaces import Capabilities, Codec, TalkerDecoder
+from megatalker.engine.worker import WorkerSettings, end_everything
+from megatalker.errors import EngineClosedError, MegatalkerError
 from megatalker.plugins import BackendRegistry
-from megatalker.plugins.device import resolve_device, resolve_dtype
-from megatalker.prompt import Layout, PromptBuilder
-from megatalker.sampling import SamplingParams
+from megatalker.plugins.checked import CheckedCodec, CheckedTalker
+from megatalker.plugins.device import resolve_device, resolve_dtype, resolve_threads
+from megatalker.prompt import PromptBuilder
 from megatalker.settings import Settings
-from megatalker.voices import Voice
 
 CLOSE_TIMEOUT_S = 10.0
 """How long closing waits for a backend call in progress before it is abandoned."""
@@ -50,17 +53,22 @@ class Engine:
         self.device = resolve_device(settings.device)
         self.dtype = resolve_dtype(settings.dtype, self.device)
         place = registry, settings, checkpoint, self.device
-        self._board = Board(talker_slot(*place), codec_slot(*place), time.monotonic)
-        builder = PromptBuilder(checkpoint, self.device, self.dtype)
-        checker = _checker(builder, checkpoint, self.device)
-        self._desk = RequestDesk(settings, checkpoint, checker, partial(self._board.commands.put, Look()))
-        rules = Rules(builder, checkpoint.config, settings.max_streams, settings.step_deadline_s)
-        self._watchdog = Watchdog(self._board, rules)
-        self._closer = weakref.finalize(self, _close, self._board, self._watchdog)
-        self._watchdog.start_worker()
-        self._watchdog.start()
+        self._process = os.getpid()
+        self._commands = CommandQueue()
+        self._state = WorkerState(talker_role(*place), codec_role(*place), time.monotonic)
+        self._requests = RequestChecker(settings, checkpoint)
+        own = WorkerSettings(
+            PromptBuilder(checkpoint, self.device, self.dtype),
+            settings.max_streams,
+            settings.step_deadline_s,
+            resolve_threads(settings.threads, checkpoint),
+        )
+        watchdog = Watchdog(self._state, self._commands, CallRegister(time.monotonic), own)
+        self._closer = weakref.finalize(self, _close, self._state, self._commands, watchdog, self._process)
+        watchdog.worker.start()
+        watchdog.start()
         try:
-            self._board.opened.result()
+            self._state.opened.result()
         except BaseException:
             self._closer()
             raise
@@ -97,60 +105,39 @@ class Engine:
         registry = BackendRegistry.installed() if registry is None else registry
         return cls(settings, checkpoint or Checkpoint.open(settings.checkpoint), registry)
 
-    def speak(
-        self,
-        text: str | None,
-        *,
-        voice: str | Voice | None = None,
-        language: str | None = None,
-        instruct: str | None = None,
-        sampling: SamplingParams | None = None,
-        seed: int | None = None,
-        layout: Layout | Literal["auto"] = "auto",
-        max_frames: int | None = None,
-        max_ahead_s: float | None = None,
-        return_codes: bool = False,
-    ) -> SpeechStream:
+    def speak(self, text: str | None, options: SpeechOptions | None = None, **changes: Any) -> SpeechStream:
         """Begin to speak; returns at once.
 
         Args:
             text: what to say. ``None`` opens a stream for text that is still being written: give it with
                 ``stream.feed`` and end it with ``stream.finish``.
-            voice: a speaker's name, or a :class:`~megatalker.voices.Voice`; by default ``settings.voice``, else the
-                checkpoint's own.
-            language: by default ``settings.language``.
-            instruct: how to speak, or the voice described in words, where the checkpoint takes one.
-            sampling: by default the checkpoint's own.
-            seed: by default the seed of ``sampling`` where that is given, else a random one; ``stream.seed`` tells it.
-            layout: ``upfront`` gives the talker the whole text before speech, ``interleaved`` a piece with each frame.
-                ``auto`` is the official choice for the checkpoint when the text is given at once (``interleaved`` for
-                ``base``, ``upfront`` for the others), and ``interleaved`` while it is being written.
-            max_frames: at most ``settings.max_frames``, the default.
-            max_ahead_s: by default ``settings.max_ahead_s``.
-            return_codes: chunks carry their codes.
+            options: how to say it.
+            **changes: single options, such as ``seed=7``, on top of ``options``.
 
         Raises:
             InvalidRequestError: something about the request can never work; the message says what would.
             CapacityError: too many streams wait already.
             BackendFaultError: every backend has failed.
             EngineClosedError: the engine was closed.
+            UnsupportedError: this is a forked child of the process that opened the engine; or the backend is greedy
+                only, and the request samples.
         """
-        wishes = Wishes(
-            voice=voice,
-            language=language,
-            instruct=instruct,
-            sampling=sampling,
-            seed=seed,
-            layout=layout,
-            max_frames=max_frames,
-            max_ahead_s=max_ahead_s,
-            return_codes=return_codes,
+        self._require_serving()
+        request, segmenter = self._requests.check(text, SpeechOptions.of(options, changes), self._limits)
+        utterance = self._utterance(request, segmenter)
+        self._commands.submit(utterance, self._rows, self.settings.max_waiting)
+        return SpeechStream(
+            utterance, self._commands, self._requests.text_checker() if text is None else None, keep_alive=self
         )
-        self._require_open()
-        session = self._desk.accept(text, wishes, self._limits, self.backend, self.codec)
-        self._put(Submit(session), requests=1)
-        intake = TextIntake(self.checkpoint.tokenizer, self.settings.max_text_chars) if text is None else None
-        return SpeechStream(session, self._board.commands, intake, self)
+
+    def check(self, options: SpeechOptions | None = None, **changes: Any) -> None:
+        """Whether text that arrives bit by bit could be spoken with these options; nothing is spoken.
+
+        Raises:
+            MegatalkerError: as :meth:`speak`, except for ``CapacityError``.
+        """
+        self._require_serving()
+        self._requests.check(None, SpeechOptions.of(options, changes), self._limits)
 
     def warmup(self) -> None:
         """Compile, capture and touch everything the first request would otherwise wait for. Blocks; may take minutes.
@@ -164,14 +151,14 @@ class Engine:
         done.result()
 
     @contextmanager
-    def borrow_backends(self) -> Iterator[tuple[TalkerDecoder, Codec]]:
+    def borrow_backends(self) -> Iterator[tuple[CheckedTalker, CheckedCodec]]:
         """The loaded talker decoder and codec, for measurements. Requests wait until they are given back.
 
         Raises:
             CapacityError: streams are running.
             BackendFaultError, EngineClosedError: as :meth:`warmup`.
         """
-        lent: Future[tuple[TalkerDecoder, Codec]] = Future()
+        lent: Future[tuple[CheckedTalker, CheckedCodec]] = Future()
         returned = threading.Event()
         self._put(Lend(lent, returned))
         try:
@@ -181,16 +168,15 @@ class Engine:
 
     def metrics(self) -> EngineMetrics:
         """Counters since the engine was opened."""
-        board = self._board
-        sessions = tuple(board.sessions)
-        active = sum(session.admitted for session in sessions)
-        faulty = {
-            f"{slot.kind} {name}": why for slot in (board.talker, board.codec) for name, why in slot.faulty.items()
-        }
+        state, commands = self._state, self._commands
+        active = sum(utterance.admitted for utterance in tuple(state.utterances))
+        roles = (state.talker, state.codec)
+        faulty = {f"{role.kind} {name}": why for role in roles for name, why in role.faulty.items()}
         return EngineMetrics(
-            **dataclasses.asdict(board.counters),
+            **dataclasses.asdict(state.counters),
+            streams=commands.submitted,
             active=active,
-            waiting=board.load - active,
+            waiting=commands.unfinished - active,
             backend=self.backend,
             codec=self.codec,
             faulty=faulty,
@@ -199,17 +185,19 @@ class Engine:
     @property
     def backend(self) -> str:
         """Name of the talker backend in use."""
-        return self._board.talker.last
+        return self._state.talker.last
 
     @property
     def codec(self) -> str:
         """Name of the codec in use."""
-        return self._board.codec.last
+        return self._state.codec.last
 
     @property
     def failure(self) -> MegatalkerError | None:
         """Why every request is refused: the engine was closed, or no backend is left. ``None`` while it serves."""
-        return EngineClosedError("this engine is closed; open a new one") if self._board.closing else self._board.dead
+        if self._commands.closing:
+            return EngineClosedError("this engine is closed; open a new one")
+        return self._state.failure
 
     def close(self) -> None:
         """End all streams with ``EngineClosedError`` and free the backends. May be called again."""
@@ -224,50 +212,53 @@ class Engine:
         self.close()
 
     @property
-    def _limits(self) -> Capabilities:
-        capabilities = self._board.talker.capabilities
+    def _limits(self) -> TalkerLimits:
+        talker, capabilities = self._state.talker, self._state.talker.capabilities
         assert capabilities is not None, "an open engine has had a talker"
-        return capabilities
+        positions = capabilities.max_positions or self.checkpoint.config.talker.max_positions
+        return TalkerLimits(talker.last, capabilities.seeded_sampling, positions)
 
-    def _require_open(self) -> None:
+    @property
+    def _rows(self) -> int:
+        """Streams that can run at a time."""
+        limits = (self.settings.max_streams, self._state.talker.max_streams)
+        return min(limit for limit in limits if limit is not None)
+
+    def _require_serving(self) -> None:
+        require_process(self._process)
         failure = self.failure
         if failure is not None:
             raise failure
 
-    def _put(self, command: Command, requests: int = 0) -> None:
-        """Queue a command; the lock makes sure that closing comes after it or is noticed here."""
-        board, settings = self._board, self.settings
-        rows = min(settings.max_streams, self._limits.max_streams or settings.max_streams)
-        with board.lock:
-            self._require_open()
-            if requests and board.load >= rows + settings.max_waiting:
-                raise CapacityError(
-                    f"{rows} streams run and {settings.max_waiting} wait already; try again when one has ended, "
-                    "or raise the settings max_streams or max_waiting"
-                )
-            board.load += requests
-            board.counters.streams += requests
-            board.commands.put(command)
+    def _put(self, command: Command) -> None:
+        self._require_serving()
+        self._commands.put(command)
+
+    def _utterance(self, request: Request, segmenter: TextSegmenter) -> Utterance:
+        settings = self.settings
+        wake = partial(self._commands.queue.put, Wake())
+        return Utterance(
+            request=request,
+            text=segmenter,
+            progress=Progress(request.sampling.seed, time.monotonic(), self.backend, self.codec),
+            chunks=ChunkQueue(settings.max_untaken_s, wake),
+            chunking=ChunkPolicy(chunk_limit(settings.max_chunk_frames, request.max_ahead_s)),
+            runaway=RunawayDetector() if settings.runaway_guard else None,
+        )
 
 
-def _close(board: Board, watchdog: Watchdog) -> None:
-    with board.lock:
-        board.closing = True
-        board.commands.put(Close())
-    if threading.current_thread() in (board.worker, watchdog):  # a collected engine: the worker ends by itself
+def _close(state: WorkerState, commands: CommandQueue, watchdog: Watchdog, process: int) -> None:
+    if process != os.getpid():  # a forked child has none of the threads
+        return
+    commands.close()
+    if threading.current_thread() in (watchdog.worker, watchdog):  # a collected engine: the worker ends by itself
         watchdog.stop()
         return
     deadline = time.monotonic() + CLOSE_TIMEOUT_S
-    while (worker := board.worker) is not None and worker.is_alive() and time.monotonic() < deadline:
+    while (worker := watchdog.worker).is_alive() and time.monotonic() < deadline:
         worker.join(0.05)  # the watchdog may put another worker in its place meanwhile
     watchdog.stop()
     watchdog.join(CLOSE_TIMEOUT_S)
-    if worker is not None and worker.is_alive():
-        board.abandon()
-    end_everything(board, EngineClosedError("the engine was closed while this request was running"))
-
-
-def _checker(builder: PromptBuilder, checkpoint: Checkpoint, device: torch.device) -> PromptBuilder:
-    """Trial prompts are built in callers' threads: on the CPU, so that they never disturb the device."""
-    cpu = torch.device("cpu")
-    return builder if device == cpu else PromptBuilder(checkpoint, cpu, torch.float32)
+    if worker.is_alive():
+        watchdog.abandon_worker()
+    end_everything(state, commands, EngineClosedError("the engine was closed while this request was running"))

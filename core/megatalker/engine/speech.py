@@ -3,15 +3,13 @@
 """
 
 from types import TracebackType
-from typing import Literal, Protocol, Self
+from typing import Any, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from megatalker.engine.facts import BackendSwitch, Chunk, FinishReason, StreamFacts
-from megatalker.prompt import Layout
-from megatalker.sampling import SamplingParams
-from megatalker.voices import Voice
+from megatalker.engine.options import SpeechOptions
+from megatalker.engine.outputs import BackendSwitch, Chunk, FinishReason, StreamFacts
 
 __all__ = ["Speech", "SpeechEngine"]
 
@@ -85,22 +83,14 @@ class Speech(Protocol):
 class SpeechEngine(Protocol):
     """Text in, streaming speech out; see :class:`~megatalker.engine.Engine` for the meaning of the arguments."""
 
-    def speak(
-        self,
-        text: str | None,
-        *,
-        voice: str | Voice | None = None,
-        language: str | None = None,
-        instruct: str | None = None,
-        sampling: SamplingParams | None = None,
-        seed: int | None = None,
-        layout: Layout | Literal["auto"] = "auto",
-        max_frames: int | None = None,
-        max_ahead_s: float | None = None,
-        return_codes: bool = False,
-    ) -> Speech:
+    def speak(self, text: str | None, options: SpeechOptions | None = None, **changes: Any) -> Speech:
         """Begin to speak; returns at once. What can never work raises ``InvalidRequestError`` here, or, where only a
         remote engine can know it, when the speech is iterated over.
+        """
+
+    def check(self, options: SpeechOptions | None = None, **changes: Any) -> None:
+        """Raise what :meth:`speak` would say of these options; nothing is spoken. A remote engine asks its server, and
+        waits for the answer.
         """
 
     def close(self) -> None:

@@ -1,42 +1,137 @@
 """What a caller holds of an utterance: its text goes in, its chunks come out."""
 
+import asyncio
+import os
 import time
+import warnings
 import weakref
-from queue import SimpleQueue
+from abc import ABC, abstractmethod
 from threading import Lock
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
 
 from megatalker.checkpoint.config import FRAME_SECONDS
-from megatalker.engine.commands import Cancel, Command, Feed, FinishText
-from megatalker.engine.facts import BackendSwitch, StreamFacts
-from megatalker.engine.listening import Listening
-from megatalker.engine.requests import TextIntake
-from megatalker.engine.session import Session
-from megatalker.errors import InvalidRequestError
+from megatalker.engine.chunk_queue import ChunkQueue
+from megatalker.engine.commands import Cancel, CommandQueue, Feed, FinishText
+from megatalker.engine.outputs import BackendSwitch, Chunk, FinishReason, StreamFacts
+from megatalker.engine.utterance import Utterance
+from megatalker.errors import InvalidRequestError, UnsupportedError
+from megatalker.prompt.text import TextChecker
 
 
-class SpeechStream(Listening):
-    """Speech while it is made. Made by :meth:`Engine.speak <megatalker.engine.Engine.speak>`.
+class ChunkStream(ABC):
+    """The consumer's half of an utterance, wherever it is made: an iterator of chunks for threads and event loops.
 
     Iterate over it, with ``for`` or ``async for``, from one place; every other method may be called from any thread.
-    The iteration raises ``BackendFaultError`` when no backend could go on, and ``EngineClosedError`` when the engine
-    was closed, both after the chunks that were made. Leaving a ``with`` or ``async with`` block, and dropping the last
-    reference, cancel what is not finished.
+    The iteration raises what went wrong after the chunks that were made. Leaving a ``with`` or ``async with`` block
+    cancels what is not finished. A ``for`` in a thread that runs an event loop warns (``RuntimeWarning``): it blocks
+    the loop.
+    """
+
+    def __init__(self, chunks: ChunkQueue) -> None:
+        self._chunks, self._process = chunks, os.getpid()
+        self._warned = False
+
+    @abstractmethod
+    def cancel(self) -> None:
+        """End now: chunks not yet taken are dropped, the iteration ends, the backend's rows are free within a frame.
+
+        Does nothing when the stream has ended.
+        """
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Chunk:
+        require_process(self._process)
+        self._warn_of_blocking()
+        chunk = self._chunks.take()
+        if chunk is None:
+            raise StopIteration
+        return chunk
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Chunk:
+        require_process(self._process)
+        chunk = await self._chunks.take_async()
+        if chunk is None:
+            raise StopAsyncIteration
+        return chunk
+
+    def read_all(self) -> NDArray[np.float32]:
+        """Wait for the rest of the speech: ``[samples]`` at 24 kHz."""
+        chunks = [chunk.pcm for chunk in self]
+        return np.concatenate(chunks) if chunks else np.empty(0, np.float32)
+
+    async def aclose(self) -> None:
+        """As :meth:`cancel`, for ``contextlib.aclosing``."""
+        self.cancel()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.cancel()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.cancel()
+
+    @property
+    def finish_reason(self) -> FinishReason | None:
+        """Why no further chunk is made; ``None`` while there may be one. Chunks may still wait to be taken."""
+        return self._chunks.reason
+
+    @property
+    def error(self) -> Exception | None:
+        """What went wrong, when ``finish_reason`` is ``error``; the iteration raises it."""
+        return self._chunks.error
+
+    def _warn_of_blocking(self) -> None:
+        if self._warned:
+            return
+        self._warned = True
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return
+        warnings.warn(
+            "a plain loop over speech blocks the event loop that runs in this thread until the speech has ended; "
+            "use 'async for', or read it in another thread",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+
+
+class SpeechStream(ChunkStream):
+    """Speech while it is made. Made by :meth:`Engine.speak <megatalker.engine.Engine.speak>`.
+
+    As :class:`ChunkStream`. The iteration raises ``BackendFaultError`` when no backend could go on, and
+    ``EngineClosedError`` when the engine was closed, both after the chunks that were made. Dropping the last reference
+    cancels what is not finished, too.
     """
 
     def __init__(
-        self,
-        session: Session,
-        commands: "SimpleQueue[Command]",
-        intake: TextIntake | None,
-        keep_alive: object,
+        self, utterance: Utterance, commands: CommandQueue, text_checker: TextChecker | None, keep_alive: object
     ) -> None:
-        """``intake`` checks pieces of incremental text, and is ``None`` when the text was given at once."""
-        super().__init__(session.mailbox)
-        self._session, self._commands, self._intake = session, commands, intake
-        self._record = session.record
+        """``text_checker`` checks incremental text, and is ``None`` when the text was given at once."""
+        super().__init__(utterance.chunks)
+        self._utterance, self._commands, self._text_checker = utterance, commands.queue, text_checker
+        self._progress = utterance.progress
         self._keep_alive = keep_alive
         self._feeding = Lock()
-        self._finalizer = weakref.finalize(self, commands.put, Cancel(session))
+        self._finalizer = weakref.finalize(self, commands.queue.put, Cancel(utterance))
         self._finalizer.atexit = False
 
     # ---- text
@@ -48,59 +143,73 @@ class SpeechStream(Listening):
             InvalidRequestError: the stream was opened with its whole text or was told to finish, the piece cannot be
                 spoken, or all pieces together exceed ``max_text_chars``.
         """
+        require_process(self._process)
         with self._feeding:
-            if self._intake is None:
+            if self._text_checker is None:
                 raise InvalidRequestError("this stream has all its text; open one with speak(None) to feed text to it")
-            self._intake.check(text)
-            if text and self.finish_reason is None:
-                self._commands.put(Feed(self._session, text, time.monotonic()))
+            piece = self._text_checker.check(text)
+            if piece and self.finish_reason is None:
+                self._commands.put(Feed(self._utterance, piece, time.monotonic()))
 
     def finish(self) -> None:
         """The text is complete: say what is left, then end. May be called again."""
         with self._feeding:
-            if self._intake is not None:
-                self._intake = None
-                self._commands.put(FinishText(self._session))
+            if self._text_checker is not None:
+                self._text_checker = None
+                self._commands.put(FinishText(self._utterance))
 
     # ---- end
 
     def cancel(self) -> None:
-        if self._mailbox.finish("cancelled"):
-            self._commands.put(Cancel(self._session))
+        if self._process == os.getpid() and self._chunks.finish("cancelled"):
+            self._commands.put(Cancel(self._utterance))
 
     # ---- facts
 
     @property
     def seed(self) -> int:
         """The seed in use; the same request with this seed gives the same codes."""
-        return self._record.seed
+        return self._progress.seed
 
     @property
     def backend(self) -> str:
         """Name of the talker backend that speaks now."""
-        return self._record.backend
+        return self._progress.backend
 
     @property
     def switches(self) -> tuple[BackendSwitch, ...]:
         """Moves to other backends, oldest first."""
-        return self._record.switches
+        return self._progress.switches
 
     def facts(self) -> StreamFacts:
         """Figures so far."""
-        record, first = self._record, self._mailbox.first_delivered_at
-        audio_s = record.frames * FRAME_SECONDS
-        last = record.last_decoded_at
+        progress, first = self._progress, self._chunks.first_delivered_at
+        audio_s = progress.frames * FRAME_SECONDS
+        last = progress.last_decoded_at
         return StreamFacts(
-            backend=record.backend,
-            codec=record.codec,
-            seed=record.seed,
+            backend=progress.backend,
+            codec=progress.codec,
+            seed=progress.seed,
             finish_reason=self.finish_reason,
-            frames=record.frames,
-            chunks=record.chunks,
-            segments=record.segments,
+            frames=progress.frames,
+            chunks=progress.chunks,
+            segments=progress.segments,
             audio_s=audio_s,
-            ttfc_s=None if first is None else first - record.requested_at,
-            rtf=None if last is None else (last - record.requested_at) / audio_s,
-            underruns=record.playback.underruns,
-            switches=record.switches,
+            ttfc_s=None if first is None else first - progress.requested_at,
+            rtf=None if last is None else (last - progress.requested_at) / audio_s,
+            underruns=progress.playback.underruns,
+            switches=progress.switches,
+        )
+
+
+def require_process(process: int) -> None:
+    """Engines and streams belong to the process that made them.
+
+    Raises:
+        UnsupportedError: this is another process, such as a forked child.
+    """
+    if process != os.getpid():
+        raise UnsupportedError(
+            f"this belongs to process {process} and was inherited by its forked child {os.getpid()}, where the threads "
+            "that make speech do not exist; open an engine in the child, or start it with the method 'spawn'"
         )

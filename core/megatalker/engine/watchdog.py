@@ -2,8 +2,10 @@
 
 import threading
 
-from megatalker.engine.board import Board
-from megatalker.engine.worker import Rules, Worker
+from megatalker.engine.commands import CommandQueue
+from megatalker.engine.guarded_calls import CallRegister
+from megatalker.engine.state import WorkerState
+from megatalker.engine.worker import Worker, WorkerSettings
 
 MAX_PERIOD_S = 1.0
 
@@ -11,25 +13,40 @@ MAX_PERIOD_S = 1.0
 class Watchdog(threading.Thread):
     """Looks at the call in progress a few times per deadline. It cannot help while a hung call holds the GIL."""
 
-    def __init__(self, board: Board, rules: Rules) -> None:
+    def __init__(self, state: WorkerState, commands: CommandQueue, register: CallRegister, own: WorkerSettings) -> None:
         super().__init__(name="megatalker-watchdog", daemon=True)
-        self._board, self._rules = board, rules
-        self._period = min(rules.step_deadline_s / 4, MAX_PERIOD_S)
+        self._state, self._commands, self._register, self._own = state, commands, register, own
+        self._period = min(own.step_deadline_s / 4, MAX_PERIOD_S)
         self._ended = threading.Event()
+        self.worker = self._new_worker()
+        """The thread in charge."""
 
     def run(self) -> None:
         while not self._ended.wait(self._period):
-            self._board.supersede_hung(self._new_worker)
+            self._replace_hung_worker()
 
     def stop(self) -> None:
         """End the thread."""
         self._ended.set()
 
-    def start_worker(self) -> None:
-        """Start a worker of the board's current generation."""
-        with self._board.lock:
-            self._new_worker()
+    def abandon_worker(self) -> None:
+        """The engine is closing and the worker hangs: nothing waits for it, and it frees the backends if it returns."""
+        with self._register.lock:
+            self._register.supersede()
+            for role in (self._state.talker, self._state.codec):
+                if role.loaded is not None:
+                    self.worker.orphans.append(role.loaded)
+                role.loaded = None
 
-    def _new_worker(self) -> None:
-        self._board.worker = Worker(self._board, self._rules)
-        self._board.worker.start()
+    def _replace_hung_worker(self) -> None:
+        with self._register.lock:
+            call = self._register.call
+            if call is None or self._register.clock() < call.deadline:
+                return
+            call.role.give_up(call.name, f"{call.what} did not return within {call.seconds:g} s")
+            self._register.supersede()
+            self.worker = self._new_worker()
+            self.worker.start()
+
+    def _new_worker(self) -> Worker:
+        return Worker(self._state, self._commands, self._register, self._own)

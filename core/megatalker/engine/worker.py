@@ -5,19 +5,19 @@ import math
 import queue
 import threading
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
-from megatalker.checkpoint.config import ModelConfig
-from megatalker.engine.board import Board, Superseded
-from megatalker.engine.calls import Calls, Fault
-from megatalker.engine.commands import Cancel, Command, Feed, FinishText, Lend, Submit, Warmup
-from megatalker.engine.ending import end_everything, finish, refuse
-from megatalker.engine.recovery import fill, replace
-from megatalker.engine.session import Session
-from megatalker.engine.sounding import Sounding
-from megatalker.engine.talking import Talking, retire
-from megatalker.errors import BackendFaultError, CapacityError, EngineClosedError
+from megatalker.engine.backend_role import LoadedBackend
+from megatalker.engine.codec_stage import CodecStage
+from megatalker.engine.commands import Cancel, Command, CommandQueue, Feed, FinishText, Lend, Submit, Warmup
+from megatalker.engine.failover import fill, not_warmed_up, replace
+from megatalker.engine.guarded_calls import CallRegister, Fault, GuardedCalls, Superseded
+from megatalker.engine.state import WorkerState
+from megatalker.engine.talker_stage import TalkerStage
+from megatalker.engine.utterance import Utterance
+from megatalker.errors import BackendFaultError, CapacityError, EngineClosedError, MegatalkerError
 from megatalker.prompt import PromptBuilder
 
 logger = logging.getLogger(__name__)
@@ -26,30 +26,34 @@ LEND_POLL_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
-    """What a worker needs to know besides the board."""
+class WorkerSettings:
+    """What a worker needs to know besides the state."""
 
     builder: PromptBuilder
-    config: ModelConfig
     max_streams: int
     step_deadline_s: float
+    threads: int
+    """Processor threads of one operation of torch."""
 
 
 class Worker(threading.Thread):
-    """Serves one generation of a board; see :mod:`megatalker.engine.board`."""
+    """Serves one generation; see :mod:`megatalker.engine.state`."""
 
-    def __init__(self, board: Board, rules: Rules) -> None:
-        super().__init__(name=f"megatalker-worker-{board.generation}", daemon=True)
-        self._board = board
-        self._calls = Calls(board, board.generation, rules.step_deadline_s)
-        self._talking = Talking(board, self._calls, rules.builder, rules.config, rules.max_streams)
-        self._sounding = Sounding(board, self._calls)
+    def __init__(self, state: WorkerState, commands: CommandQueue, register: CallRegister, own: WorkerSettings) -> None:
+        super().__init__(name=f"megatalker-worker-{register.generation}", daemon=True)
+        self._state, self._commands, self._threads = state, commands, own.threads
+        self._calls = GuardedCalls(register, state.talker, own.step_deadline_s)
+        self._talker = TalkerStage(state, self._calls, own.builder, own.max_streams)
+        self._codec = CodecStage(state, self._calls)
+        self.orphans: list[LoadedBackend[Any]] = []
+        """Backends to close when a call returns after this worker was abandoned."""
         self._done = False
 
     def run(self) -> None:
         """Work until the engine closes, or until another worker has taken over."""
-        for session in self._board.sessions:  # what the worker before had under way
-            session.sound_again()
+        torch.set_num_threads(self._threads)  # of this thread
+        for utterance in self._state.utterances:  # what the worker before had under way
+            utterance.rewind_codec()
         with torch.no_grad():
             try:
                 while not self._done:
@@ -58,69 +62,68 @@ class Worker(threading.Thread):
                 self._leave()
 
     def _turn(self) -> None:
-        board = self._board
+        state = self._state
         try:
-            if board.closing:
+            if self._commands.closing:
                 self._shut_down()
                 return
-            if board.dead is None:
+            if state.failure is None:
                 self._fill()
-                self._talking.take()  # what was begun when a codec failed
+                self._talker.take()  # what was begun when a codec failed
                 self._warm_up()
             idle = not self._tick()
             self._lend()
             self._obey_commands(wait=idle)
         except Fault as fault:
-            replace(board, self._calls, fault)
+            replace(self._calls, fault)
         except Exception as error:  # nothing is left to try, or this engine has a bug: nobody may wait for ever
-            self._give_up(error)
+            self._fail(error)
 
     def _tick(self) -> bool:
         """One round for all streams; ``False`` when there was nothing to do."""
-        board, talking = self._board, self._talking
-        did = False
-        if board.dead is None:
-            did |= talking.release()
-            did |= talking.read_text()
+        state, did = self._state, False
+        if state.failure is None:
+            did |= self._talker.release()
+            did |= self._talker.read_text()
             did |= self._prefill()
         did |= self._decode()
-        if board.codec.loaded is not None:
-            did |= self._sounding.start(board.clock())
+        if state.codec.loaded is not None:
+            did |= self._codec.start(state.clock())
         did |= self._finish_ended()
         return did
 
     def _prefill(self) -> bool:
         """Begin streams; prompts take long, so audio on its way is handed out before."""
-        chosen = self._talking.next_prompts()
+        chosen = self._talker.next_prompts()
         if chosen:
-            self._sounding.collect()
-        self._talking.prefill(chosen)
+            self._codec.collect()
+        self._talker.prefill(chosen)
         return bool(chosen)
 
     def _decode(self) -> bool:
         """Frames, and while they are made the audio of the frames before."""
         did = False
         try:
-            if self._board.dead is None:
-                did |= self._talking.begin(self._board.clock())
+            if self._state.failure is None:
+                did |= self._talker.begin(self._state.clock())
         except Fault:
-            self._sounding.collect()  # not to wait until another talker is loaded
+            self._codec.collect()  # not to wait until another talker is loaded
             raise
-        did |= self._sounding.collect()
-        self._talking.take()
+        did |= self._codec.collect()
+        self._talker.take()
         return did
 
     def _finish_ended(self) -> bool:
         """End the streams that have nothing more to say, once their rows are free."""
-        board = self._board
-        silent = board.codec.loaded is None
-        ended = [s for s in board.sessions if s.ending is not None and (silent or not s.pending)]
-        for session in ended:
-            retire(board, session)
-        if board.dead is None:
-            self._talking.release()
-        for session in ended:
-            finish(board, session)
+        state = self._state
+        silent = state.codec.loaded is None
+        ended = [one for one in state.utterances if one.ending is not None and (silent or not one.pending)]
+        for utterance in ended:
+            self._talker.retire(utterance)
+        if state.failure is None:
+            self._talker.release()
+        for utterance in ended:
+            finish(state, self._commands, utterance)
         return bool(ended)
 
     # ---- commands
@@ -128,121 +131,177 @@ class Worker(threading.Thread):
     def _obey_commands(self, *, wait: bool) -> None:
         timeout = self._time_to_wait() if wait else 0.0
         try:
-            command = self._board.commands.get(block=timeout != 0.0, timeout=timeout)
+            command = self._commands.queue.get(block=timeout != 0.0, timeout=timeout)
             while True:
                 self._obey(command)
-                command = self._board.commands.get_nowait()
+                command = self._commands.queue.get_nowait()
         except queue.Empty:
             pass
 
     def _time_to_wait(self) -> float | None:
         """Until the first stream that was ahead of playback may go on; ``None``: until there is a command."""
-        until = min((session.held_until for session in self._board.sessions if session.decodable), default=math.inf)
-        return None if until == math.inf else max(0.0, until - self._board.clock())
+        until = min((one.held_until for one in self._state.utterances if one.decodable), default=math.inf)
+        return None if until == math.inf else max(0.0, until - self._state.clock())
 
     def _obey(self, command: Command) -> None:
-        board = self._board
+        state = self._state
         match command:
-            case Submit(session):
-                board.sessions.append(session)
-                if board.dead is not None:
-                    session.end("error", board.dead)
-            case Feed(session) | FinishText(session):
+            case Submit(utterance):
+                state.utterances.append(utterance)
+                if state.failure is not None:
+                    utterance.end("error", state.failure)
+            case Feed(utterance) | FinishText(utterance):
                 try:
-                    _tell(session, command)
+                    _pass_text_on(utterance, command)
                 except Exception as error:  # whatever it is, it concerns this utterance alone
-                    session.end("error", error)
-            case Cancel(session):
-                session.drop_pending()
-                session.end("cancelled")
+                    utterance.end("error", error)
+            case Cancel(utterance):
+                utterance.drop_pending()
+                utterance.end("cancelled")
             case Warmup(done):
-                board.warmups.append(done)
+                state.warmups.append(done)
             case Lend():
-                board.loans.append(command)
-        if board.dead is not None:
-            refuse(board, board.dead)
+                state.loans.append(command)
+        if state.failure is not None:
+            refuse_waiting(state, state.failure)
 
     def _warm_up(self) -> None:
-        board = self._board
-        if board.warmups:
-            self._calls.warmup(board.talker)
-            self._calls.warmup(board.codec)
-            for done in board.warmups:
-                done.set_result(None)
-            board.warmups.clear()
+        """Warm both backends up where somebody waits for it. A backend asked for by name has no substitute here."""
+        state = self._state
+        if not state.warmups:
+            return
+        try:
+            self._calls.warmup(state.talker)
+            self._calls.warmup(state.codec)
+        except Fault as fault:
+            if not fault.role.strict or fault.name != fault.role.options[0].name:
+                raise
+            replace(self._calls, fault)
+            error = not_warmed_up(fault)
+            for done in state.warmups:
+                done.set_exception(error)
+            state.warmups.clear()
+            if not state.utterances:
+                raise error from fault
+            return
+        for done in state.warmups:
+            done.set_result(None)
+        state.warmups.clear()
 
     def _lend(self) -> None:
         """Lend the backends to each caller who asks, unless streams are running."""
-        board = self._board
-        while board.loans and board.talker.loaded is not None and board.codec.loaded is not None:
-            loan = board.loans.pop(0)
-            if board.sessions:
+        state = self._state
+        while state.loans and state.talker.loaded is not None and state.codec.loaded is not None:
+            loan = state.loans.pop(0)
+            if state.utterances:
                 loan.lent.set_exception(
                     CapacityError("streams are running; the backends are lent between streams only")
                 )
                 continue
-            loan.lent.set_result((board.talker.loaded.instance, board.codec.loaded.instance))
-            while not loan.returned.wait(LEND_POLL_S) and not board.closing:
+            loan.lent.set_result((state.talker.loaded.instance, state.codec.loaded.instance))
+            while not loan.returned.wait(LEND_POLL_S) and not self._commands.closing:
                 pass
 
     # ---- beginning and end
 
     def _fill(self) -> None:
-        board = self._board
-        fill(board, self._calls, board.talker)
-        fill(board, self._calls, board.codec)
-        if not board.opened.done():
-            board.opened.set_result(None)
+        state = self._state
+        fill(state, self._calls, state.talker)
+        fill(state, self._calls, state.codec)
+        if not state.opened.done():
+            state.opened.set_result(None)
 
-    def _give_up(self, error: Exception) -> None:
-        board = self._board
-        if not board.opened.done():
+    def _fail(self, error: Exception) -> None:
+        """Nobody can be served any more."""
+        state = self._state
+        if not state.opened.done():
             self._done = True
             self._free_backends()
-            board.opened.set_exception(error)
+            state.opened.set_exception(error)
             return
-        first = board.dead is None
-        if isinstance(error, BackendFaultError):
-            board.dead = error
+        first = state.failure is None
+        if isinstance(error, MegatalkerError):
+            state.failure = error
             logger.error("%s", error)
         else:
-            board.dead = BackendFaultError(f"the engine failed: {type(error).__name__}: {error}; open a new engine")
+            state.failure = BackendFaultError(f"the engine failed: {type(error).__name__}: {error}; open a new engine")
             logger.exception("the engine failed")
-        refuse(board, board.dead)
-        for session in board.sessions:
-            session.end("error", board.dead)
+        refuse_waiting(state, state.failure)
+        for utterance in state.utterances:
+            utterance.end("error", state.failure)
             if not first:  # handing out what was left fails, too
-                session.drop_pending()
+                utterance.drop_pending()
 
     def _shut_down(self) -> None:
         self._done = True
-        end_everything(self._board, EngineClosedError("the engine was closed while this request was running"))
+        error = EngineClosedError("the engine was closed while this request was running")
+        end_everything(self._state, self._commands, error)
         self._free_backends()
 
     def _free_backends(self) -> None:
-        for slot in (self._board.talker, self._board.codec):
-            loaded, slot.loaded = slot.loaded, None
+        for role in (self._state.talker, self._state.codec):
+            loaded, role.loaded = role.loaded, None
             if loaded is not None:
-                self._calls.close(slot, loaded)
+                self._calls.close(role, loaded)
 
     def _leave(self) -> None:
         """Abandoned inside a call that has returned at last: free the backends that were given up with this thread."""
-        board, loaded = self._board, self._calls.last_used
-        orphans = set(board.orphans)
-        if loaded is not None and loaded not in (board.talker.loaded, board.codec.loaded):
+        state, loaded = self._state, self._calls.last_used
+        orphans = set(self.orphans)
+        if loaded is not None and loaded not in (state.talker.loaded, state.codec.loaded):
             orphans.add(loaded)
         for orphan in orphans:
             orphan.close()
 
 
-def _tell(session: Session, command: Feed | FinishText) -> None:
-    """Pass text on to the session's script."""
-    script = session.script
+def finish(state: WorkerState, commands: CommandQueue, utterance: Utterance) -> None:
+    """The utterance is over: forget it, then tell its consumer."""
+    state.utterances.remove(utterance)
+    reason = utterance.ending or "error"
+    state.counters.cancelled += reason == "cancelled"
+    state.counters.errors += reason == "error"
+    commands.finished()
+    utterance.forget()
+    utterance.chunks.finish(reason, utterance.error)
+
+
+def refuse_waiting(state: WorkerState, error: MegatalkerError) -> None:
+    """Nobody will be served any more: fail those who wait for something else than a stream."""
+    for done in state.warmups:
+        done.set_exception(error)
+    state.warmups.clear()
+    for loan in state.loans:
+        loan.lent.set_exception(error)
+    state.loans.clear()
+
+
+def end_everything(state: WorkerState, commands: CommandQueue, error: MegatalkerError) -> None:
+    """End all streams and requests, also those still in the queue. Nobody else may touch the state meanwhile."""
+    while True:
+        try:
+            command = commands.queue.get_nowait()
+        except queue.Empty:
+            break
+        match command:
+            case Submit(utterance):
+                state.utterances.append(utterance)
+            case Warmup(done):
+                state.warmups.append(done)
+            case Lend():
+                state.loans.append(command)
+    refuse_waiting(state, error)
+    for utterance in list(state.utterances):
+        utterance.end("error", error)
+        finish(state, commands, utterance)
+
+
+def _pass_text_on(utterance: Utterance, command: Feed | FinishText) -> None:
+    text = utterance.text
     if isinstance(command, Feed):
-        if not session.record.segments and not script.can_begin:
-            session.record.requested_at = command.at
-        script.feed(command.text)
+        if not utterance.progress.segments and not text.can_begin:
+            utterance.progress.requested_at = command.at
+        text.feed(command.text)
         return
-    script.finish()
-    if session.segment is None and script.exhausted:
-        session.end("eos")
+    text.finish()
+    if utterance.decoder is None and text.exhausted:
+        utterance.end("eos")

@@ -1,7 +1,10 @@
-"""Which device and number format a run uses."""
+"""Which device, number format and how many processor threads a run uses."""
+
+from typing import Literal
 
 import torch
 
+from megatalker.checkpoint import Checkpoint
 from megatalker.errors import SettingsError
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -42,3 +45,14 @@ def resolve_dtype(name: str, device: torch.device) -> torch.dtype:
     if name == "auto":
         return torch.float32 if device.type == "cpu" else torch.bfloat16
     return DTYPES[name]
+
+
+SMALL_HIDDEN_SIZE = 512
+"""Up to this width of the talker, sharing an operation between threads takes longer than the operation."""
+
+
+def resolve_threads(setting: int | Literal["auto"], checkpoint: Checkpoint) -> int:
+    """Turn the setting ``threads`` into a number; ``auto`` is one thread for small checkpoints."""
+    if setting != "auto":
+        return setting
+    return 1 if checkpoint.config.talker.hidden_size <= SMALL_HIDDEN_SIZE else torch.get_num_threads()

@@ -8,30 +8,18 @@ A prompt is rows of the talker's width::
 its first row there and adds one more to each frame, so that text may still arrive while speech has begun.
 """
 
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor
 
 from megatalker.checkpoint import Checkpoint
-from megatalker.checkpoint.template import instruct_ids, role_ids
+from megatalker.checkpoint.template import role_ids
 from megatalker.errors import InvalidRequestError
+from megatalker.prompt.plan import Layout, PromptPlan, PromptPlanner
 from megatalker.prompt.rows import PromptRows
-from megatalker.voices import Voice, VoiceKind, list_languages, list_speakers
-
-logger = logging.getLogger(__name__)
-
-Layout = Literal["interleaved", "upfront"]
-
-_KIND: dict[str, VoiceKind] = {"custom_voice": "speaker", "voice_design": "design", "base": "clone"}
-_HOW = {
-    "custom_voice": "name one of its speakers",
-    "voice_design": "describe a voice with Voice.designed",
-    "base": "clone a voice from reference audio",
-}
+from megatalker.voices import Voice
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,8 +35,6 @@ class Prompt:
     complete: bool
     """``False`` while text may still arrive: the caller then appends :meth:`PromptBuilder.text_rows` and, after the
     last word, :attr:`PromptBuilder.end_row` to ``trailing``."""
-    reference_codes: Tensor | None
-    """``[R, code groups]`` int64: the frames that precede the speech of an in-context voice, to warm the codec with."""
     prefix_length: int
     """This many leading rows are the same, to the bit, for every text with this voice, language and instruction."""
 
@@ -68,7 +54,7 @@ class PromptBuilder:
         """``[H]``: stands where there is no text."""
         self._role = self._rows.text(role_ids(checkpoint.tokenizer))
         self._codec_pad, self._codec_begin = self._rows.codec([config.codec_pad_id, config.codec_bos_id])
-        self._told_about_instruct = False
+        self._planner = PromptPlanner(checkpoint)
 
     def build(
         self,
@@ -80,27 +66,28 @@ class PromptBuilder:
         layout: Layout = "interleaved",
         complete: bool = True,
     ) -> Prompt:
-        """Build the prompt of one request.
+        """Plan the prompt of one request (:meth:`PromptPlanner.plan`) and build it (:meth:`build_planned`)."""
+        plan = self._planner.plan(voice=voice, language=language, instruct=instruct, layout=layout)
+        return self.build_planned(text_ids, plan, complete=complete)
+
+    def build_planned(self, text_ids: Sequence[int], plan: PromptPlan, *, complete: bool = True) -> Prompt:
+        """Compute the rows of one prompt.
 
         Args:
             text_ids: ids of the text alone (:func:`megatalker.checkpoint.template.text_ids`), or of its beginning.
-            voice: of the kind that the checkpoint's variant speaks with.
-            language: ``auto`` or a language of the checkpoint, in any case.
-            instruct: how to speak. Checkpoints that ignore it officially (0.6B, and ``base``) say so once in the log.
-            layout: see the module.
-            complete: no text will follow. With ``False``, at least :meth:`rows_needed` ids must be given, and rows do
-                not depend on how the text is split; their last bits may then differ from the official prompt's.
+            plan: from :meth:`PromptPlanner.plan`.
+            complete: no text will follow. With ``False``, at least :attr:`PromptPlan.ids_needed` ids must be given, and
+                rows do not depend on how the text is split; their last bits may then differ from the official prompt's.
 
         Raises:
-            InvalidRequestError: no text, an unknown language or speaker (the message names the known ones), a voice of
-                another kind or checkpoint, an id outside the vocabulary, or text that may follow an ``upfront`` prompt.
+            InvalidRequestError: no text, an id outside the vocabulary, or text that may follow an ``upfront`` prompt.
         """
-        self._check(text_ids, voice, layout, complete)
-        head = self._head(voice, language, self._effective_instruct(voice, instruct))
+        _check_text(text_ids, plan, complete)
+        voice, head = plan.voice, self._head(plan)
         if voice.reference_codes is not None and voice.reference_text_ids is not None:
             ids = [*voice.reference_text_ids, *text_ids]
-            body, trailing = self._in_context(ids, self._rows.frames(voice.reference_codes), layout, complete)
-        elif layout == "upfront":
+            body, trailing = self._in_context(ids, self._rows.frames(voice.reference_codes), plan.layout, complete)
+        elif plan.layout == "upfront":
             body, trailing = self._upfront(text_ids)
         else:
             body, trailing = self._interleaved(text_ids, complete)
@@ -109,18 +96,8 @@ class PromptBuilder:
             trailing=trailing,
             pad=self.pad_row,
             complete=complete,
-            reference_codes=voice.reference_codes,
             prefix_length=len(head),
         )
-
-    def rows_needed(self, voice: Voice) -> int:
-        """How many text ids must be known before an interleaved prompt can be built while text still arrives.
-
-        One, except for in-context voices, whose reference frames each take a text row.
-        """
-        if voice.reference_codes is None or voice.reference_text_ids is None:
-            return 1
-        return max(1, len(voice.reference_codes) + 1 - len(voice.reference_text_ids))
 
     def text_rows(self, ids: Sequence[int]) -> Tensor:
         """``[n, H]``: rows of text that arrived after the prompt was built, whatever the split.
@@ -168,88 +145,31 @@ class PromptBuilder:
 
     # ------------------------------------------------------------------------------------------------------------ head
 
-    def _head(self, voice: Voice, language: str, instruct: str | None) -> Tensor:
+    def _head(self, plan: PromptPlan) -> Tensor:
         """Instruct turn, role, tags and speaker: everything before the row that begins speech."""
-        codec = self._rows.codec(self._tags(self._language_id(language, voice)))
-        if voice.speaker is not None:
-            codec = torch.cat([codec, self._rows.codec([self._config.speakers[voice.speaker.lower()]])])
-        elif voice.x_vector is not None:
-            codec = torch.cat([codec, voice.x_vector.to(codec).unsqueeze(0)])
+        codec = self._rows.codec(plan.tags)
+        if plan.speaker_id is not None:
+            codec = torch.cat([codec, self._rows.codec([plan.speaker_id])])
+        elif plan.voice.x_vector is not None:
+            codec = torch.cat([codec, plan.voice.x_vector.to(codec).unsqueeze(0)])
         text = torch.cat([self.pad_row.expand(len(codec), -1), self._begin.unsqueeze(0)])
         parts = [self._role, text + torch.cat([codec, self._codec_pad.unsqueeze(0)])]
-        if instruct:
-            parts.insert(0, self._rows.text(instruct_ids(self._checkpoint.tokenizer, instruct)))
+        if plan.instruct_ids:
+            parts.insert(0, self._rows.text(plan.instruct_ids))
         return torch.cat(parts)
 
-    def _tags(self, language_id: int | None) -> list[int]:
-        config = self._config
-        if language_id is None:
-            return [config.codec_nothink_id, config.codec_think_bos_id, config.codec_think_eos_id]
-        return [config.codec_think_id, config.codec_think_bos_id, language_id, config.codec_think_eos_id]
 
-    def _language_id(self, language: str, voice: Voice) -> int | None:
-        known, name = list_languages(self._checkpoint), language.lower()
-        if name not in known:
-            raise InvalidRequestError(f"unknown language {language!r}; this checkpoint knows {', '.join(known)}")
-        dialect = self._config.dialects.get(voice.speaker.lower()) if voice.speaker is not None else None
-        if dialect is not None and name in ("auto", "chinese"):
-            name = dialect
-        return None if name == "auto" else self._config.languages[name]
-
-    def _effective_instruct(self, voice: Voice, instruct: str | None) -> str | None:
-        config = self._config
-        if config.variant == "voice_design":
-            if voice.description and instruct:
-                raise InvalidRequestError(
-                    "a designed voice already carries its description; leave instruct out, or put it there"
-                )
-            return voice.description or instruct
-        if instruct and (config.variant == "base" or config.size == "0b6"):
-            if not self._told_about_instruct:
-                logger.warning(
-                    "checkpoint %r (%s, %s) ignores instruct", self._checkpoint.name, config.size, config.variant
-                )
-                self._told_about_instruct = True
-            return None
-        return instruct
-
-    # ---------------------------------------------------------------------------------------------------------- checks
-
-    def _check(self, text_ids: Sequence[int], voice: Voice, layout: Layout, complete: bool) -> None:
-        if not text_ids:
-            raise InvalidRequestError("the text is empty; expected at least one token")
-        if layout not in ("interleaved", "upfront"):
-            raise InvalidRequestError(f"layout is {layout!r}, expected 'interleaved' or 'upfront'")
-        self._check_voice(voice)
-        if complete:
-            return
-        if layout == "upfront":
-            raise InvalidRequestError(
-                "layout 'upfront' needs the whole text first; use 'interleaved' while text still arrives"
-            )
-        needed = self.rows_needed(voice)
-        if len(text_ids) < needed:
-            raise InvalidRequestError(
-                f"this in-context voice needs {needed} text ids, or the end of the text, before speech can begin; "
-                f"got {len(text_ids)}"
-            )
-
-    def _check_voice(self, voice: Voice) -> None:
-        config, name = self._config, self._checkpoint.name
-        if voice.kind != _KIND[config.variant]:
-            raise InvalidRequestError(
-                f"checkpoint {name!r} is a {config.variant} model and cannot speak with a {voice.kind} voice; "
-                f"{_HOW[config.variant]}"
-            )
-        if voice.speaker is not None and voice.speaker.lower() not in config.speakers:
-            known = ", ".join(list_speakers(self._checkpoint))
-            raise InvalidRequestError(f"unknown speaker {voice.speaker!r}; this checkpoint knows {known}")
-        if voice.checkpoint_fingerprint not in (None, self._checkpoint.fingerprint):
-            raise InvalidRequestError(
-                f"the voice was cloned with another checkpoint than {name!r}; clone it again with this one"
-            )
-        if voice.x_vector is not None and len(voice.x_vector) != config.talker.hidden_size:
-            raise InvalidRequestError(
-                f"the voice's x_vector has {len(voice.x_vector)} values, expected {config.talker.hidden_size}; "
-                "clone it again with this checkpoint"
-            )
+def _check_text(text_ids: Sequence[int], plan: PromptPlan, complete: bool) -> None:
+    if not text_ids:
+        raise InvalidRequestError("the text is empty; expected at least one token")
+    if complete:
+        return
+    if plan.layout == "upfront":
+        raise InvalidRequestError(
+            "layout 'upfront' needs the whole text first; use 'interleaved' while text still arrives"
+        )
+    if len(text_ids) < plan.ids_needed:
+        raise InvalidRequestError(
+            f"this in-context voice needs {plan.ids_needed} text ids, or the end of the text, before speech can begin; "
+            f"got {len(text_ids)}"
+        )

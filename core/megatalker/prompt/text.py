@@ -6,7 +6,7 @@ from typing import Any
 
 from megatalker.errors import InvalidRequestError
 
-__all__ = ["IncrementalTokenizer", "check_piece", "clean_text", "control_tokens", "refuse_control_tokens"]
+__all__ = ["IncrementalTokenizer", "TextChecker", "check_piece", "clean_text", "control_tokens"]
 
 
 def clean_text(text: object, max_chars: int, tokens: Collection[str] = ()) -> str:
@@ -18,7 +18,7 @@ def clean_text(text: object, max_chars: int, tokens: Collection[str] = ()) -> st
         tokens: :func:`control_tokens` of the checkpoint, which text must not contain.
 
     Raises:
-        InvalidRequestError: not a string, blank, too long, or as :func:`check_piece` and :func:`refuse_control_tokens`.
+        InvalidRequestError: not a string, blank, too long, or as :func:`check_piece`, or a control token.
     """
     cleaned = check_piece(text).strip()
     if not cleaned:
@@ -28,7 +28,7 @@ def clean_text(text: object, max_chars: int, tokens: Collection[str] = ()) -> st
             f"the text has {len(cleaned)} characters, expected at most {max_chars}; "
             "send it in parts, or raise the limit in the settings"
         )
-    refuse_control_tokens(cleaned, tokens)
+    _refuse_control_tokens(cleaned, tokens)
     return cleaned
 
 
@@ -55,8 +55,41 @@ def control_tokens(tokenizer: Any) -> tuple[str, ...]:
     return tuple(str(token) for token in tokenizer.added_tokens_decoder.values())
 
 
-def refuse_control_tokens(text: str, tokens: Collection[str]) -> None:
-    """Raise ``InvalidRequestError`` if one of these tokens stands in the text: the model would not read it aloud."""
+class TextChecker:
+    """Checks the pieces of one text that arrives bit by bit.
+
+    Args:
+        tokens: :func:`control_tokens` of the checkpoint.
+        max_chars: the longest text accepted, all pieces together.
+    """
+
+    def __init__(self, tokens: Collection[str], max_chars: int) -> None:
+        self._tokens, self._max_chars = tokens, max_chars
+        self._reach = max(map(len, tokens), default=1) - 1
+        self._tail = ""
+        self._chars = 0
+
+    def check(self, text: object) -> str:
+        """The next piece, unchanged. A refused piece leaves no trace.
+
+        Raises:
+            InvalidRequestError: as :func:`check_piece`; a control token, also one that the pieces form together; or the
+                text is too long.
+        """
+        piece = check_piece(text)
+        joined = self._tail + piece
+        _refuse_control_tokens(joined, self._tokens)
+        chars = self._chars + len(piece)
+        if chars > self._max_chars:
+            raise InvalidRequestError(
+                f"the text has {chars} characters so far, expected at most {self._max_chars} in one stream; "
+                "open another one, or raise the setting max_text_chars"
+            )
+        self._tail, self._chars = joined[max(0, len(joined) - self._reach) :], chars
+        return piece
+
+
+def _refuse_control_tokens(text: str, tokens: Collection[str]) -> None:
     for token in tokens:
         if token in text:
             raise InvalidRequestError(
@@ -77,25 +110,14 @@ class IncrementalTokenizer:
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
-        self._tokens = control_tokens(tokenizer)
-        self._reach = max(map(len, self._tokens), default=1) - 1
-        self._tail = ""
         self._pending = ""
         self._started = False
         self._finished = False
 
     def feed(self, text: str) -> list[int]:
-        """Add a piece of text, cut anywhere; returns the ids settled by it, often none.
-
-        Raises:
-            InvalidRequestError: as :func:`check_piece` and :func:`refuse_control_tokens`, also for a token that the
-                pieces form together; or :meth:`finish` was called. A refused piece changes nothing.
-        """
+        """Add a piece of checked text (:class:`TextChecker`), cut anywhere; the ids settled by it, often none."""
         if self._finished:
-            raise InvalidRequestError("text was fed after finish(); begin a new text instead")
-        joined = self._tail + check_piece(text)
-        refuse_control_tokens(joined, self._tokens)
-        self._tail = joined[max(0, len(joined) - self._reach) :]
+            raise RuntimeError("text was fed after finish(); begin a new text instead")
         if not self._started:
             text = text.lstrip()
             self._started = bool(text)
@@ -108,7 +130,7 @@ class IncrementalTokenizer:
     def finish(self) -> list[int]:
         """The text is complete; returns the remaining ids. Call it once."""
         if self._finished:
-            raise InvalidRequestError("finish() was called twice; begin a new text instead")
+            raise RuntimeError("finish() was called twice; begin a new text instead")
         self._finished = True
         return self._encode(self._pending.rstrip())
 

@@ -103,7 +103,7 @@ class Connection:
     async def _write(self) -> None:
         while True:
             session, message = await self._outbox.get()
-            if isinstance(message, Open) and session.mailbox.reason is not None:
+            if isinstance(message, Open) and session.chunks.reason is not None:
                 self._sessions.pop(session.id, None)  # cancelled before the server heard of it
             if session.id not in self._sessions:
                 continue
@@ -162,7 +162,7 @@ class Connection:
             await asyncio.sleep(min(POLL_S, limit / 4))
             for session in list(self._sessions.values()):
                 quiet = time.monotonic() - session.quiet_since
-                if session.mailbox.reason is None and session.awaited and quiet > limit:
+                if session.chunks.reason is None and session.awaited and quiet > limit:
                     session.fail(ConnectionFailedError(f"{self._url} has not answered for {limit:g} s"))
                     self._post(session, Cancel(id=session.id))
 

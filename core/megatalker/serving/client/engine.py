@@ -5,16 +5,14 @@ import time
 import weakref
 from dataclasses import asdict
 from types import TracebackType
-from typing import Literal, Self
+from typing import Any, Self
 from urllib.parse import urlsplit, urlunsplit
 
 from pydantic import ValidationError
 
-from megatalker.engine.seeds import request_seed
+from megatalker.engine.options import SpeechOptions
 from megatalker.errors import SettingsError
-from megatalker.prompt import Layout
 from megatalker.prompt.text import check_piece
-from megatalker.sampling import SamplingParams
 from megatalker.serving.client.connection import Connection, Patience
 from megatalker.serving.client.session import RemoteSession
 from megatalker.serving.client.stream import RemoteStream
@@ -59,21 +57,8 @@ class RemoteEngine:
         self._connection = Connection(_endpoint(url), headers, Patience(connect_timeout_s, answer_timeout_s))
         self._closer = weakref.finalize(self, self._connection.close)
 
-    def speak(
-        self,
-        text: str | None,
-        *,
-        voice: str | Voice | None = None,
-        language: str | None = None,
-        instruct: str | None = None,
-        sampling: SamplingParams | None = None,
-        seed: int | None = None,
-        layout: Layout | Literal["auto"] = "auto",
-        max_frames: int | None = None,
-        max_ahead_s: float | None = None,
-        return_codes: bool = False,
-    ) -> RemoteStream:
-        """Begin to speak; returns at once. Arguments and defaults are those of ``Engine.speak``, defaults the server's.
+    def speak(self, text: str | None, options: SpeechOptions | None = None, **changes: Any) -> RemoteStream:
+        """Begin to speak; returns at once. Arguments are those of ``Engine.speak``, defaults the server's.
 
         What only the server can know to be wrong is raised when the stream is iterated over.
 
@@ -82,26 +67,37 @@ class RemoteEngine:
             EngineClosedError: this client was closed.
         """
         self._connection.require_open()
-        seed = request_seed(seed, sampling)
+        options = SpeechOptions.of(options, changes)
+        seed, voice = options.chosen_seed(), options.voice
         message = _message(
             id=str(next(self._names)),
             text=None if text is None else check_piece(text),
             voice=voice if not isinstance(voice, Voice) else None,
             voice_file=encode_voice(voice) if isinstance(voice, Voice) else None,
-            language=language,
-            instruct=instruct,
-            sampling=None if sampling is None else asdict(sampling),
+            language=options.language,
+            instruct=options.instruct,
+            sampling=None if options.sampling is None else asdict(options.sampling),
             seed=seed,
-            layout=layout,
-            max_frames=max_frames,
-            max_ahead_s=max_ahead_s,
-            return_codes=return_codes,
+            layout=options.layout,
+            max_frames=options.max_frames,
+            max_ahead_s=options.max_ahead_s,
+            return_codes=options.return_codes,
             format="f32le",
         )
         now = time.monotonic()
         session = RemoteSession(message.id, seed, now, text_complete=text is not None, quiet_since=now)
         self._connection.send(session, message)
         return RemoteStream(session, self._connection, self)
+
+    def check(self, options: SpeechOptions | None = None, **changes: Any) -> None:
+        """Ask the server whether it could speak with these options; waits for its answer. Nothing is spoken.
+
+        Raises:
+            MegatalkerError: as :meth:`speak` and the iteration over its stream.
+        """
+        with self.speak(None, options, **changes) as stream:
+            stream.finish()
+            stream.read_all()
 
     def close(self) -> None:
         """End all speech with ``EngineClosedError`` and disconnect. May be called again."""

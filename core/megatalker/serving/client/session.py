@@ -3,8 +3,8 @@
 import time
 from dataclasses import dataclass, field
 
-from megatalker.engine.facts import BackendSwitch, Chunk
-from megatalker.engine.mailbox import Mailbox
+from megatalker.engine.chunk_queue import ChunkQueue
+from megatalker.engine.outputs import BackendSwitch, Chunk
 from megatalker.errors import MegatalkerError
 from megatalker.serving.protocol.messages import Done, Event, Facts, Failed, Opened, Switched
 from megatalker.serving.protocol.packets import Packet
@@ -18,12 +18,12 @@ class RemoteSession:
     seed: int
     requested_at: float
     text_complete: bool
-    mailbox: Mailbox = field(default_factory=Mailbox)
+    chunks: ChunkQueue = field(default_factory=ChunkQueue)
     backend: str = ""
     codec: str = ""
     switches: tuple[BackendSwitch, ...] = ()
-    frames: int = 0
-    chunks: int = 0
+    frames_received: int = 0
+    chunks_received: int = 0
     last_received_at: float | None = None
     server_facts: Facts | None = None
     """Sent with the end."""
@@ -46,7 +46,7 @@ class RemoteSession:
                 self._take_switch(event)
             case Done():
                 self.server_facts = event.facts
-                self.mailbox.finish(event.finish_reason)
+                self.chunks.finish(event.finish_reason)
                 return True
             case Failed():
                 self.fail(event.error.exception())
@@ -56,8 +56,8 @@ class RemoteSession:
     def take_packet(self, packet: Packet) -> None:
         """Hand a chunk to the consumer."""
         now = self.quiet_since = self.last_received_at = time.monotonic()
-        self.frames, self.chunks = self.frames + packet.frames, self.chunks + 1
-        self.mailbox.put(
+        self.frames_received, self.chunks_received = self.frames_received + packet.frames, self.chunks_received + 1
+        self.chunks.put(
             Chunk(
                 index=packet.index,
                 pcm=packet.pcm,
@@ -72,7 +72,7 @@ class RemoteSession:
 
     def fail(self, error: MegatalkerError) -> None:
         """End with an error, unless the utterance has ended."""
-        self.mailbox.finish("error", error)
+        self.chunks.finish("error", error)
 
     def _take_switch(self, event: Switched) -> None:
         switch = BackendSwitch(event.kind, event.origin, event.target, event.reason, event.frame)

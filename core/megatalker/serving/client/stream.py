@@ -5,8 +5,8 @@ import weakref
 from threading import Lock
 
 from megatalker.checkpoint.config import FRAME_SECONDS
-from megatalker.engine.facts import BackendSwitch, StreamFacts
-from megatalker.engine.listening import Listening
+from megatalker.engine.outputs import BackendSwitch, StreamFacts
+from megatalker.engine.stream import ChunkStream
 from megatalker.errors import InvalidRequestError
 from megatalker.prompt.text import check_piece
 from megatalker.serving.client.connection import Connection
@@ -14,7 +14,7 @@ from megatalker.serving.client.session import RemoteSession
 from megatalker.serving.protocol.messages import Cancel, Finish, Text
 
 
-class RemoteStream(Listening):
+class RemoteStream(ChunkStream):
     """Speech while a server makes it. Made by :meth:`RemoteEngine.speak`; used like
     :class:`~megatalker.engine.SpeechStream`.
 
@@ -23,7 +23,7 @@ class RemoteStream(Listening):
     """
 
     def __init__(self, session: RemoteSession, connection: Connection, keep_alive: object) -> None:
-        super().__init__(session.mailbox)
+        super().__init__(session.chunks)
         self._session, self._connection, self._keep_alive = session, connection, keep_alive
         self._feeding = Lock()
         self._finalizer = weakref.finalize(self, connection.send, session, Cancel(id=session.id))
@@ -53,7 +53,7 @@ class RemoteStream(Listening):
                 self._connection.send(self._session, Finish(id=self._session.id))
 
     def cancel(self) -> None:
-        if self._mailbox.finish("cancelled"):
+        if self._chunks.finish("cancelled"):
             self._connection.send(self._session, Cancel(id=self._session.id))
 
     @property
@@ -76,15 +76,15 @@ class RemoteStream(Listening):
 
         ``segments`` and ``underruns`` are the server's, and 0 until the stream has ended.
         """
-        session, first = self._session, self._mailbox.first_delivered_at
-        audio_s, last, server = session.frames * FRAME_SECONDS, session.last_received_at, session.server_facts
+        session, first = self._session, self._chunks.first_delivered_at
+        audio_s, last, server = session.frames_received * FRAME_SECONDS, session.last_received_at, session.server_facts
         return StreamFacts(
             backend=session.backend,
             codec=session.codec,
             seed=session.seed,
             finish_reason=self.finish_reason,
-            frames=session.frames,
-            chunks=session.chunks,
+            frames=session.frames_received,
+            chunks=session.chunks_received,
             segments=0 if server is None else server.segments,
             audio_s=audio_s,
             ttfc_s=None if first is None else first - session.requested_at,

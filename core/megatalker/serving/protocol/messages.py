@@ -24,7 +24,7 @@ class Message(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
-class Wishes(Message):
+class SpeechFields(Message):
     """How to speak; the meaning is that of the arguments of :meth:`megatalker.engine.Engine.speak`."""
 
     voice: str | None = None
@@ -41,7 +41,7 @@ class Wishes(Message):
     max_ahead_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
 
 
-class Open(Wishes):
+class Open(SpeechFields):
     """Begin an utterance. Without ``text``, text follows in ``text`` messages until ``finish``."""
 
     type: Literal["open"] = "open"

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from megatalker.checkpoint.config import FRAME_SAMPLES
-from megatalker.engine.facts import Chunk
+from megatalker.engine.outputs import Chunk
 from megatalker.errors import InvalidRequestError
 from megatalker.serving.audio import to_pcm16
 from megatalker.serving.protocol.messages import AudioFormat

@@ -1,4 +1,4 @@
-"""``POST /v1/audio/speech``: OpenAI's speech API, with our own wishes beside its fields."""
+"""``POST /v1/audio/speech``: OpenAI's speech API, with our own fields beside its fields."""
 
 import asyncio
 from functools import partial
@@ -11,7 +11,7 @@ from pydantic import Field
 from megatalker.checkpoint.config import SAMPLE_RATE
 from megatalker.engine import Chunk, SpeechStream
 from megatalker.errors import InvalidRequestError
-from megatalker.serving.protocol.messages import Wishes
+from megatalker.serving.protocol.messages import SpeechFields
 from megatalker.serving.server.audio_response import AudioResponse, audio_body, event_body
 from megatalker.serving.server.encoding import ENCODERS, ResponseFormat
 from megatalker.serving.server.problems import UnknownModelError
@@ -19,8 +19,8 @@ from megatalker.serving.server.speaker import Speaker
 from megatalker.settings import ServerSettings
 
 
-class SpeechRequest(Wishes):
-    """OpenAI's fields, and those of :class:`~megatalker.serving.protocol.messages.Wishes`."""
+class SpeechRequest(SpeechFields):
+    """OpenAI's fields, and those of :class:`~megatalker.serving.protocol.messages.SpeechFields`."""
 
     input: str
     """What to say."""
@@ -33,7 +33,7 @@ class SpeechRequest(Wishes):
     """Only 1: the model sets its own pace."""
     stream_format: Literal["audio", "sse"] = "audio"
 
-    def wishes(self) -> Wishes:
+    def speech_fields(self) -> SpeechFields:
         """What the engine is asked for.
 
         Raises:
@@ -46,8 +46,8 @@ class SpeechRequest(Wishes):
             )
         if self.instructions is not None and self.instruct is not None:
             raise InvalidRequestError("instructions and instruct mean the same; give one of them")
-        wishes = {name: getattr(self, name) for name in Wishes.model_fields}
-        return Wishes(**wishes | {"instruct": self.instruct or self.instructions})
+        fields = {name: getattr(self, name) for name in SpeechFields.model_fields}
+        return SpeechFields(**fields | {"instruct": self.instruct or self.instructions})
 
 
 def speech_routes(speaker: Speaker, settings: ServerSettings, model: str) -> APIRouter:
@@ -59,7 +59,7 @@ def speech_routes(speaker: Speaker, settings: ServerSettings, model: str) -> API
         """Speak; audio is sent while it is made (FLAC: when it is complete)."""
         if body.model not in (None, model):
             raise UnknownModelError(f"model is {body.model!r}, expected {model!r}, which is what is served here")
-        stream = await speaker.begin(body.input, body.wishes(), "http")
+        stream = await speaker.begin(body.input, body.speech_fields(), "http")
         end = partial(speaker.end, stream, "http")
         try:
             first = await _first_chunk(stream, request)

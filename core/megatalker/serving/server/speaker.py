@@ -1,4 +1,4 @@
-"""From the wishes of a request to a stream of the one engine, and its end."""
+"""From the options of a request to a stream of the one engine, and its end."""
 
 import asyncio
 import logging
@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import fields, replace
 
 from megatalker.engine import Engine, SpeechStream
-from megatalker.engine.seeds import random_seed
+from megatalker.engine.options import SpeechOptions, random_seed
 from megatalker.errors import InvalidRequestError, MegatalkerError, SettingsError
 from megatalker.sampling import SamplingParams
-from megatalker.serving.protocol.messages import Wishes
+from megatalker.serving.protocol.messages import SpeechFields
 from megatalker.serving.protocol.voice_files import decode_voice
 from megatalker.serving.server.meters import Meters, Route
 from megatalker.serving.server.problems import NotReadyError
@@ -59,7 +59,7 @@ class Speaker:
         return self._warm and self.failure is None
 
     async def begin(
-        self, text: str | None, wishes: Wishes, route: Route, *, return_codes: bool = False
+        self, text: str | None, asked: SpeechFields, route: Route, *, return_codes: bool = False
     ) -> SpeechStream:
         """Begin an utterance; :meth:`end` must follow.
 
@@ -74,7 +74,7 @@ class Speaker:
                 raise self.failure
             if not self._warm:
                 raise NotReadyError("the server is still warming up; try again when GET /health answers 200")
-            stream = await asyncio.to_thread(self._speak, text, wishes, return_codes)
+            stream = await asyncio.to_thread(self._speak, text, asked, return_codes)
         except Exception as error:
             self.meters.refused(error, route)
             raise
@@ -86,39 +86,39 @@ class Speaker:
         stream.cancel()
         self.meters.ended(stream, route, whole_text=self.running.pop(stream))
 
-    def _speak(self, text: str | None, wishes: Wishes, return_codes: bool) -> SpeechStream:
-        sampling, seed = self._sampling(wishes)
-        return self.engine.speak(
-            text,
-            voice=self._voice(wishes),
-            language=wishes.language,
-            instruct=wishes.instruct,
+    def _speak(self, text: str | None, asked: SpeechFields, return_codes: bool) -> SpeechStream:
+        sampling, seed = self._sampling(asked)
+        options = SpeechOptions(
+            voice=self._voice(asked),
+            language=asked.language,
+            instruct=asked.instruct,
             sampling=sampling,
             seed=seed,
-            layout=wishes.layout,
-            max_frames=wishes.max_frames,
-            max_ahead_s=wishes.max_ahead_s,
+            layout=asked.layout,
+            max_frames=asked.max_frames,
+            max_ahead_s=asked.max_ahead_s,
             return_codes=return_codes,
         )
+        return self.engine.speak(text, options)
 
-    def _voice(self, wishes: Wishes) -> str | Voice | None:
-        if wishes.voice_file is not None:
-            if wishes.voice is not None:
+    def _voice(self, asked: SpeechFields) -> str | Voice | None:
+        if asked.voice_file is not None:
+            if asked.voice is not None:
                 raise InvalidRequestError("voice and voice_file both say who speaks; give one of them")
-            return decode_voice(wishes.voice_file)
-        name = self.engine.settings.voice if wishes.voice is None else wishes.voice
+            return decode_voice(asked.voice_file)
+        name = self.engine.settings.voice if asked.voice is None else asked.voice
         return None if name is None else self.voices.get(name, name)
 
-    def _sampling(self, wishes: Wishes) -> tuple[SamplingParams | None, int | None]:
+    def _sampling(self, asked: SpeechFields) -> tuple[SamplingParams | None, int | None]:
         """The checkpoint's own parameters with those asked for on top, and the seed if one was asked for."""
-        if wishes.sampling is None:
-            return None, wishes.seed
-        unknown = [name for name in wishes.sampling if name not in _SAMPLING_FIELDS]
+        if asked.sampling is None:
+            return None, asked.seed
+        unknown = [name for name in asked.sampling if name not in _SAMPLING_FIELDS]
         if unknown:
             raise InvalidRequestError(
                 f"sampling has no {', '.join(map(repr, unknown))}; expected some of {', '.join(_SAMPLING_FIELDS)}"
             )
-        sampling = replace(self.engine.checkpoint.sampling, **wishes.sampling)
-        if wishes.seed is not None:
-            return sampling, wishes.seed
-        return sampling, sampling.seed if "seed" in wishes.sampling else random_seed()
+        sampling = replace(self.engine.checkpoint.sampling, **asked.sampling)
+        if asked.seed is not None:
+            return sampling, asked.seed
+        return sampling, sampling.seed if "seed" in asked.sampling else random_seed()

@@ -1,6 +1,6 @@
 """Notices a stream that has lost its end: sampling can miss end-of-speech for good and go on in silence or a loop.
 
-The guard looks at what is produced, never at how long it takes: slow speech is not cut. It only counts frames after the
+It looks at what is produced, never at how long it takes: slow speech is not cut. It only counts frames after the
 last piece of text was fed, and two signs only, each of which must last :data:`PATIENCE_FRAMES` without a break:
 
 * the frames repeat exactly, all codes, with a period of at most :data:`MAX_PERIOD_FRAMES`;
@@ -25,7 +25,7 @@ SILENCE_RATIO = 1e-2
 """-40 dB below the loudest frame."""
 
 
-class RunawayGuard:
+class RunawayDetector:
     """Watches one stream. Both methods return the reason to end it, or ``None``."""
 
     def __init__(self) -> None:

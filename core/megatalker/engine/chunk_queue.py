@@ -9,17 +9,17 @@ from dataclasses import replace
 from threading import Condition
 
 from megatalker.checkpoint.config import FRAME_SECONDS
-from megatalker.engine.facts import Chunk, FinishReason
+from megatalker.engine.outputs import Chunk, FinishReason
 
 Waiter = tuple[asyncio.AbstractEventLoop, "asyncio.Future[None]"]
 
 
-class Mailbox:
+class ChunkQueue:
     """A queue of chunks with an end. The first :meth:`finish` decides how the stream ended.
 
     Args:
         max_untaken_s: from this much audio on it is :meth:`full <is_full>`. That is for whoever fills it to heed.
-        on_room: called in the consumer's thread when a full mailbox has room again.
+        on_room: called in the consumer's thread when a full queue has room again.
     """
 
     def __init__(self, max_untaken_s: float | None = None, on_room: Callable[[], None] = lambda: None) -> None:

@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 FinishReason = Literal["eos", "max_frames", "cancelled", "runaway", "error"]
 """Why a stream ended: it said everything, reached ``max_frames``, was cancelled, was caught looping or silent after its
-text (:mod:`megatalker.engine.guard`), or failed (:attr:`SpeechStream.error <megatalker.engine.SpeechStream.error>`)."""
+text (:mod:`megatalker.engine.runaway`), or failed
+(:attr:`SpeechStream.error <megatalker.engine.SpeechStream.error>`)."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,0 +1,175 @@
+"""The two roles of an engine, talker and codec: which backends may fill each, which does, which failed, who is next."""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Generic, Literal, TypeVar
+
+import torch
+
+from megatalker.checkpoint import Checkpoint
+from megatalker.errors import SettingsError
+from megatalker.interfaces import Capabilities, CodecBackend, LoadContext, TalkerBackend
+from megatalker.plugins import BackendRegistry, computing_dtype, probe
+from megatalker.plugins.checked import CheckedCodec, CheckedTalker, load_codec, load_talker
+from megatalker.plugins.options import own_settings
+from megatalker.settings import Settings
+
+RoleName = Literal["talker", "codec"]
+InstanceT = TypeVar("InstanceT", CheckedTalker, CheckedCodec)
+SpecT = TypeVar("SpecT", TalkerBackend, CodecBackend)
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class BackendOption(Generic[InstanceT]):
+    """A backend that may fill a role."""
+
+    name: str
+    refusal: Callable[[], str | None]
+    """Asks whether it can run here: the reason why not, or ``None``."""
+    load: Callable[[], InstanceT]
+
+
+@dataclass(slots=True, eq=False)
+class LoadedBackend(Generic[InstanceT]):
+    """A backend in memory."""
+
+    kind: RoleName
+    name: str
+    instance: InstanceT
+    warm: bool = False
+    """From now on a call that takes long is a fault, not a compilation."""
+    calls: int = 0
+    """That succeeded."""
+
+    def close(self) -> None:
+        """Free it, whatever state a failure left it in."""
+        try:
+            self.instance.close()
+        except BaseException as error:  # it was given up already; its last words belong in the log only
+            logger.warning("%s backend %s failed to close: %s: %s", self.kind, self.name, type(error).__name__, error)
+
+
+@dataclass(slots=True, eq=False)
+class BackendRole(Generic[InstanceT]):
+    """One role. A backend that failed in it once is never used again by this engine."""
+
+    kind: RoleName
+    options: Sequence[BackendOption[InstanceT]]
+    """In the order in which they serve."""
+    strict: bool
+    """The first was asked for by name: no other may stand in for it before it has served."""
+    loaded: LoadedBackend[InstanceT] | None = None
+    faulty: dict[str, str] = field(default_factory=dict)
+    """Name -> why it was given up."""
+    last: str = ""
+    """Name of the backend that serves, or served last."""
+    capabilities: Capabilities | None = None
+    """Of that backend."""
+    max_streams: int | None = None
+    """Of that backend; ``None``: no limit of its own."""
+
+    def next(self) -> BackendOption[InstanceT] | None:
+        """The first backend that has not failed and can run, or ``None``. Logs why others are passed over."""
+        opening = not self.last
+        for option in self.options[:1] if opening and self.strict else self.options:
+            if option.name in self.faulty:
+                continue
+            reason = option.refusal()
+            if reason is None:
+                return option
+            logger.info("%s backend %s is passed over: %s", self.kind, option.name, reason)
+        return None
+
+    def fill(self, option: BackendOption[InstanceT], instance: InstanceT) -> str:
+        """``instance`` serves from now on; returns the name of the backend that served before, if any."""
+        self.loaded = LoadedBackend(self.kind, option.name, instance)
+        self.capabilities, self.max_streams = instance.capabilities, instance.max_streams
+        previous, self.last = self.last, option.name
+        return previous
+
+    def give_up(self, name: str, reason: str) -> None:
+        """Mark a backend as faulty; what is loaded under this name serves no more."""
+        logger.warning("%s backend %s is faulty and is used no more: %s", self.kind, name, reason)
+        self.faulty[name] = reason
+        if self.loaded is not None and self.loaded.name == name:
+            self.loaded = None
+
+    def why_empty(self) -> str:
+        """One line for the error of a role that nothing can fill."""
+        failed = "; ".join(f"{name}: {reason}" for name, reason in self.faulty.items())
+        others = "no other can take over" if self.options[1:] else "no fallback is configured or installed"
+        return f"no {self.kind} backend is left ({failed or 'none could run'}; {others})"
+
+
+def talker_role(
+    registry: BackendRegistry, settings: Settings, checkpoint: Checkpoint, device: torch.device
+) -> BackendRole[CheckedTalker]:
+    """The role of the talker decoder; nothing is loaded yet.
+
+    Raises:
+        BackendNotFoundError, BackendUnavailableError: a backend named in the settings does not exist or cannot run
+            here, or ``auto`` finds none.
+        SettingsError: a backend's own settings are wrong, or stand under a name that no backend has.
+    """
+    first = registry.choose_talker(settings.backend, checkpoint, device, settings)
+    named = partial(registry.choose_talker, checkpoint=checkpoint, device=device, settings=settings)
+    specs = _order(first, settings.fallbacks, named, registry.talkers)
+    _check_names("backends", settings.backends, [spec.name for spec in registry.talkers])
+    seeded = first.capabilities.seeded_sampling
+    options = []
+    for spec in specs:
+        refusal = partial(_refusal, spec, checkpoint, device, settings, seeded)
+        load = partial(load_talker, spec, checkpoint, _context(spec, device, settings))
+        options.append(BackendOption(spec.name, refusal, load))
+    return BackendRole("talker", options, strict=settings.backend != "auto")
+
+
+def codec_role(
+    registry: BackendRegistry, settings: Settings, checkpoint: Checkpoint, device: torch.device
+) -> BackendRole[CheckedCodec]:
+    """The role of the codec, as :func:`talker_role`."""
+    first = registry.choose_codec(settings.codec, checkpoint, device, settings)
+    named = partial(registry.choose_codec, checkpoint=checkpoint, device=device, settings=settings)
+    specs = _order(first, settings.codec_fallbacks, named, registry.codecs)
+    _check_names("codecs", settings.codecs, [spec.name for spec in registry.codecs])
+    options = []
+    for spec in specs:
+        refusal = partial(_refusal, spec, checkpoint, device, settings, False)
+        load = partial(load_codec, spec, checkpoint, _context(spec, device, settings))
+        options.append(BackendOption(spec.name, refusal, load))
+    return BackendRole("codec", options, strict=settings.codec != "auto")
+
+
+def _context(spec: TalkerBackend | CodecBackend, device: torch.device, settings: Settings) -> LoadContext:
+    return LoadContext(device, computing_dtype(spec, device, settings), own_settings(spec, settings))
+
+
+def _order(
+    first: SpecT, fallbacks: Sequence[str] | None, named: Callable[[str], SpecT], installed: Sequence[SpecT]
+) -> list[SpecT]:
+    others: Sequence[SpecT] = installed if fallbacks is None else [named(name) for name in fallbacks]
+    order = [first]
+    order.extend(spec for spec in others if spec.name != first.name)
+    return order
+
+
+def _refusal(
+    spec: TalkerBackend | CodecBackend,
+    checkpoint: Checkpoint,
+    device: torch.device,
+    settings: Settings,
+    seeded: bool,
+) -> str | None:
+    if isinstance(spec, TalkerBackend) and seeded and not spec.capabilities.seeded_sampling:
+        return "it does not follow the seed, so streams cannot move to it"
+    return probe(spec, checkpoint, device, settings).reason
+
+
+def _check_names(table: str, given: Mapping[str, object], installed: Sequence[str]) -> None:
+    for name in given:
+        if name not in installed:
+            known = ", ".join(installed) or "none"
+            raise SettingsError(f"setting {table}.{name}: no such backend is installed; installed: {known}")

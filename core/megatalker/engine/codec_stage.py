@@ -1,0 +1,216 @@
+"""The codec's share of a tick: frames in, chunks out.
+
+A device may still compute a chunk when the next frame is begun: what was started in one tick is collected in the next.
+"""
+
+import logging
+from collections import OrderedDict
+from collections.abc import Sequence
+from hashlib import blake2b
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from megatalker.checkpoint.config import FRAME_SAMPLES, FRAME_SECONDS
+from megatalker.engine.guarded_calls import REQUEST_ERRORS, Fault, GuardedCalls
+from megatalker.engine.outputs import Chunk
+from megatalker.engine.state import WorkerState
+from megatalker.engine.utterance import Utterance
+from megatalker.interfaces import CodecState
+from megatalker.voices import Voice
+
+logger = logging.getLogger(__name__)
+
+REPLAY_FRAMES = 256
+"""Frames of one call when a codec state is brought up to date: bounds memory."""
+WARM_VOICES = 16
+"""Cloned voices whose codec state, warmed by their reference frames, is kept for the next utterance."""
+
+
+class Download:
+    """The chunks of one codec call on their way to the host, without waiting for the device that computes them."""
+
+    def __init__(self, chunks: list[Tensor]) -> None:
+        self._done: torch.cuda.Event | None = None
+        device = chunks[0].device
+        if device.type != "cuda":
+            self._chunks = [chunk.cpu() for chunk in chunks]
+            return
+        # one copy for all, into page-locked memory
+        whole = torch.cat(chunks).to("cpu", non_blocking=True)
+        self._chunks = list(torch.split(whole, [len(chunk) for chunk in chunks]))
+        self._done = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        self._done.record(torch.cuda.current_stream(device))
+
+    @property
+    def under_way(self) -> bool:
+        """:meth:`wait` may have to wait."""
+        return self._done is not None
+
+    def wait(self) -> list[Tensor]:
+        """The chunks on the CPU."""
+        if self._done is not None:
+            self._done.synchronize()
+        return self._chunks
+
+
+class CodecStage:
+    """Decodes pending frames and hands out chunks."""
+
+    def __init__(self, state: WorkerState, calls: GuardedCalls) -> None:
+        self._state, self._calls = state, calls
+        self._under_way: list[tuple[Sequence[Utterance], Download]] = []
+        self._warm_states: OrderedDict[bytes, CodecState] = OrderedDict()
+        self._warm_states_of: object = None
+        """The codec that made them."""
+
+    def start(self, now: float) -> bool:
+        """Have one chunk made of the pending frames of every due utterance; says whether there were any.
+
+        A chunk that is ready is handed out, one that a device still computes is left to :meth:`collect`.
+        """
+        due = [utterance for utterance in self._state.utterances if utterance.due(now)]
+        limit = self._state.codec.max_streams or max(1, len(due))
+        try:
+            for start in range(0, len(due), limit):
+                self._start(due[start : start + limit])
+        except Exception:
+            self._lose_what_is_under_way()
+            raise
+        return bool(due)
+
+    def collect(self) -> bool:
+        """Wait for the chunks under way and hand them out; says whether there were any."""
+        did = bool(self._under_way)
+        try:
+            for utterances, download in self._under_way:
+                self._hand_out_all(utterances, download)
+        except Exception:
+            self._lose_what_is_under_way()
+            raise
+        self._under_way = []
+        return did
+
+    def _lose_what_is_under_way(self) -> None:
+        for utterances, _ in self._under_way:
+            for utterance in utterances:
+                utterance.rewind_codec()
+        self._under_way = []
+
+    def _start(self, utterances: Sequence[Utterance]) -> None:
+        ready = [utterance for utterance in utterances if self._prepare(utterance)]
+        if not ready:
+            return
+        states = [utterance.codec_state for utterance in ready if utterance.codec_state is not None]
+        try:
+            download = self._decode(states, [utterance.pending_codes() for utterance in ready])
+        except REQUEST_ERRORS as error:
+            if len(ready) == 1:
+                _refuse(ready[0], error)
+                return
+            for utterance in ready:  # no state advanced: find out whom it concerns
+                self._start([utterance])
+            return
+        for utterance in ready:
+            utterance.given = len(utterance.frames)
+        if download.under_way:
+            self._under_way.append((ready, download))
+        else:
+            self._hand_out_all(ready, download)
+
+    def _decode(self, states: Sequence[CodecState], codes: Sequence[Tensor]) -> Download:
+        return self._calls.step(
+            self._state.codec, "decode", lambda codec: Download(codec.decode(states, codes)), ends=False
+        )
+
+    def _arrived(self, download: Download) -> list[Tensor]:
+        chunks = self._calls.step(self._state.codec, "decode", lambda _: download.wait())
+        for index, chunk in enumerate(chunks):
+            if not np.isfinite(chunk.numpy()).all():  # a sixth of what torch takes for so few samples
+                role = self._state.codec
+                raise Fault(role, role.last, f"codec chunk {index} holds NaN or infinity")
+        return chunks
+
+    # ---- states
+
+    def _prepare(self, utterance: Utterance) -> bool:
+        """Give the utterance a codec state that has heard what was delivered; discards the audio."""
+        if utterance.codec_state is not None:
+            return True
+        try:
+            state = self._state_of(utterance.request.plan.voice)
+            self._replay(state, torch.tensor(utterance.frames[: utterance.delivered], dtype=torch.int64))
+        except REQUEST_ERRORS as error:
+            _refuse(utterance, error)
+            return False
+        utterance.codec_state = state
+        return True
+
+    def _state_of(self, voice: Voice) -> CodecState:
+        """A state at the start of speech; for an in-context voice after its reference frames, replayed once a voice."""
+        codes = voice.reference_codes
+        if codes is None:
+            return self._open()
+        if self._warm_states_of is not self._state.codec.loaded:
+            self._warm_states, self._warm_states_of = OrderedDict(), self._state.codec.loaded
+        key = blake2b(codes.numpy().tobytes()).digest()
+        if key not in self._warm_states:
+            state = self._open()
+            self._replay(state, codes)
+            self._warm_states[key] = state
+            if len(self._warm_states) > WARM_VOICES:
+                self._warm_states.popitem(last=False)
+        self._warm_states.move_to_end(key)
+        warm = self._warm_states[key]
+        return self._calls.step(self._state.codec, "copy of a state", lambda _: warm.copy())
+
+    def _open(self) -> CodecState:
+        return self._calls.step(self._state.codec, "open", lambda codec: codec.open())
+
+    def _replay(self, state: CodecState, codes: Tensor) -> None:
+        for start in range(0, len(codes), REPLAY_FRAMES):
+            self._arrived(self._decode([state], [codes[start : start + REPLAY_FRAMES]]))
+
+    # ---- chunks
+
+    def _hand_out_all(self, utterances: Sequence[Utterance], download: Download) -> None:
+        chunks = self._arrived(download)
+        now = self._state.clock()
+        for utterance, samples in zip(utterances, chunks, strict=True):
+            if utterance.given > utterance.delivered:
+                self._hand_out(utterance, samples, now)
+
+    def _hand_out(self, utterance: Utterance, samples: Tensor, now: float) -> None:
+        progress, first, last = utterance.progress, utterance.delivered, utterance.given
+        frames = last - first
+        pcm: NDArray[np.float32] = np.array(samples.numpy(), dtype=np.float32)  # a copy: the codec may reuse its buffer
+        codes = np.array(utterance.frames[first:last], np.int64) if utterance.request.return_codes else None
+        chunk = Chunk(
+            index=progress.chunks,
+            pcm=pcm,
+            frames=frames,
+            sample_offset=first * FRAME_SAMPLES,
+            codes=codes,
+            requested_at=progress.requested_at,
+            decoded_at=now,
+            delivered_at=now,
+        )
+        progress.playback.deliver(now, frames * FRAME_SECONDS)
+        utterance.chunking.note_chunk(frames, progress.playback.ahead(now))
+        progress.frames, progress.chunks, progress.last_decoded_at = last, progress.chunks + 1, now
+        self._state.counters.chunks += 1
+        utterance.chunks.put(chunk)
+        if utterance.runaway is None:
+            return
+        decoder = utterance.decoder
+        reason = utterance.runaway.audio(pcm, text_done=decoder is not None and decoder.text_done_at(first))
+        if reason is not None and utterance.ending is None:
+            logger.warning("stream with seed %d runs away and is ended: %s", progress.seed, reason)
+            utterance.end("runaway")
+
+
+def _refuse(utterance: Utterance, error: Exception) -> None:
+    utterance.drop_pending()
+    utterance.ending, utterance.error = "error", error

@@ -1,0 +1,88 @@
+"""Filling a role, at the start and after a failure, and moving the streams over."""
+
+import logging
+from typing import Any
+
+from megatalker.engine.backend_role import BackendRole, InstanceT, LoadedBackend
+from megatalker.engine.guarded_calls import Fault, GuardedCalls
+from megatalker.engine.outputs import BackendSwitch
+from megatalker.engine.state import WorkerState
+from megatalker.errors import BackendFaultError, BackendUnavailableError, MegatalkerError
+
+logger = logging.getLogger(__name__)
+
+
+def fill(state: WorkerState, calls: GuardedCalls, role: BackendRole[InstanceT]) -> None:
+    """Load the next usable backend into an empty role, and let all streams continue there.
+
+    Raises:
+        MegatalkerError: none is left. Before the engine is open, the loader's own error where the backend was asked for
+            by name; afterwards ``BackendFaultError``.
+    """
+    while role.loaded is None:
+        option = role.next()
+        if option is None:
+            raise _nothing_left(role)
+        try:
+            instance = calls.load(role, option.name, option.load)
+        except Exception as error:  # a stranger's loader may fail in any way
+            if role.strict and not role.last:
+                raise _not_loaded(role, option.name, error) from error
+            role.give_up(option.name, f"loading raised {type(error).__name__}: {error}")
+            continue
+        previous = role.fill(option, instance)
+        _move_streams(state, role, previous)
+
+
+def replace(calls: GuardedCalls, fault: Fault) -> None:
+    """Take a faulty backend out of its role and free it."""
+    loaded: LoadedBackend[Any] | None = fault.role.loaded
+    fault.role.give_up(fault.name, fault.reason)
+    if loaded is not None:
+        calls.close(fault.role, loaded)
+
+
+def not_warmed_up(fault: Fault) -> MegatalkerError:
+    """The error where a backend that was asked for by name cannot be warmed up: no other may stand in for it."""
+    return BackendUnavailableError(
+        f"{fault.role.kind} backend {fault.name!r} was asked for by name and cannot be used here: {fault.reason}. "
+        "Mend that, or choose another backend (megatalker backends lists them; 'auto' takes the best that works)."
+    )
+
+
+def _move_streams(state: WorkerState, role: BackendRole[Any], previous: str) -> None:
+    if role.kind == "talker":
+        state.talker_work.to_release.clear()
+        state.talker_work.row_limit = None
+    moved = 0
+    for utterance in state.utterances:
+        progress = utterance.progress
+        if role.kind == "talker":
+            progress.backend, frame = role.last, len(utterance.frames)
+            if utterance.decoder is not None:
+                utterance.decoder.handle = None
+        else:
+            progress.codec, frame = role.last, utterance.delivered
+            utterance.codec_state = None
+        if utterance.admitted and previous:
+            switch = BackendSwitch(role.kind, previous, role.last, role.faulty[previous], frame)
+            progress.switches += (switch,)
+            moved += 1
+    state.counters.switches += moved
+    if previous:
+        logger.warning("%d streams continue on %s backend %s instead of %s", moved, role.kind, role.last, previous)
+
+
+def _not_loaded(role: BackendRole[Any], name: str, error: Exception) -> MegatalkerError:
+    if isinstance(error, MegatalkerError):
+        return error
+    return BackendUnavailableError(
+        f"{role.kind} backend {name!r} failed to load: {type(error).__name__}: {error}. "
+        "Fix that, or choose another backend (megatalker backends lists them)."
+    )
+
+
+def _nothing_left(role: BackendRole[Any]) -> MegatalkerError:
+    if not role.last:
+        return BackendUnavailableError(role.why_empty())
+    return BackendFaultError(f"{role.why_empty()}; open a new engine")

@@ -1,0 +1,173 @@
+"""Turns a caller's words into a checked utterance, in the caller's thread."""
+
+import math
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from megatalker.checkpoint import Checkpoint
+from megatalker.engine.options import SpeechOptions
+from megatalker.engine.text_segmenter import TextSegmenter
+from megatalker.errors import InvalidRequestError, UnsupportedError
+from megatalker.prompt import Layout, PromptPlan, PromptPlanner
+from megatalker.prompt.sentences import split_sentences
+from megatalker.prompt.text import TextChecker, clean_text, control_tokens
+from megatalker.sampling import SamplingParams
+from megatalker.settings import Settings
+from megatalker.voices import Voice, default_voice
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What the caller asked for, checked."""
+
+    plan: PromptPlan
+    sampling: SamplingParams
+    """With the request's seed."""
+    max_frames: int
+    max_ahead_s: float | None
+    return_codes: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TalkerLimits:
+    """What the talker backend in use allows a request."""
+
+    name: str
+    seeded_sampling: bool
+    max_positions: int
+
+
+class RequestChecker:
+    """Checks requests against settings, checkpoint and backend."""
+
+    def __init__(self, settings: Settings, checkpoint: Checkpoint) -> None:
+        self._settings, self._checkpoint = settings, checkpoint
+        self._planner = PromptPlanner(checkpoint)
+        self._control_tokens = control_tokens(checkpoint.tokenizer)
+
+    def check(self, text: str | None, options: SpeechOptions, limits: TalkerLimits) -> tuple[Request, TextSegmenter]:
+        """The request and its text, if that is whole.
+
+        Raises:
+            InvalidRequestError: something about the request can never work; the message says what would.
+            UnsupportedError: the backend is greedy only, and the request samples.
+        """
+        request = self._request(text, options)
+        sampling = request.sampling
+        if not limits.seeded_sampling and (sampling.do_sample or sampling.predictor_do_sample):
+            raise UnsupportedError(
+                f"backend {limits.name!r} is greedy only; ask for do_sample=False and predictor_do_sample=False, "
+                "or choose another backend"
+            )
+        segmenter = self._segmenter(text, request.plan)
+        longest = max((len(segment.ids) for segment in segmenter.coming), default=1)
+        frames_that_fit(request.plan.prefill_rows(longest), request.max_frames, limits.max_positions)
+        return request, segmenter
+
+    def text_checker(self) -> TextChecker:
+        """For the pieces of a text that arrives bit by bit."""
+        return TextChecker(self._control_tokens, self._settings.max_text_chars)
+
+    def _request(self, text: str | None, options: SpeechOptions) -> Request:
+        settings = self._settings
+        sampling = self._checkpoint.sampling if options.sampling is None else options.sampling
+        language = settings.language if options.language is None else options.language
+        plan = self._planner.plan(
+            voice=self._voice(options.voice),
+            language=_string("language", language),
+            instruct=self._description("instruct", options.instruct),
+            layout=self._layout(text, options.layout),
+        )
+        return Request(
+            plan=plan,
+            sampling=replace(sampling, seed=options.chosen_seed()),
+            max_frames=self._max_frames(options.max_frames),
+            max_ahead_s=_max_ahead(settings.max_ahead_s if options.max_ahead_s is None else options.max_ahead_s),
+            return_codes=options.return_codes,
+        )
+
+    def _voice(self, voice: str | Voice | None) -> Voice:
+        if voice is None:
+            voice = self._settings.voice
+        if voice is None:
+            return default_voice(self._checkpoint)
+        if isinstance(voice, str):
+            return Voice.named(voice)
+        if not isinstance(voice, Voice):
+            raise InvalidRequestError(f"voice is {voice!r}, expected a speaker's name or a Voice")
+        self._description("the voice's description", voice.description)
+        return voice
+
+    def _description(self, what: str, text: str | None) -> str | None:
+        """Text that is read but not spoken, checked like the text; ``None`` when there is none."""
+        if text is None or not _string(what, text).strip():
+            return None
+        try:
+            clean_text(text, self._settings.max_text_chars, self._control_tokens)
+        except InvalidRequestError as error:
+            raise InvalidRequestError(f"{what}: {error}") from error
+        return text  # as it came: the official package does not strip it either
+
+    def _layout(self, text: str | None, layout: Layout | Literal["auto"]) -> Layout:
+        if layout == "auto":
+            at_once = text is not None and self._checkpoint.config.variant != "base"
+            return "upfront" if at_once else "interleaved"
+        if layout == "upfront" and text is None:
+            raise InvalidRequestError(
+                "layout 'upfront' needs the whole text before speech begins; leave the layout out, "
+                "or give the text at once"
+            )
+        return layout
+
+    def _max_frames(self, asked: int | None) -> int:
+        limit = self._settings.max_frames
+        if asked is None:
+            return limit
+        if isinstance(asked, bool) or not isinstance(asked, int) or not 1 <= asked <= limit:
+            raise InvalidRequestError(
+                f"max_frames is {asked!r}, expected an integer from 1 to {limit}; "
+                "the setting max_frames raises the limit"
+            )
+        return asked
+
+    def _segmenter(self, text: str | None, plan: PromptPlan) -> TextSegmenter:
+        settings = self._settings
+        segmenter = TextSegmenter(self._checkpoint.tokenizer, settings.max_segment_chars, plan.ids_needed)
+        if text is not None:
+            cleaned = clean_text(text, settings.max_text_chars, self._control_tokens)
+            for segment in split_sentences(cleaned, settings.max_segment_chars):
+                segmenter.add(segment)
+            segmenter.finish()
+            if segmenter.exhausted:
+                raise InvalidRequestError(
+                    f"there is nothing to say in {text[:40]!r}; expected at least one letter or digit"
+                )
+        return segmenter
+
+
+def frames_that_fit(prompt_rows: int, max_frames: int, max_positions: int) -> int:
+    """Frames that a segment may have: those asked for, or as many as the backend has positions after the prompt.
+
+    Raises:
+        InvalidRequestError: the prompt alone fills the positions.
+    """
+    fit = max_positions - prompt_rows
+    if fit < 1:
+        raise InvalidRequestError(
+            f"the prompt takes {prompt_rows} rows, this backend holds {max_positions} positions per stream and needs "
+            "at least one for speech; shorten the text, instruction or reference audio, "
+            "or raise the backend's max_positions"
+        )
+    return min(max_frames, fit)
+
+
+def _string(what: str, value: object) -> str:
+    if not isinstance(value, str):
+        raise InvalidRequestError(f"{what} is {value!r}, expected text")
+    return value
+
+
+def _max_ahead(seconds: float | None) -> float | None:
+    if seconds is not None and not (math.isfinite(seconds) and seconds > 0):
+        raise InvalidRequestError(f"max_ahead_s is {seconds!r}, expected a number of seconds above 0")
+    return seconds

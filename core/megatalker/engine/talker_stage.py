@@ -1,0 +1,240 @@
+"""The talker's share of a tick: prompts in, frames out."""
+
+import logging
+from collections.abc import Sequence
+from functools import partial
+
+from megatalker.engine.guarded_calls import REQUEST_ERRORS, Fault, GuardedCalls
+from megatalker.engine.request import frames_that_fit
+from megatalker.engine.scheduling import Candidate, prefills_per_tick, select, urgency
+from megatalker.engine.state import StepInProgress, WorkerState
+from megatalker.engine.utterance import Codes, DecoderStream, Utterance
+from megatalker.errors import CapacityError
+from megatalker.interfaces import DecodeStep, StreamHandle, StreamRequest
+from megatalker.plugins.checked import CheckedTalker
+from megatalker.prompt import PromptBuilder
+
+logger = logging.getLogger(__name__)
+
+
+class TalkerStage:
+    """Prefill, decode and release for all utterances."""
+
+    def __init__(self, state: WorkerState, calls: GuardedCalls, builder: PromptBuilder, max_streams: int) -> None:
+        self._state, self._work, self._calls = state, state.talker_work, calls
+        self._builder, self._max_streams = builder, max_streams
+
+    def release(self) -> bool:
+        """Free the rows of streams that nobody needs any more; says whether there were any."""
+        did = bool(self._work.to_release)
+        while self._work.to_release:
+            handle = self._work.to_release.pop()
+            try:
+                self._calls.step(self._state.talker, "release", partial(_release, handle))
+            except REQUEST_ERRORS as error:  # it refuses to release what it handed out itself
+                name = self._state.talker.last
+                raise Fault(self._state.talker, name, f"release raised {type(error).__name__}: {error}") from error
+        return did
+
+    def read_text(self) -> bool:
+        """Turn text that arrived for running decoder streams into rows; says whether there was any."""
+        did = False
+        for utterance in self._state.utterances:
+            decoder = utterance.decoder
+            if decoder is None or decoder.complete or utterance.ending is not None:
+                continue
+            if decoder.new_ids or decoder.segment.complete:
+                self._read_text(utterance, decoder)
+                did = True
+        return did
+
+    def next_prompts(self) -> list[Utterance]:
+        """Whose decoder streams begin or continue in this tick: running utterances first, then newcomers while there
+        are rows.
+        """
+        utterances = self._state.utterances
+        running = [utterance for utterance in utterances if utterance.admitted and utterance.needs_prefill]
+        running.sort(key=lambda utterance: urgency(_candidate(0, utterance)))
+        new = [utterance for utterance in utterances if not utterance.admitted and utterance.needs_prefill]
+        return (running + new[: max(0, self._room())])[: prefills_per_tick(batch=self._talker.capabilities.batch)]
+
+    def prefill(self, chosen: Sequence[Utterance]) -> None:
+        """Begin or continue these decoder streams, all prompts in one call."""
+        ready = []
+        for utterance in chosen:
+            utterance.admitted = True
+            prompt = self._prompt(utterance)
+            if prompt is not None:
+                ready.append((utterance, *prompt))
+        self._prefill(ready)
+
+    def begin(self, now: float) -> bool:
+        """Start one frame for each of the streams chosen for this tick; says whether there were any."""
+        utterances = self._state.utterances
+        ready = []
+        for index, utterance in enumerate(utterances):
+            if utterance.decodable and now >= utterance.held_until:
+                ready.append(_candidate(index, utterance))
+            elif utterance.starved:
+                utterance.chunking.restart()
+                utterance.progress.playback.excuse()
+            elif utterance.admitted:
+                utterance.chunking.rest()
+                if utterance.chunks.is_full():
+                    utterance.progress.playback.excuse()
+        talker = self._talker
+        limit = len(ready) if talker.max_streams is None else talker.max_streams
+        chosen = [utterances[index] for index in select(ready, batch=talker.capabilities.batch, limit=limit)]
+        if chosen:
+            self._begin(chosen)
+        return bool(chosen)
+
+    def take(self) -> None:
+        """Wait for the frames that were begun, if any, and give them to their streams."""
+        step, self._work.step = self._work.step, None
+        if step is None:
+            return
+        try:
+            frames = self._calls.step(self._state.talker, "decode", lambda _: step.finish())
+        except REQUEST_ERRORS as error:
+            self._sort_out([utterance for utterance, _ in step.shares], error)
+            return
+        now = self._state.clock()
+        for (utterance, decoder), frame in zip(step.shares, frames, strict=True):
+            if utterance.ending is not None:  # by its audio, meanwhile
+                continue
+            if frame.codes is None:
+                self._end_stream(utterance, decoder)
+            else:
+                self._add(utterance, decoder, frame.codes, now)
+
+    # ---- prefill
+
+    @property
+    def _talker(self) -> CheckedTalker:
+        loaded = self._state.talker.loaded
+        assert loaded is not None, "a tick runs only with both roles filled"
+        return loaded.instance
+
+    def _room(self) -> int:
+        limits = (self._max_streams, self._talker.max_streams, self._work.row_limit)
+        admitted = sum(utterance.admitted for utterance in self._state.utterances)
+        return min(limit for limit in limits if limit is not None) - admitted
+
+    def _read_text(self, utterance: Utterance, decoder: DecoderStream) -> None:
+        ids = decoder.new_ids
+        try:
+            rows = self._calls.device("text rows", partial(self._builder.text_rows, ids)) if ids else None
+        except Exception as error:  # whatever it is, it concerns this utterance alone
+            utterance.end("error", error)
+            return
+        decoder.extend(rows, self._builder.end_row)
+
+    def _prompt(self, utterance: Utterance) -> tuple[DecoderStream, StreamRequest] | None:
+        """The decoder stream to begin or continue, and its prefill; ``None``: the utterance has ended."""
+        max_positions = self._talker.max_positions
+        try:
+            decoder = utterance.decoder or self._calls.device("prompt", partial(utterance.new_stream, self._builder))
+            rows = len(decoder.prompt.embeds)
+            decoder.max_frames = frames_that_fit(rows, utterance.request.max_frames, max_positions)
+            request = self._calls.device("prompt", partial(decoder.request, self._builder))
+        except Exception as error:  # whatever it is, it concerns this utterance alone
+            utterance.end("error", error)
+            return None
+        if decoder.frames >= decoder.max_frames:  # this backend has fewer positions than the one before
+            utterance.end("max_frames")
+            return None
+        return decoder, request
+
+    def _prefill(self, ready: Sequence[tuple[Utterance, DecoderStream, StreamRequest]]) -> None:
+        if not ready:
+            return
+        requests = [request for _, _, request in ready]
+        try:
+            handles = self._calls.step(self._state.talker, "prefill", lambda talker: talker.prefill(requests))
+        except REQUEST_ERRORS as error:
+            if len(ready) == 1:
+                self._refused(ready[0][0], error)
+                return
+            for one in ready:  # no prompt was taken: find out whom it concerns
+                self._prefill([one])
+            return
+        for (utterance, decoder, _), handle in zip(ready, handles, strict=True):
+            decoder.handle = handle
+            if utterance.decoder is None:
+                utterance.text.begin()
+                utterance.decoder = decoder
+                utterance.progress.segments += 1
+
+    def _refused(self, utterance: Utterance, error: Exception) -> None:
+        """The backend does not take a prompt: it has no row left, or the prompt is impossible."""
+        held = sum(other.decoder is not None and other.decoder.handle is not None for other in self._state.utterances)
+        if held == 0 or not isinstance(error, CapacityError):
+            utterance.end("error", error)
+            return
+        # it holds fewer streams than it promised: remember how many, and let the stream wait for one
+        logger.warning("%s backend holds only %d streams now: %s", self._state.talker.last, held, error)
+        self._work.row_limit = held
+        utterance.admitted = False
+
+    # ---- decode
+
+    def _begin(self, chosen: Sequence[Utterance]) -> None:
+        shares = [(utterance, utterance.decoder) for utterance in chosen if utterance.decoder is not None]
+        steps = [_step(decoder) for _, decoder in shares]
+        try:
+            finish = self._calls.step(self._state.talker, "decode", lambda talker: talker.decode(steps), ends=False)
+        except REQUEST_ERRORS as error:
+            self._sort_out(chosen, error)
+            return
+        self._work.step = StepInProgress(shares, finish)
+
+    def _sort_out(self, chosen: Sequence[Utterance], error: Exception) -> None:
+        """A step was refused and nobody advanced: find out whom it concerns."""
+        if len(chosen) == 1:
+            chosen[0].end("error", error)
+            return
+        for utterance in chosen:
+            self._begin([utterance])
+            self.take()
+
+    def _add(self, utterance: Utterance, decoder: DecoderStream, codes: Codes, now: float) -> None:
+        text_done = decoder.text_done_at(len(utterance.frames))
+        utterance.frames.append(codes)
+        utterance.chunking.note_frame(now)
+        self._state.counters.frames += 1
+        reason = utterance.runaway.frame(codes, text_done) if utterance.runaway is not None else None
+        if reason is not None:
+            logger.warning("stream with seed %d runs away and is ended: %s", utterance.progress.seed, reason)
+            utterance.end("runaway")
+        elif decoder.frames >= decoder.max_frames:
+            utterance.end("max_frames")
+
+    def _end_stream(self, utterance: Utterance, decoder: DecoderStream) -> None:
+        """End of speech: go on with what was not read, then with what follows; end when there is nothing."""
+        utterance.text.end(decoder.ids_fed)
+        self.retire(utterance)
+        utterance.chunking.rest()
+        if utterance.text.exhausted:
+            utterance.end("eos")
+
+    def retire(self, utterance: Utterance) -> None:
+        """The utterance's decoder stream is over; its rows are freed in this tick or at the start of the next."""
+        decoder, utterance.decoder = utterance.decoder, None
+        if decoder is not None and decoder.handle is not None:
+            self._work.to_release.append(decoder.handle)
+
+
+def _step(decoder: DecoderStream) -> DecodeStep:
+    row = decoder.next_row
+    assert decoder.handle is not None, "only decodable utterances are chosen"
+    assert row is not None, "as above"
+    return DecodeStep(decoder.handle, row)
+
+
+def _release(handle: StreamHandle, talker: CheckedTalker) -> None:
+    talker.release(handle)
+
+
+def _candidate(index: int, utterance: Utterance) -> Candidate:
+    return Candidate(index, utterance.progress.playback.dry_at, utterance.progress.requested_at)

@@ -1,0 +1,238 @@
+"""One utterance while it is made: its text, its decoder stream, its frames and how far each of them has come.
+
+Owned by the worker; the consumer's stream reads :class:`Progress` only.
+"""
+
+import math
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from megatalker.checkpoint.config import FRAME_SECONDS
+from megatalker.engine.chunk_queue import ChunkQueue
+from megatalker.engine.outputs import BackendSwitch, FinishReason
+from megatalker.engine.request import Request
+from megatalker.engine.runaway import RunawayDetector
+from megatalker.engine.scheduling import ChunkPolicy, PlaybackClock, hold_until
+from megatalker.engine.text_segmenter import TextSegment, TextSegmenter
+from megatalker.interfaces import CodecState, StreamHandle, StreamRequest
+from megatalker.prompt import Prompt, PromptBuilder
+from megatalker.sampling import SamplingParams
+
+Codes = tuple[int, ...]
+
+_MASK = 2**64 - 1
+
+
+@dataclass(slots=True)
+class Progress:
+    """What the worker writes down about an utterance for its consumer to read."""
+
+    seed: int
+    requested_at: float
+    backend: str
+    codec: str
+    frames: int = 0
+    """Handed out as audio."""
+    chunks: int = 0
+    segments: int = 0
+    last_decoded_at: float | None = None
+    switches: tuple[BackendSwitch, ...] = ()
+    playback: PlaybackClock = field(default_factory=PlaybackClock)
+
+
+@dataclass(slots=True)
+class DecoderStream:
+    """One stream of the talker backend: what is needed to go on with it, on this backend or on another."""
+
+    segment: TextSegment
+    prompt: Prompt
+    sampling: SamplingParams
+    ids_in_prompt: int
+    """Text ids that the prefill covers."""
+    rows: list[Tensor]
+    """``[H]`` each: text rows known so far, one for each frame."""
+    complete: bool
+    """No row follows ``rows``; pad does."""
+    log: list[Codes]
+    """The utterance's frames; this stream's begin at ``start``."""
+    start: int
+    max_frames: int = 0
+    handle: StreamHandle | None = None
+    """The stream inside the loaded backend; ``None`` before prefill, and after that backend was given up."""
+
+    @classmethod
+    def of(
+        cls, segment: TextSegment, known: int, prompt: Prompt, sampling: SamplingParams, log: list[Codes]
+    ) -> "DecoderStream":
+        """The stream that begins with ``prompt``, which was built from the segment's first ``known`` ids."""
+        rows = list(prompt.trailing.unbind(0))
+        ends = 1 if prompt.complete else 0  # the end row; or, where the prompt holds all text, one row of pad
+        return cls(segment, prompt, sampling, known - (len(rows) - ends), rows, prompt.complete, log, len(log))
+
+    @property
+    def frames(self) -> int:
+        """Frames of this stream so far."""
+        return len(self.log) - self.start
+
+    @property
+    def next_row(self) -> Tensor | None:
+        """The row to feed with the next frame; ``None`` while it is not known."""
+        if self.frames < len(self.rows):
+            return self.rows[self.frames]
+        return self.prompt.pad if self.complete else None
+
+    def text_done_at(self, frame: int) -> bool:
+        """All text had been fed before the utterance's frame of this number."""
+        return self.complete and frame - self.start >= len(self.rows)
+
+    @property
+    def ids_fed(self) -> int:
+        """Text ids that the decoder has read."""
+        return self.ids_in_prompt + self.frames
+
+    @property
+    def new_ids(self) -> list[int]:
+        """Text ids that arrived and have no row yet."""
+        return [] if self.complete else self.segment.ids[self.ids_in_prompt + len(self.rows) :]
+
+    def extend(self, rows: Tensor | None, end_row: Tensor) -> None:
+        """Take the rows of :attr:`new_ids`, and the end of the text if it has come."""
+        if rows is not None:
+            self.rows.extend(rows.unbind(0))
+        if self.segment.complete and not self.complete:
+            self.rows.append(end_row)
+            self.complete = True
+
+    def request(self, builder: PromptBuilder) -> StreamRequest:
+        """The prefill that begins the decoder stream, or continues it after the frames that exist."""
+        embeds, codes = self.prompt.embeds, self.log[self.start :]
+        if codes:
+            fed = torch.stack([self._row_fed(frame) for frame in range(len(codes))])
+            embeds = torch.cat([embeds, builder.frame_rows(torch.tensor(codes)) + fed])
+        return StreamRequest(embeds, self.sampling, tuple(frame[0] for frame in codes))
+
+    def _row_fed(self, frame: int) -> Tensor:
+        return self.rows[frame] if frame < len(self.rows) else self.prompt.pad
+
+
+@dataclass(slots=True, eq=False)
+class Utterance:
+    """The state of one utterance. Its frames are one log with three cursors: decoded (the log's length), given to the
+    codec, delivered to the consumer.
+    """
+
+    request: Request
+    text: TextSegmenter
+    progress: Progress
+    chunks: ChunkQueue
+    chunking: ChunkPolicy
+    runaway: RunawayDetector | None
+    admitted: bool = False
+    """Counts against the streams that decode at the same time."""
+    decoder: DecoderStream | None = None
+    frames: list[Codes] = field(default_factory=list)
+    given: int = 0
+    """Frames the codec was given: those beyond ``delivered`` are on their way as audio."""
+    codec_state: CodecState | None = None
+    """Stands after the frames given; ``None`` before the first, and when it was lost."""
+    ending: FinishReason | None = None
+    """Nothing more will be decoded: hand out what is pending, then end like this."""
+    error: Exception | None = None
+
+    @property
+    def delivered(self) -> int:
+        """Frames handed out as audio."""
+        return self.progress.frames
+
+    @property
+    def pending(self) -> int:
+        """Frames decoded and not handed out."""
+        return len(self.frames) - self.progress.frames
+
+    @property
+    def needs_prefill(self) -> bool:
+        """A decoder stream must begin, or be continued, before the next frame."""
+        if self.ending is not None:
+            return False
+        return self.text.can_begin if self.decoder is None else self.decoder.handle is None
+
+    @property
+    def starved(self) -> bool:
+        """Its caller has more text to give, and everything given has been fed."""
+        if self.ending is not None:
+            return False
+        return not self.text.can_begin if self.decoder is None else self.decoder.next_row is None
+
+    @property
+    def decodable(self) -> bool:
+        """The next frame can be made, were it not for playback."""
+        decoder = self.decoder
+        return self.ending is None and decoder is not None and decoder.handle is not None and not self.starved
+
+    @property
+    def held_until(self) -> float:
+        """When the next frame may be made without getting too far ahead of playback; 0: at once. Infinite: when the
+        consumer has taken some of what there is.
+        """
+        limit, dry_at = self.request.max_ahead_s, self.progress.playback.dry_at
+        coming_s = (self.given - self.delivered) * FRAME_SECONDS
+        if len(self.frames) > self.given:
+            return 0.0
+        if self.chunks.is_full(coming_s):
+            return math.inf
+        if limit is None or dry_at is None:
+            return 0.0
+        return hold_until(dry_at + coming_s, limit, self.chunking.target)
+
+    def due(self, now: float) -> bool:
+        """Whether its pending frames should be handed out now. A stream that waits for text keeps none back."""
+        if not self.pending:
+            return False
+        waits = self.ending is not None or self.starved or self.decoder is None
+        return waits or self.chunking.due(self.pending, self.progress.playback.ahead(now))
+
+    def pending_codes(self) -> Tensor:
+        """``[frames, code groups]`` int64."""
+        return torch.tensor(self.frames[self.delivered :], dtype=torch.int64)
+
+    def new_stream(self, builder: PromptBuilder) -> DecoderStream:
+        """The decoder stream of the text that comes next."""
+        request, segment = self.request, self.text.upcoming
+        seed = stream_seed(self.progress.seed, self.progress.segments)
+        prompt = builder.build_planned(segment.ids, request.plan, complete=segment.complete)
+        sampling = replace(request.sampling, seed=seed)
+        return DecoderStream.of(segment, len(segment.ids), prompt, sampling, self.frames)
+
+    def end(self, reason: FinishReason, error: Exception | None = None) -> None:
+        """Decode nothing more; the first call decides."""
+        if self.ending is None:
+            self.ending, self.error = reason, error
+
+    def drop_pending(self) -> None:
+        """Nobody wants to hear the frames that were not handed out."""
+        del self.frames[self.delivered :]
+        self.given = self.delivered
+
+    def rewind_codec(self) -> None:
+        """The audio on its way is lost: the codec is given its frames once more, in a state before them."""
+        if self.given > self.delivered:
+            self.given, self.codec_state = self.delivered, None
+
+    def forget(self) -> None:
+        """Drop everything heavy; the progress stays for the consumer."""
+        self.decoder, self.codec_state = None, None
+        self.frames, self.given = [], 0
+
+
+def stream_seed(seed: int, segment: int) -> int:
+    """The seed of the decoder stream of one segment: the request's own for the first, well mixed (SplitMix64) for the
+    others.
+    """
+    if segment == 0:
+        return seed
+    mixed = (seed + segment * 0x9E3779B97F4A7C15) & _MASK
+    mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & _MASK
+    return mixed ^ (mixed >> 31)
