@@ -2,14 +2,14 @@
 
 from dataclasses import dataclass
 
-from megatalker_pipecat.utterance import Utterance
+from megatalker_pipecat.context_speech import ContextSpeech
 
 
 @dataclass(slots=True)
 class Context:
     """An audio context: one turn of the language model, or one ``TTSSpeakFrame``."""
 
-    utterance: Utterance | None = None
+    utterance: ContextSpeech | None = None
     """What is being spoken in it."""
     seconds: float = 0.0
     """Duration of its utterances that are over: word times count from the start of the context."""

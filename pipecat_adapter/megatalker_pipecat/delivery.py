@@ -7,14 +7,14 @@ from collections.abc import AsyncGenerator, Coroutine, Iterator
 from contextlib import aclosing, contextmanager
 from typing import Any
 
-from megatalker.engine.playback import PlaybackClock
 from pipecat.frames.frames import CancelFrame, EndFrame, TTSAudioRawFrame, TTSStoppedFrame
 from pipecat.services.tts_service import TTSService
 
+from megatalker.engine.scheduling import PlaybackClock
 from megatalker_pipecat.audio import silence
+from megatalker_pipecat.context_speech import ContextSpeech
 from megatalker_pipecat.contexts import Context, Contexts
 from megatalker_pipecat.timing import Pace, SpokenWord
-from megatalker_pipecat.utterance import Utterance
 
 SILENCE_S = 0.02
 """Stands for the audio of a context that had nothing to say, such as an emoji. Without any audio Pipecat would take the
@@ -35,7 +35,7 @@ class DeliveringTTSService(TTSService):
     # ---- one utterance
 
     async def _frames(
-        self, utterance: Utterance, context_id: str, context: Context
+        self, utterance: ContextSpeech, context_id: str, context: Context
     ) -> AsyncGenerator[TTSAudioRawFrame, None]:
         """The audio of an utterance; words are reported after their audio was taken. Closing it ends the utterance."""
         try:
@@ -82,7 +82,7 @@ class DeliveringTTSService(TTSService):
 
     # ---- TOKEN mode: text comes in here, audio goes out there
 
-    def _start_delivery(self, utterance: Utterance, context_id: str, context: Context) -> None:
+    def _start_delivery(self, utterance: ContextSpeech, context_id: str, context: Context) -> None:
         self._keep(self._deliver(utterance, context_id, context), f"speech of {context_id}")
 
     def _run_after_deliveries(self, work: Coroutine[Any, Any, None]) -> None:
@@ -100,7 +100,7 @@ class DeliveringTTSService(TTSService):
         self._deliveries.add(task)
         task.add_done_callback(self._deliveries.discard)
 
-    async def _deliver(self, utterance: Utterance, context_id: str, context: Context) -> None:
+    async def _deliver(self, utterance: ContextSpeech, context_id: str, context: Context) -> None:
         with self._kept_open(context_id):
             try:
                 async with aclosing(self._frames(utterance, context_id, context)) as frames:

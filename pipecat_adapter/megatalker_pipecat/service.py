@@ -20,6 +20,7 @@ import megatalker
 from megatalker.engine.speech import SpeechEngine
 from megatalker.errors import ConnectionFailedError, InvalidRequestError
 from megatalker_pipecat.audio import Sound
+from megatalker_pipecat.context_speech import ContextSpeech
 from megatalker_pipecat.contexts import Context
 from megatalker_pipecat.delivery import DeliveringTTSService
 from megatalker_pipecat.engines import EnginePool, Lease
@@ -28,7 +29,6 @@ from megatalker_pipecat.languages import name_of, recognised
 from megatalker_pipecat.settings import MegatalkerTTSSettings
 from megatalker_pipecat.source import Found, Source, check
 from megatalker_pipecat.timing import SpokenWord, WordClock
-from megatalker_pipecat.utterance import Utterance
 from megatalker_pipecat.words import speakable
 
 SLOW_LOAD_S = 5.0
@@ -255,7 +255,7 @@ class MegatalkerTTSService(DeliveringTTSService):
             context.over = True
             await self._report_failure(error)
 
-    async def _begin(self, text: str | None, context_id: str, context: Context) -> Utterance:
+    async def _begin(self, text: str | None, context_id: str, context: Context) -> ContextSpeech:
         """Open a stream of the engine for the context, once playback is near enough."""
         options = self._settings.options(self._voices)
         limit = options.max_ahead_s
@@ -267,7 +267,7 @@ class MegatalkerTTSService(DeliveringTTSService):
         lease = await self._lease()
         speech = await lease.speak(text, options)
         sound = Sound(self.sample_rate, trim=not context.spoken)
-        context.utterance = Utterance(speech, text, sound, WordClock(self._pace))
+        context.utterance = ContextSpeech(speech, text, sound, WordClock(self._pace))
         if self._contexts.find(context_id) is not context:  # interrupted meanwhile
             context.utterance.cancel()
         return context.utterance

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from megatalker.engine_checks import check_handle
 
 from fake_backend import CAPABILITIES, Behaviour, Fakes
 from megatalker.checkpoint import Checkpoint
 from megatalker.checkpoint.config import FRAME_SAMPLES
 from megatalker.engine import Engine, SpeechStream
+from megatalker.engine_checks import check_handle
 from megatalker.errors import BackendFaultError, BackendNotFoundError, BackendUnavailableError
 from megatalker.interfaces import Frame
 from megatalker.settings import Settings

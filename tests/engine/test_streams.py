@@ -31,6 +31,7 @@ from megatalker.errors import (
     UnsupportedError,
 )
 from megatalker.interfaces import DecodeStep, StreamRequest
+from megatalker.plugins.checked import CheckedCodec, CheckedTalker
 from megatalker.prompt import Layout, PromptBuilder
 from megatalker.prompt.text import IncrementalTokenizer
 from megatalker.sampling import SamplingParams
@@ -607,8 +608,8 @@ def test_backends_are_lent_between_streams_only(open_engine: Opener) -> None:
         pass
     stream.cancel()
     with engine.borrow_backends() as (talker, codec):
-        assert isinstance(talker, FakeTalker)
-        assert isinstance(codec, FakeCodec)
+        assert isinstance(talker, CheckedTalker)
+        assert isinstance(codec, CheckedCodec)
 
 
 def test_a_backend_asked_for_by_name_that_cannot_load_is_an_error(open_engine: Opener) -> None:

@@ -56,6 +56,7 @@ class Behaviour:
     on_prefill: Callable[[StreamRequest], None] = lambda request: None
     on_decode: Callable[[int], None] = lambda call: None
     """Given the index of the call, from 0."""
+    on_warmup: Callable[[], None] = lambda: None
     spoil: Callable[[int, list[Any]], Any] = lambda call, result: result
     """Given the index of the call and its result; returns what is handed out instead."""
 
@@ -127,6 +128,7 @@ class FakeTalker(TalkerDecoder):
             raise InvalidRequestError(f"stream {stream} is unknown or released")
 
     def warmup(self) -> None:
+        self.behaviour.on_warmup()
         self.warmed += 1
 
     def close(self) -> None:
@@ -173,6 +175,9 @@ class FakeCodec(Codec):
             generator = np.random.default_rng(int.from_bytes(state.digest[:8], "little"))
             frames.append(generator.uniform(-0.5, 0.5, FRAME_SAMPLES).astype(np.float32))
         return torch.from_numpy(np.concatenate(frames))
+
+    def warmup(self) -> None:
+        self.behaviour.on_warmup()
 
     def close(self) -> None:
         self.closed.set()

@@ -3,10 +3,11 @@
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from loguru import logger
@@ -32,6 +33,7 @@ from megatalker_pipecat import EnginePool, MegatalkerTTSService
 
 logger.remove()  # Pipecat's own, which writes a page for each test
 
+T = TypeVar("T")
 HANG_S = 20.0
 """Nothing here takes long; only something that hangs takes this long."""
 
@@ -166,20 +168,29 @@ async def perform(
 
 def pcm16(engine: Engine, text: str, **wishes: Any) -> bytes:
     """What the engine says alone, as 16-bit PCM at 24 kHz."""
-    samples = engine.speak(text, **wishes).read_all()
+    samples = in_a_thread(engine.speak(text, **wishes).read_all)
     return np.rint(samples * 32767.0).astype("<i2").tobytes()
 
 
 def fed_pcm16(engine: Engine, *pieces: str, **wishes: Any) -> bytes:
     """As :func:`pcm16`, for text whose first piece is being spoken when the others arrive."""
-    with engine.speak(None, **wishes) as stream:
-        stream.feed(pieces[0])
-        samples = [next(stream).pcm]
-        for piece in pieces[1:]:
-            stream.feed(piece)
-        stream.finish()
-        samples.append(stream.read_all())
-        return np.rint(np.concatenate(samples) * 32767.0).astype("<i2").tobytes()
+
+    def fed() -> np.ndarray:
+        with engine.speak(None, **wishes) as stream:
+            stream.feed(pieces[0])
+            first = next(stream).pcm
+            for piece in pieces[1:]:
+                stream.feed(piece)
+            stream.finish()
+            return np.concatenate([first, stream.read_all()])
+
+    return np.rint(in_a_thread(fed) * 32767.0).astype("<i2").tobytes()
+
+
+def in_a_thread(work: Callable[[], T]) -> T:
+    """The result of work that waits, also within an event loop, which stands still meanwhile."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(work).result()
 
 
 def when_first_heard(*frames: Frame) -> Callable[[Entrance, Frame], Awaitable[None]]:

@@ -21,11 +21,11 @@ from pipecat.processors.frame_processor import FrameDirection
 from pipecat.services.tts_service import TextAggregationMode
 
 from megatalker import Checkpoint, Engine, Settings
-from megatalker.engine import SpeechStream
+from megatalker.engine import SpeechOptions, SpeechStream
 from megatalker_pipecat import MegatalkerTTSService
 from megatalker_pipecat.audio import Sound
+from megatalker_pipecat.context_speech import ContextSpeech
 from megatalker_pipecat.timing import USUAL_PACE, Pace, WordClock
-from megatalker_pipecat.utterance import Utterance
 from pipecat_stage import (
     FRAMES,
     HANG_S,
@@ -81,10 +81,14 @@ class Noting:
         self.streams: list[SpeechStream] = []
         self._engine, self._before = engine, before
 
-    def speak(self, text: str | None, **wishes: Any) -> SpeechStream:
+    def speak(self, text: str | None, options: SpeechOptions | None = None, **changes: Any) -> SpeechStream:
         self._before(text)
-        self.streams.append(self._engine.speak(text, **wishes))
+        self.streams.append(self._engine.speak(text, options, **changes))
         return self.streams[-1]
+
+    def check(self, options: SpeechOptions | None = None, **changes: Any) -> None:
+        self._before(None)
+        self._engine.check(options, **changes)
 
     def close(self) -> None:
         """The test closes the engine."""
@@ -148,7 +152,7 @@ async def test_a_cancelled_utterance_says_nothing_more(tiny_custom_voice: Checkp
     """Neither words that were left, nor what the filters hold, nor anything about the pace of the voice."""
     text, pace = "One two three four five six.", Pace()
     with engine_on(fakes(frames=None), tiny_custom_voice, max_chunk_frames=1) as engine:
-        utterance = Utterance(engine.speak(text), text, Sound(16_000, trim=False), WordClock(pace))
+        utterance = ContextSpeech(engine.speak(text), text, Sound(16_000, trim=False), WordClock(pace))
         passages = []
         async for passage in utterance:
             passages.append(passage)

@@ -12,7 +12,7 @@ from megatalker import Checkpoint
 from megatalker.errors import SettingsError
 from megatalker.serving.client import RemoteEngine
 from megatalker_pipecat import EnginePool, MegatalkerTTSService
-from pipecat_stage import FRAMES, Entrance, fakes, pcm16, perform, turn
+from pipecat_stage import FRAMES, Entrance, fakes, in_a_thread, pcm16, perform, turn
 from serving import Served, serving
 
 pytestmark = pytest.mark.asyncio
@@ -106,4 +106,4 @@ async def test_a_client_of_the_caller(served: Served) -> None:
     with RemoteEngine(served.url) as engine:
         heard = await perform(Service(engine=engine, settings=Service.Settings(seed=5)), [TTSSpeakFrame("Hello.")])
         assert heard.audio() == pcm16(served.engine, "Hello.", seed=5)
-        assert len(engine.speak("Hello.").read_all()) == FRAMES * 1920, "it is still open"
+        assert len(in_a_thread(engine.speak("Hello.").read_all)) == FRAMES * 1920, "it is still open"

@@ -11,7 +11,7 @@ from pipecat.services.tts_service import TextAggregationMode
 
 from megatalker import Checkpoint, Chunk, Engine, Settings
 from megatalker.checkpoint.config import SAMPLE_RATE
-from megatalker.engine import SpeechStream
+from megatalker.engine import SpeechOptions, SpeechStream
 from megatalker_pipecat import EnginePool, MegatalkerTTSService
 from megatalker_pipecat.audio import Sound
 from pipecat_stage import FRAMES, HANG_S, Brake, engine_on, fakes, pcm16, perform, pool_of, turn
@@ -27,8 +27,11 @@ class Recorder:
     def __init__(self, engine: Engine) -> None:
         self.engine, self.codes = engine, dict[str, list[list[int]]]()
 
-    def speak(self, text: str | None, **wishes: Any) -> Any:
-        stream = self.engine.speak(text, return_codes=True, **wishes)
+    def check(self, options: SpeechOptions) -> None:
+        self.engine.check(options)
+
+    def speak(self, text: str | None, options: SpeechOptions) -> Any:
+        stream = self.engine.speak(text, options, return_codes=True)
         return stream if text is None else _Recording(stream, self.codes.setdefault(text, []))
 
     def close(self) -> None:
@@ -70,7 +73,7 @@ async def test_eight_sessions_speak_the_codes_of_their_solo_runs(demo_engine: En
 
     heard = await asyncio.gather(*(perform(session(n), turn(text)) for n, text in enumerate(TEXTS)))
     for number, text in enumerate(TEXTS):
-        alone = list(demo_engine.speak(text, seed=number, return_codes=True))
+        alone = [chunk async for chunk in demo_engine.speak(text, seed=number, return_codes=True)]
         assert recorder.codes[text] == [codes for chunk in alone for codes in chunk.codes.tolist()]
         sound = Sound(SAMPLE_RATE, trim=True)
         audio = b"".join(sound.push(chunk.pcm) for chunk in alone) + sound.finish()
@@ -151,7 +154,7 @@ async def test_sessions_may_live_in_several_event_loops(tiny_custom_voice: Check
     async def session(text: str) -> tuple[int, int]:
         async with await pool.lease(Settings()) as lease:
             together.wait(HANG_S)
-            stream = await lease.speak(text)
+            stream = await lease.speak(text, SpeechOptions())
             frames = [chunk.frames async for chunk in stream]
             together.wait(HANG_S)
             return id(plug_in.loaded["fake"]), sum(frames)

@@ -13,13 +13,13 @@ logger = logging.getLogger(__name__)
 
 
 def fill(state: WorkerState, calls: GuardedCalls, role: BackendRole[InstanceT]) -> None:
-    """Load the next usable backend into an empty role, and let all streams continue there.
+    """Load the next usable backend into the empty role, and let all streams continue there.
 
     Raises:
         MegatalkerError: none is left. Before the engine is open, the loader's own error where the backend was asked for
             by name; afterwards ``BackendFaultError``.
     """
-    while role.loaded is None:
+    while True:
         option = role.next()
         if option is None:
             raise _nothing_left(role)
@@ -32,6 +32,7 @@ def fill(state: WorkerState, calls: GuardedCalls, role: BackendRole[InstanceT]) 
             continue
         previous = role.fill(option, instance)
         _move_streams(state, role, previous)
+        return
 
 
 def replace(calls: GuardedCalls, fault: Fault) -> None:

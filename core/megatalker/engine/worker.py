@@ -183,6 +183,7 @@ class Worker(threading.Thread):
             state.warmups.clear()
             if not state.utterances:
                 raise error from fault
+            self._fill()
             return
         for done in state.warmups:
             done.set_result(None)
@@ -206,8 +207,10 @@ class Worker(threading.Thread):
 
     def _fill(self) -> None:
         state = self._state
-        fill(state, self._calls, state.talker)
-        fill(state, self._calls, state.codec)
+        if state.talker.loaded is None:
+            fill(state, self._calls, state.talker)
+        if state.codec.loaded is None:
+            fill(state, self._calls, state.codec)
         if not state.opened.done():
             state.opened.set_result(None)
 

@@ -12,8 +12,8 @@ from megatalker.checkpoint.config import FRAME_SECONDS
 from megatalker.cli.bench.report import Report
 from megatalker.engine import Engine
 from megatalker.interfaces import DecodeStep, StreamRequest
-from megatalker.plugins.device import resolve_device
 from megatalker.plugins.checked import CheckedCodec, CheckedTalker
+from megatalker.plugins.device import resolve_device
 from megatalker.sampling import SamplingParams
 from megatalker.settings import Settings
 

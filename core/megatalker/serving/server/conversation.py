@@ -8,8 +8,8 @@ from megatalker.errors import InvalidRequestError
 from megatalker.serving.protocol.messages import Cancel, Failed, Finish, Open, Request, Text, read_request
 from megatalker.serving.server.link import Link
 from megatalker.serving.server.problems import problem
+from megatalker.serving.server.socket_utterance import SocketUtterance
 from megatalker.serving.server.speaker import Speaker
-from megatalker.serving.server.utterance import Utterance
 from megatalker.settings import ServerSettings
 
 
@@ -19,7 +19,7 @@ class Conversation:
     def __init__(self, socket: WebSocket, speaker: Speaker, settings: ServerSettings) -> None:
         self._socket, self._speaker, self._settings = socket, speaker, settings
         self._link = Link(socket, settings.send_timeout_s)
-        self._utterances: dict[str, Utterance] = {}
+        self._utterances: dict[str, SocketUtterance] = {}
 
     async def run(self) -> None:
         """Serve the connection, which must have been accepted."""
@@ -64,7 +64,7 @@ class Conversation:
         except Exception as error:
             await self._link.tell_failure(request.id, error)
             return
-        utterance = Utterance(
+        utterance = SocketUtterance(
             request,
             stream,
             self._link,

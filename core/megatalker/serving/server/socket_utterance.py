@@ -12,7 +12,7 @@ from megatalker.serving.protocol.packets import pack
 from megatalker.serving.server.link import Link
 
 
-class Utterance:
+class SocketUtterance:
     """A stream of the engine, and the client that listens to it. Belongs to one event loop.
 
     Args:

@@ -12,7 +12,7 @@ from megatalker_pipecat.timing import SpokenWord, WordClock
 
 
 @dataclass(frozen=True, slots=True)
-class Passage:
+class SpokenPiece:
     """Audio, and the words that begin in it or right after it."""
 
     audio: bytes
@@ -20,7 +20,7 @@ class Passage:
     words: list[SpokenWord]
 
 
-class Utterance:
+class ContextSpeech:
     """Speech of the engine, made ready for Pipecat. Iterate over it once, with ``async for``."""
 
     def __init__(self, speech: Speech, text: str | None, sound: Sound, words: WordClock) -> None:
@@ -56,11 +56,11 @@ class Utterance:
         """End it now; never waits."""
         self._speech.cancel()
 
-    async def __aiter__(self) -> AsyncIterator[Passage]:
+    async def __aiter__(self) -> AsyncIterator[SpokenPiece]:
         async for chunk in self._speech:
             self._report_switches()
             audio = self._sound.push(chunk.pcm)
-            yield Passage(audio, self._words.due(self._sound.seconds))
+            yield SpokenPiece(audio, self._words.due(self._sound.seconds))
         self._report_switches()
         if self._speech.finish_reason == "cancelled":
             return
@@ -68,7 +68,7 @@ class Utterance:
             logger.warning(f"the speech ended before its text: {self._speech.finish_reason}")
         audio = self._sound.finish()
         self.complete = True
-        yield Passage(audio, self._words.rest(self._sound.seconds))
+        yield SpokenPiece(audio, self._words.rest(self._sound.seconds))
 
     def _report_switches(self) -> None:
         switches: tuple[BackendSwitch, ...] = self._speech.switches

@@ -1,0 +1,74 @@
+"""Warm-up: a backend that was asked for by name is that backend or an error."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+
+from fake_backend import Behaviour, Fakes
+from megatalker.checkpoint import Checkpoint
+from megatalker.engine import Engine
+from megatalker.errors import BackendUnavailableError
+from megatalker.settings import Settings
+
+TEXT = "Hello there, this is a sentence of a few words."
+
+Opener = Callable[..., Engine]
+
+
+@pytest.fixture
+def open_engine(tiny_custom_voice: Checkpoint) -> Iterator[Opener]:
+    with ExitStack() as stack:
+
+        def opener(fakes: Fakes, **settings: Any) -> Engine:
+            engine = Engine.open(Settings(**settings), checkpoint=tiny_custom_voice, registry=fakes.registry)
+            return stack.enter_context(engine)
+
+        yield opener
+
+
+def no_compiler() -> None:
+    raise RuntimeError("no compiler")
+
+
+BROKEN = Behaviour(on_warmup=no_compiler)
+
+
+@pytest.mark.parametrize(
+    ("kind", "fakes"),
+    [
+        ("talker", Fakes(talkers={"first": BROKEN, "second": Behaviour()})),
+        ("codec", Fakes(codecs={"first": BROKEN, "second": Behaviour()})),
+    ],
+)
+def test_a_backend_asked_for_by_name_that_cannot_warm_up_is_an_error(
+    open_engine: Opener, kind: str, fakes: Fakes
+) -> None:
+    engine = open_engine(fakes, **{"backend" if kind == "talker" else "codec": "first"})
+    message = rf"{kind} backend 'first' was asked for by name and cannot be used here: .*no compiler"
+    with pytest.raises(BackendUnavailableError, match=message):
+        engine.warmup()
+    with pytest.raises(BackendUnavailableError, match=message):
+        engine.speak(TEXT)
+    assert "second" not in fakes.loaded
+
+
+def test_auto_goes_on_with_the_next_backend_and_says_so(open_engine: Opener) -> None:
+    engine = open_engine(Fakes(talkers={"first": BROKEN, "second": Behaviour()}))
+    engine.warmup()
+    assert engine.backend == "second"
+    assert "no compiler" in engine.metrics().faulty["talker first"]
+
+
+def test_running_speech_goes_on_elsewhere_while_the_caller_of_warmup_gets_the_error(open_engine: Opener) -> None:
+    fakes = Fakes(talkers={"first": BROKEN, "second": Behaviour(frames=None)})
+    engine = open_engine(fakes, backend="first", max_frames=60, max_ahead_s=0.5)
+    fakes.talkers["first"].frames = None
+    stream = engine.speak(TEXT)
+    next(stream)
+    with pytest.raises(BackendUnavailableError, match="'first' was asked for by name"):
+        engine.warmup()
+    stream.read_all()
+    assert [switch.target for switch in stream.switches] == ["second"]
+    assert stream.facts().frames == 60
