@@ -47,9 +47,8 @@ def choose(torch: str, wheels: str) -> tuple[str, list[str], str]:
     options = cpu_options(wheels)
     if options is not None:
         return "cpu", options, f"torch for CPUs: {why}. TORCH=cuda brings CUDA: {size()}."
-    place = f", nor at {wheels}" if wheels else ""
-    lack = f"{why}, but pip's indexes hold no CPU build of it{place}"
-    return "cpu", [], f"torch in its default build, which brings CUDA: {lack}. {size()}."
+    places = f"neither pip's indexes nor {wheels} offer" if wheels else "pip's indexes do not offer"
+    return "cpu", [], f"torch in its default build, which brings CUDA: {why}, but {places} a CPU build. {size()}."
 
 
 def main() -> None:

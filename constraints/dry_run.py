@@ -4,11 +4,14 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parent
+LINES = 20
+"""How much of what pip said last goes into an error: the cause, not all that went well before it."""
 
 
 class ResolverError(Exception):
@@ -38,12 +41,17 @@ def dry_run(
     """
     command = [sys.executable, "-m", "pip", "--python", python, "--disable-pip-version-check", "install"]
     # A report needs metadata only: fast-deps reads it out of a wheel by ranges where the index does not offer it apart.
-    command += ["--dry-run", "--ignore-installed", "--use-feature", "fast-deps", "--quiet", "--report", "-"]
+    command += ["--dry-run", "--ignore-installed", "--use-feature", "fast-deps"]
     command += ["--constraint", str(constraints), *options, *requirements]
-    ran = subprocess.run(command, capture_output=True, text=True, env=dict(environment), check=False)
-    if ran.returncode != 0:
-        raise ResolverError(ran.stderr.strip())
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "report.json"
+        command += ["--report", str(report)]
+        ran = subprocess.run(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=dict(environment), check=False
+        )
+        if ran.returncode != 0:
+            raise ResolverError("\n".join(ran.stdout.splitlines()[-LINES:]))
+        items = json.loads(report.read_text())["install"]
     return [
-        Chosen(item["metadata"]["name"], item["metadata"]["version"], item["download_info"]["url"])
-        for item in json.loads(ran.stdout)["install"]
+        Chosen(item["metadata"]["name"], item["metadata"]["version"], item["download_info"]["url"]) for item in items
     ]
