@@ -5,8 +5,9 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from megatalker.interfaces import BackendSettings
+from megatalker.settings import Integer
 
-Limit = Annotated[int, Field(ge=1, le=64)]
+Limit = Annotated[Integer, Field(ge=1, le=64)]
 
 
 class StreamingSettings(BackendSettings):

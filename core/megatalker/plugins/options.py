@@ -2,7 +2,7 @@
 
 from pydantic import ValidationError
 
-from megatalker.errors import SettingsError
+from megatalker.errors import SettingsError, explain_validation
 from megatalker.interfaces import BackendSettings, CodecBackend, TalkerBackend
 from megatalker.settings import Settings
 
@@ -17,9 +17,6 @@ def own_settings(spec: TalkerBackend | CodecBackend, settings: Settings) -> Back
     try:
         return spec.settings.model_validate(dict(getattr(settings, table).get(spec.name, {})))
     except ValidationError as error:
-        faults = "; ".join(
-            f"{table}.{spec.name}.{'.'.join(str(part) for part in item['loc'])} is {item['input']!r}: {item['msg']}"
-            for item in error.errors()
-        )
-        known = ", ".join(spec.settings.model_fields) or "none"
-        raise SettingsError(f"settings of {spec.name!r}: {faults}; known settings: {known}") from error
+        own = f"{table}.{spec.name}"
+        known = [f"{own}.{key}" for key in spec.settings.model_fields]
+        raise SettingsError(explain_validation(error.errors(), noun="setting", table=own, known=known)) from error
