@@ -17,5 +17,5 @@ class CompiledSettings(BackendSettings):
     """Prompt rows plus frames of one stream, at most the checkpoint's own limit. ``None``: 4096, fewer where keys and
     values of ``max_streams`` streams would take more than half of the free memory of the GPU."""
     compile: Literal["auto", "on", "off"] = "auto"
-    """Whether warm-up compiles the decoding step. ``auto``: yes where a compiler is found, else the log says what is
-    missing. Without a warm-up nothing is compiled: steps run as plain torch operations."""
+    """Whether warm-up compiles the decoding step. ``auto``: yes where that works, else the log says once what is in the
+    way; ``on``: an error then. Without a warm-up nothing is compiled: steps run as plain torch operations."""

@@ -23,4 +23,5 @@ class StreamingSettings(BackendSettings):
     cuda_graphs: bool = True
     """On CUDA, replay captured steps; sizes between the captured ones are padded (streams) or split (frames)."""
     compile: bool = False
-    """On a CPU, run the decoder through ``torch.compile``: about 30 % faster, over a minute at start."""
+    """On a CPU, run the decoder through ``torch.compile``: about 30 % faster, over a minute at start; an error
+    where that cannot work."""
