@@ -3,6 +3,7 @@
 import os
 import tomllib
 from collections.abc import Mapping
+from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -37,7 +38,7 @@ Seconds = Annotated[float, BeforeValidator(_refuse_bool), Field(gt=0, allow_inf_
 class _TomlFile(TomlConfigSettingsSource):
     """Names the file in its errors."""
 
-    def _read_file(self, file_path: Path) -> dict[str, Any]:
+    def _read_file(self, file_path: Path | Traversable) -> dict[str, Any]:
         try:
             return tomllib.loads(file_path.read_text(encoding="utf-8"))
         except tomllib.TOMLDecodeError as error:  # its message names line and column

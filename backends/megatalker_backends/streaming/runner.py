@@ -86,7 +86,7 @@ class TorchRunner:
 
 def _compiled(decoder: StreamingDecoder) -> Decode:
     with _compiler_errors():
-        compiled = torch.compile(decoder, dynamic=True, fullgraph=True)
+        compiled: Decode = torch.compile(decoder, dynamic=True, fullgraph=True)
 
     def decode(codes: Tensor, states: Tensor) -> tuple[Tensor, Tensor]:
         with _compiler_errors():
