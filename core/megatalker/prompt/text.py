@@ -26,7 +26,7 @@ def clean_text(text: object, max_chars: int, tokens: Collection[str] = ()) -> st
     if len(cleaned) > max_chars:
         raise InvalidRequestError(
             f"the text has {len(cleaned)} characters, expected at most {max_chars}; "
-            "send it in parts, or raise the limit in the settings"
+            "send it in parts, or raise the setting max_text_chars"
         )
     refuse_control_tokens(cleaned, tokens)
     return cleaned
