@@ -16,12 +16,12 @@ from megatalker.checkpoint.tokenizer import load_tokenizer
 TEXTS = (
     "",
     " ",
-    "Guten Tag, it's 12 o'clock: naïve café — 你好! ½ Ⅷ",  # noqa: RUF001 - meant
+    "Guten Tag, it's 12 o'clock: naïve café — 你好! ½ Ⅷ",
     "HelloWorld XMLHttpRequest iPhone don'T WE'LL and/or //a/ b\n/ http://example.org/A/b",
     "  two  spaces\t\ttabs \r\n\r\n breaks \n",
     "e\u0301 \u212b \u0958 \u1100\u1161\u11a8 \u09c7\u09be \u200d \u00a0\u3000 \x1c \x85",
     "<|im_start|>assistant\nHi<|im_end|>\n<|im_start|>assistant\n<tts_pad>x <|im_end|> y",
-    "😀👍🏽 𝔘𝔫𝔦 ﷺ 中文字 かな 한국어 Ελληνικά привет עברית",
+    "😀👍🏽 \U0001d518\U0001d52b ﷺ 中文字 かな 한국어 Ελληνικά привет עברית",
 )
 WRITTEN_BY = [(None, "qwen3_tts"), ("4.57.2", "qwen3_tts"), ("4.57.2", None), ("4.57.3", "qwen3_tts"), ("5.0.0", None)]
 
