@@ -1,5 +1,6 @@
 """``megatalker backends``: what is installed, what can run here, and why not."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -31,15 +32,18 @@ def backends(
     where = resolve_device(settings.device)
     registry = BackendRegistry.installed()
     if names:
-        for spec in registry.talkers:
-            if probe(spec, opened, where, settings).available:
-                typer.echo(spec.name)
+        for talker in registry.talkers:
+            if probe(talker, opened, where, settings).available:
+                typer.echo(talker.name)
         return
     typer.echo(f"checkpoint {opened.name}, device {where}")
-    for title, specs in (("talker backends", registry.talkers), ("codecs", registry.codecs)):
+    kinds: list[tuple[str, Sequence[TalkerBackend | CodecBackend]]]
+    kinds = [("talker backends", registry.talkers), ("codecs", registry.codecs)]
+    for title, specs in kinds:
         stdout.print(f"\n[bold]{title}[/]")
         for spec in specs:
-            _show(spec, probe(spec, opened, where, settings), registry.origin(spec))
+            answer = probe(spec, opened, where, settings)
+            _show(spec, answer, registry.origin(spec))
     for plugin in registry.broken:
         typer.echo(f"broken plug-in {plugin.name}: {plugin.reason}")
 

@@ -61,7 +61,8 @@ class Status:
     def stop(self) -> None:
         """Show nothing more. May be called again."""
         self._left.set()
-        self._progress.stop()
+        if stderr.is_terminal:
+            self._progress.stop()
         for package in PACKAGES:
             logging.getLogger(package).removeHandler(self._listener)
 

@@ -21,6 +21,8 @@ from megatalker.cli.status import Status
 
 
 class Format(StrEnum):
+    """Of files and of standard output."""
+
     WAV = "wav"
     PCM = "pcm"
 

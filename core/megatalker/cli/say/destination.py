@@ -1,5 +1,6 @@
 """Where the speech goes: a file, standard output, the sound device."""
 
+import io
 import os
 import sys
 from contextlib import suppress
@@ -123,13 +124,20 @@ class _PcmWriter:
         self._file.close()
 
 
+class _Unseekable(io.BufferedWriter):
+    """Standard output is written from start to end whatever it is: a file may have been opened for appending."""
+
+    def seekable(self) -> bool:
+        return False
+
+
 def _claim_standard_output() -> BinaryIO:
     """Standard output for samples alone: whatever else is printed there from now on goes to standard error."""
     if sys.stdout is None or sys.stdout.isatty():
         state = "closed" if sys.stdout is None else "a terminal"
         raise InvalidRequestError(f"standard output is {state}, expected a pipe or a file; or give --out a file name")
     sys.stdout.flush()
-    claimed = os.fdopen(os.dup(1), "wb")
+    claimed = _Unseekable(io.FileIO(os.dup(1), "wb"))
     os.dup2(2, 1)
     return claimed
 

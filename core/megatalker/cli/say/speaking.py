@@ -113,8 +113,7 @@ def _speak(order: Order, settings: Settings, destination: Destination, status: S
         destination.write(chunk.pcm)
         if first_sample is None:
             first_sample = process_age()
-        figures = f"{destination.seconds:6.1f} s  {_figures(stream)}"
-        status.figures(figures)
+        status.figures(f"{destination.seconds:6.1f} s  {_figures(stream)}")
     ended = time.monotonic() - began
     if source is not None:
         _check(source, settings, spoken=destination.seconds > 0)
@@ -151,11 +150,11 @@ def _voice(checkpoint: Checkpoint, order: VoiceOrder) -> Voice | str | None:
 def _sampling(checkpoint: Checkpoint, changes: Mapping[str, Any]) -> SamplingParams | None:
     if not changes:
         return None
-    every = ("top_k", "predictor_top_k")
-    return replace(
-        checkpoint.sampling,
-        **{name: None if name in every and value == 0 else value for name, value in changes.items()},
-    )
+    wanted: dict[str, Any] = dict(changes)
+    for name in ("top_k", "predictor_top_k"):
+        if wanted.get(name) == 0:
+            wanted[name] = None
+    return replace(checkpoint.sampling, **wanted)
 
 
 def _figures(stream: SpeechStream) -> str:
