@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import soundfile
 
-from commands import COMMAND, HANG_S, megatalker, one_line
+from commands import COMMAND, HANG_S, error_of, megatalker, one_line
 from megatalker.checkpoint import Checkpoint
 
 
@@ -77,12 +77,12 @@ def test_what_cannot_be_spoken_is_one_clear_line(
         stdin=text,
     )
     assert done.returncode == 1
-    assert "error: InvalidRequestError: " in done.stderr
-    assert message in one_line(done.stderr)
+    assert error_of(done.stderr).startswith("error: InvalidRequestError: ")
+    assert message in error_of(done.stderr)
     assert "Traceback" not in done.stderr
     if not text.strip():
         same = megatalker("say", "", "--checkpoint", str(tiny_custom_voice.folder), cwd=tmp_path)
-        assert one_line(same.stderr) == one_line(done.stderr)
+        assert error_of(same.stderr) == error_of(done.stderr)
         assert not (tmp_path / "x.wav").exists()
 
 

@@ -25,6 +25,11 @@ def megatalker(
     return subprocess.CompletedProcess(done.args, done.returncode, stdout, done.stderr.decode())
 
 
+def error_of(text: str) -> str:
+    """The error at the end of what a command said, in one line; what it said about its progress depends on time."""
+    return one_line(text[text.index("error: ") :])
+
+
 def one_line(text: str) -> str:
     """Messages as they were before a terminal wrapped them."""
     return " ".join(text.split())
