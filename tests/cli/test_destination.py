@@ -15,9 +15,16 @@ import soundfile
 from commands import COMMAND, HANG_S, error_of, megatalker, one_line
 from megatalker.checkpoint import Checkpoint
 
-SAY = ("say", "Hello there.", "--seed", "3", "--backend", "reference", "--checkpoint")
+SAY = ("say", "Hello there.", "--seed", "3", "--checkpoint")
 
 
+@pytest.fixture
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Random weights may go on for minutes."""
+    monkeypatch.setenv("MEGATALKER_MAX_FRAMES", "10")
+
+
+@pytest.mark.usefixtures("short")
 def test_standard_output_is_the_wav_and_nothing_else(tiny_custom_voice: Checkpoint, tmp_path: Path) -> None:
     folder = str(tiny_custom_voice.folder)
     piped = megatalker(*SAY, folder, "-o", "-", cwd=tmp_path, raw=True)
@@ -32,6 +39,7 @@ def test_standard_output_is_the_wav_and_nothing_else(tiny_custom_voice: Checkpoi
     assert list(tmp_path.iterdir()) == [tmp_path / "x.wav"]
 
 
+@pytest.mark.usefixtures("short")
 def test_pcm_is_the_bare_samples(tiny_custom_voice: Checkpoint, tmp_path: Path) -> None:
     folder = str(tiny_custom_voice.folder)
     for target in ("-", None):
@@ -44,6 +52,7 @@ def test_pcm_is_the_bare_samples(tiny_custom_voice: Checkpoint, tmp_path: Path) 
         assert data[:4] != b"RIFF"
 
 
+@pytest.mark.usefixtures("short")
 @pytest.mark.parametrize("flags", [os.O_TRUNC, os.O_APPEND], ids=[">", ">>"])
 def test_standard_output_may_be_a_file(flags: int, tiny_custom_voice: Checkpoint, tmp_path: Path) -> None:
     target = os.open(tmp_path / "x.wav", os.O_CREAT | os.O_WRONLY | flags)
@@ -99,6 +108,7 @@ def test_a_terminal_gets_no_samples(tiny_custom_voice: Checkpoint, tmp_path: Pat
     assert "standard output is a terminal, expected a pipe or a file" in one_line(done.stderr)
 
 
+@pytest.mark.usefixtures("short")
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
 @pytest.mark.parametrize("format_", ["wav", "pcm"])
 def test_a_full_disk_is_one_clear_line(format_: str, tiny_custom_voice: Checkpoint, tmp_path: Path) -> None:
@@ -109,6 +119,7 @@ def test_a_full_disk_is_one_clear_line(format_: str, tiny_custom_voice: Checkpoi
     assert error_of(done.stderr) == expected
 
 
+@pytest.mark.usefixtures("short")
 def test_a_disk_that_fills_keeps_what_fitted(tiny_custom_voice: Checkpoint, tmp_path: Path) -> None:
     """A limit on the size of files stands for the disk; its signal is ignored by Python."""
     import resource

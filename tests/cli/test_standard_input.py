@@ -3,6 +3,7 @@
 import os
 import signal
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,7 +20,11 @@ from megatalker.checkpoint import Checkpoint
 def listening(*arguments: str, cwd: Path, **options: object) -> Iterator["subprocess.Popen[bytes]"]:
     """A process whose standard input stays open."""
     running = subprocess.Popen(
-        [*COMMAND, "say", "-", *arguments], cwd=cwd, stdin=subprocess.PIPE, stderr=subprocess.PIPE, **options
+        [*COMMAND, "--verbose", "say", "-", *arguments],
+        cwd=cwd,
+        stdin=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        **options,
     )
     with running:
         try:
@@ -72,7 +77,7 @@ def test_what_cannot_be_spoken_is_one_clear_line(
     text: bytes, message: str, tiny_custom_voice: Checkpoint, tmp_path: Path
 ) -> None:
     done = megatalker(
-        *("say", "-", "-o", "x.wav", "--backend", "reference", "--checkpoint", str(tiny_custom_voice.folder)),
+        *("say", "-", "-o", "x.wav", "--checkpoint", str(tiny_custom_voice.folder)),
         cwd=tmp_path,
         stdin=text,
     )
@@ -105,7 +110,7 @@ def test_ctrl_c_ends_it_though_standard_input_never_ends(
     spoken: bool, tiny_custom_voice: Checkpoint, tmp_path: Path
 ) -> None:
     target = tmp_path / "x.wav"
-    with listening("--checkpoint", str(tiny_custom_voice.folder), "-o", str(target), "-v", cwd=tmp_path) as running:
+    with listening("--checkpoint", str(tiny_custom_voice.folder), "-o", str(target), cwd=tmp_path) as running:
         assert running.stdin is not None
         assert running.stderr is not None
         if spoken:
@@ -113,6 +118,7 @@ def test_ctrl_c_ends_it_though_standard_input_never_ends(
             running.stdin.flush()
             while not (target.exists() and target.stat().st_size > 44):
                 assert running.poll() is None
+                time.sleep(0.05)
         else:
             while b"talker backend" not in running.stderr.readline():
                 assert running.poll() is None
