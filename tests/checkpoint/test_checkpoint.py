@@ -105,18 +105,19 @@ def test_missing_generation_values_are_the_official_defaults(folder: Path) -> No
 def test_the_tokenizer_cuts_prompts_where_the_official_code_cuts_them(tiny_custom_voice: Checkpoint) -> None:
     config = json.loads((tiny_custom_voice.folder / "config.json").read_text())
     text = "Guten Tag, it's 12 o'clock: naïve café — 你好!"
-    ids = tiny_custom_voice.tokenizer(f"<|im_start|>assistant\n{text}<|im_end|>\n<|im_start|>assistant\n")["input_ids"]
-    head = [config["im_start_token_id"], config["assistant_token_id"], *tiny_custom_voice.tokenizer("\n")["input_ids"]]
+    encode = tiny_custom_voice.tokenizer.encode
+    ids = encode(f"<|im_start|>assistant\n{text}<|im_end|>\n<|im_start|>assistant\n").ids
+    head = [config["im_start_token_id"], config["assistant_token_id"], *encode("\n").ids]
     assert ids[:3] == head
     assert ids[-5:] == [config["im_end_token_id"], head[2], *head]
     assert tiny_custom_voice.tokenizer.decode(ids[3:-5]) == text
-    assert len(tiny_custom_voice.tokenizer("user")["input_ids"]) == 1
-    assert len(tiny_custom_voice.tokenizer) == tiny_custom_voice.config.text_vocab_size
+    assert len(encode("user")) == 1
+    assert tiny_custom_voice.tokenizer.get_vocab_size() == tiny_custom_voice.config.text_vocab_size
 
 
 def test_special_text_ids_are_those_of_the_tokenizer(tiny_custom_voice: Checkpoint) -> None:
-    config, convert = tiny_custom_voice.config, tiny_custom_voice.tokenizer.convert_tokens_to_ids
-    assert convert(["<tts_text_bos>", "<tts_text_eod>", "<tts_pad>"]) == [
+    config, convert = tiny_custom_voice.config, tiny_custom_voice.tokenizer.token_to_id
+    assert [convert(token) for token in ("<tts_text_bos>", "<tts_text_eod>", "<tts_pad>")] == [
         config.tts_bos_id,
         config.tts_eos_id,
         config.tts_pad_id,

@@ -57,7 +57,9 @@ def _go_without(setting: Literal["auto", "on", "off"], reason: object) -> None:
 def compile_units(model: Model, batch_sizes: Iterable[int]) -> dict[int, Units]:
     """Compile the units for each batch size, by running them once on the scratch row."""
     compiled = {}
-    for size in batch_sizes:
+    sizes = list(batch_sizes)
+    for done, size in enumerate(sizes, 1):
+        logger.info("compiled: warming up %d of %d: frames of %d streams", done, len(sizes), size)
         plain = (PLAIN.begin, PLAIN.choose_next, PLAIN.step_layers, PLAIN.finish)
         units = Units(*(_compiled(unit, model.device) for unit in plain))
         learning = Units(units.begin, units.choose_next, _any_length(units.step_layers), units.finish)

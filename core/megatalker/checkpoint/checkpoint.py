@@ -15,6 +15,7 @@ from megatalker.checkpoint.fields import Table
 from megatalker.checkpoint.hub import ProgressCallback, download
 from megatalker.checkpoint.shapes import codec_decoder_shapes, codec_unused_shapes, talker_shapes
 from megatalker.checkpoint.tensors import TensorFiles
+from megatalker.checkpoint.tokenizer import load_tokenizer
 from megatalker.errors import CheckpointError, InvalidRequestError
 from megatalker.sampling import SamplingParams
 
@@ -105,16 +106,13 @@ class Checkpoint:
 
     @cached_property
     def tokenizer(self) -> Any:
-        """The text tokenizer (a ``transformers.Qwen2TokenizerFast``), loaded on first use as officially done.
+        """The text tokenizer (a ``tokenizers.Tokenizer``), loaded on first use; its ids equal the official ones.
 
         Raises:
             CheckpointError: its files are damaged.
         """
-        from transformers import Qwen2TokenizerFast  # heavy, and needed by those who build prompts only
-
         try:
-            # the official processor passes this flag, which changes how some checkpoints split words
-            return Qwen2TokenizerFast.from_pretrained(str(self.folder), fix_mistral_regex=True)
+            return load_tokenizer(self.folder)
         except Exception as error:  # the tokenizers library raises bare Exception for malformed files
             raise CheckpointError(
                 f"{self.folder}: the tokenizer files are damaged: {type(error).__name__}: {error}; download them again"
