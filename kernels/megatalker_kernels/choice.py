@@ -9,6 +9,11 @@ Floats = NDArray[np.float32]
 Integers = NDArray[np.int64]
 Words = NDArray[np.uint64]
 
+ROUNDS = 10
+MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
+KEY_STEPS = (0x9E3779B9, 0xBB67AE85)
+"""Of Philox, as in ``csrc/sampler.cuh``."""
+
 
 class Chooser:
     """Chooses codes with the tables of the sampling contract (int64 ``[768, 4]`` and ``[256, 4]``)."""
@@ -55,9 +60,9 @@ def philox(counter: Words, key: tuple[int, int]) -> Words:
     """Philox4x32-10 of counters ``[4, n]``."""
     low = np.uint64(0xFFFFFFFF)
     a, b, c, d = counter
-    for turn in range(10):
-        first, second = ((key[0] + turn * 0x9E3779B9) & 0xFFFFFFFF, (key[1] + turn * 0xBB67AE85) & 0xFFFFFFFF)
-        left, right = a * np.uint64(0xD2511F53), c * np.uint64(0xCD9E8D57)
+    for turn in range(ROUNDS):
+        first, second = ((word + turn * step) & 0xFFFFFFFF for word, step in zip(key, KEY_STEPS, strict=True))
+        left, right = a * np.uint64(MULTIPLIERS[0]), c * np.uint64(MULTIPLIERS[1])
         a, b, c, d = (
             (right >> np.uint64(32)) ^ b ^ np.uint64(first),
             right & low,

@@ -9,7 +9,7 @@ import pytest
 from fake_backend import Behaviour, Fakes
 from megatalker.checkpoint import Checkpoint
 from megatalker.engine import Engine
-from megatalker.errors import BackendUnavailableError
+from megatalker.errors import BackendUnavailableError, SettingsError
 from megatalker.settings import Settings
 
 TEXT = "Hello there, this is a sentence of a few words."
@@ -72,3 +72,14 @@ def test_running_speech_goes_on_elsewhere_while_the_caller_of_warmup_gets_the_er
     stream.read_all()
     assert [switch.target for switch in stream.switches] == ["second"]
     assert stream.facts().frames == 60
+
+
+def test_a_setting_that_cannot_be_met_is_an_error_whoever_chose_the_backend(open_engine: Opener) -> None:
+    def refuse() -> None:
+        raise SettingsError("setting backends.first.compile is 'on', but there is no compiler")
+
+    fakes = Fakes(talkers={"first": Behaviour(on_warmup=refuse), "second": Behaviour()})
+    engine = open_engine(fakes)
+    with pytest.raises(SettingsError, match=r"backends\.first\.compile"):
+        engine.warmup()
+    assert "second" not in fakes.loaded

@@ -23,6 +23,7 @@ def fill(state: WorkerState, calls: GuardedCalls, role: BackendRole[InstanceT]) 
         option = role.next()
         if option is None:
             raise _nothing_left(role)
+        logger.info("loading %s backend %s", role.kind, option.name)
         try:
             instance = calls.load(role, option.name, option.load)
         except Exception as error:  # a stranger's loader may fail in any way

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from megatalker.engine.backend_role import BackendRole, InstanceT, LoadedBackend
-from megatalker.errors import CapacityError, InvalidRequestError
+from megatalker.errors import CapacityError, InvalidRequestError, SettingsError
 
 ResultT = TypeVar("ResultT")
 
@@ -119,7 +119,7 @@ class GuardedCalls:
         return result
 
     def warmup(self, role: BackendRole[InstanceT]) -> None:
-        """Warm a loaded backend up; raises ``Fault``."""
+        """Warm a loaded backend up; raises ``Fault``, or ``SettingsError`` where a setting cannot be met here."""
         loaded = role.loaded
         if loaded is None:
             raise EmptyRoleError
@@ -155,7 +155,7 @@ class GuardedCalls:
         self.last_used = loaded
         try:
             return self._guarded(role, loaded.name, what, call, seconds)
-        except REQUEST_ERRORS:
+        except (*REQUEST_ERRORS, SettingsError):
             raise
         except Exception as error:  # a stranger's backend may fail in any way
             raise Fault(role, loaded.name, f"{what} raised {_describe(error)}") from error
