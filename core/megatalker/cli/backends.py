@@ -9,7 +9,7 @@ from rich.table import Table
 from megatalker.checkpoint import Checkpoint
 from megatalker.cli.console import stdout
 from megatalker.cli.options import CheckpointOption, ConfigOption, DeviceOption, read_settings
-from megatalker.interfaces import Capabilities, CodecBackend, TalkerBackend
+from megatalker.interfaces import CodecBackend, CodecCapabilities, TalkerBackend, TalkerCapabilities
 from megatalker.plugins import BackendRegistry, probe
 from megatalker.plugins.device import dtype_name, resolve_device
 from megatalker.settings import Settings
@@ -56,12 +56,12 @@ def _table(
     return table
 
 
-def describe(capabilities: Capabilities) -> str:
+def describe(capabilities: TalkerCapabilities | CodecCapabilities) -> str:
     """One line of what a backend can do."""
     parts = ["/".join(sorted(capabilities.devices))]
     parts.append("/".join(sorted(dtype_name(dtype) for dtype in capabilities.dtypes)))
-    if capabilities.max_streams is not None:
+    if isinstance(capabilities.max_streams, int):
         parts.append(f"{capabilities.max_streams} streams")
     flags = ("batch", "forced_codes", "seeded_sampling", "prefix_reuse", "encode")
-    parts.extend(flag.replace("_", " ") for flag in flags if getattr(capabilities, flag))
+    parts.extend(flag.replace("_", " ") for flag in flags if getattr(capabilities, flag, False))
     return ", ".join(parts)

@@ -20,7 +20,8 @@ from megatalker.engine.segment import Segment
 from megatalker.engine.session import Session
 from megatalker.engine.slot import Loaded, Slot
 from megatalker.errors import BackendFaultError
-from megatalker.interfaces import Codec, DecodeStep, Frame, StreamHandle, TalkerDecoder
+from megatalker.interfaces import Frame, StreamHandle
+from megatalker.plugins.checked import CheckedCodec, CheckedTalker
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +46,6 @@ class Begun:
     """A frame of some streams that the loaded talker was asked to begin, and that nobody has taken."""
 
     shares: Sequence[tuple[Session, Segment]]
-    steps: Sequence[DecodeStep]
     finish: Callable[[], list[Frame]]
 
 
@@ -65,8 +65,8 @@ class Counters:
 class Board:
     """One engine's shared state; see the module."""
 
-    talker: Slot[TalkerDecoder]
-    codec: Slot[Codec]
+    talker: Slot[CheckedTalker]
+    codec: Slot[CheckedCodec]
     clock: Callable[[], float]
     commands: SimpleQueue[Command] = field(default_factory=SimpleQueue)
     opened: "Future[None]" = field(default_factory=Future)

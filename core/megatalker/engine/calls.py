@@ -6,10 +6,10 @@ from typing import Any, TypeVar
 from megatalker.engine.board import Board
 from megatalker.engine.slot import Loaded, Slot
 from megatalker.errors import CapacityError, InvalidRequestError
-from megatalker.interfaces import Codec, TalkerDecoder
+from megatalker.plugins.checked import CheckedCodec, CheckedTalker
 
 ResultT = TypeVar("ResultT")
-InstanceT = TypeVar("InstanceT", TalkerDecoder, Codec)
+InstanceT = TypeVar("InstanceT", CheckedTalker, CheckedCodec)
 
 COLD_FACTOR = 10
 """A backend that was not warmed up may compile inside its first calls: they get this many deadlines."""

@@ -5,7 +5,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 
 from megatalker.engine.session import Session
-from megatalker.interfaces import Codec, TalkerDecoder
+from megatalker.plugins.checked import CheckedCodec, CheckedTalker
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Warmup:
 class Lend:
     """Lend both backends to the caller until ``returned`` is set."""
 
-    lent: "Future[tuple[TalkerDecoder, Codec]]"
+    lent: "Future[tuple[CheckedTalker, CheckedCodec]]"
     returned: threading.Event
 
 

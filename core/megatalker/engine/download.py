@@ -1,24 +1,14 @@
 """The audio of one codec call on its way to the host."""
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 
-from megatalker.engine.checks import check_chunks
-
 
 class Download:
-    """Begins to copy what a codec returned for ``codes`` to the host, without waiting for the device that computes it.
+    """Begins to copy what a codec returned to the host, without waiting for the device that computes it."""
 
-    Nothing is copied when :attr:`complaint` says that it is malformed.
-    """
-
-    def __init__(self, chunks: list[Tensor], codes: Sequence[Tensor]) -> None:
-        self.complaint = check_chunks(chunks, codes)
+    def __init__(self, chunks: list[Tensor]) -> None:
         self._done: torch.cuda.Event | None = None
-        if self.complaint is not None:
-            return
         device = chunks[0].device
         if device.type != "cuda":
             self._chunks = [chunk.cpu() for chunk in chunks]

@@ -25,8 +25,9 @@ from megatalker.engine.stream import SpeechStream
 from megatalker.engine.watchdog import Watchdog
 from megatalker.engine.worker import Rules
 from megatalker.errors import CapacityError, EngineClosedError, MegatalkerError
-from megatalker.interfaces import Capabilities, Codec, TalkerDecoder
+from megatalker.interfaces import TalkerCapabilities
 from megatalker.plugins import BackendRegistry
+from megatalker.plugins.checked import CheckedCodec, CheckedTalker
 from megatalker.plugins.device import resolve_device, resolve_dtype
 from megatalker.prompt import Layout, PromptBuilder
 from megatalker.sampling import SamplingParams
@@ -54,7 +55,7 @@ class Engine:
         builder = PromptBuilder(checkpoint, self.device, self.dtype)
         checker = _checker(builder, checkpoint, self.device)
         self._desk = RequestDesk(settings, checkpoint, checker, partial(self._board.commands.put, Look()))
-        rules = Rules(builder, checkpoint.config, settings.max_streams, settings.step_deadline_s)
+        rules = Rules(builder, settings.max_streams, settings.step_deadline_s)
         self._watchdog = Watchdog(self._board, rules)
         self._closer = weakref.finalize(self, _close, self._board, self._watchdog)
         self._watchdog.start_worker()
@@ -164,14 +165,14 @@ class Engine:
         done.result()
 
     @contextmanager
-    def borrow_backends(self) -> Iterator[tuple[TalkerDecoder, Codec]]:
+    def borrow_backends(self) -> Iterator[tuple[CheckedTalker, CheckedCodec]]:
         """The loaded talker decoder and codec, for measurements. Requests wait until they are given back.
 
         Raises:
             CapacityError: streams are running.
             BackendFaultError, EngineClosedError: as :meth:`warmup`.
         """
-        lent: Future[tuple[TalkerDecoder, Codec]] = Future()
+        lent: Future[tuple[CheckedTalker, CheckedCodec]] = Future()
         returned = threading.Event()
         self._put(Lend(lent, returned))
         try:
@@ -224,9 +225,9 @@ class Engine:
         self.close()
 
     @property
-    def _limits(self) -> Capabilities:
+    def _limits(self) -> TalkerCapabilities:
         capabilities = self._board.talker.capabilities
-        assert capabilities is not None, "an open engine has had a talker"
+        assert isinstance(capabilities, TalkerCapabilities), "an open engine has had a talker"
         return capabilities
 
     def _require_open(self) -> None:
@@ -237,7 +238,8 @@ class Engine:
     def _put(self, command: Command, requests: int = 0) -> None:
         """Queue a command; the lock makes sure that closing comes after it or is noticed here."""
         board, settings = self._board, self.settings
-        rows = min(settings.max_streams, self._limits.max_streams or settings.max_streams)
+        rows, limit = settings.max_streams, self._limits.max_streams
+        rows = min(rows, limit) if isinstance(limit, int) else rows
         with board.lock:
             self._require_open()
             if requests and board.load >= rows + settings.max_waiting:

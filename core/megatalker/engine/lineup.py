@@ -9,8 +9,9 @@ import torch
 from megatalker.checkpoint import Checkpoint
 from megatalker.engine.slot import Option, Slot
 from megatalker.errors import SettingsError
-from megatalker.interfaces import Codec, CodecBackend, LoadContext, TalkerBackend, TalkerDecoder
+from megatalker.interfaces import CodecBackend, LoadContext, TalkerBackend
 from megatalker.plugins import BackendRegistry, computing_dtype, probe
+from megatalker.plugins.checked import CheckedCodec, CheckedTalker, load_codec, load_talker
 from megatalker.plugins.options import own_settings
 from megatalker.settings import Settings
 
@@ -19,7 +20,7 @@ SpecT = TypeVar("SpecT", TalkerBackend, CodecBackend)
 
 def talker_slot(
     registry: BackendRegistry, settings: Settings, checkpoint: Checkpoint, device: torch.device
-) -> Slot[TalkerDecoder]:
+) -> Slot[CheckedTalker]:
     """The place of the talker decoder; nothing is loaded yet.
 
     Raises:
@@ -35,13 +36,14 @@ def talker_slot(
     options = []
     for spec in specs:
         refusal = partial(_refusal, spec, checkpoint, device, settings, seeded)
-        options.append(Option(spec.name, refusal, partial(spec.load, checkpoint, _context(spec, device, settings))))
+        load = partial(load_talker, spec, checkpoint, _context(spec, device, settings))
+        options.append(Option(spec.name, refusal, load))
     return Slot("talker", options, strict=settings.backend != "auto")
 
 
 def codec_slot(
     registry: BackendRegistry, settings: Settings, checkpoint: Checkpoint, device: torch.device
-) -> Slot[Codec]:
+) -> Slot[CheckedCodec]:
     """The place of the codec, as :func:`talker_slot`."""
     first = registry.choose_codec(settings.codec, checkpoint, device, settings)
     named = partial(registry.choose_codec, checkpoint=checkpoint, device=device, settings=settings)
@@ -50,7 +52,8 @@ def codec_slot(
     options = []
     for spec in specs:
         refusal = partial(_refusal, spec, checkpoint, device, settings, False)
-        options.append(Option(spec.name, refusal, partial(spec.load, checkpoint, _context(spec, device, settings))))
+        load = partial(load_codec, spec, checkpoint, _context(spec, device, settings))
+        options.append(Option(spec.name, refusal, load))
     return Slot("codec", options, strict=settings.codec != "auto")
 
 
@@ -74,7 +77,7 @@ def _refusal(
     settings: Settings,
     seeded: bool,
 ) -> str | None:
-    if seeded and not spec.capabilities.seeded_sampling:
+    if seeded and isinstance(spec, TalkerBackend) and not spec.capabilities.seeded_sampling:
         return "it does not follow the seed, so streams cannot move to it"
     return probe(spec, checkpoint, device, settings).reason
 

@@ -16,7 +16,7 @@ from megatalker.engine.seeds import request_seed
 from megatalker.engine.session import Record, Request, Session
 from megatalker.engine.talking import frames_that_fit
 from megatalker.errors import InvalidRequestError, UnsupportedError
-from megatalker.interfaces import Capabilities
+from megatalker.interfaces import TalkerCapabilities
 from megatalker.prompt import Layout, PromptBuilder
 from megatalker.prompt.sentences import split_sentences
 from megatalker.prompt.text import IncrementalTokenizer, clean_text, control_tokens
@@ -78,7 +78,7 @@ class RequestDesk:
     ) -> None:
         self._settings, self._checkpoint, self._checker, self._on_room = settings, checkpoint, checker, on_room
 
-    def accept(self, text: str | None, wishes: Wishes, limits: Capabilities, backend: str, codec: str) -> Session:
+    def accept(self, text: str | None, wishes: Wishes, limits: TalkerCapabilities, backend: str, codec: str) -> Session:
         """A session for this request, with its text if that is whole; raises as ``Engine.speak``."""
         settings, voice = self._settings, self._voice(wishes.voice)
         seed, sampling = _seeded(wishes, self._checkpoint.sampling)
@@ -169,7 +169,7 @@ class RequestDesk:
                 )
         return script
 
-    def _check_prompts(self, request: Request, script: Script, limits: Capabilities) -> None:
+    def _check_prompts(self, request: Request, script: Script, limits: TalkerCapabilities) -> None:
         """Voice, language and instruction must be possible, and every prompt must leave room for speech."""
         config = self._checkpoint.config
         trial = self._checker.build(
@@ -181,7 +181,9 @@ class RequestDesk:
         )
         longest = max((len(passage.ids) for passage in script.coming), default=1)
         rows = len(trial.embeds) + (longest - 1 if request.layout == "upfront" else 0)
-        frames_that_fit(rows, request.max_frames, limits.max_positions or config.talker.max_positions)
+        limit = limits.max_positions
+        positions = limit if isinstance(limit, int) else config.talker.max_positions
+        frames_that_fit(rows, request.max_frames, positions)
 
 
 def _string(what: str, value: object) -> str:

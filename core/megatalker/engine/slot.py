@@ -5,10 +5,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, Literal, TypeVar
 
-from megatalker.interfaces import Capabilities, Codec, TalkerDecoder
+from megatalker.interfaces import CodecCapabilities, TalkerCapabilities
+from megatalker.plugins.checked import CheckedCodec, CheckedTalker
 
 Kind = Literal["talker", "codec"]
-InstanceT = TypeVar("InstanceT", TalkerDecoder, Codec)
+InstanceT = TypeVar("InstanceT", CheckedTalker, CheckedCodec)
 logger = logging.getLogger(__name__)
 
 WARM_CALLS = 8
@@ -32,7 +33,6 @@ class Loaded(Generic[InstanceT]):
     kind: Kind
     name: str
     instance: InstanceT
-    capabilities: Capabilities
     warm: bool = False
     """From now on a call that takes long is a fault, not a compilation."""
     _calls: int = 0
@@ -64,7 +64,7 @@ class Slot(Generic[InstanceT]):
     """Name -> why it was given up."""
     last: str = ""
     """Name of the backend that serves, or served last."""
-    capabilities: Capabilities | None = None
+    capabilities: TalkerCapabilities | CodecCapabilities | None = None
     """Of that backend."""
 
     def next(self) -> Option[InstanceT] | None:
@@ -82,7 +82,7 @@ class Slot(Generic[InstanceT]):
     def fill(self, option: Option[InstanceT], instance: InstanceT) -> str:
         """``instance`` serves from now on; returns the name of the backend that served before, if any."""
         self.capabilities = instance.capabilities
-        self.loaded = Loaded(self.kind, option.name, instance, self.capabilities)
+        self.loaded = Loaded(self.kind, option.name, instance)
         previous, self.last = self.last, option.name
         return previous
 

@@ -40,7 +40,7 @@ class Sounding:
         """
         due = [session for session in self._board.sessions if session.due(now)]
         loaded = self._board.codec.loaded
-        limit = (loaded.capabilities.max_streams if loaded else None) or len(due)
+        limit = (loaded.instance.max_streams if loaded else None) or len(due)
         try:
             for start in range(0, len(due), max(1, limit)):
                 self._start(due[start : start + limit])
@@ -106,8 +106,7 @@ class Sounding:
         return self._calls.step(
             self._board.codec,
             "decode",
-            lambda codec: Download(codec.decode(states, codes), codes),
-            lambda download: download.complaint,
+            lambda codec: Download(codec.decode(states, codes)),
             ends=False,
         )
 

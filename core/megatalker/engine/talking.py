@@ -5,16 +5,15 @@ import logging
 from collections.abc import Sequence
 from functools import partial
 
-from megatalker.checkpoint.config import ModelConfig
 from megatalker.engine.board import Begun, Board
 from megatalker.engine.calls import REQUEST_ERRORS, Calls, Fault
-from megatalker.engine.checks import check_frames, check_handle
 from megatalker.engine.scheduler import Candidate, prefills_per_tick, select, urgency
 from megatalker.engine.seeds import segment_seed
 from megatalker.engine.segment import Codes, Segment
 from megatalker.engine.session import Session
 from megatalker.errors import CapacityError, InvalidRequestError
-from megatalker.interfaces import Capabilities, DecodeStep, StreamHandle, TalkerDecoder
+from megatalker.interfaces import DecodeStep, StreamHandle
+from megatalker.plugins.checked import CheckedTalker
 from megatalker.prompt import PromptBuilder
 
 logger = logging.getLogger(__name__)
@@ -23,10 +22,8 @@ logger = logging.getLogger(__name__)
 class Talking:
     """Prefill, decode and release for all sessions of a board."""
 
-    def __init__(
-        self, board: Board, calls: Calls, builder: PromptBuilder, config: ModelConfig, max_streams: int
-    ) -> None:
-        self._board, self._calls, self._builder, self._config = board, calls, builder, config
+    def __init__(self, board: Board, calls: Calls, builder: PromptBuilder, max_streams: int) -> None:
+        self._board, self._calls, self._builder = board, calls, builder
         self._max_streams = max_streams
 
     def release(self) -> bool:
@@ -62,7 +59,7 @@ class Talking:
         running.sort(key=lambda session: urgency(_candidate(0, session)))
         room = self._room()
         newcomers = [session for session in sessions if not session.admitted and session.needs_prefill][: max(0, room)]
-        return (running + newcomers)[: prefills_per_tick(batch=self._capabilities.batch)]
+        return (running + newcomers)[: prefills_per_tick(batch=self._talker.capabilities.batch)]
 
     def prefill(self, chosen: Sequence[Session]) -> None:
         """Begin or continue these decoder streams."""
@@ -84,9 +81,9 @@ class Talking:
                 session.chunking.rest()
                 if session.mailbox.is_full():
                     session.record.playback.excuse()
-        capabilities = self._capabilities
-        limit = capabilities.max_streams or len(ready)
-        chosen = [sessions[index] for index in select(ready, batch=capabilities.batch, limit=limit)]
+        talker = self._talker
+        limit = talker.max_streams or len(ready)
+        chosen = [sessions[index] for index in select(ready, batch=talker.capabilities.batch, limit=limit)]
         if chosen:
             self._begin(chosen)
         return bool(chosen)
@@ -100,17 +97,13 @@ class Talking:
     # ---- prefill
 
     @property
-    def _capabilities(self) -> Capabilities:
+    def _talker(self) -> CheckedTalker:
         loaded = self._board.talker.loaded
         assert loaded is not None, "a tick runs only with both slots filled"
-        return loaded.capabilities
-
-    @property
-    def _max_positions(self) -> int:
-        return self._capabilities.max_positions or self._config.talker.max_positions
+        return loaded.instance
 
     def _room(self) -> int:
-        limits = (self._max_streams, self._capabilities.max_streams, self._board.row_limit)
+        limits = (self._max_streams, self._talker.max_streams, self._board.row_limit)
         admitted = sum(session.admitted for session in self._board.sessions)
         return min(limit for limit in limits if limit is not None) - admitted
 
@@ -127,7 +120,7 @@ class Talking:
         try:
             segment = session.segment or self._calls.device("prompt", partial(self._new_segment, session))
             segment.max_frames = frames_that_fit(
-                len(segment.prompt.embeds), session.request.max_frames, self._max_positions
+                len(segment.prompt.embeds), session.request.max_frames, self._talker.max_positions
             )
             request = self._calls.device("prompt", partial(segment.request, self._builder))
         except Exception as error:  # whatever it is, it concerns this utterance alone
@@ -137,16 +130,11 @@ class Talking:
             session.end("max_frames")
             return
         segments = [other.segment for other in self._board.sessions if other.segment is not None]
-        taken = {other.handle for other in segments if other.handle is not None}
+        held = sum(other.handle is not None for other in segments)
         try:
-            handle = self._calls.step(
-                self._board.talker,
-                "prefill",
-                lambda talker: talker.prefill(request),
-                lambda found: check_handle(found, taken),
-            )
+            (handle,) = self._calls.step(self._board.talker, "prefill", lambda talker: talker.prefill([request]))
         except CapacityError as error:
-            self._no_room(session, error, len(taken))
+            self._no_room(session, error, held)
             return
         except InvalidRequestError as error:
             session.end("error", error)
@@ -185,20 +173,15 @@ class Talking:
         shares = [(session, session.segment) for session in chosen if session.segment is not None]
         steps = [_step(segment) for _, segment in shares]
         try:
-            finish = self._calls.step(self._board.talker, "decode", lambda talker: talker.begin(steps), ends=False)
+            finish = self._calls.step(self._board.talker, "decode", lambda talker: talker.decode(steps), ends=False)
         except REQUEST_ERRORS as error:
             self._sort_out(chosen, error)
             return
-        self._board.begun = Begun(shares, steps, finish)
+        self._board.begun = Begun(shares, finish)
 
     def _take(self, begun: Begun) -> None:
         try:
-            frames = self._calls.step(
-                self._board.talker,
-                "decode",
-                lambda _: begun.finish(),
-                lambda frames: check_frames(frames, begun.steps, self._config),
-            )
+            frames = self._calls.step(self._board.talker, "decode", lambda _: begun.finish())
         except REQUEST_ERRORS as error:
             self._sort_out([session for session, _ in begun.shares], error)
             return
@@ -272,7 +255,7 @@ def _step(segment: Segment) -> DecodeStep:
     return DecodeStep(segment.handle, row)
 
 
-def _release(handle: StreamHandle, talker: TalkerDecoder) -> None:
+def _release(handle: StreamHandle, talker: CheckedTalker) -> None:
     talker.release(handle)
 
 

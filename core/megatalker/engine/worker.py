@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 import torch
 
-from megatalker.checkpoint.config import ModelConfig
 from megatalker.engine.board import Board, Superseded
 from megatalker.engine.calls import Calls, Fault
 from megatalker.engine.commands import Cancel, Command, Feed, FinishText, Lend, Submit, Warmup
@@ -30,7 +29,6 @@ class Rules:
     """What a worker needs to know besides the board."""
 
     builder: PromptBuilder
-    config: ModelConfig
     max_streams: int
     step_deadline_s: float
 
@@ -42,7 +40,7 @@ class Worker(threading.Thread):
         super().__init__(name=f"megatalker-worker-{board.generation}", daemon=True)
         self._board = board
         self._calls = Calls(board, board.generation, rules.step_deadline_s)
-        self._talking = Talking(board, self._calls, rules.builder, rules.config, rules.max_streams)
+        self._talking = Talking(board, self._calls, rules.builder, rules.max_streams)
         self._sounding = Sounding(board, self._calls)
         self._done = False
 

@@ -11,7 +11,8 @@ from megatalker.checkpoint import Checkpoint
 from megatalker.checkpoint.config import FRAME_SECONDS
 from megatalker.cli.bench.report import Report
 from megatalker.engine import Engine
-from megatalker.interfaces import Codec, DecodeStep, StreamRequest, TalkerDecoder
+from megatalker.interfaces import DecodeStep, StreamRequest
+from megatalker.plugins.checked import CheckedCodec, CheckedTalker
 from megatalker.plugins.device import resolve_device
 from megatalker.sampling import SamplingParams
 from megatalker.settings import Settings
@@ -97,28 +98,28 @@ def _endless() -> SamplingParams:
     return SamplingParams(min_new_tokens=2**31 - 1)
 
 
-def _decode(subject: Subject, talker: TalkerDecoder, checkpoint: Checkpoint, device: torch.device, frames: int) -> None:
+def _decode(subject: Subject, talker: CheckedTalker, checkpoint: Checkpoint, device: torch.device, frames: int) -> None:
     width = checkpoint.config.talker.hidden_size
     generator = torch.Generator().manual_seed(0)
     prompt = torch.randn(32, width, generator=generator).to(device) * 0.1
     text = torch.zeros(width, device=device)
-    limit = talker.capabilities.max_streams or BATCH
+    limit = talker.max_streams or BATCH
     for count, metric in ((1, "frame_ms"), (min(BATCH, limit), f"frame_ms_{min(BATCH, limit)}_streams")):
         began = _now(device)
-        streams = [talker.prefill(StreamRequest(prompt, _endless())) for _ in range(count)]
+        streams = talker.prefill([StreamRequest(prompt, _endless())] * count)
         if count == 1:
             subject.add("prefill_ms", (_now(device) - began) * 1e3)
         steps = [DecodeStep(stream, text) for stream in streams]
-        talker.decode(steps)
+        talker.decode(steps)()
         for _ in range(frames):
             began = _now(device)
-            talker.decode(steps)
+            talker.decode(steps)()
             subject.add(metric, (_now(device) - began) * 1e3)
         for stream in streams:
             talker.release(stream)
 
 
-def _codec(subject: Subject, codec: Codec, checkpoint: Checkpoint) -> None:
+def _codec(subject: Subject, codec: CheckedCodec, checkpoint: Checkpoint) -> None:
     size, groups = checkpoint.codec_config.codebook_size, checkpoint.codec_config.num_quantizers
     generator = torch.Generator().manual_seed(0)
     state = codec.open()
