@@ -10,7 +10,7 @@ from megatalker_conformance.utterances import SENTENCES, Utterances
 @pytest.fixture
 def crowd(streams: Streams, utterances: Utterances, judge: Judge) -> list[Utterance]:
     """Up to five utterances of different lengths and seeds."""
-    count = min(5, streams.decoder.capabilities.max_streams or 5)
+    count = min(5, streams.decoder.max_streams or 5)
     if count < 2:
         pytest.skip("the backend holds one stream at a time")
     crowd = [utterances.prompt(text, "interleaved", judge.manner) for text in SENTENCES[:count]]
