@@ -32,7 +32,7 @@ def test_a_full_house_refuses_and_recovers(streams: Streams, utterances: Utteran
     if limit is None or limit > 256:
         pytest.skip("the backend names no limit of streams that a test can reach")
     utterance = utterances.rows(4, judge.manner)
-    house = [streams.start(utterance) for _ in range(limit)]
+    house = streams.start_together(*[utterance] * limit)
     for _ in range(2):
         with pytest.raises(CapacityError):
             streams.start(utterance)

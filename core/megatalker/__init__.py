@@ -24,6 +24,7 @@ from megatalker.interfaces import (
     TalkerDecoder,
 )
 from megatalker.plugins import BackendRegistry, hookimpl
+from megatalker.plugins.stream_table import StreamTable
 from megatalker.sampling import SamplingParams
 from megatalker.serving.audio import WavWriter
 from megatalker.settings import Settings
@@ -56,6 +57,7 @@ __all__ = [
     "SpeechStream",
     "StreamHandle",
     "StreamRequest",
+    "StreamTable",
     "TalkerBackend",
     "TalkerCapabilities",
     "TalkerDecoder",

@@ -159,24 +159,26 @@ class TalkerDecoder(ABC):
 
     One frame = choose code 0 from the pending logits; if it is end-of-speech the stream ends; else run the code
     predictor for the other codes; then run the talker step (sum of the frame's code embeddings plus
-    ``DecodeStep.text``) that yields the next pending logits. An implementation may hand out the codes before that talker
-    step has finished. A stream's codes depend on its own request and steps only, never on its neighbours in a batch.
+    ``DecodeStep.text``) that yields the next pending logits. An implementation may hand out the codes before that
+    talker step has finished. A stream's codes depend on its own request and steps only, never on its neighbours in a
+    batch.
 
     The model. :mod:`megatalker.checkpoint.shapes` lists every tensor (``Checkpoint.tensor`` reads one), and
-    ``Checkpoint.config`` the sizes. Talker and code predictor are both stacks of Qwen3 layers: RMS norm before attention
-    and before the MLP, RMS norm on each query and key head, rotary positions (first half of a head with the second),
-    grouped queries, ``down(silu(gate) * up)``, RMS norm at the end. With ``h`` the talker's last output row:
+    ``Checkpoint.config`` the sizes. Talker and code predictor are both stacks of Qwen3 layers: RMS norm before
+    attention and before the MLP, RMS norm on each query and key head, rotary positions (first half of a head with the
+    second), grouped queries, ``down(silu(gate) * up)``, RMS norm at the end. With ``h`` the talker's last output row:
 
     * ``talker.codec_head`` of ``h`` gives the logits of code 0.
-    * The predictor begins anew with each frame. Its row 0 is ``h``; its row ``k`` is the embedding of code ``k - 1``, and
-      ``code_predictor.lm_head.{k - 1}`` of its output there gives the logits of code ``k``. Where the config says
-      ``projects_predictor``, every row goes through ``small_to_mtp_projection`` first.
+    * The predictor begins anew with each frame. Its row 0 is ``h``; its row ``k`` is the embedding of code ``k - 1``,
+      and ``talker.code_predictor.lm_head.{k - 1}`` of its output there gives the logits of code ``k``. Where the config
+      says ``projects_predictor``, every row goes through ``talker.code_predictor.small_to_mtp_projection`` first.
     * Code 0 is embedded by ``talker.model.codec_embedding``, code ``k`` by
       ``talker.code_predictor.model.codec_embedding.{k - 1}``: one set of tables for the predictor and for the sum that
       the talker is fed.
 
-    :class:`megatalker.sampling.SamplerRows` chooses codes in torch for many streams; ``megatalker.sampling.numpy_sampler``
-    is the same rule for one choice in NumPy. :class:`megatalker.plugins.stream_table.StreamTable` keeps rows for streams.
+    :class:`megatalker.sampling.SamplerRows` chooses codes in torch for many streams;
+    :mod:`megatalker.sampling.numpy_sampler` is the same rule for one choice in NumPy.
+    :class:`megatalker.plugins.stream_table.StreamTable` keeps rows for streams.
     """
 
     @property
@@ -310,9 +312,9 @@ class _Backend(Generic[SettingsT]):
     """One line for ``megatalker backends``."""
     api_version: int
     """The :data:`API_VERSION` this plug-in was written for: a literal number, not the constant."""
-    probe: Callable[[Checkpoint, torch.device, SettingsT], Availability]
+    probe: Callable[[Checkpoint, torch.device, SettingsT], Availability] = lambda *_: AVAILABLE
     """Whether the backend can run this checkpoint there, with these settings of its own. Cheap: reads configuration,
-    loads nothing, never raises for a missing optional package."""
+    loads nothing, never raises for a missing optional package. Default: it can."""
     rank: int = 0
     """``auto`` takes the available backend with the highest rank."""
     settings: type[SettingsT] = BackendSettings  # type: ignore[assignment]  # of a backend without settings

@@ -72,8 +72,7 @@ class ReferenceDecoder(TalkerDecoder):
         self._talker = load_official_model(checkpoint, context.device, context.dtype).model.talker
         self._sampler = SamplerRows(settings.max_streams, CodeVocabulary.of(config), context.device)
         self._row_ids = torch.arange(settings.max_streams, device=context.device)
-        self._table = StreamTable(settings.max_streams)
-        self._streams: dict[StreamHandle, _Stream] = {}
+        self._table = StreamTable[_Stream](settings.max_streams)
 
     @property
     def capabilities(self) -> TalkerCapabilities:
@@ -82,12 +81,10 @@ class ReferenceDecoder(TalkerDecoder):
     @torch.inference_mode()
     def prefill(self, requests: Sequence[StreamRequest]) -> list[StreamHandle]:
         with self._table.admit(requests) as entries:
-            begun = {}
             for entry, request in zip(entries, requests, strict=True):
                 self._sampler.assign(entry.row, request.sampling, request.history)
-                begun[entry.handle] = self._talk(request.embeds.to(self._device, self._dtype), cache=None)
-        self._streams |= begun
-        return list(begun)
+                entry.state = self._talk(request.embeds.to(self._device, self._dtype), cache=None)
+        return [entry.handle for entry in entries]
 
     @torch.inference_mode()
     def decode(self, steps: Sequence[DecodeStep], *, return_logits: bool = False) -> list[Frame]:
@@ -95,15 +92,12 @@ class ReferenceDecoder(TalkerDecoder):
 
     def release(self, stream: StreamHandle) -> None:
         self._table.release(stream)
-        del self._streams[stream]
 
     def close(self) -> None:
-        self._streams.clear()
-        del self._talker
+        del self._talker, self._table
 
-    def _frame(self, step: DecodeStep, entry: TableEntry, return_logits: bool) -> Frame:
-        state = self._streams[step.stream]
-        rows = self._row_ids[entry.row : entry.row + 1]
+    def _frame(self, step: DecodeStep, entry: TableEntry[_Stream], return_logits: bool) -> Frame:
+        state, rows = entry.state, self._row_ids[entry.row : entry.row + 1]
         forced = None if step.forced is None else torch.tensor([int(code) for code in step.forced], device=self._device)
         first = self._sampler.choose_first(rows, state.logits) if forced is None else forced[:1]
         if int(first) == self._eos_id:
@@ -113,7 +107,7 @@ class ReferenceDecoder(TalkerDecoder):
         self._sampler.advance(rows, first)
         entry.advance()
         embeds = self._embed(codes) + step.text.to(self._device, self._dtype)
-        self._streams[step.stream] = self._talk(embeds, state.cache)
+        entry.state = self._talk(embeds, state.cache)
         logits = FrameLogits(state.logits[0], predictor_logits) if return_logits else None
         return Frame(step.stream, tuple(codes.tolist()), logits)
 

@@ -68,8 +68,8 @@ class CheckedTalker:
             self._check_request(request)
         if self.max_streams is not None and len(self._streams) + len(requests) > self.max_streams:
             raise CapacityError(
-                f"{len(self._streams)} of {self.max_streams} streams of this decoder are in use and {len(requests)} more "
-                "are asked for; release one, or raise the backend's max_streams"
+                f"{len(self._streams)} of {self.max_streams} streams of this decoder are in use and {len(requests)} "
+                "more are asked for; release one, or raise the backend's max_streams"
             )
         if not requests:
             return []
