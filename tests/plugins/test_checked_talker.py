@@ -1,6 +1,6 @@
-"""The shell around a talker decoder: what it lets through in either direction."""
+"""The shell around a talker decoder: what goes in."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -16,93 +16,14 @@ from megatalker.interfaces import (
     BackendSettings,
     DecodeStep,
     Frame,
-    FrameLogits,
     Limit,
     LoadContext,
     StreamHandle,
     StreamRequest,
     TalkerBackend,
-    TalkerCapabilities,
-    TalkerDecoder,
 )
 from megatalker.plugins.checked import CheckedTalker, load_talker
-
-ABLE = TalkerCapabilities(
-    frozenset({"cpu"}), frozenset({torch.float32}), max_streams=2, max_positions=5, forced_codes=True
-)
-
-
-class Scripted(TalkerDecoder):
-    """Emits zeros, or what it is forced to, or end-of-speech; notes every call that reaches it."""
-
-    def __init__(self, config: ModelConfig, capabilities: TalkerCapabilities = ABLE) -> None:
-        self.config, self.stated = config, capabilities
-        self.calls: list[str] = []
-        self.ends = False
-        self.handles: Any = None
-        """What prefill returns instead of new handles."""
-        self.answer: Callable[[list[Frame]], Any] = lambda frames: frames
-        """Makes what decode returns of the right frames."""
-        self._issued = 0
-
-    @property
-    def capabilities(self) -> TalkerCapabilities:
-        return self.stated
-
-    def prefill(self, requests: Sequence[StreamRequest]) -> list[StreamHandle]:
-        self.calls.append("prefill")
-        if self.handles is not None:
-            return self.handles
-        self._issued += len(requests)
-        return [StreamHandle(self._issued - index) for index in reversed(range(len(requests)))]
-
-    def decode(self, steps: Sequence[DecodeStep], *, return_logits: bool = False) -> Any:
-        self.calls.append("decode")
-        return self.answer([self._frame(step, return_logits) for step in steps])
-
-    def _frame(self, step: DecodeStep, return_logits: bool) -> Frame:
-        config = self.config
-        codes = None if self.ends else tuple(step.forced or [0] * config.num_code_groups)
-        if codes is not None and codes[0] == config.codec_eos_id:
-            codes = None
-        rest = torch.zeros(0 if codes is None else config.num_code_groups - 1, config.predictor.vocab_size)
-        logits = FrameLogits(torch.zeros(config.talker.vocab_size), rest) if return_logits else None
-        return Frame(step.stream, codes, logits)
-
-    def release(self, stream: StreamHandle) -> None:
-        self.calls.append("release")
-
-    def warmup(self) -> None:
-        self.calls.append("warmup")
-
-    def close(self) -> None:
-        self.calls.append("close")
-
-
-@pytest.fixture
-def config(tiny_custom_voice: Checkpoint) -> ModelConfig:
-    return tiny_custom_voice.config
-
-
-@pytest.fixture
-def inner(config: ModelConfig) -> Scripted:
-    return Scripted(config)
-
-
-@pytest.fixture
-def talker(inner: Scripted, config: ModelConfig) -> CheckedTalker:
-    return CheckedTalker(inner, config)
-
-
-@pytest.fixture
-def hidden(config: ModelConfig) -> int:
-    return config.talker.hidden_size
-
-
-def begin(talker: CheckedTalker, hidden: int, rows: int = 2) -> DecodeStep:
-    (stream,) = talker.prefill([StreamRequest(torch.zeros(rows, hidden))])
-    return DecodeStep(stream, torch.zeros(hidden))
-
+from scripted_talker import ABLE, Scripted, begin
 
 # --- facts
 
@@ -360,141 +281,3 @@ def test_forcing_and_logits_need_the_capability(config: ModelConfig) -> None:
     with pytest.raises(UnsupportedError, match="do not list forced_codes"):
         talker.decode([step], return_logits=True)
     assert inner.calls == ["prefill"]
-
-
-# --- frames
-
-
-def cut(frame: Frame) -> tuple[int, ...]:
-    assert frame.codes is not None
-    return frame.codes
-
-
-@pytest.mark.parametrize(
-    ("spoil", "complaint"),
-    [
-        (lambda frames: None, "returned NoneType for 2 steps"),
-        (lambda frames: frames[:1], "returned 1 frames for 2 steps"),
-        (lambda frames: tuple(frames), "returned tuple"),
-        (lambda frames: frames[::-1], "result 0 is not the frame of stream 1"),
-        (lambda frames: [frames[0], cut(frames[1])], "result 1 is not the frame of stream 2"),
-        (lambda frames: [frames[0], replace(frames[1], codes=cut(frames[1])[1:])], "result 1: 15 codes"),
-        (lambda frames: [frames[0], replace(frames[1], codes=list(cut(frames[1])))], "codes as list, expected a tuple"),
-        (lambda frames: [frames[0], replace(frames[1], codes=(10**6, *cut(frames[1])[1:]))], "code 0 is 1000000"),
-        (lambda frames: [frames[0], replace(frames[1], codes=(*cut(frames[1])[:-1], -1))], "code 15 is -1"),
-        (lambda frames: [frames[0], replace(frames[1], codes=(0.0, *cut(frames[1])[1:]))], "code 0 is 0.0"),
-        (lambda frames: [frames[0], replace(frames[1], codes=(True, *cut(frames[1])[1:]))], "code 0 is True"),
-    ],
-)
-@pytest.mark.parametrize("late", [False, True])
-def test_malformed_frames_are_a_fault_and_nobody_advances(
-    talker: CheckedTalker, inner: Scripted, hidden: int, spoil: Callable[[list[Frame]], Any], complaint: str, late: bool
-) -> None:
-    steps = [begin(talker, hidden, rows=4), begin(talker, hidden, rows=4)]
-    inner.answer = (lambda frames: lambda: spoil(frames)) if late else spoil
-    with pytest.raises(MalformedResultError, match=complaint):
-        talker.decode(steps)()
-    inner.answer = lambda frames: frames
-    assert len(talker.decode(steps)()) == 2, "their last position was not used"
-
-
-def test_codes_of_an_end_of_speech_row_are_a_fault(talker: CheckedTalker, inner: Scripted, config: ModelConfig) -> None:
-    step = begin(talker, config.talker.hidden_size)
-    inner.answer = lambda frames: [replace(frames[0], codes=(config.codec_eos_id, *cut(frames[0])[1:]))]
-    with pytest.raises(MalformedResultError, match=f"code 0 is {config.codec_eos_id}"):
-        talker.decode([step])()
-
-
-@pytest.mark.parametrize("ends", [False, True])
-def test_forced_codes_come_out(talker: CheckedTalker, inner: Scripted, config: ModelConfig, ends: bool) -> None:
-    step = begin(talker, config.talker.hidden_size)
-    first = config.codec_eos_id if ends else 3
-    inner.answer = lambda frames: [replace(frames[0], codes=(1,) * config.num_code_groups)]
-    with pytest.raises(MalformedResultError, match="expected the forced"):
-        talker.decode([replace(step, forced=[first] * config.num_code_groups if not ends else [first] + [0] * 15)])()
-
-
-@pytest.mark.parametrize(
-    ("spoil", "complaint"),
-    [
-        (lambda logits: None, "no logits, which return_logits asked for"),
-        (lambda logits: replace(logits, talker=logits.talker[1:]), "talker logits are float32"),
-        (lambda logits: replace(logits, talker=logits.talker.double()), "talker logits are float64"),
-        (lambda logits: replace(logits, predictor=logits.predictor[:-1]), r"predictor logits are float32 \[14, "),
-        (lambda logits: replace(logits, predictor=None), "predictor logits are NoneType"),
-    ],
-)
-def test_logits_asked_for_are_there(
-    talker: CheckedTalker, inner: Scripted, hidden: int, spoil: Callable[[FrameLogits], Any], complaint: str
-) -> None:
-    step = begin(talker, hidden)
-    inner.answer = lambda frames: [replace(frames[0], logits=spoil(frames[0].logits))]  # type: ignore[arg-type]
-    with pytest.raises(MalformedResultError, match=complaint):
-        talker.decode([step], return_logits=True)()
-
-
-def test_an_ended_stream_has_no_predictor_logits(talker: CheckedTalker, inner: Scripted, hidden: int) -> None:
-    step = begin(talker, hidden)
-    inner.ends = True
-    inner.answer = lambda frames: [replace(frames[0], logits=FrameLogits(*full))]
-    full = (torch.zeros(inner.config.talker.vocab_size), torch.zeros(15, inner.config.predictor.vocab_size))
-    with pytest.raises(MalformedResultError, match=r"predictor logits are float32 \[15, .* expected float32 \[0, "):
-        talker.decode([step], return_logits=True)()
-
-
-# --- when frames are taken
-
-
-def test_a_device_that_works_by_itself_is_started_at_once(talker: CheckedTalker, inner: Scripted, hidden: int) -> None:
-    inner.answer = lambda frames: lambda: inner.calls.append("take") or frames
-    step = begin(talker, hidden)
-    for _ in range(2):
-        inner.calls.clear()
-        take = talker.decode([step])
-        assert inner.calls == ["decode"]
-        take()
-        assert inner.calls == ["decode", "take"]
-
-
-def test_a_backend_that_works_in_the_call_is_called_when_its_frames_are_waited_for(
-    talker: CheckedTalker, inner: Scripted, hidden: int
-) -> None:
-    """From the first such answer on: whatever the caller does meanwhile does not wait for it."""
-    step = begin(talker, hidden)
-    talker.decode([step])()
-    inner.calls.clear()
-    take = talker.decode([step])
-    assert inner.calls == []
-    take()
-    assert inner.calls == ["decode"]
-
-
-def test_frames_are_taken_once_and_before_anything_else(talker: CheckedTalker, inner: Scripted, hidden: int) -> None:
-    step = begin(talker, hidden)
-    take = talker.decode([step])
-    others: list[Callable[[], object]] = [
-        lambda: talker.decode([step]),
-        lambda: begin(talker, hidden),
-        lambda: talker.release(step.stream),
-        talker.warmup,
-    ]
-    for call in others:
-        with pytest.raises(InvalidRequestError, match="frames are under way"):
-            call()
-    take()
-    with pytest.raises(InvalidRequestError, match="taken before"):
-        take()
-    talker.decode([step])
-    talker.close()
-    assert inner.calls == ["prefill", "decode", "close"]
-
-
-def test_a_frame_that_fails_is_over(talker: CheckedTalker, inner: Scripted, hidden: int) -> None:
-    def fail() -> list[Frame]:
-        raise RuntimeError("device lost")
-
-    step = begin(talker, hidden)
-    inner.answer = lambda frames: fail
-    with pytest.raises(RuntimeError, match="device lost"):
-        talker.decode([step])()
-    talker.release(step.stream)
