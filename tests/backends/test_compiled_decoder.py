@@ -325,7 +325,7 @@ def test_limits_come_from_settings_and_checkpoint(tiny_1b7: Checkpoint) -> None:
     with pytest.raises(CapacityError, match="used its 9 positions"):
         decoder.decode([DecodeStep(stream, each.text[1])])()
     with pytest.raises(CapacityError, match="holds 9 positions"):
-        decoder.prefill([voice(tiny_1b7, 1, 10, 1, GREEDY).request])[0]
+        decoder.prefill([voice(tiny_1b7, 1, 10, 1, GREEDY).request])
     limit = tiny_1b7.config.talker.max_positions
     assert compiled(tiny_1b7, max_positions=10 * limit).capabilities.max_positions == limit
 

@@ -306,7 +306,7 @@ def test_a_full_gpu_stops_only_who_needs_more_pages(
         with pytest.raises(CapacityError, match=advice):
             growing.decode([DecodeStep(stream, each.text[2])])()
         with pytest.raises(CapacityError, match="3 pages of keys and values do not fit"):
-            growing.prefill([long.request])[0]
+            growing.prefill([long.request])
     assert within(growing)._space.pages == 2
     within(growing)._space.check_guards()
     said += [growing.decode([DecodeStep(stream, text)])()[0].codes for text in each.text[2:]]
@@ -341,7 +341,7 @@ def test_too_few_pages_stop_nobody_who_needs_none(tiny_1b7: Checkpoint, from_one
     first, second = decoder.prefill([growing.request])[0], decoder.prefill([other.request])[0]
     third = decoder.prefill([voice(tiny_1b7, 3, 3, 1).request])[0]
     with pytest.raises(CapacityError, match="0 of 3 are free"):
-        decoder.prefill([voice(tiny_1b7, 4, 3, 1).request])[0]
+        decoder.prefill([voice(tiny_1b7, 4, 3, 1).request])
     said = [advance(decoder, (first, growing), (second, other), index) for index in range(2)]
     with pytest.raises(CapacityError, match="2 more pages"):
         advance(decoder, (first, growing), (second, other), 2)
@@ -361,6 +361,17 @@ def advance(
     return codes_of(decoder.decode([DecodeStep(stream, each.text[index]) for stream, each in (one, other)])())
 
 
+def test_prompts_that_come_together_begin_together_or_not_at_all(tiny_1b7: Checkpoint, from_one_page: None) -> None:
+    decoder = megakernel(tiny_1b7, max_streams=3, pages=3)
+    voices = [voice(tiny_1b7, seed, 62, 2, SEEDED) for seed in range(3)]
+    long = voice(tiny_1b7, 3, 65, 1)
+    with pytest.raises(CapacityError, match=r"2 more pages of 64 positions are needed and 1 of 3 are free"):
+        decoder.prefill([voices[0].request, voices[1].request, long.request])
+    assert within(decoder)._pages.free == 3
+    together = [codes_of(frames) for frames in say_together(decoder, voices)]
+    assert together == [codes_of(say(decoder, each)) for each in voices]
+
+
 def test_bad_requests_hold_nothing(tiny_1b7: Checkpoint) -> None:
     decoder = megakernel(tiny_1b7, max_streams=1, pages=1)
     each = voice(tiny_1b7, 1, 4, 1)
@@ -370,19 +381,19 @@ def test_bad_requests_hold_nothing(tiny_1b7: Checkpoint) -> None:
         StreamRequest(each.request.embeds * torch.nan),
     ):
         with pytest.raises(InvalidRequestError):
-            decoder.prefill([request])[0]
+            decoder.prefill([request])
     with pytest.raises(CapacityError, match="holds 64 positions"):
-        decoder.prefill([voice(tiny_1b7, 1, 65, 1).request])[0]
+        decoder.prefill([voice(tiny_1b7, 1, 65, 1).request])
     stream = decoder.prefill([each.request])[0]
     with pytest.raises(InvalidRequestError, match="outside the vocabulary"):
         decoder.decode([DecodeStep(stream, each.text[0], forced=[0] * 15 + [128])])()
-    with pytest.raises(CapacityError, match="all 1 streams"):
-        decoder.prefill([each.request])[0]
+    with pytest.raises(CapacityError, match="1 of 1 streams"):
+        decoder.prefill([each.request])
     decoder.release(stream)
     with pytest.raises(InvalidRequestError, match="was released"):
         decoder.release(stream)
     assert decoder.decode([])() == []
-    decoder.prefill([each.request])[0]
+    decoder.prefill([each.request])
 
 
 # --- faults

@@ -297,7 +297,7 @@ def test_limits_come_from_the_settings_and_rows_return(tiny_1b7: Checkpoint, pro
     for _ in range(2):
         stream = small.prefill([StreamRequest(prompt.embeds, GREEDY)])[0]
         with pytest.raises(CapacityError, match="1 of 1 streams"):
-            small.prefill([StreamRequest(prompt.embeds, GREEDY)])[0]
+            small.prefill([StreamRequest(prompt.embeds, GREEDY)])
         small.decode([DecodeStep(stream, prompt.pad)])()
         with pytest.raises(CapacityError, match="positions"):
             small.decode([DecodeStep(stream, prompt.pad)])()
