@@ -14,7 +14,8 @@ from typing import Any
 import torch
 
 from megatalker.checkpoint import Checkpoint
-from megatalker.interfaces import DecodeStep, LoadContext, StreamRequest, TalkerDecoder
+from megatalker.interfaces import DecodeStep, LoadContext, StreamRequest
+from megatalker.plugins.checked import CheckedTalker
 from megatalker.sampling import SamplingParams
 from megatalker_backends.compiled.decoder import CompiledDecoder
 from megatalker_backends.compiled.settings import CompiledSettings
@@ -26,11 +27,12 @@ def main() -> None:
     checkpoint = Checkpoint.open(options.checkpoint)
     device, dtype = torch.device(options.device), getattr(torch, options.dtype)
 
-    def load(kind: str) -> TalkerDecoder:
+    def load(kind: str) -> CheckedTalker:
         if kind == "reference":
-            return ReferenceDecoder(checkpoint, LoadContext(device, dtype, ReferenceSettings()))
+            plain = LoadContext(device, dtype, ReferenceSettings())
+            return CheckedTalker(ReferenceDecoder(checkpoint, plain), checkpoint.config)
         settings = CompiledSettings(compile=kind, max_streams=max(options.batches))
-        return CompiledDecoder(checkpoint, LoadContext(device, dtype, settings))
+        return CheckedTalker(CompiledDecoder(checkpoint, LoadContext(device, dtype, settings)), checkpoint.config)
 
     kinds = [*options.compile, *(["reference"] if options.reference else [])]
     report = {
@@ -59,7 +61,7 @@ def _options() -> argparse.Namespace:
 
 
 def _run(
-    kind: str, load: Callable[[], TalkerDecoder], checkpoint: Checkpoint, options: argparse.Namespace
+    kind: str, load: Callable[[], CheckedTalker], checkpoint: Checkpoint, options: argparse.Namespace
 ) -> dict[str, Any]:
     started = time.perf_counter()
     decoder = load()
@@ -74,19 +76,19 @@ def _run(
     }
 
 
-def _time(decoder: TalkerDecoder, batch: int, checkpoint: Checkpoint, options: argparse.Namespace) -> dict[str, Any]:
+def _time(decoder: CheckedTalker, batch: int, checkpoint: Checkpoint, options: argparse.Namespace) -> dict[str, Any]:
     hidden = checkpoint.config.talker.hidden_size
     embeds = 0.1 * torch.randn(options.prompt, hidden, generator=torch.Generator().manual_seed(1))
     prefills, frames = [], []
     streams = []
     for seed in range(batch):
         started = time.perf_counter()
-        streams.append(decoder.prefill(StreamRequest(embeds, SamplingParams(seed=seed, min_new_tokens=2**31 - 1))))
+        streams += decoder.prefill([StreamRequest(embeds, SamplingParams(seed=seed, min_new_tokens=2**31 - 1))])
         prefills.append(time.perf_counter() - started)
     steps = [DecodeStep(stream, embeds[0]) for stream in streams]
     for _ in range(5 + options.frames):
         started = time.perf_counter()
-        decoder.decode(steps)
+        decoder.decode(steps)()
         frames.append(time.perf_counter() - started)
     for stream in streams:
         decoder.release(stream)

@@ -17,6 +17,7 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
+from megatalker_pipecat.utterance import Utterance
 from numpy.typing import NDArray
 
 from megatalker import Checkpoint, Engine
@@ -27,7 +28,6 @@ from megatalker_demo_voice.speech import Clip, speak
 from megatalker_demo_voice.text import TextSource
 from megatalker_pipecat.audio import LeadingSilence, Sound
 from megatalker_pipecat.timing import Pace, WordClock
-from megatalker_pipecat.utterance import Utterance
 from megatalker_pipecat.words import cut
 
 FEWEST_WORDS = 4

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from megatalker.interfaces import Capabilities
+from megatalker.interfaces import CodecCapabilities, TalkerCapabilities
 from megatalker.sampling import SamplingParams
 from megatalker_conformance.oracle import Oracle
 from megatalker_conformance.precision import Divergence, LogitError, first_divergence
@@ -15,7 +15,7 @@ from megatalker_conformance.speech import GREEDY, PLAIN_GREEDY, Codes, Utterance
 _ENDLESS = 10_000
 
 
-def require(capabilities: Capabilities, name: str) -> None:
+def require(capabilities: TalkerCapabilities | CodecCapabilities, name: str) -> None:
     """Skip the test unless the loaded backend says it can do this."""
     if not getattr(capabilities, name):
         pytest.skip(f"the backend's capabilities do not list {name}")
@@ -32,7 +32,7 @@ class Judge:
         eos_id: code 0 of an ended stream.
     """
 
-    def __init__(self, oracle: Oracle, dtype: torch.dtype, capabilities: Capabilities, eos_id: int) -> None:
+    def __init__(self, oracle: Oracle, dtype: torch.dtype, capabilities: TalkerCapabilities, eos_id: int) -> None:
         self._oracle = oracle
         self._dtype = dtype
         self._seeded = capabilities.seeded_sampling

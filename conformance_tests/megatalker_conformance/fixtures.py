@@ -7,8 +7,9 @@ import torch
 
 from megatalker.checkpoint import Checkpoint
 from megatalker.engine import Engine
-from megatalker.interfaces import Codec, CodecBackend, TalkerBackend, TalkerDecoder
+from megatalker.interfaces import CodecBackend, TalkerBackend
 from megatalker.plugins import BackendRegistry
+from megatalker.plugins.checked import CheckedCodec, CheckedTalker, load_codec, load_talker
 from megatalker.settings import Settings
 from megatalker_conformance.checks import Judge
 from megatalker_conformance.codes import CodeSource, OfficialCodec
@@ -67,18 +68,18 @@ def talker_backend(talker_name: str, registry: BackendRegistry) -> TalkerBackend
 @pytest.fixture(scope="session")
 def talker(
     talker_backend: TalkerBackend, checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype
-) -> Iterator[TalkerDecoder]:
-    """The decoder under test, loaded once and warm."""
-    decoder = talker_backend.load(checkpoint, load_context(talker_backend, device, dtype))
+) -> Iterator[CheckedTalker]:
+    """The decoder under test, in the shell that the engine talks to; loaded once and warm."""
+    decoder = load_talker(talker_backend, checkpoint, load_context(talker_backend, device, dtype))
     decoder.warmup()
     yield decoder
     decoder.close()
 
 
 @pytest.fixture
-def streams(talker: TalkerDecoder, checkpoint: Checkpoint) -> Iterator[Streams]:
+def streams(talker: CheckedTalker) -> Iterator[Streams]:
     """Streams on the decoder under test; released after each test."""
-    streams = Streams(talker, checkpoint.config.num_code_groups)
+    streams = Streams(talker)
     yield streams
     streams.release_all()
 
@@ -110,7 +111,7 @@ def measure(request: pytest.FixtureRequest) -> Measure:
 
 
 @pytest.fixture
-def judge(oracle: Oracle, talker: TalkerDecoder, dtype: torch.dtype, checkpoint: Checkpoint) -> Judge:
+def judge(oracle: Oracle, talker: CheckedTalker, dtype: torch.dtype, checkpoint: Checkpoint) -> Judge:
     """Decides whether codes are right."""
     return Judge(oracle, dtype, talker.capabilities, checkpoint.config.codec_eos_id)
 
@@ -137,9 +138,9 @@ def codec_backend(codec_name: str, registry: BackendRegistry) -> CodecBackend:
 
 
 @pytest.fixture(scope="session")
-def codec(codec_backend: CodecBackend, checkpoint: Checkpoint, device: torch.device) -> Iterator[Codec]:
-    """The codec under test, in float32, loaded once and warm."""
-    codec = codec_backend.load(checkpoint, load_context(codec_backend, device, torch.float32))
+def codec(codec_backend: CodecBackend, checkpoint: Checkpoint, device: torch.device) -> Iterator[CheckedCodec]:
+    """As ``talker``, the codec under test, in float32."""
+    codec = load_codec(codec_backend, checkpoint, load_context(codec_backend, device, torch.float32))
     codec.warmup()
     yield codec
     codec.close()
@@ -176,10 +177,10 @@ def open_engine() -> OpenEngine:
 @pytest.fixture(scope="session")
 def partner_codec(
     registry: BackendRegistry, checkpoint: Checkpoint, device: torch.device, selection: Selection
-) -> Iterator[Codec]:
+) -> Iterator[CheckedCodec]:
     """The codec that completes an engine when a talker backend is judged: the best available."""
     spec = registry.choose_codec("auto", checkpoint, device, selection.settings)
-    codec = spec.load(checkpoint, load_context(spec, device, torch.float32))
+    codec = load_codec(spec, checkpoint, load_context(spec, device, torch.float32))
     codec.warmup()
     yield codec
     codec.close()
@@ -188,10 +189,10 @@ def partner_codec(
 @pytest.fixture(scope="session")
 def partner_talker(
     registry: BackendRegistry, checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype, selection: Selection
-) -> Iterator[TalkerDecoder]:
+) -> Iterator[CheckedTalker]:
     """The talker decoder that completes an engine when a codec is judged: the best available, cold."""
     spec = registry.choose_talker("auto", checkpoint, device, selection.settings)
-    decoder = spec.load(checkpoint, load_context(spec, device, dtype))
+    decoder = load_talker(spec, checkpoint, load_context(spec, device, dtype))
     yield decoder
     decoder.close()
 
@@ -202,8 +203,8 @@ def studio(
     checkpoint: Checkpoint,
     device: torch.device,
     dtype: torch.dtype,
-    talker: TalkerDecoder,
-    partner_codec: Codec,
+    talker: CheckedTalker,
+    partner_codec: CheckedCodec,
 ) -> Studio:
     """Engines on the talker backend under test."""
     return Studio(open_engine, checkpoint, device, dtype, talker, partner_codec)
@@ -215,8 +216,8 @@ def codec_studio(
     checkpoint: Checkpoint,
     device: torch.device,
     dtype: torch.dtype,
-    partner_talker: TalkerDecoder,
-    codec: Codec,
+    partner_talker: CheckedTalker,
+    codec: CheckedCodec,
 ) -> Studio:
     """Engines on the codec under test."""
     return Studio(open_engine, checkpoint, device, dtype, partner_talker, codec)

@@ -6,6 +6,7 @@ import torch
 
 from megatalker.checkpoint import Checkpoint
 from megatalker.plugins import BackendRegistry
+from megatalker.plugins.checked import load_talker
 from megatalker.sampling import SamplingParams
 from megatalker.settings import Settings
 from megatalker_conformance.loading import load_context
@@ -50,8 +51,8 @@ class Oracle:
     def _in(self, dtype: torch.dtype) -> Streams:
         if dtype not in self._streams:
             spec = self._registry.choose_talker(ORACLE, self._checkpoint, self._device, Settings.read())
-            decoder = spec.load(self._checkpoint, load_context(spec, self._device, dtype))
-            self._streams[dtype] = Streams(decoder, self._checkpoint.config.num_code_groups)
+            decoder = load_talker(spec, self._checkpoint, load_context(spec, self._device, dtype))
+            self._streams[dtype] = Streams(decoder)
         return self._streams[dtype]
 
     def close(self) -> None:

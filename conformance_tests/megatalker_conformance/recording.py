@@ -9,18 +9,20 @@ from torch import Tensor
 
 from megatalker.interfaces import (
     AVAILABLE,
-    Capabilities,
     Codec,
     CodecBackend,
+    CodecCapabilities,
     CodecState,
     DecodeStep,
     Frame,
     StreamHandle,
     StreamRequest,
     TalkerBackend,
+    TalkerCapabilities,
     TalkerDecoder,
 )
 from megatalker.plugins import BackendRegistry, hookimpl
+from megatalker.plugins.checked import CheckedCodec, CheckedTalker
 
 PATIENCE_S = 5.0
 """How long a backend call waits for the consumer before it notes that the consumer was kept waiting."""
@@ -69,30 +71,24 @@ class Log:
 class WatchedTalker(TalkerDecoder):
     """Passes everything on to ``inner``, which its owner closes."""
 
-    def __init__(self, inner: TalkerDecoder, log: Log) -> None:
+    def __init__(self, inner: CheckedTalker, log: Log) -> None:
         self._inner = inner
         self._log = log
 
     @property
-    def capabilities(self) -> Capabilities:
+    def capabilities(self) -> TalkerCapabilities:
         return self._inner.capabilities
 
-    def prefill(self, request: StreamRequest) -> StreamHandle:
-        handle = self._inner.prefill(request)
-        self._log.opened.append(handle)
-        return handle
+    def prefill(self, requests: Sequence[StreamRequest]) -> list[StreamHandle]:
+        handles = self._inner.prefill(requests)
+        self._log.opened += handles
+        return handles
 
-    def decode(self, steps: Sequence[DecodeStep], *, return_logits: bool = False) -> list[Frame]:
-        return self._watch(lambda: lambda: self._inner.decode(steps, return_logits=return_logits))()
-
-    def begin(self, steps: Sequence[DecodeStep]) -> Callable[[], list[Frame]]:
-        return self._watch(lambda: self._inner.begin(steps))
-
-    def _watch(self, begin: Callable[[], Callable[[], list[Frame]]]) -> Callable[[], list[Frame]]:
+    def decode(self, steps: Sequence[DecodeStep], *, return_logits: bool = False) -> Callable[[], list[Frame]]:
         if self._log.on_decode is not None:
             self._log.on_decode()
         began = time.monotonic()
-        finish = begin()
+        finish = self._inner.decode(steps, return_logits=return_logits)
         seconds = time.monotonic() - began
 
         def finish_watched() -> list[Frame]:
@@ -117,12 +113,12 @@ class WatchedTalker(TalkerDecoder):
 class WatchedCodec(Codec):
     """As :class:`WatchedTalker`."""
 
-    def __init__(self, inner: Codec, log: Log) -> None:
+    def __init__(self, inner: CheckedCodec, log: Log) -> None:
         self._inner = inner
         self._log = log
 
     @property
-    def capabilities(self) -> Capabilities:
+    def capabilities(self) -> CodecCapabilities:
         return self._inner.capabilities
 
     def open(self) -> CodecState:
@@ -158,7 +154,7 @@ def registry_of(talkers: dict[str, TalkerDecoder], codecs: dict[str, Codec]) -> 
             TalkerBackend(
                 name=name,
                 summary="loaded by the conformance suite",
-                api_version=1,
+                api_version=2,
                 capabilities=talker.capabilities,
                 probe=lambda *_: AVAILABLE,
                 load=lambda *_, instance=talker: instance,
@@ -169,7 +165,7 @@ def registry_of(talkers: dict[str, TalkerDecoder], codecs: dict[str, Codec]) -> 
             CodecBackend(
                 name=name,
                 summary="loaded by the conformance suite",
-                api_version=1,
+                api_version=2,
                 capabilities=codec.capabilities,
                 probe=lambda *_: AVAILABLE,
                 load=lambda *_, instance=codec: instance,

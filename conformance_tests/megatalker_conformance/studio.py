@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 from megatalker.checkpoint import Checkpoint
 from megatalker.checkpoint.config import SAMPLE_RATE
 from megatalker.engine import Chunk, Engine, SpeechStream
-from megatalker.interfaces import Codec, TalkerDecoder
+from megatalker.interfaces import TalkerDecoder
 from megatalker.plugins import BackendRegistry
+from megatalker.plugins.checked import CheckedCodec, CheckedTalker
 from megatalker.plugins.device import dtype_name
 from megatalker.sampling import SamplingParams
 from megatalker.settings import Settings
@@ -78,8 +79,8 @@ class Studio:
         checkpoint: Checkpoint,
         device: torch.device,
         dtype: torch.dtype,
-        talker: TalkerDecoder,
-        codec: Codec,
+        talker: CheckedTalker,
+        codec: CheckedCodec,
     ) -> None:
         self._open_engine = open_engine
         self._checkpoint = checkpoint
@@ -100,7 +101,7 @@ class Studio:
             codec_fallbacks=(),
             device=str(self._device),
             dtype=dtype_name(self._dtype),  # type: ignore[arg-type]
-            max_streams=min(8, self._talker.capabilities.max_streams or 8),
+            max_streams=min(8, self._talker.max_streams or 8),
             step_deadline_s=600.0,
             runaway_guard=False,
         )

@@ -2,7 +2,7 @@
 
 import pytest
 
-from megatalker.interfaces import Codec
+from megatalker.plugins.checked import CheckedCodec
 from megatalker_conformance.codes import CodeSource
 from megatalker_conformance.measure import Benchmark
 
@@ -10,7 +10,7 @@ pytestmark = pytest.mark.optional
 
 
 @pytest.mark.parametrize(("streams", "frames"), [(1, 1), (1, 8), (4, 1)])
-def test_chunk(benchmark: Benchmark, codec: Codec, code_source: CodeSource, streams: int, frames: int) -> None:
+def test_chunk(benchmark: Benchmark, codec: CheckedCodec, code_source: CodeSource, streams: int, frames: int) -> None:
     """After 80 frames of context, so that the transformer's window is full."""
     benchmark.group = f"codec: {frames} frames, {streams} streams"
     states = [codec.open() for _ in range(streams)]

@@ -20,7 +20,7 @@ SAMPLING = SamplingParams(min_new_tokens=10_000)
 
 @pytest.mark.parametrize("batch", [1, 4])
 def test_frame(benchmark: Benchmark, streams: Streams, utterances: Utterances, batch: int) -> None:
-    if (streams.decoder.capabilities.max_streams or batch) < batch:
+    if (streams.decoder.max_streams or batch) < batch:
         pytest.skip(f"the backend holds fewer than {batch} streams")
     benchmark.group = f"one frame at context 128, {batch} streams"
     group = [streams.start(utterances.rows(128, SAMPLING)) for _ in range(batch)]

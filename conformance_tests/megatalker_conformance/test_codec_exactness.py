@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from megatalker.checkpoint.config import FRAME_SAMPLES
-from megatalker.interfaces import Codec
+from megatalker.plugins.checked import CheckedCodec
 from megatalker_conformance.codes import CodeSource, OfficialCodec
 from megatalker_conformance.measure import Measure
 
@@ -33,7 +33,7 @@ def cut(codes: Tensor, sizes: Iterator[int]) -> list[Tensor]:
     return pieces
 
 
-def say(codec: Codec, pieces: list[Tensor]) -> Tensor:
+def say(codec: CheckedCodec, pieces: list[Tensor]) -> Tensor:
     """Decode piece by piece with one state."""
     state = codec.open()
     chunks = []
@@ -47,7 +47,12 @@ def say(codec: Codec, pieces: list[Tensor]) -> Tensor:
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7])
 def test_equal_chunks_equal_one_full_forward(
-    codec: Codec, code_source: CodeSource, official_codec: OfficialCodec, measure: Measure, codec_frames: int, size: int
+    codec: CheckedCodec,
+    code_source: CodeSource,
+    official_codec: OfficialCodec,
+    measure: Measure,
+    codec_frames: int,
+    size: int,
 ) -> None:
     codes = code_source.random(codec_frames, seed=1)
     found = say(codec, cut(codes, cycle([size])))
@@ -55,7 +60,7 @@ def test_equal_chunks_equal_one_full_forward(
 
 
 def test_random_chunks_equal_one_full_forward_of_a_long_utterance(
-    codec: Codec, code_source: CodeSource, official_codec: OfficialCodec, measure: Measure
+    codec: CheckedCodec, code_source: CodeSource, official_codec: OfficialCodec, measure: Measure
 ) -> None:
     codes = code_source.random(LONG, seed=2)
     found = say(codec, cut(codes, _random_sizes(96)))
@@ -63,7 +68,7 @@ def test_random_chunks_equal_one_full_forward_of_a_long_utterance(
 
 
 def test_one_call_equals_one_full_forward(
-    codec: Codec, code_source: CodeSource, official_codec: OfficialCodec, measure: Measure
+    codec: CheckedCodec, code_source: CodeSource, official_codec: OfficialCodec, measure: Measure
 ) -> None:
     codes = code_source.random(LONG, seed=3)
     found = say(codec, [codes])
@@ -73,7 +78,7 @@ def test_one_call_equals_one_full_forward(
 
 
 def test_interleaved_streams_keep_apart(
-    codec: Codec, code_source: CodeSource, official_codec: OfficialCodec, measure: Measure
+    codec: CheckedCodec, code_source: CodeSource, official_codec: OfficialCodec, measure: Measure
 ) -> None:
     """Streams of different lengths share calls with different company and different numbers of frames."""
     speech = [code_source.random(count, seed=10 + count) for count in (20, 33, 78)]
@@ -95,7 +100,7 @@ def test_interleaved_streams_keep_apart(
 
 
 def test_a_new_state_remembers_nothing(
-    codec: Codec, code_source: CodeSource, official_codec: OfficialCodec, measure: Measure
+    codec: CheckedCodec, code_source: CodeSource, official_codec: OfficialCodec, measure: Measure
 ) -> None:
     codes = code_source.random(12, seed=4)
     say(codec, [code_source.random(80, seed=5)])
@@ -103,7 +108,7 @@ def test_a_new_state_remembers_nothing(
 
 
 def test_a_copied_state_goes_its_own_way(
-    codec: Codec, code_source: CodeSource, official_codec: OfficialCodec, measure: Measure
+    codec: CheckedCodec, code_source: CodeSource, official_codec: OfficialCodec, measure: Measure
 ) -> None:
     head, one, two = (code_source.random(count, seed=20 + count) for count in (75, 9, 8))
     state = codec.open()

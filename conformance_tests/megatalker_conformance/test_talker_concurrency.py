@@ -10,7 +10,7 @@ from megatalker_conformance.utterances import SENTENCES, Utterances
 @pytest.fixture
 def crowd(streams: Streams, utterances: Utterances, judge: Judge) -> list[Utterance]:
     """Up to five utterances of different lengths and seeds."""
-    count = min(5, streams.decoder.capabilities.max_streams or 5)
+    count = min(5, streams.decoder.max_streams or 5)
     if count < 2:
         pytest.skip("the backend holds one stream at a time")
     crowd = [utterances.prompt(text, "interleaved", judge.manner) for text in SENTENCES[:count]]
@@ -62,6 +62,17 @@ def test_prefill_between_two_frames_of_a_neighbour_changes_nothing(
         streams.advance(stream)
         streams.start(utterance)
     judge(crowd[0], streams.run(stream, 4), len(crowd) + 3)
+
+
+def test_prompts_that_come_together_begin_as_each_alone(streams: Streams, judge: Judge, crowd: list[Utterance]) -> None:
+    """One call for all but the last, and one for the last while they run."""
+    group = streams.start_together(*crowd[:-1])
+    streams.advance(*group)
+    group += streams.start_together(crowd[-1])
+    for _ in range(3):
+        streams.advance(*group)
+    for stream in group:
+        judge(stream.utterance, stream.codes, len(stream.codes))
 
 
 def test_equal_requests_side_by_side_give_equal_codes(streams: Streams, judge: Judge, crowd: list[Utterance]) -> None:

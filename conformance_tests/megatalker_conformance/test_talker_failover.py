@@ -5,6 +5,7 @@ import torch
 
 from megatalker.checkpoint import Checkpoint
 from megatalker.plugins import BackendRegistry
+from megatalker.plugins.checked import load_talker
 from megatalker_conformance.checks import Judge
 from megatalker_conformance.loading import load_context
 from megatalker_conformance.oracle import ORACLE, Oracle
@@ -45,7 +46,7 @@ def test_the_engine_moves_a_stream_here_without_a_seam(
             raise RuntimeError("this backend fails at frame 20 on purpose")
 
     first.on_decode = fail
-    failing = WatchedTalker(spec.load(checkpoint, load_context(spec, device, torch.float32)), first)
+    failing = WatchedTalker(load_talker(spec, checkpoint, load_context(spec, device, torch.float32)), first)
     log = Log()
     with studio.engine(log, failing=failing) as engine:
         stream = studio.begin(engine, SENTENCES[0], judge.manner, "interleaved")

@@ -55,12 +55,12 @@ def test_forced_end_of_speech_ends_the_stream(
 def test_only_the_forced_stream_of_a_batch_is_forced(
     streams: Streams, utterances: Utterances, judge: Judge, oracle: Oracle
 ) -> None:
-    if (streams.decoder.capabilities.max_streams or 2) < 2:
+    if (streams.decoder.max_streams or 2) < 2:
         pytest.skip("the backend holds one stream at a time")
     forced, free = (utterances.prompt(text, "interleaved", judge.manner) for text in SENTENCES[:2])
     one, two = streams.start(forced), streams.start(free)
     for codes in oracle.codes(free, 4):
-        frames = streams.decoder.decode([one.step(codes), two.step()])
+        frames = streams.decoder.decode([one.step(codes), two.step()])()
         assert frames[0].codes == codes
         two.codes.append(frames[1].codes or ())
     judge(free, streams.run(two, 4), 8)

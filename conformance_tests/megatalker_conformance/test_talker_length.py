@@ -15,16 +15,16 @@ REACHABLE = 10_000
 
 @pytest.fixture
 def limit(streams: Streams) -> int:
-    limit = streams.decoder.capabilities.max_positions
-    if limit is None or limit > REACHABLE:
-        pytest.skip("the backend names no limit of positions that a test can reach")
+    limit = streams.decoder.max_positions
+    if limit > REACHABLE:
+        pytest.skip("the backend has more positions than a test can fill")
     return limit
 
 
 def test_codes_stay_right_after_several_hundred_prompt_rows(
     streams: Streams, utterances: Utterances, judge: Judge
 ) -> None:
-    if (streams.decoder.capabilities.max_positions or REACHABLE) < LONG_PROMPT + 12:
+    if streams.decoder.max_positions < LONG_PROMPT + 12:
         pytest.skip("the backend has too few positions; the limits are tested on their own")
     utterance = utterances.rows(LONG_PROMPT, judge.manner)
     judge(utterance, streams.say(utterance, 12), 12)
@@ -32,7 +32,7 @@ def test_codes_stay_right_after_several_hundred_prompt_rows(
 
 def test_codes_stay_right_through_a_long_stream(streams: Streams, utterances: Utterances, judge: Judge) -> None:
     utterance = utterances.prompt(SENTENCES[2], "interleaved", judge.manner)
-    if (streams.decoder.capabilities.max_positions or REACHABLE) < len(utterance.embeds) + LONG_STREAM:
+    if streams.decoder.max_positions < len(utterance.embeds) + LONG_STREAM:
         pytest.skip("the backend has too few positions; the limits are tested on their own")
     judge(utterance, streams.say(utterance, LONG_STREAM), LONG_STREAM)
 
@@ -40,7 +40,7 @@ def test_codes_stay_right_through_a_long_stream(streams: Streams, utterances: Ut
 def test_a_prompt_beyond_the_positions_is_refused(
     streams: Streams, utterances: Utterances, judge: Judge, limit: int
 ) -> None:
-    house = streams.decoder.capabilities.max_streams or 8
+    house = streams.decoder.max_streams or 8
     for _ in range(house + 1):  # one row held for each refusal would run out here
         with pytest.raises(CapacityError):
             streams.start(utterances.rows(limit + 1, judge.manner))

@@ -20,7 +20,7 @@ def test_nothing_of_a_stream_stays_in_its_row(streams: Streams, utterances: Utte
 
 
 def test_released_rows_are_used_again(streams: Streams, utterances: Utterances, judge: Judge) -> None:
-    limit = streams.decoder.capabilities.max_streams or MANY
+    limit = streams.decoder.max_streams or MANY
     utterance = utterances.rows(4, judge.manner)
     for _ in range(2 * limit + 1):
         streams.release(streams.start(utterance))
@@ -28,11 +28,11 @@ def test_released_rows_are_used_again(streams: Streams, utterances: Utterances, 
 
 
 def test_a_full_house_refuses_and_recovers(streams: Streams, utterances: Utterances, judge: Judge) -> None:
-    limit = streams.decoder.capabilities.max_streams
+    limit = streams.decoder.max_streams
     if limit is None or limit > 256:
         pytest.skip("the backend names no limit of streams that a test can reach")
     utterance = utterances.rows(4, judge.manner)
-    house = [streams.start(utterance) for _ in range(limit)]
+    house = streams.start_together(*[utterance] * limit)
     for _ in range(2):
         with pytest.raises(CapacityError):
             streams.start(utterance)
@@ -47,7 +47,7 @@ def test_a_full_house_refuses_and_recovers(streams: Streams, utterances: Utteran
 def test_cancel_at_any_moment_frees_the_row_and_leaves_neighbours_alone(
     streams: Streams, utterances: Utterances, judge: Judge, spoken: int
 ) -> None:
-    if (streams.decoder.capabilities.max_streams or 2) < 2:
+    if (streams.decoder.max_streams or 2) < 2:
         pytest.skip("the backend holds one stream at a time")
     neighbour = streams.start(utterances.prompt(SENTENCES[0], "interleaved", judge.manner))
     cancelled = streams.start(utterances.prompt(SENTENCES[1], "interleaved", judge.manner))

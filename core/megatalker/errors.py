@@ -16,6 +16,7 @@ __all__ = [
     "ConnectionFailedError",
     "EngineClosedError",
     "InvalidRequestError",
+    "MalformedResultError",
     "MegatalkerError",
     "PluginError",
     "SettingsError",
@@ -53,6 +54,10 @@ class BackendUnavailableError(MegatalkerError):
 
 class BackendFaultError(MegatalkerError):
     """A backend raised, returned malformed results or exceeded its deadline, and no other backend could take over."""
+
+
+class MalformedResultError(MegatalkerError, RuntimeError):
+    """A backend broke its contract: what it returned is not what :mod:`megatalker.interfaces` asks for."""
 
 
 class CapacityError(MegatalkerError):

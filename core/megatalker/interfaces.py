@@ -4,6 +4,9 @@ A backend implements :class:`TalkerDecoder` or :class:`Codec`, describes itself 
 :class:`CodecBackend`, and returns that description from the ``megatalker_backends`` hook (:mod:`megatalker.plugins`).
 The words are those of Qwen3-TTS: a *frame* is 16 codec codes, 80 ms, 1920 samples at 24 kHz.
 
+Checks: core wraps every loaded instance in a shell (:mod:`megatalker.plugins.checked`) that refuses what is malformed
+before the backend is called, and finds fault with malformed results. A backend states facts and computes: where a
+method says "checked", it need not look.
 Threads: the engine calls one instance from one thread at a time. Nothing here may start work at import time.
 Tensors: inputs may live on any device, outputs live on the backend's device unless stated. The caller owns what it
 passed; a backend that needs it after the call returns makes a copy.
@@ -12,22 +15,23 @@ passed; a backend that needs it after the call returns makes a copy.
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import NewType, Self
+from enum import Enum
+from typing import Any, Generic, NewType, Self
 
 import torch
 from pydantic import BaseModel, ConfigDict
 from torch import Tensor
+from typing_extensions import TypeVar  # for the default
 
 from megatalker.checkpoint import Checkpoint
-from megatalker.errors import UnsupportedError
 from megatalker.sampling import SamplingParams
 
-API_VERSION = 1
+API_VERSION = 2
 """Version of this contract. A plug-in states the version it was written for; another version is refused at
-registration."""
+registration. CHANGELOG.md lists what each version changed."""
 
 StreamHandle = NewType("StreamHandle", int)
-"""Names one stream inside one decoder. Never reused, so that a released handle is recognised as such."""
+"""Names one stream inside one decoder: positive, and larger than every handle before it, so that none is used twice."""
 
 
 class BackendSettings(BaseModel):
@@ -38,21 +42,30 @@ class BackendSettings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-@dataclass(frozen=True, slots=True)
-class Capabilities:
-    """What a backend can do, as data. Tests and the engine ask this, never a backend's name.
+SettingsT = TypeVar("SettingsT", bound=BackendSettings, default=Any)
+"""A backend's own settings. A backend that has none leaves it out."""
 
-    ``None`` means "not known before loading" in a specification and "no limit of its own" in a loaded instance.
-    """
+
+class Limit(Enum):
+    """What stands in place of a number where there is none."""
+
+    UNKNOWN = "not known before loading"
+    """In a specification only; a loaded instance knows."""
+    NONE = "no limit of its own"
+
+
+@dataclass(frozen=True, slots=True)
+class TalkerCapabilities:
+    """What a talker backend can do, as data. Tests and the engine ask this, never a backend's name."""
 
     devices: frozenset[str]
     """Device types it runs on: ``cpu``, ``cuda``."""
     dtypes: frozenset[torch.dtype]
     """Weight and arithmetic types it accepts."""
-    max_streams: int | None = None
+    max_streams: int | Limit = Limit.UNKNOWN
     """Streams it can hold at the same time, and the largest batch of one ``decode`` call."""
-    max_positions: int | None = None
-    """Prompt rows plus frames of one stream. Codecs leave it ``None``."""
+    max_positions: int | Limit = Limit.UNKNOWN
+    """Prompt rows plus frames of one stream. ``Limit.NONE``: as many as the checkpoint has."""
     batch: bool = False
     """One call for several streams costs clearly less than one call for each."""
     forced_codes: bool = False
@@ -61,17 +74,27 @@ class Capabilities:
     """Codes follow the sampling contract (:mod:`megatalker.sampling`); without it the backend is greedy only."""
     prefix_reuse: bool = False
     """Equal prompt heads are computed once, with bit-identical results."""
-    encode: bool = False
-    """Codecs: ``encode`` works."""
 
 
 @dataclass(frozen=True, slots=True)
-class LoadContext:
+class CodecCapabilities:
+    """As :class:`TalkerCapabilities`, of a codec."""
+
+    devices: frozenset[str]
+    dtypes: frozenset[torch.dtype]
+    max_streams: int | Limit = Limit.NONE
+    """States it takes in one ``decode`` call."""
+    encode: bool = False
+    """``encode`` works."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadContext(Generic[SettingsT]):
     """Where and how to load: device, weight dtype, and the backend's own validated settings."""
 
     device: torch.device
     dtype: torch.dtype
-    settings: BackendSettings
+    settings: SettingsT
     """An instance of the specification's own ``settings`` class."""
 
 
@@ -136,52 +159,67 @@ class TalkerDecoder(ABC):
 
     One frame = choose code 0 from the pending logits; if it is end-of-speech the stream ends; else run the code
     predictor for the other codes; then run the talker step (sum of the frame's code embeddings plus
-    ``DecodeStep.text``)
-    that yields the next pending logits. An implementation may return the codes before that talker step has finished.
+    ``DecodeStep.text``) that yields the next pending logits. An implementation may hand out the codes before that
+    talker step has finished. A stream's codes depend on its own request and steps only, never on its neighbours in a
+    batch.
 
-    A stream's codes depend on its own request and steps only, never on its neighbours in a batch.
+    The model. :mod:`megatalker.checkpoint.shapes` lists every tensor (``Checkpoint.tensor`` reads one), and
+    ``Checkpoint.config`` the sizes. Talker and code predictor are both stacks of Qwen3 layers: RMS norm before
+    attention and before the MLP, RMS norm on each query and key head, rotary positions (first half of a head with the
+    second), grouped queries, ``down(silu(gate) * up)``, RMS norm at the end. With ``h`` the talker's last output row:
+
+    * ``talker.codec_head`` of ``h`` gives the logits of code 0.
+    * The predictor begins anew with each frame. Its row 0 is ``h``; its row ``k`` is the embedding of code ``k - 1``,
+      and ``talker.code_predictor.lm_head.{k - 1}`` of its output there gives the logits of code ``k``. Where the config
+      says ``projects_predictor``, every row goes through ``talker.code_predictor.small_to_mtp_projection`` first.
+    * Code 0 is embedded by ``talker.model.codec_embedding``, code ``k`` by
+      ``talker.code_predictor.model.codec_embedding.{k - 1}``: one set of tables for the predictor and for the sum that
+      the talker is fed.
+
+    :class:`megatalker.sampling.SamplerRows` chooses codes in torch for many streams;
+    :mod:`megatalker.sampling.numpy_sampler` is the same rule for one choice in NumPy.
+    :class:`megatalker.plugins.stream_table.StreamTable` keeps rows for streams.
     """
 
     @property
     @abstractmethod
-    def capabilities(self) -> Capabilities:
-        """The abilities and limits of this loaded instance."""
+    def capabilities(self) -> TalkerCapabilities:
+        """The abilities and limits of this loaded instance. Asked once."""
 
     @abstractmethod
-    def prefill(self, request: StreamRequest) -> StreamHandle:
-        """Run the prompt and hold the first pending logits.
+    def prefill(self, requests: Sequence[StreamRequest]) -> list[StreamHandle]:
+        """Run each prompt and hold its first pending logits; a backend that cannot batch does them in turn.
+
+        All or nothing: when this raises, nothing is held. Checked: shapes, finite values (those on an accelerator are
+        taken on trust), history ids, ``max_streams``, ``max_positions``.
+
+        Returns:
+            A handle for each request, in their order.
 
         Raises:
-            InvalidRequestError: ``embeds`` has the wrong shape, is not finite, or a history id lies outside the
-                vocabulary.
-            CapacityError: every row is taken, or the prompt alone exceeds ``max_positions``. Nothing is held.
+            CapacityError: something else than streams and positions is used up for now.
         """
 
     @abstractmethod
-    def decode(self, steps: Sequence[DecodeStep], *, return_logits: bool = False) -> list[Frame]:
+    def decode(
+        self, steps: Sequence[DecodeStep], *, return_logits: bool = False
+    ) -> "list[Frame] | Callable[[], list[Frame]]":
         """Advance each stream by one frame; results stand in the order of ``steps``.
 
+        Where a device works by itself, start it and return a function that waits for the frames, so that the caller has
+        the time until then for other work. It is called once, before anything else is asked of the decoder, and
+        ``steps`` stay as they are until it has returned.
+
+        Checked: at least one step; streams that are held, have not ended and have a position left, each named once;
+        text rows; forced codes; ``forced`` and ``return_logits`` with the capability only.
+
         Raises (before any stream has advanced):
-            InvalidRequestError: an unknown, released or ended stream; a stream named twice; a malformed text row
-                or forced codes.
-            CapacityError: more steps than ``max_streams``, or a stream has no position left.
-            UnsupportedError: ``forced`` or ``return_logits`` without the capability.
+            CapacityError: as :meth:`prefill`.
         """
-
-    def begin(self, steps: Sequence[DecodeStep]) -> Callable[[], list[Frame]]:
-        """Start what :meth:`decode` does; the function returned waits for it and gives its frames.
-
-        A decoder whose device works by itself starts there what it can, so that the caller has the time until then for
-        other work. Nothing else is asked of the decoder before the function has been called, once. Default: nothing
-        starts before that call.
-
-        Raises: as :meth:`decode`, here or in the function returned.
-        """
-        return lambda: self.decode(steps)
 
     @abstractmethod
     def release(self, stream: StreamHandle) -> None:
-        """Free the stream's rows at once, at any moment of its life. Releasing twice raises ``InvalidRequestError``."""
+        """Free the stream's rows at once, at any moment of its life. Checked: it is held."""
 
     def warmup(self) -> None:  # noqa: B027 - optional, with a default
         """Compile, capture and touch everything that the first request would otherwise wait for. Default: nothing."""
@@ -210,8 +248,8 @@ class Codec(ABC):
 
     @property
     @abstractmethod
-    def capabilities(self) -> Capabilities:
-        """The abilities and limits of this loaded instance."""
+    def capabilities(self) -> CodecCapabilities:
+        """The abilities and limits of this loaded instance. Asked once."""
 
     @abstractmethod
     def open(self) -> CodecState:
@@ -219,25 +257,28 @@ class Codec(ABC):
 
     @abstractmethod
     def decode(self, states: Sequence[CodecState], codes: Sequence[Tensor]) -> list[Tensor]:
-        """Decode the next frames of each state, and advance it.
+        """Decode the next frames of each state, and advance it. When this raises, no state has advanced.
 
         Args:
-            states: distinct states made by this codec.
-            codes: for each state ``[frames, code groups]`` integer, frames >= 1; the counts may differ between states.
+            states: at least one, made by this codec's :meth:`open` or by ``copy``. Checked: distinct, at most
+                ``max_streams``.
+            codes: for each state ``[frames, code groups]`` int64 on the CPU, frames >= 1; the counts may differ between
+                states. Checked: shapes, and every code inside the codebook.
 
         Returns:
             For each state ``[frames * 1920]`` float32 samples within [-1, 1].
-
-        Raises (before any state has advanced):
-            InvalidRequestError: a wrong shape, an id outside the codebook, a state named twice or made by another
-                codec.
         """
 
-    def encode(self, audio: Tensor) -> Tensor:  # noqa: ARG002 - optional, with a default
-        """Encode ``[samples]`` float32 mono PCM at 24 kHz to ``[frames, code groups]`` int64 codes (for cloning)."""
-        raise UnsupportedError(
-            f"{type(self).__name__} does not encode audio; choose a codec whose capabilities list encode"
-        )
+    def encode(self, audio: Tensor) -> Tensor:
+        """Encode mono PCM at 24 kHz to codes, for cloning. Called where the capabilities list ``encode``.
+
+        Args:
+            audio: ``[samples]`` float32 on the CPU. Checked: at least one sample, finite.
+
+        Returns:
+            ``[frames, code groups]`` int64.
+        """
+        raise NotImplementedError(f"the capabilities of {type(self).__name__} list encode, which it does not implement")
 
     def warmup(self) -> None:  # noqa: B027 - optional, with a default
         """As :meth:`TalkerDecoder.warmup`."""
@@ -264,31 +305,32 @@ AVAILABLE = Availability()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Backend:
+class _Backend(Generic[SettingsT]):
     name: str
     """Lower-case identifier, unique among the installed backends of its kind."""
     summary: str
     """One line for ``megatalker backends``."""
     api_version: int
     """The :data:`API_VERSION` this plug-in was written for: a literal number, not the constant."""
-    capabilities: Capabilities
-    probe: Callable[[Checkpoint, torch.device, BackendSettings], Availability]
+    probe: Callable[[Checkpoint, torch.device, SettingsT], Availability] = lambda *_: AVAILABLE
     """Whether the backend can run this checkpoint there, with these settings of its own. Cheap: reads configuration,
-    loads nothing, never raises for a missing optional package."""
+    loads nothing, never raises for a missing optional package. Default: it can."""
     rank: int = 0
     """``auto`` takes the available backend with the highest rank."""
-    settings: type[BackendSettings] = BackendSettings
+    settings: type[SettingsT] = BackendSettings  # type: ignore[assignment]  # of a backend without settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TalkerBackend(_Backend):
+class TalkerBackend(_Backend[SettingsT]):
     """Describes a talker decoder."""
 
-    load: Callable[[Checkpoint, LoadContext], TalkerDecoder]
+    capabilities: TalkerCapabilities
+    load: Callable[[Checkpoint, LoadContext[SettingsT]], TalkerDecoder]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CodecBackend(_Backend):
+class CodecBackend(_Backend[SettingsT]):
     """Describes a codec."""
 
-    load: Callable[[Checkpoint, LoadContext], Codec]
+    capabilities: CodecCapabilities
+    load: Callable[[Checkpoint, LoadContext[SettingsT]], Codec]

@@ -12,9 +12,11 @@ from torch import Tensor
 
 from megatalker.checkpoint import Checkpoint
 from megatalker.errors import CapacityError, InvalidRequestError, SettingsError
-from megatalker.interfaces import DecodeStep, Frame, LoadContext, StreamHandle, StreamRequest, TalkerDecoder
+from megatalker.interfaces import DecodeStep, Frame, LoadContext, StreamHandle, StreamRequest
+from megatalker.plugins.checked import CheckedTalker
 from megatalker.sampling import SamplingParams
 from megatalker_backends.compiled.decoder import CompiledDecoder
+from megatalker_backends.compiled.model import Model
 from megatalker_backends.compiled.settings import CompiledSettings
 from megatalker_backends.reference.decoder import ReferenceDecoder, ReferenceSettings
 
@@ -49,14 +51,20 @@ class Company:
     starts: Sequence[int]
 
 
-def compiled(checkpoint: Checkpoint, device: str = "cpu", **settings: Any) -> CompiledDecoder:
+def compiled(checkpoint: Checkpoint, device: str = "cpu", **settings: Any) -> CheckedTalker:
     settings.setdefault("compile", "off")
     settings.setdefault("max_positions", 200)
-    return CompiledDecoder(checkpoint, LoadContext(torch.device(device), torch.float32, CompiledSettings(**settings)))
+    context = LoadContext(torch.device(device), torch.float32, CompiledSettings(**settings))
+    return CheckedTalker(CompiledDecoder(checkpoint, context), checkpoint.config)
 
 
-def reference(checkpoint: Checkpoint) -> ReferenceDecoder:
-    return ReferenceDecoder(checkpoint, LoadContext(CPU, torch.float32, ReferenceSettings()))
+def reference(checkpoint: Checkpoint, dtype: torch.dtype = torch.float32) -> CheckedTalker:
+    return CheckedTalker(ReferenceDecoder(checkpoint, LoadContext(CPU, dtype, ReferenceSettings())), checkpoint.config)
+
+
+def model_of(talker: CheckedTalker) -> Model:
+    assert isinstance(talker.decoder, CompiledDecoder)
+    return talker.decoder._model
 
 
 def voice(checkpoint: Checkpoint, seed: int, rows: int, frames: int, sampling: SamplingParams) -> Voice:
@@ -66,14 +74,14 @@ def voice(checkpoint: Checkpoint, seed: int, rows: int, frames: int, sampling: S
     return Voice(StreamRequest(embeds, sampling), text)
 
 
-def speak(decoder: TalkerDecoder, each: Voice) -> list[Codes | None]:
-    stream = decoder.prefill(each.request)
-    codes = [decoder.decode([DecodeStep(stream, text)])[0].codes for text in each.text]
+def speak(decoder: CheckedTalker, each: Voice) -> list[Codes | None]:
+    stream = decoder.prefill([each.request])[0]
+    codes = [decoder.decode([DecodeStep(stream, text)])()[0].codes for text in each.text]
     decoder.release(stream)
     return codes
 
 
-def speak_together(decoder: TalkerDecoder, company: Company) -> list[list[Codes | None]]:
+def speak_together(decoder: CheckedTalker, company: Company) -> list[list[Codes | None]]:
     """Each stream starts and ends at its own time; all that are alive share one call."""
     said: list[list[Codes | None]] = [[] for _ in company.voices]
     streams: dict[int, StreamHandle] = {}
@@ -81,13 +89,13 @@ def speak_together(decoder: TalkerDecoder, company: Company) -> list[list[Codes 
     for clock in range(max(start + len(each.text) for each, start in members)):
         for index, (each, start) in enumerate(members):
             if clock == start:
-                streams[index] = decoder.prefill(each.request)
+                streams[index] = decoder.prefill([each.request])[0]
             if index in streams and clock == start + len(each.text):
                 decoder.release(streams.pop(index))
         alive = sorted(streams, reverse=clock % 2 == 1)
         texts = {index: each.text[clock - start] for index, (each, start) in enumerate(members) if index in streams}
         steps = [DecodeStep(streams[index], texts[index]) for index in alive]
-        for index, frame in zip(alive, decoder.decode(steps), strict=True):
+        for index, frame in zip(alive, decoder.decode(steps)(), strict=True):
             said[index].append(frame.codes)
     for stream in streams.values():
         decoder.release(stream)
@@ -119,7 +127,7 @@ def expected(request: pytest.FixtureRequest) -> Callable[[str], list[list[Codes 
 
 
 @pytest.fixture(scope="module", params=["cpu", CUDA])
-def warm(request: pytest.FixtureRequest, tiny_1b7: Checkpoint) -> Iterator[CompiledDecoder]:
+def warm(request: pytest.FixtureRequest, tiny_1b7: Checkpoint) -> Iterator[CheckedTalker]:
     """Compiled units; on a CPU for one stream and for batches of four, so that five streams fall in two parts."""
     decoder = compiled(tiny_1b7, request.param, compile="on", max_streams=5)
     decoder.warmup()
@@ -140,14 +148,14 @@ def test_codes_equal_the_reference_alone_and_in_company(
 
 
 def test_compiled_units_say_what_the_reference_says(
-    warm: CompiledDecoder, tiny_1b7: Checkpoint, expected: Callable[[str], list[list[Codes | None]]]
+    warm: CheckedTalker, tiny_1b7: Checkpoint, expected: Callable[[str], list[list[Codes | None]]]
 ) -> None:
     together = company(tiny_1b7)
     assert [speak(warm, each) for each in together.voices] == expected("tiny_1b7")
     assert speak_together(warm, together) == expected("tiny_1b7")
 
 
-def test_nothing_is_compiled_outside_the_first_warmup(warm: CompiledDecoder, tiny_1b7: Checkpoint) -> None:
+def test_nothing_is_compiled_outside_the_first_warmup(warm: CheckedTalker, tiny_1b7: Checkpoint) -> None:
     from torch._dynamo.utils import counters
 
     before = counters["stats"]["unique_graphs"]
@@ -170,22 +178,22 @@ def test_warming_up_says_how_far_it_is(
     ]
 
 
-def test_neighbours_do_not_matter_on_a_cpu_not_to_the_last_bit(warm: CompiledDecoder, tiny_1b7: Checkpoint) -> None:
+def test_neighbours_do_not_matter_on_a_cpu_not_to_the_last_bit(warm: CheckedTalker, tiny_1b7: Checkpoint) -> None:
     one, *others = (voice(tiny_1b7, seed, rows, 6, GREEDY) for seed, rows in ((1, 8), (2, 80), (3, 3), (4, 20)))
-    tolerance = 0.0 if warm._model.device.type == "cpu" else 1e-4
+    tolerance = 0.0 if model_of(warm).device.type == "cpu" else 1e-4
     alone = logits(warm, [one])[0]
     crowded = logits(warm, [one, *others])[0]
     for ours, theirs in zip(alone, crowded, strict=True):
         torch.testing.assert_close(ours, theirs, atol=tolerance, rtol=0)
 
 
-def logits(decoder: TalkerDecoder, voices: Sequence[Voice]) -> list[list[Tensor]]:
+def logits(decoder: CheckedTalker, voices: Sequence[Voice]) -> list[list[Tensor]]:
     """Every logit of each stream's frames: ``[groups x vocab]`` rows, flat, one tensor a frame."""
-    streams = [decoder.prefill(each.request) for each in voices]
+    streams = [decoder.prefill([each.request])[0] for each in voices]
     rows: list[list[Tensor]] = [[] for _ in voices]
     for index in range(len(voices[0].text)):
         steps = [DecodeStep(stream, each.text[index]) for stream, each in zip(streams, voices, strict=True)]
-        for place, frame in enumerate(decoder.decode(steps, return_logits=True)):
+        for place, frame in enumerate(decoder.decode(steps, return_logits=True)()):
             assert frame.logits is not None
             rows[place].append(torch.cat((frame.logits.talker, frame.logits.predictor.flatten())).cpu())
     for stream in streams:
@@ -213,10 +221,10 @@ def test_forced_codes_give_the_logits_of_the_reference(request: pytest.FixtureRe
         torch.testing.assert_close(own.logits.predictor.cpu(), other.logits.predictor, atol=1e-4, rtol=0)
 
 
-def forced_frames(decoder: TalkerDecoder, each: Voice, forced: Sequence[Sequence[int]]) -> list[Frame]:
-    stream = decoder.prefill(each.request)
+def forced_frames(decoder: CheckedTalker, each: Voice, forced: Sequence[Sequence[int]]) -> list[Frame]:
+    stream = decoder.prefill([each.request])[0]
     return [
-        decoder.decode([DecodeStep(stream, text, forced=codes)], return_logits=True)[0]
+        decoder.decode([DecodeStep(stream, text, forced=codes)], return_logits=True)()[0]
         for text, codes in zip(each.text, forced, strict=True)
     ]
 
@@ -224,8 +232,8 @@ def forced_frames(decoder: TalkerDecoder, each: Voice, forced: Sequence[Sequence
 def test_logits_are_those_the_codes_came_from_and_stay_as_they_are(tiny_1b7: Checkpoint) -> None:
     decoder = compiled(tiny_1b7)
     each = voice(tiny_1b7, 6, 10, 2, replace(GREEDY, repetition_penalty=1.0))
-    stream = decoder.prefill(each.request)
-    frames = [decoder.decode([DecodeStep(stream, text)], return_logits=True)[0] for text in each.text]
+    stream = decoder.prefill([each.request])[0]
+    frames = [decoder.decode([DecodeStep(stream, text)], return_logits=True)()[0] for text in each.text]
     for frame in frames:
         assert frame.codes is not None
         assert frame.logits is not None
@@ -237,11 +245,11 @@ def test_forcing_one_stream_leaves_the_others_free(tiny_1b7: Checkpoint) -> None
     decoder = compiled(tiny_1b7)
     free, led = (voice(tiny_1b7, seed, 7, 3, SamplingParams(seed=seed)) for seed in (1, 2))
     alone = speak(decoder, free)
-    streams = [decoder.prefill(each.request) for each in (free, led)]
+    streams = [decoder.prefill([each.request])[0] for each in (free, led)]
     codes = (3,) * tiny_1b7.config.num_code_groups
     for index, said in enumerate(alone):
         steps = [DecodeStep(streams[0], free.text[index]), DecodeStep(streams[1], led.text[index], forced=codes)]
-        assert [frame.codes for frame in decoder.decode(steps)] == [said, codes]
+        assert [frame.codes for frame in decoder.decode(steps)()] == [said, codes]
 
 
 def test_end_of_speech_ends_one_stream_and_not_its_neighbour(tiny_1b7: Checkpoint) -> None:
@@ -249,16 +257,16 @@ def test_end_of_speech_ends_one_stream_and_not_its_neighbour(tiny_1b7: Checkpoin
     config = tiny_1b7.config
     ending, lasting = (voice(tiny_1b7, seed, 7, 4, SamplingParams(seed=seed)) for seed in (1, 2))
     alone = speak(decoder, lasting)
-    streams = [decoder.prefill(each.request) for each in (ending, lasting)]
+    streams = [decoder.prefill([each.request])[0] for each in (ending, lasting)]
     last = (config.codec_eos_id, *[0] * (config.num_code_groups - 1))
     steps = [DecodeStep(streams[0], ending.text[0], forced=last), DecodeStep(streams[1], lasting.text[0])]
-    ended, going = decoder.decode(steps, return_logits=True)
+    ended, going = decoder.decode(steps, return_logits=True)()
     assert ended.ended
     assert ended.logits is not None
     assert ended.logits.predictor.shape == (0, config.predictor.vocab_size)
     with pytest.raises(InvalidRequestError, match="has ended"):
-        decoder.decode(steps)
-    rest = [decoder.decode([DecodeStep(streams[1], text)])[0].codes for text in lasting.text[1:]]
+        decoder.decode(steps)()
+    rest = [decoder.decode([DecodeStep(streams[1], text)])()[0].codes for text in lasting.text[1:]]
     assert [going.codes, *rest] == alone
 
 
@@ -270,7 +278,7 @@ def test_what_a_row_held_before_leaves_no_trace(tiny_1b7: Checkpoint, device: st
     fresh = speak(decoder, short)
     speak(decoder, voice(tiny_1b7, 2, 90, 60, SamplingParams(seed=5, repetition_penalty=1.5, top_k=3)))
     assert speak(decoder, short) == fresh
-    model = decoder._model
+    model = model_of(decoder)
     for layer in (*model._talker_cache, *model._predictor_cache):
         for part in layer:
             part.fill_(torch.nan)
@@ -303,9 +311,10 @@ def test_sixteen_bits_are_as_close_to_float32_as_the_reference(tiny_1b7: Checkpo
     forced = torch.randint(vocab, (10, groups), generator=torch.Generator().manual_seed(5)).tolist()
     oracle = forced_frames(reference(tiny_1b7), each, forced)
     context = LoadContext(CPU, dtype, CompiledSettings(compile="off", max_positions=200))
-    ours = error(forced_frames(CompiledDecoder(tiny_1b7, context), each, forced), oracle)
-    context = LoadContext(CPU, dtype, ReferenceSettings())
-    theirs = error(forced_frames(ReferenceDecoder(tiny_1b7, context), each, forced), oracle)
+    ours = error(
+        forced_frames(CheckedTalker(CompiledDecoder(tiny_1b7, context), tiny_1b7.config), each, forced), oracle
+    )
+    theirs = error(forced_frames(reference(tiny_1b7, dtype), each, forced), oracle)
     assert 0 < ours <= 1.5 * theirs
 
 
@@ -324,12 +333,12 @@ def test_limits_come_from_settings_and_checkpoint(tiny_1b7: Checkpoint) -> None:
     decoder = compiled(tiny_1b7, max_streams=2, max_positions=9)
     assert (decoder.capabilities.max_streams, decoder.capabilities.max_positions) == (2, 9)
     each = voice(tiny_1b7, 1, 8, 2, GREEDY)
-    stream = decoder.prefill(each.request)
-    decoder.decode([DecodeStep(stream, each.text[0])])
+    stream = decoder.prefill([each.request])[0]
+    decoder.decode([DecodeStep(stream, each.text[0])])()
     with pytest.raises(CapacityError, match="used its 9 positions"):
-        decoder.decode([DecodeStep(stream, each.text[1])])
+        decoder.decode([DecodeStep(stream, each.text[1])])()
     with pytest.raises(CapacityError, match="holds 9 positions"):
-        decoder.prefill(voice(tiny_1b7, 1, 10, 1, GREEDY).request)
+        decoder.prefill([voice(tiny_1b7, 1, 10, 1, GREEDY).request])
     limit = tiny_1b7.config.talker.max_positions
     assert compiled(tiny_1b7, max_positions=10 * limit).capabilities.max_positions == limit
 
@@ -340,7 +349,7 @@ def test_a_prompt_and_frames_may_fill_every_position(tiny_1b7: Checkpoint) -> No
 
 
 def test_an_empty_batch_is_no_frame(tiny_1b7: Checkpoint) -> None:
-    assert compiled(tiny_1b7).decode([]) == []
+    assert compiled(tiny_1b7).decode([])() == []
 
 
 def test_asking_for_a_compiler_that_is_missing_is_an_error(
@@ -352,4 +361,4 @@ def test_asking_for_a_compiler_that_is_missing_is_an_error(
     decoder = compiled(tiny_1b7, compile="auto")
     assert "no C++ compiler" in caplog.text
     decoder.warmup()
-    assert decoder.decode([]) == []
+    assert decoder.decode([])() == []

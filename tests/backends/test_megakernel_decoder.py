@@ -20,14 +20,15 @@ from megakernel_helpers import (
     say_together,
     some_codes,
     voice,
+    within,
 )
 from megatalker.checkpoint import Checkpoint
 from megatalker.errors import BackendFaultError, BackendUnavailableError, CapacityError, InvalidRequestError
 from megatalker.interfaces import DecodeStep, LoadContext, StreamHandle, StreamRequest
+from megatalker.plugins.checked import CheckedTalker
 from megatalker.sampling import CodeVocabulary, SamplingParams
 from megatalker.sampling.numpy_sampler import choose
 from megatalker_backends.megakernel.availability import why_not
-from megatalker_backends.megakernel.decoder import MegakernelDecoder
 from megatalker_backends.megakernel.machine import Machine
 from megatalker_backends.megakernel.settings import MegakernelSettings
 from megatalker_backends.megakernel.spec import TALKER
@@ -44,12 +45,12 @@ def device(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="module")
-def decoder(device: str, tiny_1b7: Checkpoint) -> Iterator[MegakernelDecoder]:
+def decoder(device: str, tiny_1b7: Checkpoint) -> Iterator[CheckedTalker]:
     """Warm, with room for a batch of two launches."""
     decoder = megakernel(tiny_1b7, device, max_streams=10)
     decoder.warmup()
     yield decoder
-    decoder._space.check_guards()
+    within(decoder)._space.check_guards()
     decoder.close()
 
 
@@ -76,17 +77,17 @@ class Recorder:
 
 
 @pytest.fixture
-def recorder(decoder: MegakernelDecoder) -> Iterator[Recorder]:
-    machine = decoder._ready()
-    decoder._machine = recorder = Recorder(machine)
+def recorder(decoder: CheckedTalker) -> Iterator[Recorder]:
+    machine = within(decoder)._ready()
+    within(decoder)._machine = recorder = Recorder(machine)
     yield recorder
-    decoder._machine = machine
+    within(decoder)._machine = machine
 
 
 # --- company
 
 
-def test_neighbours_do_not_change_a_bit(decoder: MegakernelDecoder, tiny_1b7: Checkpoint) -> None:
+def test_neighbours_do_not_change_a_bit(decoder: CheckedTalker, tiny_1b7: Checkpoint) -> None:
     """Ten streams in two launches: prompts of one to three pages, lives of different lengths, all kinds of sampling."""
     sizes = [(9, 12), (62, 8), (2, 5), (130, 6), (17, 3), (64, 4), (63, 4), (8, 7), (65, 9), (16, 2)]
     samplings = [GREEDY, SEEDED, replace(SEEDED, seed=8, top_p=0.7), replace(GREEDY, repetition_penalty=1.3)]
@@ -103,7 +104,7 @@ def test_what_a_slot_and_its_pages_held_before_leaves_no_trace(device: str, tiny
     short = voice(tiny_1b7, 1, 5, 6, SEEDED)
     fresh = say(decoder, short)
     say(decoder, voice(tiny_1b7, 2, 130, 5, SamplingParams(seed=5, repetition_penalty=1.5, top_k=3)))
-    space = decoder._space
+    space = within(decoder)._space
     junk = (space.talker_kv, space.predictor_kv, space.x, space.qkv, space.attention, space.activation, space.partial)
     for buffer in (*junk, space.hidden, space.projected, space.pending, space.predictor_logits, space.text):
         buffer.fill_(1e3)
@@ -113,14 +114,14 @@ def test_what_a_slot_and_its_pages_held_before_leaves_no_trace(device: str, tiny
     space.check_guards()
 
 
-def test_warming_up_disturbs_nobody(decoder: MegakernelDecoder, tiny_1b7: Checkpoint) -> None:
+def test_warming_up_disturbs_nobody(decoder: CheckedTalker, tiny_1b7: Checkpoint) -> None:
     each = voice(tiny_1b7, 1, 12, 4, SEEDED)
     expected = codes_of(say(decoder, each))
-    stream = decoder.prefill(each.request)
+    stream = decoder.prefill([each.request])[0]
     found = []
     for text in each.text:
         decoder.warmup()
-        found.append(decoder.decode([DecodeStep(stream, text)])[0].codes)
+        found.append(decoder.decode([DecodeStep(stream, text)])()[0].codes)
     decoder.release(stream)
     assert found == expected
 
@@ -128,37 +129,37 @@ def test_warming_up_disturbs_nobody(decoder: MegakernelDecoder, tiny_1b7: Checkp
 # --- codes and logits
 
 
-def test_forced_codes_come_out_and_leave_neighbours_free(decoder: MegakernelDecoder, tiny_1b7: Checkpoint) -> None:
+def test_forced_codes_come_out_and_leave_neighbours_free(decoder: CheckedTalker, tiny_1b7: Checkpoint) -> None:
     free, led = voice(tiny_1b7, 1, 7, 3, SEEDED), voice(tiny_1b7, 2, 9, 3)
     alone, forced = codes_of(say(decoder, free)), some_codes(tiny_1b7, 3)
-    streams = [decoder.prefill(each.request) for each in (free, led)]
+    streams = [decoder.prefill([each.request])[0] for each in (free, led)]
     for index, said in enumerate(alone):
         steps = [DecodeStep(streams[0], free.text[index]), DecodeStep(streams[1], led.text[index], forced[index])]
-        assert [frame.codes for frame in decoder.decode(steps)] == [said, tuple(forced[index])]
+        assert [frame.codes for frame in decoder.decode(steps)()] == [said, tuple(forced[index])]
     for stream in streams:
         decoder.release(stream)
 
 
-def test_end_of_speech_ends_one_stream_and_not_its_neighbour(decoder: MegakernelDecoder, tiny_1b7: Checkpoint) -> None:
+def test_end_of_speech_ends_one_stream_and_not_its_neighbour(decoder: CheckedTalker, tiny_1b7: Checkpoint) -> None:
     config = tiny_1b7.config
     ending, lasting = voice(tiny_1b7, 1, 7, 4, SEEDED), voice(tiny_1b7, 2, 7, 4, replace(SEEDED, seed=1))
     alone = codes_of(say(decoder, lasting))
-    streams = [decoder.prefill(each.request) for each in (ending, lasting)]
+    streams = [decoder.prefill([each.request])[0] for each in (ending, lasting)]
     last = (config.codec_eos_id, *[0] * (config.num_code_groups - 1))
     steps = [DecodeStep(streams[0], ending.text[0], forced=last), DecodeStep(streams[1], lasting.text[0])]
-    ended, going = decoder.decode(steps, return_logits=True)
+    ended, going = decoder.decode(steps, return_logits=True)()
     assert ended.ended
     assert ended.logits is not None
     assert ended.logits.predictor.shape == (0, config.predictor.vocab_size)
     with pytest.raises(InvalidRequestError, match="has ended"):
-        decoder.decode(steps)
-    rest = [decoder.decode([DecodeStep(streams[1], text)])[0].codes for text in lasting.text[1:]]
+        decoder.decode(steps)()
+    rest = [decoder.decode([DecodeStep(streams[1], text)])()[0].codes for text in lasting.text[1:]]
     assert [going.codes, *rest] == alone
     for stream in streams:
         decoder.release(stream)
 
 
-def test_a_stream_may_end_by_its_own_choice(decoder: MegakernelDecoder, tiny_1b7: Checkpoint) -> None:
+def test_a_stream_may_end_by_its_own_choice(decoder: CheckedTalker, tiny_1b7: Checkpoint) -> None:
     """So hot that the noise alone decides; this seed's favours end-of-speech in the third frame."""
     hot = replace(SEEDED, temperature=1e6, top_k=None, repetition_penalty=1.0, min_new_tokens=0)
     vocabulary, flat = CodeVocabulary.of(tiny_1b7.config), np.zeros(tiny_1b7.config.talker.vocab_size, np.float32)
@@ -170,16 +171,16 @@ def test_a_stream_may_end_by_its_own_choice(decoder: MegakernelDecoder, tiny_1b7
     eos = vocabulary.eos_id
     seed = next(seed for seed in range(10_000) if [first_code(seed, frame) == eos for frame in range(3)] == [0, 0, 1])
     each = voice(tiny_1b7, 1, 3, 4, replace(hot, seed=seed))
-    stream = decoder.prefill(each.request)
-    frames = [decoder.decode([DecodeStep(stream, text)])[0] for text in each.text[:3]]
+    stream = decoder.prefill([each.request])[0]
+    frames = [decoder.decode([DecodeStep(stream, text)])()[0] for text in each.text[:3]]
     assert [frame.ended for frame in frames] == [False, False, True]
     with pytest.raises(InvalidRequestError, match="has ended"):
-        decoder.decode([DecodeStep(stream, each.text[3])])
+        decoder.decode([DecodeStep(stream, each.text[3])])()
     decoder.release(stream)
 
 
 def test_a_stream_continued_from_its_codes_goes_on_as_it_would_have(
-    decoder: MegakernelDecoder, tiny_1b7: Checkpoint
+    decoder: CheckedTalker, tiny_1b7: Checkpoint
 ) -> None:
     sampling = SamplingParams(do_sample=False, seed=6, repetition_penalty=5.0, min_new_tokens=1000)
     whole = voice(tiny_1b7, 8, 10, 12, sampling)
@@ -203,11 +204,11 @@ def frame_row(checkpoint: Checkpoint, codes: tuple[int, ...]) -> Tensor:
     return total
 
 
-def test_text_rows_may_be_of_any_float_type_and_lie_anywhere(decoder: MegakernelDecoder, tiny_1b7: Checkpoint) -> None:
+def test_text_rows_may_be_of_any_float_type_and_lie_anywhere(decoder: CheckedTalker, tiny_1b7: Checkpoint) -> None:
     each = voice(tiny_1b7, 4, 6, 3)
     rounded = replace(each, text=each.text.bfloat16())
     widened = replace(each, text=rounded.text.float())
-    there = replace(each, text=rounded.text.to(decoder._device))
+    there = replace(each, text=rounded.text.to(within(decoder)._device))
     first, second, third = (logits_of(say(decoder, one)) for one in (rounded, widened, there))
     assert torch.equal(first, second)
     assert torch.equal(first, third)
@@ -217,25 +218,25 @@ def test_text_rows_may_be_of_any_float_type_and_lie_anywhere(decoder: Megakernel
 
 
 def test_a_prompt_runs_in_passes_and_a_frame_waits_for_its_codes_only(
-    decoder: MegakernelDecoder, recorder: Recorder, tiny_1b7: Checkpoint
+    decoder: CheckedTalker, recorder: Recorder, tiny_1b7: Checkpoint
 ) -> None:
-    stream = decoder.prefill(voice(tiny_1b7, 31, 2 * ROWS + 3, 1).request)
+    stream = decoder.prefill([voice(tiny_1b7, 31, 2 * ROWS + 3, 1).request])[0]
     assert recorder.calls == ["prefill"] * 3
     assert [(len(launch.rows), launch.finish) for launch in recorder.launches] == [(8, False), (8, False), (3, True)]
     recorder.calls.clear()
-    decoder.decode([DecodeStep(stream, torch.zeros(tiny_1b7.config.talker.hidden_size))])
+    decoder.decode([DecodeStep(stream, torch.zeros(tiny_1b7.config.talker.hidden_size))])()
     assert recorder.calls == ["decode", "wait"]
     decoder.release(stream)
 
 
 def test_equal_prompt_heads_are_computed_once_and_nothing_else_changes(
-    decoder: MegakernelDecoder, recorder: Recorder, tiny_1b7: Checkpoint
+    decoder: CheckedTalker, recorder: Recorder, tiny_1b7: Checkpoint
 ) -> None:
     first, second = voice(tiny_1b7, 21, 90, 2), voice(tiny_1b7, 22, 83, 4, SEEDED)
     second.request.embeds[:75] = first.request.embeds[:75]
-    decoder._prefix.clear()
+    within(decoder)._prefix.clear()
     plain = say(decoder, second)
-    decoder._prefix.clear()
+    within(decoder)._prefix.clear()
     say(decoder, first)
     recorder.launches.clear()
     reused = say(decoder, second)
@@ -255,7 +256,7 @@ def from_one_page(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_streams_that_outgrow_their_pages_say_the_same(
-    decoder: MegakernelDecoder, device: str, tiny_1b7: Checkpoint, from_one_page: None
+    decoder: CheckedTalker, device: str, tiny_1b7: Checkpoint, from_one_page: None
 ) -> None:
     """Pages become more in prompts and between frames, and once for two launches' streams together."""
     sizes = [(9, 12), (62, 8), (120, 9), (127, 4), (60, 9), (3, 5), (64, 4), (58, 9), (2, 3), (59, 9)]
@@ -263,52 +264,52 @@ def test_streams_that_outgrow_their_pages_say_the_same(
     growing = megakernel(tiny_1b7, device, max_streams=10)
     growing.warmup()
     found = say_together(growing, voices)
-    assert growing._space.pages == 1 + 32
+    assert within(growing)._space.pages == 1 + 32
     growing.warmup()
     for frames, expected in zip(found, say_together(decoder, voices), strict=True):
         assert codes_of(frames) == codes_of(expected)
         assert torch.equal(logits_of(frames), logits_of(expected))
-    growing._space.check_guards()
+    within(growing)._space.check_guards()
 
 
 def test_prompt_heads_are_reused_on_pages_that_were_made_later(
-    decoder: MegakernelDecoder, device: str, tiny_1b7: Checkpoint, from_one_page: None
+    decoder: CheckedTalker, device: str, tiny_1b7: Checkpoint, from_one_page: None
 ) -> None:
     first, second = voice(tiny_1b7, 21, 60, 9), voice(tiny_1b7, 22, 83, 4, SEEDED)
     second.request.embeds[:51] = first.request.embeds[:51]
-    decoder._prefix.clear()
+    within(decoder)._prefix.clear()
     plain = say(decoder, second)
     growing = megakernel(tiny_1b7, device, max_streams=2)
-    stream = growing.prefill(first.request)
-    before = growing._space.talker_kv
+    stream = growing.prefill([first.request])[0]
+    before = within(growing)._space.talker_kv
     for text in first.text:
-        growing.decode([DecodeStep(stream, text)])
-    growing._machine = recorder = Recorder(growing._ready())
+        growing.decode([DecodeStep(stream, text)])()
+    within(growing)._machine = recorder = Recorder(within(growing)._ready())
     reused = say(growing, second)
-    assert growing._space.talker_kv is not before
+    assert within(growing)._space.talker_kv is not before
     assert recorder.launches[0].rows[0].position == 48
     assert codes_of(reused) == codes_of(plain)
     assert torch.equal(logits_of(reused), logits_of(plain))
 
 
 def test_a_full_gpu_stops_only_who_needs_more_pages(
-    decoder: MegakernelDecoder, device: str, tiny_1b7: Checkpoint, from_one_page: None, monkeypatch: pytest.MonkeyPatch
+    decoder: CheckedTalker, device: str, tiny_1b7: Checkpoint, from_one_page: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     each, long = voice(tiny_1b7, 1, 62, 6, SEEDED), voice(tiny_1b7, 2, 65, 3)
     expected = codes_of(say(decoder, each))
     growing = megakernel(tiny_1b7, device, max_streams=2)
-    stream = growing.prefill(each.request)
-    said = [growing.decode([DecodeStep(stream, text)])[0].codes for text in each.text[:2]]
+    stream = growing.prefill([each.request])[0]
+    said = [growing.decode([DecodeStep(stream, text)])()[0].codes for text in each.text[:2]]
     advice = "2 pages of keys and values do not fit .* beside the 2 they replace: full; release a stream, or lower"
     with monkeypatch.context() as full:
         full.setattr("megatalker_kernels.workspace.torch.empty", refuse)
         with pytest.raises(CapacityError, match=advice):
-            growing.decode([DecodeStep(stream, each.text[2])])
+            growing.decode([DecodeStep(stream, each.text[2])])()
         with pytest.raises(CapacityError, match="3 pages of keys and values do not fit"):
-            growing.prefill(long.request)
-    assert growing._space.pages == 2
-    growing._space.check_guards()
-    said += [growing.decode([DecodeStep(stream, text)])[0].codes for text in each.text[2:]]
+            growing.prefill([long.request])
+    assert within(growing)._space.pages == 2
+    within(growing)._space.check_guards()
+    said += [growing.decode([DecodeStep(stream, text)])()[0].codes for text in each.text[2:]]
     assert said == expected
     assert codes_of(say(growing, long)) == codes_of(say(decoder, long)), "nothing was held"
 
@@ -325,11 +326,11 @@ def test_a_prompt_and_frames_may_fill_every_position(device: str, tiny_1b7: Chec
     each = voice(tiny_1b7, 3, 190, 10)
     found = say(decoder, each)
     assert len(found) == 10
-    stream = decoder.prefill(each.request)
+    stream = decoder.prefill([each.request])[0]
     for text in each.text:
-        decoder.decode([DecodeStep(stream, text)])
+        decoder.decode([DecodeStep(stream, text)])()
     with pytest.raises(CapacityError, match="used its 200 positions"):
-        decoder.decode([DecodeStep(stream, each.text[0])])
+        decoder.decode([DecodeStep(stream, each.text[0])])()
 
 
 def test_too_few_pages_stop_nobody_who_needs_none(tiny_1b7: Checkpoint, from_one_page: None) -> None:
@@ -337,27 +338,38 @@ def test_too_few_pages_stop_nobody_who_needs_none(tiny_1b7: Checkpoint, from_one
     assert decoder.capabilities.max_positions == 3 * 64
     growing, other = voice(tiny_1b7, 1, 62, 6), voice(tiny_1b7, 2, 62, 6, SEEDED)
     expected = codes_of(say(decoder, growing)), codes_of(say(decoder, other))
-    first, second = decoder.prefill(growing.request), decoder.prefill(other.request)
-    third = decoder.prefill(voice(tiny_1b7, 3, 3, 1).request)
+    first, second = decoder.prefill([growing.request])[0], decoder.prefill([other.request])[0]
+    third = decoder.prefill([voice(tiny_1b7, 3, 3, 1).request])[0]
     with pytest.raises(CapacityError, match="0 of 3 are free"):
-        decoder.prefill(voice(tiny_1b7, 4, 3, 1).request)
+        decoder.prefill([voice(tiny_1b7, 4, 3, 1).request])
     said = [advance(decoder, (first, growing), (second, other), index) for index in range(2)]
     with pytest.raises(CapacityError, match="2 more pages"):
         advance(decoder, (first, growing), (second, other), 2)
     decoder.release(third)
     with pytest.raises(CapacityError, match="2 more pages of 64 positions are needed and 1 of 3"):
         advance(decoder, (first, growing), (second, other), 2)
-    alone = [decoder.decode([DecodeStep(first, text)])[0].codes for text in growing.text[2:]]
+    alone = [decoder.decode([DecodeStep(first, text)])()[0].codes for text in growing.text[2:]]
     assert [codes[0] for codes in said] + alone == expected[0]
     decoder.release(first)
-    rest = [decoder.decode([DecodeStep(second, text)])[0].codes for text in other.text[2:]]
+    rest = [decoder.decode([DecodeStep(second, text)])()[0].codes for text in other.text[2:]]
     assert [codes[1] for codes in said] + rest == expected[1]
 
 
 def advance(
-    decoder: MegakernelDecoder, one: tuple[StreamHandle, Voice], other: tuple[StreamHandle, Voice], index: int
+    decoder: CheckedTalker, one: tuple[StreamHandle, Voice], other: tuple[StreamHandle, Voice], index: int
 ) -> list[tuple[int, ...] | None]:
-    return codes_of(decoder.decode([DecodeStep(stream, each.text[index]) for stream, each in (one, other)]))
+    return codes_of(decoder.decode([DecodeStep(stream, each.text[index]) for stream, each in (one, other)])())
+
+
+def test_prompts_that_come_together_begin_together_or_not_at_all(tiny_1b7: Checkpoint, from_one_page: None) -> None:
+    decoder = megakernel(tiny_1b7, max_streams=3, pages=3)
+    voices = [voice(tiny_1b7, seed, 62, 2, SEEDED) for seed in range(3)]
+    long = voice(tiny_1b7, 3, 65, 1)
+    with pytest.raises(CapacityError, match=r"2 more pages of 64 positions are needed and 1 of 3 are free"):
+        decoder.prefill([voices[0].request, voices[1].request, long.request])
+    assert within(decoder)._pages.free == 3
+    together = [codes_of(frames) for frames in say_together(decoder, voices)]
+    assert together == [codes_of(say(decoder, each)) for each in voices]
 
 
 def test_bad_requests_hold_nothing(tiny_1b7: Checkpoint) -> None:
@@ -369,19 +381,19 @@ def test_bad_requests_hold_nothing(tiny_1b7: Checkpoint) -> None:
         StreamRequest(each.request.embeds * torch.nan),
     ):
         with pytest.raises(InvalidRequestError):
-            decoder.prefill(request)
+            decoder.prefill([request])
     with pytest.raises(CapacityError, match="holds 64 positions"):
-        decoder.prefill(voice(tiny_1b7, 1, 65, 1).request)
-    stream = decoder.prefill(each.request)
+        decoder.prefill([voice(tiny_1b7, 1, 65, 1).request])
+    stream = decoder.prefill([each.request])[0]
     with pytest.raises(InvalidRequestError, match="outside the vocabulary"):
-        decoder.decode([DecodeStep(stream, each.text[0], forced=[0] * 15 + [128])])
-    with pytest.raises(CapacityError, match="all 1 streams"):
-        decoder.prefill(each.request)
+        decoder.decode([DecodeStep(stream, each.text[0], forced=[0] * 15 + [128])])()
+    with pytest.raises(CapacityError, match="1 of 1 streams"):
+        decoder.prefill([each.request])
     decoder.release(stream)
     with pytest.raises(InvalidRequestError, match="was released"):
         decoder.release(stream)
-    assert decoder.decode([]) == []
-    decoder.prefill(each.request)
+    assert decoder.decode([])() == []
+    decoder.prefill([each.request])
 
 
 # --- faults
@@ -423,15 +435,15 @@ def test_an_abandoned_launch_is_a_fault_and_its_streams_are_lost(device: str, ti
     decoder = megakernel(tiny_1b7, device, max_streams=2)
     each = voice(tiny_1b7, 1, 20, 3, SEEDED)
     expected = codes_of(say(decoder, each))
-    stream, idle = decoder.prefill(each.request), decoder.prefill(each.request)
-    decoder._machine = (Stalling if device == "cpu" else StallingOnDevice)(decoder._ready())
+    stream, idle = decoder.prefill([each.request])[0], decoder.prefill([each.request])[0]
+    within(decoder)._machine = (Stalling if device == "cpu" else StallingOnDevice)(within(decoder)._ready())
     with pytest.raises(BackendFaultError, match=r"block 3 .*in phase 7.* the 2 streams it held are lost"):
-        decoder.decode([DecodeStep(stream, each.text[0])])
+        decoder.decode([DecodeStep(stream, each.text[0])])()
     for lost in (stream, idle):
         with pytest.raises(BackendFaultError, match="was lost"):
-            decoder.decode([DecodeStep(lost, each.text[0])])
+            decoder.decode([DecodeStep(lost, each.text[0])])()
         decoder.release(lost)
-    decoder._prefix._store.fill_(1e3)  # an abandoned prompt may have left anything there
+    within(decoder)._prefix._store.fill_(1e3)  # an abandoned prompt may have left anything there
     assert codes_of(say(decoder, each)) == expected
 
 

@@ -16,6 +16,7 @@ from megatalker.checkpoint.config import ModelConfig
 from megatalker.checkpoint.official import load_official_model
 from megatalker.errors import CapacityError, InvalidRequestError
 from megatalker.interfaces import DecodeStep, Frame, LoadContext, StreamHandle, StreamRequest
+from megatalker.plugins.checked import CheckedTalker
 from megatalker.sampling import SamplingParams
 from megatalker.testing.random_checkpoint import write_checkpoint
 from megatalker.testing.recipe import TINY, TINY_1B7
@@ -104,7 +105,7 @@ class Pair:
 
     checkpoint: Checkpoint
     model: Any
-    decoder: ReferenceDecoder
+    decoder: CheckedTalker
 
     def official(self, mode: Mode) -> OfficialRun:
         talker, results = self.model.model.talker, []
@@ -146,12 +147,13 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str, st
     build.cache_clear()
 
 
-def load(checkpoint: Checkpoint, **settings: Any) -> ReferenceDecoder:
-    return ReferenceDecoder(checkpoint, LoadContext(CPU, torch.float32, ReferenceSettings(**settings)))
+def load(checkpoint: Checkpoint, **settings: Any) -> CheckedTalker:
+    context = LoadContext(CPU, torch.float32, ReferenceSettings(**settings))
+    return CheckedTalker(ReferenceDecoder(checkpoint, context), checkpoint.config)
 
 
 @pytest.fixture(scope="module")
-def decoder(tiny_1b7: Checkpoint) -> ReferenceDecoder:
+def decoder(tiny_1b7: Checkpoint) -> CheckedTalker:
     return load(tiny_1b7)
 
 
@@ -161,11 +163,11 @@ def prompt(tiny_1b7: Checkpoint) -> OfficialRun:
     return OfficialRun(rows[:8], rows[8:-1], rows[-1], [])
 
 
-def speak(decoder: ReferenceDecoder, stream: StreamHandle, run: OfficialRun, frames: range) -> list[Codes]:
+def speak(decoder: CheckedTalker, stream: StreamHandle, run: OfficialRun, frames: range) -> list[Codes]:
     """Frames until the stream ends by itself; releases it."""
     codes = []
     for frame in frames:
-        (result,) = decoder.decode([DecodeStep(stream, run.text(frame))])
+        (result,) = decoder.decode([DecodeStep(stream, run.text(frame))])()
         if result.codes is None:
             break
         codes.append(result.codes)
@@ -178,7 +180,7 @@ def test_greedy_codes_equal_the_official_generate(pair: Callable[[str, str], Pai
     both = pair(size, MODES[mode].variant)
     run = both.official(MODES[mode])
     assert len(run.codes) >= 60
-    stream = both.decoder.prefill(StreamRequest(run.embeds, GREEDY))
+    stream = both.decoder.prefill([StreamRequest(run.embeds, GREEDY)])[0]
     assert speak(both.decoder, stream, run, range(len(run.codes))) == run.codes
 
 
@@ -189,7 +191,7 @@ def test_the_cases_cover_predictors_with_and_without_a_projection(pair: Callable
 
 def test_a_stream_ends_where_the_official_one_ends(pair: Callable[[str, str], Pair]) -> None:
     both = pair("1b7", "custom_voice")
-    heads = (both.model.model.talker.codec_head.weight, both.decoder._talker.codec_head.weight)
+    heads = (both.model.model.talker.codec_head.weight, both.decoder.decoder._talker.codec_head.weight)
     eos, twin = both.checkpoint.config.codec_eos_id, both.official(MODES["language"]).codes[30][0]
     kept = heads[0].detach().clone()
     try:
@@ -198,7 +200,7 @@ def test_a_stream_ends_where_the_official_one_ends(pair: Callable[[str, str], Pa
                 head[eos] = 1.01 * head[twin]  # now end-of-speech wins where this code would have won
         run = both.official(MODES["language"])
         assert 2 <= len(run.codes) < TOKENS - 1
-        stream = both.decoder.prefill(StreamRequest(run.embeds, GREEDY))
+        stream = both.decoder.prefill([StreamRequest(run.embeds, GREEDY)])[0]
         assert speak(both.decoder, stream, run, range(TOKENS)) == run.codes
     finally:
         with torch.no_grad():
@@ -210,14 +212,14 @@ def test_a_stream_ends_where_the_official_one_ends(pair: Callable[[str, str], Pa
     "sampling", [replace(GREEDY, repetition_penalty=1.5), SamplingParams(seed=3), SamplingParams(seed=2**63, top_p=0.8)]
 )
 def test_a_stream_continued_from_its_history_says_the_same(
-    decoder: ReferenceDecoder, prompt: OfficialRun, tiny_1b7: Checkpoint, sampling: SamplingParams
+    decoder: CheckedTalker, prompt: OfficialRun, tiny_1b7: Checkpoint, sampling: SamplingParams
 ) -> None:
-    whole = speak(decoder, decoder.prefill(StreamRequest(prompt.embeds, sampling)), prompt, range(30))
+    whole = speak(decoder, decoder.prefill([StreamRequest(prompt.embeds, sampling)])[0], prompt, range(30))
     assert len(whole) == 30
     said = whole[:17]
     rows = [frame_row(tiny_1b7, codes) + prompt.text(frame) for frame, codes in enumerate(said)]
     embeds = torch.cat((prompt.embeds, torch.stack(rows)))
-    stream = decoder.prefill(StreamRequest(embeds, sampling, history=tuple(codes[0] for codes in said)))
+    stream = decoder.prefill([StreamRequest(embeds, sampling, history=tuple(codes[0] for codes in said))])[0]
     assert speak(decoder, stream, prompt, range(17, 30)) == whole[17:]
 
 
@@ -227,14 +229,16 @@ def frame_row(checkpoint: Checkpoint, codes: Codes) -> Tensor:
     return torch.stack([checkpoint.tensor(name).float()[code] for name, code in zip(names, codes, strict=True)]).sum(0)
 
 
-def test_seeds_differ_and_neighbours_do_not_matter(decoder: ReferenceDecoder, prompt: OfficialRun) -> None:
+def test_seeds_differ_and_neighbours_do_not_matter(decoder: CheckedTalker, prompt: OfficialRun) -> None:
     params = [SamplingParams(seed=1), SamplingParams(seed=2), GREEDY]
-    alone = [speak(decoder, decoder.prefill(StreamRequest(prompt.embeds, each)), prompt, range(12)) for each in params]
+    alone = [
+        speak(decoder, decoder.prefill([StreamRequest(prompt.embeds, each)])[0], prompt, range(12)) for each in params
+    ]
     assert alone[0] != alone[1]
-    streams = [decoder.prefill(StreamRequest(prompt.embeds, each)) for each in params]
+    streams = [decoder.prefill([StreamRequest(prompt.embeds, each)])[0] for each in params]
     together: list[list[Frame]] = []
     for frame in range(12):
-        together.append(decoder.decode([DecodeStep(stream, prompt.text(frame)) for stream in reversed(streams)]))
+        together.append(decoder.decode([DecodeStep(stream, prompt.text(frame)) for stream in reversed(streams)])())
     for index, stream in enumerate(streams):
         assert [frames[2 - index].codes for frames in together] == alone[index]
         assert {frames[2 - index].stream for frames in together} == {stream}
@@ -242,13 +246,13 @@ def test_seeds_differ_and_neighbours_do_not_matter(decoder: ReferenceDecoder, pr
 
 
 def test_forcing_the_same_codes_gives_the_same_logits(
-    decoder: ReferenceDecoder, prompt: OfficialRun, tiny_1b7: Checkpoint
+    decoder: CheckedTalker, prompt: OfficialRun, tiny_1b7: Checkpoint
 ) -> None:
     config = tiny_1b7.config
-    free, forced = (decoder.prefill(StreamRequest(prompt.embeds, GREEDY)) for _ in range(2))
+    free, forced = (decoder.prefill([StreamRequest(prompt.embeds, GREEDY)])[0] for _ in range(2))
     for index in range(6):
-        (chosen,) = decoder.decode([DecodeStep(free, prompt.text(index))], return_logits=True)
-        (echoed,) = decoder.decode([DecodeStep(forced, prompt.text(index), forced=chosen.codes)], return_logits=True)
+        (chosen,) = decoder.decode([DecodeStep(free, prompt.text(index))], return_logits=True)()
+        (echoed,) = decoder.decode([DecodeStep(forced, prompt.text(index), forced=chosen.codes)], return_logits=True)()
         assert echoed.codes == chosen.codes
         assert chosen.logits is not None
         assert echoed.logits is not None
@@ -264,26 +268,26 @@ def test_forcing_the_same_codes_gives_the_same_logits(
 
 
 def test_forced_end_of_speech_ends_the_stream(
-    decoder: ReferenceDecoder, prompt: OfficialRun, tiny_1b7: Checkpoint
+    decoder: CheckedTalker, prompt: OfficialRun, tiny_1b7: Checkpoint
 ) -> None:
     config = tiny_1b7.config
-    stream = decoder.prefill(StreamRequest(prompt.embeds, GREEDY))
+    stream = decoder.prefill([StreamRequest(prompt.embeds, GREEDY)])[0]
     step = DecodeStep(stream, prompt.pad, forced=(config.codec_eos_id, *[0] * (config.num_code_groups - 1)))
-    (frame,) = decoder.decode([step], return_logits=True)
+    (frame,) = decoder.decode([step], return_logits=True)()
     assert frame.ended
     assert frame.logits is not None
     assert frame.logits.predictor.shape == (0, config.predictor.vocab_size)
     with pytest.raises(InvalidRequestError, match="has ended"):
-        decoder.decode([step])
+        decoder.decode([step])()
     decoder.release(stream)
 
 
-def test_a_refused_call_advances_nobody(decoder: ReferenceDecoder, prompt: OfficialRun) -> None:
-    expected = speak(decoder, decoder.prefill(StreamRequest(prompt.embeds, GREEDY)), prompt, range(3))
-    stream = decoder.prefill(StreamRequest(prompt.embeds, GREEDY))
+def test_a_refused_call_advances_nobody(decoder: CheckedTalker, prompt: OfficialRun) -> None:
+    expected = speak(decoder, decoder.prefill([StreamRequest(prompt.embeds, GREEDY)])[0], prompt, range(3))
+    stream = decoder.prefill([StreamRequest(prompt.embeds, GREEDY)])[0]
     good = DecodeStep(stream, prompt.text(0))
     with pytest.raises(InvalidRequestError, match="unknown"):
-        decoder.decode([good, DecodeStep(StreamHandle(10**6), prompt.pad)])
+        decoder.decode([good, DecodeStep(StreamHandle(10**6), prompt.pad)])()
     assert speak(decoder, stream, prompt, range(3)) == expected
 
 
@@ -291,12 +295,12 @@ def test_limits_come_from_the_settings_and_rows_return(tiny_1b7: Checkpoint, pro
     small = load(tiny_1b7, max_streams=1, max_positions=len(prompt.embeds) + 1)
     assert (small.capabilities.max_streams, small.capabilities.max_positions) == (1, len(prompt.embeds) + 1)
     for _ in range(2):
-        stream = small.prefill(StreamRequest(prompt.embeds, GREEDY))
-        with pytest.raises(CapacityError, match="all 1 streams"):
-            small.prefill(StreamRequest(prompt.embeds, GREEDY))
-        small.decode([DecodeStep(stream, prompt.pad)])
+        stream = small.prefill([StreamRequest(prompt.embeds, GREEDY)])[0]
+        with pytest.raises(CapacityError, match="1 of 1 streams"):
+            small.prefill([StreamRequest(prompt.embeds, GREEDY)])
+        small.decode([DecodeStep(stream, prompt.pad)])()
         with pytest.raises(CapacityError, match="positions"):
-            small.decode([DecodeStep(stream, prompt.pad)])
+            small.decode([DecodeStep(stream, prompt.pad)])()
         small.release(stream)
     with pytest.raises(InvalidRequestError, match="was released"):
         small.release(stream)
@@ -310,9 +314,9 @@ def test_the_checkpoint_limits_positions(tiny_1b7: Checkpoint) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_sixteen_bit_weights_decode(tiny_1b7: Checkpoint, prompt: OfficialRun, dtype: torch.dtype) -> None:
-    half = ReferenceDecoder(tiny_1b7, LoadContext(CPU, dtype, ReferenceSettings()))
-    stream = half.prefill(StreamRequest(prompt.embeds, GREEDY))
-    (frame,) = half.decode([DecodeStep(stream, prompt.pad)], return_logits=True)
+    half = CheckedTalker(ReferenceDecoder(tiny_1b7, LoadContext(CPU, dtype, ReferenceSettings())), tiny_1b7.config)
+    stream = half.prefill([StreamRequest(prompt.embeds, GREEDY)])[0]
+    (frame,) = half.decode([DecodeStep(stream, prompt.pad)], return_logits=True)()
     assert frame.codes is not None
     assert frame.logits is not None
     assert frame.logits.talker.dtype == torch.float32

@@ -20,12 +20,13 @@ TALKERS = [
     ("no_penalty", "test_repetition_penalty_counts_the_generated_code_0_history"),
     ("buffering", "test_each_frame_takes_the_text_row_of_its_own_step"),
     ("buffering", "test_no_call_does_the_work_of_several_frames"),
-    ("hasty", "test_frames_that_were_begun_are_those_of_decode"),
+    ("hasty", "test_frames_waited_for_later_are_those_waited_for_at_once"),
     ("fallback", "test_no_other_decoder_does_the_work"),
     ("wrong_dtype", "test_float32_logits_have_float32_errors"),
     ("seedless", "test_equal_seeds_give_equal_codes_and_other_seeds_others"),
     ("hoarding", "test_released_rows_are_used_again"),
-    ("credulous", "test_malformed_prompts_are_refused"),
+    ("swapping", "test_prompts_that_come_together_begin_as_each_alone"),
+    ("borrowing", "test_inputs_are_copied"),
 ]
 CODECS = [
     ("windowed", "test_equal_chunks_equal_one_full_forward"),
@@ -157,8 +158,8 @@ def test_the_header_says_what_is_judged_and_a_codec_run_leaves_talkers_out(suite
     ):
         assert words in done.stdout
     assert "talker backends: none; codecs: healthy\n" in done.stdout
-    assert "test_malformed_codes_are_refused" in done.stdout
-    assert "test_malformed_prompts_are_refused" not in done.stdout
+    assert "test_equal_chunks_equal_one_full_forward" in done.stdout
+    assert "test_inputs_are_copied" not in done.stdout
 
 
 THEIR_CONFTEST = """

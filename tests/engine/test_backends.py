@@ -13,13 +13,13 @@ import megatalker.plugins
 from megatalker.checkpoint import Checkpoint
 from megatalker.engine import Engine, SpeechStream
 from megatalker.interfaces import (
-    Capabilities,
     CodecBackend,
     DecodeStep,
     Frame,
     StreamHandle,
     StreamRequest,
     TalkerBackend,
+    TalkerCapabilities,
     TalkerDecoder,
 )
 from megatalker.plugins import BackendRegistry
@@ -40,13 +40,15 @@ class Fragile(TalkerDecoder):
         self.inner, self.fail, self.calls = inner, fail, 0
 
     @property
-    def capabilities(self) -> Capabilities:
+    def capabilities(self) -> TalkerCapabilities:
         return self.inner.capabilities
 
-    def prefill(self, request: StreamRequest) -> StreamHandle:
-        return self.inner.prefill(request)
+    def prefill(self, requests: Sequence[StreamRequest]) -> list[StreamHandle]:
+        return self.inner.prefill(requests)
 
-    def decode(self, steps: Sequence[DecodeStep], *, return_logits: bool = False) -> list[Frame]:
+    def decode(
+        self, steps: Sequence[DecodeStep], *, return_logits: bool = False
+    ) -> list[Frame] | Callable[[], list[Frame]]:
         self.calls += 1
         if self.calls == 20:
             self.fail()

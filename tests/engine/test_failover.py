@@ -14,7 +14,6 @@ from fake_backend import CAPABILITIES, Behaviour, Fakes
 from megatalker.checkpoint import Checkpoint
 from megatalker.checkpoint.config import FRAME_SAMPLES
 from megatalker.engine import Engine, SpeechStream
-from megatalker.engine_checks import check_handle
 from megatalker.errors import BackendFaultError, BackendNotFoundError, BackendUnavailableError
 from megatalker.interfaces import Frame
 from megatalker.settings import Settings
@@ -266,12 +265,6 @@ def test_a_fallback_with_fewer_positions_ends_what_does_not_fit(open_engine: Ope
     stream = open_engine(fakes).speak(TEXT)
     assert stream.read_all().size == 20 * FRAME_SAMPLES
     assert stream.finish_reason == "max_frames"
-
-
-@pytest.mark.parametrize(("handle", "complaint"), [(0, "running stream"), ("0", "str"), (True, "bool"), (1, None)])
-def test_a_handle_must_be_an_integer_and_new(handle: object, complaint: str | None) -> None:
-    found = check_handle(handle, {0})
-    assert found is None if complaint is None else complaint in (found or "")
 
 
 # ---- the codec

@@ -34,9 +34,13 @@ class Diary:
 def diary(monkeypatch: pytest.MonkeyPatch) -> Diary:
     diary = Diary()
 
-    def begin(talker: FakeTalker, steps: Sequence[DecodeStep]) -> Callable[[], list[Frame]]:
+    decode = FakeTalker.decode
+
+    def begin(
+        talker: FakeTalker, steps: Sequence[DecodeStep], *, return_logits: bool = False
+    ) -> Callable[[], list[Frame]]:
         diary.note("begin")
-        frames = talker.decode(steps)
+        frames = decode(talker, steps)
 
         def finish() -> list[Frame]:
             diary.note("take")
@@ -44,7 +48,7 @@ def diary(monkeypatch: pytest.MonkeyPatch) -> Diary:
 
         return finish
 
-    monkeypatch.setattr(FakeTalker, "begin", begin)
+    monkeypatch.setattr(FakeTalker, "decode", begin)
     monkeypatch.setattr(LateDownload, "on_wait", lambda: diary.note("hear"))
     monkeypatch.setattr("megatalker.engine.codec_stage.Download", LateDownload)
     return diary

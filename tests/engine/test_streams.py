@@ -31,7 +31,6 @@ from megatalker.errors import (
     UnsupportedError,
 )
 from megatalker.interfaces import DecodeStep, StreamRequest
-from megatalker.plugins.checked import CheckedCodec, CheckedTalker
 from megatalker.prompt import Layout, PromptBuilder
 from megatalker.prompt.text import IncrementalTokenizer
 from megatalker.sampling import SamplingParams
@@ -77,7 +76,7 @@ def plain_codes(checkpoint: Checkpoint, text: str, seed: int, layout: Layout, fr
     voice = Voice.named(next(iter(checkpoint.config.speakers)))
     prompt = builder.build(text_ids(checkpoint.tokenizer, text), voice=voice, layout=layout)
     talker = FakeTalker(checkpoint, Behaviour(frames=frames))
-    stream = talker.prefill(StreamRequest(prompt.embeds, replace(checkpoint.sampling, seed=seed)))
+    (stream,) = talker.prefill([StreamRequest(prompt.embeds, replace(checkpoint.sampling, seed=seed))])
     codes = []
     while True:
         row = prompt.trailing[len(codes)] if len(codes) < len(prompt.trailing) else prompt.pad
@@ -608,8 +607,8 @@ def test_backends_are_lent_between_streams_only(open_engine: Opener) -> None:
         pass
     stream.cancel()
     with engine.borrow_backends() as (talker, codec):
-        assert isinstance(talker, CheckedTalker)
-        assert isinstance(codec, CheckedCodec)
+        assert isinstance(talker.decoder, FakeTalker)
+        assert isinstance(codec.codec, FakeCodec)
 
 
 def test_a_backend_asked_for_by_name_that_cannot_load_is_an_error(open_engine: Opener) -> None:

@@ -13,10 +13,8 @@ import torch
 from torch import Tensor
 
 from megatalker.checkpoint import Checkpoint
-from megatalker.errors import InvalidRequestError
 from megatalker.interfaces import (
     Availability,
-    Capabilities,
     CodecBackend,
     CodecState,
     DecodeStep,
@@ -25,6 +23,7 @@ from megatalker.interfaces import (
     StreamHandle,
     StreamRequest,
     TalkerBackend,
+    TalkerCapabilities,
     TalkerDecoder,
 )
 from megatalker.plugins import hookimpl
@@ -41,6 +40,10 @@ class Decoder(CompiledDecoder):
         pass
 
 
+def with_sampling(request: StreamRequest, **changes: Any) -> StreamRequest:
+    return replace(request, sampling=replace(request.sampling, **changes))
+
+
 class OffByOneFrame(Decoder):
     """Each frame gets the text row of the frame before."""
 
@@ -48,7 +51,7 @@ class OffByOneFrame(Decoder):
         super().__init__(checkpoint, context)
         self._late: dict[StreamHandle, Tensor] = {}
 
-    def decode(self, steps: Sequence[DecodeStep], *, return_logits: bool = False) -> list[Frame]:
+    def decode(self, steps: Sequence[DecodeStep], *, return_logits: bool = False) -> Callable[[], list[Frame]]:
         late = [replace(step, text=self._late.get(step.stream, step.text)) for step in steps]
         frames = super().decode(late, return_logits=return_logits)
         self._late |= {step.stream: step.text for step in steps}
@@ -60,10 +63,9 @@ class Leaking(Decoder):
 
     _residue: Tensor | float = 0.0
 
-    def prefill(self, request: StreamRequest) -> StreamHandle:
-        handle = super().prefill(replace(request, embeds=request.embeds + self._residue))
-        self._last = request.embeds[-1] * 0.3
-        return handle
+    def prefill(self, requests: Sequence[StreamRequest]) -> list[StreamHandle]:
+        self._last = requests[-1].embeds[-1] * 0.3
+        return super().prefill([replace(request, embeds=request.embeds + self._residue) for request in requests])
 
     def release(self, stream: StreamHandle) -> None:
         super().release(stream)
@@ -73,8 +75,8 @@ class Leaking(Decoder):
 class Mixing(Decoder):
     """Streams of one call share their text rows."""
 
-    def decode(self, steps: Sequence[DecodeStep], *, return_logits: bool = False) -> list[Frame]:
-        if len(steps) > 1 and len({step.text.shape for step in steps}) == 1:
+    def decode(self, steps: Sequence[DecodeStep], *, return_logits: bool = False) -> Callable[[], list[Frame]]:
+        if len(steps) > 1:
             mean = torch.stack([step.text for step in steps]).mean(0)
             steps = [replace(step, text=mean) for step in steps]
         return super().decode(steps, return_logits=return_logits)
@@ -95,15 +97,22 @@ class WrongRopeBase(Decoder):
 class NoPenalty(Decoder):
     """Skips the repetition penalty."""
 
-    def prefill(self, request: StreamRequest) -> StreamHandle:
-        return super().prefill(replace(request, sampling=replace(request.sampling, repetition_penalty=1.0)))
+    def prefill(self, requests: Sequence[StreamRequest]) -> list[StreamHandle]:
+        return super().prefill([with_sampling(request, repetition_penalty=1.0) for request in requests])
 
 
 class Seedless(Decoder):
     """Ignores the seed."""
 
-    def prefill(self, request: StreamRequest) -> StreamHandle:
-        return super().prefill(replace(request, sampling=replace(request.sampling, seed=0)))
+    def prefill(self, requests: Sequence[StreamRequest]) -> list[StreamHandle]:
+        return super().prefill([with_sampling(request, seed=0) for request in requests])
+
+
+class Swapping(Decoder):
+    """Gives the first of several prompts the place of the last, and the other way round."""
+
+    def prefill(self, requests: Sequence[StreamRequest]) -> list[StreamHandle]:
+        return super().prefill(requests[::-1])
 
 
 class Buffering(Decoder):
@@ -113,25 +122,35 @@ class Buffering(Decoder):
         super().__init__(checkpoint, context)
         self._buffer: defaultdict[StreamHandle, list[Frame]] = defaultdict(list)
 
-    def decode(self, steps: Sequence[DecodeStep], *, return_logits: bool = False) -> list[Frame]:
+    def decode(
+        self, steps: Sequence[DecodeStep], *, return_logits: bool = False
+    ) -> list[Frame] | Callable[[], list[Frame]]:
         if any(step.forced for step in steps) or return_logits:
             return super().decode(steps, return_logits=return_logits)
         for step in steps:
             if not self._buffer[step.stream]:
-                self._buffer[step.stream] = [frame for _ in range(8) for frame in super(Buffering, self).decode([step])]
+                self._buffer[step.stream] = [
+                    frame for _ in range(8) for frame in super(Buffering, self).decode([step])()
+                ]
         return [self._buffer[step.stream].pop(0) for step in steps]
 
 
 class Hasty(Decoder):
-    """Begins a frame with the rows of the step that it began before."""
+    """Starts a frame with whatever text lies in its staging memory, and puts the right text there while waiting."""
 
-    _rows: Tensor | None = None
+    _staged: Sequence[DecodeStep] = ()
 
-    def begin(self, steps: Sequence[DecodeStep]) -> Callable[[], list[Frame]]:
-        rows = torch.stack([step.text for step in steps])
-        known = rows if self._rows is None or self._rows.shape != rows.shape else self._rows
-        self._rows = rows
-        return lambda: self.decode([replace(step, text=row) for step, row in zip(steps, known, strict=True)])
+    def decode(self, steps: Sequence[DecodeStep], *, return_logits: bool = False) -> Callable[[], list[Frame]]:
+        late = {step.stream: step.text for step in self._staged}
+        take = super().decode(
+            [replace(step, text=late.get(step.stream, step.text)) for step in steps], return_logits=return_logits
+        )
+
+        def stage_and_take() -> list[Frame]:
+            self._staged = steps
+            return take()
+
+        return stage_and_take
 
 
 class Fallback(TalkerDecoder):
@@ -141,13 +160,13 @@ class Fallback(TalkerDecoder):
         self._inner = Decoder(checkpoint, context)
 
     @property
-    def capabilities(self) -> Capabilities:
+    def capabilities(self) -> TalkerCapabilities:
         return self._inner.capabilities
 
-    def prefill(self, request: StreamRequest) -> StreamHandle:
-        return self._inner.prefill(request)
+    def prefill(self, requests: Sequence[StreamRequest]) -> list[StreamHandle]:
+        return self._inner.prefill(requests)
 
-    def decode(self, steps: Sequence[DecodeStep], *, return_logits: bool = False) -> list[Frame]:
+    def decode(self, steps: Sequence[DecodeStep], *, return_logits: bool = False) -> Callable[[], list[Frame]]:
         return self._inner.decode(steps, return_logits=return_logits)
 
     def release(self, stream: StreamHandle) -> None:
@@ -162,23 +181,31 @@ class WrongDtype(Decoder):
 
 
 class Hoarding(Decoder):
-    """Forgets a released stream, but keeps its row."""
+    """Keeps the row of a released stream."""
+
+    def release(self, stream: StreamHandle) -> None:
+        pass
+
+
+class Borrowing(Decoder):
+    """Runs a prompt when its first frame is asked for, from tensors that belong to the caller."""
 
     def __init__(self, checkpoint: Checkpoint, context: LoadContext) -> None:
         super().__init__(checkpoint, context)
-        self._gone: set[StreamHandle] = set()
+        self._waiting: dict[StreamHandle, StreamRequest] = {}
 
-    def release(self, stream: StreamHandle) -> None:
-        if stream in self._gone:
-            raise InvalidRequestError(f"stream {stream} was released")
-        self._gone.add(stream)
+    def prefill(self, requests: Sequence[StreamRequest]) -> list[StreamHandle]:
+        handles = super().prefill(requests)
+        self._waiting |= dict(zip(handles, requests, strict=True))
+        return handles
 
-
-class Credulous(Decoder):
-    """Makes something of any prompt."""
-
-    def prefill(self, request: StreamRequest) -> StreamHandle:
-        return super().prefill(replace(request, embeds=request.embeds.nan_to_num(0.0, 0.0, 0.0)))
+    def decode(self, steps: Sequence[DecodeStep], *, return_logits: bool = False) -> Callable[[], list[Frame]]:
+        for step in steps:
+            request = self._waiting.pop(step.stream, None)
+            if request is not None:
+                with torch.inference_mode():
+                    self._runner.prefill(self._table[step.stream].row, request.embeds)
+        return super().decode(steps, return_logits=return_logits)
 
 
 class Windowed(ReferenceCodec):
@@ -217,7 +244,7 @@ class Entangled(ReferenceCodec):
 
     def open(self) -> EntangledState:
         fresh = super().open()
-        return EntangledState(fresh.codec, fresh.codes)
+        return EntangledState(fresh.codes)
 
 
 class NotHere(Decoder):
@@ -247,7 +274,8 @@ def megatalker_backends() -> list[TalkerBackend | CodecBackend]:
         _talker(WrongDtype, "wrong_dtype"),
         _talker(Seedless, "seedless"),
         _talker(Hoarding, "hoarding"),
-        _talker(Credulous, "credulous"),
+        _talker(Swapping, "swapping"),
+        _talker(Borrowing, "borrowing"),
         _talker(NotHere, "not_here", probe=lambda *_: Availability("it needs a device of another kind")),
         _codec(ReferenceCodec, "healthy"),
         _codec(Windowed, "windowed"),

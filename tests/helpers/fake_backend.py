@@ -6,7 +6,7 @@ They keep the whole contract, cost microseconds, and can be told to fail in each
 import hashlib
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 import numpy as np
@@ -16,14 +16,13 @@ from torch import Tensor
 import megatalker.plugins
 from megatalker.checkpoint import Checkpoint
 from megatalker.checkpoint.config import FRAME_SAMPLES
-from megatalker.errors import CapacityError, InvalidRequestError
 from megatalker.interfaces import (
     AVAILABLE,
     Availability,
     BackendSettings,
-    Capabilities,
     Codec,
     CodecBackend,
+    CodecCapabilities,
     CodecState,
     DecodeStep,
     Frame,
@@ -31,18 +30,20 @@ from megatalker.interfaces import (
     StreamHandle,
     StreamRequest,
     TalkerBackend,
+    TalkerCapabilities,
     TalkerDecoder,
 )
 from megatalker.plugins import BackendRegistry
 from megatalker.prompt import PromptBuilder
 
-CAPABILITIES = Capabilities(
+CAPABILITIES = TalkerCapabilities(
     devices=frozenset({"cpu"}),
     dtypes=frozenset({torch.float32}),
     max_streams=8,
     max_positions=4096,
     batch=True,
 )
+CODEC_CAPABILITIES = CodecCapabilities(devices=frozenset({"cpu"}), dtypes=frozenset({torch.float32}))
 
 
 @dataclass
@@ -51,7 +52,8 @@ class Behaviour:
 
     frames: int | None = 30
     """Frames after which a stream chooses end-of-speech; ``None``: never."""
-    capabilities: Capabilities = CAPABILITIES
+    capabilities: TalkerCapabilities = CAPABILITIES
+    codec_capabilities: CodecCapabilities = CODEC_CAPABILITIES
     on_load: Callable[[], None] = lambda: None
     on_prefill: Callable[[StreamRequest], None] = lambda request: None
     on_decode: Callable[[int], None] = lambda call: None
@@ -66,7 +68,6 @@ class _Stream:
     digest: bytes
     history: list[int]
     seed: int
-    ended: bool = False
 
 
 class FakeTalker(TalkerDecoder):
@@ -84,13 +85,15 @@ class FakeTalker(TalkerDecoder):
         self.closed = threading.Event()
 
     @property
-    def capabilities(self) -> Capabilities:
+    def capabilities(self) -> TalkerCapabilities:
         return self.behaviour.capabilities
 
-    def prefill(self, request: StreamRequest) -> StreamHandle:
-        self.behaviour.on_prefill(request)
-        if len(self.streams) >= (self.capabilities.max_streams or 99):
-            raise CapacityError("every row is taken")
+    def prefill(self, requests: Sequence[StreamRequest]) -> list[StreamHandle]:
+        for request in requests:
+            self.behaviour.on_prefill(request)
+        return [self._prefill(request) for request in requests]
+
+    def _prefill(self, request: StreamRequest) -> StreamHandle:
         self.prefills.append(request)
         digest = b""
         for row in request.embeds:
@@ -105,16 +108,12 @@ class FakeTalker(TalkerDecoder):
         call = len(self.calls)
         self.calls.append([step.stream for step in steps])
         self.behaviour.on_decode(call)
-        for step in steps:
-            if step.stream not in self.streams or self.streams[step.stream].ended:
-                raise InvalidRequestError(f"stream {step.stream} is unknown, released or ended")
         frames = [self._frame(step) for step in steps]
         return self.behaviour.spoil(call, frames)
 
     def _frame(self, step: DecodeStep) -> Frame:
         stream = self.streams[step.stream]
         if self.behaviour.frames is not None and len(stream.history) >= self.behaviour.frames:
-            stream.ended = True
             return Frame(step.stream, None)
         noise = hashlib.sha256(stream.digest + repr((stream.seed, stream.history)).encode()).digest()
         limit = min(self.codebook, self.config.first_suppressed_id)
@@ -124,8 +123,7 @@ class FakeTalker(TalkerDecoder):
         return Frame(step.stream, codes)
 
     def release(self, stream: StreamHandle) -> None:
-        if self.streams.pop(stream, None) is None:
-            raise InvalidRequestError(f"stream {stream} is unknown or released")
+        del self.streams[stream]
 
     def warmup(self) -> None:
         self.behaviour.on_warmup()
@@ -154,8 +152,8 @@ class FakeCodec(Codec):
         self.closed = threading.Event()
 
     @property
-    def capabilities(self) -> Capabilities:
-        return replace(self.behaviour.capabilities, max_positions=None)
+    def capabilities(self) -> CodecCapabilities:
+        return self.behaviour.codec_capabilities
 
     def open(self) -> FakeState:
         return FakeState()
@@ -205,17 +203,18 @@ class Fakes:
     def megatalker_backends(self) -> list[TalkerBackend | CodecBackend]:
         specs: list[TalkerBackend | CodecBackend] = []
         for rank, name in enumerate(reversed(self.talkers)):
-            specs.append(TalkerBackend(**self._common(name, rank, self.talkers[name]), load=self._talker(name)))
+            able = self.talkers[name].capabilities
+            specs.append(TalkerBackend(**self._common(name, rank), capabilities=able, load=self._talker(name)))
         for rank, name in enumerate(reversed(self.codecs)):
-            specs.append(CodecBackend(**self._common(name, rank, self.codecs[name]), load=self._codec(name)))
+            able = self.codecs[name].codec_capabilities
+            specs.append(CodecBackend(**self._common(name, rank), capabilities=able, load=self._codec(name)))
         return specs
 
-    def _common(self, name: str, rank: int, behaviour: Behaviour) -> dict[str, Any]:
+    def _common(self, name: str, rank: int) -> dict[str, Any]:
         return {
             "name": name,
             "summary": "a fake",
-            "api_version": 1,
-            "capabilities": behaviour.capabilities,
+            "api_version": 2,
             "probe": lambda checkpoint, device, own: Availability(self.unavailable.get(name)) or AVAILABLE,
             "rank": rank,
             "settings": BackendSettings,

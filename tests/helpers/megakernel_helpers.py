@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from megatalker.checkpoint import Checkpoint
-from megatalker.interfaces import DecodeStep, Frame, LoadContext, StreamRequest, TalkerDecoder
+from megatalker.interfaces import DecodeStep, Frame, LoadContext, StreamRequest
+from megatalker.plugins.checked import CheckedTalker
 from megatalker.sampling import SamplingParams
 from megatalker_backends.megakernel.decoder import MegakernelDecoder
 from megatalker_backends.megakernel.settings import MegakernelSettings
@@ -35,10 +36,18 @@ class Voice:
     """``[frames, hidden_size]``"""
 
 
-def megakernel(checkpoint: Checkpoint, device: str = "cpu", **settings: Any) -> MegakernelDecoder:
+def megakernel(checkpoint: Checkpoint, device: str = "cpu", **settings: Any) -> CheckedTalker:
     """Loaded, and not warmed up."""
     own = MegakernelSettings(interpret=device == "cpu", **{"max_positions": POSITIONS, **settings})
-    return MegakernelDecoder(checkpoint, LoadContext(torch.device(device), torch.bfloat16, own))
+    return CheckedTalker(
+        MegakernelDecoder(checkpoint, LoadContext(torch.device(device), torch.bfloat16, own)), checkpoint.config
+    )
+
+
+def within(talker: CheckedTalker) -> MegakernelDecoder:
+    """What stands in the shell."""
+    assert isinstance(talker.decoder, MegakernelDecoder)
+    return talker.decoder
 
 
 def voice(
@@ -62,16 +71,16 @@ def some_codes(checkpoint: Checkpoint, frames: int) -> list[list[int]]:
     return torch.randint(vocab, (frames, groups), generator=torch.Generator().manual_seed(5)).tolist()
 
 
-def say(decoder: TalkerDecoder, each: Voice, forced: Sequence[Sequence[int]] | None = None) -> list[Frame]:
+def say(decoder: CheckedTalker, each: Voice, forced: Sequence[Sequence[int]] | None = None) -> list[Frame]:
     """Alone, with logits; released afterwards."""
     return say_together(decoder, [each], None if forced is None else [forced])[0]
 
 
 def say_together(
-    decoder: TalkerDecoder, voices: Sequence[Voice], forced: Sequence[Sequence[Sequence[int]]] | None = None
+    decoder: CheckedTalker, voices: Sequence[Voice], forced: Sequence[Sequence[Sequence[int]]] | None = None
 ) -> list[list[Frame]]:
     """All start at once and take part in each call until their own text is used up."""
-    streams = [decoder.prefill(each.request) for each in voices]
+    streams = decoder.prefill([each.request for each in voices])
     said: list[list[Frame]] = [[] for _ in voices]
     for index in range(max(len(each.text) for each in voices)):
         alive = [place for place, each in enumerate(voices) if index < len(each.text)]
@@ -79,7 +88,7 @@ def say_together(
             DecodeStep(streams[place], voices[place].text[index], None if forced is None else forced[place][index])
             for place in alive
         ]
-        for place, frame in zip(alive, decoder.decode(steps, return_logits=True), strict=True):
+        for place, frame in zip(alive, decoder.decode(steps, return_logits=True)(), strict=True):
             said[place].append(frame)
     for stream in streams:
         decoder.release(stream)

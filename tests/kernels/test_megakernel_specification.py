@@ -12,6 +12,7 @@ from torch import Tensor
 from megakernel_helpers import CPU, DEVICES, GREEDY, Voice, codes_of, logits_of, megakernel, say, voice
 from megatalker.checkpoint import Checkpoint
 from megatalker.interfaces import Frame, LoadContext
+from megatalker.plugins.checked import CheckedTalker
 from megatalker.sampling import SamplingParams
 from megatalker.sampling.numpy_sampler import gumbel_noise
 from megatalker_backends.reference.decoder import ReferenceDecoder, ReferenceSettings
@@ -55,8 +56,10 @@ def oracle(request: pytest.FixtureRequest) -> Oracle:
     """By names of a checkpoint and a sampling."""
 
     @cache
-    def decoder(name: str, dtype: torch.dtype) -> ReferenceDecoder:
-        return ReferenceDecoder(request.getfixturevalue(name), LoadContext(CPU, dtype, ReferenceSettings()))
+    def decoder(name: str, dtype: torch.dtype) -> CheckedTalker:
+        checkpoint = request.getfixturevalue(name)
+        context = LoadContext(CPU, dtype, ReferenceSettings())
+        return CheckedTalker(ReferenceDecoder(checkpoint, context), checkpoint.config)
 
     @cache
     def ask(name: str, sampling: str) -> Exact:

@@ -1,20 +1,29 @@
 import importlib.metadata
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import replace
 from types import SimpleNamespace
 
+import pluggy
 import pytest
 import torch
 
 from megatalker.errors import BackendNotFoundError, BackendUnavailableError, PluginError, SettingsError
-from megatalker.interfaces import AVAILABLE, Availability, Capabilities, CodecBackend, TalkerBackend
+from megatalker.interfaces import (
+    AVAILABLE,
+    Availability,
+    CodecBackend,
+    CodecCapabilities,
+    TalkerBackend,
+    TalkerCapabilities,
+)
 from megatalker.plugins import BackendRegistry, hookimpl, probe
 from megatalker.plugins.registry import BrokenPlugin
 from megatalker.settings import Settings
 
 CPU = torch.device("cpu")
-CPU_ONLY = Capabilities(devices=frozenset({"cpu"}), dtypes=frozenset({torch.float32}))
+CPU_ONLY = TalkerCapabilities(devices=frozenset({"cpu"}), dtypes=frozenset({torch.float32}))
+CODEC_ON_CPU = CodecCapabilities(devices=frozenset({"cpu"}), dtypes=frozenset({torch.float32}))
 ANY_CHECKPOINT = SimpleNamespace()
 SETTINGS = Settings()
 
@@ -25,14 +34,14 @@ def _unused(*_: object) -> object:
 
 def talker(name: str = "theirs", **changes: object) -> TalkerBackend:
     spec = TalkerBackend(
-        name=name, summary="s", api_version=1, capabilities=CPU_ONLY, probe=lambda *_: AVAILABLE, load=_unused
+        name=name, summary="s", api_version=2, capabilities=CPU_ONLY, probe=lambda *_: AVAILABLE, load=_unused
     )
     return replace(spec, **changes)
 
 
 def codec(name: str = "theirs") -> CodecBackend:
     return CodecBackend(
-        name=name, summary="s", api_version=1, capabilities=CPU_ONLY, probe=lambda *_: AVAILABLE, load=_unused
+        name=name, summary="s", api_version=2, capabilities=CODEC_ON_CPU, probe=lambda *_: AVAILABLE, load=_unused
     )
 
 
@@ -43,6 +52,12 @@ class Plugin:
     @hookimpl
     def megatalker_backends(self) -> list[object]:
         return list(self.backends)
+
+
+class Silent:
+    @hookimpl
+    def megatalker_backends(self) -> None:
+        pass
 
 
 def test_talkers_and_codecs_have_separate_names_and_stand_by_rank() -> None:
@@ -56,13 +71,17 @@ def test_talkers_and_codecs_have_separate_names_and_stand_by_rank() -> None:
     ("plugin", "message"),
     [
         (Plugin(talker("taken")), r"'second'.*talker backend name 'taken' is already taken by plug-in 'first'; rename"),
-        (Plugin(talker(api_version=0)), r"'second'.*API version 0, this megatalker has 1; upgrade the plug-in"),
-        (Plugin(talker(api_version=2)), r"API version 2, this megatalker has 1; upgrade the megatalker"),
+        (
+            Plugin(talker(api_version=1)),
+            r"'second'.*API version 1, this megatalker has 2; upgrade the plug-in \(megatalker's CHANGELOG.md lists",
+        ),
+        (Plugin(talker(api_version=3)), r"API version 3, this megatalker has 2; upgrade the megatalker \(.*CHANGELOG"),
         (Plugin(talker("auto")), r"'auto' cannot name a backend"),
         (Plugin(talker("Bad Name")), r"'Bad Name' cannot name a backend"),
         (Plugin(talker("twice"), talker("twice")), r"already taken by plug-in 'second'"),
         (Plugin("text"), r"'second' returned str from megatalker_backends, expected TalkerBackend or CodecBackend"),
         (SimpleNamespace(), r"'second' has no function marked @megatalker.hookimpl"),
+        (Silent(), r"'second' returned None from megatalker_backends, expected a list"),
     ],
 )
 def test_refused_plugin_is_named_with_the_fix_and_leaves_nothing(plugin: object, message: str) -> None:
@@ -71,6 +90,89 @@ def test_refused_plugin_is_named_with_the_fix_and_leaves_nothing(plugin: object,
         registry.register(plugin, "second")
     assert [spec.name for spec in registry.talkers] == ["taken"]
     registry.register(Plugin(talker("fresh")), "second")
+
+
+def test_a_plugin_whose_hook_raises_leaves_nothing() -> None:
+    class Raising:
+        @hookimpl
+        def megatalker_backends(self) -> list[object]:
+            raise OSError("no licence")
+
+    registry = BackendRegistry([("first", Plugin(talker("a")))])
+    with pytest.raises(OSError, match="no licence"):
+        registry.register(Raising(), "second")
+    registry.register(Plugin(talker("b")), "third")
+    assert {spec.name for spec in registry.talkers} == {"a", "b"}
+
+
+def test_a_plugin_name_is_taken_once() -> None:
+    registry = BackendRegistry([("one", Plugin(talker("a")))])
+    with pytest.raises(PluginError, match="a plug-in named 'one' is registered already; rename one of them"):
+        registry.register(Plugin(talker("b")), "one")
+    assert [spec.name for spec in registry.talkers] == ["a"]
+
+
+class First(Plugin):
+    @hookimpl(tryfirst=True)
+    def megatalker_backends(self) -> list[object]:
+        return list(self.backends)
+
+
+class Last(Plugin):
+    @hookimpl(trylast=True)
+    def megatalker_backends(self) -> list[object]:
+        return list(self.backends)
+
+
+def test_equal_ranks_stand_in_the_order_of_the_hook() -> None:
+    registry = BackendRegistry(
+        [
+            ("last", Last(talker("c"), talker("best", rank=1))),
+            ("first", First(talker("a"))),
+            ("plain", Plugin(talker("b1"), talker("b2"))),
+        ]
+    )
+    assert [spec.name for spec in registry.talkers] == ["best", "a", "b1", "b2", "c"]
+
+
+class Promoting:
+    """Lets no CPU backend but ``kept`` through, ranks it highest, and adds one of its own."""
+
+    @hookimpl(wrapper=True)
+    def megatalker_backends(self) -> Generator[None, list[list[TalkerBackend]], list[list[TalkerBackend]]]:
+        answers = yield
+        kept = [replace(spec, rank=99) for answer in answers for spec in answer if spec.name == "kept"]
+        return [kept, [talker("added")]]
+
+
+class OldStyle:
+    @hookimpl(hookwrapper=True)
+    def megatalker_backends(self) -> Generator[None, pluggy.Result[list[list[TalkerBackend]]], None]:
+        outcome = yield
+        outcome.force_result([[spec for spec in answer if spec.name == "kept"] for answer in outcome.get_result()])
+
+
+def test_a_wrapper_sees_and_changes_what_all_plugins_return() -> None:
+    registry = BackendRegistry([("policy", Promoting()), ("one", Plugin(talker("kept"), talker("hidden")))])
+    assert [(spec.name, spec.rank) for spec in registry.talkers] == [("kept", 99), ("added", 0)]
+    assert registry.origin(registry.talker("kept")) == "one"
+    assert registry.origin(registry.talker("added")) == "policy"
+    with pytest.raises(BackendNotFoundError, match="'hidden' is not installed; installed: added, kept"):
+        registry.talker("hidden")
+    filtered = BackendRegistry([("one", Plugin(talker("kept"), talker("hidden"))), ("policy", OldStyle())])
+    assert [spec.name for spec in filtered.talkers] == ["kept"]
+
+
+def test_a_wrapper_that_breaks_the_answer_is_named_and_taken_out() -> None:
+    class Breaking:
+        @hookimpl(wrapper=True)
+        def megatalker_backends(self) -> Generator[None, list[object], list[object]]:
+            return [*(yield), ["text"]]
+
+    registry = BackendRegistry([("one", Plugin(talker("a")))])
+    with pytest.raises(PluginError, match="'second' returned str from megatalker_backends"):
+        registry.register(Breaking(), "second")
+    assert [spec.name for spec in registry.talkers] == ["a"]
 
 
 def test_misspelt_hook_is_refused() -> None:
@@ -108,6 +210,27 @@ def test_broken_plugin_nobody_asked_for_only_warns(
         registry.talker("b")
 
 
+def test_a_plugin_for_another_version_that_cannot_be_imported_is_told_so(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def import_what_version_1_had() -> object:
+        from megatalker.interfaces import Capabilities
+
+        return Capabilities
+
+    fake_entry_points(monkeypatch, old=import_what_version_1_had)
+    assert BackendRegistry.installed().talkers == []
+    assert "cannot import name 'Capabilities'" in caplog.text
+    assert "another API version than 2, upgrade one side (megatalker's CHANGELOG.md lists what each" in caplog.text
+
+
+def test_plugins_of_equal_rank_stand_by_name_whatever_the_installer_did(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_entry_points(
+        monkeypatch, m=lambda: Plugin(talker("m")), z=lambda: Plugin(talker("z")), a=lambda: Plugin(talker("a"))
+    )
+    assert [spec.name for spec in BackendRegistry.installed().talkers] == ["a", "m", "z"]
+
+
 def test_auto_takes_the_best_available_and_says_why(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, logger="megatalker")
     registry = BackendRegistry(
@@ -142,7 +265,8 @@ def test_probe_checks_the_dtype_which_codecs_need_not_share() -> None:
     assert probe(talker(probe=lambda *_: Availability("no")), ANY_CHECKPOINT, CPU, half).reason == "no"
     assert probe(codec(), ANY_CHECKPOINT, CPU, half).available
     halves = replace(CPU_ONLY, dtypes=frozenset({torch.bfloat16}))
-    assert probe(replace(codec(), capabilities=halves), ANY_CHECKPOINT, CPU, half).available
+    exact_no_more = replace(CODEC_ON_CPU, dtypes=frozenset({torch.bfloat16}))
+    assert probe(replace(codec(), capabilities=exact_no_more), ANY_CHECKPOINT, CPU, half).available
     registry = BackendRegistry([("one", Plugin(talker("fast", rank=9, capabilities=halves), talker("slow")))])
     assert registry.choose_talker("auto", ANY_CHECKPOINT, CPU, SETTINGS).name == "slow"
     assert registry.choose_talker("auto", ANY_CHECKPOINT, CPU, half).name == "fast"

@@ -1,4 +1,4 @@
-"""The ``compiled`` talker decoder: checks, rows and results around a runner."""
+"""The ``compiled`` talker decoder: rows and results around a runner."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -7,27 +7,27 @@ import torch
 
 from megatalker.checkpoint import Checkpoint
 from megatalker.interfaces import (
-    Capabilities,
     DecodeStep,
     Frame,
     FrameLogits,
     LoadContext,
     StreamHandle,
     StreamRequest,
+    TalkerCapabilities,
     TalkerDecoder,
 )
+from megatalker.plugins.stream_table import StreamTable
 from megatalker_backends.compiled.compilation import units_to_run, wants_compile
 from megatalker_backends.compiled.graphs import GraphRunner
 from megatalker_backends.compiled.memory import choose_positions
 from megatalker_backends.compiled.model import PLAIN, Model
 from megatalker_backends.compiled.runner import DirectRunner, Outcome, Runner, Share
 from megatalker_backends.compiled.settings import CompiledSettings
-from megatalker_backends.stream_table import StreamTable
 
 CPU_BATCH = 4
 """Larger batches are split: on a CPU they gain little, and each size has to be compiled."""
 
-CAPABILITIES = Capabilities(
+CAPABILITIES = TalkerCapabilities(
     devices=frozenset({"cpu", "cuda"}),
     dtypes=frozenset({torch.float32, torch.bfloat16, torch.float16}),
     batch=True,
@@ -47,14 +47,14 @@ class CompiledDecoder(TalkerDecoder):
         CapacityError: the streams asked for do not fit into the memory of the GPU.
     """
 
-    def __init__(self, checkpoint: Checkpoint, context: LoadContext) -> None:
-        settings = CompiledSettings.model_validate(context.settings.model_dump())
+    def __init__(self, checkpoint: Checkpoint, context: LoadContext[CompiledSettings]) -> None:
+        settings = context.settings
         config = checkpoint.config
         positions = choose_positions(config.talker, settings, context.device, context.dtype)
         self._settings = settings
         self._compile = wants_compile(settings.compile, context.device)
         self._capabilities = replace(CAPABILITIES, max_streams=settings.max_streams, max_positions=positions)
-        self._table = StreamTable(config, max_streams=settings.max_streams, max_positions=positions)
+        self._table = StreamTable(settings.max_streams)
         self._model = Model(
             checkpoint,
             max_streams=settings.max_streams,
@@ -66,7 +66,7 @@ class CompiledDecoder(TalkerDecoder):
         self._warm = False
 
     @property
-    def capabilities(self) -> Capabilities:
+    def capabilities(self) -> TalkerCapabilities:
         return self._capabilities
 
     @torch.inference_mode()
@@ -83,29 +83,21 @@ class CompiledDecoder(TalkerDecoder):
         self._warm = True
 
     @torch.inference_mode()
-    def prefill(self, request: StreamRequest) -> StreamHandle:
-        with self._table.admit(request) as (stream, row):
-            self._model.sampler.assign(row, request.sampling, request.history)
-            self._runner.prefill(row, request.embeds)
-        return stream
-
-    def decode(self, steps: Sequence[DecodeStep], *, return_logits: bool = False) -> list[Frame]:
-        return self._begin(steps, return_logits)()
-
-    def begin(self, steps: Sequence[DecodeStep]) -> Callable[[], list[Frame]]:
-        return self._begin(steps, return_logits=False)
+    def prefill(self, requests: Sequence[StreamRequest]) -> list[StreamHandle]:
+        with self._table.admit(requests) as entries:
+            for entry, request in zip(entries, requests, strict=True):
+                self._model.sampler.assign(entry.row, request.sampling, request.history)
+                self._runner.prefill(entry.row, request.embeds)
+        return [entry.handle for entry in entries]
 
     @torch.inference_mode()
-    def _begin(self, steps: Sequence[DecodeStep], return_logits: bool) -> Callable[[], list[Frame]]:
-        rows = self._table.check_steps(steps)
-        if not steps:
-            return list
-        take = self._runner.begin(
-            [
-                Share(row, self._table.positions(step.stream), step.forced, step.text)
-                for step, row in zip(steps, rows, strict=True)
-            ]
-        )
+    def decode(self, steps: Sequence[DecodeStep], *, return_logits: bool = False) -> Callable[[], list[Frame]]:
+        entries = [self._table[step.stream] for step in steps]
+        shares = [
+            Share(entry.row, entry.positions, step.forced, step.text)
+            for entry, step in zip(entries, steps, strict=True)
+        ]
+        take = self._runner.begin(shares)
 
         @torch.inference_mode()
         def finish() -> list[Frame]:
@@ -123,9 +115,8 @@ class CompiledDecoder(TalkerDecoder):
 
     def _frame(self, step: DecodeStep, codes: list[int], logits: FrameLogits | None) -> Frame:
         if codes[0] != self._model.config.codec_eos_id:
-            self._table.advance(step.stream)
+            self._table[step.stream].advance()
             return Frame(step.stream, tuple(codes), logits)
-        self._table.end(step.stream)
         if logits is not None:
             logits = replace(logits, predictor=logits.predictor[:0])
         return Frame(step.stream, None, logits)

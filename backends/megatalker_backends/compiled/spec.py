@@ -15,7 +15,7 @@ def _probe(_checkpoint: Checkpoint, device: torch.device, _own: BackendSettings)
 TALKER = TalkerBackend(
     name="compiled",
     summary="lean torch: several streams in one step, torch.compile, CUDA graphs",
-    api_version=1,
+    api_version=2,
     capabilities=decoder.CAPABILITIES,
     probe=_probe,
     rank=10,

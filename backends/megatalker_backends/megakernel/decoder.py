@@ -1,11 +1,10 @@
-"""The ``megakernel`` talker decoder: checks, slots, pages and results around launches."""
+"""The ``megakernel`` talker decoder: slots, pages and results around launches."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from itertools import chain, islice
-from typing import cast
 
 import torch
 from torch import Tensor
@@ -13,15 +12,16 @@ from torch import Tensor
 from megatalker.checkpoint import Checkpoint
 from megatalker.errors import BackendFaultError, BackendUnavailableError, CapacityError
 from megatalker.interfaces import (
-    Capabilities,
     DecodeStep,
     Frame,
     FrameLogits,
     LoadContext,
     StreamHandle,
     StreamRequest,
+    TalkerCapabilities,
     TalkerDecoder,
 )
+from megatalker.plugins.stream_table import StreamTable, TableEntry
 from megatalker.sampling import SamplingParams
 from megatalker_backends.megakernel.availability import why_not
 from megatalker_backends.megakernel.machine import Machine, make_machine
@@ -32,13 +32,12 @@ from megatalker_backends.megakernel.settings import MegakernelSettings
 from megatalker_backends.megakernel.sizes import choose_first_pages, choose_page_limit, choose_positions, choose_shape
 from megatalker_backends.megakernel.transfer import TextFeed, send
 from megatalker_backends.megakernel.weights import pack_checkpoint
-from megatalker_backends.stream_table import StreamTable
 from megatalker_kernels.errors import KernelError
 from megatalker_kernels.schedule import Launch, Row
 from megatalker_kernels.shapes import PAGE, ROWS
 from megatalker_kernels.workspace import Workspace
 
-CAPABILITIES = Capabilities(
+CAPABILITIES = TalkerCapabilities(
     devices=frozenset({"cpu", "cuda"}),
     dtypes=frozenset({torch.bfloat16}),
     batch=True,
@@ -53,7 +52,7 @@ WARM_UP_PAGE = 0
 class MegakernelDecoder(TalkerDecoder):
     """Runs frames of up to 8 streams, and prompts in passes of 8 rows, as launches of one kernel.
 
-    :meth:`begin` launches; the codes are there before the device has finished the talker step. When a launch is
+    :meth:`decode` launches; the codes are there before the device has finished the talker step. When a launch is
     abandoned, the streams held then are lost and everything they are asked raises ``BackendFaultError``.
 
     Raises:
@@ -61,8 +60,8 @@ class MegakernelDecoder(TalkerDecoder):
         CapacityError: weights and the first pages do not fit into the memory of the GPU.
     """
 
-    def __init__(self, checkpoint: Checkpoint, context: LoadContext) -> None:
-        self._settings = settings = cast("MegakernelSettings", context.settings)
+    def __init__(self, checkpoint: Checkpoint, context: LoadContext[MegakernelSettings]) -> None:
+        self._settings = settings = context.settings
         config, self._device = checkpoint.config, context.device
         reason = why_not(config, context.device, settings)
         if reason is None and context.dtype not in CAPABILITIES.dtypes:
@@ -78,8 +77,7 @@ class MegakernelDecoder(TalkerDecoder):
             CAPABILITIES, max_streams=settings.max_streams, max_positions=positions, prefix_reuse=reuses
         )
         self._eos_id = config.codec_eos_id
-        self._table = StreamTable(config, max_streams=settings.max_streams, max_positions=positions)
-        self._frames: dict[StreamHandle, int] = {}
+        self._table = StreamTable(settings.max_streams)
         self._lost: set[StreamHandle] = set()
         self._machine: Machine | None = None
         with _memory_of(context.device):
@@ -92,7 +90,7 @@ class MegakernelDecoder(TalkerDecoder):
         self._write_pages([Grant(settings.max_streams, 0, (WARM_UP_PAGE,))])
 
     @property
-    def capabilities(self) -> Capabilities:
+    def capabilities(self) -> TalkerCapabilities:
         return self._capabilities
 
     @torch.inference_mode()
@@ -106,35 +104,19 @@ class MegakernelDecoder(TalkerDecoder):
             machine.check()
 
     @torch.inference_mode()
-    def prefill(self, request: StreamRequest) -> StreamHandle:
-        with (
-            self._table.admit(request) as (stream, slot),
-            self._pages.admit(slot, len(request.embeds)) as grant,
-            self._faults(),
-        ):
-            self._space.assign(slot, kernel_sampling(request.sampling), tuple(int(code) for code in request.history))
-            self._write_pages([grant])
-            keys = self._prefix.keys(request.embeds)
-            known = self._prefix.restore(keys, grant.pages)
-            self._run_prompt(slot, send(request.embeds.float(), self._device), known)
-            self._prefix.remember(keys, grant.pages)
-        self._frames[stream] = len(request.history)
-        return stream
-
-    def decode(self, steps: Sequence[DecodeStep], *, return_logits: bool = False) -> list[Frame]:
-        return self._begin(steps, return_logits)()
-
-    def begin(self, steps: Sequence[DecodeStep]) -> Callable[[], list[Frame]]:
-        return self._begin(steps, return_logits=False)
+    def prefill(self, requests: Sequence[StreamRequest]) -> list[StreamHandle]:
+        with self._table.admit(requests) as entries, ExitStack() as held, self._faults():
+            for entry, request in zip(entries, requests, strict=True):
+                self._prefill(entry.row, request, held.enter_context(self._pages.admit(entry.row, entry.positions)))
+        return [entry.handle for entry in entries]
 
     @torch.inference_mode()
-    def _begin(self, steps: Sequence[DecodeStep], return_logits: bool) -> Callable[[], list[Frame]]:
-        slots = self._table.check_steps(steps)
+    def decode(self, steps: Sequence[DecodeStep], *, return_logits: bool = False) -> Callable[[], list[Frame]]:
         self._refuse_lost(steps)
-        sizes = {slot: self._table.positions(step.stream) + 1 for step, slot in zip(steps, slots, strict=True)}
-        self._write_pages(self._pages.grow(sizes))
+        entries = [self._table[step.stream] for step in steps]
+        self._write_pages(self._pages.grow({entry.row: entry.positions + 1 for entry in entries}))
         launches = (
-            self._launch(steps[start : start + ROWS], slots[start : start + ROWS], return_logits)
+            self._launch(steps[start : start + ROWS], entries[start : start + ROWS], return_logits)
             for start in range(0, len(steps), ROWS)
         )
         begun = list(islice(launches, 1))
@@ -146,8 +128,7 @@ class MegakernelDecoder(TalkerDecoder):
         return finish
 
     def release(self, stream: StreamHandle) -> None:
-        self._pages.release(self._table.release(stream))
-        del self._frames[stream]
+        self._pages.release(self._table.release(stream).row)
         self._lost.discard(stream)
 
     def close(self) -> None:
@@ -165,6 +146,14 @@ class MegakernelDecoder(TalkerDecoder):
             self._machine = make_machine(self._model, self._space, self._settings)
         return self._machine
 
+    def _prefill(self, slot: int, request: StreamRequest, grant: Grant) -> None:
+        self._space.assign(slot, kernel_sampling(request.sampling), tuple(int(code) for code in request.history))
+        self._write_pages([grant])
+        keys = self._prefix.keys(request.embeds)
+        known = self._prefix.restore(keys, grant.pages)
+        self._run_prompt(slot, send(request.embeds.float(), self._device), known)
+        self._prefix.remember(keys, grant.pages)
+
     def _run_prompt(self, slot: int, embeds: Tensor, known: int) -> None:
         """Passes over the rows of ``embeds`` from ``known`` on; nothing waits for them."""
         machine = self._ready()
@@ -175,11 +164,11 @@ class MegakernelDecoder(TalkerDecoder):
             machine.run(Launch("prefill", rows, finish=start + ROWS >= len(embeds)))
 
     def _launch(
-        self, steps: Sequence[DecodeStep], slots: Sequence[int], return_logits: bool
+        self, steps: Sequence[DecodeStep], entries: Sequence[TableEntry], return_logits: bool
     ) -> Callable[[], list[Frame]]:
         """One launch; the function returned waits for its codes."""
-        rows = tuple(self._row(step, slot) for step, slot in zip(steps, slots, strict=True))
-        pending = torch.stack([self._space.pending[slot] for slot in slots]) if return_logits else None
+        rows = tuple(_row(step, entry) for step, entry in zip(steps, entries, strict=True))
+        pending = torch.stack([self._space.pending[entry.row] for entry in entries]) if return_logits else None
         with self._faults():
             machine = self._ready()
             self._text.put([step.text for step in steps])
@@ -196,16 +185,10 @@ class MegakernelDecoder(TalkerDecoder):
             logits = [FrameLogits(*both) for both in zip(pending, rest, strict=True)]
         return [self._frame(*parts) for parts in zip(steps, codes, logits, strict=True)]
 
-    def _row(self, step: DecodeStep, slot: int) -> Row:
-        forced = None if step.forced is None else tuple(int(code) for code in step.forced)
-        return Row(slot, self._table.positions(step.stream), self._frames[step.stream], forced)
-
     def _frame(self, step: DecodeStep, codes: tuple[int, ...], logits: FrameLogits | None) -> Frame:
         if codes[0] != self._eos_id:
-            self._table.advance(step.stream)
-            self._frames[step.stream] += 1
+            self._table[step.stream].advance()
             return Frame(step.stream, codes, logits)
-        self._table.end(step.stream)
         if logits is not None:
             logits = replace(logits, predictor=logits.predictor[:0])
         return Frame(step.stream, None, logits)
@@ -222,7 +205,7 @@ class MegakernelDecoder(TalkerDecoder):
         try:
             yield
         except KernelError as error:
-            self._lost.update(self._frames)
+            self._lost.update(self._table)
             self._prefix.clear()
             raise BackendFaultError(f"megakernel: {error}; the {len(self._lost)} streams it held are lost") from error
 
@@ -232,6 +215,11 @@ class MegakernelDecoder(TalkerDecoder):
             raise BackendFaultError(
                 f"stream {lost[0]} was lost when a launch was abandoned; release it, and prefill again from its codes"
             )
+
+
+def _row(step: DecodeStep, entry: TableEntry) -> Row:
+    forced = None if step.forced is None else tuple(int(code) for code in step.forced)
+    return Row(entry.row, entry.positions, entry.frames, forced)
 
 
 def _enlarge(space: Workspace, pages: int) -> None:

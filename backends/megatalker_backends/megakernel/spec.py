@@ -1,22 +1,20 @@
 """How the megakernel backend describes itself to the registry."""
 
-from typing import cast
-
 import torch
 
 from megatalker.checkpoint import Checkpoint
-from megatalker.interfaces import Availability, BackendSettings, TalkerBackend
+from megatalker.interfaces import Availability, TalkerBackend
 from megatalker_backends.megakernel import availability, decoder, settings
 
 
-def _probe(checkpoint: Checkpoint, device: torch.device, own: BackendSettings) -> Availability:
-    return Availability(availability.why_not(checkpoint.config, device, cast("settings.MegakernelSettings", own)))
+def _probe(checkpoint: Checkpoint, device: torch.device, own: settings.MegakernelSettings) -> Availability:
+    return Availability(availability.why_not(checkpoint.config, device, own))
 
 
 TALKER = TalkerBackend(
     name="megakernel",
     summary="a whole frame in one CUDA kernel, for up to 8 streams at once",
-    api_version=1,
+    api_version=2,
     capabilities=decoder.CAPABILITIES,
     probe=_probe,
     rank=20,

@@ -10,26 +10,23 @@ from torch import Tensor
 from megatalker.checkpoint import Checkpoint
 from megatalker.checkpoint.config import FRAME_SAMPLES, SAMPLE_RATE
 from megatalker.checkpoint.official import load_official_codec
-from megatalker.errors import InvalidRequestError
-from megatalker.interfaces import Capabilities, Codec, CodecState, LoadContext
-from megatalker_backends.codec_requests import OwnedState, check_codes, check_states
+from megatalker.interfaces import Codec, CodecCapabilities, CodecState, LoadContext
 
-CAPABILITIES = Capabilities(
+CAPABILITIES = CodecCapabilities(
     devices=frozenset({"cpu", "cuda"}),
     dtypes=frozenset({torch.float32}),
     encode=True,
 )
 
 
-class ReferenceCodecState(OwnedState):
-    """Every code of one stream so far, ``[frames, code groups]`` int64. Made by :meth:`ReferenceCodec.open`."""
+class ReferenceCodecState(CodecState):
+    """Every code of one stream so far, ``[frames, code groups]`` int64."""
 
-    def __init__(self, codec: Codec, codes: Tensor) -> None:
-        self.codec = codec
+    def __init__(self, codes: Tensor) -> None:
         self.codes = codes
 
     def copy(self) -> Self:
-        return type(self)(self.codec, self.codes)
+        return type(self)(self.codes)
 
 
 class ReferenceCodec(Codec):
@@ -41,42 +38,34 @@ class ReferenceCodec(Codec):
 
     def __init__(self, checkpoint: Checkpoint, context: LoadContext) -> None:
         self._device = context.device
-        self._config = checkpoint.codec_config
+        self._groups = checkpoint.codec_config.num_quantizers
         self._tokenizer = load_official_codec(checkpoint, context.device, torch.float32)
 
     @property
-    def capabilities(self) -> Capabilities:
+    def capabilities(self) -> CodecCapabilities:
         return CAPABILITIES
 
     def open(self) -> ReferenceCodecState:
-        return ReferenceCodecState(
-            self, torch.empty(0, self._config.num_quantizers, dtype=torch.int64, device=self._device)
-        )
+        return ReferenceCodecState(torch.empty(0, self._groups, dtype=torch.int64, device=self._device))
 
     @torch.inference_mode()
     def decode(self, states: Sequence[CodecState], codes: Sequence[Tensor]) -> list[Tensor]:
-        owned = check_states(self, ReferenceCodecState, states)
-        checked = check_codes(self._config, len(owned), codes)
-        chunks = []
-        for state, fresh in zip(owned, checked, strict=True):
+        chunks, advanced = [], []
+        for state, fresh in zip(states, codes, strict=True):
+            assert isinstance(state, ReferenceCodecState), "the shell lets no other codec's states through"
             so_far = torch.cat((state.codes, fresh.to(self._device)))
             with _exact_convolutions():
                 samples = self._tokenizer.model.decoder(so_far.T[None])[0, 0]
             chunks.append(samples[len(state.codes) * FRAME_SAMPLES :])
+            advanced.append((state, so_far))
+        for state, so_far in advanced:
             state.codes = so_far
         return chunks
 
     @torch.inference_mode()
     def encode(self, audio: Tensor) -> Tensor:
-        if audio.ndim != 1 or not audio.is_floating_point() or len(audio) == 0:
-            raise InvalidRequestError(
-                f"audio is {audio.dtype} {list(audio.shape)}, expected floating point [samples >= 1]: "
-                f"mix to one channel and resample to {SAMPLE_RATE} Hz first"
-            )
-        if not bool(torch.isfinite(audio).all()):
-            raise InvalidRequestError("audio holds NaN or infinity, expected samples within [-1, 1]; check its source")
         with _exact_convolutions():
-            encoded = self._tokenizer.encode(audio.detach().cpu().float().numpy(), sr=SAMPLE_RATE)
+            encoded = self._tokenizer.encode(audio.numpy(), sr=SAMPLE_RATE)
         codes: Tensor = encoded.audio_codes[0]
         return codes.to(torch.int64)
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 
 import torch
 from pydantic import Field
@@ -12,20 +12,20 @@ from megatalker.checkpoint import Checkpoint
 from megatalker.checkpoint.official import load_official_model
 from megatalker.interfaces import (
     BackendSettings,
-    Capabilities,
     DecodeStep,
     Frame,
     FrameLogits,
     LoadContext,
     StreamHandle,
     StreamRequest,
+    TalkerCapabilities,
     TalkerDecoder,
 )
+from megatalker.plugins.stream_table import StreamTable, TableEntry
 from megatalker.sampling import CodeVocabulary, SamplerRows
 from megatalker.settings import Integer
-from megatalker_backends.stream_table import StreamTable
 
-CAPABILITIES = Capabilities(
+CAPABILITIES = TalkerCapabilities(
     devices=frozenset({"cpu", "cuda"}),
     dtypes=frozenset({torch.float32, torch.bfloat16, torch.float16}),
     forced_codes=True,
@@ -59,8 +59,8 @@ class ReferenceDecoder(TalkerDecoder):
         CheckpointError: the official package cannot load the checkpoint.
     """
 
-    def __init__(self, checkpoint: Checkpoint, context: LoadContext) -> None:
-        settings = cast("ReferenceSettings", context.settings)
+    def __init__(self, checkpoint: Checkpoint, context: LoadContext[ReferenceSettings]) -> None:
+        settings = context.settings
         config = checkpoint.config
         limit = config.talker.max_positions
         positions = limit if settings.max_positions is None else min(settings.max_positions, limit)
@@ -73,47 +73,42 @@ class ReferenceDecoder(TalkerDecoder):
         self._talker = load_official_model(checkpoint, context.device, context.dtype).model.talker
         self._sampler = SamplerRows(settings.max_streams, CodeVocabulary.of(config), context.device)
         self._row_ids = torch.arange(settings.max_streams, device=context.device)
-        self._table = StreamTable(config, max_streams=settings.max_streams, max_positions=positions)
-        self._streams: dict[StreamHandle, _Stream] = {}
+        self._table = StreamTable[_Stream](settings.max_streams)
 
     @property
-    def capabilities(self) -> Capabilities:
+    def capabilities(self) -> TalkerCapabilities:
         return self._capabilities
 
     @torch.inference_mode()
-    def prefill(self, request: StreamRequest) -> StreamHandle:
-        with self._table.admit(request) as (stream, row):
-            self._sampler.assign(row, request.sampling, request.history)
-            self._streams[stream] = self._talk(request.embeds.to(self._device, self._dtype), cache=None)
-        return stream
+    def prefill(self, requests: Sequence[StreamRequest]) -> list[StreamHandle]:
+        with self._table.admit(requests) as entries:
+            for entry, request in zip(entries, requests, strict=True):
+                self._sampler.assign(entry.row, request.sampling, request.history)
+                entry.state = self._talk(request.embeds.to(self._device, self._dtype), cache=None)
+        return [entry.handle for entry in entries]
 
     @torch.inference_mode()
     def decode(self, steps: Sequence[DecodeStep], *, return_logits: bool = False) -> list[Frame]:
-        rows = self._table.check_steps(steps)
-        return [self._frame(step, row, return_logits) for step, row in zip(steps, rows, strict=True)]
+        return [self._frame(step, self._table[step.stream], return_logits) for step in steps]
 
     def release(self, stream: StreamHandle) -> None:
         self._table.release(stream)
-        del self._streams[stream]
 
     def close(self) -> None:
-        self._streams.clear()
-        del self._talker
+        del self._talker, self._table
 
-    def _frame(self, step: DecodeStep, row: int, return_logits: bool) -> Frame:
-        state = self._streams[step.stream]
-        rows = self._row_ids[row : row + 1]
+    def _frame(self, step: DecodeStep, entry: TableEntry[_Stream], return_logits: bool) -> Frame:
+        state, rows = entry.state, self._row_ids[entry.row : entry.row + 1]
         forced = None if step.forced is None else torch.tensor([int(code) for code in step.forced], device=self._device)
         first = self._sampler.choose_first(rows, state.logits) if forced is None else forced[:1]
         if int(first) == self._eos_id:
-            self._table.end(step.stream)
             nothing = state.logits.new_empty(0, self._predictor_vocab)
             return Frame(step.stream, None, FrameLogits(state.logits[0], nothing) if return_logits else None)
         codes, predictor_logits = self._predict(rows, state.hidden, first, forced)
         self._sampler.advance(rows, first)
-        self._table.advance(step.stream)
+        entry.advance()
         embeds = self._embed(codes) + step.text.to(self._device, self._dtype)
-        self._streams[step.stream] = self._talk(embeds, state.cache)
+        entry.state = self._talk(embeds, state.cache)
         logits = FrameLogits(state.logits[0], predictor_logits) if return_logits else None
         return Frame(step.stream, tuple(codes.tolist()), logits)
 

@@ -19,7 +19,7 @@ def _probe(_checkpoint: Checkpoint, device: torch.device, _own: BackendSettings)
 TALKER = TalkerBackend(
     name="reference",
     summary="the official modules, one stream and one frame at a time",
-    api_version=1,
+    api_version=2,
     capabilities=decoder.CAPABILITIES,
     probe=_probe,
     settings=decoder.ReferenceSettings,
@@ -29,7 +29,7 @@ TALKER = TalkerBackend(
 CODEC = CodecBackend(
     name="reference",
     summary="the official decoder, run in full over all codes for every chunk",
-    api_version=1,
+    api_version=2,
     capabilities=codec.CAPABILITIES,
     probe=_probe,
     load=codec.ReferenceCodec,

@@ -1,4 +1,4 @@
-"""The codec: checks a call, groups its streams into steps, and advances their states once everything has succeeded."""
+"""The codec: groups its streams into steps, and advances their states once everything has succeeded."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -9,8 +9,7 @@ from torch import Tensor
 
 from megatalker.checkpoint import Checkpoint
 from megatalker.errors import SettingsError
-from megatalker.interfaces import Capabilities, Codec, CodecState, LoadContext
-from megatalker_backends.codec_requests import OwnedState, check_codes, check_states
+from megatalker.interfaces import Codec, CodecCapabilities, CodecState, LoadContext
 from megatalker_backends.compiler import missing_compiler
 from megatalker_backends.streaming.fused.choice import fused_runner, wants_kernels
 from megatalker_backends.streaming.model import StreamingDecoder
@@ -18,18 +17,13 @@ from megatalker_backends.streaming.runner import Memory, Runner, TorchRunner, ca
 from megatalker_backends.streaming.settings import StreamingSettings
 from megatalker_backends.streaming.weights import Weights
 
-CAPABILITIES = Capabilities(
-    devices=frozenset({"cpu", "cuda"}),
-    dtypes=frozenset({torch.float32}),
-    batch=True,
-)
+CAPABILITIES = CodecCapabilities(devices=frozenset({"cpu", "cuda"}), dtypes=frozenset({torch.float32}))
 
 
 @dataclass(eq=False)
-class StreamingState(OwnedState):
+class StreamingState(CodecState):
     """The memory of one stream. A few hundred kB for the demo, 6 MB for published codecs."""
 
-    codec: "StreamingCodec"
     memory: Memory
 
     def copy(self) -> Self:
@@ -45,38 +39,36 @@ class StreamingCodec(Codec):
         BackendUnavailableError: the kernels cannot be compiled or loaded.
     """
 
-    def __init__(self, checkpoint: Checkpoint, context: LoadContext) -> None:
+    def __init__(self, checkpoint: Checkpoint, context: LoadContext[StreamingSettings]) -> None:
         settings, device = context.settings, context.device
-        assert isinstance(settings, StreamingSettings)
         if settings.compile and device.type == "cuda":
             raise SettingsError("codecs.streaming.compile is for the CPU; on CUDA set codecs.streaming.kernels to 'on'")
         missing = missing_compiler(device) if settings.compile else None
         if missing is not None:
             raise cannot_compile(missing)
-        self._config = config = checkpoint.codec_config
+        config = checkpoint.codec_config
         fused = wants_kernels(config, settings, device)
         decoder = StreamingDecoder(config, Weights(checkpoint.codec_tensor, "decoder"))
         self._runner: Runner = (fused_runner if fused else TorchRunner)(decoder, config, settings, device)
 
     @property
-    def capabilities(self) -> Capabilities:
+    def capabilities(self) -> CodecCapabilities:
         return CAPABILITIES
 
     def open(self) -> StreamingState:
-        return StreamingState(self, self._runner.open())
+        return StreamingState(self._runner.open())
 
     @torch.inference_mode()
     def decode(self, states: Sequence[CodecState], codes: Sequence[Tensor]) -> list[Tensor]:
-        owned = check_states(self, StreamingState, states)
-        checked = check_codes(self._config, len(owned), codes)
+        memories = [_memory(state) for state in states]
         decoded: dict[int, tuple[Tensor, Memory]] = {}
-        for batch in self._batches(checked):
-            memories = [owned[index].memory for index in batch]
-            samples, successors = self._runner.run(torch.stack([checked[index] for index in batch]), memories)
+        for batch in self._batches(codes):
+            here = [memories[index] for index in batch]
+            samples, successors = self._runner.run(torch.stack([codes[index] for index in batch]), here)
             decoded.update(zip(batch, zip(samples, successors, strict=True), strict=True))
-        for index, state in enumerate(owned):
-            state.memory.copy_(decoded[index][1])
-        return [decoded[index][0] for index in range(len(owned))]
+        for index, memory in enumerate(memories):
+            memory.copy_(decoded[index][1])
+        return [decoded[index][0] for index in range(len(states))]
 
     @torch.inference_mode()
     def warmup(self) -> None:
@@ -94,3 +86,8 @@ class StreamingCodec(Codec):
         for equal in members.values():
             for start in range(0, len(equal), limit):
                 yield equal[start : start + limit]
+
+
+def _memory(state: CodecState) -> Memory:
+    assert isinstance(state, StreamingState), "the shell lets no other codec's states through"
+    return state.memory

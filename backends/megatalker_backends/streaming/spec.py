@@ -16,7 +16,7 @@ def _probe(_checkpoint: Checkpoint, device: torch.device, _own: BackendSettings)
 CODEC = CodecBackend(
     name="streaming",
     summary="exact incremental decoder: the cost of a chunk depends on its length alone",
-    api_version=1,
+    api_version=2,
     rank=10,
     capabilities=CAPABILITIES,
     probe=_probe,

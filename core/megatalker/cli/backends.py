@@ -11,7 +11,13 @@ from megatalker.cli.console import stdout
 from megatalker.cli.options import CheckpointOption, ConfigOption, DeviceOption, read_settings
 
 if TYPE_CHECKING:
-    from megatalker.interfaces import Availability, Capabilities, CodecBackend, TalkerBackend
+    from megatalker.interfaces import (
+        Availability,
+        CodecBackend,
+        CodecCapabilities,
+        TalkerBackend,
+        TalkerCapabilities,
+    )
 
 
 def backends(
@@ -63,14 +69,14 @@ def availability(answer: "Availability") -> Text:
     return Text.assemble(("not here", "red"), f": {answer.reason}", overflow="fold")
 
 
-def describe(capabilities: "Capabilities") -> str:
+def describe(capabilities: "TalkerCapabilities | CodecCapabilities") -> str:
     """One line of what a backend can do."""
     from megatalker.plugins.device import dtype_name
 
     parts = ["/".join(sorted(capabilities.devices))]
     parts.append("/".join(sorted(dtype_name(dtype) for dtype in capabilities.dtypes)))
-    if capabilities.max_streams is not None:
+    if isinstance(capabilities.max_streams, int):
         parts.append(f"{capabilities.max_streams} streams")
     flags = ("batch", "forced_codes", "seeded_sampling", "prefix_reuse", "encode")
-    parts.extend(flag.replace("_", " ") for flag in flags if getattr(capabilities, flag))
+    parts.extend(flag.replace("_", " ") for flag in flags if getattr(capabilities, flag, False))
     return ", ".join(parts)

@@ -10,7 +10,7 @@ import torch
 
 from megatalker.checkpoint import Checkpoint
 from megatalker.errors import SettingsError
-from megatalker.interfaces import Capabilities, CodecBackend, LoadContext, TalkerBackend
+from megatalker.interfaces import CodecBackend, LoadContext, TalkerBackend
 from megatalker.plugins import BackendRegistry, computing_dtype, probe
 from megatalker.plugins.checked import CheckedCodec, CheckedTalker, load_codec, load_talker
 from megatalker.plugins.options import own_settings
@@ -66,10 +66,8 @@ class BackendRole(Generic[InstanceT]):
     """Name -> why it was given up."""
     last: str = ""
     """Name of the backend that serves, or served last."""
-    capabilities: Capabilities | None = None
-    """Of that backend."""
-    max_streams: int | None = None
-    """Of that backend; ``None``: no limit of its own."""
+    serving: InstanceT | None = None
+    """That backend. Only its facts may be asked for after it was given up."""
 
     def next(self) -> BackendOption[InstanceT] | None:
         """The first backend that has not failed and can run, or ``None``. Logs why others are passed over."""
@@ -86,7 +84,7 @@ class BackendRole(Generic[InstanceT]):
     def fill(self, option: BackendOption[InstanceT], instance: InstanceT) -> str:
         """``instance`` serves from now on; returns the name of the backend that served before, if any."""
         self.loaded = LoadedBackend(self.kind, option.name, instance)
-        self.capabilities, self.max_streams = instance.capabilities, instance.max_streams
+        self.serving = instance
         previous, self.last = self.last, option.name
         return previous
 

@@ -72,7 +72,8 @@ class CodecStage:
         A chunk that is ready is handed out, one that a device still computes is left to :meth:`collect`.
         """
         due = [utterance for utterance in self._state.utterances if utterance.due(now)]
-        limit = self._state.codec.max_streams or max(1, len(due))
+        codec = self._state.codec.serving
+        limit = (None if codec is None else codec.max_streams) or max(1, len(due))
         try:
             for start in range(0, len(due), limit):
                 self._start(due[start : start + limit])

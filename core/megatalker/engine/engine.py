@@ -213,15 +213,19 @@ class Engine:
 
     @property
     def _limits(self) -> TalkerLimits:
-        talker, capabilities = self._state.talker, self._state.talker.capabilities
-        assert capabilities is not None, "an open engine has had a talker"
-        positions = capabilities.max_positions or self.checkpoint.config.talker.max_positions
-        return TalkerLimits(talker.last, capabilities.seeded_sampling, positions)
+        talker = self._talker
+        return TalkerLimits(self.backend, talker.capabilities.seeded_sampling, talker.max_positions)
+
+    @property
+    def _talker(self) -> CheckedTalker:
+        talker = self._state.talker.serving
+        assert talker is not None, "an open engine has had a talker"
+        return talker
 
     @property
     def _rows(self) -> int:
         """Streams that can run at a time."""
-        limits = (self.settings.max_streams, self._state.talker.max_streams)
+        limits = (self.settings.max_streams, self._talker.max_streams)
         return min(limit for limit in limits if limit is not None)
 
     def _require_serving(self) -> None:

@@ -6,11 +6,11 @@ from typing import Literal
 from pydantic import ValidationError
 
 from megatalker.errors import SettingsError, explain_validation, suggest
-from megatalker.interfaces import BackendSettings, CodecBackend, TalkerBackend
+from megatalker.interfaces import CodecBackend, SettingsT, TalkerBackend
 from megatalker.settings import Settings
 
 
-def own_settings(spec: TalkerBackend | CodecBackend, settings: Settings) -> BackendSettings:
+def own_settings(spec: TalkerBackend[SettingsT] | CodecBackend[SettingsT], settings: Settings) -> SettingsT:
     """The settings of ``spec`` itself, an instance of ``spec.settings``.
 
     Raises:

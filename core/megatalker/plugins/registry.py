@@ -9,10 +9,11 @@ named in its distribution's metadata as ``[project.entry-points.megatalker]``.
 """
 
 import importlib.metadata
+import itertools
 import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal, TypeVar, cast
+from typing import Literal, TypeVar
 
 import pluggy
 import torch
@@ -30,6 +31,7 @@ logger = logging.getLogger(__name__)
 hookspec = pluggy.HookspecMarker(PROJECT)
 hookimpl = pluggy.HookimplMarker(PROJECT)
 
+CHANGES = "megatalker's CHANGELOG.md lists what each version changed"
 Kind = Literal["talker", "codec"]
 BackendT = TypeVar("BackendT", TalkerBackend, CodecBackend)
 
@@ -40,7 +42,12 @@ class Hooks:
     @staticmethod
     @hookspec
     def megatalker_backends() -> Iterable[TalkerBackend | CodecBackend]:
-        """Return the backends this plug-in provides. Called once; must not load anything heavy."""
+        """Return the backends this plug-in provides. Called again whenever another plug-in is registered, so it gives
+        the same answer each time and loads nothing heavy.
+
+        A wrapper (``hookimpl(wrapper=True)``) sees the answers of all plug-ins and may change them. Where backends rank
+        equal, the answer that pluggy puts first comes first: ``tryfirst``, then by name of the entry point.
+        """
         raise NotImplementedError
 
 
@@ -75,11 +82,14 @@ class BackendRegistry:
         about.
         """
         registry = cls()
-        for entry in importlib.metadata.entry_points(group=PROJECT):
+        # Not pluggy's own loop over entry points, which ends at the first that cannot be imported. Backwards, because
+        # pluggy asks first whoever was registered last.
+        entries = importlib.metadata.entry_points(group=PROJECT)
+        for entry in sorted(entries, key=lambda entry: entry.name, reverse=True):
             try:
                 registry.register(entry.load(), entry.name)
             except Exception as error:  # a stranger's plug-in may fail in any way, and must not take the others down
-                reason = f"{type(error).__name__}: {error}"
+                reason = f"{type(error).__name__}: {error}{_version_advice(error)}"
                 logger.warning("plug-in %r is ignored: %s. Fix or uninstall it.", entry.name, reason)
                 registry.broken.append(BrokenPlugin(entry.name, reason))
         return registry
@@ -88,12 +98,13 @@ class BackendRegistry:
         """Add one plug-in.
 
         Raises:
-            PluginError: it has no ``megatalker_backends`` hook, returns something else than specifications, was
-                written for
-                another API version, or takes a name that exists. The message names the plug-in and the fix. Nothing of
-                the
-                plug-in is registered then.
+            PluginError: its name is taken, it does not implement ``megatalker_backends``, returns something else than
+                specifications, was written for another API version, or gives a backend a name that exists. The message
+                names the plug-in and the fix. Nothing of the plug-in is registered then.
+            Exception: whatever its hook raises; as above.
         """
+        if self._manager.has_plugin(name):
+            raise PluginError(f"a plug-in named {name!r} is registered already; rename one of them or uninstall it")
         try:
             self._manager.register(plugin, name)
             self._manager.check_pending()
@@ -101,63 +112,47 @@ class BackendRegistry:
             if self._manager.has_plugin(name):
                 self._manager.unregister(name=name)
             raise PluginError(f"plug-in {name!r} cannot be registered: {error}") from error
-        callers = [impl for impl in self._manager.hook.megatalker_backends.get_hookimpls() if impl.plugin_name == name]
         try:
-            if not callers:
+            if not self._manager.get_hookcallers(plugin):
                 raise PluginError(
                     f"plug-in {name!r} has no function marked @megatalker.hookimpl named megatalker_backends"
                 )
-            self._add(name, list(cast("Iterable[object]", callers[0].function())))
+            self._collect(name)
         except BaseException:
             self._manager.unregister(name=name)
             raise
 
-    def _add(self, plugin: str, backends: list[object]) -> None:
-        fresh: list[tuple[Kind, TalkerBackend | CodecBackend]] = []
-        for backend in backends:
-            if isinstance(backend, TalkerBackend):
-                fresh.append(("talker", backend))
-            elif isinstance(backend, CodecBackend):
-                fresh.append(("codec", backend))
-            else:
+    def _collect(self, newcomer: str) -> None:
+        """Ask all plug-ins. Without ``newcomer`` the answer was right, so whatever is wrong with it is its doing."""
+        hook = self._manager.hook.megatalker_backends
+        answers, asked = hook(), hook.get_hookimpls()
+        if len(answers) < len(asked) and not any(impl.wrapper or impl.hookwrapper for impl in asked):
+            raise PluginError(f"plug-in {newcomer!r} returned None from megatalker_backends, expected a list")
+        talkers: dict[str, TalkerBackend] = {}
+        codecs: dict[str, CodecBackend] = {}
+        origin: dict[tuple[Kind, str], str] = {}
+        for spec in itertools.chain.from_iterable(answers):
+            kind = _check(spec, newcomer)
+            if (kind, spec.name) in origin:
                 raise PluginError(
-                    f"plug-in {plugin!r} returned {type(backend).__name__} from megatalker_backends, "
-                    "expected TalkerBackend or CodecBackend"
+                    f"plug-in {newcomer!r}: the {kind} backend name {spec.name!r} is already taken by plug-in "
+                    f"{origin[kind, spec.name]!r}; rename one of them or uninstall the other"
                 )
-        seen = dict(self._origin)
-        for kind, spec in fresh:
-            if spec.api_version != API_VERSION:
-                side = "plug-in" if spec.api_version < API_VERSION else "megatalker"
-                raise PluginError(
-                    f"plug-in {plugin!r}: {kind} backend {spec.name!r} is written for API version {spec.api_version}, "
-                    f"this megatalker has {API_VERSION}; upgrade the {side}"
-                )
-            if not spec.name.isidentifier() or spec.name != spec.name.lower() or spec.name in ("auto", "all"):
-                raise PluginError(
-                    f"plug-in {plugin!r}: {spec.name!r} cannot name a backend; "
-                    "expected a lower-case identifier other than 'auto' and 'all'"
-                )
-            if (kind, spec.name) in seen:
-                raise PluginError(
-                    f"plug-in {plugin!r}: the {kind} backend name {spec.name!r} is already taken by plug-in "
-                    f"{seen[kind, spec.name]!r}; rename one of them or uninstall the other"
-                )
-            seen[kind, spec.name] = plugin
-        for kind, spec in fresh:
-            self._origin[kind, spec.name] = plugin
+            origin[kind, spec.name] = self._origin.get((kind, spec.name), newcomer)
             if isinstance(spec, TalkerBackend):
-                self._talkers[spec.name] = spec
+                talkers[spec.name] = spec
             else:
-                self._codecs[spec.name] = spec
+                codecs[spec.name] = spec
+        self._talkers, self._codecs, self._origin = talkers, codecs, origin
 
     @property
     def talkers(self) -> list[TalkerBackend]:
-        """Talker backends, best rank first."""
+        """Talker backends, best rank first; equal ranks in the order of the hook."""
         return _by_rank(self._talkers)
 
     @property
     def codecs(self) -> list[CodecBackend]:
-        """Codec backends, best rank first."""
+        """Codec backends, as :attr:`talkers`."""
         return _by_rank(self._codecs)
 
     def origin(self, spec: TalkerBackend | CodecBackend) -> str:
@@ -232,7 +227,36 @@ class BackendRegistry:
 
 
 def _by_rank(known: dict[str, BackendT]) -> list[BackendT]:
-    return sorted(known.values(), key=lambda spec: (-spec.rank, spec.name))
+    return sorted(known.values(), key=lambda spec: -spec.rank)
+
+
+def _check(spec: object, plugin: str) -> Kind:
+    """What kind of backend ``plugin`` describes; raises ``PluginError`` when it cannot serve."""
+    if not isinstance(spec, TalkerBackend | CodecBackend):
+        raise PluginError(
+            f"plug-in {plugin!r} returned {type(spec).__name__} from megatalker_backends, "
+            "expected TalkerBackend or CodecBackend"
+        )
+    kind: Kind = "talker" if isinstance(spec, TalkerBackend) else "codec"
+    if spec.api_version != API_VERSION:
+        side = "plug-in" if spec.api_version < API_VERSION else "megatalker"
+        raise PluginError(
+            f"plug-in {plugin!r}: {kind} backend {spec.name!r} is written for API version {spec.api_version}, "
+            f"this megatalker has {API_VERSION}; upgrade the {side} ({CHANGES})"
+        )
+    if not spec.name.isidentifier() or spec.name != spec.name.lower() or spec.name in ("auto", "all"):
+        raise PluginError(
+            f"plug-in {plugin!r}: {spec.name!r} cannot name a backend; "
+            "expected a lower-case identifier other than 'auto' and 'all'"
+        )
+    return kind
+
+
+def _version_advice(error: Exception) -> str:
+    """For a plug-in that fails on a name that another version of the contract had, or will have."""
+    if isinstance(error, ImportError) and (error.name or "").partition(".")[0] == PROJECT:
+        return f"; if it is written for another API version than {API_VERSION}, upgrade one side ({CHANGES})"
+    return ""
 
 
 def probe(

@@ -1,0 +1,58 @@
+"""Small checks that the shells of talkers and codecs share."""
+
+import operator
+from collections.abc import Iterable
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from megatalker.errors import InvalidRequestError, MalformedResultError
+from megatalker.interfaces import Limit
+
+ValueT = TypeVar("ValueT")
+
+
+def expect(kind: type, value: ValueT, source: str) -> ValueT:
+    """``value``, if it is a ``kind``; raises ``MalformedResultError`` naming ``source``."""
+    if not isinstance(value, kind):
+        raise MalformedResultError(f"{source} is {type(value).__name__}, expected {kind.__name__}")
+    return value
+
+
+def stated_limit(name: str, value: int | Limit, least: int) -> int | None:
+    """A limit of a loaded instance as a number; ``None``: it has none of its own.
+
+    Raises:
+        MalformedResultError: it is unknown even now, or makes no sense.
+    """
+    if value is Limit.NONE:
+        return None
+    if type(value) is int and value >= least:
+        return value
+    raise MalformedResultError(
+        f"capabilities.{name} of the loaded instance is {value!r}, expected an integer from {least} on or Limit.NONE"
+    )
+
+
+def is_finite(tensor: Tensor) -> bool:
+    """Whether every value is; one on an accelerator is taken on trust."""
+    return tensor.device.type != "cpu" or bool(torch.isfinite(tensor).all())
+
+
+def check_ids(what: str, ids: Iterable[int], limit: int) -> None:
+    """Raises ``InvalidRequestError`` unless each is an integer from 0 to ``limit - 1``."""
+    for value in ids:
+        try:
+            inside = 0 <= operator.index(value) < limit
+        except TypeError:
+            inside = False
+        if not inside:
+            raise InvalidRequestError(f"{what}: id {value!r} lies outside the vocabulary, expected 0 to {limit - 1}")
+
+
+def describe(value: object) -> str:
+    """For messages: ``float32 [2, 64]``, or the type of what is no tensor."""
+    if not isinstance(value, Tensor):
+        return type(value).__name__
+    return f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
