@@ -25,7 +25,7 @@ from megatalker_kernels.module import GpuModule, capability, processors
 from megatalker_kernels.nvrtc import compile_kernel
 from megatalker_kernels.schedule import Launch, Row, schedule
 from megatalker_kernels.shapes import ROWS, KernelShape, shared_bytes
-from megatalker_kernels.specification import Specification
+from megatalker_kernels.spec.frame import Specification
 from megatalker_kernels.timing import time_frames
 from megatalker_kernels.trial import CODE_GROUPS, MODELS, Streams, fill_streams, pages_for, random_model
 from megatalker_kernels.workspace import Workspace
@@ -49,7 +49,7 @@ class Bench:
         self.streams: Streams = fill_streams(self.ours, positions)
         self.kernel = Kernel(model, self.ours, module, patience_s=patience_s)
         self.specification = Specification(model, self.theirs)
-        self.chooser = Specification(model, self.before)
+        self.sampler = Specification(model, self.before)
 
     def launch(self, launch: Launch) -> dict[str, Any]:
         """One launch on both, and what differs afterwards."""
@@ -70,7 +70,7 @@ class Bench:
 
     def _wrong_codes(self, launch: Launch, codes: list[tuple[int, ...]]) -> list[dict[str, int]]:
         self.before.predictor_logits.copy_(self.ours.predictor_logits)
-        expected = self.chooser.choices(launch)
+        expected = self.sampler.choices(launch)
         return [
             {"row": row, "codebook": codebook, "kernel": found, "specification": wanted}
             for row, (ours, theirs) in enumerate(zip(codes, expected, strict=True))

@@ -9,7 +9,7 @@ from megatalker_kernels.launching import Kernel
 from megatalker_kernels.model import PackedModel
 from megatalker_kernels.module import GpuModule
 from megatalker_kernels.schedule import Launch
-from megatalker_kernels.specification import Specification
+from megatalker_kernels.spec.frame import Specification
 from megatalker_kernels.workspace import Workspace
 
 

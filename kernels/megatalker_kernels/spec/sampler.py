@@ -10,7 +10,7 @@ Integers = NDArray[np.int64]
 Words = NDArray[np.uint64]
 
 
-class Chooser:
+class Sampler:
     """Chooses codes with the tables of the sampling contract (int64 ``[768, 4]`` and ``[256, 4]``)."""
 
     def __init__(self, gumbel_table: Integers, decay_table: Integers) -> None:

@@ -1,4 +1,4 @@
-"""The kernel in plain torch: the same packed weights, the same workspace, phase by phase, with the same rounding.
+"""The executable specification of ``csrc/frame.cu``: the same packed weights and workspace, phase by phase, rounded alike.
 
 Products of bfloat16 numbers are summed in float32; the residual stream, norms, rotary embedding and softmax are
 float32; the A operand of each product (``x * norm_weight``, attention, activation), keys and values are rounded to
@@ -12,12 +12,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from megatalker_kernels.choice import Chooser
 from megatalker_kernels.model import PackedModel
 from megatalker_kernels.params import Sampling
 from megatalker_kernels.schedule import Kind, Launch, Phase, schedule
 from megatalker_kernels.shapes import ROWS, StackShape
-from megatalker_kernels.specified_attention import attend, norm_factor
+from megatalker_kernels.spec.attention import attend, norm_factor
+from megatalker_kernels.spec.sampler import Sampler
 from megatalker_kernels.workspace import Workspace
 
 
@@ -83,8 +83,8 @@ class Specification:
     # --- choosing
 
     @cached_property
-    def _chooser(self) -> Chooser:
-        return Chooser(self._model.gumbel_table.cpu().numpy(), self._model.decay_table.cpu().numpy())
+    def _sampler(self) -> Sampler:
+        return Sampler(self._model.gumbel_table.cpu().numpy(), self._model.decay_table.cpu().numpy())
 
     def _pick(self, codebook: int) -> None:
         for index, (row, sampling) in enumerate(zip(self._launch.rows, self._sampling, strict=True)):
@@ -96,7 +96,7 @@ class Specification:
                     logits, filter_ = self._first_logits(row.slot, row.frame, sampling), sampling.talker
                 else:
                     logits, filter_ = self._space.predictor_logits[index, codebook - 1], sampling.predictor
-                code = self._chooser.choose(logits.cpu().numpy(), filter_, key, codebook, row.frame)
+                code = self._sampler.choose(logits.cpu().numpy(), filter_, key, codebook, row.frame)
             self._codes[index][codebook] = code
 
     def _first_logits(self, slot: int, frame: int, sampling: Sampling) -> Tensor:
