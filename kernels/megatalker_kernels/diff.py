@@ -18,13 +18,14 @@ from typing import Any
 import torch
 
 from megatalker_kernels.comparison import Difference, compare
+from megatalker_kernels.constants import ROWS
 from megatalker_kernels.errors import KernelStalledError
 from megatalker_kernels.launching import Kernel, Module
 from megatalker_kernels.model import PackedModel
 from megatalker_kernels.module import GpuModule, capability, processors
 from megatalker_kernels.nvrtc import compile_kernel
 from megatalker_kernels.schedule import Launch, Row, schedule
-from megatalker_kernels.shapes import ROWS, KernelShape, shared_bytes
+from megatalker_kernels.shapes import KernelShape, shared_bytes
 from megatalker_kernels.spec.frame import Specification
 from megatalker_kernels.timing import time_frames
 from megatalker_kernels.trial import CODE_GROUPS, MODELS, Streams, fill_streams, pages_for, random_model
@@ -90,7 +91,7 @@ class Bench:
             # what ends a launch belongs to its last phase
             self.kernel.run(replace(launch, stop_after=number if number < count else 0))
             self.kernel.check()
-            yield {"phase": number, "kind": f"{phase.stack} {phase.kind}", "name": str(phase)} | self._report(
+            yield {"phase": number, "kind": f"{phase.stack} {phase.type.kind}", "name": str(phase)} | self._report(
                 PHASE_TOLERANCE
             )
 

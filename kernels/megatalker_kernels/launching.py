@@ -6,15 +6,19 @@ from typing import Any, Protocol
 
 import torch
 
+from megatalker_kernels.constants import PHASE_BITS, THREADS, StatusWord, Wait
 from megatalker_kernels.errors import KernelStalledError, ToolchainError
 from megatalker_kernels.model import PackedModel
 from megatalker_kernels.module import Arguments
 from megatalker_kernels.params import POINTERS_FIRST, POINTERS_LAST, POINTERS_MIDDLE, Structures, fill_launch
 from megatalker_kernels.schedule import Launch, schedule
-from megatalker_kernels.shapes import PHASE_BITS, THREADS, shared_bytes
+from megatalker_kernels.shapes import shared_bytes
 from megatalker_kernels.workspace import Workspace
 
-WAITS = {1: "for results of other blocks", 2: "for weights, or stored keys and values, to arrive"}
+WAITS = {
+    Wait.RESULTS: "for results of other blocks",
+    Wait.RING: "for weights, or stored keys and values, to arrive",
+}
 LAUNCHES_TAGGED = 2 ** (32 - PHASE_BITS)
 """After as many launches tags come again."""
 TICKETS = 2**31 - LAUNCHES_TAGGED
@@ -95,7 +99,7 @@ class Kernel:
         tickets = self._codes[:rows, -1]
         deadline = time.perf_counter() + 1.0 + 4 * self._patience_s
         while not (tickets == ticket).all():
-            if self._status[0] or time.perf_counter() > deadline:
+            if self._status[StatusWord.ABORTED] or time.perf_counter() > deadline:
                 self.check()
                 if (tickets == ticket).all():
                     break
@@ -110,24 +114,26 @@ class Kernel:
             KernelStalledError: as :meth:`wait`.
         """
         self._module.synchronize()
-        aborted, where, phase, block = (int(word) for word in self._status)
-        if not aborted:
+        status = {word: int(self._status[word]) for word in StatusWord}
+        if not status[StatusWord.ABORTED]:
             return
+        phase, block = status[StatusWord.PHASE], status[StatusWord.BLOCK]
+        wait = WAITS[Wait(status[StatusWord.WAIT])]
         self._space.reset_after_abort()
         self._module.synchronize()
         raise KernelStalledError(
-            f"the kernel was abandoned: a wait {WAITS.get(where, 'for something unknown')} took longer than "
+            f"the kernel was abandoned: a wait {wait} took longer than "
             f"{self._patience_s * 1000:.0f} ms; block {block} is behind, in phase {phase} ({self._phase_name(phase)})",
             phase=phase,
             block=block,
         )
 
     def profile(self, launch: Launch) -> torch.Tensor:
-        """Run a launch and note when each block reached and left each barrier.
+        """Run a launch and note when each block finished each phase, and when it went on.
 
         Returns:
-            int64 ``[blocks, phases + 1, 2]`` ticks of each block's own clock, on the CPU: arriving at the barrier that
-            ends phase n and going on. Phase 0 is the start.
+            int64 ``[blocks, phases + 1, 2]`` ticks of each block's own clock, on the CPU: on finishing phase n, and on
+            having what the blocks published in it. Phase 0 is the start.
         """
         shape, phases = self._shape, sum(1 for _ in schedule(self._shape, launch))
         ticks = torch.zeros(shape.blocks, shape.max_phases, 2, dtype=torch.int64, device=self._device)

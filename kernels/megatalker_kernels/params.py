@@ -3,10 +3,9 @@
 import ctypes
 from collections.abc import Sequence
 
+from megatalker_kernels.constants import ROWS, Mode
 from megatalker_kernels.schedule import Launch
-from megatalker_kernels.shapes import ROWS, KernelShape
-
-MODES = {"decode": 0, "prefill": 1}
+from megatalker_kernels.shapes import KernelShape
 
 
 class Filter(ctypes.Structure):
@@ -99,7 +98,7 @@ class Structures:
 def fill_launch(target: ctypes.Structure, launch: Launch) -> None:
     """Write ``launch`` into a ``Launch`` structure."""
     values = {
-        "mode": MODES[launch.mode],
+        "mode": Mode[launch.mode.upper()],
         "rows": len(launch.rows),
         "finish": launch.finish,
         "stop_after": launch.stop_after,

@@ -7,9 +7,10 @@ import torch
 from megatalker.checkpoint.config import ModelConfig
 from megatalker_backends.megakernel.settings import MegakernelSettings
 from megatalker_backends.megakernel.weights import stack_shape
+from megatalker_kernels.constants import PAGE
 from megatalker_kernels.errors import ShapeError
 from megatalker_kernels.module import capability, processors
-from megatalker_kernels.shapes import PAGE, KernelShape
+from megatalker_kernels.shapes import KernelShape
 
 DEFAULT_POSITIONS = 4096
 FIRST_PAGE_BYTES = 2**28

@@ -41,7 +41,7 @@ struct Positions {
     };
     pass(0, own_begin);
     if (count > 0) {
-      const u16* keys = reinterpret_cast<const u16*>(wait_for_stage(at));
+      const Stored* keys = reinterpret_cast<const Stored*>(wait_for_stage(at));
       load(keys, keys + count * D, own - own_begin, count - 1, [](const uint4* piece) { return *piece; });
       release_stage(at);
     } else {
@@ -53,7 +53,7 @@ struct Positions {
   // Those of the predictor's earlier passes, from its pages. Nobody writes them now.
   __device__ void read(const OwnUnit& unit, int layer) {
     static_assert(GROUPS <= PAGE);
-    const u16* keys = unit.key(layer, 0, D);
+    const Stored* keys = unit.key(layer, 0, D);
     load(keys, keys + OwnUnit::values_apart(D), own_warp() * 16, max(unit.fresh_from() - 1, 0),
          [](const uint4* piece) { return __ldcg(piece); });
   }
@@ -79,8 +79,8 @@ struct Positions {
   // The positions from `first` on of those that begin at `keys` and `values`. What is not there must be numbers: the last one
   // again.
   template <class Read>
-  __device__ void load(const u16* keys, const u16* values, int first, int last, Read read) {
-    const auto piece = [&](const u16* from, int at, int dimension) {
+  __device__ void load(const Stored* keys, const Stored* values, int first, int last, Read read) {
+    const auto piece = [&](const Stored* from, int at, int dimension) {
       const int position = min(first + at, last);
       return read(reinterpret_cast<const uint4*>(from + position * D + stored_dimension(dimension, position, D)));
     };
@@ -96,7 +96,7 @@ struct Positions {
     }
   }
   template <int N>
-  __device__ static void copy_pieces(uint4 (&to)[N], const u16* source, int apart) {
+  __device__ static void copy_pieces(uint4 (&to)[N], const Stored* source, int apart) {
 #pragma unroll
     for (int i = 0; i < N; ++i) to[i] = *reinterpret_cast<const uint4*>(source + i * apart);
   }
@@ -148,7 +148,7 @@ __device__ __noinline__ void prepare_heads(OwnUnit unit, const float* norms) {
     const auto put = [&](void* place, uint2 four) { *reinterpret_cast<uint2*>(place) = four; };
     if (query) {
       const auto place = [&](int rest) {
-        return reinterpret_cast<u16*>(s.attention.query[rest]) + (d / KBLOCK * G + job) * KBLOCK + d % KBLOCK;
+        return reinterpret_cast<Operand*>(s.attention.query[rest]) + (d / KBLOCK * G + job) * KBLOCK + d % KBLOCK;
       };
       put(place(0), pairs);
       put(place(1), {pack_rest(pairs.x, x[0], x[1]), pack_rest(pairs.y, x[2], x[3])});
@@ -234,8 +234,8 @@ template <int D>
 __device__ void append(const OwnUnit& unit, int layer) {
   const int value = threadIdx.x / (D / 2), pair = threadIdx.x % (D / 2), to = stored_dimension(2 * pair, unit.position(), D);
   if (!unit.last() || value > 1) return;
-  u16* key = unit.key(layer, unit.position(), D);
-  const u16* fresh = shared().attention.fresh[value][unit.nth()];
+  Stored* key = unit.key(layer, unit.position(), D);
+  const Stored* fresh = shared().attention.fresh[value][unit.nth()];
   *reinterpret_cast<u32*>(key + value * OwnUnit::values_apart(D) + to) = reinterpret_cast<const u32*>(fresh)[pair];
 }
 
@@ -275,7 +275,7 @@ __device__ void finish_chunk(const OwnUnit& unit, int turn) {
     if (unit.chunks() == 1) {
       finish_attention(unit.row, query * D + d, total, mass);
     } else {
-      float* partial = s.to.partial + (u64(unit.row * s.pass.sizes.kv_heads * G + query) * MAX_CHUNKS + unit.chunk) * (D + 4);
+      float* partial = s.to.partial + (u64(unit.row * s.pass.sizes.kv_heads * G + query) * MAX_CHUNKS + unit.chunk) * (D + CHUNK_STATS);
       *reinterpret_cast<float4*>(partial + d) = total;
       if (d == 0) *reinterpret_cast<float2*>(partial + D) = float2{peak, mass};
     }
@@ -299,7 +299,7 @@ __device__ void combine_chunks(const OwnUnit& unit, int finished) {
 #pragma unroll 1
   for (int o = threadIdx.x * 4; o < G * D; o += CONSUMERS * 4) {
     const int query = unit.head * G + o / D, d = o % D;
-    const float* partial = s.to.partial + u64(unit.row * s.pass.sizes.kv_heads * G + query) * MAX_CHUNKS * (D + 4);
+    const float* partial = s.to.partial + u64(unit.row * s.pass.sizes.kv_heads * G + query) * MAX_CHUNKS * (D + CHUNK_STATS);
     float peak = NO_PEAK, mass = 0;
     float4 total{};
 #pragma unroll 1
@@ -308,7 +308,7 @@ __device__ void combine_chunks(const OwnUnit& unit, int finished) {
       float4 totals[AT_ONCE];
 #pragma unroll
       for (int i = 0; i < AT_ONCE; ++i) {
-        const float* one = partial + (c + i) * (D + 4);
+        const float* one = partial + (c + i) * (D + CHUNK_STATS);
         const bool there = c + i < unit.chunks();
         ends[i] = there ? __ldcg(reinterpret_cast<const float2*>(one + D)) : float2{NO_PEAK, 0.f};
         totals[i] = there ? __ldcg(reinterpret_cast<const float4*>(one + d)) : float4{};

@@ -7,10 +7,6 @@
 
 static_assert(ROWS <= BLOCKS, "one block chooses for one row");
 
-constexpr int PROJECTION = -1;  // a pass: the hidden states of the streams, in the predictor's width
-// 0 ... GROUPS - 1: the predictor's, at this position
-constexpr int TALKING = GROUPS;
-
 __device__ inline bool attend_layer(int layer) {
   constexpr bool SAME = Talker::HEAD_DIM == Predictor::HEAD_DIM && Talker::QUERIES == Predictor::QUERIES;
   if (SAME || shared().pass.page_table) return attend<Talker::HEAD_DIM, Talker::QUERIES>(layer);
@@ -26,14 +22,14 @@ __device__ inline bool pick(int codebook) {
   if (dealt < rows && !s.launch.row[dealt].forced) {
     const int code = choose_code(dealt, codebook);
     if (thread == 0 && rows == 1) s.codes[0][codebook] = code;
-    if (thread == 0 && rows > 1) hand_over(s.to.chosen + dealt * 4, {float(code)}, tag);
+    if (thread == 0 && rows > 1) hand_over(s.to.chosen + dealt * QUAD, {float(code)}, tag);
   }
   if (thread < rows) {
     const Row& row = s.launch.row[thread];
     if (row.forced) {
       s.codes[thread][codebook] = row.codes[codebook];
     } else if (rows > 1) {
-      s.codes[thread][codebook] = int(await_quad(s.to.chosen + thread * 4, tag)[0]);
+      s.codes[thread][codebook] = int(await_quad(s.to.chosen + thread * QUAD, tag)[0]);
     }
   }
   consumer_sync();
@@ -112,7 +108,7 @@ __device__ __noinline__ bool take_code(int pass) {
   if (!proceed()) return false;
   if (shared().launch.mode != DECODE || pass <= 0) return true;
   if (!pick(pass - 1)) return false;
-  if (pass != TALKING) return true;
+  if (pass != TALKER) return true;
   publish();
   remember();
   sum_embeddings();
@@ -123,9 +119,9 @@ __device__ __noinline__ bool take_code(int pass) {
 __device__ __noinline__ void begin(int pass) {
   Shared& s = shared();
   const Launch& launch = s.launch;
-  const bool talking = pass == TALKING, decoding = launch.mode == DECODE, pair = pass == 1 && merged(launch);
+  const bool talker = pass == TALKER, decoding = launch.mode == DECODE, pair = pass == 1 && merged(launch);
   if (threadIdx.x < launch.rows) {
-    if (talking) {
+    if (talker) {
       place_talker_row(threadIdx.x);
     } else {
       place_predictor_row(threadIdx.x, pass, pair);
@@ -135,22 +131,22 @@ __device__ __noinline__ void begin(int pass) {
     Pass& p = s.pass;
     p.number = pass;
     p.first_phase = own_walk().phase;
-    p.sizes = talking ? Sizes::of<Talker>() : Sizes::of<Predictor>();
+    p.sizes = talker ? Sizes::of<Talker>() : Sizes::of<Predictor>();
     if (pass == PROJECTION) p.sizes.layers = 0;
     p.last = pass == PROJECTION ? PROJECT : HEAD;
-    p.phases = p.sizes.layers * HEAD + (talking ? decoding || launch.finish : pass != 0);
-    p.norms = talking ? s.to.talker_norms : s.to.predictor_norms;
-    p.page_table = talking ? s.to.page_table : nullptr;
-    p.kv = talking ? s.to.talker_kv : s.to.predictor_kv;
-    p.layer_elements = talking ? TalkerRows::layer_elements() : u64(ROWS) * Predictor::PAGE_ELEMENTS;
-    p.eps = talking ? s.to.talker_eps : s.to.predictor_eps;
+    p.phases = p.sizes.layers * LAYER_PHASES + has_last_phase(launch, decoding, pass);
+    p.norms = talker ? s.to.talker_norms : s.to.predictor_norms;
+    p.page_table = talker ? s.to.page_table : nullptr;
+    p.kv = talker ? s.to.talker_kv : s.to.predictor_kv;
+    p.layer_elements = talker ? TalkerRows::layer_elements() : u64(ROWS) * Predictor::PAGE_ELEMENTS;
+    p.eps = talker ? s.to.talker_eps : s.to.predictor_eps;
     p.mean = 1.f / p.sizes.hidden;
     p.rows = launch.rows << int(pair);
     p.shift = p.rows <= 1 ? 0 : p.rows <= 2 ? 1 : p.rows <= 4 ? 2 : 3;
   }
   consumer_sync();
-  const int pieces = (talking ? Talker::HEAD_DIM : Predictor::HEAD_DIM) / 4;
-  const float* rope = talking ? s.to.talker_rope : s.to.predictor_rope;
+  const int pieces = (talker ? Talker::HEAD_DIM : Predictor::HEAD_DIM) / 4;
+  const float* rope = talker ? s.to.talker_rope : s.to.predictor_rope;
   for (int i = threadIdx.x; i < s.pass.rows * pieces; i += CONSUMERS) {
     const int row = i / pieces, part = i % pieces * 4;
     copy_piece(&s.rope[row][part], rope + s.position[row] * pieces * 4 + part);  // the phases see to its arrival
@@ -185,13 +181,13 @@ __device__ __forceinline__ bool run_pass() {
   const Shared& s = shared();
 #pragma unroll 1
   while (true) {
-    const int phase = own_walk().phase - s.pass.first_phase, layer = phase / HEAD;
+    const int phase = own_walk().phase - s.pass.first_phase, layer = phase / LAYER_PHASES;
     if (phase == s.pass.phases) break;
     if (stall()) return false;
-    const Kind kind = layer == s.pass.sizes.layers ? s.pass.last : Kind(phase % HEAD);
+    const PhaseKind kind = layer == s.pass.sizes.layers ? s.pass.last : PhaseKind(phase % LAYER_PHASES);
     if (!(kind == ATTENTION ? attend_layer(layer) : product(kind, layer))) return false;
   }
-  if (s.pass.number != TALKING) arrive();
+  if (s.pass.number != TALKER) arrive();
   return true;
 }
 
@@ -204,7 +200,7 @@ __device__ inline void take_frame() {
     if (!run_pass()) return;
     pass = shared().pass.number + 1;
     if (pass == 0 && merged(shared().launch)) ++pass;
-  } while (pass <= TALKING);
+  } while (pass <= TALKER);
   if (shared().launch.mode == DECODE || shared().launch.finish) keep_hidden();
 }
 

@@ -8,9 +8,6 @@
 #include "number.cuh"
 #include "status.cuh"
 
-constexpr int PHASE_BITS = 10;
-static_assert(MAX_PHASES <= 1 << PHASE_BITS);
-
 // Of what the last phase handed over; `ahead` is 1 for what this one does.
 __device__ inline u32 tag_of_phase(int ahead) { return u32(shared().to.ticket) << PHASE_BITS | u32(own_walk().phase + ahead); }
 
@@ -35,7 +32,7 @@ __device__ inline void fetch(bool wanted, const float* place, Quad& quad) { load
 
 // Whether to go on waiting for results. If not, the block leaves at the end of this phase's products.
 __device__ inline bool wait_on(Patience& patience) {
-  if (patience.keep_waiting(WAIT_RESULTS)) return true;
+  if (patience.keep_waiting(Wait::RESULTS)) return true;
   shared().given_up[own_walk().phase % 4] = 1;
   return false;
 }

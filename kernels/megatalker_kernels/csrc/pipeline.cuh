@@ -19,7 +19,7 @@ __device__ inline void ring_init() {
 // After an abort it ends with whatever lies in the ring.
 __device__ inline void wait_longer(Cursor at) {
   Patience patience;
-  while (!mbarrier_done(&shared().full[at.stage], at.parity) && patience.keep_waiting(WAIT_RING)) {
+  while (!mbarrier_done(&shared().full[at.stage], at.parity) && patience.keep_waiting(Wait::RING)) {
   }
   __syncwarp();
 }

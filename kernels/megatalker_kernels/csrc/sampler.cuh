@@ -4,6 +4,9 @@
 #include "barrier.cuh"
 
 constexpr u32 FULL = 0xffffffffu;
+constexpr int GUMBEL_ROWS = MT_GUMBEL_ROWS, GUMBEL_SEGMENT_BITS = MT_GUMBEL_SEGMENT_BITS, GUMBEL_BITS = MT_GUMBEL_BITS;
+constexpr int DECAY_SEGMENT_BITS = MT_DECAY_SEGMENT_BITS, DECAY_STEP_BITS = MT_DECAY_STEP_BITS;
+constexpr float MAX_DISTANCE = MT_DECAY_ROWS / float(1 << DECAY_STEP_BITS - DECAY_SEGMENT_BITS) - .5f;  // in the table
 
 // Larger floats have larger keys, both zeros the same; -inf is the smallest number.
 __device__ inline u32 order_key(float value) {
@@ -26,33 +29,35 @@ __device__ inline i64 cubic(const i64* c, i64 x, int bits) {
 
 // Gumbel noise of one id: Philox4x32-10, counter (id / 4, codebook, frame, 0).
 __device__ inline float gumbel(const u32* key, u32 id, u32 codebook, u32 frame) {
+  constexpr u32 MULTIPLIERS[] = {MT_PHILOX_MULTIPLIERS}, WEYL[] = {MT_PHILOX_WEYL};
   u32 c[4] = {id / 4, codebook, frame, 0};
   u32 k0 = key[0], k1 = key[1];
 #pragma unroll
-  for (int round = 0; round < 10; ++round) {
-    const u32 high0 = __umulhi(0xD2511F53u, c[0]), low0 = 0xD2511F53u * c[0];
-    const u32 high1 = __umulhi(0xCD9E8D57u, c[2]), low1 = 0xCD9E8D57u * c[2];
+  for (int round = 0; round < MT_PHILOX_ROUNDS; ++round) {
+    const u32 high0 = __umulhi(MULTIPLIERS[0], c[0]), low0 = MULTIPLIERS[0] * c[0];
+    const u32 high1 = __umulhi(MULTIPLIERS[1], c[2]), low1 = MULTIPLIERS[1] * c[2];
     c[0] = high1 ^ c[1] ^ k0;
     c[1] = low1;
     c[2] = high0 ^ c[3] ^ k1;
     c[3] = low0;
-    k0 += 0x9E3779B9u;
-    k1 += 0xBB67AE85u;
+    k0 += WEYL[0];
+    k1 += WEYL[1];
   }
   const u32 which = id % 4;
   const u32 word = which < 2 ? (which ? c[1] : c[0]) : (which == 2 ? c[2] : c[3]);
   const u32 numerator = (word >> 8) * 2 + 1;
   const bool upper = numerator > (1u << 24);
   const u32 bits = __float_as_uint(float(upper ? (1u << 25) - numerator : numerator));
-  const int row = int(bits >> 19) - 127 * 16 + (upper ? 384 : 0);
-  const i64 value = cubic(shared().to.gumbel_table + row * 4, bits & ((1u << 19) - 1), 19);
-  return __fmul_rn(__ll2float_rn(value), 0x1p-26f);
+  const int row = int(bits >> GUMBEL_SEGMENT_BITS) - (127 << 23 - GUMBEL_SEGMENT_BITS) + (upper ? GUMBEL_ROWS : 0);
+  const i64 value = cubic(shared().to.gumbel_table + row * 4, bits & ((1u << GUMBEL_SEGMENT_BITS) - 1), GUMBEL_SEGMENT_BITS);
+  return __fmul_rn(__ll2float_rn(value), 1.f / (1u << GUMBEL_BITS));
 }
 
 // exp(-distance) in units of 2**-40.
 __device__ inline i64 decay(float distance) {
-  const u32 steps = u32(__fmul_rn(fminf(distance, 31.5f), 0x1p20f));
-  return cubic(shared().to.decay_table + (steps >> 17) * 4, steps & ((1u << 17) - 1), 17);
+  const u32 steps = u32(__fmul_rn(fminf(distance, MAX_DISTANCE), float(1u << DECAY_STEP_BITS)));
+  const u32 within = steps & ((1u << DECAY_SEGMENT_BITS) - 1);
+  return cubic(shared().to.decay_table + (steps >> DECAY_SEGMENT_BITS) * 4, within, DECAY_SEGMENT_BITS);
 }
 
 // The float32 quotient, correctly rounded: a quotient of float32 numbers that is not in the middle between two of them is

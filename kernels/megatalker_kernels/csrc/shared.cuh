@@ -1,29 +1,27 @@
 // What a block keeps in shared memory. shapes.py adds up how much that is.
 #pragma once
 #include "params.cuh"
+#include "phases.cuh"
 #include "primitive.cuh"
 
 // A row of the residual stream at the start of a stack: values, or an embedding from a table, or (both null) what the phase
 // before handed over.
 struct Source {
   const float* values;
-  const u16* table;
+  const Weight* table;
 
   __device__ bool given() const { return values || table; }
 };
 
-// Phases of a layer, and what may follow the last one.
-enum Kind : int { QUERIES_KEYS_VALUES, ATTENTION, OUT, GATE_AND_UP, DOWN, HEAD, PROJECT };
-
 // The stack of layers that the rows are going through.
 struct Pass {
-  int number;             // see fetch.cuh
+  int number;             // see passes.cuh
   Sizes sizes;
   int first_phase, phases;
-  Kind last;              // phase, after those of the layers
+  PhaseKind last;            // phase, after those of the layers
   const float* norms;
   const int* page_table;  // [slots][MAX_PAGES], or null: a row's slot is its page
-  u16* kv;                // [layers][pages][2][kv heads][PAGE][head_dim]
+  Stored* kv;             // [layers][pages][2][kv heads][PAGE][head_dim]
   u64 layer_elements;     // of `kv`
   float eps;
   float mean;             // 1 / sizes.hidden
@@ -54,7 +52,7 @@ struct Walk {
 // The activations of a product, as operand A of mma.m16n8k16: [columns / KBLOCK][1 << shift rows][4] pieces of eight
 // neighbouring columns; and what each warp adds to the results.
 struct Product {
-  uint4 operand[OPERAND_COLUMNS / 8 * ROWS];
+  uint4 operand[OPERAND_COLUMNS * sizeof(Operand) / sizeof(uint4) * ROWS];
   float partial[2][WARPS][GROUP_TILES][ROWS][TILE];  // the next tiles' sums are added up while these are still read
 };
 
@@ -66,8 +64,8 @@ struct AttentionShares {
 };
 
 struct AttentionSpace {
-  uint4 query[2][MAX_HEAD_DIM / 8 * MAX_QUERIES];  // as operands: rounded, and what rounding took away
-  u16 fresh[2][ROWS][MAX_HEAD_DIM];                // keys and values of this pass, as stored
+  uint4 query[2][MAX_HEAD_DIM * sizeof(Operand) / sizeof(uint4) * MAX_QUERIES];  // as operands: rounded, and what rounding took away
+  Stored fresh[2][ROWS][MAX_HEAD_DIM];                // keys and values of this pass, as stored
   AttentionShares shares[2];                       // the next chunk's while these are still read
   int last;
 };

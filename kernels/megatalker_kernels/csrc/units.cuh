@@ -11,7 +11,7 @@ struct RowsAtWork {
   __device__ static int position(int row) { return shared().position[row]; }
   __device__ static int fresh_from(int row) { return shared().fresh_from[row]; }
   __device__ static const int* page_table() { return shared().pass.page_table; }
-  __device__ static u16* layer(int number) { return shared().pass.kv + number * shared().pass.layer_elements; }
+  __device__ static Stored* layer(int number) { return shared().pass.kv + number * shared().pass.layer_elements; }
 };
 
 // The rows of the launch in the talker, whether or not it has got there.
@@ -23,7 +23,7 @@ struct TalkerRows {
   __device__ static int fresh_from(int row) { return position(shared().launch.mode == DECODE ? row : 0); }
   __device__ static const int* page_table() { return shared().to.page_table; }
   __device__ static u64 layer_elements() { return u64(shared().to.pages) * Talker::PAGE_ELEMENTS; }
-  __device__ static u16* layer(int number) { return shared().to.talker_kv + number * layer_elements(); }
+  __device__ static Stored* layer(int number) { return shared().to.talker_kv + number * layer_elements(); }
 };
 
 // Where a dimension of a stored key or value lies. Pieces of eight dimensions change places by their position, so that those that
@@ -63,7 +63,7 @@ struct Unit {
   __device__ int stored_of(int begin, int count) const { return min(count, fresh_from() - chunk * CHUNK - begin); }
 
   // Where the key of a position lies; its value lies `values_apart` further.
-  __device__ u16* key(int layer, int at, int head_dim) const {
+  __device__ Stored* key(int layer, int at, int head_dim) const {
     const int* table = Rows::page_table();
     const u64 page = table ? __ldg(table + Rows::slot(row) * MAX_PAGES + at / PAGE) : Rows::slot(row);
     return Rows::layer(layer) + ((page * 2 * Rows::heads() + head) * PAGE + at % PAGE) * head_dim;

@@ -6,7 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from megatalker_kernels.shapes import CHUNK, PAGE, StackShape
+from megatalker_kernels.constants import CHUNK, OPERAND, PAGE
+from megatalker_kernels.shapes import StackShape
 
 
 def norm_factor(x: Tensor, eps: float) -> Tensor:
@@ -48,8 +49,8 @@ def attend(
         k_norm: ``[head_dim]``.
         rope: ``[positions, 2, head_dim / 2]``.
         eps: of the norms.
-        partial: ``[ROWS, heads, chunks, head_dim + 4]``: where rows of several chunks leave each chunk's weighted sum,
-            peak and mass (the rest stays unused); ``None`` if no row has more than one.
+        partial: ``[ROWS, heads, chunks, head_dim + CHUNK_STATS]``: where rows of several chunks leave each chunk's
+            weighted sum, peak and mass (the rest stays unused); ``None`` if no row has more than one.
         out: ``[R, heads * head_dim]``, rounded to bfloat16.
     """
     rows, group = len(qkv), s.heads // s.kv_heads
@@ -87,7 +88,7 @@ def attend(
                 partial[row, :, :count, : s.head_dim + 2] = pieces.flatten(1, 2).transpose(0, 1)
     share = (peak - peak.amax(1, keepdim=True)).exp()
     combined = (total * share).sum(1) / (mass * share).sum(1)
-    out[:] = combined.flatten(1).to(torch.bfloat16)
+    out[:] = combined.flatten(1).to(OPERAND)
 
 
 def _rotate(heads: Tensor, angles: Tensor) -> Tensor:

@@ -1,8 +1,9 @@
-"""The executable specification of ``csrc/frame.cu``: the same packed weights and workspace, phase by phase, rounded alike.
+"""The executable specification of ``csrc/frame.cu`` in torch, phase by phase, with the same rounding.
 
-Products of bfloat16 numbers are summed in float32; the residual stream, norms, rotary embedding and softmax are
-float32; the A operand of each product (``x * norm_weight``, attention, activation), keys and values are rounded to
-bfloat16. Sums are taken in another order than on the GPU, so the last bits differ.
+It works on the same packed weights and workspace. Products of bfloat16 numbers are summed in float32; the residual
+stream, norms, rotary embedding and softmax are float32; the A operand of each product (``x * norm_weight``, attention,
+activation), keys and values are rounded to bfloat16. Sums are taken in another order than on the GPU, so the last bits
+differ.
 """
 
 from collections.abc import Callable, Iterator
@@ -12,10 +13,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from megatalker_kernels.constants import OPERAND, ROWS
 from megatalker_kernels.model import PackedModel
 from megatalker_kernels.params import Sampling
-from megatalker_kernels.schedule import Kind, Launch, Phase, schedule
-from megatalker_kernels.shapes import ROWS, StackShape
+from megatalker_kernels.phases import PhaseKind
+from megatalker_kernels.schedule import Launch, Phase, schedule
+from megatalker_kernels.shapes import StackShape
 from megatalker_kernels.spec.attention import attend, norm_factor
 from megatalker_kernels.spec.sampler import Sampler
 from megatalker_kernels.workspace import Workspace
@@ -49,7 +52,7 @@ class Specification:
     def phases(self, launch: Launch) -> Iterator[Phase]:
         """Run the launch; yields each phase when it has been done."""
         self._begin(launch)
-        steps: dict[Kind, Callable[[Phase], None]] = {
+        steps: dict[PhaseKind, Callable[[Phase], None]] = {
             "project": self._project,
             "qkv": self._qkv,
             "attention": self._attention,
@@ -62,9 +65,9 @@ class Specification:
         for phase in schedule(self._shape, launch):
             if phase.picks is not None:
                 self._pick(phase.picks)
-            if phase.kind == "qkv" and phase.layer == 0:
+            if phase.type.kind == "qkv" and phase.layer == 0:
                 self._place(phase)
-            steps[phase.kind](phase)
+            steps[phase.type.kind](phase)
             yield phase
 
     def choices(self, launch: Launch) -> list[list[int]]:
@@ -150,7 +153,7 @@ class Specification:
         return flat[: flat.numel() // width * width].view(-1, width)
 
     def _stack(self, phase: Phase) -> StackShape:
-        return self._shape.talker if phase.stack == "talker" else self._shape.predictor
+        return self._shape.stack(phase.stack)
 
     # --- phases
 
@@ -195,7 +198,7 @@ class Specification:
         x = self._rows(self._space.x, s.hidden)
         both = self._normed_product(x, weight, phase, f"{phase.stack}.{phase.layer}.gate_up")
         gate, up = both.view(len(x), -1, 2, 4).unbind(2)
-        self._rows(self._space.activation, s.intermediate)[:] = (F.silu(gate) * up).flatten(1).to(torch.bfloat16)
+        self._rows(self._space.activation, s.intermediate)[:] = (F.silu(gate) * up).flatten(1).to(OPERAND)
 
     def _down(self, phase: Phase) -> None:
         s = self._stack(phase)
@@ -258,4 +261,4 @@ class Specification:
             matrix = self._matrices[name] = self._model.weights.get(name).float().T
         # Always as many rows, as in the kernel: a product of fewer would be summed in another order.
         rows = F.pad(x, (0, 0, 0, ROWS - len(x)))
-        return (rows.to(torch.bfloat16).float() @ matrix)[: len(x)]
+        return (rows.to(OPERAND).float() @ matrix)[: len(x)]
