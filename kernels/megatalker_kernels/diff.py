@@ -42,13 +42,13 @@ PROMPT_ROWS = 20
 class Bench:
     """Kernel and specification on one model, each with its own workspace."""
 
-    def __init__(self, model: PackedModel, module: Module, positions: tuple[int, ...], patience_s: float) -> None:
+    def __init__(self, model: PackedModel, module: Module, positions: tuple[int, ...], stall_timeout_s: float) -> None:
         self.model = model
         self.shape = model.shape
         spaces = [Workspace(model.shape, len(positions), pages_for(positions), model.device) for _ in range(3)]
         self.ours, self.theirs, self.before = spaces
         self.streams: Streams = fill_streams(self.ours, positions)
-        self.kernel = Kernel(model, self.ours, module, patience_s=patience_s)
+        self.kernel = Kernel(model, self.ours, module, stall_timeout_s=stall_timeout_s)
         self.specification = Specification(model, self.theirs)
         self.sampler = Specification(model, self.before)
 
@@ -169,7 +169,7 @@ def main(arguments: list[str] | None = None) -> int:
     if options.time:
         report["timing"] = time_frames(model, module, frames=options.frames, say=_say)
     else:
-        bench = Bench(model, module, POSITIONS, options.patience)
+        bench = Bench(model, module, POSITIONS, options.stall_timeout)
         report["cases"], failed = _run(bench, options)
     if options.json:
         Path(options.json).write_text(json.dumps(report, indent=1, default=Difference.as_dict) + "\n", encoding="utf-8")
@@ -243,7 +243,7 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--blocks", type=int, default=0, help="another grid than one block per multiprocessor")
     parser.add_argument("--stages", type=int, default=0, help="another depth of the ring in shared memory")
     parser.add_argument("--in-flight", type=int, default=1, help="copies into the ring requested at once")
-    parser.add_argument("--patience", type=float, default=0.05, help="seconds a wait in the kernel may take")
+    parser.add_argument("--stall-timeout", type=float, default=0.05, help="seconds a wait in the kernel may take")
     parser.add_argument("--json", help="write the whole report to this file")
     return parser.parse_args(arguments)
 

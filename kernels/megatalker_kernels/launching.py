@@ -51,23 +51,25 @@ class Kernel:
         model: packed weights; the shape is the one the kernel was compiled for.
         workspace: on the same device.
         module: compiled for this shape, on the same device.
-        patience_s: how long a wait inside the kernel may take before the launch is abandoned.
+        stall_timeout_s: how long a wait inside the kernel may take before the launch is abandoned.
 
     Raises:
         ToolchainError: it was compiled for other structures than this package describes.
     """
 
-    def __init__(self, model: PackedModel, workspace: Workspace, module: Module, *, patience_s: float = 0.05) -> None:
+    def __init__(
+        self, model: PackedModel, workspace: Workspace, module: Module, *, stall_timeout_s: float = 0.05
+    ) -> None:
         self._model = model
         self._space = workspace
         self._shape = model.shape
         self._device = model.device
-        self._patience_s = patience_s
+        self._stall_timeout_s = stall_timeout_s
         self._module = module
         self._shared_bytes = shared_bytes(self._shape)
         self._entry = self._module.entry("megatalker_frame", shared_bytes=self._shared_bytes)
         self.clock_hz = self._module.clock_hz
-        self._params = self._fill_params(int(patience_s * self.clock_hz))
+        self._params = self._fill_params(int(stall_timeout_s * self.clock_hz))
         self._arguments = Arguments(self._params)
         self._codes = workspace.codes.numpy()
         self._status = workspace.status.numpy()
@@ -97,7 +99,7 @@ class Kernel:
         """
         rows = len(self._last.rows) if self._last is not None else 0
         tickets = self._codes[:rows, -1]
-        deadline = time.perf_counter() + 1.0 + 4 * self._patience_s
+        deadline = time.perf_counter() + 1.0 + 4 * self._stall_timeout_s
         while not (tickets == ticket).all():
             if self._status[StatusWord.ABORTED] or time.perf_counter() > deadline:
                 self.check()
@@ -122,8 +124,8 @@ class Kernel:
         self._space.reset_after_abort()
         self._module.synchronize()
         raise KernelStalledError(
-            f"the kernel was abandoned: a wait {wait} took longer than "
-            f"{self._patience_s * 1000:.0f} ms; block {block} is behind, in phase {phase} ({self._phase_name(phase)})",
+            f"the kernel was abandoned: a wait {wait} took longer than {self._stall_timeout_s * 1000:.0f} ms; "
+            f"block {block} is behind, in phase {phase} ({self._phase_name(phase)})",
             phase=phase,
             block=block,
         )
@@ -174,7 +176,7 @@ class Kernel:
             setattr(to, name, None if tensor is None else tensor.data_ptr())
         to.sum_tables[:] = [table.data_ptr() for table in model.sum_tables]
         to.input_tables[:] = [table.data_ptr() for table in model.input_tables]
-        to.slots, to.patience = space.slots, ticks
+        to.slots, to.spin_ticks = space.slots, ticks
         to.eos, to.talker_eps, to.predictor_eps = constants.eos, constants.talker_eps, constants.predictor_eps
         return params
 

@@ -79,7 +79,7 @@ class Structures:
             + [("pages", ctypes.c_int), ("slots", ctypes.c_int)]
             + [(name, ctypes.c_void_p) for name in POINTERS_LAST]
             + [("ticket", ctypes.c_int), ("eos", ctypes.c_int)]
-            + [("talker_eps", ctypes.c_float), ("predictor_eps", ctypes.c_float), ("patience", ctypes.c_uint64)],
+            + [("talker_eps", ctypes.c_float), ("predictor_eps", ctypes.c_float), ("spin_ticks", ctypes.c_uint64)],
         )
         self.params = _structure("Params", [("to", self.buffers), ("launch", self.launch)])
 

@@ -61,7 +61,9 @@ def test_sources_use_every_macro_that_python_gives(folder: Path, given: list[tup
 def test_a_constant_that_both_know_comes_from_python() -> None:
     """``constexpr int TILE = 8`` in a source would be a second home."""
     known = set().union(*(assigned(path) for path in PYTHON)) | {name[3:] for name, _ in fit().macros()}
-    found = re.findall(r"\b([A-Z][A-Z0-9_]+) = ([^;,]+)[;,]", "".join(re.findall(r"^constexpr.*", text_of(MEGAKERNEL), re.M)))
+    found = re.findall(
+        r"\b([A-Z][A-Z0-9_]+) = ([^;,]+)[;,]", "".join(re.findall(r"^constexpr.*", text_of(MEGAKERNEL), re.M))
+    )
     shared = {name: value for name, value in found if name in known}
     assert len(shared) > 15
     assert {name: value for name, value in shared.items() if value != f"MT_{name}"} == {}

@@ -1,5 +1,5 @@
-// Constants and sizes of one compiled kernel. The MT_* macros come from constants.py and shapes.py, where each is explained; shapes.py
-// checks the same rules and names the one that failed.
+// Constants and sizes of one compiled kernel. The MT_* macros come from constants.py and shapes.py; the latter checks the same
+// rules and names the one that failed.
 #pragma once
 
 using u16 = unsigned short;

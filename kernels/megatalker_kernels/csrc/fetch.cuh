@@ -17,36 +17,36 @@ __device__ inline u64 share_of_layers(const Sizes& z) {
 }
 
 // The stored keys and values of this block's units.
-__device__ inline void fetch_stored(Writer& writer, const Stretch<TalkerRows>& stretch, int layer) {
+__device__ inline void fetch_stored(Producer& producer, const WorkRange<TalkerRows>& range, int layer) {
   constexpr int D = Talker::HEAD_DIM, TOGETHER = stored_together(D);
-  if (stretch.count() == 0) return;
-  Unit<TalkerRows> unit;
-  unit.find(stretch.begin);
+  if (range.count() == 0) return;
+  WorkUnit<TalkerRows> unit;
+  unit.find(range.begin);
 #pragma unroll 1
-  for (int left = stretch.count(); left > 0; --left, unit.advance()) {
+  for (int left = range.count(); left > 0; --left, unit.advance()) {
 #pragma unroll 1
     for (int begin = 0; begin < CHUNK; begin += TOGETHER) {
       const int size = unit.stored_of(begin, TOGETHER) * D * int(sizeof(Stored));
       if (size <= 0) break;
       const Stored* keys = unit.key(layer, unit.chunk * CHUNK + begin, D);
-      writer.put({keys, size}, {keys + unit.values_apart(D), size});
+      producer.fill({keys, size}, {keys + unit.values_apart(D), size});
     }
   }
 }
 
-__device__ inline void fetch_all(Writer& writer) {
+__device__ inline void fetch_all(Producer& producer) {
   const char* weights = reinterpret_cast<const char*>(shared().to.weights) + shared().to.block_offset[blockIdx.x];
-  Stretch<TalkerRows> stretch;
+  WorkRange<TalkerRows> range;
   const Launch& launch = shared().launch;
   const bool decoding = launch.mode == DECODE;
   const Sizes predictor = Sizes::of<Predictor>();
   const u64 first_layer = PROJECTS ? share_of(Extent(PROJECT, predictor)) : 0, heads = first_layer + share_of_layers(predictor);
   const u64 head = share_of(Extent(HEAD, predictor));
 #pragma unroll 1
-  for (int pass = first_pass(launch); pass <= TALKER && writer.alive; ++pass) {
+  for (int pass = first_pass(launch); pass <= TALKER_PASS && producer.alive; ++pass) {
     if (pass == 0 && merged(launch)) continue;
-    const bool talker = pass == TALKER;
-    if (talker) stretch = Stretch<TalkerRows>::own();  // only now: the first weights shall not wait for it
+    const bool talker = pass == TALKER_PASS;
+    if (talker) range = WorkRange<TalkerRows>::own();  // only now: the first weights shall not wait for it
     const Sizes z = talker ? Sizes::of<Talker>() : predictor;
     const int layers = pass < 0 ? 0 : z.layers;
     const bool with_last = has_last_phase(launch, decoding, pass);
@@ -56,14 +56,14 @@ __device__ inline void fetch_all(Writer& writer) {
       const PhaseKind kind = pass < 0 ? PROJECT : layer == layers ? HEAD : PhaseKind(step);
       if (kind == HEAD && !talker) offset = heads + (pass - 1) * head;
       const Extent extent(kind, z);
-      if (kind == ATTENTION && talker) fetch_stored(writer, stretch, layer);
+      if (kind == ATTENTION && talker) fetch_stored(producer, range, layer);
 #pragma unroll 1
       for (int tiles = kind == ATTENTION ? 0 : tiles_of_block(extent.tiles); tiles > 0; tiles -= 2) {
         const int together = min(tiles, 2), stage_columns = 2 * STAGE_COLUMNS / together;
 #pragma unroll 1
         for (int column = 0; column < extent.columns; column += stage_columns) {
           const int bytes = TILE * int(sizeof(Weight)) * together * min(stage_columns, extent.columns - column);
-          writer.put({weights + offset, bytes});
+          producer.fill({weights + offset, bytes});
           offset += bytes;
         }
       }

@@ -69,7 +69,7 @@ __device__ inline void finish(PhaseKind kind, int local, int row, int half, floa
   if (kind == OUT || kind == DOWN) {
     float4& residual = four(&s.residual[local][row][half * 4]);
     residual = residual + value;
-    hand_over(s.to.x + row * z.hidden + column, residual, tag);
+    publish_quad(s.to.x + row * z.hidden + column, residual, tag);
   } else if (kind == only(&PhaseType::epilogue, Epilogue::bias)) {
     four(s.to.projected + row * z.hidden + column) = value + four(const_cast<float*>(s.to.projection_bias) + column);
   } else {
@@ -79,10 +79,10 @@ __device__ inline void finish(PhaseKind kind, int local, int row, int half, floa
       const auto gated = [](float gate, float other) { return __fdividef(gate, 1.f + __expf(-gate)) * other; };
       const u32 low = pack(gated(value.x, up.x), gated(value.y, up.y)), high = pack(gated(value.z, up.z), gated(value.w, up.w));
       const int at = (int(blockIdx.x) + local * BLOCKS) * (TILE / 2);
-      hand_over(s.to.activation + row * z.intermediate + at,
+      publish_quad(s.to.activation + row * z.intermediate + at,
                 {low_half(low), high_half(low), low_half(high), high_half(high)}, tag);
     } else if (kind == writer_of(Buffer::qkv)) {
-      hand_over(s.to.qkv + row * z.qkv + column, value, tag);
+      publish_quad(s.to.qkv + row * z.qkv + column, value, tag);
     } else if (s.logits[row]) {
       four(s.logits[row] + column) = value;
     }
@@ -107,18 +107,18 @@ struct Sums {
 __device__ inline bool multiply(PhaseKind kind, int layer, int columns, int count) {
   constexpr int SHARE = STAGE_COLUMNS / KBLOCK / WARPS;  // column blocks of a stage that a warp takes
   Shared& s = shared();
-  Walk& walk = own_walk();
+  ConsumerState& state = own_state();
   const Origin origin = origin_of(kind, layer);
   const int thread = own_thread(), warp = thread >> 5, lane = thread & 31, shift = s.pass.shift;
   const int halves = kind == only(&PhaseType::epilogue, Epilogue::swiglu) ? 0 : 1;  // as a power of two
   const int room = OPERAND_COLUMNS * ROWS >> shift, apart = WARPS << shift + 2;
   const uint4* operand = &s.product.operand[(warp << shift + 2) + (lane & (4 << shift) - 1)];
-  Cursor at = walk.at;
+  PipelineState ring = state.ring;
   int held = -1;
 #pragma unroll 1
   for (int first = 0; first < count; first += GROUP_TILES) {
     const int tiles = min(GROUP_TILES, count - first);
-    auto& partial = s.product.partial[walk.turn];
+    auto& partial = s.product.partial[state.buffer];
 #pragma unroll 1
     for (int t = 0; t < tiles; t += 2) {
       const bool pair = t + 1 < tiles;
@@ -128,14 +128,14 @@ __device__ inline bool multiply(PhaseKind kind, int layer, int columns, int coun
       for (int base = 0; base < columns; base += stage_columns) {
         const int begin = columns > room ? base - base % room : 0;
         if (begin != held) {
-          bring(origin, begin, min(room, columns - begin), first + t == 0);
+          load_operand(origin, begin, min(room, columns - begin), first + t == 0);
           if (held < 0 && threadIdx.x == 0) stamp(1);
           held = begin;
         }
         const int left = min(stage_columns, columns - base);
         const int blocks = (left / KBLOCK - warp + WARPS - 1) / WARPS;
         const uint4* x = operand + ((base - begin) / KBLOCK << shift + 2);
-        const uint4* w = wait_for_stage(at) + thread;
+        const uint4* w = wait_for_stage(ring) + thread;
         const uint4* other = w + left;  // the other tile's
 #pragma unroll 1
         for (int rest = blocks; rest > 0; rest -= SHARE, x += SHARE * apart, w += SHARE * CONSUMERS) {
@@ -158,14 +158,14 @@ __device__ inline bool multiply(PhaseKind kind, int layer, int columns, int coun
             }
           }
         }
-        release_stage(at);
+        release_stage(ring);
       }
       float2* share = reinterpret_cast<float2*>(&partial[warp][t][lane >> 2][(lane & 3) * 2]);
       *share = sums.pair();
       if (pair) share[ROWS * TILE / 2] = others.pair();
     }
     consumer_sync();
-    if (!all_there()) return false;
+    if (!all_arrived()) return false;
 #pragma unroll 1
     for (int o = threadIdx.x; o < tiles << shift + halves; o += CONSUMERS) {
       const int half = o & halves, row = o >> halves & ((1 << shift) - 1), t = o >> halves + shift;
@@ -180,7 +180,7 @@ __device__ inline bool multiply(PhaseKind kind, int layer, int columns, int coun
       finish(kind, first + t, row, half, value, up);
     }
     __syncwarp();
-    if (lane == 0) walk.turn ^= 1, walk.at = at;
+    if (lane == 0) state.buffer ^= 1, state.ring = ring;
     __syncwarp();
   }
   return true;

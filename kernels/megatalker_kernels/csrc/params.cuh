@@ -73,14 +73,14 @@ struct Buffers {
   const i64* gumbel_table;          // [2 * GUMBEL_ROWS][4]
   const i64* decay_table;           // [DECAY_ROWS][4]
   u32* barrier;                     // [PROGRESS + BLOCKS] words, see status.cuh; zero before the first launch and after an abort
-  u64* profile;                     // [BLOCKS][MAX_PHASES][2] or null, see handover.cuh
+  u64* profile;                     // [BLOCKS][MAX_PHASES][2] or null, see stamp() in publish.cuh
   int* codes;                       // [ROWS][GROUPS + 1], host-visible; the last word of a row is the launch's ticket
   int* status;                      // host-visible: abort, phase, block
   int ticket;
   int eos;
   float talker_eps;
   float predictor_eps;
-  u64 patience;                     // clock ticks a wait may take
+  u64 spin_ticks;                   // of the clock, that a wait may take
 };
 
 struct Params {

@@ -1,5 +1,5 @@
-// The table of phases as the kernel sees it. It is written in phases.py; MT_PHASES holds a line PHASE(kind, input, norm, epilogue,
-// output) for each kind of phase, those of a layer first and in their order.
+// The table of phases as the kernel sees it. It is written in phases.py; MT_PHASES holds a line PHASE(kind, input, norm,
+// epilogue, output) for each kind of phase, those of a layer first and in their order.
 #pragma once
 #include "config.cuh"
 
@@ -18,7 +18,8 @@ struct PhaseType {
   Buffer output;
 };
 
-#define PHASE(KIND, INPUT, NORM, EPILOGUE, OUTPUT) {KIND, Buffer::INPUT, Norm::NORM, Epilogue::EPILOGUE, Buffer::OUTPUT},
+#define PHASE(KIND, INPUT, NORM, EPILOGUE, OUTPUT) \
+  {KIND, Buffer::INPUT, Norm::NORM, Epilogue::EPILOGUE, Buffer::OUTPUT},
 constexpr PhaseType PHASES[] = {MT_PHASES};
 #undef PHASE
 

@@ -12,12 +12,12 @@ enum class StatusWord : int { MT_STATUS_WORDS };
 
 __device__ inline bool aborted() { return *const_cast<volatile u32*>(shared().to.barrier + ABORTED) != 0; }
 
-// The first block to lose patience names the place and the block that is furthest behind; everybody leaves.
+// The first block whose wait takes too long names the place and the block that is furthest behind; everybody leaves.
 __device__ inline void report(Wait wait) {
   const Shared& s = shared();
   u32* word = s.to.barrier;
   if (atomicExch(word + REPORTED, 1u) != 0) return;
-  int culprit = blockIdx.x, phase = own_walk().phase + 1;
+  int culprit = blockIdx.x, phase = own_state().phase + 1;
   if (wait == Wait::RESULTS) {
     const volatile u32* progress = word + PROGRESS;
 #pragma unroll 1
@@ -36,19 +36,19 @@ __device__ inline void report(Wait wait) {
 }
 
 // Counts polls; looks at the clock and the abort word only now and then.
-struct Patience {
+struct SpinGuard {
   u64 began = 0;
   u32 polls = 0;
 
   // False when the wait must end.
-  __device__ bool keep_waiting(Wait wait) {
+  __device__ bool keep_spinning(Wait wait) {
     if (!now_and_then(polls)) return true;
     const u64 now = clock64();
     if (began == 0) began = now;
-    if (now - began > shared().to.patience) report(wait);
+    if (now - began > shared().to.spin_ticks) report(wait);
     return !aborted();
   }
 
   // The same for one who waits on behalf of others, and leaves the clock to them.
-  __device__ bool follow() { return !now_and_then(polls) || !aborted(); }
+  __device__ bool keep_following() { return !now_and_then(polls) || !aborted(); }
 };

@@ -1,5 +1,5 @@
-// What attention deals to the blocks. A unit is (row, key/value head, chunk of CHUNK positions); units are numbered (row, head)
-// by (row, head), and each block takes a stretch of them.
+// How attention is divided among the blocks. A unit of work is (row, key/value head, chunk of CHUNK positions); units are
+// numbered (row, head) by (row, head), and each block takes a range of them.
 #pragma once
 #include "shared.cuh"
 
@@ -26,14 +26,14 @@ struct TalkerRows {
   __device__ static Stored* layer(int number) { return shared().to.talker_kv + number * layer_elements(); }
 };
 
-// Where a dimension of a stored key or value lies. Pieces of eight dimensions change places by their position, so that those that
+// Where a dimension of a stored key or value lies. Vectors of eight dimensions change places by their position, so that those that
 // a warp reads at once from shared memory lie in different banks.
-__device__ inline int stored_dimension(int dimension, int position, int head_dim) {
+__device__ inline int swizzled_dimension(int dimension, int position, int head_dim) {
   return dimension ^ (((position & 6) ^ (position & 1) << 2) * 8 & head_dim - 1);
 }
 
 template <class Rows>
-struct Unit {
+struct WorkUnit {
   int row, head, chunk;
 
   __device__ static int chunks_of(int row) { return Rows::position(row) / CHUNK + 1; }
@@ -72,13 +72,13 @@ struct Unit {
 };
 
 template <class Rows>
-struct Stretch {
+struct WorkRange {
   int begin = 0, end = 0;
 
   // Of this block.
-  __device__ static Stretch own() {
+  __device__ static WorkRange own() {
     const int block = blockIdx.x, heads = Rows::heads(), rows = Rows::count();
-    const auto chunks_of = Unit<Rows>::chunks_of;
+    const auto chunks_of = WorkUnit<Rows>::chunks_of;
     int chunks = 0, longest = 0;
 #pragma unroll 1
     for (int row = 0; row < rows; ++row) chunks += chunks_of(row), longest = max(longest, chunks_of(row));

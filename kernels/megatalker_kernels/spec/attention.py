@@ -16,7 +16,7 @@ def norm_factor(x: Tensor, eps: float) -> Tensor:
 
 
 @cache
-def stored_order(head_dim: int, device: torch.device) -> Tensor:
+def swizzled_order(head_dim: int, device: torch.device) -> Tensor:
     """``[PAGE, head_dim]``: which dimension of a key or value lies where in a page; ``csrc/units.cuh`` says why."""
     place = torch.arange(PAGE, device=device)[:, None]
     turned = ((place & 6) ^ (place & 1) << 2) * 8 & (head_dim - 1)
@@ -42,7 +42,7 @@ def attend(
     Args:
         s: sizes.
         qkv: float32 ``[R, qkv]``.
-        pages: bfloat16 ``[pages, 2, kv heads, PAGE, head_dim]`` of this layer, dimensions in :func:`stored_order`.
+        pages: bfloat16 ``[pages, 2, kv heads, PAGE, head_dim]`` of this layer, dimensions in :func:`swizzled_order`.
         table: ``[R, pages]``: pages of each row's stream.
         position: ``[R]``; rows of one stream see those of lower position that stand in the same pass.
         q_norm: ``[head_dim]``.
@@ -60,7 +60,7 @@ def attend(
     query = _rotate(split[0] * norm_factor(split[0], eps) * q_norm, angles) * s.head_dim**-0.5
     key = _rotate(split[1] * norm_factor(split[1], eps) * k_norm, angles)
     page, place = table.gather(1, position[:, None] // PAGE).flatten().long(), position % PAGE
-    order = stored_order(s.head_dim, pages.device)
+    order = swizzled_order(s.head_dim, pages.device)
     fresh = torch.stack((key, split[2]), dim=1).to(pages.dtype)
     pages[page, :, :, place] = fresh.gather(-1, order[place][:, None, None].expand_as(fresh))
 
