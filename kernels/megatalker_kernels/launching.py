@@ -1,4 +1,4 @@
-"""Tells the kernel what it needs to know, launches it, and hears how it went."""
+"""Fills in the kernel's parameters, launches it, and reports how it ended."""
 
 import ctypes
 import time

@@ -4,7 +4,7 @@
 
 enum Mode : int { MT_MODES };
 
-// How one stream chooses its codes; see megatalker/sampling.py for the contract.
+// How one stream chooses its codes; see megatalker/sampling for the contract.
 struct Filter {
   double dropped;      // 1 - top_p, or negative for "keep all"
   double inverse_temperature;

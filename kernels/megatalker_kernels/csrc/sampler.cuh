@@ -1,4 +1,4 @@
-// The sampling contract of megatalker/sampling.py: the consumers of one block choose one code. All arithmetic is exact or
+// The sampling contract of megatalker/sampling: the consumers of one block choose one code. All arithmetic is exact or
 // integer, so the code equals the specification's.
 #pragma once
 #include "barrier.cuh"

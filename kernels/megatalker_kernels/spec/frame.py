@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from megatalker_kernels.constants import OPERAND, ROWS
+from megatalker_kernels.constants import CHUNK_STATS, OPERAND, ROWS
 from megatalker_kernels.model import PackedModel
 from megatalker_kernels.params import Sampling
 from megatalker_kernels.phases import PhaseKind
@@ -182,7 +182,9 @@ class Specification:
             k_norm=self._norm(phase, s.hidden + s.head_dim, s.head_dim),
             rope=model.talker_rope if talker else model.predictor_rope,
             eps=self._eps(phase),
-            partial=space.partial.view(-1, s.heads, self._shape.max_chunks, s.head_dim + 4) if talker else None,
+            partial=space.partial.view(-1, s.heads, self._shape.max_chunks, s.head_dim + CHUNK_STATS)
+            if talker
+            else None,
             out=self._rows(space.attention, s.attention),
         )
 
