@@ -59,6 +59,7 @@ def macros() -> dict[str, str]:
     rows = [(phase.kind.upper(), *astuple(phase)[3:]) for phase in TABLE]
     return {
         "LAYER_PHASES": str(len(LAYER)),
+        "LAYER_MATRICES": ",".join(phase.kind.upper() for phase in LAYER if phase.rows is not None),
         "PHASE_KINDS": ",".join(phase.kind.upper() for phase in TABLE),
         "BUFFERS": ",".join(get_args(Buffer)),
         "NORMS": ",".join(get_args(Norm)),

@@ -9,10 +9,7 @@ __device__ inline u64 share_of(Extent extent) { return u64(tiles_of_block(extent
 
 __device__ inline u64 share_of_layers(const Sizes& z) {
   u64 layer = 0;
-#pragma unroll
-  for (int kind = 0; kind < LAYER_PHASES; ++kind) {
-    if (kind != ATTENTION) layer += share_of(Extent(PhaseKind(kind), z));
-  }
+  for (const PhaseKind kind : {MT_LAYER_MATRICES}) layer += share_of(Extent(kind, z));
   return layer * z.layers;
 }
 

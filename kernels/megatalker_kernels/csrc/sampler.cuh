@@ -56,8 +56,8 @@ __device__ inline float gumbel(const u32* key, u32 id, u32 codebook, u32 frame) 
 // exp(-distance) in units of 2**-40.
 __device__ inline i64 decay(float distance) {
   const u32 steps = u32(__fmul_rn(fminf(distance, MAX_DISTANCE), float(1u << DECAY_STEP_BITS)));
-  const u32 within = steps & ((1u << DECAY_SEGMENT_BITS) - 1);
-  return cubic(shared().to.decay_table + (steps >> DECAY_SEGMENT_BITS) * 4, within, DECAY_SEGMENT_BITS);
+  const i64* row = shared().to.decay_table + (steps >> DECAY_SEGMENT_BITS) * 4;
+  return cubic(row, steps & ((1u << DECAY_SEGMENT_BITS) - 1), DECAY_SEGMENT_BITS);
 }
 
 // The float32 quotient, correctly rounded: a quotient of float32 numbers that is not in the middle between two of them is

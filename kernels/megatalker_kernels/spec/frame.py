@@ -188,6 +188,9 @@ class Specification:
             out=self._rows(space.attention, s.attention),
         )
 
+    def _partial(self, s: StackShape) -> Tensor:
+        return self._space.partial.view(-1, s.heads, self._shape.max_chunks, s.head_dim + CHUNK_STATS)
+
     def _out(self, phase: Phase) -> None:
         s = self._stack(phase)
         base = self._residual(phase)
