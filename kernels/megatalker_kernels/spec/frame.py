@@ -182,9 +182,7 @@ class Specification:
             k_norm=self._norm(phase, s.hidden + s.head_dim, s.head_dim),
             rope=model.talker_rope if talker else model.predictor_rope,
             eps=self._eps(phase),
-            partial=space.partial.view(-1, s.heads, self._shape.max_chunks, s.head_dim + CHUNK_STATS)
-            if talker
-            else None,
+            partial=self._partial(s) if talker else None,
             out=self._rows(space.attention, s.attention),
         )
 
