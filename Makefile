@@ -5,17 +5,30 @@ BIN := $(VENV)/bin
 TEXT ?= Hello there, this is megatalker speaking.
 OUT ?= hello.wav
 
-INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+# The build of torch: auto (by what the machine has), cpu or cuda; constraints/choose.py says which and what it takes.
+TORCH ?= auto
+CPU_WHEELS ?= https://download.pytorch.org/whl/cpu/torch/
+
+PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+INSTALL := $(PIP_INSTALL) --constraint $(VENV)/constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types unit conformance bench clean
+.PHONY: help demo test lint types unit conformance resolve bench clean FORCE
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
 
-$(VENV)/run.stamp: pyproject.toml constraints.txt
+$(VENV)/pip.stamp: constraints/base.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "megatalker needs Python 3.11 or newer; try: make PYTHON=python3.12")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP_INSTALL) --constraint constraints/base.txt --upgrade pip
+	@touch $@
+
+# Run each time, written once: a TORCH that contradicts the environment must not pass unseen.
+$(VENV)/constraints.txt: FORCE | $(VENV)/pip.stamp
+	@$(BIN)/python constraints/choose.py --torch '$(TORCH)' --cpu-wheels '$(CPU_WHEELS)' $@
+
+$(VENV)/run.stamp: pyproject.toml $(wildcard constraints/*.txt) $(VENV)/constraints.txt
 	$(INSTALL) --editable .
 	@touch $@
 
@@ -26,7 +39,7 @@ $(VENV)/dev.stamp: $(VENV)/run.stamp
 demo: $(VENV)/run.stamp ## speak TEXT with the built-in checkpoint into OUT
 	$(BIN)/megatalker say --out $(OUT) -- "$(TEXT)"
 
-test: lint types unit conformance ## everything CI checks
+test: lint types unit conformance resolve ## everything CI checks
 
 lint: $(VENV)/dev.stamp ## ruff, formatting included
 	$(BIN)/ruff check .
@@ -45,6 +58,9 @@ conformance: $(VENV)/dev.stamp ## the suite every backend must pass, over all in
 	$(BIN)/pytest conformance_tests --backend all --codec all
 	MEGATALKER_BACKENDS__MEGAKERNEL__INTERPRET=true $(BIN)/pytest conformance_tests --backend megakernel --dtype bfloat16
 	$(BIN)/pytest conformance_tests --backend compiled --codec streaming --checkpoint demo -k intelligibility
+
+resolve: $(VENV)/pip.stamp ## both sets of constraints, on the public index alone, on every Python: a dry run
+	$(BIN)/python constraints/resolve.py
 
 bench: $(VENV)/dev.stamp ## measure this machine
 	$(BIN)/megatalker bench --compare reference,compiled --out bench

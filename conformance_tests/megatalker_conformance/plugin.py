@@ -4,6 +4,7 @@ Not registered in the ``pytest11`` group: nobody's own test runs shall grow a ``
 ``-p megatalker_conformance.plugin`` or ``pytest_plugins = ["megatalker_conformance.plugin"]``.
 """
 
+import warnings
 from collections.abc import Iterable
 
 import pytest
@@ -48,7 +49,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--codec-frames", type=int, default=80, help="frames per codec exactness run (default 80)")
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
+    # The suite has no coroutine tests: where pytest-asyncio happens to be installed, nobody has to set it up for them.
+    # pytest undoes this filter after the configuration.
+    warnings.filterwarnings("ignore", r"The configuration option \"asyncio_default_fixture_loop_scope\" is unset")
     config.addinivalue_line("markers", "optional: not needed to pass; runs where the backend's capabilities allow it")
     chosen = config.option
     if not (getattr(chosen, "benchmark_only", True) or getattr(chosen, "benchmark_enable", True)):

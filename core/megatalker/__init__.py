@@ -1,63 +1,9 @@
-"""Streaming speech from Qwen3-TTS, with interchangeable decode backends."""
+"""Streaming speech from Qwen3-TTS, with interchangeable decode backends.
 
-from megatalker.checkpoint import Checkpoint
-from megatalker.checkpoint.config import FRAME_SAMPLES, FRAME_SECONDS, SAMPLE_RATE
-from megatalker.engine import BackendSwitch, Chunk, Engine, SpeechStream
-from megatalker.interfaces import (
-    API_VERSION,
-    AVAILABLE,
-    Availability,
-    BackendSettings,
-    Capabilities,
-    Codec,
-    CodecBackend,
-    CodecState,
-    DecodeStep,
-    Frame,
-    FrameLogits,
-    LoadContext,
-    StreamHandle,
-    StreamRequest,
-    TalkerBackend,
-    TalkerDecoder,
-)
-from megatalker.plugins import BackendRegistry, hookimpl
-from megatalker.sampling import SamplingParams
-from megatalker.serving.audio import WavWriter
-from megatalker.settings import Settings
-from megatalker.voices import Voice, VoiceCloner, read_reference
+Names are imported when they are first used, as the stub file beside this one lists them: ``import megatalker`` itself
+takes no time, and the command line can answer before torch is there.
+"""
 
-__all__ = [
-    "API_VERSION",
-    "AVAILABLE",
-    "FRAME_SAMPLES",
-    "FRAME_SECONDS",
-    "SAMPLE_RATE",
-    "Availability",
-    "BackendRegistry",
-    "BackendSettings",
-    "BackendSwitch",
-    "Capabilities",
-    "Checkpoint",
-    "Chunk",
-    "Codec",
-    "CodecBackend",
-    "CodecState",
-    "DecodeStep",
-    "Engine",
-    "Frame",
-    "FrameLogits",
-    "LoadContext",
-    "SamplingParams",
-    "Settings",
-    "SpeechStream",
-    "StreamHandle",
-    "StreamRequest",
-    "TalkerBackend",
-    "TalkerDecoder",
-    "Voice",
-    "VoiceCloner",
-    "WavWriter",
-    "hookimpl",
-    "read_reference",
-]
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

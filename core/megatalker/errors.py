@@ -1,7 +1,11 @@
-"""Every error the engine raises on purpose.
+"""Every error the engine raises on purpose, and one wording for what pydantic finds wrong.
 
 Each message names what is wrong, what was expected and what to do. Catch :class:`MegatalkerError` to catch them all.
 """
+
+import difflib
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
 
 __all__ = [
     "BackendFaultError",
@@ -65,3 +69,44 @@ class EngineClosedError(MegatalkerError, RuntimeError):
 
 class ConnectionFailedError(MegatalkerError, ConnectionError):
     """A megatalker server cannot be reached, stopped answering, or the connection to it broke."""
+
+
+def explain_validation(
+    faults: Iterable[Mapping[str, Any]], *, noun: str = "", table: str = "", known: Collection[str] = (), skip: int = 0
+) -> str:
+    """What pydantic found wrong, for people: each key with what was found and what was expected.
+
+    Args:
+        faults: ``errors()`` of pydantic's (or FastAPI's) validation error.
+        noun: what a key is called, such as ``setting``.
+        table: what stands before each key, such as ``backends.compiled``.
+        known: all keys there are, with ``table`` in front, for a suggestion when one is unknown.
+        skip: how many leading parts of a key's path name no key.
+    """
+    return "; ".join(_explain(fault, noun, table, known, skip) for fault in faults)
+
+
+def _explain(fault: Mapping[str, Any], noun: str, table: str, known: Collection[str], skip: int) -> str:
+    path = [str(part) for part in (fault["loc"][skip:] or fault["loc"])]
+    key = ".".join(([table] if table else []) + path)
+    if fault["type"] == "json_invalid":
+        return f"this is not JSON: {fault['ctx']['error']}"
+    if fault["type"] == "extra_forbidden":
+        return f"unknown {noun or 'key'} {key!r}{suggest(key, known)}"
+    name = f"{noun} {key!r}" if noun else key or "the message"
+    if fault["type"] == "missing":
+        return f"{name} is missing"
+    return f"{name} is {_short(fault['input'])}: {fault['msg'].removeprefix('Value error, ')}"
+
+
+def suggest(name: str, known: Collection[str]) -> str:
+    """The end of a message about an unknown name: the known one that is meant, or all that there are."""
+    close = difflib.get_close_matches(name, known, n=1)
+    if close:
+        return f"; did you mean {close[0]!r}?"
+    return f"; known: {', '.join(known)}" if known else ""
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -1,21 +1,53 @@
 """Settings: keyword arguments, then ``MEGATALKER_*`` environment variables, then ``megatalker.toml``, then defaults."""
 
-import difflib
 import os
-from collections.abc import Collection, Mapping
+import tomllib
+from collections.abc import Mapping
+from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
+from pydantic_settings import SettingsError as UnreadableEnvironment
 
-from megatalker.errors import SettingsError
+from megatalker.errors import SettingsError, explain_validation, suggest
 
 ENV_PREFIX = "MEGATALKER_"
 CONFIG_FILE = "megatalker.toml"
 
-Positive = Annotated[int, Field(ge=1)]
-Seconds = Annotated[float, Field(gt=0)]
+
+def _refuse_bool(value: object) -> object:
+    if isinstance(value, bool):
+        raise ValueError("expected a number")
+    return value
+
+
+def _refuse_bool_and_float(value: object) -> object:
+    if isinstance(value, bool | float):
+        raise ValueError("expected an integer")
+    return value
+
+
+Integer = Annotated[int, BeforeValidator(_refuse_bool_and_float)]
+"""``true`` and ``4.0`` are no integers; the text ``"4"``, as the environment has it, is one."""
+Positive = Annotated[Integer, Field(ge=1)]
+Seconds = Annotated[float, BeforeValidator(_refuse_bool), Field(gt=0, allow_inf_nan=False)]
+
+
+class _TomlFile(TomlConfigSettingsSource):
+    """Names the file in its errors."""
+
+    def _read_file(self, file_path: Path | Traversable) -> dict[str, Any]:
+        try:
+            return tomllib.loads(file_path.read_text(encoding="utf-8"))
+        except tomllib.TOMLDecodeError as error:  # its message names line and column
+            raise SettingsError(f"settings file {str(file_path)!r} is not TOML: {error}") from error
+        except UnicodeDecodeError as error:
+            line = error.object.count(b"\n", 0, error.start) + 1
+            raise SettingsError(f"settings file {str(file_path)!r} is not UTF-8 text (line {line})") from error
+        except OSError as error:
+            raise SettingsError(f"settings file {str(file_path)!r} cannot be read: {error.strerror}") from error
 
 
 class ServerSettings(BaseModel):
@@ -25,7 +57,7 @@ class ServerSettings(BaseModel):
 
     host: str = "127.0.0.1"
     """``0.0.0.0`` serves the network."""
-    port: Annotated[int, Field(ge=0, le=65535)] = 8000
+    port: Annotated[Integer, Field(ge=0, le=65535)] = 8000
     """0 takes a free one, which the log names."""
     api_key: SecretStr | None = None
     """Where set, speech is for those who send it: ``Authorization: Bearer KEY``."""
@@ -33,7 +65,7 @@ class ServerSettings(BaseModel):
     """A folder of voice files (``Voice.save``, ``megatalker say --save-voice``), served by their names."""
     model: str | None = None
     """The name that ``model`` has in requests and in ``GET /v1/models``; by default the checkpoint's."""
-    max_message_bytes: Annotated[int, Field(ge=1024)] = 1 << 20
+    max_message_bytes: Annotated[Integer, Field(ge=1024)] = 1 << 20
     """Of a request's body, and of one message of a WebSocket."""
     send_timeout_s: Seconds = 30.0
     """A client that accepts nothing for this long is dropped."""
@@ -81,7 +113,7 @@ class Settings(BaseSettings):
     language: str = "auto"
     max_streams: Positive = 8
     """Streams decoding at the same time."""
-    max_waiting: Annotated[int, Field(ge=0)] = 64
+    max_waiting: Annotated[Integer, Field(ge=0)] = 64
     """Requests that may wait for a free stream; one more is refused with ``CapacityError``."""
     max_text_chars: Positive = 20_000
     max_segment_chars: Positive = 400
@@ -118,7 +150,7 @@ class Settings(BaseSettings):
         file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - not a source here
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Keyword arguments win over the environment, the environment over the file."""
-        return init_settings, env_settings, TomlConfigSettingsSource(settings_cls)
+        return init_settings, env_settings, _TomlFile(settings_cls)
 
     @classmethod
     def read(cls, config_file: Path | None = None, **overrides: Any) -> "Settings":
@@ -140,9 +172,10 @@ class Settings(BaseSettings):
         try:
             return reader(**overrides)
         except ValidationError as error:
-            raise SettingsError(explain(error, cls.model_fields)) from error
-        except ValueError as error:  # malformed TOML, or an environment value that is not JSON where JSON is needed
-            raise SettingsError(f"settings cannot be read: {error}") from error
+            faults = explain_validation(error.errors(), noun="setting", known=known_keys(cls))
+            raise SettingsError(faults) from error
+        except UnreadableEnvironment as error:
+            raise SettingsError(f"{error}; expected JSON") from error
 
 
 def _refuse_unknown_environment(settings: type[Settings]) -> None:
@@ -150,27 +183,15 @@ def _refuse_unknown_environment(settings: type[Settings]) -> None:
         if name.upper().startswith(ENV_PREFIX):
             key = name[len(ENV_PREFIX) :].lower().split("__")[0]
             if key not in settings.model_fields:
-                raise SettingsError(f"unknown setting {name} in the environment{_suggest(key, settings.model_fields)}")
+                raise SettingsError(f"unknown setting {name} in the environment{suggest(key, settings.model_fields)}")
 
 
-def explain(error: ValidationError, known: Collection[str], table: str = "") -> str:
-    """Each key that ``error`` is about, with what was found and what was expected.
-
-    Args:
-        error: of checking a table of settings.
-        known: keys there are, with the name of their table in front.
-        table: what stands before the keys of ``error``, such as ``agent.``.
-    """
-    lines = []
-    for item in error.errors():
-        key = table + ".".join(str(part) for part in item["loc"])
-        if item["type"] == "extra_forbidden":
-            lines.append(f"unknown setting {key!r}{_suggest(key, known)}")
-        else:
-            lines.append(f"setting {key!r} is {item['input']!r}: {item['msg']}")
-    return "; ".join(lines)
-
-
-def _suggest(key: str, known: Collection[str]) -> str:
-    close = difflib.get_close_matches(key, known, n=1)
-    return f"; did you mean {close[0]!r}?" if close else f"; known settings: {', '.join(known)}"
+def known_keys(model: type[BaseModel], table: str = "") -> list[str]:
+    """Every key of ``model`` and of the tables within it, with ``table`` in front: ``server.port``."""
+    keys = []
+    for name, field in model.model_fields.items():
+        key, nested = f"{table}.{name}" if table else name, field.annotation
+        keys.append(key)
+        if isinstance(nested, type) and issubclass(nested, BaseModel):
+            keys += known_keys(nested, key)
+    return keys

@@ -1,5 +1,6 @@
 """The ``compiled`` decoder against ``reference``, code for code, alone and in company."""
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -155,6 +156,18 @@ def test_nothing_is_compiled_outside_the_first_warmup(warm: CompiledDecoder, tin
     warm.warmup()
     speak(compiled(tiny_1b7, compile="on"), voice(tiny_1b7, 1, 5, 2, GREEDY))
     assert counters["stats"]["unique_graphs"] == before
+
+
+def test_warming_up_says_how_far_it_is(
+    tiny_1b7: Checkpoint, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(torch, "compile", lambda function, **options: function)
+    with caplog.at_level(logging.INFO, logger="megatalker_backends"):
+        compiled(tiny_1b7, compile="on", max_streams=5).warmup()
+    assert [record.message for record in caplog.records] == [
+        "compiled: warming up 1 of 2: frames of 1 streams",
+        "compiled: warming up 2 of 2: frames of 4 streams",
+    ]
 
 
 def test_neighbours_do_not_matter_on_a_cpu_not_to_the_last_bit(warm: CompiledDecoder, tiny_1b7: Checkpoint) -> None:

@@ -1,6 +1,8 @@
 """The ``streaming`` codec: chunks equal one full official forward, and streams do not see each other."""
 
+import logging
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import pytest
 import torch
@@ -21,7 +23,7 @@ from megatalker_backends.streaming.fused.runner import FusedMemory
 from megatalker_backends.streaming.model import StreamingDecoder
 from megatalker_backends.streaming.runner import Memory, Runner, TorchRunner
 from megatalker_backends.streaming.settings import StreamingSettings
-from megatalker_backends.streaming.steps import FixedSteps, StepShape
+from megatalker_backends.streaming.steps import FixedSteps, Steps, StepShape
 from megatalker_backends.streaming.weights import Weights
 
 FRAMES = 400
@@ -314,6 +316,21 @@ class StaticSteps:
             return results
 
         return run
+
+
+@pytest.mark.parametrize(("kind", "count"), [("fixed", 16), ("any", 4)])
+def test_warming_up_says_how_far_it_is(kind: str, count: int, caplog: pytest.LogCaptureFixture) -> None:
+    def decode(codes: Tensor, states: Tensor) -> tuple[Tensor, Tensor]:
+        return codes[..., 0].float(), states
+
+    shape = StepShape(16, 3, 6, 30, torch.device("cpu"))
+    small = replace(shape, max_frames=5)
+    steps = FixedSteps(decode, small, lambda work: work) if kind == "fixed" else Steps(decode, shape)
+    with caplog.at_level(logging.INFO, logger="megatalker_backends"):
+        steps.warmup()
+    told = [record.message.partition(" frames ")[0].rpartition(":")[0] for record in caplog.records]
+    assert told == [f"streaming: warming up {done} of {count}" for done in range(1, count + 1)]
+    assert f"frames of each of {6} streams" in caplog.text
 
 
 def test_fixed_steps_pad_streams_and_split_frames(tiny_custom_voice: Checkpoint, codes: Tensor, whole: Tensor) -> None:

@@ -31,6 +31,16 @@ def edit_talker(folder: Path, **changes: Any) -> None:
     edit_json(folder / "config.json", talker_config=config["talker_config"] | changes)
 
 
+def edit_predictor(folder: Path, **changes: Any) -> None:
+    predictor = json.loads((folder / "config.json").read_text())["talker_config"]["code_predictor_config"]
+    edit_talker(folder, code_predictor_config=predictor | changes)
+
+
+def edit_codec(folder: Path, **changes: Any) -> None:
+    path = folder / "speech_tokenizer" / "config.json"
+    edit_json(path, decoder_config=json.loads(path.read_text())["decoder_config"] | changes)
+
+
 def edit_tensors(path: Path, edit: Callable[[dict[str, torch.Tensor]], None]) -> None:
     tensors = load_file(path)
     edit(tensors)
@@ -95,18 +105,19 @@ def test_missing_generation_values_are_the_official_defaults(folder: Path) -> No
 def test_the_tokenizer_cuts_prompts_where_the_official_code_cuts_them(tiny_custom_voice: Checkpoint) -> None:
     config = json.loads((tiny_custom_voice.folder / "config.json").read_text())
     text = "Guten Tag, it's 12 o'clock: naïve café — 你好!"
-    ids = tiny_custom_voice.tokenizer(f"<|im_start|>assistant\n{text}<|im_end|>\n<|im_start|>assistant\n")["input_ids"]
-    head = [config["im_start_token_id"], config["assistant_token_id"], *tiny_custom_voice.tokenizer("\n")["input_ids"]]
+    encode = tiny_custom_voice.tokenizer.encode
+    ids = encode(f"<|im_start|>assistant\n{text}<|im_end|>\n<|im_start|>assistant\n").ids
+    head = [config["im_start_token_id"], config["assistant_token_id"], *encode("\n").ids]
     assert ids[:3] == head
     assert ids[-5:] == [config["im_end_token_id"], head[2], *head]
     assert tiny_custom_voice.tokenizer.decode(ids[3:-5]) == text
-    assert len(tiny_custom_voice.tokenizer("user")["input_ids"]) == 1
-    assert len(tiny_custom_voice.tokenizer) == tiny_custom_voice.config.text_vocab_size
+    assert len(encode("user")) == 1
+    assert tiny_custom_voice.tokenizer.get_vocab_size() == tiny_custom_voice.config.text_vocab_size
 
 
 def test_special_text_ids_are_those_of_the_tokenizer(tiny_custom_voice: Checkpoint) -> None:
-    config, convert = tiny_custom_voice.config, tiny_custom_voice.tokenizer.convert_tokens_to_ids
-    assert convert(["<tts_text_bos>", "<tts_text_eod>", "<tts_pad>"]) == [
+    config, convert = tiny_custom_voice.config, tiny_custom_voice.tokenizer.token_to_id
+    assert [convert(token) for token in ("<tts_text_bos>", "<tts_text_eod>", "<tts_pad>")] == [
         config.tts_bos_id,
         config.tts_eos_id,
         config.tts_pad_id,
@@ -157,7 +168,7 @@ def truncate(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-100])
 
 
-HEAD = "talker.codec_head.weight"
+HEAD, HEAD_BIAS = "talker.codec_head.weight", "talker.codec_head.bias"
 DAMAGE: dict[str, tuple[Callable[[Path], Any], str]] = {
     "no config": (lambda f: (f / "config.json").unlink(), r"config\.json: does not exist"),
     "no generation config": (lambda f: (f / "generation_config.json").unlink(), r"generation_config\.json: does not"),
@@ -168,7 +179,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], Any], str]] = {
     "no codec": (lambda f: shutil.rmtree(f / "speech_tokenizer"), r"speech_tokenizer/config\.json: does not exist"),
     "25 Hz codec": (
         lambda f: edit_json(f / "speech_tokenizer" / "config.json", model_type="qwen3_tts_tokenizer_25hz"),
-        "'qwen3_tts_tokenizer_25hz'; only 'qwen3_tts_tokenizer_12hz'",
+        r"speech_tokenizer/config\.json: model_type is 'qwen3_tts_tokenizer_25hz', expected 'qwen3_tts_tokenizer_12hz'",
     ),
     "no vocabulary": (lambda f: (f / "vocab.json").unlink(), r"vocab\.json: does not exist"),
     "no merges": (lambda f: (f / "merges.txt").unlink(), r"merges\.txt: does not exist"),
@@ -194,6 +205,22 @@ DAMAGE: dict[str, tuple[Callable[[Path], Any], str]] = {
         lambda f: edit_tensors(f / "model.safetensors", lambda t: t.update({HEAD: t[HEAD][:-1].clone()})),
         r"tensor 'talker\.codec_head\.weight' has shape \[1151, 64\], expected \[1152, 64\]",
     ),
+    "one talker layer fewer": (
+        lambda f: edit_talker(f, num_hidden_layers=2),
+        r"no use for tensor 'talker\.model\.layers\.2\.input_layernorm\.weight' \(11 such tensors\).*number of layers",
+    ),
+    "one predictor layer fewer": (
+        lambda f: edit_predictor(f, num_hidden_layers=1),
+        r"no use for tensor 'talker\.code_predictor\.model\.layers\.1\.input_layernorm\.weight'",
+    ),
+    "one codec layer fewer": (
+        lambda f: edit_codec(f, num_hidden_layers=1),
+        r"speech_tokenizer: .*no use for tensor 'decoder\.pre_transformer\.layers\.1\.input_layernorm\.weight'",
+    ),
+    "a bias that would be ignored": (
+        lambda f: edit_tensors(f / "model.safetensors", lambda t: t.update({HEAD_BIAS: t[HEAD][:, 0].clone()})),
+        r"no use for tensor 'talker\.codec_head\.bias' \(1 such tensors\)",
+    ),
     "quantised": (
         lambda f: edit_tensors(f / "model.safetensors", lambda t: t.update({HEAD: t[HEAD].to(torch.int8)})),
         "is stored as I8, expected one of F32",
@@ -204,7 +231,10 @@ DAMAGE: dict[str, tuple[Callable[[Path], Any], str]] = {
     ),
     "smaller codebooks": (lambda f: edit_talker(f, vocab_size=2048), "128 codes in a codebook, the talker 1024"),
     "special id": (lambda f: edit_talker(f, codec_bos_id=1152), "codec_bos_id is 1152, expected an id below 1152"),
-    "speaker id": (lambda f: edit_talker(f, spk_id={"ann": -1}), "speaker 'ann' is -1"),
+    "speaker id": (
+        lambda f: edit_talker(f, spk_id={"ann": -1}),
+        r"talker_config\.spk_id\.ann is -1, expected an integer from 0",
+    ),
     "text id": (lambda f: edit_json(f / "config.json", tts_pad_token_id=5000), "tts_pad_token_id is 5000"),
     "dialect": (lambda f: edit_talker(f, spk_is_dialect={"eric": "klingon"}), "dialect 'klingon'"),
 }

@@ -77,6 +77,14 @@ def test_it_passes_the_suite(environment: Environment) -> None:
     assert " passed" in done.stdout
 
 
+def test_elsewhere_nothing_has_to_be_set_up_for_plugins_that_the_suite_does_not_need(tmp_path: Path) -> None:
+    pytest.importorskip("pytest_asyncio")
+    arguments = [*SUITE, "--pyargs", "megatalker_conformance", "--backend=reference", "--collect-only"]
+    done = subprocess.run([sys.executable, *arguments], cwd=tmp_path, capture_output=True, text=True, timeout=900)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "asyncio_default_fixture_loop_scope" not in done.stdout + done.stderr
+
+
 def test_a_broken_variant_fails_the_suite(tmp_path: Path, source: Path) -> None:
     module = source / "megatalker_recompute.py"
     healthy = module.read_text()

@@ -54,7 +54,7 @@ def test_structures_lie_as_the_header_says(model: str, tmp_path: Path, monkeypat
         fields: Any = structure._fields_
         lines.append(f"static_assert(sizeof({name}) == {ctypes.sizeof(structure)});")
         lines += [
-            f"static_assert(__builtin_offsetof({name}, {field}) == {getattr(structure, field).offset});"
+            f"static_assert(__INTADDR__(&(({name}*)0)->{field}) == {getattr(structure, field).offset});"
             for field, *_ in fields
         ]
     lines.append('extern "C" __global__ void nothing() {}')

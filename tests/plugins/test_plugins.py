@@ -7,9 +7,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from megatalker.errors import BackendNotFoundError, BackendUnavailableError, PluginError
+from megatalker.errors import BackendNotFoundError, BackendUnavailableError, PluginError, SettingsError
 from megatalker.interfaces import AVAILABLE, Availability, Capabilities, CodecBackend, TalkerBackend
 from megatalker.plugins import BackendRegistry, hookimpl, probe
+from megatalker.plugins.registry import BrokenPlugin
 from megatalker.settings import Settings
 
 CPU = torch.device("cpu")
@@ -147,3 +148,15 @@ def test_probe_checks_the_dtype_which_codecs_need_not_share() -> None:
     assert registry.choose_talker("auto", ANY_CHECKPOINT, CPU, half).name == "fast"
     with pytest.raises(BackendUnavailableError, match="'fast' cannot run here: computes in bfloat16, not in float32"):
         registry.choose_talker("fast", ANY_CHECKPOINT, CPU, SETTINGS)
+
+
+def test_settings_for_a_backend_that_is_not_installed_are_refused_with_the_close_one() -> None:
+    registry = BackendRegistry([("one", Plugin(talker("theirs"), codec("theirs")))])
+    settings = Settings(backends={"thiers": {"size": 1}})
+    with pytest.raises(SettingsError, match=r"unknown setting 'backends\.thiers'; did you mean 'backends\.theirs'\?"):
+        registry.choose_talker("auto", ANY_CHECKPOINT, CPU, settings)
+    assert registry.choose_codec("auto", ANY_CHECKPOINT, CPU, settings).name == "theirs"
+    with pytest.raises(SettingsError, match=r"unknown setting 'codecs\.other'"):
+        registry.choose_codec("auto", ANY_CHECKPOINT, CPU, Settings(codecs={"other": {}}))
+    registry.broken.append(BrokenPlugin("two", "cannot be imported"))
+    assert registry.choose_talker("auto", ANY_CHECKPOINT, CPU, settings).name == "theirs"

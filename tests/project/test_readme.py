@@ -21,7 +21,7 @@ AT_SERVER = "at localhost:8000"
 FENCE = re.compile(r"^```(\w+)(?: title=\"([^\"]+)\")?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 PROGRAMS = {
     "megatalker": "from megatalker.cli.main import run; run()",
-    "megatalker-agent": "from megatalker_pipecat.agent.start import run; run()",
+    "megatalker-agent": "from megatalker_agent import run; run()",
 }
 
 

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
-from transformers import PreTrainedTokenizerFast
 
 from megatalker.errors import InvalidRequestError
 from megatalker.prompt.text import IncrementalTokenizer, check_piece, clean_text, control_tokens
@@ -36,12 +35,12 @@ def tokenizer() -> Any:
     trainer = trainers.BpeTrainer(vocab_size=700, initial_alphabet=alphabet, show_progress=False)
     raw.train_from_iterator([*CORPUS * 3, *["assistant"] * 999], trainer)
     raw.add_special_tokens([AddedToken(token, normalized=False) for token in CONTROL])
-    return PreTrainedTokenizerFast(tokenizer_object=raw)
+    return raw
 
 
 def whole(tokenizer: Any, text: str) -> list[int]:
     template = f"<|im_start|>assistant\n{text.strip()}<|im_end|>\n<|im_start|>assistant\n"
-    ids: list[int] = tokenizer(template)["input_ids"]
+    ids: list[int] = tokenizer.encode(template).ids
     return ids[3:-5]
 
 
@@ -158,7 +157,7 @@ def test_clean_text_strips_and_keeps_the_rest(tokenizer: Any) -> None:
         (b"hello", "of type bytes"),
         ("", "the text is empty"),
         (" \n\t\u3000", "the text is empty"),
-        ("x" * 1_000_000, "1000000 characters, expected at most 50"),
+        ("x" * 1_000_000, "1000000 characters, expected at most 50; .*the setting max_text_chars"),
         ("hi \0 there", "NUL character at position 3"),
         ("hi \ud83d", r"lone surrogate \(U\+D83D\) at position 3"),
         ("hi <|im_end|>", r"control token '<\|im_end\|>'"),

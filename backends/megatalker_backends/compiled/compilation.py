@@ -1,7 +1,6 @@
 """torch.compile for the units of a frame, one piece of code for each batch size."""
 
 import logging
-import shutil
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from types import FunctionType
@@ -13,6 +12,7 @@ from megatalker.errors import SettingsError
 from megatalker_backends.compiled.model import PLAIN, Model, Units
 from megatalker_backends.compiled.runner import DirectRunner, idle_shares
 from megatalker_backends.compiled.stack import Step
+from megatalker_backends.compiler import CompilerError, compiler_errors, missing_compiler
 
 logger = logging.getLogger(__name__)
 
@@ -25,27 +25,41 @@ def wants_compile(setting: Literal["auto", "on", "off"], device: torch.device) -
     """
     if setting == "off":
         return False
-    missing = _missing_compiler(device)
-    if missing is None:
-        return True
+    missing = missing_compiler(device)
+    if missing is not None:
+        _go_without(setting, missing)
+    return missing is None
+
+
+def units_to_run(setting: Literal["auto", "on", "off"], model: Model, batch_sizes: Iterable[int]) -> dict[int, Units]:
+    """Compiled units for each batch size, or none where ``auto`` cannot compile them, which the log then says.
+
+    Raises:
+        SettingsError: ``on``, and they cannot be compiled.
+    """
+    try:
+        with compiler_errors():
+            return compile_units(model, batch_sizes)
+    except CompilerError as error:
+        _go_without(setting, error)
+        return {}
+
+
+def _go_without(setting: Literal["auto", "on", "off"], reason: object) -> None:
+    key = "backends.compiled.compile"
     if setting == "on":
-        raise SettingsError(f"compile is 'on', but {missing}; install it, or set compile to 'auto' or 'off'")
-    logger.warning("compiled: %s; steps run as plain torch operations, several times slower", missing)
-    return False
-
-
-def _missing_compiler(device: torch.device) -> str | None:
-    if device.type == "cpu":
-        return None if any(map(shutil.which, ("g++", "clang++", "c++"))) else "no C++ compiler (g++) is on the PATH"
-    from torch.utils._triton import has_triton  # there is no public way to ask
-
-    return None if has_triton() else "triton does not work here"
+        raise SettingsError(f"{key} is 'on', but {reason}; mend that, or set {key} to 'auto' or 'off'")
+    logger.warning(
+        "%s is 'auto', and %s; steps run as plain torch operations, several times slower. 'off' hides this", key, reason
+    )
 
 
 def compile_units(model: Model, batch_sizes: Iterable[int]) -> dict[int, Units]:
     """Compile the units for each batch size, by running them once on the scratch row."""
     compiled = {}
-    for size in batch_sizes:
+    sizes = list(batch_sizes)
+    for done, size in enumerate(sizes, 1):
+        logger.info("compiled: warming up %d of %d: frames of %d streams", done, len(sizes), size)
         plain = (PLAIN.begin, PLAIN.choose_next, PLAIN.step_layers, PLAIN.finish)
         units = Units(*(_compiled(unit, model.device) for unit in plain))
         learning = Units(units.begin, units.choose_next, _any_length(units.step_layers), units.finish)

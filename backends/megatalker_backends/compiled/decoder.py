@@ -16,7 +16,7 @@ from megatalker.interfaces import (
     StreamRequest,
     TalkerDecoder,
 )
-from megatalker_backends.compiled.compilation import compile_units, wants_compile
+from megatalker_backends.compiled.compilation import units_to_run, wants_compile
 from megatalker_backends.compiled.graphs import GraphRunner
 from megatalker_backends.compiled.memory import choose_positions
 from megatalker_backends.compiled.model import PLAIN, Model
@@ -43,7 +43,7 @@ class CompiledDecoder(TalkerDecoder):
     there and nowhere else, so no request ever waits for a compiler.
 
     Raises:
-        SettingsError: ``compile`` is ``on`` and there is no compiler.
+        SettingsError: ``compile`` is ``on`` and there is no compiler; from :meth:`warmup`, too, where it fails.
         CapacityError: the streams asked for do not fit into the memory of the GPU.
     """
 
@@ -75,10 +75,10 @@ class CompiledDecoder(TalkerDecoder):
             return
         model = self._model
         sizes = _batch_sizes(self._settings.max_streams, model.device)
-        units = compile_units(model, sizes) if self._compile else dict.fromkeys(sizes, PLAIN)
+        units = units_to_run(self._settings.compile, model, sizes) if self._compile else {}
         if model.device.type == "cuda":
-            self._runner = GraphRunner(model, units)
-        elif self._compile:
+            self._runner = GraphRunner(model, units or dict.fromkeys(sizes, PLAIN))
+        elif units:
             self._runner = DirectRunner(model, units)
         self._warm = True
 

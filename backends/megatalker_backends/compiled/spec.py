@@ -3,14 +3,13 @@
 import torch
 
 from megatalker.checkpoint import Checkpoint
-from megatalker.interfaces import AVAILABLE, Availability, BackendSettings, TalkerBackend
+from megatalker.interfaces import Availability, BackendSettings, TalkerBackend
+from megatalker.plugins.device import why_no_cuda
 from megatalker_backends.compiled import decoder, settings
 
 
 def _probe(_checkpoint: Checkpoint, device: torch.device, _own: BackendSettings) -> Availability:
-    if device.type == "cuda" and not torch.cuda.is_available():
-        return Availability("this torch sees no CUDA device; install a CUDA build of torch, or use the cpu device")
-    return AVAILABLE
+    return Availability(why_no_cuda(device))
 
 
 TALKER = TalkerBackend(

@@ -5,30 +5,31 @@ from typing import Annotated, Self
 from pydantic import Field, model_validator
 
 from megatalker.interfaces import BackendSettings
+from megatalker.settings import Integer
 
 
 class MegakernelSettings(BackendSettings):
     """The ``[backends.megakernel]`` table."""
 
-    max_streams: Annotated[int, Field(ge=1, le=256)] = 8
+    max_streams: Annotated[Integer, Field(ge=1, le=256)] = 8
     """Streams held at the same time, and the largest batch. One launch takes 8; larger batches take several."""
-    max_positions: Annotated[int, Field(ge=2)] | None = None
+    max_positions: Annotated[Integer, Field(ge=2)] | None = None
     """Prompt rows plus frames of one stream, at most the checkpoint's own limit. ``None``: 4096. The kernel is compiled
     for this number, rounded up to 64."""
-    pages: Annotated[int, Field(ge=1)] | None = None
+    pages: Annotated[Integer, Field(ge=1)] | None = None
     """Pages of keys and values, 64 positions each, that all streams share, at most. Loading takes what 256 MiB hold;
     when streams need more, their number doubles. ``None``: enough for ``max_streams`` full streams."""
-    prefix_rows: Annotated[int, Field(ge=0)] = 512
+    prefix_rows: Annotated[Integer, Field(ge=0)] = 512
     """Prompt rows whose keys and values are remembered, for prompts that begin alike. 0 turns that off."""
     interpret: bool = False
     """Run the kernel's executable specification in torch instead of the kernel: for tests, on any device, slow."""
     stall_timeout_s: Annotated[float, Field(gt=0, le=10)] = 0.05
     """How long a wait inside the kernel may take before the launch is abandoned and the backend declared faulty."""
-    blocks: Annotated[int, Field(ge=1)] | None = None
+    blocks: Annotated[Integer, Field(ge=1)] | None = None
     """Blocks of the kernel. ``None``: one on each multiprocessor, which is also the most."""
-    stages: Annotated[int, Field(ge=2)] | None = None
+    stages: Annotated[Integer, Field(ge=2)] | None = None
     """Depth of the ring in shared memory, 16 or 32 KiB each. ``None``: as many as fit, which is the most."""
-    in_flight: Annotated[int, Field(ge=1)] = 1
+    in_flight: Annotated[Integer, Field(ge=1)] = 1
     """Copies into the ring of a block that are requested and have not landed, fewer than ``stages``."""
 
     @model_validator(mode="after")

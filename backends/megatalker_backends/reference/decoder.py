@@ -22,6 +22,7 @@ from megatalker.interfaces import (
     TalkerDecoder,
 )
 from megatalker.sampling import CodeVocabulary, SamplerRows
+from megatalker.settings import Integer
 from megatalker_backends.stream_table import StreamTable
 
 CAPABILITIES = Capabilities(
@@ -35,9 +36,9 @@ CAPABILITIES = Capabilities(
 class ReferenceSettings(BackendSettings):
     """Settings of the ``reference`` talker backend."""
 
-    max_streams: Annotated[int, Field(ge=1)] = 32
+    max_streams: Annotated[Integer, Field(ge=1)] = 32
     """Streams held at the same time. They decode one after another; each costs the memory of its own cache."""
-    max_positions: Annotated[int, Field(ge=2)] | None = None
+    max_positions: Annotated[Integer, Field(ge=2)] | None = None
     """Prompt rows plus frames of one stream, at most the checkpoint's own limit. ``None``: that limit."""
 
 

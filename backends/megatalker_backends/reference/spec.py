@@ -5,16 +5,15 @@ import importlib.util
 import torch
 
 from megatalker.checkpoint import Checkpoint
-from megatalker.interfaces import AVAILABLE, Availability, BackendSettings, CodecBackend, TalkerBackend
+from megatalker.interfaces import Availability, BackendSettings, CodecBackend, TalkerBackend
+from megatalker.plugins.device import why_no_cuda
 from megatalker_backends.reference import codec, decoder
 
 
 def _probe(_checkpoint: Checkpoint, device: torch.device, _own: BackendSettings) -> Availability:
     if importlib.util.find_spec("qwen_tts") is None:
         return Availability("the qwen-tts package is not installed; pip install qwen-tts")
-    if device.type == "cuda" and not torch.cuda.is_available():
-        return Availability("this torch sees no CUDA device; install a CUDA build of torch, or use the cpu device")
-    return AVAILABLE
+    return Availability(why_no_cuda(device))
 
 
 TALKER = TalkerBackend(

@@ -11,9 +11,10 @@ from megatalker.checkpoint import Checkpoint
 from megatalker.errors import SettingsError
 from megatalker.interfaces import Capabilities, Codec, CodecState, LoadContext
 from megatalker_backends.codec_requests import OwnedState, check_codes, check_states
+from megatalker_backends.compiler import missing_compiler
 from megatalker_backends.streaming.fused.choice import fused_runner, wants_kernels
 from megatalker_backends.streaming.model import StreamingDecoder
-from megatalker_backends.streaming.runner import Memory, Runner, TorchRunner
+from megatalker_backends.streaming.runner import Memory, Runner, TorchRunner, cannot_compile
 from megatalker_backends.streaming.settings import StreamingSettings
 from megatalker_backends.streaming.weights import Weights
 
@@ -49,6 +50,9 @@ class StreamingCodec(Codec):
         assert isinstance(settings, StreamingSettings)
         if settings.compile and device.type == "cuda":
             raise SettingsError("codecs.streaming.compile is for the CPU; on CUDA set codecs.streaming.kernels to 'on'")
+        missing = missing_compiler(device) if settings.compile else None
+        if missing is not None:
+            raise cannot_compile(missing)
         self._config = config = checkpoint.codec_config
         fused = wants_kernels(config, settings, device)
         decoder = StreamingDecoder(config, Weights(checkpoint.codec_tensor, "decoder"))

@@ -1,17 +1,20 @@
 """Advances the memory of streams: here by torch operations, in the package ``fused`` by kernels."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Protocol, Self
 
 import torch
 from torch import Tensor
 
 from megatalker.checkpoint.config import CodecConfig
+from megatalker.errors import SettingsError
+from megatalker_backends.compiler import CompilerError, compiler_errors
 from megatalker_backends.streaming.graphs import GraphCapture
 from megatalker_backends.streaming.model import StreamingDecoder
 from megatalker_backends.streaming.precision import exact_products
 from megatalker_backends.streaming.settings import StreamingSettings
-from megatalker_backends.streaming.steps import FixedSteps, Steps, StepShape
+from megatalker_backends.streaming.steps import Decode, FixedSteps, Steps, StepShape
 
 
 class Memory(Protocol):
@@ -54,7 +57,7 @@ class TorchRunner:
         decoder = decoder.to(device)
         self.max_streams = settings.max_batch
         self._device = device
-        decode = torch.compile(decoder, dynamic=True, fullgraph=True) if settings.compile else decoder
+        decode = _compiled(decoder) if settings.compile else decoder
         shape = StepShape(
             groups=config.num_quantizers,
             state_size=decoder.layout.size,
@@ -79,3 +82,29 @@ class TorchRunner:
     def warmup(self) -> None:
         with exact_products(self._device):
             self._steps.warmup()
+
+
+def _compiled(decoder: StreamingDecoder) -> Decode:
+    with _compiler_errors():
+        compiled: Decode = torch.compile(decoder, dynamic=True, fullgraph=True)
+
+    def decode(codes: Tensor, states: Tensor) -> tuple[Tensor, Tensor]:
+        with _compiler_errors():
+            return compiled(codes, states)
+
+    return decode
+
+
+@contextmanager
+def _compiler_errors() -> Iterator[None]:
+    try:
+        with compiler_errors():
+            yield
+    except CompilerError as error:
+        raise cannot_compile(error) from error
+
+
+def cannot_compile(reason: object) -> SettingsError:
+    """The error where ``compile`` is asked for and cannot be had."""
+    key = "codecs.streaming.compile"
+    return SettingsError(f"{key} is true, but {reason}; mend that, or set {key} to false")

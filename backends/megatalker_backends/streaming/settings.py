@@ -5,8 +5,9 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from megatalker.interfaces import BackendSettings
+from megatalker.settings import Integer
 
-Limit = Annotated[int, Field(ge=1, le=64)]
+Limit = Annotated[Integer, Field(ge=1, le=64)]
 
 
 class StreamingSettings(BackendSettings):
@@ -22,4 +23,5 @@ class StreamingSettings(BackendSettings):
     cuda_graphs: bool = True
     """On CUDA, replay captured steps; sizes between the captured ones are padded (streams) or split (frames)."""
     compile: bool = False
-    """On a CPU, run the decoder through ``torch.compile``: about 30 % faster, over a minute at start."""
+    """On a CPU, run the decoder through ``torch.compile``: about 30 % faster, over a minute at start; an error
+    where that cannot work."""

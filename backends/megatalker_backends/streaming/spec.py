@@ -3,15 +3,14 @@
 import torch
 
 from megatalker.checkpoint import Checkpoint
-from megatalker.interfaces import AVAILABLE, Availability, BackendSettings, CodecBackend
+from megatalker.interfaces import Availability, BackendSettings, CodecBackend
+from megatalker.plugins.device import why_no_cuda
 from megatalker_backends.streaming.codec import CAPABILITIES, StreamingCodec
 from megatalker_backends.streaming.settings import StreamingSettings
 
 
 def _probe(_checkpoint: Checkpoint, device: torch.device, _own: BackendSettings) -> Availability:
-    if device.type == "cuda" and not torch.cuda.is_available():
-        return Availability("this torch sees no CUDA device; install a CUDA build of torch, or use the cpu device")
-    return AVAILABLE
+    return Availability(why_no_cuda(device))
 
 
 CODEC = CodecBackend(

@@ -1,18 +1,31 @@
 """Runs the torch decoder at whatever size a call has: directly, or by steps of fixed sizes prepared beforehand."""
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 
 import torch
 from torch import Tensor
 
 from megatalker_backends.streaming.sizes import next_size, sizes_up_to, split_into
 
+logger = logging.getLogger(__name__)
+
 Decode = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 """``(codes [streams, frames, groups] int64, states [streams, size]) -> (samples, next states)``; no side effects."""
 Results = tuple[Tensor, Tensor]
 Prepare = Callable[[Callable[[], Results]], Callable[[], Results]]
 """Makes of work on fixed tensors a function that does it again; its results last until any such function runs."""
+
+
+def announced(steps: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """Steps (streams, frames) to warm up with, each told of in the log before it is made."""
+    for done, (streams, frames) in enumerate(steps, 1):
+        logger.info(
+            "streaming: warming up %d of %d: %d frames of each of %d streams", done, len(steps), frames, streams
+        )
+        yield streams, frames
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +66,13 @@ class Steps:
 
     def warmup(self) -> None:
         """Run every kind of size that a compiler tells apart: one or many streams, one or many frames."""
-        for streams in {1, self.shape.max_streams}:
-            for frames in {1, *self.split(streams, self.shape.max_frames)}:
-                self.run(*self.shape.blank(streams, frames))
+        kinds = [
+            (streams, frames)
+            for streams in {1, self.shape.max_streams}
+            for frames in {1, *self.split(streams, self.shape.max_frames)}
+        ]
+        for streams, frames in announced(kinds):
+            self.run(*self.shape.blank(streams, frames))
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +112,8 @@ class FixedSteps(Steps):
 
     def warmup(self) -> None:
         # Largest first, so that the smaller steps fit into the memory that the largest one took.
-        for streams in reversed(self._streams):
-            for frames in reversed(self._frames):
-                self.run(*self.shape.blank(streams, frames))
+        for streams, frames in announced(list(product(reversed(self._streams), reversed(self._frames)))):
+            self.run(*self.shape.blank(streams, frames))
 
     def _step(self, streams: int, frames: int) -> FixedStep:
         if (streams, frames) not in self._prepared:

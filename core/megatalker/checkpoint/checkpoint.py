@@ -11,9 +11,11 @@ from typing import Any
 from torch import Tensor
 
 from megatalker.checkpoint.config import CodecConfig, ModelConfig
+from megatalker.checkpoint.fields import Table
 from megatalker.checkpoint.hub import ProgressCallback, download
-from megatalker.checkpoint.shapes import codec_decoder_shapes, talker_shapes
+from megatalker.checkpoint.shapes import codec_decoder_shapes, codec_unused_shapes, talker_shapes
 from megatalker.checkpoint.tensors import TensorFiles
+from megatalker.checkpoint.tokenizer import load_tokenizer
 from megatalker.errors import CheckpointError, InvalidRequestError
 from megatalker.sampling import SamplingParams
 
@@ -22,7 +24,8 @@ __all__ = ["Checkpoint"]
 _DEMO = Path(__file__).parent / "demo"
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _ACCEPTED = "expected 'demo', a folder in the official layout, or a hub id such as Qwen/Qwen3-TTS-12Hz-0.6B-CustomVoice"
-_JSON_FILES = ("config.json", "generation_config.json", "speech_tokenizer/config.json")
+_CONFIG, _GENERATION, _CODEC_CONFIG = "config.json", "generation_config.json", "speech_tokenizer/config.json"
+_JSON_FILES = (_CONFIG, _GENERATION, _CODEC_CONFIG)
 _SAMPLING_FIELDS = {
     "do_sample": "do_sample",
     "temperature": "temperature",
@@ -44,18 +47,18 @@ class Checkpoint:
         self.folder = folder
         self.name = name
         """``demo``, the hub id, or the folder's own name."""
-        raw, generation, codec = (_read_json(folder / file) for file in _JSON_FILES)
-        _refuse_other_codecs(folder, codec)
-        self.config: ModelConfig = ModelConfig.parse(raw)
-        self.codec_config: CodecConfig = CodecConfig.parse(codec)
-        self.sampling: SamplingParams = _sampling(folder, generation)
-        self.max_new_tokens = int(generation.get("max_new_tokens", 2048))
+        raw, defaults, codec = (_read_json(folder / file) for file in _JSON_FILES)
+        self.config: ModelConfig = ModelConfig.parse(raw, folder / _CONFIG)
+        self.codec_config: CodecConfig = CodecConfig.parse(codec, folder / _CODEC_CONFIG)
+        self.sampling: SamplingParams = _sampling(folder / _GENERATION, defaults)
+        self.max_new_tokens = Table(folder / _GENERATION, defaults).integer("max_new_tokens", 1, default=2048)
         _check_tokenizer_files(folder)
         _check_ids(folder, self.config, self.codec_config)
         self._model = TensorFiles(folder)
-        self._model.check(talker_shapes(self.config))
+        self._model.check(talker_shapes(self.config), family="talker.")
         self._codec = TensorFiles(folder / "speech_tokenizer")
-        self._codec.check(codec_decoder_shapes(self.codec_config))
+        untouched = codec_unused_shapes(self.codec_config)
+        self._codec.check(codec_decoder_shapes(self.codec_config), family="decoder.", besides=untouched)
 
     @classmethod
     def open(cls, name_or_path: str | Path, *, progress: ProgressCallback | None = None) -> "Checkpoint":
@@ -85,7 +88,7 @@ class Checkpoint:
         Memory-mapped, on the CPU, in its stored type; do not write to it.
 
         Raises:
-            CheckpointError: there is no such tensor.
+            CheckpointError: there is no such tensor, or it holds NaN or infinity (looked at when it is first read).
         """
         return self._model.tensor(name)
 
@@ -103,16 +106,13 @@ class Checkpoint:
 
     @cached_property
     def tokenizer(self) -> Any:
-        """The text tokenizer (a ``transformers.Qwen2TokenizerFast``), loaded on first use as officially done.
+        """The text tokenizer (a ``tokenizers.Tokenizer``), loaded on first use; its ids equal the official ones.
 
         Raises:
             CheckpointError: its files are damaged.
         """
-        from transformers import Qwen2TokenizerFast  # heavy, and needed by those who build prompts only
-
         try:
-            # the official processor passes this flag, which changes how some checkpoints split words
-            return Qwen2TokenizerFast.from_pretrained(str(self.folder), fix_mistral_regex=True)
+            return load_tokenizer(self.folder)
         except Exception as error:  # the tokenizers library raises bare Exception for malformed files
             raise CheckpointError(
                 f"{self.folder}: the tokenizer files are damaged: {type(error).__name__}: {error}; download them again"
@@ -136,31 +136,24 @@ def _read_json(path: Path) -> Mapping[str, Any]:
         content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise CheckpointError(f"{path}: does not exist, but the official layout has it; copy it here") from error
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{path}: cannot be read as JSON: {error}; download it again") from error
     if not isinstance(content, dict):
         raise CheckpointError(f"{path}: holds a {type(content).__name__}, expected a JSON object; download it again")
     return content
 
 
-def _refuse_other_codecs(folder: Path, codec: Mapping[str, Any]) -> None:
-    found = codec.get("model_type")
-    if found != "qwen3_tts_tokenizer_12hz":
-        raise CheckpointError(
-            f"{folder / 'speech_tokenizer'}: model_type is {found!r}; only 'qwen3_tts_tokenizer_12hz' is supported. "
-            "Use a checkpoint with '12Hz' in its name"
-        )
-
-
-def _sampling(folder: Path, generation: Mapping[str, Any]) -> SamplingParams:
-    values = {ours: generation[theirs] for theirs, ours in _SAMPLING_FIELDS.items() if theirs in generation}
-    for name in ("top_k", "predictor_top_k"):
-        if values.get(name) == 0:
-            values[name] = None
-    try:
-        return SamplingParams(**values)
-    except InvalidRequestError as error:
-        raise CheckpointError(f"{folder / 'generation_config.json'}: {error}; correct that file") from error
+def _sampling(file: Path, defaults: Mapping[str, Any]) -> SamplingParams:
+    values: dict[str, Any] = {}
+    for theirs, ours in _SAMPLING_FIELDS.items():
+        if theirs in defaults:
+            value = defaults[theirs]
+            values[ours] = None if ours.endswith("top_k") and type(value) is int and value == 0 else value
+            try:
+                SamplingParams(**{ours: values[ours]})
+            except InvalidRequestError as error:
+                raise Table(file, defaults).fault(theirs, str(error).partition(", expected ")[2]) from error
+    return SamplingParams(**values)
 
 
 def _check_tokenizer_files(folder: Path) -> None:

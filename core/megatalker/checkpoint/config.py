@@ -5,10 +5,18 @@ Facts: https://huggingface.co/Qwen (Qwen3-TTS 12 Hz configurations). Only what d
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from math import prod
+from pathlib import Path
+from typing import Any, Literal, cast, get_args
 
+from megatalker.checkpoint.fields import Table
 from megatalker.errors import CheckpointError
 
+CODEC_TYPE = "qwen3_tts_tokenizer_12hz"
+SPECIAL_CODES = 1_024
+"""Ids at the end of the talker's vocabulary that are no codes of the codec."""
+MOST_LAYERS = 256
+"""Of any stack that is believed: a configuration is refused before it costs memory."""
 Variant = Literal["custom_voice", "voice_design", "base"]
 
 SAMPLE_RATE = 24_000
@@ -69,83 +77,83 @@ class ModelConfig:
     @property
     def first_suppressed_id(self) -> int:
         """Ids from here on, end-of-speech excepted, are never chosen as code 0 (official ``suppress_tokens``)."""
-        return self.talker.vocab_size - 1024
+        return self.talker.vocab_size - SPECIAL_CODES
 
     @classmethod
-    def parse(cls, raw: Mapping[str, Any]) -> "ModelConfig":
-        """Read an official ``config.json``.
+    def parse(cls, raw: Mapping[str, Any], file: Path | str = "config.json") -> "ModelConfig":
+        """Read an official ``config.json``, already parsed; errors call it ``file``.
 
         Raises:
-            CheckpointError: a field is missing, of the wrong type, or of a kind this engine does not know.
+            CheckpointError: a value is missing, of the wrong type, or of a kind this engine does not know.
         """
-        try:
-            return cls._parse(raw)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise CheckpointError(
-                f"config.json is not a Qwen3-TTS configuration: {type(error).__name__}: {error}. "
-                "Expected the file of an official 12 Hz checkpoint."
-            ) from error
-
-    @classmethod
-    def _parse(cls, raw: Mapping[str, Any]) -> "ModelConfig":
-        if raw["model_type"] != "qwen3_tts":
-            raise ValueError(f"model_type is {raw['model_type']!r}, expected 'qwen3_tts'")
-        if raw["tokenizer_type"] != "qwen3_tts_tokenizer_12hz":
-            raise ValueError(
-                f"tokenizer_type is {raw['tokenizer_type']!r}; only 'qwen3_tts_tokenizer_12hz' is supported"
-            )
-        if raw["tts_model_type"] not in get_args(Variant):
-            raise ValueError(f"tts_model_type is {raw['tts_model_type']!r}, expected one of {get_args(Variant)}")
-        talker, predictor = raw["talker_config"], raw["talker_config"]["code_predictor_config"]
-        for name, part in (("talker_config", talker), ("code_predictor_config", predictor)):
-            _refuse_unknown_arithmetic(name, part)
+        whole = Table(file, raw)
+        whole.text("model_type", "qwen3_tts")
+        whole.text("tokenizer_type", CODEC_TYPE)
+        talker = whole.table("talker_config")
+        predictor = talker.table("code_predictor_config")
+        for part in (talker, predictor):
+            _refuse_unknown_arithmetic(part)
         return cls(
-            variant=raw["tts_model_type"],
-            size=str(raw["tts_model_size"]),
-            talker=_shape(talker),
+            variant=cast("Variant", whole.text("tts_model_type", *get_args(Variant))),
+            size=whole.text("tts_model_size"),
+            talker=_shape(talker, smallest_vocabulary=SPECIAL_CODES + 1),
             predictor=_shape(predictor),
-            num_code_groups=int(talker["num_code_groups"]),
-            text_hidden_size=int(talker["text_hidden_size"]),
-            text_vocab_size=int(talker["text_vocab_size"]),
-            codec_bos_id=int(talker["codec_bos_id"]),
-            codec_eos_id=int(talker["codec_eos_token_id"]),
-            codec_pad_id=int(talker["codec_pad_id"]),
-            codec_think_id=int(talker["codec_think_id"]),
-            codec_nothink_id=int(talker["codec_nothink_id"]),
-            codec_think_bos_id=int(talker["codec_think_bos_id"]),
-            codec_think_eos_id=int(talker["codec_think_eos_id"]),
-            tts_bos_id=int(raw["tts_bos_token_id"]),
-            tts_eos_id=int(raw["tts_eos_token_id"]),
-            tts_pad_id=int(raw["tts_pad_token_id"]),
-            languages={str(k).lower(): int(v) for k, v in talker["codec_language_id"].items()},
-            speakers={str(k).lower(): int(v) for k, v in (talker.get("spk_id") or {}).items()},
-            dialects={str(k).lower(): str(v) for k, v in (talker.get("spk_is_dialect") or {}).items() if v},
+            num_code_groups=talker.integer("num_code_groups", 2, MOST_LAYERS),
+            text_hidden_size=talker.integer("text_hidden_size", 1),
+            text_vocab_size=talker.integer("text_vocab_size", 1),
+            codec_bos_id=talker.integer("codec_bos_id"),
+            codec_eos_id=talker.integer("codec_eos_token_id"),
+            codec_pad_id=talker.integer("codec_pad_id"),
+            codec_think_id=talker.integer("codec_think_id"),
+            codec_nothink_id=talker.integer("codec_nothink_id"),
+            codec_think_bos_id=talker.integer("codec_think_bos_id"),
+            codec_think_eos_id=talker.integer("codec_think_eos_id"),
+            tts_bos_id=whole.integer("tts_bos_token_id"),
+            tts_eos_id=whole.integer("tts_eos_token_id"),
+            tts_pad_id=whole.integer("tts_pad_token_id"),
+            languages=talker.ids("codec_language_id"),
+            speakers=talker.ids("spk_id") if talker.has("spk_id") else {},
+            dialects=talker.names("spk_is_dialect") if talker.has("spk_is_dialect") else {},
         )
 
 
-def _shape(raw: Mapping[str, Any]) -> TransformerShape:
+def _shape(table: Table, smallest_vocabulary: int = 1) -> TransformerShape:
+    heads, kv_heads = _heads(table)
     return TransformerShape(
-        vocab_size=int(raw["vocab_size"]),
-        hidden_size=int(raw["hidden_size"]),
-        intermediate_size=int(raw["intermediate_size"]),
-        num_layers=int(raw["num_hidden_layers"]),
-        num_heads=int(raw["num_attention_heads"]),
-        num_kv_heads=int(raw["num_key_value_heads"]),
-        head_dim=int(raw["head_dim"]),
-        rms_norm_eps=float(raw["rms_norm_eps"]),
-        rope_theta=float(raw["rope_theta"]),
-        max_positions=int(raw["max_position_embeddings"]),
+        vocab_size=table.integer("vocab_size", smallest_vocabulary),
+        hidden_size=table.integer("hidden_size", 1),
+        intermediate_size=table.integer("intermediate_size", 1),
+        num_layers=table.integer("num_hidden_layers", 1, MOST_LAYERS),
+        num_heads=heads,
+        num_kv_heads=kv_heads,
+        head_dim=_even(table, "head_dim"),
+        rms_norm_eps=table.number("rms_norm_eps"),
+        rope_theta=table.number("rope_theta"),
+        max_positions=table.integer("max_position_embeddings", 2),
     )
 
 
-def _refuse_unknown_arithmetic(name: str, raw: Mapping[str, Any]) -> None:
-    expected = {"hidden_act": "silu", "attention_bias": False, "sliding_window": None}
-    for key, value in expected.items():
-        if raw.get(key, value) != value and not (key == "sliding_window" and not raw.get("use_sliding_window")):
-            raise ValueError(f"{name}.{key} is {raw[key]!r}, expected {value!r}")
-    rope = (raw.get("rope_scaling") or {}).get("rope_type", "default")
-    if rope != "default":
-        raise ValueError(f"{name}.rope_scaling.rope_type is {rope!r}, expected 'default'")
+def _heads(table: Table) -> tuple[int, int]:
+    heads, kv_heads = table.integer("num_attention_heads", 1), table.integer("num_key_value_heads", 1)
+    if heads % kv_heads:
+        raise table.fault("num_attention_heads", f"a multiple of num_key_value_heads, which is {kv_heads}")
+    return heads, kv_heads
+
+
+def _even(table: Table, key: str) -> int:
+    size = table.integer(key, 2)
+    if size % 2:
+        raise table.fault(key, "an even number, for rotary positions")
+    return size
+
+
+def _refuse_unknown_arithmetic(table: Table) -> None:
+    table.demand("hidden_act", "silu")
+    table.demand("attention_bias", False)
+    if table.flag("use_sliding_window", default=False):
+        table.demand("sliding_window", None)
+    if table.has("rope_scaling"):
+        table.table("rope_scaling").demand("rope_type", "default")
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,44 +178,41 @@ class CodecConfig:
     upsampling_ratios: tuple[int, ...]
 
     @classmethod
-    def parse(cls, raw: Mapping[str, Any]) -> "CodecConfig":
-        """Read an official ``speech_tokenizer/config.json``.
+    def parse(cls, raw: Mapping[str, Any], file: Path | str = "speech_tokenizer/config.json") -> "CodecConfig":
+        """Read an official ``speech_tokenizer/config.json``, as :meth:`ModelConfig.parse`.
 
         Raises:
-            CheckpointError: as :meth:`ModelConfig.parse`; also when one frame is not 1920 samples at 24 kHz.
+            CheckpointError: as there; also when one frame is not 1920 samples at 24 kHz.
         """
-        try:
-            decoder = raw["decoder_config"]
-            config = cls(
-                num_quantizers=int(decoder["num_quantizers"]),
-                codebook_size=int(decoder["codebook_size"]),
-                codebook_dim=int(decoder["codebook_dim"]),
-                latent_dim=int(decoder["latent_dim"]),
-                hidden_size=int(decoder["hidden_size"]),
-                intermediate_size=int(decoder["intermediate_size"]),
-                num_layers=int(decoder["num_hidden_layers"]),
-                num_heads=int(decoder["num_attention_heads"]),
-                num_kv_heads=int(decoder["num_key_value_heads"]),
-                head_dim=int(decoder.get("head_dim") or decoder["hidden_size"] // decoder["num_attention_heads"]),
-                rms_norm_eps=float(decoder["rms_norm_eps"]),
-                rope_theta=float(decoder["rope_theta"]),
-                sliding_window=int(decoder["sliding_window"]),
-                decoder_dim=int(decoder["decoder_dim"]),
-                upsample_rates=tuple(int(rate) for rate in decoder["upsample_rates"]),
-                upsampling_ratios=tuple(int(ratio) for ratio in decoder["upsampling_ratios"]),
-            )
-            sample_rate = int(raw["output_sample_rate"])
-        except (KeyError, TypeError, ValueError) as error:
-            raise CheckpointError(
-                "speech_tokenizer/config.json is not a 12 Hz speech tokenizer configuration: "
-                f"{type(error).__name__}: {error}"
-            ) from error
-        samples = 1
-        for factor in (*config.upsample_rates, *config.upsampling_ratios):
-            samples *= factor
+        whole = Table(file, raw)
+        whole.text("model_type", CODEC_TYPE)
+        decoder = whole.table("decoder_config")
+        heads, kv_heads = _heads(decoder)
+        hidden_size = decoder.integer("hidden_size", 1)
+        config = cls(
+            num_quantizers=decoder.integer("num_quantizers", 2, MOST_LAYERS),
+            codebook_size=decoder.integer("codebook_size", 1),
+            codebook_dim=_even(decoder, "codebook_dim"),
+            latent_dim=decoder.integer("latent_dim", 1),
+            hidden_size=hidden_size,
+            intermediate_size=decoder.integer("intermediate_size", 1),
+            num_layers=decoder.integer("num_hidden_layers", 1, MOST_LAYERS),
+            num_heads=heads,
+            num_kv_heads=kv_heads,
+            head_dim=_even(decoder, "head_dim") if decoder.has("head_dim") else hidden_size // heads,
+            rms_norm_eps=decoder.number("rms_norm_eps"),
+            rope_theta=decoder.number("rope_theta"),
+            sliding_window=decoder.integer("sliding_window", 1),
+            decoder_dim=decoder.integer("decoder_dim", 1),
+            upsample_rates=decoder.integers("upsample_rates", 1, FRAME_SAMPLES),
+            upsampling_ratios=decoder.integers("upsampling_ratios", 1, FRAME_SAMPLES),
+        )
+        sample_rate = whole.integer("output_sample_rate", 1)
+        samples = prod((*config.upsample_rates, *config.upsampling_ratios))
         if (samples, sample_rate) != (FRAME_SAMPLES, SAMPLE_RATE):
             raise CheckpointError(
-                f"speech_tokenizer: a frame is {samples} samples at {sample_rate} Hz, "
-                f"expected {FRAME_SAMPLES} at {SAMPLE_RATE} Hz (the 12.5 Hz codec)"
+                f"{file}: a frame (the product of decoder_config.upsample_rates and upsampling_ratios) is {samples} "
+                f"samples at output_sample_rate {sample_rate}, expected {FRAME_SAMPLES} at {SAMPLE_RATE} (the 12.5 Hz "
+                "codec)"
             )
         return config

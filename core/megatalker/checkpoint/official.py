@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from megatalker.checkpoint.tensors import refuse_nonfinite
 from megatalker.errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def load_official_model(checkpoint: "Checkpoint", device: torch.device, dtype: t
     """The official ``Qwen3TTSModel`` of a checkpoint, in evaluation mode, with scaled-dot-product attention.
 
     Raises:
-        CheckpointError: the official package cannot load the folder.
+        CheckpointError: the official package cannot load the folder, or a weight is NaN or infinite.
     """
     model_class = load_qwen_tts().Qwen3TTSModel
     wrapper = _from_pretrained(model_class, checkpoint, "", device, dtype, attn_implementation="sdpa")
@@ -55,7 +56,7 @@ def load_official_codec(checkpoint: "Checkpoint", device: torch.device, dtype: t
     """The official ``Qwen3TTSTokenizer`` of a checkpoint's ``speech_tokenizer`` folder, in evaluation mode.
 
     Raises:
-        CheckpointError: the official package cannot load the folder.
+        CheckpointError: the official package cannot load the folder, or a weight is NaN or infinite.
     """
     tokenizer_class = load_qwen_tts().Qwen3TTSTokenizer
     wrapper = _from_pretrained(tokenizer_class, checkpoint, "speech_tokenizer", device, dtype)
@@ -69,12 +70,16 @@ def _from_pretrained(
     folder = checkpoint.folder / subfolder
     try:
         with _quiet():
-            return wrapper.from_pretrained(str(folder), device_map=str(device), dtype=dtype, **options)
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, RuntimeError) as error:
+            loaded = wrapper.from_pretrained(str(folder), device_map=str(device), dtype=dtype, **options)
+    except Exception as error:  # it may stumble over any value of the configuration, in any way
         raise CheckpointError(
             f"the official qwen-tts package cannot load {str(folder)!r}: {type(error).__name__}: {error}. "
             "Expected a folder in the layout of the published checkpoints."
         ) from error
+    for name, tensor in loaded.model.state_dict().items():
+        if tensor.is_floating_point():
+            refuse_nonfinite(tensor, name, folder)
+    return loaded
 
 
 @contextlib.contextmanager

@@ -48,4 +48,5 @@ def _inside(tokenizer: Any, text: str, templated: str, *, tail: int, what: str) 
 
 
 def _encode(tokenizer: Any, text: str) -> list[int]:
-    return [int(token) for token in tokenizer(text)["input_ids"]]
+    ids: list[int] = tokenizer.encode(text).ids
+    return ids

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ class TensorFiles:
         self.folder = folder
         self._paths = _files(folder)
         self._where: dict[str, Any] = {}
+        self._finite: set[str] = set()
         for path in self._paths:
             handle = _open(path)
             self._where |= dict.fromkeys(handle.keys(), handle)
@@ -38,13 +39,21 @@ class TensorFiles:
         """The tensor of this name: memory-mapped, on the CPU, in its stored type. Do not write to it.
 
         Raises:
-            CheckpointError: there is none.
+            CheckpointError: there is none, or it holds NaN or infinity, which is looked for when it is first read.
         """
         tensor: Tensor = self._handle(name).get_tensor(name)
+        if name not in self._finite:
+            refuse_nonfinite(tensor, name, self.folder)
+            self._finite.add(name)
         return tensor
 
-    def check(self, shapes: Shapes) -> None:
+    def check(self, shapes: Shapes, *, family: str, besides: Collection[str] = ()) -> None:
         """Compare names, shapes and types with what the configuration asks for; reads headers only.
+
+        Args:
+            shapes: of the tensors there must be.
+            family: how the names of these begin; no other tensor may begin so,
+            besides: but for these.
 
         Raises:
             CheckpointError: names the first tensor that differs, what was expected and what was found.
@@ -62,6 +71,13 @@ class TensorFiles:
                     f"{self.folder}: tensor {name!r} is stored as {view.get_dtype()}, expected one of "
                     f"{', '.join(_FLOAT_TYPES)}; quantised checkpoints are not supported"
                 )
+
+        unused = [name for name in self.names() if name.startswith(family) and not (name in shapes or name in besides)]
+        if unused:
+            raise CheckpointError(
+                f"{self.folder}: the configuration has no use for tensor {unused[0]!r} ({len(unused)} such tensors); "
+                "its number of layers is too small, or the weights and config.json belong to different checkpoints"
+            )
 
     def fingerprint(self) -> str:
         """Hexadecimal digest of sizes, headers and samples of the contents: cheap, for files of any size."""
@@ -82,6 +98,16 @@ class TensorFiles:
                 f"{', '.join(path.name for path in self._paths)}; download the checkpoint again or use a complete one"
             )
         return self._where[name]
+
+
+def refuse_nonfinite(tensor: Tensor, name: str, folder: Path) -> None:
+    """Raise ``CheckpointError`` if a floating-point tensor holds NaN or infinity."""
+    # The sum alone takes 0.3 s for 1.9 GB of bfloat16 on one core, isfinite 14 s. Finite numbers may overflow it, too.
+    if not bool(tensor.sum().isfinite()) and not bool(tensor.isfinite().all()):
+        raise CheckpointError(
+            f"{folder}: tensor {name!r} holds NaN or infinity, expected finite weights; the file is damaged or its "
+            "training diverged. Download it again or use another checkpoint"
+        )
 
 
 def _files(folder: Path) -> list[Path]:

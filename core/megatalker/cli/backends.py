@@ -1,18 +1,17 @@
 """``megatalker backends``: what is installed, what can run here, and why not."""
 
-from typing import Annotated
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
 
-import torch
 import typer
-from rich.table import Table
+from rich.padding import Padding
+from rich.text import Text
 
-from megatalker.checkpoint import Checkpoint
 from megatalker.cli.console import stdout
 from megatalker.cli.options import CheckpointOption, ConfigOption, DeviceOption, read_settings
-from megatalker.interfaces import Capabilities, CodecBackend, TalkerBackend
-from megatalker.plugins import BackendRegistry, probe
-from megatalker.plugins.device import dtype_name, resolve_device
-from megatalker.settings import Settings
+
+if TYPE_CHECKING:
+    from megatalker.interfaces import Availability, Capabilities, CodecBackend, TalkerBackend
 
 
 def backends(
@@ -24,40 +23,50 @@ def backends(
     ] = False,
 ) -> None:
     """List the installed backends: name, summary, available or why not, rank, capabilities."""
+    from megatalker.checkpoint import Checkpoint
+    from megatalker.plugins import BackendRegistry, probe
+    from megatalker.plugins.device import resolve_device
+
     settings = read_settings(config, checkpoint=checkpoint, device=device)
     opened = Checkpoint.open(settings.checkpoint)
     where = resolve_device(settings.device)
     registry = BackendRegistry.installed()
     if names:
-        for spec in registry.talkers:
-            if probe(spec, opened, where, settings).available:
-                stdout.print(spec.name)
+        for talker in registry.talkers:
+            if probe(talker, opened, where, settings).available:
+                typer.echo(talker.name)
         return
-    stdout.print(f"checkpoint {opened.name}, device {where}")
-    stdout.print(_table("talker backends", registry, registry.talkers, opened, where, settings))
-    stdout.print(_table("codecs", registry, registry.codecs, opened, where, settings))
+    typer.echo(f"checkpoint {opened.name}, device {where}")
+    kinds: list[tuple[str, Sequence[TalkerBackend | CodecBackend]]]
+    kinds = [("talker backends", registry.talkers), ("codecs", registry.codecs)]
+    for title, specs in kinds:
+        stdout.print(f"\n[bold]{title}[/]")
+        for spec in specs:
+            answer = probe(spec, opened, where, settings)
+            _show(spec, answer, registry.origin(spec))
     for plugin in registry.broken:
-        stdout.print(f"[red]broken plug-in {plugin.name}[/]: {plugin.reason}")
+        typer.echo(f"broken plug-in {plugin.name}: {plugin.reason}")
 
 
-def _table(
-    title: str,
-    registry: BackendRegistry,
-    specs: list[TalkerBackend] | list[CodecBackend],
-    checkpoint: Checkpoint,
-    device: torch.device,
-    settings: Settings,
-) -> Table:
-    table = Table("name", "summary", "here", "rank", "capabilities", "from", title=title, title_justify="left")
-    for spec in specs:
-        answer = probe(spec, checkpoint, device, settings)
-        here = "[green]available[/]" if answer.available else f"[red]no[/]: {answer.reason}"
-        table.add_row(spec.name, spec.summary, here, str(spec.rank), describe(spec.capabilities), registry.origin(spec))
-    return table
+def _show(spec: "TalkerBackend | CodecBackend", answer: "Availability", origin: str) -> None:
+    """One backend as lines that wrap: nothing of a reason may be cut off, however narrow the terminal."""
+    stdout.print(Text.assemble((spec.name, "bold cyan"), f"  {spec.summary}"))
+    facts = Text(f"rank {spec.rank}, from {origin}: {describe(spec.capabilities)}")
+    for line in (availability(answer), facts):
+        stdout.print(Padding(line, (0, 0, 0, 4)))
 
 
-def describe(capabilities: Capabilities) -> str:
+def availability(answer: "Availability") -> Text:
+    """``available``, or why not."""
+    if answer.available:
+        return Text("available", style="green", overflow="fold")
+    return Text.assemble(("not here", "red"), f": {answer.reason}", overflow="fold")
+
+
+def describe(capabilities: "Capabilities") -> str:
     """One line of what a backend can do."""
+    from megatalker.plugins.device import dtype_name
+
     parts = ["/".join(sorted(capabilities.devices))]
     parts.append("/".join(sorted(dtype_name(dtype) for dtype in capabilities.dtypes)))
     if capabilities.max_streams is not None:

@@ -4,3 +4,8 @@ from rich.console import Console
 
 stdout = Console()
 stderr = Console(stderr=True)
+
+
+def say_plainly(line: str) -> None:
+    """One line on standard error, as it stands: wrapped by the terminal alone, brackets are no markup."""
+    stderr.print(line, markup=False, highlight=False, soft_wrap=True)

@@ -1,16 +1,17 @@
 """``megatalker inspect``: a checkpoint's shapes and sizes, and which backends accept it."""
 
 from dataclasses import asdict
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Table
 
-from megatalker.checkpoint import Checkpoint
+from megatalker.cli.backends import availability
 from megatalker.cli.console import stdout
 from megatalker.cli.options import DeviceOption, read_settings
-from megatalker.plugins import BackendRegistry, probe
-from megatalker.plugins.device import resolve_device
+
+if TYPE_CHECKING:
+    from megatalker.checkpoint import Checkpoint
 
 
 def inspect(
@@ -18,6 +19,10 @@ def inspect(
     device: DeviceOption = None,
 ) -> None:
     """Show a checkpoint's shapes and sizes, and which backends accept it and why not."""
+    from megatalker.checkpoint import Checkpoint
+    from megatalker.plugins import BackendRegistry, probe
+    from megatalker.plugins.device import resolve_device
+
     opened = Checkpoint.open(checkpoint)
     settings = read_settings(None, device=device)
     where = resolve_device(settings.device)
@@ -33,12 +38,11 @@ def inspect(
     table = Table("kind", "backend", f"on {where}", title="accepted by", title_justify="left")
     for kind, specs in (("talker", registry.talkers), ("codec", registry.codecs)):
         for spec in specs:
-            answer = probe(spec, opened, where, settings)
-            table.add_row(kind, spec.name, "[green]yes[/]" if answer.available else f"[red]no[/]: {answer.reason}")
+            table.add_row(kind, spec.name, availability(probe(spec, opened, where, settings)))
     stdout.print(table)
 
 
-def _shapes(checkpoint: Checkpoint) -> Table:
+def _shapes(checkpoint: "Checkpoint") -> Table:
     talker, predictor = asdict(checkpoint.config.talker), asdict(checkpoint.config.predictor)
     table = Table("shape", "talker", "code predictor", title="decoder stacks", title_justify="left")
     for name, value in talker.items():
@@ -46,7 +50,7 @@ def _shapes(checkpoint: Checkpoint) -> Table:
     return table
 
 
-def _sizes(checkpoint: Checkpoint) -> Table:
+def _sizes(checkpoint: "Checkpoint") -> Table:
     table = Table("part", "tensors", "parameters", "stored", title="sizes", title_justify="left")
     groups: dict[str, list[tuple[int, int]]] = {}
     for name in checkpoint.tensor_names():

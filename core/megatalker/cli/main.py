@@ -1,17 +1,22 @@
-"""Assembles the commands, and turns the engine's errors into one readable line."""
+"""Assembles the commands, and turns the engine's errors into one readable line.
+
+The modules of the commands import what is light only, so that help and errors in arguments answer at once. What needs
+torch is imported by a command that runs.
+"""
 
 import logging
 import sys
+from typing import Annotated
 
 import typer
-from rich.logging import RichHandler
 
 from megatalker.cli.backends import backends
 from megatalker.cli.bench.command import bench
 from megatalker.cli.console import stderr
 from megatalker.cli.inspect import inspect
-from megatalker.cli.say import say
+from megatalker.cli.say.command import say
 from megatalker.cli.serve import serve
+from megatalker.cli.status import PACKAGES
 from megatalker.errors import MegatalkerError
 
 app = typer.Typer(
@@ -28,12 +33,29 @@ app.command()(bench)
 app.command()(serve)
 
 
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(f"megatalker {version('megatalker')}")
+        raise typer.Exit
+
+
 @app.callback()
-def main(verbose: bool = typer.Option(False, "--verbose", "-v", help="Log what the engine decides.")) -> None:
+def main(
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log what the engine decides.")] = False,
+    version: Annotated[  # noqa: ARG001 - its callback does it
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
     """Set up logging before any command."""
+    from rich.logging import RichHandler
+
     handler = RichHandler(console=stderr, show_path=False, show_time=False)
+    handler.setLevel(logging.INFO if verbose else logging.WARNING)
     logging.basicConfig(level=logging.WARNING, format="%(message)s", handlers=[handler])
-    logging.getLogger("megatalker").setLevel(logging.INFO if verbose else logging.WARNING)
+    for package in PACKAGES:
+        logging.getLogger(package).setLevel(logging.INFO)  # the status line shows them; without --verbose nothing else
 
 
 def run() -> None:

@@ -1,11 +1,12 @@
 """Options shared by several commands, and the settings they make."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from megatalker.settings import Settings
+if TYPE_CHECKING:
+    from megatalker.settings import Settings
 
 CheckpointOption = Annotated[
     str | None, typer.Option(help="demo, a folder in the official layout, or a hub id.", show_default="demo")
@@ -19,10 +20,17 @@ DtypeOption = Annotated[str | None, typer.Option(help="auto, float32, bfloat16 o
 ConfigOption = Annotated[Path | None, typer.Option("--config", help="Settings file.", show_default="megatalker.toml")]
 
 
-def read_settings(config: Path | None, **options: Any) -> Settings:
+def given(**options: Any) -> dict[str, Any]:
+    """The options that the user gave."""
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def read_settings(config: Path | None, **options: Any) -> "Settings":
     """Settings from all sources, with the given command-line options on top.
 
     Raises:
         SettingsError: see :meth:`Settings.read`.
     """
-    return Settings.read(config, **{name: value for name, value in options.items() if value is not None})
+    from megatalker.settings import Settings
+
+    return Settings.read(config, **given(**options))

@@ -3,12 +3,10 @@
 import logging
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from megatalker.checkpoint import Checkpoint
-from megatalker.checkpoint.hub import download_bar
 from megatalker.cli.options import (
     BackendOption,
     CheckpointOption,
@@ -16,9 +14,9 @@ from megatalker.cli.options import (
     ConfigOption,
     DeviceOption,
     DtypeOption,
+    given,
     read_settings,
 )
-from megatalker.engine import Engine
 from megatalker.errors import UnsupportedError
 
 logger = logging.getLogger("megatalker.serving.server")
@@ -47,11 +45,15 @@ def serve(
     config: ConfigOption = None,
 ) -> None:
     """Serve speech: POST /v1/audio/speech as OpenAI does, and a WebSocket at /v1/speak."""
+    from megatalker.checkpoint import Checkpoint
+    from megatalker.checkpoint.hub import download_bar
+    from megatalker.engine import Engine
+
     try:
         from megatalker.serving.server.running import TalkServer, bind
     except ImportError as error:
         raise UnsupportedError(f"cannot serve: {error.name} is missing; pip install 'megatalker[server]'") from error
-    own = {"host": host, "port": port, "api_key": api_key, "voices": voices, "model": model}
+    own = given(host=host, port=port, api_key=api_key, voices=voices, model=model)
     settings = read_settings(
         config,
         checkpoint=checkpoint,
@@ -61,7 +63,7 @@ def serve(
         dtype=dtype,
         voice=voice,
         max_streams=max_streams,
-        server=_given(own),
+        server=own or None,
     )
     if settings.max_untaken_s is None:
         settings = settings.model_copy(update={"max_untaken_s": MAX_UNTAKEN_S})
@@ -77,8 +79,3 @@ def serve(
                 server.run()
     if server.failure is not None:
         raise server.failure
-
-
-def _given(options: dict[str, Any]) -> dict[str, Any] | None:
-    given = {name: value for name, value in options.items() if value is not None}
-    return given or None

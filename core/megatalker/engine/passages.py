@@ -62,7 +62,7 @@ class Passage:
 
     def rest(self, ids_fed: int) -> "Passage":
         """A new passage with the text that follows the first ``ids_fed`` ids."""
-        read: str = self._tokenizer.decode(self.ids[:ids_fed], clean_up_tokenization_spaces=False)
+        read: str = self._tokenizer.decode(self.ids[:ids_fed], skip_special_tokens=False)
         start = len(read.rstrip("\ufffd"))  # half a character was read: read it again
         rest = Passage(self._tokenizer, self.skipped + start)
         rest.feed(unicodedata.normalize("NFC", self.text)[start:])  # as the tokenizer does

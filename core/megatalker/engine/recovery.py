@@ -23,6 +23,7 @@ def fill(board: Board, calls: Calls, slot: Slot[InstanceT]) -> None:
         option = slot.next()
         if option is None:
             raise _nothing_left(slot)
+        logger.info("loading %s backend %s", slot.kind, option.name)
         try:
             instance = calls.load(slot, option.name, option.load)
         except Exception as error:  # a stranger's loader may fail in any way

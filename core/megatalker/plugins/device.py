@@ -37,6 +37,13 @@ def resolve_device(name: str) -> torch.device:
     return torch.device("cuda", device.index or 0)
 
 
+def why_no_cuda(device: torch.device) -> str | None:
+    """What a backend's probe says where ``device`` is CUDA and this torch cannot use it; ``None``: nothing is amiss."""
+    if device.type != "cuda" or torch.cuda.is_available():
+        return None
+    return "this torch sees no CUDA device; install a CUDA build of torch, or use the cpu device"
+
+
 def resolve_dtype(name: str, device: torch.device) -> torch.dtype:
     """Turn the setting ``dtype`` into a torch type; ``auto`` is float32 on a CPU and bfloat16 on CUDA."""
     if name == "auto":

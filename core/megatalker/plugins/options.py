@@ -1,8 +1,11 @@
 """A backend's own settings: the ``[backends.NAME]`` or ``[codecs.NAME]`` table, checked by the backend's model."""
 
+from collections.abc import Collection
+from typing import Literal
+
 from pydantic import ValidationError
 
-from megatalker.errors import SettingsError
+from megatalker.errors import SettingsError, explain_validation, suggest
 from megatalker.interfaces import BackendSettings, CodecBackend, TalkerBackend
 from megatalker.settings import Settings
 
@@ -17,9 +20,14 @@ def own_settings(spec: TalkerBackend | CodecBackend, settings: Settings) -> Back
     try:
         return spec.settings.model_validate(dict(getattr(settings, table).get(spec.name, {})))
     except ValidationError as error:
-        faults = "; ".join(
-            f"{table}.{spec.name}.{'.'.join(str(part) for part in item['loc'])} is {item['input']!r}: {item['msg']}"
-            for item in error.errors()
-        )
-        known = ", ".join(spec.settings.model_fields) or "none"
-        raise SettingsError(f"settings of {spec.name!r}: {faults}; known settings: {known}") from error
+        own = f"{table}.{spec.name}"
+        known = [f"{own}.{key}" for key in spec.settings.model_fields]
+        raise SettingsError(explain_validation(error.errors(), noun="setting", table=own, known=known)) from error
+
+
+def refuse_unknown_tables(table: Literal["backends", "codecs"], settings: Settings, names: Collection[str]) -> None:
+    """Raise ``SettingsError`` if ``table`` of ``settings`` holds settings for a backend that is none of ``names``."""
+    known = [f"{table}.{name}" for name in names]
+    for name in getattr(settings, table):
+        if name not in names:
+            raise SettingsError(f"unknown setting '{table}.{name}'{suggest(f'{table}.{name}', known)}")

@@ -21,7 +21,7 @@ from megatalker.checkpoint import Checkpoint
 from megatalker.errors import BackendNotFoundError, BackendUnavailableError, PluginError
 from megatalker.interfaces import API_VERSION, Availability, CodecBackend, TalkerBackend
 from megatalker.plugins.device import dtype_name, resolve_dtype
-from megatalker.plugins.options import own_settings
+from megatalker.plugins.options import own_settings, refuse_unknown_tables
 from megatalker.settings import Settings
 
 PROJECT = "megatalker"
@@ -193,7 +193,7 @@ class BackendRegistry:
         Raises:
             BackendNotFoundError: no such backend.
             BackendUnavailableError: it exists but cannot run here (or, for ``auto``, none can); with the reasons.
-            SettingsError: the backend's own settings are wrong.
+            SettingsError: the backend's own settings are wrong, or there are settings for one that is not installed.
         """
         return self._choose("talker", name, self._talkers, checkpoint, device, settings)
 
@@ -210,6 +210,8 @@ class BackendRegistry:
         device: torch.device,
         settings: Settings,
     ) -> BackendT:
+        if not self.broken:  # whose backends' names are not known
+            refuse_unknown_tables("backends" if kind == "talker" else "codecs", settings, known)
         if name != "auto":
             spec = self._get(kind, name, known)
             answer = probe(spec, checkpoint, device, settings)

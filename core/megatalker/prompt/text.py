@@ -26,7 +26,7 @@ def clean_text(text: object, max_chars: int, tokens: Collection[str] = ()) -> st
     if len(cleaned) > max_chars:
         raise InvalidRequestError(
             f"the text has {len(cleaned)} characters, expected at most {max_chars}; "
-            "send it in parts, or raise the limit in the settings"
+            "send it in parts, or raise the setting max_text_chars"
         )
     refuse_control_tokens(cleaned, tokens)
     return cleaned
@@ -52,7 +52,7 @@ def check_piece(text: object) -> str:
 
 def control_tokens(tokenizer: Any) -> tuple[str, ...]:
     """The strings that the tokenizer turns into control ids, such as ``<|im_end|>`` and ``<tts_pad>``."""
-    return tuple(str(token) for token in tokenizer.added_tokens_decoder.values())
+    return tuple(token.content for token in tokenizer.get_added_tokens_decoder().values())
 
 
 def refuse_control_tokens(text: str, tokens: Collection[str]) -> None:
@@ -113,7 +113,8 @@ class IncrementalTokenizer:
         return self._encode(self._pending.rstrip())
 
     def _encode(self, text: str) -> list[int]:
-        return [int(token) for token in self._tokenizer(text, add_special_tokens=False)["input_ids"]] if text else []
+        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
+        return ids
 
 
 def _last_boundary(text: str, checked: int) -> int:

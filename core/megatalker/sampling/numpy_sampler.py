@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from megatalker.errors import InvalidRequestError
 from megatalker.sampling import CodeVocabulary, SamplingParams
+from megatalker.sampling.philox import MULTIPLIERS, WORD, round_keys
 from megatalker.sampling.piecewise import decay_table, evaluate, gumbel_table
 
 Floats = NDArray[np.float32]
@@ -60,7 +61,7 @@ def gumbel_noise(seed: int, codebook: int, frame: int, size: int) -> Floats:
     blocks = np.arange(-(-size // 4), dtype=np.uint64)
     counter = np.zeros((4, blocks.size), np.uint64)
     counter[0], counter[1], counter[2] = blocks, codebook, frame
-    words = philox4x32(counter, (seed & 0xFFFFFFFF, seed >> 32)).T.reshape(-1)[:size]
+    words = philox4x32(counter, (seed & WORD, seed >> 32)).T.reshape(-1)[:size]
     numerator = (words >> np.uint64(8)).astype(np.int64) * 2 + 1
     upper = numerator > 2**24
     bits = np.where(upper, 2**25 - numerator, numerator).astype(np.float32).view(np.int32).astype(np.int64)
@@ -71,13 +72,12 @@ def gumbel_noise(seed: int, codebook: int, frame: int, size: int) -> Floats:
 
 def philox4x32(counter: NDArray[np.uint64], key: tuple[int, int]) -> NDArray[np.uint64]:
     """Philox4x32-10 of counters ``[4, n]`` (32-bit words in uint64), giving ``[4, n]``."""
-    word, shift = np.uint64(0xFFFFFFFF), np.uint64(32)
+    word, shift = np.uint64(WORD), np.uint64(32)
     c0, c1, c2, c3 = counter
-    for number in range(10):
-        k0 = np.uint64((key[0] + number * 0x9E3779B9) & 0xFFFFFFFF)
-        k1 = np.uint64((key[1] + number * 0xBB67AE85) & 0xFFFFFFFF)
-        left, right = c0 * np.uint64(0xD2511F53), c2 * np.uint64(0xCD9E8D57)
-        c0, c1, c2, c3 = (right >> shift) ^ c1 ^ k0, right & word, (left >> shift) ^ c3 ^ k1, left & word
+    for k0, k1 in round_keys(key):
+        left, right = c0 * np.uint64(MULTIPLIERS[0]), c2 * np.uint64(MULTIPLIERS[1])
+        c0, c2 = (right >> shift) ^ c1 ^ np.uint64(k0), (left >> shift) ^ c3 ^ np.uint64(k1)
+        c1, c3 = right & word, left & word
     return np.stack((c0, c1, c2, c3))
 
 

@@ -7,6 +7,7 @@ Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (SC 2011). Words ar
 import torch
 from torch import Tensor
 
+# The one home of these numbers; the kernels, which import nothing of ours, have copies that a test compares.
 ROUNDS = 10
 MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 KEY_STEPS = (0x9E3779B9, 0xBB67AE85)

@@ -19,6 +19,8 @@ from tokenizers import (  # type: ignore[import-untyped]
     trainers,
 )
 
+from megatalker.checkpoint.tokenizer import QWEN2_WORDS
+
 __all__ = ["SPECIAL_TOKENS", "TOKENIZER_FILES", "TOKENIZER_FOLDER", "VOCAB_SIZE", "build_tokenizer"]
 
 TOKENIZER_FOLDER = Path(__file__).parent / "tokenizer_files"
@@ -36,10 +38,6 @@ SPECIAL_TOKENS = (
 )
 """The last ids of the vocabulary, in this order; named as in the published tokenizers."""
 
-_WORDS = Regex(
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
-"""The word splitter of Qwen2 tokenizers."""
 _ROLE_WEIGHT = 20_000
 """The words that open a turn must be one token each: the official code cuts prompts at fixed offsets."""
 
@@ -54,7 +52,10 @@ def build_tokenizer(folder: Path, lines: Sequence[str] | None = None) -> None:
     tokenizer = Tokenizer(models.BPE())
     tokenizer.normalizer = normalizers.NFC()
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Split(_WORDS, "isolated"), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
+        [
+            pre_tokenizers.Split(Regex(QWEN2_WORDS), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
     )
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(

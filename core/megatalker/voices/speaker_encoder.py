@@ -3,6 +3,8 @@
 import importlib
 import json
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -11,10 +13,21 @@ from torch import Tensor, nn
 
 from megatalker.checkpoint import Checkpoint
 from megatalker.checkpoint.config import SAMPLE_RATE
+from megatalker.checkpoint.fields import Table
 from megatalker.checkpoint.official import load_qwen_tts
 from megatalker.errors import CheckpointError
 
 _PREFIX = "speaker_encoder."
+_LARGEST = 2**14
+_LISTS = ("enc_channels", "enc_kernel_sizes", "enc_dilations")
+_INTEGERS = {
+    "mel_dim": _LARGEST,
+    "enc_dim": _LARGEST,
+    "enc_attention_channels": _LARGEST,
+    "enc_res2net_scale": 64,
+    "enc_se_channels": _LARGEST,
+    "sample_rate": 2**20,
+}
 
 
 class SpeakerEncoder:
@@ -28,22 +41,11 @@ class SpeakerEncoder:
         package = load_qwen_tts().__name__
         modelling = importlib.import_module(f"{package}.core.models.modeling_qwen3_tts")
         configuration = importlib.import_module(f"{package}.core.models.configuration_qwen3_tts")
-        raw = json.loads((checkpoint.folder / "config.json").read_text(encoding="utf-8"))
-        config = configuration.Qwen3TTSSpeakerEncoderConfig(**raw.get("speaker_encoder_config", {}))
+        config = configuration.Qwen3TTSSpeakerEncoderConfig(**_sizes(checkpoint.folder / "config.json"))
         self._mel: Callable[..., Tensor] = modelling.mel_spectrogram
-        self._module: nn.Module = modelling.Qwen3TTSSpeakerEncoder(config)
-        self._load(checkpoint)
+        self._module: nn.Module = _loaded(modelling.Qwen3TTSSpeakerEncoder, config, checkpoint)
         self._module.to(device=device, dtype=dtype).eval()
         self._device, self._dtype = device, dtype
-
-    def _load(self, checkpoint: Checkpoint) -> None:
-        names = [name for name in checkpoint.tensor_names() if name.startswith(_PREFIX)]
-        state = {name.removeprefix(_PREFIX): checkpoint.tensor(name) for name in names}
-        try:
-            # assigned, not copied: the last bits of a convolution can depend on where its weights lie in memory
-            self._module.load_state_dict(state, assign=True)
-        except RuntimeError as error:
-            raise CheckpointError(f"checkpoint {checkpoint.name!r} has no matching speaker encoder: {error}") from error
 
     @torch.no_grad()
     def __call__(self, samples: npt.NDArray[np.float32]) -> Tensor:
@@ -60,3 +62,26 @@ class SpeakerEncoder:
         )
         embedded: Tensor = self._module(mel.transpose(1, 2).to(device=self._device, dtype=self._dtype))[0]
         return embedded.cpu()
+
+
+def _sizes(file: Path) -> dict[str, Any]:
+    """What ``speaker_encoder_config`` says; the official class has a default for everything that it leaves out."""
+    whole = Table(file, json.loads(file.read_text(encoding="utf-8")))
+    if not whole.has("speaker_encoder_config"):
+        return {}
+    table = whole.table("speaker_encoder_config")
+    lists = {key: list(table.integers(key, 1, _LARGEST)) for key in _LISTS if table.has(key)}
+    return lists | {key: table.integer(key, 1, most) for key, most in _INTEGERS.items() if table.has(key)}
+
+
+def _loaded(encoder: Callable[[Any], nn.Module], config: Any, checkpoint: Checkpoint) -> nn.Module:
+    names = [name for name in checkpoint.tensor_names() if name.startswith(_PREFIX)]
+    state = {name.removeprefix(_PREFIX): checkpoint.tensor(name) for name in names}
+    try:
+        with torch.device("meta"):
+            module = encoder(config)
+        # assigned, not copied: the last bits of a convolution can depend on where its weights lie in memory
+        module.load_state_dict(state, assign=True)
+    except (RuntimeError, ValueError, IndexError) as error:
+        raise CheckpointError(f"checkpoint {checkpoint.name!r} has no matching speaker encoder: {error}") from error
+    return module

@@ -1,6 +1,6 @@
 """``python -m megatalker_pipecat.agent``. Pipecat's runner looks for ``bot`` in the main module, which this is."""
 
-from megatalker_pipecat.agent.extra import require_extra
+from megatalker_agent import require_extra
 
 require_extra()  # before the imports that would fail without it
 

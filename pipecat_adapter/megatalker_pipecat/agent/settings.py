@@ -5,8 +5,8 @@ from typing import Annotated
 from pipecat.transcriptions.language import Language
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from megatalker.errors import SettingsError
-from megatalker.settings import Settings, explain
+from megatalker.errors import SettingsError, explain_validation
+from megatalker.settings import Settings, known_keys
 
 DEFAULT_PROMPT = (
     "You are a friendly voice assistant. Your words are spoken aloud: answer in one to three short sentences of plain "
@@ -60,7 +60,8 @@ class AgentSettings(_Table):
         try:
             return cls.model_validate(dict(settings.agent))
         except ValidationError as error:
-            raise SettingsError(explain(error, KEYS, "agent.")) from error
+            faults = explain_validation(error.errors(), noun="setting", table="agent", known=known_keys(cls, "agent"))
+            raise SettingsError(faults) from error
 
 
 def _language(code: object) -> Language:
@@ -68,11 +69,3 @@ def _language(code: object) -> Language:
         return Language(str(code))
     except ValueError as error:
         raise ValueError("expected a code such as 'en' or 'pt-BR'") from error
-
-
-KEYS = (
-    "agent.prompt",
-    "agent.greeting",
-    *(f"agent.stt.{key}" for key in HearingSettings.model_fields),
-    *(f"agent.llm.{key}" for key in EndpointSettings.model_fields),
-)

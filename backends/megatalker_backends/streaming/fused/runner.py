@@ -9,6 +9,7 @@ from torch import Tensor
 
 from megatalker_backends.streaming.fused.decoder import FusedDecoder
 from megatalker_backends.streaming.sizes import next_size, sizes_up_to, split_into
+from megatalker_backends.streaming.steps import announced
 from megatalker_kernels.codec.structures import MAX_FRAMES, TICKET_WORDS
 
 MOST_FRAMES = 32
@@ -97,9 +98,9 @@ class FusedRunner:
 
     def warmup(self) -> None:
         # Largest first, so that the smaller steps fit into the memory that the largest one took.
-        for streams in reversed(self._streams):
-            for frames in reversed(self._frames_of(streams)):
-                self._step(streams, frames)
+        sizes = [(streams, frames) for streams in self._streams for frames in self._frames_of(streams)]
+        for streams, frames in announced(sizes[::-1]):
+            self._step(streams, frames)
 
     def _frames_of(self, streams: int) -> list[int]:
         """What steps of so many streams are prepared for."""

@@ -5,8 +5,7 @@ from typing import Annotated
 
 import typer
 
-from megatalker.cli.bench import measure, save, table
-from megatalker.cli.console import stderr, stdout
+from megatalker.cli.console import stdout
 from megatalker.cli.options import (
     BackendOption,
     CheckpointOption,
@@ -16,6 +15,7 @@ from megatalker.cli.options import (
     DtypeOption,
     read_settings,
 )
+from megatalker.cli.status import Status
 
 
 def bench(
@@ -31,10 +31,16 @@ def bench(
     config: ConfigOption = None,
 ) -> None:
     """Measure backends on this machine: a table, and with --out JSON and a plot."""
-    settings = read_settings(config, checkpoint=checkpoint, backend=backend, codec=codec, device=device, dtype=dtype)
-    names = [name.strip() for name in compare.split(",")] if compare else [settings.backend]
-    with stderr.status("") as status:
-        report = measure(settings, names, rounds=rounds, frames=frames, progress=status.update)
+    with Status() as status:
+        status.stage("importing torch")
+        from megatalker.cli.bench.measure import measure
+        from megatalker.cli.bench.report import save, table
+
+        settings = read_settings(
+            config, checkpoint=checkpoint, backend=backend, codec=codec, device=device, dtype=dtype
+        )
+        names = [name.strip() for name in compare.split(",")] if compare else [settings.backend]
+        report = measure(settings, names, rounds=rounds, frames=frames, progress=status.stage)
     stdout.print(table(report))
     if out is not None:
         for path in save(report, out):

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from megatalker import errors
-from megatalker.errors import InvalidRequestError, MegatalkerError
+from megatalker.errors import InvalidRequestError, MegatalkerError, explain_validation
 
 MAX_ID_LENGTH = 64
 
@@ -173,21 +173,4 @@ def read_event(text: str) -> Event:
 
 def invalid(error: ValidationError) -> InvalidRequestError:
     """The same complaint as one of our own errors: each key with what was found and what was expected."""
-    return InvalidRequestError("; ".join(describe(item) for item in error.errors(include_url=False)))
-
-
-def describe(item: Any) -> str:
-    """One entry of a pydantic error, for people."""
-    if item["type"] == "json_invalid":
-        return f"this is not JSON: {item['ctx']['error']}"
-    path = item["loc"][1:] if len(item["loc"]) > 1 else item["loc"]  # without the kind of message
-    where = ".".join(str(part) for part in path)
-    found = "" if item["type"] == "missing" else f"is {_short(item['input'])}: "
-    if item["type"] == "extra_forbidden":
-        return f"unknown key {where!r}"
-    return f"{where or 'the message'} {found}{item['msg']}"
-
-
-def _short(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
+    return InvalidRequestError(explain_validation(error.errors(include_url=False), skip=1))  # 1: the kind of message

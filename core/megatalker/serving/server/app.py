@@ -13,8 +13,7 @@ from starlette.middleware.body_limit import RequestBodyLimitMiddleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from megatalker.engine import Engine
-from megatalker.errors import InvalidRequestError, MegatalkerError
-from megatalker.serving.protocol.messages import describe
+from megatalker.errors import InvalidRequestError, MegatalkerError, explain_validation
 from megatalker.serving.protocol.voice_files import read_voices
 from megatalker.serving.server.conversation import Conversation
 from megatalker.serving.server.information import catalogue_routes, health_routes
@@ -105,7 +104,7 @@ def _answer_errors(app: FastAPI) -> None:
 
     @app.exception_handler(RequestValidationError)
     async def malformed(_request: Request, error: RequestValidationError) -> Response:
-        return respond(InvalidRequestError("; ".join(map(describe, error.errors()))))
+        return respond(InvalidRequestError(explain_validation(error.errors(), skip=1)))  # 1: "body"
 
     @app.exception_handler(HTTPException)
     async def refused(request: Request, error: HTTPException) -> Response:

@@ -2,8 +2,7 @@
 
 import queue
 import threading
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +27,7 @@ def player_missing() -> str | None:
 
 
 class Player:
-    """A context manager that plays what is written, and waits for the rest when it is left.
+    """Plays what is written, beside the thread that writes it.
 
     Raises:
         UnsupportedError: the extra is not installed, or there is no sound device.
@@ -42,24 +41,23 @@ class Player:
         import sounddevice
 
         self._output: Any = sounddevice.OutputStream(samplerate=SAMPLE_RATE, channels=1, dtype="float32")
-        self._thread = threading.Thread(target=self._run, name="megatalker-player", daemon=True)
-
-    def __enter__(self) -> Self:
         self._output.start()
+        self._thread = threading.Thread(target=self._run, name="megatalker-player", daemon=True)
         self._thread.start()
-        return self
 
     def write(self, pcm: NDArray[np.float32]) -> None:
         """Queue mono float32 samples at 24 kHz; returns at once."""
         self._chunks.put(pcm)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def finish(self) -> None:
+        """Wait until everything has been played."""
         self._chunks.put(None)
-        if kind is None:
-            self._thread.join()
-            self._output.stop()
+        self._thread.join()
+        self._output.stop()
+
+    def close(self) -> None:
+        """Be silent. May be called again."""
+        self._chunks.put(None)
         self._output.close()
 
     def _run(self) -> None:

@@ -1,0 +1,41 @@
+"""What ``torch.compile`` needs of a machine, and one error for everything that it lacks there."""
+
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+ADVICE = (
+    "it needs a C++ compiler (g++, or the one that CXX names) and a cache folder to write to (TORCHINDUCTOR_CACHE_DIR)"
+)
+
+
+class CompilerError(Exception):
+    """``torch.compile`` cannot work here; the message says why."""
+
+
+def missing_compiler(device: torch.device) -> str | None:
+    """What ``torch.compile`` for ``device`` lacks, as far as a look at the machine tells, or ``None``."""
+    if device.type == "cpu":
+        name = os.environ.get("CXX", "clang++" if sys.platform == "darwin" else "g++")
+        return None if shutil.which(name) else f"there is no C++ compiler {name!r}"
+    from torch.utils._triton import has_triton  # there is no public way to ask
+
+    return None if has_triton() else "triton does not work here"
+
+
+@contextmanager
+def compiler_errors() -> Iterator[None]:
+    """Around ``torch.compile`` and the first run of what it made: a failure to compile becomes ``CompilerError``."""
+    try:
+        yield
+    except Exception as error:
+        from torch._dynamo.exc import TorchDynamoException  # imports much, which torch.compile has done by now
+
+        if not isinstance(error, TorchDynamoException | OSError):
+            raise
+        reason = str(error).strip().partition("\n")[0]
+        raise CompilerError(f"torch.compile failed ({type(error).__name__}: {reason}); {ADVICE}") from error

@@ -1,0 +1,103 @@
+"""``megatalker say``: its options."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from megatalker.cli.console import say_plainly
+from megatalker.cli.options import (
+    BackendOption,
+    CheckpointOption,
+    CodecOption,
+    ConfigOption,
+    DeviceOption,
+    DtypeOption,
+    given,
+    read_settings,
+)
+from megatalker.cli.status import Status
+
+
+class Format(StrEnum):
+    """Of files and of standard output."""
+
+    WAV = "wav"
+    PCM = "pcm"
+
+
+def say(
+    text: Annotated[str, typer.Argument(help="What to say, or - to speak standard input while it arrives.")],
+    out: Annotated[
+        str | None,
+        typer.Option("--out", "-o", help="File, or - for standard output.", show_default="speech.wav unless played"),
+    ] = None,
+    format_: Annotated[Format, typer.Option("--format", help="pcm: bare 16-bit samples.")] = Format.WAV,
+    voice: Annotated[str | None, typer.Option(help="Speaker name, or a voice file made with --save-voice.")] = None,
+    language: Annotated[str | None, typer.Option(help="auto, english, chinese, ...")] = None,
+    instruct: Annotated[
+        str | None, typer.Option(help="Style or voice description, where the checkpoint takes one.")
+    ] = None,
+    ref_audio: Annotated[Path | None, typer.Option(help="Clone this voice (Base checkpoints).")] = None,
+    ref_text: Annotated[str | None, typer.Option(help="What is said in --ref-audio; clones more closely.")] = None,
+    save_voice: Annotated[Path | None, typer.Option(help="Keep the cloned voice for later use with --voice.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Same seed, same speech.")] = None,
+    do_sample: Annotated[bool | None, typer.Option("--do-sample/--greedy", help="Code 0: draw, or likeliest.")] = None,
+    temperature: Annotated[float | None, typer.Option(help="Of code 0.")] = None,
+    top_k: Annotated[int | None, typer.Option(help="Of code 0; 0 keeps all.")] = None,
+    top_p: Annotated[float | None, typer.Option(help="Of code 0.")] = None,
+    repetition_penalty: Annotated[float | None, typer.Option(help="Of code 0.")] = None,
+    min_new_tokens: Annotated[int | None, typer.Option(help="Frames before speech may end.")] = None,
+    predictor_do_sample: Annotated[
+        bool | None, typer.Option("--predictor-do-sample/--predictor-greedy", help="Codes 1 to 15.")
+    ] = None,
+    predictor_temperature: Annotated[float | None, typer.Option(help="Of codes 1 to 15.")] = None,
+    predictor_top_k: Annotated[int | None, typer.Option(help="Of codes 1 to 15; 0 keeps all.")] = None,
+    predictor_top_p: Annotated[float | None, typer.Option(help="Of codes 1 to 15.")] = None,
+    play: Annotated[
+        bool | None,
+        typer.Option("--play/--no-play", show_default="plays if megatalker[play] is installed, unless --out is -"),
+    ] = None,
+    warmup: Annotated[bool, typer.Option(help="Compile first: slower to start, faster to speak.")] = False,
+    checkpoint: CheckpointOption = None,
+    backend: BackendOption = None,
+    codec: CodecOption = None,
+    device: DeviceOption = None,
+    dtype: DtypeOption = None,
+    config: ConfigOption = None,
+) -> None:
+    """Speak TEXT: write it while it is generated, and play it where a player is installed.
+
+    Sampling options that are left out are the checkpoint's own. What was spoken before an error or Ctrl-C is kept.
+    """
+    settings = read_settings(config, checkpoint=checkpoint, backend=backend, codec=codec, device=device, dtype=dtype)
+    sampling = given(
+        do_sample=do_sample,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        repetition_penalty=repetition_penalty,
+        min_new_tokens=min_new_tokens,
+        predictor_do_sample=predictor_do_sample,
+        predictor_temperature=predictor_temperature,
+        predictor_top_k=predictor_top_k,
+        predictor_top_p=predictor_top_p,
+    )
+    with Status() as status:
+        status.stage("importing torch")
+        from megatalker.cli.say.destination import Destination
+        from megatalker.cli.say.speaking import Order, VoiceOrder, speak
+
+        order = Order(
+            text=None if text == "-" else text,
+            voice=VoiceOrder(voice, ref_audio, ref_text, save_voice),
+            language=language,
+            instruct=instruct,
+            seed=seed,
+            sampling=sampling,
+            warmup=warmup,
+        )
+        report = speak(order, settings, Destination(out, raw=format_ is Format.PCM, play=play), status)
+    for line in report:
+        say_plainly(line)

@@ -1,0 +1,152 @@
+"""Where the speech goes: a file, standard output, the sound device."""
+
+import io
+import os
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from megatalker.checkpoint.config import SAMPLE_RATE
+from megatalker.cli.say.player import Player, player_missing
+from megatalker.errors import InvalidRequestError, MegatalkerError
+from megatalker.serving.audio import WavWriter, to_pcm16
+
+Samples = NDArray[np.float32]
+
+
+class OutputError(MegatalkerError):
+    """The speech cannot be written any further; the message says how much of it is kept."""
+
+
+class Destination:
+    """Takes samples while they are made. A file is created with the first of them, and is whole after every call.
+
+    Args:
+        out: file name, ``-`` for standard output, or ``None``: ``speech.wav`` (``speech.pcm``) unless played.
+        raw: bare little-endian 16-bit samples instead of WAV.
+        play: on the sound device; ``None``: if there is one, unless ``out`` is ``-``.
+
+    Raises:
+        InvalidRequestError: the file cannot be written, or standard output is a terminal or closed.
+        UnsupportedError: ``play``, and there is no sound device.
+    """
+
+    def __init__(self, out: str | None, *, raw: bool = False, play: bool | None = None) -> None:
+        self._raw = raw
+        self._stdout = _claim_standard_output() if out == "-" else None
+        playing = (self._stdout is None and player_missing() is None) if play is None else play
+        self._path = None if self._stdout else _path(out, "speech.pcm" if raw else "speech.wav", needed=not playing)
+        self._player = Player() if playing else None
+        self._writer: WavWriter | _PcmWriter | None = None
+        self._samples = 0
+
+    @property
+    def name(self) -> str:
+        """For messages."""
+        if self._stdout is not None:
+            return "standard output"
+        return "the sound device" if self._path is None else str(self._path)
+
+    @property
+    def seconds(self) -> float:
+        """Of speech that were written wholly."""
+        return self._samples / SAMPLE_RATE
+
+    @property
+    def kept(self) -> str:
+        """What became of the speech so far, for messages."""
+        if not self._samples:
+            return "nothing had been spoken"
+        if self._path is None:
+            return f"{self.seconds:.1f} s of speech went to {self.name}"
+        return f"{self.seconds:.1f} s of speech are kept in {self._path}"
+
+    def write(self, samples: Samples) -> None:
+        """Append float32 ``[n]``, full scale 1.
+
+        Raises:
+            OutputError: such as a full disk.
+            BrokenPipeError: whoever reads has left.
+        """
+        try:
+            self._write(samples)
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise OutputError(f"cannot write {self.name}: {error.strerror}; {self.kept}") from error
+        self._samples += len(samples)
+
+    def finish(self) -> None:
+        """The speech is complete: wait until it has been played. A file exists then even if nothing was said.
+
+        Raises:
+            OutputError, BrokenPipeError: as :meth:`write`.
+        """
+        self.write(np.empty(0, np.float32))
+        if self._player is not None:
+            self._player.finish()
+        self.close()
+
+    def close(self) -> None:
+        """Close what is open, without waiting for the player. May be called again."""
+        with suppress(OSError):  # the full disk or the closed pipe once more, which write() has told of
+            if self._writer is not None:
+                self._writer.close()
+        if self._player is not None:
+            self._player.close()
+
+    def _write(self, samples: Samples) -> None:
+        if self._writer is None:
+            target = self._stdout or self._path
+            if target is not None:
+                self._writer = _PcmWriter(target) if self._raw else WavWriter(target)
+        if self._writer is not None:
+            self._writer.write(samples)
+        if self._player is not None:
+            self._player.write(samples)
+
+
+class _PcmWriter:
+    """Writes bare 16-bit samples; as :class:`WavWriter <megatalker.serving.audio.WavWriter>` otherwise."""
+
+    def __init__(self, target: Path | BinaryIO) -> None:
+        self._file = target.open("wb") if isinstance(target, Path) else target
+
+    def write(self, samples: Samples) -> None:
+        self._file.write(to_pcm16(samples))
+        self._file.flush()
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class _Unseekable(io.BufferedWriter):
+    """Standard output is written from start to end whatever it is: a file may have been opened for appending."""
+
+    def seekable(self) -> bool:
+        return False
+
+
+def _claim_standard_output() -> BinaryIO:
+    """Standard output for samples alone: whatever else is printed there from now on goes to standard error."""
+    if sys.stdout is None or sys.stdout.isatty():
+        state = "closed" if sys.stdout is None else "a terminal"
+        raise InvalidRequestError(f"standard output is {state}, expected a pipe or a file; or give --out a file name")
+    sys.stdout.flush()
+    claimed = _Unseekable(io.FileIO(os.dup(1), "wb"))
+    os.dup2(2, 1)
+    return claimed
+
+
+def _path(out: str | None, default: str, *, needed: bool) -> Path | None:
+    """The file to write; refused now rather than after everything has been loaded."""
+    if out is None and not needed:
+        return None
+    path = Path(out or default)
+    if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise InvalidRequestError(f"cannot write {path}; expected a file name in an existing, writable folder")
+    return path

@@ -1,0 +1,175 @@
+"""Opens an engine, speaks, and says how it went."""
+
+import os
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NoReturn
+
+import typer
+
+from megatalker.checkpoint import Checkpoint
+from megatalker.checkpoint.hub import download_bar
+from megatalker.cli.console import say_plainly
+from megatalker.cli.process import process_age
+from megatalker.cli.say.destination import Destination
+from megatalker.cli.say.standard_input import StandardInput
+from megatalker.cli.status import Status
+from megatalker.engine import Engine, SpeechStream
+from megatalker.errors import InvalidRequestError, MegatalkerError
+from megatalker.prompt.text import clean_text
+from megatalker.sampling import SamplingParams
+from megatalker.settings import Settings
+from megatalker.voices import Voice, VoiceCloner, read_reference
+
+INTERRUPTED = 130
+BROKEN_PIPE = 141
+"""What shells report for programs that SIGINT and SIGPIPE end."""
+
+
+@dataclass(frozen=True, slots=True)
+class VoiceOrder:
+    """The options that name a voice."""
+
+    name: str | None
+    ref_audio: Path | None
+    ref_text: str | None
+    save_voice: Path | None
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What to say, and how."""
+
+    text: str | None
+    """``None``: standard input, while it arrives."""
+    voice: VoiceOrder
+    language: str | None
+    instruct: str | None
+    seed: int | None
+    sampling: Mapping[str, Any]
+    """Fields of ``SamplingParams`` that are not to be the checkpoint's own; a top-k of 0 keeps all."""
+    warmup: bool
+
+
+def speak(order: Order, settings: Settings, destination: Destination, status: Status) -> list[str]:
+    """Speak to the end; returns lines that say how it went.
+
+    Raises:
+        MegatalkerError: its message says what is kept, if anything had been spoken.
+        typer.Exit: whoever reads standard output has left.
+    """
+    with ExitStack() as stack:
+        try:
+            return _speak(order, settings, destination, status, stack)
+        except BrokenPipeError:
+            raise typer.Exit(BROKEN_PIPE) from None
+        except MegatalkerError as error:
+            if destination.seconds and destination.kept not in str(error):
+                raise type(error)(f"{error}; {destination.kept}") from error
+            raise
+        except KeyboardInterrupt:
+            _leave_at_once(destination, status)
+        finally:
+            destination.close()
+
+
+def _leave_at_once(destination: Destination, status: Status) -> NoReturn:
+    destination.close()
+    status.stop()
+    say_plainly(f"interrupted; {destination.kept}")
+    sys.stderr.flush()
+    os._exit(INTERRUPTED)  # the usual way out would wait for a compilation under way, which nothing can stop
+
+
+def _speak(order: Order, settings: Settings, destination: Destination, status: Status, stack: ExitStack) -> list[str]:
+    status.stage(f"opening checkpoint {settings.checkpoint}")
+    with download_bar() as progress:
+        checkpoint = Checkpoint.open(settings.checkpoint, progress=progress)
+    voice, sampling = _voice(checkpoint, order.voice), _sampling(checkpoint, order.sampling)
+    status.stage("loading the backends")
+    engine = stack.enter_context(Engine.open(settings, checkpoint=checkpoint))
+    if order.warmup:
+        status.stage("warming up")
+        engine.warmup()
+    status.stage("speaking")
+    began = time.monotonic()
+    stream = engine.speak(
+        order.text,
+        voice=voice,
+        language=order.language,
+        instruct=order.instruct,
+        sampling=sampling,
+        seed=order.seed,
+    )
+    source = None if order.text is not None else StandardInput(stream)
+    if source is not None:
+        source.start()
+    first_sample: float | None = None
+    for chunk in stream:
+        destination.write(chunk.pcm)
+        if first_sample is None:
+            first_sample = process_age()
+        status.figures(f"{destination.seconds:6.1f} s  {_figures(stream)}")
+    ended = time.monotonic() - began
+    if source is not None:
+        _check(source, settings, spoken=destination.seconds > 0)
+    destination.finish()
+    return _report(stream, checkpoint, destination, first_sample, ended)
+
+
+def _check(source: StandardInput, settings: Settings, *, spoken: bool) -> None:
+    if source.error is not None:
+        raise source.error
+    if not spoken and source.blank:
+        clean_text("", settings.max_text_chars)  # raises what the same text on the command line does
+    if not spoken:
+        raise InvalidRequestError("there is nothing to say in standard input; expected at least one letter or digit")
+
+
+def _voice(checkpoint: Checkpoint, order: VoiceOrder) -> Voice | str | None:
+    if order.ref_audio is None:
+        for option, value in (("--ref-text", order.ref_text), ("--save-voice", order.save_voice)):
+            if value is not None:
+                raise InvalidRequestError(f"{option} goes with --ref-audio, which is missing")
+        if order.name is not None and Path(order.name).is_file():
+            return Voice.load(Path(order.name))
+        return order.name
+    if order.name is not None:
+        raise InvalidRequestError("--voice and --ref-audio both name a voice; give one of them")
+    with VoiceCloner(checkpoint) as cloner:
+        cloned = cloner.clone(read_reference(order.ref_audio), reference_text=order.ref_text)
+    if order.save_voice is not None:
+        cloned.save(order.save_voice)
+    return cloned
+
+
+def _sampling(checkpoint: Checkpoint, changes: Mapping[str, Any]) -> SamplingParams | None:
+    if not changes:
+        return None
+    wanted: dict[str, Any] = dict(changes)
+    for name in ("top_k", "predictor_top_k"):
+        if wanted.get(name) == 0:
+            wanted[name] = None
+    return replace(checkpoint.sampling, **wanted)
+
+
+def _figures(stream: SpeechStream) -> str:
+    facts = stream.facts()
+    ttfc = "none" if facts.ttfc_s is None else f"{facts.ttfc_s * 1e3:.0f} ms"
+    return f"TTFC {ttfc}  RTF {'none' if facts.rtf is None else f'{facts.rtf:.2f}'}"
+
+
+def _report(
+    stream: SpeechStream, checkpoint: Checkpoint, destination: Destination, first_sample: float | None, ended: float
+) -> list[str]:
+    since_start = "" if first_sample is None else f"first sample {first_sample:.2f} s after the start of the process, "
+    return [
+        f"{destination.name}: {destination.seconds:.1f} s of speech at 24 kHz, {since_start}"
+        f"{_figures(stream)}, generation took {ended * 1e3:.0f} ms",
+        f"backend {stream.backend}, checkpoint {checkpoint.name}, seed {stream.seed}, ended by {stream.finish_reason}",
+        *(f"switched {switch}" for switch in stream.switches),
+    ]

@@ -1,0 +1,59 @@
+"""Feeds standard input to a stream while it arrives."""
+
+import codecs
+import io
+import os
+import sys
+import threading
+
+from megatalker.engine import SpeechStream
+from megatalker.errors import InvalidRequestError, MegatalkerError
+
+READ_BYTES = 1 << 16
+
+
+class StandardInput(threading.Thread):
+    """Reads UTF-8 from standard input into ``stream``, which must have been opened without text.
+
+    What goes wrong ends the stream at once and is :attr:`error` then.
+    """
+
+    def __init__(self, stream: SpeechStream) -> None:
+        super().__init__(name="megatalker-stdin", daemon=True)  # a terminal or a pipe may never end
+        self._stream = stream
+        self.blank = True
+        """Nothing but whitespace has come so far."""
+        self.error: MegatalkerError | None = None
+
+    def run(self) -> None:
+        try:
+            self._read()
+        except MegatalkerError as error:
+            self.error = error
+        except OSError as error:
+            self.error = InvalidRequestError(f"cannot read standard input: {error.strerror}")
+        if self.error is not None:
+            self._stream.cancel()
+
+    def _read(self) -> None:
+        if sys.stdin is None:
+            raise InvalidRequestError("standard input is closed; expected text from a pipe, a file or a terminal")
+        decoder = codecs.getincrementaldecoder("utf-8")()
+        lines = io.IncrementalNewlineDecoder(decoder, translate=True)
+        before = 0
+        data = b"-"
+        while data:
+            # not sys.stdin: its lock would be held while waiting, and a process cannot end without it
+            data = os.read(sys.stdin.fileno(), READ_BYTES)
+            held = len(decoder.getstate()[0])
+            try:
+                text = lines.decode(data, final=not data)
+            except UnicodeDecodeError as error:
+                raise InvalidRequestError(
+                    f"standard input is not UTF-8 at byte {before - held + error.start} ({error.reason}); "
+                    "expected UTF-8 text, convert it with iconv"
+                ) from error
+            before += len(data)
+            self.blank = self.blank and not text.strip()
+            self._stream.feed(text)
+        self._stream.finish()

@@ -1,0 +1,78 @@
+"""What answers at once: help, version and errors in arguments import nothing heavy."""
+
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+import megatalker
+from commands import HANG_S
+from commands import megatalker as command
+
+HEAVY = ("torch", "numpy", "transformers", "tokenizers", "safetensors", "soundfile", "pydantic_settings", "pluggy")
+WATCH = f"""
+import atexit, sys
+atexit.register(lambda: print("IMPORTED", *(set({HEAVY}) & set(sys.modules)), file=sys.stderr))
+"""
+COMMANDS = ("say", "backends", "inspect", "bench", "serve")
+
+
+def imported_by(code: str, *arguments: str) -> tuple["subprocess.CompletedProcess[str]", list[str]]:
+    """The heavy modules that a program ends with."""
+    done = subprocess.run(
+        [sys.executable, "-c", WATCH + code, *arguments], capture_output=True, text=True, timeout=HANG_S
+    )
+    return done, done.stderr.rpartition("IMPORTED")[2].split()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status"),
+    [
+        (["--help"], 0),
+        (["--version"], 0),
+        ([], 2),
+        (["--nonsense"], 2),
+        (["nonsense"], 2),
+        *[([name, "--help"], 0) for name in COMMANDS],
+        *[([name, "--nonsense"], 2) for name in COMMANDS],
+        (["say", "Hi", "--seed", "x"], 2),
+        (["say"], 2),
+    ],
+)
+def test_answers_without_anything_heavy(arguments: list[str], status: int) -> None:
+    done, heavy = imported_by("from megatalker.cli.main import run; run()", *arguments)
+    assert done.returncode == status, done.stderr
+    assert heavy == []
+
+
+def test_speaking_needs_no_transformers(demo: "megatalker.Checkpoint", tmp_path: Path) -> None:
+    """It takes longer to import than everything else together; the official modules alone need it."""
+    code = "from megatalker.cli.main import run; run()"
+    done, heavy = imported_by(code, "say", "Hi.", "-o", str(tmp_path / "x.wav"), "--no-play", "--backend", "compiled")
+    assert done.returncode == 0, done.stderr
+    assert "torch" in heavy
+    assert "transformers" not in heavy
+
+
+def test_version(tmp_path: Path) -> None:
+    assert command("--version", cwd=tmp_path).stdout == f"megatalker {version('megatalker')}\n"
+
+
+def test_the_package_itself_imports_nothing_heavy() -> None:
+    done, heavy = imported_by("import megatalker; from megatalker import errors; dir(megatalker)")
+    assert (done.returncode, heavy) == (0, [])
+
+
+def test_the_face_is_what_the_stub_lists() -> None:
+    """The stub is what type checkers and people read, and what names are imported by."""
+    stub = Path(megatalker.__file__).with_suffix(".pyi").read_text()
+    listed: dict[str, list[str]] = {}
+    exec("__all__" + stub.partition("__all__")[2], listed)
+    assert sorted(listed["__all__"]) == sorted(megatalker.__all__) == sorted(dir(megatalker))
+    for name in megatalker.__all__:
+        assert getattr(megatalker, name) is not None
+    assert megatalker.Engine.__module__ == "megatalker.engine.engine"
+    with pytest.raises(AttributeError, match="Nonsense"):
+        megatalker.Nonsense  # noqa: B018
