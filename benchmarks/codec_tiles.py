@@ -27,7 +27,7 @@ from megatalker_backends.streaming.model import StreamingDecoder
 from megatalker_backends.streaming.weights import Weights
 from megatalker_kernels.codec.launcher import CodecKernels
 from megatalker_kernels.codec.structures import TICKET_WORDS, Product
-from megatalker_kernels.codec.tiles import TILES, Tile, cut
+from megatalker_kernels.codec.tiles import TILES, Tile, choose_tiling
 
 SIZES = (
     (8, 16, 1, 1, 4, 128, 6), (8, 16, 1, 1, 8, 128, 4), (8, 16, 1, 1, 8, 128, 6), (16, 32, 1, 1, 4, 64, 6),
@@ -58,7 +58,7 @@ class Recorder:
         self._kernels.launch(kernel, blocks, threads, shared_bytes, argument)
         if isinstance(argument, Product):
             rows, width = argument.input.rows, argument.taps * argument.input.channels
-            key = (rows, argument.finish.columns, width, argument.eps >= 0)
+            key = (rows, argument.epilogue.columns, width, argument.eps >= 0)
             self.products.setdefault(key, []).append(Product.from_buffer_copy(argument))
 
 
@@ -92,7 +92,7 @@ class Trial:
 
     def fits(self, product: Product, tile: Tile, shares: int) -> bool:
         """Whether it makes sense to try."""
-        rows, columns, width = product.input.rows, product.finish.columns, product.taps * product.input.channels
+        rows, columns, width = product.input.rows, product.epilogue.columns, product.taps * product.input.channels
         return (
             (tile.rows < 4 * rows or tile.rows <= 8)
             and shares <= tile.stages_of(width)
@@ -106,7 +106,7 @@ class Trial:
         tried = Product.from_buffer_copy(product)
         tried.shares, tried.arrivals = shares, self._arrivals.data_ptr()
         tried.partial = self._partial.data_ptr() if shares > 1 else None
-        blocks = tile.count(product.input.rows, product.finish.columns) * shares
+        blocks = tile.count(product.input.rows, product.epilogue.columns) * shares
         kernels = self._kernels[tile]
 
         def launch() -> None:
@@ -155,7 +155,7 @@ def measure(weights: FusedWeights, config: CodecConfig, trial: Trial, streams: i
 def _measure(trial: Trial, key: tuple[int, int, int, bool], products: list[Product]) -> dict[str, Any]:
     product = products[0]
     rows, columns, width, whole = key
-    chosen = cut(rows, columns, width, trial.processors, whole=whole)
+    chosen = choose_tiling(rows, columns, width, trial.processors, whole=whole)
     tried = [
         {"tile": _sizes(tile), "shares": shares, "us": round(trial.microseconds(product, tile, shares), 2)}
         for tile in CANDIDATES

@@ -8,7 +8,7 @@ from torch import Tensor
 from megatalker_kernels.workspace import Workspace
 
 SKIPPED = ("barrier", "chosen", "status", "codes")
-"""The specification has no barrier, no blocks that tell each other codes, and publishes no tickets."""
+"""The specification has no barrier and publishes neither codes among blocks nor tickets."""
 
 ROUNDED = ("attention", "activation")
 """Float32 buffers of numbers that were rounded to bfloat16."""

@@ -18,14 +18,15 @@ from typing import Any
 import torch
 
 from megatalker_kernels.comparison import Difference, compare
+from megatalker_kernels.constants import ROWS
 from megatalker_kernels.errors import KernelStalledError
 from megatalker_kernels.launching import Kernel, Module
 from megatalker_kernels.model import PackedModel
 from megatalker_kernels.module import GpuModule, capability, processors
 from megatalker_kernels.nvrtc import compile_kernel
 from megatalker_kernels.schedule import Launch, Row, schedule
-from megatalker_kernels.shapes import ROWS, KernelShape, shared_bytes
-from megatalker_kernels.specification import Specification
+from megatalker_kernels.shapes import KernelShape, shared_bytes
+from megatalker_kernels.spec.frame import Specification
 from megatalker_kernels.timing import time_frames
 from megatalker_kernels.trial import CODE_GROUPS, MODELS, Streams, fill_streams, pages_for, random_model
 from megatalker_kernels.workspace import Workspace
@@ -41,15 +42,15 @@ PROMPT_ROWS = 20
 class Bench:
     """Kernel and specification on one model, each with its own workspace."""
 
-    def __init__(self, model: PackedModel, module: Module, positions: tuple[int, ...], patience_s: float) -> None:
+    def __init__(self, model: PackedModel, module: Module, positions: tuple[int, ...], stall_timeout_s: float) -> None:
         self.model = model
         self.shape = model.shape
         spaces = [Workspace(model.shape, len(positions), pages_for(positions), model.device) for _ in range(3)]
         self.ours, self.theirs, self.before = spaces
         self.streams: Streams = fill_streams(self.ours, positions)
-        self.kernel = Kernel(model, self.ours, module, patience_s=patience_s)
+        self.kernel = Kernel(model, self.ours, module, stall_timeout_s=stall_timeout_s)
         self.specification = Specification(model, self.theirs)
-        self.chooser = Specification(model, self.before)
+        self.sampler = Specification(model, self.before)
 
     def launch(self, launch: Launch) -> dict[str, Any]:
         """One launch on both, and what differs afterwards."""
@@ -70,7 +71,7 @@ class Bench:
 
     def _wrong_codes(self, launch: Launch, codes: list[tuple[int, ...]]) -> list[dict[str, int]]:
         self.before.predictor_logits.copy_(self.ours.predictor_logits)
-        expected = self.chooser.choices(launch)
+        expected = self.sampler.choices(launch)
         return [
             {"row": row, "codebook": codebook, "kernel": found, "specification": wanted}
             for row, (ours, theirs) in enumerate(zip(codes, expected, strict=True))
@@ -90,7 +91,7 @@ class Bench:
             # what ends a launch belongs to its last phase
             self.kernel.run(replace(launch, stop_after=number if number < count else 0))
             self.kernel.check()
-            yield {"phase": number, "kind": f"{phase.stack} {phase.kind}", "name": str(phase)} | self._report(
+            yield {"phase": number, "kind": f"{phase.stack} {phase.type.kind}", "name": str(phase)} | self._report(
                 PHASE_TOLERANCE
             )
 
@@ -168,7 +169,7 @@ def main(arguments: list[str] | None = None) -> int:
     if options.time:
         report["timing"] = time_frames(model, module, frames=options.frames, say=_say)
     else:
-        bench = Bench(model, module, POSITIONS, options.patience)
+        bench = Bench(model, module, POSITIONS, options.stall_timeout)
         report["cases"], failed = _run(bench, options)
     if options.json:
         Path(options.json).write_text(json.dumps(report, indent=1, default=Difference.as_dict) + "\n", encoding="utf-8")
@@ -242,7 +243,7 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--blocks", type=int, default=0, help="another grid than one block per multiprocessor")
     parser.add_argument("--stages", type=int, default=0, help="another depth of the ring in shared memory")
     parser.add_argument("--in-flight", type=int, default=1, help="copies into the ring requested at once")
-    parser.add_argument("--patience", type=float, default=0.05, help="seconds a wait in the kernel may take")
+    parser.add_argument("--stall-timeout", type=float, default=0.05, help="seconds a wait in the kernel may take")
     parser.add_argument("--json", help="write the whole report to this file")
     return parser.parse_args(arguments)
 

@@ -14,11 +14,11 @@ class ToolchainError(KernelError):
 
 
 class KernelStalledError(KernelError):
-    """A wait inside the kernel lost its patience; the launch was abandoned and its results are not to be used.
+    """A wait inside the kernel took too long; the launch was abandoned and its results are not to be used.
 
     Attributes:
         phase: number of the phase that did not complete, counted from 1.
-        block: the block that noticed.
+        block: the block that is furthest behind.
     """
 
     def __init__(self, message: str, *, phase: int, block: int) -> None:

@@ -1,4 +1,4 @@
-"""Tells the kernel what it needs to know, launches it, and hears how it went."""
+"""Fills in the kernel's parameters, launches it, and reports how it ended."""
 
 import ctypes
 import time
@@ -6,15 +6,19 @@ from typing import Any, Protocol
 
 import torch
 
+from megatalker_kernels.constants import PHASE_BITS, THREADS, StatusWord, Wait
 from megatalker_kernels.errors import KernelStalledError, ToolchainError
 from megatalker_kernels.model import PackedModel
 from megatalker_kernels.module import Arguments
 from megatalker_kernels.params import POINTERS_FIRST, POINTERS_LAST, POINTERS_MIDDLE, Structures, fill_launch
 from megatalker_kernels.schedule import Launch, schedule
-from megatalker_kernels.shapes import PHASE_BITS, THREADS, shared_bytes
+from megatalker_kernels.shapes import shared_bytes
 from megatalker_kernels.workspace import Workspace
 
-WAITS = {1: "for results of other blocks", 2: "for weights, or stored keys and values, to arrive"}
+WAITS = {
+    Wait.RESULTS: "for results of other blocks",
+    Wait.RING: "for weights, or stored keys and values, to arrive",
+}
 LAUNCHES_TAGGED = 2 ** (32 - PHASE_BITS)
 """After as many launches tags come again."""
 TICKETS = 2**31 - LAUNCHES_TAGGED
@@ -47,23 +51,25 @@ class Kernel:
         model: packed weights; the shape is the one the kernel was compiled for.
         workspace: on the same device.
         module: compiled for this shape, on the same device.
-        patience_s: how long a wait inside the kernel may take before the launch is abandoned.
+        stall_timeout_s: how long a wait inside the kernel may take before the launch is abandoned.
 
     Raises:
         ToolchainError: it was compiled for other structures than this package describes.
     """
 
-    def __init__(self, model: PackedModel, workspace: Workspace, module: Module, *, patience_s: float = 0.05) -> None:
+    def __init__(
+        self, model: PackedModel, workspace: Workspace, module: Module, *, stall_timeout_s: float = 0.05
+    ) -> None:
         self._model = model
         self._space = workspace
         self._shape = model.shape
         self._device = model.device
-        self._patience_s = patience_s
+        self._stall_timeout_s = stall_timeout_s
         self._module = module
         self._shared_bytes = shared_bytes(self._shape)
         self._entry = self._module.entry("megatalker_frame", shared_bytes=self._shared_bytes)
         self.clock_hz = self._module.clock_hz
-        self._params = self._fill_params(int(patience_s * self.clock_hz))
+        self._params = self._fill_params(int(stall_timeout_s * self.clock_hz))
         self._arguments = Arguments(self._params)
         self._codes = workspace.codes.numpy()
         self._status = workspace.status.numpy()
@@ -93,9 +99,9 @@ class Kernel:
         """
         rows = len(self._last.rows) if self._last is not None else 0
         tickets = self._codes[:rows, -1]
-        deadline = time.perf_counter() + 1.0 + 4 * self._patience_s
+        deadline = time.perf_counter() + 1.0 + 4 * self._stall_timeout_s
         while not (tickets == ticket).all():
-            if self._status[0] or time.perf_counter() > deadline:
+            if self._status[StatusWord.ABORTED] or time.perf_counter() > deadline:
                 self.check()
                 if (tickets == ticket).all():
                     break
@@ -110,24 +116,26 @@ class Kernel:
             KernelStalledError: as :meth:`wait`.
         """
         self._module.synchronize()
-        aborted, where, phase, block = (int(word) for word in self._status)
-        if not aborted:
+        status = {word: int(self._status[word]) for word in StatusWord}
+        if not status[StatusWord.ABORTED]:
             return
+        phase, block = status[StatusWord.PHASE], status[StatusWord.BLOCK]
+        wait = WAITS[Wait(status[StatusWord.WAIT])]
         self._space.reset_after_abort()
         self._module.synchronize()
         raise KernelStalledError(
-            f"the kernel was abandoned: a wait {WAITS.get(where, 'for something unknown')} took longer than "
-            f"{self._patience_s * 1000:.0f} ms; block {block} is behind, in phase {phase} ({self._phase_name(phase)})",
+            f"the kernel was abandoned: a wait {wait} took longer than {self._stall_timeout_s * 1000:.0f} ms; "
+            f"block {block} is behind, in phase {phase} ({self._phase_name(phase)})",
             phase=phase,
             block=block,
         )
 
     def profile(self, launch: Launch) -> torch.Tensor:
-        """Run a launch and note when each block reached and left each barrier.
+        """Run a launch and note when each block finished each phase, and when it went on.
 
         Returns:
-            int64 ``[blocks, phases + 1, 2]`` ticks of each block's own clock, on the CPU: arriving at the barrier that
-            ends phase n and going on. Phase 0 is the start.
+            int64 ``[blocks, phases + 1, 2]`` ticks of each block's own clock, on the CPU: on finishing phase n, and on
+            having what the blocks published in it. Phase 0 is the start.
         """
         shape, phases = self._shape, sum(1 for _ in schedule(self._shape, launch))
         ticks = torch.zeros(shape.blocks, shape.max_phases, 2, dtype=torch.int64, device=self._device)
@@ -168,7 +176,7 @@ class Kernel:
             setattr(to, name, None if tensor is None else tensor.data_ptr())
         to.sum_tables[:] = [table.data_ptr() for table in model.sum_tables]
         to.input_tables[:] = [table.data_ptr() for table in model.input_tables]
-        to.slots, to.patience = space.slots, ticks
+        to.slots, to.spin_ticks = space.slots, ticks
         to.eos, to.talker_eps, to.predictor_eps = constants.eos, constants.talker_eps, constants.predictor_eps
         return params
 

@@ -1,16 +1,16 @@
 """Everything of a model that the kernel only reads, as it reads it."""
 
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from megatalker_kernels.constants import DECAY_ROWS, GUMBEL_ROWS, WEIGHT
 from megatalker_kernels.errors import ShapeError
 from megatalker_kernels.packing import PackedWeights, interleave
+from megatalker_kernels.phases import StackName
 from megatalker_kernels.shapes import KernelShape, StackShape
-
-StackName = Literal["talker", "predictor"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +89,8 @@ class PackedModel:
         self.shape = shape
         self.constants = constants
         self.device = device
-        self.gumbel_table = _table(gumbel_table, 768).to(device)
-        self.decay_table = _table(decay_table, 256).to(device)
+        self.gumbel_table = _table(gumbel_table, 2 * GUMBEL_ROWS).to(device)
+        self.decay_table = _table(decay_table, DECAY_ROWS).to(device)
         self.weights = PackedWeights(shape, device)
         self.predictor_norms = self._pack_stack("predictor", shape.predictor, source)
         self.talker_norms = self._pack_stack("talker", shape.talker, source)
@@ -106,9 +106,7 @@ class PackedModel:
             weight, bias = (tensor.to(device).float() for tensor in source.projection())
             self.weights.put("projection", weight)
             self.projection_bias = bias.contiguous()
-            self.input_tables = [
-                torch.addmm(bias, table.float(), weight.T).to(torch.bfloat16) for table in self.sum_tables
-            ]
+            self.input_tables = [torch.addmm(bias, table.float(), weight.T).to(WEIGHT) for table in self.sum_tables]
         # Positions 0 ... code_groups - 1; the talker's run to the last page's end.
         self.predictor_rope = rope_table(shape.predictor, constants.predictor_theta, shape.code_groups, device)
         self.talker_rope = rope_table(shape.talker, constants.talker_theta, shape.max_positions, device)
@@ -138,7 +136,7 @@ class PackedModel:
                 f"the embedding of codebook {codebook} has shape {list(table.shape)}, "
                 f"expected [{vocab}, {self.shape.talker.hidden}]"
             )
-        return table.to(self.device, torch.bfloat16).contiguous()
+        return table.to(self.device, WEIGHT).contiguous()
 
 
 def rope_table(stack: StackShape, theta: float, positions: int, device: torch.device) -> Tensor:

@@ -13,8 +13,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from megatalker_kernels.constants import KBLOCK, TILE, WEIGHT
 from megatalker_kernels.errors import ShapeError
-from megatalker_kernels.shapes import KBLOCK, TILE, KernelShape, StackShape
+from megatalker_kernels.phases import HEAD, LAYER, PROJECT, PhaseType, StackName
+from megatalker_kernels.shapes import KernelShape
 
 FRAGMENT = TILE * KBLOCK
 """Weights of one fragment."""
@@ -42,20 +44,24 @@ class Matrix:
 def stream(shape: KernelShape) -> Iterator[Matrix]:
     """All matrices, in the order in which they lie in a block's stream."""
     if shape.projects:
-        yield Matrix("projection", shape.predictor.hidden, shape.talker.hidden)
-    yield from _stack("predictor", shape.predictor)
+        yield from _matrix(shape, "predictor", PROJECT, "projection")
+    yield from _layers(shape, "predictor")
     for codebook in range(1, shape.code_groups):
-        yield Matrix(f"predictor.head.{codebook}", shape.predictor.vocab, shape.predictor.hidden)
-    yield from _stack("talker", shape.talker)
-    yield Matrix("talker.head", shape.talker.vocab, shape.talker.hidden)
+        yield from _matrix(shape, "predictor", HEAD, f"predictor.head.{codebook}")
+    yield from _layers(shape, "talker")
+    yield from _matrix(shape, "talker", HEAD, "talker.head")
 
 
-def _stack(name: str, s: StackShape) -> Iterator[Matrix]:
-    for layer in range(s.layers):
-        yield Matrix(f"{name}.{layer}.qkv", s.qkv, s.hidden)
-        yield Matrix(f"{name}.{layer}.out", s.hidden, s.attention)
-        yield Matrix(f"{name}.{layer}.gate_up", 2 * s.intermediate, s.hidden)
-        yield Matrix(f"{name}.{layer}.down", s.hidden, s.intermediate)
+def _layers(shape: KernelShape, stack: StackName) -> Iterator[Matrix]:
+    for layer in range(shape.stack(stack).layers):
+        for phase in LAYER:
+            yield from _matrix(shape, stack, phase, f"{stack}.{layer}.{phase.kind}")
+
+
+def _matrix(shape: KernelShape, stack: StackName, phase: PhaseType, name: str) -> Iterator[Matrix]:
+    extent = shape.extent(phase, stack)
+    if extent is not None:
+        yield Matrix(name, *extent)
 
 
 def interleave(gate: Tensor, up: Tensor) -> Tensor:
@@ -107,12 +113,12 @@ class PackedWeights:
 
     def __init__(self, shape: KernelShape, device: torch.device) -> None:
         self.layout = Layout(shape)
-        self.data = torch.empty(self.layout.fragments, FRAGMENT, dtype=torch.bfloat16, device=device)
+        self.data = torch.empty(self.layout.fragments, FRAGMENT, dtype=WEIGHT, device=device)
         self.block_offset = (self.layout.block_starts * FRAGMENT * self.data.element_size()).to(device)
         """``[blocks]`` int64: bytes from the start of ``data`` to each block's stream."""
 
     def put(self, name: str, weight: Tensor) -> None:
-        """Store one matrix (``[rows, columns]``, any floating type, any device), rounded to bfloat16.
+        """Store one matrix (``[rows, columns]``, any floating type, any device), rounded to ``WEIGHT``.
 
         Raises:
             ShapeError: ``weight`` has another shape than the stream's matrix of this name.
@@ -122,14 +128,14 @@ class PackedWeights:
             raise ShapeError(
                 f"weight {name} has shape {list(weight.shape)}, expected [{matrix.rows}, {matrix.columns}]"
             )
-        weight = weight.to(self.data.device, torch.bfloat16)
+        weight = weight.to(self.data.device, WEIGHT)
         lanes = weight.view(-1, len(LANE_ORDER))[:, LANE_ORDER]
         tiles = lanes.view(matrix.tiles, TILE, matrix.fragments_of_tile, KBLOCK).transpose(1, 2)
         where = self.layout.fragments_of(name).flatten().to(self.data.device)
         self.data.index_copy_(0, where, tiles.reshape(-1, FRAGMENT))
 
     def get(self, name: str) -> Tensor:
-        """One matrix as it was, bfloat16 ``[rows, columns]``."""
+        """One matrix as it was, ``WEIGHT`` ``[rows, columns]``."""
         matrix = self.layout.matrices[name]
         where = self.layout.fragments_of(name).flatten().to(self.data.device)
         # The order is its own inverse.

@@ -3,10 +3,9 @@
 import ctypes
 from collections.abc import Sequence
 
+from megatalker_kernels.constants import ROWS, Mode
 from megatalker_kernels.schedule import Launch
-from megatalker_kernels.shapes import ROWS, KernelShape
-
-MODES = {"decode": 0, "prefill": 1}
+from megatalker_kernels.shapes import KernelShape
 
 
 class Filter(ctypes.Structure):
@@ -80,7 +79,7 @@ class Structures:
             + [("pages", ctypes.c_int), ("slots", ctypes.c_int)]
             + [(name, ctypes.c_void_p) for name in POINTERS_LAST]
             + [("ticket", ctypes.c_int), ("eos", ctypes.c_int)]
-            + [("talker_eps", ctypes.c_float), ("predictor_eps", ctypes.c_float), ("patience", ctypes.c_uint64)],
+            + [("talker_eps", ctypes.c_float), ("predictor_eps", ctypes.c_float), ("spin_ticks", ctypes.c_uint64)],
         )
         self.params = _structure("Params", [("to", self.buffers), ("launch", self.launch)])
 
@@ -99,7 +98,7 @@ class Structures:
 def fill_launch(target: ctypes.Structure, launch: Launch) -> None:
     """Write ``launch`` into a ``Launch`` structure."""
     values = {
-        "mode": MODES[launch.mode],
+        "mode": Mode[launch.mode.upper()],
         "rows": len(launch.rows),
         "finish": launch.finish,
         "stop_after": launch.stop_after,

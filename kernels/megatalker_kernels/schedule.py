@@ -1,15 +1,13 @@
-"""What one launch does, and in which order: the list of phases that lie between the kernel's grid barriers."""
+"""What one launch does, and in which order: its phases, each of which publishes what the next one awaits."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from megatalker_kernels.constants import ROWS
 from megatalker_kernels.errors import ShapeError
-from megatalker_kernels.model import StackName
-from megatalker_kernels.shapes import ROWS, KernelShape
-
-Kind = Literal["project", "qkv", "attention", "out", "gate_up", "down", "head", "sum"]
-LAYER_KINDS: tuple[Kind, ...] = ("qkv", "attention", "out", "gate_up", "down")
+from megatalker_kernels.phases import HEAD, LAYER, PROJECT, SUM, PhaseType, StackName
+from megatalker_kernels.shapes import KernelShape
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +38,7 @@ class Launch:
     stop_after: int = 0
     """Leave after this many phases; 0 runs to the end."""
     stall_phase: int = 0
-    """Test: ``stall_block`` stops for good at the end of this phase; 0: never."""
+    """Test: ``stall_block`` stops for good before this phase; 0: never."""
     stall_block: int = 0
 
     def __post_init__(self) -> None:
@@ -62,9 +60,9 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """Work between two grid barriers."""
+    """What every block does between awaiting what the phase before published and publishing its own results."""
 
-    kind: Kind
+    type: PhaseType
     stack: StackName
     position: int = 0
     """Predictor: the position of this pass (of its last row, in the merged pass)."""
@@ -74,35 +72,35 @@ class Phase:
 
     def __str__(self) -> str:
         where = (
-            f"{self.stack} {self.kind}"
-            if self.kind in ("project", "sum", "head")
-            else (f"{self.stack} layer {self.layer} {self.kind}")
+            f"{self.stack} layer {self.layer} {self.type.kind}"
+            if self.type in LAYER
+            else f"{self.stack} {self.type.kind}"
         )
-        return f"{where} of code {self.position}" if self.stack == "predictor" and self.kind != "project" else where
+        return f"{where} of code {self.position}" if self.stack == "predictor" and self.type != PROJECT else where
 
 
 def schedule(shape: KernelShape, launch: Launch) -> Iterator[Phase]:
-    """All phases of a launch in order; the barrier counter after the n-th is n. The last one has no barrier."""
+    """All phases of a launch in order; the kernel counts them from 1."""
     if launch.mode == "decode":
         yield from _predictor(shape, launch)
-        yield Phase("sum", "talker", picks=shape.code_groups - 1)
+        yield Phase(SUM, "talker", picks=shape.code_groups - 1)
     for layer in range(shape.talker.layers):
-        for kind in LAYER_KINDS:
-            yield Phase(kind, "talker", layer=layer)
+        for type_ in LAYER:
+            yield Phase(type_, "talker", layer=layer)
     if launch.mode == "decode" or launch.finish:
-        yield Phase("head", "talker")
+        yield Phase(HEAD, "talker")
 
 
 def _predictor(shape: KernelShape, launch: Launch) -> Iterator[Phase]:
     picks: int | None = 0
     if shape.projects:
-        yield Phase("project", "predictor", picks=picks)
+        yield Phase(PROJECT, "predictor", picks=picks)
         picks = None
     for position in range(1 if launch.merged else 0, shape.code_groups):
         for layer in range(shape.predictor.layers):
-            for kind in LAYER_KINDS:
-                yield Phase(kind, "predictor", position, layer, picks)
+            for type_ in LAYER:
+                yield Phase(type_, "predictor", position, layer, picks)
                 picks = None
         if position > 0:
-            yield Phase("head", "predictor", position)
+            yield Phase(HEAD, "predictor", position)
             picks = position

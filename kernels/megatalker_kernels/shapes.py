@@ -3,33 +3,31 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 
+from megatalker_kernels import constants, phases
+from megatalker_kernels.constants import (
+    CHUNK,
+    GROUP_TILES,
+    KBLOCK,
+    OPERAND,
+    PAGE,
+    PHASE_BITS,
+    ROWS,
+    SUPPRESSED,
+    THREADS,
+    TILE,
+    WARPS,
+    WEIGHT,
+)
 from megatalker_kernels.errors import ShapeError
+from megatalker_kernels.phases import PhaseType, StackName
 
-ROWS = 8
-"""Streams, or prompt positions, of one launch."""
-CONSUMER_WARPS = 8
-THREADS = CONSUMER_WARPS * 32 + 32
-TILE = 8
-"""Weight rows of one matrix tile."""
-KBLOCK = 32
-"""Columns that one 16-byte load per lane covers."""
 STAGE_COLUMNS = (1024, 512)
 """Columns that a stage of the ring holds of two tiles: the first that fits."""
 SMALL_THINGS = 4096
 """Bytes of shared memory for what does not grow with a model."""
 ENOUGH_STAGES = 4
 """Depth of the ring that is worth more than room for a matrix's whole operand."""
-GROUP_TILES = 6
-PAGE = 64
-"""Positions of one key/value page."""
-CHUNK = CONSUMER_WARPS * 16
-"""Positions that one block attends to at once."""
-SUPPRESSED = 1024
-"""The talker's highest ids, never chosen as code 0 (end-of-speech excepted)."""
 MAX_CHOICES = 4096
-PHASE_BITS = 10
-MAX_PHASES = 2**PHASE_BITS
-"""Of one launch; ``csrc/handover.cuh`` tags what a phase hands over with the launch and these bits of its number."""
 REGISTERS = 65536 // 4 // (-(-THREADS // 128) * 32) // 8 * 8
 """Of a thread, when one block fits: each quarter of a multiprocessor has its own registers, and 3 of the 9 warps."""
 
@@ -56,6 +54,10 @@ class StackShape:
     @property
     def qkv(self) -> int:
         return (self.heads + 2 * self.kv_heads) * self.head_dim
+
+    @property
+    def gate_up(self) -> int:
+        return 2 * self.intermediate
 
     @property
     def norms(self) -> int:
@@ -165,8 +167,9 @@ class KernelShape:
     @property
     def max_phases(self) -> int:
         """Phases of the longest launch, and one for its start."""
-        passes, layer = self.code_groups, 5
-        return 4 + passes * (self.predictor.layers * layer + 1) + self.talker.layers * layer
+        layer, around = len(phases.LAYER), 1 + len((phases.PROJECT, phases.SUM, phases.HEAD))
+        passes = self.code_groups * (self.predictor.layers * layer + 1)  # the first one has no head
+        return around + passes + self.talker.layers * layer
 
     def largest(self, name: str) -> int:
         """The larger of both stacks' values of one size."""
@@ -182,25 +185,46 @@ class KernelShape:
         """Tiles of the residual stream that one block owns at most."""
         return -(-self.largest("hidden") // TILE // self.blocks)
 
+    def stack(self, name: StackName) -> StackShape:
+        """One of the two."""
+        return self.talker if name == "talker" else self.predictor
+
+    def extent(self, phase: PhaseType, stack: StackName) -> tuple[int, int] | None:
+        """Rows and columns of the matrix of a phase; ``None``: it has none."""
+        if phase.rows is None or phase.columns is None:
+            return None
+        sizes = self.stack(stack)
+        columns = self.talker.hidden if phase.columns == "talker_hidden" else getattr(sizes, phase.columns)
+        return getattr(sizes, phase.rows), columns
+
     def macros(self) -> list[tuple[str, str]]:
-        """Preprocessor definitions for the CUDA sources."""
+        """Preprocessor definitions for the CUDA sources, constants and the table of phases among them."""
         values = {
-            "ROWS": ROWS,
-            "CONSUMER_WARPS": CONSUMER_WARPS,
             "STAGE_COLUMNS": self.stage_columns,
+            "STAGE_BYTES": stage_bytes(self),
             "STAGES": self.stages,
             "IN_FLIGHT": self.in_flight,
             "OPERAND_COLUMNS": self.operand_columns,
-            "PAGE": PAGE,
+            "OWNED_TILES": self.owned_tiles,
             "CODE_GROUPS": self.code_groups,
             "MAX_PAGES": self.max_pages,
+            "MAX_CHUNKS": self.max_chunks,
             "MAX_PHASES": self.max_phases,
             "TALKER_SHAPE": self.talker.macro,
             "PREDICTOR_SHAPE": self.predictor.macro,
             "BLOCKS": self.blocks,
             "SHARED_BYTES": shared_bytes(self),
+            "EXTENTS": " ".join(self._extent_macros()),
         }
-        return [(f"MT_{name}", str(value)) for name, value in values.items()]
+        return [(f"MT_{name}", str(value)) for name, value in (constants.macros() | phases.macros() | values).items()]
+
+    def _extent_macros(self) -> Iterator[str]:
+        names: tuple[StackName, ...] = ("talker", "predictor")
+        for stack in names:
+            for phase in phases.TABLE:
+                extent = self.extent(phase, stack)
+                if extent is not None:
+                    yield f"EXTENT({stack.title()},{phase.kind.upper()},{extent[0]},{extent[1]})"
 
 
 def why_not(shape: KernelShape) -> str | None:
@@ -223,7 +247,7 @@ def _stack_rules(s: StackShape) -> Iterator[tuple[bool, str]]:
     yield s.head_dim in (32, 64, 128), f"head size is {s.head_dim}, expected 32, 64 or 128"
     yield s.kv_heads > 0 and s.heads % s.kv_heads == 0, f"{s.heads} heads do not divide by its {s.kv_heads} KV heads"
     queries = s.heads // s.kv_heads
-    yield queries < CONSUMER_WARPS, f"{queries} heads share a KV head, expected fewer than {CONSUMER_WARPS}"
+    yield queries < WARPS, f"{queries} heads share a KV head, expected fewer than {WARPS}"
     yield s.vocab % TILE == 0, f"vocabulary has {s.vocab} ids, expected a multiple of {TILE}"
 
 
@@ -242,8 +266,8 @@ def _frame_rules(shape: KernelShape) -> Iterator[tuple[bool, str]]:
     )
     yield 2 <= shape.code_groups <= 16, f"a frame has {shape.code_groups} codes, expected 2 to 16"
     yield (
-        shape.max_phases <= MAX_PHASES,
-        f"a frame has up to {shape.max_phases} phases, more than the {MAX_PHASES} that the kernel can number",
+        shape.max_phases <= 2**PHASE_BITS,
+        f"a frame has up to {shape.max_phases} phases, more than the {2**PHASE_BITS} that the kernel can number",
     )
     yield shape.max_pages >= 1, "a stream needs at least one page"
     yield shape.blocks >= 1 and shape.in_flight >= 1, "blocks and in_flight must be at least 1"
@@ -251,7 +275,7 @@ def _frame_rules(shape: KernelShape) -> Iterator[tuple[bool, str]]:
 
 def stage_bytes(shape: KernelShape) -> int:
     """Of one stage of the ring."""
-    return 2 * TILE * shape.stage_columns * 2
+    return 2 * TILE * shape.stage_columns * WEIGHT.itemsize
 
 
 def shared_bytes(shape: KernelShape) -> int:
@@ -259,9 +283,9 @@ def shared_bytes(shape: KernelShape) -> int:
     dim = shape.largest("head_dim")
     queries = max(stack.heads // stack.kv_heads for stack in (shape.talker, shape.predictor))
     choices = max(shape.first_suppressed + 1, shape.predictor.vocab)
-    product = 2 * shape.operand_columns * ROWS + 2 * 4 * CONSUMER_WARPS * GROUP_TILES * ROWS * TILE
-    attention = 4 * dim * (queries + ROWS) + 2 * 4 * CONSUMER_WARPS * queries * (dim + 2)
-    contest = 14 * choices + 4 * CONSUMER_WARPS * 32 + 40 * CONSUMER_WARPS
+    product = OPERAND.itemsize * shape.operand_columns * ROWS + 2 * 4 * WARPS * GROUP_TILES * ROWS * TILE
+    attention = 2 * OPERAND.itemsize * dim * (queries + ROWS) + 2 * 4 * WARPS * queries * (dim + 2)
+    contest = 14 * choices + 4 * WARPS * 32 + 40 * WARPS
     constants = 4 * shape.largest("hidden") + 4 * ROWS * dim
     residual = 4 * shape.owned_tiles * ROWS * TILE
     size = (stage_bytes(shape) + 16) * shape.stages + max(product, attention, contest) + constants + residual

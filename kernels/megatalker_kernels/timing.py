@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 import torch
 
+from megatalker_kernels.constants import ROWS, WEIGHT
 from megatalker_kernels.launching import Kernel
 from megatalker_kernels.model import PackedModel
 from megatalker_kernels.module import Arguments, GpuModule
 from megatalker_kernels.packing import stream
 from megatalker_kernels.schedule import Launch, Row, schedule
-from megatalker_kernels.shapes import ROWS, KernelShape
+from megatalker_kernels.shapes import KernelShape
 from megatalker_kernels.trial import Streams, fill_streams, pages_for, samplings
 from megatalker_kernels.workspace import Workspace
 
@@ -27,7 +28,7 @@ def frame_bytes(shape: KernelShape) -> dict[str, int]:
     """Bytes of weights that a frame must read: all once, the predictor's layers for each code but one."""
     once = again = 0
     for matrix in stream(shape):
-        size = 2 * matrix.rows * matrix.columns
+        size = WEIGHT.itemsize * matrix.rows * matrix.columns
         if matrix.name.startswith("predictor.") and ".head." not in matrix.name:
             again += size
         else:
@@ -93,7 +94,7 @@ def profile_frame(kernel: Kernel, shape: KernelShape, streams: Streams, batch: i
     kinds: dict[str, dict[str, list[float]]] = {}
     for index, phase in enumerate(schedule(shape, launches[0])):
         after = " after a choice" if phase.picks is not None else ""
-        entry = kinds.setdefault(f"{phase.stack} {phase.kind}{after}", {})
+        entry = kinds.setdefault(f"{phase.stack} {phase.type.kind}{after}", {})
         if index < wait.shape[2]:
             entry.setdefault("mean_work_us", []).append(float(work[:, :, index].nanmean()))
             entry.setdefault("slowest_work_us", []).append(float(work[:, :, index].nan_to_num(0).amax(1).median()))

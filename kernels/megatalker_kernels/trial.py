@@ -10,10 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from megatalker_kernels.model import Constants, LayerWeights, PackedModel, StackName
+from megatalker_kernels.constants import DECAY_ROWS, GUMBEL_BITS, GUMBEL_ROWS, PAGE, WEIGHT
+from megatalker_kernels.model import Constants, LayerWeights, PackedModel
 from megatalker_kernels.params import Sampling, sampling, sampling_filter
+from megatalker_kernels.phases import StackName
 from megatalker_kernels.schedule import Row
-from megatalker_kernels.shapes import PAGE, KernelShape, StackShape
+from megatalker_kernels.shapes import KernelShape, StackShape
 from megatalker_kernels.workspace import Workspace
 
 _PREDICTOR = StackShape(1024, 3072, 5, 16, 8, 128, 2048)
@@ -37,7 +39,7 @@ class RandomWeights:
 
     def _normal(self, name: str, *size: int, scale: float) -> Tensor:
         generator = torch.Generator(self._device).manual_seed(zlib.crc32(name.encode()) + self._seed)
-        return torch.randn(size, generator=generator, device=self._device).mul_(scale).to(torch.bfloat16)
+        return torch.randn(size, generator=generator, device=self._device).mul_(scale).to(WEIGHT)
 
     def _matrix(self, name: str, rows: int, columns: int, gain: float = 1.0) -> Tensor:
         return self._normal(name, rows, columns, scale=gain / math.sqrt(columns))
@@ -46,7 +48,7 @@ class RandomWeights:
         return 1 + self._normal(name, size, scale=0.1)
 
     def layer(self, stack: StackName, index: int) -> LayerWeights:
-        s = self._shape.talker if stack == "talker" else self._shape.predictor
+        s = self._shape.stack(stack)
         name = f"{stack}.{index}."
         return LayerWeights(
             q=self._matrix(name + "q", s.attention, s.hidden),
@@ -88,12 +90,12 @@ def random_model(shape: KernelShape, device: torch.device, seed: int = 0) -> Pac
 
 def sampling_tables() -> tuple[Tensor, Tensor]:
     """Tables like those of the sampling contract, up to the last bits; the kernel reads whatever it is given."""
-    octave, segment = np.divmod(np.arange(384), 16)
+    octave, segment = np.divmod(np.arange(GUMBEL_ROWS), 16)
     width = 2.0**octave / 16 * 2.0**-25
     points = ((16 + segment) * width)[:, None] + width[:, None] * np.arange(4) / 3
     halves = (-np.log(-np.log(points)), -np.log(-np.log1p(-points)))
-    distances = (np.arange(256)[:, None] + np.arange(4) / 3) / 8
-    return _cubics(np.concatenate(halves), 26), _cubics(np.exp(-distances), 40)
+    distances = (np.arange(DECAY_ROWS)[:, None] + np.arange(4) / 3) / 8
+    return _cubics(np.concatenate(halves), GUMBEL_BITS), _cubics(np.exp(-distances), 40)
 
 
 def _cubics(values: np.ndarray[tuple[int, ...], np.dtype[np.float64]], bits: int) -> Tensor:

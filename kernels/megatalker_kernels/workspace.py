@@ -6,9 +6,10 @@ from math import prod
 import torch
 from torch import Tensor
 
+from megatalker_kernels.constants import CHUNK_STATS, PAGE, QUAD, ROWS, STORED, BarrierWord, StatusWord
 from megatalker_kernels.errors import GuardError
 from megatalker_kernels.params import Sampling
-from megatalker_kernels.shapes import PAGE, ROWS, KernelShape
+from megatalker_kernels.shapes import KernelShape
 
 GUARD_BYTES = 512
 GUARD = 0xA5
@@ -33,19 +34,19 @@ class Workspace:
         self.device = device
         self._raw: dict[str, Tensor] = {}
         talker, predictor, groups = shape.talker, shape.predictor, shape.code_groups
-        real, half, whole = torch.float32, torch.bfloat16, torch.int32
+        real, whole = torch.float32, torch.int32
         pairs = (2, talker.kv_heads, PAGE, talker.head_dim)
-        self.talker_kv = self._new("talker_kv", (talker.layers, pages, *pairs), half)
+        self.talker_kv = self._new("talker_kv", (talker.layers, pages, *pairs), STORED)
         pairs = (2, predictor.kv_heads, PAGE, predictor.head_dim)
-        self.predictor_kv = self._new("predictor_kv", (predictor.layers, ROWS, *pairs), half)
+        self.predictor_kv = self._new("predictor_kv", (predictor.layers, ROWS, *pairs), STORED)
         self.page_table = self._new("page_table", (slots, shape.max_pages), whole)
         self.text = self._new("text", (ROWS, talker.hidden), real)
         self.x = self._new("x", (ROWS * shape.largest("hidden"),), real)
         self.qkv = self._new("qkv", (ROWS * shape.largest("qkv"),), real)
         self.attention = self._new("attention", (ROWS * shape.largest("attention"),), real)
         self.activation = self._new("activation", (ROWS * shape.largest("intermediate"),), real)
-        self.chosen = self._new("chosen", (ROWS, 4), real)
-        partials = ROWS * talker.heads * shape.max_chunks * (talker.head_dim + 4)
+        self.chosen = self._new("chosen", (ROWS, QUAD), real)
+        partials = ROWS * talker.heads * shape.max_chunks * (talker.head_dim + CHUNK_STATS)
         self.partial = self._new("partial", (partials,), real)
         self.arrivals = self._new("arrivals", (ROWS * shape.largest("kv_heads"),), whole)
         self.hidden = self._new("hidden", (slots, talker.hidden), real)
@@ -54,9 +55,9 @@ class Workspace:
         self.predictor_logits = self._new("predictor_logits", (ROWS, groups - 1, predictor.vocab), real)
         self.seen = self._new("seen", (slots, talker.vocab // 32), whole)
         self.sampling = self._new("sampling", (slots, ctypes.sizeof(Sampling)), torch.uint8)
-        self.barrier = self._new("barrier", (4 + shape.blocks,), whole)
+        self.barrier = self._new("barrier", (BarrierWord.PROGRESS + shape.blocks,), whole)
         self.codes = self._new("codes", (ROWS, groups + 1), whole, host=True)
-        self.status = self._new("status", (4,), whole, host=True)
+        self.status = self._new("status", (len(StatusWord),), whole, host=True)
 
     def _new(self, name: str, size: tuple[int, ...], dtype: torch.dtype, *, host: bool = False) -> Tensor:
         length = prod(size) * dtype.itemsize

@@ -32,9 +32,9 @@ from megatalker_backends.megakernel.availability import why_not
 from megatalker_backends.megakernel.machine import Machine
 from megatalker_backends.megakernel.settings import MegakernelSettings
 from megatalker_backends.megakernel.spec import TALKER
+from megatalker_kernels.constants import ROWS
 from megatalker_kernels.errors import KernelStalledError
 from megatalker_kernels.schedule import Launch
-from megatalker_kernels.shapes import ROWS
 
 SEEDED = SamplingParams(seed=3, min_new_tokens=1000)
 

@@ -11,8 +11,9 @@ from megatalker_backends.megakernel.pages import PagePool
 from megatalker_backends.megakernel.prefix import PrefixCache
 from megatalker_backends.megakernel.settings import MegakernelSettings
 from megatalker_backends.megakernel.sizes import choose_first_pages, choose_page_limit
+from megatalker_kernels.constants import PAGE, ROWS
 from megatalker_kernels.errors import GuardError
-from megatalker_kernels.shapes import PAGE, ROWS, KernelShape
+from megatalker_kernels.shapes import KernelShape
 from megatalker_kernels.trial import MODELS
 from megatalker_kernels.workspace import GUARD_BYTES, Workspace
 

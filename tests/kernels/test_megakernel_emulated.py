@@ -14,7 +14,7 @@ from megatalker_kernels.trial import MODELS, fill_streams, random_model, samplin
 
 CPU = torch.device("cpu")
 BLOCKS = 8
-PATIENCE_S = 0.05
+STALL_TIMEOUT_S = 0.05
 SHAPES = {
     "projected": MODELS["tiny"],
     "other heads": (StackShape(64, 96, 1, 2, 1, 128, 1536), StackShape(64, 160, 2, 3, 1, 64, 384)),
@@ -39,7 +39,7 @@ def bench(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     name, architecture = request.param
     shape = shape_of(name, code_groups=4)
     emulator = MegakernelEmulator(shape, tmp_path_factory.mktemp("emulator"), architecture)
-    return Bench(random_model(shape, CPU), emulator, POSITIONS, PATIENCE_S)
+    return Bench(random_model(shape, CPU), emulator, POSITIONS, STALL_TIMEOUT_S)
 
 
 def test_launches_do_what_the_specification_says(bench: Bench) -> None:
@@ -83,6 +83,6 @@ def test_a_block_that_stops_is_named_and_the_next_launch_works(bench: Bench) -> 
 
 def test_every_phase_does_what_the_specification_says(tmp_path: Path) -> None:
     shape = shape_of("projected", code_groups=2)
-    bench = Bench(random_model(shape, CPU), MegakernelEmulator(shape, tmp_path), POSITIONS, PATIENCE_S)
+    bench = Bench(random_model(shape, CPU), MegakernelEmulator(shape, tmp_path), POSITIONS, STALL_TIMEOUT_S)
     for phase in bench.phases(Launch("decode", bench.streams.rows(range(5), 3))):
         assert phase["ok"], phase

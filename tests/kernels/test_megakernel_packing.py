@@ -3,10 +3,11 @@
 import pytest
 import torch
 
+from megatalker_kernels.constants import KBLOCK, TILE, WEIGHT
 from megatalker_kernels.errors import ShapeError
 from megatalker_kernels.model import rope_table
 from megatalker_kernels.packing import FRAGMENT, LANE_ORDER, PackedWeights, interleave
-from megatalker_kernels.shapes import KBLOCK, TILE, KernelShape, StackShape
+from megatalker_kernels.shapes import KernelShape, StackShape
 from megatalker_kernels.trial import MODELS, random_model
 
 CPU = torch.device("cpu")
@@ -54,7 +55,7 @@ def test_the_stream_of_a_block_is_what_the_kernel_reads() -> None:
         weights[name] = (values % 251).float().view(matrix.rows, matrix.columns)
         packed.put(name, weights[name])
     block = 3
-    at = int(packed.block_offset[block]) // (FRAGMENT * 2)
+    at = int(packed.block_offset[block]) // (FRAGMENT * WEIGHT.itemsize)
     for name, tile, start in walk(shape, block, list(weights), packed):
         columns = min(shape.stage_columns, weights[name].shape[1] - start)
         for k in range(start, start + columns, KBLOCK):

@@ -19,7 +19,7 @@ from megatalker_backends.megakernel.settings import MegakernelSettings
 from megatalker_backends.megakernel.sizes import choose_shape
 from megatalker_backends.megakernel.weights import pack_checkpoint
 from megatalker_kernels.schedule import Launch, Row
-from megatalker_kernels.specification import Specification
+from megatalker_kernels.spec.frame import Specification
 from megatalker_kernels.workspace import Workspace
 
 TEMPERATURES = st.sampled_from([1e-6, 0.2, 0.9, 1.0, 1.7, 50.0, 1e6])

@@ -23,8 +23,8 @@ from megatalker_backends.streaming.settings import StreamingSettings
 from megatalker_backends.streaming.weights import Weights
 from megatalker_kernels import nvrtc
 from megatalker_kernels.codec.launcher import compile_codec
-from megatalker_kernels.codec.structures import MAX_FRAMES, Shape
-from megatalker_kernels.codec.tiles import TILES, Cut, Tile, cut
+from megatalker_kernels.codec.structures import MAX_FRAMES, Activation
+from megatalker_kernels.codec.tiles import TILES, Tile, Tiling, choose_tiling
 from megatalker_kernels.errors import ToolchainError
 
 SLOT = 8
@@ -73,7 +73,7 @@ def test_products_are_exact_in_every_tile(
     dilation: int,
     columns: int,
 ) -> None:
-    monkeypatch.setattr(kernels, "cut", lambda *_sizes, **_options: Cut(tile, shares))
+    monkeypatch.setattr(kernels, "choose_tiling", lambda *_sizes, **_options: Tiling(tile, shares))
     context = (taps - 1) * dilation
     bench = Bench(emulator, context * channels, time)
     weight, bias = noise(columns, taps, channels, seed=2) / (taps * channels) ** 0.5, noise(columns, seed=3)
@@ -104,17 +104,17 @@ def test_long_sums_keep_the_precision_of_float32(emulator: CodecEmulator) -> Non
 @needs_compiler
 @tiles
 def test_sums_are_normalised_and_shaped(emulator: CodecEmulator, monkeypatch: pytest.MonkeyPatch, tile: Tile) -> None:
-    monkeypatch.setattr(kernels, "cut", lambda *_sizes, **_options: Cut(tile, 1))
+    monkeypatch.setattr(kernels, "choose_tiling", lambda *_sizes, **_options: Tiling(tile, 1))
     run, rows = Bench(emulator, 0, 5).run, noise(10, 72, seed=1)
     matrix = Matrix(noise(40, 1, 72, seed=2) / 8, noise(40, seed=3))
     plain = F.linear(rows, matrix.weight.flatten(1))
     normed = F.rms_norm(rows, (72,), eps=1e-3)
     torch.testing.assert_close(run.multiply(matrix, rows, eps=1e-3), F.linear(normed, matrix.weight[:, 0], matrix.bias))
     summed = plain + matrix.bias
-    torch.testing.assert_close(run.multiply(matrix, rows, shape=Shape.GELU), F.gelu(summed))
+    torch.testing.assert_close(run.multiply(matrix, rows, activation=Activation.GELU), F.gelu(summed))
     gated = F.silu(summed[:, ::2]) * summed[:, 1::2]
-    torch.testing.assert_close(run.multiply(matrix, rows, shape=Shape.GATED), gated)
-    torch.testing.assert_close(run.multiply(matrix, rows, shape=Shape.SAMPLE), summed[:, :1].clamp(-1, 1))
+    torch.testing.assert_close(run.multiply(matrix, rows, activation=Activation.GATED), gated)
+    torch.testing.assert_close(run.multiply(matrix, rows, activation=Activation.SAMPLE), summed[:, :1].clamp(-1, 1))
 
 
 @needs_compiler
@@ -228,6 +228,6 @@ def test_blocks_of_every_tile_fit_into_the_smallest_shared_memory() -> None:
 @pytest.mark.parametrize("rows", [1, 8, 9, 64, 160, 1920, 15_360, 122_880])
 def test_every_stage_of_a_share_has_work(rows: int) -> None:
     for columns, width in ((4, 672), (96, 672), (768, 5376), (6144, 3072), (512, 1024), (20, 12)):
-        chosen = cut(rows, columns, width, 132, whole=False)
+        chosen = choose_tiling(rows, columns, width, 132, whole=False)
         assert 1 <= chosen.shares <= chosen.tile.stages_of(width)
-        assert cut(rows, columns, width, 132, whole=True).shares == 1
+        assert choose_tiling(rows, columns, width, 132, whole=True).shares == 1

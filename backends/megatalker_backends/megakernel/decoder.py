@@ -32,9 +32,9 @@ from megatalker_backends.megakernel.settings import MegakernelSettings
 from megatalker_backends.megakernel.sizes import choose_first_pages, choose_page_limit, choose_positions, choose_shape
 from megatalker_backends.megakernel.transfer import TextFeed, send
 from megatalker_backends.megakernel.weights import pack_checkpoint
+from megatalker_kernels.constants import PAGE, ROWS
 from megatalker_kernels.errors import KernelError
 from megatalker_kernels.schedule import Launch, Row
-from megatalker_kernels.shapes import PAGE, ROWS
 from megatalker_kernels.workspace import Workspace
 
 CAPABILITIES = TalkerCapabilities(

@@ -9,7 +9,7 @@ from megatalker_kernels.launching import Kernel
 from megatalker_kernels.model import PackedModel
 from megatalker_kernels.module import GpuModule
 from megatalker_kernels.schedule import Launch
-from megatalker_kernels.specification import Specification
+from megatalker_kernels.spec.frame import Specification
 from megatalker_kernels.workspace import Workspace
 
 
@@ -62,7 +62,7 @@ class Gpu:
         self._device = model.device
         with torch.cuda.device(self._device):
             module = GpuModule.compiled(model.shape, self._device)
-            self._kernel = Kernel(model, space, module, patience_s=settings.patience_s)
+            self._kernel = Kernel(model, space, module, stall_timeout_s=settings.stall_timeout_s)
 
     def run(self, launch: Launch) -> int:
         with torch.cuda.device(self._device):

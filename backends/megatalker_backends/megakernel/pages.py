@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from megatalker.errors import CapacityError
-from megatalker_kernels.shapes import PAGE
+from megatalker_kernels.constants import PAGE
 
 
 @dataclass(frozen=True, slots=True)

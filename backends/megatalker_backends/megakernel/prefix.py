@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from megatalker_backends.megakernel.transfer import send
-from megatalker_kernels.shapes import PAGE, ROWS
+from megatalker_kernels.constants import PAGE, ROWS
 from megatalker_kernels.workspace import Workspace
 
 PASSES_OF_PAGE = PAGE // ROWS

@@ -23,7 +23,7 @@ class MegakernelSettings(BackendSettings):
     """Prompt rows whose keys and values are remembered, for prompts that begin alike. 0 turns that off."""
     interpret: bool = False
     """Run the kernel's executable specification in torch instead of the kernel: for tests, on any device, slow."""
-    patience_s: Annotated[float, Field(gt=0, le=10)] = 0.05
+    stall_timeout_s: Annotated[float, Field(gt=0, le=10)] = 0.05
     """How long a wait inside the kernel may take before the launch is abandoned and the backend declared faulty."""
     blocks: Annotated[Integer, Field(ge=1)] | None = None
     """Blocks of the kernel. ``None``: one on each multiprocessor, which is also the most."""

@@ -7,9 +7,10 @@ import torch
 from megatalker.checkpoint.config import ModelConfig
 from megatalker_backends.megakernel.settings import MegakernelSettings
 from megatalker_backends.megakernel.weights import stack_shape
+from megatalker_kernels.constants import PAGE, STORED
 from megatalker_kernels.errors import ShapeError
 from megatalker_kernels.module import capability, processors
-from megatalker_kernels.shapes import PAGE, KernelShape
+from megatalker_kernels.shapes import KernelShape
 
 DEFAULT_POSITIONS = 4096
 FIRST_PAGE_BYTES = 2**28
@@ -56,5 +57,5 @@ def choose_page_limit(shape: KernelShape, settings: MegakernelSettings) -> int:
 def choose_first_pages(shape: KernelShape, limit: int) -> int:
     """Pages that the streams share before they need more."""
     talker = shape.talker
-    page_bytes = talker.layers * 2 * talker.kv_heads * PAGE * talker.head_dim * torch.bfloat16.itemsize
+    page_bytes = talker.layers * 2 * talker.kv_heads * PAGE * talker.head_dim * STORED.itemsize
     return min(limit, max(1, FIRST_PAGE_BYTES // page_bytes))

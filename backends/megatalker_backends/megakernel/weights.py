@@ -6,7 +6,8 @@ from torch import Tensor
 from megatalker.checkpoint import Checkpoint
 from megatalker.checkpoint.config import ModelConfig, TransformerShape
 from megatalker.sampling.piecewise import decay_table, gumbel_table
-from megatalker_kernels.model import Constants, LayerWeights, PackedModel, StackName
+from megatalker_kernels.model import Constants, LayerWeights, PackedModel
+from megatalker_kernels.phases import StackName
 from megatalker_kernels.shapes import KernelShape, StackShape
 
 PREDICTOR = "talker.code_predictor"

@@ -4,6 +4,8 @@ from ctypes import Structure, c_float, c_int, c_longlong, c_void_p, sizeof
 from enum import IntEnum
 from typing import ClassVar
 
+from megatalker_kernels.constants import enumerators
+
 MAX_FRAMES = 8
 """Of a step."""
 ATTENTION_THREADS = 256
@@ -12,7 +14,7 @@ TICKET_WORDS = 4
 """int64 words before a stream's codes: addresses of its context now and next, of its cache; frames before this call."""
 
 
-class Shape(IntEnum):
+class Activation(IntEnum):
     """What becomes of a product's sums, after bias and residual."""
 
     PLAIN = 0
@@ -36,14 +38,14 @@ class Input(Structure):
     ]
 
 
-class Finish(Structure):
+class Epilogue(Structure):
     """What becomes of sums."""
 
     _fields_: ClassVar = [
         *((name, c_void_p) for name in ("bias", "residual", "frequency", "height", "raw", "waved")),
         ("channels", c_int),
         ("columns", c_int),
-        ("shape", c_int),
+        ("activation", c_int),
     ]
 
 
@@ -58,7 +60,7 @@ class Product(Structure):
 
     _fields_: ClassVar = [
         ("input", Input),
-        ("finish", Finish),
+        ("epilogue", Epilogue),
         ("tickets", Tickets),
         ("weight", c_void_p),
         ("partial", c_void_p),
@@ -111,4 +113,5 @@ def macros() -> dict[str, str]:
     """Constants that the sources share, and sizes that they check themselves against."""
     sizes = {f"{kind.__name__.upper()}_BYTES": str(sizeof(kind)) for kind in (Product, Attention, Lookup, Mixing)}
     threads = {"ATTENTION_THREADS": str(ATTENTION_THREADS), "MIXING_THREADS": str(MIXING_THREADS)}
-    return {**sizes, **threads, "FRAMES": str(MAX_FRAMES)}
+    words = {"FRAMES": str(MAX_FRAMES), "TICKET_WORDS": str(TICKET_WORDS), "ACTIVATIONS": enumerators(Activation)}
+    return {**sizes, **threads, **words}

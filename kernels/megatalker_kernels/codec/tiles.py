@@ -1,4 +1,4 @@
-"""Which piece of a product one block computes."""
+"""Which part of a product one block computes."""
 
 from dataclasses import KW_ONLY, dataclass
 from math import ceil
@@ -38,7 +38,7 @@ class Tile:
     @property
     def macro(self) -> str:
         sizes = (self.rows, self.columns, self.high, self.wide, self.deep, self.depth, self.stages)
-        return f"PRODUCT({', '.join(map(str, sizes))})"
+        return f"PRODUCT({', '.join(map(str, (*sizes, self.shared_bytes)))})"
 
     def count(self, rows: int, columns: int) -> int:
         """Tiles of a product of that size."""
@@ -65,14 +65,14 @@ ENOUGH = 1.75
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
-    """How a product is dealt to blocks."""
+class Tiling:
+    """How a product is divided among blocks."""
 
     tile: Tile
     shares: int
 
 
-def cut(rows: int, columns: int, width: int, processors: int, *, whole: bool) -> Cut:
+def choose_tiling(rows: int, columns: int, width: int, processors: int, *, whole: bool) -> Tiling:
     """Choose tiles, and into how many shares of their width the sums are split (one if ``whole``).
 
     The rule and its numbers are the best of ``benchmarks/codec_tiles.py`` on an H200, roughly: the largest tile that
@@ -88,4 +88,4 @@ def cut(rows: int, columns: int, width: int, processors: int, *, whole: bool) ->
 
     tile = few if rows <= FEW_ROWS else next(filter(keeps_busy, reversed(large)), small)
     room = max(1, tile.together * processors // tile.count(rows, columns))
-    return Cut(tile, min(room, most_shares(tile)))
+    return Tiling(tile, min(room, most_shares(tile)))

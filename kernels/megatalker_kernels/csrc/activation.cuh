@@ -2,12 +2,12 @@
 // multiplies, warp, warp + WARPS, ..., so that no other warp has to wait for it.
 #pragma once
 #include "copy.cuh"
-#include "handover.cuh"
+#include "publish.cuh"
 
 // Where the activations of a product lie.
 struct Origin {
   const Source* first;  // of each row, at the start of a stack; or null:
-  const float* quads;   // what the last phase handed over, [rows][stride]
+  const float* quads;   // what the last phase published, [rows][stride]
   int stride;
   const float* norm;    // weights of an RMSNorm in front of the product, or null
 };
@@ -20,7 +20,7 @@ __device__ inline Quad read_source(const Source& source, int column) {
 // Columns [begin, begin + size) of the operand; eight lanes take a row of a column block. RMSNorm is value * weight here; the
 // epilogue multiplies the row's factor in. The warp's share of each row's sum of squares goes to `squares`; the first columns
 // start it, later ones add to it.
-__device__ inline void bring(const Origin& origin, int begin, int size, bool count_squares) {
+__device__ inline void load_operand(const Origin& origin, int begin, int size, bool count_squares) {
   constexpr int AT_ONCE = 8;
   static_assert(AT_ONCE % 2 == 0 && AT_ONCE <= 8);
   Shared& s = shared();
@@ -39,17 +39,17 @@ __device__ inline void bring(const Origin& origin, int begin, int size, bool cou
       (row(pair) < 4 ? low : high) += squares;
       v[0] *= w.x, v[1] *= w.y, v[2] *= w.z, v[3] *= w.w;
     }
-    uint4* piece = &s.product.operand[((pair >> shift) * WARPS + warp << shift + 2) + row(pair) * 4 + part / 2];
-    reinterpret_cast<uint2*>(piece)[part % 2] = uint2{pack(v[0], v[1]), pack(v[2], v[3])};
+    uint4* vector = &s.product.operand[((pair >> shift) * WARPS + warp << shift + 2) + row(pair) * 4 + part / 2];
+    reinterpret_cast<uint2*>(vector)[part % 2] = uint2{pack(v[0], v[1]), pack(v[2], v[3])};
   };
   if (norm) {  // on its way while the results are awaited
 #pragma unroll 1
     for (int block = warp + place * WARPS; block * KBLOCK < size; block += 4 * WARPS) {
-      copy_piece(&s.norm[block * KBLOCK + part * 4], norm + begin + block * KBLOCK + part * 4);
+      copy_async_16(&s.norm[block * KBLOCK + part * 4], norm + begin + block * KBLOCK + part * 4);
     }
   }
   if (origin.first) {
-    await_pieces();
+    await_async_copies();
     __syncwarp();
 #pragma unroll 1
     for (int pair = place; pair < pairs; pair += 4) {
@@ -66,16 +66,16 @@ __device__ inline void bring(const Origin& origin, int begin, int size, bool cou
       const u32 wanted = of_rows & (1u << clamped((pairs - first + 3) / 4, 0, AT_ONCE)) - 1;
       u32 missing = wanted;
       Quad x[AT_ONCE];
-      Patience patience;
+      SpinGuard guard;
       do {
 #pragma unroll
         for (int k = 0; k < AT_ONCE; ++k) {
-          fetch(missing >> k & 1, quads + k / 2 * after_next + k % 2 * next, x[k]);
+          load_if(missing >> k & 1, quads + k / 2 * after_next + k % 2 * next, x[k]);
         }
 #pragma unroll
-        for (int k = 0; k < AT_ONCE; ++k) missing &= ~(u32(x[k].bears(tag)) << k);
-      } while (missing && wait_on(patience));
-      await_pieces();
+        for (int k = 0; k < AT_ONCE; ++k) missing &= ~(u32(x[k].has_tag(tag)) << k);
+      } while (missing && spin_on(guard));
+      await_async_copies();
       __syncwarp();
 #pragma unroll
       for (int k = 0; k < AT_ONCE; ++k) {

@@ -8,7 +8,7 @@
 
 constexpr float NO_PEAK = -1e30f;  // of no positions: larger than minus infinity, so that differences are numbers
 
-using OwnUnit = Unit<RowsAtWork>;
+using OwnUnit = WorkUnit<RowsAtWork>;
 
 // Of this thread: a lane is 4 * place + quarter.
 __device__ inline int own_warp() { return own_thread() >> 5; }
@@ -19,31 +19,31 @@ __device__ inline int own_quarter() { return own_thread() & 3; }
 __device__ inline int first_position(const OwnUnit& unit) { return unit.chunk * CHUNK + own_warp() * 16; }
 
 // A warp's 16 keys as operand B of scores (positions are its rows), and its values as operand B of their weighted sum
-// (dimensions are its rows): each lane's pieces of eight dimensions.
+// (dimensions are its rows): each lane's vectors of eight dimensions.
 template <int D>
 struct Positions {
-  static constexpr int KEY_PIECES = D / KBLOCK, HALVES = (D + 63) / 64;
-  uint4 key[2][KEY_PIECES];  // of position 8 * h + place, dimensions 32 * piece + 8 * quarter ...
+  static constexpr int KEY_VECTORS = D / KBLOCK, HALVES = (D + 63) / 64;
+  uint4 key[2][KEY_VECTORS];  // of position 8 * h + place, dimensions 32 * vector + 8 * quarter ...
   uint4 value[4][HALVES];    // of position 2 * quarter + place_of(e), dimensions 64 * half + 8 * place ...
 
   __device__ static constexpr int place_of(int e) { return e % 2 + e / 2 * 8; }
 
   // Those of the talker's earlier passes, from the ring.
-  __device__ void take(const OwnUnit& unit, Cursor& at) {
+  __device__ void take(const OwnUnit& unit, PipelineState& ring) {
     constexpr int TOGETHER = stored_together(D);
     const int own = own_warp() * 16, own_begin = own / TOGETHER * TOGETHER, count = unit.stored_of(own_begin, TOGETHER);
     const auto pass = [&](int begin, int end) {
 #pragma unroll 1
       for (; begin < end && unit.stored_of(begin, TOGETHER) > 0; begin += TOGETHER) {
-        wait_for_stage(at);
-        release_stage(at);
+        wait_for_stage(ring);
+        release_stage(ring);
       }
     };
     pass(0, own_begin);
     if (count > 0) {
-      const u16* keys = reinterpret_cast<const u16*>(wait_for_stage(at));
-      load(keys, keys + count * D, own - own_begin, count - 1, [](const uint4* piece) { return *piece; });
-      release_stage(at);
+      const Stored* keys = reinterpret_cast<const Stored*>(wait_for_stage(ring));
+      load(keys, keys + count * D, own - own_begin, count - 1, [](const uint4* vector) { return *vector; });
+      release_stage(ring);
     } else {
       *this = {};
     }
@@ -53,9 +53,9 @@ struct Positions {
   // Those of the predictor's earlier passes, from its pages. Nobody writes them now.
   __device__ void read(const OwnUnit& unit, int layer) {
     static_assert(GROUPS <= PAGE);
-    const u16* keys = unit.key(layer, 0, D);
+    const Stored* keys = unit.key(layer, 0, D);
     load(keys, keys + OwnUnit::values_apart(D), own_warp() * 16, max(unit.fresh_from() - 1, 0),
-         [](const uint4* piece) { return __ldcg(piece); });
+         [](const uint4* vector) { return __ldcg(vector); });
   }
 
   // Those of this pass.
@@ -67,36 +67,36 @@ struct Positions {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const int p = h * 8 + own_place();
-      if (fresh(p)) copy_pieces(key[h], &space.fresh[0][p + ahead][own_quarter() * 8], KBLOCK);
+      if (fresh(p)) copy_vectors(key[h], &space.fresh[0][p + ahead][own_quarter() * 8], KBLOCK);
     }
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
       const int p = own_quarter() * 2 + place_of(e);
-      if (fresh(p) && own_place() * 8 < D) copy_pieces(value[e], &space.fresh[1][p + ahead][own_place() * 8], 64);
+      if (fresh(p) && own_place() * 8 < D) copy_vectors(value[e], &space.fresh[1][p + ahead][own_place() * 8], 64);
     }
   }
 
   // The positions from `first` on of those that begin at `keys` and `values`. What is not there must be numbers: the last one
   // again.
   template <class Read>
-  __device__ void load(const u16* keys, const u16* values, int first, int last, Read read) {
-    const auto piece = [&](const u16* from, int at, int dimension) {
+  __device__ void load(const Stored* keys, const Stored* values, int first, int last, Read read) {
+    const auto vector = [&](const Stored* from, int at, int dimension) {
       const int position = min(first + at, last);
-      return read(reinterpret_cast<const uint4*>(from + position * D + stored_dimension(dimension, position, D)));
+      return read(reinterpret_cast<const uint4*>(from + position * D + swizzled_dimension(dimension, position, D)));
     };
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
 #pragma unroll
-      for (int i = 0; i < KEY_PIECES; ++i) key[h][i] = piece(keys, h * 8 + own_place(), i * KBLOCK + own_quarter() * 8);
+      for (int i = 0; i < KEY_VECTORS; ++i) key[h][i] = vector(keys, h * 8 + own_place(), i * KBLOCK + own_quarter() * 8);
     }
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
 #pragma unroll
-      for (int i = 0; i < HALVES; ++i) value[e][i] = piece(values, own_quarter() * 2 + place_of(e), i * 64 + own_place() * 8 % D);
+      for (int i = 0; i < HALVES; ++i) value[e][i] = vector(values, own_quarter() * 2 + place_of(e), i * 64 + own_place() * 8 % D);
     }
   }
   template <int N>
-  __device__ static void copy_pieces(uint4 (&to)[N], const u16* source, int apart) {
+  __device__ static void copy_vectors(uint4 (&to)[N], const Stored* source, int apart) {
 #pragma unroll
     for (int i = 0; i < N; ++i) to[i] = *reinterpret_cast<const uint4*>(source + i * apart);
   }
@@ -148,7 +148,7 @@ __device__ __noinline__ void prepare_heads(OwnUnit unit, const float* norms) {
     const auto put = [&](void* place, uint2 four) { *reinterpret_cast<uint2*>(place) = four; };
     if (query) {
       const auto place = [&](int rest) {
-        return reinterpret_cast<u16*>(s.attention.query[rest]) + (d / KBLOCK * G + job) * KBLOCK + d % KBLOCK;
+        return reinterpret_cast<Operand*>(s.attention.query[rest]) + (d / KBLOCK * G + job) * KBLOCK + d % KBLOCK;
       };
       put(place(0), pairs);
       put(place(1), {pack_rest(pairs.x, x[0], x[1]), pack_rest(pairs.y, x[2], x[3])});
@@ -160,21 +160,21 @@ __device__ __noinline__ void prepare_heads(OwnUnit unit, const float* norms) {
 
 // Scores, softmax and weighted values of this warp's positions.
 template <int D, int G>
-__device__ __forceinline__ void attend_positions(const OwnUnit& unit, const Positions<D>& positions, int turn) {
+__device__ __forceinline__ void attend_positions(const OwnUnit& unit, const Positions<D>& positions, int buffer) {
   AttentionSpace& space = shared().attention;
-  AttentionShares& shares = space.shares[turn];
+  AttentionShares& shares = space.shares[buffer];
   const int warp = own_warp(), query = own_place(), quarter = own_quarter();
   float score[2][4] = {};
 #pragma unroll
-  for (int piece = 0; piece < Positions<D>::KEY_PIECES; ++piece) {
+  for (int vector = 0; vector < Positions<D>::KEY_VECTORS; ++vector) {
     uint4 q{0, 0, 0, 0}, rest{0, 0, 0, 0};
     if (query < G) {
-      q = space.query[0][(piece * G + query) * 4 + quarter];
-      rest = space.query[1][(piece * G + query) * 4 + quarter];
+      q = space.query[0][(vector * G + query) * 4 + quarter];
+      rest = space.query[1][(vector * G + query) * 4 + quarter];
     }
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const uint4& k = positions.key[h][piece];
+      const uint4& k = positions.key[h][vector];
       mma(score[h], q.x, rest.x, q.y, rest.y, k.x, k.y);
       mma(score[h], q.z, rest.z, q.w, rest.w, k.z, k.w);
     }
@@ -232,10 +232,10 @@ __device__ __forceinline__ void attend_positions(const OwnUnit& unit, const Posi
 // The pages of a row get its own key and value.
 template <int D>
 __device__ void append(const OwnUnit& unit, int layer) {
-  const int value = threadIdx.x / (D / 2), pair = threadIdx.x % (D / 2), to = stored_dimension(2 * pair, unit.position(), D);
+  const int value = threadIdx.x / (D / 2), pair = threadIdx.x % (D / 2), to = swizzled_dimension(2 * pair, unit.position(), D);
   if (!unit.last() || value > 1) return;
-  u16* key = unit.key(layer, unit.position(), D);
-  const u16* fresh = shared().attention.fresh[value][unit.nth()];
+  Stored* key = unit.key(layer, unit.position(), D);
+  const Stored* fresh = shared().attention.fresh[value][unit.nth()];
   *reinterpret_cast<u32*>(key + value * OwnUnit::values_apart(D) + to) = reinterpret_cast<const u32*>(fresh)[pair];
 }
 
@@ -249,16 +249,16 @@ __device__ inline void finish_attention(int row, int column, float4 total, float
   const Shared& s = shared();
   const u32 low = pack(__fdividef(total.x, mass), __fdividef(total.y, mass));
   const u32 high = pack(__fdividef(total.z, mass), __fdividef(total.w, mass));
-  hand_over(s.to.attention + row * s.pass.sizes.attention + column,
+  publish_quad(s.to.attention + row * s.pass.sizes.attention + column,
             {low_half(low), high_half(low), low_half(high), high_half(high)}, tag_of_phase(1));
 }
 
 // The warps' shares together: the row's attention, or the part of one chunk.
 template <int D, int G>
-__device__ void finish_chunk(const OwnUnit& unit, int turn) {
+__device__ void finish_chunk(const OwnUnit& unit, int buffer) {
   const Shared& s = shared();
-  const AttentionShares& shares = s.attention.shares[turn];
-  const int worker = (threadIdx.x + turn * (CONSUMERS / 2)) % CONSUMERS;  // in turn, too: others are ahead meanwhile
+  const AttentionShares& shares = s.attention.shares[buffer];
+  const int worker = (threadIdx.x + buffer * (CONSUMERS / 2)) % CONSUMERS;  // in buffer, too: others are ahead meanwhile
 #pragma unroll 1
   for (int o = worker * 4; o < G * D; o += CONSUMERS * 4) {
     const int g = o / D, d = o % D, query = unit.head * G + g;
@@ -275,7 +275,7 @@ __device__ void finish_chunk(const OwnUnit& unit, int turn) {
     if (unit.chunks() == 1) {
       finish_attention(unit.row, query * D + d, total, mass);
     } else {
-      float* partial = s.to.partial + (u64(unit.row * s.pass.sizes.kv_heads * G + query) * MAX_CHUNKS + unit.chunk) * (D + 4);
+      float* partial = s.to.partial + (u64(unit.row * s.pass.sizes.kv_heads * G + query) * MAX_CHUNKS + unit.chunk) * (D + CHUNK_STATS);
       *reinterpret_cast<float4*>(partial + d) = total;
       if (d == 0) *reinterpret_cast<float2*>(partial + D) = float2{peak, mass};
     }
@@ -299,7 +299,7 @@ __device__ void combine_chunks(const OwnUnit& unit, int finished) {
 #pragma unroll 1
   for (int o = threadIdx.x * 4; o < G * D; o += CONSUMERS * 4) {
     const int query = unit.head * G + o / D, d = o % D;
-    const float* partial = s.to.partial + u64(unit.row * s.pass.sizes.kv_heads * G + query) * MAX_CHUNKS * (D + 4);
+    const float* partial = s.to.partial + u64(unit.row * s.pass.sizes.kv_heads * G + query) * MAX_CHUNKS * (D + CHUNK_STATS);
     float peak = NO_PEAK, mass = 0;
     float4 total{};
 #pragma unroll 1
@@ -308,7 +308,7 @@ __device__ void combine_chunks(const OwnUnit& unit, int finished) {
       float4 totals[AT_ONCE];
 #pragma unroll
       for (int i = 0; i < AT_ONCE; ++i) {
-        const float* one = partial + (c + i) * (D + 4);
+        const float* one = partial + (c + i) * (D + CHUNK_STATS);
         const bool there = c + i < unit.chunks();
         ends[i] = there ? __ldcg(reinterpret_cast<const float2*>(one + D)) : float2{NO_PEAK, 0.f};
         totals[i] = there ? __ldcg(reinterpret_cast<const float4*>(one + d)) : float4{};
@@ -337,27 +337,27 @@ template <int D, int G>
 __device__ __forceinline__ bool attend(int layer) {
   Shared& s = shared();
   const Sizes& z = s.pass.sizes;
-  const auto stretch = Stretch<RowsAtWork>::own();
-  if (stretch.count() == 0) return end_phase(false);
-  Cursor at = own_walk().at;
+  const auto range = WorkRange<RowsAtWork>::own();
+  if (range.count() == 0) return end_phase(false);
+  PipelineState ring = own_state().ring;
   OwnUnit unit;
-  unit.find(stretch.begin);
+  unit.find(range.begin);
   int finished = 0;  // chunks of this head
 #pragma unroll 1
-  for (int left = stretch.count(); left > 0; --left, unit.advance()) {
+  for (int left = range.count(); left > 0; --left, unit.advance()) {
     Positions<D> positions;
     if (s.pass.page_table) {
-      positions.take(unit, at);
+      positions.take(unit, ring);
     } else {
       positions.read(unit, layer);
     }
     if (finished == 0) {
-      await_pieces();
-      consumer_sync();  // nobody uses the head before, and all pieces have landed
+      await_async_copies();
+      consumer_sync();  // nobody uses the head before, and all copies have landed
       prepare_heads<D, G>(unit, s.pass.norms + layer * z.norms + z.hidden);
       consumer_sync();
-      if (!all_there()) return false;
-      if (threadIdx.x == 0 && left == stretch.count()) stamp(1);
+      if (!all_arrived()) return false;
+      if (threadIdx.x == 0 && left == range.count()) stamp(1);
     }
     append<D>(unit, layer);
     positions.add_fresh(unit);
@@ -370,7 +370,7 @@ __device__ __forceinline__ bool attend(int layer) {
       finished = 0;
     }
   }
-  if ((threadIdx.x & 31) == 0) own_walk().at = at;
+  if ((threadIdx.x & 31) == 0) own_state().ring = ring;
   consumer_sync();  // the next phase has other uses for the space
   return end_phase(true);
 }

@@ -27,21 +27,21 @@ __device__ inline bool mbarrier_done(u64* barrier, u32 parity) {
 }
 
 // Barriers just made are there for copies, too.
-__device__ inline void publish_barriers() {
+__device__ inline void fence_mbarrier_init() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 #endif
 }
 
 // 16 bytes, through the L2 cache only: the copy sees other blocks' writes.
-__device__ inline void copy_piece(u32 target, const void* source) {
+__device__ inline void copy_async_16(u32 target, const void* source) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(target), "l"(source) : "memory");
 }
 
-__device__ inline void copy_piece(void* target, const void* source) { copy_piece(shared_address(target), source); }
+__device__ inline void copy_async_16(void* target, const void* source) { copy_async_16(shared_address(target), source); }
 
-// This thread's pieces have landed.
-__device__ inline void await_pieces() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+// This thread's copies have landed.
+__device__ inline void await_async_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
 #if __CUDA_ARCH__ >= 900
 // Weights are read once a pass; what else lies in the L2 cache is worth more.

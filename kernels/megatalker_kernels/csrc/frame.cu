@@ -7,41 +7,37 @@
 
 static_assert(ROWS <= BLOCKS, "one block chooses for one row");
 
-constexpr int PROJECTION = -1;  // a pass: the hidden states of the streams, in the predictor's width
-// 0 ... GROUPS - 1: the predictor's, at this position
-constexpr int TALKING = GROUPS;
-
 __device__ inline bool attend_layer(int layer) {
   constexpr bool SAME = Talker::HEAD_DIM == Predictor::HEAD_DIM && Talker::QUERIES == Predictor::QUERIES;
   if (SAME || shared().pass.page_table) return attend<Talker::HEAD_DIM, Talker::QUERIES>(layer);
   return attend<Predictor::HEAD_DIM, Predictor::QUERIES>(layer);
 }
 
-// One code of every row. A single row is chosen by every block for itself, which saves a hand-over; several rows are
-// dealt to the blocks.
+// One code of every row. A single row is chosen by every block for itself, which saves a hand-over; of several rows each has
+// a block of its own.
 __device__ inline bool pick(int codebook) {
   Shared& s = shared();
-  const int rows = s.launch.rows, dealt = rows == 1 ? 0 : blockIdx.x, thread = threadIdx.x;
+  const int rows = s.launch.rows, assigned = rows == 1 ? 0 : blockIdx.x, thread = threadIdx.x;
   const u32 tag = tag_of_phase(0);
-  if (dealt < rows && !s.launch.row[dealt].forced) {
-    const int code = choose_code(dealt, codebook);
+  if (assigned < rows && !s.launch.row[assigned].forced) {
+    const int code = choose_code(assigned, codebook);
     if (thread == 0 && rows == 1) s.codes[0][codebook] = code;
-    if (thread == 0 && rows > 1) hand_over(s.to.chosen + dealt * 4, {float(code)}, tag);
+    if (thread == 0 && rows > 1) publish_quad(s.to.chosen + assigned * QUAD, {float(code)}, tag);
   }
   if (thread < rows) {
     const Row& row = s.launch.row[thread];
     if (row.forced) {
       s.codes[thread][codebook] = row.codes[codebook];
     } else if (rows > 1) {
-      s.codes[thread][codebook] = int(await_quad(s.to.chosen + thread * 4, tag)[0]);
+      s.codes[thread][codebook] = int(await_quad(s.to.chosen + thread * QUAD, tag)[0]);
     }
   }
   consumer_sync();
-  return all_there();
+  return all_arrived();
 }
 
 // The codes, as early as they exist; the ticket comes last.
-__device__ inline void publish() {
+__device__ inline void publish_codes() {
   const Shared& s = shared();
   if (blockIdx.x != 0 || threadIdx.x != 0) return;
 #pragma unroll 1
@@ -56,7 +52,7 @@ __device__ inline void publish() {
   }
 }
 
-__device__ inline void remember() {
+__device__ inline void mark_seen() {
   const Shared& s = shared();
   if (blockIdx.x != 0 || threadIdx.x >= s.launch.rows) return;
   const int code = s.codes[threadIdx.x][0];
@@ -75,90 +71,90 @@ __device__ inline void sum_embeddings() {
     for (int i = 0; i < GROUPS; ++i) sum = sum + widen_four(s.to.sum_tables[i] + u64(s.codes[row][i]) * H + column);
     sum = sum + __ldcg(reinterpret_cast<const float4*>(s.to.text + row * H + column));
     four(&s.residual[local][row][half * 4]) = sum;
-    hand_over(s.to.x + row * H + column, sum, tag);
+    publish_quad(s.to.x + row * H + column, sum, tag);
   });
 }
 
-__device__ inline void place(int row, int slot, int fresh_from, int position, Source source, float* logits) {
+__device__ inline void set_row(int row, int slot, int fresh_from, int position, Source source, float* logits) {
   Shared& s = shared();
   s.slot[row] = slot, s.fresh_from[row] = fresh_from, s.position[row] = position;
   s.source[row] = source, s.logits[row] = logits;
 }
 
-__device__ inline void place_talker_row(int r) {
+__device__ inline void set_talker_row(int r) {
   const Shared& s = shared();
   const Row& row = s.launch.row[r];
   const bool decoding = s.launch.mode == DECODE, heard = decoding || r == s.launch.rows - 1;
-  place(r, row.slot, TalkerRows::fresh_from(r), row.position,
+  set_row(r, row.slot, TalkerRows::fresh_from(r), row.position,
         Source{decoding ? nullptr : s.to.text + r * Talker::HIDDEN, nullptr},
         heard ? s.to.pending + u64(row.slot) * Talker::VOCAB : nullptr);
 }
 
 // Position `pass` of a stream; in the merged pass after its position 0.
-__device__ inline void place_predictor_row(int r, int pass, bool pair) {
+__device__ inline void set_predictor_row(int r, int pass, bool pair) {
   const Shared& s = shared();
   const float* hidden = s.to.hidden + u64(s.launch.row[r].slot) * Talker::HIDDEN;
-  const Source start{PROJECTS && pass != PROJECTION ? s.to.projected + r * Predictor::HIDDEN : hidden, nullptr};
-  if (pass <= 0) return place(r, r, 0, 0, start, nullptr);
+  const Source start{PROJECTS && pass != PROJECTION_PASS ? s.to.projected + r * Predictor::HIDDEN : hidden, nullptr};
+  if (pass <= 0) return set_row(r, r, 0, 0, start, nullptr);
   const u64 code = s.codes[r][pass - 1];
   const Source embedding{nullptr, s.to.input_tables[pass - 1] + code * Predictor::HIDDEN};
   float* logits = s.to.predictor_logits + (u64(r) * (GROUPS - 1) + pass - 1) * Predictor::VOCAB;
-  if (pair) place(2 * r, r, 0, 0, start, nullptr);
-  place(pair ? 2 * r + 1 : r, r, pair ? 0 : pass, pass, embedding, logits);
+  if (pair) set_row(2 * r, r, 0, 0, start, nullptr);
+  set_row(pair ? 2 * r + 1 : r, r, pair ? 0 : pass, pass, embedding, logits);
 }
 
 // The code that a pass starts with; before the talker's, the whole frame is known.
-__device__ __noinline__ bool take_code(int pass) {
+__device__ __noinline__ bool choose_input_code(int pass) {
   if (!proceed()) return false;
   if (shared().launch.mode != DECODE || pass <= 0) return true;
   if (!pick(pass - 1)) return false;
-  if (pass != TALKING) return true;
-  publish();
-  remember();
+  if (pass != TALKER_PASS) return true;
+  publish_codes();
+  mark_seen();
   sum_embeddings();
   return end_phase(true);
 }
 
 // Makes everything ready for the layers of a pass.
-__device__ __noinline__ void begin(int pass) {
+__device__ __noinline__ void begin_pass(int pass) {
   Shared& s = shared();
   const Launch& launch = s.launch;
-  const bool talking = pass == TALKING, decoding = launch.mode == DECODE, pair = pass == 1 && merged(launch);
+  const bool talker = pass == TALKER_PASS, decoding = launch.mode == DECODE, pair = pass == 1 && merged(launch);
   if (threadIdx.x < launch.rows) {
-    if (talking) {
-      place_talker_row(threadIdx.x);
+    if (talker) {
+      set_talker_row(threadIdx.x);
     } else {
-      place_predictor_row(threadIdx.x, pass, pair);
+      set_predictor_row(threadIdx.x, pass, pair);
     }
   }
   if (threadIdx.x == 0) {
     Pass& p = s.pass;
     p.number = pass;
-    p.first_phase = own_walk().phase;
-    p.sizes = talking ? Sizes::of<Talker>() : Sizes::of<Predictor>();
-    if (pass == PROJECTION) p.sizes.layers = 0;
-    p.last = pass == PROJECTION ? PROJECT : HEAD;
-    p.phases = p.sizes.layers * HEAD + (talking ? decoding || launch.finish : pass != 0);
-    p.norms = talking ? s.to.talker_norms : s.to.predictor_norms;
-    p.page_table = talking ? s.to.page_table : nullptr;
-    p.kv = talking ? s.to.talker_kv : s.to.predictor_kv;
-    p.layer_elements = talking ? TalkerRows::layer_elements() : u64(ROWS) * Predictor::PAGE_ELEMENTS;
-    p.eps = talking ? s.to.talker_eps : s.to.predictor_eps;
+    p.first_phase = own_state().phase;
+    p.sizes = talker ? Sizes::of<Talker>() : Sizes::of<Predictor>();
+    if (pass == PROJECTION_PASS) p.sizes.layers = 0;
+    p.last = pass == PROJECTION_PASS ? PROJECT : HEAD;
+    p.phases = p.sizes.layers * LAYER_PHASES + has_last_phase(launch, decoding, pass);
+    p.norms = talker ? s.to.talker_norms : s.to.predictor_norms;
+    p.page_table = talker ? s.to.page_table : nullptr;
+    p.kv = talker ? s.to.talker_kv : s.to.predictor_kv;
+    p.layer_elements = talker ? TalkerRows::layer_elements() : u64(ROWS) * Predictor::PAGE_ELEMENTS;
+    p.eps = talker ? s.to.talker_eps : s.to.predictor_eps;
     p.mean = 1.f / p.sizes.hidden;
     p.rows = launch.rows << int(pair);
     p.shift = p.rows <= 1 ? 0 : p.rows <= 2 ? 1 : p.rows <= 4 ? 2 : 3;
   }
   consumer_sync();
-  const int pieces = (talking ? Talker::HEAD_DIM : Predictor::HEAD_DIM) / 4;
-  const float* rope = talking ? s.to.talker_rope : s.to.predictor_rope;
-  for (int i = threadIdx.x; i < s.pass.rows * pieces; i += CONSUMERS) {
-    const int row = i / pieces, part = i % pieces * 4;
-    copy_piece(&s.rope[row][part], rope + s.position[row] * pieces * 4 + part);  // the phases see to its arrival
+  const int vectors = (talker ? Talker::HEAD_DIM : Predictor::HEAD_DIM) / 4;
+  const float* rope = talker ? s.to.talker_rope : s.to.predictor_rope;
+  for (int i = threadIdx.x; i < s.pass.rows * vectors; i += CONSUMERS) {
+    const int row = i / vectors, part = i % vectors * 4;
+    copy_async_16(&s.rope[row][part], rope + s.position[row] * vectors * 4 + part);  // the phases see to its arrival
   }
 }
 
 // The streams' new hidden states, after the last phase.
-__device__ __noinline__ void keep_hidden() {
+__device__ __noinline__ void store_hidden() {
   Shared& s = shared();
   constexpr int H = Talker::HIDDEN;
   const float* norm = s.to.talker_norms + Talker::LAYERS * Talker::NORMS;
@@ -174,38 +170,38 @@ __device__ __noinline__ void keep_hidden() {
 // Test: this block stops for good before its share of a phase.
 __device__ inline bool stall() {
   const Launch& launch = shared().launch;
-  if (launch.stall_phase != own_walk().phase + 1 || launch.stall_block != int(blockIdx.x)) return false;
+  if (launch.stall_phase != own_state().phase + 1 || launch.stall_block != int(blockIdx.x)) return false;
   while (!aborted()) __nanosleep(1000);
   return true;
 }
 
-// The phases of a pass. Behind it stands a barrier, except at the end of the launch. The loop's state lies in shared memory:
-// the functions that it calls leave it no registers.
+// The phases of a pass. Behind its last one all blocks meet at a barrier, except at the end of the launch. The loop's state
+// lies in shared memory: the functions that it calls leave it no registers.
 __device__ __forceinline__ bool run_pass() {
   const Shared& s = shared();
 #pragma unroll 1
   while (true) {
-    const int phase = own_walk().phase - s.pass.first_phase, layer = phase / HEAD;
+    const int phase = own_state().phase - s.pass.first_phase, layer = phase / LAYER_PHASES;
     if (phase == s.pass.phases) break;
     if (stall()) return false;
-    const Kind kind = layer == s.pass.sizes.layers ? s.pass.last : Kind(phase % HEAD);
+    const PhaseKind kind = layer == s.pass.sizes.layers ? s.pass.last : PhaseKind(phase % LAYER_PHASES);
     if (!(kind == ATTENTION ? attend_layer(layer) : product(kind, layer))) return false;
   }
-  if (s.pass.number != TALKING) arrive();
+  if (s.pass.number != TALKER_PASS) arrive();
   return true;
 }
 
-__device__ inline void take_frame() {
+__device__ inline void run_frame() {
   int pass = first_pass(shared().launch);
   do {
     consumer_sync();
-    if (!take_code(pass)) return;
-    begin(pass);
+    if (!choose_input_code(pass)) return;
+    begin_pass(pass);
     if (!run_pass()) return;
     pass = shared().pass.number + 1;
     if (pass == 0 && merged(shared().launch)) ++pass;
-  } while (pass <= TALKING);
-  if (shared().launch.mode == DECODE || shared().launch.finish) keep_hidden();
+  } while (pass <= TALKER_PASS);
+  if (shared().launch.mode == DECODE || shared().launch.finish) store_hidden();
 }
 
 // What all phases read often lies in shared memory: a barrier that makes other blocks' writes visible empties the cache
@@ -227,21 +223,21 @@ __device__ inline void copy_params(const Params& params) {
 extern "C" __global__ void __launch_bounds__(THREADS, 1) megatalker_frame(const __grid_constant__ Params params) {
   Shared& s = shared();
   copy_params(params);
-  if (threadIdx.x < THREADS / 32) s.walk[threadIdx.x] = Walk{};
+  if (threadIdx.x < THREADS / 32) s.state[threadIdx.x] = ConsumerState{};
   if (threadIdx.x == 0) {
     ring_init();
-    s.quit = s.handed_over = 0;
+    s.quit = s.arrived = 0;
     s.target = BLOCKS;
-    for (int& flag : s.given_up) flag = 0;
+    for (int& flag : s.timed_out) flag = 0;
   }
   __syncthreads();
   if (threadIdx.x >= CONSUMERS) {
-    Writer writer;
-    fetch_all(writer);
-    writer.drain();
+    Producer producer;
+    fetch_all(producer);
+    producer.drain();
   } else {
     if (threadIdx.x == 0) stamp(1);
-    take_frame();
+    run_frame();
     leave();
     s.quit = 1;
   }

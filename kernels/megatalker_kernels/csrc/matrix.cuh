@@ -7,15 +7,24 @@
 struct Extent {
   int columns, tiles;
 
-  __device__ Extent(Kind kind, const Sizes& z) {
-    columns = kind == OUT ? z.attention : kind == DOWN ? z.intermediate : kind == PROJECT ? Talker::HIDDEN : z.hidden;
-    const int rows = kind == QUERIES_KEYS_VALUES ? z.qkv
-                     : kind == GATE_AND_UP       ? 2 * z.intermediate
-                     : kind == HEAD              ? z.vocab
-                                                 : z.hidden;
-    tiles = rows / TILE;
-  }
+  __device__ constexpr Extent(PhaseKind kind, const Sizes& z)
+      : columns(kind == reader_of(Buffer::attention)    ? z.attention
+                : kind == reader_of(Buffer::activation) ? z.intermediate
+                : kind == reader_of(Buffer::hidden)     ? Talker::HIDDEN
+                                                        : z.hidden),
+        tiles((kind == writer_of(Buffer::qkv)          ? z.qkv
+               : kind == writer_of(Buffer::activation) ? 2 * z.intermediate
+               : kind == writer_of(Buffer::logits)     ? z.vocab
+                                                       : z.hidden) /
+              TILE) {}
 };
+
+// MT_EXTENTS holds a line for each matrix of the table.
+#define EXTENT(STACK, KIND, ROWS, COLUMNS)                                                                          \
+  static_assert(Extent(KIND, Sizes::of<STACK>()).tiles * TILE == ROWS, #STACK ": rows of " #KIND " in phases.py");  \
+  static_assert(Extent(KIND, Sizes::of<STACK>()).columns == COLUMNS, #STACK ": columns of " #KIND " in phases.py");
+MT_EXTENTS
+#undef EXTENT
 
 __device__ inline int tiles_of_block(int tiles) { return (tiles - int(blockIdx.x) + BLOCKS - 1) / BLOCKS; }
 
@@ -36,18 +45,23 @@ __device__ inline float4& four(float* place) { return *reinterpret_cast<float4*>
 __device__ inline float4 operator+(float4 a, float4 b) { return {a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w}; }
 __device__ inline float4 operator*(float4 a, float b) { return {a.x * b, a.y * b, a.z * b, a.w * b}; }
 
-__device__ inline Origin origin_of(Kind kind, int layer) {
+__device__ inline Origin origin_of(PhaseKind kind, int layer) {
   const Shared& s = shared();
   const Sizes& z = s.pass.sizes;
-  if (kind == OUT) return {nullptr, s.to.attention, z.attention, nullptr};
-  if (kind == DOWN) return {nullptr, s.to.activation, z.intermediate, nullptr};
-  if (kind == PROJECT) return {s.source, nullptr, 0, nullptr};
-  const Source* first = kind == QUERIES_KEYS_VALUES && layer == 0 && s.source[0].given() ? s.source : nullptr;
-  return {first, s.to.x, z.hidden, s.pass.norms + layer * z.norms + (kind == GATE_AND_UP ? z.norms - z.hidden : 0)};
+  if (kind == reader_of(Buffer::attention)) return {nullptr, s.to.attention, z.attention, nullptr};
+  if (kind == reader_of(Buffer::activation)) return {nullptr, s.to.activation, z.intermediate, nullptr};
+  if (kind == reader_of(Buffer::hidden)) return {s.source, nullptr, 0, nullptr};
+  const Source* first = kind == QKV && layer == 0 && s.source[0].given() ? s.source : nullptr;
+  return {first, s.to.x, z.hidden, s.pass.norms + layer * z.norms + (kind == only(&PhaseType::norm, Norm::post) ? z.norms - z.hidden : 0)};
 }
 
+static_assert(all_with(&PhaseType::norm, Norm::none) == (1u << ATTENTION | 1u << OUT | 1u << DOWN | 1u << PROJECT | 1u << SUM) &&
+              all_with(&PhaseType::norm, Norm::input) == 1u << QKV && all_with(&PhaseType::norm, Norm::final) == 1u << HEAD);
+static_assert(all_with(&PhaseType::epilogue, Epilogue::add) == (1u << OUT | 1u << DOWN) &&
+              all_with(&PhaseType::epilogue, Epilogue::scale) == (1u << QKV | 1u << HEAD));
+
 // What becomes of a half row's sums: those of rows 4 * half ... of the tile; of a tile of gates, `up` are the other half.
-__device__ inline void finish(Kind kind, int local, int row, int half, float4 value, float4 up) {
+__device__ inline void finish(PhaseKind kind, int local, int row, int half, float4 value, float4 up) {
   Shared& s = shared();
   const Sizes& z = s.pass.sizes;
   const int column = owned_column(local, half * 4);
@@ -55,20 +69,20 @@ __device__ inline void finish(Kind kind, int local, int row, int half, float4 va
   if (kind == OUT || kind == DOWN) {
     float4& residual = four(&s.residual[local][row][half * 4]);
     residual = residual + value;
-    hand_over(s.to.x + row * z.hidden + column, residual, tag);
-  } else if (kind == PROJECT) {
+    publish_quad(s.to.x + row * z.hidden + column, residual, tag);
+  } else if (kind == only(&PhaseType::epilogue, Epilogue::bias)) {
     four(s.to.projected + row * z.hidden + column) = value + four(const_cast<float*>(s.to.projection_bias) + column);
   } else {
     value = value * norm_factor(row);
-    if (kind == GATE_AND_UP) {
+    if (kind == only(&PhaseType::epilogue, Epilogue::swiglu)) {
       up = up * norm_factor(row);
       const auto gated = [](float gate, float other) { return __fdividef(gate, 1.f + __expf(-gate)) * other; };
       const u32 low = pack(gated(value.x, up.x), gated(value.y, up.y)), high = pack(gated(value.z, up.z), gated(value.w, up.w));
       const int at = (int(blockIdx.x) + local * BLOCKS) * (TILE / 2);
-      hand_over(s.to.activation + row * z.intermediate + at,
+      publish_quad(s.to.activation + row * z.intermediate + at,
                 {low_half(low), high_half(low), low_half(high), high_half(high)}, tag);
-    } else if (kind == QUERIES_KEYS_VALUES) {
-      hand_over(s.to.qkv + row * z.qkv + column, value, tag);
+    } else if (kind == writer_of(Buffer::qkv)) {
+      publish_quad(s.to.qkv + row * z.qkv + column, value, tag);
     } else if (s.logits[row]) {
       four(s.logits[row] + column) = value;
     }
@@ -90,21 +104,21 @@ struct Sums {
 
 // Multiplies this block's tiles of a matrix. Each warp adds up its column blocks of every tile, then the warps' shares are
 // added. False: leave the kernel.
-__device__ inline bool multiply(Kind kind, int layer, int columns, int count) {
+__device__ inline bool multiply(PhaseKind kind, int layer, int columns, int count) {
   constexpr int SHARE = STAGE_COLUMNS / KBLOCK / WARPS;  // column blocks of a stage that a warp takes
   Shared& s = shared();
-  Walk& walk = own_walk();
+  ConsumerState& state = own_state();
   const Origin origin = origin_of(kind, layer);
   const int thread = own_thread(), warp = thread >> 5, lane = thread & 31, shift = s.pass.shift;
-  const int halves = kind == GATE_AND_UP ? 0 : 1;  // as a power of two
+  const int halves = kind == only(&PhaseType::epilogue, Epilogue::swiglu) ? 0 : 1;  // as a power of two
   const int room = OPERAND_COLUMNS * ROWS >> shift, apart = WARPS << shift + 2;
   const uint4* operand = &s.product.operand[(warp << shift + 2) + (lane & (4 << shift) - 1)];
-  Cursor at = walk.at;
+  PipelineState ring = state.ring;
   int held = -1;
 #pragma unroll 1
   for (int first = 0; first < count; first += GROUP_TILES) {
     const int tiles = min(GROUP_TILES, count - first);
-    auto& partial = s.product.partial[walk.turn];
+    auto& partial = s.product.partial[state.buffer];
 #pragma unroll 1
     for (int t = 0; t < tiles; t += 2) {
       const bool pair = t + 1 < tiles;
@@ -114,14 +128,14 @@ __device__ inline bool multiply(Kind kind, int layer, int columns, int count) {
       for (int base = 0; base < columns; base += stage_columns) {
         const int begin = columns > room ? base - base % room : 0;
         if (begin != held) {
-          bring(origin, begin, min(room, columns - begin), first + t == 0);
+          load_operand(origin, begin, min(room, columns - begin), first + t == 0);
           if (held < 0 && threadIdx.x == 0) stamp(1);
           held = begin;
         }
         const int left = min(stage_columns, columns - base);
         const int blocks = (left / KBLOCK - warp + WARPS - 1) / WARPS;
         const uint4* x = operand + ((base - begin) / KBLOCK << shift + 2);
-        const uint4* w = wait_for_stage(at) + thread;
+        const uint4* w = wait_for_stage(ring) + thread;
         const uint4* other = w + left;  // the other tile's
 #pragma unroll 1
         for (int rest = blocks; rest > 0; rest -= SHARE, x += SHARE * apart, w += SHARE * CONSUMERS) {
@@ -144,14 +158,14 @@ __device__ inline bool multiply(Kind kind, int layer, int columns, int count) {
             }
           }
         }
-        release_stage(at);
+        release_stage(ring);
       }
       float2* share = reinterpret_cast<float2*>(&partial[warp][t][lane >> 2][(lane & 3) * 2]);
       *share = sums.pair();
       if (pair) share[ROWS * TILE / 2] = others.pair();
     }
     consumer_sync();
-    if (!all_there()) return false;
+    if (!all_arrived()) return false;
 #pragma unroll 1
     for (int o = threadIdx.x; o < tiles << shift + halves; o += CONSUMERS) {
       const int half = o & halves, row = o >> halves & ((1 << shift) - 1), t = o >> halves + shift;
@@ -166,7 +180,7 @@ __device__ inline bool multiply(Kind kind, int layer, int columns, int count) {
       finish(kind, first + t, row, half, value, up);
     }
     __syncwarp();
-    if (lane == 0) walk.turn ^= 1, walk.at = at;
+    if (lane == 0) state.buffer ^= 1, state.ring = ring;
     __syncwarp();
   }
   return true;
@@ -185,7 +199,7 @@ __device__ inline void open_residual() {
 }
 
 // One phase: what needs no other block's results is done before waiting for them.
-__device__ __forceinline__ bool product(Kind kind, int layer) {
+__device__ __forceinline__ bool product(PhaseKind kind, int layer) {
   Shared& s = shared();
   const Sizes& z = s.pass.sizes;
   const Extent extent(kind, z);

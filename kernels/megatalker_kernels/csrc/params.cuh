@@ -2,9 +2,9 @@
 #pragma once
 #include "config.cuh"
 
-enum Mode : int { DECODE = 0, PREFILL = 1 };
+enum Mode : int { MT_MODES };
 
-// How one stream chooses its codes; see megatalker/sampling.py for the contract.
+// How one stream chooses its codes; see megatalker/sampling for the contract.
 struct Filter {
   double dropped;      // 1 - top_p, or negative for "keep all"
   double inverse_temperature;
@@ -47,12 +47,12 @@ struct Buffers {
   const float* talker_norms;        // [layers][input | q | k | post] then the final norm
   const float* predictor_norms;
   const float* projection_bias;     // [predictor hidden] or null
-  const u16* sum_tables[GROUPS];    // bfloat16 [vocab][talker hidden]: what a code adds to the talker's input
-  const u16* input_tables[GROUPS];  // bfloat16 [vocab][predictor hidden]: what a code feeds the predictor
+  const Weight* sum_tables[GROUPS];    // [vocab][talker hidden]: what a code adds to the talker's input
+  const Weight* input_tables[GROUPS];  // [vocab][predictor hidden]: what a code feeds the predictor
   const float* talker_rope;         // [positions][2][head_dim / 2]: cosines, sines
   const float* predictor_rope;
-  u16* talker_kv;                   // [layers][pages][2][kv heads][PAGE][head_dim] bfloat16, dimensions as in units.cuh
-  u16* predictor_kv;                // [layers][ROWS][2][kv heads][PAGE][head_dim]
+  Stored* talker_kv;                // [layers][pages][2][kv heads][PAGE][head_dim], dimensions as in units.cuh
+  Stored* predictor_kv;             // [layers][ROWS][2][kv heads][PAGE][head_dim]
   const int* page_table;            // [slots][MAX_PAGES]
   int pages;
   int slots;
@@ -61,8 +61,8 @@ struct Buffers {
   float* qkv;                       // [ROWS][MAX_QKV]
   float* attention;                 // [ROWS][MAX_ATTENTION], rounded to bfloat16
   float* activation;                // [ROWS][MAX_INTERMEDIATE], rounded to bfloat16
-  float* chosen;                    // [ROWS][4]: first the code of a row that one block chose for all, in a tagged quad
-  float* partial;                   // [ROWS][MAX_HEADS][MAX_CHUNKS][head_dim + 4]
+  float* chosen;                    // [ROWS][QUAD]: first the code of a row that one block chose for all, in a tagged quad
+  float* partial;                   // [ROWS][MAX_HEADS][MAX_CHUNKS][head_dim + CHUNK_STATS]
   u32* arrivals;                    // [ROWS][MAX_KV_HEADS]
   float* hidden;                    // [slots][talker hidden]: after the final norm
   float* projected;                 // [ROWS][predictor hidden]
@@ -70,17 +70,17 @@ struct Buffers {
   float* predictor_logits;          // [ROWS][GROUPS - 1][predictor vocab]
   u32* seen;                        // [slots][talker vocab / 32]
   const Sampling* sampling;         // [slots]
-  const i64* gumbel_table;          // [768][4]
-  const i64* decay_table;           // [256][4]
+  const i64* gumbel_table;          // [2 * GUMBEL_ROWS][4]
+  const i64* decay_table;           // [DECAY_ROWS][4]
   u32* barrier;                     // [PROGRESS + BLOCKS] words, see status.cuh; zero before the first launch and after an abort
-  u64* profile;                     // [BLOCKS][MAX_PHASES][2] or null, see handover.cuh
+  u64* profile;                     // [BLOCKS][MAX_PHASES][2] or null, see stamp() in publish.cuh
   int* codes;                       // [ROWS][GROUPS + 1], host-visible; the last word of a row is the launch's ticket
   int* status;                      // host-visible: abort, phase, block
   int ticket;
   int eos;
   float talker_eps;
   float predictor_eps;
-  u64 patience;                     // clock ticks a wait may take
+  u64 spin_ticks;                   // of the clock, that a wait may take
 };
 
 struct Params {

@@ -13,28 +13,28 @@ __device__ inline void ring_init() {
 #endif
     mbarrier_init(&s.empty[i], WARPS);
   }
-  publish_barriers();
+  fence_mbarrier_init();
 }
 
 // After an abort it ends with whatever lies in the ring.
-__device__ inline void wait_longer(Cursor at) {
-  Patience patience;
-  while (!mbarrier_done(&shared().full[at.stage], at.parity) && patience.keep_waiting(WAIT_RING)) {
+__device__ inline void wait_longer(PipelineState state) {
+  SpinGuard guard;
+  while (!mbarrier_done(&shared().full[state.stage], state.parity) && guard.keep_spinning(Wait::RING)) {
   }
   __syncwarp();
 }
 
 // Consumer side: every consumer warp visits every stage.
-__device__ inline const uint4* wait_for_stage(Cursor at) {
+__device__ inline const uint4* wait_for_stage(PipelineState state) {
   Shared& s = shared();
-  if (!__all_sync(0xffffffffu, mbarrier_done(&s.full[at.stage], at.parity))) wait_longer(at);
-  return s.ring[at.stage];
+  if (!__all_sync(0xffffffffu, mbarrier_done(&s.full[state.stage], state.parity))) wait_longer(state);
+  return s.ring[state.stage];
 }
 
-__device__ inline void release_stage(Cursor& at) {
+__device__ inline void release_stage(PipelineState& state) {
   __syncwarp();
-  if ((threadIdx.x & 31) == 0) mbarrier_arrive(&shared().empty[at.stage]);
-  at.advance();
+  if ((threadIdx.x & 31) == 0) mbarrier_arrive(&shared().empty[state.stage]);
+  state.advance();
 }
 
 // Bytes in a row.
@@ -44,30 +44,30 @@ struct Span {
 };
 
 // Producer side: one warp. The order of its calls must equal the order in which the consumers read.
-struct Writer {
+struct Producer {
   u64 policy = streaming_policy();
-  Cursor at, landed;
+  PipelineState next, landed;
   int pending = 0;
   bool first_lap = true;
   bool alive = true;
 
   __device__ bool wait_for(u64* barrier, u32 parity) {
-    Patience patience;
+    SpinGuard guard;
     const volatile int* quit = &shared().quit;
-    while (alive && !mbarrier_done(barrier, parity)) alive = !*quit && patience.follow();
+    while (alive && !mbarrier_done(barrier, parity)) alive = !*quit && guard.keep_following();
     alive = __all_sync(0xffffffffu, alive);
     return alive;
   }
 
   // One stage.
-  __device__ void put(Span first, Span second = {}) {
+  __device__ void fill(Span first, Span second = {}) {
     Shared& s = shared();
     if (!alive) return;
-    if (pending == IN_FLIGHT && !land()) return;
-    if (!first_lap && !wait_for(&s.empty[at.stage], at.parity ^ 1)) return;
+    if (pending == IN_FLIGHT && !await_landed()) return;
+    if (!first_lap && !wait_for(&s.empty[next.stage], next.parity ^ 1)) return;
     const int lane = threadIdx.x & 31;
-    char* target = reinterpret_cast<char*>(s.ring[at.stage]);
-    u64* full = &s.full[at.stage];
+    char* target = reinterpret_cast<char*>(s.ring[next.stage]);
+    u64* full = &s.full[next.stage];
 #if __CUDA_ARCH__ >= 900
     if (lane == 0) {
       expect_bytes(full, first.size + second.size);
@@ -76,18 +76,18 @@ struct Writer {
     }
 #else
     const auto copy = [&](char* to, Span span) {
-      for (int i = lane * 16; i < span.size; i += 512) copy_piece(to + i, static_cast<const char*>(span.start) + i);
+      for (int i = lane * 16; i < span.size; i += 512) copy_async_16(to + i, static_cast<const char*>(span.start) + i);
     };
     copy(target, first), copy(target + first.size, second);
     copy_then_arrive(full);
 #endif
     ++pending;
-    at.advance();
-    if (at.stage == 0) first_lap = false;
+    next.advance();
+    if (next.stage == 0) first_lap = false;
   }
 
   // False: left without waiting to the end; the copy is still pending then.
-  __device__ bool land() {
+  __device__ bool await_landed() {
     if (!wait_for(&shared().full[landed.stage], landed.parity)) return false;
     landed.advance();
     --pending;

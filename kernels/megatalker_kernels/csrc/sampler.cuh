@@ -1,9 +1,12 @@
-// The sampling contract of megatalker/sampling.py: the consumers of one block choose one code. All arithmetic is exact or
+// The sampling contract of megatalker/sampling: the consumers of one block choose one code. All arithmetic is exact or
 // integer, so the code equals the specification's.
 #pragma once
 #include "barrier.cuh"
 
 constexpr u32 FULL = 0xffffffffu;
+constexpr int GUMBEL_ROWS = MT_GUMBEL_ROWS, GUMBEL_SEGMENT_BITS = MT_GUMBEL_SEGMENT_BITS, GUMBEL_BITS = MT_GUMBEL_BITS;
+constexpr int DECAY_SEGMENT_BITS = MT_DECAY_SEGMENT_BITS, DECAY_STEP_BITS = MT_DECAY_STEP_BITS;
+constexpr float MAX_DISTANCE = MT_DECAY_ROWS / float(1 << DECAY_STEP_BITS - DECAY_SEGMENT_BITS) - .5f;  // in the table
 
 // Larger floats have larger keys, both zeros the same; -inf is the smallest number.
 __device__ inline u32 order_key(float value) {
@@ -26,33 +29,35 @@ __device__ inline i64 cubic(const i64* c, i64 x, int bits) {
 
 // Gumbel noise of one id: Philox4x32-10, counter (id / 4, codebook, frame, 0).
 __device__ inline float gumbel(const u32* key, u32 id, u32 codebook, u32 frame) {
+  constexpr u32 MULTIPLIERS[] = {MT_PHILOX_MULTIPLIERS}, WEYL[] = {MT_PHILOX_WEYL};
   u32 c[4] = {id / 4, codebook, frame, 0};
   u32 k0 = key[0], k1 = key[1];
 #pragma unroll
-  for (int round = 0; round < 10; ++round) {
-    const u32 high0 = __umulhi(0xD2511F53u, c[0]), low0 = 0xD2511F53u * c[0];
-    const u32 high1 = __umulhi(0xCD9E8D57u, c[2]), low1 = 0xCD9E8D57u * c[2];
+  for (int round = 0; round < MT_PHILOX_ROUNDS; ++round) {
+    const u32 high0 = __umulhi(MULTIPLIERS[0], c[0]), low0 = MULTIPLIERS[0] * c[0];
+    const u32 high1 = __umulhi(MULTIPLIERS[1], c[2]), low1 = MULTIPLIERS[1] * c[2];
     c[0] = high1 ^ c[1] ^ k0;
     c[1] = low1;
     c[2] = high0 ^ c[3] ^ k1;
     c[3] = low0;
-    k0 += 0x9E3779B9u;
-    k1 += 0xBB67AE85u;
+    k0 += WEYL[0];
+    k1 += WEYL[1];
   }
   const u32 which = id % 4;
   const u32 word = which < 2 ? (which ? c[1] : c[0]) : (which == 2 ? c[2] : c[3]);
   const u32 numerator = (word >> 8) * 2 + 1;
   const bool upper = numerator > (1u << 24);
   const u32 bits = __float_as_uint(float(upper ? (1u << 25) - numerator : numerator));
-  const int row = int(bits >> 19) - 127 * 16 + (upper ? 384 : 0);
-  const i64 value = cubic(shared().to.gumbel_table + row * 4, bits & ((1u << 19) - 1), 19);
-  return __fmul_rn(__ll2float_rn(value), 0x1p-26f);
+  const int row = int(bits >> GUMBEL_SEGMENT_BITS) - (127 << 23 - GUMBEL_SEGMENT_BITS) + (upper ? GUMBEL_ROWS : 0);
+  const i64 value = cubic(shared().to.gumbel_table + row * 4, bits & ((1u << GUMBEL_SEGMENT_BITS) - 1), GUMBEL_SEGMENT_BITS);
+  return __fmul_rn(__ll2float_rn(value), 1.f / (1u << GUMBEL_BITS));
 }
 
 // exp(-distance) in units of 2**-40.
 __device__ inline i64 decay(float distance) {
-  const u32 steps = u32(__fmul_rn(fminf(distance, 31.5f), 0x1p20f));
-  return cubic(shared().to.decay_table + (steps >> 17) * 4, steps & ((1u << 17) - 1), 17);
+  const u32 steps = u32(__fmul_rn(fminf(distance, MAX_DISTANCE), float(1u << DECAY_STEP_BITS)));
+  const i64* row = shared().to.decay_table + (steps >> DECAY_SEGMENT_BITS) * 4;
+  return cubic(row, steps & ((1u << DECAY_SEGMENT_BITS) - 1), DECAY_SEGMENT_BITS);
 }
 
 // The float32 quotient, correctly rounded: a quotient of float32 numbers that is not in the middle between two of them is
@@ -76,53 +81,53 @@ struct Choice {
 };
 
 // The largest of all consumers' values.
-__device__ inline u64 block_most(Contest& contest, u64 value) {
+__device__ inline u64 block_most(SamplerScratch& scratch, u64 value) {
   const u32 high = __reduce_max_sync(FULL, u32(value >> 32));
   const u32 low = __reduce_max_sync(FULL, u32(value >> 32) == high ? u32(value) : 0);
-  if ((threadIdx.x & 31) == 0) contest.best[threadIdx.x >> 5] = u64(high) << 32 | low;
+  if ((threadIdx.x & 31) == 0) scratch.best[threadIdx.x >> 5] = u64(high) << 32 | low;
   consumer_sync();
   u64 most = 0;
 #pragma unroll
-  for (int w = 0; w < WARPS; ++w) most = max(most, contest.best[w]);
+  for (int w = 0; w < WARPS; ++w) most = max(most, scratch.best[w]);
   return most;
 }
 
 // Keys that at least k keys reach, and that few more reach: every warp offers the largest key of each of its lanes, of
 // which k / WARPS are enough.
-__device__ inline u32 lower_bound(Contest& contest, u32 top, u32 k) {
+__device__ inline u32 lower_bound(SamplerScratch& scratch, u32 top, u32 k) {
   const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
-  contest.top[threadIdx.x] = top;
-  if (lane == 0) contest.bound[warp] = 0;
+  scratch.top[threadIdx.x] = top;
+  if (lane == 0) scratch.bound[warp] = 0;
   __syncwarp();
   u32 rank = 0;
 #pragma unroll 8
   for (int other = 0; other < 32; ++other) {
-    const u32 theirs = contest.top[warp * 32 + other];
+    const u32 theirs = scratch.top[warp * 32 + other];
     rank += theirs > top || (theirs == top && other < lane);
   }
-  if (k <= CONSUMERS && rank == (k - 1) / WARPS) contest.bound[warp] = top;
-  if (rank == 0) contest.peak[warp] = top;
+  if (k <= CONSUMERS && rank == (k - 1) / WARPS) scratch.bound[warp] = top;
+  if (rank == 0) scratch.peak[warp] = top;
   consumer_sync();
   u32 bound = FULL;
 #pragma unroll
-  for (int w = 0; w < WARPS; ++w) bound = min(bound, contest.bound[w]);
+  for (int w = 0; w < WARPS; ++w) bound = min(bound, scratch.bound[w]);
   return bound;
 }
 
 // The sum of all consumers' values, each of at most 2**44. Calls in a row take another of the three `place`s each.
-__device__ inline i64 block_sum(Contest& contest, i64 value, int place) {
+__device__ inline i64 block_sum(SamplerScratch& scratch, i64 value, int place) {
   const u32 low = __reduce_add_sync(FULL, u32(value) & 0x3ffffffu), high = __reduce_add_sync(FULL, u32(value >> 26));
-  if ((threadIdx.x & 31) == 0) contest.sum[place][threadIdx.x >> 5] = (i64(high) << 26) + low;
+  if ((threadIdx.x & 31) == 0) scratch.sum[place][threadIdx.x >> 5] = (i64(high) << 26) + low;
   consumer_sync();
   i64 sum = 0;
 #pragma unroll
-  for (int w = 0; w < WARPS; ++w) sum += contest.sum[place][w];
+  for (int w = 0; w < WARPS; ++w) sum += scratch.sum[place][w];
   return sum;
 }
 
 // The largest key whose sum of `worth(candidate, key)` is `accepted`, where that of every smaller key is, too.
 template <class Worth, class Accepted>
-__device__ inline u32 largest_key(Contest& contest, int listed, Worth worth, Accepted accepted) {
+__device__ inline u32 largest_key(SamplerScratch& scratch, int listed, Worth worth, Accepted accepted) {
   u32 found = 0;
 #pragma unroll 1
   for (int bit = 31; bit >= 0; --bit) {
@@ -130,7 +135,7 @@ __device__ inline u32 largest_key(Contest& contest, int listed, Worth worth, Acc
     i64 mine = 0;
 #pragma unroll 1
     for (int c = threadIdx.x; c < listed; c += CONSUMERS) mine += worth(c, tried);
-    if (accepted(block_sum(contest, mine, bit & 1))) found = tried;
+    if (accepted(block_sum(scratch, mine, bit & 1))) found = tried;
   }
   return found;
 }
@@ -146,51 +151,51 @@ __device__ inline bool within_limit(const Filter& filter, i64 sum, i64 total) {
 
 // Drops from the `listed` candidates those that top-k or top-p exclude: a candidate's weight becomes negative. Few
 // candidates, one a thread, are compared each with each.
-__device__ inline void narrow_down_few(Contest& contest, const Filter& filter, u32 k, int listed, u32 peak, bool all) {
+__device__ inline void narrow_down_few(SamplerScratch& scratch, const Filter& filter, u32 k, int listed, u32 peak, bool all) {
   const int c = threadIdx.x;
-  const u32 mine = c < listed ? contest.key[c] : 0;
+  const u32 mine = c < listed ? scratch.key[c] : 0;
   u32 larger_keys = 0;
 #pragma unroll 8
-  for (int other = 0; other < listed && !all; ++other) larger_keys += contest.key[other] > mine;
-  if (c < listed) contest.weight[c] = larger_keys < k ? weight_of(filter, peak, mine) : -1;
+  for (int other = 0; other < listed && !all; ++other) larger_keys += scratch.key[other] > mine;
+  if (c < listed) scratch.weight[c] = larger_keys < k ? weight_of(filter, peak, mine) : -1;
   if (filter.dropped < 0) return;
   consumer_sync();
   i64 total = 0, reached = 0;
 #pragma unroll 4
   for (int other = 0; other < listed; ++other) {
-    const i64 weight = max(contest.weight[other], 0ll);
+    const i64 weight = max(scratch.weight[other], 0ll);
     total += weight;
-    if (contest.key[other] <= mine) reached += weight;
+    if (scratch.key[other] <= mine) reached += weight;
   }
   consumer_sync();
-  if (c < listed && within_limit(filter, reached, total)) contest.weight[c] = -1;
+  if (c < listed && within_limit(filter, reached, total)) scratch.weight[c] = -1;
 }
 
 // The same for many, by halving the range of keys.
-__device__ inline void narrow_down_many(Contest& contest, const Filter& filter, u32 k, int listed, u32 peak, bool all) {
-  const auto counted = [&](int c, u32 key) -> i64 { return contest.key[c] >= key; };
-  const u32 least = all ? 0 : largest_key(contest, listed, counted, [&](i64 count) { return count >= k; });
+__device__ inline void narrow_down_many(SamplerScratch& scratch, const Filter& filter, u32 k, int listed, u32 peak, bool all) {
+  const auto counted = [&](int c, u32 key) -> i64 { return scratch.key[c] >= key; };
+  const u32 least = all ? 0 : largest_key(scratch, listed, counted, [&](i64 count) { return count >= k; });
   i64 total = 0;
 #pragma unroll 1
   for (int c = threadIdx.x; c < listed; c += CONSUMERS) {
-    const i64 weight = contest.key[c] >= least ? weight_of(filter, peak, contest.key[c]) : -1;
-    contest.weight[c] = weight;
+    const i64 weight = scratch.key[c] >= least ? weight_of(filter, peak, scratch.key[c]) : -1;
+    scratch.weight[c] = weight;
     total += max(weight, 0ll);
   }
   if (filter.dropped < 0) return;
-  total = block_sum(contest, total, 2);
-  const auto weighed = [&](int c, u32 key) { return contest.key[c] <= key ? max(contest.weight[c], 0ll) : 0; };
-  const u32 most = largest_key(contest, listed, weighed, [&](i64 sum) { return within_limit(filter, sum, total); });
+  total = block_sum(scratch, total, 2);
+  const auto weighed = [&](int c, u32 key) { return scratch.key[c] <= key ? max(scratch.weight[c], 0ll) : 0; };
+  const u32 most = largest_key(scratch, listed, weighed, [&](i64 sum) { return within_limit(filter, sum, total); });
 #pragma unroll 1
   for (int c = threadIdx.x; c < listed; c += CONSUMERS) {
-    if (contest.key[c] <= most) contest.weight[c] = -1;
+    if (scratch.key[c] <= most) scratch.weight[c] = -1;
   }
 }
 
 // All consumers of a block. Every thread returns the id.
 __device__ inline int choose(const Choice& choice) {
   constexpr int EACH = (CHOICES + CONSUMERS - 1) / CONSUMERS;
-  Contest& contest = shared().contest;
+  SamplerScratch& scratch = shared().scratch;
   const Filter& filter = *choice.filter;
   float value[EACH];
 #pragma unroll
@@ -198,7 +203,7 @@ __device__ inline int choose(const Choice& choice) {
     const int at = threadIdx.x + CONSUMERS * i;
     value[i] = at < choice.count ? __ldcg(choice.logits + choice.id(at)) : LOWEST;
   }
-  if (threadIdx.x == 0) contest.count = 0;
+  if (threadIdx.x == 0) scratch.count = 0;
   if (choice.seen) {
 #pragma unroll
     for (int i = 0; i < EACH; ++i) {
@@ -223,7 +228,7 @@ __device__ inline int choose(const Choice& choice) {
   }
   if (filter.do_sample) {
     const u32 k = min(u32(filter.top_k), u32(choice.count));
-    const u32 bound = max(lower_bound(contest, top, k), 1u);
+    const u32 bound = max(lower_bound(scratch, top, k), 1u);
     u32 mine = 0;
 #pragma unroll
     for (int i = 0; i < EACH; ++i) mine += key[i] >= bound;
@@ -234,32 +239,32 @@ __device__ inline int choose(const Choice& choice) {
       const u32 before = __shfl_up_sync(FULL, place, step);
       if (lane >= step) place += before;
     }
-    u32 start = lane == 31 ? atomicAdd(&contest.count, place) : 0;
+    u32 start = lane == 31 ? atomicAdd(&scratch.count, place) : 0;
     place += __shfl_sync(FULL, start, 31) - mine;
 #pragma unroll
     for (int i = 0; i < EACH; ++i) {
       if (key[i] < bound) continue;
-      contest.key[place] = key[i];
-      contest.place[place++] = threadIdx.x + CONSUMERS * i;
+      scratch.key[place] = key[i];
+      scratch.place[place++] = threadIdx.x + CONSUMERS * i;
     }
     consumer_sync();
-    const int listed = contest.count;
+    const int listed = scratch.count;
     u32 peak = 0;
 #pragma unroll
-    for (int w = 0; w < WARPS; ++w) peak = max(peak, contest.peak[w]);
+    for (int w = 0; w < WARPS; ++w) peak = max(peak, scratch.peak[w]);
     const bool all = k == choice.count;
-    if (listed <= CONSUMERS) narrow_down_few(contest, filter, k, listed, peak, all);
-    else narrow_down_many(contest, filter, k, listed, peak, all);
+    if (listed <= CONSUMERS) narrow_down_few(scratch, filter, k, listed, peak, all);
+    else narrow_down_many(scratch, filter, k, listed, peak, all);
     best = 0;
 #pragma unroll 1
     for (int c = threadIdx.x; c < listed; c += CONSUMERS) {
-      if (contest.weight[c] < 0) continue;
-      const u32 id = choice.id(contest.place[c]);
-      const float total = __fadd_rn(key_value(contest.key[c]), gumbel(choice.key, id, choice.codebook, choice.frame));
+      if (scratch.weight[c] < 0) continue;
+      const u32 id = choice.id(scratch.place[c]);
+      const float total = __fadd_rn(key_value(scratch.key[c]), gumbel(choice.key, id, choice.codebook, choice.frame));
       best = max(best, u64(order_key(total)) << 32 | ~id);
     }
   }
-  const u32 id = ~u32(block_most(contest, best));
+  const u32 id = ~u32(block_most(scratch, best));
   return id < u32(choice.count) || id == u32(choice.last_id) ? int(id) : 0;
 }
 

@@ -1,29 +1,27 @@
 // What a block keeps in shared memory. shapes.py adds up how much that is.
 #pragma once
 #include "params.cuh"
+#include "phases.cuh"
 #include "primitive.cuh"
 
 // A row of the residual stream at the start of a stack: values, or an embedding from a table, or (both null) what the phase
-// before handed over.
+// before published.
 struct Source {
   const float* values;
-  const u16* table;
+  const Weight* table;
 
   __device__ bool given() const { return values || table; }
 };
 
-// Phases of a layer, and what may follow the last one.
-enum Kind : int { QUERIES_KEYS_VALUES, ATTENTION, OUT, GATE_AND_UP, DOWN, HEAD, PROJECT };
-
 // The stack of layers that the rows are going through.
 struct Pass {
-  int number;             // see fetch.cuh
+  int number;             // see passes.cuh
   Sizes sizes;
   int first_phase, phases;
-  Kind last;              // phase, after those of the layers
+  PhaseKind last;            // phase, after those of the layers
   const float* norms;
   const int* page_table;  // [slots][MAX_PAGES], or null: a row's slot is its page
-  u16* kv;                // [layers][pages][2][kv heads][PAGE][head_dim]
+  Stored* kv;             // [layers][pages][2][kv heads][PAGE][head_dim]
   u64 layer_elements;     // of `kv`
   float eps;
   float mean;             // 1 / sizes.hidden
@@ -31,8 +29,8 @@ struct Pass {
   int shift;              // 1 << shift rows have room in an operand
 };
 
-// Where a walk round the ring stands.
-struct Cursor {
+// Which stage of the ring is next, and the parity of its barriers.
+struct PipelineState {
   int stage = 0;
   u32 parity = 0;
 
@@ -45,16 +43,16 @@ struct Cursor {
 };
 
 // What each consumer warp keeps for itself.
-struct Walk {
-  Cursor at;
-  int phase = 0;  // how many this launch has behind it
-  int turn = 0;   // which of the two `partial`
+struct ConsumerState {
+  PipelineState ring;
+  int phase = 0;   // how many this launch has behind it
+  int buffer = 0;  // which of the two `partial`
 };
 
-// The activations of a product, as operand A of mma.m16n8k16: [columns / KBLOCK][1 << shift rows][4] pieces of eight
+// The activations of a product, as operand A of mma.m16n8k16: [columns / KBLOCK][1 << shift rows][4] vectors of eight
 // neighbouring columns; and what each warp adds to the results.
 struct Product {
-  uint4 operand[OPERAND_COLUMNS / 8 * ROWS];
+  uint4 operand[OPERAND_COLUMNS * sizeof(Operand) / sizeof(uint4) * ROWS];
   float partial[2][WARPS][GROUP_TILES][ROWS][TILE];  // the next tiles' sums are added up while these are still read
 };
 
@@ -66,14 +64,14 @@ struct AttentionShares {
 };
 
 struct AttentionSpace {
-  uint4 query[2][MAX_HEAD_DIM / 8 * MAX_QUERIES];  // as operands: rounded, and what rounding took away
-  u16 fresh[2][ROWS][MAX_HEAD_DIM];                // keys and values of this pass, as stored
+  uint4 query[2][MAX_HEAD_DIM * sizeof(Operand) / sizeof(uint4) * MAX_QUERIES];  // as operands: rounded, and what rounding took away
+  Stored fresh[2][ROWS][MAX_HEAD_DIM];                // keys and values of this pass, as stored
   AttentionShares shares[2];                       // the next chunk's while these are still read
   int last;
 };
 
 // Scratch of one choice.
-struct Contest {
+struct SamplerScratch {
   i64 weight[CHOICES];
   i64 sum[3][WARPS];
   u64 best[WARPS];
@@ -92,7 +90,7 @@ struct Shared {
   union {
     Product product;
     AttentionSpace attention;
-    Contest contest;
+    SamplerScratch scratch;
   };
   float norm[MAX_HIDDEN];  // weights of one norm
   float rope[ROWS][MAX_HEAD_DIM];
@@ -104,14 +102,14 @@ struct Shared {
   Pass pass;
   Source source[ROWS];
   float* logits[ROWS];
-  Walk walk[THREADS / 32];
+  ConsumerState state[THREADS / 32];
   int codes[ROWS][GROUPS];
   int slot[ROWS];
   int position[ROWS];
   int fresh_from[ROWS];  // the first position of this pass that belongs to the row's stream; later ones are the rows before it
-  int handed_over;  // this block has arrived at a grid barrier and not yet seen the others there
-  u32 target;       // arrivals that complete that barrier
-  int given_up[4];  // a wait of the phase with this number, modulo 4, was abandoned
+  int arrived;       // this block has arrived at a grid barrier and not yet seen the others there
+  u32 target;        // arrivals that complete that barrier
+  int timed_out[4];  // a wait of the phase with this number, modulo 4, was abandoned
   int quit;
 };
 
@@ -119,4 +117,4 @@ static_assert(sizeof(Shared) <= MT_SHARED_BYTES, "shared_bytes() of shapes.py co
 
 __device__ inline Shared& shared() { return *static_cast<Shared*>(block_memory()); }
 
-__device__ inline Walk& own_walk() { return shared().walk[threadIdx.x >> 5]; }
+__device__ inline ConsumerState& own_state() { return shared().state[threadIdx.x >> 5]; }

@@ -1,5 +1,5 @@
-// What attention deals to the blocks. A unit is (row, key/value head, chunk of CHUNK positions); units are numbered (row, head)
-// by (row, head), and each block takes a stretch of them.
+// How attention is divided among the blocks. A unit of work is (row, key/value head, chunk of CHUNK positions); units are
+// numbered (row, head) by (row, head), and each block takes a range of them.
 #pragma once
 #include "shared.cuh"
 
@@ -11,7 +11,7 @@ struct RowsAtWork {
   __device__ static int position(int row) { return shared().position[row]; }
   __device__ static int fresh_from(int row) { return shared().fresh_from[row]; }
   __device__ static const int* page_table() { return shared().pass.page_table; }
-  __device__ static u16* layer(int number) { return shared().pass.kv + number * shared().pass.layer_elements; }
+  __device__ static Stored* layer(int number) { return shared().pass.kv + number * shared().pass.layer_elements; }
 };
 
 // The rows of the launch in the talker, whether or not it has got there.
@@ -23,17 +23,17 @@ struct TalkerRows {
   __device__ static int fresh_from(int row) { return position(shared().launch.mode == DECODE ? row : 0); }
   __device__ static const int* page_table() { return shared().to.page_table; }
   __device__ static u64 layer_elements() { return u64(shared().to.pages) * Talker::PAGE_ELEMENTS; }
-  __device__ static u16* layer(int number) { return shared().to.talker_kv + number * layer_elements(); }
+  __device__ static Stored* layer(int number) { return shared().to.talker_kv + number * layer_elements(); }
 };
 
-// Where a dimension of a stored key or value lies. Pieces of eight dimensions change places by their position, so that those that
+// Where a dimension of a stored key or value lies. Vectors of eight dimensions change places by their position, so that those that
 // a warp reads at once from shared memory lie in different banks.
-__device__ inline int stored_dimension(int dimension, int position, int head_dim) {
+__device__ inline int swizzled_dimension(int dimension, int position, int head_dim) {
   return dimension ^ (((position & 6) ^ (position & 1) << 2) * 8 & head_dim - 1);
 }
 
 template <class Rows>
-struct Unit {
+struct WorkUnit {
   int row, head, chunk;
 
   __device__ static int chunks_of(int row) { return Rows::position(row) / CHUNK + 1; }
@@ -63,7 +63,7 @@ struct Unit {
   __device__ int stored_of(int begin, int count) const { return min(count, fresh_from() - chunk * CHUNK - begin); }
 
   // Where the key of a position lies; its value lies `values_apart` further.
-  __device__ u16* key(int layer, int at, int head_dim) const {
+  __device__ Stored* key(int layer, int at, int head_dim) const {
     const int* table = Rows::page_table();
     const u64 page = table ? __ldg(table + Rows::slot(row) * MAX_PAGES + at / PAGE) : Rows::slot(row);
     return Rows::layer(layer) + ((page * 2 * Rows::heads() + head) * PAGE + at % PAGE) * head_dim;
@@ -72,13 +72,13 @@ struct Unit {
 };
 
 template <class Rows>
-struct Stretch {
+struct WorkRange {
   int begin = 0, end = 0;
 
   // Of this block.
-  __device__ static Stretch own() {
+  __device__ static WorkRange own() {
     const int block = blockIdx.x, heads = Rows::heads(), rows = Rows::count();
-    const auto chunks_of = Unit<Rows>::chunks_of;
+    const auto chunks_of = WorkUnit<Rows>::chunks_of;
     int chunks = 0, longest = 0;
 #pragma unroll 1
     for (int row = 0; row < rows; ++row) chunks += chunks_of(row), longest = max(longest, chunks_of(row));

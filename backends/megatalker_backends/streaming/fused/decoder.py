@@ -9,7 +9,7 @@ from torch import Tensor
 from megatalker.checkpoint.config import CodecConfig
 from megatalker_backends.streaming.fused.kernels import Kernels, Launcher
 from megatalker_backends.streaming.fused.weights import Block, FusedWeights, Wave, Widening
-from megatalker_kernels.codec.structures import MAX_FRAMES, Shape
+from megatalker_kernels.codec.structures import MAX_FRAMES, Activation
 
 MAX_TILES = 1024
 
@@ -52,7 +52,7 @@ class FusedDecoder:
         waved = run.multiply_to_wave(weights.first, rows, afters[0])
         for block, after in zip(weights.blocks, afters[1:], strict=True):
             waved = _upsample(run, block, waved, after)
-        return run.multiply(weights.last, waved, shape=Shape.SAMPLE).view(len(words), -1)
+        return run.multiply(weights.last, waved, activation=Activation.SAMPLE).view(len(words), -1)
 
     def _transform(self, run: Kernels, rows: Tensor) -> Tensor:
         weights, eps = self._weights, self._config.rms_norm_eps
@@ -60,14 +60,14 @@ class FusedDecoder:
         for index, layer in enumerate(weights.layers):
             mixed = run.attend(index, run.multiply(layer.qkv, rows, eps=eps), weights.frequencies)
             rows = run.multiply(layer.out, mixed, residual=rows)
-            gated = run.multiply(layer.gate_up, rows, eps=eps, shape=Shape.GATED)
+            gated = run.multiply(layer.gate_up, rows, eps=eps, activation=Activation.GATED)
             rows = run.multiply(layer.down, gated, residual=rows)
         return run.multiply(weights.out, rows, eps=eps)
 
 
 def _widen(run: Kernels, widening: Widening, rows: Tensor) -> Tensor:
     rows = run.multiply(widening.spread, rows).view(-1, widening.taps.shape[1])
-    wide = run.multiply(widening.widen, run.mix(widening, rows), shape=Shape.GELU)
+    wide = run.multiply(widening.widen, run.mix(widening, rows), activation=Activation.GELU)
     return run.multiply(widening.narrow, wide, residual=rows)
 
 

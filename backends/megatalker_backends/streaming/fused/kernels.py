@@ -9,8 +9,8 @@ from torch import Tensor
 from megatalker.checkpoint.config import CodecConfig
 from megatalker_backends.streaming.fused.weights import Matrix, Wave, Widening
 from megatalker_kernels.codec import structures
-from megatalker_kernels.codec.structures import ATTENTION_THREADS, MAX_FRAMES, MIXING_THREADS, Shape
-from megatalker_kernels.codec.tiles import cut
+from megatalker_kernels.codec.structures import ATTENTION_THREADS, MAX_FRAMES, MIXING_THREADS, Activation
+from megatalker_kernels.codec.tiles import choose_tiling
 
 
 class Launcher(Protocol):
@@ -66,12 +66,12 @@ class Kernels:
         *,
         residual: Tensor | None = None,
         eps: float = -1.0,
-        shape: Shape = Shape.PLAIN,
+        activation: Activation = Activation.PLAIN,
     ) -> Tensor:
         """Products of windows, normalised by their root mean square if ``eps`` is given."""
-        columns = len(matrix.weight) // (2 if shape is Shape.GATED else 1)
-        out = self._empty(len(rows), 1 if shape is Shape.SAMPLE else columns)
-        self._multiply(matrix, rows, out, None, None, residual, eps, shape)
+        columns = len(matrix.weight) // (2 if activation is Activation.GATED else 1)
+        out = self._empty(len(rows), 1 if activation is Activation.SAMPLE else columns)
+        self._multiply(matrix, rows, out, None, None, residual, eps, activation)
         return out
 
     def multiply_and_wave(
@@ -97,13 +97,13 @@ class Kernels:
         wave: Wave | None,
         residual: Tensor | None,
         eps: float = -1.0,
-        shape: Shape = Shape.PLAIN,
+        activation: Activation = Activation.PLAIN,
     ) -> None:
         columns, taps, channels = matrix.weight.shape
-        chosen = cut(len(rows), columns, taps * channels, self._launcher.processors, whole=eps >= 0)
+        chosen = choose_tiling(len(rows), columns, taps * channels, self._launcher.processors, whole=eps >= 0)
         tiles = chosen.tile.count(len(rows), columns)
         partial = self._empty(chosen.shares, len(rows), columns) if chosen.shares > 1 else None
-        finish = structures.Finish(
+        epilogue = structures.Epilogue(
             bias=_address(matrix.bias),
             residual=_address(residual),
             frequency=_address(wave.frequency if wave else None),
@@ -112,11 +112,11 @@ class Kernels:
             waved=_address(waved),
             channels=len(wave.frequency) if wave else 0,
             columns=columns,
-            shape=shape,
+            activation=activation,
         )
         argument = structures.Product(
             input=self._input(rows, matrix.slot, matrix.context),
-            finish=finish,
+            epilogue=epilogue,
             tickets=self._tickets,
             weight=matrix.weight.data_ptr(),
             partial=_address(partial),

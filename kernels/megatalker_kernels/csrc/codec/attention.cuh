@@ -1,6 +1,6 @@
 // Attention of one head over the last frames, whose keys and values lie in a ring beside the stream.
 #pragma once
-#include "finish.cuh"
+#include "epilogue.cuh"
 #include "ticket.cuh"
 
 
@@ -83,10 +83,10 @@ __device__ inline void attend(const Attention& p) {
     if (entry < entries) {
       const float* const key = past_keys[entry];
       for (int d = threadIdx.x % 4 * 4; d < width; d += 16) {
-        const float4 k = piece_of(key, d);
+        const float4 k = float4_at(key, d);
 #pragma unroll
         for (int frame = 0; frame < FRAMES; ++frame)
-          if (frame < p.time) sum[frame] += dot(k, piece_of(queries, frame * width + d));
+          if (frame < p.time) sum[frame] += dot(k, float4_at(queries, frame * width + d));
       }
     }
 #pragma unroll

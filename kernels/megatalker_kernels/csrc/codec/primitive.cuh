@@ -19,7 +19,7 @@ __device__ inline void await_predecessor() {
 }
 
 // 16 bytes; zeros where they are not `wanted`.
-__device__ inline void copy_piece(void* target, const void* source, bool wanted) {
+__device__ inline void copy_async_16(void* target, const void* source, bool wanted) {
   const u32 address = u32(__cvta_generic_to_shared(target));
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address), "l"(source), "r"(wanted ? 16 : 0)
                : "memory");

@@ -1,18 +1,18 @@
 // Every matrix product and every convolution of the decoder: rows times weights, where a row is a window of `taps` input
 // rows that lie `dilation` apart and end with the row itself. Tiles of both operands pass through a ring in shared memory.
 #pragma once
-#include "finish.cuh"
+#include "epilogue.cuh"
 #include "ticket.cuh"
 
 struct Product {
   Input in;
-  Finish finish;
+  Epilogue epilogue;
   Tickets tickets;
   const float* weight;  // [columns, taps, channels]
   float* partial;       // [shares, rows, columns], for sums of more than one share
   int* arrivals;        // [tiles] zeros, left as zeros
   int taps, dilation;
-  int shares;  // the window's columns are dealt to so many blocks
+  int shares;  // the window's columns are divided among so many blocks
   float eps;   // of root-mean-square normalisation of the input; none if negative
 };
 
@@ -21,34 +21,36 @@ template <int ROWS_, int COLUMNS_, int HIGH_, int WIDE_, int DEEP_, int DEPTH_, 
 struct Tile {
   static constexpr int ROWS = ROWS_, COLUMNS = COLUMNS_, HIGH = HIGH_, WIDE = WIDE_, DEEP = DEEP_, STAGES = STAGES_;
   static constexpr int THREADS = 32 * HIGH * WIDE * DEEP;
-  static constexpr int PIECES = DEPTH_ / 4;                // 16-byte pieces of a row in one stage
-  static constexpr int STAGE = (ROWS + COLUMNS) * PIECES;  // pieces
+  static constexpr int VECTORS = DEPTH_ / 4;                // 16-byte vectors of a row in one stage
+  static constexpr int STAGE = (ROWS + COLUMNS) * VECTORS;  // vectors
   static constexpr int GROUPS = DEPTH_ / 16 / DEEP;        // of sixteen columns, for one warp in one stage
   static constexpr int EIGHTS = ROWS / HIGH / 8, SIXTEENS = COLUMNS / WIDE / 16;  // of a warp
-  static constexpr int LINES = THREADS / PIECES;  // rows that all threads together copy at a time
+  static constexpr int LINES = THREADS / VECTORS;  // rows that all threads together copy at a time
   static constexpr int PITCH = COLUMNS + 4;       // floats between rows of sums
+  static constexpr int RING = STAGES * STAGE * 16, SUMS = DEEP * ROWS * (PITCH + 1) * 4;
+  static constexpr int SHARED = RING > SUMS ? RING : SUMS;  // bytes
   static_assert(GROUPS * 16 * DEEP == DEPTH_ && EIGHTS * 8 * HIGH == ROWS && SIXTEENS * 16 * WIDE == COLUMNS);
-  static_assert(ROWS % LINES == 0 && COLUMNS % LINES == 0 && PIECES >= 8);
+  static_assert(ROWS % LINES == 0 && COLUMNS % LINES == 0 && VECTORS >= 8);
 };
 
-// Lanes 0 to 7 read four pieces of each of two rows: they shall lie in different banks.
+// Lanes 0 to 7 read four vectors of each of two rows: they shall lie in different banks.
 template <class T>
-__device__ inline int place(int row, int piece) {
-  return row * T::PIECES + (piece ^ (row & 1) * 4);
+__device__ inline int place(int row, int vector) {
+  return row * T::VECTORS + (vector ^ (row & 1) * 4);
 }
 
-// Brings the stages of one share, each thread always the same piece of the same lines.
+// Brings the stages of one share, each thread always the same vector of the same lines.
 template <class T>
-struct Feeder {
+struct TileLoader {
   const Product& p;
   const float* row[T::ROWS / T::LINES];     // of the input
   const float* before[T::ROWS / T::LINES];  // where it would stand if the context went on
   int time[T::ROWS / T::LINES];             // within its stream; negative beyond the last row
-  int line = threadIdx.x / T::PIECES, piece = threadIdx.x % T::PIECES;
+  int line = threadIdx.x / T::VECTORS, vector = threadIdx.x % T::VECTORS;
   int n0, width, weight_column, tap, channel;
 
-  __device__ Feeder(const Product& p, int m0, int n0, int begin) : p(p), n0(n0), width(p.taps * p.in.channels) {
-    weight_column = begin + piece * 4, tap = weight_column / p.in.channels, channel = weight_column % p.in.channels;
+  __device__ TileLoader(const Product& p, int m0, int n0, int begin) : p(p), n0(n0), width(p.taps * p.in.channels) {
+    weight_column = begin + vector * 4, tap = weight_column / p.in.channels, channel = weight_column % p.in.channels;
 #pragma unroll
     for (int i = 0; i < T::ROWS / T::LINES; ++i) {
       const int m = m0 + line + i * T::LINES;
@@ -61,27 +63,27 @@ struct Feeder {
     }
   }
 
-  __device__ void bring_weights(float4* stage) {
-    stage += T::ROWS * T::PIECES;
+  __device__ void load_weights(float4* stage) {
+    stage += T::ROWS * T::VECTORS;
 #pragma unroll
     for (int i = 0; i < T::COLUMNS / T::LINES; ++i) {
       const int n = n0 + line + i * T::LINES;
-      const bool wanted = weight_column < width && n < p.finish.columns;
+      const bool wanted = weight_column < width && n < p.epilogue.columns;
       const float* const source = wanted ? p.weight + i64(n) * width + weight_column : p.weight;
-      copy_piece(&stage[place<T>(line + i * T::LINES, piece)], source, wanted);
+      copy_async_16(&stage[place<T>(line + i * T::LINES, vector)], source, wanted);
     }
-    weight_column += T::PIECES * 4;
+    weight_column += T::VECTORS * 4;
   }
 
-  __device__ void bring_rows(float4* stage) {
+  __device__ void load_rows(float4* stage) {
     const int ago = (p.taps - 1 - tap) * p.dilation, offset = channel - ago * p.in.channels;
 #pragma unroll
     for (int i = 0; i < T::ROWS / T::LINES; ++i) {
       const bool wanted = tap < p.taps && time[i] >= 0;
       const float* const source = (time[i] >= ago ? row[i] : before[i]) + offset;
-      copy_piece(&stage[place<T>(line + i * T::LINES, piece)], wanted ? source : p.weight, wanted);
+      copy_async_16(&stage[place<T>(line + i * T::LINES, vector)], wanted ? source : p.weight, wanted);
     }
-    channel += T::PIECES * 4;
+    channel += T::VECTORS * 4;
     while (channel >= p.in.channels && tap < p.taps) channel -= p.in.channels, ++tap;
   }
 };
@@ -105,22 +107,22 @@ struct Sums {
   int deep = warp % T::DEEP, m = warp / T::DEEP / T::WIDE * (T::EIGHTS * 8), n = warp / T::DEEP % T::WIDE * (T::SIXTEENS * 16);
 
   __device__ void add(const float4* stage, bool normalize) {
-    const float4* weights = stage + T::ROWS * T::PIECES;
+    const float4* weights = stage + T::ROWS * T::VECTORS;
 #pragma unroll
     for (int group = 0; group < T::GROUPS; ++group) {
       // A lane's sixteen bytes are four of the group's columns: two products' worth, in the same order for both operands.
-      const int piece = (deep * T::GROUPS + group) * 4 + lane % 4;
+      const int vector = (deep * T::GROUPS + group) * 4 + lane % 4;
       Split x[T::EIGHTS][4];
 #pragma unroll
       for (int j = 0; j < T::EIGHTS; ++j) {
-        const float4 v = stage[place<T>(m + j * 8 + lane / 4, piece)];
+        const float4 v = stage[place<T>(m + j * 8 + lane / 4, vector)];
         if (normalize) squares[j] += v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w;
         x[j][0] = split(v.x), x[j][1] = split(v.y), x[j][2] = split(v.z), x[j][3] = split(v.w);
       }
 #pragma unroll
       for (int i = 0; i < T::SIXTEENS; ++i) {
-        const float4 u = weights[place<T>(n + i * 16 + lane / 4, piece)];
-        const float4 l = weights[place<T>(n + i * 16 + 8 + lane / 4, piece)];
+        const float4 u = weights[place<T>(n + i * 16 + lane / 4, vector)];
+        const float4 l = weights[place<T>(n + i * 16 + 8 + lane / 4, vector)];
         const Split w[8] = {split(u.x), split(l.x), split(u.y), split(l.y), split(u.z), split(l.z), split(u.w), split(l.w)};
         // Tensor cores cut off what they add to a sum: they get few products at a time, small ones first.
         float part[T::EIGHTS][4] = {};
@@ -165,15 +167,15 @@ struct Sums {
 
 // The block's share has been added up in shared memory: finish it, or leave that to the block that comes last.
 template <class T>
-__device__ inline void close(const Product& p, int m0, int n0, int tile, int share, const float* sums, const float* total) {
+__device__ inline void finish_tile(const Product& p, int m0, int n0, int tile, int share, const float* sums, const float* total) {
   __shared__ bool last;
-  const int rows = p.in.rows, columns = p.finish.columns;
+  const int rows = p.in.rows, columns = p.epilogue.columns;
   for (int i = threadIdx.x; i < T::ROWS * T::COLUMNS / 4; i += T::THREADS) {
     const int m = i / (T::COLUMNS / 4), n = i % (T::COLUMNS / 4) * 4;
     if (m0 + m >= rows || n0 + n >= columns) continue;
-    float4 v = piece_of(sums, m * T::PITCH + n);
+    float4 v = float4_at(sums, m * T::PITCH + n);
 #pragma unroll
-    for (int deep = 1; deep < T::DEEP; ++deep) v = v + piece_of(sums, (deep * T::ROWS + m) * T::PITCH + n);
+    for (int deep = 1; deep < T::DEEP; ++deep) v = v + float4_at(sums, (deep * T::ROWS + m) * T::PITCH + n);
     if (p.eps >= 0) {
       float square = 0;
 #pragma unroll
@@ -182,7 +184,7 @@ __device__ inline void close(const Product& p, int m0, int n0, int tile, int sha
       v = {v.x * factor, v.y * factor, v.z * factor, v.w * factor};
     }
     if (p.shares == 1) {
-      p.finish(m0 + m, n0 + n, v);
+      p.epilogue(m0 + m, n0 + n, v);
     } else {
       *reinterpret_cast<float4*>(p.partial + (i64(share) * rows + m0 + m) * columns + n0 + n) = v;
     }
@@ -201,7 +203,7 @@ __device__ inline void close(const Product& p, int m0, int n0, int tile, int sha
 #pragma unroll 4
     for (int s = 0; s < p.shares; ++s)
       v = v + __ldcg(reinterpret_cast<const float4*>(p.partial + (i64(s) * rows + m) * columns + n));
-    p.finish(m, n, v);
+    p.epilogue(m, n, v);
   }
   if (threadIdx.x == 0) p.arrivals[tile] = 0;
 }
@@ -210,21 +212,21 @@ __device__ inline void close(const Product& p, int m0, int n0, int tile, int sha
 template <class T>
 __device__ inline void multiply(const Product& p) {
   extern __shared__ float4 ring[];
-  const int wide = (p.finish.columns + T::COLUMNS - 1) / T::COLUMNS, high = (p.in.rows + T::ROWS - 1) / T::ROWS;
+  const int wide = (p.epilogue.columns + T::COLUMNS - 1) / T::COLUMNS, high = (p.in.rows + T::ROWS - 1) / T::ROWS;
   const int tile = blockIdx.x % (wide * high), share = blockIdx.x / (wide * high);
   const int m0 = tile / wide * T::ROWS, n0 = tile % wide * T::COLUMNS;
-  const int stages = (p.taps * p.in.channels + T::PIECES * 4 - 1) / (T::PIECES * 4);
+  const int stages = (p.taps * p.in.channels + T::VECTORS * 4 - 1) / (T::VECTORS * 4);
   const int begin = i64(stages) * share / p.shares, end = i64(stages) * (share + 1) / p.shares;
 
   admit_successor();
-  Feeder<T> feeder(p, m0, n0, begin * T::PIECES * 4);
+  TileLoader<T> loader(p, m0, n0, begin * T::VECTORS * 4);
 #pragma unroll
   for (int i = 0; i < T::STAGES - 1; ++i)
-    if (begin + i < end) feeder.bring_weights(ring + i * T::STAGE);
+    if (begin + i < end) loader.load_weights(ring + i * T::STAGE);
   await_predecessor();
 #pragma unroll
   for (int i = 0; i < T::STAGES - 1; ++i) {
-    if (begin + i < end) feeder.bring_rows(ring + i * T::STAGE);
+    if (begin + i < end) loader.load_rows(ring + i * T::STAGE);
     end_group();
   }
   if (p.taps > 1) p.in.remember(p.tickets);
@@ -233,8 +235,8 @@ __device__ inline void multiply(const Product& p) {
     await_groups<T::STAGES - 2>();
     __syncthreads();
     if (i + T::STAGES - 1 < end) {
-      feeder.bring_weights(ring + free * T::STAGE);
-      feeder.bring_rows(ring + free * T::STAGE);
+      loader.load_weights(ring + free * T::STAGE);
+      loader.load_rows(ring + free * T::STAGE);
     }
     end_group();
     sums.add(ring + now * T::STAGE, p.eps >= 0);
@@ -245,5 +247,5 @@ __device__ inline void multiply(const Product& p) {
   float* const total = added + T::DEEP * T::ROWS * T::PITCH;
   sums.put(added, total);
   __syncthreads();
-  close<T>(p, m0, n0, tile, share, added, total);
+  finish_tile<T>(p, m0, n0, tile, share, added, total);
 }

@@ -20,7 +20,7 @@ __device__ inline void look_up(const Lookup& p) {
     float4 sum = {0, 0, 0, 0};
 #pragma unroll 8
     for (int group = 0; group < p.groups; ++group)
-      sum = sum + piece_of(p.table, (i64(group) * p.codebook + codes[group]) * p.width + d);
+      sum = sum + float4_at(p.table, (i64(group) * p.codebook + codes[group]) * p.width + d);
     *reinterpret_cast<float4*>(p.out + i64(blockIdx.x) * p.width + d) = sum;
   }
 }

@@ -10,6 +10,8 @@ struct Ticket {
   i64 position;      // frames before this call
 };
 
+static_assert(sizeof(Ticket) == TICKET_WORDS * sizeof(i64), "see structures.py");
+
 struct Tickets {
   const i64* words;
   i64 stride;  // words of a stream
@@ -28,15 +30,15 @@ struct Input {
 
   // All threads of the grid together write the context of the next call.
   __device__ void remember(const Tickets& tickets) const {
-    const int pieces = channels / 4, stream_pieces = context * pieces, all = rows / time * stream_pieces;
+    const int vectors = channels / 4, stream_vectors = context * vectors, all = rows / time * stream_vectors;
     for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < all; i += gridDim.x * blockDim.x) {
-      const int stream = i / stream_pieces, row = i % stream_pieces / pieces, piece = i % pieces;
+      const int stream = i / stream_vectors, row = i % stream_vectors / vectors, vector = i % vectors;
       const Ticket& ticket = tickets[stream];
       const int from = time + row;  // counted from the start of the context
       const float* source = from < context ? ticket.now + slot + from * channels
                                            : data + (stream * i64(time) + from - context) * channels;
-      reinterpret_cast<float4*>(ticket.next + slot + row * channels)[piece] =
-          reinterpret_cast<const float4*>(source)[piece];
+      reinterpret_cast<float4*>(ticket.next + slot + row * channels)[vector] =
+          reinterpret_cast<const float4*>(source)[vector];
     }
   }
 };

@@ -8,7 +8,7 @@ using i64 = long long;
 inline void admit_successor() {}
 inline void await_predecessor() {}
 
-inline void copy_piece(void* target, const void* source, bool wanted) {
+inline void copy_async_16(void* target, const void* source, bool wanted) {
   wanted ? std::memcpy(target, source, 16) : std::memset(target, 0, 16);
 }
 

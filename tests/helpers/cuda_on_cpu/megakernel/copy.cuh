@@ -31,25 +31,25 @@ inline bool mbarrier_done(u64* barrier, u32 parity) {
   return done;
 }
 
-inline void publish_barriers() {}
+inline void fence_mbarrier_init() {}
 
-struct Piece {
+struct AsyncCopy {
   void* target;
   const void* source;
 };
-inline std::vector<std::vector<Piece>> pieces;  // of each thread
+inline std::vector<std::vector<AsyncCopy>> async_copies;  // of each thread
 
-inline std::vector<Piece>& own_pieces() {
-  pieces.resize(emulation::fibers.size());
-  return pieces[emulation::current];
+inline std::vector<AsyncCopy>& own_copies() {
+  async_copies.resize(emulation::fibers.size());
+  return async_copies[emulation::current];
 }
 
-inline void copy_piece(void* target, const void* source) { own_pieces().push_back({target, source}); }
-inline void copy_piece(u32 target, const void* source) { copy_piece(static_cast<char*>(block_memory()) + target, source); }
+inline void copy_async_16(void* target, const void* source) { own_copies().push_back({target, source}); }
+inline void copy_async_16(u32 target, const void* source) { copy_async_16(static_cast<char*>(block_memory()) + target, source); }
 
-inline void await_pieces() {
-  for (const Piece& piece : own_pieces()) std::memcpy(piece.target, piece.source, 16);
-  own_pieces().clear();
+inline void await_async_copies() {
+  for (const AsyncCopy& copy : own_copies()) std::memcpy(copy.target, copy.source, 16);
+  own_copies().clear();
 }
 
 inline u64 streaming_policy() { return 0; }
@@ -68,6 +68,6 @@ inline void copy_bulk(void* target, const void* source, int bytes, u64* barrier,
 }
 
 inline void copy_then_arrive(u64* barrier) {
-  await_pieces();
+  await_async_copies();
   mbarrier_arrive(barrier);
 }

@@ -2,9 +2,9 @@
 #pragma once
 #include "primitive.cuh"
 
-enum Shape : int { PLAIN, GELU, GATED, SAMPLE };
+enum Activation : int { ACTIVATIONS };
 
-struct Finish {
+struct Epilogue {
   const float* bias;       // [columns], or null
   const float* residual;   // [rows, columns] added to the sums, or null
   const float* frequency;  // [channels] of the snake; null without one
@@ -13,7 +13,7 @@ struct Finish {
   float* waved;  // [rows, columns] after it
   int channels;  // the snake's; columns repeat it
   int columns;
-  int shape;
+  int activation;
 
   __device__ void operator()(int row, int column, float4 v) const;
 };
@@ -29,22 +29,22 @@ __device__ inline float gelu(float x) { return 0.5f * x * (1.f + erff(x * 0.7071
 
 __device__ inline float gated(float gate, float up) { return gate / (1.f + expf(-gate)) * up; }
 
-__device__ inline float4 piece_of(const float* data, i64 index) { return *reinterpret_cast<const float4*>(data + index); }
+__device__ inline float4 float4_at(const float* data, i64 index) { return *reinterpret_cast<const float4*>(data + index); }
 
-__device__ inline void Finish::operator()(int row, int column, float4 v) const {
+__device__ inline void Epilogue::operator()(int row, int column, float4 v) const {
   const i64 at = i64(row) * columns + column;
-  if (bias) v = v + piece_of(bias, column);
-  if (residual) v = v + piece_of(residual, at);
-  if (shape == GELU) v = {gelu(v.x), gelu(v.y), gelu(v.z), gelu(v.w)};
-  if (shape == GATED) {
+  if (bias) v = v + float4_at(bias, column);
+  if (residual) v = v + float4_at(residual, at);
+  if (activation == GELU) v = {gelu(v.x), gelu(v.y), gelu(v.z), gelu(v.w)};
+  if (activation == GATED) {
     *reinterpret_cast<float2*>(raw + at / 2) = {gated(v.x, v.y), gated(v.z, v.w)};
-  } else if (shape == SAMPLE) {
+  } else if (activation == SAMPLE) {
     if (column == 0) raw[row] = fminf(fmaxf(v.x, -1.f), 1.f);
   } else if (raw) {
     *reinterpret_cast<float4*>(raw + at) = v;
   }
   if (frequency) {
-    const float4 f = piece_of(frequency, column % channels), h = piece_of(height, column % channels);
+    const float4 f = float4_at(frequency, column % channels), h = float4_at(height, column % channels);
     *reinterpret_cast<float4*>(waved + at) = {snake(v.x, f.x, h.x), snake(v.y, f.y, h.y), snake(v.z, f.z, h.z),
                                               snake(v.w, f.w, h.w)};
   }

@@ -3,19 +3,25 @@
 import numpy as np
 from numpy.typing import NDArray
 
+from megatalker_kernels.constants import (
+    DECAY_ROWS,
+    DECAY_SEGMENT_BITS,
+    DECAY_STEP_BITS,
+    GUMBEL_BITS,
+    GUMBEL_ROWS,
+    GUMBEL_SEGMENT_BITS,
+    PHILOX_MULTIPLIERS,
+    PHILOX_ROUNDS,
+    PHILOX_WEYL,
+)
 from megatalker_kernels.params import Filter
 
 Floats = NDArray[np.float32]
 Integers = NDArray[np.int64]
 Words = NDArray[np.uint64]
 
-ROUNDS = 10
-MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
-KEY_STEPS = (0x9E3779B9, 0xBB67AE85)
-"""Of Philox, as in ``csrc/sampler.cuh``."""
 
-
-class Chooser:
+class Sampler:
     """Chooses codes with the tables of the sampling contract (int64 ``[768, 4]`` and ``[256, 4]``)."""
 
     def __init__(self, gumbel_table: Integers, decay_table: Integers) -> None:
@@ -41,8 +47,9 @@ class Chooser:
 
     def _decay(self, distance: Floats) -> Integers:
         """``exp(-distance)`` in units of 2**-40."""
-        steps = (np.minimum(distance, np.float32(31.5)) * np.float32(2**20)).astype(np.int64)
-        return _cubic(self._decay_table[steps >> 17], steps & (2**17 - 1), 17)
+        farthest = np.float32((DECAY_ROWS << DECAY_SEGMENT_BITS) / 2**DECAY_STEP_BITS - 0.5)
+        steps = (np.minimum(distance, farthest) * np.float32(2**DECAY_STEP_BITS)).astype(np.int64)
+        return _cubic(self._decay_table, steps, DECAY_SEGMENT_BITS)
 
     def gumbel(self, key: tuple[int, int], codebook: int, frame: int, size: int) -> Floats:
         """The noise of the ids 0 ... size - 1."""
@@ -52,17 +59,20 @@ class Chooser:
         upper = numerator > 2**24
         nearer = np.where(upper, 2**25 - numerator, numerator)
         bits = nearer.astype(np.float32).view(np.int32).astype(np.int64)
-        value = _cubic(self._gumbel_table[(bits >> 19) - 127 * 16 + 384 * upper], bits & (2**19 - 1), 19)
-        return value.astype(np.float32) * np.float32(2.0**-26)
+        one = np.float32(1).view(np.int32)  # the table begins there
+        value = _cubic(
+            self._gumbel_table, bits - one + (GUMBEL_ROWS << GUMBEL_SEGMENT_BITS) * upper, GUMBEL_SEGMENT_BITS
+        )
+        return value.astype(np.float32) * np.float32(2.0**-GUMBEL_BITS)
 
 
 def philox(counter: Words, key: tuple[int, int]) -> Words:
     """Philox4x32-10 of counters ``[4, n]``."""
     low = np.uint64(0xFFFFFFFF)
     a, b, c, d = counter
-    for turn in range(ROUNDS):
-        first, second = ((word + turn * step) & 0xFFFFFFFF for word, step in zip(key, KEY_STEPS, strict=True))
-        left, right = a * np.uint64(MULTIPLIERS[0]), c * np.uint64(MULTIPLIERS[1])
+    for index in range(PHILOX_ROUNDS):
+        first, second = ((word + index * step) & int(low) for word, step in zip(key, PHILOX_WEYL, strict=True))
+        left, right = (word * np.uint64(factor) for word, factor in zip((a, c), PHILOX_MULTIPLIERS, strict=True))
         a, b, c, d = (
             (right >> np.uint64(32)) ^ b ^ np.uint64(first),
             right & low,
@@ -72,7 +82,9 @@ def philox(counter: Words, key: tuple[int, int]) -> Words:
     return np.stack((a, b, c, d))
 
 
-def _cubic(rows: Integers, position: Integers, bits: int) -> Integers:
+def _cubic(table: Integers, place: Integers, bits: int) -> Integers:
+    """The table's polynomial at ``place``, whose low bits say where in its row that is."""
+    rows, position = table[place >> bits], place & (1 << bits) - 1
     value = rows[..., 3] * position >> bits
     value = (value + rows[..., 2]) * position >> bits
     value = (value + rows[..., 1]) * position >> bits

@@ -6,7 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from megatalker_kernels.shapes import CHUNK, PAGE, StackShape
+from megatalker_kernels.constants import CHUNK, OPERAND, PAGE
+from megatalker_kernels.shapes import StackShape
 
 
 def norm_factor(x: Tensor, eps: float) -> Tensor:
@@ -15,7 +16,7 @@ def norm_factor(x: Tensor, eps: float) -> Tensor:
 
 
 @cache
-def stored_order(head_dim: int, device: torch.device) -> Tensor:
+def swizzled_order(head_dim: int, device: torch.device) -> Tensor:
     """``[PAGE, head_dim]``: which dimension of a key or value lies where in a page; ``csrc/units.cuh`` says why."""
     place = torch.arange(PAGE, device=device)[:, None]
     turned = ((place & 6) ^ (place & 1) << 2) * 8 & (head_dim - 1)
@@ -41,15 +42,15 @@ def attend(
     Args:
         s: sizes.
         qkv: float32 ``[R, qkv]``.
-        pages: bfloat16 ``[pages, 2, kv heads, PAGE, head_dim]`` of this layer, dimensions in :func:`stored_order`.
+        pages: bfloat16 ``[pages, 2, kv heads, PAGE, head_dim]`` of this layer, dimensions in :func:`swizzled_order`.
         table: ``[R, pages]``: pages of each row's stream.
         position: ``[R]``; rows of one stream see those of lower position that stand in the same pass.
         q_norm: ``[head_dim]``.
         k_norm: ``[head_dim]``.
         rope: ``[positions, 2, head_dim / 2]``.
         eps: of the norms.
-        partial: ``[ROWS, heads, chunks, head_dim + 4]``: where rows of several chunks leave each chunk's weighted sum,
-            peak and mass (the rest stays unused); ``None`` if no row has more than one.
+        partial: ``[ROWS, heads, chunks, head_dim + CHUNK_STATS]``: where rows of several chunks leave each chunk's
+            weighted sum, peak and mass (the rest stays unused); ``None`` if no row has more than one.
         out: ``[R, heads * head_dim]``, rounded to bfloat16.
     """
     rows, group = len(qkv), s.heads // s.kv_heads
@@ -59,7 +60,7 @@ def attend(
     query = _rotate(split[0] * norm_factor(split[0], eps) * q_norm, angles) * s.head_dim**-0.5
     key = _rotate(split[1] * norm_factor(split[1], eps) * k_norm, angles)
     page, place = table.gather(1, position[:, None] // PAGE).flatten().long(), position % PAGE
-    order = stored_order(s.head_dim, pages.device)
+    order = swizzled_order(s.head_dim, pages.device)
     fresh = torch.stack((key, split[2]), dim=1).to(pages.dtype)
     pages[page, :, :, place] = fresh.gather(-1, order[place][:, None, None].expand_as(fresh))
 
@@ -87,7 +88,7 @@ def attend(
                 partial[row, :, :count, : s.head_dim + 2] = pieces.flatten(1, 2).transpose(0, 1)
     share = (peak - peak.amax(1, keepdim=True)).exp()
     combined = (total * share).sum(1) / (mass * share).sum(1)
-    out[:] = combined.flatten(1).to(torch.bfloat16)
+    out[:] = combined.flatten(1).to(OPERAND)
 
 
 def _rotate(heads: Tensor, angles: Tensor) -> Tensor:

@@ -1,8 +1,9 @@
-"""The kernel in plain torch: the same packed weights, the same workspace, phase by phase, with the same rounding.
+"""The executable specification of ``csrc/frame.cu`` in torch, phase by phase, with the same rounding.
 
-Products of bfloat16 numbers are summed in float32; the residual stream, norms, rotary embedding and softmax are
-float32; the A operand of each product (``x * norm_weight``, attention, activation), keys and values are rounded to
-bfloat16. Sums are taken in another order than on the GPU, so the last bits differ.
+It works on the same packed weights and workspace. Products of bfloat16 numbers are summed in float32; the residual
+stream, norms, rotary embedding and softmax are float32; the A operand of each product (``x * norm_weight``, attention,
+activation), keys and values are rounded to bfloat16. Sums are taken in another order than on the GPU, so the last bits
+differ.
 """
 
 from collections.abc import Callable, Iterator
@@ -12,12 +13,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from megatalker_kernels.choice import Chooser
+from megatalker_kernels.constants import CHUNK_STATS, OPERAND, ROWS
 from megatalker_kernels.model import PackedModel
 from megatalker_kernels.params import Sampling
-from megatalker_kernels.schedule import Kind, Launch, Phase, schedule
-from megatalker_kernels.shapes import ROWS, StackShape
-from megatalker_kernels.specified_attention import attend, norm_factor
+from megatalker_kernels.phases import PhaseKind
+from megatalker_kernels.schedule import Launch, Phase, schedule
+from megatalker_kernels.shapes import StackShape
+from megatalker_kernels.spec.attention import attend, norm_factor
+from megatalker_kernels.spec.sampler import Sampler
 from megatalker_kernels.workspace import Workspace
 
 
@@ -49,7 +52,7 @@ class Specification:
     def phases(self, launch: Launch) -> Iterator[Phase]:
         """Run the launch; yields each phase when it has been done."""
         self._begin(launch)
-        steps: dict[Kind, Callable[[Phase], None]] = {
+        steps: dict[PhaseKind, Callable[[Phase], None]] = {
             "project": self._project,
             "qkv": self._qkv,
             "attention": self._attention,
@@ -62,9 +65,9 @@ class Specification:
         for phase in schedule(self._shape, launch):
             if phase.picks is not None:
                 self._pick(phase.picks)
-            if phase.kind == "qkv" and phase.layer == 0:
+            if phase.type.kind == "qkv" and phase.layer == 0:
                 self._place(phase)
-            steps[phase.kind](phase)
+            steps[phase.type.kind](phase)
             yield phase
 
     def choices(self, launch: Launch) -> list[list[int]]:
@@ -83,8 +86,8 @@ class Specification:
     # --- choosing
 
     @cached_property
-    def _chooser(self) -> Chooser:
-        return Chooser(self._model.gumbel_table.cpu().numpy(), self._model.decay_table.cpu().numpy())
+    def _sampler(self) -> Sampler:
+        return Sampler(self._model.gumbel_table.cpu().numpy(), self._model.decay_table.cpu().numpy())
 
     def _pick(self, codebook: int) -> None:
         for index, (row, sampling) in enumerate(zip(self._launch.rows, self._sampling, strict=True)):
@@ -96,7 +99,7 @@ class Specification:
                     logits, filter_ = self._first_logits(row.slot, row.frame, sampling), sampling.talker
                 else:
                     logits, filter_ = self._space.predictor_logits[index, codebook - 1], sampling.predictor
-                code = self._chooser.choose(logits.cpu().numpy(), filter_, key, codebook, row.frame)
+                code = self._sampler.choose(logits.cpu().numpy(), filter_, key, codebook, row.frame)
             self._codes[index][codebook] = code
 
     def _first_logits(self, slot: int, frame: int, sampling: Sampling) -> Tensor:
@@ -150,7 +153,7 @@ class Specification:
         return flat[: flat.numel() // width * width].view(-1, width)
 
     def _stack(self, phase: Phase) -> StackShape:
-        return self._shape.talker if phase.stack == "talker" else self._shape.predictor
+        return self._shape.stack(phase.stack)
 
     # --- phases
 
@@ -179,9 +182,12 @@ class Specification:
             k_norm=self._norm(phase, s.hidden + s.head_dim, s.head_dim),
             rope=model.talker_rope if talker else model.predictor_rope,
             eps=self._eps(phase),
-            partial=space.partial.view(-1, s.heads, self._shape.max_chunks, s.head_dim + 4) if talker else None,
+            partial=self._partial(s) if talker else None,
             out=self._rows(space.attention, s.attention),
         )
+
+    def _partial(self, s: StackShape) -> Tensor:
+        return self._space.partial.view(-1, s.heads, self._shape.max_chunks, s.head_dim + CHUNK_STATS)
 
     def _out(self, phase: Phase) -> None:
         s = self._stack(phase)
@@ -195,7 +201,7 @@ class Specification:
         x = self._rows(self._space.x, s.hidden)
         both = self._normed_product(x, weight, phase, f"{phase.stack}.{phase.layer}.gate_up")
         gate, up = both.view(len(x), -1, 2, 4).unbind(2)
-        self._rows(self._space.activation, s.intermediate)[:] = (F.silu(gate) * up).flatten(1).to(torch.bfloat16)
+        self._rows(self._space.activation, s.intermediate)[:] = (F.silu(gate) * up).flatten(1).to(OPERAND)
 
     def _down(self, phase: Phase) -> None:
         s = self._stack(phase)
@@ -258,4 +264,4 @@ class Specification:
             matrix = self._matrices[name] = self._model.weights.get(name).float().T
         # Always as many rows, as in the kernel: a product of fewer would be summed in another order.
         rows = F.pad(x, (0, 0, 0, ROWS - len(x)))
-        return (rows.to(torch.bfloat16).float() @ matrix)[: len(x)]
+        return (rows.to(OPERAND).float() @ matrix)[: len(x)]
