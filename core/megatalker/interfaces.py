@@ -63,6 +63,8 @@ class Capabilities:
     """Equal prompt heads are computed once, with bit-identical results."""
     encode: bool = False
     """Codecs: ``encode`` works."""
+    chunk_invariant: bool = False
+    """Codecs: a state's samples are bit-equal for any chunking of its codes and any other states in the same calls."""
 
 
 @dataclass(frozen=True, slots=True)
