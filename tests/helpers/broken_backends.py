@@ -17,6 +17,7 @@ from megatalker.errors import InvalidRequestError
 from megatalker.interfaces import (
     Availability,
     Capabilities,
+    Codec,
     CodecBackend,
     CodecState,
     DecodeStep,
@@ -32,6 +33,8 @@ from megatalker_backends.compiled.decoder import CompiledDecoder
 from megatalker_backends.compiled.spec import TALKER
 from megatalker_backends.reference.codec import ReferenceCodec, ReferenceCodecState
 from megatalker_backends.reference.spec import CODEC
+from megatalker_backends.streaming.codec import StreamingCodec
+from megatalker_backends.streaming.spec import CODEC as STREAMING
 
 
 class Decoder(CompiledDecoder):
@@ -220,6 +223,15 @@ class Entangled(ReferenceCodec):
         return EntangledState(fresh.codec, fresh.codes)
 
 
+class Regrouping(StreamingCodec):
+    """Says that chunking changes no bit, and adds up in another order in calls of several frames or streams."""
+
+    def decode(self, states: Sequence[CodecState], codes: Sequence[Tensor]) -> list[Tensor]:
+        chunks = super().decode(states, codes)
+        several = len(codes) > 1 or len(codes[0]) > 1
+        return [torch.nextafter(chunk, torch.zeros(())) for chunk in chunks] if several else chunks
+
+
 class NotHere(Decoder):
     """Needs a device that this machine lacks."""
 
@@ -228,8 +240,8 @@ def _talker(load: type[TalkerDecoder], name: str, **changes: Any) -> TalkerBacke
     return replace(TALKER, name=name, summary=load.__doc__ or "", load=load, rank=-100, **changes)
 
 
-def _codec(load: type[ReferenceCodec], name: str) -> CodecBackend:
-    return replace(CODEC, name=name, summary=load.__doc__ or "", load=load, rank=-100)
+def _codec(load: type[Codec], name: str, spec: CodecBackend = CODEC) -> CodecBackend:
+    return replace(spec, name=name, summary=load.__doc__ or "", load=load, rank=-100)
 
 
 @hookimpl
@@ -254,4 +266,6 @@ def megatalker_backends() -> list[TalkerBackend | CodecBackend]:
         _codec(Forgetful, "forgetful"),
         _codec(Delaying, "delaying"),
         _codec(Entangled, "entangled"),
+        _codec(StreamingCodec, "healthy_streaming", STREAMING),
+        _codec(Regrouping, "regrouping", STREAMING),
     ]

@@ -56,7 +56,8 @@ class StreamingCodec(Codec):
 
     @property
     def capabilities(self) -> Capabilities:
-        return CAPABILITIES
+        invariant = self._runner.chunk_invariant
+        return replace(CAPABILITIES, chunk_invariant=invariant, batch=not invariant)
 
     def open(self) -> StreamingState:
         return StreamingState(self, self._runner.open())

@@ -1,6 +1,6 @@
 """Advances the memory of streams: here by torch operations, in the package ``fused`` by kernels."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol, Self
 
 import torch
@@ -12,6 +12,10 @@ from megatalker_backends.streaming.model import StreamingDecoder
 from megatalker_backends.streaming.precision import exact_products
 from megatalker_backends.streaming.settings import StreamingSettings
 from megatalker_backends.streaming.steps import FixedSteps, Steps, StepShape
+
+
+OPTIONS: dict[str, str | int | bool | Callable[..., Any]] = {"cpp_wrapper": True}
+"""Of the compiler: the Python that it would put around its code takes long beside a single frame."""
 
 
 class Memory(Protocol):
@@ -29,6 +33,8 @@ class Runner(Protocol):
 
     max_streams: int
     """Of one call."""
+    chunk_invariant: bool
+    """As in :class:`megatalker.interfaces.Capabilities`."""
 
     def open(self) -> Memory:
         """The memory of a stream before its first frame."""
@@ -54,7 +60,7 @@ class TorchRunner:
         decoder = decoder.to(device)
         self.max_streams = settings.max_batch
         self._device = device
-        decode = torch.compile(decoder, dynamic=True, fullgraph=True) if settings.compile else decoder
+        decode = torch.compile(decoder, dynamic=False, fullgraph=True, options=OPTIONS) if settings.compile else decoder
         shape = StepShape(
             groups=config.num_quantizers,
             state_size=decoder.layout.size,
@@ -64,17 +70,14 @@ class TorchRunner:
         )
         captured = settings.cuda_graphs and device.type == "cuda"
         self._steps = FixedSteps(decode, shape, GraphCapture(device)) if captured else Steps(decode, shape)
+        self.chunk_invariant = self._steps.chunk_invariant
 
     def open(self) -> Tensor:
         return torch.zeros(self._steps.shape.state_size, device=self._device)
 
     def run(self, codes: Tensor, memories: Sequence[Tensor]) -> tuple[Tensor, Sequence[Tensor]]:
         with exact_products(self._device):
-            states, chunks = torch.stack(list(memories)), []
-            for part in torch.split(codes.to(self._device), self._steps.split(*codes.shape[:2]), dim=1):
-                samples, states = self._steps.run(part, states)
-                chunks.append(samples)
-        return chunks[0] if len(chunks) == 1 else torch.cat(chunks, dim=1), list(states)
+            return self._steps.run(codes.to(self._device), memories)
 
     def warmup(self) -> None:
         with exact_products(self._device):

@@ -62,6 +62,6 @@ def describe(capabilities: Capabilities) -> str:
     parts.append("/".join(sorted(dtype_name(dtype) for dtype in capabilities.dtypes)))
     if capabilities.max_streams is not None:
         parts.append(f"{capabilities.max_streams} streams")
-    flags = ("batch", "forced_codes", "seeded_sampling", "prefix_reuse", "encode")
+    flags = ("batch", "forced_codes", "seeded_sampling", "prefix_reuse", "encode", "chunk_invariant")
     parts.extend(flag.replace("_", " ") for flag in flags if getattr(capabilities, flag))
     return ", ".join(parts)
