@@ -35,9 +35,9 @@ def test_say_reads_standard_input(tiny_custom_voice: Checkpoint, tmp_path: Path)
         arguments = ("say", "-", "-o", name, "--checkpoint", str(tiny_custom_voice.folder), "--seed", "3")
         done = megatalker(*arguments, cwd=tmp_path, stdin="Hello\nthere.\n")
         assert done.returncode == 0, done.stderr
-    first, second = (soundfile.read(tmp_path / name)[0] for name in ("a.wav", "b.wav"))
-    assert len(first) == len(second) > 0
-    assert np.abs(first - second).max() <= 2 / 2**15, "one step of 16 bits: chunks may be cut elsewhere"
+    first, second = ((tmp_path / name).read_bytes() for name in ("a.wav", "b.wav"))
+    assert soundfile.info(tmp_path / "a.wav").frames > 0
+    assert first == second, "same seed, same file"
 
 
 @pytest.mark.parametrize(
@@ -76,9 +76,9 @@ def test_cloned_voice_can_be_kept_and_used_again(tiny_base: Checkpoint, tmp_path
     for arguments in ((*reference, "-o", "a.wav"), ("--voice", "kept.voice", "-o", "b.wav")):
         done = megatalker(*say, *arguments, cwd=tmp_path)
         assert done.returncode == 0, done.stderr
-    first, second = (soundfile.read(tmp_path / name)[0] for name in ("a.wav", "b.wav"))
-    assert len(first) == len(second) > 0
-    assert np.abs(first - second).max() <= 2 / 2**15
+    first, second = ((tmp_path / name).read_bytes() for name in ("a.wav", "b.wav"))
+    assert soundfile.info(tmp_path / "a.wav").frames > 0
+    assert first == second
     missing = megatalker(*say, "--ref-audio", "missing.wav", cwd=tmp_path)
     assert missing.returncode == 1
     assert "missing.wav" in missing.stderr

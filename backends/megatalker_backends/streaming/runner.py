@@ -13,7 +13,6 @@ from megatalker_backends.streaming.precision import exact_products
 from megatalker_backends.streaming.settings import StreamingSettings
 from megatalker_backends.streaming.steps import FixedSteps, Steps, StepShape
 
-
 OPTIONS: dict[str, str | int | bool | Callable[..., Any]] = {"cpp_wrapper": True}
 """Of the compiler: the Python that it would put around its code takes long beside a single frame."""
 

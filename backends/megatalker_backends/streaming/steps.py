@@ -1,4 +1,4 @@
-"""Runs the torch decoder at whatever size a call has: frame by frame, or by steps of several sizes prepared beforehand."""
+"""Runs the torch decoder on calls of any size: frame by frame, or by steps of a few sizes prepared beforehand."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -77,8 +77,8 @@ class FixedStep:
 class FixedSteps(Steps):
     """Prepares a step for each power of two of streams and of frames, and for each limit.
 
-    Streams between two sizes are padded, frames between two sizes are split: decoding is exact for any chunking, but its
-    last bits depend on the step's size.
+    Streams between two sizes are padded, frames between two sizes are split: decoding is exact for any chunking, but
+    its last bits depend on the step's size.
     """
 
     chunk_invariant = False
