@@ -55,7 +55,8 @@ class Steps:
 
     def warmup(self) -> None:
         """Run every size that is prepared when it is first met."""
-        self.run(*self.shape.blank(1, 1))
+        codes, states = self.shape.blank(1, 1)
+        self.run(codes, list(states))
 
     def _run_stream(self, codes: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         chunks, states = [], state[None]
@@ -105,7 +106,7 @@ class FixedSteps(Steps):
         # Largest first, so that the smaller steps fit into the memory that the largest one took.
         for streams in reversed(self._streams):
             for frames in reversed(self._frames):
-                self.run(*self.shape.blank(streams, frames))
+                self._run_step(*self.shape.blank(streams, frames))
 
     def _run_step(self, codes: Tensor, states: Tensor) -> tuple[Tensor, Tensor]:
         streams, frames, _ = codes.shape
