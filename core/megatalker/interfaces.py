@@ -86,6 +86,8 @@ class CodecCapabilities:
     """States it takes in one ``decode`` call."""
     encode: bool = False
     """``encode`` works."""
+    chunk_invariant: bool = False
+    """A state's samples are bit-equal for any chunking of its codes and any other states in the same calls."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -302,16 +302,13 @@ def test_fixed_steps_pad_streams_and_split_frames(tiny_custom_voice: Checkpoint,
     shape = StepShape(config.num_quantizers, decoder.layout.size, 6, 5, torch.device("cpu"))
     static = StaticSteps()
     steps = FixedSteps(decoder, shape, static)
-    assert steps.split(1, 13) == [5, 5, 2, 1]
+    assert steps.split(13) == [5, 5, 2, 1]
     with torch.inference_mode():
         steps.warmup()
         assert static.prepared == 16, "a step for each of 1, 2, 4, 6 streams and 1, 2, 4, 5 frames"
         for streams in (5, 3, 1):
-            states, chunks = torch.zeros(streams, shape.state_size), []
-            for part in codes[:13].split(steps.split(streams, 13)):
-                samples, states = steps.run(part.expand(streams, -1, -1), states)
-                chunks.append(samples)
-            for samples in torch.cat(chunks, dim=1):
+            found, _ = steps.run(codes[:13].expand(streams, -1, -1), [torch.zeros(shape.state_size)] * streams)
+            for samples in found:
                 assert_same(samples, whole[: 13 * FRAME_SAMPLES])
     assert static.prepared == 16, "a step of an unforeseen size was prepared while decoding"
 

@@ -62,9 +62,9 @@ def test_cloned_voice_can_be_kept_and_used_again(tiny_base: Checkpoint, tmp_path
     for arguments in ((*reference, "-o", "a.wav"), ("--voice", "kept.voice", "-o", "b.wav")):
         done = megatalker(*say, *arguments, cwd=tmp_path)
         assert done.returncode == 0, done.stderr
-    first, second = (soundfile.read(tmp_path / name)[0] for name in ("a.wav", "b.wav"))
-    assert len(first) == len(second) > 0
-    assert np.abs(first - second).max() <= 2 / 2**15
+    first, second = ((tmp_path / name).read_bytes() for name in ("a.wav", "b.wav"))
+    assert soundfile.info(tmp_path / "a.wav").frames > 0
+    assert first == second
     missing = megatalker(*say, "--ref-audio", "missing.wav", cwd=tmp_path)
     assert missing.returncode == 1
     assert "missing.wav" in missing.stderr

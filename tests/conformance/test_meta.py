@@ -34,6 +34,11 @@ CODECS = [
     ("delaying", "test_equal_chunks_equal_one_full_forward"),
     ("entangled", "test_a_copied_state_goes_its_own_way"),
 ]
+INVARIANT_CODECS = [
+    ("regrouping", "test_chunking_changes_no_bit"),
+    ("regrouping", "test_neighbours_change_no_bit"),
+    ("regrouping", "test_a_copied_state_goes_on_with_the_same_bits"),
+]
 Outcomes = dict[str, set[str]]
 
 
@@ -95,8 +100,10 @@ def suite(tmp_path_factory: pytest.TempPathFactory) -> Suite:
 PACKAGE = ("--pyargs", "megatalker_conformance")
 
 
-def _judge(suite: Suite, option: str, mistakes: list[tuple[str, str]]) -> tuple[Outcomes, Outcomes]:
-    names = [f"{option}={name}" for name in ("healthy", *dict(mistakes))]
+def _judge(
+    suite: Suite, option: str, mistakes: list[tuple[str, str]], healthy: str = "healthy"
+) -> tuple[Outcomes, Outcomes]:
+    names = [f"{option}={name}" for name in (healthy, *dict(mistakes))]
     return suite.outcomes(
         *PACKAGE, *names, "--frames=12", "--codec-frames=40", "-k", " or ".join({test for _, test in mistakes})
     )
@@ -110,6 +117,11 @@ def talkers(suite: Suite) -> tuple[Outcomes, Outcomes]:
 @pytest.fixture(scope="module")
 def codecs(suite: Suite) -> tuple[Outcomes, Outcomes]:
     return _judge(suite, "--codec", CODECS)
+
+
+@pytest.fixture(scope="module")
+def invariant_codecs(suite: Suite) -> tuple[Outcomes, Outcomes]:
+    return _judge(suite, "--codec", INVARIANT_CODECS, "healthy_streaming")
 
 
 @pytest.mark.parametrize(("mistake", "test"), TALKERS)
@@ -130,6 +142,16 @@ def test_each_mistake_of_a_codec_is_caught_by_the_test_meant_for_it(
     assert test in failed[mistake]
     assert test in passed["healthy"]
     assert not failed["healthy"]
+
+
+@pytest.mark.parametrize(("mistake", "test"), INVARIANT_CODECS)
+def test_a_codec_whose_bits_vary_although_it_declares_otherwise_is_caught(
+    invariant_codecs: tuple[Outcomes, Outcomes], mistake: str, test: str
+) -> None:
+    failed, passed = invariant_codecs
+    assert test in failed[mistake]
+    assert test in passed["healthy_streaming"]
+    assert not failed["healthy_streaming"]
 
 
 def test_an_unknown_backend_ends_the_run_with_an_error(suite: Suite) -> None:

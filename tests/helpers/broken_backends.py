@@ -15,6 +15,7 @@ from torch import Tensor
 from megatalker.checkpoint import Checkpoint
 from megatalker.interfaces import (
     Availability,
+    Codec,
     CodecBackend,
     CodecState,
     DecodeStep,
@@ -31,6 +32,8 @@ from megatalker_backends.compiled.decoder import CompiledDecoder
 from megatalker_backends.compiled.spec import TALKER
 from megatalker_backends.reference.codec import ReferenceCodec, ReferenceCodecState
 from megatalker_backends.reference.spec import CODEC
+from megatalker_backends.streaming.codec import StreamingCodec
+from megatalker_backends.streaming.spec import CODEC as STREAMING
 
 
 class Decoder(CompiledDecoder):
@@ -247,6 +250,15 @@ class Entangled(ReferenceCodec):
         return EntangledState(fresh.codes)
 
 
+class Regrouping(StreamingCodec):
+    """Says that chunking changes no bit, and adds up in another order in calls of several frames or streams."""
+
+    def decode(self, states: Sequence[CodecState], codes: Sequence[Tensor]) -> list[Tensor]:
+        chunks = super().decode(states, codes)
+        several = len(codes) > 1 or len(codes[0]) > 1
+        return [torch.nextafter(chunk, torch.zeros(())) for chunk in chunks] if several else chunks
+
+
 class NotHere(Decoder):
     """Needs a device that this machine lacks."""
 
@@ -255,8 +267,8 @@ def _talker(load: type[TalkerDecoder], name: str, **changes: Any) -> TalkerBacke
     return replace(TALKER, name=name, summary=load.__doc__ or "", load=load, rank=-100, **changes)
 
 
-def _codec(load: type[ReferenceCodec], name: str) -> CodecBackend:
-    return replace(CODEC, name=name, summary=load.__doc__ or "", load=load, rank=-100)
+def _codec(load: type[Codec], name: str, spec: CodecBackend = CODEC) -> CodecBackend:
+    return replace(spec, name=name, summary=load.__doc__ or "", load=load, rank=-100)
 
 
 @hookimpl
@@ -282,4 +294,6 @@ def megatalker_backends() -> list[TalkerBackend | CodecBackend]:
         _codec(Forgetful, "forgetful"),
         _codec(Delaying, "delaying"),
         _codec(Entangled, "entangled"),
+        _codec(StreamingCodec, "healthy_streaming", STREAMING),
+        _codec(Regrouping, "regrouping", STREAMING),
     ]

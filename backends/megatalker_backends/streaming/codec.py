@@ -53,7 +53,7 @@ class StreamingCodec(Codec):
 
     @property
     def capabilities(self) -> CodecCapabilities:
-        return CAPABILITIES
+        return replace(CAPABILITIES, chunk_invariant=self._runner.chunk_invariant)
 
     def open(self) -> StreamingState:
         return StreamingState(self._runner.open())

@@ -1,6 +1,6 @@
 """Advances the memory of streams: here by torch operations, in the package ``fused`` by kernels."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol, Self
 
@@ -15,6 +15,9 @@ from megatalker_backends.streaming.model import StreamingDecoder
 from megatalker_backends.streaming.precision import exact_products
 from megatalker_backends.streaming.settings import StreamingSettings
 from megatalker_backends.streaming.steps import Decode, FixedSteps, Steps, StepShape
+
+OPTIONS: dict[str, str | int | bool | Callable[..., Any]] = {"cpp_wrapper": True}
+"""Of the compiler: the Python that it would put around its code takes long beside a single frame."""
 
 
 class Memory(Protocol):
@@ -32,6 +35,8 @@ class Runner(Protocol):
 
     max_streams: int
     """Of one call."""
+    chunk_invariant: bool
+    """As in :class:`megatalker.interfaces.Capabilities`."""
 
     def open(self) -> Memory:
         """The memory of a stream before its first frame."""
@@ -67,17 +72,14 @@ class TorchRunner:
         )
         captured = settings.cuda_graphs and device.type == "cuda"
         self._steps = FixedSteps(decode, shape, GraphCapture(device)) if captured else Steps(decode, shape)
+        self.chunk_invariant = self._steps.chunk_invariant
 
     def open(self) -> Tensor:
         return torch.zeros(self._steps.shape.state_size, device=self._device)
 
     def run(self, codes: Tensor, memories: Sequence[Tensor]) -> tuple[Tensor, Sequence[Tensor]]:
         with exact_products(self._device):
-            states, chunks = torch.stack(list(memories)), []
-            for part in torch.split(codes.to(self._device), self._steps.split(*codes.shape[:2]), dim=1):
-                samples, states = self._steps.run(part, states)
-                chunks.append(samples)
-        return chunks[0] if len(chunks) == 1 else torch.cat(chunks, dim=1), list(states)
+            return self._steps.run(codes.to(self._device), memories)
 
     def warmup(self) -> None:
         with exact_products(self._device):
@@ -86,7 +88,7 @@ class TorchRunner:
 
 def _compiled(decoder: StreamingDecoder) -> Decode:
     with _compiler_errors():
-        compiled: Decode = torch.compile(decoder, dynamic=True, fullgraph=True)
+        compiled: Decode = torch.compile(decoder, dynamic=False, fullgraph=True, options=OPTIONS)
 
     def decode(codes: Tensor, states: Tensor) -> tuple[Tensor, Tensor]:
         with _compiler_errors():

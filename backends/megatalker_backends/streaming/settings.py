@@ -14,9 +14,9 @@ class StreamingSettings(BackendSettings):
     """The ``[codecs.streaming]`` table."""
 
     max_batch: Limit = 8
-    """Streams decoded in one step; a larger call is done in several."""
+    """On CUDA, streams decoded in one step; a larger call is done in several."""
     max_frames: Limit = 8
-    """Frames decoded in one step (on CUDA, of each stream); a longer call is done in several. Kernels do at most 8."""
+    """On CUDA, frames of each stream decoded in one step; a longer call is done in several. Kernels do at most 8."""
     kernels: Literal["auto", "on", "off"] = "auto"
     """On CUDA, decode by kernels made for it instead of torch operations. ``auto``: yes, unless they cannot run here;
     then the log says why."""

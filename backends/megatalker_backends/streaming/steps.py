@@ -1,4 +1,4 @@
-"""Runs the torch decoder at whatever size a call has: directly, or by steps of fixed sizes prepared beforehand."""
+"""Runs the torch decoder on calls of any size: frame by frame, or by steps of a few sizes prepared beforehand."""
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
@@ -45,34 +45,39 @@ class StepShape:
 
 
 class Steps:
-    """Runs ``decode`` directly, a step being about ``max_frames`` frames of all its streams together.
+    """Runs ``decode`` on one frame of one stream at a time.
 
-    On a CPU larger steps cost more for each frame, since their intermediate results no longer fit into its caches.
+    So every frame takes the same instructions whatever call it is part of. Libraries choose how to add up a product by
+    its size: in steps of other sizes the last bits of a frame would depend on chunking and on the other streams.
     """
+
+    chunk_invariant = True
 
     def __init__(self, decode: Decode, shape: StepShape) -> None:
         self.shape = shape
         self._decode = decode
 
-    def split(self, streams: int, frames: int) -> list[int]:
-        """The frames that each of ``streams`` advances by in each step; together they make ``frames``."""
-        size = max(1, self.shape.max_frames // streams)
-        whole, rest = divmod(frames, size)
-        return [size] * whole + [rest] * (rest > 0)
+    def run(self, codes: Tensor, states: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
+        """Decode ``codes`` ``[streams, frames, groups]`` of at most ``max_streams`` streams from ``[size]`` each.
 
-    def run(self, codes: Tensor, states: Tensor) -> tuple[Tensor, Tensor]:
-        """One step of at most ``max_streams`` streams and one size from :meth:`split`; returns new tensors."""
-        return self._decode(codes, states)
+        Returns:
+            ``[streams, samples]`` and the next states, as new tensors.
+        """
+        chunks, successors = zip(*map(self._run_stream, codes, states), strict=True)
+        return torch.stack(chunks), list(successors)
 
     def warmup(self) -> None:
-        """Run every kind of size that a compiler tells apart: one or many streams, one or many frames."""
-        kinds = [
-            (streams, frames)
-            for streams in {1, self.shape.max_streams}
-            for frames in {1, *self.split(streams, self.shape.max_frames)}
-        ]
-        for streams, frames in announced(kinds):
-            self.run(*self.shape.blank(streams, frames))
+        """Run every size that is prepared when it is first met."""
+        for streams, frames in announced([(1, 1)]):
+            codes, states = self.shape.blank(streams, frames)
+            self.run(codes, list(states))
+
+    def _run_stream(self, codes: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        chunks, states = [], state[None]
+        for frame in codes:
+            samples, states = self._decode(frame.view(1, 1, -1), states)
+            chunks.append(samples[0])
+        return torch.cat(chunks), states[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +92,11 @@ class FixedStep:
 class FixedSteps(Steps):
     """Prepares a step for each power of two of streams and of frames, and for each limit.
 
-    Streams between two sizes are padded, frames between two sizes are split: decoding is exact for any chunking.
+    Streams between two sizes are padded, frames between two sizes are split: decoding is exact for any chunking, but
+    its last bits depend on the step's size.
     """
+
+    chunk_invariant = False
 
     def __init__(self, decode: Decode, shape: StepShape, prepare: Prepare) -> None:
         super().__init__(decode, shape)
@@ -97,11 +105,23 @@ class FixedSteps(Steps):
         self._frames = sizes_up_to(shape.max_frames)
         self._prepared: dict[tuple[int, int], FixedStep] = {}
 
-    def split(self, streams: int, frames: int) -> list[int]:
-        del streams  # a step exists for every number of them
+    def split(self, frames: int) -> list[int]:
+        """The frames of each step; together they make ``frames``."""
         return split_into(self._frames, frames)
 
-    def run(self, codes: Tensor, states: Tensor) -> tuple[Tensor, Tensor]:
+    def run(self, codes: Tensor, states: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
+        chunks, batch = [], torch.stack(list(states))
+        for part in torch.split(codes, self.split(codes.shape[1]), dim=1):
+            samples, batch = self._run_step(part, batch)
+            chunks.append(samples)
+        return torch.cat(chunks, dim=1), list(batch)
+
+    def warmup(self) -> None:
+        # Largest first, so that the smaller steps fit into the memory that the largest one took.
+        for streams, frames in announced(list(product(reversed(self._streams), reversed(self._frames)))):
+            self._run_step(*self.shape.blank(streams, frames))
+
+    def _run_step(self, codes: Tensor, states: Tensor) -> tuple[Tensor, Tensor]:
         streams, frames, _ = codes.shape
         step = self._step(next_size(self._streams, streams), frames)
         # Rows beyond `streams` keep what an earlier step left there: rows do not see each other.
@@ -109,11 +129,6 @@ class FixedSteps(Steps):
         step.states[:streams].copy_(states)
         samples, next_states = step.run()
         return samples[:streams].clone(), next_states[:streams].clone()
-
-    def warmup(self) -> None:
-        # Largest first, so that the smaller steps fit into the memory that the largest one took.
-        for streams, frames in announced(list(product(reversed(self._streams), reversed(self._frames)))):
-            self.run(*self.shape.blank(streams, frames))
 
     def _step(self, streams: int, frames: int) -> FixedStep:
         if (streams, frames) not in self._prepared:

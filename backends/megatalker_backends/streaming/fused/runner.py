@@ -61,6 +61,8 @@ class FusedRunner:
         prepare: see :data:`Prepare`.
     """
 
+    chunk_invariant = False  # how a product's sums are dealt to blocks depends on how many rows it has
+
     def __init__(
         self,
         decoder: FusedDecoder,

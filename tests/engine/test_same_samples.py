@@ -1,0 +1,59 @@
+"""One seed, one file: neither chunk sizes, which follow the clock, nor other streams change a bit of the audio."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from megatalker.engine.chunking import ChunkPolicy
+
+from megatalker.checkpoint import Checkpoint
+from megatalker.engine import Engine
+from megatalker.settings import Settings
+
+TEXT = "Hello there. How are you?"
+FRAMES = 20
+
+
+@pytest.fixture(scope="module", params=["tiny_custom_voice", "demo"])
+def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
+    checkpoint: Checkpoint = request.getfixturevalue(request.param)
+    settings = {
+        "device": "cpu",
+        "backend": "compiled",
+        "codec": "streaming",
+        "backends": {"compiled": {"compile": "off"}},
+        "max_frames": FRAMES,
+        "runaway_guard": False,
+    }
+    with Engine.open(Settings.model_validate(settings), checkpoint=checkpoint) as engine:
+        yield engine
+
+
+def cut(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+    """Chunks of ``size`` frames, whatever the playback clock says."""
+    monkeypatch.setattr(ChunkPolicy, "due", lambda _policy, pending, _ahead_s: pending >= size)
+
+
+def heard(engine: Engine, seed: int) -> tuple[list[int], bytes]:
+    """The frames of each chunk, and all samples."""
+    chunks = list(engine.speak(TEXT, seed=seed))
+    return [chunk.frames for chunk in chunks], np.concatenate([chunk.pcm for chunk in chunks]).tobytes()
+
+
+def test_chunk_sizes_change_no_bit(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    cut(monkeypatch, 1)
+    sizes, expected = heard(engine, seed=7)
+    assert set(sizes) == {1}
+    assert len(sizes) > 8, "too short to be cut in several ways"
+    for size in (3, 8):
+        cut(monkeypatch, size)
+        sizes, found = heard(engine, seed=7)
+        assert sizes[0] == size
+        assert found == expected
+
+
+def test_other_streams_change_no_bit(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    cut(monkeypatch, 2)
+    alone = [heard(engine, seed)[1] for seed in range(3)]
+    streams = [engine.speak(TEXT, seed=seed) for seed in range(3)]
+    assert [np.concatenate([chunk.pcm for chunk in stream]).tobytes() for stream in streams] == alone
