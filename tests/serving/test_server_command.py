@@ -67,9 +67,9 @@ def test_it_warms_up_serves_and_stops(tiny_custom_voice: Checkpoint, tmp_path: P
             running.send_signal(stop)
             with pytest.raises(EngineClosedError):
                 list(endless)
-        assert running.wait(HANG_S) == (0 if stop == signal.SIGINT else -signal.SIGTERM)
         assert running.stderr is not None
         rest = running.stderr.read()
+        assert running.wait(HANG_S) == (0 if stop == signal.SIGINT else -signal.SIGTERM), rest
     assert "stopping" in rest
     assert "Traceback" not in rest
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.exceptions import ConnectionClosed
 
 from fake_backend import Behaviour, Fakes
@@ -420,6 +421,23 @@ def test_stopping_ends_utterances_with_an_error_and_the_connection(serve: Server
     assert served.server.failure is None
     with pytest.raises(OSError, match="refused"):
         served.talk()
+
+
+def test_a_client_that_leaves_while_the_server_stops_does_no_harm(
+    serve: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between a client's goodbye and the loss of its connection uvicorn still counts it among those to be closed."""
+    handle_close, survived = WebSocketsSansIOProtocol.handle_close, threading.Event()
+
+    def stop_meanwhile(connection: WebSocketsSansIOProtocol, event: Any) -> None:
+        handle_close(connection, event)
+        connection.shutdown()
+        survived.set()
+
+    monkeypatch.setattr(WebSocketsSansIOProtocol, "handle_close", stop_meanwhile)
+    with serve().talk():
+        pass
+    assert survived.wait(HANG_S)
 
 
 def test_a_defect_is_told_without_details_and_ends_one_utterance(
