@@ -8,10 +8,10 @@ OUT ?= hello.wav
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types unit conformance bench clean
+.PHONY: help demo test test-fast lint types unit conformance soak bench clean
 
 help: ## list the targets
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
 
 $(VENV)/run.stamp: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "megatalker needs Python 3.11 or newer; try: make PYTHON=python3.12")'
@@ -28,6 +28,9 @@ demo: $(VENV)/run.stamp ## speak TEXT with the built-in checkpoint into OUT
 
 test: lint types unit conformance ## everything CI checks
 
+test-fast: $(VENV)/dev.stamp ## unit tests that take no time, for the inner loop
+	$(PYTEST) -m "not slow"
+
 lint: $(VENV)/dev.stamp ## ruff, formatting included
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -35,16 +38,23 @@ lint: $(VENV)/dev.stamp ## ruff, formatting included
 types: $(VENV)/dev.stamp ## mypy, strict
 	$(BIN)/mypy
 
-# Small models on several threads mostly wait for each other.
-unit conformance: export OMP_NUM_THREADS := 1
+# One process a core, each on one thread: small models on several threads mostly wait for each other.
+JOBS ?= $(shell getconf _NPROCESSORS_ONLN)
+PYTEST := $(BIN)/pytest --numprocesses $(JOBS) --dist worksteal
+test-fast unit conformance soak: export OMP_NUM_THREADS := 1
+# What Inductor compiles is kept beside the kernels that NVRTC and g++ compiled.
+test-fast unit conformance: export TORCHINDUCTOR_CACHE_DIR ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/megatalker/inductor
 
 unit: $(VENV)/dev.stamp ## unit and integration tests
-	$(BIN)/pytest
+	$(PYTEST)
 
 conformance: $(VENV)/dev.stamp ## the suite every backend must pass, over all installed backends
-	$(BIN)/pytest conformance_tests --backend all --codec all
-	MEGATALKER_BACKENDS__MEGAKERNEL__INTERPRET=true $(BIN)/pytest conformance_tests --backend megakernel --dtype bfloat16
+	$(PYTEST) conformance_tests --backend all --codec all
+	MEGATALKER_BACKENDS__MEGAKERNEL__INTERPRET=true $(PYTEST) conformance_tests --backend megakernel --dtype bfloat16
 	$(BIN)/pytest conformance_tests --backend compiled --codec streaming --checkpoint demo -k intelligibility
+
+soak: $(VENV)/dev.stamp ## 50 streams at a time, half of them cancelled, for minutes: nothing stays occupied
+	$(BIN)/python benchmarks/soak.py
 
 bench: $(VENV)/dev.stamp ## measure this machine
 	$(BIN)/megatalker bench --compare reference,compiled --out bench

@@ -34,8 +34,8 @@ tiles = pytest.mark.parametrize("tile", TILES, ids=lambda tile: tile.kernel)
 
 
 @pytest.fixture(scope="module")
-def emulator(tmp_path_factory: pytest.TempPathFactory) -> CodecEmulator:
-    return CodecEmulator(tmp_path_factory.mktemp("emulator"))
+def emulator() -> CodecEmulator:
+    return CodecEmulator()
 
 
 def noise(*shape: int, seed: int = 0) -> Tensor:
