@@ -173,6 +173,7 @@ def speak(decoder: ReferenceDecoder, stream: StreamHandle, run: OfficialRun, fra
     return codes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("size", "mode"), CASES)
 def test_greedy_codes_equal_the_official_generate(pair: Callable[[str, str], Pair], size: str, mode: str) -> None:
     both = pair(size, MODES[mode].variant)

@@ -27,6 +27,7 @@ assert not empty, empty
 """
 
 
+@pytest.mark.slow
 def test_importing_prints_nothing_and_leaves_no_stand_in() -> None:
     done = subprocess.run([sys.executable, "-c", IMPORT], capture_output=True, text=True, timeout=120, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

@@ -11,6 +11,8 @@ import soundfile
 
 from megatalker.checkpoint import Checkpoint
 
+pytestmark = pytest.mark.slow
+
 
 def megatalker(*arguments: str, cwd: Path, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", "from megatalker.cli.main import run; run()", *arguments]

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 BROKEN_PLUGIN = Path(__file__).parents[1] / "helpers" / "broken_backends.py"
 TALKERS = [
     ("off_by_one_frame", "test_greedy_codes_equal_the_official_generate"),

@@ -20,7 +20,7 @@ SHAPES = {
 RESULTS = ("talker_kv", "predictor_kv", "hidden", "pending", "predictor_logits", "seen")
 """What a launch leaves behind."""
 
-pytestmark = needs_compiler
+pytestmark = [needs_compiler, pytest.mark.slow]
 
 
 def shape_of(name: str, code_groups: int) -> KernelShape:

@@ -18,6 +18,8 @@ from agent_process import agent_at_work
 from mock_openai import MockOpenAI
 from vowels import RATE, utterance
 
+pytestmark = pytest.mark.slow
+
 LOW, HIGH = 110.0, 190.0
 ASKED, STOPPED = "Tell me about the sea.", "Wait, stop."
 STORY = (

@@ -12,6 +12,8 @@ from agent_process import surroundings
 from megatalker_pipecat.agent.command import run
 from mock_openai import MockOpenAI
 
+pytestmark = pytest.mark.slow
+
 PATIENCE_S = 120
 QUICK = {"MEGATALKER_BACKEND": "reference", "MEGATALKER_MAX_FRAMES": "20"}
 

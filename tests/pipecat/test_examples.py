@@ -21,6 +21,8 @@ from megatalker_pipecat import MegatalkerTTSService
 from mock_openai import MockOpenAI
 from pipecat_stage import FRAMES, HANG_S, Entrance, fakes, pool_of
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 SNIPPETS = re.findall(r"^```python\n(.*?)^```$", (ROOT / "pipecat_adapter" / "README.md").read_text(), re.M | re.S)
 

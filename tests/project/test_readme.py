@@ -14,6 +14,8 @@ import pytest
 from megatalker import Checkpoint
 from serving import serving
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
 AT_SERVER = "at localhost:8000"

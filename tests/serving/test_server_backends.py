@@ -12,6 +12,8 @@ from megatalker.serving.client import RemoteEngine
 from serving import TEXT, Served, serving
 from waiting import eventually
 
+pytestmark = pytest.mark.slow
+
 SAME = 1e-4
 """What the streaming codec promises for any chunking and company."""
 

@@ -21,6 +21,8 @@ from megatalker.serving.client import RemoteEngine
 from megatalker.serving.server.running import bind
 from megatalker.settings import ServerSettings
 
+pytestmark = pytest.mark.slow
+
 HANG_S = 120.0
 COMMAND = [sys.executable, "-c", "from megatalker.cli.main import run; run()", "serve"]
 
