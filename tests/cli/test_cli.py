@@ -10,13 +10,14 @@ import pytest
 import soundfile
 
 from megatalker.checkpoint import Checkpoint
+from waiting import PROCESS_S
 
 pytestmark = pytest.mark.slow
 
 
 def megatalker(*arguments: str, cwd: Path, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", "from megatalker.cli.main import run; run()", *arguments]
-    return subprocess.run(command, cwd=cwd, input=stdin, capture_output=True, text=True, timeout=300, check=False)
+    return subprocess.run(command, cwd=cwd, input=stdin, capture_output=True, text=True, timeout=PROCESS_S, check=False)
 
 
 def test_say_writes_a_playable_file_and_reports(tiny_custom_voice: Checkpoint, tmp_path: Path) -> None:

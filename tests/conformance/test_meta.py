@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from waiting import PROCESS_S
+
 pytestmark = pytest.mark.slow
 
 BROKEN_PLUGIN = Path(__file__).parents[1] / "helpers" / "broken_backends.py"
@@ -68,7 +70,7 @@ class Suite:
             env={**os.environ, "PYTHONPATH": self._path, "OMP_NUM_THREADS": "1"},
             capture_output=True,
             text=True,
-            timeout=900,
+            timeout=PROCESS_S,
             check=False,
         )
 

@@ -295,33 +295,34 @@ def test_nothing_but_the_iteration_waits(connect: Pair) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
 
-        async def agent() -> list[float]:
-            late = []
+        async def agent() -> int:
+            ticks = 0
 
             async def tick() -> None:
+                nonlocal ticks
                 while True:
-                    began = time.monotonic()
                     await asyncio.sleep(0.005)
-                    late.append(time.monotonic() - began)
+                    ticks += 1
 
-            ticking = asyncio.create_task(tick())
-            began = time.monotonic()
-            remote = RemoteEngine(url, connect_timeout_s=0.5)
+            remote = RemoteEngine(url, connect_timeout_s=1.0)
             streams = [remote.speak(None) for _ in range(20)]
             for stream in streams:
                 stream.feed("Hello ")
                 stream.finish()
-            late.append(time.monotonic() - began)
+            assert not any(stream.finish_reason for stream in streams), "the connection is still being tried"
+            ticking = asyncio.create_task(tick())
             for stream in streams:
                 with pytest.raises(ConnectionFailedError, match=r"cannot connect to ws://127.* no answer in time"):
                     await anext(stream)
             ticking.cancel()
             await asyncio.to_thread(remote.close)
-            return late
+            return ticks
 
-        began = time.monotonic()
-        assert max(asyncio.run(agent())) < 0.25, "the loop never waited for the network"
-        assert time.monotonic() - began < 5, "all of them failed together, not one after another"
+        assert asyncio.run(agent()) > 10, "the loop never waited for the network"
+        silent.setblocking(False)
+        silent.accept()[0].close()
+        with pytest.raises(BlockingIOError):
+            silent.accept()
 
 
 # ---- errors
@@ -485,11 +486,9 @@ def test_a_server_that_never_answers_is_given_up() -> None:
                 connection.recv(HANG_S)
 
     with rogue_server(ignore) as url, RemoteEngine(url, answer_timeout_s=0.3) as remote:
-        began = time.monotonic()
         for text in (TEXT, None):
             with pytest.raises(ConnectionFailedError, match=r"has not answered for 0\.3 s"):
                 next(remote.speak(text))
-        assert time.monotonic() - began < 5
 
 
 def test_a_server_that_is_dead_is_noticed_even_while_nothing_is_awaited_of_it() -> None:
@@ -519,9 +518,9 @@ def test_a_server_that_falls_silent_is_given_up_but_not_while_it_waits_for_text(
             more.wait(HANG_S)
 
     served, _ = connect(fakes_with(on_decode=wait))
-    with RemoteEngine(served.url, answer_timeout_s=0.3) as remote:
+    with RemoteEngine(served.url, answer_timeout_s=1.5) as remote:
         patient = remote.speak(None)
-        time.sleep(1.0)
+        time.sleep(3.0)
         assert patient.finish_reason is None
         patient.feed(TEXT)
         patient.finish()
@@ -570,10 +569,11 @@ def test_closing_does_not_wait_for_a_connection_in_progress() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         remote = RemoteEngine(f"http://127.0.0.1:{silent.getsockname()[1]}", connect_timeout_s=HANG_S)
         stream = remote.speak(TEXT)
-        time.sleep(0.1)
+        connection, _ = silent.accept()
         began = time.monotonic()
         remote.close()
-        assert time.monotonic() - began < 4
+        connection.close()
+        assert time.monotonic() - began < HANG_S / 2, "it did not wait for the connection's own timeout"
         with pytest.raises(EngineClosedError):
             next(stream)
 

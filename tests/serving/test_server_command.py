@@ -20,10 +20,10 @@ from megatalker.serving.audio import to_pcm16
 from megatalker.serving.client import RemoteEngine
 from megatalker.serving.server.running import bind
 from megatalker.settings import ServerSettings
+from waiting import HANG_S
 
 pytestmark = pytest.mark.slow
 
-HANG_S = 120.0
 COMMAND = [sys.executable, "-c", "from megatalker.cli.main import run; run()", "serve"]
 
 

@@ -16,7 +16,7 @@ from fake_backend import Behaviour, Fakes
 from megatalker.checkpoint import Checkpoint
 from megatalker.serving.audio import to_pcm16
 from serving import ENDLESS, TEXT, Served, Talk, endless, fakes_with, serving
-from waiting import HANG_S, eventually
+from waiting import HANG_S, eventually, stands_still
 
 Server = Callable[..., Served]
 
@@ -218,13 +218,7 @@ def test_a_client_that_does_not_read_makes_the_stream_wait(serve: Server) -> Non
     talk = served.talk(max_queue=1)
     talk.say("open", text=TEXT, format="f32le")
     talker = fakes.loaded["fake"]
-
-    def stands_still() -> bool:
-        before = len(talker.calls)
-        time.sleep(0.3)
-        return 0 < before == len(talker.calls)
-
-    eventually(stands_still, "the engine waits for the client")
+    eventually(lambda: stands_still(talker.calls), "the engine waits for the client")
     assert len(talker.calls) < frames / 2, "what the kernel's buffers hold, and two seconds"
     assert sum(packet.frames for packet in talk.hear_all().packets) == frames
 
