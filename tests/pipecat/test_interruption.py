@@ -318,7 +318,7 @@ async def test_a_cancelled_pipeline_frees_the_engine(tiny_custom_voice: Checkpoi
 
 async def test_what_is_not_heard_does_not_hold_up_the_next_turn(tiny_custom_voice: Checkpoint) -> None:
     """With ``max_ahead_s``, speech waits for playback; after an interruption there is nothing to wait for."""
-    ahead_s = 1.5 * HANG_S
+    ahead_s = HANG_S
     frames = int(ahead_s / 0.08)
     heard_frames = 0
     with engine_on(fakes(frames=frames), tiny_custom_voice) as engine:
