@@ -29,7 +29,7 @@ demo: $(VENV)/run.stamp ## speak TEXT with the built-in checkpoint into OUT
 test: lint types unit conformance ## everything CI checks
 
 test-fast: $(VENV)/dev.stamp ## unit tests that take no time, for the inner loop
-	$(PYTEST) -m "not slow"
+	$(PYTEST) worksteal -m "not slow"
 
 lint: $(VENV)/dev.stamp ## ruff, formatting included
 	$(BIN)/ruff check .
@@ -40,17 +40,17 @@ types: $(VENV)/dev.stamp ## mypy, strict
 
 # One process a core, each on one thread: small models on several threads mostly wait for each other.
 JOBS ?= $(shell getconf _NPROCESSORS_ONLN)
-PYTEST := $(BIN)/pytest --numprocesses $(JOBS) --dist worksteal
+PYTEST := $(BIN)/pytest --numprocesses $(JOBS) --dist
 test-fast unit conformance soak: export OMP_NUM_THREADS := 1
 # What Inductor compiles is kept beside the kernels that NVRTC and g++ compiled.
 test-fast unit conformance: export TORCHINDUCTOR_CACHE_DIR ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/megatalker/inductor
 
 unit: $(VENV)/dev.stamp ## unit and integration tests
-	$(PYTEST)
+	$(PYTEST) worksteal
 
 conformance: $(VENV)/dev.stamp ## the suite every backend must pass, over all installed backends
-	$(PYTEST) conformance_tests --backend all --codec all
-	MEGATALKER_BACKENDS__MEGAKERNEL__INTERPRET=true $(PYTEST) conformance_tests --backend megakernel --dtype bfloat16
+	$(PYTEST) loadgroup conformance_tests --backend all --codec all
+	MEGATALKER_BACKENDS__MEGAKERNEL__INTERPRET=true $(PYTEST) loadgroup conformance_tests --backend megakernel --dtype bfloat16
 	$(BIN)/pytest conformance_tests --backend compiled --codec streaming --checkpoint demo -k intelligibility
 
 soak: $(VENV)/dev.stamp ## 50 streams at a time, half of them cancelled, for minutes: nothing stays occupied

@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from fake_backend import CAPABILITIES, Behaviour, Fakes
-from faults import Hang, raise_at, replace_item
 from megatalker.checkpoint import Checkpoint
 from megatalker.checkpoint.config import FRAME_SAMPLES
 from megatalker.engine import Engine, SpeechStream
@@ -69,6 +68,33 @@ def assert_equal(found: list[Outcome], expected: list[Outcome]) -> None:
     for (codes, pcm), (expected_codes, expected_pcm) in zip(found, expected, strict=True):
         np.testing.assert_array_equal(codes, expected_codes)
         np.testing.assert_array_equal(pcm, expected_pcm)
+
+
+def raise_at(call: int) -> Callable[[int], None]:
+    def raising(now: int) -> None:
+        if now == call:
+            raise RuntimeError("device lost")
+
+    return raising
+
+
+class Hang:
+    """A call that does not return before it is released."""
+
+    def __init__(self, call: int) -> None:
+        self.call, self.thread = call, None
+        self.entered, self.release = threading.Event(), threading.Event()
+
+    def __call__(self, now: int) -> None:
+        if now == self.call:
+            self.thread = threading.current_thread()
+            self.entered.set()
+            self.release.wait(HANG_S)
+
+
+def replace_item(index: int, change: Callable[[Any], Any]) -> Callable[[int, list[Any]], Any]:
+    """Spoils the first result of call ``index``."""
+    return lambda call, items: [change(items[0]), *items[1:]] if call == index else items
 
 
 # ---- the talker

@@ -16,7 +16,6 @@ from megatalker_backends.megakernel.settings import MegakernelSettings
 
 CPU = torch.device("cpu")
 GREEDY = SamplingParams(do_sample=False, predictor_do_sample=False, repetition_penalty=1.0, min_new_tokens=1000)
-SEEDED = SamplingParams(seed=3, min_new_tokens=1000)
 DEVICES = [
     "cpu",
     pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="this torch sees no GPU")),
