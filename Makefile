@@ -40,6 +40,7 @@ types: $(VENV)/dev.stamp ## mypy, strict
 
 # One process a core, each on one thread: small models on several threads mostly wait for each other.
 JOBS ?= $(shell getconf _NPROCESSORS_ONLN)
+# worksteal: an idle process takes tests of a busy one; loadgroup: all tests of a backend go to one process.
 PYTEST := $(BIN)/pytest --numprocesses $(JOBS) --dist
 test-fast unit conformance soak: export OMP_NUM_THREADS := 1
 # What Inductor compiles is kept beside the kernels that NVRTC and g++ compiled.
