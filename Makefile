@@ -13,10 +13,10 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 INSTALL := $(PIP_INSTALL) --constraint $(VENV)/constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types unit conformance resolve bench clean FORCE
+.PHONY: help demo test test-fast lint types unit conformance soak resolve bench clean FORCE
 
 help: ## list the targets
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
 
 $(VENV)/pip.stamp: constraints/base.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "megatalker needs Python 3.11 or newer; try: make PYTHON=python3.12")'
@@ -41,6 +41,9 @@ demo: $(VENV)/run.stamp ## speak TEXT with the built-in checkpoint into OUT
 
 test: lint types unit conformance resolve ## everything CI checks
 
+test-fast: $(VENV)/dev.stamp ## unit tests that take no time, for the inner loop
+	$(PYTEST) worksteal -m "not slow"
+
 lint: $(VENV)/dev.stamp ## ruff, formatting included
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -48,19 +51,27 @@ lint: $(VENV)/dev.stamp ## ruff, formatting included
 types: $(VENV)/dev.stamp ## mypy, strict
 	$(BIN)/mypy
 
-# Small models on several threads mostly wait for each other.
-unit conformance: export OMP_NUM_THREADS := 1
+# One process a core, each on one thread: small models on several threads mostly wait for each other.
+JOBS ?= $(shell getconf _NPROCESSORS_ONLN)
+# worksteal: an idle process takes tests of a busy one; loadgroup: all tests of a backend go to one process.
+PYTEST := $(BIN)/pytest --numprocesses $(JOBS) --dist
+test-fast unit conformance soak: export OMP_NUM_THREADS := 1
+# What Inductor compiles is kept beside the kernels that NVRTC and g++ compiled.
+test-fast unit conformance: export TORCHINDUCTOR_CACHE_DIR ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/megatalker/inductor
 
 unit: $(VENV)/dev.stamp ## unit and integration tests
-	$(BIN)/pytest
+	$(PYTEST) worksteal
 
 conformance: $(VENV)/dev.stamp ## the suite every backend must pass, over all installed backends
-	$(BIN)/pytest conformance_tests --backend all --codec all
-	MEGATALKER_BACKENDS__MEGAKERNEL__INTERPRET=true $(BIN)/pytest conformance_tests --backend megakernel --dtype bfloat16
+	$(PYTEST) loadgroup conformance_tests --backend all --codec all
+	MEGATALKER_BACKENDS__MEGAKERNEL__INTERPRET=true $(PYTEST) worksteal conformance_tests --backend megakernel --dtype bfloat16
 	$(BIN)/pytest conformance_tests --backend compiled --codec streaming --checkpoint demo -k intelligibility
 
 resolve: $(VENV)/pip.stamp ## both sets of constraints, on the public index alone, on every Python: a dry run
 	$(BIN)/python constraints/resolve.py
+
+soak: $(VENV)/dev.stamp ## 50 streams at a time, half of them cancelled, for minutes: nothing stays occupied
+	$(BIN)/python benchmarks/soak.py
 
 bench: $(VENV)/dev.stamp ## measure this machine
 	$(BIN)/megatalker bench --compare reference,compiled --out bench

@@ -6,6 +6,7 @@ Checks that every survivor speaks the codes of its solo run, that nothing stays 
 import argparse
 import json
 import random
+import sys
 import tempfile
 import threading
 import time
@@ -121,6 +122,9 @@ def main() -> None:
     print(text)  # noqa: T201 - a program's output
     if options.output:
         options.output.write_text(text + "\n")
+    broken = [name for name in ("survivors_that_differ", "still_active", "still_waiting") if report[name]]
+    if broken:
+        sys.exit(f"not as it should be: {', '.join(broken)}; expected 0")
 
 
 if __name__ == "__main__":

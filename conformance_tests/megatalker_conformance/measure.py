@@ -1,9 +1,11 @@
 """Figures that tests compare with a bound: kept with the test's report, and printed at the end of the run."""
 
+import time
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol, TypeVar
 
 import pytest
+import torch
 
 _PREFIX = "megatalker:"
 
@@ -18,6 +20,11 @@ class Benchmark(Protocol):
     extra_info: dict[str, Any]
 
     def pedantic(self, target: Callable[[], T], *, rounds: int, warmup_rounds: int) -> T: ...
+
+
+def clock(device: torch.device) -> Callable[[], float]:
+    """What times calls, in seconds: on a CPU what they compute, since other processes may keep them waiting."""
+    return time.process_time if device.type == "cpu" else time.perf_counter
 
 
 class Measure:

@@ -55,6 +55,7 @@ def pytest_configure(config: pytest.Config) -> None:
     # pytest undoes this filter after the configuration.
     warnings.filterwarnings("ignore", r"The configuration option \"asyncio_default_fixture_loop_scope\" is unset")
     config.addinivalue_line("markers", "optional: not needed to pass; runs where the backend's capabilities allow it")
+    config.addinivalue_line("markers", "xdist_group(name): tests of one backend, for pytest-xdist")
     chosen = config.option
     if not (getattr(chosen, "benchmark_only", True) or getattr(chosen, "benchmark_enable", True)):
         chosen.benchmark_skip = True
@@ -86,7 +87,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     selection = metafunc.config.stash[SELECTION]
     for fixture, names in selection.parameters().items():
         if fixture in metafunc.fixturenames:
-            metafunc.parametrize(fixture, names, scope="session")
+            # With pytest-xdist --dist loadgroup each backend is loaded and compiled by one process only.
+            each = [pytest.param(name, marks=pytest.mark.xdist_group(f"{fixture} {name}")) for name in names]
+            metafunc.parametrize(fixture, each, scope="session")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -126,7 +126,7 @@ def expected(request: pytest.FixtureRequest) -> Callable[[str], list[list[Codes 
     return say
 
 
-@pytest.fixture(scope="module", params=["cpu", CUDA])
+@pytest.fixture(scope="module", params=[pytest.param("cpu", marks=pytest.mark.slow), CUDA])
 def warm(request: pytest.FixtureRequest, tiny_1b7: Checkpoint) -> Iterator[CheckedTalker]:
     """Compiled units; on a CPU for one stream and for batches of four, so that five streams fall in two parts."""
     decoder = compiled(tiny_1b7, request.param, compile="on", max_streams=5)
@@ -135,6 +135,7 @@ def warm(request: pytest.FixtureRequest, tiny_1b7: Checkpoint) -> Iterator[Check
     decoder.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["tiny_custom_voice", "tiny_1b7", "demo"])
 @pytest.mark.parametrize("device", ["cpu", CUDA])
 def test_codes_equal_the_reference_alone_and_in_company(

@@ -175,6 +175,7 @@ def speak(decoder: CheckedTalker, stream: StreamHandle, run: OfficialRun, frames
     return codes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("size", "mode"), CASES)
 def test_greedy_codes_equal_the_official_generate(pair: Callable[[str, str], Pair], size: str, mode: str) -> None:
     both = pair(size, MODES[mode].variant)

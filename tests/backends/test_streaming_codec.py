@@ -353,6 +353,7 @@ def test_kernels_that_were_asked_for_need_a_device_that_runs_them(tiny_custom_vo
         StreamingCodec(tiny_custom_voice, on("cpu", kernels="on"))
 
 
+@pytest.mark.slow
 def test_the_published_decoder_shape_is_exact_past_the_window(device: str) -> None:
     raw = codec_config(PUBLISHED_0B6)
     config = CodecConfig.parse(raw)

@@ -2,7 +2,11 @@
 
 from pathlib import Path
 
+import pytest
+
 from benchmark_runs import report_of
+
+pytestmark = pytest.mark.slow
 
 
 def test_interrupted_speech_ends_within_a_frame(tmp_path: Path) -> None:

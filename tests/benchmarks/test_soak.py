@@ -5,13 +5,19 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from waiting import PROCESS_S
+
+pytestmark = pytest.mark.slow
+
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "soak.py"
 
 
 def test_cancelled_streams_leave_nothing_behind_and_survivors_are_undisturbed(tmp_path: Path) -> None:
     report = tmp_path / "soak.json"
     command = [sys.executable, str(SCRIPT), "--rounds", "2", "--frames", "20", "--output", str(report)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PROCESS_S, check=False)
     assert done.returncode == 0, done.stderr
     found = json.loads(report.read_text())
     assert found["survivors_that_differ"] == 0

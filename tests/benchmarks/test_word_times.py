@@ -2,8 +2,12 @@
 
 from pathlib import Path
 
+import pytest
+
 from benchmark_runs import report_of
 from demo_voice_helpers import espeak_files
+
+pytestmark = pytest.mark.slow
 
 
 def test_words_are_reported_near_where_they_are_spoken(tmp_path: Path) -> None:

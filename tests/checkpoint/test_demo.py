@@ -44,6 +44,7 @@ def test_it_samples_as_the_recipe_says(demo: Checkpoint) -> None:
     assert json.loads((demo.folder / "generation_config.json").read_text()) == voice_generation_config()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("speaker", NAMES)
 def test_digits_are_understood_and_the_same_sound_in_disorder_is_not(
     say: Callable[[str, str], Pcm], speaker: str

@@ -21,6 +21,7 @@ from rich.console import Console
 from megatalker.checkpoint import Checkpoint, hub
 from megatalker.checkpoint.hub import DownloadProgress, download_bar
 from megatalker.errors import CheckpointError
+from waiting import HANG_S
 
 NAME = "Qwen/Qwen3-TTS-12Hz-0.6B-CustomVoice"
 SHA = "0123456789abcdef0123456789abcdef01234567"
@@ -150,7 +151,7 @@ def test_only_the_needed_files_are_fetched_and_progress_counts_bytes(
         }
         blobs.mkdir(parents=True)
         (blobs / "blob-model.safetensors.incomplete").write_bytes(bytes(600))
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + HANG_S
         while not any(state.done == 600 for state in seen) and time.monotonic() < deadline:
             time.sleep(0.01)
         return str(tiny_custom_voice.folder)

@@ -12,6 +12,7 @@ import torch
 from megatalker.checkpoint import Checkpoint
 from megatalker.checkpoint.official import load_official_codec, load_official_model, load_qwen_tts
 from megatalker.errors import CheckpointError
+from waiting import PROCESS_S
 
 CPU = torch.device("cpu")
 VARIANTS = ["tiny_custom_voice", "tiny_base", "tiny_voice_design", "tiny_1b7", "demo"]
@@ -27,8 +28,11 @@ assert not empty, empty
 """
 
 
+@pytest.mark.slow
 def test_importing_prints_nothing_and_leaves_no_stand_in() -> None:
-    done = subprocess.run([sys.executable, "-c", IMPORT], capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", IMPORT], capture_output=True, text=True, timeout=PROCESS_S, check=False
+    )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 

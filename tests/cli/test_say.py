@@ -9,6 +9,8 @@ import soundfile
 from commands import megatalker, one_line
 from megatalker.checkpoint import Checkpoint
 
+pytestmark = pytest.mark.slow
+
 
 def test_say_writes_a_playable_file_and_reports(tiny_custom_voice: Checkpoint, tmp_path: Path) -> None:
     folder = str(tiny_custom_voice.folder)

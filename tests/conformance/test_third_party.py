@@ -10,6 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from waiting import PROCESS_S
+
+pytestmark = pytest.mark.slow
+
 EXAMPLE = Path(__file__).parents[2] / "examples" / "third_party_backend"
 SUITE = (
     "-m",
@@ -48,7 +52,7 @@ class Environment:
             env={**os.environ, "OMP_NUM_THREADS": "1"},
             capture_output=True,
             text=True,
-            timeout=900,
+            timeout=PROCESS_S,
             check=False,
         )
 

@@ -79,6 +79,7 @@ def test_signals_pass_at_a_learnable_size(wave: torch.Tensor) -> None:
     assert 0.005 < float(out.std()) < 1
 
 
+@pytest.mark.slow
 def test_gradients_reach_every_weight_that_inference_uses(codec: TrainableCodec, wave: torch.Tensor) -> None:
     codec = copy.deepcopy(codec)
     coded = codec.quantised(wave, follow=True, dropout=0.4)

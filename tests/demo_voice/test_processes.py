@@ -3,6 +3,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from waiting import PROCESS_S
+
+pytestmark = pytest.mark.slow
+
 PROGRAM = """
 import sys
 from pathlib import Path
@@ -50,6 +56,6 @@ def test_two_processes_train_one_talker(tmp_path: Path) -> None:
         env=os.environ | {"PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
-        timeout=180,
+        timeout=PROCESS_S,
     )
     assert done.returncode == 0, done.stderr[-2000:]

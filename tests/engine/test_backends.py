@@ -25,10 +25,12 @@ from megatalker.interfaces import (
 from megatalker.plugins import BackendRegistry
 from megatalker.settings import Settings
 from megatalker_backends import plugin as builtin
+from waiting import HANG_S
+
+pytestmark = pytest.mark.slow
 
 TEXT = "Hello there, this is a sentence of a few words, spoken while it is written."
 FRAMES = 40
-HANG_S = 60.0
 
 Opener = Callable[..., Engine]
 

@@ -17,11 +17,11 @@ from megatalker.engine import Engine, SpeechStream
 from megatalker.errors import BackendFaultError, BackendNotFoundError, BackendUnavailableError
 from megatalker.interfaces import Frame
 from megatalker.settings import Settings
+from waiting import HANG_S
 
 TEXT = "Hello there, this is a sentence of a few words."
 SEEDS = (1, 2, 3)
 DEADLINE_S = 1.0
-HANG_S = 30.0
 """How long a hanging call hangs at most: far beyond its deadline, and the end of a test that went wrong."""
 
 Opener = Callable[..., Engine]

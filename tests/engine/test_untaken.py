@@ -11,7 +11,7 @@ from megatalker.checkpoint import Checkpoint
 from megatalker.engine import Engine
 from megatalker.errors import BackendFaultError, EngineClosedError
 from megatalker.settings import Settings
-from waiting import HANG_S, eventually
+from waiting import HANG_S, eventually, stands_still
 
 TEXT = "Hello there, this is a sentence of a few words."
 FRAMES, LIMIT_S = 400, 0.4
@@ -24,13 +24,9 @@ def open_engine(checkpoint: Checkpoint, fakes: Fakes, **settings: object) -> Eng
 
 
 def frames_when_it_stands_still(fakes: Fakes) -> int:
-    deadline = time.monotonic() + HANG_S
-    while time.monotonic() < deadline:
-        before = len(fakes.loaded["fake"].calls)
-        time.sleep(0.1)
-        if 0 < before == len(fakes.loaded["fake"].calls):
-            return before
-    raise AssertionError("it never stands still")
+    calls = fakes.loaded["fake"].calls
+    eventually(lambda: stands_still(calls), "the engine waits for the consumer")
+    return len(calls)
 
 
 def test_a_stream_waits_for_its_consumer_and_loses_nothing(tiny_custom_voice: Checkpoint) -> None:

@@ -12,8 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-START_S = 120.0
-END_S = 30.0
+from waiting import HANG_S
 
 
 @dataclass(frozen=True)
@@ -40,7 +39,7 @@ def agent_at_work(folder: Path, *arguments: str, environ: Mapping[str, str]) -> 
     finally:
         process.terminate()
         try:
-            process.wait(END_S)
+            process.wait(HANG_S)
         finally:
             process.kill()
 
@@ -52,7 +51,7 @@ def surroundings(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _wait_for(url: str, process: "subprocess.Popen[bytes]", log: Path) -> None:
-    deadline = time.monotonic() + START_S
+    deadline = time.monotonic() + HANG_S
     while True:
         assert process.poll() is None, f"the agent ended:\n{log.read_text()}"
         assert time.monotonic() < deadline, f"the agent does not answer:\n{log.read_text()}"

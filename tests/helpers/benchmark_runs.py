@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from waiting import PROCESS_S
+
 _FOLDER = Path(__file__).parents[2] / "benchmarks"
 _QUICK = {"OMP_NUM_THREADS": "1", "MEGATALKER_BACKENDS__COMPILED__COMPILE": "off"}
 
@@ -20,7 +22,7 @@ def report_of(script: str, *options: str, folder: Path, **environ: str) -> Any:
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=600,
+        timeout=PROCESS_S,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -1,7 +1,6 @@
 """Runs the codec's kernels, compiled from the very sources, on the CPU."""
 
 import ctypes
-from pathlib import Path
 
 from emulation import compile_for_cpu
 from megatalker_kernels.codec.launcher import SOURCE, CodecConstants
@@ -15,8 +14,8 @@ class CodecEmulator:
     processors = 12
     """So few that sums of small products stay whole and those of larger ones are split."""
 
-    def __init__(self, folder: Path) -> None:
-        self._library = compile_for_cpu((SOURCES / SOURCE).parent, "codec", CodecConstants(TILES).macros(), folder)
+    def __init__(self) -> None:
+        self._library = compile_for_cpu((SOURCES / SOURCE).parent, "codec", CodecConstants(TILES).macros())
         self.launches: list[str] = []
 
     def launch(self, kernel: str, blocks: int, threads: int, shared_bytes: int, argument: ctypes.Structure) -> None:

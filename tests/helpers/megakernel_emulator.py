@@ -1,7 +1,6 @@
 """Runs the megakernel, compiled from the very sources, on the CPU."""
 
 import ctypes
-from pathlib import Path
 
 from emulation import compile_for_cpu
 from megatalker_kernels.module import Arguments
@@ -14,16 +13,15 @@ class MegakernelEmulator:
 
     Args:
         shape: with few blocks, all of which run on one thread.
-        folder: empty; for the library.
         architecture: ``__CUDA_ARCH__``: from 900 on weights are fetched by bulk copies.
     """
 
     clock_hz = 1_000_000
     """The clock ticks when the emulator turns to another warp."""
 
-    def __init__(self, shape: KernelShape, folder: Path, architecture: int = 900) -> None:
+    def __init__(self, shape: KernelShape, architecture: int = 900) -> None:
         macros = [*shape.macros(), ("__CUDA_ARCH__", str(architecture))]
-        self._library = compile_for_cpu(SOURCES, "megakernel", macros, folder)
+        self._library = compile_for_cpu(SOURCES, "megakernel", macros)
         self.seed = 0
         """Of the order in which warps get their turns; another one for each launch."""
 

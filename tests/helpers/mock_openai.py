@@ -15,6 +15,7 @@ from fastapi import FastAPI, Form, Request, UploadFile
 from fastapi.responses import StreamingResponse
 
 from vowels import pitch_of
+from waiting import HANG_S
 
 TOKEN_S = 0.005
 PITCH_TOLERANCE = 0.1
@@ -42,7 +43,7 @@ class MockOpenAI:
 
     def __enter__(self) -> Self:
         self._thread.start()
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + HANG_S
         while not self._server.started:
             assert time.monotonic() < deadline, "the mock server does not start"
             time.sleep(0.01)

@@ -30,14 +30,11 @@ from pipecat.tests.utils import run_test
 from fake_backend import Behaviour, Fakes
 from megatalker import Checkpoint, Engine, Settings
 from megatalker_pipecat import EnginePool, MegatalkerTTSService
+from waiting import HANG_S
 
 logger.remove()  # Pipecat's own, which writes a page for each test
 
 T = TypeVar("T")
-HANG_S = 20.0
-"""Nothing here takes long; only something that hangs takes this long."""
-
-
 FRAMES = 12
 
 

@@ -14,7 +14,8 @@ from aiortc.mediastreams import MediaStreamError
 from pipecat.frames.frames import InputAudioRawFrame, InputTransportMessageFrame, OutputTransportMessageFrame
 from pipecat.serializers.protobuf import ProtobufFrameSerializer
 
-PATIENCE_S = 30.0
+from waiting import HANG_S
+
 AUDIBLE = 0.01
 
 
@@ -55,7 +56,7 @@ async def webrtc_call(address: str) -> AsyncIterator["Call"]:
             answer = await reply.json()
     await call.peer.setRemoteDescription(RTCSessionDescription(answer["sdp"], answer["type"]))
     try:
-        await asyncio.wait_for(call.ready.wait(), PATIENCE_S)
+        await asyncio.wait_for(call.ready.wait(), HANG_S)
         yield call
     finally:
         await call.peer.close()
@@ -111,7 +112,7 @@ async def say_over_webrtc(address: str, words: str) -> Heard:
     """Say something in a call of its own."""
     async with webrtc_call(address) as call:
         call.send(send_text(words))
-        await asyncio.wait_for(call.over.wait(), PATIENCE_S)
+        await asyncio.wait_for(call.over.wait(), HANG_S)
     return call.heard
 
 
@@ -121,7 +122,7 @@ async def say_over_websocket(address: str, words: str) -> Heard:
     async with (
         aiohttp.ClientSession() as session,
         session.ws_connect(f"http://{address}/ws-client") as socket,
-        asyncio.timeout(PATIENCE_S),
+        asyncio.timeout(HANG_S),
     ):
 
         async def send(message: dict[str, Any]) -> None:

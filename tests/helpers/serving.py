@@ -4,7 +4,7 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
@@ -62,6 +62,10 @@ class Served:
 
     def rows_free(self, fakes: Fakes) -> bool:
         return not fakes.loaded["fake"].streams and not self.engine.metrics().active
+
+
+Server = Callable[..., Served]
+"""Opens servers on a tiny checkpoint; takes what :func:`serving` takes after it."""
 
 
 @contextmanager

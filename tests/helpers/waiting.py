@@ -1,10 +1,12 @@
 """Waiting for what another thread does."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sized
 
-HANG_S = 30.0
-"""Nothing here takes long; only something that hangs takes this long."""
+HANG_S = 120.0
+"""Nothing here takes long; only something that hangs takes this long, however busy the machine is."""
+PROCESS_S = 1800.0
+"""As ``HANG_S``, for a process, which may have to compile."""
 
 
 def eventually(condition: Callable[[], object], what: str) -> None:
@@ -13,3 +15,13 @@ def eventually(condition: Callable[[], object], what: str) -> None:
     while not condition():
         assert time.monotonic() < deadline, f"never happened: {what}"
         time.sleep(0.005)
+
+
+def stands_still(calls: Sized) -> bool:
+    """There are calls, and for longer than a thread waits for its turn there are no more."""
+    before = len(calls)
+    for _ in range(10):
+        time.sleep(0.1)
+        if len(calls) != before:
+            return False
+    return before > 0

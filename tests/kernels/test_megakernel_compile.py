@@ -13,6 +13,8 @@ from megatalker_kernels.params import Structures
 from megatalker_kernels.shapes import REGISTERS, KernelShape, shared_bytes
 from megatalker_kernels.trial import MODELS
 
+pytestmark = pytest.mark.slow
+
 needs_compiler = pytest.mark.skipif(nvrtc.why_not_compile() is not None, reason=str(nvrtc.why_not_compile()))
 LOG = """
 ptxas info    : Function properties for f

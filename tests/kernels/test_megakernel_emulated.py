@@ -1,7 +1,5 @@
 """The megakernel itself, run on the CPU: every launch as its specification, whichever warp is ahead."""
 
-from pathlib import Path
-
 import pytest
 import torch
 
@@ -22,7 +20,7 @@ SHAPES = {
 RESULTS = ("talker_kv", "predictor_kv", "hidden", "pending", "predictor_logits", "seen")
 """What a launch leaves behind."""
 
-pytestmark = needs_compiler
+pytestmark = [needs_compiler, pytest.mark.slow]
 
 
 def shape_of(name: str, code_groups: int) -> KernelShape:
@@ -35,10 +33,10 @@ def shape_of(name: str, code_groups: int) -> KernelShape:
 @pytest.fixture(
     scope="module", params=[("projected", 900), ("projected", 800), ("other heads", 900)], ids="{0[0]}-{0[1]}".format
 )
-def bench(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Bench:
+def bench(request: pytest.FixtureRequest) -> Bench:
     name, architecture = request.param
     shape = shape_of(name, code_groups=4)
-    emulator = MegakernelEmulator(shape, tmp_path_factory.mktemp("emulator"), architecture)
+    emulator = MegakernelEmulator(shape, architecture)
     return Bench(random_model(shape, CPU), emulator, POSITIONS, STALL_TIMEOUT_S)
 
 
@@ -81,8 +79,8 @@ def test_a_block_that_stops_is_named_and_the_next_launch_works(bench: Bench) -> 
         assert f"block {block} is behind, in phase {phase}" in result["error"]
 
 
-def test_every_phase_does_what_the_specification_says(tmp_path: Path) -> None:
+def test_every_phase_does_what_the_specification_says() -> None:
     shape = shape_of("projected", code_groups=2)
-    bench = Bench(random_model(shape, CPU), MegakernelEmulator(shape, tmp_path), POSITIONS, STALL_TIMEOUT_S)
+    bench = Bench(random_model(shape, CPU), MegakernelEmulator(shape), POSITIONS, STALL_TIMEOUT_S)
     for phase in bench.phases(Launch("decode", bench.streams.rows(range(5), 3))):
         assert phase["ok"], phase

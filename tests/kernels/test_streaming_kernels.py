@@ -34,8 +34,8 @@ tiles = pytest.mark.parametrize("tile", TILES, ids=lambda tile: tile.kernel)
 
 
 @pytest.fixture(scope="module")
-def emulator(tmp_path_factory: pytest.TempPathFactory) -> CodecEmulator:
-    return CodecEmulator(tmp_path_factory.mktemp("emulator"))
+def emulator() -> CodecEmulator:
+    return CodecEmulator()
 
 
 def noise(*shape: int, seed: int = 0) -> Tensor:
@@ -117,6 +117,7 @@ def test_sums_are_normalised_and_shaped(emulator: CodecEmulator, monkeypatch: py
     torch.testing.assert_close(run.multiply(matrix, rows, activation=Activation.SAMPLE), summed[:, :1].clamp(-1, 1))
 
 
+@pytest.mark.slow
 @needs_compiler
 @pytest.mark.parametrize("voice", ["tiny_custom_voice", "demo"])
 def test_a_stream_in_any_chunks_equals_the_torch_decoder(
@@ -213,6 +214,7 @@ def test_kernels_that_do_not_compile_are_an_error_that_names_the_way_out(
         choice.fused_runner(decoder, config, StreamingSettings(), torch.device("cpu"))
 
 
+@pytest.mark.slow
 @needs_nvrtc
 @pytest.mark.parametrize("capability", [80, 86, 89, 90, 100, 120])
 def test_kernels_compile_for_every_architecture(capability: int) -> None:

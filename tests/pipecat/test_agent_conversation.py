@@ -17,6 +17,9 @@ from pipecat.evals.session import EvalSession, EvalSessionParams
 from agent_process import agent_at_work
 from mock_openai import MockOpenAI
 from vowels import RATE, utterance
+from waiting import HANG_S
+
+pytestmark = pytest.mark.slow
 
 LOW, HIGH = 110.0, 190.0
 ASKED, STOPPED = "Tell me about the sea.", "Wait, stop."
@@ -103,7 +106,7 @@ async def _talk(address: str, folder: Path) -> EvalScriptResult:
             ),
         ],
     )
-    params = EvalSessionParams(default_timeout_ms=30_000, record_path=str(folder / "talk.wav"))
+    params = EvalSessionParams(default_timeout_ms=int(1000 * HANG_S), record_path=str(folder / "talk.wav"))
     return await EvalSession.from_scenario(scenario, f"ws://{address}/ws", params=params).run()
 
 

@@ -11,8 +11,10 @@ import soundfile
 from agent_process import surroundings
 from megatalker_pipecat.agent.command import run
 from mock_openai import MockOpenAI
+from waiting import PROCESS_S
 
-PATIENCE_S = 120
+pytestmark = pytest.mark.slow
+
 QUICK = {"MEGATALKER_BACKEND": "reference", "MEGATALKER_MAX_FRAMES": "20"}
 
 
@@ -24,7 +26,7 @@ def _agent(folder: Path, *arguments: str, typed: str = "", **environ: str) -> "s
         input=typed,
         capture_output=True,
         text=True,
-        timeout=PATIENCE_S,
+        timeout=PROCESS_S,
     )
 
 

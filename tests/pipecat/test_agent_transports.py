@@ -13,6 +13,8 @@ import pytest
 from agent_process import Agent, agent_at_work
 from rtvi_clients import Heard, say_over_webrtc, say_over_websocket, webrtc_call
 
+pytestmark = pytest.mark.slow
+
 WORDS = "Good morning to all of you."
 SOON_S = 20
 QUICK = {"MEGATALKER_BACKEND": "reference", "MEGATALKER_MAX_FRAMES": "20"}

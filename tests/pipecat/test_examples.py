@@ -20,6 +20,9 @@ from megatalker import Checkpoint
 from megatalker_pipecat import MegatalkerTTSService
 from mock_openai import MockOpenAI
 from pipecat_stage import FRAMES, HANG_S, Entrance, fakes, pool_of
+from waiting import PROCESS_S
+
+pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 SNIPPETS = re.findall(r"^```python\n(.*?)^```$", (ROOT / "pipecat_adapter" / "README.md").read_text(), re.M | re.S)
@@ -33,7 +36,7 @@ def test_python_snippet(snippet: str, tmp_path: Path) -> None:
         env=os.environ | {"OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=PROCESS_S,
     )
     assert done.returncode == 0, done.stderr
     assert "ERROR" not in done.stderr

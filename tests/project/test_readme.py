@@ -13,6 +13,9 @@ import pytest
 
 from megatalker import Checkpoint
 from serving import serving
+from waiting import PROCESS_S
+
+pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
@@ -68,7 +71,7 @@ def test_snippet_that_asks_a_server(snippet: Snippet, workplace: Path) -> None:
     with serving(Checkpoint.open("demo"), backend="reference", max_frames=12) as served:
         text = snippet.text.replace("http://localhost:8000", served.url).replace("localhost:8000", served.url)
         program = [sys.executable] if snippet.language == "python" else ["bash"]
-        done = subprocess.run([*program, "-c", text], cwd=workplace, capture_output=True, text=True, timeout=300)
+        done = subprocess.run([*program, "-c", text], cwd=workplace, capture_output=True, text=True, timeout=PROCESS_S)
     assert done.returncode == 0, done.stderr
     if snippet.language == "bash":
         assert (workplace / "hello.wav").read_bytes().startswith(b"RIFF")
@@ -80,7 +83,7 @@ def test_python_snippet(snippet: Snippet, workplace: Path) -> None:
         assert snippet.text == (ROOT / snippet.title).read_text(), "the README shows this file whole"
         return
     done = subprocess.run(
-        [sys.executable, "-c", snippet.text], cwd=workplace, capture_output=True, text=True, timeout=300
+        [sys.executable, "-c", snippet.text], cwd=workplace, capture_output=True, text=True, timeout=PROCESS_S
     )
     assert done.returncode == 0, done.stderr
 
@@ -110,7 +113,7 @@ def test_command_that_needs_more_than_this_machine(snippet: Snippet) -> None:
             assert program == "pytest"
             arguments = ["reference" if word == "recompute" else word for word in arguments]
             command = [sys.executable, "-m", "pytest", *arguments, "--collect-only", "-q"]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PROCESS_S)
         assert done.returncode == 0, f"{line}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
 
 
@@ -136,6 +139,6 @@ def test_bash_snippet(snippet: Snippet, tmp_path: Path) -> None:
             env=os.environ | {"PATH": f"{bin_folder}:{os.environ['PATH']}", "VENV": str(bin_folder.parent)},
             capture_output=True,
             text=True,
-            timeout=600,
+            timeout=PROCESS_S,
         )
         assert done.returncode == 0, f"{command}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"

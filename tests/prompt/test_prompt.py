@@ -1,7 +1,6 @@
 """Prompts against the arguments that the official generate() hands its talker, bit for bit."""
 
 import dataclasses
-import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -13,12 +12,11 @@ from megatalker.checkpoint import Checkpoint
 from megatalker.checkpoint.official import load_official_model, load_qwen_tts
 from megatalker.checkpoint.template import reference_ids, text_ids
 from megatalker.errors import InvalidRequestError
-from megatalker.prompt import Layout, Prompt, PromptBuilder, PromptPlanner
-from megatalker.voices import Voice, list_languages, list_speakers
+from megatalker.prompt import Layout, Prompt, PromptPlanner
+from megatalker.voices import Voice
+from prompt_helpers import CPU, REFERENCE_TEXT, builder, cloned, ids_needed, plain_speaker
 
-CPU = torch.device("cpu")
 TEXTS = ("Hi", "Hello there", "Hello there, how are you on this fine and rather long day?", "你好,世界。")
-REFERENCE_TEXT = "This is what I said before."
 LAYOUTS: tuple[Layout, ...] = ("interleaved", "upfront")
 
 
@@ -66,14 +64,6 @@ def official() -> Callable[..., Official]:
     return load
 
 
-def builder(checkpoint: Checkpoint, dtype: torch.dtype = torch.float32) -> PromptBuilder:
-    return PromptBuilder(checkpoint, CPU, dtype)
-
-
-def ids_needed(checkpoint: Checkpoint, voice: Voice) -> int:
-    return PromptPlanner(checkpoint).plan(voice=voice).ids_needed
-
-
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_plan_knows_how_many_rows_its_prompt_takes(
     tiny_base: Checkpoint, tiny_1b7: Checkpoint, layout: Layout
@@ -96,24 +86,8 @@ def same(prompt: Prompt, expected: tuple[Tensor, Tensor, Tensor]) -> bool:
     )
 
 
-def plain_speaker(checkpoint: Checkpoint) -> str:
-    return next(name for name in checkpoint.config.speakers if name not in checkpoint.config.dialects)
-
-
 def dialect_speaker(checkpoint: Checkpoint) -> str:
     return next(iter(checkpoint.config.dialects))
-
-
-def cloned(checkpoint: Checkpoint, frames: int | None = None) -> Voice:
-    """A voice of random values, with ``frames`` reference frames."""
-    noise = torch.Generator().manual_seed(7)
-    config = checkpoint.config
-    x_vector = torch.randn(config.talker.hidden_size, generator=noise)
-    if frames is None:
-        return Voice(x_vector=x_vector)
-    codes = torch.randint(config.predictor.vocab_size, (frames, config.num_code_groups), generator=noise)
-    ids = tuple(reference_ids(checkpoint.tokenizer, REFERENCE_TEXT))
-    return Voice(x_vector=x_vector, reference_codes=codes, reference_text_ids=ids)
 
 
 # --------------------------------------------------------------------------------------- equal to the official prompt
@@ -331,107 +305,3 @@ def test_tables_are_never_copied_whole(tiny_custom_voice: Checkpoint, monkeypatc
     prompts = builder(tiny_custom_voice, torch.bfloat16)
     prompts.build([5, 6], voice=Voice.named(plain_speaker(tiny_custom_voice)))
     prompts.frame_rows(torch.zeros(2, 16, dtype=torch.long))
-
-
-# ------------------------------------------------------------------------------------------------------------- errors
-
-
-def test_unknown_names_list_the_known_ones(tiny_custom_voice: Checkpoint) -> None:
-    prompts, voice = builder(tiny_custom_voice), Voice.named(plain_speaker(tiny_custom_voice))
-    with pytest.raises(InvalidRequestError, match=f"'klingon'.*{', '.join(list_languages(tiny_custom_voice))}"):
-        prompts.build([5], voice=voice, language="klingon")
-    with pytest.raises(InvalidRequestError, match=f"'nobody'.*{', '.join(list_speakers(tiny_custom_voice))}"):
-        prompts.build([5], voice=Voice.named("nobody"))
-
-
-def test_dialects_are_no_languages(tiny_custom_voice: Checkpoint) -> None:
-    dialect = next(iter(tiny_custom_voice.config.dialects.values()))
-    with pytest.raises(InvalidRequestError, match="unknown language"):
-        builder(tiny_custom_voice).build([5], voice=Voice.named(plain_speaker(tiny_custom_voice)), language=dialect)
-
-
-@pytest.mark.parametrize("fixture", ["tiny_custom_voice", "tiny_voice_design", "tiny_base"])
-def test_voices_of_another_kind(request: pytest.FixtureRequest, tiny_base: Checkpoint, fixture: str) -> None:
-    checkpoint = request.getfixturevalue(fixture)
-    voices = {
-        "tiny_custom_voice": Voice.named("ryan"),
-        "tiny_voice_design": Voice.designed("old"),
-        "tiny_base": cloned(tiny_base),
-    }
-    prompts = builder(checkpoint)
-    for owner, voice in voices.items():
-        if owner != fixture:
-            with pytest.raises(
-                InvalidRequestError, match=f"{checkpoint.config.variant} model and cannot speak with a {voice.kind}"
-            ):
-                prompts.build([5], voice=voice)
-
-
-def test_voices_of_another_checkpoint(tiny_base: Checkpoint) -> None:
-    prompts, voice = builder(tiny_base), cloned(tiny_base)
-    with pytest.raises(InvalidRequestError, match="another checkpoint"):
-        prompts.build([5], voice=dataclasses.replace(voice, checkpoint_fingerprint="somebody else"))
-    with pytest.raises(InvalidRequestError, match=r"x_vector has 3 values, expected \d+"):
-        prompts.build([5], voice=Voice(x_vector=torch.zeros(3)))
-
-
-def test_malformed_requests(tiny_custom_voice: Checkpoint, tiny_voice_design: Checkpoint) -> None:
-    prompts, voice = builder(tiny_custom_voice), Voice.named(plain_speaker(tiny_custom_voice))
-    size = tiny_custom_voice.config.text_vocab_size
-    with pytest.raises(InvalidRequestError, match="text is empty"):
-        prompts.build([], voice=voice)
-    with pytest.raises(InvalidRequestError, match=f"text id {size} is outside"):
-        prompts.build([size], voice=voice)
-    with pytest.raises(InvalidRequestError, match="text id -1 is outside"):
-        prompts.text_rows([-1])
-    with pytest.raises(InvalidRequestError, match="needs the whole text"):
-        prompts.build([5], voice=voice, layout="upfront", complete=False)
-    with pytest.raises(InvalidRequestError, match="layout is 'sideways'"):
-        prompts.build([5], voice=voice, layout="sideways")  # type: ignore[arg-type]
-    with pytest.raises(InvalidRequestError, match="already carries its description"):
-        builder(tiny_voice_design).build([5], voice=Voice.designed("old"), instruct="sad")
-
-
-@pytest.mark.parametrize(
-    "codes",
-    [
-        torch.zeros(16, dtype=torch.long),
-        torch.zeros(2, 15, dtype=torch.long),
-        torch.zeros(2, 16),
-        torch.full((2, 16), -1),
-    ],
-)
-def test_malformed_codes(tiny_custom_voice: Checkpoint, codes: Tensor) -> None:
-    with pytest.raises(InvalidRequestError, match=r"codes .*expected"):
-        builder(tiny_custom_voice).frame_rows(codes)
-
-
-def test_ignored_instruct_is_said_once(tiny_custom_voice: Checkpoint, caplog: pytest.LogCaptureFixture) -> None:
-    prompts, voice = builder(tiny_custom_voice), Voice.named(plain_speaker(tiny_custom_voice))
-    with caplog.at_level(logging.WARNING, logger="megatalker.prompt"):
-        for _ in range(3):
-            prompts.build([5], voice=voice, instruct="Loudly!")
-    assert [record.message for record in caplog.records if "ignores instruct" in record.message] == [
-        f"checkpoint {tiny_custom_voice.name!r} (0b6, custom_voice) ignores instruct"
-    ]
-
-
-@pytest.mark.parametrize("text", ["", "  ", "\n"])
-def test_empty_text_has_no_ids(tiny_custom_voice: Checkpoint, text: str) -> None:
-    for encode in (text_ids, reference_ids):
-        with pytest.raises(InvalidRequestError, match="text is empty"):
-            encode(tiny_custom_voice.tokenizer, text)
-
-
-def test_leading_line_breaks_never_merge_into_the_template(tiny_custom_voice: Checkpoint) -> None:
-    """They either stay out of the role's ids, or are refused; they must not change the role silently."""
-    role = tiny_custom_voice.tokenizer.encode("<|im_start|>assistant\n").ids
-    for text in ("\nHello", "\n\n Hello", " Hello"):
-        whole = tiny_custom_voice.tokenizer.encode(
-            f"<|im_start|>assistant\n{text}<|im_end|>\n<|im_start|>assistant\n"
-        ).ids
-        if whole[: len(role)] == role:
-            assert text_ids(tiny_custom_voice.tokenizer, text) == whole[len(role) : -5]
-        else:
-            with pytest.raises(InvalidRequestError, match="begins with a line break"):
-                text_ids(tiny_custom_voice.tokenizer, text)

@@ -148,6 +148,7 @@ def test_given_noise_changes_nothing() -> None:
         assert rows.choose_rest(torch.tensor([0]), logits, codebook, noise[:, codebook - 1]).equal(alone)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # from inside inductor
 @pytest.mark.parametrize("device", ["cpu", *(["cuda"] if torch.cuda.is_available() else [])])
 def test_compiled_equals_eager(device: str) -> None:

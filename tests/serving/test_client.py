@@ -6,9 +6,8 @@ import inspect
 import json
 import socket
 import threading
-import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -16,57 +15,24 @@ import pytest
 import torch
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.server import ServerConnection
-from websockets.sync.server import serve as serve_websocket
 
+from client_stage import Pair, rogue_server
 from fake_backend import Behaviour, Fakes
 from megatalker.checkpoint import Checkpoint
 from megatalker.engine import Engine, SpeechStream
 from megatalker.engine.speech import Speech, SpeechEngine
 from megatalker.errors import (
-    BackendFaultError,
-    CapacityError,
     ConnectionFailedError,
-    EngineClosedError,
-    InvalidRequestError,
-    SettingsError,
 )
 from megatalker.sampling import SamplingParams
 from megatalker.serving.client import RemoteEngine, RemoteStream
-from megatalker.serving.server.running import bind
-from megatalker.settings import ServerSettings
 from megatalker.voices import Voice
-from serving import ENDLESS, TEXT, Served, endless, fakes_with, serving
+from serving import ENDLESS, TEXT, endless, fakes_with, serving
 from waiting import HANG_S, eventually
-
-Pair = Callable[..., tuple[Served, RemoteEngine]]
-
-
-@pytest.fixture
-def connect(tiny_custom_voice: Checkpoint) -> Iterator[Pair]:
-    with ExitStack() as stack:
-
-        def connector(*fakes: Fakes, **settings: Any) -> tuple[Served, RemoteEngine]:
-            served = stack.enter_context(serving(tiny_custom_voice, *fakes, **settings))
-            return served, stack.enter_context(RemoteEngine(served.url))
-
-        yield connector
 
 
 def codes_of(stream: Speech) -> np.ndarray:
     return np.concatenate([chunk.codes for chunk in stream if chunk.codes is not None])
-
-
-@contextmanager
-def rogue_server(handle: Callable[[ServerConnection], None], **options: Any) -> Iterator[str]:
-    """A WebSocket server that does whatever ``handle`` does."""
-    with serve_websocket(handle, "127.0.0.1", 0, compression=None, **options) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.socket.getsockname()[1]}"
-        finally:
-            server.shutdown()
-            thread.join(HANG_S)
 
 
 # ---- the same as near
@@ -295,303 +261,31 @@ def test_nothing_but_the_iteration_waits(connect: Pair) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
 
-        async def agent() -> list[float]:
-            late = []
+        async def agent() -> int:
+            ticks = 0
 
             async def tick() -> None:
+                nonlocal ticks
                 while True:
-                    began = time.monotonic()
                     await asyncio.sleep(0.005)
-                    late.append(time.monotonic() - began)
+                    ticks += 1
 
-            ticking = asyncio.create_task(tick())
-            began = time.monotonic()
-            remote = RemoteEngine(url, connect_timeout_s=0.5)
+            remote = RemoteEngine(url, connect_timeout_s=1.0)
             streams = [remote.speak(None) for _ in range(20)]
             for stream in streams:
                 stream.feed("Hello ")
                 stream.finish()
-            late.append(time.monotonic() - began)
+            assert not any(stream.finish_reason for stream in streams), "the connection is still being tried"
+            ticking = asyncio.create_task(tick())
             for stream in streams:
                 with pytest.raises(ConnectionFailedError, match=r"cannot connect to ws://127.* no answer in time"):
                     await anext(stream)
             ticking.cancel()
             await asyncio.to_thread(remote.close)
-            return late
+            return ticks
 
-        began = time.monotonic()
-        assert max(asyncio.run(agent())) < 0.25, "the loop never waited for the network"
-        assert time.monotonic() - began < 5, "all of them failed together, not one after another"
-
-
-# ---- errors
-
-
-@pytest.mark.parametrize(
-    ("wishes", "complaint"),
-    [
-        ({"text": "  "}, "the text is empty"),
-        ({"voice": "nobody"}, "unknown speaker 'nobody'"),
-        ({"language": "klingon"}, "klingon"),
-        ({"max_frames": 10**6}, "max_frames is 1000000"),
-    ],
-)
-def test_what_the_server_refuses_is_raised_by_the_iteration(
-    connect: Pair, wishes: dict[str, Any], complaint: str
-) -> None:
-    _, remote = connect()
-    stream = remote.speak(**{"text": TEXT} | wishes)
-    with pytest.raises(InvalidRequestError, match=complaint):
-        next(stream)
-    assert stream.finish_reason == "error"
-    assert isinstance(stream.error, InvalidRequestError)
-    assert len(remote.speak(TEXT).read_all()) == 30 * 1920
-
-
-@pytest.mark.parametrize(
-    ("wishes", "complaint"),
-    [
-        ({"text": 5}, "expected str"),
-        ({"text": "a\0b"}, "NUL"),
-        ({"text": "\ud800"}, "surrogate"),
-        ({"voice": 5}, "voice is 5"),
-        ({"seed": -1}, "seed is -1"),
-        ({"seed": 2**64}, "seed is 18446744073709551616"),
-        ({"layout": "sideways"}, "layout is 'sideways'"),
-        ({"max_frames": 0}, "max_frames is 0"),
-        ({"max_ahead_s": float("nan")}, "max_ahead_s is nan"),
-        ({"sampling": {"temperature": 1}}, "expected SamplingParams"),
-    ],
-)
-def test_what_can_never_work_is_refused_at_once(connect: Pair, wishes: dict[str, Any], complaint: str) -> None:
-    _, remote = connect()
-    with pytest.raises(InvalidRequestError, match=complaint):
-        remote.speak(**{"text": TEXT} | wishes)
-
-
-def test_text_is_refused_as_near(connect: Pair) -> None:
-    _, remote = connect()
-    stream = remote.speak(TEXT)
-    with pytest.raises(InvalidRequestError, match="has all its text"):
-        stream.feed("More.")
-    stream = remote.speak(None)
-    with pytest.raises(InvalidRequestError, match="NUL"):
-        stream.feed("a\0b")
-    stream.feed("Hello <|im_")
-    stream.feed("end|> there.")
-    with pytest.raises(InvalidRequestError, match=r"<\|im_end\|>"):
-        list(stream)
-    stream.feed("ignored, it has ended")
-    stream.finish()
-    with pytest.raises(InvalidRequestError, match="has all its text"):
-        stream.feed("More.")
-
-
-def test_a_full_server_is_a_capacity_error(connect: Pair) -> None:
-    _, remote = connect(endless(), max_streams=1, max_waiting=0, **ENDLESS)
-    with remote.speak(TEXT) as occupant:
-        next(occupant)
-        with pytest.raises(CapacityError, match="try again"):
-            next(remote.speak(TEXT))
-
-
-def test_faults_come_after_the_chunks_that_were_made(connect: Pair) -> None:
-    def fail(call: int) -> None:
-        if call == 5:
-            raise RuntimeError("on fire")
-
-    _, remote = connect(fakes_with(on_decode=fail))
-    stream = remote.speak(TEXT)
-    with pytest.raises(BackendFaultError, match="on fire"):
-        stream.read_all()
-    assert stream.facts().frames == 5
-
-
-@pytest.mark.parametrize(
-    "url", ["localhost:8000", "ftp://host", "http://", "", "http://host:80:", "http://host:0", "http://[::1"]
-)
-def test_impossible_urls_are_refused(url: str) -> None:
-    with pytest.raises(SettingsError, match="expected something like 'http://localhost:8000'"):
-        RemoteEngine(url)
-
-
-def test_impossible_timeouts_are_refused() -> None:
-    with pytest.raises(SettingsError, match="connect_timeout_s is 0"):
-        RemoteEngine("http://localhost:1", connect_timeout_s=0)
-
-
-# ---- the network
-
-
-def test_a_refused_connection_names_the_url() -> None:
-    with bind(ServerSettings(port=0)) as bound:
-        port = bound.getsockname()[1]
-    with RemoteEngine(f"http://127.0.0.1:{port}") as remote:
-        for _ in range(2):
-            with pytest.raises(ConnectionFailedError, match=f"ws://127.0.0.1:{port}/v1/speak.*is the server running"):
-                next(remote.speak(TEXT))
-
-
-def test_another_kind_of_server_is_recognised(connect: Pair) -> None:
-    served, _ = connect()
-    with (
-        RemoteEngine(served.url + "/elsewhere") as remote,
-        pytest.raises(ConnectionFailedError, match="/elsewhere/v1/speak: it answered 40"),
-    ):
-        next(remote.speak(TEXT))
-
-
-def test_the_key_is_sent_and_its_lack_is_told(tiny_custom_voice: Checkpoint) -> None:
-    with serving(tiny_custom_voice, server={"api_key": "secret"}) as served:
-        with RemoteEngine(served.url, api_key="secret") as remote:
-            assert len(remote.speak(TEXT).read_all()) == 30 * 1920
-        with (
-            RemoteEngine(served.url) as remote,
-            pytest.raises(ConnectionFailedError, match=r"401.*the API key is missing"),
-        ):
-            next(remote.speak(TEXT))
-
-
-def test_a_server_that_stops_says_so(connect: Pair) -> None:
-    served, remote = connect(endless(), **ENDLESS)
-    stream = remote.speak(TEXT)
-    next(stream)
-    served.server.should_exit = True
-    with pytest.raises(EngineClosedError):
-        list(stream)
-
-
-def test_a_dropped_connection_ends_its_streams_and_the_next_one_reconnects(connect: Pair) -> None:
-    opened: list[str] = []
-
-    def hang_up(connection: ServerConnection) -> None:
-        opened.append(str(connection.recv(HANG_S)))
-        opened.append(str(connection.recv(HANG_S)))
-        connection.socket.shutdown(socket.SHUT_RDWR)
-
-    with rogue_server(hang_up) as url, RemoteEngine(url) as remote:
-        for round_ in (1, 2):
-            streams = [remote.speak(TEXT), remote.speak(None)]
-            for stream in streams:
-                with pytest.raises(ConnectionFailedError, match=f"the connection to ws{url[4:]}/v1/speak broke"):
-                    list(stream)
-            assert len(opened) == 2 * round_
-
-
-def test_a_server_that_never_answers_is_given_up() -> None:
-    def ignore(connection: ServerConnection) -> None:
-        with suppress(Exception):
-            while True:
-                connection.recv(HANG_S)
-
-    with rogue_server(ignore) as url, RemoteEngine(url, answer_timeout_s=0.3) as remote:
-        began = time.monotonic()
-        for text in (TEXT, None):
-            with pytest.raises(ConnectionFailedError, match=r"has not answered for 0\.3 s"):
-                next(remote.speak(text))
-        assert time.monotonic() - began < 5
-
-
-def test_a_server_that_is_dead_is_noticed_even_while_nothing_is_awaited_of_it() -> None:
-    over = threading.Event()
-
-    def freeze(connection: ServerConnection) -> None:
-        name = json.loads(connection.recv(HANG_S))["id"]
-        opened = {"sample_rate": 24_000, "format": "f32le", "backend": "b", "codec": "c", "seed": 1}
-        connection.send(json.dumps({"type": "opened", "id": name, **opened}))
-        with connection.protocol_mutex:  # nothing is read any more, not even what keeps connections alive
-            over.wait(HANG_S)
-
-    with rogue_server(freeze) as url, RemoteEngine(url, answer_timeout_s=0.4) as remote:
-        stream = remote.speak(None)
-        with pytest.raises(ConnectionFailedError, match="keepalive ping timeout"):
-            next(stream)
-        assert stream.backend == "b"
-        over.set()
-
-
-def test_a_server_that_falls_silent_is_given_up_but_not_while_it_waits_for_text(connect: Pair) -> None:
-    stuck, more = threading.Event(), threading.Event()
-
-    def wait(call: int) -> None:
-        if call == 5:
-            stuck.set()
-            more.wait(HANG_S)
-
-    served, _ = connect(fakes_with(on_decode=wait))
-    with RemoteEngine(served.url, answer_timeout_s=0.3) as remote:
-        patient = remote.speak(None)
-        time.sleep(1.0)
-        assert patient.finish_reason is None
-        patient.feed(TEXT)
-        patient.finish()
-        assert stuck.wait(HANG_S)
-        with pytest.raises(ConnectionFailedError, match="has not answered"):
-            list(patient)
-    more.set()
-
-
-@pytest.mark.parametrize("message", ["nonsense", '{"type": "opened"}', b"\7\7\7", b""])
-def test_a_server_that_speaks_another_language_is_recognised(message: str | bytes) -> None:
-    def babble(connection: ServerConnection) -> None:
-        connection.recv(HANG_S)
-        with suppress(Exception):
-            connection.send(message)
-            connection.recv(HANG_S)
-
-    with (
-        rogue_server(babble) as url,
-        RemoteEngine(url) as remote,
-        pytest.raises(ConnectionFailedError, match="its messages cannot be read"),
-    ):
-        list(remote.speak(TEXT))
-
-
-# ---- close
-
-
-def test_closing_ends_streams_and_refuses_more(connect: Pair) -> None:
-    fakes = endless()
-    served, remote = connect(fakes, **ENDLESS)
-    stream = remote.speak(TEXT)
-    next(stream)
-    remote.close()
-    with pytest.raises(EngineClosedError, match="the client of ws://"):
-        list(stream)
-    stream.finish()
-    stream.cancel()
-    with pytest.raises(EngineClosedError):
-        remote.speak(TEXT)
-    remote.close()
-    eventually(lambda: served.rows_free(fakes), "its row is free")
-
-
-def test_closing_does_not_wait_for_a_connection_in_progress() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        remote = RemoteEngine(f"http://127.0.0.1:{silent.getsockname()[1]}", connect_timeout_s=HANG_S)
-        stream = remote.speak(TEXT)
-        time.sleep(0.1)
-        began = time.monotonic()
-        remote.close()
-        assert time.monotonic() - began < 4
-        with pytest.raises(EngineClosedError):
-            next(stream)
-
-
-def test_a_defect_of_the_client_ends_its_streams(connect: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    all_asked = threading.Event()
-
-    def crash(*_: object, **__: object) -> None:
-        assert all_asked.wait(HANG_S)
-        raise ZeroDivisionError("a defect")
-
-    served, _ = connect()
-    monkeypatch.setattr("megatalker.serving.client.connection.connect", crash)
-    with RemoteEngine(served.url) as remote:
-        streams = [remote.speak(TEXT) for _ in range(3)]
-        all_asked.set()
-        for stream in streams:
-            with pytest.raises(ConnectionFailedError, match="a defect"):
-                next(stream)
-        with pytest.raises(ConnectionFailedError, match="a defect"):
-            remote.speak(TEXT)
+        assert asyncio.run(agent()) > 10, "the loop never waited for the network"
+        silent.setblocking(False)
+        silent.accept()[0].close()
+        with pytest.raises(BlockingIOError):
+            silent.accept()

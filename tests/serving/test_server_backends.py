@@ -12,6 +12,8 @@ from megatalker.serving.client import RemoteEngine
 from serving import TEXT, Served, serving
 from waiting import eventually
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module", params=["reference", "compiled"])
 def served(request: pytest.FixtureRequest, demo: Checkpoint) -> Iterator[Served]:

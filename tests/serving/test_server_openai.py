@@ -2,8 +2,6 @@
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
@@ -11,18 +9,9 @@ import openai
 import pytest
 import soundfile
 
-from megatalker.checkpoint import Checkpoint
 from megatalker.serving.audio import to_pcm16
-from serving import ENDLESS, TEXT, Served, endless, fakes_with, serving
+from serving import ENDLESS, TEXT, Served, Server, endless, fakes_with
 from waiting import HANG_S
-
-Server = Callable[..., Served]
-
-
-@pytest.fixture
-def serve(tiny_custom_voice: Checkpoint) -> Iterator[Server]:
-    with ExitStack() as stack:
-        yield lambda *fakes, **settings: stack.enter_context(serving(tiny_custom_voice, *fakes, **settings))
 
 
 def client(served: Served, key: str = "any") -> openai.OpenAI:

@@ -6,6 +6,7 @@ import socket
 import time
 
 import uvicorn
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from megatalker.engine import Engine
 from megatalker.errors import MegatalkerError, SettingsError
@@ -37,6 +38,14 @@ def bind(settings: ServerSettings) -> socket.socket:
     return bound
 
 
+class _Socket(WebSocketsSansIOProtocol):
+    """A WebSocket that may be leaving while the server stops: uvicorn's own fails on it, and the server with it."""
+
+    def shutdown(self) -> None:
+        if not self.transport.is_closing():
+            super().shutdown()
+
+
 class TalkServer(uvicorn.Server):
     """Serves one engine, which it closes at the end. :meth:`run` returns after a signal, or when the engine fails.
 
@@ -52,6 +61,7 @@ class TalkServer(uvicorn.Server):
             uvicorn.Config(
                 app,
                 log_config=None,
+                ws=_Socket,
                 ws_max_size=settings.max_message_bytes,
                 ws_per_message_deflate=False,  # noise does not shrink
                 timeout_graceful_shutdown=max(1, round(settings.shutdown_timeout_s)),

@@ -1,0 +1,27 @@
+"""What tests of the engine share."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+
+from engine_stage import Opener
+from fake_backend import Fakes
+from megatalker.checkpoint import Checkpoint
+from megatalker.engine import Engine
+from megatalker.settings import Settings
+
+
+@pytest.fixture
+def open_engine(tiny_custom_voice: Checkpoint, arrival: None) -> Iterator[Opener]:
+    with ExitStack() as stack:
+
+        def opener(
+            fakes: Fakes | None = None, *, checkpoint: Checkpoint = tiny_custom_voice, **settings: Any
+        ) -> Engine:
+            fakes = fakes or Fakes()
+            engine = Engine.open(Settings(**settings), checkpoint=checkpoint, registry=fakes.registry)
+            return stack.enter_context(engine)
+
+        yield opener

@@ -1,0 +1,48 @@
+"""Engines on fake backends."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from fake_backend import Behaviour, Fakes, FakeTalker
+from megatalker.checkpoint import Checkpoint
+from megatalker.checkpoint.template import text_ids
+from megatalker.engine import Engine, SpeechStream
+from megatalker.interfaces import DecodeStep, StreamRequest
+from megatalker.prompt import Layout, PromptBuilder
+from megatalker.voices import Voice
+
+TEXT = "Hello there, this is a sentence of a few words."
+
+Opener = Callable[..., Engine]
+
+
+def fakes_with(**changes: Any) -> Fakes:
+    return Fakes(talkers={"fake": Behaviour(**changes)})
+
+
+def codes_of(stream: SpeechStream) -> list[tuple[int, ...]]:
+    codes: list[tuple[int, ...]] = []
+    for chunk in stream:
+        assert chunk.codes is not None
+        assert len(chunk.codes) == chunk.frames
+        codes += [tuple(row) for row in chunk.codes.tolist()]
+    return codes
+
+
+def plain_codes(checkpoint: Checkpoint, text: str, seed: int, layout: Layout, frames: int) -> list[tuple[int, ...]]:
+    """The same utterance without any engine: one prompt, one decoder, one loop."""
+    builder = PromptBuilder(checkpoint, torch.device("cpu"), torch.float32)
+    voice = Voice.named(next(iter(checkpoint.config.speakers)))
+    prompt = builder.build(text_ids(checkpoint.tokenizer, text), voice=voice, layout=layout)
+    talker = FakeTalker(checkpoint, Behaviour(frames=frames))
+    (stream,) = talker.prefill([StreamRequest(prompt.embeds, replace(checkpoint.sampling, seed=seed))])
+    codes = []
+    while True:
+        row = prompt.trailing[len(codes)] if len(codes) < len(prompt.trailing) else prompt.pad
+        frame = talker.decode([DecodeStep(stream, row)])[0]
+        if frame.codes is None:
+            return codes
+        codes.append(frame.codes)

@@ -1,0 +1,236 @@
+"""``/v1/speak`` when something is wrong: refused messages, late texts, faults, and the end of the server."""
+
+import threading
+import time
+from typing import Any
+
+import pytest
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from websockets.exceptions import ConnectionClosed
+
+from fake_backend import Fakes
+from serving import ENDLESS, TEXT, Server, Talk, endless, fakes_with
+from waiting import HANG_S, eventually
+
+# ---- errors
+
+
+@pytest.mark.parametrize(
+    ("message", "complaint"),
+    [
+        ("nonsense", "this is not JSON"),
+        ("[1]", "should be an object"),
+        ('{"text": "Hi."}', "type"),
+        ('{"type": "sing"}', "'open', 'text', 'finish', 'cancel'"),
+        ('{"type": "open", "txt": "Hi."}', "unknown key 'txt'"),
+        ('{"type": "open", "seed": "5"}', "seed is '5'"),
+        ('{"type": "open", "seed": -1}', "seed is -1"),
+        ('{"type": "open", "format": "mp3"}', "'s16le' or 'f32le'"),
+        ('{"type": "open", "max_ahead_s": 0}', "max_ahead_s is 0"),
+        ('{"type": "text", "text": 5}', "text is 5"),
+        ('{"type": "text", "id": "x", "text": "Hi."}', "no utterance 'x' is open"),
+        ('{"type": "finish"}', "no utterance '' is open"),
+        ('{"type": "cancel", "id": "y"}', "no utterance 'y' is open"),
+        (b"\0\1", "a binary message came"),
+    ],
+)
+def test_a_refused_message_ends_nothing(serve: Server, message: str | bytes, complaint: str) -> None:
+    talk = serve().talk()
+    talk.socket.send(message)
+    refusal = talk.hear_event()
+    assert (refusal["type"], refusal["id"], refusal["error"]["type"]) == ("error", None, "InvalidRequestError")
+    assert complaint in refusal["error"]["message"]
+    talk.say("open", text="Hi.")
+    assert talk.hear_all().last["type"] == "done"
+
+
+def test_an_id_in_use_is_refused_and_its_utterance_goes_on(serve: Server) -> None:
+    talk = serve().talk()
+    talk.say("open", id="a")
+    assert talk.hear_event()["type"] == "opened"
+    talk.say("open", id="a", text="Hi.")
+    assert "use another id" in talk.hear_event()["error"]["message"]
+    talk.say("text", id="a", text=TEXT)
+    talk.say("finish", id="a")
+    assert talk.hear_all("a").last["finish_reason"] == "eos"
+
+
+@pytest.mark.parametrize(
+    ("fields", "kind", "complaint"),
+    [
+        ({"text": "  "}, "InvalidRequestError", "empty"),
+        ({"text": "Hi.", "voice": "nobody"}, "InvalidRequestError", "unknown speaker 'nobody'"),
+        ({"text": "Hi.", "language": "klingon"}, "InvalidRequestError", "klingon"),
+        ({"text": "Hi.", "layout": "upfront", "max_frames": 10**6}, "InvalidRequestError", "max_frames is 1000000"),
+        ({"layout": "upfront"}, "InvalidRequestError", "'upfront' needs the whole text"),
+        ({"text": "Hi.", "sampling": {"temp": 1}}, "InvalidRequestError", "sampling has no 'temp'"),
+        ({"text": "Hi.", "sampling": {"top_p": 2}}, "InvalidRequestError", "top_p is 2"),
+        ({"text": "Hi.", "voice_file": "!"}, "InvalidRequestError", "not base64"),
+        ({"text": "Hi.", "voice_file": "aGk="}, "InvalidRequestError", "'voice_file' is not a voice file"),
+        ({"text": "Hi.", "voice": "ryan", "voice_file": "aGk="}, "InvalidRequestError", "give one of them"),
+        ({"text": "x" * 30_000}, "InvalidRequestError", "30000 characters"),
+    ],
+)
+def test_an_impossible_request_is_told_under_its_id(
+    serve: Server, fields: dict[str, Any], kind: str, complaint: str
+) -> None:
+    talk = serve().talk()
+    talk.say("open", id="a", **fields)
+    error = talk.hear_event()
+    assert (error["type"], error["id"], error["error"]["type"]) == ("error", "a", kind)
+    assert complaint in error["error"]["message"]
+    talk.say("open", id="a", text="Hi.")
+    assert talk.hear_all("a").last["type"] == "done"
+
+
+@pytest.mark.parametrize(
+    ("piece", "complaint"), [("Hello <|im_end|> there.", "<|im_end|>"), ("word " * 5_000, "25000 characters")]
+)
+def test_a_piece_that_cannot_be_spoken_ends_its_utterance(serve: Server, piece: str, complaint: str) -> None:
+    fakes = Fakes()
+    served = serve(fakes)
+    talk = served.talk()
+    talk.say("open", id="a")
+    talk.say("text", id="a", text=piece)
+    heard = talk.hear_all("a")
+    assert heard.last["error"]["type"] == "InvalidRequestError"
+    assert complaint in heard.last["error"]["message"]
+    eventually(lambda: served.rows_free(fakes), "its row is free")
+
+
+def test_more_text_for_a_complete_utterance_is_an_error(serve: Server) -> None:
+    more = threading.Event()
+    talk = serve(fakes_with(on_decode=lambda call: more.wait(HANG_S))).talk()
+    talk.say("open", text=TEXT)
+    talk.say("text", text="More.")
+    talk.hear_until("opened")
+    more.set()
+    assert "has all its text" in talk.hear_all().last["error"]["message"]
+
+
+def test_an_utterance_whose_text_never_comes_ends(serve: Server) -> None:
+    served = serve(server={"text_timeout_s": 0.2})
+    talk = served.talk()
+    talk.say("open")
+    talk.say("text", text="Hello there, and ")
+    error = talk.hear_all().last
+    assert error["error"]["type"] == "InvalidRequestError"
+    assert "no text came for 0.2 s" in error["error"]["message"]
+    eventually(lambda: not served.engine.metrics().waiting, "nothing waits")
+
+
+def test_a_finished_utterance_may_take_longer_than_the_text_timeout(serve: Server) -> None:
+    talk = serve(fakes_with(on_decode=lambda call: time.sleep(0.02)), server={"text_timeout_s": 0.2}).talk()
+    talk.say("open")
+    talk.say("text", text=TEXT)
+    talk.say("finish")
+    assert talk.hear_all().last["finish_reason"] == "eos"
+
+
+def test_too_many_utterances_are_refused_for_now(serve: Server) -> None:
+    talk = serve(endless(), max_streams=1, max_waiting=1, **ENDLESS).talk()
+    for name in ("a", "b", "c"):
+        talk.say("open", id=name, text=TEXT)
+    error = talk.hear_all("c").last
+    assert error["error"]["type"] == "CapacityError"
+    assert "1 streams run and 1 wait already" in error["error"]["message"]
+
+
+def test_a_failure_of_every_backend_is_told(serve: Server, caplog: pytest.LogCaptureFixture) -> None:
+    def fail(call: int) -> None:
+        if call == 3:
+            raise RuntimeError("on fire")
+
+    served = serve(fakes_with(on_decode=fail))
+    talk = served.talk()
+    talk.say("open", text=TEXT)
+    heard = talk.hear_all()
+    assert heard.last["error"]["type"] == "BackendFaultError"
+    assert "on fire" in heard.last["error"]["message"]
+    served.thread.join(HANG_S)
+    assert not served.thread.is_alive(), "a server that can never speak again stops"
+    assert "on fire" in str(served.server.failure)
+
+
+def test_a_message_beyond_the_limit_closes_the_connection(serve: Server) -> None:
+    served = serve(server={"max_message_bytes": 2_000})
+    talk = served.talk()
+    talk.say("open", text="x" * 3_000)
+    with pytest.raises(ConnectionClosed) as closed:
+        talk.hear()
+    assert closed.value.rcvd is not None
+    assert closed.value.rcvd.code == 1009
+    other = served.talk()
+    other.say("open", text="Hi.")
+    assert other.hear_all().last["type"] == "done"
+
+
+# ---- the end
+
+
+def hear_for_ever(talk: Talk, events: list[dict[str, Any]]) -> None:
+    while True:
+        message = talk.hear()
+        events += [message] if isinstance(message, dict) else []
+
+
+def test_stopping_ends_utterances_with_an_error_and_the_connection(serve: Server) -> None:
+    served = serve(endless(), **ENDLESS)
+    talk = served.talk()
+    talk.say("open", id="a", text=TEXT)
+    talk.say("open", id="b")
+    talk.hear_until("opened", utterance="b")
+    served.server.should_exit = True
+    events: list[dict[str, Any]] = []
+    with pytest.raises(ConnectionClosed) as closed:
+        hear_for_ever(talk, events)
+    assert {(event["id"], event["error"]["type"]) for event in events} == {
+        ("a", "EngineClosedError"),
+        ("b", "EngineClosedError"),
+    }
+    assert closed.value.rcvd is not None
+    assert closed.value.rcvd.code == 1012
+    served.stop()
+    assert served.server.failure is None
+    with pytest.raises(OSError, match="refused"):
+        served.talk()
+
+
+def test_a_client_that_leaves_while_the_server_stops_does_no_harm(
+    serve: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between a client's goodbye and the loss of its connection uvicorn still counts it among those to be closed."""
+    handle_close, survived = WebSocketsSansIOProtocol.handle_close, threading.Event()
+
+    def stop_meanwhile(connection: WebSocketsSansIOProtocol, event: Any) -> None:
+        handle_close(connection, event)
+        connection.shutdown()
+        survived.set()
+
+    monkeypatch.setattr(WebSocketsSansIOProtocol, "handle_close", stop_meanwhile)
+    with serve().talk():
+        pass
+    assert survived.wait(HANG_S)
+
+
+def test_a_defect_is_told_without_details_and_ends_one_utterance(
+    serve: Server, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    served = serve()
+    talk = served.talk()
+    talk.say("open", id="good")
+    talk.hear_until("opened", utterance="good")
+
+    def crash(*_: object, **__: object) -> None:
+        raise ZeroDivisionError("a secret of the server")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(served.engine, "speak", crash)
+        talk.say("open", id="bad", text=TEXT)
+        error = talk.hear_all("bad").last["error"]
+    assert error["type"] == "InternalError"
+    assert "secret" not in error["message"]
+    assert "a secret of the server" in caplog.text
+    talk.say("text", id="good", text=TEXT)
+    talk.say("finish", id="good")
+    assert talk.hear_all("good").last["finish_reason"] == "eos"
