@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from megatalker.engine.chunking import ChunkPolicy
+from megatalker.engine.scheduling import ChunkPolicy
 
 from megatalker.checkpoint import Checkpoint
 from megatalker.engine import Engine
