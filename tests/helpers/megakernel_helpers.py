@@ -106,3 +106,6 @@ def logits_of(frames: Sequence[Frame]) -> Tensor:
         assert frame.logits is not None
         rows += [frame.logits.talker.cpu(), frame.logits.predictor.flatten().cpu()]
     return torch.cat(rows)
+
+
+SEEDED = SamplingParams(seed=3, min_new_tokens=1000)
