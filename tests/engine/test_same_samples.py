@@ -4,10 +4,10 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from megatalker.engine.scheduling import ChunkPolicy
 
 from megatalker.checkpoint import Checkpoint
 from megatalker.engine import Engine
+from megatalker.engine.scheduling import ChunkPolicy
 from megatalker.settings import Settings
 
 TEXT = "Hello there. How are you?"
