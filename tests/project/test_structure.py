@@ -1,0 +1,102 @@
+"""The structure as `docs/architecture.md` draws it, held against the imports; and how large its pieces may be."""
+
+import ast
+import re
+import statistics
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+CORE = ROOT / "core" / "megatalker"
+GRAPHS = re.findall(r"```mermaid\ngraph LR\n(.*?)```", (ROOT / "docs" / "architecture.md").read_text(), re.DOTALL)
+EVERYWHERE = {"errors"}
+FOLDERS = {
+    "megatalker": "core",
+    "megatalker_backends": "backends",
+    "megatalker_kernels": "kernels",
+    "megatalker_pipecat": "pipecat_adapter",
+    "megatalker_conformance": "conformance_tests",
+}
+MOST_ENTRIES = 12
+MOST_LINES = 400
+MEDIAN_LINES = 120
+
+
+def drawn(graph: str) -> set[tuple[str, str]]:
+    return {(origin, target) for origin, target in re.findall(r"(\w+) --> (\w+)", graph)}
+
+
+def imported(path: Path) -> Iterator[str]:
+    """Modules that a file imports when it runs; what only type checkers see does not count."""
+    tree = ast.parse(path.read_text())
+    unseen = {
+        id(inner)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+        for inner in ast.walk(node)
+    }
+    for node in ast.walk(tree):
+        if id(node) in unseen:
+            continue
+        if isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield node.module
+            yield from (f"{node.module}.{name.name}" for name in node.names)
+        elif isinstance(node, ast.Import):
+            yield from (name.name for name in node.names)
+
+
+def python_files() -> list[Path]:
+    folders = (*FOLDERS.values(), "examples", "benchmarks", "tests", "constraints")
+    return [path for folder in folders for path in (ROOT / folder).rglob("*.py") if path.stat().st_size]
+
+
+def test_distributions_import_each_other_as_drawn() -> None:
+    found = set()
+    for package, folder in FOLDERS.items():
+        for path in (ROOT / folder / package).rglob("*.py"):
+            found |= {(package, name.split(".")[0]) for name in imported(path)}
+    assert {(one, other) for one, other in found if other in FOLDERS and one != other} == drawn(GRAPHS[0])
+
+
+def test_rooms_of_core_import_each_other_as_drawn() -> None:
+    rooms = {path.stem for path in CORE.iterdir() if path.is_dir() or path.suffix == ".py"} - {"__init__"}
+    found = set()
+    for path in CORE.rglob("*.py"):
+        origin = path.relative_to(CORE).parts[0].removesuffix(".py")
+        parts = [name.split(".") for name in imported(path)]
+        found |= {(origin, part[1]) for part in parts if part[0] == "megatalker" and len(part) > 1}
+    between = {(one, other) for one, other in found if one != other and {one, other} <= rooms - EVERYWHERE}
+    assert between == drawn(GRAPHS[1])
+
+
+def test_nothing_that_runs_imports_testing_and_the_client_does_not_know_the_server() -> None:
+    client = {name for path in (CORE / "serving" / "client").rglob("*.py") for name in imported(path)}
+    assert not [name for name in client if name.startswith("megatalker.serving.server")]
+    settings = set(imported(CORE / "settings.py"))
+    assert not [name for name in settings if name.startswith("megatalker.serving")]
+    for folder in ("core", "backends", "kernels", "pipecat_adapter"):
+        for path in (ROOT / folder).rglob("*.py"):
+            if "testing" not in path.parts:
+                assert not [name for name in imported(path) if name.startswith("megatalker.testing")], path
+
+
+def test_core_shows_at_most_a_dozen_entries() -> None:
+    hidden = {"__init__.py", "__init__.pyi", "py.typed", "__pycache__"}
+    assert len({path.name for path in CORE.iterdir()} - hidden) <= MOST_ENTRIES
+
+
+def test_files_are_short() -> None:
+    lines = {path: len(path.read_text().splitlines()) for path in python_files()}
+    assert statistics.median(lines.values()) < MEDIAN_LINES
+    assert not {str(path.relative_to(ROOT)): count for path, count in lines.items() if count > MOST_LINES}
+
+
+@pytest.mark.parametrize("graph", [0, 1])
+def test_no_arrow_runs_in_a_circle(graph: int) -> None:
+    arrows = drawn(GRAPHS[graph])
+    while arrows:
+        ends = {target for _, target in arrows} - {origin for origin, _ in arrows}
+        assert ends, f"a circle among {sorted(arrows)}"
+        arrows = {(origin, target) for origin, target in arrows if target not in ends}
