@@ -13,6 +13,7 @@ import torch
 from megatalker.checkpoint import Checkpoint
 from megatalker.errors import SettingsError
 from megatalker.interfaces import DecodeStep, LoadContext, StreamRequest
+from megatalker.plugins.checked import CheckedTalker
 from megatalker.sampling import SamplingParams
 from megatalker_backends.compiled.decoder import CompiledDecoder
 from megatalker_backends.compiled.settings import CompiledSettings
@@ -51,8 +52,9 @@ def spoken(decoder: CompiledDecoder) -> list[tuple[int, ...] | None]:
     """A few frames of one stream, seeded."""
     hidden = decoder._model.config.talker.hidden_size
     rows = torch.randn(5, hidden, generator=torch.Generator().manual_seed(1))
-    stream = decoder.prefill(StreamRequest(rows, SamplingParams(seed=3)))
-    return [decoder.decode([DecodeStep(stream, rows[0])])[0].codes for _ in range(4)]
+    talker = CheckedTalker(decoder, decoder._model.config)
+    (stream,) = talker.prefill([StreamRequest(rows, SamplingParams(seed=3))])
+    return [talker.decode([DecodeStep(stream, rows[0])])()[0].codes for _ in range(4)]
 
 
 def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:

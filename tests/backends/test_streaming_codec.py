@@ -281,8 +281,8 @@ class StaticSteps:
         return run
 
 
-@pytest.mark.parametrize(("kind", "count"), [("fixed", 16), ("any", 4)])
-def test_warming_up_says_how_far_it_is(kind: str, count: int, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(("kind", "count", "streams"), [("fixed", 16, 6), ("one size", 1, 1)])
+def test_warming_up_says_how_far_it_is(kind: str, count: int, streams: int, caplog: pytest.LogCaptureFixture) -> None:
     def decode(codes: Tensor, states: Tensor) -> tuple[Tensor, Tensor]:
         return codes[..., 0].float(), states
 
@@ -293,7 +293,7 @@ def test_warming_up_says_how_far_it_is(kind: str, count: int, caplog: pytest.Log
         steps.warmup()
     told = [record.message.partition(" frames ")[0].rpartition(":")[0] for record in caplog.records]
     assert told == [f"streaming: warming up {done} of {count}" for done in range(1, count + 1)]
-    assert f"frames of each of {6} streams" in caplog.text
+    assert f"frames of each of {streams} streams" in caplog.text
 
 
 def test_fixed_steps_pad_streams_and_split_frames(tiny_custom_voice: Checkpoint, codes: Tensor, whole: Tensor) -> None:

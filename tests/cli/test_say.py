@@ -39,7 +39,7 @@ def test_say_writes_a_playable_file_and_reports(tiny_custom_voice: Checkpoint, t
         (["say", "Hi", "--ref-audio", "missing.wav"], "cloning needs a base"),
         (["say", "Hi", "-o", "missing/x.wav"], "cannot write missing/x.wav; expected a file name in an existing"),
         (["say", "Hi", "--temperature", "0"], "temperature is 0.0, expected a number from 1e-6 to 1e6"),
-        (["say", "Hi", "--predictor-top-k", "-1"], "predictor_top_k is -1, expected an integer from 1"),
+        (["say", "Hi", "--predictor-top-k", "-1"], "predictor_top_k is -1, expected an integer of at least 1"),
         (["inspect", "/nowhere"], "CheckpointError"),
         (["bench", "--compare", "reference,nothing"], "'nothing' is not installed"),
     ],

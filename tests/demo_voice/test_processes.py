@@ -19,7 +19,9 @@ from megatalker_demo_voice.processes import Processes
 from megatalker_demo_voice.talker_data import Layout, TalkerData
 from megatalker_demo_voice.talker_export import parsed_config
 from megatalker_demo_voice.talker_training import TalkerPlan, TalkerTrainer
-from megatalker_demo_voice.tokens import load_tokenizer, role_ids, text_ids
+from megatalker.checkpoint.template import role_ids
+from megatalker.checkpoint.tokenizer import load_tokenizer
+from megatalker_demo_voice.tokens import encode_texts
 
 folder = Path(sys.argv[1])
 processes = Processes.start("cpu")
@@ -27,7 +29,7 @@ team, group = processes.team(1)
 tokenizer = load_tokenizer(folder)
 config = parsed_config(SMALL, folder)
 codes = torch.randint(0, 128, (20, 16), generator=torch.Generator().manual_seed(1)).to(torch.uint8)
-ids = text_ids(tokenizer, ["One two.", "Three."])
+ids = encode_texts(tokenizer, ["One two.", "Three."])
 data = TalkerData.build(codes, [12, 8], ids, [1141, 1142], processes.device)
 layout = Layout(config, role_ids(tokenizer), "english", processes.device)
 plan = TalkerPlan(config, 2.0, 128, 1e-3, 0.2, 0.0, 0, folder / "state", 1e9, False)

@@ -6,7 +6,9 @@ import torch
 from demo_voice_helpers import SMALL
 from megatalker.checkpoint import Checkpoint
 from megatalker.checkpoint.official import load_official_model
+from megatalker.checkpoint.template import role_ids
 from megatalker.checkpoint.template import text_ids as template_ids
+from megatalker.checkpoint.tokenizer import load_tokenizer
 from megatalker.prompt import Layout as PromptLayout
 from megatalker.prompt import PromptBuilder
 from megatalker.voices import Voice, list_languages, list_speakers
@@ -19,7 +21,7 @@ from megatalker_demo_voice.talker_export import export_talker, parsed_config
 from megatalker_demo_voice.talker_model import NO_CODE, TalkerRows, TrainableTalker
 from megatalker_demo_voice.talker_report import report_talker
 from megatalker_demo_voice.talker_training import TalkerPlan, TalkerTrainer, damaged, losses
-from megatalker_demo_voice.tokens import load_tokenizer, role_ids, text_ids, write_tokenizer
+from megatalker_demo_voice.tokens import encode_texts, write_tokenizer
 
 CPU = torch.device("cpu")
 TEXTS = ("Hello there, how are you?", "4 7 1 2 9.", "stop")
@@ -50,7 +52,7 @@ def checkpoint(talker: TrainableTalker, tokenizer_folder: Path, tmp_path_factory
 
 @pytest.fixture(scope="module")
 def data(checkpoint: Checkpoint, tokenizer_folder: Path) -> TalkerData:
-    ids = text_ids(load_tokenizer(tokenizer_folder), TEXTS)
+    ids = encode_texts(load_tokenizer(tokenizer_folder), TEXTS)
     assert ids == [template_ids(checkpoint.tokenizer, text) for text in TEXTS]
     codes = torch.randint(0, 128, (sum(FRAMES), 16), generator=torch.Generator().manual_seed(1)).to(torch.uint8)
     speakers = [checkpoint.config.speakers[speaker.name] for speaker in SPEAKERS]

@@ -2,11 +2,13 @@ from itertools import islice
 
 import pytest
 
+from megatalker.checkpoint.template import role_ids
+from megatalker.checkpoint.tokenizer import load_tokenizer
 from megatalker.prompt.text import clean_text
 from megatalker_conformance import intelligibility
 from megatalker_demo_voice.splits import is_held_out
 from megatalker_demo_voice.text import MAX_CHARS, TextSource
-from megatalker_demo_voice.tokens import load_tokenizer, role_ids, text_ids, write_tokenizer
+from megatalker_demo_voice.tokens import encode_texts, write_tokenizer
 from megatalker_demo_voice.vocabulary import plural, vocabulary, with_article
 
 
@@ -62,9 +64,9 @@ def test_the_tokenizer_keeps_role_words_whole_and_text_ahead_of_speech(
     folder = tmp_path_factory.mktemp("tokenizer")
     write_tokenizer(folder)
     tokenizer = load_tokenizer(folder)
-    assert tokenizer.convert_ids_to_tokens(role_ids(tokenizer)) == ["<|im_start|>", "assistant", "Ċ"]
+    assert [tokenizer.id_to_token(token) for token in role_ids(tokenizer)] == ["<|im_start|>", "assistant", "Ċ"]
     texts = list(islice(some("tokens", 500), 500))
-    ids = text_ids(tokenizer, texts)
+    ids = encode_texts(tokenizer, texts)
     assert [tokenizer.decode(row) for row in ids] == texts
     words = sum(len(text.split()) for text in texts)
     assert sum(map(len, ids)) / words < 2.5, "one token is fed each frame, and a word lasts about four"

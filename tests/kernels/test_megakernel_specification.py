@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from megakernel_helpers import CPU, DEVICES, GREEDY, Voice, codes_of, logits_of, megakernel, say, voice
+from megakernel_helpers import CPU, DEVICES, GREEDY, Voice, codes_of, logits_of, megakernel, say, voice, within
 from megatalker.checkpoint import Checkpoint
 from megatalker.interfaces import Frame, LoadContext
 from megatalker.plugins.checked import CheckedTalker
@@ -132,5 +132,6 @@ def test_a_wrong_arithmetic_would_be_seen(oracle: Oracle, tiny_1b7: Checkpoint) 
     """The bound is not so wide that a dropped norm weight, or one layer's cache shifted by a place, would pass."""
     exact = oracle("tiny_1b7", "greedy")
     decoder = megakernel(tiny_1b7)
-    decoder._model.talker_norms[: decoder._model.shape.talker.hidden] *= 1.05
+    model = within(decoder)._model
+    model.talker_norms[: model.shape.talker.hidden] *= 1.05
     assert rms(exact.error(say(decoder, exact.voice, exact.codes))) > ERROR_RATIO * rms(exact.official_error)

@@ -109,5 +109,5 @@ def test_an_extra_that_is_not_installed(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", without + start], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == (
-        "error: the agent needs aiortc, not installed: pip install 'megatalker[agent]'"
+        "error: cannot run the agent: aiortc is missing; pip install 'megatalker[agent]'"
     )

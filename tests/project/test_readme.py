@@ -43,6 +43,11 @@ def snippets() -> list[Snippet]:
     ]
 
 
+def outside_of_xdist() -> dict[str, str]:
+    """The environment without what tells a pytest that it is one of several workers."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_XDIST")}
+
+
 def named(language: str) -> list[pytest.param]:
     return [
         pytest.param(snippet, id=f"line-{snippet.line}")
@@ -113,7 +118,9 @@ def test_command_that_needs_more_than_this_machine(snippet: Snippet) -> None:
             assert program == "pytest"
             arguments = ["reference" if word == "recompute" else word for word in arguments]
             command = [sys.executable, "-m", "pytest", *arguments, "--collect-only", "-q"]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PROCESS_S)
+        done = subprocess.run(
+            command, cwd=ROOT, env=outside_of_xdist(), capture_output=True, text=True, timeout=PROCESS_S
+        )
         assert done.returncode == 0, f"{line}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
 
 

@@ -105,11 +105,10 @@ def test_empty_text_has_no_ids(tiny_custom_voice: Checkpoint, text: str) -> None
 
 def test_leading_line_breaks_never_merge_into_the_template(tiny_custom_voice: Checkpoint) -> None:
     """They either stay out of the role's ids, or are refused; they must not change the role silently."""
-    role = [int(i) for i in tiny_custom_voice.tokenizer("<|im_start|>assistant\n")["input_ids"]]
+    role = tiny_custom_voice.tokenizer.encode("<|im_start|>assistant\n").ids
     for text in ("\nHello", "\n\n Hello", " Hello"):
-        whole = tiny_custom_voice.tokenizer(f"<|im_start|>assistant\n{text}<|im_end|>\n<|im_start|>assistant\n")[
-            "input_ids"
-        ]
+        turns = f"<|im_start|>assistant\n{text}<|im_end|>\n<|im_start|>assistant\n"
+        whole = tiny_custom_voice.tokenizer.encode(turns).ids
         if whole[: len(role)] == role:
             assert text_ids(tiny_custom_voice.tokenizer, text) == whole[len(role) : -5]
         else:

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import torch
 
+from megatalker.checkpoint.template import role_ids
+from megatalker.checkpoint.tokenizer import load_tokenizer
 from megatalker_demo_voice.codec_export import load_codec
 from megatalker_demo_voice.espeak import EspeakFiles
 from megatalker_demo_voice.logs import logger
@@ -22,7 +24,7 @@ from megatalker_demo_voice.talker_export import LANGUAGE, export_talker, parsed_
 from megatalker_demo_voice.talker_report import report_talker
 from megatalker_demo_voice.talker_speech import CodedShard, code_shards, load_coded
 from megatalker_demo_voice.talker_training import TalkerPlan, TalkerTrainer
-from megatalker_demo_voice.tokens import load_tokenizer, role_ids, text_ids, write_tokenizer
+from megatalker_demo_voice.tokens import encode_texts, write_tokenizer
 
 _SHORT_SHARE = 0.2
 
@@ -60,7 +62,7 @@ def run(options: argparse.Namespace) -> None:
         TalkerData.build(
             torch.from_numpy(shard.codes[codec]),
             shard.frames.tolist(),
-            text_ids(tokenizer, shard.texts),
+            encode_texts(tokenizer, shard.texts),
             [config.speakers[SPEAKERS[speaker].name] for speaker in shard.speakers.tolist()],
             processes.device,
         )

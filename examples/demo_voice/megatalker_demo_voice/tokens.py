@@ -4,12 +4,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from megatalker.checkpoint.template import text_ids
 from megatalker.testing.tokenizer import build_tokenizer
 from megatalker_demo_voice.text import TextSource
 
 _LINES = 60_000
-_TURN = "<|im_start|>assistant\n{}<|im_end|>\n<|im_start|>assistant\n"
-_BEFORE, _AFTER = 3, 5
 
 
 def write_tokenizer(folder: Path) -> None:
@@ -19,20 +18,6 @@ def write_tokenizer(folder: Path) -> None:
     build_tokenizer(folder, [source.utterance() for _ in range(_LINES)])
 
 
-def load_tokenizer(folder: Path) -> Any:
-    """A ``transformers.Qwen2TokenizerFast``, loaded as officially done."""
-    from transformers import Qwen2TokenizerFast
-
-    return Qwen2TokenizerFast.from_pretrained(str(folder), fix_mistral_regex=True)
-
-
-def text_ids(tokenizer: Any, texts: Sequence[str]) -> list[list[int]]:
-    """Ids of each text alone, tokenised inside the official template and cut out where the official code cuts."""
-    whole = tokenizer([_TURN.format(text.strip()) for text in texts])["input_ids"]
-    return [ids[_BEFORE:-_AFTER] for ids in whole]
-
-
-def role_ids(tokenizer: Any) -> list[int]:
-    """The three ids before every text."""
-    ids: list[int] = tokenizer(_TURN.format(""))["input_ids"][:_BEFORE]
-    return ids
+def encode_texts(tokenizer: Any, texts: Sequence[str]) -> list[list[int]]:
+    """Ids of each text alone, as :func:`megatalker.checkpoint.template.text_ids` gives them."""
+    return [text_ids(tokenizer, text.strip()) for text in texts]
