@@ -15,6 +15,7 @@ from megatalker.engine import Engine, SpeechStream
 from megatalker.errors import (
     BackendUnavailableError,
     CapacityError,
+    CheckpointError,
     SettingsError,
 )
 from megatalker.settings import Settings
@@ -110,3 +111,13 @@ def test_a_checkpoint_may_be_named(tiny_custom_voice: Checkpoint, named: Callabl
     with Engine.open(Settings(max_frames=7), checkpoint=named(folder), registry=Fakes().registry) as engine:
         assert engine.checkpoint.folder == folder
         assert (engine.settings.checkpoint, engine.settings.max_frames) == (str(folder), 7)
+
+
+def test_a_damaged_checkpoint_is_no_fault_of_its_backend(open_engine: Opener) -> None:
+    def damaged() -> None:
+        raise CheckpointError("model.safetensors: 'talker.model.norm.weight' holds NaN or infinity")
+
+    fakes = Fakes(talkers={"first": Behaviour(on_load=damaged), "second": Behaviour()})
+    with pytest.raises(CheckpointError, match="holds NaN or infinity"):
+        open_engine(fakes)
+    assert "second" not in fakes.loaded

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Generic, Literal, TypeVar
+from typing import Generic, TypeVar
 
 import torch
 
@@ -14,9 +14,9 @@ from megatalker.interfaces import CodecBackend, LoadContext, TalkerBackend
 from megatalker.plugins import BackendRegistry, computing_dtype, probe
 from megatalker.plugins.checked import CheckedCodec, CheckedTalker, load_codec, load_talker
 from megatalker.plugins.options import own_settings
+from megatalker.plugins.registry import Kind
 from megatalker.settings import Settings
 
-RoleName = Literal["talker", "codec"]
 InstanceT = TypeVar("InstanceT", CheckedTalker, CheckedCodec)
 SpecT = TypeVar("SpecT", TalkerBackend, CodecBackend)
 logger = logging.getLogger(__name__)
@@ -36,7 +36,7 @@ class BackendOption(Generic[InstanceT]):
 class LoadedBackend(Generic[InstanceT]):
     """A backend in memory."""
 
-    kind: RoleName
+    kind: Kind
     name: str
     instance: InstanceT
     warm: bool = False
@@ -56,7 +56,7 @@ class LoadedBackend(Generic[InstanceT]):
 class BackendRole(Generic[InstanceT]):
     """One role. A backend that failed in it once is never used again by this engine."""
 
-    kind: RoleName
+    kind: Kind
     options: Sequence[BackendOption[InstanceT]]
     """In the order in which they serve."""
     strict: bool

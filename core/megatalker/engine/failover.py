@@ -7,7 +7,7 @@ from megatalker.engine.backend_role import BackendRole, InstanceT, LoadedBackend
 from megatalker.engine.guarded_calls import Fault, GuardedCalls
 from megatalker.engine.outputs import BackendSwitch
 from megatalker.engine.state import WorkerState
-from megatalker.errors import BackendFaultError, BackendUnavailableError, MegatalkerError
+from megatalker.errors import BackendFaultError, BackendUnavailableError, CheckpointError, MegatalkerError
 
 logger = logging.getLogger(__name__)
 
@@ -16,6 +16,7 @@ def fill(state: WorkerState, calls: GuardedCalls, role: BackendRole[InstanceT]) 
     """Load the next usable backend into the empty role, and let all streams continue there.
 
     Raises:
+        CheckpointError: the checkpoint's files are damaged.
         MegatalkerError: none is left. Before the engine is open, the loader's own error where the backend was asked for
             by name; afterwards ``BackendFaultError``.
     """
@@ -26,6 +27,8 @@ def fill(state: WorkerState, calls: GuardedCalls, role: BackendRole[InstanceT]) 
         logger.info("loading %s backend %s", role.kind, option.name)
         try:
             instance = calls.load(role, option.name, option.load)
+        except CheckpointError:  # no backend can read what is damaged
+            raise
         except Exception as error:  # a stranger's loader may fail in any way
             if role.strict and not role.last:
                 raise _not_loaded(role, option.name, error) from error

@@ -7,6 +7,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from megatalker.plugins.registry import Kind
+
 FinishReason = Literal["eos", "max_frames", "cancelled", "runaway", "error"]
 """Why a stream ended: it said everything, reached ``max_frames``, was cancelled, was caught looping or silent after its
 text (:mod:`megatalker.engine.runaway`), or failed
@@ -37,7 +39,7 @@ class Chunk:
 class BackendSwitch:
     """A stream moved to another backend because the first one failed."""
 
-    kind: Literal["talker", "codec"]
+    kind: Kind
     origin: str
     target: str
     reason: str
