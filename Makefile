@@ -71,7 +71,7 @@ resolve: $(VENV)/pip.stamp ## both sets of constraints, on the public index alon
 	$(BIN)/python constraints/resolve.py
 
 soak: $(VENV)/dev.stamp ## 50 streams at a time, half of them cancelled, for minutes: nothing stays occupied
-	$(BIN)/python benchmarks/soak.py
+	$(BIN)/megatalker bench soak
 
 bench: $(VENV)/dev.stamp ## measure this machine
 	$(BIN)/megatalker bench --compare reference,compiled --out bench

@@ -1,4 +1,4 @@
-"""Runs the kernel and its specification side by side on a GPU: ``python -m megatalker_kernels.diff --help``.
+"""Runs the kernel and its specification side by side on a GPU: ``megatalker bench kernel --help``.
 
 Without further options: a prompt over several passes, then frames for 1, 3 and 8 streams; states are compared after
 each launch, and every sampled code is checked against the specification's sampler on the kernel's own logits.
@@ -233,7 +233,7 @@ def _say(line: str) -> None:
 
 
 def _parse(arguments: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m megatalker_kernels.diff", description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", choices=MODELS, default="0.6B", help="published or test sizes, random weights")
     parser.add_argument("--layers", type=int, default=0, help="cut both stacks to this many layers")
     parser.add_argument("--stop-after", type=int, default=0, help="compare after this phase of each launch")

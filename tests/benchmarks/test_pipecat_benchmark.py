@@ -1,4 +1,4 @@
-"""A short run of ``benchmarks/pipecat_sessions.py``; the long one's result lies under ``benchmarks/results``."""
+"""A short run of ``megatalker bench pipecat``; the long one's result lies under ``benchmarks/results``."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ pytestmark = pytest.mark.slow
 
 def test_interrupted_speech_ends_within_a_frame(tmp_path: Path) -> None:
     options = ["--backend", "compiled", "--device", "cpu", "--rounds", "2", "--sessions", "2"]
-    found = report_of("pipecat_sessions.py", *options, folder=tmp_path, MEGATALKER_MAX_FRAMES="16")
+    found = report_of("pipecat", *options, folder=tmp_path, MEGATALKER_MAX_FRAMES="16")
     assert found["environment"]["backend"] == "compiled"
     assert set(found["first_audio"]) == {"speak_sentence", "answer_sentence", "speak_token", "answer_token"}
     for interruption in found["interruption"].values():

@@ -1,4 +1,4 @@
-"""A short run of ``benchmarks/soak.py``; the long one's result lies under ``benchmarks/results``."""
+"""A short run of ``megatalker bench soak``; the long one's result lies under ``benchmarks/results``."""
 
 import json
 import subprocess
@@ -7,16 +7,27 @@ from pathlib import Path
 
 import pytest
 
+from benchmark_runs import COMMAND
 from waiting import PROCESS_S
 
 pytestmark = pytest.mark.slow
 
-SCRIPT = Path(__file__).parents[2] / "benchmarks" / "soak.py"
-
 
 def test_cancelled_streams_leave_nothing_behind_and_survivors_are_undisturbed(tmp_path: Path) -> None:
     report = tmp_path / "soak.json"
-    command = [sys.executable, str(SCRIPT), "--rounds", "2", "--frames", "20", "--output", str(report)]
+    command = [
+        sys.executable,
+        "-c",
+        COMMAND,
+        "bench",
+        "soak",
+        "--rounds",
+        "2",
+        "--frames",
+        "20",
+        "--output",
+        str(report),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=PROCESS_S, check=False)
     assert done.returncode == 0, done.stderr
     found = json.loads(report.read_text())

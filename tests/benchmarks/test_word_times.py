@@ -1,4 +1,4 @@
-"""A short run of ``benchmarks/word_times.py``; the long one's result lies under ``benchmarks/results``."""
+"""A short run of ``megatalker bench word-times``; the long one's result lies under ``benchmarks/results``."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ pytestmark = pytest.mark.slow
 
 def test_words_are_reported_near_where_they_are_spoken(tmp_path: Path) -> None:
     espeak_files(tmp_path / "espeak")  # skips where it is missing
-    found = report_of("word_times.py", "--texts", "6", folder=tmp_path)
+    found = report_of("word-times", "--texts", "6", folder=tmp_path)
     assert found["texts"] == 6
     assert found["words"] >= 18
     assert found["median_abs_s"] < 0.4

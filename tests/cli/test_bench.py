@@ -1,9 +1,12 @@
 """``megatalker bench`` as a user meets it."""
 
 import json
+import tomllib
 from pathlib import Path
 
-from commands import megatalker
+import pytest
+
+from commands import megatalker, one_line
 from megatalker.checkpoint import Checkpoint
 
 
@@ -19,3 +22,35 @@ def test_bench_compares_in_one_run_and_writes_json_and_plot(tiny_custom_voice: C
     for metric in ("frame_ms", "prefill_ms", "ttfc_ms", "rtf", "codec_ms_1_frame", "longest_chunk_gap_ms"):
         assert report["results"]["compiled"][metric]["median"] > 0
     assert (tmp_path / "results" / "bench.png").read_bytes().startswith(b"\x89PNG")
+
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_other_measurements_stand_behind_it_and_are_not_imported_to_be_listed(tmp_path: Path) -> None:
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]["megatalker.benchmarks"]
+    done = megatalker("bench", "--help", cwd=tmp_path)
+    assert done.returncode == 0
+    for name in declared:
+        assert f" {name} " in done.stdout
+
+
+@pytest.mark.parametrize("name", ["soak", "stream", "compiled", "codec", "endurance", "kernel", "peers"])
+def test_a_measurement_answers_for_its_own_options(tmp_path: Path, name: str) -> None:
+    done = megatalker("bench", name, "--help", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert f"megatalker bench {name}" in done.stdout
+    assert megatalker("bench", name, "--nonsense", cwd=tmp_path).returncode == 2
+
+
+def test_an_unknown_measurement_is_refused_by_name(tmp_path: Path) -> None:
+    done = megatalker("bench", "nonsense", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "nonsense" in done.stderr
+
+
+def test_a_measurement_whose_packages_are_missing_says_so(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text("import sys; sys.modules['pipecat'] = None\n")
+    done = megatalker("bench", "pipecat", cwd=tmp_path, PYTHONPATH=str(tmp_path))
+    assert done.returncode == 1
+    assert "cannot run the benchmark 'pipecat'" in one_line(done.stderr)

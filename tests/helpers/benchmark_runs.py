@@ -1,23 +1,22 @@
-"""Runs a script of ``benchmarks`` as a user would, small and quick."""
+"""Runs a benchmark as a user would, small and quick."""
 
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
+from commands import COMMAND
 from waiting import PROCESS_S
 
-_FOLDER = Path(__file__).parents[2] / "benchmarks"
 _QUICK = {"OMP_NUM_THREADS": "1", "MEGATALKER_BACKENDS__COMPILED__COMPILE": "off"}
 
 
-def report_of(script: str, *options: str, folder: Path, **environ: str) -> Any:
-    """What ``script`` writes to its ``--json``; it must exit well."""
+def report_of(name: str, *options: str, folder: Path, **environ: str) -> Any:
+    """What ``megatalker bench NAME`` writes to its ``--json``; it must exit well."""
     report = folder / "report.json"
     done = subprocess.run(
-        [sys.executable, str(_FOLDER / script), *options, "--json", str(report)],
+        [*COMMAND, "bench", name, *options, "--json", str(report)],
         env=os.environ | _QUICK | environ,
         cwd=folder,
         capture_output=True,

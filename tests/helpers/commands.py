@@ -1,5 +1,6 @@
 """Runs the ``megatalker`` command as a process."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -10,12 +11,13 @@ HANG_S = 300.0
 
 
 def megatalker(
-    *arguments: str, cwd: Path, stdin: str | bytes = b"", raw: bool = False
+    *arguments: str, cwd: Path, stdin: str | bytes = b"", raw: bool = False, **environment: str
 ) -> subprocess.CompletedProcess[Any]:
     """Run to the end. Standard output is text, or bytes if ``raw``."""
     done = subprocess.run(
         [*COMMAND, *arguments],
         cwd=cwd,
+        env=os.environ | environment,
         input=stdin.encode() if isinstance(stdin, str) else stdin,
         capture_output=True,
         timeout=HANG_S,

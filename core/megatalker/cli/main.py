@@ -12,6 +12,7 @@ import typer
 
 from megatalker.cli.backends import backends
 from megatalker.cli.bench.command import bench
+from megatalker.cli.bench.others import add_others
 from megatalker.cli.console import stderr
 from megatalker.cli.inspect import inspect
 from megatalker.cli.say.command import say
@@ -29,7 +30,10 @@ app = typer.Typer(
 app.command()(say)
 app.command()(backends)
 app.command()(inspect)
-app.command()(bench)
+benchmarks = typer.Typer(add_completion=False)
+benchmarks.callback(invoke_without_command=True)(bench)
+add_others(benchmarks)
+app.add_typer(benchmarks, name="bench")
 app.command()(serve)
 
 

@@ -75,7 +75,7 @@ class Tiling:
 def choose_tiling(rows: int, columns: int, width: int, processors: int, *, whole: bool) -> Tiling:
     """Choose tiles, and into how many shares of their width the sums are split (one if ``whole``).
 
-    The rule and its numbers are the best of ``benchmarks/codec_tiles.py`` on an H200, roughly: the largest tile that
+    The rule and its numbers are the best of ``megatalker bench codec-tiles`` on an H200, roughly: the largest tile that
     keeps the device busy.
     """
     few, small, *large = TILES

@@ -19,6 +19,7 @@ from megatalker.cli.status import Status
 
 
 def bench(
+    context: typer.Context,
     compare: Annotated[str | None, typer.Option(help="Talker backends, comma-separated, measured in turns.")] = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Folder for bench.json and bench.png.")] = None,
     rounds: Annotated[int, typer.Option(min=1)] = 3,
@@ -30,7 +31,9 @@ def bench(
     dtype: DtypeOption = None,
     config: ConfigOption = None,
 ) -> None:
-    """Measure backends on this machine: a table, and with --out JSON and a plot."""
+    """Measure backends on this machine: a table, and with --out JSON and a plot. Further measurements by name."""
+    if context.invoked_subcommand is not None:
+        return
     with Status() as status:
         status.stage("importing torch")
         from megatalker.cli.bench.measure import measure

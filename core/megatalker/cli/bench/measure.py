@@ -13,7 +13,7 @@ from megatalker.cli.bench.report import Report
 from megatalker.engine import Engine
 from megatalker.interfaces import DecodeStep, StreamRequest
 from megatalker.plugins.checked import CheckedCodec, CheckedTalker
-from megatalker.plugins.device import resolve_device
+from megatalker.plugins.device import resolve_device, resolve_threads
 from megatalker.sampling import SamplingParams
 from megatalker.settings import Settings
 
@@ -59,6 +59,7 @@ def measure(
             engine = Engine.open(settings.model_copy(update={"backend": name}), checkpoint=checkpoint)
             subjects.append(Subject(name, engine))
             engine.warmup()
+        torch.set_num_threads(resolve_threads(settings.threads, checkpoint))  # as in the engine's own thread
         for turn in range(-1, rounds):
             for subject in subjects:
                 progress(f"round {max(turn, 0) + 1} of {rounds}: {subject.label}")

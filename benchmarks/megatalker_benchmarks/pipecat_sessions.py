@@ -1,6 +1,6 @@
 """Measures the Pipecat service: text in to first audio out, interruption, event-loop lag with many sessions at once.
 
-python benchmarks/pipecat_sessions.py --backend compiled --checkpoint demo --json benchmarks/results/pipecat.json
+megatalker bench pipecat --backend compiled --checkpoint demo --json benchmarks/results/pipecat.json
 
 Milliseconds throughout. Sentence mode and token mode are compared with a simulated language model; interruptions are
 measured alone, on a busy event loop, and beside other sessions that speak.
@@ -24,10 +24,10 @@ import numpy as np
 import torch
 from loguru import logger
 from pipecat.services.tts_service import TextAggregationMode
-from pipecat_rig import LoopWatch, Session, busy_loop, sessions
 
 from megatalker import Engine, Settings
 from megatalker.plugins.device import dtype_name, resolve_device
+from megatalker_benchmarks.pipecat_rig import LoopWatch, Session, busy_loop, sessions
 from megatalker_pipecat import MegatalkerTTSService
 
 SHORT = "Good morning, how can I help you today?"

@@ -1,6 +1,6 @@
 """Times every product of the published codec with each of many tiles: what the rule of ``codec/tiles.py`` was read off.
 
-python benchmarks/codec_tiles.py --json codec_tiles.json
+megatalker bench codec-tiles --json codec_tiles.json
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Opens 50 streams at once, cancels half of them at random frames, and again: ``python benchmarks/soak.py --help``.
+"""Opens 50 streams at once, cancels half of them at random frames, and again: ``megatalker bench soak --help``.
 
 Checks that every survivor speaks the codes of its solo run, that nothing stays occupied, and how memory grows.
 """

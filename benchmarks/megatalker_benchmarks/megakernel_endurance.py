@@ -1,4 +1,4 @@
-"""The kernel for long and under faults, on a GPU: ``python benchmarks/megakernel_endurance.py --help``.
+"""The kernel for long and under faults, on a GPU: ``megatalker bench endurance --help``.
 
 Many frames of 8 streams, memory before and after; launches in which a block stalls on purpose, each followed by one
 that must say what it said before; and an utterance whose launch stalls half-way, which the next backend must finish.

@@ -1,4 +1,4 @@
-"""Milliseconds a frame of other packages on the same checkpoint: ``python benchmarks/peers.py --help``.
+"""Milliseconds a frame of other packages on the same checkpoint: ``megatalker bench peers --help``.
 
 Each is called as its own documentation shows. The time of a frame is what more frames cost, so that the prompt and what
 happens once an utterance do not count; what a package does for each frame, its codec included, does.

@@ -1,6 +1,6 @@
 """How far the adapter's estimates of word times are off, measured on the demo voice.
 
-python benchmarks/word_times.py --json benchmarks/results/cpu/word_times.json
+megatalker bench word-times --json benchmarks/results/cpu/word_times.json
 
 The voice learned to speak from espeak-ng, which tells when each word of a text begins. Its speech of the same text,
 stretched evenly to the length of the voice's, says when the voice speaks each word; the adapter has to guess that from

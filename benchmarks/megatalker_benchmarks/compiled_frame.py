@@ -1,6 +1,6 @@
 """Times one decoding step of the ``compiled`` talker backend, with ``reference`` beside it for scale; prints JSON.
 
-python benchmarks/compiled_frame.py --batches 1 4 8 --compile off on --reference
+megatalker bench compiled --batches 1 4 8 --compile off on --reference
 """
 
 import argparse

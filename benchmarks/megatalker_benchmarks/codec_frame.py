@@ -1,6 +1,6 @@
 """Times calls of the ``streaming`` codec in each way it can run, with kernel counts and the error; prints JSON.
 
-python benchmarks/codec_frame.py --shape published --device cuda --profile --output codec.json
+megatalker bench codec --shape published --device cuda --profile --output codec.json
 """
 
 import json
@@ -196,5 +196,10 @@ def _environment(device: torch.device) -> dict[str, str | int]:
     }
 
 
-if __name__ == "__main__":
+def run() -> None:
+    """Command line."""
     typer.run(main)
+
+
+if __name__ == "__main__":
+    run()
