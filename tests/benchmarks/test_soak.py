@@ -1,34 +1,19 @@
 """A short run of ``megatalker bench soak``; the long one's result lies under ``benchmarks/results``."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from benchmark_runs import COMMAND
-from waiting import PROCESS_S
+from commands import megatalker
 
 pytestmark = pytest.mark.slow
 
 
 def test_cancelled_streams_leave_nothing_behind_and_survivors_are_undisturbed(tmp_path: Path) -> None:
     report = tmp_path / "soak.json"
-    command = [
-        sys.executable,
-        "-c",
-        COMMAND,
-        "bench",
-        "soak",
-        "--rounds",
-        "2",
-        "--frames",
-        "20",
-        "--output",
-        str(report),
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=PROCESS_S, check=False)
+    options = ("--rounds", "2", "--frames", "20", "--output", str(report))
+    done = megatalker("bench", "soak", *options, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     found = json.loads(report.read_text())
     assert found["survivors_that_differ"] == 0

@@ -9,6 +9,10 @@ import pytest
 from commands import megatalker, one_line
 from megatalker.checkpoint import Checkpoint
 
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).parents[2]
+
 
 def test_bench_compares_in_one_run_and_writes_json_and_plot(tiny_custom_voice: Checkpoint, tmp_path: Path) -> None:
     done = megatalker(
@@ -22,9 +26,6 @@ def test_bench_compares_in_one_run_and_writes_json_and_plot(tiny_custom_voice: C
     for metric in ("frame_ms", "prefill_ms", "ttfc_ms", "rtf", "codec_ms_1_frame", "longest_chunk_gap_ms"):
         assert report["results"]["compiled"][metric]["median"] > 0
     assert (tmp_path / "results" / "bench.png").read_bytes().startswith(b"\x89PNG")
-
-
-ROOT = Path(__file__).parents[2]
 
 
 def test_other_measurements_stand_behind_it_and_are_not_imported_to_be_listed(tmp_path: Path) -> None:
