@@ -6,8 +6,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from waiting import PROCESS_S
+
 COMMAND = [sys.executable, "-c", "from megatalker.cli.main import run; run()"]
-HANG_S = 300.0
 
 
 def megatalker(
@@ -20,7 +21,7 @@ def megatalker(
         env=os.environ | environment,
         input=stdin.encode() if isinstance(stdin, str) else stdin,
         capture_output=True,
-        timeout=HANG_S,
+        timeout=PROCESS_S,
         check=False,
     )
     stdout = done.stdout if raw else done.stdout.decode()
