@@ -18,12 +18,15 @@ from megatalker.checkpoint import Checkpoint
 
 @contextmanager
 def listening(*arguments: str, cwd: Path, **options: object) -> Iterator["subprocess.Popen[bytes]"]:
-    """A process whose standard input stays open."""
+    """A process whose standard input stays open, and which Ctrl-C reaches even where the tests run in the background:
+    a shell lets what it starts there ignore it.
+    """
     running = subprocess.Popen(
         [*COMMAND, "--verbose", "say", "-", *arguments],
         cwd=cwd,
         stdin=subprocess.PIPE,
         stderr=subprocess.PIPE,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         **options,
     )
     with running:
@@ -123,8 +126,8 @@ def test_ctrl_c_ends_it_though_standard_input_never_ends(
             while b"talker backend" not in running.stderr.readline():
                 assert running.poll() is None
         running.send_signal(signal.SIGINT)
-        said = running.stderr.read().decode()
-        assert running.wait(HANG_S) == 130
+        said = running.communicate(timeout=HANG_S)[1].decode()
+        assert running.returncode == 130
     assert "Traceback" not in said
     if spoken:
         seconds = soundfile.info(target).duration
