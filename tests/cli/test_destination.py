@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 import soundfile
 
-from commands import COMMAND, HANG_S, error_of, megatalker, one_line
+from commands import COMMAND, error_of, megatalker, one_line
 from megatalker.checkpoint import Checkpoint
+from waiting import HANG_S
 
 SAY = ("say", "Hello there.", "--seed", "3", "--checkpoint")
 

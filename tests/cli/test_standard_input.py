@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 import soundfile
 
-from commands import COMMAND, HANG_S, error_of, megatalker, one_line
+from commands import COMMAND, error_of, megatalker, one_line
 from megatalker.checkpoint import Checkpoint
+from waiting import HANG_S
 
 
 @contextmanager
@@ -126,8 +127,8 @@ def test_ctrl_c_ends_it_though_standard_input_never_ends(
             while b"talker backend" not in running.stderr.readline():
                 assert running.poll() is None
         running.send_signal(signal.SIGINT)
-        said = running.communicate(timeout=HANG_S)[1].decode()
-        assert running.returncode == 130
+        assert running.wait(HANG_S) == 130
+        said = running.stderr.read().decode()
     assert "Traceback" not in said
     if spoken:
         seconds = soundfile.info(target).duration

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import megatalker
-from commands import HANG_S
 from commands import megatalker as command
+from waiting import HANG_S
 
 HEAVY = ("torch", "numpy", "transformers", "tokenizers", "safetensors", "soundfile", "pydantic_settings", "pluggy")
 WATCH = f"""
