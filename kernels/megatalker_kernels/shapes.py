@@ -285,8 +285,8 @@ def shared_bytes(shape: KernelShape) -> int:
     choices = max(shape.first_suppressed + 1, shape.predictor.vocab)
     product = OPERAND.itemsize * shape.operand_columns * ROWS + 2 * 4 * WARPS * GROUP_TILES * ROWS * TILE
     attention = 2 * OPERAND.itemsize * dim * (queries + ROWS) + 2 * 4 * WARPS * queries * (dim + 2)
-    contest = 14 * choices + 4 * WARPS * 32 + 40 * WARPS
+    sampler = 14 * choices + 4 * WARPS * 32 + 40 * WARPS
     constants = 4 * shape.largest("hidden") + 4 * ROWS * dim
     residual = 4 * shape.owned_tiles * ROWS * TILE
-    size = (stage_bytes(shape) + 16) * shape.stages + max(product, attention, contest) + constants + residual
+    size = (stage_bytes(shape) + 16) * shape.stages + max(product, attention, sampler) + constants + residual
     return -(-size // 128) * 128 + SMALL_THINGS

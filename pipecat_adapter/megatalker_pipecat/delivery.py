@@ -39,10 +39,10 @@ class DeliveringTTSService(TTSService):
     ) -> AsyncGenerator[TTSAudioRawFrame, None]:
         """The audio of an utterance; words are reported after their audio was taken. Closing it ends the utterance."""
         try:
-            async for passage in utterance:
-                if passage.audio:
-                    yield self._audio_frame(passage.audio, context_id, context)
-                for word in passage.words:
+            async for piece in utterance:
+                if piece.audio:
+                    yield self._audio_frame(piece.audio, context_id, context)
+                for word in piece.words:
                     await self._report_word(word, context_id, context)
             if utterance.complete and not context.spoken:
                 yield self._silent_frame(context_id, context)

@@ -40,5 +40,5 @@ def _deepgram(endpoint: Endpoint, language: Language | None) -> STTService:
     return DeepgramSTTService(api_key=endpoint.key, settings=settings)
 
 
-def _given(**wishes: Any) -> dict[str, Any]:
-    return {name: wish for name, wish in wishes.items() if wish is not None}
+def _given(**given: Any) -> dict[str, Any]:
+    return {name: value for name, value in given.items() if value is not None}
