@@ -1,7 +1,7 @@
 """The two roles of an engine, talker and codec: which backends may fill each, which does, which failed, who is next."""
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Generic, TypeVar
@@ -9,11 +9,10 @@ from typing import Generic, TypeVar
 import torch
 
 from megatalker.checkpoint import Checkpoint
-from megatalker.errors import SettingsError
 from megatalker.interfaces import CodecBackend, LoadContext, TalkerBackend
 from megatalker.plugins import BackendRegistry, computing_dtype, probe
 from megatalker.plugins.checked import CheckedCodec, CheckedTalker, load_codec, load_talker
-from megatalker.plugins.options import own_settings
+from megatalker.plugins.options import own_settings, refuse_unknown_tables
 from megatalker.plugins.registry import Kind
 from megatalker.settings import Settings
 
@@ -115,7 +114,7 @@ def talker_role(
     first = registry.choose_talker(settings.backend, checkpoint, device, settings)
     named = partial(registry.choose_talker, checkpoint=checkpoint, device=device, settings=settings)
     specs = _order(first, settings.fallbacks, named, registry.talkers)
-    _check_names("backends", settings.backends, [spec.name for spec in registry.talkers])
+    refuse_unknown_tables("backends", settings, [spec.name for spec in registry.talkers])
     seeded = first.capabilities.seeded_sampling
     options = []
     for spec in specs:
@@ -132,7 +131,7 @@ def codec_role(
     first = registry.choose_codec(settings.codec, checkpoint, device, settings)
     named = partial(registry.choose_codec, checkpoint=checkpoint, device=device, settings=settings)
     specs = _order(first, settings.codec_fallbacks, named, registry.codecs)
-    _check_names("codecs", settings.codecs, [spec.name for spec in registry.codecs])
+    refuse_unknown_tables("codecs", settings, [spec.name for spec in registry.codecs])
     options = []
     for spec in specs:
         refusal = partial(_refusal, spec, checkpoint, device, settings, False)
@@ -164,10 +163,3 @@ def _refusal(
     if isinstance(spec, TalkerBackend) and seeded and not spec.capabilities.seeded_sampling:
         return "it does not follow the seed, so streams cannot move to it"
     return probe(spec, checkpoint, device, settings).reason
-
-
-def _check_names(table: str, given: Mapping[str, object], installed: Sequence[str]) -> None:
-    for name in given:
-        if name not in installed:
-            known = ", ".join(installed) or "none"
-            raise SettingsError(f"setting {table}.{name}: no such backend is installed; installed: {known}")
