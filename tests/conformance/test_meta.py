@@ -1,48 +1,24 @@
-"""The suite is tested: each deliberate mistake of ``broken_backends`` is caught, and by the test meant for it."""
+"""The suite is tested: each deliberate mistake of ``mistakes`` is caught, and by the tests meant for it."""
 
 import os
-import shutil
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
 from collections import defaultdict
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
 
+from megatalker.interfaces import CodecBackend, TalkerBackend
+from mistakes import CATALOGUE, Mistake
+from mistakes.table import TABLE, render
 from waiting import PROCESS_S
 
 pytestmark = pytest.mark.slow
 
-BROKEN_PLUGIN = Path(__file__).parents[1] / "helpers" / "broken_backends.py"
-TALKERS = [
-    ("off_by_one_frame", "test_greedy_codes_equal_the_official_generate"),
-    ("off_by_one_frame", "test_each_frame_takes_the_text_row_of_its_own_step"),
-    ("leaking", "test_nothing_of_a_stream_stays_in_its_row"),
-    ("mixing", "test_streams_that_start_and_end_at_different_times_do_not_disturb_each_other"),
-    ("wrong_rope_base", "test_float32_logits_have_float32_errors"),
-    ("no_penalty", "test_repetition_penalty_counts_the_generated_code_0_history"),
-    ("buffering", "test_each_frame_takes_the_text_row_of_its_own_step"),
-    ("buffering", "test_no_call_does_the_work_of_several_frames"),
-    ("hasty", "test_frames_waited_for_later_are_those_waited_for_at_once"),
-    ("fallback", "test_no_other_decoder_does_the_work"),
-    ("wrong_dtype", "test_float32_logits_have_float32_errors"),
-    ("seedless", "test_equal_seeds_give_equal_codes_and_other_seeds_others"),
-    ("hoarding", "test_released_rows_are_used_again"),
-    ("swapping", "test_prompts_that_come_together_begin_as_each_alone"),
-    ("borrowing", "test_inputs_are_copied"),
-]
-CODECS = [
-    ("windowed", "test_equal_chunks_equal_one_full_forward"),
-    ("forgetful", "test_equal_chunks_equal_one_full_forward"),
-    ("delaying", "test_equal_chunks_equal_one_full_forward"),
-    ("entangled", "test_a_copied_state_goes_its_own_way"),
-]
-INVARIANT_CODECS = [
-    ("regrouping", "test_chunking_changes_no_bit"),
-    ("regrouping", "test_neighbours_change_no_bit"),
-    ("regrouping", "test_a_copied_state_goes_on_with_the_same_bits"),
-]
+HELPERS = Path(__file__).parents[1] / "helpers"
 Outcomes = dict[str, set[str]]
 
 
@@ -52,12 +28,11 @@ class Suite:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         site = folder / "site"
-        metadata = site / "broken_backends-0.dist-info"
+        metadata = site / "mistakes-0.dist-info"
         metadata.mkdir(parents=True)
-        shutil.copy(BROKEN_PLUGIN, site)
-        (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: broken-backends\nVersion: 0\n")
-        (metadata / "entry_points.txt").write_text("[megatalker]\nbroken = broken_backends\n")
-        self._path = os.pathsep.join([str(site), *filter(None, [os.environ.get("PYTHONPATH")])])
+        (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: mistakes\nVersion: 0\n")
+        (metadata / "entry_points.txt").write_text("[megatalker]\nmistakes = mistakes\n")
+        self._path = os.pathsep.join([str(site), str(HELPERS), *filter(None, [os.environ.get("PYTHONPATH")])])
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         command = [
@@ -102,63 +77,41 @@ def suite(tmp_path_factory: pytest.TempPathFactory) -> Suite:
 
 
 PACKAGE = ("--pyargs", "megatalker_conformance")
+SHORT = ("--frames=12", "--codec-frames=40")
 
 
-def _judge(
-    suite: Suite, option: str, mistakes: list[tuple[str, str]], healthy: str = "healthy"
-) -> tuple[Outcomes, Outcomes]:
-    """Each mistake by the tests meant for it, the healthy backend by all of these."""
-    names = [f"{option}={name}" for name in (healthy, *dict(mistakes))]
-    tests = " or ".join({test for _, test in mistakes})
-    pairs = [f"({mistake} and {test})" for mistake, test in mistakes]
-    return suite.outcomes(
-        *PACKAGE, *names, "--frames=12", "--codec-frames=40", "-k", " or ".join([f"{healthy} and ({tests})", *pairs])
-    )
+Judge = Callable[[tuple[str, ...]], tuple[Outcomes, Outcomes]]
 
 
 @pytest.fixture(scope="module")
-def talkers(suite: Suite) -> tuple[Outcomes, Outcomes]:
-    return _judge(suite, "--backend", TALKERS)
+def judge(suite: Suite) -> Judge:
+    """Runs, once, all mistakes that the same options show, each by the tests meant for it."""
+
+    @cache
+    def judge(options: tuple[str, ...]) -> tuple[Outcomes, Outcomes]:
+        mistakes = [mistake for mistake in CATALOGUE if mistake.options == options]
+        specs = {(_flag(spec), spec.name) for mistake in mistakes for spec in (mistake.backend, mistake.healthy)}
+        chosen = [f"{flag}={name}" for flag, name in sorted(specs)]
+        return suite.outcomes(*PACKAGE, "-p", "mistakes.selection", *SHORT, *options, *chosen)
+
+    return judge
 
 
-@pytest.fixture(scope="module")
-def codecs(suite: Suite) -> tuple[Outcomes, Outcomes]:
-    return _judge(suite, "--codec", CODECS)
+def _flag(spec: TalkerBackend | CodecBackend) -> str:
+    return "--backend" if isinstance(spec, TalkerBackend) else "--codec"
 
 
-@pytest.fixture(scope="module")
-def invariant_codecs(suite: Suite) -> tuple[Outcomes, Outcomes]:
-    return _judge(suite, "--codec", INVARIANT_CODECS, "healthy_streaming")
+@pytest.mark.parametrize("mistake", [pytest.param(each, id=each.backend.name) for each in CATALOGUE])
+def test_each_mistake_is_caught_by_the_tests_meant_for_it(judge: Judge, mistake: Mistake) -> None:
+    failed, passed = judge(mistake.options)
+    healthy = mistake.healthy.name
+    assert mistake.caught_by <= failed[mistake.backend.name]
+    assert mistake.caught_by <= passed[healthy]
+    assert not failed[healthy]
 
 
-@pytest.mark.parametrize(("mistake", "test"), TALKERS)
-def test_each_mistake_of_a_talker_is_caught_by_the_test_meant_for_it(
-    talkers: tuple[Outcomes, Outcomes], mistake: str, test: str
-) -> None:
-    failed, passed = talkers
-    assert test in failed[mistake]
-    assert test in passed["healthy"]
-    assert not failed["healthy"]
-
-
-@pytest.mark.parametrize(("mistake", "test"), CODECS)
-def test_each_mistake_of_a_codec_is_caught_by_the_test_meant_for_it(
-    codecs: tuple[Outcomes, Outcomes], mistake: str, test: str
-) -> None:
-    failed, passed = codecs
-    assert test in failed[mistake]
-    assert test in passed["healthy"]
-    assert not failed["healthy"]
-
-
-@pytest.mark.parametrize(("mistake", "test"), INVARIANT_CODECS)
-def test_a_codec_whose_bits_vary_although_it_declares_otherwise_is_caught(
-    invariant_codecs: tuple[Outcomes, Outcomes], mistake: str, test: str
-) -> None:
-    failed, passed = invariant_codecs
-    assert test in failed[mistake]
-    assert test in passed["healthy_streaming"]
-    assert not failed["healthy_streaming"]
+def test_the_table_of_mistakes_is_true() -> None:
+    assert TABLE.read_text() == render(), "run `PYTHONPATH=tests/helpers python -m mistakes.table`"
 
 
 def test_an_unknown_backend_ends_the_run_with_an_error(suite: Suite) -> None:

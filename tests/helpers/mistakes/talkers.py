@@ -1,4 +1,4 @@
-"""A plug-in of backends with one deliberate mistake each, and healthy ones beside them."""
+"""Talker decoders with one deliberate mistake each."""
 
 import json
 import shutil
@@ -14,39 +14,22 @@ from torch import Tensor
 
 from megatalker.checkpoint import Checkpoint
 from megatalker.interfaces import (
-    Availability,
-    Codec,
-    CodecBackend,
-    CodecState,
     DecodeStep,
     Frame,
     LoadContext,
     StreamHandle,
     StreamRequest,
-    TalkerBackend,
     TalkerCapabilities,
     TalkerDecoder,
 )
-from megatalker.plugins import hookimpl
-from megatalker_backends.compiled.decoder import CompiledDecoder
-from megatalker_backends.compiled.spec import TALKER
-from megatalker_backends.reference.codec import ReferenceCodec, ReferenceCodecState
-from megatalker_backends.reference.spec import CODEC
-from megatalker_backends.streaming.codec import StreamingCodec
-from megatalker_backends.streaming.spec import CODEC as STREAMING
-
-
-class Decoder(CompiledDecoder):
-    """Healthy, and loaded without a compiler, so that each of its broken children is ready at once."""
-
-    def warmup(self) -> None:
-        pass
+from mistakes.catalogue import Decoder, mistake
 
 
 def with_sampling(request: StreamRequest, **changes: Any) -> StreamRequest:
     return replace(request, sampling=replace(request.sampling, **changes))
 
 
+@mistake("test_greedy_codes_equal_the_official_generate", "test_each_frame_takes_the_text_row_of_its_own_step")
 class OffByOneFrame(Decoder):
     """Each frame gets the text row of the frame before."""
 
@@ -61,6 +44,7 @@ class OffByOneFrame(Decoder):
         return frames
 
 
+@mistake("test_nothing_of_a_stream_stays_in_its_row")
 class Leaking(Decoder):
     """A released stream leaves something of its prompt to the next one."""
 
@@ -75,6 +59,7 @@ class Leaking(Decoder):
         self._residue = self._last
 
 
+@mistake("test_streams_that_start_and_end_at_different_times_do_not_disturb_each_other")
 class Mixing(Decoder):
     """Streams of one call share their text rows."""
 
@@ -85,6 +70,7 @@ class Mixing(Decoder):
         return super().decode(steps, return_logits=return_logits)
 
 
+@mistake("test_float32_logits_have_float32_errors")
 class WrongRopeBase(Decoder):
     """Turns positions with another base than the checkpoint's."""
 
@@ -97,6 +83,7 @@ class WrongRopeBase(Decoder):
             super().__init__(Checkpoint.open(folder), context)
 
 
+@mistake("test_repetition_penalty_counts_the_generated_code_0_history")
 class NoPenalty(Decoder):
     """Skips the repetition penalty."""
 
@@ -104,6 +91,7 @@ class NoPenalty(Decoder):
         return super().prefill([with_sampling(request, repetition_penalty=1.0) for request in requests])
 
 
+@mistake("test_equal_seeds_give_equal_codes_and_other_seeds_others")
 class Seedless(Decoder):
     """Ignores the seed."""
 
@@ -111,6 +99,7 @@ class Seedless(Decoder):
         return super().prefill([with_sampling(request, seed=0) for request in requests])
 
 
+@mistake("test_prompts_that_come_together_begin_as_each_alone")
 class Swapping(Decoder):
     """Gives the first of several prompts the place of the last, and the other way round."""
 
@@ -118,6 +107,7 @@ class Swapping(Decoder):
         return super().prefill(requests[::-1])
 
 
+@mistake("test_each_frame_takes_the_text_row_of_its_own_step", "test_no_call_does_the_work_of_several_frames")
 class Buffering(Decoder):
     """Computes eight frames at a time and hands them out one by one."""
 
@@ -138,6 +128,7 @@ class Buffering(Decoder):
         return [self._buffer[step.stream].pop(0) for step in steps]
 
 
+@mistake("test_frames_waited_for_later_are_those_waited_for_at_once")
 class Hasty(Decoder):
     """Starts a frame with whatever text lies in its staging memory, and puts the right text there while waiting."""
 
@@ -156,6 +147,7 @@ class Hasty(Decoder):
         return stage_and_take
 
 
+@mistake("test_no_other_decoder_does_the_work")
 class Fallback(TalkerDecoder):
     """Its kernel does not work here, so another decoder quietly does everything."""
 
@@ -176,6 +168,7 @@ class Fallback(TalkerDecoder):
         self._inner.release(stream)
 
 
+@mistake("test_float32_logits_have_float32_errors")
 class WrongDtype(Decoder):
     """Computes in bfloat16, whatever was asked for."""
 
@@ -183,6 +176,7 @@ class WrongDtype(Decoder):
         super().__init__(checkpoint, replace(context, dtype=torch.bfloat16))
 
 
+@mistake("test_released_rows_are_used_again")
 class Hoarding(Decoder):
     """Keeps the row of a released stream."""
 
@@ -190,6 +184,7 @@ class Hoarding(Decoder):
         pass
 
 
+@mistake("test_inputs_are_copied")
 class Borrowing(Decoder):
     """Runs a prompt when its first frame is asked for, from tensors that belong to the caller."""
 
@@ -209,91 +204,3 @@ class Borrowing(Decoder):
                 with torch.inference_mode():
                     self._runner.prefill(self._table[step.stream].row, request.embeds)
         return super().decode(steps, return_logits=return_logits)
-
-
-class Windowed(ReferenceCodec):
-    """Remembers 25 frames, as the official chunking does."""
-
-    kept = 25
-
-    def decode(self, states: Sequence[CodecState], codes: Sequence[Tensor]) -> list[Tensor]:
-        chunks = super().decode(states, codes)
-        for state in states:
-            assert isinstance(state, ReferenceCodecState)
-            state.codes = state.codes[len(state.codes) - self.kept :] if len(state.codes) > self.kept else state.codes
-        return chunks
-
-
-class Forgetful(Windowed):
-    """Decodes each chunk on its own."""
-
-    kept = 0
-
-
-class Delaying(ReferenceCodec):
-    """Hands out each chunk's samples half a frame late."""
-
-    def decode(self, states: Sequence[CodecState], codes: Sequence[Tensor]) -> list[Tensor]:
-        return [torch.cat((torch.zeros(960), chunk[:-960])) for chunk in super().decode(states, codes)]
-
-
-class EntangledState(ReferenceCodecState):
-    def copy(self) -> "EntangledState":
-        return self
-
-
-class Entangled(ReferenceCodec):
-    """A copy of a state is the state itself."""
-
-    def open(self) -> EntangledState:
-        fresh = super().open()
-        return EntangledState(fresh.codes)
-
-
-class Regrouping(StreamingCodec):
-    """Says that chunking changes no bit, and adds up in another order in calls of several frames or streams."""
-
-    def decode(self, states: Sequence[CodecState], codes: Sequence[Tensor]) -> list[Tensor]:
-        chunks = super().decode(states, codes)
-        several = len(codes) > 1 or len(codes[0]) > 1
-        return [torch.nextafter(chunk, torch.zeros(())) for chunk in chunks] if several else chunks
-
-
-class NotHere(Decoder):
-    """Needs a device that this machine lacks."""
-
-
-def _talker(load: type[TalkerDecoder], name: str, **changes: Any) -> TalkerBackend:
-    return replace(TALKER, name=name, summary=load.__doc__ or "", load=load, rank=-100, **changes)
-
-
-def _codec(load: type[Codec], name: str, spec: CodecBackend = CODEC) -> CodecBackend:
-    return replace(spec, name=name, summary=load.__doc__ or "", load=load, rank=-100)
-
-
-@hookimpl
-def megatalker_backends() -> list[TalkerBackend | CodecBackend]:
-    return [
-        _talker(Decoder, "healthy"),
-        _talker(OffByOneFrame, "off_by_one_frame"),
-        _talker(Leaking, "leaking"),
-        _talker(Mixing, "mixing"),
-        _talker(WrongRopeBase, "wrong_rope_base"),
-        _talker(NoPenalty, "no_penalty"),
-        _talker(Buffering, "buffering"),
-        _talker(Hasty, "hasty"),
-        _talker(Fallback, "fallback"),
-        _talker(WrongDtype, "wrong_dtype"),
-        _talker(Seedless, "seedless"),
-        _talker(Hoarding, "hoarding"),
-        _talker(Swapping, "swapping"),
-        _talker(Borrowing, "borrowing"),
-        _talker(NotHere, "not_here", probe=lambda *_: Availability("it needs a device of another kind")),
-        _codec(ReferenceCodec, "healthy"),
-        _codec(Windowed, "windowed"),
-        _codec(Forgetful, "forgetful"),
-        _codec(Delaying, "delaying"),
-        _codec(Entangled, "entangled"),
-        _codec(StreamingCodec, "healthy_streaming", STREAMING),
-        _codec(Regrouping, "regrouping", STREAMING),
-    ]

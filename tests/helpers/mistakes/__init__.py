@@ -1,0 +1,19 @@
+"""A plug-in of backends with one deliberate mistake each, and healthy ones beside them."""
+
+from dataclasses import replace
+
+from megatalker.interfaces import Availability, CodecBackend, TalkerBackend, TalkerDecoder
+from megatalker.plugins import hookimpl
+from mistakes import codecs, talkers
+from mistakes.catalogue import CATALOGUE, HEALTHY, Mistake
+
+__all__ = ["CATALOGUE", "Mistake", "codecs", "talkers"]
+
+_NOT_HERE = replace(
+    HEALTHY[TalkerDecoder], name="not_here", probe=lambda *_: Availability("it needs a device of another kind")
+)
+
+
+@hookimpl
+def megatalker_backends() -> list[TalkerBackend | CodecBackend]:
+    return [*HEALTHY.values(), _NOT_HERE, *(mistake.backend for mistake in CATALOGUE)]

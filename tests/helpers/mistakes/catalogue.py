@@ -1,0 +1,64 @@
+"""How a deliberate mistake is written down: a backend's class, and the tests of the suite that must catch it."""
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from megatalker.interfaces import Codec, CodecBackend, TalkerBackend, TalkerDecoder
+from megatalker_backends.compiled.decoder import CompiledDecoder
+from megatalker_backends.compiled.spec import TALKER
+from megatalker_backends.reference.codec import ReferenceCodec
+from megatalker_backends.reference.spec import CODEC
+from megatalker_backends.streaming.codec import StreamingCodec
+from megatalker_backends.streaming.spec import CODEC as STREAMING
+
+BackendT = TypeVar("BackendT", bound=type[TalkerDecoder] | type[Codec])
+
+
+class Decoder(CompiledDecoder):
+    """Healthy, and loaded without a compiler, so that each of its broken children is ready at once."""
+
+    def warmup(self) -> None:
+        pass
+
+
+def _backend(spec: TalkerBackend | CodecBackend, name: str, load: type) -> TalkerBackend | CodecBackend:
+    return replace(spec, name=name, summary=" ".join((load.__doc__ or "").split()), load=load, rank=-100)
+
+
+HEALTHY: dict[type, TalkerBackend | CodecBackend] = {
+    TalkerDecoder: _backend(TALKER, "healthy", Decoder),
+    ReferenceCodec: _backend(CODEC, "healthy", ReferenceCodec),
+    StreamingCodec: _backend(STREAMING, "healthy_streaming", StreamingCodec),
+}
+"""By the class that mistakes are made in: what a backend is without them."""
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """One broken backend."""
+
+    backend: TalkerBackend | CodecBackend
+    healthy: TalkerBackend | CodecBackend
+    """The same without the mistake."""
+    caught_by: frozenset[str]
+    """Names of tests: each of them must fail."""
+    options: tuple[str, ...]
+    """Of the run that shows it, such as ``--dtype=bfloat16``."""
+
+
+CATALOGUE: list[Mistake] = []
+"""Filled while the modules of this package are imported."""
+
+
+def mistake(*tests: str, options: Iterable[str] = ()) -> Callable[[BackendT], BackendT]:
+    """Enter a class as a backend that these tests catch; its docstring says what is wrong with it."""
+
+    def enter(broken: BackendT) -> BackendT:
+        name = re.sub(r"(?<!^)(?=[A-Z0-9])", "_", broken.__name__).lower()
+        healthy = next(spec for base, spec in HEALTHY.items() if issubclass(broken, base))
+        CATALOGUE.append(Mistake(_backend(healthy, name, broken), healthy, frozenset(tests), tuple(options)))
+        return broken
+
+    return enter

@@ -1,0 +1,68 @@
+"""Codecs with one deliberate mistake each."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from megatalker.interfaces import CodecState
+from megatalker_backends.reference.codec import ReferenceCodec, ReferenceCodecState
+from megatalker_backends.streaming.codec import StreamingCodec
+from mistakes.catalogue import mistake
+
+
+@mistake("test_equal_chunks_equal_one_full_forward")
+class Windowed(ReferenceCodec):
+    """Remembers 25 frames, as the official chunking does."""
+
+    kept = 25
+
+    def decode(self, states: Sequence[CodecState], codes: Sequence[Tensor]) -> list[Tensor]:
+        chunks = super().decode(states, codes)
+        for state in states:
+            assert isinstance(state, ReferenceCodecState)
+            state.codes = state.codes[len(state.codes) - self.kept :] if len(state.codes) > self.kept else state.codes
+        return chunks
+
+
+@mistake("test_equal_chunks_equal_one_full_forward")
+class Forgetful(Windowed):
+    """Decodes each chunk on its own."""
+
+    kept = 0
+
+
+@mistake("test_equal_chunks_equal_one_full_forward")
+class Delaying(ReferenceCodec):
+    """Hands out each chunk's samples half a frame late."""
+
+    def decode(self, states: Sequence[CodecState], codes: Sequence[Tensor]) -> list[Tensor]:
+        return [torch.cat((torch.zeros(960), chunk[:-960])) for chunk in super().decode(states, codes)]
+
+
+class EntangledState(ReferenceCodecState):
+    def copy(self) -> "EntangledState":
+        return self
+
+
+@mistake("test_a_copied_state_goes_its_own_way")
+class Entangled(ReferenceCodec):
+    """A copy of a state is the state itself."""
+
+    def open(self) -> EntangledState:
+        fresh = super().open()
+        return EntangledState(fresh.codes)
+
+
+@mistake(
+    "test_chunking_changes_no_bit",
+    "test_neighbours_change_no_bit",
+    "test_a_copied_state_goes_on_with_the_same_bits",
+)
+class Regrouping(StreamingCodec):
+    """Says that chunking changes no bit, and adds up in another order in calls of several frames or streams."""
+
+    def decode(self, states: Sequence[CodecState], codes: Sequence[Tensor]) -> list[Tensor]:
+        chunks = super().decode(states, codes)
+        several = len(codes) > 1 or len(codes[0]) > 1
+        return [torch.nextafter(chunk, torch.zeros(())) for chunk in chunks] if several else chunks
