@@ -23,6 +23,7 @@ from megatalker_backends.streaming.settings import StreamingSettings
 from megatalker_backends.streaming.weights import Weights
 from megatalker_kernels import nvrtc
 from megatalker_kernels.codec.launcher import compile_codec
+from megatalker_kernels.codec.numbers import LARGEST, Numbers
 from megatalker_kernels.codec.structures import MAX_FRAMES, Activation
 from megatalker_kernels.codec.tiles import TILES, Tile, Tiling, choose_tiling
 from megatalker_kernels.errors import ToolchainError
@@ -33,9 +34,9 @@ needs_nvrtc = pytest.mark.skipif(nvrtc.why_not_compile() is not None, reason=str
 tiles = pytest.mark.parametrize("tile", TILES, ids=lambda tile: tile.kernel)
 
 
-@pytest.fixture(scope="module")
-def emulator() -> CodecEmulator:
-    return CodecEmulator()
+@pytest.fixture(scope="module", params=[Numbers.HALVES, Numbers.TENSORFLOATS])
+def emulator(request: pytest.FixtureRequest) -> CodecEmulator:
+    return CodecEmulator(request.param)
 
 
 def noise(*shape: int, seed: int = 0) -> Tensor:
@@ -80,7 +81,7 @@ def test_products_are_exact_in_every_tile(
     rows, residual = noise(2 * time, channels, seed=4), noise(2 * time, columns, seed=5)
     repeats = 2 if columns % 8 == 0 else 1
     wave = Wave(noise(columns // repeats, seed=6), noise(columns // repeats, seed=7))
-    raw, waved = bench.run.multiply_and_wave(Matrix(weight, bias, dilation, SLOT), rows, wave, residual=residual)
+    raw, waved = bench.run.multiply_and_wave(Matrix(emulator.numbers.pack(weight), bias, dilation, SLOT), rows, wave, residual=residual)
 
     known = torch.cat((bench.now[:, SLOT:].view(2, context, channels), rows.view(2, time, channels)), dim=1)
     windows = torch.stack([known[:, tap * dilation :][:, :time] for tap in range(taps)], dim=2).reshape(2 * time, -1)
@@ -97,7 +98,7 @@ def test_products_are_exact_in_every_tile(
 def test_long_sums_keep_the_precision_of_float32(emulator: CodecEmulator) -> None:
     """Tensor cores cut sums off instead of rounding them: with terms of one sign the losses would add up."""
     rows, weight = noise(2, 4096, seed=1).abs(), noise(16, 1, 4096, seed=2).abs()
-    found = Bench(emulator, 0, 1).run.multiply(Matrix(weight), rows)
+    found = Bench(emulator, 0, 1).run.multiply(Matrix(emulator.numbers.pack(weight)), rows)
     torch.testing.assert_close(found.double(), rows.double() @ weight[:, 0].T.double(), atol=0, rtol=1e-6)
 
 
@@ -106,10 +107,11 @@ def test_long_sums_keep_the_precision_of_float32(emulator: CodecEmulator) -> Non
 def test_sums_are_normalised_and_shaped(emulator: CodecEmulator, monkeypatch: pytest.MonkeyPatch, tile: Tile) -> None:
     monkeypatch.setattr(kernels, "choose_tiling", lambda *_sizes, **_options: Tiling(tile, 1))
     run, rows = Bench(emulator, 0, 5).run, noise(10, 72, seed=1)
-    matrix = Matrix(noise(40, 1, 72, seed=2) / 8, noise(40, seed=3))
-    plain = F.linear(rows, matrix.weight.flatten(1))
+    weight = noise(40, 1, 72, seed=2) / 8
+    matrix = Matrix(emulator.numbers.pack(weight), noise(40, seed=3))
+    plain = F.linear(rows, weight.flatten(1))
     normed = F.rms_norm(rows, (72,), eps=1e-3)
-    torch.testing.assert_close(run.multiply(matrix, rows, eps=1e-3), F.linear(normed, matrix.weight[:, 0], matrix.bias))
+    torch.testing.assert_close(run.multiply(matrix, rows, eps=1e-3), F.linear(normed, weight[:, 0], matrix.bias))
     summed = plain + matrix.bias
     torch.testing.assert_close(run.multiply(matrix, rows, activation=Activation.GELU), F.gelu(summed))
     gated = F.silu(summed[:, ::2]) * summed[:, 1::2]
@@ -127,7 +129,7 @@ def test_a_stream_in_any_chunks_equals_the_torch_decoder(
     checkpoint: Checkpoint = request.getfixturevalue(voice)
     config = checkpoint.codec_config
     decoder = StreamingDecoder(config, Weights(checkpoint.codec_tensor, "decoder"))
-    fused = FusedDecoder(FusedWeights(decoder, torch.device("cpu")), config, emulator)
+    fused = FusedDecoder(FusedWeights(decoder, torch.device("cpu"), emulator.numbers), config, emulator)
     sizes = {"groups": config.num_quantizers, "max_streams": 3, "max_frames": 2}
     runner = FusedRunner(fused, torch.device("cpu"), **sizes, prepare=run_directly)
     generator = torch.Generator().manual_seed(1)
@@ -204,7 +206,7 @@ def test_attention_sees_its_window_alone(emulator: CodecEmulator, position: int,
 def test_kernels_that_do_not_compile_are_an_error_that_names_the_way_out(
     tiny_custom_voice: Checkpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(_device: torch.device) -> None:
+    def refuse(_device: torch.device, _numbers: Numbers) -> None:
         raise ToolchainError("no such architecture")
 
     monkeypatch.setattr(choice, "CodecKernels", refuse)
@@ -216,9 +218,10 @@ def test_kernels_that_do_not_compile_are_an_error_that_names_the_way_out(
 
 @pytest.mark.slow
 @needs_nvrtc
+@pytest.mark.parametrize("numbers", Numbers)
 @pytest.mark.parametrize("capability", [80, 86, 89, 90, 100, 120])
-def test_kernels_compile_for_every_architecture(capability: int) -> None:
-    usage = compile_codec(f"sm_{capability}").usage
+def test_kernels_compile_for_every_architecture(capability: int, numbers: Numbers) -> None:
+    usage = compile_codec(f"sm_{capability}", numbers).usage
     assert usage.spilled_bytes <= 256, "some bytes around a rare path of sin are no loss, sums of products would be"
     assert usage.registers <= 255
 

@@ -58,6 +58,7 @@ TILES = (
     Tile(32, 32, 2, 1, 4, 64, 6, together=2, least_stages=4, most_shares=8),
     Tile(32, 96, 2, 2, 2, 32, 4, together=2, least_stages=8, most_shares=16),
     Tile(64, 96, 4, 2, 1, 32, 4, together=4, least_stages=14, most_shares=3),
+    Tile(128, 96, 4, 2, 1, 32, 3, together=2, least_stages=14, most_shares=3),
 )
 FEW_ROWS = 8
 ENOUGH = 1.75

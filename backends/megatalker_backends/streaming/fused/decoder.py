@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from megatalker.checkpoint.config import CodecConfig
-from megatalker_backends.streaming.fused.kernels import Kernels, Launcher
+from megatalker_backends.streaming.fused.kernels import Kernels, Launcher, WatchedKernels
 from megatalker_backends.streaming.fused.weights import Block, FusedWeights, Wave, Widening
 from megatalker_kernels.codec.structures import MAX_FRAMES, Activation
 
@@ -43,8 +43,16 @@ class FusedDecoder:
 
     def step(self, words: Tensor, frames: int) -> Tensor:
         """Decode the frames of ``words`` (see :class:`structures.Tickets`) into ``[streams, samples]`` float32."""
+        return self._step(Kernels(self._launcher, self._config, words, frames, self._arrivals))
+
+    def largest_input(self, words: Tensor, frames: int) -> float:
+        """As :meth:`step`; the largest magnitude that any product takes, NaN if one takes NaN."""
+        run = WatchedKernels(self._launcher, self._config, words, frames, self._arrivals)
+        self._step(run)
+        return float(torch.stack(run.largest).max())
+
+    def _step(self, run: Kernels) -> Tensor:
         weights = self._weights
-        run = Kernels(self._launcher, self._config, words, frames, self._arrivals)
         rows = self._transform(run, run.multiply(weights.pre, run.look_up(weights.table)))
         for widening in weights.widenings:
             rows = _widen(run, widening, rows)
@@ -52,7 +60,7 @@ class FusedDecoder:
         waved = run.multiply_to_wave(weights.first, rows, afters[0])
         for block, after in zip(weights.blocks, afters[1:], strict=True):
             waved = _upsample(run, block, waved, after)
-        return run.multiply(weights.last, waved, activation=Activation.SAMPLE).view(len(words), -1)
+        return run.multiply(weights.last, waved, activation=Activation.SAMPLE).view(run.streams, -1)
 
     def _transform(self, run: Kernels, rows: Tensor) -> Tensor:
         weights, eps = self._weights, self._config.rms_norm_eps

@@ -1,7 +1,7 @@
 """The kernels of one step as functions of tensors."""
 
 from ctypes import Structure
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -37,7 +37,7 @@ class Kernels:
     def __init__(self, launcher: Launcher, config: CodecConfig, words: Tensor, frames: int, arrivals: Tensor) -> None:
         self._launcher = launcher
         self._config = config
-        self._streams = len(words)
+        self.streams = len(words)
         self._frames = frames
         self._device = words.device
         self._tickets = structures.Tickets(words.data_ptr(), words.shape[1])
@@ -46,7 +46,7 @@ class Kernels:
     def look_up(self, table: Tensor) -> Tensor:
         """Sums of the ``[groups * codebook, width]`` entries that the frames' codes name."""
         config, width = self._config, table.shape[1]
-        out = self._empty(self._streams * self._frames, width)
+        out = self._empty(self.streams * self._frames, width)
         argument = structures.Lookup(
             table=table.data_ptr(),
             out=out.data_ptr(),
@@ -147,7 +147,7 @@ class Kernels:
             window=config.sliding_window,
         )
         shared = 4 * (MAX_FRAMES * (3 * width + ring) + ATTENTION_THREADS * MAX_FRAMES)
-        self._launcher.launch("attention", self._streams * config.num_heads, ATTENTION_THREADS, shared, argument)
+        self._launcher.launch("attention", self.streams * config.num_heads, ATTENTION_THREADS, shared, argument)
         return out
 
     def mix(self, widening: Widening, rows: Tensor) -> Tensor:
@@ -169,13 +169,25 @@ class Kernels:
             data=rows.data_ptr(),
             slot=slot,
             rows=len(rows),
-            time=len(rows) // self._streams,
+            time=len(rows) // self.streams,
             channels=rows.shape[1],
             context=context,
         )
 
     def _empty(self, *shape: int) -> Tensor:
         return torch.empty(shape, device=self._device)
+
+
+class WatchedKernels(Kernels):
+    """Notes the largest magnitude that each product takes."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.largest: list[Tensor] = []
+
+    def _multiply(self, matrix: Matrix, rows: Tensor, *others: Any) -> None:
+        self.largest.append(rows.abs().max())
+        super()._multiply(matrix, rows, *others)
 
 
 def _address(tensor: Tensor | None) -> int | None:
