@@ -14,7 +14,6 @@ from typing import Any
 from unittest import mock
 
 import torch
-from megatalker_benchmarks.codec_frame import PUBLISHED
 from torch import Tensor
 
 from megatalker.checkpoint import Checkpoint
@@ -25,6 +24,7 @@ from megatalker_backends.streaming.fused.weights import FusedWeights
 from megatalker_backends.streaming.graphs import GraphCapture
 from megatalker_backends.streaming.model import StreamingDecoder
 from megatalker_backends.streaming.weights import Weights
+from megatalker_benchmarks.codec_frame import PUBLISHED
 from megatalker_kernels.codec.launcher import CodecKernels
 from megatalker_kernels.codec.numbers import Numbers
 from megatalker_kernels.codec.structures import TICKET_WORDS, Product
@@ -54,6 +54,7 @@ class Recorder:
     def __init__(self, kernels: CodecKernels) -> None:
         self._kernels = kernels
         self.processors = kernels.processors
+        self.numbers = kernels.numbers
         self.products: dict[tuple[int, int, int, bool], list[Product]] = {}
 
     def launch(self, kernel: str, blocks: int, threads: int, shared_bytes: int, argument: Structure) -> None:

@@ -52,6 +52,7 @@ class CodecKernels:
 
     def __init__(self, device: torch.device, numbers: Numbers, tiles: Sequence[Tile] = TILES) -> None:
         self.processors = processors(device)
+        self.numbers = numbers
         self._module = GpuModule(compile_codec(f"sm_{capability(device)}", numbers, tiles).code, device)
         self._entries = {tile.kernel: self._entry(tile.kernel, tile.shared_bytes) for tile in tiles}
         self._entries |= {name: self._entry(name, 0) for name in ("lookup", "attention", "mixing")}

@@ -16,16 +16,23 @@ class Numbers(Enum):
     HIGH_HALVES = "HighHalves"
     """One float16 number: about three decimal digits."""
 
-    def pack(self, weight: Tensor) -> Tensor:
-        """Weights ``[columns, taps, channels]`` float32, channels a multiple of four, as the kernels read them: of the
-        same shape and type, whatever the bits mean.
+    def pack(self, rows: Tensor) -> Tensor:
+        """Weights or inputs of products ``[..., columns]`` float32, columns a multiple of four, as products read them:
+        of the same shape and type, whatever the bits mean.
         """
         if self is Numbers.TENSORFLOATS:
-            return weight
-        fours = weight.unflatten(-1, (-1, 4))
+            return rows
+        fours = rows.unflatten(-1, (-1, 4))
         high = fours.half()
         low = ((fours - high.float()) * _ENLARGED).half()
         return torch.cat((high, low), dim=-1).view(torch.float32).flatten(-2)
+
+    def unpack(self, packed: Tensor) -> Tensor:
+        """The inverse of :meth:`pack`."""
+        if self is Numbers.TENSORFLOATS:
+            return packed
+        high, low = packed.unflatten(-1, (-1, 4)).view(torch.float16).float().chunk(2, dim=-1)
+        return (high + low / _ENLARGED).flatten(-2)
 
 
 LARGEST = 65504.0

@@ -9,7 +9,7 @@ struct Product {
   Input in;
   Epilogue epilogue;
   Tickets tickets;
-  const float* weight;  // [columns, taps, channels], as Numbers wants them
+  const float* weight;  // [columns, taps, channels], packed
   float* partial;       // [shares, rows, columns], for sums of more than one share
   int* arrivals;        // [tiles] zeros, left as zeros
   int taps, dilation;
@@ -90,7 +90,7 @@ struct TileLoader {
 };
 
 // One warp's part of a tile.
-template <class T, class Numbers>
+template <class T>
 struct Sums {
   float value[T::SIXTEENS][T::EIGHTS][4] = {};
   float squares[T::EIGHTS] = {};
@@ -100,22 +100,21 @@ struct Sums {
   __device__ void add(const float4* stage, bool normalize) {
     const float4* weights = stage + T::ROWS * T::VECTORS;
     // Tensor cores cut off what they add to a sum: they add up one stage, the rest is rounded as float32 is.
-    typename Numbers::Sum sum[T::SIXTEENS][T::EIGHTS] = {};
+    Numbers::Sum sum[T::SIXTEENS][T::EIGHTS] = {};
 #pragma unroll
     for (int group = 0; group < T::GROUPS; ++group) {
       // A lane's sixteen bytes are four of the group's columns, the same four of both operands.
       const int vector = (deep * T::GROUPS + group) * 4 + lane % 4;
-      typename Numbers::Four x[T::EIGHTS];
+      Numbers::Four x[T::EIGHTS];
 #pragma unroll
       for (int j = 0; j < T::EIGHTS; ++j) {
-        const float4 v = stage[place<T>(m + j * 8 + lane / 4, vector)];
-        if (normalize) squares[j] += v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w;
-        x[j] = Numbers::split(v);
+        x[j] = Numbers::unpack(stage[place<T>(m + j * 8 + lane / 4, vector)]);
+        if (normalize) squares[j] += Numbers::squares(x[j]);
       }
 #pragma unroll
       for (int i = 0; i < T::SIXTEENS; ++i) {
-        const auto upper = Numbers::weights(weights[place<T>(n + i * 16 + lane / 4, vector)]);
-        const auto lower = Numbers::weights(weights[place<T>(n + i * 16 + 8 + lane / 4, vector)]);
+        const auto upper = Numbers::unpack(weights[place<T>(n + i * 16 + lane / 4, vector)]);
+        const auto lower = Numbers::unpack(weights[place<T>(n + i * 16 + 8 + lane / 4, vector)]);
 #pragma unroll
         for (int pass = 0; pass < Numbers::PASSES; ++pass)
 #pragma unroll
@@ -193,7 +192,7 @@ __device__ inline void finish_tile(const Product& p, int m0, int n0, int tile, i
 }
 
 // Blocks: column tiles, within row tiles, within shares.
-template <class T, class Numbers>
+template <class T>
 __device__ inline void multiply(const Product& p) {
   extern __shared__ float4 ring[];
   const int wide = (p.epilogue.columns + T::COLUMNS - 1) / T::COLUMNS, high = (p.in.rows + T::ROWS - 1) / T::ROWS;
@@ -214,7 +213,7 @@ __device__ inline void multiply(const Product& p) {
     end_group();
   }
   if (p.taps > 1) p.in.remember(p.tickets);
-  Sums<T, Numbers> sums;
+  Sums<T> sums;
   for (int i = begin, now = 0, free = T::STAGES - 1; i < end; ++i) {
     await_groups<T::STAGES - 2>();
     __syncthreads();
