@@ -65,9 +65,9 @@ unit: $(VENV)/dev.stamp ## unit and integration tests
 conformance: $(VENV)/dev.stamp ## the suite every backend must pass, over all installed backends
 	$(PYTEST) loadgroup conformance_tests --backend all --codec all
 	MEGATALKER_BACKENDS__MEGAKERNEL__INTERPRET=true $(PYTEST) worksteal conformance_tests --backend megakernel --dtype bfloat16
-	$(BIN)/pytest conformance_tests --backend compiled --codec streaming --checkpoint demo -k intelligibility
+	$(PYTEST) worksteal conformance_tests --backend compiled --codec streaming --checkpoint demo -k intelligibility
 
-resolve: $(VENV)/pip.stamp ## both sets of constraints, on the public index alone, on every Python: a dry run
+resolve: $(VENV)/dev.stamp ## both sets of constraints, on the public index alone, on every Python: a dry run
 	$(BIN)/python constraints/resolve.py
 
 soak: $(VENV)/dev.stamp ## 50 streams at a time, half of them cancelled, for minutes: nothing stays occupied
