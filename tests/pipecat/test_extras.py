@@ -30,7 +30,7 @@ def test_importing_the_adapter(missing: list[str]) -> None:
     ("missing", "program", "names"),
     [
         (["loguru", "pipecat"], RUN_AGENT, "loguru, pipecat are missing"),
-        (["aiortc"], RUN_MODULE, "aiortc is missing"),
+        pytest.param(["aiortc"], RUN_MODULE, "aiortc is missing", marks=pytest.mark.slow),
         (["aiortc", "uvicorn"], RUN_AGENT, "aiortc, uvicorn are missing"),
     ],
 )
