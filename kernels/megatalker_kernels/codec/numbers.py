@@ -22,7 +22,7 @@ class Numbers(Enum):
         """
         if self is Numbers.TENSORFLOATS:
             return rows
-        fours = rows.view(*rows.shape[:-1], -1, 4)
+        fours = rows.view(*rows.shape[:-1], rows.shape[-1] // 4, 4)
         high = fours.half()
         low = ((fours - high.float()) * _ENLARGED).half()
         return torch.cat((high, low), dim=-1).view(torch.float32).flatten(-2)
@@ -31,7 +31,7 @@ class Numbers(Enum):
         """The inverse of :meth:`pack`."""
         if self is Numbers.TENSORFLOATS:
             return packed
-        eights = packed.view(torch.float16).float().view(*packed.shape[:-1], -1, 8)
+        eights = packed.view(torch.float16).float().view(*packed.shape[:-1], packed.shape[-1] // 4, 8)
         high, low = eights[..., :4], eights[..., 4:]
         return (high + low / _ENLARGED).flatten(-2)
 
