@@ -60,6 +60,12 @@ def frames(pytestconfig: pytest.Config) -> int:
 
 
 @pytest.fixture(scope="session")
+def conformance_seed(pytestconfig: pytest.Config) -> int:
+    """Of everything that a test draws at random."""
+    return int(pytestconfig.getoption("--conformance-seed"))
+
+
+@pytest.fixture(scope="session")
 def talker_backend(talker_name: str, registry: BackendRegistry) -> TalkerBackend:
     """The talker backend under test."""
     return registry.talker(talker_name)
