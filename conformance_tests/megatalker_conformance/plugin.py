@@ -55,6 +55,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="N",
         help="of everything that tests draw at random (default 0); the same seed draws the same",
     )
+    group.addoption(
+        "--shorten",
+        type=int,
+        default=1000,
+        metavar="CALLS",
+        help="calls spent on shortening a schedule that goes wrong (default 1000; 0: report it as it is)",
+    )
     group.addoption("--codec-frames", type=int, default=80, help="frames per codec exactness run (default 80)")
 
 

@@ -50,6 +50,31 @@ OWNERSHIP = Promise(
     "",
     "The caller owns what it passed; a backend that needs it after the call returns makes a copy.",
 )
+ISOLATION = Promise(
+    "instances of a backend share nothing",
+    "megatalker.interfaces",
+    "",
+    "Instances share nothing: several may be loaded, and used by turns.",
+)
+WARMUP = Promise(
+    "warming up changes no result",
+    "megatalker.interfaces",
+    "TalkerDecoder",
+    "Results are the same without it.",
+)
+BATCH_INVARIANCE = Promise(
+    "width, place and neighbours change no bit of a stream",
+    "megatalker.interfaces",
+    "TalkerCapabilities",
+    "The bits of a stream's logits and codes do not depend on how many streams its calls name, on its place among them "
+    "or on the others.",
+)
+BOUNDED_MEMORY = Promise(
+    "a released stream leaves no memory in use",
+    "megatalker.interfaces",
+    "TalkerDecoder",
+    "Free the stream's rows at once, at any moment of its life.",
+)
 
 
 def broken(promise: Promise, *, shown_by: str, expected: object, found: object) -> NoReturn:
