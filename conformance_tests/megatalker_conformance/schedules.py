@@ -125,7 +125,8 @@ def at_random(writer: Writer, cost: int, price_of_stream: bool) -> list[Action]:
     while cost > 0:
         if writer.room and (len(writer.live) < crowd or chance.random() < 0.1):
             together = min(writer.room, chance.choice([1, 1, 2, 3, chance.randint(1, writer.room)]))
-            writer.start(*(chance.choice(scripts) for _ in range(together)))
+            kin = writer.pool.as_long_as(chance.choice(scripts)) if chance.random() < 0.25 else scripts
+            writer.start(*(chance.choice(kin) for _ in range(together)))
         ready = writer.ready
         if ready:
             most = chance.choice([len(ready), chance.randint(1, len(ready))])

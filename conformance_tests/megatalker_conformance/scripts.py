@@ -21,8 +21,8 @@ from megatalker_conformance.speech import GREEDY, Codes, Utterance
 from megatalker_conformance.utterances import Utterances
 
 ENDLESS = 10_000
-LENGTHS = (2, 3, 4, 9, 16, 16, 17, 24, 31, 33, 47, 61, 63, 64, 65, 66, 96, 128, 129, 160, 200, 257, 330, 420)
-"""Prompt rows: close together and far apart, around the sizes that kernels and caches are cut into, two equal."""
+LENGTHS = (2, 3, 9, 16, 16, 16, 17, 31, 33, 33, 47, 61, 63, 64, 64, 65, 96, 128, 129, 160, 200, 257, 330, 420)
+"""Prompt rows: close together and far apart, around the sizes that kernels and caches are cut into, some equal."""
 STEPS = 14
 MIXES = ("free", "some forced", "forced first", "forced last")
 NOISE = SamplingParams(
@@ -102,6 +102,11 @@ class Pool:
         """Scripts that begin as a continuation."""
         return [number for number, script in enumerate(self.scripts) if script.begins]
 
+    def as_long_as(self, number: int) -> list[int]:
+        """Scripts of equally many prompt rows, this one included."""
+        rows = len(self.request(number).embeds)
+        return [other for other in range(len(self.scripts)) if len(self.request(other).embeds) == rows]
+
     def followed(self, number: int) -> Followed:
         """What ``reference`` does in float32, from the first frame on."""
         script = self.scripts[number]
@@ -142,6 +147,7 @@ class Pool:
             yield self._script(rows, number, sampling, steps, begins)
 
     def _ending(self) -> Iterator[Script]:
+        """Scripts about the end of speech."""
         chance = random.Random(2)
         end = (self._config.codec_eos_id, *[0] * (self._config.num_code_groups - 1))
         if self._forced_codes:
@@ -158,6 +164,11 @@ class Pool:
                 noise = replace(NOISE, min_new_tokens=least)
                 seed = seed_that_ends_at(frame, noise, vocabulary, start=1000 * number)
                 yield self._script(rows, 60 + number, replace(noise, seed=seed), [None] * (frame + 1), begins)
+            for number, begins in enumerate((0, 2)):  # the noise asks for an end that the minimum does not allow
+                seed = seed_that_ends_at(4, replace(NOISE, min_new_tokens=0), vocabulary, start=9000 * (number + 1))
+                yield self._script(
+                    20, 70 + number, replace(NOISE, seed=seed, min_new_tokens=ENDLESS), [None] * 8, begins
+                )
 
     def _script(
         self, rows: int, number: int, sampling: SamplingParams, steps: Sequence[Codes | None], begins: int

@@ -6,12 +6,13 @@ from megatalker_conformance.promises import CONTINUATION, INDEPENDENCE, ISOLATIO
 from megatalker_conformance.schedules import at_random, churn, continuations, ends_in_company, of_widths
 from megatalker_conformance.stage import Stage
 
-RANDOM = 14
+RANDOM = 20
 """Schedules."""
 CALLS = 28
 """Of each, where a wide call costs little."""
-FRAMES = 45
+FRAMES = 30
 """Of each, where it does not."""
+CALLS_OF_ALL_WIDTHS = 64
 TELLING_WIDTHS = (1, 2, 3, 4, 5, 7, 8, 9, 16, 17, 32, 33, 64)
 
 
@@ -19,9 +20,10 @@ def test_streams_of_a_full_house_do_not_disturb_each_other(stage: Stage) -> None
     """Calls of every width, of streams of as many lengths and ages as there are streams."""
     house = stage.house
     widths = range(1, house + 1) if stage.batch else [width for width in TELLING_WIDTHS if width <= house]
+    times = max(1, CALLS_OF_ALL_WIDTHS // (len(widths) if stage.batch else sum(widths)))
     writer = stage.writer("full house", house)
-    widths = [house, *writer.shuffled(widths), house]
-    stage.hold_to(of_widths(writer, widths, stage.pool.going), INDEPENDENCE)
+    order = [house, *writer.shuffled([*widths] * times), house]
+    stage.hold_to(of_widths(writer, order, stage.pool.going), INDEPENDENCE)
 
 
 def test_streams_that_end_leave_the_others_of_their_call_alone(stage: Stage) -> None:
