@@ -135,8 +135,8 @@ class Player:
             for index, action in enumerate(actions):
                 try:
                     complaint = self._do(action, held)
-                except Exception as error:  # whatever a backend raises is a finding
-                    complaint = ("no error", f"{type(error).__name__}: {error}")
+                except _DecoderError as error:
+                    complaint = ("no error", str(error))
                 yield None if complaint is None else Fault(index, *complaint)
                 if complaint is not None:
                     return
@@ -152,7 +152,8 @@ class Player:
             case Start(streams, how):
                 self._start(streams, how, held)
             case Release(stream):
-                self._decoder.release(held.pop(stream).handle)
+                handle = held.pop(stream).handle
+                _call(lambda: self._decoder.release(handle), frozenset())
             case Decode(streams, how):
                 return self._decode([(stream, held[stream]) for stream in streams], how)
         return None
@@ -214,23 +215,29 @@ def _lent(tensor: Tensor, how: frozenset[str]) -> Tensor:
     return tensor.clone()
 
 
+class _DecoderError(Exception):
+    """What a decoder raised, whatever it was, and nothing else."""
+
+
 def _call(work: Callable[[], T], how: frozenset[str]) -> T:
-    if "another thread" not in how:
-        return work()
+    """``work``, which is a decoder's, here or in another thread."""
     results: list[T] = []
-    errors: list[BaseException] = []
+    errors: list[Exception] = []
 
     def run() -> None:
         try:
             results.append(work())
-        except BaseException as error:
+        except Exception as error:
             errors.append(error)
 
-    thread = threading.Thread(target=run)
-    thread.start()
-    thread.join()
-    if errors:
-        raise errors[0]
+    if "another thread" in how:
+        thread = threading.Thread(target=run)
+        thread.start()
+        thread.join()
+    else:
+        run()
+    for error in errors:
+        raise _DecoderError(f"{type(error).__name__}: {error}") from error
     return results[0]
 
 

@@ -44,12 +44,6 @@ CONTINUATION = Promise(
     "StreamRequest",
     "the next frame has index ``len(history)``, so the sampling noise is the same.",
 )
-OWNERSHIP = Promise(
-    "tensors belong to the caller, who may use them again once the call is over",
-    "megatalker.interfaces",
-    "",
-    "The caller owns what it passed; a backend that needs it after the call returns makes a copy.",
-)
 ISOLATION = Promise(
     "instances of a backend share nothing",
     "megatalker.interfaces",

@@ -203,6 +203,7 @@ def churn(writer: Writer, rounds: int) -> list[Action]:
             writer.decode(writer.ready)
         for stream in writer.shuffled(writer.live, len(writer.live) - min(1, turn % 7)):
             writer.release(stream)
+    writer.release_finished()
     for script in writer.shuffled(pool.going, writer.width):
         if writer.room:
             writer.start(script)

@@ -71,7 +71,7 @@ class Pool:
         oracle: of that checkpoint.
         decoder: its capabilities and limits decide: without ``forced_codes`` all steps are free, without
             ``seeded_sampling`` they are greedy; in a 16-bit type free steps are left to the noise, which alone can be
-            compared exactly.
+            compared exactly, and without ``seeded_sampling`` there are none.
         dtype: that the decoder computes in.
     """
 
@@ -84,6 +84,7 @@ class Pool:
         self._limit = decoder.max_positions
         self._forced_codes = decoder.capabilities.forced_codes
         self._seeded = decoder.capabilities.seeded_sampling
+        self._silence: Codes = (0,) * self._config.num_code_groups
         self.dtype = dtype
         self.scripts: tuple[Script, ...] = (*self._going(), *self._ending())
 
@@ -115,6 +116,7 @@ class Pool:
     def rounded(self, number: int) -> Followed:
         """What ``reference`` computes along the same codes in the type under test."""
         codes = [frame for frame in self.followed(number).codes if frame is not None]
+        codes = codes or [self._silence]  # the first logits come before any code
         return self._oracle.follow(self.scripts[number].utterance, codes, self.dtype)
 
     def length(self, number: int) -> int:
@@ -175,6 +177,8 @@ class Pool:
     ) -> Script:
         if not self._forced_codes:
             steps = [None] * len(steps)
+        elif self.dtype != torch.float32 and not self._seeded:
+            steps = [codes or self._silence for codes in steps]
         if not self._seeded:
             sampling = replace(sampling, do_sample=False, predictor_do_sample=False)
         elif self.dtype != torch.float32:

@@ -61,7 +61,6 @@ def test_a_cold_instance_says_the_same(stage: Stage) -> None:
 def test_two_instances_share_nothing(stage: Stage) -> None:
     """A second one does something else between the calls of the first."""
     with stage.another() as second:
-        second.warmup()
         schedules = [
             at_random(stage.writer(f"instance {number}", min(stage.crowd, 4)), 12, not stage.batch) for number in (1, 2)
         ]

@@ -61,24 +61,11 @@ def told(share: Share, other: Share) -> Share:
 class SharedCache(Meddling, Decoder):
     """Streams 7 and 8 share keys and values."""
 
-    def prompt(self, row: int, embeds: Tensor) -> Tensor:
-        self._last_prompt = embeds
-        return embeds
-
-    def prefill(self, requests: Sequence[StreamRequest]) -> list[StreamHandle]:
-        handles = super().prefill(requests)
-        self._copy()
-        return handles
-
     def shares(self, shares: list[Share]) -> list[Share]:
-        self._copy()
+        for cache in self._model._talker_cache:
+            cache.keys[7] = cache.keys[6]
+            cache.values[7] = cache.values[6]
         return shares
-
-    def _copy(self) -> None:
-        with torch.inference_mode():
-            for cache in self._model._talker_cache:
-                cache.keys[7] = cache.keys[6]
-                cache.values[7] = cache.values[6]
 
 
 @mistake(FULL_HOUSE)
@@ -275,10 +262,7 @@ class EndHoldsBackAll(_Ending):
 
 @mistake(ENDS)
 class EndsAtOnce(_Ending):
-    """When two streams of a call end, the first of the others is a position late."""
-
-    def after(self, steps: Sequence[DecodeStep], ended: int) -> None:
-        self._ends = getattr(self, "_ends", 0) + 1
+    """When two streams of a call end, those after them are a position early."""
 
     def before(self, step: DecodeStep, earlier: Sequence[DecodeStep], frames: Sequence[Frame]) -> DecodeStep:
         if sum(frame.ended for frame in frames) == 2:
@@ -374,7 +358,7 @@ class HalvedDoubles(Decoder):
 
 @mistake(ANY)
 class OneThread(Decoder):
-    """Keeps the text of the frame before in a place of the thread's own, and adds a little of it."""
+    """Is set up for the thread that loaded it, and computes otherwise in any other."""
 
     def __init__(self, checkpoint: Checkpoint, context: LoadContext) -> None:
         super().__init__(checkpoint, context)
@@ -396,9 +380,10 @@ class NeighboursLogits(Decoder):
         def turned() -> list[Frame]:
             frames = take()
             going = [place for place, frame in enumerate(frames) if not frame.ended]
-            for place, other in zip(going, [*going[1:], *going[:1]], strict=True):
-                frames[place] = replace(frames[place], logits=frames[other].logits)
-            return frames if not return_logits else [frames[i] for i in range(len(frames))]
+            logits = [frames[place].logits for place in (*going[1:], *going[:1])]
+            for place, others in zip(going, logits, strict=True):
+                frames[place] = replace(frames[place], logits=others)
+            return frames
 
         return turned
 
