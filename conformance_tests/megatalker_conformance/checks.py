@@ -10,6 +10,7 @@ from megatalker.interfaces import CodecCapabilities, TalkerCapabilities
 from megatalker.sampling import SamplingParams
 from megatalker_conformance.oracle import Oracle
 from megatalker_conformance.precision import Divergence, LogitError, first_divergence
+from megatalker_conformance.promises import PARITY, Promise, broken
 from megatalker_conformance.speech import GREEDY, PLAIN_GREEDY, Codes, Utterance
 
 _ENDLESS = 10_000
@@ -50,14 +51,25 @@ class Judge:
             return SamplingParams(seed=1, min_new_tokens=_ENDLESS)
         return self.greedy
 
-    def __call__(self, utterance: Utterance, codes: Sequence[Codes], frames: int) -> None:
+    def __call__(self, utterance: Utterance, codes: Sequence[Codes], frames: int, promise: Promise = PARITY) -> None:
         """Fail unless ``codes`` are those of the first ``frames`` frames of ``utterance``."""
-        divergence = first_divergence(codes, self._oracle.codes(utterance, frames))
-        if self._dtype == torch.float32:
-            assert divergence is None, f"{utterance.name}: parts from reference at {divergence}"
-        elif divergence is not None:
+        expected = self._oracle.codes(utterance, frames)
+        divergence = first_divergence(codes, expected)
+        if divergence is None:
+            return
+        found = f"parts at {divergence}"
+        if self._dtype != torch.float32:
             gap, tie = self.gap(utterance, frames, divergence)
-            assert gap <= tie, f"{utterance.name}: parts at {divergence}, {gap:.3g} apart; a near-tie is {tie:.3g}"
+            if gap <= tie:
+                return
+            found += f", which the oracle holds {gap:.3g} apart; a near-tie is {tie:.3g}"
+        at = slice(divergence.frame, divergence.frame + 1)
+        broken(
+            promise,
+            shown_by=f"{utterance.name}, {frames} frames, {utterance.sampling}",
+            expected=f"frame {divergence.frame}: {expected[at] or 'the end'}",
+            found=f"{found}: {list(codes[at]) or 'the end'}",
+        )
 
     def gap(self, utterance: Utterance, frames: int, divergence: Divergence) -> tuple[float, float]:
         """How far apart the oracle holds the two codes, and how far apart a near-tie may be."""

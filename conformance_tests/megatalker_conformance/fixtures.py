@@ -1,6 +1,6 @@
 """Fixtures of the suite. A third party may override them, ``talker_backend`` and ``codec_backend`` first."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -17,8 +17,10 @@ from megatalker_conformance.loading import load_context
 from megatalker_conformance.measure import Measure
 from megatalker_conformance.official import Official
 from megatalker_conformance.oracle import Oracle
+from megatalker_conformance.scripts import Pool
 from megatalker_conformance.selection import SELECTION, Selection
 from megatalker_conformance.speech import Streams
+from megatalker_conformance.stage import Stage
 from megatalker_conformance.studio import OpenEngine, Studio
 from megatalker_conformance.utterances import Utterances
 
@@ -60,6 +62,12 @@ def frames(pytestconfig: pytest.Config) -> int:
 
 
 @pytest.fixture(scope="session")
+def conformance_seed(pytestconfig: pytest.Config) -> int:
+    """Of everything that a test draws at random."""
+    return int(pytestconfig.getoption("--conformance-seed"))
+
+
+@pytest.fixture(scope="session")
 def talker_backend(talker_name: str, registry: BackendRegistry) -> TalkerBackend:
     """The talker backend under test."""
     return registry.talker(talker_name)
@@ -96,6 +104,39 @@ def oracle(registry: BackendRegistry, checkpoint: Checkpoint, device: torch.devi
     oracle = Oracle(registry, checkpoint, device)
     yield oracle
     oracle.close()
+
+
+@pytest.fixture(scope="session")
+def pool(
+    utterances: Utterances, checkpoint: Checkpoint, oracle: Oracle, talker: CheckedTalker, dtype: torch.dtype
+) -> Pool:
+    """What streams do in schedules, and what they must say."""
+    return Pool(utterances, checkpoint, oracle, talker, dtype)
+
+
+@pytest.fixture
+def load_another(
+    talker_backend: TalkerBackend, checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype
+) -> Callable[[], CheckedTalker]:
+    """Loads one more instance of the backend under test, cold."""
+    return lambda: load_talker(talker_backend, checkpoint, load_context(talker_backend, device, dtype))
+
+
+@pytest.fixture
+def stage(
+    talker: CheckedTalker,
+    pool: Pool,
+    device: torch.device,
+    dtype: torch.dtype,
+    load_another: Callable[[], CheckedTalker],
+    conformance_seed: int,
+    pytestconfig: pytest.Config,
+) -> Stage:
+    """Holds the decoder under test to schedules."""
+    capabilities = talker.capabilities
+    if dtype != torch.float32 and not (capabilities.forced_codes or capabilities.seeded_sampling):
+        pytest.skip(f"in {dtype} nothing can be compared exactly without forced_codes and without seeded_sampling")
+    return Stage(talker, pool, device, load_another, conformance_seed, int(pytestconfig.getoption("--shorten")))
 
 
 @pytest.fixture(scope="session")

@@ -1,17 +1,19 @@
 """Codes straight from the official ``generate()``, which ``reference`` and everybody else is held to."""
 
+from functools import cached_property
 from typing import Any
 
 import torch
 
 from megatalker.checkpoint import Checkpoint
 from megatalker.checkpoint.official import load_official_model
+from megatalker_conformance.kept import Kept, content
 from megatalker_conformance.speech import Codes
 from megatalker_conformance.utterances import LANGUAGE, Layout, conformance_voice
 
 
 class Official:
-    """The official model of a checkpoint, in float32, greedy, asked once per sentence.
+    """The official model of a checkpoint, in float32, greedy, asked once per sentence and kept on disk.
 
     Args:
         checkpoint: any variant.
@@ -21,19 +23,24 @@ class Official:
     def __init__(self, checkpoint: Checkpoint, device: torch.device) -> None:
         self._checkpoint = checkpoint
         self._device = device
-        self._wrapper: Any = None
-        self._said: dict[tuple[str, Layout, int], list[Codes]] = {}
 
     def codes(self, text: str, layout: Layout, frames: int) -> list[Codes]:
         """The first ``frames`` frames of ``text``, said by the voice all conformance tests use."""
-        key = (text, layout, frames)
-        if key not in self._said:
-            self._said[key] = self._generate(text, layout, frames)
-        return self._said[key]
+        voice = conformance_voice(self._checkpoint)
+        speaker = voice.speaker if voice.x_vector is None else content(voice.x_vector)
+        key = ("generate", text, layout, frames, LANGUAGE, speaker)
+        said = self._kept.get(key, lambda: {"codes": self._generate(text, layout, frames)})["codes"]
+        return [tuple(frame) for frame in said.tolist()]
 
-    def _generate(self, text: str, layout: Layout, frames: int) -> list[Codes]:
-        if self._wrapper is None:
-            self._wrapper = load_official_model(self._checkpoint, self._device, torch.float32)
+    @cached_property
+    def _kept(self) -> Kept:
+        return Kept.of(self._checkpoint, self._device)
+
+    @cached_property
+    def _wrapper(self) -> Any:
+        return load_official_model(self._checkpoint, self._device, torch.float32)
+
+    def _generate(self, text: str, layout: Layout, frames: int) -> torch.Tensor:
         wrapper = self._wrapper
         found, _ = wrapper.model.generate(
             input_ids=wrapper._tokenize_texts([wrapper._build_assistant_text(text)]),
@@ -44,7 +51,8 @@ class Official:
             subtalker_dosample=False,
             **self._voice(),
         )
-        return [tuple(int(code) for code in frame) for frame in found[0][:frames]]
+        said: torch.Tensor = found[0][:frames].to("cpu", torch.int64)
+        return said
 
     def _voice(self) -> dict[str, Any]:
         voice = conformance_voice(self._checkpoint)

@@ -1,18 +1,32 @@
-"""The oracle: ``reference`` in float32, asked once per utterance and remembered for all backends of the run."""
+"""The oracle: ``reference`` in float32, asked once per utterance and kept on disk for all backends and later runs."""
 
+import inspect
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
 
 import torch
 
 from megatalker.checkpoint import Checkpoint
 from megatalker.plugins import BackendRegistry
 from megatalker.plugins.checked import load_talker
-from megatalker.sampling import SamplingParams
 from megatalker.settings import Settings
+from megatalker_conformance.kept import Kept
 from megatalker_conformance.loading import load_context
 from megatalker_conformance.speech import Codes, Streams, TeacherForced, Utterance
 
 ORACLE = "reference"
+
+
+@dataclass(frozen=True)
+class Followed:
+    """What the oracle did along given steps."""
+
+    codes: list[Codes | None]
+    """Of each step; ``None``, always the last one, where the stream ended."""
+    logits: TeacherForced
+    """Of the same steps, raw."""
 
 
 class Oracle:
@@ -29,24 +43,50 @@ class Oracle:
         self._checkpoint = checkpoint
         self._device = device
         self._streams: dict[torch.dtype, Streams] = {}
-        self._said: dict[tuple[str, SamplingParams], tuple[list[Codes], int]] = {}
-        self._forced: dict[tuple[str, tuple[Codes, ...], torch.dtype], TeacherForced] = {}
+        self._said: dict[str, tuple[list[Codes], int]] = {}
+        self._followed: dict[tuple[str, tuple[Codes | None, ...], torch.dtype], Followed] = {}
 
     def codes(self, utterance: Utterance, frames: int) -> list[Codes]:
         """The first ``frames`` frames, fewer when the utterance ends before."""
-        key = (utterance.name, utterance.sampling)
-        codes, asked = self._said.get(key, ([], 0))
+        codes, asked = self._said.get(utterance.content, ([], 0))
         if asked < frames:
-            codes, asked = self._in(torch.float32).say(utterance, frames), frames
-            self._said[key] = (codes, asked)
+
+            def say() -> dict[str, torch.Tensor]:
+                said = self._in(torch.float32).say(utterance, frames)
+                return {"codes": torch.tensor(said), "asked": torch.tensor(frames)}
+
+            kept = self._kept.get(("codes", utterance.content), say, lambda kept: int(kept["asked"]) >= frames)
+            codes, asked = [tuple(frame) for frame in kept["codes"].tolist()], int(kept["asked"])
+            self._said[utterance.content] = (codes, asked)
         return codes[:frames]
 
     def logits(self, utterance: Utterance, codes: Sequence[Codes], dtype: torch.dtype = torch.float32) -> TeacherForced:
         """Raw logits along ``codes``; in a 16-bit ``dtype``, those whose error is the yardstick."""
-        key = (utterance.name, tuple(codes), dtype)
-        if key not in self._forced:
-            self._forced[key] = self._in(dtype).force(utterance, codes)
-        return self._forced[key]
+        return self.follow(utterance, codes, dtype).logits
+
+    def follow(
+        self, utterance: Utterance, forced: Sequence[Codes | None], dtype: torch.dtype = torch.float32
+    ) -> Followed:
+        """Codes and raw logits of these steps, ``None`` being a free one, until the stream ends."""
+        key = (utterance.content, tuple(forced), dtype)
+        if key not in self._followed:
+
+            def follow() -> dict[str, torch.Tensor]:
+                frames = self._in(dtype).follow(utterance, forced)
+                logits = TeacherForced.of(frames)
+                codes = torch.tensor([frame.codes for frame in frames if frame.codes is not None])
+                return {"codes": codes, "talker": logits.talker, "predictor": logits.predictor}
+
+            kept = self._kept.get(("follow", *key), follow)
+            codes: list[Codes | None] = [tuple(frame) for frame in kept["codes"].tolist()]
+            codes += [None] * (len(kept["talker"]) - len(codes))
+            self._followed[key] = Followed(codes, TeacherForced(kept["talker"], kept["predictor"]))
+        return self._followed[key]
+
+    @cached_property
+    def _kept(self) -> Kept:
+        code = Path(inspect.getfile(self._registry.talker(ORACLE).load)).parent
+        return Kept.of(self._checkpoint, self._device, code)
 
     def _in(self, dtype: torch.dtype) -> Streams:
         if dtype not in self._streams:

@@ -1,18 +1,20 @@
-"""The pytest plug-in: options, choice of backends, report header, and the table of measured errors at the end.
+"""The pytest plug-in: options, choice of backends, report header, and what the run
+measured at its end.
 
 Not registered in the ``pytest11`` group: nobody's own test runs shall grow a ``--backend`` option. Load it with
 ``-p megatalker_conformance.plugin`` or ``pytest_plugins = ["megatalker_conformance.plugin"]``.
 """
 
 import warnings
-from collections.abc import Iterable
 
 import pytest
 
 from megatalker.errors import MegatalkerError
 from megatalker.plugins.device import DTYPES
+from megatalker_conformance.kept import cache_folder
 from megatalker_conformance.measure import measured_lines
 from megatalker_conformance.selection import SELECTION, Selection, version_line
+from megatalker_conformance.timing import note_oracle_time, time_lines
 
 pytest_plugins = ["megatalker_conformance.fixtures"]
 
@@ -46,6 +48,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="talker weights and arithmetic; the 16-bit types are judged by errors against the float32 oracle",
     )
     group.addoption("--frames", type=int, default=60, help="frames per parity run (default 60)")
+    group.addoption(
+        "--conformance-seed",
+        type=int,
+        default=0,
+        metavar="N",
+        help="of everything that tests draw at random (default 0); the same seed draws the same",
+    )
+    group.addoption(
+        "--shorten",
+        type=int,
+        default=1000,
+        metavar="CALLS",
+        help="calls spent on shortening a schedule that goes wrong (default 1000; 0: report it as it is)",
+    )
     group.addoption("--codec-frames", type=int, default=80, help="frames per codec exactness run (default 80)")
 
 
@@ -80,7 +96,8 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
-    return [version_line(), *config.stash[SELECTION].describe()]
+    seed = f"seed: {config.getoption('--conformance-seed')} (repeat with --conformance-seed); oracle: {cache_folder()}"
+    return [version_line(), *config.stash[SELECTION].describe(), seed]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -101,16 +118,23 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if item not in dropped]
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_makereport(item: pytest.Item) -> None:
+    note_oracle_time(item)
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    lines = measured_lines(_reports(terminalreporter))
-    if lines:
-        terminalreporter.section("measured against the oracle")
-        for line in lines:
-            terminalreporter.line(line)
-
-
-def _reports(reporter: pytest.TerminalReporter) -> Iterable[pytest.TestReport]:
-    for outcome in ("passed", "failed"):
-        for report in reporter.getreports(outcome):
-            if isinstance(report, pytest.TestReport) and report.when == "call":
-                yield report
+    reports = [
+        report
+        for reports in terminalreporter.stats.values()
+        for report in reports
+        if isinstance(report, pytest.TestReport)
+    ]
+    for title, lines in (
+        ("measured against the oracle", measured_lines([report for report in reports if report.when == "call"])),
+        ("where the time went", time_lines(reports)),
+    ):
+        if lines:
+            terminalreporter.section(title)
+            for line in lines:
+                terminalreporter.line(line)

@@ -2,14 +2,16 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from megatalker.errors import InvalidRequestError
-from megatalker.interfaces import DecodeStep, Frame, FrameLogits, StreamHandle, StreamRequest
+from megatalker.interfaces import DecodeStep, Frame, StreamHandle, StreamRequest
 from megatalker.plugins.checked import CheckedTalker
 from megatalker.sampling import SamplingParams
+from megatalker_conformance.kept import content
 
 Codes = tuple[int, ...]
 
@@ -20,7 +22,7 @@ PLAIN_GREEDY = replace(GREEDY, repetition_penalty=1.0)
 
 @dataclass(frozen=True)
 class Utterance:
-    """A prompt with its later text rows and sampling; ``name`` and ``sampling`` identify it."""
+    """A prompt with its later text rows and sampling; ``name`` is for messages."""
 
     name: str
     embeds: Tensor
@@ -34,6 +36,11 @@ class Utterance:
     def text(self, frame: int) -> Tensor:
         """The row fed with this frame."""
         return self.trailing[frame] if frame < len(self.trailing) else self.pad
+
+    @cached_property
+    def content(self) -> str:
+        """A digest of all that decides what is said."""
+        return f"{content(self.embeds, self.trailing, self.pad)} {self.sampling}"
 
     def sampled(self, **changes: object) -> "Utterance":
         """The same prompt with other sampling values."""
@@ -117,16 +124,18 @@ class Streams:
 
     def force(self, utterance: Utterance, codes: Sequence[Codes]) -> "TeacherForced":
         """The logits before each of these frames, each computed from the given frames before it."""
+        return TeacherForced.of(self.follow(utterance, codes))
+
+    def follow(self, utterance: Utterance, forced: Sequence[Codes | None]) -> list[Frame]:
+        """Start, take these steps, ``None`` being a free one, until it ends, and release; frames with logits."""
         stream = self.start(utterance)
-        logits: list[FrameLogits] = []
-        for frame in codes:
-            (answer,) = self.advance(stream, forced=frame, return_logits=True)
-            assert answer.logits is not None
-            logits.append(answer.logits)
+        frames: list[Frame] = []
+        for codes in forced:
+            frames += self.advance(stream, forced=codes, return_logits=True)
+            if stream.ended:
+                break
         self.release(stream)
-        return TeacherForced(
-            torch.stack([row.talker.cpu() for row in logits]), torch.stack([row.predictor.cpu() for row in logits])
-        )
+        return frames
 
     def release(self, stream: Stream) -> None:
         self._open.remove(stream.handle)
@@ -156,4 +165,13 @@ class TeacherForced:
     talker: Tensor
     """``[frames, talker vocab]``."""
     predictor: Tensor
-    """``[frames, code groups - 1, predictor vocab]``."""
+    """``[frames, code groups - 1, predictor vocab]``; zeros for a step that ended the stream."""
+
+    @classmethod
+    def of(cls, frames: Sequence[Frame]) -> "TeacherForced":
+        """The logits that these frames carry."""
+        rows = [frame.logits for frame in frames if frame.logits is not None]
+        assert len(rows) == len(frames), "return_logits gives logits for each frame"
+        full = max((row.predictor for row in rows), key=len)
+        predictor = [row.predictor if len(row.predictor) else torch.zeros_like(full) for row in rows]
+        return cls(torch.stack([row.talker for row in rows]).cpu(), torch.stack(predictor).cpu())

@@ -8,24 +8,12 @@ from megatalker.plugins import BackendRegistry
 from megatalker.plugins.checked import load_talker
 from megatalker_conformance.checks import Judge
 from megatalker_conformance.loading import load_context
-from megatalker_conformance.oracle import ORACLE, Oracle
+from megatalker_conformance.oracle import ORACLE
 from megatalker_conformance.recording import Log, WatchedTalker
-from megatalker_conformance.speech import Streams
 from megatalker_conformance.studio import FRAMES, Studio
 from megatalker_conformance.utterances import SENTENCES, Utterances
 
 pytestmark = pytest.mark.optional
-
-
-@pytest.mark.parametrize("emitted", [1, 7, 20])
-def test_a_stream_continues_from_emitted_codes(
-    streams: Streams, utterances: Utterances, judge: Judge, oracle: Oracle, exact_arithmetic: None, emitted: int
-) -> None:
-    """Same seed, same noise, same penalty history: the codes are those of the undisturbed run."""
-    utterance = utterances.prompt(SENTENCES[0], "interleaved", judge.manner).sampled(repetition_penalty=1.3)
-    before = oracle.codes(utterance, emitted + 10)[:emitted]
-    stream = streams.resume(utterance, before, utterances.emitted_rows(utterance, before))
-    judge(utterance, [*before, *streams.run(stream, 10)], emitted + 10)
 
 
 def test_the_engine_moves_a_stream_here_without_a_seam(

@@ -15,16 +15,6 @@ def _forced_codes(streams: Streams) -> None:
     require(streams.decoder.capabilities, "forced_codes")
 
 
-def test_a_stream_goes_on_freely_after_forced_frames(
-    streams: Streams, utterances: Utterances, judge: Judge, oracle: Oracle
-) -> None:
-    utterance = utterances.prompt(SENTENCES[0], "interleaved", judge.manner)
-    stream = streams.start(utterance)
-    for codes in oracle.codes(utterance, 6):
-        streams.advance(stream, forced=codes)
-    judge(utterance, streams.run(stream, 6), 12)
-
-
 def test_forced_codes_come_out_whatever_the_model_would_choose(
     streams: Streams, utterances: Utterances, judge: Judge, oracle: Oracle
 ) -> None:
@@ -50,17 +40,3 @@ def test_forced_end_of_speech_ends_the_stream(
     with pytest.raises(InvalidRequestError):
         streams.advance(stream)
     streams.release(stream)
-
-
-def test_only_the_forced_stream_of_a_batch_is_forced(
-    streams: Streams, utterances: Utterances, judge: Judge, oracle: Oracle
-) -> None:
-    if (streams.decoder.max_streams or 2) < 2:
-        pytest.skip("the backend holds one stream at a time")
-    forced, free = (utterances.prompt(text, "interleaved", judge.manner) for text in SENTENCES[:2])
-    one, two = streams.start(forced), streams.start(free)
-    for codes in oracle.codes(free, 4):
-        frames = streams.decoder.decode([one.step(codes), two.step()])()
-        assert frames[0].codes == codes
-        two.codes.append(frames[1].codes or ())
-    judge(free, streams.run(two, 4), 8)

@@ -14,7 +14,7 @@ from megatalker_conformance.measure import Measure, clock
 from megatalker_conformance.speech import Streams
 from megatalker_conformance.utterances import SENTENCES, Utterances
 
-FLAGS = ("batch", "forced_codes", "seeded_sampling", "prefix_reuse")
+FLAGS = ("batch", "forced_codes", "seeded_sampling", "prefix_reuse", "batch_invariant")
 CALLS = 12
 SPIKE = 4.0
 """A call may take this many times the median call: less than the 8 frames that chunked decoders run ahead."""

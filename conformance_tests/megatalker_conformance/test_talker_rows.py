@@ -43,24 +43,6 @@ def test_a_full_house_refuses_and_recovers(streams: Streams, utterances: Utteran
         judge(utterance, stream.codes, 1)
 
 
-@pytest.mark.parametrize("spoken", [0, 1, 5])
-def test_cancel_at_any_moment_frees_the_row_and_leaves_neighbours_alone(
-    streams: Streams, utterances: Utterances, judge: Judge, spoken: int
-) -> None:
-    if (streams.decoder.max_streams or 2) < 2:
-        pytest.skip("the backend holds one stream at a time")
-    neighbour = streams.start(utterances.prompt(SENTENCES[0], "interleaved", judge.manner))
-    cancelled = streams.start(utterances.prompt(SENTENCES[1], "interleaved", judge.manner))
-    for _ in range(spoken):
-        streams.advance(neighbour, cancelled)
-    streams.release(cancelled)
-    successor = streams.start(utterances.prompt(SENTENCES[3], "interleaved", judge.manner))
-    for _ in range(5):
-        streams.advance(neighbour, successor)
-    judge(neighbour.utterance, neighbour.codes, spoken + 5)
-    judge(successor.utterance, successor.codes, 5)
-
-
 def test_an_ended_stream_keeps_its_row_until_released(
     streams: Streams, utterances: Utterances, judge: Judge, checkpoint: Checkpoint
 ) -> None:

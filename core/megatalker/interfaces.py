@@ -7,7 +7,9 @@ The words are those of Qwen3-TTS: a *frame* is 16 codec codes, 80 ms, 1920 sampl
 Checks: core wraps every loaded instance in a shell (:mod:`megatalker.plugins.checked`) that refuses what is malformed
 before the backend is called, and finds fault with malformed results. A backend states facts and computes: where a
 method says "checked", it need not look.
-Threads: the engine calls one instance from one thread at a time. Nothing here may start work at import time.
+Threads: the engine calls one instance from one thread at a time, which need not always be the same. Nothing here may
+start work at import time.
+Instances share nothing: several may be loaded, and used by turns.
 Tensors: inputs may live on any device, outputs live on the backend's device unless stated. The caller owns what it
 passed; a backend that needs it after the call returns makes a copy.
 """
@@ -74,6 +76,9 @@ class TalkerCapabilities:
     """Codes follow the sampling contract (:mod:`megatalker.sampling`); without it the backend is greedy only."""
     prefix_reuse: bool = False
     """Equal prompt heads are computed once, with bit-identical results."""
+    batch_invariant: bool = False
+    """The bits of a stream's logits and codes do not depend on how many streams its calls name, on its place among them
+    or on the others. Without it they may differ by rounding, as the arithmetic of ``dtypes`` allows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +229,10 @@ class TalkerDecoder(ABC):
         """Free the stream's rows at once, at any moment of its life. Checked: it is held."""
 
     def warmup(self) -> None:  # noqa: B027 - optional, with a default
-        """Compile, capture and touch everything that the first request would otherwise wait for. Default: nothing."""
+        """Compile, capture and touch everything that the first request would otherwise wait for. Default: nothing.
+
+        Results are the same without it.
+        """
 
     def close(self) -> None:  # noqa: B027 - optional, with a default
         """Free device memory. The instance is not used afterwards. Default: nothing."""

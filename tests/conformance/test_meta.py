@@ -1,6 +1,7 @@
 """The suite is tested: each deliberate mistake of ``mistakes`` is caught, and by the tests meant for it."""
 
 import os
+import re
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
@@ -77,7 +78,7 @@ def suite(tmp_path_factory: pytest.TempPathFactory) -> Suite:
 
 
 PACKAGE = ("--pyargs", "megatalker_conformance")
-SHORT = ("--frames=12", "--codec-frames=40")
+SHORT = ("--frames=12", "--codec-frames=40", "--shorten=0")
 
 
 Judge = Callable[[tuple[str, ...]], tuple[Outcomes, Outcomes]]
@@ -114,6 +115,21 @@ def test_the_table_of_mistakes_is_true() -> None:
     assert TABLE.read_text() == render(), "run `PYTHONPATH=tests/helpers python -m mistakes.table`"
 
 
+def test_a_stranger_is_told_the_promise_the_shortest_schedule_and_the_codes(suite: Suite) -> None:
+    """Two streams more than 64 positions apart in one call are enough, and one call is not needed before it."""
+    done = suite.run(*PACKAGE, "--backend=far_apart", "-k", "full_house_do_not_disturb", "--conformance-seed=3")
+    report = done.stdout.partition("broken promise: ")[2].partition("where the time went")[0]
+    assert "a stream says the same whoever else is there" in report
+    calls = re.findall(r"^ +\d+ (.*)$", report, re.MULTILINE)
+    assert [call.split()[0] for call in calls] in (["prefill", "decode", "decode"], ["prefill"] * 2 + ["decode"] * 2)
+    assert len(re.findall(r"[A-Z]\d*: \d+ prompt rows", report)) == 2
+    assert "(--conformance-seed 3)" in report
+    assert re.search(r"^expected: [A-Z]\d*, step 2: ", report, re.MULTILINE)
+    assert re.search(r"^found:    [A-Z]\d*, step 2: ", report, re.MULTILINE)
+    assert "contract: megatalker/interfaces.py, TalkerDecoder: " in report
+    assert "seed: 3 (repeat with --conformance-seed)" in done.stdout
+
+
 def test_an_unknown_backend_ends_the_run_with_an_error(suite: Suite) -> None:
     done = suite.run(*PACKAGE, "--backend", "nosuch")
     assert done.returncode == pytest.ExitCode.USAGE_ERROR
@@ -141,7 +157,7 @@ def test_the_header_says_what_is_judged_and_a_codec_run_leaves_talkers_out(suite
         assert words in done.stdout
     assert "talker backends: none; codecs: healthy\n" in done.stdout
     assert "test_equal_chunks_equal_one_full_forward" in done.stdout
-    assert "test_inputs_are_copied" not in done.stdout
+    assert "test_handles_are_never_used_again" not in done.stdout
 
 
 THEIR_CONFTEST = """

@@ -30,6 +30,7 @@ CAPABILITIES = TalkerCapabilities(
     dtypes=frozenset({torch.float32, torch.bfloat16, torch.float16}),
     forced_codes=True,
     seeded_sampling=True,
+    batch_invariant=True,
 )
 
 

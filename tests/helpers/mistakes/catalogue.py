@@ -5,7 +5,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from megatalker.interfaces import Codec, CodecBackend, TalkerBackend, TalkerDecoder
+from megatalker.checkpoint import Checkpoint
+from megatalker.interfaces import Codec, CodecBackend, LoadContext, TalkerBackend, TalkerDecoder
 from megatalker_backends.compiled.decoder import CompiledDecoder
 from megatalker_backends.compiled.spec import TALKER
 from megatalker_backends.reference.codec import ReferenceCodec
@@ -23,12 +24,21 @@ class Decoder(CompiledDecoder):
         pass
 
 
+class WideDecoder(Decoder):
+    """Healthy, with 64 streams."""
+
+    def __init__(self, checkpoint: Checkpoint, context: LoadContext) -> None:
+        settings = context.settings.model_copy(update={"max_streams": 64, "max_positions": 1024})
+        super().__init__(checkpoint, replace(context, settings=settings))
+
+
 def _backend(spec: TalkerBackend | CodecBackend, name: str, load: type) -> TalkerBackend | CodecBackend:
     return replace(spec, name=name, summary=" ".join((load.__doc__ or "").split()), load=load, rank=-100)
 
 
 HEALTHY: dict[type, TalkerBackend | CodecBackend] = {
     TalkerDecoder: _backend(TALKER, "healthy", Decoder),
+    WideDecoder: _backend(TALKER, "healthy_wide", WideDecoder),
     ReferenceCodec: _backend(CODEC, "healthy", ReferenceCodec),
     StreamingCodec: _backend(STREAMING, "healthy_streaming", StreamingCodec),
 }
@@ -57,7 +67,7 @@ def mistake(*tests: str, options: Iterable[str] = ()) -> Callable[[BackendT], Ba
 
     def enter(broken: BackendT) -> BackendT:
         name = re.sub(r"(?<!^)(?=[A-Z0-9])", "_", broken.__name__).lower()
-        healthy = next(spec for base, spec in HEALTHY.items() if issubclass(broken, base))
+        healthy = next(HEALTHY[base] for base in broken.__mro__ if base in HEALTHY)
         CATALOGUE.append(Mistake(_backend(healthy, name, broken), healthy, frozenset(tests), tuple(options)))
         return broken
 

@@ -1,0 +1,249 @@
+"""Plays schedules on a decoder, and compares every frame with what the script's stream must say."""
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol, TypeVar
+
+import torch
+from torch import Tensor
+
+from megatalker.errors import InvalidRequestError
+from megatalker.interfaces import DecodeStep, Frame, FrameLogits, StreamHandle
+from megatalker.plugins.checked import CheckedTalker
+from megatalker_conformance.precision import ERROR_RATIO, FLOAT32_ERROR
+from megatalker_conformance.schedules import Action, Decode, Release, Start, name_of
+from megatalker_conformance.scripts import Pool
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Where a schedule went wrong."""
+
+    action: int
+    """Index of the call."""
+    expected: str
+    found: str
+
+
+class Rule(Protocol):
+    """What a frame is held to."""
+
+    def complaint(self, script: int, step: int, frame: Frame) -> tuple[str, str] | None:
+        """Expected and found, if they differ. ``step`` counts from the stream's own start."""
+
+
+class OracleRule:
+    """Codes equal the oracle's, logits within the error of the type's arithmetic.
+
+    Args:
+        pool: scripts, of which each free step can be compared exactly in the type under test.
+    """
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+
+    def complaint(self, script: int, step: int, frame: Frame) -> tuple[str, str] | None:
+        index = self._pool.scripts[script].begins + step
+        followed = self._pool.followed(script)
+        expected = followed.codes[index]
+        if frame.codes != expected:
+            return _spoken(expected), _spoken(frame.codes)
+        if frame.logits is None:
+            return None
+        exact = followed.logits
+        parts = [("talker", frame.logits.talker, exact.talker)]
+        if expected is not None:
+            parts.append(("predictor", frame.logits.predictor, exact.predictor))
+        for kind, found, rows in parts:
+            error, limit = _rms(found.cpu() - rows[index]), self._limit(script, kind, rows)
+            if not error <= limit:  # NaN is no good error either
+                return f"{kind} logits within {limit:.3g} of the oracle's", f"an error of {error:.3g}, with right codes"
+        return None
+
+    def _limit(self, script: int, kind: str, exact: Tensor) -> float:
+        if self._pool.dtype == torch.float32:
+            return FLOAT32_ERROR * _rms(exact)
+        rounded: Tensor = getattr(self._pool.rounded(script).logits, kind)
+        errors = (rounded - exact[: len(rounded)]).flatten(1).square().mean(1).sqrt()
+        return 2 * ERROR_RATIO * float(errors.max()) if len(errors) else FLOAT32_ERROR * 1e3 * _rms(exact)
+
+
+class BitRule:
+    """Codes and logits are, bit for bit, those of the stream alone.
+
+    Args:
+        alone: for each script the frames of a run without company, with logits where the decoder has them.
+    """
+
+    def __init__(self, alone: dict[int, list[Frame]]) -> None:
+        self._alone = alone
+
+    def complaint(self, script: int, step: int, frame: Frame) -> tuple[str, str] | None:
+        alone = self._alone[script][step]
+        if frame.codes != alone.codes:
+            return f"as alone: {_spoken(alone.codes)}", _spoken(frame.codes)
+        if frame.logits is None or alone.logits is None:
+            return None
+        for kind in FrameLogits.__slots__:
+            found, expected = getattr(frame.logits, kind), getattr(alone.logits, kind)
+            if not torch.equal(found, expected):
+                most = float((found - expected).abs().max())
+                return f"{kind} logits with the bits of the stream alone", f"logits that differ by up to {most:.3g}"
+        return None
+
+
+class Player:
+    """Plays schedules on one decoder.
+
+    Args:
+        decoder: holds no stream.
+        pool: whose scripts schedules name.
+        device: where the decoder works.
+        rule: what frames are held to.
+    """
+
+    def __init__(self, decoder: CheckedTalker, pool: Pool, device: torch.device, rule: Rule) -> None:
+        self._decoder = decoder
+        self._pool = pool
+        self._device = device
+        self._rule = rule
+
+    def play(self, actions: Sequence[Action]) -> Fault | None:
+        """All of a schedule, or until it goes wrong; afterwards nothing is held."""
+        return next((fault for fault in self.perform(actions) if fault is not None), None)
+
+    def alone(self, script: int) -> list[Frame]:
+        """All frames of a script without company, with logits where the decoder has them."""
+        held: dict[int, _Playing] = {}
+        self._start([(0, script)], frozenset(), held)
+        frames: list[Frame] = []
+        for _ in range(self._pool.length(script)):
+            frames += self._decoder.decode(
+                [self._step(held[0], frozenset())], return_logits=self._decoder.capabilities.forced_codes
+            )()
+            held[0].steps += 1
+        self._decoder.release(held[0].handle)
+        return frames
+
+    def perform(self, actions: Sequence[Action]) -> Iterator[Fault | None]:
+        """One call after another, so that others can do something between them; ends after the first fault."""
+        held: dict[int, _Playing] = {}
+        try:
+            for index, action in enumerate(actions):
+                try:
+                    complaint = self._do(action, held)
+                except _DecoderError as error:
+                    complaint = ("no error", str(error))
+                yield None if complaint is None else Fault(index, *complaint)
+                if complaint is not None:
+                    return
+        finally:
+            for playing in held.values():
+                try:
+                    self._decoder.release(playing.handle)
+                except InvalidRequestError:
+                    continue
+
+    def _do(self, action: Action, held: dict[int, "_Playing"]) -> tuple[str, str] | None:
+        match action:
+            case Start(streams, how):
+                self._start(streams, how, held)
+            case Release(stream):
+                handle = held.pop(stream).handle
+                _call(lambda: self._decoder.release(handle), frozenset())
+            case Decode(streams, how):
+                return self._decode([(stream, held[stream]) for stream in streams], how)
+        return None
+
+    def _start(self, streams: Sequence[tuple[int, int]], how: frozenset[str], held: dict[int, "_Playing"]) -> None:
+        requests = [self._pool.request(script) for _, script in streams]
+        lent = [_lent(request.embeds, how) for request in requests]
+        given = [replace(request, embeds=embeds) for request, embeds in zip(requests, lent, strict=True)]
+        handles = _call(lambda: self._decoder.prefill(given), how)
+        for embeds in lent:
+            embeds.fill_(torch.nan)  # it belongs to us again
+        for (stream, script), handle in zip(streams, handles, strict=True):
+            held[stream] = _Playing(script, handle)
+
+    def _decode(self, playing: Sequence[tuple[int, "_Playing"]], how: frozenset[str]) -> tuple[str, str] | None:
+        steps = [self._step(each, how) for _, each in playing]
+
+        def decode() -> list[Frame]:
+            take = self._decoder.decode(steps, return_logits="logits" in how)
+            if "waited for later" in how:
+                use_free_memory(self._device)
+            return take()
+
+        frames = _call(decode, how)
+        for step in steps:
+            step.text.fill_(torch.nan)
+        for (stream, each), frame in zip(playing, frames, strict=True):
+            complaint = self._rule.complaint(each.script, each.steps, frame)
+            if complaint is not None:
+                where = f"{name_of(stream)}, step {each.steps + 1}"
+                return f"{where}: {complaint[0]}", f"{where}: {complaint[1]}"
+            each.steps += 1
+        return None
+
+    def _step(self, playing: "_Playing", how: frozenset[str]) -> DecodeStep:
+        step = self._pool.step(playing.script, playing.steps, playing.handle)
+        return replace(step, text=_lent(step.text, how))
+
+
+@dataclass
+class _Playing:
+    script: int
+    handle: StreamHandle
+    steps: int = 0
+
+
+def use_free_memory(device: torch.device) -> None:
+    """Write over what is free, as other work on the device would."""
+    junk = [torch.full((1 << size,), torch.nan, device=device) for size in range(16)]
+    torch.cat(junk).sum().isnan().item()
+
+
+def _lent(tensor: Tensor, how: frozenset[str]) -> Tensor:
+    """A copy for one call."""
+    if "float64 rows" in how:
+        tensor = tensor.double()
+    if "strided rows" in how:
+        return torch.stack((tensor, torch.full_like(tensor, 9.0)), dim=-1)[..., 0]
+    return tensor.clone()
+
+
+class _DecoderError(Exception):
+    """What a decoder raised, whatever it was, and nothing else."""
+
+
+def _call(work: Callable[[], T], how: frozenset[str]) -> T:
+    """``work``, which is a decoder's, here or in another thread."""
+    results: list[T] = []
+    errors: list[Exception] = []
+
+    def run() -> None:
+        try:
+            results.append(work())
+        except Exception as error:
+            errors.append(error)
+
+    if "another thread" in how:
+        thread = threading.Thread(target=run)
+        thread.start()
+        thread.join()
+    else:
+        run()
+    for error in errors:
+        raise _DecoderError(f"{type(error).__name__}: {error}") from error
+    return results[0]
+
+
+def _rms(values: Tensor) -> float:
+    return float(values.double().square().mean().sqrt())
+
+
+def _spoken(codes: object) -> str:
+    return "the end" if codes is None else str(codes)

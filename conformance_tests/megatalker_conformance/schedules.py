@@ -1,0 +1,256 @@
+"""Schedules: which streams start, advance and are released when.
+
+Made at random or to a plan; plain data, so that they can be shortened and printed.
+"""
+
+import random
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import count, cycle, islice
+
+from megatalker_conformance.scripts import Pool
+
+HOW = ("strided rows", "float64 rows", "another thread")
+"""How a call may come, besides plainly."""
+
+
+@dataclass(frozen=True)
+class Start:
+    """One ``prefill`` call."""
+
+    streams: tuple[tuple[int, int], ...]
+    """Each stream's own number, and its script's number in the pool."""
+    how: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class Decode:
+    """One ``decode`` call."""
+
+    streams: tuple[int, ...]
+    how: frozenset[str] = frozenset()
+    """As for :class:`Start`, and ``logits`` and ``waited for later``."""
+
+
+@dataclass(frozen=True)
+class Release:
+    """One ``release`` call."""
+
+    stream: int
+
+
+Action = Start | Decode | Release
+
+
+@dataclass
+class _Live:
+    script: int
+    left: int
+    """Steps it can still take."""
+
+
+@dataclass
+class Writer:
+    """Writes a schedule down while keeping count of what each stream can still do.
+
+    Args:
+        pool: of scripts.
+        width: streams held at the same time, at most.
+        chance: what everything is drawn from.
+        logits: whether the decoder can return them.
+    """
+
+    pool: Pool
+    width: int
+    chance: random.Random
+    logits: bool
+    actions: list[Action] = field(default_factory=list)
+    live: dict[int, _Live] = field(default_factory=dict)
+    _numbers: Iterable[int] = field(default_factory=count)
+
+    @property
+    def ready(self) -> list[int]:
+        """Streams with a step left."""
+        return [stream for stream, live in self.live.items() if live.left]
+
+    @property
+    def room(self) -> int:
+        return self.width - len(self.live)
+
+    def start(self, *scripts: int) -> None:
+        """In one call."""
+        streams = tuple(zip(self._numbers, scripts, strict=False))
+        self.live |= {stream: _Live(script, self.pool.length(script)) for stream, script in streams}
+        self.actions.append(Start(streams, self._how()))
+
+    def decode(self, streams: Sequence[int]) -> None:
+        """In this order."""
+        for stream in streams:
+            self.live[stream].left -= 1
+        how = {"waited for later"} if self.chance.random() < 0.2 else set()
+        if self.logits and self.chance.random() < 0.6:
+            how.add("logits")
+        self.actions.append(Decode(tuple(streams), self._how() | how))
+
+    def release(self, stream: int) -> None:
+        del self.live[stream]
+        self.actions.append(Release(stream))
+
+    def release_finished(self, share: float = 1.0) -> None:
+        """Those without a step left, or a random ``share`` of them."""
+        for stream in [stream for stream, live in self.live.items() if not live.left]:
+            if self.chance.random() < share:
+                self.release(stream)
+
+    def shuffled(self, streams: Iterable[int], most: int | None = None) -> list[int]:
+        """Some of them in any order; the last one drawn first."""
+        chosen = list(streams)
+        self.chance.shuffle(chosen)
+        return chosen[:most]
+
+    def _how(self) -> frozenset[str]:
+        return frozenset(how for how in HOW if self.chance.random() < 0.15)
+
+
+def at_random(writer: Writer, cost: int, price_of_stream: bool) -> list[Action]:
+    """Anything the contract allows.
+
+    Args:
+        writer: fresh.
+        cost: calls of ``decode``, about; or streams in them.
+        price_of_stream: whether ``cost`` counts streams.
+    """
+    chance, scripts = writer.chance, range(len(writer.pool.scripts))
+    crowd = chance.choice([min(2, writer.width), chance.randint(1, writer.width), writer.width])
+    while cost > 0:
+        if writer.room and (len(writer.live) < crowd or chance.random() < 0.1):
+            together = min(writer.room, chance.choice([1, 1, 2, 3, chance.randint(1, writer.room)]))
+            kin = writer.pool.as_long_as(chance.choice(scripts)) if chance.random() < 0.25 else scripts
+            writer.start(*(chance.choice(kin) for _ in range(together)))
+        ready = writer.ready
+        if ready:
+            most = chance.choice([len(ready), chance.randint(1, len(ready))])
+            writer.decode(writer.shuffled(ready, most))
+            cost -= most if price_of_stream else 1
+        writer.release_finished(0.5)
+        if writer.live and (not writer.room or chance.random() < 0.1):
+            writer.release(chance.choice(list(writer.live)))
+        if not writer.ready and not writer.room:
+            writer.release(chance.choice(list(writer.live)))
+    return writer.actions
+
+
+def of_widths(writer: Writer, widths: Sequence[int], scripts: Sequence[int]) -> list[Action]:
+    """Calls of these widths, in a full house of streams of different lengths and ages, each used up in its time."""
+    scripts = writer.shuffled(scripts)
+    turn = cycle(scripts)
+    for width in widths:
+        while writer.room:
+            group = min(writer.room, writer.chance.choice([1, 2, 3, 5, 8]))
+            writer.start(*islice(turn, group))
+            if writer.room and writer.ready:
+                writer.decode(writer.shuffled(writer.ready, 2))
+        for stream in writer.shuffled(writer.live, max(0, width - len(writer.ready))):
+            if not writer.live[stream].left:
+                writer.release(stream)
+        short = width - len(writer.ready)
+        if short > 0:
+            writer.start(*(writer.chance.choice(scripts) for _ in range(min(short, writer.room))))
+        writer.decode(writer.shuffled(writer.ready, width))
+    return writer.actions
+
+
+def ends_in_company(writer: Writer, turns: int) -> list[Action]:
+    """In each call of a full house one stream ends, now and then two or three, at any place of the call."""
+    pool, chance = writer.pool, writer.chance
+    for turn in range(turns):
+        while writer.room:
+            enders = sum(live.script in pool.ending for live in writer.live.values())
+            kind = pool.ending if 2 * enders <= len(writer.live) else pool.going
+            writer.start(chance.choice(kind))
+        last = {stream for stream in writer.ready if writer.live[stream].left == 1}
+        ripe = [stream for stream in last if writer.live[stream].script in pool.ending]
+        now = writer.shuffled(sorted(ripe), 1 + (turn % 4 == 3) + (turn % 8 == 7))
+        writer.decode(writer.shuffled(stream for stream in writer.ready if stream in now or stream not in ripe))
+        writer.release_finished()
+    for _ in range(2):  # what an ending did to the others shows afterwards
+        going = [stream for stream in writer.ready if writer.live[stream].script in pool.going]
+        if going:
+            writer.decode(going)
+    return writer.actions
+
+
+def continuations(writer: Writer) -> list[Action]:
+    """Each script that begins as a continuation, one beside the next."""
+    for script in writer.pool.continued:
+        if not writer.room:
+            writer.release(next(iter(writer.live)))
+        writer.start(script)
+        newest = max(writer.live)
+        while writer.live[newest].left:
+            writer.decode([newest])
+    return writer.actions
+
+
+def churn(writer: Writer, rounds: int) -> list[Action]:
+    """Many streams that come and go, at all moments of their lives, beside one that stays."""
+    pool, chance = writer.pool, writer.chance
+    short = [script for script in range(len(pool.scripts)) if len(pool.scripts[script].utterance.embeds) < 40]
+    for turn in range(rounds):
+        for _ in range(min(writer.room, 1 + turn % 3)):
+            writer.start(chance.choice(short))
+        if turn % 4 == 0 and writer.ready:
+            writer.decode(writer.ready)
+        for stream in writer.shuffled(writer.live, len(writer.live) - min(1, turn % 7)):
+            writer.release(stream)
+    writer.release_finished()
+    for script in writer.shuffled(pool.going, writer.width):
+        if writer.room:
+            writer.start(script)
+    for _ in range(3):
+        writer.decode(writer.ready)
+    return writer.actions
+
+
+def tidied(actions: Sequence[Action], pool: Pool, width: int) -> list[Action]:
+    """What is left of a schedule when all that cannot be done is left out."""
+    left: dict[int, int] = {}
+    kept: list[Action] = []
+    for action in actions:
+        match action:
+            case Start(streams):
+                streams = tuple(each for each in streams if each[0] not in left)[: width - len(left)]
+                left |= {stream: pool.length(script) for stream, script in streams}
+                if streams:
+                    kept.append(replace(action, streams=streams))
+            case Decode(steps):
+                steps = tuple(stream for stream in steps if left.get(stream))
+                for stream in steps:
+                    left[stream] -= 1
+                if steps:
+                    kept.append(replace(action, streams=steps))
+            case Release(stream):
+                if left.pop(stream, None) is not None:
+                    kept.append(action)
+    return kept
+
+
+def name_of(stream: int) -> str:
+    """``A`` to ``Z``, then ``A1`` and so on."""
+    return "ABCDEFGHIJKLMNOPQRSTUVWXYZ"[stream % 26] + (str(stream // 26) if stream >= 26 else "")
+
+
+def described(actions: Sequence[Action], pool: Pool) -> str:
+    """The schedule for people: its streams, then a line for each call."""
+    scripts = {stream: script for action in actions if isinstance(action, Start) for stream, script in action.streams}
+    lines = [f"{name_of(stream)}: {pool.scripts[script]}" for stream, script in scripts.items()]
+    for number, action in enumerate(actions, 1):
+        match action:
+            case Start(streams, how):
+                call = f"prefill {' '.join(name_of(stream) for stream, _ in streams)}"
+            case Decode(steps, how):
+                call = f"decode {' '.join(map(name_of, steps))}"
+            case Release(stream):
+                call, how = f"release {name_of(stream)}", frozenset()
+        lines.append(f"{number:3} {call}" + (f" ({', '.join(sorted(how))})" if how else ""))
+    return "\n".join(lines)

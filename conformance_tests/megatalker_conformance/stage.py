@@ -1,0 +1,129 @@
+"""Holds a decoder to schedules: plays them, and reports the shortest one that goes wrong."""
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import NoReturn
+
+import torch
+
+from megatalker.errors import MegatalkerError
+from megatalker.plugins.checked import CheckedTalker
+from megatalker_conformance.playing import Fault, OracleRule, Player, Rule
+from megatalker_conformance.promises import Promise, broken
+from megatalker_conformance.schedules import Action, Writer, described, tidied
+from megatalker_conformance.scripts import Pool
+from megatalker_conformance.shortening import shortened
+
+WIDEST = 64
+"""Streams held at the same time by a schedule, at most."""
+WIDEST_ALONE = 8
+"""The same where each stream of a call costs a call."""
+
+
+@dataclass
+class Stage:
+    """One decoder, the scripts it can play, and what a failing schedule is worth.
+
+    Args:
+        talker: the decoder under test, holding no stream.
+        pool: scripts for it.
+        device: where it works.
+        load: a second instance of the same backend, not warmed up.
+        seed: of all schedules.
+        effort: calls spent on shortening a failing schedule, at most.
+    """
+
+    talker: CheckedTalker
+    pool: Pool
+    device: torch.device
+    load: Callable[[], CheckedTalker]
+    seed: int
+    effort: int
+
+    @property
+    def batch(self) -> bool:
+        """Whether a wide call costs less than many narrow ones."""
+        return self.talker.capabilities.batch
+
+    @property
+    def house(self) -> int:
+        """Streams that schedules may hold."""
+        return min(self.talker.max_streams or WIDEST, WIDEST)
+
+    @property
+    def crowd(self) -> int:
+        """Streams that schedules of many wide calls may hold."""
+        return self.house if self.batch else min(self.house, WIDEST_ALONE)
+
+    def writer(self, title: str, width: int) -> Writer:
+        """For a schedule; the same title gives the same one."""
+        chance = random.Random(f"{self.seed} {title}")
+        return Writer(self.pool, width, chance, self.talker.capabilities.forced_codes)
+
+    def player(self, talker: CheckedTalker, rule: Rule | None = None) -> Player:
+        return Player(talker, self.pool, self.device, OracleRule(self.pool) if rule is None else rule)
+
+    @contextmanager
+    def another(self) -> Iterator[CheckedTalker]:
+        """A second instance of the same backend, not warmed up."""
+        talker = self.load()
+        try:
+            yield talker
+        finally:
+            talker.close()
+
+    def hold_to(
+        self,
+        actions: Sequence[Action],
+        promise: Promise,
+        rule: Rule | None = None,
+        talker: CheckedTalker | None = None,
+    ) -> None:
+        """Play a schedule; fail with the shortest one that breaks the promise.
+
+        Args:
+            actions: the schedule.
+            promise: what it shows.
+            rule: what frames are held to; ``None``: the oracle.
+            talker: who plays; ``None``: the decoder under test.
+        """
+        player = self.player(talker or self.talker, rule)
+        fault = player.play(actions)
+        if fault is None:
+            return
+        failing = list(actions[: fault.action + 1])
+        if not self.effort:
+            self._report(failing, fault, promise)
+        if player.play(failing) is None:
+            self._report(failing, fault, promise, "played once more it went well: it takes what happened before")
+        failing = shortened(failing, lambda shorter: player.play(shorter) is not None, self._tidied, self.effort)
+        self._report(failing, player.play(failing) or fault, promise, self._second_opinion(failing, rule))
+
+    def hold_side_by_side(self, second: CheckedTalker, schedules: Sequence[Sequence[Action]], promise: Promise) -> None:
+        """Play a schedule on each of the decoder under test and a second one, by turns."""
+        players = (self.player(self.talker), self.player(second))
+        playing = [player.perform(schedule) for player, schedule in zip(players, schedules, strict=True)]
+        for number, faults in enumerate(zip_longest(*playing), 1):
+            for name, fault in zip("12", faults, strict=True):
+                if fault is not None:
+                    shown = [described(schedule[:number], self.pool) for schedule in schedules]
+                    lines = f"by turns, on instance 1\n{shown[0]}\nand on instance 2\n{shown[1]}"
+                    broken(promise, shown_by=lines, expected=f"instance {name}: {fault.expected}", found=fault.found)
+
+    def _tidied(self, actions: Sequence[Action]) -> list[Action]:
+        return tidied(actions, self.pool, self.house)
+
+    def _second_opinion(self, failing: Sequence[Action], rule: Rule | None) -> str:
+        try:
+            with self.another() as talker:
+                fault = self.player(talker, rule).play(failing)
+        except MegatalkerError as error:
+            return f"(a second instance could not be loaded: {error})"
+        return "" if fault else "on a freshly loaded instance this goes well: it takes what happened before"
+
+    def _report(self, failing: Sequence[Action], fault: Fault, promise: Promise, note: str = "") -> NoReturn:
+        lines = [described(failing, self.pool), note, f"(--conformance-seed {self.seed})"]
+        broken(promise, shown_by="\n".join(filter(None, lines)), expected=fault.expected, found=fault.found)

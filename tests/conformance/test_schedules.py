@@ -1,0 +1,125 @@
+"""Schedules repeat with their seed, can be cut down to any part, and are shortened to what makes them fail."""
+
+import random
+from collections.abc import Sequence
+from typing import Any, cast
+
+import pytest
+
+from megatalker_conformance.schedules import (
+    Action,
+    Decode,
+    Release,
+    Start,
+    Writer,
+    at_random,
+    churn,
+    continuations,
+    ends_in_company,
+    of_widths,
+    tidied,
+)
+from megatalker_conformance.scripts import Pool
+from megatalker_conformance.shortening import shortened
+
+
+class FakePool:
+    """Eight scripts of three steps; the odd ones end by themselves, the last one is a continuation."""
+
+    class _Script:
+        class utterance:  # noqa: N801
+            embeds = range(5)
+
+    scripts = (_Script,) * 8
+    going: Sequence[int] = (0, 2, 4, 6)
+    ending: Sequence[int] = (1, 3, 5, 7)
+    continued: Sequence[int] = (7,)
+
+    def length(self, number: int) -> int:
+        return 3
+
+    def as_long_as(self, number: int) -> list[int]:
+        return [number]
+
+
+POOL = cast("Pool", FakePool())
+
+
+def writer(seed: int, width: int = 5) -> Writer:
+    return Writer(POOL, width, random.Random(seed), logits=True)
+
+
+MAKERS = {
+    "at random": lambda made: at_random(made, 30, False),
+    "of widths": lambda made: of_widths(made, [*range(1, made.width + 1)] * 2, POOL.going),
+    "ends": lambda made: ends_in_company(made, 12),
+    "continuations": continuations,
+    "churn": lambda made: churn(made, 9),
+}
+
+
+@pytest.mark.parametrize("width", [1, 2, 5, 40])
+@pytest.mark.parametrize("make", [pytest.param(make, id=name) for name, make in MAKERS.items()])
+def test_schedules_do_what_can_be_done_and_repeat_with_their_seed(make: Any, width: int) -> None:
+    schedule = make(writer(1, width))
+    assert schedule == make(writer(1, width))
+    assert tidied(schedule, POOL, width) == schedule
+
+
+def test_other_seeds_draw_other_schedules() -> None:
+    assert len({tuple(at_random(writer(seed), 10, False)) for seed in range(5)}) == 5
+
+
+def test_each_width_is_a_call() -> None:
+    schedule = of_widths(writer(0, 9), [9, 1, 4, 9], POOL.going)
+    assert {9, 1, 4} <= {len(action.streams) for action in schedule if isinstance(action, Decode)}
+
+
+def test_tidying_leaves_out_what_cannot_be_done() -> None:
+    start = Start(((0, 0), (1, 2)))
+    schedule: list[Action] = [
+        Decode((0,)),
+        start,
+        Start(((2, 0), (0, 4))),
+        *[Decode((0, 1, 2, 9))] * 4,
+        Release(9),
+        Release(0),
+        Decode((0,)),
+    ]
+    assert tidied(schedule, POOL, 2) == [start, *[Decode((0, 1))] * 3, Release(0)]
+
+
+def test_a_failing_schedule_is_shortened_to_what_fails() -> None:
+    """Two certain streams in one call, the second of which was decoded before."""
+
+    def fails(actions: Sequence[Action]) -> bool:
+        decoded: set[int] = set()
+        for action in actions:
+            if isinstance(action, Decode):
+                if {3, 4} <= set(action.streams) and 4 in decoded:
+                    return True
+                decoded |= set(action.streams)
+        return False
+
+    schedule: list[Action] = [
+        Start(tuple((stream, stream) for stream in range(8))),
+        Decode((0, 1), frozenset({"logits"})),
+        Decode((4, 0, 1), frozenset({"strided rows"})),
+        Decode((5, 6)),
+        Release(0),
+        Decode((7, 4, 5, 3), frozenset({"logits", "another thread"})),
+    ]
+    shortest = shortened(schedule, fails, lambda actions: tidied(actions, POOL, 8), 10_000)
+    assert shortest == [Start(((3, 3), (4, 4))), Decode((4,)), Decode((4, 3))]
+
+
+def test_shortening_stops_when_its_calls_are_used_up() -> None:
+    schedule: list[Action] = [Start(tuple((stream, 0) for stream in range(20))), Decode(tuple(range(20)))]
+    played: list[int] = []
+
+    def fails(actions: Sequence[Action]) -> bool:
+        played.append(len(actions))
+        return True
+
+    shortened(schedule, fails, lambda actions: tidied(actions, POOL, 20), 5)
+    assert sum(played) <= 5

@@ -1,0 +1,457 @@
+"""Talker decoders that go wrong in some company only, after some past, or in some way of being called."""
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from megatalker.checkpoint import Checkpoint
+from megatalker.interfaces import DecodeStep, Frame, LoadContext, StreamHandle, StreamRequest, TalkerCapabilities
+from megatalker_backends.compiled.runner import Runner, Share
+from mistakes.catalogue import Decoder, WideDecoder, mistake
+
+FULL_HOUSE = "test_streams_of_a_full_house_do_not_disturb_each_other"
+ENDS = "test_streams_that_end_leave_the_others_of_their_call_alone"
+CHURN = "test_streams_that_come_and_go_leave_nothing_behind"
+CONTINUES = "test_a_stream_continues_from_emitted_frames"
+ANY = "test_no_schedule_changes_what_a_stream_says"
+
+
+class Meddling:
+    """Mixed into a decoder: its runner's calls go through here."""
+
+    _runner: Runner
+
+    def __init__(self, checkpoint: Checkpoint, context: LoadContext) -> None:
+        super().__init__(checkpoint, context)  # type: ignore[call-arg]
+        inner, meddling = self._runner, self
+
+        class Between:
+            def prefill(self, row: int, embeds: Tensor) -> None:
+                inner.prefill(row, meddling.prompt(row, embeds))
+
+            def begin(self, shares: Sequence[Share]) -> Callable[[], Any]:
+                return inner.begin(meddling.shares(list(shares)))
+
+        self._runner = Between()
+
+    def prompt(self, row: int, embeds: Tensor) -> Tensor:
+        """The prompt that is run instead."""
+        return embeds
+
+    def shares(self, shares: list[Share]) -> list[Share]:
+        """What is run instead."""
+        return shares
+
+
+def moved(share: Share, by: int = 1) -> Share:
+    """The same one position later."""
+    return replace(share, position=share.position + by)
+
+
+def told(share: Share, other: Share) -> Share:
+    """The same with another's text row."""
+    return replace(share, text=other.text)
+
+
+@mistake(FULL_HOUSE)
+class SharedCache(Meddling, Decoder):
+    """Streams 7 and 8 share keys and values."""
+
+    def shares(self, shares: list[Share]) -> list[Share]:
+        for cache in self._model._talker_cache:
+            cache.keys[7] = cache.keys[6]
+            cache.values[7] = cache.values[6]
+        return shares
+
+
+@mistake(FULL_HOUSE)
+class FromSlotFiveOn(Meddling, Decoder):
+    """Rows from the fifth on are read one position late."""
+
+    def shares(self, shares: list[Share]) -> list[Share]:
+        return [moved(share) if share.row >= 5 else share for share in shares]
+
+
+@mistake(FULL_HOUSE, ANY)
+class FourLengths(Meddling, Decoder):
+    """With exactly four different lengths in a call, the first stream takes the text of the last."""
+
+    def shares(self, shares: list[Share]) -> list[Share]:
+        if len({share.position for share in shares}) == 4:
+            shares[0] = told(shares[0], shares[-1])
+        return shares
+
+
+@mistake(FULL_HOUSE, ANY)
+class FarApart(Meddling, Decoder):
+    """When lengths differ by more than 64, the shortest stream is read one position late."""
+
+    def shares(self, shares: list[Share]) -> list[Share]:
+        order = sorted(range(len(shares)), key=lambda index: shares[index].position)
+        if shares[order[-1]].position - shares[order[0]].position > 64:
+            shares[order[0]] = moved(shares[order[0]])
+        return shares
+
+
+@mistake(FULL_HOUSE)
+class EqualLengths(Meddling, Decoder):
+    """Two streams of the same length take one text row."""
+
+    def shares(self, shares: list[Share]) -> list[Share]:
+        by_length = {share.position: share for share in reversed(shares)}
+        return [told(share, by_length[share.position]) for share in shares]
+
+
+@mistake(FULL_HOUSE, ANY)
+class LastTile(Meddling, Decoder):
+    """Streams go in tiles of four; the last of an odd width reads the text that lay in its place before."""
+
+    _before: Sequence[Share] = ()
+
+    def shares(self, shares: list[Share]) -> list[Share]:
+        now = list(shares)
+        if len(shares) > 4 and len(shares) % 4 == 1 and len(self._before) >= len(shares):
+            shares[-1] = told(shares[-1], self._before[len(shares) - 1])
+        self._before = now
+        return shares
+
+
+@mistake(FULL_HOUSE)
+class SeventeenStreams(Meddling, WideDecoder):
+    """The seventeenth stream of a call takes the text of the first."""
+
+    def shares(self, shares: list[Share]) -> list[Share]:
+        return [told(share, shares[0]) if place == 16 else share for place, share in enumerate(shares)]
+
+
+@mistake(FULL_HOUSE)
+class ThirtyThreeStreams(Meddling, WideDecoder):
+    """With 33 streams in a call, and no other number, the last one is read one position late."""
+
+    def shares(self, shares: list[Share]) -> list[Share]:
+        return [*shares[:-1], moved(shares[-1])] if len(shares) == 33 else shares
+
+
+@mistake(FULL_HOUSE)
+class SixtyFourStreams(Meddling, WideDecoder):
+    """The last row of a full house of 64 is the scratch row, too."""
+
+    def shares(self, shares: list[Share]) -> list[Share]:
+        return [moved(share, -1) if share.row == 63 and len(shares) == 64 else share for share in shares]
+
+
+@mistake(FULL_HOUSE, ANY)
+class SortedRows(Meddling, Decoder):
+    """Reads text rows in the order of slots, whatever the order of the call."""
+
+    def shares(self, shares: list[Share]) -> list[Share]:
+        return [told(share, other) for share, other in zip(shares, sorted(shares, key=lambda s: s.row), strict=True)]
+
+
+@mistake(FULL_HOUSE, ANY)
+class ComesBack(Meddling, Decoder):
+    """A stream that was left out of a call is a position late when it comes back."""
+
+    def __init__(self, checkpoint: Checkpoint, context: LoadContext) -> None:
+        super().__init__(checkpoint, context)
+        self._steps: dict[int, int] = {}
+        self._call = 0
+
+    def prompt(self, row: int, embeds: Tensor) -> Tensor:
+        self._steps.pop(row, None)
+        return embeds
+
+    def shares(self, shares: list[Share]) -> list[Share]:
+        self._call += 1
+        late = [self._steps.get(share.row, self._call - 1) < self._call - 1 for share in shares]
+        self._steps |= {share.row: self._call for share in shares}
+        return [moved(share) if paused else share for share, paused in zip(shares, late, strict=True)]
+
+
+@mistake(FULL_HOUSE, ANY)
+class PromptTouchesLast(Meddling, Decoder):
+    """A prompt writes over what is pending for the last stream that was decoded."""
+
+    _last: int | None = None
+
+    def prompt(self, row: int, embeds: Tensor) -> Tensor:
+        if self._last not in (None, row):
+            self._model.pending.hidden[self._last] *= 0.5
+        return embeds
+
+    def shares(self, shares: list[Share]) -> list[Share]:
+        self._last = shares[-1].row
+        return shares
+
+
+@mistake(CHURN)
+class AfterManyReleases(Meddling, Decoder):
+    """After a hundred streams, places are handed out with something left in them."""
+
+    def prompt(self, row: int, embeds: Tensor) -> Tensor:
+        return embeds * 1.01 if self._table._issued > 100 else embeds
+
+
+@mistake(CHURN, ANY)
+class ReleaseTouchesNext(Decoder):
+    """Releasing a stream clears what is pending for the stream in the next row."""
+
+    def release(self, stream: StreamHandle) -> None:
+        row = self._table[stream].row
+        super().release(stream)
+        with torch.inference_mode():
+            self._model.pending.logits[row + 1] *= 0.5
+
+
+class _Ending(Decoder):
+    """One stream after another, so that endings can act on those after them."""
+
+    def decode(self, steps: Sequence[DecodeStep], *, return_logits: bool = False) -> list[Frame]:
+        frames: list[Frame] = []
+        for step in steps:
+            given = self.before(step, steps[: len(frames)], frames)
+            frames += super().decode([given], return_logits=return_logits)()
+        ended = next((place for place, frame in enumerate(frames) if frame.ended), None)
+        if ended is not None:
+            self.after(steps, ended)
+        return frames
+
+    def before(self, step: DecodeStep, earlier: Sequence[DecodeStep], frames: Sequence[Frame]) -> DecodeStep:
+        return step
+
+    def after(self, steps: Sequence[DecodeStep], ended: int) -> None:
+        pass
+
+    def hold_back(self, stream: StreamHandle) -> None:
+        entry = self._table[stream]
+        if entry.frames:
+            entry.positions -= 1
+
+
+@mistake(ENDS, ANY)
+class EndPassesText(_Ending):
+    """Those after a stream that ends take its text row."""
+
+    def before(self, step: DecodeStep, earlier: Sequence[DecodeStep], frames: Sequence[Frame]) -> DecodeStep:
+        over = [other for other, frame in zip(earlier, frames, strict=True) if frame.ended]
+        return replace(step, text=over[-1].text) if over else step
+
+
+@mistake(ENDS)
+class EndHoldsBackLater(_Ending):
+    """Those after a stream that ends are not advanced."""
+
+    def after(self, steps: Sequence[DecodeStep], ended: int) -> None:
+        for step in steps[ended + 1 :]:
+            self.hold_back(step.stream)
+
+
+@mistake(ENDS)
+class EndHoldsBackAll(_Ending):
+    """When one stream of a call ends, the others stand still."""
+
+    def after(self, steps: Sequence[DecodeStep], ended: int) -> None:
+        for place, step in enumerate(steps):
+            if place != ended:
+                self.hold_back(step.stream)
+
+
+@mistake(ENDS)
+class EndsAtOnce(_Ending):
+    """When two streams of a call end, those after them are a position early."""
+
+    def before(self, step: DecodeStep, earlier: Sequence[DecodeStep], frames: Sequence[Frame]) -> DecodeStep:
+        if sum(frame.ended for frame in frames) == 2:
+            self.hold_back(step.stream)
+        return step
+
+
+class _Continuing(Decoder):
+    """What it does with streams that another backend began."""
+
+    def prefill(self, requests: Sequence[StreamRequest]) -> list[StreamHandle]:
+        handles = super().prefill(requests)
+        with torch.inference_mode():
+            for handle, request in zip(handles, requests, strict=True):
+                if request.history:
+                    self.begun(self._table[handle].row, handle, request)
+        return handles
+
+    def begun(self, row: int, handle: StreamHandle, request: StreamRequest) -> None:
+        raise NotImplementedError
+
+
+@mistake(CONTINUES)
+class HistoryForgotten(_Continuing):
+    """A stream that continues has no code to penalise."""
+
+    def begun(self, row: int, handle: StreamHandle, request: StreamRequest) -> None:
+        self._model.sampler._seen[row] = False
+
+
+@mistake(CONTINUES)
+class HistoryOfOne(_Continuing):
+    """A stream that continues remembers its last code only."""
+
+    def begun(self, row: int, handle: StreamHandle, request: StreamRequest) -> None:
+        self._model.sampler._seen[row] = False
+        self._model.sampler._seen[row, request.history[-1]] = True
+
+
+@mistake(CONTINUES)
+class FrameRestarted(_Continuing):
+    """A stream that continues counts its frames, and its noise, from 0."""
+
+    def begun(self, row: int, handle: StreamHandle, request: StreamRequest) -> None:
+        self._model.sampler._frame[row] = 0
+
+
+@mistake(CONTINUES)
+class ContinuationShifted(_Continuing):
+    """A stream that continues is a position late."""
+
+    def begun(self, row: int, handle: StreamHandle, request: StreamRequest) -> None:
+        self._table[handle].positions += 1
+
+
+@mistake(CONTINUES)
+class MinimumAnew(_Continuing):
+    """A stream that continues waits for its minimum length once more."""
+
+    def begun(self, row: int, handle: StreamHandle, request: StreamRequest) -> None:
+        self._model.sampler._min_frames[row] += len(request.history)
+
+
+@mistake(CONTINUES)
+class MinimumForgotten(_Continuing):
+    """A stream that continues has its minimum length behind it."""
+
+    def begun(self, row: int, handle: StreamHandle, request: StreamRequest) -> None:
+        self._model.sampler._min_frames[row] = 0
+
+
+@mistake(ANY)
+class FlatMemory(Decoder):
+    """Takes rows as if they lay next to each other."""
+
+    def decode(self, steps: Sequence[DecodeStep], *, return_logits: bool = False) -> Callable[[], list[Frame]]:
+        flat = [replace(step, text=torch.as_strided(step.text, step.text.shape, (1,))) for step in steps]
+        return super().decode(flat, return_logits=return_logits)
+
+
+@mistake(ANY)
+class HalvedDoubles(Decoder):
+    """Takes rows in float64 by way of float16."""
+
+    def prefill(self, requests: Sequence[StreamRequest]) -> list[StreamHandle]:
+        return super().prefill(
+            [
+                replace(each, embeds=each.embeds.half() if each.embeds.dtype == torch.float64 else each.embeds)
+                for each in requests
+            ]
+        )
+
+
+@mistake(ANY)
+class OneThread(Decoder):
+    """Is set up for the thread that loaded it, and computes otherwise in any other."""
+
+    def __init__(self, checkpoint: Checkpoint, context: LoadContext) -> None:
+        super().__init__(checkpoint, context)
+        self._own = threading.local()
+        self._own.factor = 1.0
+
+    def decode(self, steps: Sequence[DecodeStep], *, return_logits: bool = False) -> Callable[[], list[Frame]]:
+        factor = getattr(self._own, "factor", 0.9)
+        return super().decode([replace(step, text=step.text * factor) for step in steps], return_logits=return_logits)
+
+
+@mistake(FULL_HOUSE, ANY)
+class NeighboursLogits(Decoder):
+    """Hands out the logits of the next stream of the call; the codes are right."""
+
+    def decode(self, steps: Sequence[DecodeStep], *, return_logits: bool = False) -> Callable[[], list[Frame]]:
+        take = super().decode(steps, return_logits=return_logits)
+
+        def turned() -> list[Frame]:
+            frames = take()
+            going = [place for place, frame in enumerate(frames) if not frame.ended]
+            logits = [frames[place].logits for place in (*going[1:], *going[:1])]
+            for place, others in zip(going, logits, strict=True):
+                frames[place] = replace(frames[place], logits=others)
+            return frames
+
+        return turned
+
+
+@mistake("test_two_instances_share_nothing")
+class OneForAll(Meddling, Decoder):
+    """All instances share the table of positions."""
+
+    _positions: ClassVar[dict[int, int]] = {}
+
+    def prompt(self, row: int, embeds: Tensor) -> Tensor:
+        self._positions[row] = len(embeds)
+        return embeds
+
+    def shares(self, shares: list[Share]) -> list[Share]:
+        placed = [replace(share, position=self._positions[share.row]) for share in shares]
+        for share in shares:
+            self._positions[share.row] += 1
+        return placed
+
+
+@mistake("test_a_cold_instance_says_the_same")
+class ColdWrong(Meddling, Decoder):
+    """Tables are filled by warm-up; before it the first positions are wrong."""
+
+    _filled = False
+
+    def warmup(self) -> None:
+        self._filled = True
+
+    def prompt(self, row: int, embeds: Tensor) -> Tensor:
+        return embeds if self._filled else embeds * 1.02
+
+
+@mistake("test_width_place_and_neighbours_change_no_bit")
+class FalselyInvariant(Decoder):
+    """Says that its bits do not depend on the width of a call, and rounds otherwise from three streams on."""
+
+    @property
+    def capabilities(self) -> TalkerCapabilities:
+        return replace(super().capabilities, batch_invariant=True)
+
+    def decode(self, steps: Sequence[DecodeStep], *, return_logits: bool = False) -> Callable[[], list[Frame]]:
+        if len(steps) >= 3:
+            steps = [replace(step, text=step.text.float() * (1 + 2**-23)) for step in steps]
+        return super().decode(steps, return_logits=return_logits)
+
+
+@mistake("test_memory_does_not_grow_with_streams_and_frames")
+class KeepsPrompts(Decoder):
+    """Keeps the last row of each prompt for ever."""
+
+    def prefill(self, requests: Sequence[StreamRequest]) -> list[StreamHandle]:
+        self._past = [*getattr(self, "_past", ()), *(request.embeds[-1].clone() for request in requests)]
+        return super().prefill(requests)
+
+
+@mistake("test_memory_does_not_grow_with_streams_and_frames")
+class KeepsFrames(Decoder):
+    """Writes down every frame, and never forgets one."""
+
+    def decode(self, steps: Sequence[DecodeStep], *, return_logits: bool = False) -> Callable[[], list[Frame]]:
+        take = super().decode(steps, return_logits=return_logits)
+
+        def noted() -> list[Frame]:
+            frames = take()
+            self._log = getattr(self, "_log", [])
+            self._log += [str(frame.codes) for frame in frames]
+            return frames
+
+        return noted
