@@ -18,6 +18,7 @@ from megatalker_conformance.measure import Measure
 from megatalker_conformance.official import Official
 from megatalker_conformance.oracle import Oracle
 from megatalker_conformance.selection import SELECTION, Selection
+from megatalker_conformance.special import Loader, SpecialCheckpoints
 from megatalker_conformance.speech import Streams
 from megatalker_conformance.studio import OpenEngine, Studio
 from megatalker_conformance.utterances import Utterances
@@ -82,6 +83,28 @@ def streams(talker: CheckedTalker) -> Iterator[Streams]:
     streams = Streams(talker)
     yield streams
     streams.release_all()
+
+
+@pytest.fixture(scope="session")
+def special_checkpoints(
+    tmp_path_factory: pytest.TempPathFactory, registry: BackendRegistry, device: torch.device
+) -> Iterator[SpecialCheckpoints]:
+    """Checkpoints made for one question each, and their oracles, shared by all backends of the run."""
+    checkpoints = SpecialCheckpoints(tmp_path_factory.mktemp("special"), registry, device)
+    yield checkpoints
+    checkpoints.close()
+
+
+@pytest.fixture(scope="session")
+def load_special(
+    talker_backend: TalkerBackend,
+    special_checkpoints: SpecialCheckpoints,
+    device: torch.device,
+    dtype: torch.dtype,
+    selection: Selection,
+) -> Loader:
+    """Loads the backend under test on one of them."""
+    return Loader(talker_backend, special_checkpoints, device, dtype, selection.settings)
 
 
 @pytest.fixture(scope="session")

@@ -63,8 +63,8 @@ class OpenModel:
         elif head := _PREDICTOR_HEAD.match(name):
             ids = np.arange(cls._CODES)
             values[:] = 0
-            # Steps of 1/8 up to 4 and back, in another order in each codebook: ties, and clear steps between.
-            values[ids, cls._SPOKEN + ids % 16] = ((ids * 37 + 11 * int(head[1])) % 32 + 1) / 8
+            # Steps of 1/8 between logits, in another order in each codebook, and some ties.
+            values[ids, cls._SPOKEN + ids % 16] = ((ids * 37 + 11 * int(head[1])) % 97 + 1) / 16
 
     def __init__(self, tensor: Callable[[str], NDArray[np.float32]]) -> None:
         """Read a written model; ``tensor`` gives a tensor by its official name."""
