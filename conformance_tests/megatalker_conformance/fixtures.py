@@ -1,6 +1,6 @@
 """Fixtures of the suite. A third party may override them, ``talker_backend`` and ``codec_backend`` first."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -17,6 +17,7 @@ from megatalker_conformance.loading import load_context
 from megatalker_conformance.measure import Measure
 from megatalker_conformance.official import Official
 from megatalker_conformance.oracle import Oracle
+from megatalker_conformance.places import Examiner
 from megatalker_conformance.selection import SELECTION, Selection
 from megatalker_conformance.special import Loader, SpecialCheckpoints
 from megatalker_conformance.speech import Streams
@@ -102,9 +103,11 @@ def load_special(
     device: torch.device,
     dtype: torch.dtype,
     selection: Selection,
-) -> Loader:
+) -> Iterator[Loader]:
     """Loads the backend under test on one of them."""
-    return Loader(talker_backend, special_checkpoints, device, dtype, selection.settings)
+    loader = Loader(talker_backend, special_checkpoints, device, dtype, selection.settings)
+    yield loader
+    loader.close()
 
 
 @pytest.fixture(scope="session")
@@ -137,6 +140,40 @@ def measure(request: pytest.FixtureRequest) -> Measure:
 def judge(oracle: Oracle, talker: CheckedTalker, dtype: torch.dtype, checkpoint: Checkpoint) -> Judge:
     """Decides whether codes are right."""
     return Judge(oracle, dtype, talker.capabilities, checkpoint.config.codec_eos_id)
+
+
+@pytest.fixture
+def examine(
+    streams: Streams, oracle: Oracle, utterances: Utterances, checkpoint: Checkpoint, dtype: torch.dtype
+) -> Examiner:
+    """Holds single frames of streams on the decoder under test to the oracle."""
+    return _examiner(streams, oracle, utterances, checkpoint, dtype)
+
+
+@pytest.fixture
+def examine_special(
+    load_special: Loader, special_checkpoints: SpecialCheckpoints, dtype: torch.dtype
+) -> Iterator[Callable[[str], tuple[Examiner, Utterances]]]:
+    """As ``examine``, on a special checkpoint, with utterances for it."""
+    opened: list[Streams] = []
+
+    def open_special(name: str) -> tuple[Examiner, Utterances]:
+        checkpoint = special_checkpoints.checkpoint(name)
+        streams, utterances = Streams(load_special(name)), Utterances(checkpoint)
+        opened.append(streams)
+        return _examiner(streams, special_checkpoints.oracle(name), utterances, checkpoint, dtype), utterances
+
+    yield open_special
+    for streams in opened:
+        streams.release_all()
+
+
+def _examiner(
+    streams: Streams, oracle: Oracle, utterances: Utterances, checkpoint: Checkpoint, dtype: torch.dtype
+) -> Examiner:
+    if dtype != torch.float32 and not streams.decoder.capabilities.forced_codes:
+        pytest.skip("without forced_codes, 16-bit arithmetic cannot be looked into")
+    return Examiner(streams, oracle, utterances, checkpoint, dtype)
 
 
 @pytest.fixture

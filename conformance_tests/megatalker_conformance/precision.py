@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
-from megatalker_conformance.speech import Codes
+from megatalker_conformance.speech import Codes, TeacherForced
 
 ERROR_RATIO = 1.5
 """A backend's error may exceed that of the official modules in the same number format by this factor."""
@@ -36,6 +37,18 @@ class LogitError:
 def relative_error(found: Tensor, exact: Tensor) -> float:
     """Root mean square error divided by the root mean square of the exact logits."""
     return LogitError.between(found, exact).rms / float(exact.double().square().mean().sqrt())
+
+
+def row_errors(found: TeacherForced, exact: TeacherForced) -> Tensor:
+    """:func:`relative_error` of each frame and codebook: ``[frames, code groups]``. One bad row hides in no mean."""
+
+    def errors(ours: Tensor, theirs: Tensor) -> Tensor:
+        scale = theirs.double().square().mean(-1).sqrt()
+        error = (ours - theirs).double().square().mean(-1).sqrt() / scale
+        return error.nan_to_num(nan=torch.inf)
+
+    talker = errors(found.talker, exact.talker).unsqueeze(1)
+    return torch.cat((talker, errors(found.predictor, exact.predictor)), dim=1)
 
 
 def widest_flip(found: Tensor, exact: Tensor) -> float:

@@ -1,8 +1,6 @@
 """The backend under test, on checkpoints that are made for one question, whatever checkpoint the run is about."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -76,26 +74,42 @@ class SpecialCheckpoints:
             oracle.close()
 
 
-@dataclass(frozen=True)
 class Loader:
-    """Loads the backend under test, as the fixture ``talker`` does, on a special checkpoint."""
+    """Loads the backend under test, as the fixture ``talker`` does, on special checkpoints; on each of them once.
 
-    spec: TalkerBackend
-    checkpoints: SpecialCheckpoints
-    device: torch.device
-    dtype: torch.dtype
-    settings: Settings
+    Args:
+        spec: the backend under test.
+        checkpoints: what to load.
+        device: as everywhere in the run, and ``dtype``.
+        dtype: see ``device``.
+        settings: of the run.
+    """
 
-    @contextmanager
-    def __call__(self, name: str) -> Iterator[CheckedTalker]:
+    def __init__(
+        self,
+        spec: TalkerBackend,
+        checkpoints: SpecialCheckpoints,
+        device: torch.device,
+        dtype: torch.dtype,
+        settings: Settings,
+    ) -> None:
+        self._spec, self._checkpoints, self._settings = spec, checkpoints, settings
+        self._device, self._dtype = device, dtype
+        self._loaded: dict[str, CheckedTalker] = {}
+
+    def __call__(self, name: str) -> CheckedTalker:
         """One of :data:`RECIPES`; the test is skipped where the backend says that it cannot run it."""
-        checkpoint = self.checkpoints.checkpoint(name)
-        reason = probe(self.spec, checkpoint, self.device, self.settings).reason
-        if reason is not None:
-            pytest.skip(f"the backend cannot run the checkpoint '{name}': {reason}")
-        decoder = load_talker(self.spec, checkpoint, load_context(self.spec, self.device, self.dtype))
-        decoder.warmup()
-        try:
-            yield decoder
-        finally:
+        if name not in self._loaded:
+            checkpoint = self._checkpoints.checkpoint(name)
+            reason = probe(self._spec, checkpoint, self._device, self._settings).reason
+            if reason is not None:
+                pytest.skip(f"the backend cannot run the checkpoint '{name}': {reason}")
+            context = load_context(self._spec, self._device, self._dtype)
+            self._loaded[name] = load_talker(self._spec, checkpoint, context)
+            self._loaded[name].warmup()
+        return self._loaded[name]
+
+    def close(self) -> None:
+        """Free what was loaded."""
+        for decoder in self._loaded.values():
             decoder.close()

@@ -2,7 +2,7 @@
 decides a code.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -110,14 +110,11 @@ class OpenTalker:
 
 
 @pytest.fixture(scope="module")
-def open_talker(
-    load_special: Loader, special_checkpoints: SpecialCheckpoints, dtype: torch.dtype
-) -> Iterator[OpenTalker]:
+def open_talker(load_special: Loader, special_checkpoints: SpecialCheckpoints, dtype: torch.dtype) -> OpenTalker:
     checkpoint = special_checkpoints.checkpoint(OPEN)
-    with load_special(OPEN) as decoder:
-        model = OpenModel(lambda name: checkpoint.tensor(name).numpy())
-        error = EXACT if dtype == torch.float32 else ROUNDED
-        yield OpenTalker(decoder, model, CodeVocabulary.of(checkpoint.config), error)
+    model = OpenModel(lambda name: checkpoint.tensor(name).numpy())
+    error = EXACT if dtype == torch.float32 else ROUNDED
+    return OpenTalker(load_special(OPEN), model, CodeVocabulary.of(checkpoint.config), error)
 
 
 @pytest.mark.parametrize(
@@ -168,7 +165,7 @@ def _decisive(talker: OpenTalker, rule: Rule) -> list[tuple[SamplingParams, Mapp
         shown = _shown(talker, rule, _chain(talker, rule, params, logits))
         if shown == set(rule.wrong):
             return [(params, logits)]
-        found |= {wrong: (params, logits) for wrong in shown - found.keys()}
+        found |= dict.fromkeys(shown - found.keys(), (params, logits))
         if seed > 50 and len(found) == len(rule.wrong):
             break
     for wrong in rule.wrong:
@@ -212,7 +209,7 @@ def _check(talker: OpenTalker, where: str, choices: Sequence[Choice], codes: Cod
         alike = [wrong for wrong, rule in WRONG.items() if rule(choice) == code]
         raise AssertionError(
             f"{where}: code {choice.codebook} of frame {choice.frame} is {code}, the contract chooses {expected}. "
-            f"The same chooses a sampler that {'; or '.join(alike) or 'does none of the known mistakes'}. See {CONTRACT}"
+            f"The same chooses a sampler that {'; or '.join(alike) or 'makes no known mistake'}. See {CONTRACT}"
         )
 
 

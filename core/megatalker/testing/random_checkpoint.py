@@ -20,8 +20,8 @@ from megatalker.checkpoint.shapes import (
 )
 from megatalker.testing.configs import codec_config, feature_extractor_config, generation_config, model_config
 from megatalker.testing.recipe import PUBLISHED_0B6, PUBLISHED_1B7, TINY, TINY_1B7, CheckpointRecipe
-from megatalker.testing.tokenizer import TOKENIZER_FILES, TOKENIZER_FOLDER
 from megatalker.testing.special import Change, unchanged
+from megatalker.testing.tokenizer import TOKENIZER_FILES, TOKENIZER_FOLDER
 from megatalker.testing.weights import random_tensor
 
 __all__ = ["PUBLISHED_0B6", "PUBLISHED_1B7", "TINY", "TINY_1B7", "CheckpointRecipe", "write_checkpoint"]
