@@ -109,6 +109,15 @@ class OpenTalker:
             self.decoder.release(stream.handle)
 
 
+Decided = dict[int, list[tuple[SamplingParams, Mapping[int, float]]]]
+
+
+@pytest.fixture(scope="session")
+def decided() -> Decided:
+    """By a rule's identity, what shows it; found once for all backends of the run."""
+    return {}
+
+
 @pytest.fixture(scope="module")
 def open_talker(load_special: Loader, special_checkpoints: SpecialCheckpoints, dtype: torch.dtype) -> OpenTalker:
     checkpoint = special_checkpoints.checkpoint(OPEN)
@@ -121,7 +130,9 @@ def open_talker(load_special: Loader, special_checkpoints: SpecialCheckpoints, d
     "rule",
     [pytest.param(rule, id=f"{kind}: {rule.name}") for kind, group in rules.ALL.items() for rule in group],
 )
-def test_each_rule_of_the_sampling_contract_decides_a_code(open_talker: OpenTalker, rule: Rule) -> None:
+def test_each_rule_of_the_sampling_contract_decides_a_code(
+    open_talker: OpenTalker, decided: Decided, rule: Rule
+) -> None:
     decoder = open_talker.decoder
     if rule.how == "forced":
         require(decoder.capabilities, "forced_codes")
@@ -129,7 +140,9 @@ def test_each_rule_of_the_sampling_contract_decides_a_code(open_talker: OpenTalk
         require(decoder.capabilities, "seeded_sampling")
     if decoder.max_positions < len(rule.given) + len(rule.before) + 3:
         pytest.skip(f"the backend has {decoder.max_positions} positions, too few for this rule")
-    for turn, (params, logits) in enumerate(_decisive(open_talker, rule)):
+    if id(rule) not in decided:
+        decided[id(rule)] = _decisive(open_talker, rule)
+    for turn, (params, logits) in enumerate(decided[id(rule)]):
         asks = decoder.capabilities.forced_codes and (turn + len(rule.name)) % 2 == 1  # must make no difference
         choices, codes = _say(open_talker, rule, params, logits, asks)
         _check(open_talker, f"{rule.name} (history {choices[0].history[:5]}, {params})", choices, codes)

@@ -122,4 +122,4 @@ def extreme(name: str, values: Array) -> None:
     if _FAINT_ROWS.match(name):
         values *= np.float32(_FAINT)
     elif _LOUD.match(name):
-        values *= 5
+        values *= 8

@@ -150,7 +150,7 @@ class ShortSighted(Wrong):
         return self.right(query, keys, values, visible & (torch.arange(visible.shape[1]) >= last - 512))
 
 
-@mistake(LONG, KINDS)
+@mistake(KINDS)
 class Unshifted(Wrong):
     """Softmax without subtracting the largest score."""
 
