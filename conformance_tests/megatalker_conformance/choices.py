@@ -155,11 +155,11 @@ def _cut(scaled: Floats, count: int, order: int) -> np.ndarray:
 
 
 def _one_more(scaled: Floats, kept: np.ndarray) -> np.ndarray:
-    return kept | (scaled == scaled[~kept].max(initial=-np.inf))
+    return np.asarray(kept | (scaled == scaled[~kept].max(initial=-np.inf)))
 
 
 def _one_fewer(scaled: Floats, kept: np.ndarray) -> np.ndarray:
-    return kept & ((scaled > scaled[kept].min()) | (scaled == scaled.max()))
+    return np.asarray(kept & ((scaled > scaled[kept].min()) | (scaled == scaled.max())))
 
 
 def _every(scaled: Floats) -> np.ndarray:

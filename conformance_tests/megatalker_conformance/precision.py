@@ -11,8 +11,8 @@ from megatalker_conformance.speech import Codes, TeacherForced
 ERROR_RATIO = 1.5
 """A backend's error may exceed that of the official modules in the same number format by this factor."""
 FLOAT32_ERROR = 1e-4
-"""Root mean square error of float32 logits, relative to that of the logits. Rounding gives about 1e-6; TF32, float16
-and bfloat16 arithmetic give 5e-4 and more."""
+"""Root mean square error of one row of float32 logits, relative to that of the logits. Rounding gives about 1e-6; TF32,
+float16 and bfloat16 arithmetic give 5e-4 and more."""
 
 
 @dataclass(frozen=True)
@@ -34,13 +34,10 @@ class LogitError:
         return 2 * ERROR_RATIO * self.peak
 
 
-def relative_error(found: Tensor, exact: Tensor) -> float:
-    """Root mean square error divided by the root mean square of the exact logits."""
-    return LogitError.between(found, exact).rms / float(exact.double().square().mean().sqrt())
-
-
 def row_errors(found: TeacherForced, exact: TeacherForced) -> Tensor:
-    """:func:`relative_error` of each frame and codebook: ``[frames, code groups]``. One bad row hides in no mean."""
+    """Of each frame and codebook, ``[frames, code groups]``: root mean square error divided by the root mean square of
+    the exact logits; infinite for NaN. One bad row hides in no mean.
+    """
 
     def errors(ours: Tensor, theirs: Tensor) -> Tensor:
         scale = theirs.double().square().mean(-1).sqrt()

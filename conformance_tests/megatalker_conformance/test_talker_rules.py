@@ -98,7 +98,10 @@ class OpenTalker:
             self.vocabulary,
             stream.given,
         )
-        return [first, *(self.later(first, codebook, codes[codebook - 1]) for codebook in range(1, len(codes or ())))]
+        return [
+            first,
+            *(self.later(first, codebook, code) for codebook, code in enumerate((codes or ())[:-1], start=1)),
+        ]
 
     def later(self, first: Choice, codebook: int, previous: int) -> Choice:
         """A choice of the predictor."""

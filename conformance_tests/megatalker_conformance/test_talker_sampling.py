@@ -68,7 +68,7 @@ def _decisive(choice: Choice, changes: dict[str, object]) -> tuple[SamplingParam
     """Sampling of this choice's stage alone, without and with the changes, that chooses different codes."""
     for heat in HEATS:
         for seed in range(SEEDS):
-            plain = {"do_sample": True, "temperature": heat, "top_k": None, "seed": seed}
+            plain: dict[str, object] = {"do_sample": True, "temperature": heat, "top_k": None, "seed": seed}
             changed = {**plain, **changes}
             if "temperature" in changes:
                 changed["temperature"] = 0.3 * heat

@@ -105,7 +105,7 @@ class OpenModel:
     @staticmethod
     def _normed(row: NDArray[np.floating]) -> NDArray[np.float64]:
         exact = row.astype(np.float64)
-        return exact / np.sqrt(np.square(exact).mean() + 1e-6)
+        return np.asarray(exact / np.sqrt(np.square(exact).mean() + 1e-6))
 
 
 _FAINT = 2.0**-10
