@@ -86,8 +86,10 @@ def test_chunking_causes_no_underrun_below_real_time(rtf: float, max_frames: int
 
 def test_streams_without_audio_go_first_then_the_one_that_runs_dry_first() -> None:
     candidates = [Candidate(0, 3.0, 0), Candidate(1, 2.0, 0), Candidate(2, None, 5), Candidate(3, None, 4)]
-    assert select(candidates, batch=True, limit=8) == [3, 2, 1, 0]
-    assert select(candidates, batch=True, limit=3) == [3, 2, 1]
+    assert select(candidates, batch=True, limit=8) == [3, 2], "newcomers alone"
+    assert select(candidates, batch=True, limit=1) == [3]
+    assert select(candidates[:2], batch=True, limit=8) == [1, 0]
+    assert select(candidates[:2], batch=True, limit=1) == [1]
 
 
 def test_a_backend_without_batches_gets_few_streams_and_newcomers_alone() -> None:

@@ -1,4 +1,4 @@
-"""The codec's share of a tick: frames in, chunks out.
+"""The codec's launches: frames in, chunks out.
 
 A device may still compute a chunk when the next frame is begun: what was started in one tick is collected in the next.
 """
@@ -16,8 +16,9 @@ from torch import Tensor
 from megatalker.checkpoint.config import FRAME_SAMPLES, FRAME_SECONDS
 from megatalker.engine.guarded_calls import REQUEST_ERRORS, Fault, GuardedCalls
 from megatalker.engine.outputs import Chunk
+from megatalker.engine.scheduling import MOST_CODEC_STREAMS, select_audio
 from megatalker.engine.state import WorkerState
-from megatalker.engine.utterance import Utterance
+from megatalker.engine.utterance import Utterance, candidate
 from megatalker.interfaces import CodecState
 from megatalker.voices import Voice
 
@@ -56,43 +57,65 @@ class Download:
         return self._chunks
 
 
+StepUnderWay = tuple[Sequence[Utterance], Download]
+
+
 class CodecStage:
     """Decodes pending frames and hands out chunks."""
 
     def __init__(self, state: WorkerState, calls: GuardedCalls) -> None:
         self._state, self._calls = state, calls
-        self._under_way: list[tuple[Sequence[Utterance], Download]] = []
+        self._under_way: list[StepUnderWay] = []
         self._warm_states: OrderedDict[bytes, CodecState] = OrderedDict()
         self._warm_states_of: object = None
         """The codec that made them."""
 
     def start(self, now: float) -> bool:
-        """Have one chunk made of the pending frames of every due utterance; says whether there were any.
+        """Have the next step of due audio made; says whether there was any.
 
-        A chunk that is ready is handed out, one that a device still computes is left to :meth:`collect`.
+        A newcomer's first chunk is waited for. Else a chunk that is ready is handed out, one that a device still
+        computes is left to :meth:`collect`; where more is due, this step is waited for, so that arrivals are looked at
+        before the next.
         """
-        due = [utterance for utterance in self._state.utterances if utterance.due(now)]
+        utterances = self._state.utterances
+        due = [candidate(index, one, one.ungiven) for index, one in enumerate(utterances) if one.due(now)]
+        if not due:
+            return False
         codec = self._state.codec.serving
-        limit = (None if codec is None else codec.max_streams) or max(1, len(due))
+        limit = (None if codec is None else codec.max_streams) or MOST_CODEC_STREAMS
+        chosen = [utterances[index] for index in select_audio(due, limit=min(limit, MOST_CODEC_STREAMS))]
         try:
-            for start in range(0, len(due), limit):
-                self._start(due[start : start + limit])
+            self._start(chosen)
+            computing = [step for step in self._under_way[-1:] if step[1].under_way]
+            if not computing or chosen[0].progress.playback.dry_at is None:
+                self._collect(self._under_way)
+            else:
+                self._collect(self._under_way[:-1])
+                if len(due) > len(chosen):
+                    self._wait(*computing)
         except Exception:
             self._lose_what_is_under_way()
             raise
-        return bool(due)
+        return True
 
     def collect(self) -> bool:
         """Wait for the chunks under way and hand them out; says whether there were any."""
         did = bool(self._under_way)
         try:
-            for utterances, download in self._under_way:
-                self._hand_out_all(utterances, download)
+            self._collect(self._under_way)
         except Exception:
             self._lose_what_is_under_way()
             raise
-        self._under_way = []
         return did
+
+    def _collect(self, steps: Sequence[StepUnderWay]) -> None:
+        for step in list(steps):
+            self._hand_out_all(*step)
+            self._under_way.remove(step)
+
+    def _wait(self, step: StepUnderWay) -> None:
+        _, download = step
+        self._calls.step(self._state.codec, "decode", lambda _: download.wait(), ends=False)
 
     def _lose_what_is_under_way(self) -> None:
         for utterances, _ in self._under_way:
@@ -106,7 +129,7 @@ class CodecStage:
             return
         states = [utterance.codec_state for utterance in ready if utterance.codec_state is not None]
         try:
-            download = self._decode(states, [utterance.pending_codes() for utterance in ready])
+            download = self._decode(states, [utterance.codes_to_give() for utterance in ready])
         except REQUEST_ERRORS as error:
             if len(ready) == 1:
                 _refuse(ready[0], error)
@@ -116,10 +139,7 @@ class CodecStage:
             return
         for utterance in ready:
             utterance.given = len(utterance.frames)
-        if download.under_way:
-            self._under_way.append((ready, download))
-        else:
-            self._hand_out_all(ready, download)
+        self._under_way.append((ready, download))
 
     def _decode(self, states: Sequence[CodecState], codes: Sequence[Tensor]) -> Download:
         return self._calls.step(

@@ -80,32 +80,44 @@ class Worker(threading.Thread):
             self._fail(error)
 
     def _tick(self) -> bool:
-        """One round for all streams; ``False`` when there was nothing to do."""
+        """The most urgent launch, so that arrivals and cancellations are looked at after each; ``False`` when there was
+        nothing to do.
+
+        Newcomers come first: their prompts, first frames and first audio are one pass, alone. Then audio that is due;
+        then frames.
+        """
         state, did = self._state, False
         if state.failure is None:
             did |= self._talker.release()
             did |= self._talker.read_text()
-            did |= self._prefill()
-        did |= self._decode()
-        if state.codec.loaded is not None:
-            did |= self._codec.start(state.clock())
+            did |= self._begin_streams() or self._start_audio() or self._decode()
+            did |= self._talker.newcomers_wait
+        else:
+            did |= self._start_audio() or self._codec.collect()
         did |= self._finish_ended()
         return did
 
-    def _prefill(self) -> bool:
-        """Begin streams; prompts take long, so audio on its way is handed out before."""
-        chosen = self._talker.next_prompts()
-        if chosen:
-            self._codec.collect()
+    def _begin_streams(self) -> bool:
+        """Begin or continue streams; prompts take long, so audio on its way is handed out before."""
+        began_at = self._state.clock()
+        chosen = self._talker.next_prompts(began_at)
+        if not chosen:
+            return False
+        rows = sum(utterance.prompt_rows for utterance in chosen)
+        self._codec.collect()
         self._talker.prefill(chosen)
-        return bool(chosen)
+        self._decode()
+        self._start_audio()
+        self._talker.pace.note(rows, self._state.clock() - began_at)
+        return True
+
+    def _start_audio(self) -> bool:
+        return self._state.codec.loaded is not None and self._codec.start(self._state.clock())
 
     def _decode(self) -> bool:
         """Frames, and while they are made the audio of the frames before."""
-        did = False
         try:
-            if self._state.failure is None:
-                did |= self._talker.begin(self._state.clock())
+            did = self._talker.begin(self._state.clock())
         except Fault:
             self._codec.collect()  # not to wait until another talker is loaded
             raise
