@@ -1,7 +1,7 @@
 """Processor time that the engine itself takes for a frame of one stream: ``megatalker bench engine-host --help``.
 
 Talker and codec are stand-ins that compute nothing. Without ``--pace`` the engine runs as fast as it can, all streams
-in every step. With it streams keep one second ahead of playback, and a step sleeps as long as a GPU would compute.
+in every step. With it they keep one second ahead of playback, and a step of the talker sleeps as long as a GPU would.
 """
 
 import argparse
@@ -40,9 +40,8 @@ from megatalker.testing.random_checkpoint import TINY, write_checkpoint
 
 TEXT = "The small boats sail home before it gets dark and cold."
 LEAD_S = 1.0
-STEP_S, ROW_S = 3.7e-3, 18.5e-6
-"""A step of the talker, and each of its streams, with ``--pace``."""
-CODEC_STEP_S, CODEC_FRAME_S = 0.6e-3, 55e-6
+STEP_S = 10e-3
+"""Of a step of the talker, with ``--pace``."""
 DISTINCT = 97
 """Frames until the codes repeat: more than a loop that the engine would take for a runaway."""
 
@@ -64,7 +63,7 @@ class IdleTalker(TalkerDecoder):
 
     def decode(self, steps: Sequence[DecodeStep], *, return_logits: bool = False) -> Callable[[], list[Frame]]:
         assert not return_logits
-        ends_at = time.monotonic() + (STEP_S + ROW_S * len(steps) if self._paced else 0.0)
+        ends_at = time.monotonic() + (STEP_S if self._paced else 0.0)
         self._steps += 1
         codes = self._frames[self._steps % DISTINCT]
 
@@ -88,8 +87,7 @@ class IdleState(CodecState):
 class IdleCodec(Codec):
     """Hands out the same noise for all."""
 
-    def __init__(self, paced: bool) -> None:
-        self._paced = paced
+    def __init__(self) -> None:
         self._noise = torch.rand(64 * FRAME_SAMPLES) - 0.5
 
     @property
@@ -101,8 +99,6 @@ class IdleCodec(Codec):
 
     def decode(self, states: Sequence[CodecState], codes: Sequence[Tensor]) -> list[Tensor]:
         assert len(states) == len(codes)
-        if self._paced:
-            time.sleep(CODEC_STEP_S + CODEC_FRAME_S * sum(map(len, codes)))
         return [self._noise[: len(fresh) * FRAME_SAMPLES] for fresh in codes]
 
 
@@ -131,7 +127,7 @@ class StandIns:
                 capabilities=TALKER,
                 load=lambda checkpoint, _: IdleTalker(checkpoint.config.num_code_groups, self.paced),
             ),
-            CodecBackend(**common, capabilities=CODEC, load=lambda *_: IdleCodec(self.paced)),
+            CodecBackend(**common, capabilities=CODEC, load=lambda *_: IdleCodec()),
         ]
 
 

@@ -12,7 +12,7 @@ from megatalker.checkpoint.config import FRAME_SAMPLES, FRAME_SECONDS
 from megatalker.engine.chunk_queue import ChunkQueue
 from megatalker.engine.options import random_seed
 from megatalker.engine.outputs import Chunk
-from megatalker.engine.runaway import MAX_PERIOD_FRAMES, PATIENCE_FRAMES, RunawayDetector
+from megatalker.engine.runaway import MAX_PERIOD_FRAMES, PATIENCE_FRAMES, RunawayDetector, frame_levels
 from megatalker.engine.scheduling import UNBATCHED_STEPS, Candidate, ChunkPolicy, PlaybackClock, hold_until, select
 from megatalker.engine.utterance import stream_seed
 
@@ -132,17 +132,17 @@ def frames_of(level: float, count: int) -> np.ndarray:
 
 def test_the_guard_reports_long_silence_after_speech() -> None:
     guard = RunawayDetector()
-    assert guard.audio(frames_of(0.2, 4), text_done=True) is None
-    assert guard.audio(frames_of(1e-5, PATIENCE_FRAMES - 1), text_done=True) is None
-    assert guard.audio(frames_of(1e-5, 1), text_done=True) is not None
+    assert guard.audio(frame_levels(frames_of(0.2, 4)), text_done=True) is None
+    assert guard.audio(frame_levels(frames_of(1e-5, PATIENCE_FRAMES - 1)), text_done=True) is None
+    assert guard.audio(frame_levels(frames_of(1e-5, 1)), text_done=True) is not None
 
 
 def test_silence_before_the_end_of_the_text_and_a_voice_that_is_always_quiet_are_no_runaways() -> None:
     pausing, quiet = RunawayDetector(), RunawayDetector()
-    pausing.audio(frames_of(0.2, 4), text_done=False)
-    assert pausing.audio(frames_of(0.0, 2 * PATIENCE_FRAMES), text_done=False) is None
-    assert pausing.audio(frames_of(0.0, PATIENCE_FRAMES // 2), text_done=True) is None
-    assert quiet.audio(frames_of(1e-5, 3 * PATIENCE_FRAMES), text_done=True) is None
+    pausing.audio(frame_levels(frames_of(0.2, 4)), text_done=False)
+    assert pausing.audio(frame_levels(frames_of(0.0, 2 * PATIENCE_FRAMES)), text_done=False) is None
+    assert pausing.audio(frame_levels(frames_of(0.0, PATIENCE_FRAMES // 2)), text_done=True) is None
+    assert quiet.audio(frame_levels(frames_of(1e-5, 3 * PATIENCE_FRAMES)), text_done=True) is None
 
 
 def chunk(index: int) -> Chunk:

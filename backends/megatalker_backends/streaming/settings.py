@@ -13,7 +13,7 @@ Limit = Annotated[Integer, Field(ge=1, le=64)]
 class StreamingSettings(BackendSettings):
     """The ``[codecs.streaming]`` table."""
 
-    max_batch: Limit = 8
+    max_batch: Limit = 64
     """On CUDA, streams decoded in one step; a larger call is done in several."""
     max_frames: Limit = 8
     """On CUDA, frames of each stream decoded in one step; a longer call is done in several. Kernels do at most 8."""

@@ -94,9 +94,16 @@ class TalkerStage:
         utterances = self._state.utterances
         ready = []
         for index, utterance in enumerate(utterances):
-            if utterance.decodable and now >= utterance.held_until:
-                ready.append(candidate(index, utterance))
-            elif utterance.starved:
+            if now < utterance.rests_until:  # most do, and nothing else about them can have changed
+                continue
+            if utterance.decodable:
+                held_until = utterance.held_until
+                if held_until <= now:
+                    ready.append(candidate(index, utterance))
+                    continue
+                if held_until < math.inf:
+                    utterance.rests_until = held_until
+            if utterance.starved:
                 utterance.chunking.restart()
                 utterance.progress.playback.excuse()
             elif utterance.admitted:

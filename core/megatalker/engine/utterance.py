@@ -137,6 +137,8 @@ class Utterance:
     """Frames the codec was given: those beyond ``delivered`` are on their way as audio."""
     codec_state: CodecState | None = None
     """Stands after the frames given; ``None`` before the first, and when it was lost."""
+    rests_until: float = 0.0
+    """It was found too far ahead of playback to decode before this moment."""
     ending: FinishReason | None = None
     """Nothing more will be decoded: hand out what is pending, then end like this."""
     error: Exception | None = None
@@ -201,14 +203,12 @@ class Utterance:
 
     def due(self, now: float) -> bool:
         """Whether audio should be made of its frames now. A stream that waits for text keeps none back."""
-        if not self.ungiven:
+        ungiven = len(self.frames) - self.given
+        if not ungiven:
             return False
-        waits = self.ending is not None or self.starved or self.decoder is None
-        return waits or self.chunking.due(self.ungiven, self.progress.playback.ahead(now))
-
-    def codes_to_give(self) -> Tensor:
-        """``[frames, code groups]`` int64: what the codec was not given."""
-        return torch.tensor(self.frames[self.given :], dtype=torch.int64)
+        if self.chunking.due(ungiven, self.progress.playback.ahead(now)):
+            return True
+        return self.ending is not None or self.starved or self.decoder is None
 
     def new_stream(self, builder: PromptBuilder) -> DecoderStream:
         """The decoder stream of the text that comes next."""

@@ -152,7 +152,8 @@ class Worker(threading.Thread):
 
     def _time_to_wait(self) -> float | None:
         """Until the first stream that was ahead of playback may go on; ``None``: until there is a command."""
-        until = min((one.held_until for one in self._state.utterances if one.decodable), default=math.inf)
+        held = [max(one.held_until, one.rests_until) for one in self._state.utterances if one.decodable]
+        until = min(held, default=math.inf)
         return None if until == math.inf else max(0.0, until - self._state.clock())
 
     def _obey(self, command: Command) -> None:

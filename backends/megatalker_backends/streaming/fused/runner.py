@@ -12,7 +12,7 @@ from megatalker_backends.streaming.sizes import next_size, sizes_up_to, split_in
 from megatalker_backends.streaming.steps import announced
 from megatalker_kernels.codec.structures import MAX_FRAMES, TICKET_WORDS
 
-MOST_FRAMES = 32
+MOST_FRAMES = 128
 """Of all streams of a step: larger ones save no time, but take memory."""
 Prepare = Callable[[Callable[[], Tensor]], Callable[[], Tensor]]
 """Makes of work on fixed tensors a function that does it again; its results last until any such function runs."""
