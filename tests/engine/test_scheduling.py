@@ -216,3 +216,14 @@ def engine_talker(engine: Engine) -> FakeTalker:
     with engine.borrow_backends() as (talker, _):
         assert isinstance(talker.decoder, FakeTalker)
         return talker.decoder
+
+
+def test_the_engine_counts_what_its_time_is_spent_on(open_engine: Opener, launches: Launches) -> None:
+    engine = open_engine()
+    hear(*begin(engine, 3))
+    metrics = engine.metrics()
+    frames = [what for kind, what in launches.events if kind == "frames"]
+    assert (metrics.decode_calls, metrics.decode_rows) == (len(frames), sum(map(len, frames)))
+    assert metrics.begun == 3
+    assert metrics.ticks >= metrics.decode_calls
+    assert min(metrics.host_s, metrics.backend_s, metrics.queue_wait_s) > 0

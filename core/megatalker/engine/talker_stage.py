@@ -127,7 +127,9 @@ class TalkerStage:
         except REQUEST_ERRORS as error:
             self._sort_out([utterance for utterance, _ in step.shares], error)
             return
-        now = self._state.clock()
+        now, counters = self._state.clock(), self._state.counters
+        counters.decode_calls += 1
+        counters.decode_rows += len(frames)
         for (utterance, decoder), frame in zip(step.shares, frames, strict=True):
             if utterance.ending is not None:  # by its audio, meanwhile
                 continue
@@ -196,9 +198,13 @@ class TalkerStage:
             for one in ready:  # no prompt was taken: find out whom it concerns
                 self._prefill([one])
             return
+        now, counters = self._state.clock(), self._state.counters
         for (utterance, decoder, _), handle in zip(ready, handles, strict=True):
             decoder.handle = handle
             if utterance.decoder is None:
+                if not utterance.progress.segments:
+                    counters.begun += 1
+                    counters.queue_wait_s += now - utterance.progress.requested_at
                 utterance.text.begin()
                 utterance.decoder = decoder
                 utterance.progress.segments += 1

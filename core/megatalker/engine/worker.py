@@ -71,13 +71,24 @@ class Worker(threading.Thread):
                 self._fill()
                 self._talker.take()  # what was begun when a codec failed
                 self._warm_up()
-            idle = not self._tick()
+            idle = not self._timed_tick()
             self._lend()
             self._obey_commands(wait=idle)
         except Fault as fault:
             replace(self._calls, fault)
         except Exception as error:  # nothing is left to try, or this engine has a bug: nobody may wait for ever
             self._fail(error)
+
+    def _timed_tick(self) -> bool:
+        clock, counters = self._state.clock, self._state.counters
+        began, called = clock(), self._calls.seconds
+        did = self._tick()
+        if did:
+            backend_s = self._calls.seconds - called
+            counters.ticks += 1
+            counters.backend_s += backend_s
+            counters.host_s += clock() - began - backend_s
+        return did
 
     def _tick(self) -> bool:
         """The most urgent launch, so that arrivals and cancellations are looked at after each; ``False`` when there was

@@ -98,16 +98,24 @@ class _Runner:
         before = self._metrics()
         heard = await drive(self._engine, traffic, self._wanted.script, self._wanted.seconds)
         after = self._metrics()
-        added = {name: after[name] - value for name, value in before.items()} if before and after else None
+        added = None
+        if before is not None and after is not None:
+            added = {name: value - before[name] for name, value in after.items()}
+            ticks, begun, calls = (max(1, added[name]) for name in ("ticks", "begun", "decode_calls"))
+            added["host_ms_a_tick"] = added["host_s"] / ticks * 1e3
+            added["backend_ms_a_tick"] = added["backend_s"] / ticks * 1e3
+            added["queue_wait_ms"] = added["queue_wait_s"] / begun * 1e3
+            added["decode_width"] = added["decode_rows"] / calls
         self._cases.append(Case.of(heard, added))
         return self._cases[-1]
 
     def _metrics(self) -> dict[str, Any] | None:
-        """The counters of an engine in this process."""
+        """The counters of an engine in this process, as far as they only grow."""
         if self._local is None:
             return None
         found = asdict(self._local.metrics())
-        return {name: value for name, value in found.items() if type(value) in (int, float)}
+        shrinking = ("active", "waiting")
+        return {name: value for name, value in found.items() if type(value) in (int, float) and name not in shrinking}
 
 
 def _remote(url: str, api_key: str | None) -> Any:
