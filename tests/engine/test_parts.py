@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from megatalker.checkpoint.config import FRAME_SAMPLES, FRAME_SECONDS
-from megatalker.engine.chunk_queue import ChunkQueue
+from megatalker.engine.chunk_queue import ChunkQueue, wake
 from megatalker.engine.options import random_seed
 from megatalker.engine.outputs import Chunk
 from megatalker.engine.runaway import MAX_PERIOD_FRAMES, PATIENCE_FRAMES, RunawayDetector, frame_levels
@@ -178,7 +178,7 @@ def test_a_waiting_event_loop_is_woken_from_another_thread_and_a_cancelled_wait_
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(chunk_queue.take_async(), 0.01)
         assert not chunk_queue._waiters
-        threading.Thread(target=lambda: (chunk_queue.put(chunk(0)), chunk_queue.finish("eos"))).start()
+        threading.Thread(target=lambda: (wake(chunk_queue.put(chunk(0))), chunk_queue.finish("eos"))).start()
         seen = []
         while (item := await chunk_queue.take_async()) is not None:
             seen.append(item.index)
