@@ -39,7 +39,7 @@ def test_other_measurements_stand_behind_it_and_are_not_imported_to_be_listed(tm
         assert f" {name} " in done.stdout
 
 
-@pytest.mark.parametrize("name", ["soak", "stream", "compiled", "codec", "endurance", "kernel", "peers"])
+@pytest.mark.parametrize("name", ["soak", "stream", "compiled", "codec", "endurance", "kernel", "peers", "engine-host"])
 def test_a_measurement_answers_for_its_own_options(tmp_path: Path, name: str) -> None:
     done = megatalker("bench", name, "--help", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
