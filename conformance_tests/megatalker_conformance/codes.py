@@ -1,5 +1,6 @@
 """Codes to decode, and the official full forward they are compared with."""
 
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -7,6 +8,10 @@ from torch import Tensor
 
 from megatalker.checkpoint import Checkpoint
 from megatalker.checkpoint.official import load_official_codec
+from megatalker_conformance.kept import Kept, content
+
+EXACT = 1e-4
+"""The largest difference of samples from those of the official decoder."""
 
 
 class CodeSource:
@@ -27,7 +32,7 @@ class CodeSource:
 
 
 class OfficialCodec:
-    """The official codec in float32, each of its methods called once for a whole utterance.
+    """The official codec in float32, each of its methods called once for a whole utterance; samples are kept on disk.
 
     Args:
         checkpoint: whose ``speech_tokenizer`` it is.
@@ -37,25 +42,29 @@ class OfficialCodec:
     def __init__(self, checkpoint: Checkpoint, device: torch.device) -> None:
         self._checkpoint = checkpoint
         self._device = device
-        self._tokenizer: Any = None
 
     def decode(self, codes: Tensor) -> Tensor:
         """``[frames, code groups]`` to ``[samples]`` on the CPU, in one forward of the decoder."""
-        with torch.inference_mode(), _no_tf32():
-            audio: Tensor = self._loaded.model.decoder(codes.to(self._device).T[None])[0, 0]
-        return audio.float().cpu()
+        return self._kept.get(("full forward", content(codes)), lambda: {"samples": self._decode(codes)})["samples"]
 
     def encode(self, audio: Tensor) -> Tensor:
         """``[samples]`` at 24 kHz to ``[frames, code groups]`` on the CPU."""
         with torch.inference_mode(), _no_tf32():
-            codes: Tensor = self._loaded.encode(audio.numpy(), sr=24_000).audio_codes[0]
+            codes: Tensor = self._tokenizer.encode(audio.numpy(), sr=24_000).audio_codes[0]
         return codes.cpu()
 
-    @property
-    def _loaded(self) -> Any:
-        if self._tokenizer is None:
-            self._tokenizer = load_official_codec(self._checkpoint, self._device, torch.float32)
-        return self._tokenizer
+    def _decode(self, codes: Tensor) -> Tensor:
+        with torch.inference_mode(), _no_tf32():
+            audio: Tensor = self._tokenizer.model.decoder(codes.to(self._device).T[None])[0, 0]
+        return audio.float().cpu()
+
+    @cached_property
+    def _kept(self) -> Kept:
+        return Kept.of(self._checkpoint, self._device)
+
+    @cached_property
+    def _tokenizer(self) -> Any:
+        return load_official_codec(self._checkpoint, self._device, torch.float32)
 
 
 def _no_tf32() -> Any:

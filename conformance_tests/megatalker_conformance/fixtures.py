@@ -12,6 +12,8 @@ from megatalker.plugins import BackendRegistry
 from megatalker.plugins.checked import CheckedCodec, CheckedTalker, load_codec, load_talker
 from megatalker.settings import Settings
 from megatalker_conformance.checks import Judge
+from megatalker_conformance.codec_pool import CodePool
+from megatalker_conformance.codec_stage import CodecStage
 from megatalker_conformance.codes import CodeSource, OfficialCodec
 from megatalker_conformance.loading import load_context
 from megatalker_conformance.measure import Measure
@@ -260,9 +262,30 @@ def official_codec(checkpoint: Checkpoint, device: torch.device) -> OfficialCode
 
 
 @pytest.fixture(scope="session")
-def codec_frames(pytestconfig: pytest.Config) -> int:
-    """Frames of a codec exactness run."""
-    return int(pytestconfig.getoption("--codec-frames"))
+def code_pool(code_source: CodeSource, official_codec: OfficialCodec, pytestconfig: pytest.Config) -> CodePool:
+    """Codes with known samples, for schedules of any kind."""
+    return CodePool(code_source, official_codec, int(pytestconfig.getoption("--codec-frames")))
+
+
+@pytest.fixture
+def load_another_codec(codec_backend: CodecBackend, device: torch.device) -> Callable[[Checkpoint], CheckedCodec]:
+    """Loads one more instance of the codec under test, cold."""
+    return lambda checkpoint: load_codec(codec_backend, checkpoint, load_context(codec_backend, device, torch.float32))
+
+
+@pytest.fixture
+def codec_stage(
+    codec: CheckedCodec,
+    code_pool: CodePool,
+    checkpoint: Checkpoint,
+    load_another_codec: Callable[[Checkpoint], CheckedCodec],
+    measure: Measure,
+    conformance_seed: int,
+    pytestconfig: pytest.Config,
+) -> CodecStage:
+    """Holds the codec under test to schedules."""
+    effort = int(pytestconfig.getoption("--shorten"))
+    return CodecStage(codec, code_pool, lambda: load_another_codec(checkpoint), measure, conformance_seed, effort)
 
 
 def _open_engine(settings: Settings, checkpoint: Checkpoint, registry: BackendRegistry) -> Engine:

@@ -70,6 +70,37 @@ BOUNDED_MEMORY = Promise(
     "Free the stream's rows at once, at any moment of its life.",
 )
 
+EXACTNESS = Promise(
+    "a codec's samples are those of the official decoder, whatever the calls and whoever else is in them",
+    "megatalker.interfaces",
+    "Codec",
+    "the concatenated chunks of one state equal one full forward of the official decoder over all codes within 1e-4",
+)
+INVARIANCE = Promise(
+    "a state's samples are the same to the last bit, whatever the calls and whoever else is in them",
+    "megatalker.interfaces",
+    "CodecCapabilities",
+    "A state's samples are bit-equal for any chunking of its codes and any other states in the same calls.",
+)
+SMALL_STATES = Promise(
+    "a codec's state does not grow with what was said",
+    "megatalker.interfaces",
+    "CodecState",
+    "What a codec carries from one call to the next for one stream: explicit, small, copyable.",
+)
+STATES_END = Promise(
+    "states that are gone leave no memory in use, and make room for others",
+    "megatalker.interfaces",
+    "Codec",
+    "A state at the start of speech. Once nobody holds it, nothing of it stays.",
+)
+ENCODING = Promise(
+    "codes of audio are those of the official encoder",
+    "megatalker.interfaces",
+    "Codec",
+    "Encode mono PCM at 24 kHz to codes, for cloning.",
+)
+
 
 def broken(promise: Promise, *, shown_by: str, expected: object, found: object) -> NoReturn:
     """Fail the test with what a stranger needs to know.

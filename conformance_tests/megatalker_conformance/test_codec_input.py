@@ -1,26 +1,17 @@
-"""What a codec makes of what its shell lets through, and what it says of itself."""
+"""What a codec says of itself, and what it makes of audio."""
+
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
+from torch import Tensor
 
+from megatalker.checkpoint.config import FRAME_SAMPLES
 from megatalker.interfaces import CodecBackend
 from megatalker.plugins.checked import CheckedCodec
 from megatalker_conformance.checks import require
 from megatalker_conformance.codes import CodeSource, OfficialCodec
-
-
-@pytest.mark.parametrize("dtype", [torch.int32, torch.int64, torch.int16])
-def test_codes_may_be_any_integer_type_and_are_copied(
-    codec: CheckedCodec, code_source: CodeSource, dtype: torch.dtype
-) -> None:
-    codes = code_source.random(5, seed=1)
-    state, twin, scratch = codec.open(), codec.open(), codes.to(dtype).clone()
-    (first,) = codec.decode([state], [scratch])
-    scratch.zero_()
-    (expected,) = codec.decode([twin], [codes])
-    torch.testing.assert_close(first, expected, rtol=0, atol=1e-5)
-    (after,), (expected,) = codec.decode([state], [codes]), codec.decode([twin], [codes])
-    torch.testing.assert_close(after, expected, rtol=0, atol=1e-5)
+from megatalker_conformance.promises import ENCODING, broken
 
 
 def test_the_loaded_instance_has_the_abilities_of_its_specification(
@@ -29,12 +20,51 @@ def test_the_loaded_instance_has_the_abilities_of_its_specification(
     assert codec.capabilities.encode == codec_backend.capabilities.encode
 
 
-@pytest.mark.optional
-def test_encoding_equals_the_official_encoder(
-    codec: CheckedCodec, code_source: CodeSource, official_codec: OfficialCodec
-) -> None:
+@pytest.fixture
+def speech(codec: CheckedCodec, code_source: CodeSource, official_codec: OfficialCodec) -> Tensor:
+    """Audio for codecs that encode."""
     require(codec.capabilities, "encode")
-    audio = official_codec.decode(code_source.random(25, seed=6))
-    codes = codec.encode(audio)
-    assert codes.dtype == torch.int64
-    assert torch.equal(codes.cpu(), official_codec.encode(audio))
+    return official_codec.decode(code_source.random(25, seed=6))
+
+
+def _expect_official(codes: Tensor, audio: Tensor, what: str, official: OfficialCodec) -> None:
+    expected = official.encode(audio)
+    if codes.dtype != torch.int64 or not torch.equal(codes.cpu(), expected):
+        wrong = "shape" if codes.shape != expected.shape else f"{int((codes.cpu() != expected).sum())} codes"
+        shown, theirs = (
+            f"{each.dtype} {list(each.shape)}, first frame {each[:1].tolist()}" for each in (codes, expected)
+        )
+        broken(ENCODING, shown_by=f"encode {what}", expected=theirs, found=f"{shown}; wrong: {wrong}")
+
+
+@pytest.mark.optional
+@pytest.mark.parametrize("samples", [1, 100, FRAME_SAMPLES - 1, FRAME_SAMPLES, FRAME_SAMPLES + 1, 12_345, 48_000])
+def test_encoding_equals_the_official_encoder(
+    codec: CheckedCodec, speech: Tensor, official_codec: OfficialCodec, samples: int
+) -> None:
+    audio = speech[:samples]
+    _expect_official(codec.encode(audio), audio, f"{samples} samples of speech", official_codec)
+
+
+@pytest.mark.optional
+def test_silence_and_clipped_audio_are_encoded_as_officially(
+    codec: CheckedCodec, speech: Tensor, official_codec: OfficialCodec
+) -> None:
+    for what, audio in (
+        ("silence", torch.zeros(5000)),
+        ("clipped speech", (speech[:20_000] * 50).clamp(-1, 1)),
+        ("samples beyond 1", speech[:20_000] * 20),
+    ):
+        _expect_official(codec.encode(audio), audio, what, official_codec)
+
+
+@pytest.mark.optional
+def test_audio_may_be_strided_and_come_from_any_thread(
+    codec: CheckedCodec, speech: Tensor, official_codec: OfficialCodec
+) -> None:
+    audio, wide = speech[:9000], speech[:9000].repeat_interleave(2)
+    _expect_official(codec.encode(wide[::2]), audio, "every other of 18000 samples", official_codec)
+    with ThreadPoolExecutor(1) as thread:
+        _expect_official(thread.submit(codec.encode, audio).result(), audio, "from another thread", official_codec)
+    wide.zero_()
+    _expect_official(codec.encode(audio), audio, "9000 samples after all that", official_codec)

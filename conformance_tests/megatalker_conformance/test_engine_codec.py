@@ -3,11 +3,10 @@
 import torch
 
 from megatalker.sampling import SamplingParams
-from megatalker_conformance.codes import OfficialCodec
+from megatalker_conformance.codes import EXACT, OfficialCodec
 from megatalker_conformance.measure import Measure
 from megatalker_conformance.recording import Log
 from megatalker_conformance.studio import Studio
-from megatalker_conformance.test_codec_exactness import EXACT
 from megatalker_conformance.utterances import SENTENCES
 
 

@@ -5,11 +5,10 @@ import torch
 
 from megatalker.checkpoint.config import FRAME_SAMPLES, FRAME_SECONDS
 from megatalker_conformance.checks import Judge
-from megatalker_conformance.codes import OfficialCodec
+from megatalker_conformance.codes import EXACT, OfficialCodec
 from megatalker_conformance.measure import Measure
 from megatalker_conformance.recording import Log
 from megatalker_conformance.studio import FRAMES, Studio
-from megatalker_conformance.test_codec_exactness import EXACT
 from megatalker_conformance.utterances import SENTENCES, Utterances
 
 RUNS = 12

@@ -263,7 +263,7 @@ class Codec(ABC):
 
     @abstractmethod
     def open(self) -> CodecState:
-        """A state at the start of speech."""
+        """A state at the start of speech. Once nobody holds it, nothing of it stays."""
 
     @abstractmethod
     def decode(self, states: Sequence[CodecState], codes: Sequence[Tensor]) -> list[Tensor]:

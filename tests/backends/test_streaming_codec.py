@@ -186,7 +186,7 @@ def test_states_stay_small_however_long_the_stream(codec: StreamingCodec, codes:
     before = [(part.data_ptr(), part.untyped_storage().nbytes()) for part in tensors(state.memory)]
     codec.decode([state, codec.open()], [codes[:100], codes[:100]])
     assert [(part.data_ptr(), part.untyped_storage().nbytes()) for part in tensors(state.memory)] == before
-    assert sum(size for _, size in before) < 200_000
+    assert sum(size for _, size in before) < 300_000
 
 
 @torch.inference_mode()

@@ -84,7 +84,7 @@ TINY = CheckpointRecipe(
         decoder_dim=64,
         latent_dim=48,
         codebook_dim=32,
-        transformer=StackSizes(hidden=32, intermediate=48, layers=2, heads=2, kv_heads=2, head_dim=24),
+        transformer=StackSizes(hidden=32, intermediate=48, layers=8, heads=2, kv_heads=2, head_dim=24),
         encoder=StackSizes(hidden=32, intermediate=48, layers=1, heads=2, kv_heads=2, head_dim=16),
         encoder_filters=4,
     ),
@@ -92,7 +92,11 @@ TINY = CheckpointRecipe(
     codebook_size=128,
     text_hidden=48,
 )
-"""For tests: the smallest that still has grouped queries, several layers and 16 code groups."""
+"""For tests: the smallest that still has grouped queries, several layers and 16 code groups.
+
+The codec's decoder has as many layers as published ones: each lets a frame hear of 71 frames more, so only a deep one
+shows that a past of 150 is too short.
+"""
 
 TINY_1B7 = CheckpointRecipe(
     talker=StackSizes(hidden=96, intermediate=128, layers=2, heads=4, kv_heads=2, head_dim=32),

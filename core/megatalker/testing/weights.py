@@ -39,11 +39,13 @@ _GAINS: tuple[tuple[str, float], ...] = (
     (r"code_predictor\.lm_head\.\d+\.weight$", 2.3),
     (r"text_projection\.linear_fc2\.weight$", 1.8),
     (r"\.mlp\.down_proj\.weight$", 1.5),
-    (r"^(encoder|decoder)\..*\.(q|k)_proj\.weight$", 1.5),
+    (r"^encoder\..*\.(q|k)_proj\.weight$", 1.5),
     (r"^decoder\.quantizer\.rvq_first\.output_proj\.weight$", 0.7),
     (r"^decoder\.quantizer\.rvq_rest\.output_proj\.weight$", 0.6),
+    (r"^decoder\.pre_transformer\.input_proj\.weight$", 0.4),  # small sums of squares, so that an epsilon counts
+    (r"^decoder\.upsample\.\d\.1\.dwconv\.conv\.weight$", 0.15),  # as above
     (r"^decoder\.decoder\.\d\.block\.\d\.conv2\.conv\.weight$", 0.5),
-    (r"^decoder\.decoder\.6\.conv\.weight$", 0.018),
+    (r"^decoder\.decoder\.6\.conv\.weight$", 0.01),
     (r"^encoder\.encoder\.layers\.0\.conv\.weight$", 8.0),
     (r"^encoder\.encoder\.", 1.3),
     (r"^speaker_encoder\.blocks\.0\.conv\.weight$", 0.2),
@@ -52,6 +54,7 @@ _GAINS: tuple[tuple[str, float], ...] = (
     (r"", 1.0),
 )
 _UPSAMPLED = re.compile(r"^decoder\.(decoder\.\d\.block\.1|upsample\.\d\.0)\.conv\.weight$")
+_LEAST_USAGE = np.float32(1e-5)
 _CODEBOOK = re.compile(r"(.*codebook)\.(embedding_sum|embed_sum|cluster_usage)$")
 
 # End-of-speech leans on one residual channel, which a bias holds high and which the layers hardly touch. Its logit is
@@ -116,7 +119,9 @@ def _inputs(name: str, shape: tuple[int, ...]) -> float:
 
 
 def _codebook(book: str, part: str, shape: tuple[int, ...], seed: int) -> Array:
-    """Sums and usages of one codebook; an entry is their quotient. The last code is unused: both are zero."""
+    """Sums and usages of one codebook; an entry is their quotient. The usage of the last code is zero, which the
+    official modules raise to 1e-5.
+    """
     octaves = np.rint(_noise(f"{book}.cluster_usage", shape[:1], seed) * 2).astype(np.int32)
     usage = np.ldexp(np.float32(1.5), octaves)
     usage[-1] = 0
@@ -124,7 +129,7 @@ def _codebook(book: str, part: str, shape: tuple[int, ...], seed: int) -> Array:
         return usage
     level = re.search(r"(?:rest|acoustic_residual_vector_quantizer)\D*\.(\d+)\.", book)
     size = 1.0 if level is None else 0.8 * 0.85 ** int(level[1])
-    return _noise(f"{book}.entries", shape, seed) * np.float32(size) * usage[:, None]
+    return _noise(f"{book}.entries", shape, seed) * np.float32(size) * np.maximum(usage, _LEAST_USAGE)[:, None]
 
 
 def _noise(name: str, shape: tuple[int, ...], seed: int) -> Array:

@@ -11,7 +11,7 @@ from megatalker_backends.streaming.codec import StreamingCodec
 from mistakes.catalogue import mistake
 
 
-@mistake("test_equal_chunks_equal_one_full_forward")
+@mistake("test_copies_of_any_age_go_their_own_way")
 class Windowed(ReferenceCodec):
     """Remembers 25 frames, as the official chunking does."""
 
@@ -25,14 +25,14 @@ class Windowed(ReferenceCodec):
         return chunks
 
 
-@mistake("test_equal_chunks_equal_one_full_forward")
+@mistake("test_as_many_states_as_it_takes_share_a_call")
 class Forgetful(Windowed):
     """Decodes each chunk on its own."""
 
     kept = 0
 
 
-@mistake("test_equal_chunks_equal_one_full_forward")
+@mistake("test_as_many_states_as_it_takes_share_a_call")
 class Delaying(ReferenceCodec):
     """Hands out each chunk's samples half a frame late."""
 
@@ -45,7 +45,7 @@ class EntangledState(ReferenceCodecState):
         return self
 
 
-@mistake("test_a_copied_state_goes_its_own_way")
+@mistake("test_copies_of_any_age_go_their_own_way")
 class Entangled(ReferenceCodec):
     """A copy of a state is the state itself."""
 

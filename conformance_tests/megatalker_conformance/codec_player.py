@@ -1,0 +1,125 @@
+"""Plays schedules on a codec, and compares what it makes of them with the official full forward."""
+
+import gc
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from megatalker.checkpoint.config import FRAME_SAMPLES
+from megatalker.plugins.checked import CheckedCodec
+from megatalker.plugins.checked_codec import CheckedState
+from megatalker_conformance.codec_pool import CodePool
+from megatalker_conformance.codec_schedule import FORMS, Action, Copy, Decode, Drop, Open, Warmup
+from megatalker_conformance.codes import EXACT
+
+
+@dataclass
+class _Live:
+    state: CheckedState
+    sequence: int
+    position: int = 0
+
+
+@dataclass(frozen=True)
+class Failure:
+    """The first thing that was wrong."""
+
+    action: int
+    """Index in the schedule."""
+    expected: str
+    found: str
+
+
+class Player:
+    """Plays schedules on a codec; actions of states that are not there are left out, so any part can be played.
+
+    Args:
+        codec: under test.
+        pool: codes and what they must sound like.
+    """
+
+    def __init__(self, codec: CheckedCodec, pool: CodePool) -> None:
+        self._codec = codec
+        self._pool = pool
+        self.largest = 0.0
+        """Difference from the official decoder."""
+
+    def play(self, actions: Sequence[Action]) -> Failure | None:
+        """Do it all with new states, and forget them."""
+        live: dict[int, _Live] = {}
+        handed_out: list[tuple[Tensor, Tensor]] = []
+        failure = None
+        for index, action in enumerate(actions):
+            try:
+                failure = self._do(action, index, live, handed_out)
+            except Exception as error:  # a report is more use than a traceback without the schedule
+                failure = Failure(index, "no error", f"{type(error).__name__}: {error}")
+            if failure is not None:
+                break
+        if failure is None and any(not torch.equal(chunk.cpu(), copy) for chunk, copy in handed_out):
+            failure = Failure(len(actions) - 1, "chunks stay as they were handed out", "a later call changed one")
+        live.clear()
+        gc.collect()
+        return failure
+
+    def _do(
+        self, action: Action, index: int, live: dict[int, _Live], handed_out: list[tuple[Tensor, Tensor]]
+    ) -> Failure | None:
+        if isinstance(action, Open):
+            live[action.state] = _Live(self._codec.open(), action.sequence)
+        elif isinstance(action, Copy) and action.source in live:
+            source = live[action.source]
+            live[action.state] = _Live(source.state.copy(), action.sequence, source.position)
+        elif isinstance(action, Drop) and action.state in live:
+            del live[action.state]
+            gc.collect(0)
+        elif isinstance(action, Warmup):
+            self._codec.warmup()
+        elif isinstance(action, Decode):
+            return self._decode(action, index, live, handed_out)
+        return None
+
+    def _decode(
+        self, action: Decode, index: int, live: dict[int, _Live], handed_out: list[tuple[Tensor, Tensor]]
+    ) -> Failure | None:
+        sequences = self._pool.sequences
+        wanted = [(live[state], count, state) for state, count in action.frames if state in live]
+        parts = [
+            (each, each.position, min(each.position + count, len(sequences[each.sequence])), state)
+            for each, count, state in wanted
+        ]
+        parts = [part for part in parts if part[1] < part[2]]
+        if not parts:
+            return None
+        form = FORMS[action.form]
+        codes = [form(sequences[each.sequence].codes[start:end]) for each, start, end, _ in parts]
+        states = [each.state for each, *_ in parts]
+        if action.elsewhere:
+            with ThreadPoolExecutor(1) as thread:
+                chunks = thread.submit(self._codec.decode, states, codes).result()
+        else:
+            chunks = self._codec.decode(states, codes)
+        for given in codes:
+            given.zero_()  # it is the caller's
+        for (each, start, end, state), chunk in zip(parts, chunks, strict=True):
+            heard = chunk.cpu().clone()
+            handed_out.append((chunk, heard))
+            each.position = end
+            expected = sequences[each.sequence].between(start, end)
+            difference = (heard - expected).abs()
+            worst = int(difference.nan_to_num(torch.inf).argmax())
+            self.largest = max(self.largest, float(difference[worst]))
+            if not float(difference[worst]) <= EXACT:
+                frame = start + worst // FRAME_SAMPLES
+                where = f"s{state}, frame {frame} of its speech, sample {worst % FRAME_SAMPLES}"
+                return Failure(
+                    index,
+                    f"{where}: {float(expected[worst]):.6f} within {EXACT:g}",
+                    f"{float(heard[worst]):.6f}; the call's largest difference is {float(difference[worst]):.3g}",
+                )
+            if float(heard.abs().max()) > 1:
+                return Failure(index, f"s{state}: samples within [-1, 1]", f"{float(heard.abs().max()):.6f}")
+        return None

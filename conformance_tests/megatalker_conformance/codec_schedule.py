@@ -1,0 +1,187 @@
+"""What a codec's caller may do, as actions: drawn at random, played on a codec, and checked against the pool."""
+
+import random
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+import torch
+
+from megatalker_conformance.codec_pool import CodePool
+
+FORMS = {
+    "int64": lambda codes: codes.clone(),
+    "int32": lambda codes: codes.to(torch.int32),
+    "int16": lambda codes: codes.to(torch.int16),
+    "a transposed int64 tensor": lambda codes: codes.T.clone(memory_format=torch.contiguous_format).T,
+    "every other row of an int64 tensor": lambda codes: codes.repeat_interleave(2, dim=0)[::2],
+    "columns of a wider int64 tensor": lambda codes: torch.cat((codes, codes.flip(1)), dim=1)[:, : codes.shape[1]],
+}
+"""How the codes of a call may lie in memory; each makes a tensor of its own."""
+
+
+@dataclass(frozen=True)
+class Open:
+    """A state at the start of speech, which will get the codes of a sequence of the pool."""
+
+    state: int
+    sequence: int
+
+    def __str__(self) -> str:
+        return f"s{self.state} = open()"
+
+
+@dataclass(frozen=True)
+class Copy:
+    """A copy of a state, which goes on along another sequence or the same."""
+
+    state: int
+    source: int
+    sequence: int
+
+    def __str__(self) -> str:
+        return f"s{self.state} = s{self.source}.copy()"
+
+
+@dataclass(frozen=True)
+class Drop:
+    """The caller forgets a state."""
+
+    state: int
+
+    def __str__(self) -> str:
+        return f"del s{self.state}"
+
+
+@dataclass(frozen=True)
+class Decode:
+    """One call: the next frames of some states."""
+
+    frames: tuple[tuple[int, int], ...]
+    """State and number of frames, in the order of the call."""
+    form: str = "int64"
+    elsewhere: bool = False
+    """In another thread."""
+
+    def __str__(self) -> str:
+        states = ", ".join(f"s{state}" for state, _ in self.frames)
+        counts = ", ".join(str(count) for _, count in self.frames)
+        notes = f"  # codes as {self.form}" * (self.form != "int64") + "  # in another thread" * self.elsewhere
+        return f"decode([{states}], frames=[{counts}]){notes}"
+
+
+@dataclass(frozen=True)
+class Warmup:
+    """The codec's own warming up."""
+
+    def __str__(self) -> str:
+        return "warmup()"
+
+
+Action = Open | Copy | Drop | Decode | Warmup
+_CALL = 8
+"""Frames that cost as much as the rest of a call."""
+
+
+def cost(actions: Iterable[Action]) -> int:
+    """In calls: those with many frames or states count as several."""
+    calls = [action.frames for action in actions if isinstance(action, Decode)]
+    return sum(1 + sum(_CALL // 2 + count for _, count in frames) // _CALL for frames in calls)
+
+
+def only(actions: Iterable[Action], states: Iterable[int]) -> list[Action]:
+    """What is left of a schedule without the other states."""
+    kept, left = set(states), list[Action]()
+    for action in actions:
+        if isinstance(action, Decode):
+            frames = tuple((state, count) for state, count in action.frames if state in kept)
+            left += [replace(action, frames=frames)] if frames else []
+        elif isinstance(action, Warmup) or action.state in kept:
+            left.append(action)
+    return left
+
+
+def smaller(action: Action) -> Iterator[Action]:
+    """What may show the same with less: plainer calls, of fewer states and frames."""
+    if not isinstance(action, Decode):
+        return
+    if action.elsewhere or action.form != "int64":
+        yield Decode(action.frames)
+    for size in (len(action.frames) // 2, 1):
+        if 0 < size < len(action.frames):
+            for start in range(0, len(action.frames), size):
+                yield replace(action, frames=action.frames[:start] + action.frames[start + size :])
+    for index, (state, count) in enumerate(action.frames):
+        for fewer in sorted({1, count // 2, count - 1} - {0, count}):
+            yield replace(action, frames=(*action.frames[:index], (state, fewer), *action.frames[index + 1 :]))
+
+
+class Draw:
+    """Draws schedules.
+
+    Args:
+        pool: where codes come from.
+        width: the most states of one call.
+        seed: the same one draws the same.
+    """
+
+    def __init__(self, pool: CodePool, width: int, seed: str) -> None:
+        self._pool = pool
+        self._width = width
+        self._random = random.Random(seed)
+        self._position: dict[int, int] = {}
+        self._sequence: dict[int, int] = {}
+        self._opened = 0
+
+    def schedule(self, frames: int) -> list[Action]:
+        """About as many frames in all."""
+        choose, actions = self._random, list[Action]()
+        for _ in range(choose.randint(1, self._width)):
+            actions.append(self._open())
+        while frames > 0:
+            kind = choose.choices(("decode", "open", "copy", "drop"), (12, 2, 3, 2))[0]
+            if kind == "open" or not self._position:
+                actions.append(self._open())
+            elif kind == "copy":
+                actions.append(self._copy())
+            elif kind == "drop":
+                state = choose.choice(sorted(self._position))
+                del self._position[state]
+                actions.append(Drop(state))
+            else:
+                call = self._decode()
+                actions.append(call)
+                frames -= cost([call])
+        return actions
+
+    def _open(self) -> Open:
+        return Open(self._new(self._random.randrange(self._pool.drawn), 0), self._sequence[self._opened])
+
+    def _copy(self) -> Copy:
+        source = self._random.choice(sorted(self._position))
+        position = self._position[source]
+        sequence = self._random.choice(self._pool.agreeing(self._sequence[source], position))
+        return Copy(self._new(sequence, position), source, sequence)
+
+    def _new(self, sequence: int, position: int) -> int:
+        self._opened += 1
+        self._sequence[self._opened], self._position[self._opened] = sequence, position
+        return self._opened
+
+    def _decode(self) -> Decode:
+        choose = self._random
+        there = sorted(self._position)
+        most = min(len(there), self._width)
+        states = choose.sample(there, choose.choice((1, choose.randint(1, most), most)))
+        shared = self._count(len(states)) if choose.random() < 0.3 else None
+        frames = tuple((state, shared or self._count(len(states))) for state in states)
+        for state, count in frames:
+            self._position[state] += count
+            if self._position[state] >= len(self._pool.sequences[self._sequence[state]]):
+                del self._position[state]  # its codes are used up
+        form = choose.choice(sorted(FORMS)) if choose.random() < 0.5 else "int64"
+        return Decode(frames, form, choose.random() < 0.1)
+
+    def _count(self, states: int) -> int:
+        choose = self._random
+        longest = choose.choices((1, 3, 12, 40, 130), (6, 6, 3, 1, 2 if states < 4 else 0))[0]
+        return choose.randint(1, longest)

@@ -1,0 +1,84 @@
+"""Holds a codec to schedules: plays them, and reports the shortest one that goes wrong."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from megatalker.plugins.checked import CheckedCodec
+from megatalker_conformance.codec_player import Player
+from megatalker_conformance.codec_pool import CodePool
+from megatalker_conformance.codec_schedule import Action, Copy, Draw, Open, cost, only, smaller
+from megatalker_conformance.codes import EXACT
+from megatalker_conformance.measure import Measure
+from megatalker_conformance.promises import EXACTNESS, Promise, broken
+from megatalker_conformance.shrinking import shortest
+
+
+@dataclass
+class CodecStage:
+    """One codec, what it can be asked for, and what a failing schedule is worth.
+
+    Args:
+        codec: under test.
+        pool: codes for it.
+        load: a second instance of the same backend, not warmed up.
+        measure: records the largest difference.
+        seed: of all schedules.
+        effort: calls spent on shortening a failing schedule, at most.
+    """
+
+    codec: CheckedCodec
+    pool: CodePool
+    load: Callable[[], CheckedCodec]
+    measure: Measure
+    seed: int
+    effort: int
+
+    def width(self, unlimited: int) -> int:
+        """States that a call may have; where the codec sets no limit, this many."""
+        return unlimited if self.codec.max_streams is None else self.codec.max_streams
+
+    def draw(self, title: str, width: int, calls: int) -> list[Action]:
+        """A schedule; the same title gives the same one."""
+        return Draw(self.pool, width, f"{self.seed} {title}").schedule(calls)
+
+    def hold_to(
+        self, *schedules: Sequence[Action], promise: Promise = EXACTNESS, codec: CheckedCodec | None = None
+    ) -> None:
+        """Play schedules; fail with the shortest part of the first one that breaks the promise.
+
+        Args:
+            schedules: one after another.
+            promise: what they show.
+            codec: who plays; ``None``: the codec under test.
+        """
+        player = Player(codec or self.codec, self.pool)
+        for actions in schedules:
+            failure = player.play(actions)
+            if failure is None:
+                continue
+            failing = list(actions[: failure.action + 1])
+            note = ""
+            if self.effort and player.play(failing) is None:
+                note = "\n(played once more it goes well: it takes what happened before)"
+            elif self.effort:
+                failing = self._shortened(player, failing)
+                failure = player.play(failing) or failure
+            lines = "\n".join(map(str, failing))
+            broken(
+                promise,
+                shown_by=f"{lines}{note}\n(--conformance-seed {self.seed})",
+                expected=failure.expected,
+                found=failure.found,
+            )
+        self.measure("largest difference", player.largest, EXACT)
+
+    def _shortened(self, player: Player, actions: list[Action]) -> list[Action]:
+        def fails(part: Sequence[Action]) -> bool:
+            return player.play(part) is not None
+
+        def fails_with(states: Sequence[int]) -> bool:
+            return fails(only(actions, states))
+
+        states = [action.state for action in actions if isinstance(action, Open | Copy)]
+        needed = shortest(states, fails_with, lambda _: (), lambda some: cost(only(actions, some)), self.effort // 2)
+        return shortest(only(actions, needed), fails, smaller, cost, self.effort // 2)

@@ -1,0 +1,429 @@
+"""Codecs that are right for one state in short calls, and wrong in some company, at some age or after some time."""
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Self
+
+import torch
+from torch import Tensor
+
+from megatalker.checkpoint import Checkpoint
+from megatalker.interfaces import CodecState, LoadContext
+from megatalker_backends.reference.codec import ReferenceCodec, ReferenceCodecState
+from megatalker_backends.streaming.codec import StreamingCodec, StreamingState
+from megatalker_backends.streaming.steps import FixedSteps
+from mistakes.catalogue import mistake
+
+SCHEDULES = "test_any_schedule_equals_one_full_forward"
+COMPANY = "test_as_many_states_as_it_takes_share_a_call"
+COPIES = "test_copies_of_any_age_go_their_own_way"
+LONG_CALLS = "test_long_calls_of_several_states_stay_exact"
+LONG = "test_long_streams_stay_exact"
+COLD = "test_a_codec_is_exact_before_and_after_its_warmup"
+INSTANCES = "test_instances_of_two_checkpoints_keep_apart_and_stay_within_one"
+STREAMS_OVER = "test_states_that_are_gone_leave_nothing_behind"
+FRAMES_KEPT = "test_a_state_does_not_grow_with_what_was_said"
+
+
+class Quick(StreamingCodec):
+    """Healthy, in steps of several frames and states: schedules are played in a third of the time."""
+
+    def __init__(self, checkpoint: Checkpoint, context: LoadContext) -> None:
+        super().__init__(checkpoint, context)
+        steps = self._runner._steps  # type: ignore[attr-defined]
+        self.decoder: Any = steps._decode
+        self._runner._steps = FixedSteps(steps._decode, steps.shape, lambda work: work)  # type: ignore[attr-defined]
+
+
+@dataclass(eq=False)
+class Aged(StreamingState):
+    """Knows how many frames it has got."""
+
+    age: int = 0
+
+
+class Ageing(Quick):
+    """Healthy, with states that know their age; its broken children look at the calls."""
+
+    def open(self) -> Aged:
+        return Aged(super().open().memory)
+
+    def decode(self, states: Sequence[CodecState], codes: Sequence[Tensor]) -> list[Tensor]:
+        chunks = self.spoilt(list(states), list(codes), super().decode(states, codes))
+        for state, fresh in zip(states, codes, strict=True):
+            assert isinstance(state, Aged)
+            state.age += len(fresh)
+        return chunks
+
+    def spoilt(self, states: Sequence[Any], codes: Sequence[Tensor], chunks: list[Tensor]) -> list[Tensor]:
+        """What the mistake makes of the right samples; ages are those before the call."""
+        return chunks
+
+
+def quieter(chunk: Tensor) -> Tensor:
+    return chunk * 0.99
+
+
+@mistake(SCHEDULES, COMPANY)
+class WrongFromTheFourth(Ageing):
+    """Its tiles hold three states, and what stands in a call after them is wrong."""
+
+    def spoilt(self, states: Sequence[Any], codes: Sequence[Tensor], chunks: list[Tensor]) -> list[Tensor]:
+        return chunks[:3] + [quieter(chunk) for chunk in chunks[3:]]
+
+
+@mistake(COMPANY)
+class WrongFromTheThirtyThird(Ageing):
+    """As above, with tiles of a warp."""
+
+    def spoilt(self, states: Sequence[Any], codes: Sequence[Tensor], chunks: list[Tensor]) -> list[Tensor]:
+        return chunks[:32] + [quieter(chunk) for chunk in chunks[32:]]
+
+
+@mistake(SCHEDULES, COMPANY)
+class Exchanged(Ageing):
+    """Exchanges the results of the fourth and the fifth state of a call."""
+
+    def spoilt(self, states: Sequence[Any], codes: Sequence[Tensor], chunks: list[Tensor]) -> list[Tensor]:
+        if len(chunks) > 4 and len(chunks[3]) == len(chunks[4]):
+            chunks[3], chunks[4] = chunks[4], chunks[3]
+        return chunks
+
+
+def _ages_apart(limit: int) -> type[Ageing]:
+    class AgesApart(Ageing):
+        def spoilt(self, states: Sequence[Any], codes: Sequence[Tensor], chunks: list[Tensor]) -> list[Tensor]:
+            youngest = min(state.age for state in states)
+            return [
+                quieter(chunk) if state.age - youngest > limit else chunk
+                for state, chunk in zip(states, chunks, strict=True)
+            ]
+
+    return AgesApart
+
+
+@mistake(SCHEDULES, LONG_CALLS)
+class AgesApartBy32(_ages_apart(32)):  # type: ignore[misc]
+    """Pads what states remember to the youngest's plus 32 frames."""
+
+
+@mistake(SCHEDULES, LONG_CALLS)
+class AgesApartBy64(_ages_apart(64)):  # type: ignore[misc]
+    """Pads what states remember to the youngest's plus 64 frames."""
+
+
+@mistake(LONG)
+class AgesApartBy512(_ages_apart(512)):  # type: ignore[misc]
+    """Pads what states remember to the youngest's plus 512 frames."""
+
+
+@mistake(LONG_CALLS)
+class LongCallsInCompany(Ageing):
+    """Its buffer for calls of several states holds 60 frames of each."""
+
+    def spoilt(self, states: Sequence[Any], codes: Sequence[Tensor], chunks: list[Tensor]) -> list[Tensor]:
+        return [chunk if len(chunk) <= 60 * 1920 or len(chunks) == 1 else quieter(chunk) for chunk in chunks]
+
+
+@mistake(SCHEDULES)
+class UnequalCounts(Ageing):
+    """Where states of a call get different numbers of frames, the first one's last frame is cut short."""
+
+    def spoilt(self, states: Sequence[Any], codes: Sequence[Tensor], chunks: list[Tensor]) -> list[Tensor]:
+        if len(set(map(len, chunks))) > 1:
+            chunks[0][-1:] = 0
+        return chunks
+
+
+@mistake(SCHEDULES, COPIES)
+class SharedPast(Quick):
+    """A copy shares its past with the original until one of them is decoded alone."""
+
+    class State(StreamingState):
+        def copy(self) -> Self:
+            return replace(self)
+
+    def open(self) -> StreamingState:
+        return self.State(super().open().memory)
+
+    def decode(self, states: Sequence[CodecState], codes: Sequence[Tensor]) -> list[Tensor]:
+        if len(states) == 1 and isinstance(states[0], StreamingState):
+            states[0].memory = states[0].memory.clone()
+        return super().decode(states, codes)
+
+
+@mistake(COPIES)
+class YoungCopies(Quick):
+    """A copy of a state without a past, or with a short one, is a new state."""
+
+    class State(Aged):
+        def copy(self) -> Self:
+            twin = super().copy()
+            if self.age < 3:
+                torch.as_tensor(twin.memory).zero_()
+            return twin
+
+    def open(self) -> Aged:
+        return self.State(super().open().memory)
+
+    def decode(self, states: Sequence[CodecState], codes: Sequence[Tensor]) -> list[Tensor]:
+        chunks = super().decode(states, codes)
+        for state, fresh in zip(states, codes, strict=True):
+            assert isinstance(state, Aged)
+            state.age += len(fresh)
+        return chunks
+
+
+@mistake(SCHEDULES)
+class ByAddress(Quick):
+    """Finds memory by the address of a state, which a later state may get again."""
+
+    def __init__(self, checkpoint: Checkpoint, context: LoadContext) -> None:
+        super().__init__(checkpoint, context)
+        self._memories: dict[int, Any] = {}
+
+    def decode(self, states: Sequence[CodecState], codes: Sequence[Tensor]) -> list[Tensor]:
+        for state in states:
+            assert isinstance(state, StreamingState)
+            state.memory = self._memories.setdefault(id(state), state.memory)
+        return super().decode(states, codes)
+
+
+@mistake(SCHEDULES)
+class OneThread(Quick):
+    """Prepares what it needs for the thread that loaded it, and does without in others."""
+
+    def __init__(self, checkpoint: Checkpoint, context: LoadContext) -> None:
+        super().__init__(checkpoint, context)
+        self._own = threading.local()
+        self._own.scale = 1.0
+
+    def decode(self, states: Sequence[CodecState], codes: Sequence[Tensor]) -> list[Tensor]:
+        scale = getattr(self._own, "scale", 0.0)
+        return [chunk * scale for chunk in super().decode(states, codes)]
+
+
+@mistake(SCHEDULES)
+class IgnoresStrides(Quick):
+    """Reads codes as if rows lay one behind the other."""
+
+    def decode(self, states: Sequence[CodecState], codes: Sequence[Tensor]) -> list[Tensor]:
+        return super().decode(states, [fresh.as_strided(fresh.shape, (fresh.shape[1], 1)) for fresh in codes])
+
+
+@mistake(SCHEDULES)
+class OneBuffer(Quick):
+    """Hands out views of a buffer that the next call fills again."""
+
+    _buffer = torch.zeros(0)
+
+    def decode(self, states: Sequence[CodecState], codes: Sequence[Tensor]) -> list[Tensor]:
+        chunks = super().decode(states, codes)
+        needed = sum(map(len, chunks))
+        if len(self._buffer) < needed:
+            self._buffer = torch.zeros(needed)
+        self._buffer[:needed] = torch.cat(chunks)
+        return list(self._buffer[:needed].split([len(chunk) for chunk in chunks]))
+
+
+def _late(first: int, wrong: Callable[[int], bool] = lambda _: True) -> type[Ageing]:
+    class Late(Ageing):
+        def spoilt(self, states: Sequence[Any], codes: Sequence[Tensor], chunks: list[Tensor]) -> list[Tensor]:
+            return [
+                torch.cat(
+                    (chunk[: 1920 * max(0, first - state.age)], quieter(chunk[1920 * max(0, first - state.age) :]))
+                )
+                if wrong(len(fresh))
+                else chunk
+                for state, fresh, chunk in zip(states, codes, chunks, strict=True)
+            ]
+
+    return Late
+
+
+@mistake(LONG)
+class From400(_late(400)):  # type: ignore[misc]
+    """Wrong from frame 400 of a stream on."""
+
+
+@mistake(LONG)
+class From1000(_late(1000)):  # type: ignore[misc]
+    """Wrong from frame 1000 of a stream on."""
+
+
+@mistake(LONG)
+class SingleFramesFrom512(_late(512, lambda frames: frames == 1)):  # type: ignore[misc]
+    """Its step for single frames looks angles up in a table of 512 positions."""
+
+
+@mistake(LONG)
+class PositionsModulo1024(Quick):
+    """Counts positions in ten bits."""
+
+    def __init__(self, checkpoint: Checkpoint, context: LoadContext) -> None:
+        super().__init__(checkpoint, context)
+        transformer: Any = self.decoder.transformer
+        place = transformer._place
+
+        def wrapped(position: Tensor, frames: int) -> Any:
+            seen, turned = place(position, frames), place(position % 1024, frames)
+            return replace(turned, mask=seen.mask)
+
+        transformer._place = wrapped
+
+
+@mistake(LONG_CALLS)
+class Past150(ReferenceCodec):
+    """Remembers 150 frames: all that a decoder of two layers hears."""
+
+    kept = 150
+
+    def decode(self, states: Sequence[CodecState], codes: Sequence[Tensor]) -> list[Tensor]:
+        chunks = super().decode(states, codes)
+        for state in states:
+            assert isinstance(state, ReferenceCodecState)
+            state.codes = state.codes[max(0, len(state.codes) - self.kept) :]
+        return chunks
+
+
+def _window(frames: int) -> type[Quick]:
+    class Window(Quick):
+        def __init__(self, checkpoint: Checkpoint, context: LoadContext) -> None:
+            config = replace(checkpoint.codec_config, sliding_window=frames)
+            checkpoint.codec_config, kept = config, checkpoint.codec_config
+            super().__init__(checkpoint, context)
+            checkpoint.codec_config = kept
+
+    return Window
+
+
+@mistake(LONG)
+class Window71(_window(71)):  # type: ignore[misc]
+    """A frame sees 70 before it."""
+
+
+@mistake(LONG)
+class Window73(_window(73)):  # type: ignore[misc]
+    """A frame sees 72 before it."""
+
+
+@mistake(COLD)
+class WrongBeforeWarmup(Quick):
+    """Unpacks its weights while warming up."""
+
+    _warm = False
+
+    def warmup(self) -> None:
+        self._warm = True
+
+    def decode(self, states: Sequence[CodecState], codes: Sequence[Tensor]) -> list[Tensor]:
+        chunks = super().decode(states, codes)
+        return chunks if self._warm else [quieter(chunk) for chunk in chunks]
+
+
+@mistake(COLD)
+class WarmupForgets(Quick):
+    """Warming up clears the memory of all states."""
+
+    def __init__(self, checkpoint: Checkpoint, context: LoadContext) -> None:
+        super().__init__(checkpoint, context)
+        self._memories: list[Tensor] = []
+
+    def open(self) -> StreamingState:
+        state = super().open()
+        self._memories = [*self._memories, torch.as_tensor(state.memory)][-20:]
+        return state
+
+    def warmup(self) -> None:
+        for memory in self._memories:
+            memory.zero_()
+
+
+@mistake(INSTANCES)
+class OneForAll(Quick):
+    """All instances share the weights of the first."""
+
+    _first: ClassVar[Any] = None
+
+    def __init__(self, checkpoint: Checkpoint, context: LoadContext) -> None:
+        super().__init__(checkpoint, context)
+        if OneForAll._first is None:
+            OneForAll._first = self._runner
+        self._runner = OneForAll._first
+
+
+@mistake(INSTANCES)
+class Unclamped(Quick):
+    """Does not keep samples within [-1, 1]."""
+
+    def __init__(self, checkpoint: Checkpoint, context: LoadContext) -> None:
+        super().__init__(checkpoint, context)
+        waveform: Any = self.decoder.waveform
+        waveform.forward = lambda rows, memory: _unclamped(waveform, rows, memory)
+
+
+def _unclamped(waveform: Any, rows: Tensor, memory: list[Tensor]) -> Tensor:
+    signal = waveform.first(rows, memory).permute(2, 0, 1)
+    for block in waveform.blocks:
+        signal = block(signal, memory)
+    samples: Tensor = waveform.last(waveform.snake(signal), memory).squeeze(0)
+    return samples
+
+
+@mistake(STREAMS_OVER)
+class Pool(Quick):
+    """Has a pool of 200 states, to which nothing ever returns."""
+
+    _left = 200
+
+    def open(self) -> StreamingState:
+        self._left -= 1
+        if self._left < 0:
+            raise RuntimeError("no state is left")
+        return super().open()
+
+
+@mistake(STREAMS_OVER)
+class KeepsStates(Quick):
+    """Keeps every state that was ever used."""
+
+    def __init__(self, checkpoint: Checkpoint, context: LoadContext) -> None:
+        super().__init__(checkpoint, context)
+        self._used: dict[int, CodecState] = {}
+
+    def decode(self, states: Sequence[CodecState], codes: Sequence[Tensor]) -> list[Tensor]:
+        self._used |= {id(state): state for state in states}
+        return super().decode(states, codes)
+
+
+@mistake(STREAMS_OVER)
+class KeepsNotes(Quick):
+    """Writes down the codes of each call."""
+
+    def __init__(self, checkpoint: Checkpoint, context: LoadContext) -> None:
+        super().__init__(checkpoint, context)
+        self._notes: list[bytes] = []
+
+    def decode(self, states: Sequence[CodecState], codes: Sequence[Tensor]) -> list[Tensor]:
+        self._notes += [fresh.numpy().tobytes() for fresh in codes]
+        return super().decode(states, codes)
+
+
+@mistake(FRAMES_KEPT)
+class KeepsSamples(Quick):
+    """A state keeps all samples that it has made."""
+
+    @dataclass(eq=False)
+    class State(StreamingState):
+        made: list[Tensor] = field(default_factory=list)
+
+    def open(self) -> StreamingState:
+        return self.State(super().open().memory)
+
+    def decode(self, states: Sequence[CodecState], codes: Sequence[Tensor]) -> list[Tensor]:
+        chunks = super().decode(states, codes)
+        for state, chunk in zip(states, chunks, strict=True):
+            assert isinstance(state, self.State)
+            state.made.append(chunk)
+        return chunks
