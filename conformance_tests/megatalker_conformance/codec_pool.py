@@ -10,7 +10,7 @@ from megatalker.checkpoint.config import FRAME_SAMPLES
 from megatalker_conformance.codes import CodeSource, OfficialCodec
 
 TRUNKS = 2
-TRUNK = 250
+TRUNK = 190
 """Frames."""
 FORKS = (0, 1, 2, 5, 12, 30, 73, 110)
 """Where sequences part from a trunk, so that a state and its copy can go different ways."""

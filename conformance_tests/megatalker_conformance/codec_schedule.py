@@ -1,14 +1,15 @@
 """What a codec's caller may do, as actions: drawn at random, played on a codec, and checked against the pool."""
 
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 import torch
+from torch import Tensor
 
 from megatalker_conformance.codec_pool import CodePool
 
-FORMS = {
+FORMS: dict[str, Callable[[Tensor], Tensor]] = {
     "int64": lambda codes: codes.clone(),
     "int32": lambda codes: codes.to(torch.int32),
     "int16": lambda codes: codes.to(torch.int16),

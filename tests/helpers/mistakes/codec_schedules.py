@@ -11,9 +11,8 @@ from torch import Tensor
 from megatalker.checkpoint import Checkpoint
 from megatalker.interfaces import CodecState, LoadContext
 from megatalker_backends.reference.codec import ReferenceCodec, ReferenceCodecState
-from megatalker_backends.streaming.codec import StreamingCodec, StreamingState
-from megatalker_backends.streaming.steps import FixedSteps
-from mistakes.catalogue import mistake
+from megatalker_backends.streaming.codec import StreamingState
+from mistakes.catalogue import Quick, mistake
 
 SCHEDULES = "test_any_schedule_equals_one_full_forward"
 COMPANY = "test_as_many_states_as_it_takes_share_a_call"
@@ -24,16 +23,6 @@ COLD = "test_a_codec_is_exact_before_and_after_its_warmup"
 INSTANCES = "test_instances_of_two_checkpoints_keep_apart_and_stay_within_one"
 STREAMS_OVER = "test_states_that_are_gone_leave_nothing_behind"
 FRAMES_KEPT = "test_a_state_does_not_grow_with_what_was_said"
-
-
-class Quick(StreamingCodec):
-    """Healthy, in steps of several frames and states: schedules are played in a third of the time."""
-
-    def __init__(self, checkpoint: Checkpoint, context: LoadContext) -> None:
-        super().__init__(checkpoint, context)
-        steps = self._runner._steps  # type: ignore[attr-defined]
-        self.decoder: Any = steps._decode
-        self._runner._steps = FixedSteps(steps._decode, steps.shape, lambda work: work)  # type: ignore[attr-defined]
 
 
 @dataclass(eq=False)
