@@ -3,6 +3,7 @@
 #pragma once
 #include "copy.cuh"
 #include "publish.cuh"
+#include "shared.cuh"
 
 // Where the activations of a product lie.
 struct Origin {
@@ -18,8 +19,8 @@ __device__ inline Quad read_source(const Source& source, int column) {
 }
 
 // Columns [begin, begin + size) of the operand; eight lanes take a row of a column block. RMSNorm is value * weight here; the
-// epilogue multiplies the row's factor in. The warp's share of each row's sum of squares goes to `squares`; the first columns
-// start it, later ones add to it.
+// epilogue multiplies the row's factor in. The warp's share of each row's sum of squares goes to `squares`, one column block after
+// the other however many rows there are; the first columns start it, later ones add to it.
 __device__ inline void load_operand(const Origin& origin, int begin, int size, bool count_squares) {
   constexpr int AT_ONCE = 8;
   static_assert(AT_ONCE % 2 == 0 && AT_ONCE <= 8);
@@ -28,19 +29,31 @@ __device__ inline void load_operand(const Origin& origin, int begin, int size, b
   const int shift = s.pass.shift, rows = s.pass.rows, last_row = (1 << shift) - 1;
   const int pairs = (size / KBLOCK - warp + WARPS - 1) / WARPS << shift;  // of column blocks and rows
   const float* norm = origin.norm;
-  float low = 0, high = 0;  // sums of squares of the rows `place` (below 4) and `place` + 4
+  const bool counts = norm && count_squares, goes_on = counts && begin > 0;
+  float low = goes_on ? s.squares[place & last_row][warp] : 0.f;        // sum of squares of the row `place`, modulo the rows,
+  float high = goes_on && shift == 3 ? s.squares[place + 4][warp] : 0.f;  // and of `place` + 4
   const auto row = [&](int pair) { return pair & last_row; };
   const auto column = [&](int pair) { return ((pair >> shift) * WARPS + warp) * KBLOCK + part * 4; };
-  const auto put = [&](int pair, const Quad& x) {
-    float v[4] = {x[0], x[1], x[2], x[3]};
+  const auto put = [&](int pair, const Quad& quad) {
+    float4 x = quad.values();
+    float squares = 0;
     if (norm) {
-      const float4 w = *reinterpret_cast<const float4*>(&s.norm[column(pair)]);
-      const float squares = v[0] * v[0] + v[1] * v[1] + v[2] * v[2] + v[3] * v[3];
-      (row(pair) < 4 ? low : high) += squares;
-      v[0] *= w.x, v[1] *= w.y, v[2] *= w.z, v[3] *= w.w;
+      squares = sum_of_squares(x);
+      x = x * four(&s.norm[column(pair)]);
     }
     uint4* vector = &s.product.operand[((pair >> shift) * WARPS + warp << shift + 2) + row(pair) * 4 + part / 2];
-    reinterpret_cast<uint2*>(vector)[part % 2] = uint2{pack(v[0], v[1]), pack(v[2], v[3])};
+    reinterpret_cast<uint2*>(vector)[part % 2] = uint2{pack(x.x, x.y), pack(x.z, x.w)};
+    return squares;
+  };
+  // Those of a pair for each `place`. Fewer than four rows have several column blocks at once.
+  const auto count = [&](bool of_high, float squares) {
+    squares = sum_of_eight(squares);
+    if (shift == 3) {
+      (of_high ? high : low) += squares;
+    } else {
+#pragma unroll 1
+      for (int other = place & last_row; other < 4; other += 1 << shift) low += __shfl_sync(0xffffffffu, squares, other * 8);
+    }
   };
   if (norm) {  // on its way while the results are awaited
 #pragma unroll 1
@@ -52,8 +65,10 @@ __device__ inline void load_operand(const Origin& origin, int begin, int size, b
     await_async_copies();
     __syncwarp();
 #pragma unroll 1
-    for (int pair = place; pair < pairs; pair += 4) {
-      if (row(pair) < rows) put(pair, read_source(origin.first[row(pair)], begin + column(pair)));
+    for (int pair = place; pair - place < pairs; pair += 4) {
+      float squares = 0;
+      if (pair < pairs && row(pair) < rows) squares = put(pair, read_source(origin.first[row(pair)], begin + column(pair)));
+      if (counts) count(pair & 4, squares);
     }
   } else {
     // Places of a lane's quads: of every second one, one row and one column block after the other.
@@ -79,31 +94,20 @@ __device__ inline void load_operand(const Origin& origin, int begin, int size, b
       __syncwarp();
 #pragma unroll
       for (int k = 0; k < AT_ONCE; ++k) {
-        if (wanted >> k & 1) put(first + 4 * k, x[k]);
+        float squares = 0;
+        if (wanted >> k & 1) squares = put(first + 4 * k, x[k]);
+        if (counts && first - place + 4 * k < pairs) count(k % 2, squares);
       }
     }
   }
-  if (norm && count_squares) {
-    const auto add_lanes = [&](float sum, int other_row) {
-#pragma unroll
-      for (int step = 1; step < 32; step *= 2) {
-        const float other = __shfl_xor_sync(0xffffffffu, sum, step);
-        if (step < 8 || step >= 8 << shift) sum += other;
-      }
-      float& share = s.squares[place + other_row][warp];
-      if (part == 0 && place + other_row <= last_row) share = begin == 0 ? sum : share + sum;
-    };
-    add_lanes(low, 0);
-    if (shift == 3) add_lanes(high, 4);
+  if (counts && part == 0) {
+    if (place <= last_row) s.squares[place][warp] = low;
+    if (shift == 3) s.squares[place + 4][warp] = high;
   }
   __syncwarp();
 }
 
-// 1 / rms of a row from the warps' shares.
 __device__ inline float norm_factor(int row) {
-  const float4* shares = reinterpret_cast<const float4*>(shared().squares[row]);
-  float sum = 0;
-#pragma unroll
-  for (int i = 0; i < WARPS / 4; ++i) sum += (shares[i].x + shares[i].y) + (shares[i].z + shares[i].w);
-  return rsqrtf(sum * shared().pass.mean + shared().pass.eps);
+  const Shared& s = shared();
+  return norm_factor(reinterpret_cast<const float4(&)[WARPS / 4]>(s.squares[row]), s.pass.mean, s.pass.eps);
 }
