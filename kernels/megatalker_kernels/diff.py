@@ -42,13 +42,13 @@ PROMPT_ROWS = 20
 class Bench:
     """Kernel and specification on one model, each with its own workspace."""
 
-    def __init__(self, model: PackedModel, module: Module, positions: tuple[int, ...], stall_timeout_s: float) -> None:
+    def __init__(self, model: PackedModel, module: Module, wide_module: Module, positions: tuple[int, ...], stall_timeout_s: float) -> None:
         self.model = model
         self.shape = model.shape
         spaces = [Workspace(model.shape, len(positions), pages_for(positions), model.device) for _ in range(3)]
         self.ours, self.theirs, self.before = spaces
         self.streams: Streams = fill_streams(self.ours, positions)
-        self.kernel = Kernel(model, self.ours, module, stall_timeout_s=stall_timeout_s)
+        self.kernel = Kernel(model, self.ours, module, wide_module, stall_timeout_s=stall_timeout_s)
         self.specification = Specification(model, self.theirs)
         self.sampler = Specification(model, self.before)
 

@@ -200,7 +200,7 @@ __device__ void combine_chunks(const OwnUnit& unit, int finished) {
     const int query = unit.head * G + o / D, d = o % D;
     const float* partial = s.to.partial + u64(unit.row * s.pass.sizes.kv_heads * G + query) * MAX_CHUNKS * (D + CHUNK_STATS);
     float mass;
-    const float4 total = combined<D>(partial, unit.chunks(), d, mass);
+    const float4 total = combined<D>(partial, D + CHUNK_STATS, unit.chunks(), d, mass);
     finish_attention(unit.row, query * D + d, total, mass);
   }
 }

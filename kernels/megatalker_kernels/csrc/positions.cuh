@@ -158,9 +158,10 @@ __device__ inline void add_share(float4& sum, float share, float4 value) {
   sum.z = fmaf(share, value.z, sum.z), sum.w = fmaf(share, value.w, sum.w);
 }
 
-// Four dimensions of the weighted sum of all chunks of a query, and the sum of its weights, from the parts of its chunks.
+// Four dimensions of the weighted sum of all chunks of a query, and the sum of its weights, from the parts of its chunks, which
+// lie `apart`.
 template <int D>
-__device__ inline float4 combined(const float* partial, int chunks, int d, float& mass) {
+__device__ inline float4 combined(const float* partial, int apart, int chunks, int d, float& mass) {
   constexpr int AT_ONCE = 4;
   float peak = NO_PEAK;
   mass = 0;
@@ -171,7 +172,7 @@ __device__ inline float4 combined(const float* partial, int chunks, int d, float
     float4 totals[AT_ONCE];
 #pragma unroll
     for (int i = 0; i < AT_ONCE; ++i) {
-      const float* one = partial + (c + i) * (D + CHUNK_STATS);
+      const float* one = partial + (c + i) * apart;
       const bool there = c + i < chunks;
       ends[i] = there ? __ldcg(reinterpret_cast<const float2*>(one + D)) : float2{NO_PEAK, 0.f};
       totals[i] = there ? __ldcg(reinterpret_cast<const float4*>(one + d)) : float4{};
