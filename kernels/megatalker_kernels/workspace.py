@@ -15,7 +15,7 @@ from megatalker_kernels.constants import (
     QUAD,
     ROWS,
     STORED,
-    TILE,
+    WARPS,
     WIDE_ROWS,
     WIDE_STREAMS,
     BarrierWord,
@@ -98,7 +98,7 @@ class WideWorkspace(GuardedBuffers):
         self.operand = self._operand("operand", rows, shape.largest("hidden"))
         self.attention = self._operand("attention", rows, max(shape.largest("attention"), talker.hidden))
         self.activation = self._operand("activation", rows, shape.largest("intermediate"))
-        self.squares = self._new("squares", (rows, shape.largest("hidden") // KBLOCK), real)
+        self.squares = self._new("squares", (rows, -(-shape.largest("hidden") // KBLOCK // WARPS) * WARPS), real)
         self.partial = self._new("partial", (self.chunks, talker.heads, talker.head_dim + CHUNK_STATS), real)
         self.arrivals = self._new("arrivals", (rows, shape.largest("kv_heads")), whole)
         pairs = (2, predictor.kv_heads, groups, predictor.head_dim)
@@ -108,7 +108,7 @@ class WideWorkspace(GuardedBuffers):
         self.codes = self._new("codes", (self.streams, groups + 1), whole, host=True)
 
     def _operand(self, name: str, rows: int, columns: int) -> Tensor:
-        return self._new(name, (columns // KBLOCK, -(-rows // TILE) * TILE, KBLOCK), OPERAND)
+        return self._new(name, (columns // KBLOCK, rows, KBLOCK), OPERAND)
 
 
 class Workspace(GuardedBuffers):

@@ -23,36 +23,35 @@ __device__ inline Quad read_source(const Source& source, int column) {
 // the other however many rows there are; the first columns start it, later ones add to it.
 __device__ inline void load_operand(const Origin& origin, int begin, int size, bool count_squares) {
   constexpr int AT_ONCE = 8;
-  static_assert(AT_ONCE % 2 == 0 && AT_ONCE <= 8);
+  static_assert(AT_ONCE == 8);
   Shared& s = shared();
   const int thread = own_thread(), warp = thread >> 5, part = thread & 7, place = thread >> 3 & 3;
   const int shift = s.pass.shift, rows = s.pass.rows, last_row = (1 << shift) - 1;
   const int pairs = (size / KBLOCK - warp + WARPS - 1) / WARPS << shift;  // of column blocks and rows
   const float* norm = origin.norm;
-  const bool counts = norm && count_squares, goes_on = counts && begin > 0;
-  float low = goes_on ? s.squares[place & last_row][warp] : 0.f;        // sum of squares of the row `place`, modulo the rows,
-  float high = goes_on && shift == 3 ? s.squares[place + 4][warp] : 0.f;  // and of `place` + 4
+  const bool counts = norm && count_squares;
+  float squares = counts && begin > 0 && part <= last_row ? s.squares[part][warp] : 0.f;  // of row `part`
   const auto row = [&](int pair) { return pair & last_row; };
   const auto column = [&](int pair) { return ((pair >> shift) * WARPS + warp) * KBLOCK + part * 4; };
   const auto put = [&](int pair, const Quad& quad) {
     float4 x = quad.values();
-    float squares = 0;
+    float own = 0;
     if (norm) {
-      squares = sum_of_squares(x);
+      own = sum_of_squares(x);
       x = x * four(&s.norm[column(pair)]);
     }
     uint4* vector = &s.product.operand[((pair >> shift) * WARPS + warp << shift + 2) + row(pair) * 4 + part / 2];
     reinterpret_cast<uint2*>(vector)[part % 2] = uint2{pack(x.x, x.y), pack(x.z, x.w)};
-    return squares;
+    return own;
   };
-  // Those of a pair for each `place`. Fewer than four rows have several column blocks at once.
-  const auto count = [&](bool of_high, float squares) {
-    squares = sum_of_eight(squares);
-    if (shift == 3) {
-      (of_high ? high : low) += squares;
-    } else {
-#pragma unroll 1
-      for (int other = place & last_row; other < 4; other += 1 << shift) low += __shfl_sync(0xffffffffu, squares, other * 8);
+  // Adds those of the pairs first, first + 4, ... of every lane. Eight lanes have a column block, whatever the number of rows.
+  const auto count = [&](int first, const float (&own)[AT_ONCE]) {
+    const float sum = pairs <= 4 ? sum_of_eight(own[0]) : sums_of_eight(own);  // of pair first + 4 * part
+    const int blocks = min(pairs - (first - place), 4 * AT_ONCE) >> shift;
+#pragma unroll 4
+    for (int block = 0; block < blocks; ++block) {
+      const int pair = (block << shift) + (part & last_row);
+      squares += __shfl_sync(0xffffffffu, sum, pair % 4 * 8 + pair / 4);
     }
   };
   if (norm) {  // on its way while the results are awaited
@@ -65,10 +64,16 @@ __device__ inline void load_operand(const Origin& origin, int begin, int size, b
     await_async_copies();
     __syncwarp();
 #pragma unroll 1
-    for (int pair = place; pair - place < pairs; pair += 4) {
-      float squares = 0;
-      if (pair < pairs && row(pair) < rows) squares = put(pair, read_source(origin.first[row(pair)], begin + column(pair)));
-      if (counts) count(pair & 4, squares);
+    for (int first = place; first - place < pairs; first += 4 * AT_ONCE) {
+      float own[AT_ONCE] = {};
+#pragma unroll 1
+      for (int k = 0; k < AT_ONCE; ++k) {
+        const int pair = first + 4 * k;
+        const float its = pair < pairs && row(pair) < rows ? put(pair, read_source(origin.first[row(pair)], begin + column(pair))) : 0.f;
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; ++i) own[i] = i == k ? its : own[i];
+      }
+      if (counts) count(first, own);
     }
   } else {
     // Places of a lane's quads: of every second one, one row and one column block after the other.
@@ -92,18 +97,15 @@ __device__ inline void load_operand(const Origin& origin, int begin, int size, b
       } while (missing && spin_on(guard));
       await_async_copies();
       __syncwarp();
+      float own[AT_ONCE] = {};
 #pragma unroll
       for (int k = 0; k < AT_ONCE; ++k) {
-        float squares = 0;
-        if (wanted >> k & 1) squares = put(first + 4 * k, x[k]);
-        if (counts && first - place + 4 * k < pairs) count(k % 2, squares);
+        if (wanted >> k & 1) own[k] = put(first + 4 * k, x[k]);
       }
+      if (counts) count(first, own);
     }
   }
-  if (counts && part == 0) {
-    if (place <= last_row) s.squares[place][warp] = low;
-    if (shift == 3) s.squares[place + 4][warp] = high;
-  }
+  if (counts && place == 0 && part <= last_row) s.squares[part][warp] = squares;
   __syncwarp();
 }
 

@@ -96,7 +96,7 @@ __device__ __noinline__ void prepare_heads(OwnUnit unit, const float* norms) {
     const Quad quad = await_quad(source, tag);
     __syncwarp();
     float4 x = quad.values();
-    if (!value) x = norm_and_rotate<D>(x, weight, s.rope[first + nth], s.pass.eps, query);
+    if (!value) x = norm_and_rotate(x, weight, Angles<D>(s.rope[first + nth]), s.pass.eps, query);
     if (!mine) continue;
     const uint2 pairs{pack(x.x, x.y), pack(x.z, x.w)};
     const auto put = [&](void* place, uint2 four) { *reinterpret_cast<uint2*>(place) = four; };

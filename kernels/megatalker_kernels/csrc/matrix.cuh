@@ -80,7 +80,7 @@ __device__ inline bool multiply(PhaseKind kind, int layer, int columns, int coun
   Shared& s = shared();
   ConsumerState& state = own_state();
   const Origin origin = origin_of(kind, layer);
-  const int thread = own_thread(), warp = thread >> 5, lane = thread & 31, shift = s.pass.shift;
+  const int warp = own_thread() >> 5, lane = own_thread() & 31, shift = s.pass.shift;
   const int halves = kind == only(&PhaseType::epilogue, Epilogue::swiglu) ? 0 : 1;  // as a power of two
   const int room = OPERAND_COLUMNS * ROWS >> shift, apart = WARPS << shift + 2;
   const uint4* operand = &s.product.operand[(warp << shift + 2) + (lane & (4 << shift) - 1)];
@@ -104,30 +104,27 @@ __device__ inline bool multiply(PhaseKind kind, int layer, int columns, int coun
           held = begin;
         }
         const int left = min(stage_columns, columns - base);
-        const int blocks = (left / KBLOCK - warp + WARPS - 1) / WARPS;
         const uint4* x = operand + ((base - begin) / KBLOCK << shift + 2);
-        const uint4* w = wait_for_stage(ring) + thread;
-        const uint4* other = w + left;  // the other tile's
+        const uint4* stage = wait_for_stage(ring) + lane;
+        int rest = left;
 #pragma unroll 1
-        for (int rest = blocks; rest > 0; rest -= SHARE, x += SHARE * apart, w += SHARE * CONSUMERS) {
-          if (rest >= SHARE) {
-            uint4 xs[SHARE], ws[SHARE];
+        for (; rest >= STAGE_COLUMNS; rest -= STAGE_COLUMNS, x += SHARE * apart, stage += SHARE * CONSUMERS) {
+          const uint4* w = stage + warp * SHARE * 32;
+          uint4 xs[SHARE], ws[SHARE];
 #pragma unroll
-            for (int j = 0; j < SHARE; ++j) ws[j] = w[j * CONSUMERS], xs[j] = x[j * apart];
+          for (int j = 0; j < SHARE; ++j) ws[j] = w[j * 32], xs[j] = x[j * apart];
 #pragma unroll
-            for (int j = 0; j < SHARE; ++j) sums.add(xs[j], ws[j]);
-            if (!pair) continue;
+          for (int j = 0; j < SHARE; ++j) sums.add(xs[j], ws[j]);
+          if (!pair) continue;
 #pragma unroll
-            for (int j = 0; j < SHARE; ++j) ws[j] = other[j * CONSUMERS];
+          for (int j = 0; j < SHARE; ++j) ws[j] = w[left + j * 32];  // the other tile's
 #pragma unroll
-            for (int j = 0; j < SHARE; ++j) others.add(xs[j], ws[j]);
-          } else {
+          for (int j = 0; j < SHARE; ++j) others.add(xs[j], ws[j]);
+        }
 #pragma unroll 1
-            for (int j = 0; j < rest; ++j) {
-              sums.add(x[j * apart], w[j * CONSUMERS]);
-              if (pair) others.add(x[j * apart], other[j * CONSUMERS]);
-            }
-          }
+        for (int block = warp; block < rest / KBLOCK; block += WARPS, x += apart) {
+          sums.add(*x, stage[block * 32]);
+          if (pair) others.add(*x, stage[left + block * 32]);
         }
         release_stage(ring);
       }

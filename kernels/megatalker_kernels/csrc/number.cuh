@@ -34,6 +34,23 @@ __device__ inline float sum_of_eight(float value) {
   return value;
 }
 
+// The same of eight values at once: this lane gets the sum of the value with its number among the eight.
+__device__ inline float sums_of_eight(const float (&values)[8]) {
+  float sums[8];
+#pragma unroll
+  for (int i = 0; i < 8; ++i) sums[i] = values[i];
+#pragma unroll
+  for (int step = 1; step < 8; step *= 2) {
+    const bool odd = own_thread() & step;
+#pragma unroll
+    for (int i = 0; i < 8 / (2 * step); ++i) {
+      const float mine = odd ? sums[2 * i + 1] : sums[2 * i], theirs = odd ? sums[2 * i] : sums[2 * i + 1];
+      sums[i] = mine + __shfl_xor_sync(0xffffffffu, theirs, step);
+    }
+  }
+  return sums[0];
+}
+
 // 1 / rms of a row from the squares that fall to each warp: the column blocks warp, warp + WARPS, ..., added up in this order.
 __device__ inline float norm_factor(const float4 (&shares)[WARPS / 4], float mean, float eps) {
   float sum = 0;

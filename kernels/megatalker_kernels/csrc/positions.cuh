@@ -55,15 +55,26 @@ __device__ inline void load_values(Values<D>& value, const Stored* from, int fir
   }
 }
 
-// RMSNorm over a head and rotary embedding: a lane has the four dimensions 4 * lane % D ..., a lane D / 8 further their partners;
-// `rope` is cosines, then sines. Queries are divided by the root of D.
+// Of the four dimensions 4 * lane % D ... of a head: cosines and sines.
 template <int D>
-__device__ inline float4 norm_and_rotate(const float4& x, const float4& weight, const float* rope, float eps, bool query) {
-  const int lane = own_thread() & 31, d = lane * 4 % D;
-  const bool near = d < D / 2;
+struct Angles {
+  float4 cosine, sine;
+
+  __device__ explicit Angles(const float* rope) {
+    const float4* own = reinterpret_cast<const float4*>(rope + (own_thread() & 31) * 4 % (D / 2));
+    cosine = own[0], sine = own[D / 8];
+  }
+};
+
+// RMSNorm over a head and rotary embedding; a lane D / 8 further has the partners of this one's dimensions. Queries are divided by
+// the root of D.
+template <int D>
+__device__ inline float4 norm_and_rotate(const float4& x, const float4& weight, const Angles<D>& angles, float eps, bool query) {
+  const int lane = own_thread() & 31;
+  const bool near = lane * 4 % D < D / 2;
+  const auto& [cosine, sine] = angles;
   const float sum = warp_sum(lane < D / 4 ? sum_of_squares(x) : 0.f);
   const float factor = rsqrtf(fmaf(sum, 1.f / D, eps)) * (query ? rsqrtf(float(D)) : 1.f);
-  const float4 cosine = *reinterpret_cast<const float4*>(rope + d % (D / 2)), sine = *reinterpret_cast<const float4*>(rope + D / 2 + d % (D / 2));
   const auto turn = [&](float value, float norm, float c, float s) {
     value *= factor * norm;
     const float partner = __shfl_xor_sync(0xffffffffu, value, D / 8);

@@ -81,31 +81,46 @@ struct WideUnit {
   }
 };
 
-// A head of a row as the layer's first product left it: this lane's four dimensions, with norm and rotation.
+// This lane's four dimensions of the heads of a unit: queries, key and value, as the layer's first product left them. All are read
+// before any is used.
 template <int D, int G>
-__device__ inline float4 head_of(const WideUnit<D, G>& unit, int job) {
-  const WideShared& s = wide_shared();
-  const int heads = s.pass.sizes.kv_heads, d = (own_thread() & 31) * 4 % D;
-  const bool query = job < G, value = job > G;
-  const int index = query ? unit.head * G + job : heads * (G + value) + unit.head;
-  const float4 x = without_tags(__ldcg(reinterpret_cast<const float4*>(s.to.qkv + u64(unit.row) * s.pass.sizes.qkv + index * D + d)));
-  if (value) return x;
-  const float* norms = s.pass.norms + unit.layer * s.pass.sizes.norms + s.pass.sizes.hidden + (query ? 0 : D);
-  const float* rope = (s.pass.talker ? s.to.talker_rope : s.to.predictor_rope) + unit.position * D;
-  return norm_and_rotate<D>(x, __ldg(reinterpret_cast<const float4*>(norms + d)), rope, s.pass.eps, query);
-}
+struct WideHeads {
+  float4 x[G + 2], query_norm, key_norm;
+  Angles<D> angles;
+  float eps;
+
+  __device__ explicit WideHeads(const WideUnit<D, G>& unit)
+      : angles((wide_shared().pass.talker ? wide_shared().to.talker_rope : wide_shared().to.predictor_rope) + unit.position * D) {
+    const WideShared& s = wide_shared();
+    const int heads = s.pass.sizes.kv_heads, d = (own_thread() & 31) * 4 % D;
+    const float* row = s.to.qkv + u64(unit.row) * s.pass.sizes.qkv + unit.head * D + d;
+#pragma unroll
+    for (int job = 0; job < G + 2; ++job) {
+      const int head = job < G ? unit.head * (G - 1) + job : heads * job;
+      x[job] = without_tags(__ldcg(reinterpret_cast<const float4*>(row + head * D)));
+    }
+    const float4* norms = reinterpret_cast<const float4*>(s.pass.norms + unit.layer * s.pass.sizes.norms + s.pass.sizes.hidden + d);
+    query_norm = __ldg(norms), key_norm = __ldg(norms + D / 4);
+    eps = s.pass.eps;
+  }
+
+  __device__ float4 query(int job) const { return norm_and_rotate(x[job], query_norm, angles, eps, true); }
+  __device__ float4 key() const { return norm_and_rotate(x[G], key_norm, angles, eps, false); }
+  __device__ const float4& value() const { return x[G + 1]; }
+};
 
 // The row's key and value go to its page, and where they are wanted at once.
 template <int D, int G>
-__device__ inline void append_own(const WideUnit<D, G>& unit, Stored (*copies)[D]) {
+__device__ inline void append_own(const WideUnit<D, G>& unit, const WideHeads<D, G>& heads, Stored (*copies)[D]) {
   const int lane = own_thread() & 31, d = lane * 4 % D;
-  Stored* key = unit.key(unit.position) + swizzled_dimension(d, unit.position, D);
+  Stored* page = unit.key(unit.position) + swizzled_dimension(d, unit.position, D);
+  const float4 key = heads.key();
+  if (lane >= D / 4) return;
 #pragma unroll
   for (int value = 0; value < 2; ++value) {
-    const float4 x = head_of(unit, G + value);
-    if (lane >= D / 4) continue;
+    const float4& x = value ? heads.value() : key;
     const uint2 pairs{pack(x.x, x.y), pack(x.z, x.w)};
-    *reinterpret_cast<uint2*>(key + value * unit.values_apart()) = pairs;
+    *reinterpret_cast<uint2*>(page + value * unit.values_apart()) = pairs;
     if (copies) *reinterpret_cast<uint2*>(copies[value] + d) = pairs;
   }
 }
@@ -131,7 +146,7 @@ __device__ inline uint2 shares_of(float4 total, float mass) {
 
 // The last warp that finishes a chunk of a row's head puts all together.
 template <int D, int G>
-__device__ inline void combine_wide(const WideUnit<D, G>& unit, Operand* out) {
+__device__ inline void combine_wide(const WideUnit<D, G>& unit) {
   const WideShared& s = wide_shared();
   const int lane = own_thread() & 31, heads = s.pass.sizes.kv_heads;
   bool last = false;
@@ -148,7 +163,7 @@ __device__ inline void combine_wide(const WideUnit<D, G>& unit, Operand* out) {
     float mass;
     const float* partial = s.to.partial + (u64(unit.index) * heads * G + query) * (D + CHUNK_STATS);
     const float4 total = combined<D>(partial, heads * G * (D + CHUNK_STATS), unit.chunks(), d, mass);
-    *reinterpret_cast<uint2*>(operand_at(out, unit.row, query * D + d)) = shares_of(total, mass);
+    put_columns(s.to.attention, unit.row, query * D + d, shares_of(total, mass));
   }
 }
 
@@ -163,10 +178,11 @@ __device__ __forceinline__ void attend_unit(const WideUnit<D, G>& unit) {
   __syncwarp();
 #pragma unroll 1
   for (int i = 0; i < Space::SLOTS - 1; ++i) unit.load(space, i);
-  if (unit.fresh && unit.has_own()) append_own(unit, space.fresh);
-#pragma unroll 1
+  const WideHeads<D, G> heads(unit);
+  if (unit.fresh && unit.has_own()) append_own(unit, heads, space.fresh);
+#pragma unroll
   for (int job = 0; job < G; ++job) {
-    const float4 x = head_of(unit, job);
+    const float4 x = heads.query(job);
     const int d = lane * 4;
     if (d >= D) continue;
     const uint2 pairs{pack(x.x, x.y), pack(x.z, x.w)};
@@ -213,8 +229,7 @@ __device__ __forceinline__ void attend_unit(const WideUnit<D, G>& unit) {
       for (int part = 0; part < 4; ++part) add_share(total[half][part], share, sum[part]);
     }
   }
-  Operand* out = reinterpret_cast<Operand*>(s.to.attention);
-  const int head = unit.head * G + query, heads = s.pass.sizes.kv_heads * G;
+  const int head = unit.head * G + query, all = s.pass.sizes.kv_heads * G;
 #pragma unroll
   for (int half = 0; half < HALVES<D>; ++half) {
     const int d = half * 64 + quarter * 16;
@@ -222,18 +237,18 @@ __device__ __forceinline__ void attend_unit(const WideUnit<D, G>& unit) {
 #pragma unroll
     for (int part = 0; part < 4; ++part) {
       if (unit.chunks() == 1) {
-        *reinterpret_cast<uint2*>(operand_at(out, unit.row, head * D + d + part * 4)) = shares_of(total[half][part], mass);
+        put_columns(s.to.attention, unit.row, head * D + d + part * 4, shares_of(total[half][part], mass));
       } else {
-        four(s.to.partial + (u64(unit.index + unit.chunk) * heads + head) * (D + CHUNK_STATS) + d + part * 4) = total[half][part];
+        four(s.to.partial + (u64(unit.index + unit.chunk) * all + head) * (D + CHUNK_STATS) + d + part * 4) = total[half][part];
       }
     }
   }
   if (unit.chunks() == 1) return;
   if (mine && quarter == 0) {
-    float* stats = s.to.partial + (u64(unit.index + unit.chunk) * heads + head) * (D + CHUNK_STATS) + D;
+    float* stats = s.to.partial + (u64(unit.index + unit.chunk) * all + head) * (D + CHUNK_STATS) + D;
     *reinterpret_cast<float2*>(stats) = {peak, mass};
   }
-  combine_wide(unit, out);
+  combine_wide(unit);
 }
 
 // Calls `visit` with the units of this warp, of `count`: neighbours go to different blocks.
@@ -257,7 +272,7 @@ __device__ __noinline__ void append_all(int layer, int rows) {
   const WideShared& s = wide_shared();
   each_of_warp(s.wide.chunks * Talker::KV_HEADS, [&](int number) {
     const auto unit = WideUnit<D, G>::of(number, layer);
-    if (unit.has_own()) append_own<D, G>(unit, nullptr);
+    if (unit.has_own()) append_own<D, G>(unit, WideHeads<D, G>(unit), nullptr);
   });
 }
 

@@ -60,7 +60,7 @@ __device__ __noinline__ void begin_rows(int rows) {
       const float4 x = there ? input_of(index, code, column) : float4{};
       if (projected) {
         const float4 y = without_tags(x);
-        if (there) *reinterpret_cast<uint2*>(operand_at(reinterpret_cast<Operand*>(s.to.attention), index, column)) = {pack(y.x, y.y), pack(y.z, y.w)};
+        if (there) put_columns(s.to.attention, index, column, {pack(y.x, y.y), pack(y.z, y.w)});
         continue;
       }
       if (there) four(s.to.x + u64(index) * columns + column) = x;

@@ -1,5 +1,4 @@
-// Products of many rows. Weights are the sixteen-row operand of mma.m16n8k16, rows of the stream the eight-column one. A number is
-// added up as in the megakernel: the column blocks chain, chain + WARPS, ... one after the other, in two halves, then the WARPS
+// Products of many rows, which are the sixteen-row operand of mma.m16n8k16; weights are the other. A number is added up as in the megakernel: the column blocks chain, chain + WARPS, ... one after the other, in two halves, then the WARPS
 // chains. So a row gets the same bits from either kernel, whatever is beside it.
 #pragma once
 #include "barrier.cuh"
@@ -9,71 +8,102 @@
 constexpr int FRAGMENT = TILE * KBLOCK * sizeof(Operand) / 16;  // vectors of a tile's or eight rows' column block: one of each lane
 
 // How a block's warps share a part of a product: `DOWN` of them lie along the weights, `ACROSS` along the rows, each with
-// MS x NS products of 16 x 8; and those groups of DOWN x ACROSS warps share the chains.
+// MS x NS products of sixteen rows and a tile; and those groups of DOWN x ACROSS warps share the chains.
 template <int DOWN_, int ACROSS_, int MS_, int NS_>
 struct Division {
   static constexpr int DOWN = DOWN_, ACROSS = ACROSS_, MS = MS_, NS = NS_;
   static constexpr int GROUP = DOWN * ACROSS, SPLIT = WARPS / GROUP, CHAINS = WARPS / SPLIT;
-  static constexpr int TILES = DOWN * MS * 2, EIGHTS = ACROSS * NS, ITEMS = TILES + EIGHTS;
+  static constexpr int TILES = DOWN * NS, EIGHTS = ACROSS * MS * 2, ITEMS = TILES + EIGHTS;
   static constexpr int COLUMNS = TILES * TILE, ROWS_ = EIGHTS * TILE;
-  static constexpr int STEPS = SPLIT == 1 ? 2 : 1;  // column blocks of a chain in a stage
+  static constexpr int STEPS = 2;  // column blocks of a chain in a stage
   static constexpr int STAGE_VECTORS = SPLIT * STEPS * ITEMS * FRAGMENT;
   static constexpr int DEPTH = clamped(ARENA_BYTES / 16 / STAGE_VECTORS, 0, 8), AHEAD = DEPTH - 1;
-  static constexpr int STRIDE = COLUMNS + 4;  // of sums, so that a warp's lie in different banks
   static constexpr int SUMS = SPLIT == 1 ? 1 : WARPS;  // of each number
+  static constexpr int STRIDE = COLUMNS + (SUMS * ROWS_ * (COLUMNS + 8) * 4 <= ARENA_BYTES ? 8 : 4);  // so that few lie in the same bank
   static_assert(DEPTH >= 2 && TILES <= MOST_TILES && ROWS_ <= MOST_ROWS && SUMS * ROWS_ * STRIDE * 4 <= ARENA_BYTES);
-  static_assert(CHAINS * SPLIT == WARPS && CHAINS % STEPS == 0 && (SPLIT == 1 || CHAINS <= 2));
-  static_assert(TILES * STEPS % GROUP == 0 && EIGHTS * STEPS % GROUP == 0 && ROWS_ * COLUMNS / 4 % CONSUMERS == 0);
+  static_assert(CHAINS * SPLIT == WARPS && (SPLIT == 1 || CHAINS <= 2));
+  static_assert(TILES % GROUP == 0 && EIGHTS % GROUP == 0 && ROWS_ * COLUMNS / 4 % CONSUMERS == 0);
 };
 
 struct WideOperand {
   const Operand* start;
   int blocks;  // column blocks
-  int steps;   // column blocks of the longest chain
+  int units;   // stages of packing.py that a tile has
 };
 
-// The `step`-th column block of those that a group of warps adds up; at least `blocks`: there is none.
-template <class D>
-__device__ inline int column_block(const WideOperand& x, int group, int step) {
-  const int chain = step / x.steps;
-  return group * D::CHAINS + chain + (step - chain * x.steps) * WARPS;
-}
+constexpr int OF_UNIT = STAGE_COLUMNS / KBLOCK, OF_CHAIN = OF_UNIT / WARPS;  // column blocks of such a stage, and of one chain in it
 
+// A group's way through the column blocks of its chains, STEPS at a time.
 template <class D>
-__device__ inline uint4* stage_of(int stage, int group) {
-  return wide_shared().arena + stage % D::DEPTH * D::STAGE_VECTORS + group * D::STEPS * D::ITEMS * FRAGMENT;
-}
+struct WideStage {
+  static constexpr int PARTS = OF_CHAIN / D::STEPS;
+  int slot = 0, chain = 0, unit = 0, part = 0;
 
-template <class D>
-__device__ inline void load_weights(const WideOperand& x, int stage) {
-  const WideShared& s = wide_shared();
-  const int warp = own_thread() >> 5, lane = own_thread() & 31, group = warp / D::GROUP, member = warp % D::GROUP;
-  uint4* target = stage_of<D>(stage, group) + lane;
-#pragma unroll
-  for (int i = 0; i < D::TILES * D::STEPS / D::GROUP; ++i) {
-    const int f = i * D::GROUP + member, step = f / D::TILES, tile = f % D::TILES;
-    const int block = column_block<D>(x, group, stage * D::STEPS + step);
-    if (block >= x.blocks) continue;
-    constexpr int OF_STAGE = STAGE_COLUMNS / KBLOCK;
-    const int begin = block / OF_STAGE * OF_STAGE;  // of the stages that packing.py lays out
-    const int pair = s.of_pair[tile], before = pair ? begin + (pair - 1) * min(OF_STAGE, x.blocks - begin) : 0;
-    copy_async_16(target + (step * D::ITEMS + tile) * FRAGMENT, s.tile[tile] + ((block + before) * FRAGMENT + lane) * 16);
+  __device__ static int count(const WideOperand& x) { return D::CHAINS * x.units * PARTS; }
+  __device__ bool ends_chain(const WideOperand& x) const { return part == PARTS - 1 && unit == x.units - 1; }
+  __device__ void advance(const WideOperand& x) {
+    if (++slot == D::DEPTH) slot = 0;
+    if (++part < PARTS) return;
+    part = 0;
+    if (++unit < x.units) return;
+    unit = 0, ++chain;
   }
-}
+};
 
+// A thread's share of bringing a stage.
 template <class D>
-__device__ inline void load_rows(const WideOperand& x, int stage, int first_row) {
-  const int warp = own_thread() >> 5, lane = own_thread() & 31, group = warp / D::GROUP, member = warp % D::GROUP;
-  const int padded = wide_shared().wide.padded;
-  uint4* target = stage_of<D>(stage, group) + lane;
+struct WideLoader {
+  static constexpr int TILES = D::TILES / D::GROUP, EIGHTS = D::EIGHTS / D::GROUP, SLOT_BYTES = D::STAGE_VECTORS * 16;
+  const char* tile[TILES];
+  int pair[TILES];
+  const char* rows;
+  int apart;   // bytes from one column block of the rows to the next
+  u32 target;  // in shared memory
+  u32 there = 0;  // a bit for each of its eights
+  int group, member;
+
+  __device__ WideLoader(const WideOperand& x, int first_row) {
+    const WideShared& s = wide_shared();
+    const int warp = own_thread() >> 5, lane = own_thread() & 31;
+    group = warp / D::GROUP, member = warp % D::GROUP;
+    apart = s.wide.padded * KBLOCK * sizeof(Operand);
+    rows = reinterpret_cast<const char*>(x.start + u64(first_row + member * TILE) * KBLOCK) + lane * 16;
+    target = shared_address(s.arena) + (group * D::STEPS * D::ITEMS + member) * FRAGMENT * 16 + lane * 16;
 #pragma unroll
-  for (int i = 0; i < D::EIGHTS * D::STEPS / D::GROUP; ++i) {
-    const int f = i * D::GROUP + member, step = f / D::EIGHTS, eight = f % D::EIGHTS, row = first_row + eight * TILE;
-    const int block = column_block<D>(x, group, stage * D::STEPS + step);
-    if (block >= x.blocks || row >= padded) continue;
-    copy_async_16(target + (step * D::ITEMS + D::TILES + eight) * FRAGMENT, x.start + (u64(block) * padded + row) * KBLOCK + lane * 8);
+    for (int i = 0; i < EIGHTS; ++i) there |= u32(first_row + (i * D::GROUP + member) * TILE < s.wide.padded) << i;
+#pragma unroll
+    for (int i = 0; i < TILES; ++i) tile[i] = s.tile[i * D::GROUP + member] + lane * 16, pair[i] = s.of_pair[i * D::GROUP + member];
   }
-}
+
+  __device__ void weights(const WideOperand& x, const WideStage<D>& stage) const {
+    const int begin = stage.unit * OF_UNIT, size = min(OF_UNIT, x.blocks - begin), chain = group * D::CHAINS + stage.chain;
+    const bool whole = size == OF_UNIT;
+    const int first = whole ? chain * OF_CHAIN + stage.part * D::STEPS : chain + stage.part * D::STEPS * WARPS, next = whole ? 1 : WARPS;
+#pragma unroll
+    for (int i = 0; i < TILES; ++i) {
+      const char* source = tile[i] + (begin + first + (pair[i] ? begin + (pair[i] - 1) * size : 0)) * (FRAGMENT * 16);
+#pragma unroll
+      for (int step = 0; step < D::STEPS; ++step) {
+        const u32 to = target + stage.slot * SLOT_BYTES + (step * D::ITEMS + i * D::GROUP) * (FRAGMENT * 16);
+        if (whole || first + step * next < size) copy_async_16(to, source + step * next * (FRAGMENT * 16));
+      }
+    }
+  }
+
+  __device__ void activations(const WideOperand& x, const WideStage<D>& stage) const {
+    const int block = stage.unit * OF_UNIT + group * D::CHAINS + stage.chain + stage.part * D::STEPS * WARPS;
+#pragma unroll
+    for (int step = 0; step < D::STEPS; ++step) {
+      if (block + step * WARPS >= x.blocks) continue;
+      const char* source = rows + (block + step * WARPS) * apart;
+#pragma unroll
+      for (int i = 0; i < EIGHTS; ++i) {
+        const u32 to = target + stage.slot * SLOT_BYTES + (step * D::ITEMS + D::TILES + i * D::GROUP) * (FRAGMENT * 16);
+        if (there >> i & 1) copy_async_16(to, source + i * D::GROUP * (FRAGMENT * 16));
+      }
+    }
+  }
+};
 
 // What a warp adds up.
 template <class D>
@@ -81,18 +111,17 @@ struct WideSums {
   float upper[D::MS][D::NS][4] = {}, lower[D::MS][D::NS][4] = {};  // of the chain at work, by halves
   float kept[D::MS][D::NS][4] = {};  // of all earlier chains; if others share them, of the first
 
-  __device__ void add(const uint4* weights, const uint4* rows) {
-    uint4 w[2 * D::MS];
+  __device__ void add(const uint4* rows, const uint4* weights) {
+    uint4 w[D::NS];
 #pragma unroll
-    for (int i = 0; i < 2 * D::MS; ++i) w[i] = weights[i * FRAGMENT];
+    for (int n = 0; n < D::NS; ++n) w[n] = weights[n * FRAGMENT];
 #pragma unroll
-    for (int n = 0; n < D::NS; ++n) {
-      const uint4 x = rows[n * FRAGMENT];
+    for (int m = 0; m < D::MS; ++m) {
+      const uint4 x = rows[2 * m * FRAGMENT], y = rows[(2 * m + 1) * FRAGMENT];
 #pragma unroll
-      for (int m = 0; m < D::MS; ++m) {
-        const uint4 &a = w[2 * m], &b = w[2 * m + 1];
-        mma(upper[m][n], a.x, b.x, a.y, b.y, x.x, x.z);
-        mma(lower[m][n], a.z, b.z, a.w, b.w, x.y, x.w);
+      for (int n = 0; n < D::NS; ++n) {
+        mma(upper[m][n], x.x, x.y, x.z, x.w, w[n].x, w[n].y);
+        mma(lower[m][n], y.x, y.y, y.z, y.w, w[n].z, w[n].w);
       }
     }
   }
@@ -122,14 +151,13 @@ struct WideSums {
   // [rows][STRIDE]
   __device__ static void put(float* sums, const float (&values)[D::MS][D::NS][4]) {
     const int lane = own_thread() & 31, member = (own_thread() >> 5) % D::GROUP;
-    const int column = member % D::DOWN * D::MS * 16 + (lane >> 2), row = member / D::DOWN * D::NS * 8 + (lane & 3) * 2;
+    const int row = member / D::DOWN * D::MS * 16 + (lane >> 2), column = member % D::DOWN * D::NS * TILE + (lane & 3) * 2;
 #pragma unroll
     for (int m = 0; m < D::MS; ++m) {
 #pragma unroll
       for (int n = 0; n < D::NS; ++n) {
-        float* place = sums + (row + n * 8) * D::STRIDE + column + m * 16;
-        place[0] = values[m][n][0], place[D::STRIDE] = values[m][n][1];
-        place[8] = values[m][n][2], place[D::STRIDE + 8] = values[m][n][3];
+        float2* place = reinterpret_cast<float2*>(sums + (row + m * 16) * D::STRIDE + column + n * TILE);
+        place[0] = {values[m][n][0], values[m][n][1]}, place[8 * D::STRIDE / 2] = {values[m][n][2], values[m][n][3]};
       }
     }
   }
@@ -156,8 +184,7 @@ __device__ inline void finish_wide(PhaseKind kind, int layer, bool there, int ro
     value = value * factor;
     const float4 up{__shfl_sync(0xffffffffu, value.x, other), __shfl_sync(0xffffffffu, value.y, other),
                     __shfl_sync(0xffffffffu, value.z, other), __shfl_sync(0xffffffffu, value.w, other)};
-    Operand* activation = reinterpret_cast<Operand*>(to.activation);
-    if (there && column % TILE == 0) *reinterpret_cast<uint2*>(operand_at(activation, row, column / 2)) = gated(value, up);
+    if (there && column % TILE == 0) put_columns(to.activation, row, column / 2, gated(value, up));
     return;
   }
   if (kind == QKV || kind == HEAD) {
@@ -218,41 +245,47 @@ template <class D>
 __device__ __forceinline__ bool multiply_part(PhaseKind kind, int layer, const Extent& extent, const WideOperand& x, int tile, int row, int rows, bool first) {
   WideShared& s = wide_shared();
   const int thread = own_thread(), warp = thread >> 5, lane = thread & 31, group = warp / D::GROUP, member = warp % D::GROUP;
-  const int stages = D::CHAINS * x.steps / D::STEPS;
+  const int stages = WideStage<D>::count(x), ahead = min(D::AHEAD, stages);
   consumer_sync();
   if (thread < D::TILES) find_tile(thread, kind, layer, extent, min(tile + thread, extent.tiles - 1));
   consumer_sync();
+  const WideLoader<D> loader(x, row);
+  WideStage<D> next, now;
 #pragma unroll 1
-  for (int stage = 0; stage < min(D::AHEAD, stages); ++stage) load_weights<D>(x, stage);
+  for (int stage = 0; stage < ahead; ++stage, next.advance(x)) loader.weights(x, next);
   commit_async_copies();
   if (first) {
     if (!proceed()) return false;
     if (thread == 0) stamp(1);
   }
+  next = {};
 #pragma unroll 1
   for (int stage = 0; stage < D::AHEAD; ++stage) {
-    if (stage < stages) load_rows<D>(x, stage, row);
+    if (stage < ahead) loader.activations(x, next), next.advance(x);
     commit_async_copies();
   }
   if (kind != OUT && kind != DOWN && kind != PROJECT && thread < D::ROWS_ && row + thread < rows) s.factor[thread] = norm_factor(row + thread);
+  const bool works = row + member / D::DOWN * D::MS * 16 < rows;
   WideSums<D> sums;
-  int chain = 0, place = 0;
 #pragma unroll 1
-  for (int stage = 0; stage < stages; ++stage) {
+  for (int rest = stages; rest > 0; --rest, now.advance(x)) {
     await_async_copies_but<D::AHEAD - 1>();
     stage_sync<D>();
-    if (stage + D::AHEAD < stages) {
-      load_weights<D>(x, stage + D::AHEAD);
-      load_rows<D>(x, stage + D::AHEAD, row);
+    if (rest > D::AHEAD) {
+      loader.weights(x, next);
+      loader.activations(x, next);
+      next.advance(x);
     }
     commit_async_copies();
-    const uint4* items = stage_of<D>(stage, group) + lane;
+    const uint4* items = s.arena + now.slot * D::STAGE_VECTORS + group * D::STEPS * D::ITEMS * FRAGMENT + lane;
+    const int block = now.unit * OF_UNIT + group * D::CHAINS + now.chain + now.part * D::STEPS * WARPS;
+    if (works) {
 #pragma unroll
-    for (int step = 0; step < D::STEPS; ++step, items += D::ITEMS * FRAGMENT) {
-      if (group * D::CHAINS + chain + place * WARPS < x.blocks) {
-        sums.add(items + member % D::DOWN * D::MS * 2 * FRAGMENT, items + (D::TILES + member / D::DOWN * D::NS) * FRAGMENT);
+      for (int step = 0; step < D::STEPS; ++step, items += D::ITEMS * FRAGMENT) {
+        if (block + step * WARPS >= x.blocks) continue;
+        sums.add(items + (D::TILES + member / D::DOWN * D::MS * 2) * FRAGMENT, items + member % D::DOWN * D::NS * FRAGMENT);
       }
-      if (++place == x.steps) sums.end_chain(chain), ++chain, place = 0;
+      if (now.ends_chain(x)) sums.end_chain(now.chain);
     }
   }
   consumer_sync();
@@ -277,7 +310,7 @@ __device__ __noinline__ bool multiply_wide(PhaseKind kind, int layer, int rows) 
   const Extent extent(kind, s.pass.sizes);
   const void* source = kind == OUT || kind == PROJECT ? static_cast<const void*>(s.to.attention) : kind == DOWN ? s.to.activation : nullptr;
   const int blocks = extent.columns / KBLOCK;
-  const WideOperand x{source ? static_cast<const Operand*>(source) : s.wide.operand, blocks, (blocks + WARPS - 1) / WARPS};
+  const WideOperand x{source ? static_cast<const Operand*>(source) : s.wide.operand, blocks, (blocks + OF_UNIT - 1) / OF_UNIT};
   const int down = (extent.tiles + D::TILES - 1) / D::TILES, parts = down * ((rows + D::ROWS_ - 1) / D::ROWS_);
 #pragma unroll 1
   for (int part = blockIdx.x; part < parts; part += BLOCKS) {
@@ -289,9 +322,8 @@ __device__ __noinline__ bool multiply_wide(PhaseKind kind, int layer, int rows) 
 using SmallDivision = Division<1, 1, 2, 4>;   // 32 x 32
 using MiddleDivision = Division<1, 2, 2, 4>;  // 32 x 64
 using LargeDivision = Division<2, 4, 2, 4>;   // 64 x 128
-using HugeDivision = Division<2, 4, 3, 4>;    // 96 x 128
 
-// What a block reads, and a share of what all read: the one that takes longer counts.
+// What the blocks at work longest read, and what all read.
 template <class D>
 __device__ inline int cost_of(int tiles, int rows) {
   const int parts = (tiles + D::TILES - 1) / D::TILES * ((rows + D::ROWS_ - 1) / D::ROWS_);
@@ -300,11 +332,9 @@ __device__ inline int cost_of(int tiles, int rows) {
 
 __device__ inline bool product_wide(PhaseKind kind, int layer, int rows) {
   const int tiles = Extent(kind, wide_shared().pass.sizes).tiles;
-  const int costs[] = {cost_of<SmallDivision>(tiles, rows), cost_of<MiddleDivision>(tiles, rows), cost_of<LargeDivision>(tiles, rows),
-                       cost_of<HugeDivision>(tiles, rows)};
-  const int least = min(min(costs[0], costs[1]), min(costs[2], costs[3]));
+  const int costs[] = {cost_of<SmallDivision>(tiles, rows), cost_of<MiddleDivision>(tiles, rows), cost_of<LargeDivision>(tiles, rows)};
+  const int least = min(min(costs[0], costs[1]), costs[2]);
   if (costs[0] == least) return multiply_wide<SmallDivision>(kind, layer, rows);
   if (costs[1] == least) return multiply_wide<MiddleDivision>(kind, layer, rows);
-  if (costs[2] == least) return multiply_wide<LargeDivision>(kind, layer, rows);
-  return multiply_wide<HugeDivision>(kind, layer, rows);
+  return multiply_wide<LargeDivision>(kind, layer, rows);
 }
