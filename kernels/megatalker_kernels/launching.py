@@ -34,6 +34,8 @@ LAUNCHES_TAGGED = 2 ** (32 - PHASE_BITS)
 TICKETS = 2**31 - LAUNCHES_TAGGED
 """A multiple of the above, so that results are forgotten in time when tickets start over, too."""
 CONSUMERS = THREADS - 32
+SOURCES = ("frame.cu", "wide.cu")
+"""Of the two modules of a kernel."""
 
 
 class Module(Protocol):
@@ -194,7 +196,9 @@ class Kernel:
         """What the kernel is to do with each row, in one copy."""
         parts = plan_rows(self._shape, launch)
         wide: Any = self._wide_params.wide
-        self._plan = plan = send(parts.joined(), self._device)  # kept until the next launch, which follows in stream order
+        self._plan = plan = send(
+            parts.joined(), self._device
+        )  # kept until the next launch, which follows in stream order
         for name, start in zip(WIDE_PLAN, parts.starts(), strict=True):
             setattr(wide, name, plan.data_ptr() + start * plan.element_size())
         wide.chunks, wide.heards, wide.padded = len(parts.chunk), len(parts.source), parts.padded

@@ -33,7 +33,9 @@ class Plan:
 
     def joined(self) -> Tensor:
         """All arrays one behind the other."""
-        return torch.from_numpy(np.concatenate([part.ravel() for part in (self.row, self.chunk, self.heard, self.source)]))
+        return torch.from_numpy(
+            np.concatenate([part.ravel() for part in (self.row, self.chunk, self.heard, self.source)])
+        )
 
     def starts(self) -> list[int]:
         """Where each begins."""

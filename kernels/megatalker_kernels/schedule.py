@@ -36,8 +36,8 @@ class Launch:
     mode: Literal["decode", "prefill"]
     rows: tuple[Row, ...]
     wide: bool = False
-    """By the kernel of many rows: of up to ``WIDE_STREAMS`` streams, or ``WIDE_ROWS`` positions of any prompts, those of one
-    prompt in their order."""
+    """By the kernel of many rows: up to ``WIDE_STREAMS`` streams, or ``WIDE_ROWS`` positions of prompts, those of
+    one prompt in their order."""
     stop_after: int = 0
     """Leave after this many phases; 0 runs to the end."""
     stall_phase: int = 0

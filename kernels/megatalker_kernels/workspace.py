@@ -75,8 +75,8 @@ class GuardedBuffers:
 
 
 class WideWorkspace(GuardedBuffers):
-    """What the rows of a wide launch need. Names are those of ``csrc/params.cuh`` and ``csrc/wide_params.cuh``, where the
-    latter says how some lie that the megakernel has as well.
+    """What the rows of a wide launch need. Names are those of ``csrc/params.cuh`` and ``csrc/wide_params.cuh``, where
+    it says how those lie that the megakernel has as well.
 
     Args:
         shape: the kernel's sizes.
