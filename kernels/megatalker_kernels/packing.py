@@ -4,7 +4,8 @@ Block ``b`` of the grid computes the tiles ``b, b + blocks, ...`` of every matri
 the model is one contiguous stream: the matrices in the order of use, of each its tiles two by two, of each pair its
 ``shape.stage_columns`` columns at a time, of these the 32-column fragments of the one tile, then those of the other.
 Where there are as many columns, those that one warp multiplies, every eighth, are neighbours. In a fragment of 512
-bytes, lane ``4 * n + q`` owns 16 bytes: row ``n``, columns ``8 * q`` to ``8 * q + 7``, these in the order :data:`LANE_ORDER`.
+bytes, lane ``4 * n + q`` owns 16 bytes: row ``n``, columns ``8 * q`` to ``8 * q + 7``, these in the order
+:data:`LANE_ORDER`.
 """
 
 from collections.abc import Iterator

@@ -56,7 +56,7 @@ POINTERS_LAST = (
 
 
 ROW_FIELDS = ("slot", "position", "frame", "forced")
-WIDE_PLAN = ("row", "chunk", "heard", "source")
+WIDE_PLAN = ("row", "chunk", "first", "heard", "source")
 """What a wide launch does with its rows."""
 WIDE_POINTERS = ("operand", "squares", "picked")
 
@@ -92,7 +92,9 @@ class Structures:
             [(name, ctypes.c_void_p) for name in (*WIDE_PLAN, *WIDE_POINTERS)]
             + [(name, ctypes.c_int) for name in ("chunks", "heards", "padded", "room")],
         )
-        self.wide_params = _structure("WideParams", [*self.params._fields_, ("wide", self.wide_buffers)])
+        self.wide_params = _structure(
+            "WideParams", [("to", self.buffers), ("launch", self.launch), ("wide", self.wide_buffers)]
+        )
 
     def all(self) -> dict[str, type[ctypes.Structure]]:
         """Every structure by its name in the header."""

@@ -23,6 +23,7 @@ class Plan:
     row: Numbers
     """``[rows, words of the structure Row]``"""
     chunk: Numbers
+    first: Numbers
     heard: Numbers
     source: Numbers
 
@@ -34,12 +35,12 @@ class Plan:
     def joined(self) -> Tensor:
         """All arrays one behind the other."""
         return torch.from_numpy(
-            np.concatenate([part.ravel() for part in (self.row, self.chunk, self.heard, self.source)])
+            np.concatenate([part.ravel() for part in (self.row, self.chunk, self.first, self.heard, self.source)])
         )
 
     def starts(self) -> list[int]:
         """Where each begins."""
-        return [0, *accumulate(part.size for part in (self.row, self.chunk, self.heard))]
+        return [0, *accumulate(part.size for part in (self.row, self.chunk, self.first, self.heard))]
 
 
 def plan_rows(shape: KernelShape, launch: Launch) -> Plan:
@@ -52,10 +53,14 @@ def plan_rows(shape: KernelShape, launch: Launch) -> Plan:
         ],
         dtype=np.int32,
     )
-    chunks = row[:, ROW_FIELDS.index("position")] // CHUNK + 1
-    first = np.repeat(chunks.cumsum() - chunks, chunks)
-    numbers = np.arange(len(first)) - first
-    chunk = np.repeat(np.arange(len(row)), chunks) * shape.max_chunks + numbers
+    positions = row[:, ROW_FIELDS.index("position")]
+    chunks = positions // CHUNK + 1
+    first = chunks.cumsum() - chunks
+    of_row = np.repeat(np.arange(len(row)), chunks)
+    numbers = np.arange(len(of_row)) - first[of_row]
+    lengths = np.minimum(positions[of_row] + 1 - numbers * CHUNK, CHUNK)
+    chunk = (of_row * shape.max_chunks + numbers)[np.argsort(-lengths, kind="stable")]
     wanted = np.array([each.heard for each in launch.rows])
     heard = np.where(wanted, wanted.cumsum() - 1, -1)
-    return Plan(row, chunk.astype(np.int32), heard.astype(np.int32), wanted.nonzero()[0].astype(np.int32))
+    source = wanted.nonzero()[0]
+    return Plan(row, *(part.astype(np.int32) for part in (chunk, first, heard, source)))

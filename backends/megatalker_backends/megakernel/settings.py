@@ -13,9 +13,9 @@ class MegakernelSettings(BackendSettings):
 
     max_streams: Annotated[Integer, Field(ge=1, le=2048)] = 8
     """Streams held at the same time, and the largest batch."""
-    wide_from: Annotated[Integer, Field(ge=1)] = 17
-    """Streams of a call from which on launches of the kernel of many rows, of up to 512 streams, take the place of those
-    of the megakernel, of 8. A stream says the same in either."""
+    wide_from: Annotated[Integer, Field(ge=1)] = 13
+    """Streams of a call from which on launches of the kernel of many rows, of up to 512, take the place of those of the
+    megakernel, of 8. A stream says the same in either."""
     max_positions: Annotated[Integer, Field(ge=2)] | None = None
     """Prompt rows plus frames of one stream, at most the checkpoint's own limit. ``None``: 4096. The kernel is compiled
     for this number, rounded up to 64."""

@@ -51,7 +51,7 @@ struct WideUnit {
     const int chunk = __ldg(s.wide.chunk + item), row = chunk / MAX_CHUNKS, place = chunk % MAX_CHUNKS;
     const Row& which = s.wide.row[row];
     Stored* pages = s.to.talker_kv + u64(layer) * s.to.pages * 2 * heads * PAGE * D;
-    return {row, head, place, layer, which.position, item - place, PAGE, s.to.page_table + which.slot * MAX_PAGES, pages, 0,
+    return {row, head, place, layer, which.position, __ldg(s.wide.first + row), PAGE, s.to.page_table + which.slot * MAX_PAGES, pages, 0,
             s.launch.mode == DECODE};
   }
 

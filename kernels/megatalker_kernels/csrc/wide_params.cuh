@@ -7,7 +7,8 @@
 
 struct WideBuffers {
   const Row* row;        // [rows]; `Launch` has none of them
-  const int* chunk;      // [chunks]: row * MAX_CHUNKS + number, of all rows one after the other: what talker attention is divided into
+  const int* chunk;      // [chunks]: row * MAX_CHUNKS + number, the longest first: what talker attention is divided into
+  const int* first;      // [rows]: chunks of the rows before it
   const int* heard;      // [rows]: place among those whose hidden state and logits are wanted, or -1
   const int* source;     // [heard rows]: their rows
   Operand* operand;      // [columns / KBLOCK][padded rows][KBLOCK]: the residual stream, times the norm's weights

@@ -15,14 +15,14 @@ struct Division {
   static constexpr int GROUP = DOWN * ACROSS, SPLIT = WARPS / GROUP, CHAINS = WARPS / SPLIT;
   static constexpr int TILES = DOWN * NS, EIGHTS = ACROSS * MS * 2, ITEMS = TILES + EIGHTS;
   static constexpr int COLUMNS = TILES * TILE, ROWS_ = EIGHTS * TILE;
-  static constexpr int STEPS = 2;  // column blocks of a chain in a stage
+  static constexpr int STEPS = 4 * SPLIT * ITEMS * FRAGMENT * 16 <= ARENA_BYTES ? 2 : 1;  // column blocks of a chain in a stage
   static constexpr int STAGE_VECTORS = SPLIT * STEPS * ITEMS * FRAGMENT;
   static constexpr int DEPTH = clamped(ARENA_BYTES / 16 / STAGE_VECTORS, 0, 8), AHEAD = DEPTH - 1;
   static constexpr int SUMS = SPLIT == 1 ? 1 : WARPS;  // of each number
   static constexpr int STRIDE = COLUMNS + (SUMS * ROWS_ * (COLUMNS + 8) * 4 <= ARENA_BYTES ? 8 : 4);  // so that few lie in the same bank
   static_assert(DEPTH >= 2 && TILES <= MOST_TILES && ROWS_ <= MOST_ROWS && SUMS * ROWS_ * STRIDE * 4 <= ARENA_BYTES);
   static_assert(CHAINS * SPLIT == WARPS && (SPLIT == 1 || CHAINS <= 2));
-  static_assert(TILES % GROUP == 0 && EIGHTS % GROUP == 0 && ROWS_ * COLUMNS / 4 % CONSUMERS == 0);
+  static_assert(EIGHTS % GROUP == 0 && ROWS_ * COLUMNS / 4 % CONSUMERS == 0);
 };
 
 struct WideOperand {
@@ -53,7 +53,7 @@ struct WideStage {
 // A thread's share of bringing a stage.
 template <class D>
 struct WideLoader {
-  static constexpr int TILES = D::TILES / D::GROUP, EIGHTS = D::EIGHTS / D::GROUP, SLOT_BYTES = D::STAGE_VECTORS * 16;
+  static constexpr int TILES = (D::TILES + D::GROUP - 1) / D::GROUP, EIGHTS = D::EIGHTS / D::GROUP, SLOT_BYTES = D::STAGE_VECTORS * 16;
   const char* tile[TILES];
   int pair[TILES];
   const char* rows;
@@ -72,7 +72,10 @@ struct WideLoader {
 #pragma unroll
     for (int i = 0; i < EIGHTS; ++i) there |= u32(first_row + (i * D::GROUP + member) * TILE < s.wide.padded) << i;
 #pragma unroll
-    for (int i = 0; i < TILES; ++i) tile[i] = s.tile[i * D::GROUP + member] + lane * 16, pair[i] = s.of_pair[i * D::GROUP + member];
+    for (int i = 0; i < TILES; ++i) {
+      const int which = min(i * D::GROUP + member, D::TILES - 1);
+      tile[i] = s.tile[which] + lane * 16, pair[i] = s.of_pair[which];
+    }
   }
 
   __device__ void weights(const WideOperand& x, const WideStage<D>& stage) const {
@@ -81,6 +84,7 @@ struct WideLoader {
     const int first = whole ? chain * OF_CHAIN + stage.part * D::STEPS : chain + stage.part * D::STEPS * WARPS, next = whole ? 1 : WARPS;
 #pragma unroll
     for (int i = 0; i < TILES; ++i) {
+      if (D::TILES % D::GROUP && i * D::GROUP + member >= D::TILES) continue;
       const char* source = tile[i] + (begin + first + (pair[i] ? begin + (pair[i] - 1) * size : 0)) * (FRAGMENT * 16);
 #pragma unroll
       for (int step = 0; step < D::STEPS; ++step) {
@@ -271,12 +275,6 @@ __device__ __forceinline__ bool multiply_part(PhaseKind kind, int layer, const E
   for (int rest = stages; rest > 0; --rest, now.advance(x)) {
     await_async_copies_but<D::AHEAD - 1>();
     stage_sync<D>();
-    if (rest > D::AHEAD) {
-      loader.weights(x, next);
-      loader.activations(x, next);
-      next.advance(x);
-    }
-    commit_async_copies();
     const uint4* items = s.arena + now.slot * D::STAGE_VECTORS + group * D::STEPS * D::ITEMS * FRAGMENT + lane;
     const int block = now.unit * OF_UNIT + group * D::CHAINS + now.chain + now.part * D::STEPS * WARPS;
     if (works) {
@@ -287,6 +285,12 @@ __device__ __forceinline__ bool multiply_part(PhaseKind kind, int layer, const E
       }
       if (now.ends_chain(x)) sums.end_chain(now.chain);
     }
+    if (rest > D::AHEAD) {  // where everybody was one stage ago
+      loader.weights(x, next);
+      loader.activations(x, next);
+      next.advance(x);
+    }
+    commit_async_copies();
   }
   consumer_sync();
   float* shares = reinterpret_cast<float*>(s.arena);
@@ -321,20 +325,27 @@ __device__ __noinline__ bool multiply_wide(PhaseKind kind, int layer, int rows) 
 
 using SmallDivision = Division<1, 1, 2, 4>;   // 32 x 32
 using MiddleDivision = Division<1, 2, 2, 4>;  // 32 x 64
+using BroadDivision = Division<1, 2, 2, WARPS * 64 * 52 * 4 <= ARENA_BYTES ? 6 : 4>;  // 48 x 64, where the sums fit
 using LargeDivision = Division<2, 4, 2, 4>;   // 64 x 128
+using HugeDivision = Division<2, 4, 2, 6>;    // 96 x 128
 
-// What the blocks at work longest read, and what all read.
+// Of a product, when a part takes so long: measured on an H200, in tenths of a microsecond for 1024 columns.
 template <class D>
-__device__ inline int cost_of(int tiles, int rows) {
+__device__ inline int cost_of(int tiles, int rows, int part) {
   const int parts = (tiles + D::TILES - 1) / D::TILES * ((rows + D::ROWS_ - 1) / D::ROWS_);
-  return (parts + BLOCKS - 1) / BLOCKS * D::ITEMS * BLOCKS + 2 * parts * D::ITEMS;
+  return (parts + BLOCKS - 1) / BLOCKS * part;
 }
 
 __device__ inline bool product_wide(PhaseKind kind, int layer, int rows) {
   const int tiles = Extent(kind, wide_shared().pass.sizes).tiles;
-  const int costs[] = {cost_of<SmallDivision>(tiles, rows), cost_of<MiddleDivision>(tiles, rows), cost_of<LargeDivision>(tiles, rows)};
-  const int least = min(min(costs[0], costs[1]), costs[2]);
-  if (costs[0] == least) return multiply_wide<SmallDivision>(kind, layer, rows);
-  if (costs[1] == least) return multiply_wide<MiddleDivision>(kind, layer, rows);
-  return multiply_wide<LargeDivision>(kind, layer, rows);
+  const bool adds = kind == OUT || kind == DOWN || kind == PROJECT;  // these count squares of whole column blocks
+  const int small = cost_of<SmallDivision>(tiles, rows, 30), middle = cost_of<MiddleDivision>(tiles, rows, 55);
+  const int broad = adds ? middle : cost_of<BroadDivision>(tiles, rows, 70);
+  const int large = cost_of<LargeDivision>(tiles, rows, 140), huge = cost_of<HugeDivision>(tiles, rows, 190);
+  const int least = min(min(min(small, middle), min(large, huge)), broad);
+  if (small == least) return multiply_wide<SmallDivision>(kind, layer, rows);
+  if (middle == least) return multiply_wide<MiddleDivision>(kind, layer, rows);
+  if (broad == least) return multiply_wide<BroadDivision>(kind, layer, rows);
+  if (large == least) return multiply_wide<LargeDivision>(kind, layer, rows);
+  return multiply_wide<HugeDivision>(kind, layer, rows);
 }

@@ -5,7 +5,7 @@
 #include "wide_params.cuh"
 
 constexpr int ARENA_BYTES = MT_WIDE_ARENA_BYTES;  // for what one phase needs
-constexpr int MOST_TILES = 8, MOST_ROWS = 128;   // weight tiles and rows of a product that a block works on at once
+constexpr int MOST_TILES = 12, MOST_ROWS = 128;   // weight tiles and rows of a product that a block works on at once
 
 // The pass that is under way.
 struct WidePass {
