@@ -33,7 +33,7 @@ LAUNCHES_TAGGED = 2 ** (32 - PHASE_BITS)
 """After as many launches tags come again."""
 TICKETS = 2**31 - LAUNCHES_TAGGED
 """A multiple of the above, so that results are forgotten in time when tickets start over, too."""
-CONSUMERS = THREADS - 32
+WIDE_THREADS = THREADS - 32
 SOURCES = ("frame.cu", "wide.cu")
 """Of the two modules of a kernel."""
 
@@ -120,7 +120,7 @@ class Kernel:
         if launch.wide:
             self._send_plan(launch)
             self._wide_module.start_together(
-                self._wide_entry, self._shape.blocks, CONSUMERS, self._shared_bytes, self._wide_arguments
+                self._wide_entry, self._shape.blocks, WIDE_THREADS, self._shared_bytes, self._wide_arguments
             )
         else:
             self._module.start_together(self._entry, self._shape.blocks, THREADS, self._shared_bytes, self._arguments)

@@ -5,7 +5,7 @@
 #include "copy.cuh"
 #include "wide_rows.cuh"
 
-constexpr int FRAGMENT = TILE * KBLOCK * sizeof(Operand) / 16;  // vectors of a tile's or eight rows' column block: one of each lane
+constexpr int VECTORS = TILE * KBLOCK * sizeof(Operand) / 16;  // vectors of a tile's or eight rows' column block: one of each lane
 
 // How a block's warps share a part of a product: `DOWN` of them lie along the weights, `ACROSS` along the rows, each with
 // MS x NS products of sixteen rows and a tile; and those groups of DOWN x ACROSS warps share the chains.
@@ -15,8 +15,8 @@ struct Division {
   static constexpr int GROUP = DOWN * ACROSS, SPLIT = WARPS / GROUP, CHAINS = WARPS / SPLIT;
   static constexpr int TILES = DOWN * NS, EIGHTS = ACROSS * MS * 2, ITEMS = TILES + EIGHTS;
   static constexpr int COLUMNS = TILES * TILE, ROWS_ = EIGHTS * TILE;
-  static constexpr int STEPS = 4 * SPLIT * ITEMS * FRAGMENT * 16 <= ARENA_BYTES ? 2 : 1;  // column blocks of a chain in a stage
-  static constexpr int STAGE_VECTORS = SPLIT * STEPS * ITEMS * FRAGMENT;
+  static constexpr int STEPS = 4 * SPLIT * ITEMS * VECTORS * 16 <= ARENA_BYTES ? 2 : 1;  // column blocks of a chain in a stage
+  static constexpr int STAGE_VECTORS = SPLIT * STEPS * ITEMS * VECTORS;
   static constexpr int DEPTH = clamped(ARENA_BYTES / 16 / STAGE_VECTORS, 0, 8), AHEAD = DEPTH - 1;
   static constexpr int SUMS = SPLIT == 1 ? 1 : WARPS;  // of each number
   static constexpr int STRIDE = COLUMNS + (SUMS * ROWS_ * (COLUMNS + 8) * 4 <= ARENA_BYTES ? 8 : 4);  // so that few lie in the same bank
@@ -68,7 +68,7 @@ struct WideLoader {
     group = warp / D::GROUP, member = warp % D::GROUP;
     apart = s.wide.padded * KBLOCK * sizeof(Operand);
     rows = reinterpret_cast<const char*>(x.start + u64(first_row + member * TILE) * KBLOCK) + lane * 16;
-    target = shared_address(s.arena) + (group * D::STEPS * D::ITEMS + member) * FRAGMENT * 16 + lane * 16;
+    target = shared_address(s.arena) + (group * D::STEPS * D::ITEMS + member) * VECTORS * 16 + lane * 16;
 #pragma unroll
     for (int i = 0; i < EIGHTS; ++i) there |= u32(first_row + (i * D::GROUP + member) * TILE < s.wide.padded) << i;
 #pragma unroll
@@ -85,11 +85,11 @@ struct WideLoader {
 #pragma unroll
     for (int i = 0; i < TILES; ++i) {
       if (D::TILES % D::GROUP && i * D::GROUP + member >= D::TILES) continue;
-      const char* source = tile[i] + (begin + first + (pair[i] ? begin + (pair[i] - 1) * size : 0)) * (FRAGMENT * 16);
+      const char* source = tile[i] + (begin + first + (pair[i] ? begin + (pair[i] - 1) * size : 0)) * (VECTORS * 16);
 #pragma unroll
       for (int step = 0; step < D::STEPS; ++step) {
-        const u32 to = target + stage.slot * SLOT_BYTES + (step * D::ITEMS + i * D::GROUP) * (FRAGMENT * 16);
-        if (whole || first + step * next < size) copy_async_16(to, source + step * next * (FRAGMENT * 16));
+        const u32 to = target + stage.slot * SLOT_BYTES + (step * D::ITEMS + i * D::GROUP) * (VECTORS * 16);
+        if (whole || first + step * next < size) copy_async_16(to, source + step * next * (VECTORS * 16));
       }
     }
   }
@@ -102,8 +102,8 @@ struct WideLoader {
       const char* source = rows + (block + step * WARPS) * apart;
 #pragma unroll
       for (int i = 0; i < EIGHTS; ++i) {
-        const u32 to = target + stage.slot * SLOT_BYTES + (step * D::ITEMS + D::TILES + i * D::GROUP) * (FRAGMENT * 16);
-        if (there >> i & 1) copy_async_16(to, source + i * D::GROUP * (FRAGMENT * 16));
+        const u32 to = target + stage.slot * SLOT_BYTES + (step * D::ITEMS + D::TILES + i * D::GROUP) * (VECTORS * 16);
+        if (there >> i & 1) copy_async_16(to, source + i * D::GROUP * (VECTORS * 16));
       }
     }
   }
@@ -118,10 +118,10 @@ struct WideSums {
   __device__ void add(const uint4* rows, const uint4* weights) {
     uint4 w[D::NS];
 #pragma unroll
-    for (int n = 0; n < D::NS; ++n) w[n] = weights[n * FRAGMENT];
+    for (int n = 0; n < D::NS; ++n) w[n] = weights[n * VECTORS];
 #pragma unroll
     for (int m = 0; m < D::MS; ++m) {
-      const uint4 x = rows[2 * m * FRAGMENT], y = rows[(2 * m + 1) * FRAGMENT];
+      const uint4 x = rows[2 * m * VECTORS], y = rows[(2 * m + 1) * VECTORS];
 #pragma unroll
       for (int n = 0; n < D::NS; ++n) {
         mma(upper[m][n], x.x, x.y, x.z, x.w, w[n].x, w[n].y);
@@ -275,13 +275,13 @@ __device__ __forceinline__ bool multiply_part(PhaseKind kind, int layer, const E
   for (int rest = stages; rest > 0; --rest, now.advance(x)) {
     await_async_copies_but<D::AHEAD - 1>();
     stage_sync<D>();
-    const uint4* items = s.arena + now.slot * D::STAGE_VECTORS + group * D::STEPS * D::ITEMS * FRAGMENT + lane;
+    const uint4* items = s.arena + now.slot * D::STAGE_VECTORS + group * D::STEPS * D::ITEMS * VECTORS + lane;
     const int block = now.unit * OF_UNIT + group * D::CHAINS + now.chain + now.part * D::STEPS * WARPS;
     if (works) {
 #pragma unroll
-      for (int step = 0; step < D::STEPS; ++step, items += D::ITEMS * FRAGMENT) {
+      for (int step = 0; step < D::STEPS; ++step, items += D::ITEMS * VECTORS) {
         if (block + step * WARPS >= x.blocks) continue;
-        sums.add(items + (D::TILES + member / D::DOWN * D::MS * 2) * FRAGMENT, items + member % D::DOWN * D::NS * FRAGMENT);
+        sums.add(items + (D::TILES + member / D::DOWN * D::MS * 2) * VECTORS, items + member % D::DOWN * D::NS * VECTORS);
       }
       if (now.ends_chain(x)) sums.end_chain(now.chain);
     }
