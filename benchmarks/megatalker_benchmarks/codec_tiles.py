@@ -14,7 +14,6 @@ from typing import Any
 from unittest import mock
 
 import torch
-from codec_frame import PUBLISHED
 from torch import Tensor
 
 from megatalker.checkpoint import Checkpoint
@@ -25,7 +24,9 @@ from megatalker_backends.streaming.fused.weights import FusedWeights
 from megatalker_backends.streaming.graphs import GraphCapture
 from megatalker_backends.streaming.model import StreamingDecoder
 from megatalker_backends.streaming.weights import Weights
+from megatalker_benchmarks.codec_frame import PUBLISHED
 from megatalker_kernels.codec.launcher import CodecKernels
+from megatalker_kernels.codec.numbers import Numbers
 from megatalker_kernels.codec.structures import TICKET_WORDS, Product
 from megatalker_kernels.codec.tiles import TILES, Tile, choose_tiling
 
@@ -39,6 +40,7 @@ SIZES = (
 )  # fmt: skip
 CANDIDATES = [Tile(*sizes, together=1, least_stages=1, most_shares=1) for sizes in SIZES]
 SHARES = (1, 2, 3, 4, 6, 8, 12, 16)
+NUMBERS = Numbers.HALVES
 CALLS = ((1, 1), (2, 1), (4, 1), (8, 1), (1, 2), (1, 4), (1, 8))
 """Streams and frames."""
 MOST_BLOCKS = 6
@@ -52,6 +54,7 @@ class Recorder:
     def __init__(self, kernels: CodecKernels) -> None:
         self._kernels = kernels
         self.processors = kernels.processors
+        self.numbers = kernels.numbers
         self.products: dict[tuple[int, int, int, bool], list[Product]] = {}
 
     def launch(self, kernel: str, blocks: int, threads: int, shared_bytes: int, argument: Structure) -> None:
@@ -84,7 +87,7 @@ class Trial:
     """
 
     def __init__(self, device: torch.device) -> None:
-        self._kernels = {tile: CodecKernels(device, (tile,)) for tile in (*TILES, *CANDIDATES)}
+        self._kernels = {tile: CodecKernels(device, NUMBERS, (tile,)) for tile in (*TILES, *CANDIDATES)}
         self.processors = self._kernels[TILES[0]].processors
         self._partial = torch.empty(2**26, device=device)
         self._arrivals = torch.zeros(2**16, dtype=torch.int32, device=device)
@@ -134,7 +137,7 @@ def measure(weights: FusedWeights, config: CodecConfig, trial: Trial, streams: i
     """One call of the codec: what its products take as they are cut, and as they could be cut."""
     device = weights.table.device
     with kept_tensors():
-        recorder = Recorder(CodecKernels(device))
+        recorder = Recorder(CodecKernels(device, NUMBERS))
         decoder = FusedDecoder(weights, config, recorder)
         memory = torch.zeros(streams, 2 * decoder.context_size + decoder.cache_size, device=device)
         words = torch.zeros(streams, TICKET_WORDS + frames * config.num_quantizers, dtype=torch.int64)
@@ -186,7 +189,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         checkpoint = Checkpoint.open(write_checkpoint(Path(folder), PUBLISHED))
         config = checkpoint.codec_config
-        weights = FusedWeights(StreamingDecoder(config, Weights(checkpoint.codec_tensor, "decoder")), device)
+        weights = FusedWeights(StreamingDecoder(config, Weights(checkpoint.codec_tensor, "decoder")), device, NUMBERS)
     trial = Trial(device)
     calls = []
     for streams, frames in CALLS:

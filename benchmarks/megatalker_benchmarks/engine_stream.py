@@ -8,6 +8,7 @@ import json
 import statistics
 import threading
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import torch
 
 from megatalker import Engine, SamplingParams, Settings
 from megatalker.checkpoint.config import FRAME_SECONDS
+from megatalker.cli.status import Status
 
 WORDS = ("the", "small", "boats", "sail", "home", "before", "it", "gets", "dark", "and", "cold")
 ENDLESS = SamplingParams(min_new_tokens=2**31 - 1)
@@ -74,10 +76,13 @@ def main() -> None:
         max_chunk_frames=1,
         max_streams=options.streams,
     )
-    with Engine.open(settings) as engine:
-        began = time.perf_counter()
-        engine.warmup()
-        warm_s = time.perf_counter() - began
+    with ExitStack() as stack:
+        with Status() as status:
+            status.stage("loading")
+            engine = stack.enter_context(Engine.open(settings))
+            began = time.perf_counter()
+            engine.warmup()
+            warm_s = time.perf_counter() - began
         text = sentence(engine, options.tokens)
         together(engine, text, options.streams, 8)
         alone = [speak(engine, text, seed, options.frames if seed < 3 else 8) for seed in range(options.rounds)]

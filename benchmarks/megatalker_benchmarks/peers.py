@@ -3,8 +3,7 @@
 Each is called as its own documentation shows. The time of a frame is what more frames cost, so that the prompt and what
 happens once an utterance do not count; what a package does for each frame, its codec included, does.
 
-faster-qwen3-tts 0.5.4 wants transformers 5 and brings a ``qwen_tts`` of its own (qwen-tts-hf): give it an environment
-of its own.
+Each wants an environment of its own: ``benchmarks/peers/PEER.txt`` pins it, and says how to make and use it.
 """
 
 import argparse

@@ -19,8 +19,10 @@ from megatalker_conformance.loading import load_context
 from megatalker_conformance.measure import Measure
 from megatalker_conformance.official import Official
 from megatalker_conformance.oracle import Oracle
+from megatalker_conformance.places import Examiner
 from megatalker_conformance.scripts import Pool
 from megatalker_conformance.selection import SELECTION, Selection
+from megatalker_conformance.special import Loader, SpecialCheckpoints
 from megatalker_conformance.speech import Streams
 from megatalker_conformance.stage import Stage
 from megatalker_conformance.studio import OpenEngine, Studio
@@ -95,6 +97,30 @@ def streams(talker: CheckedTalker) -> Iterator[Streams]:
 
 
 @pytest.fixture(scope="session")
+def special_checkpoints(
+    tmp_path_factory: pytest.TempPathFactory, registry: BackendRegistry, device: torch.device
+) -> Iterator[SpecialCheckpoints]:
+    """Checkpoints made for one question each, and their oracles, shared by all backends of the run."""
+    checkpoints = SpecialCheckpoints(tmp_path_factory.mktemp("special"), registry, device)
+    yield checkpoints
+    checkpoints.close()
+
+
+@pytest.fixture(scope="session")
+def load_special(
+    talker_backend: TalkerBackend,
+    special_checkpoints: SpecialCheckpoints,
+    device: torch.device,
+    dtype: torch.dtype,
+    selection: Selection,
+) -> Iterator[Loader]:
+    """Loads the backend under test on one of them."""
+    loader = Loader(talker_backend, special_checkpoints, device, dtype, selection.settings)
+    yield loader
+    loader.close()
+
+
+@pytest.fixture(scope="session")
 def utterances(checkpoint: Checkpoint) -> Utterances:
     """What to say."""
     return Utterances(checkpoint)
@@ -157,6 +183,40 @@ def measure(request: pytest.FixtureRequest) -> Measure:
 def judge(oracle: Oracle, talker: CheckedTalker, dtype: torch.dtype, checkpoint: Checkpoint) -> Judge:
     """Decides whether codes are right."""
     return Judge(oracle, dtype, talker.capabilities, checkpoint.config.codec_eos_id)
+
+
+@pytest.fixture
+def examine(
+    streams: Streams, oracle: Oracle, utterances: Utterances, checkpoint: Checkpoint, dtype: torch.dtype
+) -> Examiner:
+    """Holds single frames of streams on the decoder under test to the oracle."""
+    return _examiner(streams, oracle, utterances, checkpoint, dtype)
+
+
+@pytest.fixture
+def examine_special(
+    load_special: Loader, special_checkpoints: SpecialCheckpoints, dtype: torch.dtype
+) -> Iterator[Callable[[str], tuple[Examiner, Utterances]]]:
+    """As ``examine``, on a special checkpoint, with utterances for it."""
+    opened: list[Streams] = []
+
+    def open_special(name: str) -> tuple[Examiner, Utterances]:
+        checkpoint = special_checkpoints.checkpoint(name)
+        streams, utterances = Streams(load_special(name)), Utterances(checkpoint)
+        opened.append(streams)
+        return _examiner(streams, special_checkpoints.oracle(name), utterances, checkpoint, dtype), utterances
+
+    yield open_special
+    for streams in opened:
+        streams.release_all()
+
+
+def _examiner(
+    streams: Streams, oracle: Oracle, utterances: Utterances, checkpoint: Checkpoint, dtype: torch.dtype
+) -> Examiner:
+    if dtype != torch.float32 and not streams.decoder.capabilities.forced_codes:
+        pytest.skip("without forced_codes, 16-bit arithmetic cannot be looked into")
+    return Examiner(streams, oracle, utterances, checkpoint, dtype)
 
 
 @pytest.fixture

@@ -3,15 +3,16 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
-from megatalker_conformance.speech import Codes
+from megatalker_conformance.speech import Codes, TeacherForced
 
 ERROR_RATIO = 1.5
 """A backend's error may exceed that of the official modules in the same number format by this factor."""
 FLOAT32_ERROR = 1e-4
-"""Root mean square error of float32 logits, relative to that of the logits. Rounding gives about 1e-6; TF32, float16
-and bfloat16 arithmetic give 5e-4 and more."""
+"""Root mean square error of one row of float32 logits, relative to that of the logits. Rounding gives about 1e-6; TF32,
+float16 and bfloat16 arithmetic give 5e-4 and more."""
 
 
 @dataclass(frozen=True)
@@ -33,9 +34,18 @@ class LogitError:
         return 2 * ERROR_RATIO * self.peak
 
 
-def relative_error(found: Tensor, exact: Tensor) -> float:
-    """Root mean square error divided by the root mean square of the exact logits."""
-    return LogitError.between(found, exact).rms / float(exact.double().square().mean().sqrt())
+def row_errors(found: TeacherForced, exact: TeacherForced) -> Tensor:
+    """Of each frame and codebook, ``[frames, code groups]``: root mean square error divided by the root mean square of
+    the exact logits; infinite for NaN. One bad row hides in no mean.
+    """
+
+    def errors(ours: Tensor, theirs: Tensor) -> Tensor:
+        scale = theirs.double().square().mean(-1).sqrt()
+        error = (ours - theirs).double().square().mean(-1).sqrt() / scale
+        return error.nan_to_num(nan=torch.inf)
+
+    talker = errors(found.talker, exact.talker).unsqueeze(1)
+    return torch.cat((talker, errors(found.predictor, exact.predictor)), dim=1)
 
 
 def widest_flip(found: Tensor, exact: Tensor) -> float:

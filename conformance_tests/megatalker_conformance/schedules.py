@@ -47,6 +47,8 @@ class _Live:
     script: int
     left: int
     """Steps it can still take."""
+    length: int
+    """Prompt rows and steps so far."""
 
 
 @dataclass
@@ -80,13 +82,15 @@ class Writer:
     def start(self, *scripts: int) -> None:
         """In one call."""
         streams = tuple(zip(self._numbers, scripts, strict=False))
-        self.live |= {stream: _Live(script, self.pool.length(script)) for stream, script in streams}
+        for stream, script in streams:
+            self.live[stream] = _Live(script, self.pool.length(script), self.pool.rows(script))
         self.actions.append(Start(streams, self._how()))
 
     def decode(self, streams: Sequence[int]) -> None:
         """In this order."""
         for stream in streams:
             self.live[stream].left -= 1
+            self.live[stream].length += 1
         how = {"waited for later"} if self.chance.random() < 0.2 else set()
         if self.logits and self.chance.random() < 0.6:
             how.add("logits")
@@ -147,12 +151,16 @@ def of_widths(writer: Writer, widths: Sequence[int], scripts: Sequence[int]) -> 
     for width in widths:
         while writer.room:
             group = min(writer.room, writer.chance.choice([1, 2, 3, 5, 8]))
-            writer.start(*islice(turn, group))
+            taken = {live.length for live in writer.live.values()}
+            of_length = {writer.pool.rows(script): script for script in islice(turn, len(scripts))}
+            others = [script for rows, script in of_length.items() if rows not in taken]
+            writer.start(*(others or scripts)[:group])
+            next(turn)
             if writer.room and writer.ready:
                 writer.decode(writer.shuffled(writer.ready, 2))
-        for stream in writer.shuffled(writer.live, max(0, width - len(writer.ready))):
-            if not writer.live[stream].left:
-                writer.release(stream)
+        finished = [stream for stream, live in writer.live.items() if not live.left]
+        for stream in writer.shuffled(finished, max(0, width - len(writer.ready))):
+            writer.release(stream)
         short = width - len(writer.ready)
         if short > 0:
             writer.start(*(writer.chance.choice(scripts) for _ in range(min(short, writer.room))))
@@ -161,7 +169,7 @@ def of_widths(writer: Writer, widths: Sequence[int], scripts: Sequence[int]) -> 
 
 
 def ends_in_company(writer: Writer, turns: int) -> list[Action]:
-    """In each call of a full house one stream ends, now and then two or three, at any place of the call."""
+    """In each call of a full house one stream ends, now and then two or three: before, after or among the others."""
     pool, chance = writer.pool, writer.chance
     for turn in range(turns):
         while writer.room:
@@ -171,7 +179,9 @@ def ends_in_company(writer: Writer, turns: int) -> list[Action]:
         last = {stream for stream in writer.ready if writer.live[stream].left == 1}
         ripe = [stream for stream in last if writer.live[stream].script in pool.ending]
         now = writer.shuffled(sorted(ripe), 1 + (turn % 4 == 3) + (turn % 8 == 7))
-        writer.decode(writer.shuffled(stream for stream in writer.ready if stream in now or stream not in ripe))
+        others = writer.shuffled(stream for stream in writer.ready if stream not in ripe)
+        place = (0, len(others), chance.randint(0, len(others)))[turn % 3]
+        writer.decode([*others[:place], *now, *others[place:]])
         writer.release_finished()
     for _ in range(2):  # what an ending did to the others shows afterwards
         going = [stream for stream in writer.ready if writer.live[stream].script in pool.going]
@@ -195,7 +205,7 @@ def continuations(writer: Writer) -> list[Action]:
 def churn(writer: Writer, rounds: int) -> list[Action]:
     """Many streams that come and go, at all moments of their lives, beside one that stays."""
     pool, chance = writer.pool, writer.chance
-    short = [script for script in range(len(pool.scripts)) if len(pool.scripts[script].utterance.embeds) < 40]
+    short = [script for script in range(len(pool.scripts)) if pool.rows(script) < 40]
     for turn in range(rounds):
         for _ in range(min(writer.room, 1 + turn % 3)):
             writer.start(chance.choice(short))
@@ -207,7 +217,7 @@ def churn(writer: Writer, rounds: int) -> list[Action]:
     for script in writer.shuffled(pool.going, writer.width):
         if writer.room:
             writer.start(script)
-    for _ in range(3):
+    while writer.ready:
         writer.decode(writer.ready)
     return writer.actions
 

@@ -105,8 +105,12 @@ class Pool:
 
     def as_long_as(self, number: int) -> list[int]:
         """Scripts of equally many prompt rows, this one included."""
-        rows = len(self.request(number).embeds)
-        return [other for other in range(len(self.scripts)) if len(self.request(other).embeds) == rows]
+        return [other for other in range(len(self.scripts)) if self.rows(other) == self.rows(number)]
+
+    def rows(self, number: int) -> int:
+        """Rows that its stream starts with."""
+        script = self.scripts[number]
+        return len(script.utterance.embeds) + script.begins
 
     def followed(self, number: int) -> Followed:
         """What ``reference`` does in float32, from the first frame on."""
@@ -145,7 +149,7 @@ class Pool:
             begins = (0, 0, 1, 0, 6, 0, 0, 13)[number % 8]
             sampling = replace(SAMPLED[number % len(SAMPLED)], seed=number + 2**33 * (number % 3))
             forced = [self._frame(chance) for _ in range(begins + STEPS)]
-            steps = _mix(MIXES[number // 2 % len(MIXES)], forced)
+            steps = _mix(MIXES[(number + number // 8) % len(MIXES)], forced)
             yield self._script(rows, number, sampling, steps, begins)
 
     def _ending(self) -> Iterator[Script]:

@@ -20,7 +20,7 @@ def test_streams_of_a_full_house_do_not_disturb_each_other(stage: Stage) -> None
     """Calls of every width, of streams of as many lengths and ages as there are streams."""
     house = stage.house
     widths = range(1, house + 1) if stage.batch else [width for width in TELLING_WIDTHS if width <= house]
-    times = max(1, CALLS_OF_ALL_WIDTHS // (len(widths) if stage.batch else sum(widths)))
+    times = max(1 + stage.batch, CALLS_OF_ALL_WIDTHS // (len(widths) if stage.batch else sum(widths)))
     writer = stage.writer("full house", house)
     order = [house, *writer.shuffled([*widths] * times), house]
     stage.hold_to(of_widths(writer, order, stage.pool.going), INDEPENDENCE)
@@ -29,7 +29,7 @@ def test_streams_of_a_full_house_do_not_disturb_each_other(stage: Stage) -> None
 def test_streams_that_end_leave_the_others_of_their_call_alone(stage: Stage) -> None:
     if not stage.pool.ending:
         pytest.skip("nothing ends a stream at will: the capabilities list neither forced_codes nor seeded_sampling")
-    stage.hold_to(ends_in_company(stage.writer("ends", stage.crowd), stage.crowd + 8), INDEPENDENCE)
+    stage.hold_to(ends_in_company(stage.writer("ends", stage.crowd), max(36, stage.crowd)), INDEPENDENCE)
 
 
 def test_streams_that_come_and_go_leave_nothing_behind(stage: Stage) -> None:

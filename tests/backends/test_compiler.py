@@ -91,6 +91,7 @@ def test_the_compiler_is_the_one_that_torch_would_take(
         decoder_with(tiny_custom_voice, "on")
 
 
+@pytest.mark.slow
 def test_an_unwritable_cache_is_found_out_in_warm_up(tiny_custom_voice: Checkpoint, tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     cache.write_text("")  # a file in the place of the folder, which stops even root

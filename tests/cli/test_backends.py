@@ -1,12 +1,10 @@
 """``megatalker backends`` as a user meets it."""
 
-import os
-import subprocess
 from pathlib import Path
 
 import pytest
 
-from commands import COMMAND, megatalker, one_line
+from commands import megatalker, one_line
 from megatalker.checkpoint import Checkpoint
 from megatalker.cli.backends import availability
 from megatalker.interfaces import Availability
@@ -27,14 +25,9 @@ def test_reasons_are_shown_whole(tiny_custom_voice: Checkpoint, tmp_path: Path, 
     from megatalker.plugins.device import resolve_device
     from megatalker.settings import Settings
 
-    done = subprocess.run(
-        [*COMMAND, "backends", "--device", "cpu", "--checkpoint", str(tiny_custom_voice.folder)],
-        cwd=tmp_path,
-        env=os.environ | {"COLUMNS": str(columns)},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    arguments = ("backends", "--device", "cpu", "--checkpoint", str(tiny_custom_voice.folder))
+    done = megatalker(*arguments, cwd=tmp_path, COLUMNS=str(columns))
+    assert done.returncode == 0, done.stderr
     assert "…" not in done.stdout
     for spec in BackendRegistry.installed().talkers:
         answer = probe(spec, tiny_custom_voice, resolve_device("cpu"), Settings())

@@ -54,7 +54,9 @@ def test_pcm_is_the_bare_samples(tiny_custom_voice: Checkpoint, tmp_path: Path) 
 
 
 @pytest.mark.usefixtures("short")
-@pytest.mark.parametrize("flags", [os.O_TRUNC, os.O_APPEND], ids=[">", ">>"])
+@pytest.mark.parametrize(
+    "flags", [pytest.param(os.O_TRUNC, id=">", marks=pytest.mark.slow), pytest.param(os.O_APPEND, id=">>")]
+)
 def test_standard_output_may_be_a_file(flags: int, tiny_custom_voice: Checkpoint, tmp_path: Path) -> None:
     target = os.open(tmp_path / "x.wav", os.O_CREAT | os.O_WRONLY | flags)
     done = subprocess.run(

@@ -53,6 +53,7 @@ def test_pieces_and_newlines_do_not_change_what_is_said(tiny_custom_voice: Check
     assert np.abs(first - second).max() <= 2 / 2**15, "one step of 16 bits: chunks may be cut elsewhere"
 
 
+@pytest.mark.slow
 def test_characters_may_be_split_over_reads(tiny_custom_voice: Checkpoint, tmp_path: Path) -> None:
     options = ("--checkpoint", str(tiny_custom_voice.folder), "-o", "-", "--format", "pcm")
     with listening(*options, cwd=tmp_path, stdout=subprocess.PIPE) as running:
@@ -95,6 +96,7 @@ def test_what_cannot_be_spoken_is_one_clear_line(
         assert not (tmp_path / "x.wav").exists()
 
 
+@pytest.mark.slow
 def test_what_was_spoken_before_is_kept(tiny_custom_voice: Checkpoint, tmp_path: Path) -> None:
     options = ("--checkpoint", str(tiny_custom_voice.folder), "-o", "-", "--format", "pcm")
     with listening(*options, cwd=tmp_path, stdout=subprocess.PIPE) as running:

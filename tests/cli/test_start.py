@@ -47,6 +47,7 @@ def test_answers_without_anything_heavy(arguments: list[str], status: int) -> No
     assert heavy == []
 
 
+@pytest.mark.slow
 def test_speaking_needs_no_transformers(demo: "megatalker.Checkpoint", tmp_path: Path) -> None:
     """It takes longer to import than everything else together; the official modules alone need it."""
     code = "from megatalker.cli.main import run; run()"

@@ -169,7 +169,7 @@ def test_refining_trains_the_decoder_and_leaves_codes_alone(
 ) -> None:
     samples = (wave.reshape(-1, FRAME) * 32767).to(torch.int16)
     data = CodecData(samples, torch.zeros(len(samples), 3, dtype=torch.uint8), torch.tensor([0, 70]))
-    plan = CodecPlan(SMALL, FALLING, 4.0, 2, 20, 1e-3, 1, 0, tmp_path / "state", hasten=hasten)
+    plan = CodecPlan(SMALL, FALLING, 2.0, 2, 20, 1e-3, 1, 0, tmp_path / "state", hasten=hasten)
     loss, codes = SpectralLoss(), codec.encode(wave)
     trainer = CodecTrainer(plan, data, loss, CPU, lambda line: None)
     trainer.refine(codec)

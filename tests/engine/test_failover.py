@@ -212,7 +212,7 @@ def test_a_backend_is_cold_until_it_has_done_some_whole_steps(
 def test_a_replay_that_goes_wrong_is_a_fault(open_engine: Opener, undisturbed: Callable[..., list[Outcome]]) -> None:
     third = Fakes(
         codecs={
-            "first": Behaviour(on_decode=raise_at(6)),
+            "first": Behaviour(on_decode=raise_at(4)),
             "second": Behaviour(spoil=replace_item(0, lambda pcm: torch.full_like(pcm, torch.nan))),
             "third": Behaviour(),
         }
@@ -273,11 +273,11 @@ def test_a_fallback_with_fewer_positions_ends_what_does_not_fit(open_engine: Ope
 @pytest.mark.parametrize(
     "faults",
     [
-        {"on_decode": raise_at(6)},
-        {"spoil": replace_item(6, lambda pcm: pcm[:-1])},
-        {"spoil": replace_item(6, lambda pcm: pcm.double())},
-        {"spoil": replace_item(6, lambda pcm: torch.where(pcm > 0.4, torch.nan, pcm))},
-        {"spoil": lambda call, chunks: chunks[:-1] if call == 6 else chunks},
+        {"on_decode": raise_at(4)},
+        {"spoil": replace_item(4, lambda pcm: pcm[:-1])},
+        {"spoil": replace_item(4, lambda pcm: pcm.double())},
+        {"spoil": replace_item(4, lambda pcm: torch.where(pcm > 0.4, torch.nan, pcm))},
+        {"spoil": lambda call, chunks: chunks[:-1] if call == 4 else chunks},
     ],
 )
 def test_a_codec_that_fails_is_replaced_and_has_heard_everything(
@@ -291,7 +291,7 @@ def test_a_codec_that_fails_is_replaced_and_has_heard_everything(
 
 
 def test_a_codec_that_hangs_is_abandoned(open_engine: Opener, undisturbed: Callable[..., list[Outcome]]) -> None:
-    hang = Hang(6)
+    hang = Hang(4)
     fakes = two_codecs(on_decode=hang)
     engine = open_engine(fakes, step_deadline_s=DEADLINE_S)
     engine.warmup()

@@ -49,6 +49,7 @@ def diary(monkeypatch: pytest.MonkeyPatch) -> Diary:
         return finish
 
     monkeypatch.setattr(FakeTalker, "decode", begin)
+    monkeypatch.setattr(LateDownload, "on_start", lambda: diary.note("start"))
     monkeypatch.setattr(LateDownload, "on_wait", lambda: diary.note("hear"))
     monkeypatch.setattr("megatalker.engine.codec_stage.Download", LateDownload)
     return diary
@@ -64,9 +65,10 @@ def test_each_frame_is_begun_before_the_audio_of_the_frame_before_is_waited_for(
     with open_engine(tiny_custom_voice, Fakes(talkers={"fake": Behaviour(frames=None)})) as engine:
         stream = engine.speak(TEXT, seed=1, max_frames=FRAMES)
         assert [chunk.frames for chunk in stream] == [1] * FRAMES
-    expected = ["begin 0", "take 0"]
+    expected = ["begin 0", "take 0", "start 0", "hear 0"]  # a first chunk is waited for at once
     for frame in range(1, FRAMES):
-        expected += [f"begin {frame}", f"hear {frame - 1}", f"take {frame}"]
+        heard = [f"hear {frame - 1}"] if frame > 1 else []
+        expected += [f"begin {frame}", *heard, f"take {frame}", f"start {frame}"]
     assert diary.events == [*expected, f"hear {FRAMES - 1}"]
 
 
@@ -78,8 +80,8 @@ def test_a_prompt_waits_until_the_audio_before_it_is_handed_out(tiny_custom_voic
         engine.speak(TEXT, seed=2, max_frames=2).read_all()
         first.cancel()
     before = diary.events[: diary.events.index("prompt 1")]
-    taken, heard = (sum(event.startswith(kind) for event in before) for kind in ("take", "hear"))
-    assert taken == heard
+    started, heard = (sum(event.startswith(kind) for event in before) for kind in ("start", "hear"))
+    assert started == heard
 
 
 @pytest.mark.parametrize("call", ["begin", "take"])

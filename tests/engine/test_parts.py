@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from megatalker.checkpoint.config import FRAME_SAMPLES, FRAME_SECONDS
-from megatalker.engine.chunk_queue import ChunkQueue
+from megatalker.engine.chunk_queue import ChunkQueue, wake
 from megatalker.engine.options import random_seed
 from megatalker.engine.outputs import Chunk
-from megatalker.engine.runaway import MAX_PERIOD_FRAMES, PATIENCE_FRAMES, RunawayDetector
+from megatalker.engine.runaway import MAX_PERIOD_FRAMES, PATIENCE_FRAMES, RunawayDetector, frame_levels
 from megatalker.engine.scheduling import UNBATCHED_STEPS, Candidate, ChunkPolicy, PlaybackClock, hold_until, select
 from megatalker.engine.utterance import stream_seed
 
@@ -86,8 +86,10 @@ def test_chunking_causes_no_underrun_below_real_time(rtf: float, max_frames: int
 
 def test_streams_without_audio_go_first_then_the_one_that_runs_dry_first() -> None:
     candidates = [Candidate(0, 3.0, 0), Candidate(1, 2.0, 0), Candidate(2, None, 5), Candidate(3, None, 4)]
-    assert select(candidates, batch=True, limit=8) == [3, 2, 1, 0]
-    assert select(candidates, batch=True, limit=3) == [3, 2, 1]
+    assert select(candidates, batch=True, limit=8) == [3, 2], "newcomers alone"
+    assert select(candidates, batch=True, limit=1) == [3]
+    assert select(candidates[:2], batch=True, limit=8) == [1, 0]
+    assert select(candidates[:2], batch=True, limit=1) == [1]
 
 
 def test_a_backend_without_batches_gets_few_streams_and_newcomers_alone() -> None:
@@ -130,17 +132,17 @@ def frames_of(level: float, count: int) -> np.ndarray:
 
 def test_the_guard_reports_long_silence_after_speech() -> None:
     guard = RunawayDetector()
-    assert guard.audio(frames_of(0.2, 4), text_done=True) is None
-    assert guard.audio(frames_of(1e-5, PATIENCE_FRAMES - 1), text_done=True) is None
-    assert guard.audio(frames_of(1e-5, 1), text_done=True) is not None
+    assert guard.audio(frame_levels(frames_of(0.2, 4)), text_done=True) is None
+    assert guard.audio(frame_levels(frames_of(1e-5, PATIENCE_FRAMES - 1)), text_done=True) is None
+    assert guard.audio(frame_levels(frames_of(1e-5, 1)), text_done=True) is not None
 
 
 def test_silence_before_the_end_of_the_text_and_a_voice_that_is_always_quiet_are_no_runaways() -> None:
     pausing, quiet = RunawayDetector(), RunawayDetector()
-    pausing.audio(frames_of(0.2, 4), text_done=False)
-    assert pausing.audio(frames_of(0.0, 2 * PATIENCE_FRAMES), text_done=False) is None
-    assert pausing.audio(frames_of(0.0, PATIENCE_FRAMES // 2), text_done=True) is None
-    assert quiet.audio(frames_of(1e-5, 3 * PATIENCE_FRAMES), text_done=True) is None
+    pausing.audio(frame_levels(frames_of(0.2, 4)), text_done=False)
+    assert pausing.audio(frame_levels(frames_of(0.0, 2 * PATIENCE_FRAMES)), text_done=False) is None
+    assert pausing.audio(frame_levels(frames_of(0.0, PATIENCE_FRAMES // 2)), text_done=True) is None
+    assert quiet.audio(frame_levels(frames_of(1e-5, 3 * PATIENCE_FRAMES)), text_done=True) is None
 
 
 def chunk(index: int) -> Chunk:
@@ -176,7 +178,7 @@ def test_a_waiting_event_loop_is_woken_from_another_thread_and_a_cancelled_wait_
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(chunk_queue.take_async(), 0.01)
         assert not chunk_queue._waiters
-        threading.Thread(target=lambda: (chunk_queue.put(chunk(0)), chunk_queue.finish("eos"))).start()
+        threading.Thread(target=lambda: (wake(chunk_queue.put(chunk(0))), chunk_queue.finish("eos"))).start()
         seen = []
         while (item := await chunk_queue.take_async()) is not None:
             seen.append(item.index)

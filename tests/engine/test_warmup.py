@@ -1,31 +1,10 @@
 """Warm-up: a backend that was asked for by name is that backend or an error."""
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
-from typing import Any
-
 import pytest
 
+from engine_stage import TEXT, Opener
 from fake_backend import Behaviour, Fakes
-from megatalker.checkpoint import Checkpoint
-from megatalker.engine import Engine
 from megatalker.errors import BackendUnavailableError, SettingsError
-from megatalker.settings import Settings
-
-TEXT = "Hello there, this is a sentence of a few words."
-
-Opener = Callable[..., Engine]
-
-
-@pytest.fixture
-def open_engine(tiny_custom_voice: Checkpoint) -> Iterator[Opener]:
-    with ExitStack() as stack:
-
-        def opener(fakes: Fakes, **settings: Any) -> Engine:
-            engine = Engine.open(Settings(**settings), checkpoint=tiny_custom_voice, registry=fakes.registry)
-            return stack.enter_context(engine)
-
-        yield opener
 
 
 def no_compiler() -> None:
@@ -63,7 +42,7 @@ def test_auto_goes_on_with_the_next_backend_and_says_so(open_engine: Opener) -> 
 
 def test_running_speech_goes_on_elsewhere_while_the_caller_of_warmup_gets_the_error(open_engine: Opener) -> None:
     fakes = Fakes(talkers={"first": BROKEN, "second": Behaviour(frames=None)})
-    engine = open_engine(fakes, backend="first", max_frames=60, max_ahead_s=0.5)
+    engine = open_engine(fakes, backend="first", max_frames=60, max_untaken_s=0.5)
     fakes.talkers["first"].frames = None
     stream = engine.speak(TEXT)
     next(stream)

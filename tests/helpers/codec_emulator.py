@@ -4,6 +4,7 @@ import ctypes
 
 from emulation import compile_for_cpu
 from megatalker_kernels.codec.launcher import SOURCE, CodecConstants
+from megatalker_kernels.codec.numbers import Numbers
 from megatalker_kernels.codec.tiles import TILES
 from megatalker_kernels.nvrtc import SOURCES
 
@@ -14,8 +15,10 @@ class CodecEmulator:
     processors = 12
     """So few that sums of small products stay whole and those of larger ones are split."""
 
-    def __init__(self) -> None:
-        self._library = compile_for_cpu((SOURCES / SOURCE).parent, "codec", CodecConstants(TILES).macros())
+    def __init__(self, numbers: Numbers) -> None:
+        constants = CodecConstants(TILES, numbers)
+        self.numbers = numbers
+        self._library = compile_for_cpu((SOURCES / SOURCE).parent, "codec", constants.macros())
         self.launches: list[str] = []
 
     def launch(self, kernel: str, blocks: int, threads: int, shared_bytes: int, argument: ctypes.Structure) -> None:

@@ -1,31 +1,73 @@
 """Runs the ``megatalker`` command as a process."""
 
+import multiprocessing
 import os
 import subprocess
 import sys
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 from waiting import PROCESS_S
 
 COMMAND = [sys.executable, "-c", "from megatalker.cli.main import run; run()"]
+"""An interpreter of its own, for tests of how a process begins and ends, and of what happens to it meanwhile."""
+
+_forks = multiprocessing.get_context("forkserver")
+_forks.set_forkserver_preload(["torch", "megatalker.engine", "megatalker_backends.plugin"])
 
 
 def megatalker(
     *arguments: str, cwd: Path, stdin: str | bytes = b"", raw: bool = False, **environment: str
 ) -> subprocess.CompletedProcess[Any]:
-    """Run to the end. Standard output is text, or bytes if ``raw``."""
-    done = subprocess.run(
-        [*COMMAND, *arguments],
-        cwd=cwd,
-        env=os.environ | environment,
-        input=stdin.encode() if isinstance(stdin, str) else stdin,
-        capture_output=True,
-        timeout=PROCESS_S,
-        check=False,
-    )
-    stdout = done.stdout if raw else done.stdout.decode()
-    return subprocess.CompletedProcess(done.args, done.returncode, stdout, done.stderr.decode())
+    """Run to the end in a fork of a process that has imported torch. Standard output is text, or bytes if ``raw``."""
+    command = ("megatalker", *arguments)
+    (in_, to_process), (from_process, out), (errors, err) = (_forks.Pipe(duplex=False) for _ in range(3))
+    process = _forks.Process(target=_run, args=(command, cwd, os.environ | environment, in_, out, err))
+    process.start()
+    for theirs in (in_, out, err):
+        theirs.close()
+    given = stdin.encode() if isinstance(stdin, str) else stdin
+    said: dict[Connection, bytes] = {}
+    threads = [threading.Thread(target=_write, args=(to_process, given))]
+    threads += [threading.Thread(target=_read, args=(pipe, said)) for pipe in (from_process, errors)]
+    for thread in threads:
+        thread.start()
+    process.join(PROCESS_S)
+    process.kill()
+    for thread in threads:
+        thread.join()
+    assert process.exitcode is not None
+    stdout = said[from_process] if raw else said[from_process].decode()
+    return subprocess.CompletedProcess(command, process.exitcode, stdout, said[errors].decode())
+
+
+def _run(command: Sequence[str], cwd: Path, environment: Mapping[str, str], *streams: Connection) -> None:
+    for number, stream in enumerate(streams):
+        os.dup2(stream.fileno(), number)
+        stream.close()
+    sys.stdin = os.fdopen(0, closefd=False)  # multiprocessing had put nothing in its place
+    os.chdir(cwd)
+    os.environ.clear()
+    os.environ.update(environment)
+    sys.argv[:] = command
+    from megatalker.cli.main import run
+
+    run()
+
+
+def _write(pipe: Connection, data: bytes) -> None:
+    with suppress(BrokenPipeError), pipe, open(pipe.fileno(), "wb", closefd=False, buffering=0) as file:
+        while data:  # a command that fails early reads nothing
+            data = data[file.write(data) :]
+
+
+def _read(pipe: Connection, said: dict[Connection, bytes]) -> None:
+    with pipe, open(pipe.fileno(), "rb", closefd=False) as file:
+        said[pipe] = file.read()
 
 
 def error_of(text: str) -> str:

@@ -89,9 +89,17 @@ class FakeTalker(TalkerDecoder):
         return self.behaviour.capabilities
 
     def prefill(self, requests: Sequence[StreamRequest]) -> list[StreamHandle]:
-        for request in requests:
-            self.behaviour.on_prefill(request)
-        return [self._prefill(request) for request in requests]
+        handles: list[StreamHandle] = []
+        try:
+            for request in requests:
+                self.behaviour.on_prefill(request)
+                handles.append(self._prefill(request))
+        except BaseException:
+            for handle in handles:
+                del self.streams[handle]
+            del self.prefills[len(self.prefills) - len(handles) :]
+            raise
+        return handles
 
     def _prefill(self, request: StreamRequest) -> StreamHandle:
         self.prefills.append(request)

@@ -11,8 +11,14 @@ from megatalker.engine.codec_stage import Download
 class LateDownload(Download):
     """Under way until it is waited for, whatever device it comes from."""
 
+    on_start: ClassVar[Callable[[], None]] = lambda: None
+    """Called when it begins."""
     on_wait: ClassVar[Callable[[], None]] = lambda: None
     """Called before each wait; may raise or block."""
+
+    def __init__(self, chunks: list[Tensor]) -> None:
+        type(self).on_start()
+        super().__init__(chunks)
 
     @property
     def under_way(self) -> bool:

@@ -13,6 +13,7 @@ import megatalker_kernels
 from megatalker_kernels import constants, nvrtc, phases, shapes
 from megatalker_kernels.codec import structures
 from megatalker_kernels.codec.launcher import CodecConstants
+from megatalker_kernels.codec.numbers import Numbers
 from megatalker_kernels.codec.tiles import TILES
 from megatalker_kernels.errors import ToolchainError
 from megatalker_kernels.packing import stream
@@ -49,7 +50,7 @@ def assigned(path: Path) -> set[str]:
 
 @pytest.mark.parametrize(
     ("folder", "given"),
-    [(MEGAKERNEL, fit().macros()), (CODEC, CodecConstants(TILES).macros())],
+    [(MEGAKERNEL, fit().macros()), (CODEC, CodecConstants(TILES, Numbers.HALVES).macros())],
     ids=["megakernel", "codec"],
 )
 def test_sources_use_every_macro_that_python_gives(folder: Path, given: list[tuple[str, str]]) -> None:
@@ -81,7 +82,7 @@ def test_a_constant_is_assigned_in_one_module() -> None:
 def test_enumerators_come_from_python(folder: Path) -> None:
     bodies = re.findall(r"\benum\b[^{]*{([^}]*)}", text_of(folder))
     assert bodies
-    given = {name for name, _ in (*fit().macros(), *CodecConstants(TILES).macros())}
+    given = {name for name, _ in (*fit().macros(), *CodecConstants(TILES, Numbers.HALVES).macros())}
     assert {body.strip() for body in bodies} <= given
 
 

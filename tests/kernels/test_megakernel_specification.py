@@ -21,7 +21,7 @@ FRAMES = 16
 ERROR_RATIO = 1.5
 NEAR = 10
 """Two ids are nearly tied when the oracle holds them this many root mean square errors apart, or less."""
-CHECKPOINTS = ["tiny_custom_voice", "tiny_1b7", "demo"]
+CHECKPOINTS = ["tiny_custom_voice", "tiny_1b7", pytest.param("demo", marks=pytest.mark.slow)]
 SAMPLINGS = {
     "greedy": GREEDY,
     # Without filters and penalty: how far two ids are apart can be read off their logits and the noise.

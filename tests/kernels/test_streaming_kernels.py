@@ -1,5 +1,7 @@
 """The streaming codec's kernels, run on the CPU: products in every tile, attention past its window, a whole stream."""
 
+import re
+from collections.abc import Callable
 from types import SimpleNamespace
 
 import pytest
@@ -10,9 +12,11 @@ from torch.nn import functional as F
 from codec_emulator import CodecEmulator
 from emulation import needs_compiler
 from megatalker.checkpoint import Checkpoint
-from megatalker.checkpoint.config import FRAME_SAMPLES
-from megatalker.errors import BackendUnavailableError
-from megatalker_backends.streaming.fused import choice, kernels
+from megatalker.checkpoint.config import FRAME_SAMPLES, CodecConfig
+from megatalker.errors import BackendUnavailableError, SettingsError
+from megatalker.interfaces import LoadContext
+from megatalker_backends.streaming.codec import StreamingCodec
+from megatalker_backends.streaming.fused import choice, kernels, trial
 from megatalker_backends.streaming.fused.decoder import FusedDecoder
 from megatalker_backends.streaming.fused.kernels import Kernels
 from megatalker_backends.streaming.fused.runner import FusedRunner
@@ -23,6 +27,7 @@ from megatalker_backends.streaming.settings import StreamingSettings
 from megatalker_backends.streaming.weights import Weights
 from megatalker_kernels import nvrtc
 from megatalker_kernels.codec.launcher import compile_codec
+from megatalker_kernels.codec.numbers import Numbers
 from megatalker_kernels.codec.structures import MAX_FRAMES, Activation
 from megatalker_kernels.codec.tiles import TILES, Tile, Tiling, choose_tiling
 from megatalker_kernels.errors import ToolchainError
@@ -33,9 +38,9 @@ needs_nvrtc = pytest.mark.skipif(nvrtc.why_not_compile() is not None, reason=str
 tiles = pytest.mark.parametrize("tile", TILES, ids=lambda tile: tile.kernel)
 
 
-@pytest.fixture(scope="module")
-def emulator() -> CodecEmulator:
-    return CodecEmulator()
+@pytest.fixture(scope="module", params=[Numbers.HALVES, Numbers.TENSORFLOATS])
+def emulator(request: pytest.FixtureRequest) -> CodecEmulator:
+    return CodecEmulator(request.param)
 
 
 def noise(*shape: int, seed: int = 0) -> Tensor:
@@ -46,7 +51,7 @@ class Bench:
     """Two streams' contexts, and kernels that use them."""
 
     def __init__(self, emulator: CodecEmulator, context: int, rows: int, *, streams: int = 2) -> None:
-        self.now = noise(streams, SLOT + context, seed=1)
+        self.now = emulator.numbers.pack(noise(streams, SLOT + context, seed=1))
         self.next = torch.zeros_like(self.now)
         tickets = [[now.data_ptr(), after.data_ptr(), 0, 0] for now, after in zip(self.now, self.next, strict=True)]
         self._words = torch.tensor(tickets)
@@ -80,16 +85,20 @@ def test_products_are_exact_in_every_tile(
     rows, residual = noise(2 * time, channels, seed=4), noise(2 * time, columns, seed=5)
     repeats = 2 if columns % 8 == 0 else 1
     wave = Wave(noise(columns // repeats, seed=6), noise(columns // repeats, seed=7))
-    raw, waved = bench.run.multiply_and_wave(Matrix(weight, bias, dilation, SLOT), rows, wave, residual=residual)
+    pack = emulator.numbers.pack
+    matrix = Matrix(pack(weight), bias, dilation, SLOT)
+    raw, packed = bench.run.multiply_both(matrix, pack(rows), wave, residual=residual)
+    waved = emulator.numbers.unpack(packed)
 
-    known = torch.cat((bench.now[:, SLOT:].view(2, context, channels), rows.view(2, time, channels)), dim=1)
+    past = emulator.numbers.unpack(bench.now[:, SLOT:].view(2, context, channels))
+    known = torch.cat((past, rows.view(2, time, channels)), dim=1)
     windows = torch.stack([known[:, tap * dilation :][:, :time] for tap in range(taps)], dim=2).reshape(2 * time, -1)
     expected = windows.double() @ weight.flatten(1).T.double() + bias + residual
     torch.testing.assert_close(raw.double(), expected, atol=5e-6, rtol=0)
     frequency, height = wave.frequency.repeat(repeats), wave.height.repeat(repeats)
     torch.testing.assert_close(waved.double(), expected + height * (expected * frequency).sin() ** 2, atol=2e-5, rtol=0)
     if taps > 1:
-        assert torch.equal(bench.next[:, SLOT:].view_as(known[:, time:]), known[:, time:])
+        assert torch.equal(bench.next[:, SLOT:].view_as(known[:, time:]), pack(known[:, time:]))
     assert not bench.arrivals.any(), "the next product would not know its last block"
 
 
@@ -97,7 +106,7 @@ def test_products_are_exact_in_every_tile(
 def test_long_sums_keep_the_precision_of_float32(emulator: CodecEmulator) -> None:
     """Tensor cores cut sums off instead of rounding them: with terms of one sign the losses would add up."""
     rows, weight = noise(2, 4096, seed=1).abs(), noise(16, 1, 4096, seed=2).abs()
-    found = Bench(emulator, 0, 1).run.multiply(Matrix(weight), rows)
+    found = Bench(emulator, 0, 1).run.multiply(Matrix(emulator.numbers.pack(weight)), emulator.numbers.pack(rows))
     torch.testing.assert_close(found.double(), rows.double() @ weight[:, 0].T.double(), atol=0, rtol=1e-6)
 
 
@@ -106,15 +115,18 @@ def test_long_sums_keep_the_precision_of_float32(emulator: CodecEmulator) -> Non
 def test_sums_are_normalised_and_shaped(emulator: CodecEmulator, monkeypatch: pytest.MonkeyPatch, tile: Tile) -> None:
     monkeypatch.setattr(kernels, "choose_tiling", lambda *_sizes, **_options: Tiling(tile, 1))
     run, rows = Bench(emulator, 0, 5).run, noise(10, 72, seed=1)
-    matrix = Matrix(noise(40, 1, 72, seed=2) / 8, noise(40, seed=3))
-    plain = F.linear(rows, matrix.weight.flatten(1))
+    weight = noise(40, 1, 72, seed=2) / 8
+    pack, unpack = emulator.numbers.pack, emulator.numbers.unpack
+    matrix, packed = Matrix(pack(weight), noise(40, seed=3)), pack(rows)
+    summed = F.linear(rows, weight.flatten(1), matrix.bias)
     normed = F.rms_norm(rows, (72,), eps=1e-3)
-    torch.testing.assert_close(run.multiply(matrix, rows, eps=1e-3), F.linear(normed, matrix.weight[:, 0], matrix.bias))
-    summed = plain + matrix.bias
-    torch.testing.assert_close(run.multiply(matrix, rows, activation=Activation.GELU), F.gelu(summed))
+    torch.testing.assert_close(run.multiply(matrix, packed), summed)
+    torch.testing.assert_close(run.multiply(matrix, packed, eps=1e-3), F.linear(normed, weight[:, 0], matrix.bias))
+    torch.testing.assert_close(unpack(run.multiply_packed(matrix, packed, activation=Activation.GELU)), F.gelu(summed))
     gated = F.silu(summed[:, ::2]) * summed[:, 1::2]
-    torch.testing.assert_close(run.multiply(matrix, rows, activation=Activation.GATED), gated)
-    torch.testing.assert_close(run.multiply(matrix, rows, activation=Activation.SAMPLE), summed[:, :1].clamp(-1, 1))
+    torch.testing.assert_close(unpack(run.multiply_packed(matrix, packed, activation=Activation.GATED)), gated)
+    samples = run.multiply(matrix, packed, activation=Activation.SAMPLE)
+    torch.testing.assert_close(samples, summed[:, :1].clamp(-1, 1))
 
 
 @pytest.mark.slow
@@ -127,7 +139,7 @@ def test_a_stream_in_any_chunks_equals_the_torch_decoder(
     checkpoint: Checkpoint = request.getfixturevalue(voice)
     config = checkpoint.codec_config
     decoder = StreamingDecoder(config, Weights(checkpoint.codec_tensor, "decoder"))
-    fused = FusedDecoder(FusedWeights(decoder, torch.device("cpu")), config, emulator)
+    fused = FusedDecoder(FusedWeights(decoder, torch.device("cpu"), emulator.numbers), config, emulator)
     sizes = {"groups": config.num_quantizers, "max_streams": 3, "max_frames": 2}
     runner = FusedRunner(fused, torch.device("cpu"), **sizes, prepare=run_directly)
     generator = torch.Generator().manual_seed(1)
@@ -143,7 +155,7 @@ def test_a_stream_in_any_chunks_equals_the_torch_decoder(
 
 
 @pytest.mark.parametrize(
-    ("streams", "expected"), [(1, [(1, 8), (1, 1)]), (3, [(4, 8), (4, 1)]), (8, [(8, 4)] * 2 + [(8, 1)])]
+    ("streams", "expected"), [(1, [(1, 8), (1, 1)]), (3, [(4, 8), (4, 1)]), (40, [(64, 2)] * 4 + [(64, 1)])]
 )
 def test_steps_of_many_streams_take_fewer_frames(streams: int, expected: list[tuple[int, int]]) -> None:
     steps = []
@@ -155,7 +167,7 @@ def test_steps_of_many_streams_take_fewer_frames(streams: int, expected: list[tu
             steps.append((len(words), frames))
             return torch.full((len(words), frames * FRAME_SAMPLES), float(len(steps)))
 
-    sizes = {"groups": 2, "max_streams": 8, "max_frames": MAX_FRAMES}
+    sizes = {"groups": 2, "max_streams": 64, "max_frames": MAX_FRAMES}
     runner = FusedRunner(Decoder(), torch.device("cpu"), **sizes, prepare=run_directly)  # type: ignore[arg-type]
     memories = [runner.open() for _ in range(streams)]
     samples, successors = runner.run(torch.zeros(streams, 9, 2, dtype=torch.int64), memories)
@@ -187,7 +199,7 @@ def test_attention_sees_its_window_alone(emulator: CodecEmulator, position: int,
     tickets = [[0, 0, own[1:].data_ptr(), position] for own in cache]
     words = torch.tensor(tickets)
     run = Kernels(emulator, config, words, frames, torch.zeros(1, dtype=torch.int32))  # type: ignore[arg-type]
-    found = run.attend(1, past[position:].flatten(1).repeat(2, 1), frequencies)[frames:]
+    found = emulator.numbers.unpack(run.attend(1, past[position:].flatten(1).repeat(2, 1), frequencies)[frames:])
 
     age = torch.arange(position, position + frames)[:, None] - torch.arange(position + frames)
     mask = (age >= 0) & (age < window)
@@ -204,7 +216,7 @@ def test_attention_sees_its_window_alone(emulator: CodecEmulator, position: int,
 def test_kernels_that_do_not_compile_are_an_error_that_names_the_way_out(
     tiny_custom_voice: Checkpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(_device: torch.device) -> None:
+    def refuse(_device: torch.device, _numbers: Numbers) -> None:
         raise ToolchainError("no such architecture")
 
     monkeypatch.setattr(choice, "CodecKernels", refuse)
@@ -216,9 +228,17 @@ def test_kernels_that_do_not_compile_are_an_error_that_names_the_way_out(
 
 @pytest.mark.slow
 @needs_nvrtc
-@pytest.mark.parametrize("capability", [80, 86, 89, 90, 100, 120])
-def test_kernels_compile_for_every_architecture(capability: int) -> None:
-    usage = compile_codec(f"sm_{capability}").usage
+@pytest.mark.parametrize(
+    ("numbers", "capability"),
+    [
+        *((Numbers.HALVES, capability) for capability in (80, 86, 89, 90, 100, 120)),
+        (Numbers.TENSORFLOATS, 80),
+        (Numbers.HIGH_HALVES, 90),
+    ],
+    ids=str,
+)
+def test_kernels_compile_for_every_architecture(capability: int, numbers: Numbers) -> None:
+    usage = compile_codec(f"sm_{capability}", numbers).usage
     assert usage.spilled_bytes <= 256, "some bytes around a rare path of sin are no loss, sums of products would be"
     assert usage.registers <= 255
 
@@ -233,3 +253,91 @@ def test_every_stage_of_a_share_has_work(rows: int) -> None:
         chosen = choose_tiling(rows, columns, width, 132, whole=False)
         assert 1 <= chosen.shares <= chosen.tile.stages_of(width)
         assert choose_tiling(rows, columns, width, 132, whole=True).shares == 1
+
+
+@pytest.fixture
+def loud(tiny_custom_voice: Checkpoint) -> Callable[[str, float], StreamingDecoder]:
+    """Makes a decoder one of whose weights is so many times as large."""
+
+    def make(name: str, factor: float) -> StreamingDecoder:
+        decoder = StreamingDecoder(tiny_custom_voice.codec_config, Weights(tiny_custom_voice.codec_tensor, "decoder"))
+        decoder.get_buffer(name).mul_(factor)
+        return decoder
+
+    return make
+
+
+class OnCpu:
+    """Stands in for the compiled kernels."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.compiled: list[Numbers] = []
+        monkeypatch.setattr(choice, "CodecKernels", self._kernels)
+        for size in ("STREAMS", "FRAMES", "STEPS"):
+            monkeypatch.setattr(trial, size, 1)
+
+    def _kernels(self, _device: torch.device, numbers: Numbers) -> CodecEmulator:
+        self.compiled.append(numbers)
+        return CodecEmulator(numbers)
+
+
+def _codes(config: CodecConfig) -> Tensor:
+    """One frame."""
+    shape = (1, 1, config.num_quantizers)
+    return torch.randint(config.codebook_size, shape, generator=torch.Generator().manual_seed(1))
+
+
+@torch.inference_mode()
+def _run(runner: FusedRunner, config: CodecConfig) -> Tensor:
+    return runner.run(_codes(config), [runner.open()])[0]
+
+
+@pytest.mark.slow
+@needs_compiler
+@pytest.mark.parametrize(
+    ("weight", "factor", "complaint"),
+    [
+        ("transformer.into", 1e8, "its weights reach"),
+        ("codebooks.table", 1e5, "random codes give activations of"),
+    ],
+    ids=["weights", "activations"],
+)
+def test_what_float16_cannot_hold_is_multiplied_in_tensorfloats(
+    loud: Callable[[str, float], StreamingDecoder],
+    tiny_custom_voice: Checkpoint,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    weight: str,
+    factor: float,
+    complaint: str,
+) -> None:
+    config, cpu, decoder = tiny_custom_voice.codec_config, OnCpu(monkeypatch), loud(weight, factor)
+    settings = StreamingSettings(cuda_graphs=False, max_batch=1, max_frames=1)
+    found = _run(choice.fused_runner(decoder, config, settings, torch.device("cpu")), config)
+    with torch.inference_mode():
+        expected, _ = decoder(_codes(config), torch.zeros(1, decoder.layout.size))
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=0)
+    assert cpu.compiled == [Numbers.HALVES, Numbers.TENSORFLOATS]
+    assert complaint in caplog.text
+    assert "half as fast" in caplog.text
+
+
+@pytest.mark.slow
+@needs_compiler
+def test_fast_says_how_far_it_is_off(
+    tiny_custom_voice: Checkpoint, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    config, cpu = tiny_custom_voice.codec_config, OnCpu(monkeypatch)
+    decoder = StreamingDecoder(config, Weights(tiny_custom_voice.codec_tensor, "decoder"))
+    settings = StreamingSettings(cuda_graphs=False, max_batch=1, max_frames=1, precision="fast")
+    _run(choice.fused_runner(decoder, config, settings, torch.device("cpu")), config)
+    assert cpu.compiled == [Numbers.HALVES, Numbers.HIGH_HALVES]
+    stated = re.search(r"samples of random codes are off by up to ([\d.e-]+)", caplog.text)
+    assert stated is not None
+    assert 1e-5 < float(stated[1]) < 0.1
+
+
+def test_fast_needs_the_kernels(tiny_custom_voice: Checkpoint) -> None:
+    context = LoadContext(torch.device("cpu"), torch.float32, StreamingSettings(precision="fast"))
+    with pytest.raises(SettingsError, match=r"codecs\.streaming\.precision 'fast' needs the CUDA kernels"):
+        StreamingCodec(tiny_custom_voice, context)

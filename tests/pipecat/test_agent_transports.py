@@ -17,7 +17,11 @@ pytestmark = pytest.mark.slow
 
 WORDS = "Good morning to all of you."
 SOON_S = 20
-QUICK = {"MEGATALKER_BACKEND": "reference", "MEGATALKER_MAX_FRAMES": "20"}
+QUICK = {
+    "MEGATALKER_BACKEND": "compiled",
+    "MEGATALKER_BACKENDS__COMPILED__COMPILE": "off",
+    "MEGATALKER_MAX_FRAMES": "20",
+}
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +49,10 @@ def test_an_agent_that_is_told_to_stop_lets_its_clients_go(tmp_path: Path) -> No
             await asyncio.wait_for(call.left.wait(), SOON_S)
             await asyncio.to_thread(agent.process.wait, SOON_S)
 
-    with agent_at_work(tmp_path, "--text", environ=QUICK) as agent:
+    (tmp_path / "megatalker.toml").write_text('backend = "reference"\n')
+    with agent_at_work(tmp_path, "--text", environ={}) as agent:
+        about = json.loads(_get(f"http://{agent.address}/agent"))
+        assert about["backend"] == "reference", "the environment says nothing, so the file decides"
         asyncio.run(call_and_stop(agent))
 
 
@@ -64,7 +71,7 @@ def test_the_page_is_whole_and_needs_no_other_server(address: str) -> None:
 
 def test_the_page_is_told_who_speaks(address: str) -> None:
     about = json.loads(_get(f"http://{address}/agent"))
-    assert about == {"listens": False, "answers": False, "checkpoint": "demo", "backend": "reference"}
+    assert about == {"listens": False, "answers": False, "checkpoint": "demo", "backend": "compiled"}
 
 
 class _Resources(HTMLParser):

@@ -30,8 +30,8 @@ def test_importing_the_adapter(missing: list[str]) -> None:
     ("missing", "program", "names"),
     [
         (["loguru", "pipecat"], RUN_AGENT, "loguru, pipecat are missing"),
-        (["aiortc"], RUN_AGENT, "aiortc is missing"),
-        (["aiortc", "uvicorn"], RUN_MODULE, "aiortc, uvicorn are missing"),
+        pytest.param(["aiortc"], RUN_MODULE, "aiortc is missing", marks=pytest.mark.slow),
+        (["aiortc", "uvicorn"], RUN_AGENT, "aiortc, uvicorn are missing"),
     ],
 )
 def test_starting_the_agent(missing: list[str], program: str, names: str) -> None:

@@ -61,6 +61,7 @@ def demo_engine(demo: Checkpoint) -> Iterator[Engine]:
         yield engine
 
 
+@pytest.mark.slow
 async def test_eight_sessions_speak_the_codes_of_their_solo_runs(demo_engine: Engine) -> None:
     recorder = Recorder(demo_engine)
     pool = EnginePool(lambda settings: recorder)

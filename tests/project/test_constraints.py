@@ -178,34 +178,79 @@ def test_driver(scripts: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, answe
     assert scripts.choose.has_driver() is expected
 
 
-def test_the_check_sees_the_public_index_alone(scripts: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("FIND_LINKS", "INDEX_URL", "EXTRA_INDEX_URL", "NO_INDEX", "CONSTRAINT", "CERT"):
+def test_the_check_sees_the_public_index_alone(
+    scripts: SimpleNamespace, index: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("FIND_LINKS", "INDEX_URL", "EXTRA_INDEX_URL", "DEFAULT_INDEX", "NO_INDEX", "CONSTRAINT", "CERT"):
         monkeypatch.setenv(f"PIP_{name}", "x")
+        monkeypatch.setenv(f"UV_{name}", "x")
+    monkeypatch.setenv("UV_CACHE_DIR", "kept")
     environment = scripts.resolve.public()
-    assert {name for name in environment if name.startswith("PIP_")} <= scripts.resolve.KEPT | {"PIP_CONFIG_FILE"}
-    assert environment["PIP_CERT"] == "x"
-    assert environment["PIP_CONFIG_FILE"] == os.devnull
+    assert {name for name in environment if name.startswith("UV_")} <= {"UV_CACHE_DIR", *scripts.resolve.REACH.values()}
+    assert environment["UV_CACHE_DIR"] == "kept"
+    assert environment["SSL_CERT_FILE"] == "x", "the way to the index is the one that pip is told"
+    assert scripts.resolve.INDEX == ("--default-index", "https://pypi.org/simple")
 
 
 def test_the_check_covers_every_python_that_the_project_names(scripts: SimpleNamespace) -> None:
     assert scripts.resolve.versions() == ["3.11", "3.12", "3.13"]
 
 
-def test_interpreters(scripts: SimpleNamespace) -> None:
-    assert scripts.resolve.interpreter("{}.{}".format(*sys.version_info[:2])) == sys.executable
-    assert scripts.resolve.interpreter("3.99") is None
+@pytest.fixture
+def asks(scripts: SimpleNamespace, index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project whose packages the check finds among the stub wheels."""
+    monkeypatch.setattr(scripts.resolve, "INDEX", ("--no-index", "--find-links", str(index)))
+    monkeypatch.delenv("UV_CACHE_DIR", raising=False)
+    project = tmp_path / "pyproject.toml"
+    needs = ["torch", "audioop-lts; python_version >= '3.13'"]
+    project.write_text(f'[project]\nname = "asks"\nversion = "1"\ndependencies = {needs}\n')
+    return project
 
 
-def answer(scripts: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
-    chosen = [scripts.dry_run.Chosen(name, "1.0", f"file:///{name}") for name in names]
-    monkeypatch.setattr(scripts.resolve, "dry_run", lambda *_arguments, **_options: chosen)
+@pytest.mark.parametrize("version", ["3.11", "3.99"])
+def test_the_check_chooses_for_a_python_that_may_not_be_here(
+    scripts: SimpleNamespace, asks: Path, index: Path, version: str
+) -> None:
+    write_wheel(index, "audioop-lts", "0.2.2")
+    chosen = {item.name: item.version for item in scripts.resolve.lock(asks, FOLDER / "cuda.txt", version)}
+    assert chosen["cuda-toolkit"] == "13.0.3.0"
+    assert chosen.get("audioop-lts") == {"3.11": None, "3.99": "0.2.2"}[version]
+
+
+def test_the_check_tells_a_contradiction_in_the_resolvers_words(
+    scripts: SimpleNamespace, asks: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "wrong.txt").write_text("torch==2.13.0\ncuda-toolkit==13.4.3\n")
+    with pytest.raises(scripts.dry_run.ResolverError, match=re.escape(TORCH_ASKS_FOR)):
+        scripts.resolve.lock(asks, tmp_path / "wrong.txt", "3.11")
+
+
+@pytest.mark.parametrize(
+    ("files", "size"),
+    [
+        ("wheels = [{ size = 5 }, { size = 7 }]", 7),
+        ("sdist = { size = 3 }\nwheels = [{ size = 5 }]", 5),
+        ("sdist = { size = 3 }", 3),
+    ],
+)
+def test_what_a_download_weighs(
+    scripts: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, files: str, size: int
+) -> None:
+    said = f'[[packages]]\nname = "some"\nversion = "1.0"\n{files}\n'
+    monkeypatch.setattr(scripts.resolve.subprocess, "run", lambda *_, **__: SimpleNamespace(returncode=0, stdout=said))
+    assert [item.size for item in scripts.resolve.lock(FOLDER, FOLDER / "cuda.txt", "3.11")] == [size]
+
+
+def answer(scripts: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, *names: str, size: int = 1) -> None:
+    chosen = [scripts.resolve.Locked(name, "1.0", size) for name in names]
+    monkeypatch.setattr(scripts.resolve, "lock", lambda *_arguments: chosen)
 
 
 def test_a_version_left_open_is_a_fault(scripts: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
-    answer(scripts, monkeypatch, "megatalker", "torch", "nvidia-cublas", "triton", "Typing.Extensions")
-    assert scripts.resolve.check_set("cuda", "3.12", "python3.12") is None
+    answer(scripts, monkeypatch, "torch", "nvidia-cublas", "triton", "Typing.Extensions")
+    assert scripts.resolve.check_set("cuda", "3.12") is None
     answer(scripts, monkeypatch, "torch", "Some_Thing")
-    fault = scripts.resolve.check_set("cuda", "3.12", "python3.12")
+    fault = scripts.resolve.check_set("cuda", "3.12")
     assert fault == "cuda leaves versions open on Python 3.12, pin them in base.txt: some-thing==1.0"
 
 
@@ -213,8 +258,8 @@ def test_a_set_that_does_not_resolve_is_a_fault(scripts: SimpleNamespace, monkey
     def refuse(*_arguments: object, **_options: object) -> None:
         raise scripts.resolve.ResolverError("torch depends on cuda-toolkit==13.0.3")
 
-    monkeypatch.setattr(scripts.resolve, "dry_run", refuse)
-    fault = scripts.resolve.check_set("cpu", "3.13", "python3.13")
+    monkeypatch.setattr(scripts.resolve, "lock", refuse)
+    fault = scripts.resolve.check_set("cpu", "3.13")
     assert fault == "cpu does not resolve on Python 3.13:\ntorch depends on cuda-toolkit==13.0.3"
 
 
@@ -222,40 +267,26 @@ def test_a_set_that_does_not_resolve_is_a_fault(scripts: SimpleNamespace, monkey
 def test_the_stated_size_is_checked(
     scripts: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, measured: float, right: bool
 ) -> None:
-    answer(scripts, monkeypatch, "torch")
-    monkeypatch.setattr(scripts.resolve, "gigabytes", lambda _chosen: measured)
+    answer(scripts, monkeypatch, "torch", "triton", size=int(measured / 2 * 1e9))
     fault = scripts.resolve.check_size()
     assert (fault is None) is right
     if fault is not None:
         assert f"# size: {measured:.1f} GB to download" in fault
 
 
-def check_all(scripts: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, fault: str | None) -> None:
-    here = "{}.{}".format(*sys.version_info[:2])
-    monkeypatch.setattr(scripts.resolve, "versions", lambda: [here, "3.99"])
-    monkeypatch.setattr(scripts.resolve, "check_set", lambda name, _version, _python: fault if name == "cpu" else None)
-    monkeypatch.setattr(scripts.resolve, "check_size", lambda: None)
-    scripts.resolve.main()
-
-
-def test_a_missing_python_is_named_and_fails_in_ci(
-    scripts: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.delenv("CI", raising=False)
-    check_all(scripts, monkeypatch, fault=None)
-    assert "NOT CHECKED on Python 3.99" in capsys.readouterr().out
-    monkeypatch.setenv("CI", "true")
-    with pytest.raises(SystemExit, match=r"CI has to check Python 3\.99"):
-        check_all(scripts, monkeypatch, fault=None)
-
-
 def test_a_fault_fails_the_check_and_is_told(
     scripts: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.delenv("CI", raising=False)
-    with pytest.raises(SystemExit, match="cpu is wrong"):
-        check_all(scripts, monkeypatch, fault="cpu is wrong")
-    assert re.findall(r"^(\w+) on Python .*: (\w+)$", capsys.readouterr().out, re.MULTILINE)[:2] == [
-        ("cpu", "FAILS"),
-        ("cuda", "resolves"),
+    monkeypatch.setattr(scripts.resolve, "versions", lambda: ["3.11", "3.99"])
+    monkeypatch.setattr(
+        scripts.resolve, "check_set", lambda name, version: f"{name} is wrong" if version == "3.99" else None
+    )
+    monkeypatch.setattr(scripts.resolve, "check_size", lambda: "another size")
+    with pytest.raises(SystemExit, match="cpu is wrong\ncuda is wrong\nanother size"):
+        scripts.resolve.main()
+    assert capsys.readouterr().out.splitlines() == [
+        "cpu on Python 3.11: resolves",
+        "cuda on Python 3.11: resolves",
+        "cpu on Python 3.99: FAILS",
+        "cuda on Python 3.99: FAILS",
     ]

@@ -38,14 +38,14 @@ def test_speech_is_the_same_bit_for_bit(served: Served) -> None:
 def test_16_clients_over_4_rows_hear_themselves_and_nobody_else(served: Served) -> None:
     async def client(number: int) -> list[Chunk]:
         with RemoteEngine(served.url, answer_timeout_s=600) as remote:
-            async with remote.speak(f"Number {number}.", seed=number, max_frames=8, return_codes=True) as speech:
+            async with remote.speak(f"Number {number}.", seed=number, max_frames=4, return_codes=True) as speech:
                 return [chunk async for chunk in speech]
 
     async def everyone() -> list[list[Chunk]]:
         return await asyncio.gather(*(client(number) for number in range(16)))
 
     for number, chunks in enumerate(asyncio.run(everyone())):
-        near = whole(list(served.engine.speak(f"Number {number}.", seed=number, max_frames=8, return_codes=True)))
+        near = whole(list(served.engine.speak(f"Number {number}.", seed=number, max_frames=4, return_codes=True)))
         far = whole(chunks)
         np.testing.assert_array_equal(far[1], near[1])
         np.testing.assert_array_equal(far[0], near[0])

@@ -1,10 +1,8 @@
 """``megatalker serve`` as a process: it says when it is ready, serves, and stops in good order."""
 
-import os
 import re
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from commands import COMMAND, megatalker, one_line
 from megatalker.checkpoint import Checkpoint
 from megatalker.engine import Engine
 from megatalker.errors import EngineClosedError
@@ -23,14 +22,10 @@ from waiting import HANG_S
 
 pytestmark = pytest.mark.slow
 
-COMMAND = [sys.executable, "-c", "from megatalker.cli.main import run; run()", "serve"]
-
 
 @contextmanager
-def process(*options: str, cwd: Path, **environment: str) -> Iterator[subprocess.Popen[str]]:
-    running = subprocess.Popen(
-        [*COMMAND, *options], cwd=cwd, env=os.environ | environment, stderr=subprocess.PIPE, text=True
-    )
+def process(*options: str, cwd: Path) -> Iterator[subprocess.Popen[str]]:
+    running = subprocess.Popen([*COMMAND, "serve", *options], cwd=cwd, stderr=subprocess.PIPE, text=True)
     with running:
         try:
             yield running
@@ -88,11 +83,10 @@ def test_bad_options_are_one_clear_error(
     options: list[str], message: str, tiny_custom_voice: Checkpoint, tmp_path: Path
 ) -> None:
     options = ["--checkpoint", str(tiny_custom_voice.folder), *options] if "--checkpoint" not in options else options
-    with process("--port", "0", *options, cwd=tmp_path) as running:
-        _, said = running.communicate(timeout=HANG_S)
-    assert running.returncode == 1
-    assert message in " ".join(said.split())
-    assert "Traceback" not in said
+    done = megatalker("serve", "--port", "0", *options, cwd=tmp_path)
+    assert done.returncode == 1
+    assert message in one_line(done.stderr)
+    assert "Traceback" not in done.stderr
 
 
 def test_settings_come_from_file_and_environment_with_options_on_top(
@@ -104,12 +98,9 @@ def test_settings_come_from_file_and_environment_with_options_on_top(
         (tmp_path / "megatalker.toml").write_text(
             f'checkpoint = "{tiny_custom_voice.folder}"\n[server]\nport = {port}\n'
         )
-        with process(cwd=tmp_path) as running:
-            _, said = running.communicate(timeout=HANG_S)
-        assert f"port {port}: Address already in use; choose another" in " ".join(said.split())
-        with process("--host", "203.0.113.1", cwd=tmp_path, MEGATALKER_SERVER__PORT="5") as running:
-            _, said = running.communicate(timeout=HANG_S)
-        assert "host '203.0.113.1', port 5" in " ".join(said.split())
-        with process(cwd=tmp_path, MEGATALKER_SERVER__PROT="5") as running:
-            _, said = running.communicate(timeout=HANG_S)
-        assert "unknown setting 'server.prot'" in " ".join(said.split())
+        taken = megatalker("serve", cwd=tmp_path)
+        assert f"port {port}: Address already in use; choose another" in one_line(taken.stderr)
+        foreign = megatalker("serve", "--host", "203.0.113.1", cwd=tmp_path, MEGATALKER_SERVER__PORT="5")
+        assert "host '203.0.113.1', port 5" in one_line(foreign.stderr)
+        misspelt = megatalker("serve", cwd=tmp_path, MEGATALKER_SERVER__PROT="5")
+        assert "unknown setting 'server.prot'" in one_line(misspelt.stderr)

@@ -77,6 +77,7 @@ def test_metrics_count_what_happened(serve: Server) -> None:
         "megatalker_engine_cancelled_total": 0,
         "megatalker_engine_errors_total": 0,
         "megatalker_engine_switches_total": 0,
+        "megatalker_engine_begun_total": 4,
         "megatalker_engine_active": 0,
         "megatalker_engine_waiting": 0,
         'megatalker_engine_info{backend="fake",codec="noise"}': 1,

@@ -4,6 +4,7 @@ A frame is two graphs. The first ends with the codes, the second is the talker s
 while the talker step still runs.
 """
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -13,6 +14,8 @@ from torch import Tensor
 
 from megatalker_backends.compiled.model import Codes, Model, Units
 from megatalker_backends.compiled.runner import DirectRunner, Outcome, Share, idle_shares, pack, span_length, unpack
+
+logger = logging.getLogger(__name__)
 
 PROMPT_SIZES = (32, 64, 128, 256, 512)
 """Prompts are padded to the next of these; longer ones run as plain operations."""
@@ -65,8 +68,16 @@ class GraphRunner:
         with torch.cuda.device(model.device):
             self._pool = torch.cuda.graph_pool_handle()
             self._codes_ready = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            self._frames = {size: self._capture_frame(size, units[size]) for size in sorted(units)}
-            self._prompts = {size: self._capture_prompt(size) for size in PROMPT_SIZES if size <= model.cache_positions}
+            prompts = [size for size in PROMPT_SIZES if size <= model.cache_positions]
+            total = len(units) + len(prompts)
+            self._frames = {}
+            for done, size in enumerate(sorted(units), 1):
+                logger.info("compiled: capturing %d of %d: frames of %d streams", done, total, size)
+                self._frames[size] = self._capture_frame(size, units[size])
+            self._prompts = {}
+            for done, size in enumerate(prompts, len(units) + 1):
+                logger.info("compiled: capturing %d of %d: prompts of %d rows", done, total, size)
+                self._prompts[size] = self._capture_prompt(size)
 
     def prefill(self, row: int, embeds: Tensor) -> None:
         length = len(embeds)

@@ -48,6 +48,8 @@ class StreamingCodec(Codec):
             raise cannot_compile(missing)
         config = checkpoint.codec_config
         fused = wants_kernels(config, settings, device)
+        if settings.precision == "fast" and not fused:
+            raise SettingsError("codecs.streaming.precision 'fast' needs the CUDA kernels, which do not run here")
         decoder = StreamingDecoder(config, Weights(checkpoint.codec_tensor, "decoder"))
         self._runner: Runner = (fused_runner if fused else TorchRunner)(decoder, config, settings, device)
 

@@ -15,6 +15,7 @@ from megatalker.cli.bench.command import bench
 from megatalker.cli.bench.others import add_others
 from megatalker.cli.console import stderr
 from megatalker.cli.inspect import inspect
+from megatalker.cli.load.command import load
 from megatalker.cli.say.command import say
 from megatalker.cli.serve import serve
 from megatalker.cli.status import PACKAGES
@@ -34,6 +35,7 @@ benchmarks = typer.Typer(add_completion=False)
 benchmarks.callback(invoke_without_command=True)(bench)
 add_others(benchmarks)
 app.add_typer(benchmarks, name="bench")
+app.command()(load)
 app.command()(serve)
 
 

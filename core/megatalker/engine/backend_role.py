@@ -111,55 +111,53 @@ def talker_role(
             here, or ``auto`` finds none.
         SettingsError: a backend's own settings are wrong, or stand under a name that no backend has.
     """
-    first = registry.choose_talker(settings.backend, checkpoint, device, settings)
-    named = partial(registry.choose_talker, checkpoint=checkpoint, device=device, settings=settings)
-    specs = _order(first, settings.fallbacks, named, registry.talkers)
+    choose = partial(registry.choose_talker, checkpoint=checkpoint, device=device, settings=settings)
+    specs = _order(choose, settings.backend, settings.fallbacks, registry.talkers)
     refuse_unknown_tables("backends", settings, [spec.name for spec in registry.talkers])
-    seeded = first.capabilities.seeded_sampling
-    options = []
-    for spec in specs:
-        refusal = partial(_refusal, spec, checkpoint, device, settings, seeded)
-        load = partial(load_talker, spec, checkpoint, _context(spec, device, settings))
-        options.append(BackendOption(spec.name, refusal, load))
-    return BackendRole("talker", options, strict=settings.backend != "auto")
+    seeded = specs[0].capabilities.seeded_sampling
+
+    def refusal(spec: TalkerBackend) -> str | None:
+        if seeded and not spec.capabilities.seeded_sampling:
+            return "it does not follow the seed, so streams cannot move to it"
+        return probe(spec, checkpoint, device, settings).reason
+
+    def load(spec: TalkerBackend) -> CheckedTalker:
+        return load_talker(spec, checkpoint, _context(spec, device, settings))
+
+    return BackendRole("talker", _options(specs, refusal, load), strict=settings.backend != "auto")
 
 
 def codec_role(
     registry: BackendRegistry, settings: Settings, checkpoint: Checkpoint, device: torch.device
 ) -> BackendRole[CheckedCodec]:
     """The role of the codec, as :func:`talker_role`."""
-    first = registry.choose_codec(settings.codec, checkpoint, device, settings)
-    named = partial(registry.choose_codec, checkpoint=checkpoint, device=device, settings=settings)
-    specs = _order(first, settings.codec_fallbacks, named, registry.codecs)
+    choose = partial(registry.choose_codec, checkpoint=checkpoint, device=device, settings=settings)
+    specs = _order(choose, settings.codec, settings.codec_fallbacks, registry.codecs)
     refuse_unknown_tables("codecs", settings, [spec.name for spec in registry.codecs])
-    options = []
-    for spec in specs:
-        refusal = partial(_refusal, spec, checkpoint, device, settings, False)
-        load = partial(load_codec, spec, checkpoint, _context(spec, device, settings))
-        options.append(BackendOption(spec.name, refusal, load))
-    return BackendRole("codec", options, strict=settings.codec != "auto")
+
+    def refusal(spec: CodecBackend) -> str | None:
+        return probe(spec, checkpoint, device, settings).reason
+
+    def load(spec: CodecBackend) -> CheckedCodec:
+        return load_codec(spec, checkpoint, _context(spec, device, settings))
+
+    return BackendRole("codec", _options(specs, refusal, load), strict=settings.codec != "auto")
+
+
+def _order(
+    choose: Callable[[str], SpecT], first: str, fallbacks: Sequence[str] | None, installed: Sequence[SpecT]
+) -> list[SpecT]:
+    order = [choose(first)]
+    others = installed if fallbacks is None else [choose(name) for name in fallbacks]
+    order.extend(spec for spec in others if spec.name != order[0].name)
+    return order
+
+
+def _options(
+    specs: Sequence[SpecT], refusal: Callable[[SpecT], str | None], load: Callable[[SpecT], InstanceT]
+) -> list[BackendOption[InstanceT]]:
+    return [BackendOption(spec.name, partial(refusal, spec), partial(load, spec)) for spec in specs]
 
 
 def _context(spec: TalkerBackend | CodecBackend, device: torch.device, settings: Settings) -> LoadContext:
     return LoadContext(device, computing_dtype(spec, device, settings), own_settings(spec, settings))
-
-
-def _order(
-    first: SpecT, fallbacks: Sequence[str] | None, named: Callable[[str], SpecT], installed: Sequence[SpecT]
-) -> list[SpecT]:
-    others: Sequence[SpecT] = installed if fallbacks is None else [named(name) for name in fallbacks]
-    order = [first]
-    order.extend(spec for spec in others if spec.name != first.name)
-    return order
-
-
-def _refusal(
-    spec: TalkerBackend | CodecBackend,
-    checkpoint: Checkpoint,
-    device: torch.device,
-    settings: Settings,
-    seeded: bool,
-) -> str | None:
-    if isinstance(spec, TalkerBackend) and seeded and not spec.capabilities.seeded_sampling:
-        return "it does not follow the seed, so streams cannot move to it"
-    return probe(spec, checkpoint, device, settings).reason

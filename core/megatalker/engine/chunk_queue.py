@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from threading import Condition
 
@@ -36,13 +36,16 @@ class ChunkQueue:
         """The consumer has not taken what it should have; with ``further_s`` of audio more, were it there."""
         return self._max_untaken_s is not None and self._untaken_s + further_s >= self._max_untaken_s
 
-    def put(self, chunk: Chunk) -> None:
-        """Hand a chunk over; dropped when the stream already ended."""
+    def put(self, chunk: Chunk) -> list[Waiter]:
+        """Hand a chunk over; dropped when the stream already ended. Threads that wait go on; returns the waiters of
+        event loops, to :func:`wake`.
+        """
         with self._changed:
-            if self.reason is None:
-                self._chunks.append(chunk)
-                self._untaken_s += chunk.frames * FRAME_SECONDS
-                self._wake()
+            if self.reason is not None:
+                return []
+            self._chunks.append(chunk)
+            self._untaken_s += chunk.frames * FRAME_SECONDS
+            return self._notify()
 
     def finish(self, reason: FinishReason, error: Exception | None = None) -> bool:
         """End the stream; ``False`` when it had ended before. Cancelling drops the chunks that nobody took."""
@@ -54,7 +57,7 @@ class ChunkQueue:
             self.reason, self.error = reason, error
             if reason == "cancelled":
                 self._chunks.clear()
-            self._wake()
+            wake(self._notify())
             return True
 
     def take(self) -> Chunk | None:
@@ -98,14 +101,23 @@ class ChunkQueue:
             self._on_room()
         return chunk
 
-    def _wake(self) -> None:
+    def _notify(self) -> list[Waiter]:
         self._changed.notify_all()
-        for loop, future in self._waiters:
-            with contextlib.suppress(RuntimeError):  # its loop was closed: nobody waits there any more
-                loop.call_soon_threadsafe(_resolve, future)
-        self._waiters.clear()
+        waiters, self._waiters = self._waiters, []
+        return waiters
 
 
-def _resolve(future: "asyncio.Future[None]") -> None:
-    if not future.done():
-        future.set_result(None)
+def wake(waiters: Iterable[Waiter]) -> None:
+    """Let these go on: an event loop is called once for all of its waiters, since each call wakes its thread."""
+    loops: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
+    for loop, future in waiters:
+        loops.setdefault(loop, []).append(future)
+    for loop, futures in loops.items():
+        with contextlib.suppress(RuntimeError):  # the loop was closed: nobody waits there any more
+            loop.call_soon_threadsafe(_resolve, futures)
+
+
+def _resolve(futures: "list[asyncio.Future[None]]") -> None:
+    for future in futures:
+        if not future.done():
+            future.set_result(None)

@@ -1,4 +1,4 @@
-"""The codec's share of a tick: frames in, chunks out.
+"""The codec's launches: frames in, chunks out.
 
 A device may still compute a chunk when the next frame is begun: what was started in one tick is collected in the next.
 """
@@ -7,6 +7,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import Sequence
 from hashlib import blake2b
+from itertools import chain
 
 import numpy as np
 import torch
@@ -14,10 +15,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from megatalker.checkpoint.config import FRAME_SAMPLES, FRAME_SECONDS
+from megatalker.engine.chunk_queue import Waiter, wake
 from megatalker.engine.guarded_calls import REQUEST_ERRORS, Fault, GuardedCalls
 from megatalker.engine.outputs import Chunk
+from megatalker.engine.runaway import frame_levels
+from megatalker.engine.scheduling import MOST_CODEC_STREAMS, select_audio
 from megatalker.engine.state import WorkerState
-from megatalker.engine.utterance import Utterance
+from megatalker.engine.utterance import Utterance, candidate
 from megatalker.interfaces import CodecState
 from megatalker.voices import Voice
 
@@ -33,6 +37,8 @@ class Download:
     """The chunks of one codec call on their way to the host, without waiting for the device that computes them."""
 
     def __init__(self, chunks: list[Tensor]) -> None:
+        self.sizes = [len(chunk) for chunk in chunks]
+        """Samples of each."""
         self._done: torch.cuda.Event | None = None
         device = chunks[0].device
         if device.type != "cuda":
@@ -40,7 +46,7 @@ class Download:
             return
         # one copy for all, into page-locked memory
         whole = torch.cat(chunks).to("cpu", non_blocking=True)
-        self._chunks = list(torch.split(whole, [len(chunk) for chunk in chunks]))
+        self._chunks = list(torch.split(whole, self.sizes))
         self._done = torch.cuda.Event()  # type: ignore[no-untyped-call]
         self._done.record(torch.cuda.current_stream(device))
 
@@ -56,43 +62,66 @@ class Download:
         return self._chunks
 
 
+Samples = NDArray[np.float32]
+StepUnderWay = tuple[Sequence[Utterance], Download]
+
+
 class CodecStage:
     """Decodes pending frames and hands out chunks."""
 
     def __init__(self, state: WorkerState, calls: GuardedCalls) -> None:
         self._state, self._calls = state, calls
-        self._under_way: list[tuple[Sequence[Utterance], Download]] = []
+        self._under_way: list[StepUnderWay] = []
         self._warm_states: OrderedDict[bytes, CodecState] = OrderedDict()
         self._warm_states_of: object = None
         """The codec that made them."""
 
     def start(self, now: float) -> bool:
-        """Have one chunk made of the pending frames of every due utterance; says whether there were any.
+        """Have the next step of due audio made; says whether there was any.
 
-        A chunk that is ready is handed out, one that a device still computes is left to :meth:`collect`.
+        A newcomer's first chunk is waited for. Else a chunk that is ready is handed out, one that a device still
+        computes is left to :meth:`collect`; where more is due, this step is waited for, so that arrivals are looked at
+        before the next.
         """
-        due = [utterance for utterance in self._state.utterances if utterance.due(now)]
+        utterances = self._state.utterances
+        due = [candidate(index, one, one.ungiven) for index, one in enumerate(utterances) if one.due(now)]
+        if not due:
+            return False
         codec = self._state.codec.serving
-        limit = (None if codec is None else codec.max_streams) or max(1, len(due))
+        limit = (None if codec is None else codec.max_streams) or MOST_CODEC_STREAMS
+        chosen = [utterances[index] for index in select_audio(due, limit=min(limit, MOST_CODEC_STREAMS))]
         try:
-            for start in range(0, len(due), limit):
-                self._start(due[start : start + limit])
+            self._start(chosen)
+            computing = [step for step in self._under_way[-1:] if step[1].under_way]
+            if not computing or chosen[0].progress.playback.dry_at is None:
+                self._collect(self._under_way)
+            else:
+                self._collect(self._under_way[:-1])
+                if len(due) > len(chosen):
+                    self._wait(*computing)
         except Exception:
             self._lose_what_is_under_way()
             raise
-        return bool(due)
+        return True
 
     def collect(self) -> bool:
         """Wait for the chunks under way and hand them out; says whether there were any."""
         did = bool(self._under_way)
         try:
-            for utterances, download in self._under_way:
-                self._hand_out_all(utterances, download)
+            self._collect(self._under_way)
         except Exception:
             self._lose_what_is_under_way()
             raise
-        self._under_way = []
         return did
+
+    def _collect(self, steps: Sequence[StepUnderWay]) -> None:
+        for step in list(steps):
+            self._hand_out_all(*step)
+            self._under_way.remove(step)
+
+    def _wait(self, step: StepUnderWay) -> None:
+        _, download = step
+        self._calls.step(self._state.codec, "decode", lambda _: download.wait(), ends=False)
 
     def _lose_what_is_under_way(self) -> None:
         for utterances, _ in self._under_way:
@@ -106,7 +135,7 @@ class CodecStage:
             return
         states = [utterance.codec_state for utterance in ready if utterance.codec_state is not None]
         try:
-            download = self._decode(states, [utterance.pending_codes() for utterance in ready])
+            download = self._decode(states, _codes_to_give(ready))
         except REQUEST_ERRORS as error:
             if len(ready) == 1:
                 _refuse(ready[0], error)
@@ -116,23 +145,21 @@ class CodecStage:
             return
         for utterance in ready:
             utterance.given = len(utterance.frames)
-        if download.under_way:
-            self._under_way.append((ready, download))
-        else:
-            self._hand_out_all(ready, download)
+        self._under_way.append((ready, download))
 
     def _decode(self, states: Sequence[CodecState], codes: Sequence[Tensor]) -> Download:
         return self._calls.step(
             self._state.codec, "decode", lambda codec: Download(codec.decode(states, codes)), ends=False
         )
 
-    def _arrived(self, download: Download) -> list[Tensor]:
+    def _arrived(self, download: Download) -> Samples:
+        """The chunks, one after another: a copy, since the codec may reuse its buffers."""
         chunks = self._calls.step(self._state.codec, "decode", lambda _: download.wait())
-        for index, chunk in enumerate(chunks):
-            if not np.isfinite(chunk.numpy()).all():  # a sixth of what torch takes for so few samples
-                role = self._state.codec
-                raise Fault(role, role.last, f"codec chunk {index} holds NaN or infinity")
-        return chunks
+        samples: Samples = np.concatenate([chunk.numpy() for chunk in chunks])
+        if not np.isfinite(samples).all():
+            role, index = self._state.codec, next(i for i, chunk in enumerate(chunks) if not chunk.isfinite().all())
+            raise Fault(role, role.last, f"codec chunk {index} holds NaN or infinity")
+        return samples
 
     # ---- states
 
@@ -177,16 +204,23 @@ class CodecStage:
     # ---- chunks
 
     def _hand_out_all(self, utterances: Sequence[Utterance], download: Download) -> None:
-        chunks = self._arrived(download)
+        samples = self._arrived(download)
+        levels = frame_levels(samples)
         now = self._state.clock()
-        for utterance, samples in zip(utterances, chunks, strict=True):
-            if utterance.given > utterance.delivered:
-                self._hand_out(utterance, samples, now)
+        waiters: list[Waiter] = []
+        start = 0
+        for utterance, chunk in zip(utterances, download.sizes, strict=True):
+            end = start + chunk // FRAME_SAMPLES
+            if utterance.given > utterance.delivered:  # else it was cancelled meanwhile
+                pcm = samples[start * FRAME_SAMPLES : end * FRAME_SAMPLES].copy()  # who keeps one keeps no other
+                waiters += self._hand_out(utterance, pcm, levels[start:end], now)
+            start = end
+        wake(waiters)
 
-    def _hand_out(self, utterance: Utterance, samples: Tensor, now: float) -> None:
+    def _hand_out(self, utterance: Utterance, pcm: Samples, levels: list[float], now: float) -> list[Waiter]:
+        """Returns whom to wake."""
         progress, first, last = utterance.progress, utterance.delivered, utterance.given
         frames = last - first
-        pcm: NDArray[np.float32] = np.array(samples.numpy(), dtype=np.float32)  # a copy: the codec may reuse its buffer
         codes = np.array(utterance.frames[first:last], np.int64) if utterance.request.return_codes else None
         chunk = Chunk(
             index=progress.chunks,
@@ -202,14 +236,21 @@ class CodecStage:
         utterance.chunking.note_chunk(frames, progress.playback.ahead(now))
         progress.frames, progress.chunks, progress.last_decoded_at = last, progress.chunks + 1, now
         self._state.counters.chunks += 1
-        utterance.chunks.put(chunk)
-        if utterance.runaway is None:
-            return
-        decoder = utterance.decoder
-        reason = utterance.runaway.audio(pcm, text_done=decoder is not None and decoder.text_done_at(first))
-        if reason is not None and utterance.ending is None:
-            logger.warning("stream with seed %d runs away and is ended: %s", progress.seed, reason)
-            utterance.end("runaway")
+        waiters = utterance.chunks.put(chunk)
+        if utterance.runaway is not None:
+            decoder = utterance.decoder
+            reason = utterance.runaway.audio(levels, text_done=decoder is not None and decoder.text_done_at(first))
+            if reason is not None and utterance.ending is None:
+                logger.warning("stream with seed %d runs away and is ended: %s", progress.seed, reason)
+                utterance.end("runaway")
+        return waiters
+
+
+def _codes_to_give(utterances: Sequence[Utterance]) -> list[Tensor]:
+    """For each ``[frames, code groups]`` int64: what the codec was not given. One conversion for all."""
+    fresh = [utterance.frames[utterance.given :] for utterance in utterances]
+    codes = torch.from_numpy(np.array(list(chain.from_iterable(fresh)), np.int64))
+    return list(torch.split(codes, list(map(len, fresh))))
 
 
 def _refuse(utterance: Utterance, error: Exception) -> None:

@@ -87,6 +87,8 @@ class GuardedCalls:
         self._generation = register.generation
         self.last_used: LoadedBackend[Any] | None = None
         """The backend of the latest call: what an abandoned worker must close."""
+        self.seconds = 0.0
+        """Spent in calls until now."""
 
     def step(
         self,
@@ -165,6 +167,7 @@ class GuardedCalls:
     ) -> ResultT:
         """The result of ``call``; even an attempt to end the process is an ordinary failure of the backend."""
         self._register.enter(self._generation, role, name, what, seconds)
+        began = self._register.clock()
         try:
             return call()
         except Exception:
@@ -172,6 +175,7 @@ class GuardedCalls:
         except BaseException as error:
             raise RuntimeError(f"{type(error).__name__} in a backend: {error}") from error
         finally:
+            self.seconds += self._register.clock() - began
             self._register.leave(self._generation)
 
 

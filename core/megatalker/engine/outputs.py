@@ -87,6 +87,21 @@ class EngineMetrics:
     cancelled: int
     errors: int
     """Streams that ended with an error."""
+    ticks: int
+    """Rounds of the engine's thread in which it had something to do: one launch each, or the first frame of newcomers
+    with all that belongs to it."""
+    host_s: float
+    """Seconds of all ticks outside of backends: the engine's own work, and waiting for other threads."""
+    backend_s: float
+    """Seconds of all ticks inside of backends: their own work on the host, and waiting for the device."""
+    begun: int
+    """Requests that were prefilled."""
+    queue_wait_s: float
+    """Seconds that those had waited, from the request to its prefill, all together."""
+    decode_calls: int
+    """Launches of frames; ``decode_rows / decode_calls`` is how wide they were."""
+    decode_rows: int
+    """Streams of all those launches."""
     active: int
     """Streams that hold, or are about to hold again, rows of the backend."""
     waiting: int

@@ -9,6 +9,7 @@ last piece of text was fed, and two signs only, each of which must last :data:`P
 """
 
 from collections import deque
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +24,13 @@ SILENCE_RMS = 1e-3
 """-60 dBFS."""
 SILENCE_RATIO = 1e-2
 """-40 dB below the loudest frame."""
+
+
+def frame_levels(pcm: NDArray[np.float32]) -> list[float]:
+    """Of each frame of ``[frames * 1920]`` samples, its root mean square."""
+    frames = pcm.reshape(-1, FRAME_SAMPLES)
+    levels: list[float] = np.sqrt(np.einsum("ns,ns->n", frames, frames) / FRAME_SAMPLES).tolist()
+    return levels
 
 
 class RunawayDetector:
@@ -48,11 +56,11 @@ class RunawayDetector:
                 return f"the same {period} frames repeated for {count * FRAME_SECONDS:.0f} s after the end of the text"
         return None
 
-    def audio(self, pcm: NDArray[np.float32], text_done: bool) -> str | None:
-        """One more chunk was made, ``[frames * 1920]``; ``text_done``: all text had been fed before its first frame."""
-        frames = pcm.reshape(-1, FRAME_SAMPLES)
-        levels = np.sqrt(np.einsum("ns,ns->n", frames, frames) / FRAME_SAMPLES)
-        for level in levels.tolist():
+    def audio(self, levels: Sequence[float], text_done: bool) -> str | None:
+        """One more chunk was made, with :func:`frame_levels`; ``text_done``: all text had been fed before its first
+        frame.
+        """
+        for level in levels:
             self._loudest = max(self._loudest, level)
             quiet = level < SILENCE_RMS and level < SILENCE_RATIO * self._loudest
             self._silent = self._silent + 1 if quiet and text_done else 0

@@ -3,13 +3,21 @@
 All times are seconds of one monotonic clock.
 """
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 from megatalker.checkpoint.config import FRAME_SECONDS
 
 UNBATCHED_STEPS = 2
 """Streams decoded per tick by a backend that takes them one after another: few, so that a newcomer waits little."""
+MOST_PROMPT_ROWS = 2048
+"""Of the prompts of one pass: below it a pass takes a device about the same time whatever its size."""
+MOST_CODEC_STREAMS = 64
+"""Of one step of the codec: larger ones save no time, and a newcomer waits for their end."""
+MOST_CODEC_FRAMES = 128
+"""As above, of all its streams."""
 SLACK_S = 0.02
 """Audio kept in hand for what cannot be foreseen: thread switches, the consumer's own work."""
 SMOOTHING = 0.3
@@ -98,41 +106,75 @@ class ChunkPolicy:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A stream that could decode a frame now."""
+    """A stream that could decode a frame, or have audio made, now."""
 
     index: int
     """Position in the caller's list."""
     dry_at: float | None
-    """When its playback runs out of audio; ``None`` while it has no audio yet."""
+    """When its playback runs out of audio; ``None`` while it has no audio yet: a newcomer."""
     requested_at: float
+    frames: int = 1
+    """What it could have made."""
 
 
 def urgency(candidate: Candidate) -> tuple[bool, float]:
-    """Sort key: streams without audio first, oldest request first; then the one whose playback runs dry first."""
+    """Sort key: newcomers first, oldest request first; then the one whose playback runs dry first."""
     if candidate.dry_at is None:
         return False, candidate.requested_at
     return True, candidate.dry_at
 
 
 def select(candidates: Sequence[Candidate], *, batch: bool, limit: int) -> list[int]:
-    """Indices of the streams that decode in this tick, most urgent first.
+    """Indices of the streams that decode in this launch, most urgent first; newcomers alone where there are any.
 
     Args:
         candidates: streams ready for a frame.
-        batch: the backend decodes many streams at about the cost of one; otherwise only the most urgent few go, and
-            none with audio in hand beside one that has none yet.
+        batch: the backend decodes many streams at about the cost of one; otherwise only the most urgent few go.
         limit: streams one call of the backend takes.
     """
-    ordered = sorted(candidates, key=urgency)
-    if not batch:
-        starting = [candidate for candidate in ordered if candidate.dry_at is None]
-        ordered = (starting or ordered)[:UNBATCHED_STEPS]
-    return [candidate.index for candidate in ordered[:limit]]
+    most = limit if batch else min(limit, UNBATCHED_STEPS)
+    return [candidate.index for candidate in _most_urgent(candidates)[:most]]
 
 
-def prefills_per_tick(*, batch: bool) -> int:
-    """Prompts run between two frames of the streams that already speak."""
-    return 2 if batch else 1
+def select_audio(candidates: Sequence[Candidate], *, limit: int) -> list[int]:
+    """As :func:`select`, for one step of the codec: of at most ``limit`` streams and :data:`MOST_CODEC_FRAMES` frames,
+    but of one stream at least.
+    """
+    ordered = _most_urgent(candidates)[:limit]
+    count = fitting([candidate.frames for candidate in ordered], MOST_CODEC_FRAMES)
+    return [candidate.index for candidate in ordered[: max(1, count)]]
+
+
+def fitting(sizes: Sequence[int], most: int) -> int:
+    """How many of these, in their order, are together no more than ``most``."""
+    return bisect_right(list(accumulate(sizes)), most)
+
+
+def _most_urgent(candidates: Sequence[Candidate]) -> Sequence[Candidate]:
+    newcomers = [candidate for candidate in candidates if candidate.dry_at is None]
+    return sorted(newcomers or candidates, key=urgency)
+
+
+@dataclass(slots=True)
+class PromptPace:
+    """How long newcomers take, from their prompts to their first audio, judged by those before them."""
+
+    row_s: float = 0.0
+    """Seconds of one row of their prompts; 0 while nothing is known."""
+
+    def note(self, rows: int, seconds: float) -> None:
+        """So many rows took so long. What is faster than thought counts at once, what is slower little by little: many
+        prompts take hardly longer than one, and a first call may compile.
+        """
+        newest = seconds / rows
+        slower = self.row_s and newest > self.row_s
+        self.row_s = self.row_s + SMOOTHING * (newest - self.row_s) if slower else newest
+
+    def rows_within(self, seconds: float) -> int:
+        """Rows of prompts of one pass, so that it ends within ``seconds``; at most :data:`MOST_PROMPT_ROWS`."""
+        if seconds >= MOST_PROMPT_ROWS * self.row_s:
+            return MOST_PROMPT_ROWS
+        return max(0, int(seconds / self.row_s))
 
 
 def chunk_limit(max_chunk_frames: int, max_ahead_s: float | None) -> int:

@@ -27,6 +27,13 @@ class Counters:
     switches: int = 0
     cancelled: int = 0
     errors: int = 0
+    ticks: int = 0
+    host_s: float = 0.0
+    backend_s: float = 0.0
+    begun: int = 0
+    queue_wait_s: float = 0.0
+    decode_calls: int = 0
+    decode_rows: int = 0
 
 
 @dataclass(frozen=True, slots=True)

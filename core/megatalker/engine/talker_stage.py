@@ -1,14 +1,15 @@
-"""The talker's share of a tick: prompts in, frames out."""
+"""The talker's launches: prompts in, frames out."""
 
 import logging
+import math
 from collections.abc import Sequence
 from functools import partial
 
 from megatalker.engine.guarded_calls import REQUEST_ERRORS, Fault, GuardedCalls
 from megatalker.engine.request import frames_that_fit
-from megatalker.engine.scheduling import Candidate, prefills_per_tick, select, urgency
+from megatalker.engine.scheduling import MOST_PROMPT_ROWS, PromptPace, fitting, select, urgency
 from megatalker.engine.state import StepInProgress, WorkerState
-from megatalker.engine.utterance import Codes, DecoderStream, Utterance
+from megatalker.engine.utterance import Codes, DecoderStream, Utterance, candidate
 from megatalker.errors import CapacityError
 from megatalker.interfaces import DecodeStep, StreamHandle, StreamRequest
 from megatalker.plugins.checked import CheckedTalker
@@ -23,6 +24,9 @@ class TalkerStage:
     def __init__(self, state: WorkerState, calls: GuardedCalls, builder: PromptBuilder, max_streams: int) -> None:
         self._state, self._work, self._calls = state, state.talker_work, calls
         self._builder, self._max_streams = builder, max_streams
+        self.pace = PromptPace()
+        self.newcomers_wait = False
+        """There are newcomers that :meth:`next_prompts` left to the next tick, for the sake of started streams."""
 
     def release(self) -> bool:
         """Free the rows of streams that nobody needs any more; says whether there were any."""
@@ -48,15 +52,32 @@ class TalkerStage:
                 did = True
         return did
 
-    def next_prompts(self) -> list[Utterance]:
-        """Whose decoder streams begin or continue in this tick: running utterances first, then newcomers while there
-        are rows.
+    def next_prompts(self, now: float) -> list[Utterance]:
+        """Whose decoder streams begin or continue in the next pass: running utterances first, then newcomers while
+        there are rows.
+
+        Newcomers pass a started stream whose playback would run dry meanwhile only every other time, and then one of
+        them: where the device is too slow for all, they take turns.
         """
-        utterances = self._state.utterances
-        running = [utterance for utterance in utterances if utterance.admitted and utterance.needs_prefill]
-        running.sort(key=lambda utterance: urgency(_candidate(0, utterance)))
-        new = [utterance for utterance in utterances if not utterance.admitted and utterance.needs_prefill]
-        return (running + new[: max(0, self._room())])[: prefills_per_tick(batch=self._talker.capabilities.batch)]
+        waiting = [utterance for utterance in self._state.utterances if utterance.needs_prefill]
+        running = [utterance for utterance in waiting if utterance.admitted]
+        running.sort(key=lambda utterance: urgency(candidate(0, utterance)))
+        new = [utterance for utterance in waiting if not utterance.admitted]
+        new = new[: max(0, self._room())] if new else []
+        if not self._talker.capabilities.batch:
+            self.newcomers_wait = False
+            return (running + new)[:1]
+        rows = [utterance.prompt_rows for utterance in running]
+        chosen = running[: max(1, fitting(rows, MOST_PROMPT_ROWS))]
+        left = MOST_PROMPT_ROWS - sum(rows[: len(chosen)])
+        count = 0
+        if new:
+            left = min(left, self.pace.rows_within(self._earliest_dry() - now))
+            count = fitting([utterance.prompt_rows for utterance in new], left)
+            if not count and self.newcomers_wait:
+                count = 1
+        self.newcomers_wait = bool(new) and not count
+        return chosen + new[:count]
 
     def prefill(self, chosen: Sequence[Utterance]) -> None:
         """Begin or continue these decoder streams, all prompts in one call."""
@@ -69,13 +90,20 @@ class TalkerStage:
         self._prefill(ready)
 
     def begin(self, now: float) -> bool:
-        """Start one frame for each of the streams chosen for this tick; says whether there were any."""
+        """Start one frame for each of the streams of the next launch; says whether there were any."""
         utterances = self._state.utterances
         ready = []
         for index, utterance in enumerate(utterances):
-            if utterance.decodable and now >= utterance.held_until:
-                ready.append(_candidate(index, utterance))
-            elif utterance.starved:
+            if now < utterance.rests_until:  # most do, and nothing else about them can have changed
+                continue
+            if utterance.decodable:
+                held_until = utterance.held_until
+                if held_until <= now:
+                    ready.append(candidate(index, utterance))
+                    continue
+                if held_until < math.inf:
+                    utterance.rests_until = held_until
+            if utterance.starved:
                 utterance.chunking.restart()
                 utterance.progress.playback.excuse()
             elif utterance.admitted:
@@ -99,7 +127,9 @@ class TalkerStage:
         except REQUEST_ERRORS as error:
             self._sort_out([utterance for utterance, _ in step.shares], error)
             return
-        now = self._state.clock()
+        now, counters = self._state.clock(), self._state.counters
+        counters.decode_calls += 1
+        counters.decode_rows += len(frames)
         for (utterance, decoder), frame in zip(step.shares, frames, strict=True):
             if utterance.ending is not None:  # by its audio, meanwhile
                 continue
@@ -120,6 +150,15 @@ class TalkerStage:
         limits = (self._max_streams, self._talker.max_streams, self._work.row_limit)
         admitted = sum(utterance.admitted for utterance in self._state.utterances)
         return min(limit for limit in limits if limit is not None) - admitted
+
+    def _earliest_dry(self) -> float:
+        """When the first playback runs dry that waits for what the engine has yet to make."""
+        moments = [
+            utterance.progress.playback.dry_at
+            for utterance in self._state.utterances
+            if (utterance.decodable or utterance.pending) and not utterance.chunks.is_full()
+        ]
+        return min((moment for moment in moments if moment is not None), default=math.inf)
 
     def _read_text(self, utterance: Utterance, decoder: DecoderStream) -> None:
         ids = decoder.new_ids
@@ -159,9 +198,13 @@ class TalkerStage:
             for one in ready:  # no prompt was taken: find out whom it concerns
                 self._prefill([one])
             return
+        now, counters = self._state.clock(), self._state.counters
         for (utterance, decoder, _), handle in zip(ready, handles, strict=True):
             decoder.handle = handle
             if utterance.decoder is None:
+                if not utterance.progress.segments:
+                    counters.begun += 1
+                    counters.queue_wait_s += now - utterance.progress.requested_at
                 utterance.text.begin()
                 utterance.decoder = decoder
                 utterance.progress.segments += 1
@@ -234,7 +277,3 @@ def _step(decoder: DecoderStream) -> DecodeStep:
 
 def _release(handle: StreamHandle, talker: CheckedTalker) -> None:
     talker.release(handle)
-
-
-def _candidate(index: int, utterance: Utterance) -> Candidate:
-    return Candidate(index, utterance.progress.playback.dry_at, utterance.progress.requested_at)

@@ -14,7 +14,7 @@ from megatalker.engine.chunk_queue import ChunkQueue
 from megatalker.engine.outputs import BackendSwitch, FinishReason
 from megatalker.engine.request import Request
 from megatalker.engine.runaway import RunawayDetector
-from megatalker.engine.scheduling import ChunkPolicy, PlaybackClock, hold_until
+from megatalker.engine.scheduling import Candidate, ChunkPolicy, PlaybackClock, hold_until
 from megatalker.engine.text_segmenter import TextSegment, TextSegmenter
 from megatalker.interfaces import CodecState, StreamHandle, StreamRequest
 from megatalker.prompt import Prompt, PromptBuilder
@@ -137,6 +137,8 @@ class Utterance:
     """Frames the codec was given: those beyond ``delivered`` are on their way as audio."""
     codec_state: CodecState | None = None
     """Stands after the frames given; ``None`` before the first, and when it was lost."""
+    rests_until: float = 0.0
+    """It was found too far ahead of playback to decode before this moment."""
     ending: FinishReason | None = None
     """Nothing more will be decoded: hand out what is pending, then end like this."""
     error: Exception | None = None
@@ -152,11 +154,24 @@ class Utterance:
         return len(self.frames) - self.progress.frames
 
     @property
+    def ungiven(self) -> int:
+        """Frames decoded and not given to the codec."""
+        return len(self.frames) - self.given
+
+    @property
     def needs_prefill(self) -> bool:
         """A decoder stream must begin, or be continued, before the next frame."""
         if self.ending is not None:
             return False
         return self.text.can_begin if self.decoder is None else self.decoder.handle is None
+
+    @property
+    def prompt_rows(self) -> int:
+        """Of the prefill that it needs."""
+        decoder = self.decoder
+        if decoder is None:
+            return self.request.plan.prefill_rows(len(self.text.upcoming.ids))
+        return len(decoder.prompt.embeds) + decoder.frames
 
     @property
     def starved(self) -> bool:
@@ -178,7 +193,7 @@ class Utterance:
         """
         limit, dry_at = self.request.max_ahead_s, self.progress.playback.dry_at
         coming_s = (self.given - self.delivered) * FRAME_SECONDS
-        if len(self.frames) > self.given:
+        if self.ungiven:
             return 0.0
         if self.chunks.is_full(coming_s):
             return math.inf
@@ -187,15 +202,13 @@ class Utterance:
         return hold_until(dry_at + coming_s, limit, self.chunking.target)
 
     def due(self, now: float) -> bool:
-        """Whether its pending frames should be handed out now. A stream that waits for text keeps none back."""
-        if not self.pending:
+        """Whether audio should be made of its frames now. A stream that waits for text keeps none back."""
+        ungiven = len(self.frames) - self.given
+        if not ungiven:
             return False
-        waits = self.ending is not None or self.starved or self.decoder is None
-        return waits or self.chunking.due(self.pending, self.progress.playback.ahead(now))
-
-    def pending_codes(self) -> Tensor:
-        """``[frames, code groups]`` int64."""
-        return torch.tensor(self.frames[self.delivered :], dtype=torch.int64)
+        if self.chunking.due(ungiven, self.progress.playback.ahead(now)):
+            return True
+        return self.ending is not None or self.starved or self.decoder is None
 
     def new_stream(self, builder: PromptBuilder) -> DecoderStream:
         """The decoder stream of the text that comes next."""
@@ -224,6 +237,11 @@ class Utterance:
         """Drop everything heavy; the progress stays for the consumer."""
         self.decoder, self.codec_state = None, None
         self.frames, self.given = [], 0
+
+
+def candidate(index: int, utterance: Utterance, frames: int = 1) -> Candidate:
+    """The utterance as the scheduling sees it; arguments as there."""
+    return Candidate(index, utterance.progress.playback.dry_at, utterance.progress.requested_at, frames)
 
 
 def stream_seed(seed: int, segment: int) -> int:

@@ -71,7 +71,7 @@ class Worker(threading.Thread):
                 self._fill()
                 self._talker.take()  # what was begun when a codec failed
                 self._warm_up()
-            idle = not self._tick()
+            idle = not self._timed_tick()
             self._lend()
             self._obey_commands(wait=idle)
         except Fault as fault:
@@ -79,33 +79,56 @@ class Worker(threading.Thread):
         except Exception as error:  # nothing is left to try, or this engine has a bug: nobody may wait for ever
             self._fail(error)
 
+    def _timed_tick(self) -> bool:
+        clock, counters = self._state.clock, self._state.counters
+        began, called = clock(), self._calls.seconds
+        did = self._tick()
+        if did:
+            backend_s = self._calls.seconds - called
+            counters.ticks += 1
+            counters.backend_s += backend_s
+            counters.host_s += clock() - began - backend_s
+        return did
+
     def _tick(self) -> bool:
-        """One round for all streams; ``False`` when there was nothing to do."""
+        """The most urgent launch, so that arrivals and cancellations are looked at after each; ``False`` when there was
+        nothing to do.
+
+        Newcomers come first: their prompts, first frames and first audio are one pass, alone. Then audio that is due;
+        then frames.
+        """
         state, did = self._state, False
         if state.failure is None:
             did |= self._talker.release()
             did |= self._talker.read_text()
-            did |= self._prefill()
-        did |= self._decode()
-        if state.codec.loaded is not None:
-            did |= self._codec.start(state.clock())
+            did |= self._begin_streams() or self._start_audio() or self._decode()
+            did |= self._talker.newcomers_wait
+        else:
+            did |= self._start_audio() or self._codec.collect()
         did |= self._finish_ended()
         return did
 
-    def _prefill(self) -> bool:
-        """Begin streams; prompts take long, so audio on its way is handed out before."""
-        chosen = self._talker.next_prompts()
-        if chosen:
-            self._codec.collect()
+    def _begin_streams(self) -> bool:
+        """Begin or continue streams; prompts take long, so audio on its way is handed out before."""
+        began_at = self._state.clock()
+        chosen = self._talker.next_prompts(began_at)
+        if not chosen:
+            return False
+        rows = sum(utterance.prompt_rows for utterance in chosen)
+        self._codec.collect()
         self._talker.prefill(chosen)
-        return bool(chosen)
+        self._decode()
+        self._start_audio()
+        self._talker.pace.note(rows, self._state.clock() - began_at)
+        return True
+
+    def _start_audio(self) -> bool:
+        return self._state.codec.loaded is not None and self._codec.start(self._state.clock())
 
     def _decode(self) -> bool:
         """Frames, and while they are made the audio of the frames before."""
-        did = False
         try:
-            if self._state.failure is None:
-                did |= self._talker.begin(self._state.clock())
+            did = self._talker.begin(self._state.clock())
         except Fault:
             self._codec.collect()  # not to wait until another talker is loaded
             raise
@@ -140,7 +163,8 @@ class Worker(threading.Thread):
 
     def _time_to_wait(self) -> float | None:
         """Until the first stream that was ahead of playback may go on; ``None``: until there is a command."""
-        until = min((one.held_until for one in self._state.utterances if one.decodable), default=math.inf)
+        held = [max(one.held_until, one.rests_until) for one in self._state.utterances if one.decodable]
+        until = min(held, default=math.inf)
         return None if until == math.inf else max(0.0, until - self._state.clock())
 
     def _obey(self, command: Command) -> None:

@@ -3,7 +3,8 @@
 Written for reading and for checking backends, not for speed.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,7 +44,7 @@ def choose(
         raise InvalidRequestError(f"logits have shape {logits.shape}, expected ({vocabulary.size},)")
     logits = logits.astype(np.float32)
     if codebook == 0:
-        logits = _first_code_rules(logits, params, frame, history, vocabulary)
+        logits = first_code_rules(logits, params, frame, history, vocabulary)
         do_sample, temperature, top_k, top_p = params.do_sample, params.temperature, params.top_k, params.top_p
     else:
         do_sample, temperature = params.predictor_do_sample, params.predictor_temperature
@@ -51,13 +52,14 @@ def choose(
     if not do_sample:
         return int(np.argmax(logits))
     scaled = logits / np.float32(temperature)
-    kept = _top_p(scaled, _top_k(scaled, top_k), top_p)
+    kept = keep_top_p(scaled, keep_top_k(scaled, top_k), top_p)
     scores = np.where(kept, scaled + gumbel_noise(params.seed, codebook, frame, logits.size), -np.inf)
     return int(np.argmax(scores))
 
 
+@lru_cache(maxsize=256)
 def gumbel_noise(seed: int, codebook: int, frame: int, size: int) -> Floats:
-    """The noise of every id: float32 ``[size]``."""
+    """The noise of every id: float32 ``[size]``, read-only."""
     blocks = np.arange(-(-size // 4), dtype=np.uint64)
     counter = np.zeros((4, blocks.size), np.uint64)
     counter[0], counter[1], counter[2] = blocks, codebook, frame
@@ -65,9 +67,16 @@ def gumbel_noise(seed: int, codebook: int, frame: int, size: int) -> Floats:
     numerator = (words >> np.uint64(8)).astype(np.int64) * 2 + 1
     upper = numerator > 2**24
     bits = np.where(upper, 2**25 - numerator, numerator).astype(np.float32).view(np.int32).astype(np.int64)
-    rows = np.array(gumbel_table())[(bits >> 19) - 127 * 16 + 384 * upper]
+    rows = _rows(gumbel_table)[(bits >> 19) - 127 * 16 + 384 * upper]
     value = evaluate(rows, bits & (2**19 - 1), position_bits=19)
-    return value.astype(np.float32) * np.float32(2.0**-26)
+    noise: Floats = value.astype(np.float32) * np.float32(2.0**-26)
+    noise.flags.writeable = False
+    return noise
+
+
+@cache
+def _rows(table: Callable[[], Sequence[Sequence[int]]]) -> Integers:
+    return np.array(table())
 
 
 def philox4x32(counter: NDArray[np.uint64], key: tuple[int, int]) -> NDArray[np.uint64]:
@@ -81,9 +90,10 @@ def philox4x32(counter: NDArray[np.uint64], key: tuple[int, int]) -> NDArray[np.
     return np.stack((c0, c1, c2, c3))
 
 
-def _first_code_rules(
+def first_code_rules(
     logits: Floats, params: SamplingParams, frame: int, history: Sequence[int], vocabulary: CodeVocabulary
 ) -> Floats:
+    """Rules 1 and 2: repetition penalty, and the ids that are barred from code 0."""
     logits = logits.copy()
     penalty = np.float32(params.repetition_penalty)
     seen = sorted(set(history))
@@ -94,17 +104,19 @@ def _first_code_rules(
     return logits
 
 
-def _top_k(scaled: Floats, top_k: int | None) -> NDArray[np.bool_]:
+def keep_top_k(scaled: Floats, top_k: int | None) -> NDArray[np.bool_]:
+    """Rule 4: which ids stay."""
     kth = np.sort(scaled)[-min(top_k or scaled.size, scaled.size)]
     return np.asarray(scaled >= kth)
 
 
-def _top_p(scaled: Floats, kept: NDArray[np.bool_], top_p: float) -> NDArray[np.bool_]:
+def keep_top_p(scaled: Floats, kept: NDArray[np.bool_], top_p: float) -> NDArray[np.bool_]:
+    """Rule 5: which of the ids that rule 4 ``kept`` stay."""
     if top_p == 1:
         return kept
     rising = np.sort(scaled[kept])
     steps = (np.minimum(rising[-1] - rising, np.float32(31.5)) * np.float32(2**20)).astype(np.int64)
-    weights = evaluate(np.array(decay_table())[steps >> 17], steps & (2**17 - 1), position_bits=17)
+    weights = evaluate(_rows(decay_table)[steps >> 17], steps & (2**17 - 1), position_bits=17)
     cumulative = np.cumsum(weights)
     first = np.argmax(cumulative.astype(np.float64) > (1.0 - top_p) * np.float64(cumulative[-1]))
     return np.asarray(scaled >= rising[first])

@@ -143,7 +143,7 @@ def _talker_config(recipe: CheckpointRecipe) -> dict[str, Any]:
         **_stack(recipe.talker),
         "hidden_act": "silu",
         "initializer_range": 0.02,
-        "max_position_embeddings": 32768,
+        "max_position_embeddings": recipe.max_positions,
         "model_type": "qwen3_tts_talker",
         "num_code_groups": recipe.num_code_groups,
         "position_id_per_seconds": 13,

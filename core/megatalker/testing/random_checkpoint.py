@@ -20,18 +20,21 @@ from megatalker.checkpoint.shapes import (
 )
 from megatalker.testing.configs import codec_config, feature_extractor_config, generation_config, model_config
 from megatalker.testing.recipe import PUBLISHED_0B6, PUBLISHED_1B7, TINY, TINY_1B7, CheckpointRecipe
+from megatalker.testing.special import Change, unchanged
 from megatalker.testing.tokenizer import TOKENIZER_FILES, TOKENIZER_FOLDER
 from megatalker.testing.weights import random_tensor
 
 __all__ = ["PUBLISHED_0B6", "PUBLISHED_1B7", "TINY", "TINY_1B7", "CheckpointRecipe", "write_checkpoint"]
 
 
-def write_checkpoint(folder: Path, recipe: CheckpointRecipe) -> Path:
+def write_checkpoint(folder: Path, recipe: CheckpointRecipe, change: Change = unchanged) -> Path:
     """Write every file of a checkpoint; the same recipe gives the same bytes on every machine.
 
     Args:
         folder: created with its parents; files of the same names are overwritten.
         recipe: sizes, variant, stored type and seed.
+        change: makes a special model of a random one (:mod:`megatalker.testing.special`): called with the official name
+            and the float32 values of each tensor of the language model, which it may change in place.
 
     Returns:
         ``folder``.
@@ -46,17 +49,18 @@ def write_checkpoint(folder: Path, recipe: CheckpointRecipe) -> Path:
     _write_json(folder / "generation_config.json", generation_config())
     _write_json(codec_folder / "config.json", codec)
     _write_json(codec_folder / "preprocessor_config.json", feature_extractor_config())
-    _write_model(folder, recipe, model)
+    _write_model(folder, recipe, model, change)
     _write_codec(codec_folder, recipe, codec)
     return folder
 
 
-def _write_model(folder: Path, recipe: CheckpointRecipe, raw: Mapping[str, Any]) -> None:
+def _write_model(folder: Path, recipe: CheckpointRecipe, raw: Mapping[str, Any], change: Change) -> None:
     config = ModelConfig.parse(raw)
     shapes = talker_shapes(config)
     if "speaker_encoder_config" in raw:
         shapes |= speaker_encoder_shapes(raw["speaker_encoder_config"])
-    _write_tensors(folder / "model.safetensors", shapes, recipe.seed, config.codec_eos_id, getattr(torch, recipe.dtype))
+    dtype = getattr(torch, recipe.dtype)
+    _write_tensors(folder / "model.safetensors", shapes, recipe.seed, config.codec_eos_id, dtype, change)
 
 
 def _write_codec(folder: Path, recipe: CheckpointRecipe, raw: Mapping[str, Any]) -> None:
@@ -65,10 +69,14 @@ def _write_codec(folder: Path, recipe: CheckpointRecipe, raw: Mapping[str, Any])
     _write_tensors(folder / "model.safetensors", shapes, recipe.seed, 0, torch.float32)
 
 
-def _write_tensors(path: Path, shapes: Shapes, seed: int, end_id: int, dtype: torch.dtype) -> None:
-    tensors = {
-        name: torch.from_numpy(random_tensor(name, shape, seed, end_id)).to(dtype) for name, shape in shapes.items()
-    }
+def _write_tensors(
+    path: Path, shapes: Shapes, seed: int, end_id: int, dtype: torch.dtype, change: Change = unchanged
+) -> None:
+    tensors = {}
+    for name, shape in shapes.items():
+        values = random_tensor(name, shape, seed, end_id)
+        change(name, values)
+        tensors[name] = torch.from_numpy(values).to(dtype)
     save_file(tensors, path, metadata={"format": "pt"})
 
 

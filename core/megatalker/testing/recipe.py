@@ -67,6 +67,8 @@ class CheckpointRecipe:
     text_hidden: int
     text_vocab: int = VOCAB_SIZE
     num_code_groups: int = 16
+    max_positions: int = 32768
+    """Of the talker: prompt rows plus frames."""
     size: str = "0b6"
     """``tts_model_size``; the official package drops the instruction of CustomVoice checkpoints at ``0b6``."""
     variant: Variant = "custom_voice"

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from megatalker_kernels.codec.numbers import Numbers
 from megatalker_kernels.codec.structures import macros
 from megatalker_kernels.codec.tiles import TILES, Tile
 from megatalker_kernels.module import Arguments, GpuModule, capability, processors
@@ -20,19 +21,21 @@ class CodecConstants:
     """What the sources share with this package."""
 
     tiles: Sequence[Tile]
+    numbers: Numbers
 
     def macros(self) -> list[tuple[str, str]]:
         """Preprocessor definitions."""
-        return [*macros().items(), ("PRODUCTS", " ".join(tile.macro for tile in self.tiles))]
+        products = " ".join(tile.macro for tile in self.tiles)
+        return [*macros().items(), ("PRODUCTS", products), ("NUMBERS", self.numbers.value)]
 
 
-def compile_codec(arch: str, tiles: Sequence[Tile] = TILES) -> Cubin:
-    """The kernels for ``sm_80`` or later, with a product for each of ``tiles``.
+def compile_codec(arch: str, numbers: Numbers, tiles: Sequence[Tile] = TILES) -> Cubin:
+    """The kernels for ``sm_80`` or later, with a product of ``numbers`` for each of ``tiles``.
 
     Raises:
         ToolchainError: see :func:`compile_kernel`.
     """
-    return compile_kernel(CodecConstants(tiles), arch, source=SOURCE)
+    return compile_kernel(CodecConstants(tiles, numbers), arch, source=SOURCE)
 
 
 class CodecKernels:
@@ -40,15 +43,17 @@ class CodecKernels:
 
     Args:
         device: a CUDA device.
+        numbers: what products multiply; weights are packed for them.
         tiles: which products there are.
 
     Raises:
         ToolchainError: the kernels cannot be compiled or loaded.
     """
 
-    def __init__(self, device: torch.device, tiles: Sequence[Tile] = TILES) -> None:
+    def __init__(self, device: torch.device, numbers: Numbers, tiles: Sequence[Tile] = TILES) -> None:
         self.processors = processors(device)
-        self._module = GpuModule(compile_codec(f"sm_{capability(device)}", tiles).code, device)
+        self.numbers = numbers
+        self._module = GpuModule(compile_codec(f"sm_{capability(device)}", numbers, tiles).code, device)
         self._entries = {tile.kernel: self._entry(tile.kernel, tile.shared_bytes) for tile in tiles}
         self._entries |= {name: self._entry(name, 0) for name in ("lookup", "attention", "mixing")}
 

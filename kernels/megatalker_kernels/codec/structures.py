@@ -42,7 +42,7 @@ class Epilogue(Structure):
     """What becomes of sums."""
 
     _fields_: ClassVar = [
-        *((name, c_void_p) for name in ("bias", "residual", "frequency", "height", "raw", "waved")),
+        *((name, c_void_p) for name in ("bias", "residual", "frequency", "height", "raw", "packed")),
         ("channels", c_int),
         ("columns", c_int),
         ("activation", c_int),

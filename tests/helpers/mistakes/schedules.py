@@ -97,7 +97,7 @@ class FarApart(Meddling, Decoder):
         return shares
 
 
-@mistake(FULL_HOUSE)
+@mistake(ANY)
 class EqualLengths(Meddling, Decoder):
     """Two streams of the same length take one text row."""
 

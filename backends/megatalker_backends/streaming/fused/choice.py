@@ -8,11 +8,13 @@ from megatalker.checkpoint.config import CodecConfig
 from megatalker.errors import BackendUnavailableError, SettingsError
 from megatalker_backends.streaming.fused.decoder import FusedDecoder
 from megatalker_backends.streaming.fused.runner import FusedRunner
+from megatalker_backends.streaming.fused.trial import largest_difference, why_not_float16
 from megatalker_backends.streaming.fused.weights import FusedWeights
 from megatalker_backends.streaming.graphs import GraphCapture, run_directly
 from megatalker_backends.streaming.model import StreamingDecoder
 from megatalker_backends.streaming.settings import StreamingSettings
 from megatalker_kernels.codec.launcher import CodecKernels
+from megatalker_kernels.codec.numbers import Numbers
 from megatalker_kernels.errors import ToolchainError
 from megatalker_kernels.module import capability
 from megatalker_kernels.nvrtc import why_not_compile
@@ -65,12 +67,11 @@ def fused_runner(
     Raises:
         BackendUnavailableError: the kernels cannot be compiled or loaded.
     """
-    try:
-        kernels = CodecKernels(device)
-    except ToolchainError as error:
-        advice = "set codecs.streaming.kernels to 'off' to run torch operations instead, several times slower"
-        raise BackendUnavailableError(f"the streaming codec's kernels cannot run here: {error}; {advice}") from error
-    fused = FusedDecoder(FusedWeights(decoder, device), config, kernels)
+    fused = _exact(decoder, config, device)
+    if settings.precision == "fast":
+        exact, fused = fused, _decoder(decoder, config, device, Numbers.HIGH_HALVES)[0]
+        error = largest_difference(fused, exact, config, device)
+        logger.warning("streaming: precision is 'fast': samples of random codes are off by up to %.1g", error)
     return FusedRunner(
         fused,
         device,
@@ -79,3 +80,25 @@ def fused_runner(
         max_frames=settings.max_frames,
         prepare=GraphCapture(device) if settings.cuda_graphs else run_directly,
     )
+
+
+@torch.inference_mode()
+def _exact(decoder: StreamingDecoder, config: CodecConfig, device: torch.device) -> FusedDecoder:
+    fused, weights = _decoder(decoder, config, device, Numbers.HALVES)
+    reason = why_not_float16(fused, weights, config, device)
+    if reason is None:
+        return fused
+    logger.warning("streaming: %s; products are made of TensorFloat-32 numbers instead, half as fast", reason)
+    return _decoder(decoder, config, device, Numbers.TENSORFLOATS)[0]
+
+
+def _decoder(
+    decoder: StreamingDecoder, config: CodecConfig, device: torch.device, numbers: Numbers
+) -> tuple[FusedDecoder, FusedWeights]:
+    try:
+        kernels = CodecKernels(device, numbers)
+    except ToolchainError as error:
+        advice = "set codecs.streaming.kernels to 'off' to run torch operations instead, several times slower"
+        raise BackendUnavailableError(f"the streaming codec's kernels cannot run here: {error}; {advice}") from error
+    weights = FusedWeights(decoder, device, numbers)
+    return FusedDecoder(weights, config, kernels), weights

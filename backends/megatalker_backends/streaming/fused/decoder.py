@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from megatalker.checkpoint.config import CodecConfig
-from megatalker_backends.streaming.fused.kernels import Kernels, Launcher
+from megatalker_backends.streaming.fused.kernels import Kernels, Launcher, WatchedKernels
 from megatalker_backends.streaming.fused.weights import Block, FusedWeights, Wave, Widening
 from megatalker_kernels.codec.structures import MAX_FRAMES, Activation
 
@@ -43,42 +43,50 @@ class FusedDecoder:
 
     def step(self, words: Tensor, frames: int) -> Tensor:
         """Decode the frames of ``words`` (see :class:`structures.Tickets`) into ``[streams, samples]`` float32."""
+        return self._step(Kernels(self._launcher, self._config, words, frames, self._arrivals))
+
+    def largest_input(self, words: Tensor, frames: int) -> float:
+        """As :meth:`step`; the largest magnitude that any product takes, NaN if one takes NaN."""
+        run = WatchedKernels(self._launcher, self._config, words, frames, self._arrivals)
+        self._step(run)
+        return float(torch.stack(run.largest).max())
+
+    def _step(self, run: Kernels) -> Tensor:
         weights = self._weights
-        run = Kernels(self._launcher, self._config, words, frames, self._arrivals)
-        rows = self._transform(run, run.multiply(weights.pre, run.look_up(weights.table)))
+        packed = self._transform(run, run.multiply_packed(weights.pre, run.look_up(weights.table)))
         for widening in weights.widenings:
-            rows = _widen(run, widening, rows)
+            packed = _widen(run, widening, packed)
         afters = [*(block.before for block in weights.blocks), weights.wave]
-        waved = run.multiply_to_wave(weights.first, rows, afters[0])
+        packed = run.multiply_packed(weights.first, packed, afters[0])
         for block, after in zip(weights.blocks, afters[1:], strict=True):
-            waved = _upsample(run, block, waved, after)
-        return run.multiply(weights.last, waved, activation=Activation.SAMPLE).view(len(words), -1)
+            packed = _upsample(run, block, packed, after)
+        return run.multiply(weights.last, packed, activation=Activation.SAMPLE).view(run.streams, -1)
 
-    def _transform(self, run: Kernels, rows: Tensor) -> Tensor:
+    def _transform(self, run: Kernels, packed: Tensor) -> Tensor:
         weights, eps = self._weights, self._config.rms_norm_eps
-        rows = run.multiply(weights.into, rows)
+        rows, packed = run.multiply_both(weights.into, packed)
         for index, layer in enumerate(weights.layers):
-            mixed = run.attend(index, run.multiply(layer.qkv, rows, eps=eps), weights.frequencies)
-            rows = run.multiply(layer.out, mixed, residual=rows)
-            gated = run.multiply(layer.gate_up, rows, eps=eps, activation=Activation.GATED)
-            rows = run.multiply(layer.down, gated, residual=rows)
-        return run.multiply(weights.out, rows, eps=eps)
+            mixed = run.attend(index, run.multiply(layer.qkv, packed, eps=eps), weights.frequencies)
+            rows, packed = run.multiply_both(layer.out, mixed, residual=rows)
+            gated = run.multiply_packed(layer.gate_up, packed, eps=eps, activation=Activation.GATED)
+            rows, packed = run.multiply_both(layer.down, gated, residual=rows)
+        return run.multiply_packed(weights.out, packed, eps=eps)
 
 
-def _widen(run: Kernels, widening: Widening, rows: Tensor) -> Tensor:
-    rows = run.multiply(widening.spread, rows).view(-1, widening.taps.shape[1])
-    wide = run.multiply(widening.widen, run.mix(widening, rows), activation=Activation.GELU)
-    return run.multiply(widening.narrow, wide, residual=rows)
+def _widen(run: Kernels, widening: Widening, packed: Tensor) -> Tensor:
+    rows = run.multiply(widening.spread, packed).view(-1, widening.taps.shape[1])
+    wide = run.multiply_packed(widening.widen, run.mix(widening, rows), activation=Activation.GELU)
+    return run.multiply_packed(widening.narrow, wide, residual=rows)
 
 
-def _upsample(run: Kernels, block: Block, waved: Tensor, after: Wave) -> Tensor:
+def _upsample(run: Kernels, block: Block, packed: Tensor, after: Wave) -> Tensor:
     first, *others = block.units
     width = first.conv.weight.shape[2]
-    rows, waved = (out.view(-1, width) for out in run.multiply_and_wave(block.up, waved, first.before))
+    rows, packed = (out.view(-1, width) for out in run.multiply_both(block.up, packed, first.before))
     unit = first
     for following in others:
-        inner = run.multiply_to_wave(unit.conv, waved, unit.between)
-        rows, waved = run.multiply_and_wave(unit.point, inner, following.before, residual=rows)
+        inner = run.multiply_packed(unit.conv, packed, unit.between)
+        rows, packed = run.multiply_both(unit.point, inner, following.before, residual=rows)
         unit = following
-    inner = run.multiply_to_wave(unit.conv, waved, unit.between)
-    return run.multiply_to_wave(unit.point, inner, after, residual=rows)
+    inner = run.multiply_packed(unit.conv, packed, unit.between)
+    return run.multiply_packed(unit.point, inner, after, residual=rows)

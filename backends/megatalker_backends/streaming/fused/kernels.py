@@ -1,7 +1,7 @@
 """The kernels of one step as functions of tensors."""
 
 from ctypes import Structure
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -9,6 +9,7 @@ from torch import Tensor
 from megatalker.checkpoint.config import CodecConfig
 from megatalker_backends.streaming.fused.weights import Matrix, Wave, Widening
 from megatalker_kernels.codec import structures
+from megatalker_kernels.codec.numbers import Numbers
 from megatalker_kernels.codec.structures import ATTENTION_THREADS, MAX_FRAMES, MIXING_THREADS, Activation
 from megatalker_kernels.codec.tiles import choose_tiling
 
@@ -18,6 +19,8 @@ class Launcher(Protocol):
 
     processors: int
     """How many blocks keep the device busy."""
+    numbers: Numbers
+    """What products multiply."""
 
     def launch(self, kernel: str, blocks: int, threads: int, shared_bytes: int, argument: Structure) -> None:
         """Run ``megatalker_codec_KERNEL``."""
@@ -37,16 +40,16 @@ class Kernels:
     def __init__(self, launcher: Launcher, config: CodecConfig, words: Tensor, frames: int, arrivals: Tensor) -> None:
         self._launcher = launcher
         self._config = config
-        self._streams = len(words)
+        self.streams = len(words)
         self._frames = frames
         self._device = words.device
         self._tickets = structures.Tickets(words.data_ptr(), words.shape[1])
         self._arrivals = arrivals
 
     def look_up(self, table: Tensor) -> Tensor:
-        """Sums of the ``[groups * codebook, width]`` entries that the frames' codes name."""
+        """Sums of the ``[groups * codebook, width]`` entries that the frames' codes name, packed."""
         config, width = self._config, table.shape[1]
-        out = self._empty(self._streams * self._frames, width)
+        out = self._empty(self.streams * self._frames, width)
         argument = structures.Lookup(
             table=table.data_ptr(),
             out=out.data_ptr(),
@@ -60,40 +63,42 @@ class Kernels:
         return out
 
     def multiply(
+        self, matrix: Matrix, rows: Tensor, *, eps: float = -1.0, activation: Activation = Activation.PLAIN
+    ) -> Tensor:
+        """Products of windows of packed ``rows``, normalised by their root mean square if ``eps`` is given."""
+        out = self._empty(len(rows), 1 if activation is Activation.SAMPLE else len(matrix.weight))
+        self._multiply(matrix, rows, out, None, None, None, eps, activation)
+        return out
+
+    def multiply_packed(
         self,
         matrix: Matrix,
         rows: Tensor,
+        wave: Wave | None = None,
         *,
         residual: Tensor | None = None,
         eps: float = -1.0,
         activation: Activation = Activation.PLAIN,
     ) -> Tensor:
-        """Products of windows, normalised by their root mean square if ``eps`` is given."""
-        columns = len(matrix.weight) // (2 if activation is Activation.GATED else 1)
-        out = self._empty(len(rows), 1 if activation is Activation.SAMPLE else columns)
-        self._multiply(matrix, rows, out, None, None, residual, eps, activation)
-        return out
+        """As :meth:`multiply`, plus ``residual``, after a snake if there is one, packed for other products."""
+        packed = self._empty(len(rows), len(matrix.weight) // (2 if activation is Activation.GATED else 1))
+        self._multiply(matrix, rows, None, packed, wave, residual, eps, activation)
+        return packed
 
-    def multiply_and_wave(
-        self, matrix: Matrix, rows: Tensor, wave: Wave, *, residual: Tensor | None = None
+    def multiply_both(
+        self, matrix: Matrix, rows: Tensor, wave: Wave | None = None, *, residual: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Products before and after a snake."""
-        raw, waved = self._empty(len(rows), len(matrix.weight)), self._empty(len(rows), len(matrix.weight))
-        self._multiply(matrix, rows, raw, waved, wave, residual)
-        return raw, waved
-
-    def multiply_to_wave(self, matrix: Matrix, rows: Tensor, wave: Wave, *, residual: Tensor | None = None) -> Tensor:
-        """Products after a snake alone."""
-        waved = self._empty(len(rows), len(matrix.weight))
-        self._multiply(matrix, rows, None, waved, wave, residual)
-        return waved
+        """As they are, and as :meth:`multiply_packed`."""
+        raw, packed = self._empty(len(rows), len(matrix.weight)), self._empty(len(rows), len(matrix.weight))
+        self._multiply(matrix, rows, raw, packed, wave, residual)
+        return raw, packed
 
     def _multiply(
         self,
         matrix: Matrix,
         rows: Tensor,
         raw: Tensor | None,
-        waved: Tensor | None,
+        packed: Tensor | None,
         wave: Wave | None,
         residual: Tensor | None,
         eps: float = -1.0,
@@ -109,7 +114,7 @@ class Kernels:
             frequency=_address(wave.frequency if wave else None),
             height=_address(wave.height if wave else None),
             raw=_address(raw),
-            waved=_address(waved),
+            packed=_address(packed),
             channels=len(wave.frequency) if wave else 0,
             columns=columns,
             activation=activation,
@@ -130,7 +135,7 @@ class Kernels:
         self._launcher.launch(tile.kernel, tiles * chosen.shares, tile.threads, tile.shared_bytes, argument)
 
     def attend(self, index: int, qkv: Tensor, frequencies: Tensor) -> Tensor:
-        """The heads of layer ``index``, side by side."""
+        """The heads of layer ``index``, side by side, packed."""
         config, width = self._config, self._config.head_dim
         ring = config.sliding_window - 1 + MAX_FRAMES
         out = self._empty(len(qkv), config.num_heads * width)
@@ -147,11 +152,11 @@ class Kernels:
             window=config.sliding_window,
         )
         shared = 4 * (MAX_FRAMES * (3 * width + ring) + ATTENTION_THREADS * MAX_FRAMES)
-        self._launcher.launch("attention", self._streams * config.num_heads, ATTENTION_THREADS, shared, argument)
+        self._launcher.launch("attention", self.streams * config.num_heads, ATTENTION_THREADS, shared, argument)
         return out
 
     def mix(self, widening: Widening, rows: Tensor) -> Tensor:
-        """Depthwise convolution and layer normalisation."""
+        """Depthwise convolution and layer normalisation of ``rows``, packed."""
         out = torch.empty_like(rows)
         argument = structures.Mixing(
             input=self._input(rows, widening.slot, len(widening.taps) - 1),
@@ -169,13 +174,25 @@ class Kernels:
             data=rows.data_ptr(),
             slot=slot,
             rows=len(rows),
-            time=len(rows) // self._streams,
+            time=len(rows) // self.streams,
             channels=rows.shape[1],
             context=context,
         )
 
     def _empty(self, *shape: int) -> Tensor:
         return torch.empty(shape, device=self._device)
+
+
+class WatchedKernels(Kernels):
+    """Notes the largest magnitude that each product takes."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.largest: list[Tensor] = []
+
+    def _multiply(self, matrix: Matrix, rows: Tensor, *others: Any) -> None:
+        self.largest.append(self._launcher.numbers.unpack(rows).abs().max())
+        super()._multiply(matrix, rows, *others)
 
 
 def _address(tensor: Tensor | None) -> int | None:

@@ -12,7 +12,7 @@ from megatalker_backends.streaming.sizes import next_size, sizes_up_to, split_in
 from megatalker_backends.streaming.steps import announced
 from megatalker_kernels.codec.structures import MAX_FRAMES, TICKET_WORDS
 
-MOST_FRAMES = 32
+MOST_FRAMES = 128
 """Of all streams of a step: larger ones save no time, but take memory."""
 Prepare = Callable[[Callable[[], Tensor]], Callable[[], Tensor]]
 """Makes of work on fixed tensors a function that does it again; its results last until any such function runs."""
@@ -30,6 +30,12 @@ class FusedMemory:
     """The context to be read next."""
     frames: int = 0
     """Decoded so far."""
+
+    @classmethod
+    def blank(cls, decoder: FusedDecoder, device: torch.device) -> Self:
+        """Of a stream before its first frame."""
+        contexts = torch.zeros(2, decoder.context_size, device=device)
+        return cls(contexts, torch.zeros(decoder.cache_size, device=device))
 
     def clone(self) -> Self:
         return replace(self, contexts=self.contexts.clone(), cache=self.cache.clone())
@@ -84,8 +90,7 @@ class FusedRunner:
         self._spare = self.open()
 
     def open(self) -> FusedMemory:
-        contexts = torch.zeros(2, self._decoder.context_size, device=self._device)
-        return FusedMemory(contexts, torch.zeros(self._decoder.cache_size, device=self._device))
+        return FusedMemory.blank(self._decoder, self._device)
 
     def run(self, codes: Tensor, memories: Sequence[FusedMemory]) -> tuple[Tensor, Sequence[FusedMemory]]:
         streams = next_size(self._streams, len(codes))
@@ -93,7 +98,7 @@ class FusedRunner:
         steps = [self._step(streams, part.shape[1]) for part in parts]
         chunks = []
         for part, (words, replay) in zip(parts, steps, strict=True):
-            words.copy_(self._words(part, memories, len(words)), non_blocking=True)
+            words.copy_(words_of(part, self._padded(memories, len(words))), non_blocking=True)
             chunks.append(replay()[: len(codes)].clone())
             memories = [memory.after(part.shape[1]) for memory in memories]
         return chunks[0] if len(chunks) == 1 else torch.cat(chunks, dim=1), memories
@@ -111,16 +116,20 @@ class FusedRunner:
     def _step(self, streams: int, frames: int) -> tuple[Tensor, Callable[[], Tensor]]:
         """The words that a step reads, and what runs it."""
         if (streams, frames) not in self._steps:
-            blank = self._words(torch.zeros(0, frames, self._groups, dtype=torch.int64), [], streams)
-            words = blank.to(self._device)
+            blank = torch.zeros(streams, frames, self._groups, dtype=torch.int64)
+            words = words_of(blank, self._padded([], streams)).to(self._device)
             run = self._prepare(lambda: self._decoder.step(words, frames))
             self._steps[streams, frames] = words, run
         return self._steps[streams, frames]
 
-    def _words(self, codes: Tensor, memories: Sequence[FusedMemory], size: int) -> Tensor:
-        """Tickets and codes; streams up to ``size`` use the spare memory, all of them the same: nobody reads it."""
-        padding = [self._spare.ticket()] * (size - len(memories))
-        words = torch.zeros(size, TICKET_WORDS + codes.shape[1] * self._groups, dtype=torch.int64)
-        words[:, :TICKET_WORDS] = torch.tensor([*(memory.ticket() for memory in memories), *padding])
-        words[: len(codes), TICKET_WORDS:] = codes.flatten(1)
-        return words
+    def _padded(self, memories: Sequence[FusedMemory], size: int) -> list[FusedMemory]:
+        """Streams up to ``size`` use the spare memory, all of them the same: nobody reads it."""
+        return [*memories, *[self._spare] * (size - len(memories))]
+
+
+def words_of(codes: Tensor, memories: Sequence[FusedMemory]) -> Tensor:
+    """What a step reads: the tickets of all streams, and the codes ``[streams, frames, groups]`` of the first ones."""
+    words = torch.zeros(len(memories), TICKET_WORDS + codes[0].numel(), dtype=torch.int64)
+    words[:, :TICKET_WORDS] = torch.tensor([memory.ticket() for memory in memories])
+    words[: len(codes), TICKET_WORDS:] = codes.flatten(1)
+    return words

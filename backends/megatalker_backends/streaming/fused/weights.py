@@ -11,6 +11,7 @@ from megatalker_backends.streaming.latent import Doubling
 from megatalker_backends.streaming.model import StreamingDecoder
 from megatalker_backends.streaming.transformer import WindowLayer
 from megatalker_backends.streaming.waveform import ResidualUnit, Snake, UpsamplingBlock
+from megatalker_kernels.codec.numbers import Numbers
 
 Member = TypeVar("Member")
 
@@ -20,7 +21,7 @@ class Matrix:
     """Weights of windows of rows."""
 
     weight: Tensor
-    """``[columns, taps, channels]``"""
+    """``[columns, taps, channels]``, packed for the numbers that products multiply."""
     bias: Tensor | None = None
     dilation: int = 1
     slot: int = 0
@@ -86,8 +87,11 @@ class Block:
 class FusedWeights:
     """A copy of ``decoder`` on ``device``; every convolution gets a slot of the context that each stream carries."""
 
-    def __init__(self, decoder: StreamingDecoder, device: torch.device) -> None:
+    def __init__(self, decoder: StreamingDecoder, device: torch.device, numbers: Numbers) -> None:
         self._device = device
+        self._numbers = numbers
+        self.largest = 0.0
+        """Of all weights of products, their magnitude."""
         self.context_size = 0
         """Floats of one stream's context."""
         transformer, waveform = decoder.transformer, decoder.waveform
@@ -106,19 +110,23 @@ class FusedWeights:
     def _put(self, tensor: Tensor) -> Tensor:
         return tensor.to(self._device).contiguous()
 
+    def _pack(self, weight: Tensor) -> Tensor:
+        self.largest = max(self.largest, float(weight.abs().max()))
+        return self._put(self._numbers.pack(weight))
+
     def _reserve(self, rows: int, channels: int) -> int:
         slot, self.context_size = self.context_size, self.context_size + rows * channels
         return slot
 
     def _linear(self, weight: Tensor, bias: Tensor | None = None) -> Matrix:
-        return Matrix(self._put(weight[:, None]), None if bias is None else self._put(bias))
+        return Matrix(self._pack(weight[:, None]), None if bias is None else self._put(bias))
 
     def _conv(self, weight: Tensor, bias: Tensor, kernel: int, dilation: int, steps: int = 1) -> Matrix:
         """``weight`` is ``[steps * outputs, inputs * kernel]``."""
         taps = weight.view(steps, -1, weight.shape[1] // kernel, kernel).transpose(2, 3)
         taps = _in_fours(taps, 1, 3).flatten(0, 1)
         slot = self._reserve((kernel - 1) * dilation, taps.shape[2])
-        return Matrix(self._put(taps), self._put(_in_fours(bias.view(steps, -1), 1).flatten()), dilation, slot)
+        return Matrix(self._pack(taps), self._put(_in_fours(bias.view(steps, -1), 1).flatten()), dilation, slot)
 
     def _row_conv(self, conv: RowConv, steps: int = 1) -> Matrix:
         return self._conv(conv.weight, conv.bias, conv.kernel, 1, steps)

@@ -65,27 +65,37 @@ class Report:
         frames: int,
     ) -> Self:
         """Summarise raw samples and note the environment."""
-        accelerator = torch.cuda.get_device_name(device) if device.type == "cuda" else "none"
-        environment = {
-            "checkpoint": f"{checkpoint.name} ({checkpoint.fingerprint})",
-            "device": str(device),
-            "dtype": settings.dtype,
-            "codec": settings.codec,
-            "accelerator": accelerator,
-            "processor": f"{platform.machine()}, {os.cpu_count()} cores, {torch.get_num_threads()} torch threads",
-            "python": platform.python_version(),
-            **{name: version(name) for name in ("megatalker", "torch", "transformers", "qwen-tts")},
-        }
+        environment = environment_of(checkpoint, device, settings.dtype, settings.codec)
         results = {
             name: {metric: Summary.of(values) for metric, values in metrics.items()}
             for name, metrics in samples.items()
         }
-        return cls(" ".join(["megatalker", *sys.argv[1:]]), environment, rounds, frames, results)
+        return cls(command_line(), environment, rounds, frames, results)
 
     @property
     def metrics(self) -> list[str]:
         """Metric names in the order of measurement."""
         return list(dict.fromkeys(name for metrics in self.results.values() for name in metrics))
+
+
+def command_line() -> str:
+    """As it was typed."""
+    return " ".join(["megatalker", *sys.argv[1:]])
+
+
+def environment_of(checkpoint: Checkpoint, device: torch.device, dtype: str, codec: str) -> dict[str, str]:
+    """What figures depend on: checkpoint, device, versions."""
+    accelerator = torch.cuda.get_device_name(device) if device.type == "cuda" else "none"
+    return {
+        "checkpoint": f"{checkpoint.name} ({checkpoint.fingerprint})",
+        "device": str(device),
+        "dtype": dtype,
+        "codec": codec,
+        "accelerator": accelerator,
+        "processor": f"{platform.machine()}, {os.cpu_count()} cores, {torch.get_num_threads()} torch threads",
+        "python": platform.python_version(),
+        **{name: version(name) for name in ("megatalker", "torch", "transformers", "qwen-tts")},
+    }
 
 
 def label(metric: str) -> str:

@@ -3,7 +3,7 @@
 import time
 from dataclasses import dataclass, field
 
-from megatalker.engine.chunk_queue import ChunkQueue
+from megatalker.engine.chunk_queue import ChunkQueue, wake
 from megatalker.engine.outputs import BackendSwitch, Chunk
 from megatalker.errors import MegatalkerError
 from megatalker.serving.protocol.messages import Done, Event, Facts, Failed, Opened, Switched
@@ -57,18 +57,17 @@ class RemoteSession:
         """Hand a chunk to the consumer."""
         now = self.quiet_since = self.last_received_at = time.monotonic()
         self.frames_received, self.chunks_received = self.frames_received + packet.frames, self.chunks_received + 1
-        self.chunks.put(
-            Chunk(
-                index=packet.index,
-                pcm=packet.pcm,
-                frames=packet.frames,
-                sample_offset=packet.sample_offset,
-                codes=packet.codes,
-                requested_at=self.requested_at,
-                decoded_at=now,
-                delivered_at=now,
-            )
+        chunk = Chunk(
+            index=packet.index,
+            pcm=packet.pcm,
+            frames=packet.frames,
+            sample_offset=packet.sample_offset,
+            codes=packet.codes,
+            requested_at=self.requested_at,
+            decoded_at=now,
+            delivered_at=now,
         )
+        wake(self.chunks.put(chunk))
 
     def fail(self, error: MegatalkerError) -> None:
         """End with an error, unless the utterance has ended."""

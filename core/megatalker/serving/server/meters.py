@@ -87,6 +87,13 @@ class _EngineCollector(Collector):
             ("switches", "Streams moved to another backend.", metrics.switches),
             ("cancelled", "Streams cancelled.", metrics.cancelled),
             ("errors", "Streams that ended with an error.", metrics.errors),
+            ("ticks", "Rounds of the engine's thread with something to do.", metrics.ticks),
+            ("host_seconds", "Time of ticks outside of backends.", metrics.host_s),
+            ("backend_seconds", "Time of ticks inside of backends.", metrics.backend_s),
+            ("begun", "Requests that were prefilled.", metrics.begun),
+            ("queue_wait_seconds", "Time that those waited for their prefill.", metrics.queue_wait_s),
+            ("decode_calls", "Launches of frames.", metrics.decode_calls),
+            ("decode_rows", "Streams of all launches of frames.", metrics.decode_rows),
         ):
             yield CounterMetricFamily(f"megatalker_engine_{name}", what, value=value)
         yield GaugeMetricFamily("megatalker_engine_active", "Streams that hold rows of the backend.", metrics.active)

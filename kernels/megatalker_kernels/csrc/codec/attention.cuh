@@ -9,7 +9,7 @@ constexpr float UNSEEN = -3.4e38f;  // a score that leaves nothing
 struct Attention {
   const float* qkv;          // [streams, time, heads + 2 * kv_heads, width]
   const float* frequencies;  // [width / 2], radians a frame
-  float* out;                // [streams, time, heads, width]
+  float* out;                // [streams, time, heads, width], packed
   Tickets tickets;
   i64 slot;  // where the layer's ring begins: [window - 1 + FRAMES, 2 * kv_heads, width], keys before values
   int time, heads, kv_heads, width, window;
@@ -127,9 +127,10 @@ __device__ inline void attend(const Attention& p) {
       if (frame < p.time) mixed[(group * FRAMES + frame) * width + d] = sum[frame];
   }
   __syncthreads();
-  for (int i = threadIdx.x; i < p.time * width; i += ATTENTION_THREADS) {
-    float sum = 0;
-    for (int other = 0; other < groups; ++other) sum += mixed[other * FRAMES * width + i];
-    p.out[((i64(stream) * p.time + i / width) * p.heads + head) * width + i % width] = sum;
+  for (int i = threadIdx.x * 4; i < p.time * width; i += ATTENTION_THREADS * 4) {
+    float4 sum = {0, 0, 0, 0};
+    for (int other = 0; other < groups; ++other) sum = sum + float4_at(mixed, other * FRAMES * width + i);
+    float* const at = p.out + ((i64(stream) * p.time + i / width) * p.heads + head) * width + i % width;
+    *reinterpret_cast<float4*>(at) = Numbers::pack(sum);
   }
 }

@@ -5,11 +5,11 @@
 static_assert(sizeof(Product) == PRODUCT_BYTES && sizeof(Attention) == ATTENTION_BYTES, "see structures.py");
 static_assert(sizeof(Lookup) == LOOKUP_BYTES && sizeof(Mixing) == MIXING_BYTES, "see structures.py");
 
-#define PRODUCT(ROWS, COLUMNS, HIGH, WIDE, DEEP, DEPTH, STAGES, SHARED_BYTES)                 \
-  static_assert(Tile<ROWS, COLUMNS, HIGH, WIDE, DEEP, DEPTH, STAGES>::SHARED == SHARED_BYTES, "see tiles.py");  \
-  extern "C" __global__ void __launch_bounds__(32 * HIGH * WIDE * DEEP)                       \
-      megatalker_codec_product_##ROWS##x##COLUMNS(const __grid_constant__ Product p) {        \
-    multiply<Tile<ROWS, COLUMNS, HIGH, WIDE, DEEP, DEPTH, STAGES>>(p);                        \
+#define PRODUCT(NAME, ROWS, COLUMNS, HIGH, WIDE, DEEP, DEPTH, STAGES, SHARED_BYTES)                         \
+  static_assert(Tile<ROWS, COLUMNS, HIGH, WIDE, DEEP, DEPTH, STAGES>::SHARED == SHARED_BYTES, "see tiles.py"); \
+  extern "C" __global__ void __launch_bounds__(32 * HIGH * WIDE * DEEP)                                     \
+      megatalker_codec_##NAME(const __grid_constant__ Product p) {                                          \
+    multiply<Tile<ROWS, COLUMNS, HIGH, WIDE, DEEP, DEPTH, STAGES>>(p);                                      \
   }
 
 PRODUCTS  // one for each tile

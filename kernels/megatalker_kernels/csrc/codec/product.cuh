@@ -2,13 +2,14 @@
 // rows that lie `dilation` apart and end with the row itself. Tiles of both operands pass through a ring in shared memory.
 #pragma once
 #include "epilogue.cuh"
+#include "numbers.cuh"
 #include "ticket.cuh"
 
 struct Product {
   Input in;
   Epilogue epilogue;
   Tickets tickets;
-  const float* weight;  // [columns, taps, channels]
+  const float* weight;  // [columns, taps, channels], packed
   float* partial;       // [shares, rows, columns], for sums of more than one share
   int* arrivals;        // [tiles] zeros, left as zeros
   int taps, dilation;
@@ -88,16 +89,6 @@ struct TileLoader {
   }
 };
 
-// A float32 as the sum of two TensorFloat-32 numbers; the error is below 2^-21 of the value.
-struct Split {
-  u32 high, low;
-};
-
-__device__ inline Split split(float value) {
-  const u32 high = (__float_as_uint(value) + 0x1000u) & 0xffffe000u;
-  return {high, __float_as_uint(value - __uint_as_float(high))};
-}
-
 // One warp's part of a tile.
 template <class T>
 struct Sums {
@@ -108,42 +99,34 @@ struct Sums {
 
   __device__ void add(const float4* stage, bool normalize) {
     const float4* weights = stage + T::ROWS * T::VECTORS;
+    // Tensor cores cut off what they add to a sum: they add up one stage, the rest is rounded as float32 is.
+    Numbers::Sum sum[T::SIXTEENS][T::EIGHTS] = {};
 #pragma unroll
     for (int group = 0; group < T::GROUPS; ++group) {
-      // A lane's sixteen bytes are four of the group's columns: two products' worth, in the same order for both operands.
+      // A lane's sixteen bytes are four of the group's columns, the same four of both operands.
       const int vector = (deep * T::GROUPS + group) * 4 + lane % 4;
-      Split x[T::EIGHTS][4];
+      Numbers::Four x[T::EIGHTS];
 #pragma unroll
       for (int j = 0; j < T::EIGHTS; ++j) {
-        const float4 v = stage[place<T>(m + j * 8 + lane / 4, vector)];
-        if (normalize) squares[j] += v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w;
-        x[j][0] = split(v.x), x[j][1] = split(v.y), x[j][2] = split(v.z), x[j][3] = split(v.w);
+        x[j] = Numbers::unpack(stage[place<T>(m + j * 8 + lane / 4, vector)]);
+        if (normalize) squares[j] += Numbers::squares(x[j]);
       }
 #pragma unroll
       for (int i = 0; i < T::SIXTEENS; ++i) {
-        const float4 u = weights[place<T>(n + i * 16 + lane / 4, vector)];
-        const float4 l = weights[place<T>(n + i * 16 + 8 + lane / 4, vector)];
-        const Split w[8] = {split(u.x), split(l.x), split(u.y), split(l.y), split(u.z), split(l.z), split(u.w), split(l.w)};
-        // Tensor cores cut off what they add to a sum: they get few products at a time, small ones first.
-        float part[T::EIGHTS][4] = {};
+        const auto upper = Numbers::unpack(weights[place<T>(n + i * 16 + lane / 4, vector)]);
+        const auto lower = Numbers::unpack(weights[place<T>(n + i * 16 + 8 + lane / 4, vector)]);
 #pragma unroll
-        for (int step = 0; step < 6; ++step) {
-          const int pass = step / 2, half = step % 2;
-          const Split *const a = w + half * 4, *b;
+        for (int pass = 0; pass < Numbers::PASSES; ++pass)
 #pragma unroll
-          for (int j = 0; j < T::EIGHTS; ++j) {
-            b = x[j] + half * 2;
-            if (pass == 0) mma(part[j], a[0].low, a[1].low, a[2].low, a[3].low, b[0].high, b[1].high);
-            if (pass == 1) mma(part[j], a[0].high, a[1].high, a[2].high, a[3].high, b[0].low, b[1].low);
-            if (pass == 2) mma(part[j], a[0].high, a[1].high, a[2].high, a[3].high, b[0].high, b[1].high);
-          }
-        }
-#pragma unroll
-        for (int j = 0; j < T::EIGHTS; ++j)
-#pragma unroll
-          for (int k = 0; k < 4; ++k) value[i][j][k] += part[j][k];
+          for (int j = 0; j < T::EIGHTS; ++j) Numbers::multiply(sum[i][j], pass, upper, lower, x[j]);
       }
     }
+#pragma unroll
+    for (int i = 0; i < T::SIXTEENS; ++i)
+#pragma unroll
+      for (int j = 0; j < T::EIGHTS; ++j)
+#pragma unroll
+        for (int k = 0; k < 4; ++k) value[i][j][k] += sum[i][j][k];
   }
 
   // Into `sums` [DEEP][ROWS][PITCH] and `total` [DEEP][ROWS].

@@ -5,7 +5,7 @@
 // Sums the entries that a frame's codes name.
 struct Lookup {
   const float* table;  // [groups, codebook, width]
-  float* out;          // [streams, time, width]
+  float* out;          // [streams, time, width], packed
   Tickets tickets;
   int time, groups, codebook, width;
 };
@@ -21,7 +21,7 @@ __device__ inline void look_up(const Lookup& p) {
 #pragma unroll 8
     for (int group = 0; group < p.groups; ++group)
       sum = sum + float4_at(p.table, (i64(group) * p.codebook + codes[group]) * p.width + d);
-    *reinterpret_cast<float4*>(p.out + i64(blockIdx.x) * p.width + d) = sum;
+    *reinterpret_cast<float4*>(p.out + i64(blockIdx.x) * p.width + d) = Numbers::pack(sum);
   }
 }
 
@@ -31,7 +31,7 @@ struct Mixing {
   Tickets tickets;
   const float* taps;  // [taps, channels]
   const float* bias;
-  float* out;
+  float* out;  // packed
   float eps;
 };
 
@@ -73,6 +73,9 @@ __device__ inline void mix(const Mixing& p) {
   float square = 0;
   for (int d = threadIdx.x; d < in.channels; d += MIXING_THREADS) square += (row[d] - mean) * (row[d] - mean);
   const float factor = 1.f / sqrtf(block_sum(square) / in.channels + p.eps);
-  for (int d = threadIdx.x; d < in.channels; d += MIXING_THREADS)
-    p.out[i64(blockIdx.x) * in.channels + d] = (row[d] - mean) * factor;
+  for (int d = threadIdx.x * 4; d < in.channels; d += MIXING_THREADS * 4) {
+    const float4 v = float4_at(row, d);
+    const float4 normal = {(v.x - mean) * factor, (v.y - mean) * factor, (v.z - mean) * factor, (v.w - mean) * factor};
+    *reinterpret_cast<float4*>(p.out + i64(blockIdx.x) * in.channels + d) = Numbers::pack(normal);
+  }
 }

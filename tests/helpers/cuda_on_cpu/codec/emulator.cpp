@@ -13,9 +13,8 @@ bool go(void (*kernel)(Argument), int blocks, int threads, int shared_bytes, con
 extern "C" bool emulate(const char* kernel, int blocks, int threads, int shared_bytes, const void* argument) {
   const std::string name = kernel;
 #undef PRODUCT
-#define PRODUCT(ROWS, COLUMNS, ...)         \
-  if (name == "product_" #ROWS "x" #COLUMNS) \
-    return go(megatalker_codec_product_##ROWS##x##COLUMNS, blocks, threads, shared_bytes, argument);
+#define PRODUCT(NAME, ...) \
+  if (name == #NAME) return go(megatalker_codec_##NAME, blocks, threads, shared_bytes, argument);
   PRODUCTS
   if (name == "attention") return go(megatalker_codec_attention, blocks, threads, shared_bytes, argument);
   if (name == "lookup") return go(megatalker_codec_lookup, blocks, threads, shared_bytes, argument);

@@ -1,0 +1,213 @@
+"""Processor time that the engine itself takes for a frame of one stream: ``megatalker bench engine-host --help``.
+
+Talker and codec are stand-ins that compute nothing. Without ``--pace`` the engine runs as fast as it can, all streams
+in every step. With it they keep one second ahead of playback, and a step of the talker sleeps as long as a GPU would.
+"""
+
+import argparse
+import asyncio
+import json
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+import megatalker.plugins
+from megatalker import Checkpoint, Engine, Settings
+from megatalker.checkpoint.config import FRAME_SAMPLES, FRAME_SECONDS
+from megatalker.interfaces import (
+    Codec,
+    CodecBackend,
+    CodecCapabilities,
+    CodecState,
+    DecodeStep,
+    Frame,
+    Limit,
+    StreamHandle,
+    StreamRequest,
+    TalkerBackend,
+    TalkerCapabilities,
+    TalkerDecoder,
+)
+from megatalker.plugins import BackendRegistry
+from megatalker.testing.random_checkpoint import TINY, write_checkpoint
+
+TEXT = "The small boats sail home before it gets dark and cold."
+LEAD_S = 1.0
+STEP_S = 10e-3
+"""Of a step of the talker, with ``--pace``."""
+DISTINCT = 97
+"""Frames until the codes repeat: more than a loop that the engine would take for a runaway."""
+
+
+class IdleTalker(TalkerDecoder):
+    """Chooses the next of a few prepared frames; speech never ends."""
+
+    def __init__(self, groups: int, paced: bool) -> None:
+        self._frames = [tuple((7 * frame + group) % 32 for group in range(groups)) for frame in range(DISTINCT)]
+        self._paced, self._issued, self._steps = paced, 0, 0
+
+    @property
+    def capabilities(self) -> TalkerCapabilities:
+        return TALKER
+
+    def prefill(self, requests: Sequence[StreamRequest]) -> list[StreamHandle]:
+        first, self._issued = self._issued + 1, self._issued + len(requests)
+        return [StreamHandle(handle) for handle in range(first, self._issued + 1)]
+
+    def decode(self, steps: Sequence[DecodeStep], *, return_logits: bool = False) -> Callable[[], list[Frame]]:
+        assert not return_logits
+        ends_at = time.monotonic() + (STEP_S if self._paced else 0.0)
+        self._steps += 1
+        codes = self._frames[self._steps % DISTINCT]
+
+        def finish() -> list[Frame]:
+            time.sleep(max(0.0, ends_at - time.monotonic()))
+            return [Frame(step.stream, codes) for step in steps]
+
+        return finish
+
+    def release(self, stream: StreamHandle) -> None:
+        pass
+
+
+class IdleState(CodecState):
+    """Nothing is carried."""
+
+    def copy(self) -> Self:
+        return type(self)()
+
+
+class IdleCodec(Codec):
+    """Hands out the same noise for all."""
+
+    def __init__(self) -> None:
+        self._noise = torch.rand(64 * FRAME_SAMPLES) - 0.5
+
+    @property
+    def capabilities(self) -> CodecCapabilities:
+        return CODEC
+
+    def open(self) -> IdleState:
+        return IdleState()
+
+    def decode(self, states: Sequence[CodecState], codes: Sequence[Tensor]) -> list[Tensor]:
+        assert len(states) == len(codes)
+        return [self._noise[: len(fresh) * FRAME_SAMPLES] for fresh in codes]
+
+
+TALKER = TalkerCapabilities(
+    devices=frozenset({"cpu"}),
+    dtypes=frozenset({torch.float32}),
+    max_streams=Limit.NONE,
+    max_positions=Limit.NONE,
+    batch=True,
+)
+CODEC = CodecCapabilities(devices=frozenset({"cpu"}), dtypes=frozenset({torch.float32}))
+
+
+@dataclass
+class StandIns:
+    """Offers both to an engine."""
+
+    paced: bool
+
+    @megatalker.plugins.hookimpl
+    def megatalker_backends(self) -> list[TalkerBackend | CodecBackend]:
+        common: dict[str, Any] = {"name": "idle", "summary": "computes nothing", "api_version": 2}
+        return [
+            TalkerBackend(
+                **common,
+                capabilities=TALKER,
+                load=lambda checkpoint, _: IdleTalker(checkpoint.config.num_code_groups, self.paced),
+            ),
+            CodecBackend(**common, capabilities=CODEC, load=lambda *_: IdleCodec()),
+        ]
+
+
+@dataclass(slots=True)
+class Reading:
+    """What was used until now."""
+
+    wall_s: float
+    worker_s: float
+    process_s: float
+    frames: int
+    chunks: int
+
+    @classmethod
+    def take(cls, engine: Engine) -> Self:
+        (worker,) = (thread for thread in threading.enumerate() if thread.name.startswith("megatalker-worker"))
+        assert worker.ident is not None
+        metrics = engine.metrics()
+        return cls(
+            time.monotonic(),
+            time.clock_gettime(time.pthread_getcpuclockid(worker.ident)),
+            time.process_time(),
+            metrics.frames,
+            metrics.chunks,
+        )
+
+
+async def listen(engine: Engine, streams: int, seconds: float, lead_s: float | None) -> dict[str, float]:
+    """Take the chunks of endless streams; figures of the time after the first chunks."""
+    begun = 0
+
+    async def take(stream: Any) -> None:
+        nonlocal begun
+        async for chunk in stream:
+            begun += chunk.index == 0
+
+    speaking = [engine.speak(TEXT, seed=seed, max_ahead_s=lead_s) for seed in range(streams)]
+    takers = [asyncio.create_task(take(stream)) for stream in speaking]
+    while begun < streams:
+        await asyncio.sleep(0.05)
+    await asyncio.sleep(0.5 + (lead_s or 0.0))  # until chunks are long
+    before = Reading.take(engine)
+    await asyncio.sleep(seconds)
+    after = Reading.take(engine)
+    for stream in speaking:
+        stream.cancel()
+    await asyncio.gather(*takers)
+    wall, frames = after.wall_s - before.wall_s, after.frames - before.frames
+    worker, process = after.worker_s - before.worker_s, after.process_s - before.process_s
+    return {
+        "frames_a_second": frames / wall,
+        "frames_a_chunk": frames / max(1, after.chunks - before.chunks),
+        "engine_us_a_frame": worker / frames * 1e6,
+        "process_us_a_frame": process / frames * 1e6,
+        "engine_cores": worker / wall,
+        "engine_cores_in_real_time": worker / frames * streams / FRAME_SECONDS,
+        "underruns": sum(stream.facts().underruns for stream in speaking),
+    }
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--streams", type=int, default=500)
+    parser.add_argument("--seconds", type=float, default=5.0)
+    parser.add_argument("--pace", action="store_true", help="in real time, with steps as long as a GPU's")
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        checkpoint = Checkpoint.open(write_checkpoint(Path(folder) / "tiny", TINY))
+        settings = Settings(max_streams=options.streams, max_frames=2**20, runaway_guard=True)
+        registry = BackendRegistry([("stand-ins", StandIns(options.pace))])
+        with Engine.open(settings, checkpoint=checkpoint, registry=registry) as engine:
+            lead_s = LEAD_S if options.pace else None
+            figures = asyncio.run(listen(engine, options.streams, options.seconds, lead_s))
+    text = json.dumps({"streams": options.streams, "paced": options.pace, **figures}, indent=1)
+    print(text)  # noqa: T201 - a program's output
+    if options.json:
+        options.json.write_text(text + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,140 @@
+"""Plays one load against an engine: every listener is a task of one event loop, none has a thread."""
+
+import asyncio
+import itertools
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from megatalker.checkpoint.config import FRAME_SECONDS
+from megatalker.cli.load.player import Player
+from megatalker.cli.load.traffic import Traffic
+from megatalker.engine.options import SpeechOptions
+from megatalker.engine.speech import Speech, SpeechEngine
+from megatalker.errors import MegatalkerError
+from megatalker.sampling import SamplingParams
+
+DRAIN_S = 10.0
+"""How long to wait, after the measurement, for first chunks that are still to come."""
+POLL_S = 0.02
+FOREVER = 2**31 - 1
+"""Frames before which speech may not end."""
+
+TEXTS = (
+    "Good morning, thank you for calling. How can I help you today?",
+    "Your appointment is on Tuesday at half past nine in the morning.",
+    "The small boats sail home before it gets dark and cold.",
+    "I am sorry to hear that. Let me look into your order for you.",
+    "Please turn left at the next crossing, then follow the river for two miles.",
+    "It will be mostly sunny tomorrow, with a light wind from the west.",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """What every request says."""
+
+    texts: Sequence[str] = TEXTS
+    length_s: float | None = 4.0
+    """Speech is made to go on for so long, and to stop then; ``None``: as the model ends it."""
+    words_a_second: float | None = None
+    """Text is fed word by word, as a language model writes it; ``None``: given at once."""
+    ahead_s: float | None = None
+    voice: str | None = None
+
+    def options(self, index: int, *, endless: bool) -> SpeechOptions:
+        """Of the request of this number."""
+        frames = None if self.length_s is None else max(1, round(self.length_s / FRAME_SECONDS))
+        least = FOREVER if endless else frames
+        return SpeechOptions(
+            voice=self.voice,
+            seed=index,
+            sampling=None if least is None else SamplingParams(min_new_tokens=least),
+            max_frames=None if endless else frames,
+            max_ahead_s=self.ahead_s,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """What one load came to."""
+
+    traffic: Traffic
+    seconds: float
+    """That were measured."""
+    players: Sequence[Player]
+    audio_s: float
+    """Speech that arrived in that time."""
+    listening_s: float
+    """Processor time of all players together."""
+
+
+async def drive(engine: SpeechEngine, traffic: Traffic, script: Script, seconds: float) -> Heard:
+    """Play a load for ``seconds``, then wait for first chunks still to come and cancel the rest.
+
+    A request that is refused or fails is counted with its kind of error, and does not end the load.
+    """
+    session = _Session(engine, traffic, script)
+    began, cpu = time.monotonic(), time.thread_time()
+    tasks = set()
+    for start in traffic.starts(seconds, seed=0):
+        await asyncio.sleep(max(0.0, began + start - time.monotonic()))
+        tasks.add(asyncio.create_task(session.call()))
+    await asyncio.sleep(max(0.0, began + seconds - time.monotonic()))
+    measured, cpu = time.monotonic() - began, time.thread_time() - cpu
+    audio_s, session.closing = sum(player.audio_s for player in session.players), True
+    deadline = time.monotonic() + DRAIN_S
+    while session.unanswered and time.monotonic() < deadline:
+        await asyncio.sleep(POLL_S)
+    for player in session.unanswered:
+        player.error = "NoAnswer"
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    return Heard(traffic, measured, session.players, audio_s, cpu)
+
+
+class _Session:
+    def __init__(self, engine: SpeechEngine, traffic: Traffic, script: Script) -> None:
+        self._engine, self._traffic, self._script = engine, traffic, script
+        self._numbers = itertools.count()
+        self.players: list[Player] = []
+        self.closing = False
+
+    @property
+    def unanswered(self) -> list[Player]:
+        return [player for player in self.players if player.first_at is None and player.error is None]
+
+    async def call(self) -> None:
+        """One request; of endless streams one after another, until one fails."""
+        while await self._speak() and self._traffic.endless and not self.closing:
+            pass
+
+    async def _speak(self) -> bool:
+        index = next(self._numbers)
+        script = self._script
+        text, live = script.texts[index % len(script.texts)], script.words_a_second
+        player = Player(time.monotonic())
+        self.players.append(player)
+        try:
+            options = script.options(index, endless=self._traffic.endless)
+            async with self._engine.speak(None if live else text, options) as stream:
+                writer = asyncio.create_task(_write(stream, text, live)) if live else None
+                try:
+                    async for chunk in stream:
+                        player.take(chunk.pcm, time.monotonic())
+                finally:
+                    if writer is not None:
+                        writer.cancel()
+            if stream.finish_reason == "runaway":
+                player.error = "Runaway"
+        except MegatalkerError as error:
+            player.error = type(error).__name__
+        return player.error is None
+
+
+async def _write(stream: Speech, text: str, words_a_second: float) -> None:
+    for word in text.split():
+        stream.feed(word + " ")
+        await asyncio.sleep(1 / words_a_second)
+    stream.finish()

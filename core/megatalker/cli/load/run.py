@@ -1,0 +1,126 @@
+"""Opens what is measured, runs every load on it, and summarises."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from typing import Any
+
+from megatalker.checkpoint import Checkpoint
+from megatalker.cli.bench.report import command_line, environment_of
+from megatalker.cli.load.capacity import largest
+from megatalker.cli.load.drive import Script, drive
+from megatalker.cli.load.report import Case, LoadReport
+from megatalker.cli.load.traffic import Traffic
+from megatalker.engine import Engine
+from megatalker.engine.speech import SpeechEngine
+from megatalker.errors import UnsupportedError
+from megatalker.settings import Settings
+
+FIRST_TRIED = 16
+"""Streams at once where the capacity is searched."""
+WARM_UP_S = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """What is asked for."""
+
+    loads: Sequence[Traffic]
+    script: Script
+    seconds: float
+    """Of each load."""
+    most: int | None
+    """The most streams that are tried where the capacity is searched; ``None``: it is not."""
+
+
+def measure(
+    wanted: Measurement,
+    settings: Settings | None,
+    url: str | None,
+    api_key: str | None,
+    progress: Callable[[str], None],
+) -> LoadReport:
+    """Run every load in turn, on one warm engine.
+
+    Args:
+        wanted: the loads.
+        settings: of an engine in this process, where there is no ``url``.
+        url: of a server.
+        api_key: the server's.
+        progress: told what is being done.
+
+    Raises:
+        MegatalkerError: the engine cannot be opened, or the server not be reached.
+    """
+    with ExitStack() as stack:
+        if url is not None:
+            remote = stack.enter_context(_remote(url, api_key))
+            remote.check()
+            environment, shown = {"server": url, "megatalker": version("megatalker")}, {}
+            runner = _Runner(remote, None, wanted, progress)
+        else:
+            assert settings is not None, "either a server or settings"
+            progress("loading")
+            checkpoint = Checkpoint.open(settings.checkpoint)
+            engine = stack.enter_context(Engine.open(settings, checkpoint=checkpoint))
+            engine.warmup()
+            environment = environment_of(checkpoint, engine.device, str(engine.dtype), engine.codec)
+            environment["backend"] = engine.backend
+            shown = settings.model_dump(mode="json", exclude={"server", "agent"})
+            runner = _Runner(engine, engine, wanted, progress)
+        cases, capacity = asyncio.run(runner.run())
+        return LoadReport(command_line(), environment, shown, cases, capacity)
+
+
+class _Runner:
+    def __init__(
+        self, engine: SpeechEngine, local: Engine | None, wanted: Measurement, progress: Callable[[str], None]
+    ) -> None:
+        self._engine, self._local, self._wanted, self._progress = engine, local, wanted, progress
+        self._cases: list[Case] = []
+
+    async def run(self) -> tuple[list[Case], int | None]:
+        wanted = self._wanted
+        await drive(self._engine, Traffic("burst", 2), wanted.script, WARM_UP_S)
+        for traffic in wanted.loads:
+            await self._measure(traffic)
+        if wanted.most is None:
+            return self._cases, None
+        return self._cases, await largest(self._bears, FIRST_TRIED, wanted.most)
+
+    async def _bears(self, streams: int) -> bool:
+        return (await self._measure(Traffic("streams", streams))).borne
+
+    async def _measure(self, traffic: Traffic) -> Case:
+        self._progress(f"{traffic}, {self._wanted.seconds:g} s")
+        before = self._metrics()
+        heard = await drive(self._engine, traffic, self._wanted.script, self._wanted.seconds)
+        after = self._metrics()
+        added = None
+        if before is not None and after is not None:
+            added = {name: value - before[name] for name, value in after.items()}
+            ticks, begun, calls = (max(1, added[name]) for name in ("ticks", "begun", "decode_calls"))
+            added["host_ms_a_tick"] = added["host_s"] / ticks * 1e3
+            added["backend_ms_a_tick"] = added["backend_s"] / ticks * 1e3
+            added["queue_wait_ms"] = added["queue_wait_s"] / begun * 1e3
+            added["decode_width"] = added["decode_rows"] / calls
+        self._cases.append(Case.of(heard, added))
+        return self._cases[-1]
+
+    def _metrics(self) -> dict[str, Any] | None:
+        """The counters of an engine in this process, as far as they only grow."""
+        if self._local is None:
+            return None
+        found = asdict(self._local.metrics())
+        shrinking = ("active", "waiting")
+        return {name: value for name, value in found.items() if type(value) in (int, float) and name not in shrinking}
+
+
+def _remote(url: str, api_key: str | None) -> Any:
+    try:
+        from megatalker.serving.client import RemoteEngine
+    except ImportError as error:
+        raise UnsupportedError(f"--url needs {error.name}; pip install 'megatalker[client]'") from error
+    return RemoteEngine(url, api_key=api_key)

@@ -1,0 +1,52 @@
+"""``megatalker load`` as a user meets it."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from commands import error_of, megatalker
+from megatalker.checkpoint import Checkpoint
+from megatalker.cli.load.command import load
+from megatalker.errors import InvalidRequestError
+
+
+@pytest.mark.slow
+def test_a_load_on_an_engine_in_the_process(tiny_custom_voice: Checkpoint, tmp_path: Path) -> None:
+    done = megatalker(
+        *("load", "--burst", "2", "--rate", "4", "--seconds", "2", "--length", "0.4", "--out", "results"),
+        *("--backend", "reference", "--checkpoint", str(tiny_custom_voice.folder)),
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    report = json.loads((tmp_path / "results" / "load.json").read_text())
+    assert report["command"].startswith("megatalker load --burst 2")
+    assert report["environment"]["backend"] == "reference"
+    assert [case["pattern"] for case in report["cases"]] == ["rate", "burst"]
+    assert report["cases"][1]["heard"] == 2
+    assert (tmp_path / "results" / "load.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.slow
+def test_wrong_options_are_one_line(tmp_path: Path) -> None:
+    done = megatalker("load", "--streams", "8,x", cwd=tmp_path)
+    assert done.returncode == 1
+    assert "--streams is '8,x', expected whole numbers from 1 on, comma-separated" in error_of(done.stderr)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, "there is no load"),
+        ({"streams": "0"}, "--streams is '0'"),
+        ({"burst": "1.5"}, "--burst is '1.5'"),
+        ({"rate": "-1"}, "--rate is '-1', expected numbers above 0"),
+        ({"rate": "nan"}, "--rate"),
+        ({"rate": "1", "url": "http://localhost:8000", "backend": "compiled"}, "the server decides about backend"),
+        ({"rate": "1", "api_key": "secret"}, "--api-key is for a server"),
+        ({"rate": "1", "texts": Path("/nowhere/texts")}, "--texts: '/nowhere/texts' cannot be read"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(options: dict[str, object], message: str) -> None:
+    with pytest.raises(InvalidRequestError, match=message):
+        load(**options)

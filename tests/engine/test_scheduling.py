@@ -1,0 +1,229 @@
+"""The order of launches: newcomers' prompts together, their first frames and first audio alone, then by deadline."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from math import inf
+
+import pytest
+from torch import Tensor
+
+from engine_stage import TEXT, Opener
+from fake_backend import CAPABILITIES, CODEC_CAPABILITIES, Behaviour, FakeCodec, Fakes, FakeTalker
+from megatalker.engine import Engine, SpeechStream
+from megatalker.engine.scheduling import (
+    MOST_CODEC_FRAMES,
+    MOST_CODEC_STREAMS,
+    MOST_PROMPT_ROWS,
+    Candidate,
+    PromptPace,
+    fitting,
+    select_audio,
+)
+from megatalker.interfaces import CodecState, DecodeStep, Frame, Limit, StreamHandle, StreamRequest
+
+Event = tuple[str, list[int]]
+WIDE = replace(CAPABILITIES, max_streams=Limit.NONE)
+
+
+@dataclass
+class Launches:
+    """What the backends were asked, in order: handles of prompts and of frames, frames of each stream of the codec."""
+
+    events: list[Event] = field(default_factory=list)
+    on_launch: Callable[[int], None] = lambda index: None
+    """Given the index of the event that begins."""
+    arrived_at: int = -1
+    """During which a newcomer appeared."""
+
+    def note(self, kind: str, what: list[int]) -> None:
+        self.events.append((kind, what))
+        self.on_launch(len(self.events) - 1)
+
+    def after(self, index: int, count: int) -> list[Event]:
+        return self.events[index + 1 : index + 1 + count]
+
+
+@pytest.fixture
+def launches(monkeypatch: pytest.MonkeyPatch) -> Launches:
+    seen = Launches()
+    prefill, decode, audio = FakeTalker.prefill, FakeTalker.decode, FakeCodec.decode
+
+    def note_prefill(talker: FakeTalker, requests: Sequence[StreamRequest]) -> list[StreamHandle]:
+        handles = prefill(talker, requests)
+        seen.note("prompts", [*handles])
+        return handles
+
+    def note_decode(talker: FakeTalker, steps: Sequence[DecodeStep], *, return_logits: bool = False) -> list[Frame]:
+        seen.note("frames", [step.stream for step in steps])
+        return decode(talker, steps)
+
+    def note_audio(codec: FakeCodec, states: Sequence[CodecState], codes: Sequence[Tensor]) -> list[Tensor]:
+        seen.note("audio", [len(fresh) for fresh in codes])
+        return audio(codec, states, codes)
+
+    monkeypatch.setattr(FakeTalker, "prefill", note_prefill)
+    monkeypatch.setattr(FakeTalker, "decode", note_decode)
+    monkeypatch.setattr(FakeCodec, "decode", note_audio)
+    return seen
+
+
+def begin(engine: Engine, count: int) -> list[SpeechStream]:
+    """Streams that the engine finds waiting all at once."""
+    with engine.borrow_backends():
+        return [engine.speak(TEXT, seed=seed) for seed in range(count)]
+
+
+def hear(*streams: SpeechStream) -> None:
+    for stream in streams:
+        assert len(stream.read_all())
+
+
+def arrive_once(launches: Launches, engine: Engine, when: Callable[[list[Event]], bool]) -> list[SpeechStream]:
+    """A newcomer appears while the launch is made that is the first for which ``when`` holds."""
+    arrived: list[SpeechStream] = []
+
+    def look(index: int) -> None:
+        if not arrived and when(launches.events):
+            launches.arrived_at = index
+            arrived.append(engine.speak(TEXT, seed=99))
+
+    launches.on_launch = look
+    return arrived
+
+
+def test_all_that_wait_begin_together_and_are_heard_after_three_launches(
+    open_engine: Opener, launches: Launches
+) -> None:
+    engine = open_engine(Fakes(talkers={"fake": Behaviour(capabilities=WIDE)}), max_streams=40)
+    hear(*begin(engine, 40))
+    everybody = list(range(1, 41))
+    assert launches.events[:3] == [("prompts", everybody), ("frames", everybody), ("audio", [1] * 40)]
+
+
+def test_the_first_frame_and_audio_of_a_newcomer_are_alone_and_next(open_engine: Opener, launches: Launches) -> None:
+    engine = open_engine()
+    arrived = arrive_once(launches, engine, lambda events: sum(kind == "frames" for kind, _ in events) == 12)
+    hear(*begin(engine, 3))
+    hear(*arrived)
+    index = launches.arrived_at
+    assert launches.events[index] == ("frames", [1, 2, 3])
+    assert launches.after(index, 3) == [("prompts", [4]), ("frames", [4]), ("audio", [1])]
+
+
+def test_arrivals_are_looked_at_between_the_steps_of_the_codec(open_engine: Opener, launches: Launches) -> None:
+    talkers = {"fake": Behaviour()}
+    codecs = {"noise": Behaviour(codec_capabilities=replace(CODEC_CAPABILITIES, max_streams=2))}
+    engine = open_engine(Fakes(talkers, codecs), max_chunk_frames=1)
+    arrived = arrive_once(launches, engine, lambda events: len(events) > 8 and events[-2][0] == "frames")
+    hear(*begin(engine, 6))
+    hear(*arrived)
+    index = launches.arrived_at
+    assert launches.events[index] == ("audio", [1, 1]), "one of three steps"
+    assert launches.after(index, 3) == [("prompts", [7]), ("frames", [7]), ("audio", [1])]
+    assert launches.after(index, 5)[3:] == [("audio", [1, 1])] * 2, "then what was due, before more frames"
+
+
+def test_prompts_that_are_together_too_long_go_in_several_passes(
+    open_engine: Opener, launches: Launches, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = open_engine()
+    hear(*begin(engine, 1))
+    rows = len(engine_talker(engine).prefills[0].embeds)
+    launches.events.clear()
+    monkeypatch.setattr("megatalker.engine.talker_stage.MOST_PROMPT_ROWS", 2 * rows)
+    hear(*begin(engine, 5))
+    order = [event for event in launches.events if event[0] == "prompts"]
+    assert order == [("prompts", [2, 3]), ("prompts", [4, 5]), ("prompts", [6])]
+    assert launches.events[:6] == [
+        ("prompts", [2, 3]),
+        ("frames", [2, 3]),
+        ("audio", [1, 1]),
+        ("prompts", [4, 5]),
+        ("frames", [4, 5]),
+        ("audio", [1, 1]),
+    ]
+
+
+def test_newcomers_and_streams_that_would_run_dry_take_turns(
+    open_engine: Opener, launches: Launches, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = open_engine(max_chunk_frames=1)
+    arrived: list[SpeechStream] = []
+
+    def arrive(index: int) -> None:
+        if launches.events[index] == ("frames", [1]) and not arrived:
+            launches.arrived_at = index
+            monkeypatch.setattr(PromptPace, "rows_within", lambda pace, seconds: 0)
+            arrived.extend(engine.speak(TEXT, seed=seed) for seed in range(3))
+
+    first = begin(engine, 1)
+    launches.on_launch = arrive
+    hear(*first)
+    hear(*arrived)
+    kinds = [event for event in launches.events[launches.arrived_at :] if event[0] == "prompts" or event[1] == [1]]
+    begun = [index for index, (kind, _) in enumerate(kinds) if kind == "prompts"]
+    assert [kinds[index][1] for index in begun] == [[2], [3], [4]], "one at a time"
+    assert all(later - earlier > 1 for earlier, later in pairwise(begun)), "with a launch for others in between"
+
+
+def test_nobody_waits_for_newcomers_where_nobody_has_begun(
+    open_engine: Opener, launches: Launches, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long the prompts take."""
+    monkeypatch.setattr(PromptPace, "rows_within", lambda pace, seconds: MOST_PROMPT_ROWS if seconds == inf else 0)
+    engine = open_engine()
+    hear(*begin(engine, 3))
+    assert launches.events[0] == ("prompts", [1, 2, 3])
+
+
+def test_a_step_of_the_codec_is_bounded_in_streams_and_frames() -> None:
+    many = [Candidate(index, float(index), 0.0, 1) for index in range(100)]
+    assert select_audio(many, limit=MOST_CODEC_STREAMS) == list(range(64))
+    long = [Candidate(index, float(-index), 0.0, 8) for index in range(40)]
+    assert select_audio(long, limit=64) == list(range(39, 39 - MOST_CODEC_FRAMES // 8, -1)), "by deadline"
+    assert select_audio([Candidate(0, 1.0, 0.0, 500)], limit=64) == [0], "one at least"
+    assert select_audio([*long, Candidate(40, None, 3.0), Candidate(41, None, 2.0)], limit=64) == [41, 40]
+
+
+def test_more_streams_than_a_step_of_the_codec_takes_are_heard_in_several(
+    open_engine: Opener, launches: Launches
+) -> None:
+    engine = open_engine(Fakes(talkers={"fake": Behaviour(capabilities=WIDE, frames=3)}), max_streams=70, max_waiting=0)
+    hear(*begin(engine, 70))
+    assert launches.events[2] == ("audio", [1] * 64)
+    assert max(len(what) for kind, what in launches.events if kind == "audio") == 64
+
+
+def test_how_many_prompts_fit() -> None:
+    assert [fitting([3, 3, 3], most) for most in (2, 3, 8, 9, 10)] == [0, 1, 2, 3, 3]
+    assert fitting([], 5) == 0
+
+
+def test_the_pace_of_prompts_follows_what_is_faster_at_once_and_what_is_slower_slowly() -> None:
+    pace = PromptPace()
+    assert pace.rows_within(0.001) == MOST_PROMPT_ROWS, "nothing is known yet"
+    pace.note(rows=10, seconds=0.1)
+    assert pace.rows_within(1.0) == 100
+    assert (pace.rows_within(-1.0), pace.rows_within(inf)) == (0, MOST_PROMPT_ROWS)
+    pace.note(rows=100, seconds=0.1)
+    assert pace.rows_within(1.0) == 1000
+    pace.note(rows=1, seconds=1.0)
+    assert 1 <= pace.rows_within(1.0) < 10
+
+
+def engine_talker(engine: Engine) -> FakeTalker:
+    with engine.borrow_backends() as (talker, _):
+        assert isinstance(talker.decoder, FakeTalker)
+        return talker.decoder
+
+
+def test_the_engine_counts_what_its_time_is_spent_on(open_engine: Opener, launches: Launches) -> None:
+    engine = open_engine()
+    hear(*begin(engine, 3))
+    metrics = engine.metrics()
+    frames = [what for kind, what in launches.events if kind == "frames"]
+    assert (metrics.decode_calls, metrics.decode_rows) == (len(frames), sum(map(len, frames)))
+    assert metrics.begun == 3
+    assert metrics.ticks >= metrics.decode_calls
+    assert min(metrics.host_s, metrics.backend_s, metrics.queue_wait_s) > 0

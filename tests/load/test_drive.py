@@ -1,0 +1,87 @@
+"""Loads on an engine of fake backends, and what is reported of them."""
+
+import asyncio
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fake_backend import Behaviour, Fakes
+from megatalker.checkpoint import Checkpoint
+from megatalker.cli.load.drive import Heard, Script, drive
+from megatalker.cli.load.report import Case, LoadReport, save, table
+from megatalker.cli.load.traffic import Traffic
+from megatalker.engine import Engine
+from megatalker.engine.speech import SpeechEngine
+from megatalker.settings import Settings
+
+Opener = Callable[..., Engine]
+SHORT = Script(length_s=0.8)
+
+
+@pytest.fixture
+def open_engine(tiny_custom_voice: Checkpoint) -> Iterator[Opener]:
+    engines: list[Engine] = []
+
+    def opener(**settings: Any) -> Engine:
+        fakes = Fakes(talkers={"fake": Behaviour(frames=None)})
+        engines.append(Engine.open(Settings(**settings), checkpoint=tiny_custom_voice, registry=fakes.registry))
+        return engines[-1]
+
+    yield opener
+    for engine in engines:
+        engine.close()
+
+
+def play(engine: SpeechEngine, traffic: Traffic, script: Script = SHORT, seconds: float = 1.0) -> Heard:
+    return asyncio.run(drive(engine, traffic, script, seconds))
+
+
+def test_a_burst_is_heard_to_its_length(open_engine: Opener) -> None:
+    heard = play(open_engine(), Traffic("burst", 5), seconds=5.0)
+    assert [player.audio_s for player in heard.players] == pytest.approx([0.8] * 5)
+    assert all(player.audible_at >= player.first_at > player.requested_at for player in heard.players)
+    assert heard.audio_s == pytest.approx(4.0)
+
+
+def test_endless_streams_are_followed_by_others_and_end_with_the_load(open_engine: Opener) -> None:
+    engine = open_engine(max_frames=50)  # an endless stream of this engine ends after 4 s
+    heard = play(engine, Traffic("streams", 2), seconds=3.0)
+    assert len(heard.players) > 2
+    assert not any(player.error for player in heard.players)
+    assert engine.metrics().active + engine.metrics().waiting <= 2
+
+
+def test_requests_that_are_refused_are_counted_by_kind(open_engine: Opener) -> None:
+    engine = open_engine(max_streams=1, max_waiting=1)
+    case = Case.of(play(engine, Traffic("burst", 4)), None)
+    assert case.errors == {"CapacityError": 2}
+    assert (case.requests, case.heard, case.borne) == (4, 2, False)
+
+
+def test_text_can_be_fed_word_by_word(open_engine: Opener) -> None:
+    script = Script(texts=["one two three four"], length_s=0.4, words_a_second=50)
+    heard = play(open_engine(), Traffic("burst", 2), script, seconds=3.0)
+    assert all(player.error is None and player.audio_s > 0 for player in heard.players)
+
+
+def test_what_is_reported_can_be_read_by_people_and_programs(open_engine: Opener, tmp_path: Path) -> None:
+    engine = open_engine()
+    loads = [Traffic("streams", 2), Traffic("rate", 20), Traffic("burst", 3)]
+    cases = [Case.of(play(engine, traffic, seconds=0.5), {"frames": 1}) for traffic in loads]
+    report = LoadReport("megatalker load", {"checkpoint": "tiny"}, {"max_streams": 8}, cases, capacity=2)
+    assert table(report).row_count == 3
+    written = save(report, tmp_path)
+    assert [path.name for path in written] == ["load.json", "load.png"]
+    found = json.loads(written[0].read_text())
+    assert [case["pattern"] for case in found["cases"]] == ["streams", "rate", "burst"]
+    assert set(found["cases"][2]["first_chunk_ms"]) == {"p50", "p95", "p99", "max"}
+    assert found["cases"][0]["speech_s_per_s"] > 0
+    assert found["capacity"] == 2
+
+
+def test_a_load_of_which_nothing_is_heard_is_reported_as_that() -> None:
+    case = Case.of(Heard(Traffic("rate", 1), 1.0, [], 0.0, 0.0), None)
+    assert (case.first_chunk_ms, case.requests, case.worst_gap_ms) == (None, 0, 0.0)
