@@ -180,7 +180,7 @@ class ByAddress(Quick):
 
 
 @mistake(SCHEDULES)
-class OneThread(Quick):
+class FirstThreadOnly(Quick):
     """Prepares what it needs for the thread that loaded it, and does without in others."""
 
     def __init__(self, checkpoint: Checkpoint, context: LoadContext) -> None:
@@ -343,16 +343,16 @@ class WarmupForgets(Quick):
 
 
 @mistake(INSTANCES)
-class OneForAll(Quick):
+class SharedWeights(Quick):
     """All instances share the weights of the first."""
 
     _first: ClassVar[Any] = None
 
     def __init__(self, checkpoint: Checkpoint, context: LoadContext) -> None:
         super().__init__(checkpoint, context)
-        if OneForAll._first is None:
-            OneForAll._first = self._runner
-        self._runner = OneForAll._first
+        if SharedWeights._first is None:
+            SharedWeights._first = self._runner
+        self._runner = SharedWeights._first
 
 
 @mistake(INSTANCES)
