@@ -84,7 +84,7 @@ def mistake(*tests: str, options: Iterable[str] = ()) -> Callable[[BackendT], Ba
     """Enter a class as a backend that these tests catch; its docstring says what is wrong with it."""
 
     def enter(broken: BackendT) -> BackendT:
-        name = re.sub(r"(?<!^)(?=[A-Z0-9])", "_", broken.__name__).lower()
+        name = re.sub(r"(?<!^)(?=[A-Z]|(?<![0-9])[0-9])", "_", broken.__name__).lower()
         healthy = next(HEALTHY[base] for base in broken.__mro__ if base in HEALTHY)
         CATALOGUE.append(Mistake(_backend(healthy, name, broken), healthy, frozenset(tests), tuple(options)))
         return broken

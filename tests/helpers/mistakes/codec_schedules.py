@@ -92,12 +92,12 @@ def _ages_apart(limit: int) -> type[Ageing]:
     return AgesApart
 
 
-@mistake(SCHEDULES, LONG_CALLS)
+@mistake(LONG_CALLS)
 class AgesApartBy32(_ages_apart(32)):  # type: ignore[misc]
     """Pads what states remember to the youngest's plus 32 frames."""
 
 
-@mistake(SCHEDULES, LONG_CALLS)
+@mistake(LONG_CALLS)
 class AgesApartBy64(_ages_apart(64)):  # type: ignore[misc]
     """Pads what states remember to the youngest's plus 64 frames."""
 
@@ -180,7 +180,7 @@ class ByAddress(Quick):
 
 
 @mistake(SCHEDULES)
-class OneThread(Quick):
+class FirstThreadOnly(Quick):
     """Prepares what it needs for the thread that loaded it, and does without in others."""
 
     def __init__(self, checkpoint: Checkpoint, context: LoadContext) -> None:
@@ -199,6 +199,19 @@ class IgnoresStrides(Quick):
 
     def decode(self, states: Sequence[CodecState], codes: Sequence[Tensor]) -> list[Tensor]:
         return super().decode(states, [fresh.as_strided(fresh.shape, (fresh.shape[1], 1)) for fresh in codes])
+
+
+@mistake(COMPANY)
+class BorrowsCodes(ReferenceCodec):
+    """Remembers the caller's own tensors, which the caller may use for something else."""
+
+    def decode(self, states: Sequence[CodecState], codes: Sequence[Tensor]) -> list[Tensor]:
+        chunks = super().decode(states, codes)
+        for state, fresh in zip(states, codes, strict=True):
+            assert isinstance(state, ReferenceCodecState)
+            if len(state.codes) == len(fresh):
+                state.codes = fresh
+        return chunks
 
 
 @mistake(SCHEDULES)
@@ -330,16 +343,16 @@ class WarmupForgets(Quick):
 
 
 @mistake(INSTANCES)
-class OneForAll(Quick):
+class SharedWeights(Quick):
     """All instances share the weights of the first."""
 
     _first: ClassVar[Any] = None
 
     def __init__(self, checkpoint: Checkpoint, context: LoadContext) -> None:
         super().__init__(checkpoint, context)
-        if OneForAll._first is None:
-            OneForAll._first = self._runner
-        self._runner = OneForAll._first
+        if SharedWeights._first is None:
+            SharedWeights._first = self._runner
+        self._runner = SharedWeights._first
 
 
 @mistake(INSTANCES)
