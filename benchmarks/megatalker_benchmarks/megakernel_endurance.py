@@ -17,7 +17,7 @@ import torch
 from megatalker import Engine, SamplingParams, Settings
 from megatalker_kernels.diff import Bench
 from megatalker_kernels.errors import KernelStalledError
-from megatalker_kernels.launching import Kernel
+from megatalker_kernels.launching import SOURCES, Kernel
 from megatalker_kernels.module import GpuModule, capability, processors
 from megatalker_kernels.schedule import Launch
 from megatalker_kernels.shapes import KernelShape
@@ -38,7 +38,8 @@ def bench_of(model: str, device: torch.device) -> Bench:
         processors=processors(device),
         capability=capability(device),
     )
-    return Bench(random_model(shape, device), GpuModule.compiled(shape, device), (CONTEXT,) * 8, 0.05)
+    modules = [GpuModule.compiled(shape, device, source=source) for source in SOURCES]
+    return Bench(random_model(shape, device), modules, (CONTEXT,) * 8, 0.05)
 
 
 def long_run(bench: Bench, frames: int) -> dict[str, Any]:

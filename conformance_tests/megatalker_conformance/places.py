@@ -54,6 +54,8 @@ class Examiner:
     ) -> None:
         self.streams = streams
         self._oracle, self._utterances, self._dtype = oracle, utterances, dtype
+        self.checkpoint_positions = checkpoint.config.talker.max_positions
+        """As many as the checkpoint has."""
         self._vocabulary = CodeVocabulary.of(checkpoint.config)
         self._with_logits = streams.decoder.capabilities.forced_codes
         seeded = streams.decoder.capabilities.seeded_sampling

@@ -45,7 +45,8 @@ def compare(found: Workspace, expected: Workspace, tolerance: float) -> list[Dif
             A few elements (:data:`FEW`) may miss it by a factor of :data:`FAR`: where a rounding tipped over early on.
     """
     others = expected.buffers()
-    pairs = ((name, one, others[name]) for name, one in found.buffers().items() if name not in SKIPPED)
+    pairs = [(name, one, others[name]) for name, one in found.buffers().items() if name not in SKIPPED]
+    pairs.append(("wide predictor_logits", found.wide.predictor_logits, expected.wide.predictor_logits))
     return [_difference(name, one, other, tolerance) for name, one, other in pairs if not torch.equal(one, other)]
 
 

@@ -11,6 +11,10 @@ import torch
 
 ROWS = 8
 """Streams, or prompt positions, of one launch."""
+WIDE_ROWS = 2048
+"""Prompt positions of one wide launch, at most."""
+WIDE_STREAMS = 512
+"""Streams of one wide launch, at most."""
 WARPS = 8
 """Of a block, that compute: each takes its share of every dot product. One more fetches."""
 THREADS = WARPS * 32 + 32

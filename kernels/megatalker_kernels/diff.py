@@ -10,7 +10,7 @@ import json
 import logging
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ import torch
 from megatalker_kernels.comparison import Difference, compare
 from megatalker_kernels.constants import ROWS
 from megatalker_kernels.errors import KernelStalledError
-from megatalker_kernels.launching import Kernel, Module
+from megatalker_kernels.launching import SOURCES, Kernel, Module
 from megatalker_kernels.model import PackedModel
 from megatalker_kernels.module import GpuModule, capability, processors
 from megatalker_kernels.nvrtc import compile_kernel
@@ -42,13 +42,20 @@ PROMPT_ROWS = 20
 class Bench:
     """Kernel and specification on one model, each with its own workspace."""
 
-    def __init__(self, model: PackedModel, module: Module, positions: tuple[int, ...], stall_timeout_s: float) -> None:
+    def __init__(
+        self,
+        model: PackedModel,
+        modules: Sequence[Module],
+        positions: tuple[int, ...],
+        stall_timeout_s: float,
+    ) -> None:
         self.model = model
+        self.modules = modules
         self.shape = model.shape
         spaces = [Workspace(model.shape, len(positions), pages_for(positions), model.device) for _ in range(3)]
         self.ours, self.theirs, self.before = spaces
         self.streams: Streams = fill_streams(self.ours, positions)
-        self.kernel = Kernel(model, self.ours, module, stall_timeout_s=stall_timeout_s)
+        self.kernel = Kernel(model, self.ours, *modules, stall_timeout_s=stall_timeout_s)
         self.specification = Specification(model, self.theirs)
         self.sampler = Specification(model, self.before)
 
@@ -70,7 +77,8 @@ class Bench:
         return result | self._report(LAUNCH_TOLERANCE)
 
     def _wrong_codes(self, launch: Launch, codes: list[tuple[int, ...]]) -> list[dict[str, int]]:
-        self.before.predictor_logits.copy_(self.ours.predictor_logits)
+        for mine, theirs in ((self.before, self.ours), (self.before.wide, self.ours.wide)):
+            mine.predictor_logits.copy_(theirs.predictor_logits)
         expected = self.sampler.choices(launch)
         return [
             {"row": row, "codebook": codebook, "kernel": found, "specification": wanted}
@@ -116,15 +124,23 @@ class Bench:
 
 
 def cases(bench: Bench) -> Iterator[tuple[str, Launch]]:
-    """A prompt on slot 0 in passes, then frames of mixed sampling kinds for growing batches."""
-    rows = [Row(0, position) for position in range(PROMPT_ROWS)]
+    """A prompt on slot 0 in passes, several packed, then frames of mixed sampling kinds for growing batches."""
+    rows = prompt_rows(0, 0, PROMPT_ROWS)
     for start in range(0, PROMPT_ROWS, ROWS):
-        part = tuple(rows[start : start + ROWS])
-        yield f"prefill {start}..{start + len(part) - 1}", Launch("prefill", part, finish=start + ROWS >= PROMPT_ROWS)
+        part = rows[start : start + ROWS]
+        yield f"prefill {start}..{start + len(part) - 1}", Launch("prefill", part)
+    packed = prompt_rows(0, 0, PROMPT_ROWS) + prompt_rows(3, 60, 7) + prompt_rows(4, 125, 6)
+    yield "prefill of three prompts", Launch("prefill", packed, wide=True)
     slots = len(bench.streams.positions)
     for chosen in (range(1), range(1, 2), range(2, min(5, slots)), range(slots)):
         for frame in (0, 5):
             yield f"decode slots {list(chosen)} frame {frame}", Launch("decode", bench.streams.rows(chosen, frame))
+    yield f"wide decode slots 0..{slots - 1}", Launch("decode", bench.streams.rows(range(slots), 6), wide=True)
+
+
+def prompt_rows(slot: int, first: int, count: int) -> tuple[Row, ...]:
+    """The last rows of a prompt."""
+    return tuple(Row(slot, first + index, heard=index == count - 1) for index in range(count))
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -150,8 +166,8 @@ def main(arguments: list[str] | None = None) -> int:
     )
     if options.stages:
         shape = replace(shape, stages=options.stages)
-    cubin = compile_kernel(shape, f"sm_{capability(device)}")
-    module = GpuModule(cubin.code, device)
+    cubins = [compile_kernel(shape, f"sm_{capability(device)}", source=source) for source in SOURCES]
+    modules = [GpuModule(cubin.code, device) for cubin in cubins]
     began = time.perf_counter()
     model = random_model(shape, device)
     torch.cuda.synchronize()
@@ -161,15 +177,18 @@ def main(arguments: list[str] | None = None) -> int:
         "model": options.model,
         "shape": {"blocks": shape.blocks, "stages": shape.stages, "in_flight": shape.in_flight},
         "shared_bytes": shared_bytes(shape),
-        "usage": {"registers": cubin.usage.registers, "spilled_bytes": cubin.usage.spilled_bytes},
+        "usage": {
+            source: {"registers": cubin.usage.registers, "spilled_bytes": cubin.usage.spilled_bytes}
+            for source, cubin in zip(SOURCES, cubins, strict=True)
+        },
         "packed_s": time.perf_counter() - began,
     }
     _say(json.dumps(report))
     failed = 0
     if options.time:
-        report["timing"] = time_frames(model, module, frames=options.frames, say=_say)
+        report["timing"] = time_frames(model, modules, frames=options.frames, say=_say)
     else:
-        bench = Bench(model, module, POSITIONS, options.stall_timeout)
+        bench = Bench(model, modules, POSITIONS, options.stall_timeout)
         report["cases"], failed = _run(bench, options)
     if options.json:
         Path(options.json).write_text(json.dumps(report, indent=1, default=Difference.as_dict) + "\n", encoding="utf-8")
@@ -181,9 +200,9 @@ def _run(bench: Bench, options: argparse.Namespace) -> tuple[list[dict[str, Any]
     results: list[dict[str, Any]] = []
     for name, launch in cases(bench):
         try:
-            if options.all:
+            if options.all and not launch.wide:
                 results += [{"case": name} | phase for phase in bench.phases(launch)]
-            else:
+            elif not (launch.wide and (options.all or options.stop_after)):
                 results.append({"case": name} | bench.launch(replace(launch, stop_after=options.stop_after)))
                 _show(results[-1])
         except KernelStalledError as error:

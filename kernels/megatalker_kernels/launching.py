@@ -1,4 +1,4 @@
-"""Fills in the kernel's parameters, launches it, and reports how it ended."""
+"""Fills in the kernels' parameters, launches them, and reports how they ended."""
 
 import ctypes
 import time
@@ -10,9 +10,19 @@ from megatalker_kernels.constants import PHASE_BITS, THREADS, StatusWord, Wait
 from megatalker_kernels.errors import KernelStalledError, ToolchainError
 from megatalker_kernels.model import PackedModel
 from megatalker_kernels.module import Arguments
-from megatalker_kernels.params import POINTERS_FIRST, POINTERS_LAST, POINTERS_MIDDLE, Structures, fill_launch
+from megatalker_kernels.params import (
+    POINTERS_FIRST,
+    POINTERS_LAST,
+    POINTERS_MIDDLE,
+    WIDE_PLAN,
+    WIDE_POINTERS,
+    Structures,
+    fill_launch,
+)
+from megatalker_kernels.plan import plan_rows
 from megatalker_kernels.schedule import Launch, schedule
 from megatalker_kernels.shapes import shared_bytes
+from megatalker_kernels.transfer import send
 from megatalker_kernels.workspace import Workspace
 
 WAITS = {
@@ -23,10 +33,13 @@ LAUNCHES_TAGGED = 2 ** (32 - PHASE_BITS)
 """After as many launches tags come again."""
 TICKETS = 2**31 - LAUNCHES_TAGGED
 """A multiple of the above, so that results are forgotten in time when tickets start over, too."""
+WIDE_THREADS = THREADS - 32
+SOURCES = ("frame.cu", "wide.cu")
+"""Of the two modules of a kernel."""
 
 
 class Module(Protocol):
-    """The compiled kernel where it runs; see :class:`~megatalker_kernels.module.GpuModule`."""
+    """A compiled kernel where it runs; see :class:`~megatalker_kernels.module.GpuModule`."""
 
     clock_hz: int
     """Ticks a second of the clock that the kernel reads."""
@@ -45,49 +58,72 @@ class Module(Protocol):
 
 
 class Kernel:
-    """The kernel with its model and workspace, ready to launch from one thread at a time.
+    """Both kernels with their model and workspace, ready to launch from one thread at a time.
 
     Args:
-        model: packed weights; the shape is the one the kernel was compiled for.
+        model: packed weights; the shape is the one the kernels were compiled for.
         workspace: on the same device.
-        module: compiled for this shape, on the same device.
-        stall_timeout_s: how long a wait inside the kernel may take before the launch is abandoned.
+        module: ``frame.cu``, compiled for this shape, on the same device.
+        wide_module: ``wide.cu`` alike.
+        stall_timeout_s: how long a wait inside a kernel may take before the launch is abandoned.
 
     Raises:
-        ToolchainError: it was compiled for other structures than this package describes.
+        ToolchainError: one was compiled for other structures than this package describes.
     """
 
     def __init__(
-        self, model: PackedModel, workspace: Workspace, module: Module, *, stall_timeout_s: float = 0.05
+        self,
+        model: PackedModel,
+        workspace: Workspace,
+        module: Module,
+        wide_module: Module,
+        *,
+        stall_timeout_s: float = 0.05,
     ) -> None:
         self._model = model
         self._space = workspace
         self._shape = model.shape
         self._device = model.device
         self._stall_timeout_s = stall_timeout_s
-        self._module = module
+        self._module, self._wide_module = module, wide_module
         self._shared_bytes = shared_bytes(self._shape)
-        self._entry = self._module.entry("megatalker_frame", shared_bytes=self._shared_bytes)
-        self.clock_hz = self._module.clock_hz
-        self._params = self._fill_params(int(stall_timeout_s * self.clock_hz))
-        self._arguments = Arguments(self._params)
-        self._codes = workspace.codes.numpy()
+        self._entry = module.entry("megatalker_frame", shared_bytes=self._shared_bytes)
+        self._wide_entry = wide_module.entry("megatalker_wide", shared_bytes=self._shared_bytes)
+        self.clock_hz = module.clock_hz
+        structures = Structures(self._shape)
+        self._params: Any = structures.params()
+        self._wide_params: Any = structures.wide_params()
+        self._fill_buffers(self._params.to, workspace.buffers())
+        wide = workspace.wide.buffers()
+        self._fill_buffers(self._wide_params.to, workspace.buffers() | wide)
+        for name in WIDE_POINTERS:
+            setattr(self._wide_params.wide, name, wide[name].data_ptr())
+        self._wide_params.wide.room = workspace.wide.streams
+        self._arguments, self._wide_arguments = Arguments(self._params), Arguments(self._wide_params)
         self._status = workspace.status.numpy()
+        self._plan = torch.empty(0)
         self._ticket = 0
         self._last: Launch | None = None
-        self._check_layout()
+        self._check_layout(module, "megatalker_layout", self._params)
+        self._check_layout(wide_module, "megatalker_wide_layout", self._wide_params)
 
     def run(self, launch: Launch) -> int:
         """Launch and return at once, with a ticket for :meth:`wait`."""
         self._ticket = self._ticket % TICKETS + 1
-        to, space = self._params.to, self._space
-        to.ticket = self._ticket
-        to.talker_kv, to.pages = space.talker_kv.data_ptr(), space.pages  # the workspace may have grown
+        params, space = self._wide_params if launch.wide else self._params, self._space
+        params.to.ticket = self._ticket
+        params.to.talker_kv, params.to.pages = space.talker_kv.data_ptr(), space.pages  # the workspace may have grown
         if self._ticket % LAUNCHES_TAGGED == 0:
             space.forget_results()
-        fill_launch(self._params.launch, launch)
+        fill_launch(params.launch, launch)
         self._last = launch
-        self._module.start_together(self._entry, self._shape.blocks, THREADS, self._shared_bytes, self._arguments)
+        if launch.wide:
+            self._send_plan(launch)
+            self._wide_module.start_together(
+                self._wide_entry, self._shape.blocks, WIDE_THREADS, self._shared_bytes, self._wide_arguments
+            )
+        else:
+            self._module.start_together(self._entry, self._shape.blocks, THREADS, self._shared_bytes, self._arguments)
         return self._ticket
 
     def wait(self, ticket: int) -> list[tuple[int, ...]]:
@@ -97,8 +133,10 @@ class Kernel:
             KernelStalledError: this launch or an earlier one was abandoned. The kernel can be launched again, but the
                 streams' state is lost.
         """
-        rows = len(self._last.rows) if self._last is not None else 0
-        tickets = self._codes[:rows, -1]
+        assert self._last is not None
+        space = self._space.wide if self._last.wide else self._space
+        codes = space.codes.numpy()[: len(self._last.rows)]
+        tickets = codes[:, -1]
         deadline = time.perf_counter() + 1.0 + 4 * self._stall_timeout_s
         while not (tickets == ticket).all():
             if self._status[StatusWord.ABORTED] or time.perf_counter() > deadline:
@@ -107,7 +145,7 @@ class Kernel:
                     break
                 raise KernelStalledError("the kernel ended without publishing codes", phase=0, block=0)
             time.sleep(0)
-        return [tuple(row) for row in self._codes[:rows, :-1].tolist()]
+        return [tuple(row) for row in codes[:, :-1].tolist()]
 
     def check(self) -> None:
         """Wait for the device.
@@ -139,9 +177,10 @@ class Kernel:
         """
         shape, phases = self._shape, sum(1 for _ in schedule(self._shape, launch))
         ticks = torch.zeros(shape.blocks, shape.max_phases, 2, dtype=torch.int64, device=self._device)
-        self._params.to.profile = ticks.data_ptr()
+        params = self._wide_params if launch.wide else self._params
+        params.to.profile = ticks.data_ptr()
         self.run(launch)
-        self._params.to.profile = None
+        params.to.profile = None
         self.check()
         return ticks[:, : phases + 1].cpu()
 
@@ -153,11 +192,19 @@ class Kernel:
                 return str(phase)
         return "the end"
 
-    def _fill_params(self, ticks: int) -> Any:
-        structures = Structures(self._shape)
-        params: Any = structures.params()
-        model, space, to = self._model, self._space, params.to
-        constants = model.constants
+    def _send_plan(self, launch: Launch) -> None:
+        """What the kernel is to do with each row, in one copy."""
+        parts = plan_rows(self._shape, launch)
+        wide: Any = self._wide_params.wide
+        self._plan = plan = send(
+            parts.joined(), self._device
+        )  # kept until the next launch, which follows in stream order
+        for name, start in zip(WIDE_PLAN, parts.starts(), strict=True):
+            setattr(wide, name, plan.data_ptr() + start * plan.element_size())
+        wide.chunks, wide.heards, wide.padded = len(parts.chunk), len(parts.source), parts.padded
+
+    def _fill_buffers(self, to: Any, buffers: dict[str, torch.Tensor]) -> None:
+        model, constants = self._model, self._model.constants
         values: dict[str, torch.Tensor | None] = {
             "weights": model.weights.data,
             "block_offset": model.weights.block_offset,
@@ -169,23 +216,21 @@ class Kernel:
             "gumbel_table": model.gumbel_table,
             "decay_table": model.decay_table,
             "profile": None,
-            **space.buffers(),
+            **buffers,
         }
         for name in (*POINTERS_FIRST, *POINTERS_MIDDLE, *POINTERS_LAST):
             tensor = values[name]
             setattr(to, name, None if tensor is None else tensor.data_ptr())
         to.sum_tables[:] = [table.data_ptr() for table in model.sum_tables]
         to.input_tables[:] = [table.data_ptr() for table in model.input_tables]
-        to.slots, to.spin_ticks = space.slots, ticks
+        to.slots, to.spin_ticks = self._space.slots, int(self._stall_timeout_s * self.clock_hz)
         to.eos, to.talker_eps, to.predictor_eps = constants.eos, constants.talker_eps, constants.predictor_eps
-        return params
 
-    def _check_layout(self) -> None:
+    def _check_layout(self, module: Module, entry: str, params: ctypes.Structure) -> None:
         """Ask the compiled code for the size of its structures."""
         size = torch.zeros(1, dtype=torch.int32, device=self._device)
-        pointer = Arguments(ctypes.c_void_p(size.data_ptr()))
-        self._module.start(self._module.entry("megatalker_layout"), 1, 1, pointer)
-        found, expected = int(size), ctypes.sizeof(self._params)
+        module.start(module.entry(entry), 1, 1, Arguments(ctypes.c_void_p(size.data_ptr())))
+        found, expected = int(size), ctypes.sizeof(params)
         if found != expected:
             raise ToolchainError(
                 f"the kernel's parameters have {found} bytes, expected {expected}: csrc and params.py disagree"

@@ -2,9 +2,10 @@
 
 Block ``b`` of the grid computes the tiles ``b, b + blocks, ...`` of every matrix; a tile is 8 weight rows. Its share of
 the model is one contiguous stream: the matrices in the order of use, of each its tiles two by two, of each pair its
-``shape.stage_columns`` columns at a time, of these the 32-column fragments of the one tile, then those of the other. In
-a fragment of 512 bytes, lane ``4 * n + q`` owns 16 bytes: row ``n``, columns ``8 * q`` to ``8 * q + 7``, these in the
-order :data:`LANE_ORDER`.
+``shape.stage_columns`` columns at a time, of these the 32-column fragments of the one tile, then those of the other.
+Where there are as many columns, those that one warp multiplies, every eighth, are neighbours. In a fragment of 512
+bytes, lane ``4 * n + q`` owns 16 bytes: row ``n``, columns ``8 * q`` to ``8 * q + 7``, these in the order
+:data:`LANE_ORDER`.
 """
 
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from megatalker_kernels.constants import KBLOCK, TILE, WEIGHT
+from megatalker_kernels.constants import KBLOCK, TILE, WARPS, WEIGHT
 from megatalker_kernels.errors import ShapeError
 from megatalker_kernels.phases import HEAD, LAYER, PROJECT, PhaseType, StackName
 from megatalker_kernels.shapes import KernelShape
@@ -100,7 +101,10 @@ class Layout:
         starts = self.block_starts[block] + self._within[name][block] + local // 2 * 2 * matrix.fragments_of_tile
         stage = fragment // self._stage_fragments * self._stage_fragments
         of_stage = (matrix.fragments_of_tile - stage).clamp(max=self._stage_fragments)
-        return starts[:, None] + of_pair[:, None] * stage + (local % 2)[:, None] * of_stage + fragment - stage
+        place = fragment - stage
+        by_warp = place % WARPS * (self._stage_fragments // WARPS) + place // WARPS
+        place = torch.where(of_stage == self._stage_fragments, by_warp, place)
+        return starts[:, None] + of_pair[:, None] * stage + (local % 2)[:, None] * of_stage + place
 
 
 class PackedWeights:

@@ -55,6 +55,12 @@ POINTERS_LAST = (
 )
 
 
+ROW_FIELDS = ("slot", "position", "frame", "forced")
+WIDE_PLAN = ("row", "chunk", "first", "heard", "source")
+"""What a wide launch does with its rows."""
+WIDE_POINTERS = ("operand", "squares", "picked")
+
+
 class Structures:
     """The structures whose layout depends on the number of code groups."""
 
@@ -63,8 +69,7 @@ class Structures:
         tables = ctypes.c_void_p * groups
         self.row = _structure(
             "Row",
-            [(name, ctypes.c_int) for name in ("slot", "position", "frame", "forced")]
-            + [("codes", ctypes.c_int * groups)],
+            [(name, ctypes.c_int) for name in ROW_FIELDS] + [("codes", ctypes.c_int * groups)],
         )
         self.launch = _structure(
             "Launch",
@@ -82,6 +87,14 @@ class Structures:
             + [("talker_eps", ctypes.c_float), ("predictor_eps", ctypes.c_float), ("spin_ticks", ctypes.c_uint64)],
         )
         self.params = _structure("Params", [("to", self.buffers), ("launch", self.launch)])
+        self.wide_buffers = _structure(
+            "WideBuffers",
+            [(name, ctypes.c_void_p) for name in (*WIDE_PLAN, *WIDE_POINTERS)]
+            + [(name, ctypes.c_int) for name in ("chunks", "heards", "padded", "room")],
+        )
+        self.wide_params = _structure(
+            "WideParams", [("to", self.buffers), ("launch", self.launch), ("wide", self.wide_buffers)]
+        )
 
     def all(self) -> dict[str, type[ctypes.Structure]]:
         """Every structure by its name in the header."""
@@ -92,11 +105,13 @@ class Structures:
             "Launch": self.launch,
             "Buffers": self.buffers,
             "Params": self.params,
+            "WideBuffers": self.wide_buffers,
+            "WideParams": self.wide_params,
         }
 
 
 def fill_launch(target: ctypes.Structure, launch: Launch) -> None:
-    """Write ``launch`` into a ``Launch`` structure."""
+    """Write ``launch`` into a ``Launch`` structure; the rows of a wide one have their place elsewhere."""
     values = {
         "mode": Mode[launch.mode.upper()],
         "rows": len(launch.rows),
@@ -107,7 +122,7 @@ def fill_launch(target: ctypes.Structure, launch: Launch) -> None:
     }
     for name, value in values.items():
         setattr(target, name, value)
-    for index, row in enumerate(launch.rows):
+    for index, row in enumerate(() if launch.wide else launch.rows):
         entry = target.row[index]
         entry.slot, entry.position, entry.frame = row.slot, row.position, row.frame
         entry.forced = row.forced is not None

@@ -1,6 +1,6 @@
 """The table of phases: what a layer is made of, and what stands before and behind the layers of a stack.
 
-The kernel's phases and their number, the order in which it fetches weights, that in which they are packed, and the
+The megakernel's phases and their number, the order in which it fetches weights, that in which they are packed, and the
 schedule follow from it. ``csrc/phases.cuh`` gets it as macros: what a phase reads and writes is taken from there, and
 the sizes of the matrices are asserted.
 """
@@ -9,7 +9,7 @@ from dataclasses import astuple, dataclass
 from typing import Literal, get_args
 
 StackName = Literal["talker", "predictor"]
-PhaseKind = Literal["qkv", "attention", "out", "gate_up", "down", "head", "project", "sum"]
+PhaseKind = Literal["qkv", "attention", "out", "gate_up", "down", "head", "project", "sum", "begin", "append"]
 Size = Literal["hidden", "intermediate", "attention", "qkv", "gate_up", "vocab", "talker_hidden"]
 """A property of :class:`~megatalker_kernels.shapes.StackShape`, or the hidden size of the talker for either stack."""
 Buffer = Literal["codes", "x", "qkv", "attention", "activation", "hidden", "projected", "logits"]
@@ -52,6 +52,10 @@ TABLE = (
 LAYER = tuple(_layer)
 """The phases of a layer, in their order. ``HEAD`` follows the layers of a pass; ``SUM``, the embeddings of a frame's
 codes, leads the talker's; ``PROJECT`` leads the predictor's passes where its hidden size is not the talker's."""
+BEGIN = PhaseType("begin", None, None, "codes", "none", "none", "x")
+"""Of the kernel of many rows: a code is chosen, and the rows of a pass become its residual stream."""
+APPEND = PhaseType("append", None, None, "qkv", "none", "none", "attention")
+"""Of the same: the keys and values of prompt rows go to their pages, before the attention to them."""
 
 
 def macros() -> dict[str, str]:

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from megatalker_kernels.constants import ROWS
+from megatalker_kernels.constants import ROWS, WIDE_ROWS, WIDE_STREAMS
 from megatalker_kernels.errors import ShapeError
-from megatalker_kernels.phases import HEAD, LAYER, PROJECT, SUM, PhaseType, StackName
+from megatalker_kernels.phases import APPEND, BEGIN, HEAD, LAYER, PROJECT, SUM, PhaseType, StackName
 from megatalker_kernels.shapes import KernelShape
 
 
@@ -21,20 +21,23 @@ class Row:
     """Index of the frame: counter of the sampling noise."""
     forced: tuple[int, ...] | None = None
     """Codes to take instead of sampling."""
+    heard: bool = True
+    """The row's hidden state and logits are wanted; of a prompt, the last one's."""
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """One run of the kernel, or of its specification.
+    """One run of a kernel, or of its specification.
 
     Raises:
-        ShapeError: no row or too many; or prompt rows that are not consecutive positions of one slot.
+        ShapeError: no row or too many; or prompt rows that are not consecutive positions of one slot, if not ``wide``.
     """
 
     mode: Literal["decode", "prefill"]
     rows: tuple[Row, ...]
-    finish: bool = True
-    """Prefill: these rows hold the prompt's last position; leave its hidden state and logits in the slot."""
+    wide: bool = False
+    """By the kernel of many rows: up to ``WIDE_STREAMS`` streams, or ``WIDE_ROWS`` positions of prompts, those of
+    one prompt in their order."""
     stop_after: int = 0
     """Leave after this many phases; 0 runs to the end."""
     stall_phase: int = 0
@@ -42,10 +45,13 @@ class Launch:
     stall_block: int = 0
 
     def __post_init__(self) -> None:
-        if not 1 <= len(self.rows) <= ROWS:
-            raise ShapeError(f"a launch has {len(self.rows)} rows, expected 1 to {ROWS}")
-        first = self.rows[0]
+        most = ROWS if not self.wide else WIDE_STREAMS if self.mode == "decode" else WIDE_ROWS
+        if not 1 <= len(self.rows) <= most:
+            raise ShapeError(f"a launch has {len(self.rows)} rows, expected 1 to {most}")
         if self.mode == "prefill":
+            if self.wide:
+                return
+            first = self.rows[0]
             expected = [(first.slot, first.position + index) for index in range(len(self.rows))]
             if [(row.slot, row.position) for row in self.rows] != expected:
                 raise ShapeError("the rows of a prefill launch must be consecutive positions of one slot")
@@ -55,7 +61,12 @@ class Launch:
     @property
     def merged(self) -> bool:
         """The predictor's first two positions share a pass, as two rows a stream."""
-        return 2 * len(self.rows) <= ROWS
+        return not self.wide and 2 * len(self.rows) <= ROWS
+
+    @property
+    def finish(self) -> bool:
+        """Some row's logits are wanted."""
+        return any(row.heard for row in self.rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,23 +95,31 @@ def schedule(shape: KernelShape, launch: Launch) -> Iterator[Phase]:
     if launch.mode == "decode":
         yield from _predictor(shape, launch)
         yield Phase(SUM, "talker", picks=shape.code_groups - 1)
+    elif launch.wide:
+        yield Phase(BEGIN, "talker")
     for layer in range(shape.talker.layers):
         for type_ in LAYER:
+            if launch.wide and launch.mode == "prefill" and type_.kind == "attention":
+                yield Phase(APPEND, "talker", layer=layer)
             yield Phase(type_, "talker", layer=layer)
     if launch.mode == "decode" or launch.finish:
         yield Phase(HEAD, "talker")
 
 
 def _predictor(shape: KernelShape, launch: Launch) -> Iterator[Phase]:
-    picks: int | None = 0
-    if shape.projects:
+    picks: int | None = None if launch.wide else 0
+    if shape.projects and not launch.wide:
         yield Phase(PROJECT, "predictor", picks=picks)
         picks = None
     for position in range(1 if launch.merged else 0, shape.code_groups):
+        if launch.wide:
+            yield Phase(BEGIN, "predictor", position, picks=position - 1 if position else None)
+            if shape.projects and position == 0:
+                yield Phase(PROJECT, "predictor")
         for layer in range(shape.predictor.layers):
             for type_ in LAYER:
                 yield Phase(type_, "predictor", position, layer, picks)
                 picks = None
         if position > 0:
             yield Phase(HEAD, "predictor", position)
-            picks = position
+            picks = None if launch.wide else position

@@ -25,6 +25,8 @@ STAGE_COLUMNS = (1024, 512)
 """Columns that a stage of the ring holds of two tiles: the first that fits."""
 SMALL_THINGS = 4096
 """Bytes of shared memory for what does not grow with a model."""
+WIDE_SMALL_THINGS = 8192
+"""Of these, in a block of the kernel of many rows."""
 ENOUGH_STAGES = 4
 """Depth of the ring that is worth more than room for a matrix's whole operand."""
 MAX_CHOICES = 4096
@@ -168,7 +170,8 @@ class KernelShape:
     def max_phases(self) -> int:
         """Phases of the longest launch, and one for its start."""
         layer, around = len(phases.LAYER), 1 + len((phases.PROJECT, phases.SUM, phases.HEAD))
-        passes = self.code_groups * (self.predictor.layers * layer + 1)  # the first one has no head
+        begin_and_head = len((phases.BEGIN, phases.HEAD))
+        passes = self.code_groups * (self.predictor.layers * layer + begin_and_head)  # the first one has no head
         return around + passes + self.talker.layers * layer
 
     def largest(self, name: str) -> int:
@@ -214,6 +217,7 @@ class KernelShape:
             "PREDICTOR_SHAPE": self.predictor.macro,
             "BLOCKS": self.blocks,
             "SHARED_BYTES": shared_bytes(self),
+            "WIDE_ARENA_BYTES": shared_bytes(self) - WIDE_SMALL_THINGS,
             "EXTENTS": " ".join(self._extent_macros()),
         }
         return [(f"MT_{name}", str(value)) for name, value in (constants.macros() | phases.macros() | values).items()]
@@ -279,7 +283,7 @@ def stage_bytes(shape: KernelShape) -> int:
 
 
 def shared_bytes(shape: KernelShape) -> int:
-    """Dynamic shared memory of one block; ``csrc/shared.cuh`` asserts that ``Shared`` fits."""
+    """Dynamic shared memory of one block of either kernel; ``csrc/shared.cuh`` asserts that ``Shared`` fits."""
     dim = shape.largest("head_dim")
     queries = max(stack.heads // stack.kv_heads for stack in (shape.talker, shape.predictor))
     choices = max(shape.first_suppressed + 1, shape.predictor.vocab)

@@ -3,13 +3,13 @@
 import ctypes
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
-from megatalker_kernels.constants import ROWS, WEIGHT
+from megatalker_kernels.constants import PAGE, ROWS, STORED, WEIGHT
 from megatalker_kernels.launching import Kernel
 from megatalker_kernels.model import PackedModel
 from megatalker_kernels.module import Arguments, GpuModule
@@ -22,6 +22,10 @@ from megatalker_kernels.workspace import Workspace
 CONTEXTS = (128, 1024)
 BATCHES = (1, 2, 4, 8)
 WARM_UP = 20
+WIDE_CONTEXTS = (128, 512)
+WIDTHS = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
+PROMPTS = ((1, 8), (1, 24), (8, 32), (32, 32), (20, 100))
+"""How many together, and their rows."""
 
 
 def frame_bytes(shape: KernelShape) -> dict[str, int]:
@@ -36,7 +40,9 @@ def frame_bytes(shape: KernelShape) -> dict[str, int]:
     return {"once": once, "again": again, "total": once + (shape.code_groups - 1) * again}
 
 
-def time_frames(model: PackedModel, module: GpuModule, *, frames: int, say: Callable[[str], None]) -> dict[str, Any]:
+def time_frames(
+    model: PackedModel, modules: Sequence[GpuModule], *, frames: int, say: Callable[[str], None]
+) -> dict[str, Any]:
     """Median times in milliseconds for each context and batch, prompt passes, and the floor."""
     result: dict[str, Any] = {"bytes": frame_bytes(model.shape), "frames": frames, "floor_ms": time_reading(model)}
     say(f"floor: {result['bytes']['total'] / 1e9:.3f} GB in {result['floor_ms']:.3f} ms")
@@ -45,7 +51,7 @@ def time_frames(model: PackedModel, module: GpuModule, *, frames: int, say: Call
         positions = (context,) * ROWS
         space = Workspace(model.shape, ROWS, pages_for(positions), model.device)
         streams = fill_streams(space, positions, kinds=samplings()[:1])
-        kernel = Kernel(model, space, module)
+        kernel = Kernel(model, space, *modules)
         for batch in BATCHES:
             entry = {"context": context, "batch": batch} | _time_decode(kernel, streams, batch, frames)
             result["decode"].append(entry)
@@ -53,10 +59,42 @@ def time_frames(model: PackedModel, module: GpuModule, *, frames: int, say: Call
         result[f"profile_{context}"] = profile_frame(kernel, model.shape, streams, 1, 10)
         for kind, entry in result[f"profile_{context}"].items():
             say(f"  {kind}: " + ", ".join(f"{name} {value:.2f}" for name, value in entry.items()))
-        result[f"prefill_{context}"] = _time_prefill(kernel, context, frames // 4)
-        say(f"prefill of {ROWS} rows at {context}: {result[f'prefill_{context}']:.3f} ms")
     result["phases"] = sum(1 for _ in schedule(model.shape, Launch("decode", streams.rows(range(1), 0))))
+    del space, kernel
+    result["wide"] = list(_time_wide(model, modules, frames // 8, say))
     return result
+
+
+def _time_wide(
+    model: PackedModel, modules: Sequence[GpuModule], frames: int, say: Callable[[str], None]
+) -> Iterator[dict[str, Any]]:
+    """Frames of many streams, as many as the memory holds, and prompts."""
+    page_numbers = 2 * model.shape.talker.layers * model.shape.talker.kv_heads * PAGE * model.shape.talker.head_dim
+    free = torch.cuda.mem_get_info(model.device)[0]
+    for context in WIDE_CONTEXTS:
+        widths = [
+            width for width in WIDTHS if width * (context // PAGE + 1) * page_numbers * STORED.itemsize < free // 2
+        ]
+        positions = (context,) * widths[-1]
+        space = Workspace(model.shape, len(positions), pages_for(positions), model.device)
+        streams = fill_streams(space, positions, kinds=samplings()[:1])
+        kernel = Kernel(model, space, *modules)
+        for width in widths:
+            launches = [Launch("decode", streams.rows(range(width), frame), wide=True) for frame in range(frames)]
+            entry = {"context": context, "streams": width, "median_ms": _time_launches(kernel, launches)}
+            say(f"wide: {entry}")
+            yield entry
+        if context == WIDE_CONTEXTS[0]:
+            for prompts, rows in PROMPTS:
+                packed = tuple(
+                    Row(slot, position, heard=position == rows - 1)
+                    for slot in range(prompts)
+                    for position in range(rows)
+                )
+                launches = [Launch("prefill", packed, wide=True)] * frames
+                entry = {"prompts": prompts, "rows": rows, "median_ms": _time_launches(kernel, launches)}
+                say(f"prompts: {entry}")
+                yield entry
 
 
 def _time_decode(kernel: Kernel, streams: Streams, batch: int, frames: int) -> dict[str, float]:
@@ -106,10 +144,9 @@ def profile_frame(kernel: Kernel, shape: KernelShape, streams: Streams, batch: i
     }
 
 
-def _time_prefill(kernel: Kernel, context: int, passes: int) -> float:
-    launch = Launch("prefill", tuple(Row(0, context - ROWS + index) for index in range(ROWS)), finish=False)
+def _time_launches(kernel: Kernel, launches: Sequence[Launch]) -> float:
     times = []
-    for _ in range(passes):
+    for launch in launches:
         start, end = _events()
         start.record()
         kernel.run(launch)

@@ -1,12 +1,26 @@
-"""Everything that the kernel writes, and the per-stream state it reads: one guarded buffer each."""
+"""Everything that the kernels write, and the per-stream state they read: one guarded buffer each."""
 
 import ctypes
 from math import prod
+from typing import Self
 
 import torch
 from torch import Tensor
 
-from megatalker_kernels.constants import CHUNK_STATS, PAGE, QUAD, ROWS, STORED, BarrierWord, StatusWord
+from megatalker_kernels.constants import (
+    CHUNK_STATS,
+    KBLOCK,
+    OPERAND,
+    PAGE,
+    QUAD,
+    ROWS,
+    STORED,
+    WARPS,
+    WIDE_ROWS,
+    WIDE_STREAMS,
+    BarrierWord,
+    StatusWord,
+)
 from megatalker_kernels.errors import GuardError
 from megatalker_kernels.params import Sampling
 from megatalker_kernels.shapes import KernelShape
@@ -15,10 +29,90 @@ GUARD_BYTES = 512
 GUARD = 0xA5
 
 
-class Workspace:
-    """Buffers of one decoder, zeroed. Names are those of ``csrc/params.cuh``.
+class GuardedBuffers:
+    """Zeroed buffers, each an attribute. Before and behind each lies a guard that nobody may write.
 
-    Before and behind each buffer lies a guard that nobody may write; :meth:`check_guards` looks at them.
+    Args:
+        device: where they lie, but for those in host memory, which a GPU sees as well.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self._raw: dict[str, Tensor] = {}
+
+    def _new(self, name: str, size: tuple[int, ...], dtype: torch.dtype, *, host: bool = False) -> Tensor:
+        length = prod(size) * dtype.itemsize
+        padded = -(-length // GUARD_BYTES) * GUARD_BYTES
+        raw = torch.empty(
+            GUARD_BYTES + padded + GUARD_BYTES,
+            dtype=torch.uint8,
+            device="cpu" if host else self.device,
+            pin_memory=host and self.device.type == "cuda",
+        )
+        raw.fill_(GUARD)
+        self._raw[name] = raw
+        inside = raw[GUARD_BYTES : GUARD_BYTES + length]
+        inside.zero_()
+        return inside.view(dtype).view(size)
+
+    def buffers(self) -> dict[str, Tensor]:
+        """All buffers by name."""
+        return {name: getattr(self, name) for name in self._raw}
+
+    def damaged(self) -> list[str]:
+        """Names of the buffers that something wrote next to."""
+        names = []
+        for name, buffer in self.buffers().items():
+            raw, end = self._raw[name], GUARD_BYTES + buffer.numel() * buffer.element_size()
+            if not bool((raw[:GUARD_BYTES] == GUARD).all() and (raw[end:] == GUARD).all()):
+                names.append(name)
+        return names
+
+    def copy_from(self, other: Self) -> None:
+        """Take over the contents of every buffer of an equally sized set."""
+        for name, raw in self._raw.items():
+            raw.copy_(other._raw[name])
+
+
+class WideWorkspace(GuardedBuffers):
+    """What the rows of a wide launch need. Names are those of ``csrc/params.cuh`` and ``csrc/wide_params.cuh``, where
+    it says how those lie that the megakernel has as well.
+
+    Args:
+        shape: the kernel's sizes.
+        streams: of one launch, at most.
+        device: where the buffers lie; ``codes`` lies in host memory.
+    """
+
+    def __init__(self, shape: KernelShape, streams: int, device: torch.device) -> None:
+        super().__init__(device)
+        talker, predictor, groups = shape.talker, shape.predictor, shape.code_groups
+        real, whole = torch.float32, torch.int32
+        rows = WIDE_ROWS
+        self.streams = min(streams, WIDE_STREAMS)
+        self.chunks = max(rows, self.streams * shape.max_chunks)
+        """Pieces of ``CHUNK`` positions that the rows of one launch attend to, at most."""
+        self.text = self._new("text", (rows, talker.hidden), real)
+        self.x = self._new("x", (rows * shape.largest("hidden"),), real)
+        self.qkv = self._new("qkv", (rows * shape.largest("qkv"),), real)
+        self.operand = self._operand("operand", rows, shape.largest("hidden"))
+        self.attention = self._operand("attention", rows, max(shape.largest("attention"), talker.hidden))
+        self.activation = self._operand("activation", rows, shape.largest("intermediate"))
+        self.squares = self._new("squares", (rows, -(-shape.largest("hidden") // KBLOCK // WARPS) * WARPS), real)
+        self.partial = self._new("partial", (self.chunks, talker.heads, talker.head_dim + CHUNK_STATS), real)
+        self.arrivals = self._new("arrivals", (rows, shape.largest("kv_heads")), whole)
+        pairs = (2, predictor.kv_heads, groups, predictor.head_dim)
+        self.predictor_kv = self._new("predictor_kv", (predictor.layers, self.streams, *pairs), STORED)
+        self.predictor_logits = self._new("predictor_logits", (self.streams, groups - 1, predictor.vocab), real)
+        self.picked = self._new("picked", (self.streams, groups), whole)
+        self.codes = self._new("codes", (self.streams, groups + 1), whole, host=True)
+
+    def _operand(self, name: str, rows: int, columns: int) -> Tensor:
+        return self._new(name, (columns // KBLOCK, rows, KBLOCK), OPERAND)
+
+
+class Workspace(GuardedBuffers):
+    """Buffers of one decoder, zeroed. Names are those of ``csrc/params.cuh``.
 
     Args:
         shape: the kernel's sizes.
@@ -28,11 +122,10 @@ class Workspace:
     """
 
     def __init__(self, shape: KernelShape, slots: int, pages: int, device: torch.device) -> None:
+        super().__init__(device)
         self.shape = shape
         self.slots = slots
         self.pages = pages
-        self.device = device
-        self._raw: dict[str, Tensor] = {}
         talker, predictor, groups = shape.talker, shape.predictor, shape.code_groups
         real, whole = torch.float32, torch.int32
         pairs = (2, talker.kv_heads, PAGE, talker.head_dim)
@@ -58,21 +151,8 @@ class Workspace:
         self.barrier = self._new("barrier", (BarrierWord.PROGRESS + shape.blocks,), whole)
         self.codes = self._new("codes", (ROWS, groups + 1), whole, host=True)
         self.status = self._new("status", (len(StatusWord),), whole, host=True)
-
-    def _new(self, name: str, size: tuple[int, ...], dtype: torch.dtype, *, host: bool = False) -> Tensor:
-        length = prod(size) * dtype.itemsize
-        padded = -(-length // GUARD_BYTES) * GUARD_BYTES
-        raw = torch.empty(
-            GUARD_BYTES + padded + GUARD_BYTES,
-            dtype=torch.uint8,
-            device="cpu" if host else self.device,
-            pin_memory=host and self.device.type == "cuda",
-        )
-        raw.fill_(GUARD)
-        self._raw[name] = raw
-        inside = raw[GUARD_BYTES : GUARD_BYTES + length]
-        inside.zero_()
-        return inside.view(dtype).view(size)
+        self.wide = WideWorkspace(shape, slots, device)
+        """For the rows of wide launches."""
 
     def grow(self, pages: int) -> None:
         """Have this many key/value pages, more than now, in stream order. What a page holds stays under its number, in
@@ -89,28 +169,20 @@ class Workspace:
             self._raw["talker_kv"][guard] = old_raw[guard]
         self.pages = pages
 
-    def buffers(self) -> dict[str, Tensor]:
-        """All buffers by name."""
-        return {name: getattr(self, name) for name in self._raw}
-
     def check_guards(self) -> None:
         """Look at every guard.
 
         Raises:
             GuardError: with the names of the buffers that something wrote next to.
         """
-        damaged = []
-        for name, buffer in self.buffers().items():
-            raw, end = self._raw[name], GUARD_BYTES + buffer.numel() * buffer.element_size()
-            if not bool((raw[:GUARD_BYTES] == GUARD).all() and (raw[end:] == GUARD).all()):
-                damaged.append(name)
+        damaged = self.damaged() + [f"wide {name}" for name in self.wide.damaged()]
         if damaged:
             raise GuardError(f"something wrote outside of: {', '.join(damaged)}")
 
-    def copy_from(self, other: "Workspace") -> None:
+    def copy_from(self, other: Self) -> None:
         """Take over the contents of every buffer of an equally sized workspace."""
-        for name, raw in self._raw.items():
-            raw.copy_(other._raw[name])
+        super().copy_from(other)
+        self.wide.copy_from(other.wide)
 
     def assign(self, slot: int, sampling: Sampling, history: tuple[int, ...] = ()) -> None:
         """Give a slot to a stream whose emitted first codes are ``history``."""
@@ -130,4 +202,5 @@ class Workspace:
         """Make counters and status ready for the next launch. The device must be idle."""
         self.barrier.zero_()
         self.arrivals.zero_()
+        self.wide.arrivals.zero_()
         self.status.zero_()

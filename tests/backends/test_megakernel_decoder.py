@@ -104,6 +104,38 @@ def test_warming_up_disturbs_nobody(decoder: CheckedTalker, tiny_1b7: Checkpoint
     assert found == expected
 
 
+def test_a_stream_says_the_same_in_any_launch(decoder: CheckedTalker, device: str, tiny_1b7: Checkpoint) -> None:
+    """Alone, in company, in wide launches, and in both by turns, as others come and go."""
+    sizes = [(9, 12), (62, 8), (130, 9), (17, 3), (64, 10), (127, 7)]
+    samplings = [GREEDY, SEEDED, replace(SEEDED, seed=8, top_p=0.7), replace(GREEDY, repetition_penalty=1.3)]
+    voices = [voice(tiny_1b7, seed, *size, samplings[seed % 4]) for seed, size in enumerate(sizes)]
+    for wide_from in (1, 4):
+        wide = megakernel(tiny_1b7, device, max_streams=8, wide_from=wide_from)
+        within(wide)._machine = recorder = Recorder(within(wide)._ready())
+        for each, frames in zip(voices, say_together(wide, voices), strict=True):
+            alone = say(decoder, each)
+            assert codes_of(alone) == codes_of(frames)
+            assert torch.equal(logits_of(alone), logits_of(frames))
+        assert {launch.wide for launch in recorder.launches if launch.mode == "decode"} == {True, wide_from == 1}
+        within(wide)._space.check_guards()
+
+
+def test_prompts_of_many_launches_leave_what_one_launch_leaves(
+    decoder: CheckedTalker, device: str, tiny_1b7: Checkpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    voices = [voice(tiny_1b7, 40 + seed, rows, 2, SEEDED) for seed, rows in enumerate((37, 5, 60))]
+    expected = [say(decoder, each) for each in voices]
+    narrow = megakernel(tiny_1b7, device, max_streams=3, prefix_rows=0)
+    whole = within(narrow)._space.wide.text
+    within(narrow)._space.wide.text = whole[:16]
+    within(narrow)._machine = recorder = Recorder(within(narrow)._ready())
+    found = say_together(narrow, voices)
+    assert [len(launch.rows) for launch in recorder.launches if launch.mode == "prefill"] == [16] * 6 + [6]
+    for one, other in zip(found, expected, strict=True):
+        assert codes_of(one) == codes_of(other)
+        assert torch.equal(logits_of(one), logits_of(other))
+
+
 # --- codes and logits
 
 
@@ -195,12 +227,17 @@ def test_text_rows_may_be_of_any_float_type_and_lie_anywhere(decoder: CheckedTal
 # --- launches
 
 
-def test_a_prompt_runs_in_passes_and_a_frame_waits_for_its_codes_only(
+def test_prompts_share_a_launch_and_a_frame_waits_for_its_codes_only(
     decoder: CheckedTalker, recorder: Recorder, tiny_1b7: Checkpoint
 ) -> None:
-    stream = decoder.prefill([voice(tiny_1b7, 31, 2 * ROWS + 3, 1).request])[0]
-    assert recorder.calls == ["prefill"] * 3
-    assert [(len(launch.rows), launch.finish) for launch in recorder.launches] == [(8, False), (8, False), (3, True)]
+    sizes = (2 * ROWS + 3, 2, 70)
+    stream, *others = decoder.prefill([voice(tiny_1b7, 31 + size, size, 1).request for size in sizes])
+    assert recorder.calls == ["prefill"]
+    rows = recorder.launches[0].rows
+    assert [row.position for row in rows] == [position for size in sizes for position in range(size)]
+    assert [row.position + 1 for row in rows if row.heard] == list(sizes)
+    for other in others:
+        decoder.release(other)
     recorder.calls.clear()
     decoder.decode([DecodeStep(stream, torch.zeros(tiny_1b7.config.talker.hidden_size))])()
     assert recorder.calls == ["decode", "wait"]
@@ -219,7 +256,7 @@ def test_equal_prompt_heads_are_computed_once_and_nothing_else_changes(
     recorder.launches.clear()
     reused = say(decoder, second)
     passes = [launch for launch in recorder.launches if launch.mode == "prefill"]
-    assert [launch.rows[0].position for launch in passes] == [72, 80]
+    assert [[row.position for row in launch.rows] for launch in passes] == [list(range(72, 83))]
     assert codes_of(reused) == codes_of(plain)
     assert torch.equal(logits_of(reused), logits_of(plain))
 

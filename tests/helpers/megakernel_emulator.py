@@ -14,13 +14,14 @@ class MegakernelEmulator:
     Args:
         shape: with few blocks, all of which run on one thread.
         architecture: ``__CUDA_ARCH__``: from 900 on weights are fetched by bulk copies.
+        wide: the kernel of many rows instead.
     """
 
     clock_hz = 1_000_000
     """The clock ticks when the emulator turns to another warp."""
 
-    def __init__(self, shape: KernelShape, architecture: int = 900) -> None:
-        macros = [*shape.macros(), ("__CUDA_ARCH__", str(architecture))]
+    def __init__(self, shape: KernelShape, architecture: int = 900, *, wide: bool = False) -> None:
+        macros = [*shape.macros(), ("__CUDA_ARCH__", str(architecture)), *([("MT_WIDE", "1")] if wide else [])]
         self._library = compile_for_cpu(SOURCES, "megakernel", macros)
         self.seed = 0
         """Of the order in which warps get their turns; another one for each launch."""
@@ -29,11 +30,11 @@ class MegakernelEmulator:
         return name
 
     def start(self, function: str, blocks: int, threads: int, arguments: Arguments) -> None:
-        assert function == "megatalker_layout"
+        assert function in ("megatalker_layout", "megatalker_wide_layout")
         self._library.start(ctypes.c_void_p(arguments.address))
 
     def start_together(self, function: str, blocks: int, threads: int, shared: int, arguments: Arguments) -> None:
-        assert function == "megatalker_frame"
+        assert function in ("megatalker_frame", "megatalker_wide")
         self.seed += 1
         pointer = ctypes.c_void_p(arguments.address)
         assert self._library.start_together(blocks, threads, shared, self.seed, pointer) == 0, "copies in flight"

@@ -5,10 +5,12 @@ import torch
 
 from emulation import needs_compiler
 from megakernel_emulator import MegakernelEmulator
-from megatalker_kernels.diff import POSITIONS, Bench, cases
+from megatalker_kernels.diff import POSITIONS, Bench, cases, prompt_rows
+from megatalker_kernels.launching import Kernel
 from megatalker_kernels.schedule import Launch
 from megatalker_kernels.shapes import KernelShape, StackShape
 from megatalker_kernels.trial import MODELS, fill_streams, random_model, samplings
+from megatalker_kernels.workspace import Workspace
 
 CPU = torch.device("cpu")
 BLOCKS = 8
@@ -36,8 +38,11 @@ def shape_of(name: str, code_groups: int) -> KernelShape:
 def bench(request: pytest.FixtureRequest) -> Bench:
     name, architecture = request.param
     shape = shape_of(name, code_groups=4)
-    emulator = MegakernelEmulator(shape, architecture)
-    return Bench(random_model(shape, CPU), emulator, POSITIONS, STALL_TIMEOUT_S)
+    return Bench(random_model(shape, CPU), emulators(shape, architecture), POSITIONS, STALL_TIMEOUT_S)
+
+
+def emulators(shape: KernelShape, architecture: int = 900) -> list[MegakernelEmulator]:
+    return [MegakernelEmulator(shape, architecture, wide=wide) for wide in (False, True)]
 
 
 def test_launches_do_what_the_specification_says(bench: Bench) -> None:
@@ -57,8 +62,9 @@ def test_equal_logits_are_chosen_among_as_the_contract_says(bench: Bench, step: 
     fill_streams(bench.ours, POSITIONS)
 
 
-def test_the_order_of_warps_changes_no_bit(bench: Bench) -> None:
-    launch = Launch("decode", bench.streams.rows(range(8), 7))
+@pytest.mark.parametrize("wide", [False, True])
+def test_the_order_of_warps_changes_no_bit(bench: Bench, wide: bool) -> None:
+    launch = Launch("decode", bench.streams.rows(range(8), 7), wide=wide)
     bench.before.copy_from(bench.ours)
     expected: dict[str, torch.Tensor] = {}
     for _ in range(12):
@@ -71,16 +77,60 @@ def test_the_order_of_warps_changes_no_bit(bench: Bench) -> None:
         expected = found
 
 
-def test_a_block_that_stops_is_named_and_the_next_launch_works(bench: Bench) -> None:
-    launch = Launch("decode", bench.streams.rows(range(3), 2))
+@pytest.mark.parametrize("wide", [False, True])
+def test_a_block_that_stops_is_named_and_the_next_launch_works(bench: Bench, wide: bool) -> None:
+    launch = Launch("decode", bench.streams.rows(range(3), 2), wide=wide)
     for phase, block in ((1, 0), (9, 5)):
         result = bench.stall(launch, phase, block)
         assert result["ok"], result
         assert f"block {block} is behind, in phase {phase}" in result["error"]
 
 
+@pytest.mark.parametrize("sizes", [(1, 2, 3, 2), (8,)])
+def test_wide_frames_leave_the_bits_of_the_megakernel(bench: Bench, sizes: tuple[int, ...]) -> None:
+    rows = bench.streams.rows(range(8), 9)
+    ours, theirs = bench.ours, bench.theirs
+    other = Kernel(bench.model, theirs, *bench.modules, stall_timeout_s=STALL_TIMEOUT_S)
+    theirs.copy_from(ours)
+    wide_codes = bench.kernel.wait(bench.kernel.run(Launch("decode", rows, wide=True)))
+    bench.kernel.check()
+    begin = 0
+    for size in sizes:
+        part = rows[begin : begin + size]
+        theirs.text[:size] = theirs.wide.text[begin : begin + size]
+        assert other.wait(other.run(Launch("decode", part))) == wide_codes[begin : begin + size]
+        other.check()
+        found = ours.wide.predictor_logits[begin : begin + size]
+        assert torch.equal(found, theirs.predictor_logits[:size])
+        begin += size
+    assert_same_results(ours, theirs)
+
+
+def test_packed_prompts_leave_the_bits_of_single_ones(bench: Bench) -> None:
+    """Of the wide kernel alone, and of prompts that stop and go on."""
+    rows = prompt_rows(0, 0, 20) + prompt_rows(3, 60, 7) + prompt_rows(5, 250, 9)
+    ours, theirs = bench.ours, bench.theirs
+    ours.wide.text[: len(rows)].normal_(generator=torch.Generator().manual_seed(3))
+    other = Kernel(bench.model, theirs, *bench.modules, stall_timeout_s=STALL_TIMEOUT_S)
+    theirs.copy_from(ours)
+    bench.kernel.run(Launch("prefill", rows, wide=True))
+    bench.kernel.check()
+    for begin, end in ((0, 1), (1, 17), (17, 20), (20, 27), (27, 36)):
+        theirs.wide.text[: end - begin] = ours.wide.text[begin:end]
+        other.run(Launch("prefill", rows[begin:end], wide=True))
+        other.check()
+    assert_same_results(ours, theirs)
+
+
+def assert_same_results(ours: Workspace, theirs: Workspace) -> None:
+    for name in ("talker_kv", "hidden", "pending", "seen"):
+        assert torch.equal(getattr(ours, name), getattr(theirs, name)), name
+    for space in (ours, theirs):
+        space.check_guards()
+
+
 def test_every_phase_does_what_the_specification_says() -> None:
     shape = shape_of("projected", code_groups=2)
-    bench = Bench(random_model(shape, CPU), MegakernelEmulator(shape), POSITIONS, STALL_TIMEOUT_S)
+    bench = Bench(random_model(shape, CPU), emulators(shape), POSITIONS, STALL_TIMEOUT_S)
     for phase in bench.phases(Launch("decode", bench.streams.rows(range(5), 3))):
         assert phase["ok"], phase

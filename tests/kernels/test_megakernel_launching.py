@@ -16,6 +16,7 @@ from megatalker_kernels.workspace import Workspace
 CPU = torch.device("cpu")
 SHAPE = KernelShape.fit(*MODELS["tiny"], code_groups=16, max_positions=256, processors=3, capability=90)
 PARAMS: Any = Structures(SHAPE).params
+WIDE_PARAMS: Any = Structures(SHAPE).wide_params
 
 
 def told(arguments: Arguments, kind: Any) -> Any:
@@ -37,11 +38,11 @@ class Listener:
         return name
 
     def start(self, function: str, blocks: int, threads: int, arguments: Arguments) -> None:
-        assert function == "megatalker_layout"
-        ctypes.c_int.from_address(told(arguments, ctypes.c_void_p).value).value = ctypes.sizeof(PARAMS)
+        size = ctypes.sizeof({"megatalker_layout": PARAMS, "megatalker_wide_layout": WIDE_PARAMS}[function])
+        ctypes.c_int.from_address(told(arguments, ctypes.c_void_p).value).value = size
 
     def start_together(self, function: str, blocks: int, threads: int, shared: int, arguments: Arguments) -> None:
-        self.launched.append(told(arguments, PARAMS))
+        self.launched.append(told(arguments, {"megatalker_frame": PARAMS, "megatalker_wide": WIDE_PARAMS}[function]))
 
     def synchronize(self) -> None:
         pass
@@ -50,15 +51,17 @@ class Listener:
 def test_a_launch_is_told_where_the_pages_are_now() -> None:
     listener = Listener()
     space = Workspace(SHAPE, slots=1, pages=2, device=CPU)
-    kernel = Kernel(random_model(SHAPE, CPU), space, listener)
+    kernel = Kernel(random_model(SHAPE, CPU), space, listener, listener)
     seen = []
     for pages in (2, 5, 6):
         if pages > space.pages:
             space.grow(pages)
-        kernel.run(Launch("decode", (Row(0, 0),)))
-        seen.append((space.talker_kv.data_ptr(), pages))
+        for wide in (False, True):
+            kernel.run(Launch("decode", (Row(0, 0),), wide=wide))
+            seen.append((space.talker_kv.data_ptr(), pages))
     launched = [params.to for params in listener.launched]
     assert [(to.talker_kv, to.pages) for to in launched] == seen
     assert {(to.predictor_kv, to.page_table) for to in launched} == {
-        (space.predictor_kv.data_ptr(), space.page_table.data_ptr())
+        (space.predictor_kv.data_ptr(), space.page_table.data_ptr()),
+        (space.wide.predictor_kv.data_ptr(), space.page_table.data_ptr()),
     }

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from megatalker_kernels.constants import KBLOCK, TILE, WEIGHT
+from megatalker_kernels.constants import KBLOCK, TILE, WARPS, WEIGHT
 from megatalker_kernels.errors import ShapeError
 from megatalker_kernels.model import rope_table
 from megatalker_kernels.packing import FRAGMENT, LANE_ORDER, PackedWeights, interleave
@@ -58,7 +58,10 @@ def test_the_stream_of_a_block_is_what_the_kernel_reads() -> None:
     at = int(packed.block_offset[block]) // (FRAGMENT * WEIGHT.itemsize)
     for name, tile, start in walk(shape, block, list(weights), packed):
         columns = min(shape.stage_columns, weights[name].shape[1] - start)
-        for k in range(start, start + columns, KBLOCK):
+        blocks = list(range(start, start + columns, KBLOCK))
+        if columns == shape.stage_columns:  # those of each warp side by side
+            blocks = [block for warp in range(WARPS) for block in blocks[warp::WARPS]]
+        for k in blocks:
             lanes = packed.data[at].view(32, 8)
             for lane in (0, 5, 31):
                 row, quarter = tile * TILE + lane // 4, k + lane % 4 * 8

@@ -27,14 +27,16 @@ from megatalker_backends.megakernel.availability import why_not
 from megatalker_backends.megakernel.machine import Machine, make_machine
 from megatalker_backends.megakernel.pages import Grant, PagePool
 from megatalker_backends.megakernel.prefix import PrefixCache
+from megatalker_backends.megakernel.prompts import Prompt, packed
 from megatalker_backends.megakernel.sampler import kernel_sampling
 from megatalker_backends.megakernel.settings import MegakernelSettings
 from megatalker_backends.megakernel.sizes import choose_first_pages, choose_page_limit, choose_positions, choose_shape
-from megatalker_backends.megakernel.transfer import TextFeed, send
+from megatalker_backends.megakernel.transfer import TextFeed
 from megatalker_backends.megakernel.weights import pack_checkpoint
 from megatalker_kernels.constants import PAGE, ROWS
 from megatalker_kernels.errors import KernelError
 from megatalker_kernels.schedule import Launch, Row
+from megatalker_kernels.transfer import send
 from megatalker_kernels.workspace import Workspace
 
 CAPABILITIES = TalkerCapabilities(
@@ -50,7 +52,7 @@ WARM_UP_PAGE = 0
 
 
 class MegakernelDecoder(TalkerDecoder):
-    """Runs frames of up to 8 streams, and prompts in passes of 8 rows, as launches of one kernel.
+    """Runs frames of up to 8 streams as launches of the megakernel, those of many, and prompts, as wide ones.
 
     :meth:`decode` launches; the codes are there before the device has finished the talker step. When a launch is
     abandoned, the streams held then are lost and everything they are asked raises ``BackendFaultError``.
@@ -86,7 +88,10 @@ class MegakernelDecoder(TalkerDecoder):
             self._space = Workspace(shape, settings.max_streams + 1, 1 + pages, context.device)
             self._prefix = PrefixCache(self._space, settings.prefix_rows)
         self._pages = PagePool(pages, limit, partial(_enlarge, self._space))
-        self._text = TextFeed(self._space.text)
+        self._text, self._wide_text = (
+            TextFeed(self._space.text),
+            TextFeed(self._space.wide.text[: self._space.wide.streams]),
+        )
         self._write_pages([Grant(settings.max_streams, 0, (WARM_UP_PAGE,))])
 
     @property
@@ -98,16 +103,26 @@ class MegakernelDecoder(TalkerDecoder):
         slot = self._settings.max_streams
         self._space.assign(slot, kernel_sampling(SamplingParams()))
         with self._faults():
-            self._run_prompt(slot, torch.zeros(ROWS, self._space.text.shape[1], device=self._device), 0)
+            self._run_prompts([Prompt(slot, torch.zeros(ROWS, self._space.text.shape[1], device=self._device), 0)])
             machine = self._ready()
-            machine.wait(machine.run(Launch("decode", (Row(slot, ROWS),))))
+            for wide in (False, True):
+                machine.wait(machine.run(Launch("decode", (Row(slot, ROWS),), wide=wide)))
             machine.check()
 
     @torch.inference_mode()
     def prefill(self, requests: Sequence[StreamRequest]) -> list[StreamHandle]:
         with self._table.admit(requests) as entries, ExitStack() as held, self._faults():
-            for entry, request in zip(entries, requests, strict=True):
-                self._prefill(entry.row, request, held.enter_context(self._pages.admit(entry.row, entry.positions)))
+            grants = [held.enter_context(self._pages.admit(entry.row, entry.positions)) for entry in entries]
+            self._write_pages(grants)
+            keys = [self._prefix.keys(request.embeds) for request in requests]
+            self._run_prompts(
+                [
+                    self._begin_prompt(request, grant, names)
+                    for request, grant, names in zip(requests, grants, keys, strict=True)
+                ]
+            )
+            for names, grant in zip(keys, grants, strict=True):
+                self._prefix.remember(names, grant.pages)
         return [entry.handle for entry in entries]
 
     @torch.inference_mode()
@@ -115,9 +130,11 @@ class MegakernelDecoder(TalkerDecoder):
         self._refuse_lost(steps)
         entries = [self._table[step.stream] for step in steps]
         self._write_pages(self._pages.grow({entry.row: entry.positions + 1 for entry in entries}))
+        wide = len(steps) >= self._settings.wide_from
+        size = self._space.wide.streams if wide else ROWS
         launches = (
-            self._launch(steps[start : start + ROWS], entries[start : start + ROWS], return_logits)
-            for start in range(0, len(steps), ROWS)
+            self._launch(steps[start : start + size], entries[start : start + size], wide, return_logits)
+            for start in range(0, len(steps), size)
         )
         begun = list(islice(launches, 1))
 
@@ -137,7 +154,7 @@ class MegakernelDecoder(TalkerDecoder):
                 with suppress(KernelError):
                     self._machine.check()
         finally:
-            del self._machine, self._model, self._space, self._pages, self._prefix, self._text
+            del self._machine, self._model, self._space, self._pages, self._prefix, self._text, self._wide_text
 
     # --- launches
 
@@ -146,42 +163,43 @@ class MegakernelDecoder(TalkerDecoder):
             self._machine = make_machine(self._model, self._space, self._settings)
         return self._machine
 
-    def _prefill(self, slot: int, request: StreamRequest, grant: Grant) -> None:
-        self._space.assign(slot, kernel_sampling(request.sampling), tuple(int(code) for code in request.history))
-        self._write_pages([grant])
-        keys = self._prefix.keys(request.embeds)
+    def _begin_prompt(self, request: StreamRequest, grant: Grant, keys: Sequence[bytes]) -> Prompt:
+        self._space.assign(grant.slot, kernel_sampling(request.sampling), tuple(int(code) for code in request.history))
         known = self._prefix.restore(keys, grant.pages)
-        self._run_prompt(slot, send(request.embeds.float(), self._device), known)
-        self._prefix.remember(keys, grant.pages)
+        return Prompt(grant.slot, send(request.embeds.float(), self._device), known)
 
-    def _run_prompt(self, slot: int, embeds: Tensor, known: int) -> None:
-        """Passes over the rows of ``embeds`` from ``known`` on; nothing waits for them."""
-        machine = self._ready()
-        for start in range(known, len(embeds), ROWS):
-            part = embeds[start : start + ROWS]
-            self._space.text[: len(part)] = part
-            rows = tuple(Row(slot, start + index) for index in range(len(part)))
-            machine.run(Launch("prefill", rows, finish=start + ROWS >= len(embeds)))
+    def _run_prompts(self, prompts: Sequence[Prompt]) -> None:
+        """Launches over the rows of all prompts that are not known yet, packed; nothing waits for them."""
+        machine, wide = self._ready(), self._space.wide
+        for parts in packed(prompts, wide.text.shape[0], wide.chunks):
+            embeds = torch.cat([prompt.embeds[rows.start : rows.stop] for prompt, rows in parts])
+            wide.text[: len(embeds)] = embeds
+            rows = tuple(
+                Row(prompt.slot, position, heard=position == len(prompt.embeds) - 1)
+                for prompt, positions in parts
+                for position in positions
+            )
+            machine.run(Launch("prefill", rows, wide=True))
 
     def _launch(
-        self, steps: Sequence[DecodeStep], entries: Sequence[TableEntry], return_logits: bool
+        self, steps: Sequence[DecodeStep], entries: Sequence[TableEntry], wide: bool, return_logits: bool
     ) -> Callable[[], list[Frame]]:
         """One launch; the function returned waits for its codes."""
         rows = tuple(_row(step, entry) for step, entry in zip(steps, entries, strict=True))
-        pending = torch.stack([self._space.pending[entry.row] for entry in entries]) if return_logits else None
+        pending = self._space.pending[[entry.row for entry in entries]] if return_logits else None
         with self._faults():
             machine = self._ready()
-            self._text.put([step.text for step in steps])
-            ticket = machine.run(Launch("decode", rows))
-        return partial(self._take, steps, ticket, pending)
+            (self._wide_text if wide else self._text).put([step.text for step in steps])
+            ticket = machine.run(Launch("decode", rows, wide=wide))
+        return partial(self._take, steps, ticket, wide, pending)
 
-    def _take(self, steps: Sequence[DecodeStep], ticket: int, pending: Tensor | None) -> list[Frame]:
+    def _take(self, steps: Sequence[DecodeStep], ticket: int, wide: bool, pending: Tensor | None) -> list[Frame]:
         """The frames of a launch; ``pending`` are the logits that their first codes were chosen from."""
         with self._faults():
             codes = self._ready().wait(ticket)
         logits: list[FrameLogits | None] = [None] * len(steps)
         if pending is not None:
-            rest = self._space.predictor_logits[: len(steps)].clone()
+            rest = (self._space.wide if wide else self._space).predictor_logits[: len(steps)].clone()
             logits = [FrameLogits(*both) for both in zip(pending, rest, strict=True)]
         return [self._frame(*parts) for parts in zip(steps, codes, logits, strict=True)]
 

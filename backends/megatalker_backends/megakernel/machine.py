@@ -5,7 +5,7 @@ from typing import Protocol
 import torch
 
 from megatalker_backends.megakernel.settings import MegakernelSettings
-from megatalker_kernels.launching import Kernel
+from megatalker_kernels.launching import SOURCES, Kernel
 from megatalker_kernels.model import PackedModel
 from megatalker_kernels.module import GpuModule
 from megatalker_kernels.schedule import Launch
@@ -41,28 +41,28 @@ class Interpreter:
     def __init__(self, model: PackedModel, space: Workspace) -> None:
         self._specification = Specification(model, space)
         self._space = space
-        self._rows = 0
+        self._codes = space.codes[:0]
 
     def run(self, launch: Launch) -> int:
         self._specification.run(launch)
-        self._rows = len(launch.rows)
+        self._codes = (self._space.wide if launch.wide else self._space).codes[: len(launch.rows)]
         return 0
 
     def wait(self, ticket: int) -> list[tuple[int, ...]]:  # noqa: ARG002 - nothing is ever pending
-        return [tuple(row) for row in self._space.codes[: self._rows, :-1].tolist()]
+        return [tuple(row) for row in self._codes[:, :-1].tolist()]
 
     def check(self) -> None:
         pass
 
 
 class Gpu:
-    """The kernel. The CUDA driver works on the calling thread's current device, so each call makes it the right one."""
+    """The kernels. The CUDA driver works on the calling thread's device, so each call makes it the right one."""
 
     def __init__(self, model: PackedModel, space: Workspace, settings: MegakernelSettings) -> None:
         self._device = model.device
         with torch.cuda.device(self._device):
-            module = GpuModule.compiled(model.shape, self._device)
-            self._kernel = Kernel(model, space, module, stall_timeout_s=settings.stall_timeout_s)
+            modules = [GpuModule.compiled(model.shape, self._device, source=source) for source in SOURCES]
+            self._kernel = Kernel(model, space, *modules, stall_timeout_s=settings.stall_timeout_s)
 
     def run(self, launch: Launch) -> int:
         with torch.cuda.device(self._device):

@@ -1,7 +1,7 @@
 """Keys and values of prompt heads, remembered for prompts that begin alike.
 
-A prompt runs in passes of 8 rows, and what a pass leaves behind depends on its rows and on those before it only. So the
-unit is one pass, known by a digest of all rows up to its end, and a copy stands for a computation bit for bit.
+What a row leaves behind depends on it and on those before it only. The unit is 8 rows of a prompt, called a pass, known
+by a digest of all rows up to its end, and a copy stands for a computation bit for bit.
 """
 
 from collections import OrderedDict
@@ -11,8 +11,8 @@ from hashlib import blake2b
 import torch
 from torch import Tensor
 
-from megatalker_backends.megakernel.transfer import send
 from megatalker_kernels.constants import PAGE, ROWS
+from megatalker_kernels.transfer import send
 from megatalker_kernels.workspace import Workspace
 
 PASSES_OF_PAGE = PAGE // ROWS

@@ -11,8 +11,11 @@ from megatalker.settings import Integer
 class MegakernelSettings(BackendSettings):
     """The ``[backends.megakernel]`` table."""
 
-    max_streams: Annotated[Integer, Field(ge=1, le=256)] = 8
-    """Streams held at the same time, and the largest batch. One launch takes 8; larger batches take several."""
+    max_streams: Annotated[Integer, Field(ge=1, le=2048)] = 8
+    """Streams held at the same time, and the largest batch."""
+    wide_from: Annotated[Integer, Field(ge=1)] = 13
+    """Streams of a call from which on launches of the kernel of many rows, of up to 512, take the place of those of the
+    megakernel, of 8. A stream says the same in either."""
     max_positions: Annotated[Integer, Field(ge=2)] | None = None
     """Prompt rows plus frames of one stream, at most the checkpoint's own limit. ``None``: 4096. The kernel is compiled
     for this number, rounded up to 64."""

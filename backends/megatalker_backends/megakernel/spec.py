@@ -13,7 +13,7 @@ def _probe(checkpoint: Checkpoint, device: torch.device, own: settings.Megakerne
 
 TALKER = TalkerBackend(
     name="megakernel",
-    summary="a whole frame in one CUDA kernel, for up to 8 streams at once",
+    summary="a whole frame in one CUDA kernel, for one stream or hundreds",
     api_version=2,
     capabilities=decoder.CAPABILITIES,
     probe=_probe,

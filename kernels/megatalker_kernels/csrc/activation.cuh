@@ -3,6 +3,7 @@
 #pragma once
 #include "copy.cuh"
 #include "publish.cuh"
+#include "shared.cuh"
 
 // Where the activations of a product lie.
 struct Origin {
@@ -18,29 +19,40 @@ __device__ inline Quad read_source(const Source& source, int column) {
 }
 
 // Columns [begin, begin + size) of the operand; eight lanes take a row of a column block. RMSNorm is value * weight here; the
-// epilogue multiplies the row's factor in. The warp's share of each row's sum of squares goes to `squares`; the first columns
-// start it, later ones add to it.
+// epilogue multiplies the row's factor in. The warp's share of each row's sum of squares goes to `squares`, one column block after
+// the other however many rows there are; the first columns start it, later ones add to it.
 __device__ inline void load_operand(const Origin& origin, int begin, int size, bool count_squares) {
   constexpr int AT_ONCE = 8;
-  static_assert(AT_ONCE % 2 == 0 && AT_ONCE <= 8);
+  static_assert(AT_ONCE == 8);
   Shared& s = shared();
   const int thread = own_thread(), warp = thread >> 5, part = thread & 7, place = thread >> 3 & 3;
   const int shift = s.pass.shift, rows = s.pass.rows, last_row = (1 << shift) - 1;
   const int pairs = (size / KBLOCK - warp + WARPS - 1) / WARPS << shift;  // of column blocks and rows
   const float* norm = origin.norm;
-  float low = 0, high = 0;  // sums of squares of the rows `place` (below 4) and `place` + 4
+  const bool counts = norm && count_squares;
+  float squares = counts && begin > 0 && part <= last_row ? s.squares[part][warp] : 0.f;  // of row `part`
   const auto row = [&](int pair) { return pair & last_row; };
   const auto column = [&](int pair) { return ((pair >> shift) * WARPS + warp) * KBLOCK + part * 4; };
-  const auto put = [&](int pair, const Quad& x) {
-    float v[4] = {x[0], x[1], x[2], x[3]};
+  const auto put = [&](int pair, const Quad& quad) {
+    float4 x = quad.values();
+    float own = 0;
     if (norm) {
-      const float4 w = *reinterpret_cast<const float4*>(&s.norm[column(pair)]);
-      const float squares = v[0] * v[0] + v[1] * v[1] + v[2] * v[2] + v[3] * v[3];
-      (row(pair) < 4 ? low : high) += squares;
-      v[0] *= w.x, v[1] *= w.y, v[2] *= w.z, v[3] *= w.w;
+      own = sum_of_squares(x);
+      x = x * four(&s.norm[column(pair)]);
     }
     uint4* vector = &s.product.operand[((pair >> shift) * WARPS + warp << shift + 2) + row(pair) * 4 + part / 2];
-    reinterpret_cast<uint2*>(vector)[part % 2] = uint2{pack(v[0], v[1]), pack(v[2], v[3])};
+    reinterpret_cast<uint2*>(vector)[part % 2] = uint2{pack(x.x, x.y), pack(x.z, x.w)};
+    return own;
+  };
+  // Adds those of the pairs first, first + 4, ... of every lane. Eight lanes have a column block, whatever the number of rows.
+  const auto count = [&](int first, const float (&own)[AT_ONCE]) {
+    const float sum = pairs <= 4 ? sum_of_eight(own[0]) : sums_of_eight(own);  // of pair first + 4 * part
+    const int blocks = min(pairs - (first - place), 4 * AT_ONCE) >> shift;
+#pragma unroll 4
+    for (int block = 0; block < blocks; ++block) {
+      const int pair = (block << shift) + (part & last_row);
+      squares += __shfl_sync(0xffffffffu, sum, pair % 4 * 8 + pair / 4);
+    }
   };
   if (norm) {  // on its way while the results are awaited
 #pragma unroll 1
@@ -52,8 +64,16 @@ __device__ inline void load_operand(const Origin& origin, int begin, int size, b
     await_async_copies();
     __syncwarp();
 #pragma unroll 1
-    for (int pair = place; pair < pairs; pair += 4) {
-      if (row(pair) < rows) put(pair, read_source(origin.first[row(pair)], begin + column(pair)));
+    for (int first = place; first - place < pairs; first += 4 * AT_ONCE) {
+      float own[AT_ONCE] = {};
+#pragma unroll 1
+      for (int k = 0; k < AT_ONCE; ++k) {
+        const int pair = first + 4 * k;
+        const float its = pair < pairs && row(pair) < rows ? put(pair, read_source(origin.first[row(pair)], begin + column(pair))) : 0.f;
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; ++i) own[i] = i == k ? its : own[i];
+      }
+      if (counts) count(first, own);
     }
   } else {
     // Places of a lane's quads: of every second one, one row and one column block after the other.
@@ -77,33 +97,19 @@ __device__ inline void load_operand(const Origin& origin, int begin, int size, b
       } while (missing && spin_on(guard));
       await_async_copies();
       __syncwarp();
+      float own[AT_ONCE] = {};
 #pragma unroll
       for (int k = 0; k < AT_ONCE; ++k) {
-        if (wanted >> k & 1) put(first + 4 * k, x[k]);
+        if (wanted >> k & 1) own[k] = put(first + 4 * k, x[k]);
       }
+      if (counts) count(first, own);
     }
   }
-  if (norm && count_squares) {
-    const auto add_lanes = [&](float sum, int other_row) {
-#pragma unroll
-      for (int step = 1; step < 32; step *= 2) {
-        const float other = __shfl_xor_sync(0xffffffffu, sum, step);
-        if (step < 8 || step >= 8 << shift) sum += other;
-      }
-      float& share = s.squares[place + other_row][warp];
-      if (part == 0 && place + other_row <= last_row) share = begin == 0 ? sum : share + sum;
-    };
-    add_lanes(low, 0);
-    if (shift == 3) add_lanes(high, 4);
-  }
+  if (counts && place == 0 && part <= last_row) s.squares[part][warp] = squares;
   __syncwarp();
 }
 
-// 1 / rms of a row from the warps' shares.
 __device__ inline float norm_factor(int row) {
-  const float4* shares = reinterpret_cast<const float4*>(shared().squares[row]);
-  float sum = 0;
-#pragma unroll
-  for (int i = 0; i < WARPS / 4; ++i) sum += (shares[i].x + shares[i].y) + (shares[i].z + shares[i].w);
-  return rsqrtf(sum * shared().pass.mean + shared().pass.eps);
+  const Shared& s = shared();
+  return norm_factor(reinterpret_cast<const float4(&)[WARPS / 4]>(s.squares[row]), s.pass.mean, s.pass.eps);
 }

@@ -4,7 +4,7 @@
 
 // All consumers: what this block wrote is published.
 __device__ __noinline__ void arrive() {
-  Shared& s = shared();
+  Common& s = common();
   consumer_sync();
   if (threadIdx.x != 0) return;
   s.arrived = 1;
@@ -14,7 +14,7 @@ __device__ __noinline__ void arrive() {
 // All consumers: every block has arrived (where this one has), and what they wrote can be read with __ldcg. False:
 // leave the kernel, because of an abort.
 __device__ __forceinline__ bool proceed() {
-  Shared& s = shared();
+  Common& s = common();
   if (threadIdx.x == 0 && s.arrived) {
     const u32* word = s.to.barrier + ARRIVED;
     SpinGuard guard;
@@ -33,7 +33,7 @@ __device__ __forceinline__ bool proceed() {
 // The last block to leave makes the words ready for the next launch.
 __device__ inline void leave() {
   if (threadIdx.x != 0) return;
-  u32* word = shared().to.barrier;
+  u32* word = common().to.barrier;
   word[PROGRESS + blockIdx.x] = 0;
   if (atomicAdd(word + LEFT, 1u) == BLOCKS - 1) {
     word[ARRIVED] = 0;

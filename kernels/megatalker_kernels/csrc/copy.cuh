@@ -40,6 +40,15 @@ __device__ inline void copy_async_16(u32 target, const void* source) {
 
 __device__ inline void copy_async_16(void* target, const void* source) { copy_async_16(shared_address(target), source); }
 
+// This thread's copies since the last call are a group.
+__device__ inline void commit_async_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+
+// All of this thread's groups have landed but the last ones.
+template <int GROUPS_>
+__device__ inline void await_async_copies_but() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(GROUPS_) : "memory");
+}
+
 // This thread's copies have landed.
 __device__ inline void await_async_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 

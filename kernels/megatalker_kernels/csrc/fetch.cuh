@@ -5,14 +5,6 @@
 #include "passes.cuh"
 #include "units.cuh"
 
-__device__ inline u64 share_of(Extent extent) { return u64(tiles_of_block(extent.tiles)) * TILE * extent.columns * sizeof(Weight); }
-
-__device__ inline u64 share_of_layers(const Sizes& z) {
-  u64 layer = 0;
-  for (const PhaseKind kind : {MT_LAYER_MATRICES}) layer += share_of(Extent(kind, z));
-  return layer * z.layers;
-}
-
 // The stored keys and values of this block's units.
 __device__ inline void fetch_stored(Producer& producer, const WorkRange<TalkerRows>& range, int layer) {
   constexpr int D = Talker::HEAD_DIM, TOGETHER = stored_together(D);
@@ -37,8 +29,7 @@ __device__ inline void fetch_all(Producer& producer) {
   const Launch& launch = shared().launch;
   const bool decoding = launch.mode == DECODE;
   const Sizes predictor = Sizes::of<Predictor>();
-  const u64 first_layer = PROJECTS ? share_of(Extent(PROJECT, predictor)) : 0, heads = first_layer + share_of_layers(predictor);
-  const u64 head = share_of(Extent(HEAD, predictor));
+  const Places places(blockIdx.x);
 #pragma unroll 1
   for (int pass = first_pass(launch); pass <= TALKER_PASS && producer.alive; ++pass) {
     if (pass == 0 && merged(launch)) continue;
@@ -47,11 +38,11 @@ __device__ inline void fetch_all(Producer& producer) {
     const Sizes z = talker ? Sizes::of<Talker>() : predictor;
     const int layers = pass < 0 ? 0 : z.layers;
     const bool with_last = has_last_phase(launch, decoding, pass);
-    u64 offset = talker ? heads + (GROUPS - 1) * head : pass < 0 ? 0 : first_layer;
+    u64 offset = talker ? places.talker : pass < 0 ? 0 : places.predictor;
 #pragma unroll 1
     for (int layer = 0, step = 0; layer < layers + with_last;) {
       const PhaseKind kind = pass < 0 ? PROJECT : layer == layers ? HEAD : PhaseKind(step);
-      if (kind == HEAD && !talker) offset = heads + (pass - 1) * head;
+      if (kind == HEAD && !talker) offset = places.heads + (pass - 1) * places.head;
       const Extent extent(kind, z);
       if (kind == ATTENTION && talker) fetch_stored(producer, range, layer);
 #pragma unroll 1

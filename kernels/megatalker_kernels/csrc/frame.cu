@@ -20,7 +20,7 @@ __device__ inline bool pick(int codebook) {
   const int rows = s.launch.rows, assigned = rows == 1 ? 0 : blockIdx.x, thread = threadIdx.x;
   const u32 tag = tag_of_phase(0);
   if (assigned < rows && !s.launch.row[assigned].forced) {
-    const int code = choose_code(assigned, codebook);
+    const int code = choose_code(s.scratch, s.launch.row[assigned], assigned, s.sampling[assigned], codebook);
     if (thread == 0 && rows == 1) s.codes[0][codebook] = code;
     if (thread == 0 && rows > 1) publish_quad(s.to.chosen + assigned * QUAD, {float(code)}, tag);
   }
@@ -29,7 +29,7 @@ __device__ inline bool pick(int codebook) {
     if (row.forced) {
       s.codes[thread][codebook] = row.codes[codebook];
     } else if (rows > 1) {
-      s.codes[thread][codebook] = int(await_quad(s.to.chosen + thread * QUAD, tag)[0]);
+      s.codes[thread][codebook] = int(await_quad(s.to.chosen + thread * QUAD, tag).values().x);
     }
   }
   consumer_sync();
@@ -165,14 +165,6 @@ __device__ __noinline__ void store_hidden() {
     four(s.to.hidden + u64(s.slot[row]) * H + column) =
         float4{value.x * weight.x, value.y * weight.y, value.z * weight.z, value.w * weight.w};
   });
-}
-
-// Test: this block stops for good before its share of a phase.
-__device__ inline bool stall() {
-  const Launch& launch = shared().launch;
-  if (launch.stall_phase != own_state().phase + 1 || launch.stall_block != int(blockIdx.x)) return false;
-  while (!aborted()) __nanosleep(1000);
-  return true;
 }
 
 // The phases of a pass. Behind its last one all blocks meet at a barrier, except at the end of the launch. The loop's state

@@ -2,31 +2,8 @@
 // routine serves every matrix of both stacks: a frame is too short to load code for each.
 #pragma once
 #include "activation.cuh"
+#include "extent.cuh"
 #include "pipeline.cuh"
-
-struct Extent {
-  int columns, tiles;
-
-  __device__ constexpr Extent(PhaseKind kind, const Sizes& z)
-      : columns(kind == reader_of(Buffer::attention)    ? z.attention
-                : kind == reader_of(Buffer::activation) ? z.intermediate
-                : kind == reader_of(Buffer::hidden)     ? Talker::HIDDEN
-                                                        : z.hidden),
-        tiles((kind == writer_of(Buffer::qkv)          ? z.qkv
-               : kind == writer_of(Buffer::activation) ? 2 * z.intermediate
-               : kind == writer_of(Buffer::logits)     ? z.vocab
-                                                       : z.hidden) /
-              TILE) {}
-};
-
-// MT_EXTENTS holds a line for each matrix of the table.
-#define EXTENT(STACK, KIND, ROWS, COLUMNS)                                                                          \
-  static_assert(Extent(KIND, Sizes::of<STACK>()).tiles * TILE == ROWS, #STACK ": rows of " #KIND " in phases.py");  \
-  static_assert(Extent(KIND, Sizes::of<STACK>()).columns == COLUMNS, #STACK ": columns of " #KIND " in phases.py");
-MT_EXTENTS
-#undef EXTENT
-
-__device__ inline int tiles_of_block(int tiles) { return (tiles - int(blockIdx.x) + BLOCKS - 1) / BLOCKS; }
 
 // The column of a block's own `local`-th tile.
 __device__ inline int owned_column(int local, int n) { return (int(blockIdx.x) + local * BLOCKS) * TILE + n; }
@@ -40,10 +17,6 @@ __device__ inline void each_owned(int hidden, int rows, Visit visit) {
     if (row < rows) visit(local, row, half);
   }
 }
-
-__device__ inline float4& four(float* place) { return *reinterpret_cast<float4*>(place); }
-__device__ inline float4 operator+(float4 a, float4 b) { return {a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w}; }
-__device__ inline float4 operator*(float4 a, float b) { return {a.x * b, a.y * b, a.z * b, a.w * b}; }
 
 __device__ inline Origin origin_of(PhaseKind kind, int layer) {
   const Shared& s = shared();
@@ -75,9 +48,7 @@ __device__ inline void finish(PhaseKind kind, int local, int row, int half, floa
   } else {
     value = value * norm_factor(row);
     if (kind == only(&PhaseType::epilogue, Epilogue::swiglu)) {
-      up = up * norm_factor(row);
-      const auto gated = [](float gate, float other) { return __fdividef(gate, 1.f + __expf(-gate)) * other; };
-      const u32 low = pack(gated(value.x, up.x), gated(value.y, up.y)), high = pack(gated(value.z, up.z), gated(value.w, up.w));
+      const auto [low, high] = gated(value, up * norm_factor(row));
       const int at = (int(blockIdx.x) + local * BLOCKS) * (TILE / 2);
       publish_quad(s.to.activation + row * z.intermediate + at,
                 {low_half(low), high_half(low), low_half(high), high_half(high)}, tag);
@@ -109,7 +80,7 @@ __device__ inline bool multiply(PhaseKind kind, int layer, int columns, int coun
   Shared& s = shared();
   ConsumerState& state = own_state();
   const Origin origin = origin_of(kind, layer);
-  const int thread = own_thread(), warp = thread >> 5, lane = thread & 31, shift = s.pass.shift;
+  const int warp = own_thread() >> 5, lane = own_thread() & 31, shift = s.pass.shift;
   const int halves = kind == only(&PhaseType::epilogue, Epilogue::swiglu) ? 0 : 1;  // as a power of two
   const int room = OPERAND_COLUMNS * ROWS >> shift, apart = WARPS << shift + 2;
   const uint4* operand = &s.product.operand[(warp << shift + 2) + (lane & (4 << shift) - 1)];
@@ -133,30 +104,27 @@ __device__ inline bool multiply(PhaseKind kind, int layer, int columns, int coun
           held = begin;
         }
         const int left = min(stage_columns, columns - base);
-        const int blocks = (left / KBLOCK - warp + WARPS - 1) / WARPS;
         const uint4* x = operand + ((base - begin) / KBLOCK << shift + 2);
-        const uint4* w = wait_for_stage(ring) + thread;
-        const uint4* other = w + left;  // the other tile's
+        const uint4* stage = wait_for_stage(ring) + lane;
+        int rest = left;
 #pragma unroll 1
-        for (int rest = blocks; rest > 0; rest -= SHARE, x += SHARE * apart, w += SHARE * CONSUMERS) {
-          if (rest >= SHARE) {
-            uint4 xs[SHARE], ws[SHARE];
+        for (; rest >= STAGE_COLUMNS; rest -= STAGE_COLUMNS, x += SHARE * apart, stage += SHARE * CONSUMERS) {
+          const uint4* w = stage + warp * SHARE * 32;
+          uint4 xs[SHARE], ws[SHARE];
 #pragma unroll
-            for (int j = 0; j < SHARE; ++j) ws[j] = w[j * CONSUMERS], xs[j] = x[j * apart];
+          for (int j = 0; j < SHARE; ++j) ws[j] = w[j * 32], xs[j] = x[j * apart];
 #pragma unroll
-            for (int j = 0; j < SHARE; ++j) sums.add(xs[j], ws[j]);
-            if (!pair) continue;
+          for (int j = 0; j < SHARE; ++j) sums.add(xs[j], ws[j]);
+          if (!pair) continue;
 #pragma unroll
-            for (int j = 0; j < SHARE; ++j) ws[j] = other[j * CONSUMERS];
+          for (int j = 0; j < SHARE; ++j) ws[j] = w[left + j * 32];  // the other tile's
 #pragma unroll
-            for (int j = 0; j < SHARE; ++j) others.add(xs[j], ws[j]);
-          } else {
+          for (int j = 0; j < SHARE; ++j) others.add(xs[j], ws[j]);
+        }
 #pragma unroll 1
-            for (int j = 0; j < rest; ++j) {
-              sums.add(x[j * apart], w[j * CONSUMERS]);
-              if (pair) others.add(x[j * apart], other[j * CONSUMERS]);
-            }
-          }
+        for (int block = warp; block < rest / KBLOCK; block += WARPS, x += apart) {
+          sums.add(*x, stage[block * 32]);
+          if (pair) others.add(*x, stage[left + block * 32]);
         }
         release_stage(ring);
       }

@@ -1,6 +1,7 @@
 // The memory pipeline: a ring in shared memory, which one warp fills in the order of use.
 #pragma once
 #include "copy.cuh"
+#include "shared.cuh"
 #include "status.cuh"
 
 __device__ inline void ring_init() {

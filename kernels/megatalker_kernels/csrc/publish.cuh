@@ -10,7 +10,7 @@
 #include "status.cuh"
 
 // Of what the last phase published; `ahead` is 1 for what this one does.
-__device__ inline u32 tag_of_phase(int ahead) { return u32(shared().to.ticket) << PHASE_BITS | u32(own_state().phase + ahead); }
+__device__ inline u32 tag_of_phase(int ahead) { return u32(common().to.ticket) << PHASE_BITS | u32(own_state().phase + ahead); }
 
 __device__ inline void publish_quad(float* place, float4 value, u32 tag) {
   const auto mark = [](float number, u32 byte) { return __byte_perm(__float_as_uint(number), byte, 0x3214); };
@@ -24,8 +24,7 @@ struct Quad {
   __device__ bool has_tag(u32 tag) const {
     return __byte_perm(__byte_perm(word[0], word[1], 0x0040), __byte_perm(word[2], word[3], 0x0040), 0x5410) == tag;
   }
-  // Numbers that were not published lose the same bits: a row counts alike whether it comes from this kernel or the host.
-  __device__ float operator[](int i) const { return __uint_as_float(word[i] & 0xffffff00u); }
+  __device__ float4 values() const { return {without_tag(word[0]), without_tag(word[1]), without_tag(word[2]), without_tag(word[3])}; }
 };
 
 // Reads a quad if it is wanted.
@@ -34,7 +33,7 @@ __device__ inline void load_if(bool wanted, const float* place, Quad& quad) { lo
 // Whether to go on waiting for results. If not, the block leaves at the end of this phase's products.
 __device__ inline bool spin_on(SpinGuard& guard) {
   if (guard.keep_spinning(Wait::RESULTS)) return true;
-  shared().timed_out[own_state().phase % 4] = 1;
+  common().timed_out[own_state().phase % 4] = 1;
   return false;
 }
 
@@ -50,17 +49,17 @@ __device__ inline Quad await_quad(const float* place, u32 tag) {
 
 // After a consumer_sync that follows the waiting: whether all warps got what they waited for. A flag is used again only
 // after another such sync.
-__device__ inline bool all_arrived() { return !shared().timed_out[own_state().phase % 4]; }
+__device__ inline bool all_arrived() { return !common().timed_out[own_state().phase % 4]; }
 
 // Clock ticks on finishing a phase (0), and on having the results of the phase before (1).
 __device__ inline void stamp(int which) {
-  const Shared& s = shared();
+  const Common& s = common();
   if (s.to.profile) s.to.profile[(u64(blockIdx.x) * MAX_PHASES + own_state().phase) * 2 + which] = clock64();
 }
 
 // Each consumer warp for itself. False: the launch asked to stop here.
 __device__ inline bool end_phase(bool worked) {
-  const Shared& s = shared();
+  const Common& s = common();
   ConsumerState& state = own_state();
   __syncwarp();
   if ((threadIdx.x & 31) == 0) ++state.phase;
@@ -70,4 +69,12 @@ __device__ inline bool end_phase(bool worked) {
     if (worked) stamp(0);
   }
   return state.phase != s.launch.stop_after;
+}
+
+// Test: this block stops for good before its share of a phase.
+__device__ inline bool stall() {
+  const Launch& launch = common().launch;
+  if (launch.stall_phase != own_state().phase + 1 || launch.stall_block != int(blockIdx.x)) return false;
+  while (!aborted()) __nanosleep(1000);
+  return true;
 }

@@ -49,14 +49,14 @@ __device__ inline float gumbel(const u32* key, u32 id, u32 codebook, u32 frame) 
   const bool upper = numerator > (1u << 24);
   const u32 bits = __float_as_uint(float(upper ? (1u << 25) - numerator : numerator));
   const int row = int(bits >> GUMBEL_SEGMENT_BITS) - (127 << 23 - GUMBEL_SEGMENT_BITS) + (upper ? GUMBEL_ROWS : 0);
-  const i64 value = cubic(shared().to.gumbel_table + row * 4, bits & ((1u << GUMBEL_SEGMENT_BITS) - 1), GUMBEL_SEGMENT_BITS);
+  const i64 value = cubic(common().to.gumbel_table + row * 4, bits & ((1u << GUMBEL_SEGMENT_BITS) - 1), GUMBEL_SEGMENT_BITS);
   return __fmul_rn(__ll2float_rn(value), 1.f / (1u << GUMBEL_BITS));
 }
 
 // exp(-distance) in units of 2**-40.
 __device__ inline i64 decay(float distance) {
   const u32 steps = u32(__fmul_rn(fminf(distance, MAX_DISTANCE), float(1u << DECAY_STEP_BITS)));
-  const i64* row = shared().to.decay_table + (steps >> DECAY_SEGMENT_BITS) * 4;
+  const i64* row = common().to.decay_table + (steps >> DECAY_SEGMENT_BITS) * 4;
   return cubic(row, steps & ((1u << DECAY_SEGMENT_BITS) - 1), DECAY_SEGMENT_BITS);
 }
 
@@ -193,9 +193,8 @@ __device__ inline void narrow_down_many(SamplerScratch& scratch, const Filter& f
 }
 
 // All consumers of a block. Every thread returns the id.
-__device__ inline int choose(const Choice& choice) {
+__device__ inline int choose(SamplerScratch& scratch, const Choice& choice) {
   constexpr int EACH = (CHOICES + CONSUMERS - 1) / CONSUMERS;
-  SamplerScratch& scratch = shared().scratch;
   const Filter& filter = *choice.filter;
   float value[EACH];
 #pragma unroll
@@ -269,22 +268,20 @@ __device__ inline int choose(const Choice& choice) {
 }
 
 // Code `codebook` of a row. The ids that can become code 0 are those below the suppressed ones, and end-of-speech.
-__device__ __noinline__ int choose_code(int index, int codebook) {
-  const Shared& s = shared();
-  const Row& row = s.launch.row[index];
-  const Sampling& sampling = s.sampling[index];
+__device__ __noinline__ int choose_code(SamplerScratch& scratch, const Row& row, int index, const Sampling& sampling, int codebook) {
+  const Buffers& to = common().to;
   const bool first = codebook == 0;
   Choice choice;
-  choice.logits = first ? s.to.pending + u64(row.slot) * Talker::VOCAB
-                        : s.to.predictor_logits + (u64(index) * (GROUPS - 1) + codebook - 1) * Predictor::VOCAB;
-  choice.seen = first ? s.to.seen + row.slot * (Talker::VOCAB / 32) : nullptr;
+  choice.logits = first ? to.pending + u64(row.slot) * Talker::VOCAB
+                        : to.predictor_logits + (u64(index) * (GROUPS - 1) + codebook - 1) * Predictor::VOCAB;
+  choice.seen = first ? to.seen + row.slot * (Talker::VOCAB / 32) : nullptr;
   choice.filter = first ? &sampling.talker : &sampling.predictor;
   choice.key = sampling.key;
   choice.penalty = sampling.penalty;
   choice.inverse_penalty = sampling.inverse_penalty;
   choice.codebook = codebook, choice.frame = row.frame;
   choice.count = first ? FIRST_SUPPRESSED + 1 : Predictor::VOCAB;
-  choice.last_id = first ? s.to.eos : Predictor::VOCAB - 1;
+  choice.last_id = first ? to.eos : Predictor::VOCAB - 1;
   choice.last_barred = row.frame < sampling.min_frames;
-  return choose(choice);
+  return choose(scratch, choice);
 }

@@ -1,8 +1,6 @@
-// What a block keeps in shared memory. shapes.py adds up how much that is.
+// What a block of the megakernel keeps in shared memory. shapes.py adds up how much that is.
 #pragma once
-#include "params.cuh"
-#include "phases.cuh"
-#include "primitive.cuh"
+#include "common.cuh"
 
 // A row of the residual stream at the start of a stack: values, or an embedding from a table, or (both null) what the phase
 // before published.
@@ -29,26 +27,6 @@ struct Pass {
   int shift;              // 1 << shift rows have room in an operand
 };
 
-// Which stage of the ring is next, and the parity of its barriers.
-struct PipelineState {
-  int stage = 0;
-  u32 parity = 0;
-
-  __device__ void advance() {
-    if (++stage == STAGES) {
-      stage = 0;
-      parity ^= 1;
-    }
-  }
-};
-
-// What each consumer warp keeps for itself.
-struct ConsumerState {
-  PipelineState ring;
-  int phase = 0;   // how many this launch has behind it
-  int buffer = 0;  // which of the two `partial`
-};
-
 // The activations of a product, as operand A of mma.m16n8k16: [columns / KBLOCK][1 << shift rows][4] vectors of eight
 // neighbouring columns; and what each warp adds to the results.
 struct Product {
@@ -70,20 +48,7 @@ struct AttentionSpace {
   int last;
 };
 
-// Scratch of one choice.
-struct SamplerScratch {
-  i64 weight[CHOICES];
-  i64 sum[3][WARPS];
-  u64 best[WARPS];
-  u32 key[CHOICES];
-  u32 top[CONSUMERS];
-  u32 bound[WARPS];
-  u32 peak[WARPS];
-  u32 count;
-  u16 place[CHOICES];
-};
-
-struct Shared {
+struct Shared : Common {
   alignas(128) uint4 ring[STAGES][STAGE_BYTES / 16];
   u64 full[STAGES];
   u64 empty[STAGES];
@@ -97,24 +62,15 @@ struct Shared {
   float residual[OWNED_TILES][ROWS][TILE];  // of the columns that this block owns
   alignas(16) float squares[ROWS][WARPS];
   Sampling sampling[ROWS];
-  Buffers to;
-  Launch launch;
   Pass pass;
   Source source[ROWS];
   float* logits[ROWS];
-  ConsumerState state[THREADS / 32];
   int codes[ROWS][GROUPS];
   int slot[ROWS];
   int position[ROWS];
   int fresh_from[ROWS];  // the first position of this pass that belongs to the row's stream; later ones are the rows before it
-  int arrived;       // this block has arrived at a grid barrier and not yet seen the others there
-  u32 target;        // arrivals that complete that barrier
-  int timed_out[4];  // a wait of the phase with this number, modulo 4, was abandoned
-  int quit;
 };
 
 static_assert(sizeof(Shared) <= MT_SHARED_BYTES, "shared_bytes() of shapes.py counts too little");
 
 __device__ inline Shared& shared() { return *static_cast<Shared*>(block_memory()); }
-
-__device__ inline ConsumerState& own_state() { return shared().state[threadIdx.x >> 5]; }

@@ -1,6 +1,6 @@
 // Bounded waiting: nothing in the kernel waits without a clock limit and a look at the abort word.
 #pragma once
-#include "shared.cuh"
+#include "common.cuh"
 
 enum class Wait : int { MT_WAITS };
 
@@ -10,11 +10,11 @@ enum BarrierWord : int { MT_BARRIER_WORDS };
 // Words of the buffer `status`.
 enum class StatusWord : int { MT_STATUS_WORDS };
 
-__device__ inline bool aborted() { return *const_cast<volatile u32*>(shared().to.barrier + ABORTED) != 0; }
+__device__ inline bool aborted() { return *const_cast<volatile u32*>(common().to.barrier + ABORTED) != 0; }
 
 // The first block whose wait takes too long names the place and the block that is furthest behind; everybody leaves.
 __device__ inline void report(Wait wait) {
-  const Shared& s = shared();
+  const Common& s = common();
   u32* word = s.to.barrier;
   if (atomicExch(word + REPORTED, 1u) != 0) return;
   int culprit = blockIdx.x, phase = own_state().phase + 1;
@@ -45,7 +45,7 @@ struct SpinGuard {
     if (!now_and_then(polls)) return true;
     const u64 now = clock64();
     if (began == 0) began = now;
-    if (now - began > shared().to.spin_ticks) report(wait);
+    if (now - began > common().to.spin_ticks) report(wait);
     return !aborted();
   }
 

@@ -1,6 +1,7 @@
 // How attention is divided among the blocks. A unit of work is (row, key/value head, chunk of CHUNK positions); units are
 // numbered (row, head) by (row, head), and each block takes a range of them.
 #pragma once
+#include "positions.cuh"
 #include "shared.cuh"
 
 // The rows of the pass that the layers are working on.
@@ -25,12 +26,6 @@ struct TalkerRows {
   __device__ static u64 layer_elements() { return u64(shared().to.pages) * Talker::PAGE_ELEMENTS; }
   __device__ static Stored* layer(int number) { return shared().to.talker_kv + number * layer_elements(); }
 };
-
-// Where a dimension of a stored key or value lies. Vectors of eight dimensions change places by their position, so that those that
-// a warp reads at once from shared memory lie in different banks.
-__device__ inline int swizzled_dimension(int dimension, int position, int head_dim) {
-  return dimension ^ (((position & 6) ^ (position & 1) << 2) * 8 & head_dim - 1);
-}
 
 template <class Rows>
 struct WorkUnit {

@@ -7,21 +7,37 @@ differ.
 """
 
 from collections.abc import Callable, Iterator
-from functools import cached_property
+from functools import cached_property, partial
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from megatalker_kernels.constants import CHUNK_STATS, OPERAND, ROWS
+from megatalker_kernels.constants import CHUNK_STATS, OPERAND, PAGE, ROWS, STORED
 from megatalker_kernels.model import PackedModel
 from megatalker_kernels.params import Sampling
 from megatalker_kernels.phases import PhaseKind
 from megatalker_kernels.schedule import Launch, Phase, schedule
-from megatalker_kernels.shapes import StackShape
+from megatalker_kernels.shapes import KernelShape, StackShape
 from megatalker_kernels.spec.attention import attend, norm_factor
 from megatalker_kernels.spec.sampler import Sampler
-from megatalker_kernels.workspace import Workspace
+from megatalker_kernels.workspace import WideWorkspace, Workspace
+
+
+class RowBuffers:
+    """The rows of one wide launch: what a caller reads and writes of a workspace, and scratch laid out as for few."""
+
+    def __init__(self, shape: KernelShape, wide: WideWorkspace, rows: int) -> None:
+        predictor, new = shape.predictor, partial(torch.zeros, device=wide.device)
+        self.text, self.codes, self.predictor_logits = wide.text, wide.codes, wide.predictor_logits
+        self.x = new(rows * shape.largest("hidden"))
+        self.qkv = new(rows * shape.largest("qkv"))
+        self.attention = new(rows * shape.largest("attention"))
+        self.activation = new(rows * shape.largest("intermediate"))
+        self.projected = new(rows, predictor.hidden)
+        self.partial = new(rows, shape.talker.heads, shape.max_chunks, shape.talker.head_dim + CHUNK_STATS)
+        pairs = (2, predictor.kv_heads, PAGE, predictor.head_dim)
+        self.predictor_kv = new(predictor.layers, rows, *pairs, dtype=STORED)
 
 
 class Specification:
@@ -38,6 +54,7 @@ class Specification:
         self._space = workspace
         self._matrices: dict[str, Tensor] = {}
         self._launch: Launch
+        self._rows_space: Workspace | RowBuffers = workspace
         self._codes: list[list[int]] = []
         self._source = self._slot = self._position = torch.empty(0)
         self._sampling: list[Sampling] = []
@@ -61,6 +78,8 @@ class Specification:
             "down": self._down,
             "head": self._head,
             "sum": self._sum,
+            "begin": lambda _phase: None,  # where rows stand is found out when their layers begin,
+            "append": lambda _phase: None,  # and attention stores all keys and values before it reads any
         }
         for phase in schedule(self._shape, launch):
             if phase.picks is not None:
@@ -79,6 +98,7 @@ class Specification:
 
     def _begin(self, launch: Launch) -> None:
         self._launch = launch
+        self._rows_space = RowBuffers(self._shape, self._space.wide, len(launch.rows)) if launch.wide else self._space
         self._codes = [[0] * self._shape.code_groups for _ in launch.rows]
         raw = self._space.sampling.cpu().numpy()
         self._sampling = [Sampling.from_buffer_copy(raw[row.slot].tobytes()) for row in launch.rows]
@@ -98,7 +118,7 @@ class Specification:
                 if codebook == 0:
                     logits, filter_ = self._first_logits(row.slot, row.frame, sampling), sampling.talker
                 else:
-                    logits, filter_ = self._space.predictor_logits[index, codebook - 1], sampling.predictor
+                    logits, filter_ = self._rows_space.predictor_logits[index, codebook - 1], sampling.predictor
                 code = self._sampler.choose(logits.cpu().numpy(), filter_, key, codebook, row.frame)
             self._codes[index][codebook] = code
 
@@ -124,9 +144,9 @@ class Specification:
             slots = [row.slot for row in self._launch.rows]
             positions = [row.position for row in self._launch.rows]
             inputs = (
-                self._view(self._space.x, self._shape.talker.hidden)
+                self._view(self._rows_space.x, self._shape.talker.hidden)
                 if self._launch.mode == "decode"
-                else self._space.text
+                else self._rows_space.text
             )
             self._source = inputs[: len(rows)].clone()
         elif self._launch.merged and phase.position == 1:
@@ -141,7 +161,7 @@ class Specification:
     def _start(self) -> Tensor:
         """The predictor's input at position 0."""
         if self._shape.projects:
-            return self._space.projected[: len(self._launch.rows)].clone()
+            return self._rows_space.projected[: len(self._launch.rows)].clone()
         return self._space.hidden[[row.slot for row in self._launch.rows]]
 
     def _embedded(self, codebook: int) -> Tensor:
@@ -161,22 +181,22 @@ class Specification:
         hidden = self._space.hidden[[row.slot for row in self._launch.rows]]
         assert self._model.projection_bias is not None
         result = self._product(hidden, "projection") + self._model.projection_bias
-        self._space.projected[: len(self._launch.rows)] = result
+        self._rows_space.projected[: len(self._launch.rows)] = result
 
     def _qkv(self, phase: Phase) -> None:
         weight = self._norm(phase, 0, self._stack(phase).hidden)
-        self._rows(self._space.qkv, self._stack(phase).qkv)[:] = self._normed_product(
+        self._rows(self._rows_space.qkv, self._stack(phase).qkv)[:] = self._normed_product(
             self._residual(phase), weight, phase, f"{phase.stack}.{phase.layer}.qkv"
         )
 
     def _attention(self, phase: Phase) -> None:
         s, talker = self._stack(phase), phase.stack == "talker"
-        space, model = self._space, self._model
+        space, model = self._rows_space, self._model
         attend(
             s,
             qkv=self._rows(space.qkv, s.qkv),
-            pages=(space.talker_kv if talker else space.predictor_kv)[phase.layer],
-            table=space.page_table[self._slot] if talker else self._slot[:, None],
+            pages=(self._space.talker_kv if talker else space.predictor_kv)[phase.layer],
+            table=self._space.page_table[self._slot] if talker else self._slot[:, None],
             position=self._position,
             q_norm=self._norm(phase, s.hidden, s.head_dim),
             k_norm=self._norm(phase, s.hidden + s.head_dim, s.head_dim),
@@ -187,38 +207,40 @@ class Specification:
         )
 
     def _partial(self, s: StackShape) -> Tensor:
-        return self._space.partial.view(-1, s.heads, self._shape.max_chunks, s.head_dim + CHUNK_STATS)
+        return self._rows_space.partial.view(-1, s.heads, self._shape.max_chunks, s.head_dim + CHUNK_STATS)
 
     def _out(self, phase: Phase) -> None:
         s = self._stack(phase)
         base = self._residual(phase)
-        product = self._product(self._rows(self._space.attention, s.attention), f"{phase.stack}.{phase.layer}.out")
-        self._rows(self._space.x, s.hidden)[:] = base + product
+        product = self._product(self._rows(self._rows_space.attention, s.attention), f"{phase.stack}.{phase.layer}.out")
+        self._rows(self._rows_space.x, s.hidden)[:] = base + product
 
     def _gate_up(self, phase: Phase) -> None:
         s = self._stack(phase)
         weight = self._norm(phase, s.hidden + 2 * s.head_dim, s.hidden)
-        x = self._rows(self._space.x, s.hidden)
+        x = self._rows(self._rows_space.x, s.hidden)
         both = self._normed_product(x, weight, phase, f"{phase.stack}.{phase.layer}.gate_up")
         gate, up = both.view(len(x), -1, 2, 4).unbind(2)
-        self._rows(self._space.activation, s.intermediate)[:] = (F.silu(gate) * up).flatten(1).to(OPERAND)
+        self._rows(self._rows_space.activation, s.intermediate)[:] = (F.silu(gate) * up).flatten(1).to(OPERAND)
 
     def _down(self, phase: Phase) -> None:
         s = self._stack(phase)
-        activation = self._rows(self._space.activation, s.intermediate)
-        self._rows(self._space.x, s.hidden).add_(self._product(activation, f"{phase.stack}.{phase.layer}.down"))
+        activation = self._rows(self._rows_space.activation, s.intermediate)
+        self._rows(self._rows_space.x, s.hidden).add_(self._product(activation, f"{phase.stack}.{phase.layer}.down"))
 
     def _head(self, phase: Phase) -> None:
         s, space = self._stack(phase), self._space
-        x, norm = self._rows(space.x, s.hidden), self._final_norm(phase)
+        x, norm = self._rows(self._rows_space.x, s.hidden), self._final_norm(phase)
         if phase.stack == "predictor":
             logits = self._normed_product(x, norm, phase, f"predictor.head.{phase.position}")
             paired = self._launch.merged and phase.position == 1
-            space.predictor_logits[: len(self._launch.rows), phase.position - 1] = logits[1::2] if paired else logits
+            self._rows_space.predictor_logits[: len(self._launch.rows), phase.position - 1] = (
+                logits[1::2] if paired else logits
+            )
             return
-        rows = self._launch.rows if self._launch.mode == "decode" else self._launch.rows[-1:]
-        x = x[-len(rows) :]
-        slots = [row.slot for row in rows]
+        heard = [index for index, row in enumerate(self._launch.rows) if row.heard]
+        x = x[heard]
+        slots = [self._launch.rows[index].slot for index in heard]
         space.pending[slots] = self._normed_product(x, norm, phase, "talker.head")
         space.hidden[slots] = x * norm_factor(x, self._eps(phase)) * norm
 
@@ -227,8 +249,10 @@ class Specification:
         total = torch.zeros(len(self._launch.rows), self._shape.talker.hidden, device=self._model.device)
         for table, column in zip(self._model.sum_tables, zip(*self._codes, strict=True), strict=True):
             total += table[list(column)].float()
-        self._view(self._space.x, self._shape.talker.hidden)[: len(total)] = total + self._space.text[: len(total)]
-        self._space.codes[: len(total), : self._shape.code_groups] = torch.tensor(self._codes, dtype=torch.int32)
+        self._view(self._rows_space.x, self._shape.talker.hidden)[: len(total)] = (
+            total + self._rows_space.text[: len(total)]
+        )
+        self._rows_space.codes[: len(total), : self._shape.code_groups] = torch.tensor(self._codes, dtype=torch.int32)
         for row, codes in zip(self._launch.rows, self._codes, strict=True):
             bit = 1 << (codes[0] % 32)
             self._space.seen[row.slot, codes[0] // 32] |= bit - 2**32 if bit == 2**31 else bit
@@ -240,7 +264,7 @@ class Specification:
 
     def _residual(self, phase: Phase) -> Tensor:
         """The residual stream before the layer's attention is added."""
-        return self._source if phase.layer == 0 else self._rows(self._space.x, self._stack(phase).hidden)
+        return self._source if phase.layer == 0 else self._rows(self._rows_space.x, self._stack(phase).hidden)
 
     def _eps(self, phase: Phase) -> float:
         constants = self._model.constants
@@ -262,6 +286,6 @@ class Specification:
         matrix = self._matrices.get(name)
         if matrix is None:
             matrix = self._matrices[name] = self._model.weights.get(name).float().T
-        # Always as many rows, as in the kernel: a product of fewer would be summed in another order.
-        rows = F.pad(x, (0, 0, 0, ROWS - len(x)))
-        return (rows.to(OPERAND).float() @ matrix)[: len(x)]
+        # Always as many rows: a product of fewer, or of more, would be summed in another order.
+        rows = F.pad(x, (0, 0, 0, -len(x) % ROWS)).to(OPERAND).float()
+        return torch.cat([part @ matrix for part in rows.view(-1, ROWS, rows.shape[1])])[: len(x)]

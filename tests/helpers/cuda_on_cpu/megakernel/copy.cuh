@@ -36,21 +36,40 @@ inline void fence_mbarrier_init() {}
 struct AsyncCopy {
   void* target;
   const void* source;
+  int group;
 };
-inline std::vector<std::vector<AsyncCopy>> async_copies;  // of each thread
+struct AsyncCopies {
+  std::vector<AsyncCopy> pending;
+  int group = 0;  // of the copies to come
 
-inline std::vector<AsyncCopy>& own_copies() {
+  // Those of groups before this one.
+  void make(int before) {
+    const auto rest = std::stable_partition(pending.begin(), pending.end(), [&](const AsyncCopy& copy) { return copy.group < before; });
+    for (auto copy = pending.begin(); copy != rest; ++copy) std::memcpy(copy->target, copy->source, 16);
+    pending.erase(pending.begin(), rest);
+  }
+};
+inline std::vector<AsyncCopies> async_copies;  // of each thread
+
+inline AsyncCopies& own_copies() {
   async_copies.resize(emulation::fibers.size());
   return async_copies[emulation::current];
 }
 
-inline void copy_async_16(void* target, const void* source) { own_copies().push_back({target, source}); }
+inline void copy_async_16(void* target, const void* source) {
+  AsyncCopies& own = own_copies();
+  own.pending.push_back({target, source, own.group});
+}
 inline void copy_async_16(u32 target, const void* source) { copy_async_16(static_cast<char*>(block_memory()) + target, source); }
 
-inline void await_async_copies() {
-  for (const AsyncCopy& copy : own_copies()) std::memcpy(copy.target, copy.source, 16);
-  own_copies().clear();
+inline void commit_async_copies() { ++own_copies().group; }
+
+template <int GROUPS_>
+inline void await_async_copies_but() {
+  own_copies().make(own_copies().group - GROUPS_);
 }
+
+inline void await_async_copies() { own_copies().make(own_copies().group + 1); }
 
 inline u64 streaming_policy() { return 0; }
 

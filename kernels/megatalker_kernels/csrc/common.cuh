@@ -1,0 +1,52 @@
+// What a block of either kernel keeps in shared memory, at its very start: what waiting, publishing and choosing need.
+#pragma once
+#include "params.cuh"
+#include "phases.cuh"
+#include "primitive.cuh"
+
+// Which stage of the ring is next, and the parity of its barriers.
+struct PipelineState {
+  int stage = 0;
+  u32 parity = 0;
+
+  __device__ void advance() {
+    if (++stage == STAGES) {
+      stage = 0;
+      parity ^= 1;
+    }
+  }
+};
+
+// What each consumer warp keeps for itself.
+struct ConsumerState {
+  PipelineState ring;
+  int phase = 0;   // how many this launch has behind it
+  int buffer = 0;  // which of the two `partial`
+};
+
+// Scratch of one choice.
+struct SamplerScratch {
+  i64 weight[CHOICES];
+  i64 sum[3][WARPS];
+  u64 best[WARPS];
+  u32 key[CHOICES];
+  u32 top[CONSUMERS];
+  u32 bound[WARPS];
+  u32 peak[WARPS];
+  u32 count;
+  u16 place[CHOICES];
+};
+
+struct Common {
+  Buffers to;
+  Launch launch;
+  ConsumerState state[THREADS / 32];
+  int arrived;       // this block has arrived at a grid barrier and not yet seen the others there
+  u32 target;        // arrivals that complete that barrier
+  int timed_out[4];  // a wait of the phase with this number, modulo 4, was abandoned
+  int quit;
+};
+
+__device__ inline Common& common() { return *static_cast<Common*>(block_memory()); }
+
+__device__ inline ConsumerState& own_state() { return common().state[threadIdx.x >> 5]; }

@@ -1,0 +1,206 @@
+// Attention of one warp to 16 neighbouring positions of one key/value head, on tensor cores; what both kernels make of a position,
+// bit for bit. The float32 operand of each product is split in two bfloat16. A lane is 4 * place + quarter.
+#pragma once
+#include "number.cuh"
+
+constexpr float NO_PEAK = -1e30f;  // of no positions: larger than minus infinity, so that differences are numbers
+
+template <int D>
+constexpr int HALVES = (D + 63) / 64;
+// Keys as operand B of scores (positions are its rows), and values as operand B of their weighted sum (dimensions are its rows):
+// each lane's vectors of eight dimensions.
+template <int D>
+using Keys = uint4[2][D / KBLOCK];  // of position 8 * h + place, dimensions 32 * vector + 8 * quarter ...
+template <int D>
+using Values = uint4[4][HALVES<D>];  // of position 2 * quarter + value_place(e), dimensions 64 * half + 8 * place ...
+
+__device__ constexpr int value_place(int e) { return e % 2 + e / 2 * 8; }
+
+__device__ inline int own_warp() { return own_thread() >> 5; }
+__device__ inline int own_place() { return own_thread() >> 2 & 7; }
+__device__ inline int own_quarter() { return own_thread() & 3; }
+
+// Where a dimension of a stored key or value lies. Vectors of eight dimensions change places by their position, so that those that
+// a warp reads at once from shared memory lie in different banks.
+__device__ inline int swizzled_dimension(int dimension, int position, int head_dim) {
+  return dimension ^ (((position & 6) ^ (position & 1) << 2) * 8 & head_dim - 1);
+}
+
+// The vector of eight dimensions of a position of those that begin at `from`. What is not there must be numbers: the last one again.
+template <int D, class Read>
+__device__ inline uint4 stored_vector(const Stored* from, int at, int last, int dimension, Read read) {
+  const int position = min(at, last);
+  return read(reinterpret_cast<const uint4*>(from + position * D + swizzled_dimension(dimension, position, D)));
+}
+
+template <int D, class Read>
+__device__ inline void load_keys(Keys<D>& key, const Stored* from, int first, int last, Read read) {
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+#pragma unroll
+    for (int i = 0; i < D / KBLOCK; ++i) {
+      key[h][i] = stored_vector<D>(from, first + h * 8 + own_place(), last, i * KBLOCK + own_quarter() * 8, read);
+    }
+  }
+}
+
+template <int D, class Read>
+__device__ inline void load_values(Values<D>& value, const Stored* from, int first, int last, Read read) {
+#pragma unroll
+  for (int e = 0; e < 4; ++e) {
+#pragma unroll
+    for (int i = 0; i < HALVES<D>; ++i) {
+      value[e][i] = stored_vector<D>(from, first + own_quarter() * 2 + value_place(e), last, i * 64 + own_place() * 8 % D, read);
+    }
+  }
+}
+
+// Of the four dimensions 4 * lane % D ... of a head: cosines and sines.
+template <int D>
+struct Angles {
+  float4 cosine, sine;
+
+  __device__ explicit Angles(const float* rope) {
+    const float4* own = reinterpret_cast<const float4*>(rope + (own_thread() & 31) * 4 % (D / 2));
+    cosine = own[0], sine = own[D / 8];
+  }
+};
+
+// RMSNorm over a head and rotary embedding; a lane D / 8 further has the partners of this one's dimensions. Queries are divided by
+// the root of D.
+template <int D>
+__device__ inline float4 norm_and_rotate(const float4& x, const float4& weight, const Angles<D>& angles, float eps, bool query) {
+  const int lane = own_thread() & 31;
+  const bool near = lane * 4 % D < D / 2;
+  const auto& [cosine, sine] = angles;
+  const float sum = warp_sum(lane < D / 4 ? sum_of_squares(x) : 0.f);
+  const float factor = rsqrtf(fmaf(sum, 1.f / D, eps)) * (query ? rsqrtf(float(D)) : 1.f);
+  const auto turn = [&](float value, float norm, float c, float s) {
+    value *= factor * norm;
+    const float partner = __shfl_xor_sync(0xffffffffu, value, D / 8);
+    return fmaf(value, c, (near ? -partner : partner) * s);
+  };
+  const float first = turn(x.x, weight.x, cosine.x, sine.x), second = turn(x.y, weight.y, cosine.y, sine.y);
+  const float third = turn(x.z, weight.z, cosine.z, sine.z), fourth = turn(x.w, weight.w, cosine.w, sine.w);
+  return {first, second, third, fourth};
+}
+
+// What rounding took away from a pair of numbers, rounded.
+__device__ inline u32 pack_rest(u32 rounded, float first, float second) {
+  return pack(first - low_half(rounded), second - high_half(rounded));
+}
+
+// Scores of the queries of the head, of which this lane gets the one of its place, for positions 8 * h + 2 * quarter + e; those up to `left`
+// count. The queries are operands: rounded, and what rounding took away. Returns the largest score.
+template <int D, int G>
+__device__ __forceinline__ float score_positions(const Keys<D>& key, const uint4* queries, const uint4* rests, int left, float (&score)[2][2]) {
+  const int query = own_place(), quarter = own_quarter();
+  float sums[2][4] = {};
+#pragma unroll
+  for (int vector = 0; vector < D / KBLOCK; ++vector) {
+    uint4 q{0, 0, 0, 0}, rest{0, 0, 0, 0};
+    if (query < G) {
+      q = queries[(vector * G + query) * 4 + quarter];
+      rest = rests[(vector * G + query) * 4 + quarter];
+    }
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const uint4& k = key[h][vector];
+      mma(sums[h], q.x, rest.x, q.y, rest.y, k.x, k.y);
+      mma(sums[h], q.z, rest.z, q.w, rest.w, k.z, k.w);
+    }
+  }
+  float peak = NO_PEAK;
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+#pragma unroll
+    for (int e = 0; e < 2; ++e) {
+      score[h][e] = h * 8 + quarter * 2 + e <= left ? sums[h][e] + sums[h][e + 2] : LOWEST;
+      peak = fmaxf(peak, score[h][e]);
+    }
+  }
+  peak = fmaxf(peak, __shfl_xor_sync(0xffffffffu, peak, 1));
+  return fmaxf(peak, __shfl_xor_sync(0xffffffffu, peak, 2));
+}
+
+// What scores become, as operand of the sum of values.
+struct Weights {
+  u32 whole[2], rest[2];
+  float mass = 0;
+
+  __device__ Weights(const float (&score)[2][2], float peak) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const float first = __expf(score[h][0] - peak), second = __expf(score[h][1] - peak);
+      mass += first + second;
+      whole[h] = pack(first, second);
+      rest[h] = pack_rest(whole[h], first, second);
+    }
+    mass += __shfl_xor_sync(0xffffffffu, mass, 1);
+    mass += __shfl_xor_sync(0xffffffffu, mass, 2);
+  }
+};
+
+// Of the query of this lane's place, dimensions 64 * half + 16 * quarter ... + 15.
+template <int D>
+__device__ __forceinline__ void sum_values(const Values<D>& value, int half, const Weights& weights, float4 (&total)[4]) {
+  float sum[2][8];
+#pragma unroll
+  for (int j = 0; j < 8; ++j) {
+    const auto words = [&](int e) {
+      const uint4& v = value[e][half];
+      return j / 2 == 0 ? v.x : j / 2 == 1 ? v.y : j / 2 == 2 ? v.z : v.w;
+    };
+    const u32 select = j % 2 ? 0x7632 : 0x5410;
+    float c[4] = {};
+    mma(c, weights.whole[0], weights.rest[0], weights.whole[1], weights.rest[1], __byte_perm(words(0), words(1), select),
+        __byte_perm(words(2), words(3), select));
+    sum[0][j] = c[0] + c[2], sum[1][j] = c[1] + c[3];
+  }
+#pragma unroll
+  for (int part = 0; part < 4; ++part) {
+    const float* from = &sum[part / 2][part % 2 * 4];
+    total[part] = {from[0], from[1], from[2], from[3]};
+  }
+}
+
+__device__ inline void add_share(float4& sum, float share, float4 value) {
+  sum.x = fmaf(share, value.x, sum.x), sum.y = fmaf(share, value.y, sum.y);
+  sum.z = fmaf(share, value.z, sum.z), sum.w = fmaf(share, value.w, sum.w);
+}
+
+// Four dimensions of the weighted sum of all chunks of a query, and the sum of its weights, from the parts of its chunks, which
+// lie `apart`.
+template <int D>
+__device__ inline float4 combined(const float* partial, int apart, int chunks, int d, float& mass) {
+  constexpr int AT_ONCE = 4;
+  float peak = NO_PEAK;
+  mass = 0;
+  float4 total{};
+#pragma unroll 1
+  for (int c = 0; c < chunks; c += AT_ONCE) {
+    float2 ends[AT_ONCE];
+    float4 totals[AT_ONCE];
+#pragma unroll
+    for (int i = 0; i < AT_ONCE; ++i) {
+      const float* one = partial + (c + i) * apart;
+      const bool there = c + i < chunks;
+      ends[i] = there ? __ldcg(reinterpret_cast<const float2*>(one + D)) : float2{NO_PEAK, 0.f};
+      totals[i] = there ? __ldcg(reinterpret_cast<const float4*>(one + d)) : float4{};
+    }
+    float higher = peak;
+#pragma unroll
+    for (int i = 0; i < AT_ONCE; ++i) higher = fmaxf(higher, ends[i].x);
+    const float kept = __expf(peak - higher);
+    const float4 before = total;
+    total = float4{}, mass *= kept, peak = higher;
+    add_share(total, kept, before);
+#pragma unroll
+    for (int i = 0; i < AT_ONCE; ++i) {
+      const float share = __expf(ends[i].x - peak);
+      mass = fmaf(share, ends[i].y, mass);
+      add_share(total, share, totals[i]);
+    }
+  }
+  return total;
+}

@@ -1,0 +1,27 @@
+// What the host passes to the kernel of many rows, beside what both kernels get. Its buffers have room for all rows of a launch, and
+// some are laid out in another way: `x` is the residual stream [rows][hidden] as it is, `qkv` [rows][qkv] as it is, and
+// `attention` and `activation` are operands, [columns / KBLOCK][padded rows][KBLOCK] bfloat16 (see put_columns). `partial` is
+// [chunks][heads][head_dim + CHUNK_STATS], `predictor_kv` [layers][room][2][kv heads][GROUPS][head_dim].
+#pragma once
+#include "params.cuh"
+
+struct WideBuffers {
+  const Row* row;        // [rows]; `Launch` has none of them
+  const int* chunk;      // [chunks]: row * MAX_CHUNKS + number, the longest first: what talker attention is divided into
+  const int* first;      // [rows]: chunks of the rows before it
+  const int* heard;      // [rows]: place among those whose hidden state and logits are wanted, or -1
+  const int* source;     // [heard rows]: their rows
+  Operand* operand;      // [columns / KBLOCK][padded rows][KBLOCK]: the residual stream, times the norm's weights
+  float* squares;        // [rows][SQUARES]: of the residual stream, by column blocks
+  int* picked;           // [rows][GROUPS]
+  int chunks;
+  int heards;
+  int padded;            // rows, a multiple of 16
+  int room;              // rows of `predictor_kv`
+};
+
+struct WideParams {
+  Buffers to;
+  Launch launch;
+  WideBuffers wide;
+};

@@ -1,0 +1,46 @@
+// Rows of the residual stream on their way into products: as operand, and by what is known of their norm.
+#pragma once
+#include "number.cuh"
+#include "wide_shared.cuh"
+
+constexpr int SQUARES = (MAX_HIDDEN / KBLOCK + WARPS - 1) / WARPS * WARPS;  // of a row, whole chains
+
+// Stores four neighbouring columns of a row of an operand. A column block of sixteen rows is two vectors of each lane of
+// mma.m16n8k16: columns 0, 1, 4, 5 of each eight, then the others, of a row and the one eight below it.
+__device__ inline void put_columns(void* operand, int row, int column, uint2 pairs) {
+  const int lane = row % 8 * 4 + column % KBLOCK / 8, word = column % 8 / 4 * 2 + row % 16 / 8;
+  u32* place = static_cast<u32*>(operand) + (u64(column / KBLOCK) * wide_shared().wide.padded + row / 16 * 16) * (KBLOCK / 2) + lane * 4 + word;
+  place[0] = pairs.x, place[32 * 4] = pairs.y;
+}
+
+// Four columns of a row, times the weights of the norm in front of the next product; or as they are, if it has none. Eight
+// neighbouring lanes have a column block; if not `there`, it stays out.
+__device__ inline void put_operand(bool there, int row, int column, float4 x, const float* norm) {
+  const WideBuffers& wide = wide_shared().wide;
+  x = without_tags(x);
+  const float squares = sum_of_eight(sum_of_squares(x));
+  if (!there) return;
+  if (norm) {
+    x = x * __ldg(reinterpret_cast<const float4*>(norm + column));
+    if (column % KBLOCK == 0) wide.squares[row * SQUARES + column / KBLOCK] = squares;
+  }
+  put_columns(wide.operand, row, column, {pack(x.x, x.y), pack(x.z, x.w)});
+}
+
+// 1 / rms of a row, added up as the megakernel's warps do.
+__device__ inline float norm_factor(int row) {
+  const WideShared& s = wide_shared();
+  const float4* squares = reinterpret_cast<const float4*>(s.wide.squares + row * SQUARES);
+  const int blocks = s.pass.sizes.hidden / KBLOCK;
+  float4 shares[WARPS / 4] = {};
+#pragma unroll 4
+  for (int first = 0; first < blocks; first += WARPS) {
+#pragma unroll
+    for (int i = 0; i < WARPS / 4; ++i) {
+      const float4 x = __ldcg(squares + first / 4 + i);
+      const int left = blocks - first - 4 * i;  // what lies behind is of another pass
+      shares[i] = shares[i] + float4{left > 0 ? x.x : 0, left > 1 ? x.y : 0, left > 2 ? x.z : 0, left > 3 ? x.w : 0};
+    }
+  }
+  return norm_factor(shares, s.pass.mean, s.pass.eps);
+}

@@ -1,0 +1,66 @@
+"""What a wide launch does with its rows, as arrays for the kernel."""
+
+from dataclasses import dataclass
+from itertools import accumulate
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from megatalker_kernels.constants import CHUNK, ROWS
+from megatalker_kernels.params import ROW_FIELDS
+from megatalker_kernels.schedule import Launch
+from megatalker_kernels.shapes import KernelShape
+
+Numbers = NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """See ``csrc/wide_params.cuh``."""
+
+    row: Numbers
+    """``[rows, words of the structure Row]``"""
+    chunk: Numbers
+    first: Numbers
+    heard: Numbers
+    source: Numbers
+
+    @property
+    def padded(self) -> int:
+        """Rows that operands have room for."""
+        return -(-len(self.row) // (2 * ROWS)) * 2 * ROWS
+
+    def joined(self) -> Tensor:
+        """All arrays one behind the other."""
+        return torch.from_numpy(
+            np.concatenate([part.ravel() for part in (self.row, self.chunk, self.first, self.heard, self.source)])
+        )
+
+    def starts(self) -> list[int]:
+        """Where each begins."""
+        return [0, *accumulate(part.size for part in (self.row, self.chunk, self.first, self.heard))]
+
+
+def plan_rows(shape: KernelShape, launch: Launch) -> Plan:
+    """The plan of a wide launch."""
+    nothing = (0,) * shape.code_groups
+    row = np.array(
+        [
+            (each.slot, each.position, each.frame, each.forced is not None, *(each.forced or nothing))
+            for each in launch.rows
+        ],
+        dtype=np.int32,
+    )
+    positions = row[:, ROW_FIELDS.index("position")]
+    chunks = positions // CHUNK + 1
+    first = chunks.cumsum() - chunks
+    of_row = np.repeat(np.arange(len(row)), chunks)
+    numbers = np.arange(len(of_row)) - first[of_row]
+    lengths = np.minimum(positions[of_row] + 1 - numbers * CHUNK, CHUNK)
+    chunk = (of_row * shape.max_chunks + numbers)[np.argsort(-lengths, kind="stable")]
+    wanted = np.array([each.heard for each in launch.rows])
+    heard = np.where(wanted, wanted.cumsum() - 1, -1)
+    source = wanted.nonzero()[0]
+    return Plan(row, *(part.astype(np.int32) for part in (chunk, first, heard, source)))
