@@ -2,9 +2,10 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NoReturn
 
 from megatalker.plugins.checked import CheckedCodec
-from megatalker_conformance.codec_player import Player
+from megatalker_conformance.codec_player import Failure, Player
 from megatalker_conformance.codec_pool import CodePool
 from megatalker_conformance.codec_schedule import Action, Copy, Draw, Open, cost, only, smaller
 from megatalker_conformance.codes import EXACT
@@ -54,23 +55,30 @@ class CodecStage:
         player = Player(codec or self.codec, self.pool)
         for actions in schedules:
             failure = player.play(actions)
-            if failure is None:
-                continue
-            failing = list(actions[: failure.action + 1])
-            note = ""
-            if self.effort and player.play(failing) is None:
-                note = "\n(played once more it goes well: it takes what happened before)"
-            elif self.effort:
-                failing = self._shortened(player, failing)
-                failure = player.play(failing) or failure
-            lines = "\n".join(map(str, failing))
-            broken(
-                promise,
-                shown_by=f"{lines}{note}\n(--conformance-seed {self.seed})",
-                expected=failure.expected,
-                found=failure.found,
-            )
+            if failure is not None:
+                self._report(player, list(actions[: failure.action + 1]), failure, promise)
         self.measure("largest difference", player.largest, EXACT)
+
+    def _report(self, player: Player, failing: list[Action], failure: Failure, promise: Promise) -> NoReturn:
+        lines = []
+        if self.effort and player.play(failing) is None:
+            lines.append("(played once more it goes well: it takes what happened before)")
+        elif self.effort:
+            shorter = self._shortened(player, failing)
+            again = player.play(shorter)
+            if again is not None:
+                failing, failure = shorter, again
+            if self._goes_well_elsewhere(failing):
+                lines.append("(on a freshly loaded instance this goes well: it takes what happened before)")
+        shown = "\n".join([*map(str, failing), *lines, f"(--conformance-seed {self.seed})"])
+        broken(promise, shown_by=shown, expected=failure.expected, found=failure.found)
+
+    def _goes_well_elsewhere(self, actions: Sequence[Action]) -> bool:
+        fresh = self.load()
+        try:
+            return Player(fresh, self.pool).play(actions) is None
+        finally:
+            fresh.close()
 
     def _shortened(self, player: Player, actions: list[Action]) -> list[Action]:
         def fails(part: Sequence[Action]) -> bool:
