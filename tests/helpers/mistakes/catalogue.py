@@ -1,12 +1,22 @@
 """How a deliberate mistake is written down: a backend's class, and the tests of the suite that must catch it."""
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from megatalker.checkpoint import Checkpoint
-from megatalker.interfaces import Codec, CodecBackend, CodecCapabilities, LoadContext, TalkerBackend, TalkerDecoder
+from megatalker.interfaces import (
+    Codec,
+    CodecBackend,
+    CodecCapabilities,
+    DecodeStep,
+    Frame,
+    LoadContext,
+    TalkerBackend,
+    TalkerCapabilities,
+    TalkerDecoder,
+)
 from megatalker_backends.compiled.decoder import CompiledDecoder
 from megatalker_backends.compiled.spec import TALKER
 from megatalker_backends.reference.codec import ReferenceCodec
@@ -49,6 +59,21 @@ class Quick(StreamingCodec):
         return CAPABILITIES
 
 
+class InvariantDecoder(Decoder):
+    """Healthy, one stream after another, so that no bit depends on the others."""
+
+    @property
+    def capabilities(self) -> TalkerCapabilities:
+        return replace(super().capabilities, batch_invariant=True)
+
+    def decode(self, steps: Sequence[DecodeStep], *, return_logits: bool = False) -> list[Frame]:
+        return [
+            frame
+            for step in steps
+            for frame in super(InvariantDecoder, self).decode([step], return_logits=return_logits)()
+        ]
+
+
 def _backend(spec: TalkerBackend | CodecBackend, name: str, load: type) -> TalkerBackend | CodecBackend:
     return replace(spec, name=name, summary=" ".join((load.__doc__ or "").split()), load=load, rank=-100)
 
@@ -56,6 +81,11 @@ def _backend(spec: TalkerBackend | CodecBackend, name: str, load: type) -> Talke
 HEALTHY: dict[type, TalkerBackend | CodecBackend] = {
     TalkerDecoder: _backend(TALKER, "healthy", Decoder),
     WideDecoder: _backend(TALKER, "healthy_wide", WideDecoder),
+    InvariantDecoder: _backend(
+        replace(TALKER, capabilities=replace(TALKER.capabilities, batch_invariant=True)),
+        "healthy_invariant",
+        InvariantDecoder,
+    ),
     ReferenceCodec: _backend(CODEC, "healthy", ReferenceCodec),
     StreamingCodec: _backend(STREAMING, "healthy_streaming", StreamingCodec),
     Quick: _backend(STREAMING, "healthy_quick", Quick),

@@ -1,22 +1,20 @@
-"""Talker decoders that go wrong in some company only, after some past, or in some way of being called."""
+"""Talker decoders that go wrong in some company only, or after some past."""
 
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from megatalker.checkpoint import Checkpoint
-from megatalker.interfaces import DecodeStep, Frame, LoadContext, StreamHandle, StreamRequest, TalkerCapabilities
+from megatalker.interfaces import DecodeStep, Frame, LoadContext, StreamHandle
 from megatalker_backends.compiled.runner import Runner, Share
 from mistakes.catalogue import Decoder, WideDecoder, mistake
 
 FULL_HOUSE = "test_streams_of_a_full_house_do_not_disturb_each_other"
 ENDS = "test_streams_that_end_leave_the_others_of_their_call_alone"
 CHURN = "test_streams_that_come_and_go_leave_nothing_behind"
-CONTINUES = "test_a_stream_continues_from_emitted_frames"
 ANY = "test_no_schedule_changes_what_a_stream_says"
 
 
@@ -270,106 +268,6 @@ class EndsAtOnce(_Ending):
         return step
 
 
-class _Continuing(Decoder):
-    """What it does with streams that another backend began."""
-
-    def prefill(self, requests: Sequence[StreamRequest]) -> list[StreamHandle]:
-        handles = super().prefill(requests)
-        with torch.inference_mode():
-            for handle, request in zip(handles, requests, strict=True):
-                if request.history:
-                    self.begun(self._table[handle].row, handle, request)
-        return handles
-
-    def begun(self, row: int, handle: StreamHandle, request: StreamRequest) -> None:
-        raise NotImplementedError
-
-
-@mistake(CONTINUES)
-class HistoryForgotten(_Continuing):
-    """A stream that continues has no code to penalise."""
-
-    def begun(self, row: int, handle: StreamHandle, request: StreamRequest) -> None:
-        self._model.sampler._seen[row] = False
-
-
-@mistake(CONTINUES)
-class HistoryOfOne(_Continuing):
-    """A stream that continues remembers its last code only."""
-
-    def begun(self, row: int, handle: StreamHandle, request: StreamRequest) -> None:
-        self._model.sampler._seen[row] = False
-        self._model.sampler._seen[row, request.history[-1]] = True
-
-
-@mistake(CONTINUES)
-class FrameRestarted(_Continuing):
-    """A stream that continues counts its frames, and its noise, from 0."""
-
-    def begun(self, row: int, handle: StreamHandle, request: StreamRequest) -> None:
-        self._model.sampler._frame[row] = 0
-
-
-@mistake(CONTINUES)
-class ContinuationShifted(_Continuing):
-    """A stream that continues is a position late."""
-
-    def begun(self, row: int, handle: StreamHandle, request: StreamRequest) -> None:
-        self._table[handle].positions += 1
-
-
-@mistake(CONTINUES)
-class MinimumAnew(_Continuing):
-    """A stream that continues waits for its minimum length once more."""
-
-    def begun(self, row: int, handle: StreamHandle, request: StreamRequest) -> None:
-        self._model.sampler._min_frames[row] += len(request.history)
-
-
-@mistake(CONTINUES)
-class MinimumForgotten(_Continuing):
-    """A stream that continues has its minimum length behind it."""
-
-    def begun(self, row: int, handle: StreamHandle, request: StreamRequest) -> None:
-        self._model.sampler._min_frames[row] = 0
-
-
-@mistake(ANY)
-class FlatMemory(Decoder):
-    """Takes rows as if they lay next to each other."""
-
-    def decode(self, steps: Sequence[DecodeStep], *, return_logits: bool = False) -> Callable[[], list[Frame]]:
-        flat = [replace(step, text=torch.as_strided(step.text, step.text.shape, (1,))) for step in steps]
-        return super().decode(flat, return_logits=return_logits)
-
-
-@mistake(ANY)
-class HalvedDoubles(Decoder):
-    """Takes rows in float64 by way of float16."""
-
-    def prefill(self, requests: Sequence[StreamRequest]) -> list[StreamHandle]:
-        return super().prefill(
-            [
-                replace(each, embeds=each.embeds.half() if each.embeds.dtype == torch.float64 else each.embeds)
-                for each in requests
-            ]
-        )
-
-
-@mistake(ANY)
-class OneThread(Decoder):
-    """Is set up for the thread that loaded it, and computes otherwise in any other."""
-
-    def __init__(self, checkpoint: Checkpoint, context: LoadContext) -> None:
-        super().__init__(checkpoint, context)
-        self._own = threading.local()
-        self._own.factor = 1.0
-
-    def decode(self, steps: Sequence[DecodeStep], *, return_logits: bool = False) -> Callable[[], list[Frame]]:
-        factor = getattr(self._own, "factor", 0.9)
-        return super().decode([replace(step, text=step.text * factor) for step in steps], return_logits=return_logits)
-
-
 @mistake(FULL_HOUSE, ANY)
 class NeighboursLogits(Decoder):
     """Hands out the logits of the next stream of the call; the codes are right."""
@@ -386,72 +284,3 @@ class NeighboursLogits(Decoder):
             return frames
 
         return turned
-
-
-@mistake("test_two_instances_share_nothing")
-class OneForAll(Meddling, Decoder):
-    """All instances share the table of positions."""
-
-    _positions: ClassVar[dict[int, int]] = {}
-
-    def prompt(self, row: int, embeds: Tensor) -> Tensor:
-        self._positions[row] = len(embeds)
-        return embeds
-
-    def shares(self, shares: list[Share]) -> list[Share]:
-        placed = [replace(share, position=self._positions[share.row]) for share in shares]
-        for share in shares:
-            self._positions[share.row] += 1
-        return placed
-
-
-@mistake("test_a_cold_instance_says_the_same")
-class ColdWrong(Meddling, Decoder):
-    """Tables are filled by warm-up; before it the first positions are wrong."""
-
-    _filled = False
-
-    def warmup(self) -> None:
-        self._filled = True
-
-    def prompt(self, row: int, embeds: Tensor) -> Tensor:
-        return embeds if self._filled else embeds * 1.02
-
-
-@mistake("test_width_place_and_neighbours_change_no_bit")
-class FalselyInvariant(Decoder):
-    """Says that its bits do not depend on the width of a call, and rounds otherwise from three streams on."""
-
-    @property
-    def capabilities(self) -> TalkerCapabilities:
-        return replace(super().capabilities, batch_invariant=True)
-
-    def decode(self, steps: Sequence[DecodeStep], *, return_logits: bool = False) -> Callable[[], list[Frame]]:
-        if len(steps) >= 3:
-            steps = [replace(step, text=step.text.float() * (1 + 2**-23)) for step in steps]
-        return super().decode(steps, return_logits=return_logits)
-
-
-@mistake("test_memory_does_not_grow_with_streams_and_frames")
-class KeepsPrompts(Decoder):
-    """Keeps the last row of each prompt for ever."""
-
-    def prefill(self, requests: Sequence[StreamRequest]) -> list[StreamHandle]:
-        self._past = [*getattr(self, "_past", ()), *(request.embeds[-1].clone() for request in requests)]
-        return super().prefill(requests)
-
-
-@mistake("test_memory_does_not_grow_with_streams_and_frames")
-class KeepsFrames(Decoder):
-    """Writes down every frame, and never forgets one."""
-
-    def decode(self, steps: Sequence[DecodeStep], *, return_logits: bool = False) -> Callable[[], list[Frame]]:
-        take = super().decode(steps, return_logits=return_logits)
-
-        def noted() -> list[Frame]:
-            frames = take()
-            self._log = getattr(self, "_log", [])
-            self._log += [str(frame.codes) for frame in frames]
-            return frames
-
-        return noted
