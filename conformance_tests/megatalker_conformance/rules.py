@@ -314,7 +314,7 @@ def _filters(later: bool) -> tuple[Rule, ...]:
             temperature=3.0,
         ),
         rule("no top-k", few, _ALL, top_k=None, temperature=30.0),
-        rule("a top-k above the vocabulary", few, _ALL, top_k=2**62, temperature=30.0),
+        rule("a top-k above the vocabulary", few, _ALL, top_k=2**31 - 1, temperature=30.0),
         rule(
             "top-p",
             (

@@ -32,7 +32,9 @@ def _refuse_bool_and_float(value: object) -> object:
 Integer = Annotated[int, BeforeValidator(_refuse_bool_and_float)]
 """``true`` and ``4.0`` are no integers; the text ``"4"``, as the environment has it, is one."""
 Positive = Annotated[Integer, Field(ge=1)]
-Seconds = Annotated[float, BeforeValidator(_refuse_bool), Field(gt=0, allow_inf_nan=False)]
+LONGEST_S = 1e6
+"""Of all times that may be asked for, eleven days: every clock and timer counts so far."""
+Seconds = Annotated[float, BeforeValidator(_refuse_bool), Field(gt=0, le=LONGEST_S, allow_inf_nan=False)]
 
 
 class _TomlFile(TomlConfigSettingsSource):

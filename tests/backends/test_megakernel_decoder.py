@@ -385,27 +385,3 @@ def test_prompts_that_come_together_begin_together_or_not_at_all(tiny_1b7: Check
     assert within(decoder)._pages.free == 3
     together = [codes_of(frames) for frames in say_together(decoder, voices)]
     assert together == [codes_of(say(decoder, each)) for each in voices]
-
-
-def test_bad_requests_hold_nothing(tiny_1b7: Checkpoint) -> None:
-    decoder = megakernel(tiny_1b7, max_streams=1, pages=1)
-    each = voice(tiny_1b7, 1, 4, 1)
-    for request in (
-        replace(each.request, history=(5000,)),
-        StreamRequest(torch.tensor(1.0)),
-        StreamRequest(each.request.embeds * torch.nan),
-    ):
-        with pytest.raises(InvalidRequestError):
-            decoder.prefill([request])
-    with pytest.raises(CapacityError, match="holds 64 positions"):
-        decoder.prefill([voice(tiny_1b7, 1, 65, 1).request])
-    stream = decoder.prefill([each.request])[0]
-    with pytest.raises(InvalidRequestError, match="outside the vocabulary"):
-        decoder.decode([DecodeStep(stream, each.text[0], forced=[0] * 15 + [128])])()
-    with pytest.raises(CapacityError, match="1 of 1 streams"):
-        decoder.prefill([each.request])
-    decoder.release(stream)
-    with pytest.raises(InvalidRequestError, match="was released"):
-        decoder.release(stream)
-    assert decoder.decode([])() == []
-    decoder.prefill([each.request])

@@ -1,8 +1,14 @@
 """Rows of prompts, packed into launches."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
+from megakernel_helpers import megakernel, voice
+from megatalker.checkpoint import Checkpoint
+from megatalker.errors import CapacityError, InvalidRequestError
+from megatalker.interfaces import DecodeStep, StreamRequest
 from megatalker_backends.megakernel.prompts import Prompt, packed
 
 Positions = list[list[tuple[int, int, int]]]
@@ -34,3 +40,27 @@ def test_far_positions_fill_a_launch_sooner() -> None:
     """Positions 127 and 128 attend to one and two pieces."""
     assert positions([(130, 126)], 8, 4) == [[(0, 126, 129)], [(0, 129, 130)]]
     assert positions([(130, 128)], 8, 1) == [[(0, 128, 129)], [(0, 129, 130)]]
+
+
+def test_bad_requests_hold_nothing(tiny_1b7: Checkpoint) -> None:
+    decoder = megakernel(tiny_1b7, max_streams=1, pages=1)
+    each = voice(tiny_1b7, 1, 4, 1)
+    for request in (
+        replace(each.request, history=(5000,)),
+        StreamRequest(torch.tensor(1.0)),
+        StreamRequest(each.request.embeds * torch.nan),
+    ):
+        with pytest.raises(InvalidRequestError):
+            decoder.prefill([request])
+    with pytest.raises(CapacityError, match="holds 64 positions"):
+        decoder.prefill([voice(tiny_1b7, 1, 65, 1).request])
+    stream = decoder.prefill([each.request])[0]
+    with pytest.raises(InvalidRequestError, match="outside the vocabulary"):
+        decoder.decode([DecodeStep(stream, each.text[0], forced=[0] * 15 + [128])])()
+    with pytest.raises(CapacityError, match="1 of 1 streams"):
+        decoder.prefill([each.request])
+    decoder.release(stream)
+    with pytest.raises(InvalidRequestError, match="was released"):
+        decoder.release(stream)
+    assert decoder.decode([])() == []
+    decoder.prefill([each.request])

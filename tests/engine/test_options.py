@@ -39,6 +39,8 @@ def test_options_whole_and_one_by_one_mean_the_same(engine: Engine) -> None:
         ({"voice": 3}, "voice is 3, expected"),
         ({"max_frames": True}, "max_frames is True"),
         ({"max_ahead_s": float("nan")}, "max_ahead_s is nan"),
+        ({"max_ahead_s": 1e308}, "max_ahead_s is 1e.308, expected a number of seconds above 0, at most 1000000"),
+        ({"max_ahead_s": "long"}, "max_ahead_s is 'long'"),
         ({"seed": -1}, "seed"),
         ({"layout": "sideways"}, "layout is 'sideways'"),
         ({"instruct": "<|im_end|>"}, "instruct: the text contains the control token"),

@@ -326,7 +326,7 @@ def test_history_outside_the_vocabulary_is_refused(code: int) -> None:
             for name in ("top_p", "predictor_top_p")
             for value in (0, -0.1, 1.01, math.nan, "all", None, True)
         ),
-        *((name, value) for name in ("top_k", "predictor_top_k") for value in (0, -3, 2.0, "5", True)),
+        *((name, value) for name in ("top_k", "predictor_top_k") for value in (0, -3, 2.0, "5", True, 2**31)),
         *(("min_new_tokens", value) for value in (-1, 2**31, 1.0, None)),
         *(("seed", value) for value in (-1, 2**64, 0.5, None, True)),
     ],
@@ -337,6 +337,6 @@ def test_a_value_out_of_range_is_refused_by_name(field: str, value: Any) -> None
 
 
 def test_extreme_values_in_range_are_accepted() -> None:
-    params = SamplingParams(top_k=10**9, top_p=1e-9, temperature=1e6, repetition_penalty=1e-6, seed=2**64 - 1)
+    params = SamplingParams(top_k=2**31 - 1, top_p=1e-9, temperature=1e6, repetition_penalty=1e-6, seed=2**64 - 1)
     rows = sampler(params)
     assert 0 <= rows.choose_first(torch.tensor([0]), random_logits(1, 70)).item() < 50

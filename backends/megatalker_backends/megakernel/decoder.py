@@ -46,6 +46,7 @@ CAPABILITIES = TalkerCapabilities(
     forced_codes=True,
     seeded_sampling=True,
     prefix_reuse=True,
+    batch_invariant=True,
 )
 WARM_UP_PAGE = 0
 """The first, so that the pool's pages behind it can become more."""

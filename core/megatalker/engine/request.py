@@ -1,6 +1,5 @@
 """Turns a caller's words into a checked utterance, in the caller's thread."""
 
-import math
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -12,7 +11,7 @@ from megatalker.prompt import Layout, PromptPlan, PromptPlanner
 from megatalker.prompt.sentences import split_sentences
 from megatalker.prompt.text import TextChecker, clean_text, control_tokens
 from megatalker.sampling import SamplingParams
-from megatalker.settings import Settings
+from megatalker.settings import LONGEST_S, Settings
 from megatalker.voices import Voice, default_voice
 
 
@@ -168,6 +167,8 @@ def _string(what: str, value: object) -> str:
 
 
 def _max_ahead(seconds: float | None) -> float | None:
-    if seconds is not None and not (math.isfinite(seconds) and seconds > 0):
-        raise InvalidRequestError(f"max_ahead_s is {seconds!r}, expected a number of seconds above 0")
+    if seconds is not None and not (isinstance(seconds, int | float) and 0 < seconds <= LONGEST_S):
+        raise InvalidRequestError(
+            f"max_ahead_s is {seconds!r}, expected a number of seconds above 0, at most {LONGEST_S}"
+        )
     return seconds

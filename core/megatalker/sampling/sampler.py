@@ -91,8 +91,8 @@ class SamplingParams:
                 raise InvalidRequestError(f"{name} is {value!r}, expected a number in (0, 1]; 1 keeps all ids")
         for name in ("top_k", "predictor_top_k"):
             value = getattr(self, name)
-            if value is not None and not (_is_integer(value) and 1 <= value < 2**63):
-                expected = f"an integer of at least 1 and below {2**63}, or None to keep all ids"
+            if value is not None and not (_is_integer(value) and 1 <= value < 2**31):
+                expected = f"an integer of at least 1 and below {2**31}, or None to keep all ids"
                 raise InvalidRequestError(f"{name} is {value!r}, expected {expected}")
         for name, limit in (("min_new_tokens", 2**31), ("seed", 2**64)):
             value = getattr(self, name)

@@ -49,5 +49,7 @@ class Processes:
         return mine, groups[mine] if groups else None
 
     def stop(self) -> None:
+        """Leave the others, once all have come so far: who is still sending would be cut off."""
+        self.wait_for_all()
         if self.count > 1:
             dist.destroy_process_group()

@@ -4,10 +4,21 @@ from dataclasses import replace
 
 from megatalker.interfaces import Availability, CodecBackend, TalkerBackend, TalkerDecoder
 from megatalker.plugins import hookimpl
-from mistakes import codec_schedules, codecs, life, numerics, rules, schedules, talkers
+from mistakes import codec_life, codec_schedules, codecs, life, numerics, rules, schedules, talkers
 from mistakes.catalogue import CATALOGUE, HEALTHY, Mistake
 
-__all__ = ["CATALOGUE", "Mistake", "codec_schedules", "codecs", "life", "numerics", "rules", "schedules", "talkers"]
+__all__ = [
+    "CATALOGUE",
+    "Mistake",
+    "codec_life",
+    "codec_schedules",
+    "codecs",
+    "life",
+    "numerics",
+    "rules",
+    "schedules",
+    "talkers",
+]
 
 _NOT_HERE = replace(
     HEALTHY[TalkerDecoder], name="not_here", probe=lambda *_: Availability("it needs a device of another kind")

@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
 import torch
@@ -21,8 +21,6 @@ LONG_CALLS = "test_long_calls_of_several_states_stay_exact"
 LONG = "test_long_streams_stay_exact"
 COLD = "test_a_codec_is_exact_before_and_after_its_warmup"
 INSTANCES = "test_instances_of_two_checkpoints_keep_apart_and_stay_within_one"
-STREAMS_OVER = "test_states_that_are_gone_leave_nothing_behind"
-FRAMES_KEPT = "test_a_state_does_not_grow_with_what_was_said"
 
 
 @dataclass(eq=False)
@@ -371,61 +369,3 @@ def _unclamped(waveform: Any, rows: Tensor, memory: list[Tensor]) -> Tensor:
         signal = block(signal, memory)
     samples: Tensor = waveform.last(waveform.snake(signal), memory).squeeze(0)
     return samples
-
-
-@mistake(STREAMS_OVER)
-class Pool(Quick):
-    """Has a pool of 200 states, to which nothing ever returns."""
-
-    _left = 200
-
-    def open(self) -> StreamingState:
-        self._left -= 1
-        if self._left < 0:
-            raise RuntimeError("no state is left")
-        return super().open()
-
-
-@mistake(STREAMS_OVER)
-class KeepsStates(Quick):
-    """Keeps every state that was ever used."""
-
-    def __init__(self, checkpoint: Checkpoint, context: LoadContext) -> None:
-        super().__init__(checkpoint, context)
-        self._used: dict[int, CodecState] = {}
-
-    def decode(self, states: Sequence[CodecState], codes: Sequence[Tensor]) -> list[Tensor]:
-        self._used |= {id(state): state for state in states}
-        return super().decode(states, codes)
-
-
-@mistake(STREAMS_OVER)
-class KeepsNotes(Quick):
-    """Writes down the codes of each call."""
-
-    def __init__(self, checkpoint: Checkpoint, context: LoadContext) -> None:
-        super().__init__(checkpoint, context)
-        self._notes: list[bytes] = []
-
-    def decode(self, states: Sequence[CodecState], codes: Sequence[Tensor]) -> list[Tensor]:
-        self._notes += [fresh.numpy().tobytes() for fresh in codes]
-        return super().decode(states, codes)
-
-
-@mistake(FRAMES_KEPT)
-class KeepsSamples(Quick):
-    """A state keeps all samples that it has made."""
-
-    @dataclass(eq=False)
-    class State(StreamingState):
-        made: list[Tensor] = field(default_factory=list)
-
-    def open(self) -> StreamingState:
-        return self.State(super().open().memory)
-
-    def decode(self, states: Sequence[CodecState], codes: Sequence[Tensor]) -> list[Tensor]:
-        chunks = super().decode(states, codes)
-        for state, chunk in zip(states, chunks, strict=True):
-            assert isinstance(state, self.State)
-            state.made.append(chunk)
-        return chunks
