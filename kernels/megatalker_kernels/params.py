@@ -37,7 +37,7 @@ class Sampling(ctypes.Structure):
 def sampling_filter(*, do_sample: bool, temperature: float, top_k: int | None, top_p: float) -> Filter:
     """A filter from parameters as the sampling contract names them."""
     dropped = 1.0 - top_p if top_p < 1 else -1.0
-    most = 2**31 - 1 if top_k is None else min(top_k, 2**31 - 1)
+    most = 2**31 - 1 if top_k is None else top_k
     return Filter(dropped, 1 / ctypes.c_float(temperature).value, temperature, most, do_sample, 0)
 
 
