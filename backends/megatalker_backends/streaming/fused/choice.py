@@ -69,7 +69,7 @@ def fused_runner(
     """
     fused = _exact(decoder, config, device)
     if settings.precision == "fast":
-        exact, fused = fused, _decoder(decoder, config, device, Numbers.HIGH_HALVES)[0]
+        exact, fused = fused, _decoder(decoder, config, device, Numbers.HIGH_HALVES)
         error = largest_difference(fused, exact, config, device)
         logger.warning("streaming: precision is 'fast': samples of random codes are off by up to %.1g", error)
     return FusedRunner(
@@ -84,21 +84,18 @@ def fused_runner(
 
 @torch.inference_mode()
 def _exact(decoder: StreamingDecoder, config: CodecConfig, device: torch.device) -> FusedDecoder:
-    fused, weights = _decoder(decoder, config, device, Numbers.HALVES)
-    reason = why_not_float16(fused, weights, config, device)
+    fused = _decoder(decoder, config, device, Numbers.HALVES)
+    reason = why_not_float16(fused, config, device)
     if reason is None:
         return fused
     logger.warning("streaming: %s; products are made of TensorFloat-32 numbers instead, half as fast", reason)
-    return _decoder(decoder, config, device, Numbers.TENSORFLOATS)[0]
+    return _decoder(decoder, config, device, Numbers.TENSORFLOATS)
 
 
-def _decoder(
-    decoder: StreamingDecoder, config: CodecConfig, device: torch.device, numbers: Numbers
-) -> tuple[FusedDecoder, FusedWeights]:
+def _decoder(decoder: StreamingDecoder, config: CodecConfig, device: torch.device, numbers: Numbers) -> FusedDecoder:
     try:
         kernels = CodecKernels(device, numbers)
     except ToolchainError as error:
         advice = "set codecs.streaming.kernels to 'off' to run torch operations instead, several times slower"
         raise BackendUnavailableError(f"the streaming codec's kernels cannot run here: {error}; {advice}") from error
-    weights = FusedWeights(decoder, device, numbers)
-    return FusedDecoder(weights, config, kernels), weights
+    return FusedDecoder(FusedWeights(decoder, device, numbers), config, kernels)

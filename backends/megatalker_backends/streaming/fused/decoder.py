@@ -41,6 +41,11 @@ class FusedDecoder:
         ring = config.sliding_window - 1 + MAX_FRAMES
         return len(self._weights.layers) * ring * 2 * config.num_kv_heads * config.head_dim
 
+    @property
+    def largest_weight(self) -> float:
+        """Of all products, the magnitude."""
+        return self._weights.largest
+
     def step(self, words: Tensor, frames: int) -> Tensor:
         """Decode the frames of ``words`` (see :class:`structures.Tickets`) into ``[streams, samples]`` float32."""
         return self._step(Kernels(self._launcher, self._config, words, frames, self._arrivals))

@@ -8,7 +8,6 @@ from torch import Tensor
 from megatalker.checkpoint.config import CodecConfig
 from megatalker_backends.streaming.fused.decoder import FusedDecoder
 from megatalker_backends.streaming.fused.runner import FusedMemory, words_of
-from megatalker_backends.streaming.fused.weights import FusedWeights
 from megatalker_kernels.codec.numbers import LARGEST
 from megatalker_kernels.codec.structures import MAX_FRAMES
 
@@ -17,13 +16,11 @@ ROOM = 16.0
 """Other codes may be louder than random ones by this factor."""
 
 
-def why_not_float16(
-    decoder: FusedDecoder, weights: FusedWeights, config: CodecConfig, device: torch.device
-) -> str | None:
+def why_not_float16(decoder: FusedDecoder, config: CodecConfig, device: torch.device) -> str | None:
     """What is too large for products of float16 numbers, or ``None``."""
-    if not weights.largest <= LARGEST:
-        return f"its weights reach {weights.largest:.3g}, more than float16 holds"
-    inputs = max_of(decoder.largest_input(words, FRAMES) for words in _steps(decoder, config, device))
+    if not decoder.largest_weight <= LARGEST:
+        return f"its weights reach {decoder.largest_weight:.3g}, more than float16 holds"
+    inputs = _max_of(decoder.largest_input(words, FRAMES) for words in _steps(decoder, config, device))
     if not inputs <= LARGEST / ROOM:
         return f"random codes give activations of {inputs:.3g}, too close to the end of float16 ({LARGEST:.0f})"
     return None
@@ -32,10 +29,10 @@ def why_not_float16(
 def largest_difference(one: FusedDecoder, other: FusedDecoder, config: CodecConfig, device: torch.device) -> float:
     """Between the samples that two decoders of the same codec make of random codes."""
     pairs = zip(_steps(one, config, device), _steps(other, config, device), strict=True)
-    return max_of(float((one.step(mine, FRAMES) - other.step(theirs, FRAMES)).abs().max()) for mine, theirs in pairs)
+    return _max_of(float((one.step(mine, FRAMES) - other.step(theirs, FRAMES)).abs().max()) for mine, theirs in pairs)
 
 
-def max_of(values: Iterator[float]) -> float:
+def _max_of(values: Iterator[float]) -> float:
     """The largest, NaN if any is."""
     return float(torch.tensor(list(values)).max())
 
