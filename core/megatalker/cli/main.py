@@ -15,6 +15,7 @@ from megatalker.cli.bench.command import bench
 from megatalker.cli.bench.others import add_others
 from megatalker.cli.console import stderr
 from megatalker.cli.inspect import inspect
+from megatalker.cli.keys import keys
 from megatalker.cli.load.command import load
 from megatalker.cli.say.command import say
 from megatalker.cli.serve import serve
@@ -37,6 +38,7 @@ add_others(benchmarks)
 app.add_typer(benchmarks, name="bench")
 app.command()(load)
 app.command()(serve)
+app.add_typer(keys, name="keys")
 
 
 def _show_version(wanted: bool) -> None:

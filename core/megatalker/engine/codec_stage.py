@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from megatalker.checkpoint.config import FRAME_SAMPLES, FRAME_SECONDS
+from megatalker.checkpoint.config import FRAME_SAMPLES
 from megatalker.engine.chunk_queue import Waiter, wake
 from megatalker.engine.guarded_calls import REQUEST_ERRORS, Fault, GuardedCalls
 from megatalker.engine.outputs import Chunk
@@ -232,9 +232,8 @@ class CodecStage:
             decoded_at=now,
             delivered_at=now,
         )
-        progress.playback.deliver(now, frames * FRAME_SECONDS)
+        progress.note_chunk(now, frames)
         utterance.chunking.note_chunk(frames, progress.playback.ahead(now))
-        progress.frames, progress.chunks, progress.last_decoded_at = last, progress.chunks + 1, now
         self._state.counters.chunks += 1
         waiters = utterance.chunks.put(chunk)
         if utterance.runaway is not None:

@@ -125,6 +125,7 @@ class Engine:
         self._require_serving()
         request, segmenter = self._requests.check(text, SpeechOptions.of(options, changes), self._limits)
         utterance = self._utterance(request, segmenter)
+        utterance.progress.text_chars = len(text or "")
         self._commands.submit(utterance, self._rows, self.settings.max_waiting)
         return SpeechStream(
             utterance, self._commands, self._requests.text_checker() if text is None else None, keep_alive=self

@@ -16,6 +16,14 @@ def health_routes(speaker: Speaker) -> APIRouter:
     """What a load balancer and Prometheus ask for, without a key."""
     router = APIRouter()
 
+    @router.get("/live")
+    def live() -> JSONResponse:
+        """200 while the process is worth keeping, also during warm-up; 503 when it has failed for good."""
+        if speaker.failure is None:
+            return JSONResponse({"status": "live"})
+        return JSONResponse({"status": "failed", "error": problem(speaker.failure).model_dump()}, 503)
+
+    @router.get("/ready")
     @router.get("/health")
     def health() -> JSONResponse:
         """200 once the engine is warm, 503 before, and when nothing can be spoken any more."""

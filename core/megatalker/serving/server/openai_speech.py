@@ -60,7 +60,7 @@ def speech_routes(speaker: Speaker, settings: ServerSettings, model: str) -> API
         if body.model not in (None, model):
             raise UnknownModelError(f"model is {body.model!r}, expected {model!r}, which is what is served here")
         stream = await speaker.begin(body.input, body.speech_fields(), "http")
-        end = partial(speaker.end, stream, "http")
+        end = partial(speaker.end, stream)
         try:
             first = await _first_chunk(stream, request)
         except BaseException:

@@ -12,6 +12,7 @@ from megatalker.errors import (
     UnsupportedError,
 )
 from megatalker.serving.protocol.messages import Problem
+from megatalker.serving.server.callers import LimitError
 
 RETRY_AFTER_S = 1.0
 
@@ -24,6 +25,29 @@ class AuthenticationError(InvalidRequestError):
     """The API key is missing or wrong."""
 
 
+class ForbiddenError(InvalidRequestError):
+    """Whoever asks may not have this."""
+
+
+class HostError(ForbiddenError):
+    """The server does not answer for this ``Host``."""
+
+
+class OriginError(ForbiddenError):
+    """Pages of this ``Origin`` may not ask."""
+
+
+class NoRouteError(InvalidRequestError):
+    """There is nothing at this path, or not for this method."""
+
+
+class TooLongError(InvalidRequestError):
+    """A body exceeds what the server reads."""
+
+    def __init__(self) -> None:
+        super().__init__("the body is too long; send less, or raise the server's setting max_message_bytes")
+
+
 class UnknownModelError(InvalidRequestError):
     """Another model than the one served was asked for."""
 
@@ -31,6 +55,8 @@ class UnknownModelError(InvalidRequestError):
 _STATUS: dict[type[MegatalkerError], int] = {
     NotReadyError: 503,
     AuthenticationError: 401,
+    ForbiddenError: 403,
+    TooLongError: 413,
     UnknownModelError: 404,
     InvalidRequestError: 400,
     UnsupportedError: 400,
@@ -56,7 +82,8 @@ def respond(error: BaseException, status: int | None = None) -> JSONResponse:
     code = status or next((code for kind, code in _STATUS.items() if isinstance(error, kind)), 500)
     headers = {}
     if code in (429, 503):
-        headers["Retry-After"] = str(math.ceil(RETRY_AFTER_S))
+        seconds = error.retry_after_s if isinstance(error, LimitError) else RETRY_AFTER_S
+        headers["Retry-After"] = str(math.ceil(seconds))
     if code == 401:
         headers["WWW-Authenticate"] = "Bearer"
     return JSONResponse({"error": problem(error).model_dump()}, code, headers)

@@ -5,14 +5,16 @@ import logging
 from collections.abc import Mapping
 from dataclasses import fields, replace
 
-from megatalker.engine import Engine, SpeechStream
+from megatalker.engine import SpeechStream
 from megatalker.engine.options import SpeechOptions, random_seed
 from megatalker.errors import InvalidRequestError, MegatalkerError, SettingsError
 from megatalker.sampling import SamplingParams
 from megatalker.serving.protocol.messages import SpeechFields
 from megatalker.serving.protocol.voice_files import decode_voice
+from megatalker.serving.server.late_engine import ServedEngine
 from megatalker.serving.server.meters import Meters, Route
 from megatalker.serving.server.problems import NotReadyError
+from megatalker.serving.server.utterance_account import UtteranceAccount
 from megatalker.voices import Voice
 
 logger = logging.getLogger(__name__)
@@ -27,20 +29,31 @@ class Speaker:
         SettingsError: a voice file is named like a speaker of the checkpoint.
     """
 
-    def __init__(self, engine: Engine, voices: Mapping[str, Voice]) -> None:
+    def __init__(self, engine: ServedEngine, voices: Mapping[str, Voice], *, lazy: bool = False) -> None:
         taken = [name for name in voices if name in engine.checkpoint.config.speakers]
         if taken:
             raise SettingsError(
                 f"the voice files {', '.join(taken)} are named like speakers of the checkpoint; rename them"
             )
         self.engine, self.voices, self.meters = engine, voices, Meters(engine)
-        self.running: dict[SpeechStream, bool] = {}
-        """Begun and not ended; whether all text was there from the start."""
-        self._warm = False
+        self.running: dict[SpeechStream, UtteranceAccount] = {}
+        """Begun and not ended."""
+        self._warm = lazy
+        """Requests are taken; a lazy one makes the first wait."""
+        self._warming: asyncio.Task[None] | None = None
         self._failure: MegatalkerError | None = None
 
-    async def warm_up(self) -> None:
-        """Warm the engine up; afterwards :attr:`ready` or :attr:`failure` says what came of it."""
+    def begin_warm_up(self) -> None:
+        """Warm the engine up, once; :attr:`ready` or :attr:`failure` says what comes of it."""
+        if self._warming is None:
+            self._warming = asyncio.create_task(self._warm_up())
+
+    async def warm_up_over(self) -> None:
+        """Wait for the end of what :meth:`begin_warm_up` began, if anything."""
+        if self._warming is not None:
+            await asyncio.shield(self._warming)
+
+    async def _warm_up(self) -> None:
         try:
             await asyncio.to_thread(self.engine.warmup)
         except MegatalkerError as error:
@@ -67,24 +80,30 @@ class Speaker:
 
         Raises:
             NotReadyError: during warm-up.
+            LimitError: whoever asks has as much as it may have.
             MegatalkerError: as :meth:`megatalker.engine.Engine.speak`.
         """
+        if self.failure is not None:
+            raise self.failure
+        if not self._warm:
+            raise NotReadyError("the server is still warming up; try again when GET /ready answers 200")
+        self.begin_warm_up()
+        await self.warm_up_over()
+        if self.failure is not None:
+            raise self.failure
+        account = UtteranceAccount(route, whole_text=text is not None, voice=asked.voice, meters=self.meters)
         try:
-            if self.failure is not None:
-                raise self.failure
-            if not self._warm:
-                raise NotReadyError("the server is still warming up; try again when GET /health answers 200")
             stream = await asyncio.to_thread(self._speak, text, asked, return_codes)
-        except Exception as error:
-            self.meters.refused(error, route)
+        except BaseException as error:
+            account.refused(error)
             raise
-        self.running[stream] = text is not None
+        self.running[stream] = account
         return stream
 
-    def end(self, stream: SpeechStream, route: Route) -> None:
+    def end(self, stream: SpeechStream) -> None:
         """The utterance is over, or nobody listens any more."""
         stream.cancel()
-        self.meters.ended(stream, route, whole_text=self.running.pop(stream))
+        self.running.pop(stream).ended(stream)
 
     def _speak(self, text: str | None, asked: SpeechFields, return_codes: bool) -> SpeechStream:
         sampling, seed = self._sampling(asked)
