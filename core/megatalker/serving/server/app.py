@@ -4,9 +4,11 @@ import asyncio
 import secrets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 
 from fastapi import Depends, FastAPI, Request, Response, WebSocket
 from fastapi.exceptions import RequestValidationError
+from fastapi.security import HTTPBearer
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.middleware.body_limit import RequestBodyLimitMiddleware
@@ -16,6 +18,7 @@ from megatalker.engine import Engine
 from megatalker.errors import InvalidRequestError, MegatalkerError, explain_validation
 from megatalker.serving.protocol.voice_files import read_voices
 from megatalker.serving.server.conversation import Conversation
+from megatalker.serving.server.gate import Gate
 from megatalker.serving.server.information import catalogue_routes, health_routes
 from megatalker.serving.server.openai_speech import speech_routes
 from megatalker.serving.server.problems import AuthenticationError, respond
@@ -42,24 +45,18 @@ def create_app(engine: Engine, settings: ServerSettings | None = None) -> FastAP
         await asyncio.to_thread(engine.close)
         await warming
 
-    def check_key(request: Request) -> None:
-        _check_key(request.headers, settings)
-
     app = FastAPI(title="megatalker", lifespan=lifespan)
     app.state.speaker = speaker
     app.add_middleware(RequestBodyLimitMiddleware, max_body_size=settings.max_message_bytes)
     app.add_middleware(_DeclaredLength, limit=settings.max_message_bytes)
+    app.add_middleware(Gate, check=partial(_check_key, settings))
     app.include_router(health_routes(speaker))
-    app.include_router(catalogue_routes(speaker, model), dependencies=[Depends(check_key)])
-    app.include_router(speech_routes(speaker, settings, model), dependencies=[Depends(check_key)])
+    keyed = [Depends(HTTPBearer(auto_error=False, description="Where the server has a key."))]  # the gate checks it
+    app.include_router(catalogue_routes(speaker, model), dependencies=keyed)
+    app.include_router(speech_routes(speaker, settings, model), dependencies=keyed)
 
     @app.websocket("/v1/speak")
     async def speak(socket: WebSocket) -> None:
-        try:
-            _check_key(socket.headers, settings)
-        except AuthenticationError as error:
-            await socket.send_denial_response(respond(error))
-            return
         await socket.accept()
         with speaker.meters.connections.track_inprogress():
             await Conversation(socket, speaker, settings).run()
@@ -68,7 +65,7 @@ def create_app(engine: Engine, settings: ServerSettings | None = None) -> FastAP
     return app
 
 
-def _check_key(headers: Headers, settings: ServerSettings) -> None:
+def _check_key(settings: ServerSettings, headers: Headers) -> None:
     if settings.api_key is None:
         return
     expected = f"Bearer {settings.api_key.get_secret_value()}"
@@ -83,7 +80,8 @@ class _DeclaredLength:
         self._app, self._limit = app, limit
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and int(Headers(scope=scope).get("content-length", "0")) > self._limit:
+        declared = Headers(scope=scope).get("content-length", "") if scope["type"] == "http" else ""
+        if declared.isdecimal() and int(declared) > self._limit:
             await _too_long()(scope, receive, send)
         else:
             await self._app(scope, receive, send)
