@@ -104,10 +104,16 @@ class ServerSettings(BaseModel):
     """The name that ``model`` has in requests and in ``GET /v1/models``; by default the checkpoint's."""
     max_message_bytes: Annotated[Integer, Field(ge=1024)] = 1 << 20
     """Of a request's body, and of one message of a WebSocket."""
+    max_connections: Positive = 1000
+    """One more takes the place of a connection that has sent no whole request yet, or is refused."""
+    request_timeout_s: Seconds = 30.0
+    """A connection has this long to send a whole request."""
     send_timeout_s: Seconds = 30.0
     """A client that accepts nothing for this long is dropped."""
     text_timeout_s: Seconds = 120.0
     """An open utterance for which no text arrives for this long ends with an error."""
+    drain_timeout_s: Seconds = 30.0
+    """How long utterances may go on after SIGTERM, while new ones are refused; then they end with an error."""
     shutdown_timeout_s: Seconds = 10.0
     """How long clients get to read their last events when the server stops."""
 

@@ -31,6 +31,7 @@ class Conversation:
 
     async def _listen(self, tasks: asyncio.TaskGroup) -> None:
         while True:
+            await asyncio.sleep(0)  # what came at once is received without a pause: others get their turn in between
             message = await self._socket.receive()
             if message["type"] == "websocket.disconnect":
                 raise WebSocketDisconnect(message["code"])

@@ -20,9 +20,9 @@ from megatalker.settings import ServerSettings
 
 PROBES = frozenset({"/health", "/live", "/ready", "/metrics"})
 """What orchestrators ask all the time: only failures are worth a line."""
-OPEN = PROBES | {"/", "/openapi.json"}
-OPEN_FOLDERS = ("/docs", "/redoc", "/static/")
-"""Answered without a key. Every other path, also one that does not exist, asks for it."""
+OPEN_PATHS = PROBES | {"/", "/openapi.json", "/docs", "/docs/oauth2-redirect"}
+OPEN_FOLDERS = ("/docs/assets/", "/static/")
+"""With ``OPEN_PATHS``, what is answered without a key. Every other path asks for it, also one that does not exist."""
 REQUEST_ID = "x-request-id"
 
 _GOOD_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
@@ -107,7 +107,7 @@ class Gate:
         try:
             self._check_host(connection)
             self._check_origin(connection)
-            if path not in OPEN and not path.startswith(OPEN_FOLDERS):
+            if path not in OPEN_PATHS and not path.startswith(OPEN_FOLDERS):
                 current_call().caller = self._keyring.caller(connection)
         except MegatalkerError as error:
             self._refused(error, "http" if scope["type"] == "http" else "websocket")

@@ -26,12 +26,12 @@ def health_routes(speaker: Speaker) -> APIRouter:
     @router.get("/ready")
     @router.get("/health")
     def health() -> JSONResponse:
-        """200 once the engine is warm, 503 before, and when nothing can be spoken any more."""
+        """200 once the engine is warm, 503 before, while the server drains, and when nothing can be spoken any more."""
         body: dict[str, object] = {"backend": speaker.engine.backend, "codec": speaker.engine.codec}
+        body["status"] = speaker.status
         if speaker.failure is not None:
-            return JSONResponse(body | {"status": "failed", "error": problem(speaker.failure).model_dump()}, 503)
-        status = "ready" if speaker.ready else "warming up"
-        return JSONResponse(body | {"status": status}, 200 if speaker.ready else 503)
+            body["error"] = problem(speaker.failure).model_dump()
+        return JSONResponse(body, 200 if speaker.ready else 503)
 
     @router.get("/metrics")
     def metrics() -> Response:

@@ -21,6 +21,10 @@ class NotReadyError(CapacityError):
     """The server is still warming up."""
 
 
+class DrainingError(CapacityError):
+    """The server is about to stop."""
+
+
 class AuthenticationError(InvalidRequestError):
     """The API key is missing or wrong."""
 
@@ -54,6 +58,7 @@ class UnknownModelError(InvalidRequestError):
 
 _STATUS: dict[type[MegatalkerError], int] = {
     NotReadyError: 503,
+    DrainingError: 503,
     AuthenticationError: 401,
     ForbiddenError: 403,
     TooLongError: 413,

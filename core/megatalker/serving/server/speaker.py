@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import Mapping
 from dataclasses import fields, replace
+from typing import Literal
 
 from megatalker.engine import SpeechStream
 from megatalker.engine.options import SpeechOptions, random_seed
@@ -13,7 +14,7 @@ from megatalker.serving.protocol.messages import SpeechFields
 from megatalker.serving.protocol.voice_files import decode_voice
 from megatalker.serving.server.late_engine import ServedEngine
 from megatalker.serving.server.meters import Meters, Route
-from megatalker.serving.server.problems import NotReadyError
+from megatalker.serving.server.problems import DrainingError, NotReadyError
 from megatalker.serving.server.utterance_account import UtteranceAccount
 from megatalker.voices import Voice
 
@@ -38,9 +39,12 @@ class Speaker:
         self.engine, self.voices, self.meters = engine, voices, Meters(engine)
         self.running: dict[SpeechStream, UtteranceAccount] = {}
         """Begun and not ended."""
+        self.draining = False
+        """What runs is finished, nothing new is begun."""
         self._warm = lazy
         """Requests are taken; a lazy one makes the first wait."""
         self._warming: asyncio.Task[None] | None = None
+        self._beginning = 0
         self._failure: MegatalkerError | None = None
 
     def begin_warm_up(self) -> None:
@@ -67,9 +71,28 @@ class Speaker:
         return self._failure or self.engine.failure
 
     @property
+    def status(self) -> Literal["failed", "warming up", "draining", "ready"]:
+        """Whether it serves, and why not."""
+        if self.failure is not None:
+            return "failed"
+        if not self._warm:
+            return "warming up"
+        return "draining" if self.draining else "ready"
+
+    @property
     def ready(self) -> bool:
         """The engine is warm and serves."""
-        return self._warm and self.failure is None
+        return self.status == "ready"
+
+    @property
+    def loading(self) -> bool:
+        """The engine loads and warms up, which cannot be interrupted."""
+        return self._warming is not None and not self._warming.done()
+
+    @property
+    def busy(self) -> bool:
+        """Utterances run, or are being begun."""
+        return bool(self.running or self._beginning)
 
     async def begin(
         self, text: str | None, asked: SpeechFields, route: Route, *, return_codes: bool = False
@@ -80,15 +103,23 @@ class Speaker:
 
         Raises:
             NotReadyError: during warm-up.
+            DrainingError: the server is about to stop.
             LimitError: whoever asks has as much as it may have.
             MegatalkerError: as :meth:`megatalker.engine.Engine.speak`.
         """
-        if self.failure is not None:
-            raise self.failure
-        if not self._warm:
+        if not self._warm and self.failure is None:
             raise NotReadyError("the server is still warming up; try again when GET /ready answers 200")
-        self.begin_warm_up()
-        await self.warm_up_over()
+        if self.draining:
+            raise DrainingError("the server is about to stop and begins nothing new; ask another one, or later")
+        self._beginning += 1
+        try:
+            self.begin_warm_up()
+            await self.warm_up_over()
+            return await self._begin(text, asked, route, return_codes)
+        finally:
+            self._beginning -= 1
+
+    async def _begin(self, text: str | None, asked: SpeechFields, route: Route, return_codes: bool) -> SpeechStream:
         if self.failure is not None:
             raise self.failure
         account = UtteranceAccount(route, whole_text=text is not None, voice=asked.voice, meters=self.meters)
