@@ -98,8 +98,17 @@ class ServerSettings(BaseModel):
     """Load the backends at the first request, which waits for it, and not at the start."""
     log_format: Literal["text", "json"] = "text"
     """Lines of the log: ``key=value`` pairs, or one JSON object each."""
-    voices: Path | None = None
-    """A folder of voice files (``Voice.save``, ``megatalker say --save-voice``), served by their names."""
+    voices_dir: Path | None = None
+    """A folder of voices, served by their names: recordings (``megatalker voices add``) and voice files
+    (``Voice.save``, ``megatalker say --save-voice``). What changes in it changes in the server."""
+    max_reference_s: Seconds = 30.0
+    """Of the recording of a voice."""
+    max_upload_bytes: Annotated[Integer, Field(ge=1024)] = 1 << 25
+    """Of a request that adds a voice."""
+    voice_cache_size: Positive = 64
+    """Cloned voices that are kept in memory, those used last."""
+    voice_cache_ttl_s: Seconds = 3600.0
+    """One that nobody used for so long is forgotten, and read again when somebody does."""
     model: str | None = None
     """The name that ``model`` has in requests and in ``GET /v1/models``; by default the checkpoint's."""
     max_message_bytes: Annotated[Integer, Field(ge=1024)] = 1 << 20

@@ -20,6 +20,7 @@ from megatalker.cli.load.command import load
 from megatalker.cli.say.command import say
 from megatalker.cli.serve import serve
 from megatalker.cli.status import PACKAGES
+from megatalker.cli.voices import voices
 from megatalker.errors import MegatalkerError
 
 app = typer.Typer(
@@ -39,6 +40,7 @@ app.add_typer(benchmarks, name="bench")
 app.command()(load)
 app.command()(serve)
 app.add_typer(keys, name="keys")
+app.add_typer(voices, name="voices")
 
 
 def _show_version(wanted: bool) -> None:

@@ -31,7 +31,7 @@ def serve(
         str | None, typer.Option(help="Address to serve on; 0.0.0.0 is the network.", show_default="127.0.0.1")
     ] = None,
     port: Annotated[int | None, typer.Option(help="0 takes a free one.", show_default="8000")] = None,
-    voices: Annotated[Path | None, typer.Option(help="Folder of voice files, served by name.")] = None,
+    voices_dir: Annotated[Path | None, typer.Option(help="Folder of voices, see `megatalker voices`.")] = None,
     model: Annotated[str | None, typer.Option(help="Name of the model in requests.", show_default="checkpoint")] = None,
     max_streams: Annotated[int | None, typer.Option(help="Streams decoding at a time.", show_default="8")] = None,
     lazy: Annotated[bool | None, typer.Option("--lazy", help="Load the backends at the first request.")] = None,
@@ -54,7 +54,7 @@ def serve(
         from megatalker.serving.server.running import TalkServer, bind
     except ImportError as error:
         raise UnsupportedError(f"cannot serve: {error.name} is missing; pip install 'megatalker[server]'") from error
-    own = given(host=host, port=port, voices=voices, model=model, lazy=lazy, log_format=log_format)
+    own = given(host=host, port=port, voices_dir=voices_dir, model=model, lazy=lazy, log_format=log_format)
     settings = read_settings(
         config,
         checkpoint=checkpoint,

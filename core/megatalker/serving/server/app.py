@@ -1,31 +1,31 @@
 """Assembles the routes over one engine."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from fastapi import Depends, FastAPI, Request, Response, WebSocket
 from fastapi.exceptions import RequestValidationError
 from fastapi.security import HTTPBearer
-from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
-from starlette.middleware.body_limit import RequestBodyLimitMiddleware
 from starlette.middleware.cors import CORSMiddleware
-from starlette.types import ASGIApp, Receive, Scope, Send
 
 from megatalker.errors import InvalidRequestError, MegatalkerError, explain_validation
-from megatalker.serving.protocol.voice_files import read_voices
+from megatalker.serving.server.body_limit import BodyLimit
 from megatalker.serving.server.conversation import Conversation
 from megatalker.serving.server.gate import REQUEST_ID, Account, Gate
 from megatalker.serving.server.information import catalogue_routes, health_routes
 from megatalker.serving.server.keyring import Keyring
 from megatalker.serving.server.late_engine import ServedEngine
-from megatalker.serving.server.meters import Meters, Route
+from megatalker.serving.server.meters import Meters
 from megatalker.serving.server.openai_speech import speech_routes
 from megatalker.serving.server.problems import NoRouteError, TooLongError, respond
 from megatalker.serving.server.speaker import Speaker
 from megatalker.serving.server.tokens import token_routes
+from megatalker.serving.server.voice_routes import voice_routes, watching
 from megatalker.settings import ServerSettings
+from megatalker.voices.cache import VoiceCache
+from megatalker.voices.library import VoiceLibrary
 
 
 def create_app(engine: ServedEngine, settings: ServerSettings | None = None) -> FastAPI:
@@ -35,25 +35,28 @@ def create_app(engine: ServedEngine, settings: ServerSettings | None = None) -> 
     Its :class:`~megatalker.serving.server.speaker.Speaker` is ``app.state.speaker``.
 
     Raises:
-        SettingsError, InvalidRequestError: the voices folder is missing, or holds something else.
+        InvalidRequestError: the voices folder is missing, or something is wrong with a voice in it.
+        SettingsError: two keys cannot be told apart.
     """
     settings = settings or ServerSettings()
-    speaker = Speaker(engine, read_voices(settings.voices), lazy=settings.lazy)
+    cache = VoiceCache(settings.voice_cache_size, settings.voice_cache_ttl_s)
+    library = VoiceLibrary(settings.voices_dir, engine.checkpoint, cache, settings.max_reference_s)
+    speaker = Speaker(engine, library, cache, settings)
     model = settings.model or engine.checkpoint.name
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
         if not settings.lazy:
             speaker.begin_warm_up()
-        yield
+        async with watching(library):
+            yield
         await asyncio.to_thread(engine.close)
         await speaker.warm_up_over()
 
     keyring = Keyring(settings)
     app = FastAPI(title="megatalker", lifespan=lifespan)
     app.state.speaker = speaker
-    app.add_middleware(RequestBodyLimitMiddleware, max_body_size=settings.max_message_bytes)
-    app.add_middleware(_DeclaredLength, limit=settings.max_message_bytes, refused=speaker.meters.refused)
+    app.add_middleware(BodyLimit, settings=settings, refused=speaker.meters.refused)
     app.add_middleware(Gate, settings=settings, keyring=keyring, refused=speaker.meters.refused)
     app.add_middleware(
         CORSMiddleware,
@@ -67,6 +70,7 @@ def create_app(engine: ServedEngine, settings: ServerSettings | None = None) -> 
     keyed = [Depends(HTTPBearer(auto_error=False, description="Where the server has a key."))]  # the gate checks it
     app.include_router(catalogue_routes(speaker, model), dependencies=keyed)
     app.include_router(speech_routes(speaker, settings, model), dependencies=keyed)
+    app.include_router(voice_routes(speaker), dependencies=keyed)
     app.include_router(token_routes(keyring), dependencies=keyed)
 
     @app.websocket("/v1/speak")
@@ -77,22 +81,6 @@ def create_app(engine: ServedEngine, settings: ServerSettings | None = None) -> 
 
     _answer_errors(app, speaker.meters)
     return app
-
-
-class _DeclaredLength:
-    """Refuses a body that is announced as too long before any of it is read, in the same words as every error."""
-
-    def __init__(self, app: ASGIApp, limit: int, refused: Callable[[Exception, Route], None]) -> None:
-        self._app, self._limit, self._refused = app, limit, refused
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        declared = Headers(scope=scope).get("content-length", "") if scope["type"] == "http" else ""
-        if declared.isdecimal() and int(declared) > self._limit:
-            error = TooLongError()
-            self._refused(error, "http")
-            await respond(error)(scope, receive, send)
-        else:
-            await self._app(scope, receive, send)
 
 
 def _answer_errors(app: FastAPI, meters: Meters) -> None:

@@ -1,4 +1,4 @@
-"""What the server tells about itself: health, metrics, models and voices."""
+"""What the server tells about itself: health, metrics and models."""
 
 import time
 
@@ -9,7 +9,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from megatalker.checkpoint.config import SAMPLE_RATE
 from megatalker.serving.server.problems import problem
 from megatalker.serving.server.speaker import Speaker
-from megatalker.voices import list_languages, list_speakers
+from megatalker.voices import list_languages
 
 
 def health_routes(speaker: Speaker) -> APIRouter:
@@ -60,12 +60,5 @@ def catalogue_routes(speaker: Speaker, model: str) -> APIRouter:
             "sample_rate": SAMPLE_RATE,
         }
         return {"object": "list", "data": [entry]}
-
-    @router.get("/v1/voices")
-    def voices() -> dict[str, object]:
-        """The checkpoint's speakers and the server's voice files; ``voice`` in a request is one of these ids."""
-        entries = [{"id": name, "kind": "speaker"} for name in list_speakers(checkpoint)]
-        entries += [{"id": name, "kind": voice.kind} for name, voice in speaker.voices.items()]
-        return {"object": "list", "data": entries}
 
     return router

@@ -41,6 +41,14 @@ class OriginError(ForbiddenError):
     """Pages of this ``Origin`` may not ask."""
 
 
+class UnknownVoiceError(InvalidRequestError):
+    """A voice is to be removed that there is not."""
+
+
+class VoiceExistsError(InvalidRequestError):
+    """A voice is to be added whose name is taken."""
+
+
 class NoRouteError(InvalidRequestError):
     """There is nothing at this path, or not for this method."""
 
@@ -49,7 +57,10 @@ class TooLongError(InvalidRequestError):
     """A body exceeds what the server reads."""
 
     def __init__(self) -> None:
-        super().__init__("the body is too long; send less, or raise the server's setting max_message_bytes")
+        super().__init__(
+            "the body is too long; send less, or raise the server's setting max_message_bytes (for voices, "
+            "max_upload_bytes)"
+        )
 
 
 class UnknownModelError(InvalidRequestError):
@@ -63,6 +74,8 @@ _STATUS: dict[type[MegatalkerError], int] = {
     ForbiddenError: 403,
     TooLongError: 413,
     UnknownModelError: 404,
+    UnknownVoiceError: 404,
+    VoiceExistsError: 409,
     InvalidRequestError: 400,
     UnsupportedError: 400,
     CapacityError: 429,

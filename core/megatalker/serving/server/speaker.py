@@ -2,13 +2,14 @@
 
 import asyncio
 import logging
-from collections.abc import Mapping
 from dataclasses import fields, replace
+from hashlib import blake2b
 from typing import Literal
 
+from megatalker.checkpoint.config import FRAME_SECONDS
 from megatalker.engine import SpeechStream
 from megatalker.engine.options import SpeechOptions, random_seed
-from megatalker.errors import InvalidRequestError, MegatalkerError, SettingsError
+from megatalker.errors import InvalidRequestError, MegatalkerError
 from megatalker.sampling import SamplingParams
 from megatalker.serving.protocol.messages import SpeechFields
 from megatalker.serving.protocol.voice_files import decode_voice
@@ -16,7 +17,10 @@ from megatalker.serving.server.late_engine import ServedEngine
 from megatalker.serving.server.meters import Meters, Route
 from megatalker.serving.server.problems import DrainingError, NotReadyError
 from megatalker.serving.server.utterance_account import UtteranceAccount
+from megatalker.settings import ServerSettings
 from megatalker.voices import Voice
+from megatalker.voices.cache import VoiceCache
+from megatalker.voices.library import VoiceLibrary
 
 logger = logging.getLogger(__name__)
 
@@ -26,22 +30,21 @@ _SAMPLING_FIELDS = tuple(field.name for field in fields(SamplingParams))
 class Speaker:
     """The engine as the routes see it: begins utterances when it is warm, keeps account of them until they end.
 
-    Raises:
-        SettingsError: a voice file is named like a speaker of the checkpoint.
+    Args:
+        engine: maybe not open yet.
+        voices: those that the server keeps.
+        cache: of voices that requests bring along.
+        settings: the server's.
     """
 
-    def __init__(self, engine: ServedEngine, voices: Mapping[str, Voice], *, lazy: bool = False) -> None:
-        taken = [name for name in voices if name in engine.checkpoint.config.speakers]
-        if taken:
-            raise SettingsError(
-                f"the voice files {', '.join(taken)} are named like speakers of the checkpoint; rename them"
-            )
+    def __init__(self, engine: ServedEngine, voices: VoiceLibrary, cache: VoiceCache, settings: ServerSettings) -> None:
         self.engine, self.voices, self.meters = engine, voices, Meters(engine)
+        self._cache, self._max_reference_s = cache, settings.max_reference_s
         self.running: dict[SpeechStream, UtteranceAccount] = {}
         """Begun and not ended."""
         self.draining = False
         """What runs is finished, nothing new is begun."""
-        self._warm = lazy
+        self._warm = settings.lazy
         """Requests are taken; a lazy one makes the first wait."""
         self._warming: asyncio.Task[None] | None = None
         self._beginning = 0
@@ -155,9 +158,20 @@ class Speaker:
         if asked.voice_file is not None:
             if asked.voice is not None:
                 raise InvalidRequestError("voice and voice_file both say who speaks; give one of them")
-            return decode_voice(asked.voice_file)
+            return self._brought(asked.voice_file)
         name = self.engine.settings.voice if asked.voice is None else asked.voice
-        return None if name is None else self.voices.get(name, name)
+        return None if name is None else self.voices.get(name) or name
+
+    def _brought(self, file: str) -> Voice:
+        """A voice that came with its request; equal files are read once."""
+        voice = self._cache.get(blake2b(file.encode(), digest_size=16).digest(), lambda: decode_voice(file))
+        seconds = 0.0 if voice.reference_codes is None else len(voice.reference_codes) * FRAME_SECONDS
+        if seconds > self._max_reference_s:
+            raise InvalidRequestError(
+                f"the reference of voice_file lasts {seconds:.1f} s, expected at most {self._max_reference_s:g} s; cut "
+                "it, 3 to 15 s of clear speech is best, or raise the server's setting max_reference_s"
+            )
+        return voice
 
     def _sampling(self, asked: SpeechFields) -> tuple[SamplingParams | None, int | None]:
         """The checkpoint's own parameters with those asked for on top, and the seed if one was asked for."""
