@@ -111,6 +111,11 @@ class ServerSettings(BaseModel):
     """One that nobody used for so long is forgotten, and read again when somebody does."""
     model: str | None = None
     """The name that ``model`` has in requests and in ``GET /v1/models``; by default the checkpoint's."""
+    model_aliases: tuple[str, ...] = ("tts-1", "tts-1-hd", "gpt-4o-mini-tts", "gpt-4o-mini-tts-2025-12-15")
+    """Further names that ``model`` has in requests: those that OpenAI's clients send."""
+    voice_aliases: Mapping[str, str] | None = None
+    """Further names of voices in OpenAI's requests. ``None``: OpenAI's voices (``alloy``, ``ash``, ...) go round the
+    voices known here."""
     max_message_bytes: Annotated[Integer, Field(ge=1024)] = 1 << 20
     """Of a request's body, and of one message of a WebSocket."""
     max_connections: Positive = 1000

@@ -7,18 +7,22 @@ from contextlib import asynccontextmanager
 from fastapi import Depends, FastAPI, Request, Response, WebSocket
 from fastapi.exceptions import RequestValidationError
 from fastapi.security import HTTPBearer
+from fastapi_offline import FastAPIOffline
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 
 from megatalker.errors import InvalidRequestError, MegatalkerError, explain_validation
+from megatalker.serving.server.aliases import Aliases
 from megatalker.serving.server.body_limit import BodyLimit
 from megatalker.serving.server.conversation import Conversation
 from megatalker.serving.server.gate import REQUEST_ID, Account, Gate
-from megatalker.serving.server.information import catalogue_routes, health_routes
+from megatalker.serving.server.information import health_routes
 from megatalker.serving.server.keyring import Keyring
 from megatalker.serving.server.late_engine import ServedEngine
 from megatalker.serving.server.meters import Meters
+from megatalker.serving.server.models import model_routes
 from megatalker.serving.server.openai_speech import speech_routes
+from megatalker.serving.server.openapi import describe
 from megatalker.serving.server.problems import NoRouteError, TooLongError, respond
 from megatalker.serving.server.speaker import Speaker
 from megatalker.serving.server.tokens import token_routes
@@ -42,7 +46,8 @@ def create_app(engine: ServedEngine, settings: ServerSettings | None = None) -> 
     cache = VoiceCache(settings.voice_cache_size, settings.voice_cache_ttl_s)
     library = VoiceLibrary(settings.voices_dir, engine.checkpoint, cache, settings.max_reference_s)
     speaker = Speaker(engine, library, cache, settings)
-    model = settings.model or engine.checkpoint.name
+    aliases = Aliases(speaker, settings)
+    keyring = Keyring(settings)
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
@@ -53,8 +58,7 @@ def create_app(engine: ServedEngine, settings: ServerSettings | None = None) -> 
         await asyncio.to_thread(engine.close)
         await speaker.warm_up_over()
 
-    keyring = Keyring(settings)
-    app = FastAPI(title="megatalker", lifespan=lifespan)
+    app = FastAPIOffline(title="megatalker", lifespan=lifespan, redoc_url=None, static_url="/docs/assets")
     app.state.speaker = speaker
     app.add_middleware(BodyLimit, settings=settings, refused=speaker.meters.refused)
     app.add_middleware(Gate, settings=settings, keyring=keyring, refused=speaker.meters.refused)
@@ -68,9 +72,9 @@ def create_app(engine: ServedEngine, settings: ServerSettings | None = None) -> 
     app.add_middleware(Account, max_streams=settings.max_streams_per_connection)
     app.include_router(health_routes(speaker))
     keyed = [Depends(HTTPBearer(auto_error=False, description="Where the server has a key."))]  # the gate checks it
-    app.include_router(catalogue_routes(speaker, model), dependencies=keyed)
-    app.include_router(speech_routes(speaker, settings, model), dependencies=keyed)
+    app.include_router(model_routes(speaker, aliases), dependencies=keyed)
     app.include_router(voice_routes(speaker), dependencies=keyed)
+    app.include_router(speech_routes(speaker, settings, aliases), dependencies=keyed)
     app.include_router(token_routes(keyring), dependencies=keyed)
 
     @app.websocket("/v1/speak")
@@ -80,15 +84,16 @@ def create_app(engine: ServedEngine, settings: ServerSettings | None = None) -> 
             await Conversation(socket, speaker, settings).run()
 
     _answer_errors(app, speaker.meters)
+    describe(app)
     return app
 
 
 def _answer_errors(app: FastAPI, meters: Meters) -> None:
     """Every error has the same JSON body, and is counted."""
 
-    def answer(error: Exception, status: int | None = None) -> Response:
+    def answer(error: Exception, status: int | None = None, param: str | None = None) -> Response:
         meters.refused(error, "http")
-        return respond(error, status)
+        return respond(error, status, param)
 
     @app.exception_handler(MegatalkerError)
     async def known(_request: Request, error: MegatalkerError) -> Response:
@@ -96,7 +101,9 @@ def _answer_errors(app: FastAPI, meters: Meters) -> None:
 
     @app.exception_handler(RequestValidationError)
     async def malformed(_request: Request, error: RequestValidationError) -> Response:
-        return answer(InvalidRequestError(explain_validation(error.errors(), skip=1)))  # 1: "body"
+        faults = error.errors()
+        param = ".".join(map(str, faults[0]["loc"][1:])) or None
+        return answer(InvalidRequestError(explain_validation(faults, skip=1)), param=param)  # 1: "body"
 
     @app.exception_handler(HTTPException)
     async def refused(request: Request, error: HTTPException) -> Response:
@@ -104,7 +111,9 @@ def _answer_errors(app: FastAPI, meters: Meters) -> None:
             return answer(TooLongError())
         about = f"{request.method} {request.url.path}: {error.detail}"
         kind = NoRouteError if error.status_code in (404, 405) else InvalidRequestError
-        return answer(kind(about), error.status_code)
+        response = answer(kind(about), error.status_code)
+        response.headers.update(error.headers or {})  # such as the methods that are allowed
+        return response
 
     @app.exception_handler(Exception)
     async def unexpected(request: Request, error: Exception) -> Response:

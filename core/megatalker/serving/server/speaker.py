@@ -11,7 +11,7 @@ from megatalker.engine import SpeechStream
 from megatalker.engine.options import SpeechOptions, random_seed
 from megatalker.errors import InvalidRequestError, MegatalkerError
 from megatalker.sampling import SamplingParams
-from megatalker.serving.protocol.messages import SpeechFields
+from megatalker.serving.protocol.messages import InstructFate, SpeechFields
 from megatalker.serving.protocol.voice_files import decode_voice
 from megatalker.serving.server.late_engine import ServedEngine
 from megatalker.serving.server.meters import Meters, Route
@@ -138,6 +138,16 @@ class Speaker:
         """The utterance is over, or nobody listens any more."""
         stream.cancel()
         self.running.pop(stream).ended(stream)
+
+    def instruct_fate(self, asked: SpeechFields) -> InstructFate | None:
+        """What becomes of the instruction of a request; ``None`` where it has none."""
+        if not (asked.instruct or "").strip():
+            return None
+        return "followed" if self.engine.checkpoint.config.takes_instruct else "ignored"
+
+    def count_tokens(self, text: str) -> int:
+        """Tokens of a text, which takes its time for a long one."""
+        return len(self.engine.checkpoint.tokenizer.encode(text).ids)
 
     def _speak(self, text: str | None, asked: SpeechFields, return_codes: bool) -> SpeechStream:
         sampling, seed = self._sampling(asked)

@@ -5,6 +5,7 @@ from pydantic import BaseModel
 
 from megatalker.serving.server.callers import current_call
 from megatalker.serving.server.keyring import SUBPROTOCOL, TOKEN_SUBPROTOCOL, Keyring
+from megatalker.serving.server.openapi import errors
 
 
 class Token(BaseModel):
@@ -22,7 +23,7 @@ def token_routes(keyring: Keyring) -> APIRouter:
     """The route that gives tokens to whoever has a key."""
     router = APIRouter()
 
-    @router.post("/v1/tokens")
+    @router.post("/v1/tokens", responses=errors(429))
     async def tokens() -> Token:
         """A token in the name of the key that asks, with its limits. It opens WebSockets and nothing else."""
         caller = current_call().caller

@@ -11,6 +11,7 @@ from watchfiles import DefaultFilter, awatch
 
 from megatalker.errors import InvalidRequestError
 from megatalker.serving.server.callers import current_call
+from megatalker.serving.server.openapi import errors
 from megatalker.serving.server.problems import ForbiddenError, UnknownVoiceError, VoiceExistsError
 from megatalker.serving.server.speaker import Speaker
 from megatalker.voices import list_speakers
@@ -33,7 +34,7 @@ def voice_routes(speaker: Speaker) -> APIRouter:
         entries += [{"id": name, "kind": entry.kind, "summary": entry.summary} for name, entry in library.items()]
         return {"object": "list", "data": entries}
 
-    @router.post(PATH, status_code=201)
+    @router.post(PATH, status_code=201, responses=errors(400, 409, 429))
     async def add(
         name: Annotated[str, Form()],
         reference: UploadFile,
@@ -52,7 +53,7 @@ def voice_routes(speaker: Speaker) -> APIRouter:
         await asyncio.to_thread(library.add, name, recording)
         return {"id": name, "kind": "clone", "summary": summary}
 
-    @router.delete(PATH + "/{name}", status_code=204)
+    @router.delete(PATH + "/{name}", status_code=204, responses=errors(400, 404, 429))
     async def remove(name: str) -> Response:
         """Delete a voice that the server keeps, with its recording. Utterances that speak with it go on."""
         _require_manager()
