@@ -24,6 +24,7 @@ from megatalker_kernels.constants import (
 from megatalker_kernels.errors import GuardError
 from megatalker_kernels.params import Sampling
 from megatalker_kernels.shapes import KernelShape
+from megatalker_kernels.transfer import send
 
 GUARD_BYTES = 512
 GUARD = 0xA5
@@ -186,12 +187,12 @@ class Workspace(GuardedBuffers):
 
     def assign(self, slot: int, sampling: Sampling, history: tuple[int, ...] = ()) -> None:
         """Give a slot to a stream whose emitted first codes are ``history``."""
-        self.sampling[slot] = torch.frombuffer(bytearray(sampling), dtype=torch.uint8).to(self.device)
+        self.sampling[slot] = send(torch.frombuffer(bytearray(sampling), dtype=torch.uint8), self.device)
         words = [0] * self.seen.shape[1]
         for code in history:
             words[code // 32] |= 1 << (code % 32)
         signed = [word - 2**32 if word >= 2**31 else word for word in words]
-        self.seen[slot] = torch.tensor(signed, dtype=torch.int32, device=self.device)
+        self.seen[slot] = send(torch.tensor(signed, dtype=torch.int32), self.device)
 
     def forget_results(self) -> None:
         """Clear what phases handed over, so that no tag of a launch long ago is taken for a new one."""

@@ -88,11 +88,11 @@ class ChunkPolicy:
 
     def due(self, pending: int, ahead_s: float) -> bool:
         """Whether to hand out the ``pending`` frames now: enough of them, or playback cannot wait for another."""
-        return pending > 0 and (pending >= self.target or (self._keeps_up and ahead_s < self._reserve))
+        return pending > 0 and (pending >= self.target or (self._keeps_up and ahead_s < self.reserve_s))
 
     def note_chunk(self, frames: int, ahead_s: float) -> None:
         """A chunk was handed out, ``ahead_s`` includes it. The next is twice as large if it fits in that time."""
-        fits = int((ahead_s - self._reserve) / self.frame_s) if self.frame_s and self._keeps_up else 2 * frames
+        fits = int((ahead_s - self.reserve_s) / self.frame_s) if self.frame_s and self._keeps_up else 2 * frames
         self.target = max(1, min(2 * frames, self.max_frames, fits))
 
     @property
@@ -100,7 +100,8 @@ class ChunkPolicy:
         return self.frame_s < FRAME_SECONDS
 
     @property
-    def _reserve(self) -> float:
+    def reserve_s(self) -> float:
+        """How long before playback runs dry the next chunk should be begun."""
         return 2 * self.frame_s + SLACK_S
 
 

@@ -72,7 +72,7 @@ class TalkerStage:
         left = MOST_PROMPT_ROWS - sum(rows[: len(chosen)])
         count = 0
         if new:
-            left = min(left, self.pace.rows_within(self._earliest_dry() - now))
+            left = min(left, self.pace.rows_within(self._earliest_need() - now))
             count = fitting([utterance.prompt_rows for utterance in new], left)
             if not count and self.newcomers_wait:
                 count = 1
@@ -81,12 +81,15 @@ class TalkerStage:
 
     def prefill(self, chosen: Sequence[Utterance]) -> None:
         """Begin or continue these decoder streams, all prompts in one call."""
-        ready = []
         for utterance in chosen:
             utterance.admitted = True
-            prompt = self._prompt(utterance)
-            if prompt is not None:
-                ready.append((utterance, *prompt))
+        begun = self._begin_texts([utterance for utterance in chosen if utterance.decoder is None])
+        ready = []
+        for utterance in chosen:
+            decoder = utterance.decoder or begun.get(id(utterance))
+            request = None if decoder is None else self._request(utterance, decoder)
+            if decoder is not None and request is not None:
+                ready.append((utterance, decoder, request))
         self._prefill(ready)
 
     def begin(self, now: float) -> bool:
@@ -151,14 +154,16 @@ class TalkerStage:
         admitted = sum(utterance.admitted for utterance in self._state.utterances)
         return min(limit for limit in limits if limit is not None) - admitted
 
-    def _earliest_dry(self) -> float:
-        """When the first playback runs dry that waits for what the engine has yet to make."""
+    def _earliest_need(self) -> float:
+        """When the first playback that waits for what the engine has yet to make needs its next chunk begun."""
         moments = [
-            utterance.progress.playback.dry_at
+            utterance.progress.playback.dry_at - utterance.chunking.reserve_s
             for utterance in self._state.utterances
-            if (utterance.decodable or utterance.pending) and not utterance.chunks.is_full()
+            if utterance.progress.playback.dry_at is not None
+            and (utterance.decodable or utterance.pending)
+            and not utterance.chunks.is_full()
         ]
-        return min((moment for moment in moments if moment is not None), default=math.inf)
+        return min(moments, default=math.inf)
 
     def _read_text(self, utterance: Utterance, decoder: DecoderStream) -> None:
         ids = decoder.new_ids
@@ -169,11 +174,27 @@ class TalkerStage:
             return
         decoder.extend(rows, self._builder.end_row)
 
-    def _prompt(self, utterance: Utterance) -> tuple[DecoderStream, StreamRequest] | None:
-        """The decoder stream to begin or continue, and its prefill; ``None``: the utterance has ended."""
+    def _begin_texts(self, utterances: Sequence[Utterance]) -> dict[int, DecoderStream]:
+        """Decoder streams of the texts that come next, by the utterance's ``id``. Whose prompt is impossible has
+        ended.
+        """
+        texts = [utterance.next_text for utterance in utterances]
+        try:
+            prompts = self._calls.device("prompts", partial(self._builder.build_all, texts))
+        except Exception as error:  # whatever it is, it concerns one utterance alone
+            if len(utterances) == 1:
+                utterances[0].end("error", error)
+                return {}
+            alone = [self._begin_texts([utterance]) for utterance in utterances]
+            return {key: decoder for each in alone for key, decoder in each.items()}
+        return {
+            id(utterance): utterance.new_stream(prompt) for utterance, prompt in zip(utterances, prompts, strict=True)
+        }
+
+    def _request(self, utterance: Utterance, decoder: DecoderStream) -> StreamRequest | None:
+        """The prefill that begins or continues the decoder stream; ``None``: the utterance has ended."""
         max_positions = self._talker.max_positions
         try:
-            decoder = utterance.decoder or self._calls.device("prompt", partial(utterance.new_stream, self._builder))
             rows = len(decoder.prompt.embeds)
             decoder.max_frames = frames_that_fit(rows, utterance.request.max_frames, max_positions)
             request = self._calls.device("prompt", partial(decoder.request, self._builder))
@@ -183,7 +204,7 @@ class TalkerStage:
         if decoder.frames >= decoder.max_frames:  # this backend has fewer positions than the one before
             utterance.end("max_frames")
             return None
-        return decoder, request
+        return request
 
     def _prefill(self, ready: Sequence[tuple[Utterance, DecoderStream, StreamRequest]]) -> None:
         if not ready:

@@ -17,7 +17,7 @@ from megatalker.engine.runaway import RunawayDetector
 from megatalker.engine.scheduling import Candidate, ChunkPolicy, PlaybackClock, hold_until
 from megatalker.engine.text_segmenter import TextSegment, TextSegmenter
 from megatalker.interfaces import CodecState, StreamHandle, StreamRequest
-from megatalker.prompt import Prompt, PromptBuilder
+from megatalker.prompt import Prompt, PromptBuilder, PromptText
 from megatalker.sampling import SamplingParams
 
 Codes = tuple[int, ...]
@@ -210,12 +210,16 @@ class Utterance:
             return True
         return self.ending is not None or self.starved or self.decoder is None
 
-    def new_stream(self, builder: PromptBuilder) -> DecoderStream:
-        """The decoder stream of the text that comes next."""
-        request, segment = self.request, self.text.upcoming
-        seed = stream_seed(self.progress.seed, self.progress.segments)
-        prompt = builder.build_planned(segment.ids, request.plan, complete=segment.complete)
-        sampling = replace(request.sampling, seed=seed)
+    @property
+    def next_text(self) -> PromptText:
+        """The text that comes next, for its prompt."""
+        segment = self.text.upcoming
+        return PromptText(segment.ids, self.request.plan, segment.complete)
+
+    def new_stream(self, prompt: Prompt) -> DecoderStream:
+        """The decoder stream of the text that comes next, which begins with this prompt."""
+        segment, seed = self.text.upcoming, stream_seed(self.progress.seed, self.progress.segments)
+        sampling = replace(self.request.sampling, seed=seed)
         return DecoderStream.of(segment, len(segment.ids), prompt, sampling, self.frames)
 
     def end(self, reason: FinishReason, error: Exception | None = None) -> None:
