@@ -102,7 +102,7 @@ class MegakernelDecoder(TalkerDecoder):
     @torch.inference_mode()
     def warmup(self) -> None:
         slot = self._settings.max_streams
-        self._space.assign(slot, kernel_sampling(SamplingParams()))
+        self._space.assign([(slot, kernel_sampling(SamplingParams()), ())])
         with self._faults():
             self._run_prompts([Prompt(slot, torch.zeros(ROWS, self._space.text.shape[1], device=self._device), 0)])
             machine = self._ready()
@@ -115,14 +115,17 @@ class MegakernelDecoder(TalkerDecoder):
         with self._table.admit(requests) as entries, ExitStack() as held, self._faults():
             grants = [held.enter_context(self._pages.admit(entry.row, entry.positions)) for entry in entries]
             self._write_pages(grants)
-            for request, grant in zip(requests, grants, strict=True):
-                history = tuple(int(code) for code in request.history)
-                self._space.assign(grant.slot, kernel_sampling(request.sampling), history)
+            slots = [grant.slot for grant in grants]
+            self._space.assign(
+                [
+                    (slot, kernel_sampling(request.sampling), request.history)
+                    for slot, request in zip(slots, requests, strict=True)
+                ]
+            )
             lengths = [len(request.embeds) for request in requests]
             rows = torch.cat([send(request.embeds, self._device) for request in requests])
             heads = [(keys, grant.pages) for keys, grant in zip(self._prefix.keys(rows, lengths), grants, strict=True)]
             embeds, known = torch.split(rows.float(), lengths), self._prefix.restore(heads)
-            slots = [grant.slot for grant in grants]
             self._run_prompts([Prompt(*parts) for parts in zip(slots, embeds, known, strict=True)])
             self._prefix.remember(heads)
         return [entry.handle for entry in entries]

@@ -6,7 +6,7 @@ by a digest of all rows up to its end, and a copy stands for a computation bit f
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from hashlib import blake2b
+from hashlib import sha256
 from itertools import accumulate
 
 import numpy as np
@@ -107,6 +107,8 @@ def _spot(index: int, pages: Sequence[int]) -> tuple[int, int]:
 def _names(name: bytes, rows: NDArray[np.uint8]) -> list[bytes]:
     names = []
     for start in range(0, len(rows) - ROWS, ROWS):
-        name = blake2b(name + rows[start : start + ROWS].tobytes(), digest_size=16).digest()
+        digest = sha256(name)
+        digest.update(rows[start : start + ROWS].data)
+        name = digest.digest()
         names.append(name)
     return names
