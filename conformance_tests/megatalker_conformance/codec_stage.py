@@ -7,11 +7,11 @@ from typing import NoReturn
 from megatalker.plugins.checked import CheckedCodec
 from megatalker_conformance.codec_player import Failure, Player
 from megatalker_conformance.codec_pool import CodePool
-from megatalker_conformance.codec_schedule import Action, Copy, Draw, Open, cost, only, smaller
+from megatalker_conformance.codec_schedule import Action, Draw, cost, only, smaller, states
 from megatalker_conformance.codes import EXACT
 from megatalker_conformance.measure import Measure
 from megatalker_conformance.promises import EXACTNESS, Promise, broken
-from megatalker_conformance.shrinking import shortest
+from megatalker_conformance.shortening import shortened
 
 
 @dataclass
@@ -64,7 +64,15 @@ class CodecStage:
         if self.effort and player.play(failing) is None:
             lines.append("(played once more it goes well: it takes what happened before)")
         elif self.effort:
-            shorter = self._shortened(player, failing)
+            shorter = shortened(
+                failing,
+                lambda part: player.play(part) is not None,
+                streams=states,
+                only=only,
+                smaller=smaller,
+                cost=cost,
+                effort=self.effort,
+            )
             again = player.play(shorter)
             if again is not None:
                 failing, failure = shorter, again
@@ -79,14 +87,3 @@ class CodecStage:
             return Player(fresh, self.pool).play(actions) is None
         finally:
             fresh.close()
-
-    def _shortened(self, player: Player, actions: list[Action]) -> list[Action]:
-        def fails(part: Sequence[Action]) -> bool:
-            return player.play(part) is not None
-
-        def fails_with(states: Sequence[int]) -> bool:
-            return fails(only(actions, states))
-
-        states = [action.state for action in actions if isinstance(action, Open | Copy)]
-        needed = shortest(states, fails_with, lambda _: (), lambda some: cost(only(actions, some)), self.effort // 2)
-        return shortest(only(actions, needed), fails, smaller, cost, self.effort // 2)

@@ -4,7 +4,7 @@ Made at random or to a plan; plain data, so that they can be shortened and print
 """
 
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count, cycle, islice
 
@@ -243,6 +243,40 @@ def tidied(actions: Sequence[Action], pool: Pool, width: int) -> list[Action]:
                 if left.pop(stream, None) is not None:
                     kept.append(action)
     return kept
+
+
+def streams(actions: Iterable[Action]) -> list[int]:
+    """Those that are started."""
+    return [stream for action in actions if isinstance(action, Start) for stream, _ in action.streams]
+
+
+def only(actions: Iterable[Action], streams: Iterable[int]) -> list[Action]:
+    """What is left of a schedule without all other streams."""
+    kept = set(streams)
+    left = (_of(action, kept) for action in actions)
+    return [action for action in left if action is not None]
+
+
+def _of(action: Action, kept: set[int]) -> Action | None:
+    match action:
+        case Start(begun):
+            started = tuple(each for each in begun if each[0] in kept)
+            return replace(action, streams=started) if started else None
+        case Decode(steps):
+            advanced = tuple(stream for stream in steps if stream in kept)
+            return replace(action, streams=advanced) if advanced else None
+        case Release(stream):
+            return action if stream in kept else None
+
+
+def smaller(action: Action) -> Iterator[Action]:
+    """What may show the same with less: narrower and plainer calls."""
+    if isinstance(action, Decode) and len(action.streams) > 1:
+        for place in range(len(action.streams)):
+            yield replace(action, streams=action.streams[:place] + action.streams[place + 1 :])
+    if not isinstance(action, Release):
+        for how in sorted(action.how):
+            yield replace(action, how=action.how - {how})
 
 
 def name_of(stream: int) -> str:

@@ -13,7 +13,7 @@ from megatalker.errors import MegatalkerError
 from megatalker.plugins.checked import CheckedTalker
 from megatalker_conformance.playing import Fault, OracleRule, Player, Rule
 from megatalker_conformance.promises import Promise, broken
-from megatalker_conformance.schedules import Action, Writer, described, tidied
+from megatalker_conformance.schedules import Action, Writer, described, only, smaller, streams, tidied
 from megatalker_conformance.scripts import Pool
 from megatalker_conformance.shortening import shortened
 
@@ -99,7 +99,16 @@ class Stage:
             self._report(failing, fault, promise)
         if player.play(failing) is None:
             self._report(failing, fault, promise, "played once more it went well: it takes what happened before")
-        failing = shortened(failing, lambda shorter: player.play(shorter) is not None, self._tidied, self.effort)
+        shorter = shortened(
+            failing,
+            lambda part: player.play(self._tidied(part)) is not None,
+            streams=streams,
+            only=only,
+            smaller=smaller,
+            cost=len,
+            effort=self.effort,
+        )
+        failing = self._tidied(shorter)
         self._report(failing, player.play(failing) or fault, promise, self._second_opinion(failing, rule))
 
     def hold_side_by_side(self, second: CheckedTalker, schedules: Sequence[Sequence[Action]], promise: Promise) -> None:
