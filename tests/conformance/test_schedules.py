@@ -6,6 +6,7 @@ from typing import Any, cast
 
 import pytest
 
+from megatalker_conformance.scenarios import ScenarioPool
 from megatalker_conformance.schedules import (
     Action,
     Decode,
@@ -22,13 +23,12 @@ from megatalker_conformance.schedules import (
     streams,
     tidied,
 )
-from megatalker_conformance.scripts import Pool
 
 
 class FakePool:
-    """Eight scripts of three steps; the odd ones end by themselves, the last one is a continuation."""
+    """Eight scenarios of three steps; the odd ones end by themselves, the last one is a continuation."""
 
-    scripts: Sequence[object] = (None,) * 8
+    scenarios: Sequence[object] = (None,) * 8
     going: Sequence[int] = (0, 2, 4, 6)
     ending: Sequence[int] = (1, 3, 5, 7)
     continued: Sequence[int] = (7,)
@@ -43,7 +43,7 @@ class FakePool:
         return [number]
 
 
-POOL = cast("Pool", FakePool())
+POOL = cast("ScenarioPool", FakePool())
 
 
 def writer(seed: int, width: int = 5) -> Writer:

@@ -1,4 +1,4 @@
-"""Holds a decoder to schedules: plays them, and reports the shortest one that goes wrong."""
+"""Holds a decoder to schedules: runs them, and reports the shortest one that goes wrong."""
 
 import random
 from collections.abc import Callable, Iterator, Sequence
@@ -11,11 +11,11 @@ import torch
 
 from megatalker.errors import MegatalkerError
 from megatalker.plugins.checked import CheckedTalker
-from megatalker_conformance.playing import Fault, OracleRule, Player, Rule
-from megatalker_conformance.promises import Promise, broken
+from megatalker_conformance.promises import Mismatch, Promise, broken
+from megatalker_conformance.scenarios import ScenarioPool
 from megatalker_conformance.schedules import Action, Writer, described, only, smaller, streams, tidied
-from megatalker_conformance.scripts import Pool
 from megatalker_conformance.shortening import shortened
+from megatalker_conformance.talker_executor import Comparison, OracleComparison, TalkerExecutor
 
 WIDEST = 64
 """Streams held at the same time by a schedule, at most."""
@@ -24,12 +24,12 @@ WIDEST_ALONE = 8
 
 
 @dataclass
-class Stage:
-    """One decoder, the scripts it can play, and what a failing schedule is worth.
+class TalkerHarness:
+    """One decoder, the scenarios it can run, and what a failing schedule is worth.
 
     Args:
         talker: the decoder under test, holding no stream.
-        pool: scripts for it.
+        pool: scenarios for it.
         device: where it works.
         load: a second instance of the same backend, not warmed up.
         seed: of all schedules.
@@ -37,7 +37,7 @@ class Stage:
     """
 
     talker: CheckedTalker
-    pool: Pool
+    pool: ScenarioPool
     device: torch.device
     load: Callable[[], CheckedTalker]
     seed: int
@@ -63,8 +63,10 @@ class Stage:
         chance = random.Random(f"{self.seed} {title}")
         return Writer(self.pool, width, chance, self.talker.capabilities.forced_codes)
 
-    def player(self, talker: CheckedTalker, rule: Rule | None = None) -> Player:
-        return Player(talker, self.pool, self.device, OracleRule(self.pool) if rule is None else rule)
+    def executor(self, talker: CheckedTalker, comparison: Comparison | None = None) -> TalkerExecutor:
+        return TalkerExecutor(
+            talker, self.pool, self.device, OracleComparison(self.pool) if comparison is None else comparison
+        )
 
     @contextmanager
     def another(self) -> Iterator[CheckedTalker]:
@@ -79,29 +81,29 @@ class Stage:
         self,
         actions: Sequence[Action],
         promise: Promise,
-        rule: Rule | None = None,
+        comparison: Comparison | None = None,
         talker: CheckedTalker | None = None,
     ) -> None:
-        """Play a schedule; fail with the shortest one that breaks the promise.
+        """Run a schedule; fail with the shortest one that breaks the promise.
 
         Args:
             actions: the schedule.
             promise: what it shows.
-            rule: what frames are held to; ``None``: the oracle.
-            talker: who plays; ``None``: the decoder under test.
+            comparison: what frames are held to; ``None``: the oracle.
+            talker: who runs; ``None``: the decoder under test.
         """
-        player = self.player(talker or self.talker, rule)
-        fault = player.play(actions)
-        if fault is None:
+        executor = self.executor(talker or self.talker, comparison)
+        mismatch = executor.run(actions)
+        if mismatch is None:
             return
-        failing = list(actions[: fault.action + 1])
+        failing = list(actions[: mismatch.action + 1])
         if not self.effort:
-            self._report(failing, fault, promise)
-        if player.play(failing) is None:
-            self._report(failing, fault, promise, "played once more it went well: it takes what happened before")
+            self._report(failing, mismatch, promise)
+        if executor.run(failing) is None:
+            self._report(failing, mismatch, promise, "run once more it went well: it takes what happened before")
         shorter = shortened(
             failing,
-            lambda part: player.play(self._tidied(part)) is not None,
+            lambda part: executor.run(self._tidied(part)) is not None,
             streams=streams,
             only=only,
             smaller=smaller,
@@ -109,30 +111,32 @@ class Stage:
             effort=self.effort,
         )
         failing = self._tidied(shorter)
-        self._report(failing, player.play(failing) or fault, promise, self._second_opinion(failing, rule))
+        self._report(failing, executor.run(failing) or mismatch, promise, self._second_opinion(failing, comparison))
 
     def hold_side_by_side(self, second: CheckedTalker, schedules: Sequence[Sequence[Action]], promise: Promise) -> None:
-        """Play a schedule on each of the decoder under test and a second one, by turns."""
-        players = (self.player(self.talker), self.player(second))
-        playing = [player.perform(schedule) for player, schedule in zip(players, schedules, strict=True)]
-        for number, faults in enumerate(zip_longest(*playing), 1):
-            for name, fault in zip("12", faults, strict=True):
-                if fault is not None:
+        """Run a schedule on each of the decoder under test and a second one, by turns."""
+        executors = (self.executor(self.talker), self.executor(second))
+        running = [executor.perform(schedule) for executor, schedule in zip(executors, schedules, strict=True)]
+        for number, mismatches in enumerate(zip_longest(*running), 1):
+            for name, mismatch in zip("12", mismatches, strict=True):
+                if mismatch is not None:
                     shown = [described(schedule[:number], self.pool) for schedule in schedules]
                     lines = f"by turns, on instance 1\n{shown[0]}\nand on instance 2\n{shown[1]}"
-                    broken(promise, shown_by=lines, expected=f"instance {name}: {fault.expected}", found=fault.found)
+                    broken(
+                        promise, shown_by=lines, expected=f"instance {name}: {mismatch.expected}", found=mismatch.found
+                    )
 
     def _tidied(self, actions: Sequence[Action]) -> list[Action]:
         return tidied(actions, self.pool, self.house)
 
-    def _second_opinion(self, failing: Sequence[Action], rule: Rule | None) -> str:
+    def _second_opinion(self, failing: Sequence[Action], comparison: Comparison | None) -> str:
         try:
             with self.another() as talker:
-                fault = self.player(talker, rule).play(failing)
+                mismatch = self.executor(talker, comparison).run(failing)
         except MegatalkerError as error:
             return f"(a second instance could not be loaded: {error})"
-        return "" if fault else "on a freshly loaded instance this goes well: it takes what happened before"
+        return "" if mismatch else "on a freshly loaded instance this goes well: it takes what happened before"
 
-    def _report(self, failing: Sequence[Action], fault: Fault, promise: Promise, note: str = "") -> NoReturn:
+    def _report(self, failing: Sequence[Action], mismatch: Mismatch, promise: Promise, note: str = "") -> NoReturn:
         lines = [described(failing, self.pool), note, f"(--conformance-seed {self.seed})"]
-        broken(promise, shown_by="\n".join(filter(None, lines)), expected=fault.expected, found=fault.found)
+        broken(promise, shown_by="\n".join(filter(None, lines)), expected=mismatch.expected, found=mismatch.found)
