@@ -5,6 +5,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
+from megatalker.checkpoint import Checkpoint
 from megatalker_conformance.cases import SENTENCES, Cases
 from megatalker_conformance.checks import Judge, require
 from megatalker_conformance.measure import Measure, clock
@@ -41,12 +42,14 @@ def _best_of(now: Callable[[], float], *actions: Callable[[], object], rounds: i
     return best
 
 
-def test_a_reused_prompt_head_gives_bit_identical_logits(streams: Streams, cases: Cases, judge: Judge) -> None:
+def test_a_reused_prompt_head_gives_bit_identical_logits(
+    streams: Streams, cases: Cases, judge: Judge, checkpoint: Checkpoint
+) -> None:
     capabilities = streams.decoder.capabilities
     require(capabilities, "prefix_reuse")
     require(capabilities, "forced_codes")
     first, second = (cases.prompt(text, "upfront", judge.manner) for text in SENTENCES[:2])
-    forced = [(1,) * 16] * 3
+    forced = [(1,) * checkpoint.config.num_code_groups] * 3
     alone = streams.force(second, forced)
     streams.say(first, 3)
     after = streams.force(second, forced)
