@@ -23,7 +23,7 @@ from megatalker_pipecat.arguments import sort_arguments
 from megatalker_pipecat.audio import Sound
 from megatalker_pipecat.context_speech import ContextSpeech
 from megatalker_pipecat.contexts import Context
-from megatalker_pipecat.delivery import DeliveringTTSService
+from megatalker_pipecat.delivery import DeliveringTTSService, SentenceFailed
 from megatalker_pipecat.engines import EnginePool, Lease
 from megatalker_pipecat.errors import category_of, category_of_text, engine_is_gone
 from megatalker_pipecat.languages import name_of, recognised
@@ -241,7 +241,9 @@ class MegatalkerTTSService(DeliveringTTSService):
                     async for frame in frames:
                         yield frame
             except Exception as error:
+                context.failed = True
                 await self._report_failure(error)
+                yield SentenceFailed()
 
     async def _take_token(self, text: str, context_id: str, context: Context) -> None:
         if context.over:
@@ -256,7 +258,7 @@ class MegatalkerTTSService(DeliveringTTSService):
         except InvalidRequestError as error:
             await self._report_failure(error)  # the turn goes on without this piece
         except Exception as error:
-            context.over = True
+            context.over = context.failed = True
             await self._report_failure(error)
 
     async def _begin(self, text: str | None, context_id: str, context: Context) -> ContextSpeech:

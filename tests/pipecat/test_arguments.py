@@ -1,4 +1,4 @@
-"""Constructor arguments that other services of Pipecat take: what has a meaning is used, the rest is refused by name."""
+"""Constructor arguments that other services take: what has a meaning is used, the rest is refused by name."""
 
 from typing import Any
 
@@ -38,7 +38,7 @@ def test_the_settings_that_were_given_stay_as_they_were() -> None:
     assert shared == Wanted(seed=4)
 
 
-@pytest.mark.parametrize("given", [{"voice": "ryan", "voice_id": "ryan"}, {"settings": Wanted(voice="a"), "voice": "b"}])
+@pytest.mark.parametrize("given", [{"voice": "a", "voice_id": "a"}, {"settings": Wanted(voice="a"), "voice": "b"}])
 def test_what_is_given_twice_is_refused(given: dict[str, Any]) -> None:
     with pytest.raises(SettingsError, match="voice is given twice"):
         made(**given)
