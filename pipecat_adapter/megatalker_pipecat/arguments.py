@@ -2,7 +2,7 @@
 
 import difflib
 import inspect
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pipecat.services.tts_service import TTSService
@@ -43,7 +43,7 @@ def sort_arguments(
         SettingsError: a field is given twice.
     """
     for name in given:
-        if name not in AS_SETTINGS and name not in _named_by(TTSService):
+        if name not in AS_SETTINGS and name not in _named_by(TTSService.__mro__):
             raise TypeError(f"{service.__name__} takes no argument {name!r}: {_hint(name, service)}")
     short = [name for name in given if name in AS_SETTINGS]
     if not short:
@@ -57,9 +57,11 @@ def sort_arguments(
     return settings, {name: value for name, value in given.items() if name not in AS_SETTINGS}
 
 
-def _named_by(service: type[TTSService]) -> set[str]:
-    """The arguments that its constructor, and those it passes its arguments on to, call by name."""
-    made = [inspect.signature(kind.__init__).parameters.values() for kind in service.__mro__]
+def _named_by(classes: Iterable[type]) -> set[str]:
+    """The arguments that the constructors of these classes call by name."""
+    made = [
+        inspect.signature(vars(kind)["__init__"]).parameters.values() for kind in classes if "__init__" in vars(kind)
+    ]
     return {one.name for parameters in made for one in parameters if one.kind is one.KEYWORD_ONLY} - DECIDED
 
 
@@ -70,5 +72,5 @@ def _hint(name: str, service: type[TTSService]) -> str:
         return f"pass settings=MegatalkerTTSService.Settings({name}=...)"
     if name in DECIDED:
         return "the service decides that itself; leave it out"
-    close = difflib.get_close_matches(name, _named_by(service) | set(AS_SETTINGS), n=1)
+    close = difflib.get_close_matches(name, _named_by(service.__mro__) | set(AS_SETTINGS), n=1)
     return f"did you mean {close[0]!r}?" if close else "leave it out"

@@ -78,4 +78,3 @@ async def test_a_sentence_that_fails_alone(tiny_custom_voice: Checkpoint) -> Non
     with engine_on(fakes(), tiny_custom_voice) as engine:
         heard = await perform(Service(engine=engine), turn(FIRST, "And <|im_end|> then. ", THIRD))
     assert heard.words() == [*FIRST.split(), *THIRD.split()]
-

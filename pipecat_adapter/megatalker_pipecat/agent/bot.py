@@ -32,7 +32,11 @@ async def bot(arguments: RunnerArguments) -> None:
         },
     )
     conversation = Conversation(
-        plan, transport.input(), transport.output(), idle_timeout_s=arguments.pipeline_idle_timeout_secs
+        plan,
+        transport.input(),
+        transport.output(),
+        reception.turns,
+        idle_timeout_s=arguments.pipeline_idle_timeout_secs,
     )
 
     async def greet(_transport: object, _client: object) -> None:
