@@ -89,6 +89,9 @@ def test_a_language_model_that_is_not_there(tmp_path: Path) -> None:
         (["--text", "--out", "nowhere/said.wav"], "error: cannot write nowhere/said.wav"),
         (["--text", "--local", "--port", "1"], "error: --port 1: not with --local or --out"),
         (["--text", "--config", "nowhere.toml"], "error: settings file 'nowhere.toml' does not exist"),
+        (["--text", "-t", "livekit"], "error: the agent is not reached by livekit; it is by webrtc, websocket"),
+        (["-d"], "error: the agent is not reached by daily; it is by webrtc, websocket, twilio, telnyx, plivo, exotel"),
+        (["--text", "--transport=twilio"], "webrtc, websocket or, without --text, by telephone"),
     ],
 )
 def test_impossible_wishes_end_with_one_line(

@@ -1,5 +1,7 @@
 """One conversation: the pipeline between a transport's ends, with its memory of what was said."""
 
+from typing import Any
+
 from pipecat.audio.vad.silero import SileroVADAnalyzer
 from pipecat.frames.frames import TTSSpeakFrame
 from pipecat.pipeline.pipeline import Pipeline
@@ -30,6 +32,7 @@ class Conversation:
         sink: FrameProcessor,
         turns: TurnLog,
         *,
+        rate: int | None = None,
         idle_timeout_s: float | None = None,
     ) -> None:
         """Build the pipeline from ``source`` (a transport's input; ``None``: text comes by :attr:`worker`) to ``sink``.
@@ -39,6 +42,7 @@ class Conversation:
             source: where speech and messages arrive.
             sink: where speech leaves.
             turns: takes the times of each turn; clients are told them, too (a server message of type ``turn``).
+            rate: samples a second of the line, both ways; ``None``: Pipecat's defaults.
             idle_timeout_s: the conversation ends when nobody says anything for so long; ``None``: never.
         """
         self._plan = plan
@@ -48,6 +52,9 @@ class Conversation:
         self.user, self.assistant = LLMContextAggregatorPair(
             self.context, user_params=LLMUserAggregatorParams(vad_analyzer=vad)
         )
+        rates: dict[str, Any] = {}
+        if rate is not None:
+            rates = {"audio_in_sample_rate": rate, "audio_out_sample_rate": rate}
         speech = MegatalkerTTSService(engine_settings=plan.engine)
         latency = TurnLatencyObserver()
         latency.add_event_handler("on_turn", self._note_turn)
@@ -55,7 +62,7 @@ class Conversation:
         stages = [source, listening, self.user, answering(plan), speech, sink, self.assistant]
         self.worker = PipelineWorker(
             Pipeline([stage for stage in stages if stage is not None]),
-            params=PipelineParams(enable_metrics=True, enable_usage_metrics=True),
+            params=PipelineParams(enable_metrics=True, enable_usage_metrics=True, **rates),
             idle_timeout_secs=idle_timeout_s,
             processor_unusable_policy=ProcessorUnusablePolicy.END,
             observers=[latency],
