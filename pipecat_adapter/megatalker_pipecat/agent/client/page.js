@@ -45,11 +45,19 @@ const HEARD = {
   "bot-output": (data) => transcript.agent(data),
   "error": (data) => { notice(data.error); if (!data.fatal) show("listening"); },
   "error-response": (data) => notice(data.error),
-  "metrics": (data) => {
-    const first = data.ttfb?.find((item) => item.processor.startsWith("MegatalkerTTSService") && item.value > 0);
-    if (first) $("figures").textContent = `first sound after ${Math.round(first.value * 1000)} ms`;
-  },
+  "server-message": (data) => { if (data.type === "turn") figures(data); },
 };
+
+const SINCE = { speech: "you fell silent", text: "you sent it", agent: "the agent's cue" };
+
+function figures(turn) {
+  const stages = Object.entries(turn.stages_ms).map(([name, ms]) => `${name} +${Math.round(ms)}`).join(", ");
+  const sound = turn.total_ms === null
+    ? (turn.outcome === "cut" ? "cut before any sound" : "no sound")
+    : `first sound ${Math.round(turn.total_ms)} ms after ${SINCE[turn.begun_by]}`;
+  $("figures").textContent = sound;
+  $("figures").title = `milliseconds since ${SINCE[turn.begun_by]}: ${stages}`;
+}
 
 async function microphone() {
   if (!agent.listens) return null;
