@@ -67,12 +67,23 @@ class ServerSettings(BaseModel):
     """A folder of voice files (``Voice.save``, ``megatalker say --save-voice``), served by their names."""
     model: str | None = None
     """The name that ``model`` has in requests and in ``GET /v1/models``; by default the checkpoint's."""
+    model_aliases: tuple[str, ...] = ("tts-1", "tts-1-hd", "gpt-4o-mini-tts", "gpt-4o-mini-tts-2025-12-15")
+    """Further names that ``model`` has in requests: those that OpenAI's clients send."""
+    voice_aliases: Mapping[str, str] | None = None
+    """Further names of voices in OpenAI's requests. ``None``: OpenAI's voices (``alloy``, ``ash``, ...) go round the
+    voices known here."""
     max_message_bytes: Annotated[Integer, Field(ge=1024)] = 1 << 20
     """Of a request's body, and of one message of a WebSocket."""
+    max_connections: Positive = 1000
+    """One more takes the place of a connection that has sent no whole request yet, or is refused."""
+    request_timeout_s: Seconds = 30.0
+    """A connection has this long to send a whole request."""
     send_timeout_s: Seconds = 30.0
     """A client that accepts nothing for this long is dropped."""
     text_timeout_s: Seconds = 120.0
     """An open utterance for which no text arrives for this long ends with an error."""
+    drain_timeout_s: Seconds = 30.0
+    """How long utterances may go on after SIGTERM, while new ones are refused; then they end with an error."""
     shutdown_timeout_s: Seconds = 10.0
     """How long clients get to read their last events when the server stops."""
 

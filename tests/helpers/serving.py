@@ -54,10 +54,8 @@ class Served:
         self.thread.join(HANG_S)
         assert not self.thread.is_alive(), "the server does not stop"
 
-    def talk(self, **options: Any) -> "Talk":
-        connection = connect(
-            self.url.replace("http", "ws") + "/v1/speak", open_timeout=HANG_S, compression=None, **options
-        )
+    def talk(self, path: str = "/v1/speak", **options: Any) -> "Talk":
+        connection = connect(self.url.replace("http", "ws") + path, open_timeout=HANG_S, compression=None, **options)
         return Talk(self.sockets.enter_context(connection))
 
     def rows_free(self, fakes: Fakes) -> bool:

@@ -1,5 +1,6 @@
 """``megatalker serve`` as a process: it says when it is ready, serves, and stops in good order."""
 
+import os
 import re
 import signal
 import subprocess
@@ -25,7 +26,9 @@ pytestmark = pytest.mark.slow
 
 @contextmanager
 def process(*options: str, cwd: Path) -> Iterator[subprocess.Popen[str]]:
-    running = subprocess.Popen([*COMMAND, "serve", *options], cwd=cwd, stderr=subprocess.PIPE, text=True)
+    environment = os.environ | {"MEGATALKER_SERVER__DRAIN_TIMEOUT_S": "0.5"}
+    command = [*COMMAND, "serve", *options]
+    running = subprocess.Popen(command, cwd=cwd, env=environment, stderr=subprocess.PIPE, text=True)
     with running:
         try:
             yield running
@@ -66,6 +69,7 @@ def test_it_warms_up_serves_and_stops(tiny_custom_voice: Checkpoint, tmp_path: P
         rest = running.stderr.read()
         assert running.wait(HANG_S) == (0 if stop == signal.SIGINT else -signal.SIGTERM), rest
     assert "stopping" in rest
+    assert ("draining for up to 0.5 s" in rest) is (stop == signal.SIGTERM)
     assert "Traceback" not in rest
 
 

@@ -1,6 +1,7 @@
 """What a server tells about itself, the voices that it keeps, its key and its address."""
 
 import base64
+import re
 import threading
 from pathlib import Path
 
@@ -115,6 +116,16 @@ def test_the_documentation_of_the_api_is_served(serve: Server) -> None:
     assert {"input", "voice", "response_format", "seed"} <= set(
         schema["components"]["schemas"]["SpeechRequest"]["properties"]
     )
+
+
+def test_the_pages_of_the_documentation_need_no_other_server(serve: Server) -> None:
+    served = serve(server={"api_key": "secret"})
+    page = httpx.get(served.url + "/docs").text
+    links = re.findall(r"""(?:src|href|url)\s*[=:]\s*["']([^"']+)""", page)
+    assert len(links) >= 3
+    for link in links:
+        assert link.startswith("/"), "nothing from elsewhere"
+        assert httpx.get(served.url + link).status_code == 200
 
 
 def test_models_and_voices_are_listed(serve: Server) -> None:

@@ -32,6 +32,7 @@ def test_float_audio_and_codes_equal_the_engine_s_own(serve: Server) -> None:
         "backend": "fake",
         "codec": "noise",
         "seed": 5,
+        "instruct": None,
     }
     assert (heard.packets[0].index, heard.packets[0].frames) == (0, 1)
     assert [packet.sample_offset for packet in heard.packets] == list(

@@ -66,6 +66,8 @@ def test_an_id_in_use_is_refused_and_its_utterance_goes_on(serve: Server) -> Non
         ({"text": "Hi.", "sampling": {"temp": 1}}, "InvalidRequestError", "sampling has no 'temp'"),
         ({"text": "Hi.", "sampling": {"top_p": 2}}, "InvalidRequestError", "top_p is 2"),
         ({"text": "Hi.", "voice_file": "!"}, "InvalidRequestError", "not base64"),
+        ({"text": "Hi.", "voice_file": "é"}, "InvalidRequestError", "not base64"),
+        ({"text": "Hi.", "max_ahead_s": 1e308}, "InvalidRequestError", "max_ahead_s is 1e+308"),
         ({"text": "Hi.", "voice_file": "aGk="}, "InvalidRequestError", "'voice_file' is not a voice file"),
         ({"text": "Hi.", "voice": "ryan", "voice_file": "aGk="}, "InvalidRequestError", "give one of them"),
         ({"text": "x" * 30_000}, "InvalidRequestError", "30000 characters"),

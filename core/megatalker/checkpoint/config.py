@@ -75,6 +75,11 @@ class ModelConfig:
         return self.predictor.hidden_size != self.talker.hidden_size
 
     @property
+    def takes_instruct(self) -> bool:
+        """An instruction changes the speech; officially the others are given none."""
+        return self.variant == "voice_design" or (self.variant == "custom_voice" and self.size != "0b6")
+
+    @property
     def first_suppressed_id(self) -> int:
         """Ids from here on, end-of-speech excepted, are never chosen as code 0 (official ``suppress_tokens``)."""
         return self.talker.vocab_size - SPECIAL_CODES

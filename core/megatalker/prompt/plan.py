@@ -118,7 +118,7 @@ class PromptPlanner:
                     "a designed voice already carries its description; leave instruct out, or put it there"
                 )
             return voice.description or instruct
-        if instruct and (config.variant == "base" or config.size == "0b6"):
+        if instruct and not config.takes_instruct:
             if not self._told_about_instruct:
                 logger.warning(
                     "checkpoint %r (%s, %s) ignores instruct", self._checkpoint.name, config.size, config.variant

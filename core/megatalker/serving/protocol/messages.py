@@ -16,12 +16,14 @@ MAX_ID_LENGTH = 64
 
 UtteranceId = Annotated[str, Field(max_length=MAX_ID_LENGTH)]
 AudioFormat = Literal["s16le", "f32le"]
+InstructFate = Literal["followed", "ignored"]
+"""What becomes of an instruction: some checkpoints take none."""
 
 
 class Message(BaseModel):
     """Unknown keys are refused by name; nothing is converted."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True)
 
 
 class SpeechFields(Message):
@@ -83,6 +85,7 @@ class Opened(Message):
     backend: str
     codec: str
     seed: int
+    instruct: InstructFate | None = None
 
 
 class Switch(Message):

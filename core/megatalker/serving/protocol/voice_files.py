@@ -1,7 +1,6 @@
 """Voices that are not the checkpoint's own: files in a folder of the server, or sent along with a request."""
 
 import base64
-import binascii
 import tempfile
 from pathlib import Path
 
@@ -27,7 +26,7 @@ def decode_voice(text: str) -> Voice:
     """
     try:
         content = base64.b64decode(text, validate=True)
-    except binascii.Error as error:
+    except ValueError as error:  # binascii.Error is one; letters beyond ASCII are another
         raise InvalidRequestError(
             f"voice_file is not base64 ({error}); expected the content of a file made by Voice.save, in base64"
         ) from error

@@ -4,9 +4,12 @@ import asyncio
 import secrets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 
 from fastapi import Depends, FastAPI, Request, Response, WebSocket
 from fastapi.exceptions import RequestValidationError
+from fastapi.security import HTTPBearer
+from fastapi_offline import FastAPIOffline
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.middleware.body_limit import RequestBodyLimitMiddleware
@@ -15,9 +18,13 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from megatalker.engine import Engine
 from megatalker.errors import InvalidRequestError, MegatalkerError, explain_validation
 from megatalker.serving.protocol.voice_files import read_voices
+from megatalker.serving.server.aliases import Aliases
 from megatalker.serving.server.conversation import Conversation
-from megatalker.serving.server.information import catalogue_routes, health_routes
+from megatalker.serving.server.gate import Gate
+from megatalker.serving.server.information import health_routes, voice_routes
+from megatalker.serving.server.models import model_routes
 from megatalker.serving.server.openai_speech import speech_routes
+from megatalker.serving.server.openapi import describe
 from megatalker.serving.server.problems import AuthenticationError, respond
 from megatalker.serving.server.speaker import Speaker
 from megatalker.settings import ServerSettings
@@ -33,7 +40,7 @@ def create_app(engine: Engine, settings: ServerSettings | None = None) -> FastAP
     """
     settings = settings or ServerSettings()
     speaker = Speaker(engine, read_voices(settings.voices))
-    model = settings.model or engine.checkpoint.name
+    aliases = Aliases(speaker, settings)
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
@@ -42,33 +49,29 @@ def create_app(engine: Engine, settings: ServerSettings | None = None) -> FastAP
         await asyncio.to_thread(engine.close)
         await warming
 
-    def check_key(request: Request) -> None:
-        _check_key(request.headers, settings)
-
-    app = FastAPI(title="megatalker", lifespan=lifespan)
+    app = FastAPIOffline(title="megatalker", lifespan=lifespan, redoc_url=None, static_url="/docs/assets")
     app.state.speaker = speaker
     app.add_middleware(RequestBodyLimitMiddleware, max_body_size=settings.max_message_bytes)
     app.add_middleware(_DeclaredLength, limit=settings.max_message_bytes)
+    app.add_middleware(Gate, check=partial(_check_key, settings))
     app.include_router(health_routes(speaker))
-    app.include_router(catalogue_routes(speaker, model), dependencies=[Depends(check_key)])
-    app.include_router(speech_routes(speaker, settings, model), dependencies=[Depends(check_key)])
+    keyed = [Depends(HTTPBearer(auto_error=False, description="Where the server has a key."))]  # the gate checks it
+    app.include_router(model_routes(speaker, aliases), dependencies=keyed)
+    app.include_router(voice_routes(speaker), dependencies=keyed)
+    app.include_router(speech_routes(speaker, settings, aliases), dependencies=keyed)
 
     @app.websocket("/v1/speak")
     async def speak(socket: WebSocket) -> None:
-        try:
-            _check_key(socket.headers, settings)
-        except AuthenticationError as error:
-            await socket.send_denial_response(respond(error))
-            return
         await socket.accept()
         with speaker.meters.connections.track_inprogress():
             await Conversation(socket, speaker, settings).run()
 
     _answer_errors(app)
+    describe(app)
     return app
 
 
-def _check_key(headers: Headers, settings: ServerSettings) -> None:
+def _check_key(settings: ServerSettings, headers: Headers) -> None:
     if settings.api_key is None:
         return
     expected = f"Bearer {settings.api_key.get_secret_value()}"
@@ -83,7 +86,8 @@ class _DeclaredLength:
         self._app, self._limit = app, limit
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and int(Headers(scope=scope).get("content-length", "0")) > self._limit:
+        declared = Headers(scope=scope).get("content-length", "") if scope["type"] == "http" else ""
+        if declared.isdecimal() and int(declared) > self._limit:
             await _too_long()(scope, receive, send)
         else:
             await self._app(scope, receive, send)
@@ -104,13 +108,18 @@ def _answer_errors(app: FastAPI) -> None:
 
     @app.exception_handler(RequestValidationError)
     async def malformed(_request: Request, error: RequestValidationError) -> Response:
-        return respond(InvalidRequestError(explain_validation(error.errors(), skip=1)))  # 1: "body"
+        faults = error.errors()
+        param = ".".join(map(str, faults[0]["loc"][1:])) or None
+        return respond(InvalidRequestError(explain_validation(faults, skip=1)), param=param)  # 1: "body"
 
     @app.exception_handler(HTTPException)
     async def refused(request: Request, error: HTTPException) -> Response:
         if error.status_code == 413:
             return _too_long()
-        return respond(InvalidRequestError(f"{request.method} {request.url.path}: {error.detail}"), error.status_code)
+        about = InvalidRequestError(f"{request.method} {request.url.path}: {error.detail}")
+        response = respond(about, error.status_code)
+        response.headers.update(error.headers or {})  # such as the methods that are allowed
+        return response
 
     @app.exception_handler(Exception)
     async def unexpected(_request: Request, error: Exception) -> Response:

@@ -1,22 +1,64 @@
-"""The body of an HTTP response while its speech is made."""
+"""An utterance over HTTP, and the body of its response while the speech is made."""
 
 import asyncio
 import base64
 import json
 import logging
 from collections.abc import AsyncIterator, Callable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
+from typing import Self
 
+from fastapi import Request
 from fastapi.responses import StreamingResponse
 from fastapi.sse import format_sse_event
 from starlette.types import Message, Receive, Scope, Send
 
 from megatalker.engine import Chunk, SpeechStream
 from megatalker.errors import MegatalkerError
-from megatalker.serving.server.encoding import Encoder
+from megatalker.serving.protocol.messages import InstructFate, SpeechFields
+from megatalker.serving.server.encoding import Encoder, Samples
 from megatalker.serving.server.problems import problem
+from megatalker.serving.server.speaker import Speaker
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class HttpUtterance:
+    """An utterance whose first chunk is there, so that what went wrong before could be told by a status."""
+
+    speaker: Speaker
+    text: str
+    stream: SpeechStream
+    first: Chunk | None
+    """``None`` if there is no speech."""
+
+    @classmethod
+    async def begin(cls, speaker: Speaker, text: str, asked: SpeechFields, request: Request) -> Self:
+        """Begin it; :meth:`end` must follow.
+
+        A client that goes away meanwhile, maybe while it waits for a free stream, ends the stream.
+
+        Raises:
+            MegatalkerError: as :meth:`Speaker.begin`, or nothing could be spoken.
+        """
+        stream = await speaker.begin(text, asked, "http")
+        try:
+            return cls(speaker, text, stream, await _first_chunk(stream, request))
+        except BaseException:
+            speaker.end(stream, "http")
+            raise
+
+    def end(self) -> None:
+        """The response is over, or nobody listens any more."""
+        self.speaker.end(self.stream, "http")
+
+    async def chunks(self) -> AsyncIterator[Samples]:
+        """All samples, as they come."""
+        if self.first is not None:
+            yield self.first.pcm
+            async for chunk in self.stream:
+                yield chunk.pcm
 
 
 class AudioResponse(StreamingResponse):
@@ -60,23 +102,34 @@ class AudioResponse(StreamingResponse):
             logger.error("a response breaks off: %s: %s", type(error).__name__, error)
 
 
-async def audio_body(first: Chunk | None, stream: SpeechStream, encoder: Encoder) -> AsyncIterator[bytes]:
+async def audio_body(utterance: HttpUtterance, encoder: Encoder) -> AsyncIterator[bytes]:
     """The speech in its format."""
-    async for chunk in _chunks(first, stream):
-        data = encoder.encode(chunk.pcm)
+    async for samples in utterance.chunks():
+        data = await asyncio.to_thread(encoder.encode, samples) if encoder.slow else encoder.encode(samples)
         if data:
             yield data
-    yield encoder.finish()
+    rest = await asyncio.to_thread(encoder.finish) if encoder.slow else encoder.finish()
+    if rest:
+        yield rest
 
 
-async def event_body(first: Chunk | None, stream: SpeechStream, encoder: Encoder) -> AsyncIterator[bytes]:
-    """The same as OpenAI's server-sent events, ended by ``speech.audio.done`` or ``error``."""
+async def event_body(
+    utterance: HttpUtterance, encoder: Encoder, instructions: InstructFate | None
+) -> AsyncIterator[bytes]:
+    """The same as OpenAI's server-sent events, ended by ``speech.audio.done`` or ``error``.
+
+    Of ``usage``, input tokens are those of the text, output tokens the frames.
+    """
     try:
-        async for data in audio_body(first, stream, encoder):
-            if data:
-                yield _event(type="speech.audio.delta", audio=base64.b64encode(data).decode())
+        async for data in audio_body(utterance, encoder):
+            yield _event(type="speech.audio.delta", audio=base64.b64encode(data).decode())
+        facts = utterance.stream.facts()
+        heard, spoken = await asyncio.to_thread(utterance.speaker.count_tokens, utterance.text), facts.frames
         yield _event(
-            type="speech.audio.done", facts={**asdict(stream.facts()), "switches": list(map(str, stream.switches))}
+            type="speech.audio.done",
+            usage={"input_tokens": heard, "output_tokens": spoken, "total_tokens": heard + spoken},
+            facts={**asdict(facts), "switches": list(map(str, utterance.stream.switches))},
+            instructions=instructions,
         )
     except MegatalkerError as error:
         yield _event(type="error", error=problem(error).model_dump())
@@ -86,8 +139,19 @@ def _event(**fields: object) -> bytes:
     return format_sse_event(data_str=json.dumps(fields))
 
 
-async def _chunks(first: Chunk | None, stream: SpeechStream) -> AsyncIterator[Chunk]:
-    if first is not None:
-        yield first
-        async for chunk in stream:
-            yield chunk
+async def _first_chunk(stream: SpeechStream, request: Request) -> Chunk | None:
+    first = asyncio.ensure_future(anext(stream, None))
+    gone = asyncio.ensure_future(_disconnected(request))
+    try:
+        await asyncio.wait((first, gone), return_when=asyncio.FIRST_COMPLETED)
+        if gone.done():
+            stream.cancel()
+        return await first
+    finally:
+        first.cancel()
+        gone.cancel()
+
+
+async def _disconnected(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass

@@ -31,6 +31,7 @@ class Conversation:
 
     async def _listen(self, tasks: asyncio.TaskGroup) -> None:
         while True:
+            await asyncio.sleep(0)  # what came at once is received without a pause: others get their turn in between
             message = await self._socket.receive()
             if message["type"] == "websocket.disconnect":
                 raise WebSocketDisconnect(message["code"])
@@ -69,6 +70,7 @@ class Conversation:
             stream,
             self._link,
             max_piece_chars=self._speaker.engine.settings.max_text_chars,
+            instruct=self._speaker.instruct_fate(request),
             text_timeout_s=self._settings.text_timeout_s,
         )
         self._utterances[request.id] = utterance

@@ -1,24 +1,30 @@
-"""Formats of audio over HTTP, made from chunks as they come."""
+"""Formats of audio over HTTP, each made from chunks as they come."""
 
 import io
 from abc import ABC, abstractmethod
-from typing import ClassVar, Literal
+from collections.abc import Callable, Mapping
+from fractions import Fraction
+from functools import partial
+from typing import Literal
 
+import av
+import av.filter
 import numpy as np
-import soundfile
 from numpy.typing import NDArray
 
-from megatalker.checkpoint.config import SAMPLE_RATE
+from megatalker.checkpoint.config import FRAME_SAMPLES, SAMPLE_RATE
 from megatalker.serving.audio import WavWriter, to_pcm16
 
-ResponseFormat = Literal["wav", "pcm", "flac"]
+ResponseFormat = Literal["mp3", "opus", "aac", "flac", "wav", "pcm"]
 Samples = NDArray[np.float32]
 
 
 class Encoder(ABC):
-    """Turns float32 ``[n]`` at 24 kHz into bytes of a 16-bit mono format."""
+    """Turns float32 ``[n]`` at 24 kHz, mono, into bytes of a format."""
 
-    media_type: ClassVar[str]
+    media_type: str
+    slow = False
+    """Takes long enough to be done beside the event loop."""
 
     @abstractmethod
     def encode(self, samples: Samples) -> bytes:
@@ -30,7 +36,7 @@ class Encoder(ABC):
 
 
 class PcmEncoder(Encoder):
-    """Little-endian samples and nothing else."""
+    """Little-endian 16-bit samples and nothing else."""
 
     media_type = "audio/pcm"
 
@@ -39,7 +45,7 @@ class PcmEncoder(Encoder):
 
 
 class WavEncoder(Encoder):
-    """A header that states the largest possible length, as players of streams expect, then the samples."""
+    """A header that states the largest possible length, as players of streams expect, then 16-bit samples."""
 
     media_type = "audio/wav"
 
@@ -55,25 +61,98 @@ class WavEncoder(Encoder):
         return self._pipe.take()  # the header, if there was no speech
 
 
-class FlacEncoder(Encoder):
-    """A whole file at the end: its header holds the length, and readers refuse or misread files that do not say it."""
+class CompressingEncoder(Encoder):
+    """What FFmpeg encodes, sent packet by packet: nothing is kept back but what the codec itself looks ahead."""
 
-    media_type = "audio/flac"
+    slow = True
 
-    def __init__(self) -> None:
-        self._file = io.BytesIO()
-        self._writer = soundfile.SoundFile(self._file, "w", SAMPLE_RATE, 1, subtype="PCM_16", format="FLAC")
+    def __init__(self, media_type: str, container: str, codec: str, muxing: Mapping[str, str], **coding: str) -> None:
+        """``muxing`` and ``coding`` are FFmpeg's options of container and codec."""
+        self.media_type = media_type
+        self._pipe, self._clock = _Pipe(), _Clock()
+        self._file = av.open(self._pipe, "w", format=container, options={"flush_packets": "1", **muxing})
+        stream = self._file.add_stream(codec, rate=SAMPLE_RATE, layout="mono", options=coding)
+        assert isinstance(stream, av.AudioStream)
+        self._stream = stream
 
     def encode(self, samples: Samples) -> bytes:
-        self._writer.write(np.frombuffer(to_pcm16(samples), "<i2"))
-        return b""
+        if samples.size:
+            self._mux(self._clock.frame(np.frombuffer(to_pcm16(samples), "<i2"), "s16"))
+        return self._pipe.take()
 
     def finish(self) -> bytes:
-        self._writer.close()
-        return self._file.getvalue()
+        self._mux(None)
+        self._file.close()
+        return self._pipe.take()
+
+    def _mux(self, frame: av.AudioFrame | None) -> None:
+        for packet in self._stream.encode(frame):
+            self._file.mux(packet)
 
 
-ENCODERS: dict[ResponseFormat, type[Encoder]] = {"wav": WavEncoder, "pcm": PcmEncoder, "flac": FlacEncoder}
+_UNSEEKABLE_MP3 = {"write_xing": "0", "id3v2_version": "0"}  # what these hold is known at the end only
+ENCODERS: dict[ResponseFormat, Callable[[], Encoder]] = {
+    "mp3": partial(CompressingEncoder, "audio/mpeg", "mp3", "libmp3lame", _UNSEEKABLE_MP3, b="96000"),
+    "opus": partial(CompressingEncoder, "audio/ogg", "ogg", "libopus", {"page_duration": "20000"}, b="48000"),
+    "aac": partial(CompressingEncoder, "audio/aac", "adts", "aac", {}, b="96000"),
+    "flac": partial(CompressingEncoder, "audio/flac", "flac", "flac", {}, frame_size=str(FRAME_SAMPLES)),
+    "wav": WavEncoder,
+    "pcm": PcmEncoder,
+}
+
+SLOWEST, FASTEST = 0.25, 4.0
+_SLOWEST_STEP = 0.5
+"""Of one ``atempo``."""
+
+
+class StretchingEncoder(Encoder):
+    """Speech at another speed and the same pitch, in the format of ``encoder``."""
+
+    slow = True
+
+    def __init__(self, speed: float, encoder: Encoder) -> None:
+        """``speed`` is from :data:`SLOWEST` to :data:`FASTEST`; 2 takes half the time."""
+        self._encoder, self.media_type = encoder, encoder.media_type
+        self._clock, self._graph = _Clock(), av.filter.Graph()
+        nodes = [
+            self._graph.add_abuffer(
+                sample_rate=SAMPLE_RATE, format="flt", layout="mono", time_base=Fraction(1, SAMPLE_RATE)
+            )
+        ]
+        steps = [speed] if speed >= _SLOWEST_STEP else [_SLOWEST_STEP, speed / _SLOWEST_STEP]
+        nodes += [self._graph.add("atempo", str(step)) for step in steps]
+        self._graph.link_nodes(*nodes, self._graph.add("abuffersink")).configure()
+
+    def encode(self, samples: Samples) -> bytes:
+        self._graph.push(self._clock.frame(samples, "flt"))
+        return self._encoder.encode(self._stretched())
+
+    def finish(self) -> bytes:
+        self._graph.push(None)
+        return self._encoder.encode(self._stretched()) + self._encoder.finish()
+
+    def _stretched(self) -> Samples:
+        parts = [np.empty(0, np.float32)]
+        while True:
+            try:
+                frame = self._graph.pull()
+            except (av.BlockingIOError, av.EOFError):  # no more for now, or at all
+                return np.concatenate(parts)
+            assert isinstance(frame, av.AudioFrame)
+            parts.append(frame.to_ndarray()[0])
+
+
+class _Clock:
+    """Frames for FFmpeg, one after another."""
+
+    def __init__(self) -> None:
+        self._samples = 0
+
+    def frame(self, samples: NDArray[np.float32] | NDArray[np.int16], kind: str) -> av.AudioFrame:
+        frame = av.AudioFrame.from_ndarray(samples[None], format=kind, layout="mono")
+        frame.sample_rate, frame.pts = SAMPLE_RATE, self._samples
+        self._samples += len(samples)
+        return frame
 
 
 class _Pipe(io.BytesIO):

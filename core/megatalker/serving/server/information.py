@@ -1,31 +1,29 @@
-"""What the server tells about itself: health, metrics, models and voices."""
-
-import time
+"""What the server tells about itself: health, metrics and voices."""
 
 from fastapi import APIRouter, Response
 from fastapi.responses import JSONResponse
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
-from megatalker.checkpoint.config import SAMPLE_RATE
+from megatalker.serving.server.openapi import bodies, errors
 from megatalker.serving.server.problems import problem
 from megatalker.serving.server.speaker import Speaker
-from megatalker.voices import list_languages, list_speakers
+from megatalker.voices import list_speakers
 
 
 def health_routes(speaker: Speaker) -> APIRouter:
     """What a load balancer and Prometheus ask for, without a key."""
     router = APIRouter()
 
-    @router.get("/health")
+    @router.get("/health", responses=errors(503))
     def health() -> JSONResponse:
-        """200 once the engine is warm, 503 before, and when nothing can be spoken any more."""
+        """200 once the engine is warm, 503 before, while the server drains, and when nothing can be spoken any more."""
         body: dict[str, object] = {"backend": speaker.engine.backend, "codec": speaker.engine.codec}
+        body["status"] = speaker.status
         if speaker.failure is not None:
-            return JSONResponse(body | {"status": "failed", "error": problem(speaker.failure).model_dump()}, 503)
-        status = "ready" if speaker.ready else "warming up"
-        return JSONResponse(body | {"status": status}, 200 if speaker.ready else 503)
+            body["error"] = problem(speaker.failure).model_dump()
+        return JSONResponse(body, 200 if speaker.ready else 503)
 
-    @router.get("/metrics")
+    @router.get("/metrics", response_class=Response, responses=bodies("Prometheus' text format.", "text/plain"))
     def metrics() -> Response:
         """Counters and histograms for Prometheus."""
         return Response(generate_latest(speaker.meters.registry), media_type=CONTENT_TYPE_LATEST)
@@ -33,25 +31,9 @@ def health_routes(speaker: Speaker) -> APIRouter:
     return router
 
 
-def catalogue_routes(speaker: Speaker, model: str) -> APIRouter:
-    """What can be asked for."""
-    router, began, checkpoint = APIRouter(), int(time.time()), speaker.engine.checkpoint
-
-    @router.get("/v1/models")
-    def models() -> dict[str, object]:
-        """The one model, as OpenAI lists them."""
-        entry = {
-            "id": model,
-            "object": "model",
-            "created": began,
-            "owned_by": "megatalker",
-            "checkpoint": checkpoint.name,
-            "variant": checkpoint.config.variant,
-            "size": checkpoint.config.size,
-            "languages": list_languages(checkpoint),
-            "sample_rate": SAMPLE_RATE,
-        }
-        return {"object": "list", "data": [entry]}
+def voice_routes(speaker: Speaker) -> APIRouter:
+    """Who can be asked to speak."""
+    router, checkpoint = APIRouter(), speaker.engine.checkpoint
 
     @router.get("/v1/voices")
     def voices() -> dict[str, object]:

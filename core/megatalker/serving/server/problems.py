@@ -1,10 +1,12 @@
 """Errors as clients see them: a status, and a JSON body that names type and message."""
 
 import math
+from http import HTTPStatus
 
 from fastapi.responses import JSONResponse
 
 from megatalker.errors import (
+    BackendFaultError,
     CapacityError,
     EngineClosedError,
     InvalidRequestError,
@@ -20,6 +22,10 @@ class NotReadyError(CapacityError):
     """The server is still warming up."""
 
 
+class DrainingError(CapacityError):
+    """The server is about to stop."""
+
+
 class AuthenticationError(InvalidRequestError):
     """The API key is missing or wrong."""
 
@@ -30,6 +36,7 @@ class UnknownModelError(InvalidRequestError):
 
 _STATUS: dict[type[MegatalkerError], int] = {
     NotReadyError: 503,
+    DrainingError: 503,
     AuthenticationError: 401,
     UnknownModelError: 404,
     InvalidRequestError: 400,
@@ -40,18 +47,29 @@ _STATUS: dict[type[MegatalkerError], int] = {
 """The first that fits; 500 where none does."""
 
 
+_WORDS: dict[type[MegatalkerError], str] = {
+    NotReadyError: "model_loading",
+    DrainingError: "server_draining",
+    AuthenticationError: "invalid_api_key",
+    UnknownModelError: "model_not_found",
+    CapacityError: "rate_limit_exceeded",
+    BackendFaultError: "backend_fault",
+}
+
+
 def problem(error: BaseException) -> Problem:
     """The error by its public name; what nobody intended is told without details, which belong in the log."""
     if isinstance(error, MegatalkerError):
         public = next(kind for kind in type(error).__mro__ if kind.__module__ == MegatalkerError.__module__)
-        return Problem(type=public.__name__, message=str(error))
+        readable = str(error).encode(errors="backslashreplace").decode()  # what a request quotes may be no text
+        return Problem(type=public.__name__, message=readable)
     return Problem(type="InternalError", message=f"the server failed ({type(error).__name__}); its log says more")
 
 
-def respond(error: BaseException, status: int | None = None) -> JSONResponse:
-    """The error as an HTTP response: ``{"error": {"type": ..., "message": ...}}``, as OpenAI's clients expect it.
+def respond(error: BaseException, status: int | None = None, param: str | None = None) -> JSONResponse:
+    """The error as an HTTP response: ``{"error": {"type", "message", "code", "param"}}``, OpenAI's fields.
 
-    ``status`` overrides the one that goes with the class of the error.
+    ``status`` overrides the one that goes with the class of the error, ``param`` names the field that is wrong.
     """
     code = status or next((code for kind, code in _STATUS.items() if isinstance(error, kind)), 500)
     headers = {}
@@ -59,4 +77,14 @@ def respond(error: BaseException, status: int | None = None) -> JSONResponse:
         headers["Retry-After"] = str(math.ceil(RETRY_AFTER_S))
     if code == 401:
         headers["WWW-Authenticate"] = "Bearer"
-    return JSONResponse({"error": problem(error).model_dump()}, code, headers)
+    if isinstance(error, UnknownModelError):
+        param = "model"
+    return JSONResponse(
+        {"error": {**problem(error).model_dump(), "code": _word(error, code), "param": param}}, code, headers
+    )
+
+
+def _word(error: BaseException, status: int) -> str:
+    """A word for programs: of the class of the error where OpenAI has one, else of the status."""
+    known = next((word for kind, word in _WORDS.items() if isinstance(error, kind)), None)
+    return known or HTTPStatus(status).phrase.lower().replace(" ", "_").replace("-", "_")

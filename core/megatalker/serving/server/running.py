@@ -2,15 +2,17 @@
 
 import asyncio
 import logging
+import signal
 import socket
 import time
+from types import FrameType
 
 import uvicorn
-from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from megatalker.engine import Engine
 from megatalker.errors import MegatalkerError, SettingsError
 from megatalker.serving.server.app import create_app
+from megatalker.serving.server.connections import SocketConnection, http_connection
 from megatalker.serving.server.speaker import Speaker
 from megatalker.settings import ServerSettings
 
@@ -20,7 +22,7 @@ POLL_S = 0.02
 
 
 def bind(settings: ServerSettings) -> socket.socket:
-    """A socket on the address to serve, which does not listen yet.
+    """A socket on the address to serve. It listens: while two sockets only hold an address, neither is refused.
 
     Raises:
         SettingsError: the address cannot be used.
@@ -30,6 +32,7 @@ def bind(settings: ServerSettings) -> socket.socket:
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         bound.bind((settings.host, settings.port))
+        bound.listen()
     except OSError as error:
         bound.close()
         raise SettingsError(
@@ -38,16 +41,11 @@ def bind(settings: ServerSettings) -> socket.socket:
     return bound
 
 
-class _Socket(WebSocketsSansIOProtocol):
-    """A WebSocket that may be leaving while the server stops: uvicorn's own fails on it, and the server with it."""
-
-    def shutdown(self) -> None:
-        if not self.transport.is_closing():
-            super().shutdown()
-
-
 class TalkServer(uvicorn.Server):
     """Serves one engine, which it closes at the end. :meth:`run` returns after a signal, or when the engine fails.
+
+    SIGTERM lets utterances finish (``drain_timeout_s``); SIGINT, and a second signal of either kind, ends them. During
+    warm-up, when there is nothing to finish, a signal ends the process as if nobody had caught it.
 
     Args:
         engine: opened; it is warmed up here.
@@ -61,7 +59,8 @@ class TalkServer(uvicorn.Server):
             uvicorn.Config(
                 app,
                 log_config=None,
-                ws=_Socket,
+                http=http_connection(settings),
+                ws=SocketConnection,
                 ws_max_size=settings.max_message_bytes,
                 ws_per_message_deflate=False,  # noise does not shrink
                 timeout_graceful_shutdown=max(1, round(settings.shutdown_timeout_s)),
@@ -71,7 +70,7 @@ class TalkServer(uvicorn.Server):
         host, port = bound.getsockname()[:2]
         self.url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
         self._engine, self._settings, self._bound = engine, settings, bound
-        self._announced = False
+        self._announced = self._drains = False
         self.failure: MegatalkerError | None = None
         """Why it stopped by itself."""
 
@@ -97,11 +96,31 @@ class TalkServer(uvicorn.Server):
             )
         return await super().on_tick(counter)
 
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Obey a signal."""
+        if self.speaker.status == "warming up":  # which cannot be interrupted, and may take minutes
+            logger.info("stopping before it was ready")
+            signal.signal(sig, signal.SIG_DFL)
+            signal.raise_signal(sig)
+            return
+        self._drains = sig == signal.SIGTERM and not self.should_exit
+        super().handle_exit(sig, frame)
+
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """End every utterance with an error, give clients a moment to hear of it, then disconnect them."""
+        """Finish what is spoken, or end it with an error; give clients a moment to hear of it, then disconnect them."""
+        self.speaker.draining = True
+        if self._drains:
+            await self._drain()
         logger.info("stopping")
         await asyncio.to_thread(self._engine.close)
         deadline = time.monotonic() + self._settings.shutdown_timeout_s
         while self.speaker.running and time.monotonic() < deadline:
             await asyncio.sleep(POLL_S)
         await super().shutdown(sockets)
+
+    async def _drain(self) -> None:
+        limit_s = self._settings.drain_timeout_s
+        logger.info("draining for up to %g s: what is spoken is finished, nothing new is begun", limit_s)
+        deadline = time.monotonic() + limit_s
+        while self._drains and self.speaker.busy and self.speaker.failure is None and time.monotonic() < deadline:
+            await asyncio.sleep(POLL_S)

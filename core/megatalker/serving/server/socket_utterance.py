@@ -7,7 +7,7 @@ from starlette.websockets import WebSocketDisconnect
 from megatalker.checkpoint.config import SAMPLE_RATE
 from megatalker.engine import SpeechStream
 from megatalker.errors import InvalidRequestError
-from megatalker.serving.protocol.messages import Done, Facts, Open, Opened, Switched
+from megatalker.serving.protocol.messages import Done, Facts, InstructFate, Open, Opened, Switched
 from megatalker.serving.protocol.packets import pack
 from megatalker.serving.server.link import Link
 
@@ -20,14 +20,23 @@ class SocketUtterance:
         stream: what the engine makes of it.
         link: where to send it.
         max_piece_chars: longer pieces of text are refused before they cost time.
+        instruct: what becomes of the request's instruction.
         text_timeout_s: an utterance whose text is not complete ends with an error when none arrives for this long.
     """
 
     def __init__(
-        self, request: Open, stream: SpeechStream, link: Link, *, max_piece_chars: int, text_timeout_s: float
+        self,
+        request: Open,
+        stream: SpeechStream,
+        link: Link,
+        *,
+        max_piece_chars: int,
+        instruct: InstructFate | None,
+        text_timeout_s: float,
     ) -> None:
         self.stream = stream
         self._id, self._format, self._link = request.id, request.format, link
+        self._instruct = instruct
         self._max_piece_chars, self._text_timeout_s = max_piece_chars, text_timeout_s
         self._told_switches = 0
         self._refusal: InvalidRequestError | None = None
@@ -82,6 +91,7 @@ class SocketUtterance:
                 backend=facts.backend,
                 codec=facts.codec,
                 seed=facts.seed,
+                instruct=self._instruct,
             )
         )
         async for chunk in self.stream:

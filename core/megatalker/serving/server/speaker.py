@@ -4,15 +4,16 @@ import asyncio
 import logging
 from collections.abc import Mapping
 from dataclasses import fields, replace
+from typing import Literal
 
 from megatalker.engine import Engine, SpeechStream
 from megatalker.engine.options import SpeechOptions, random_seed
 from megatalker.errors import InvalidRequestError, MegatalkerError, SettingsError
 from megatalker.sampling import SamplingParams
-from megatalker.serving.protocol.messages import SpeechFields
+from megatalker.serving.protocol.messages import InstructFate, SpeechFields
 from megatalker.serving.protocol.voice_files import decode_voice
 from megatalker.serving.server.meters import Meters, Route
-from megatalker.serving.server.problems import NotReadyError
+from megatalker.serving.server.problems import DrainingError, NotReadyError
 from megatalker.voices import Voice
 
 logger = logging.getLogger(__name__)
@@ -36,7 +37,10 @@ class Speaker:
         self.engine, self.voices, self.meters = engine, voices, Meters(engine)
         self.running: dict[SpeechStream, bool] = {}
         """Begun and not ended; whether all text was there from the start."""
+        self.draining = False
+        """What runs is finished, nothing new is begun."""
         self._warm = False
+        self._beginning = 0
         self._failure: MegatalkerError | None = None
 
     async def warm_up(self) -> None:
@@ -54,9 +58,23 @@ class Speaker:
         return self._failure or self.engine.failure
 
     @property
+    def status(self) -> Literal["failed", "warming up", "draining", "ready"]:
+        """Whether it serves, and why not."""
+        if self.failure is not None:
+            return "failed"
+        if not self._warm:
+            return "warming up"
+        return "draining" if self.draining else "ready"
+
+    @property
     def ready(self) -> bool:
         """The engine is warm and serves."""
-        return self._warm and self.failure is None
+        return self.status == "ready"
+
+    @property
+    def busy(self) -> bool:
+        """Utterances run, or are being begun."""
+        return bool(self.running or self._beginning)
 
     async def begin(
         self, text: str | None, asked: SpeechFields, route: Route, *, return_codes: bool = False
@@ -67,6 +85,7 @@ class Speaker:
 
         Raises:
             NotReadyError: during warm-up.
+            DrainingError: the server is about to stop.
             MegatalkerError: as :meth:`megatalker.engine.Engine.speak`.
         """
         try:
@@ -74,7 +93,13 @@ class Speaker:
                 raise self.failure
             if not self._warm:
                 raise NotReadyError("the server is still warming up; try again when GET /health answers 200")
-            stream = await asyncio.to_thread(self._speak, text, asked, return_codes)
+            if self.draining:
+                raise DrainingError("the server is about to stop and begins nothing new; ask another one, or later")
+            self._beginning += 1
+            try:
+                stream = await asyncio.to_thread(self._speak, text, asked, return_codes)
+            finally:
+                self._beginning -= 1
         except Exception as error:
             self.meters.refused(error, route)
             raise
@@ -85,6 +110,16 @@ class Speaker:
         """The utterance is over, or nobody listens any more."""
         stream.cancel()
         self.meters.ended(stream, route, whole_text=self.running.pop(stream))
+
+    def instruct_fate(self, asked: SpeechFields) -> InstructFate | None:
+        """What becomes of the instruction of a request; ``None`` where it has none."""
+        if not (asked.instruct or "").strip():
+            return None
+        return "followed" if self.engine.checkpoint.config.takes_instruct else "ignored"
+
+    def count_tokens(self, text: str) -> int:
+        """Tokens of a text, which takes its time for a long one."""
+        return len(self.engine.checkpoint.tokenizer.encode(text).ids)
 
     def _speak(self, text: str | None, asked: SpeechFields, return_codes: bool) -> SpeechStream:
         sampling, seed = self._sampling(asked)

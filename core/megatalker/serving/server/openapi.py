@@ -1,0 +1,70 @@
+"""What ``/openapi.json`` says beyond what FastAPI finds out: errors as they are, and their one body."""
+
+from http import HTTPStatus
+from typing import Any
+
+from fastapi import FastAPI
+from pydantic import BaseModel
+
+ANYWHERE = (408, 500, 503)
+"""A request that does not come whole, a defect, too many connections."""
+
+
+class ErrorDetails(BaseModel):
+    """What is wrong, in OpenAI's fields."""
+
+    type: str
+    """An error of ``megatalker.errors``, or ``InternalError``."""
+    message: str
+    code: str
+    """The same in a word that does not change, such as ``model_not_found``."""
+    param: str | None
+    """The field of the request that is wrong, where it is one."""
+
+
+class ErrorBody(BaseModel):
+    """The body of every error."""
+
+    error: ErrorDetails
+
+
+def errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """FastAPI's ``responses`` for errors that a route answers with."""
+    return {status: {"model": ErrorBody, "description": HTTPStatus(status).phrase} for status in statuses}
+
+
+def bodies(description: str, *media_types: str) -> dict[int | str, dict[str, Any]]:
+    """FastAPI's ``responses`` for a success that is not JSON."""
+    binary = {"schema": {"type": "string", "format": "binary"}}
+    return {200: {"description": description, "content": dict.fromkeys(media_types, binary)}}
+
+
+def describe(app: FastAPI) -> None:
+    """Correct the schema of an application all of whose routes are there."""
+    found = app.openapi
+
+    def corrected() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            _correct(found())
+        return found()
+
+    app.openapi = corrected  # type: ignore[method-assign] # FastAPI's own way
+
+
+def _correct(schema: dict[str, Any]) -> None:
+    for operation in (operation for path in schema["paths"].values() for operation in path.values()):
+        responses = operation["responses"]
+        responses.pop("422", None)  # FastAPI's own answer to what does not fit; ours is 400
+        with_body = (400, 413) if "requestBody" in operation else ()
+        keyed = (401,) if "security" in operation else ()
+        for status in (*ANYWHERE, *with_body, *keyed):
+            responses.setdefault(str(status), _ERROR | {"description": HTTPStatus(status).phrase})
+    components = schema["components"]["schemas"]
+    for name in ("HTTPValidationError", "ValidationError"):
+        components.pop(name, None)
+    components |= {model.__name__: model.model_json_schema(ref_template=_REF) for model in (ErrorDetails, ErrorBody)}
+    components["ErrorBody"].pop("$defs", None)
+
+
+_REF = "#/components/schemas/{model}"
+_ERROR = {"content": {"application/json": {"schema": {"$ref": _REF.format(model="ErrorBody")}}}}
