@@ -8,6 +8,7 @@ from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from loguru import logger
 from pipecat.frames.frames import (
     AggregatedTextProgressFrame,
     CancelFrame,
@@ -42,6 +43,7 @@ class DeliveringTTSService(TTSService):
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
+        self._register_event_handler("on_backend_switched")
         self._contexts = Contexts()
         self._deliveries: set[asyncio.Task[None]] = set()
         self._playback = PlaybackClock()
@@ -56,6 +58,9 @@ class DeliveringTTSService(TTSService):
         """The audio of an utterance; words are reported after their audio was taken. Closing it ends the utterance."""
         try:
             async for piece in utterance:
+                for switch in piece.switches:
+                    logger.warning(f"the speech goes on elsewhere: {switch}")
+                    await self._call_event_handler("on_backend_switched", switch)
                 if piece.audio:
                     yield self._audio_frame(piece.audio, context_id, context)
                 for word in piece.words:

@@ -51,6 +51,10 @@ class MegatalkerTTSService(DeliveringTTSService):
     answer as it comes; the first word is heard sooner, and a turn keeps the settings it began with.
 
     Word timestamps are estimates (:mod:`megatalker_pipecat.timing`).
+
+    Events, besides those of ``TTSService``:
+        on_backend_switched(service, switch): a backend failed in the middle of speech, which goes on on another; see
+            :class:`megatalker.engine.BackendSwitch`.
     """
 
     Settings = MegatalkerTTSSettings

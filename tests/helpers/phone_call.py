@@ -11,8 +11,6 @@ from typing import Any
 import aiohttp
 import numpy as np
 import soxr
-import uvicorn
-from fastapi import FastAPI, WebSocket
 from numpy.typing import NDArray
 
 from waiting import HANG_S
@@ -196,24 +194,3 @@ async def phone_call(address: str, provider: str) -> AsyncIterator[PhoneCall]:
             yield call
         finally:
             await call.hang_up()
-
-
-@asynccontextmanager
-async def switchboard(answer: Callable[[WebSocket], Any]) -> AsyncIterator[str]:
-    """A server that hands its calls to ``answer``; yields its address. Calls end before it does."""
-    app = FastAPI()
-
-    @app.websocket("/ws")
-    async def take(socket: WebSocket) -> None:
-        await socket.accept()
-        await answer(socket)
-
-    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="warning", lifespan="off"))
-    running = asyncio.create_task(server.serve())
-    while not server.started:
-        await asyncio.sleep(0.01)
-    try:
-        yield f"127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
-    finally:
-        server.should_exit = True
-        await running

@@ -1,30 +1,25 @@
 """Telephone calls to the agent, in each provider's own words; one whole conversation with barge-in."""
 
-import argparse
 import asyncio
 import json
 from collections.abc import AsyncIterator, Iterator
-from typing import Any
 
 import numpy as np
 import pytest
-from fastapi import FastAPI, WebSocket
+from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from pipecat.runner import run
 from pipecat.runner.types import WebSocketRunnerArguments
 from pipecat.transports.websocket.fastapi import FastAPIWebsocketTransport
 
-from megatalker import Checkpoint, Settings
+from agent_desk import Desk, open_for_calls
+from megatalker import Checkpoint
 from megatalker_pipecat import MegatalkerTTSService
 from megatalker_pipecat.agent import services
-from megatalker_pipecat.agent.bot import bot
 from megatalker_pipecat.agent.phone import PROVIDERS, missing_keys
-from megatalker_pipecat.agent.plan import Endpoint, Plan
-from megatalker_pipecat.agent.reception import Reception
-from megatalker_pipecat.agent.settings import AgentSettings
 from megatalker_pipecat.agent.transports import offer, offered, transport_for
 from mock_openai import MockOpenAI, closing
-from phone_call import RATE, WIRES, PhoneCall, from_ulaw, phone_call, switchboard, to_ulaw
+from phone_call import RATE, WIRES, PhoneCall, from_ulaw, phone_call, to_ulaw
 from pipecat_stage import fakes, pool_of
 from vowels import RATE as MICROPHONE_RATE
 from vowels import utterance
@@ -47,21 +42,6 @@ def engine(tiny_custom_voice: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> No
         monkeypatch.delenv(name, raising=False)
 
 
-class Desk:
-    """Answers calls with the agent."""
-
-    def __init__(self, url: str, **agent: Any) -> None:
-        ears, mind = Endpoint("openai", "none", "ears", url), Endpoint("openai", "none", "mind", url)
-        self.reception = Reception(Plan(Settings(), AgentSettings(**agent), ears, mind))
-        self.over = asyncio.Event()
-
-    async def answer(self, socket: WebSocket) -> None:
-        arguments = WebSocketRunnerArguments(websocket=socket)
-        arguments.cli_args = argparse.Namespace(verbose=1, reception=self.reception)
-        await bot(arguments)
-        self.over.set()
-
-
 def test_the_tests_speak_ulaw() -> None:
     assert to_ulaw(np.array([0, 1000, -1000, 32767, -32768], np.int16)) == bytes([0xFF, 0xCE, 0x4E, 0x80, 0x00])
     every = bytes(code for code in range(256) if code != 0x7F)  # the other zero
@@ -73,7 +53,7 @@ def test_the_tests_speak_ulaw() -> None:
 async def test_a_whole_call_with_barge_in() -> None:
     with MockOpenAI({LOW: ASKED, HIGH: STOPPED}, {ASKED: STORY, STOPPED: "All right."}, THOUGHT_S) as mock:
         desk = Desk(mock.url)
-        async with switchboard(desk.answer) as address, phone_call(address, "twilio") as call:
+        async with open_for_calls(desk) as address, phone_call(address, "twilio") as call:
             call.say(utterance("aeiaeiaei", LOW), MICROPHONE_RATE)
             await call.until(lambda call: call.seconds() > BARGE_IN_S)
             call.say(utterance("aeiaeia", HIGH), MICROPHONE_RATE)
@@ -104,7 +84,7 @@ def assert_interrupted(call: PhoneCall) -> None:
 @pytest.mark.parametrize("provider", PROVIDERS)
 async def test_a_call_of_each_provider_is_greeted(provider: str) -> None:
     desk = Desk("http://127.0.0.1:9/v1", greeting="Good morning.")
-    async with switchboard(desk.answer) as address, phone_call(address, provider) as call:
+    async with open_for_calls(desk) as address, phone_call(address, provider) as call:
         await call.until(lambda call: call.seconds() >= SENTENCE_FRAMES * 0.08)
     await asyncio.wait_for(desk.over.wait(), HANG_S)
     assert np.abs(np.concatenate(call.heard[0]).astype(int)).max() > LOUD

@@ -89,7 +89,9 @@ class ChunkQueue:
             now = time.monotonic()
             if self.first_delivered_at is None:
                 self.first_delivered_at = now
-            return replace(self._pop(), delivered_at=now)
+            chunk = self._pop()
+            ended = not self._chunks and self.reason is not None and self.error is None
+            return replace(chunk, delivered_at=now, final=chunk.final or ended)
         if self.error is not None:
             raise self.error
         return None

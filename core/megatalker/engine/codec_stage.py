@@ -14,14 +14,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from megatalker.checkpoint.config import FRAME_SAMPLES, FRAME_SECONDS
+from megatalker.checkpoint.config import FRAME_SAMPLES, FRAME_SECONDS, SAMPLE_RATE
 from megatalker.engine.chunk_queue import Waiter, wake
 from megatalker.engine.guarded_calls import REQUEST_ERRORS, Fault, GuardedCalls
 from megatalker.engine.outputs import Chunk
 from megatalker.engine.runaway import frame_levels
 from megatalker.engine.scheduling import MOST_CODEC_STREAMS, select_audio
 from megatalker.engine.state import WorkerState
-from megatalker.engine.utterance import Utterance, candidate
+from megatalker.engine.utterance import Progress, Utterance, candidate
 from megatalker.interfaces import CodecState
 from megatalker.voices import Voice
 
@@ -231,7 +231,9 @@ class CodecStage:
             requested_at=progress.requested_at,
             decoded_at=now,
             delivered_at=now,
+            final=utterance.ends_well and last == len(utterance.frames),
         )
+        _log(chunk, progress)
         progress.playback.deliver(now, frames * FRAME_SECONDS)
         utterance.chunking.note_chunk(frames, progress.playback.ahead(now))
         progress.frames, progress.chunks, progress.last_decoded_at = last, progress.chunks + 1, now
@@ -244,6 +246,24 @@ class CodecStage:
                 logger.warning("stream with seed %d runs away and is ended: %s", progress.seed, reason)
                 utterance.end("runaway")
         return waiters
+
+
+def _log(chunk: Chunk, progress: Progress) -> None:
+    if not logger.isEnabledFor(logging.DEBUG):
+        return
+    before = progress.last_decoded_at
+    since, what = (chunk.requested_at, "the request") if before is None else (before, "the chunk before")
+    logger.debug(
+        "stream with seed %d: chunk %d of %d frames at %.2f s of speech, %.1f ms after %s, playback %.0f ms behind%s",
+        progress.seed,
+        chunk.index,
+        chunk.frames,
+        chunk.sample_offset / SAMPLE_RATE,
+        (chunk.decoded_at - since) * 1e3,
+        what,
+        progress.playback.ahead(chunk.decoded_at) * 1e3,
+        ", final" if chunk.final else "",
+    )
 
 
 def _codes_to_give(utterances: Sequence[Utterance]) -> list[Tensor]:

@@ -175,6 +175,7 @@ class Engine:
         return EngineMetrics(
             **dataclasses.asdict(state.counters),
             streams=commands.submitted,
+            tokens=state.counters.frames * self.checkpoint.config.num_code_groups,
             active=active,
             waiting=commands.unfinished - active,
             backend=self.backend,

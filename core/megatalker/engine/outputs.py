@@ -33,6 +33,10 @@ class Chunk:
     """When the engine had the samples."""
     delivered_at: float
     """When the consumer took the chunk."""
+    final: bool = False
+    """No chunk follows, and the speech did not fail. ``False`` where that is not known yet: the talker finds the end of
+    speech a frame after the last one, and no audio is held back until then. So the last chunk may not be final, but
+    nothing follows one that is; the end itself is the end of the iteration."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +85,8 @@ class EngineMetrics:
     """Requests accepted."""
     frames: int
     """Frames decoded."""
+    tokens: int
+    """Codes of those frames: 16 each with the published checkpoints."""
     chunks: int
     switches: int
     """Streams moved to another backend."""

@@ -159,6 +159,11 @@ class Utterance:
         return len(self.frames) - self.given
 
     @property
+    def ends_well(self) -> bool:
+        """Nothing more will be decoded, and nothing went wrong."""
+        return self.ending is not None and self.ending != "error"
+
+    @property
     def needs_prefill(self) -> bool:
         """A decoder stream must begin, or be continued, before the next frame."""
         if self.ending is not None:
