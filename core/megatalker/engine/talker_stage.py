@@ -5,6 +5,7 @@ import math
 from collections.abc import Sequence
 from functools import partial
 
+from megatalker.engine.blame import pass_trial
 from megatalker.engine.guarded_calls import REQUEST_ERRORS, Fault, GuardedCalls
 from megatalker.engine.request import frames_that_fit
 from megatalker.engine.scheduling import MOST_PROMPT_ROWS, PromptPace, fitting, select, urgency
@@ -64,6 +65,9 @@ class TalkerStage:
         running.sort(key=lambda utterance: urgency(candidate(0, utterance)))
         new = [utterance for utterance in waiting if not utterance.admitted]
         new = new[: max(0, self._room())] if new else []
+        trial = next((utterance for utterance in running + new if utterance.is_suspect("talker")), None)
+        if trial is not None:
+            return [trial]
         if not self._talker.capabilities.batch:
             self.newcomers_wait = False
             return (running + new)[:1]
@@ -92,7 +96,7 @@ class TalkerStage:
     def begin(self, now: float) -> bool:
         """Start one frame for each of the streams of the next launch; says whether there were any."""
         utterances = self._state.utterances
-        ready = []
+        ready, trial = [], None
         for index, utterance in enumerate(utterances):
             if now < utterance.rests_until:  # most do, and nothing else about them can have changed
                 continue
@@ -100,6 +104,8 @@ class TalkerStage:
                 held_until = utterance.held_until
                 if held_until <= now:
                     ready.append(candidate(index, utterance))
+                    if utterance.suspected and trial is None and utterance.is_suspect("talker"):
+                        trial = utterance
                     continue
                 if held_until < math.inf:
                     utterance.rests_until = held_until
@@ -113,6 +119,8 @@ class TalkerStage:
         talker = self._talker
         limit = len(ready) if talker.max_streams is None else talker.max_streams
         chosen = [utterances[index] for index in select(ready, batch=talker.capabilities.batch, limit=limit)]
+        if trial is not None:
+            chosen = [trial]
         if chosen:
             self._begin(chosen)
         return bool(chosen)
@@ -122,10 +130,11 @@ class TalkerStage:
         step, self._work.step = self._work.step, None
         if step is None:
             return
+        served = [utterance for utterance, _ in step.shares]
         try:
-            frames = self._calls.step(self._state.talker, "decode", lambda _: step.finish())
+            frames = self._calls.step(self._state.talker, "decode", lambda _: step.finish(), served)
         except REQUEST_ERRORS as error:
-            self._sort_out([utterance for utterance, _ in step.shares], error)
+            self._sort_out(served, error)
             return
         now, counters = self._state.clock(), self._state.counters
         counters.decode_calls += 1
@@ -137,6 +146,8 @@ class TalkerStage:
                 self._end_stream(utterance, decoder)
             else:
                 self._add(utterance, decoder, frame.codes, now)
+        if served[0].suspected:
+            pass_trial(self._state.utterances, self._state.talker, served[0])
 
     # ---- prefill
 
@@ -190,7 +201,8 @@ class TalkerStage:
             return
         requests = [request for _, _, request in ready]
         try:
-            handles = self._calls.step(self._state.talker, "prefill", lambda talker: talker.prefill(requests))
+            served = [utterance for utterance, _, _ in ready]
+            handles = self._calls.step(self._state.talker, "prefill", lambda talker: talker.prefill(requests), served)
         except REQUEST_ERRORS as error:
             if len(ready) == 1:
                 self._refused(ready[0][0], error)
@@ -226,7 +238,9 @@ class TalkerStage:
         shares = [(utterance, utterance.decoder) for utterance in chosen if utterance.decoder is not None]
         steps = [_step(decoder) for _, decoder in shares]
         try:
-            finish = self._calls.step(self._state.talker, "decode", lambda talker: talker.decode(steps), ends=False)
+            finish = self._calls.step(
+                self._state.talker, "decode", lambda talker: talker.decode(steps), chosen, ends=False
+            )
         except REQUEST_ERRORS as error:
             self._sort_out(chosen, error)
             return

@@ -17,6 +17,7 @@ from megatalker.engine.runaway import RunawayDetector
 from megatalker.engine.scheduling import Candidate, ChunkPolicy, PlaybackClock, hold_until
 from megatalker.engine.text_segmenter import TextSegment, TextSegmenter
 from megatalker.interfaces import CodecState, StreamHandle, StreamRequest
+from megatalker.plugins.registry import Kind
 from megatalker.prompt import Prompt, PromptBuilder
 from megatalker.sampling import SamplingParams
 
@@ -139,6 +140,8 @@ class Utterance:
     """Stands after the frames given; ``None`` before the first, and when it was lost."""
     rests_until: float = 0.0
     """It was found too far ahead of playback to decode before this moment."""
+    suspected: set[tuple[Kind, str]] = field(default_factory=set)
+    """The backends that failed in a call for it; see :mod:`megatalker.engine.blame`."""
     ending: FinishReason | None = None
     """Nothing more will be decoded: hand out what is pending, then end like this."""
     error: Exception | None = None
@@ -157,6 +160,10 @@ class Utterance:
     def ungiven(self) -> int:
         """Frames decoded and not given to the codec."""
         return len(self.frames) - self.given
+
+    def is_suspect(self, kind: Kind) -> bool:
+        """It goes alone in the calls of this role: one of them has failed."""
+        return any(role == kind for role, _ in self.suspected)
 
     @property
     def needs_prefill(self) -> bool:

@@ -2,6 +2,7 @@
 
 import threading
 
+from megatalker.engine.blame import blame
 from megatalker.engine.commands import CommandQueue
 from megatalker.engine.guarded_calls import CallRegister
 from megatalker.engine.state import WorkerState
@@ -43,7 +44,8 @@ class Watchdog(threading.Thread):
             call = self._register.call
             if call is None or self._register.clock() < call.deadline:
                 return
-            call.role.give_up(call.name, f"{call.what} did not return within {call.seconds:g} s")
+            reason = f"{call.what} did not return within {call.seconds:g} s"
+            blame(self._state.utterances, call.role, call.name, reason, call.served)
             self._register.supersede()
             self.worker = self._new_worker()
             self.worker.start()

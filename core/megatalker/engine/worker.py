@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from megatalker.engine.backend_role import LoadedBackend
+from megatalker.engine.blame import leave_untried
 from megatalker.engine.codec_stage import CodecStage
 from megatalker.engine.commands import Cancel, Command, CommandQueue, Feed, FinishText, Lend, Submit, Warmup
 from megatalker.engine.failover import fill, not_warmed_up, replace
@@ -75,7 +76,7 @@ class Worker(threading.Thread):
             self._lend()
             self._obey_commands(wait=idle)
         except Fault as fault:
-            replace(self._calls, fault)
+            replace(state, self._calls, fault)
         except Exception as error:  # nothing is left to try, or this engine has a bug: nobody may wait for ever
             self._fail(error)
 
@@ -200,7 +201,7 @@ class Worker(threading.Thread):
         except Fault as fault:
             if not fault.role.strict or fault.name != fault.role.options[0].name:
                 raise
-            replace(self._calls, fault)
+            replace(state, self._calls, fault)
             error = not_warmed_up(fault)
             for done in state.warmups:
                 done.set_exception(error)
@@ -284,6 +285,8 @@ class Worker(threading.Thread):
 def finish(state: WorkerState, commands: CommandQueue, utterance: Utterance) -> None:
     """The utterance is over: forget it, then tell its consumer."""
     state.utterances.remove(utterance)
+    if utterance.suspected:
+        leave_untried(state.utterances, (state.talker, state.codec), utterance)
     reason = utterance.ending or "error"
     state.counters.cancelled += reason == "cancelled"
     state.counters.errors += reason == "error"
