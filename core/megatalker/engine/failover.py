@@ -87,7 +87,7 @@ def _move_streams(state: WorkerState, role: BackendRole[Any], previous: str) -> 
         else:
             progress.codec, frame = role.last, utterance.delivered
             utterance.codec_state = None
-        if utterance.admitted and previous:
+        if previous and (utterance.admitted or progress.segments):
             switch = BackendSwitch(role.kind, previous, role.last, role.latest_fault, frame)
             progress.switches += (switch,)
             moved += 1

@@ -17,7 +17,7 @@ class Watchdog(threading.Thread):
     def __init__(self, state: WorkerState, commands: CommandQueue, register: CallRegister, own: WorkerSettings) -> None:
         super().__init__(name="megatalker-watchdog", daemon=True)
         self._state, self._commands, self._register, self._own = state, commands, register, own
-        self._period = min(own.step_deadline_s / 4, MAX_PERIOD_S)
+        self._period = min(own.settings.step_deadline_s / 4, MAX_PERIOD_S)
         self._ended = threading.Event()
         self.worker = self._new_worker()
         """The thread in charge."""
