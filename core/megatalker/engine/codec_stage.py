@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from megatalker.checkpoint.config import FRAME_SAMPLES, FRAME_SECONDS, SAMPLE_RATE
+from megatalker.engine.blame import pass_trial
 from megatalker.engine.chunk_queue import Waiter, wake
 from megatalker.engine.guarded_calls import REQUEST_ERRORS, Fault, GuardedCalls
 from megatalker.engine.outputs import Chunk
@@ -23,7 +24,6 @@ from megatalker.engine.scheduling import MOST_CODEC_STREAMS, select_audio
 from megatalker.engine.state import WorkerState
 from megatalker.engine.utterance import Progress, Utterance, candidate
 from megatalker.interfaces import CodecState
-from megatalker.voices import Voice
 
 logger = logging.getLogger(__name__)
 
@@ -90,10 +90,13 @@ class CodecStage:
         codec = self._state.codec.serving
         limit = (None if codec is None else codec.max_streams) or MOST_CODEC_STREAMS
         chosen = [utterances[index] for index in select_audio(due, limit=min(limit, MOST_CODEC_STREAMS))]
+        trial = next((one for one in chosen if one.suspected and one.is_suspect("codec")), None)
+        if trial is not None:
+            chosen = [trial]
         try:
             self._start(chosen)
             computing = [step for step in self._under_way[-1:] if step[1].under_way]
-            if not computing or chosen[0].progress.playback.dry_at is None:
+            if not computing or trial is not None or chosen[0].progress.playback.dry_at is None:
                 self._collect(self._under_way)
             else:
                 self._collect(self._under_way[:-1])
@@ -120,8 +123,8 @@ class CodecStage:
             self._under_way.remove(step)
 
     def _wait(self, step: StepUnderWay) -> None:
-        _, download = step
-        self._calls.step(self._state.codec, "decode", lambda _: download.wait(), ends=False)
+        served, download = step
+        self._calls.step(self._state.codec, "decode", lambda _: download.wait(), served, ends=False)
 
     def _lose_what_is_under_way(self) -> None:
         for utterances, _ in self._under_way:
@@ -135,7 +138,7 @@ class CodecStage:
             return
         states = [utterance.codec_state for utterance in ready if utterance.codec_state is not None]
         try:
-            download = self._decode(states, _codes_to_give(ready))
+            download = self._decode(states, _codes_to_give(ready), ready)
         except REQUEST_ERRORS as error:
             if len(ready) == 1:
                 _refuse(ready[0], error)
@@ -147,18 +150,18 @@ class CodecStage:
             utterance.given = len(utterance.frames)
         self._under_way.append((ready, download))
 
-    def _decode(self, states: Sequence[CodecState], codes: Sequence[Tensor]) -> Download:
+    def _decode(self, states: Sequence[CodecState], codes: Sequence[Tensor], served: Sequence[Utterance]) -> Download:
         return self._calls.step(
-            self._state.codec, "decode", lambda codec: Download(codec.decode(states, codes)), ends=False
+            self._state.codec, "decode", lambda codec: Download(codec.decode(states, codes)), served, ends=False
         )
 
-    def _arrived(self, download: Download) -> Samples:
+    def _arrived(self, download: Download, served: Sequence[Utterance]) -> Samples:
         """The chunks, one after another: a copy, since the codec may reuse its buffers."""
-        chunks = self._calls.step(self._state.codec, "decode", lambda _: download.wait())
+        chunks = self._calls.step(self._state.codec, "decode", lambda _: download.wait(), served)
         samples: Samples = np.concatenate([chunk.numpy() for chunk in chunks])
         if not np.isfinite(samples).all():
             role, index = self._state.codec, next(i for i, chunk in enumerate(chunks) if not chunk.isfinite().all())
-            raise Fault(role, role.last, f"codec chunk {index} holds NaN or infinity")
+            raise Fault(role, role.last, f"codec chunk {index} holds NaN or infinity", served)
         return samples
 
     # ---- states
@@ -168,43 +171,44 @@ class CodecStage:
         if utterance.codec_state is not None:
             return True
         try:
-            state = self._state_of(utterance.request.plan.voice)
-            self._replay(state, torch.tensor(utterance.frames[: utterance.delivered], dtype=torch.int64))
+            state = self._state_of(utterance)
+            self._replay(state, torch.tensor(utterance.frames[: utterance.delivered], dtype=torch.int64), ())
         except REQUEST_ERRORS as error:
             _refuse(utterance, error)
             return False
         utterance.codec_state = state
         return True
 
-    def _state_of(self, voice: Voice) -> CodecState:
+    def _state_of(self, utterance: Utterance) -> CodecState:
         """A state at the start of speech; for an in-context voice after its reference frames, replayed once a voice."""
-        codes = voice.reference_codes
+        codes = utterance.request.plan.voice.reference_codes
         if codes is None:
-            return self._open()
+            return self._open(utterance)
         if self._warm_states_of is not self._state.codec.loaded:
             self._warm_states, self._warm_states_of = OrderedDict(), self._state.codec.loaded
         key = blake2b(codes.numpy().tobytes()).digest()
         if key not in self._warm_states:
-            state = self._open()
-            self._replay(state, codes)
+            state = self._open(utterance)
+            self._replay(state, codes, [utterance])
             self._warm_states[key] = state
             if len(self._warm_states) > WARM_VOICES:
                 self._warm_states.popitem(last=False)
         self._warm_states.move_to_end(key)
         warm = self._warm_states[key]
-        return self._calls.step(self._state.codec, "copy of a state", lambda _: warm.copy())
+        return self._calls.step(self._state.codec, "copy of a state", lambda _: warm.copy(), [utterance])
 
-    def _open(self) -> CodecState:
-        return self._calls.step(self._state.codec, "open", lambda codec: codec.open())
+    def _open(self, utterance: Utterance) -> CodecState:
+        return self._calls.step(self._state.codec, "open", lambda codec: codec.open(), [utterance])
 
-    def _replay(self, state: CodecState, codes: Tensor) -> None:
+    def _replay(self, state: CodecState, codes: Tensor, served: Sequence[Utterance]) -> None:
+        """``served`` is empty for frames that were audio before: no request can be to blame for those."""
         for start in range(0, len(codes), REPLAY_FRAMES):
-            self._arrived(self._decode([state], [codes[start : start + REPLAY_FRAMES]]))
+            self._arrived(self._decode([state], [codes[start : start + REPLAY_FRAMES]], served), served)
 
     # ---- chunks
 
     def _hand_out_all(self, utterances: Sequence[Utterance], download: Download) -> None:
-        samples = self._arrived(download)
+        samples = self._arrived(download, utterances)
         levels = frame_levels(samples)
         now = self._state.clock()
         waiters: list[Waiter] = []
@@ -216,6 +220,8 @@ class CodecStage:
                 waiters += self._hand_out(utterance, pcm, levels[start:end], now)
             start = end
         wake(waiters)
+        if utterances[0].suspected:
+            pass_trial(self._state.utterances, self._state.codec, utterances[0])
 
     def _hand_out(self, utterance: Utterance, pcm: Samples, levels: list[float], now: float) -> list[Waiter]:
         """Returns whom to wake."""

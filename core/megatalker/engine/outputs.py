@@ -108,10 +108,14 @@ class EngineMetrics:
     """Launches of frames; ``decode_rows / decode_calls`` is how wide they were."""
     decode_rows: int
     """Streams of all those launches."""
+    lent: int
+    """Times that a stream without work lent its row to another."""
     active: int
     """Streams that hold, or are about to hold again, rows of the backend."""
     waiting: int
-    """Streams that wait for rows, or for their first text."""
+    """Streams that have work and wait for rows."""
+    idle: int
+    """Streams that hold no row and have no work: they wait for text, or for their consumer."""
     backend: str
     codec: str
     faulty: Mapping[str, str]

@@ -14,13 +14,19 @@ from megatalker.engine.chunk_queue import ChunkQueue
 from megatalker.engine.outputs import BackendSwitch, FinishReason
 from megatalker.engine.request import Request
 from megatalker.engine.runaway import RunawayDetector
-from megatalker.engine.scheduling import Candidate, ChunkPolicy, PlaybackClock, hold_until
+from megatalker.engine.scheduling import REST_S, Candidate, ChunkPolicy, PlaybackClock, hold_until
 from megatalker.engine.text_segmenter import TextSegment, TextSegmenter
 from megatalker.interfaces import CodecState, StreamHandle, StreamRequest
+from megatalker.plugins.registry import Kind
 from megatalker.prompt import Prompt, PromptBuilder, PromptText
 from megatalker.sampling import SamplingParams
 
 Codes = tuple[int, ...]
+
+RESUME_SHARE = 0.5
+"""A stream that lent its row because nobody took its audio wants it back when so much of that is left: not for each
+chunk taken.
+"""
 
 _MASK = 2**64 - 1
 
@@ -129,8 +135,14 @@ class Utterance:
     chunks: ChunkQueue
     chunking: ChunkPolicy
     runaway: RunawayDetector | None
+    owner: str = ""
+    """Rows go to owners by turns."""
+    idle_since: float | None = None
+    """Since when it has had no work: no text to speak, or audio enough that nobody takes."""
+    turn: tuple[int, int] | None = None
+    """Its place among those that wait for a row; see :class:`megatalker.engine.admission.Turns`."""
     admitted: bool = False
-    """Counts against the streams that decode at the same time."""
+    """It holds a row, or is about to hold one again."""
     decoder: DecoderStream | None = None
     frames: list[Codes] = field(default_factory=list)
     given: int = 0
@@ -139,6 +151,8 @@ class Utterance:
     """Stands after the frames given; ``None`` before the first, and when it was lost."""
     rests_until: float = 0.0
     """It was found too far ahead of playback to decode before this moment."""
+    suspected: set[tuple[Kind, str]] = field(default_factory=set)
+    """The backends that failed in a call for it; see :mod:`megatalker.engine.blame`."""
     ending: FinishReason | None = None
     """Nothing more will be decoded: hand out what is pending, then end like this."""
     error: Exception | None = None
@@ -158,6 +172,10 @@ class Utterance:
         """Frames decoded and not given to the codec."""
         return len(self.frames) - self.given
 
+    def is_suspect(self, kind: Kind) -> bool:
+        """It goes alone in the calls of this role: one of them has failed."""
+        return any(role == kind for role, _ in self.suspected)
+
     @property
     def ends_well(self) -> bool:
         """Nothing more will be decoded, and nothing went wrong."""
@@ -165,10 +183,10 @@ class Utterance:
 
     @property
     def needs_prefill(self) -> bool:
-        """A decoder stream must begin, or be continued, before the next frame."""
-        if self.ending is not None:
+        """There is work, for which a decoder stream must begin or be continued."""
+        if self.ending is not None or self.starved or (self.decoder is not None and self.decoder.handle is not None):
             return False
-        return self.text.can_begin if self.decoder is None else self.decoder.handle is None
+        return self.admitted or not self.chunks.is_full(share=RESUME_SHARE)
 
     @property
     def prompt_rows(self) -> int:
@@ -184,6 +202,16 @@ class Utterance:
         if self.ending is not None:
             return False
         return not self.text.can_begin if self.decoder is None else self.decoder.next_row is None
+
+    def rest_since(self, now: float) -> None:
+        """It has no work; the first call of a rest counts."""
+        if self.idle_since is None:
+            self.idle_since = now
+
+    @property
+    def lends_at(self) -> float:
+        """When its row may be lent; infinite while it has work, and when it is over."""
+        return math.inf if self.idle_since is None or self.ending is not None else self.idle_since + REST_S
 
     @property
     def decodable(self) -> bool:
