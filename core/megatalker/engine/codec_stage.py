@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from megatalker.checkpoint.config import FRAME_SAMPLES, FRAME_SECONDS, SAMPLE_RATE
+from megatalker.checkpoint.config import FRAME_SAMPLES, SAMPLE_RATE
 from megatalker.engine.blame import pass_trial
 from megatalker.engine.chunk_queue import Waiter, wake
 from megatalker.engine.guarded_calls import REQUEST_ERRORS, Fault, GuardedCalls
@@ -240,9 +240,8 @@ class CodecStage:
             final=utterance.ends_well and last == len(utterance.frames),
         )
         _log(chunk, progress)
-        progress.playback.deliver(now, frames * FRAME_SECONDS)
+        progress.note_chunk(now, frames)
         utterance.chunking.note_chunk(frames, progress.playback.ahead(now))
-        progress.frames, progress.chunks, progress.last_decoded_at = last, progress.chunks + 1, now
         self._state.counters.chunks += 1
         waiters = utterance.chunks.put(chunk)
         if utterance.runaway is not None:

@@ -134,6 +134,7 @@ class Engine:
         self._require_serving()
         request, segmenter = self._requests.check(text, SpeechOptions.of(options, changes), self._limits)
         utterance = self._utterance(request, segmenter, owner)
+        utterance.progress.text_chars = len(text or "")
         if text is None:
             utterance.rest_since(utterance.progress.requested_at)
         self._commands.submit(

@@ -68,6 +68,8 @@ class StreamFacts:
     segments: int
     """Decoder streams begun for this utterance: more than one for long text."""
     audio_s: float
+    queue_wait_s: float | None
+    """Request accepted until its prompt was read; part of ``ttfc_s``."""
     ttfc_s: float | None
     """Request accepted until the consumer held the first chunk."""
     rtf: float | None

@@ -37,7 +37,8 @@ class PlaybackClock:
     dry_at: float | None = None
     """The moment playback runs out of audio; ``None`` before the first chunk."""
     underruns: int = 0
-    _excused: bool = False
+    excused: bool = False
+    """The next chunk may be late: see :meth:`excuse`."""
 
     def ahead(self, now: float) -> float:
         """Seconds of audio not yet played; 0 before the first chunk, negative when playback already waits."""
@@ -46,9 +47,9 @@ class PlaybackClock:
     def deliver(self, now: float, seconds: float) -> None:
         """A chunk of this duration was handed out; counts an underrun when playback had run dry before."""
         late = self.dry_at is not None and now > self.dry_at
-        if late and not self._excused:
+        if late and not self.excused:
             self.underruns += 1
-        self._excused = False
+        self.excused = False
         start = now if self.dry_at is None or late else self.dry_at
         self.dry_at = start + seconds
 
@@ -56,7 +57,7 @@ class PlaybackClock:
         """The stream waits for its caller's text, or for its consumer: running dry before the next chunk is not the
         engine's doing.
         """
-        self._excused = True
+        self.excused = True
 
 
 @dataclass(slots=True)

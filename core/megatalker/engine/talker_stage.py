@@ -290,6 +290,7 @@ class TalkerStage:
                 if not utterance.progress.segments:
                     counters.begun += 1
                     counters.queue_wait_s += now - utterance.progress.requested_at
+                    utterance.progress.prefilled_at = now
                 utterance.text.begin()
                 utterance.decoder = decoder
                 utterance.progress.segments += 1

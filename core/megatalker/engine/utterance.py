@@ -43,9 +43,22 @@ class Progress:
     """Handed out as audio."""
     chunks: int = 0
     segments: int = 0
+    text_chars: int = 0
+    """Of the text so far."""
+    prefilled_at: float | None = None
+    """When its first decoder stream began."""
     last_decoded_at: float | None = None
+    chunk_gaps_s: list[float] = field(default_factory=list)
+    """From one chunk to the next, where the engine had no reason to wait."""
     switches: tuple[BackendSwitch, ...] = ()
     playback: PlaybackClock = field(default_factory=PlaybackClock)
+
+    def note_chunk(self, now: float, frames: int) -> None:
+        """A chunk with this many frames was handed out."""
+        if self.last_decoded_at is not None and not self.playback.excused:
+            self.chunk_gaps_s.append(now - self.last_decoded_at)
+        self.playback.deliver(now, frames * FRAME_SECONDS)
+        self.frames, self.chunks, self.last_decoded_at = self.frames + frames, self.chunks + 1, now
 
 
 @dataclass(slots=True)
