@@ -181,6 +181,8 @@ class Settings(BaseSettings):
     max_streams_per_owner: Positive | None = None
     """As ``max_open``, of those that ``Engine.speak`` was given the same ``owner`` for. ``None``: no limit."""
     max_text_chars: Positive = 20_000
+    max_reference_s: Seconds = 30.0
+    """Of the recording that a cloned voice brings along; each frame of it is a row of every prompt."""
     max_segment_chars: Positive = 400
     """Longer text is split into sentences of at most about this length, spoken as one continuous stream."""
     max_frames: Positive = 2_048

@@ -86,7 +86,7 @@ def _move_streams(state: WorkerState, role: BackendRole[Any], previous: str) -> 
                 utterance.decoder.handle = None
         else:
             progress.codec, frame = role.last, utterance.delivered
-            utterance.codec_state = None
+            utterance.lose_codec()
         if previous and (utterance.admitted or progress.segments):
             switch = BackendSwitch(role.kind, previous, role.last, role.latest_fault, frame)
             progress.switches += (switch,)

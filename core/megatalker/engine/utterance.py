@@ -4,6 +4,7 @@ Owned by the worker; the consumer's stream reads :class:`Progress` only.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -137,6 +138,18 @@ class DecoderStream:
 
 
 @dataclass(slots=True, eq=False)
+class CodecReplay:
+    """A codec state that is brought up to date with frames whose audio nobody needs."""
+
+    state: CodecState
+    codes: Tensor
+    """``[N, code groups]``"""
+    served: "Sequence[Utterance]" = ()
+    """To whom these frames belong, if they have never been audio: then one of them may be to blame for a failure."""
+    heard: int = 0
+
+
+@dataclass(slots=True, eq=False)
 class Utterance:
     """The state of one utterance. Its frames are one log with three cursors: decoded (the log's length), given to the
     codec, delivered to the consumer.
@@ -162,6 +175,8 @@ class Utterance:
     """Frames the codec was given: those beyond ``delivered`` are on their way as audio."""
     codec_state: CodecState | None = None
     """Stands after the frames given; ``None`` before the first, and when it was lost."""
+    replay: CodecReplay | None = None
+    """What becomes its codec state, while that is ``None``."""
     rests_until: float = 0.0
     """It was found too far ahead of playback to decode before this moment."""
     suspected: set[tuple[Kind, str]] = field(default_factory=set)
@@ -281,11 +296,15 @@ class Utterance:
     def rewind_codec(self) -> None:
         """The audio on its way is lost: the codec is given its frames once more, in a state before them."""
         if self.given > self.delivered:
-            self.given, self.codec_state = self.delivered, None
+            self.lose_codec()
+
+    def lose_codec(self) -> None:
+        """Its codec state is of no use any more."""
+        self.given, self.codec_state, self.replay = self.delivered, None, None
 
     def forget(self) -> None:
         """Drop everything heavy; the progress stays for the consumer."""
-        self.decoder, self.codec_state = None, None
+        self.decoder, self.codec_state, self.replay = None, None, None
         self.frames, self.given = [], 0
 
 

@@ -110,6 +110,7 @@ class Worker(threading.Thread):
             did |= self._talker.newcomers_wait
         else:
             did |= self._start_audio() or self._codec.collect()
+        did |= self._codec.has_replayed()
         did |= self._finish_ended()
         return did
 
