@@ -89,8 +89,13 @@ def cost(actions: Iterable[Action]) -> int:
     return sum(1 + sum(_CALL // 2 + count for _, count in frames) // _CALL for frames in calls)
 
 
+def states(actions: Iterable[Action]) -> list[int]:
+    """Those that are opened or copied."""
+    return [action.state for action in actions if isinstance(action, Open | Copy)]
+
+
 def only(actions: Iterable[Action], states: Iterable[int]) -> list[Action]:
-    """What is left of a schedule without the other states."""
+    """What is left of a schedule without all other states."""
     kept, left = set(states), list[Action]()
     for action in actions:
         if isinstance(action, Decode):

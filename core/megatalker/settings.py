@@ -171,8 +171,18 @@ class Settings(BaseSettings):
     max_streams: Positive = 8
     """Streams decoding at the same time."""
     max_waiting: Annotated[Integer, Field(ge=0)] = 64
-    """Requests that may wait for a free stream; one more is refused with ``CapacityError``."""
+    """Requests that may wait for a free stream; one more is refused with ``CapacityError``. Those without work do not
+    count: they wait for text, or for their consumer (:mod:`megatalker.engine.admission`)."""
+    max_wait_s: Seconds | None = None
+    """A request that waits longer for a free stream ends with ``CapacityError``, and is refused at once where that is
+    foreseen. ``None``: it waits as long as it takes. ``megatalker serve`` sets 30 where nothing else is said."""
+    max_open: Positive = 1024
+    """Streams open at the same time, with those that have no work; one more is refused with ``CapacityError``."""
+    max_streams_per_owner: Positive | None = None
+    """As ``max_open``, of those that ``Engine.speak`` was given the same ``owner`` for. ``None``: no limit."""
     max_text_chars: Positive = 20_000
+    max_reference_s: Seconds = 30.0
+    """Of the recording that a cloned voice brings along; each frame of it is a row of every prompt."""
     max_segment_chars: Positive = 400
     """Longer text is split into sentences of at most about this length, spoken as one continuous stream."""
     max_frames: Positive = 2_048

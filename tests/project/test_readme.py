@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from kept import compiling
 from megatalker import Checkpoint
 from serving import serving
 from waiting import PROCESS_S
@@ -95,9 +96,10 @@ def test_python_snippet(snippet: Snippet, workplace: Path) -> None:
     if snippet.title is not None:
         assert snippet.text == (ROOT / snippet.title).read_text(), "the README shows this file whole"
         return
-    done = subprocess.run(
-        [sys.executable, "-c", snippet.text], cwd=workplace, capture_output=True, text=True, timeout=PROCESS_S
-    )
+    with compiling("demo"):
+        done = subprocess.run(
+            [sys.executable, "-c", snippet.text], cwd=workplace, capture_output=True, text=True, timeout=PROCESS_S
+        )
     assert done.returncode == 0, done.stderr
 
 
@@ -151,12 +153,13 @@ def test_bash_snippet(snippet: Snippet, tmp_path: Path) -> None:
     for command in commands:
         if command.startswith(slow):
             command = command.replace("make ", "make --dry-run ")
-        done = subprocess.run(
-            ["bash", "-c", command],
-            cwd=tmp_path,
-            env=os.environ | {"PATH": f"{bin_folder}:{os.environ['PATH']}", "VENV": str(bin_folder.parent)},
-            capture_output=True,
-            text=True,
-            timeout=PROCESS_S,
-        )
+        with compiling("demo"):
+            done = subprocess.run(
+                ["bash", "-c", command],
+                cwd=tmp_path,
+                env=os.environ | {"PATH": f"{bin_folder}:{os.environ['PATH']}", "VENV": str(bin_folder.parent)},
+                capture_output=True,
+                text=True,
+                timeout=PROCESS_S,
+            )
         assert done.returncode == 0, f"{command}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"

@@ -75,6 +75,7 @@ def test_metrics_count_what_happened(serve: Server) -> None:
     expected = {
         "megatalker_engine_streams_total": 4,
         "megatalker_engine_frames_total": 30 + 5 + 30 + 2,
+        "megatalker_engine_tokens_total": 16 * (30 + 5 + 30 + 2),
         "megatalker_engine_cancelled_total": 0,
         "megatalker_engine_errors_total": 0,
         "megatalker_engine_switches_total": 0,

@@ -206,6 +206,7 @@ def test_voice_files_with_damaged_fields(tmp_path: Path, fields: str) -> None:
         ({}, "found none"),
         ({"speaker": "ryan", "description": "old"}, "found speaker, description"),
         ({"x_vector": torch.zeros(1, 8)}, r"x_vector has shape \[1, 8\]"),
+        ({"x_vector": torch.full((8,), 1e30)}, r"x_vector reaches 1e\+30, expected values from -10000 to 10000"),
         ({"x_vector": torch.zeros(8, dtype=torch.long)}, "expected finite floats"),
         ({"x_vector": torch.full((8,), torch.inf)}, "expected finite floats"),
         ({"speaker": "ryan", "reference_codes": CODES, "reference_text_ids": (1,)}, "need an x_vector"),

@@ -24,6 +24,8 @@ logger = logging.getLogger("megatalker.serving.server")
 
 MAX_UNTAKEN_S = 20.0
 """Where the settings say nothing: slow clients should cost no memory."""
+MAX_WAIT_S = 30.0
+"""Where the settings say nothing: nobody listens to a silence of this length."""
 
 
 def serve(
@@ -66,8 +68,9 @@ def serve(
         max_streams=max_streams,
         server=own or None,
     )
-    if settings.max_untaken_s is None:
-        settings = settings.model_copy(update={"max_untaken_s": MAX_UNTAKEN_S})
+    unsaid = {"max_untaken_s": MAX_UNTAKEN_S, "max_wait_s": MAX_WAIT_S}
+    unsaid = {name: value for name, value in unsaid.items() if getattr(settings, name) is None}
+    settings = settings.model_copy(update=unsaid)
     configure(settings.server.log_format)
     keep_compiled_code()
     logger.setLevel(logging.INFO)

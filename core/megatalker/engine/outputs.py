@@ -33,6 +33,10 @@ class Chunk:
     """When the engine had the samples."""
     delivered_at: float
     """When the consumer took the chunk."""
+    final: bool = False
+    """No chunk follows, and the speech did not fail. ``False`` where that is not known yet: the talker finds the end of
+    speech a frame after the last one, and no audio is held back until then. So the last chunk may not be final, but
+    nothing follows one that is; the end itself is the end of the iteration."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +87,8 @@ class EngineMetrics:
     """Requests accepted."""
     frames: int
     """Frames decoded."""
+    tokens: int
+    """Codes of those frames: 16 each with the published checkpoints."""
     chunks: int
     switches: int
     """Streams moved to another backend."""
@@ -104,10 +110,14 @@ class EngineMetrics:
     """Launches of frames; ``decode_rows / decode_calls`` is how wide they were."""
     decode_rows: int
     """Streams of all those launches."""
+    lent: int
+    """Times that a stream without work lent its row to another."""
     active: int
     """Streams that hold, or are about to hold again, rows of the backend."""
     waiting: int
-    """Streams that wait for rows, or for their first text."""
+    """Streams that have work and wait for rows."""
+    idle: int
+    """Streams that hold no row and have no work: they wait for text, or for their consumer."""
     backend: str
     codec: str
     faulty: Mapping[str, str]

@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from megatalker.checkpoint import Checkpoint
+from megatalker.checkpoint.config import FRAME_SECONDS
 from megatalker.engine.options import SpeechOptions
 from megatalker.engine.text_segmenter import TextSegmenter
 from megatalker.errors import InvalidRequestError, UnsupportedError
@@ -95,7 +96,22 @@ class RequestChecker:
         if not isinstance(voice, Voice):
             raise InvalidRequestError(f"voice is {voice!r}, expected a speaker's name or a Voice")
         self._description("the voice's description", voice.description)
+        self._check_reference(voice)
         return voice
+
+    def _check_reference(self, voice: Voice) -> None:
+        settings, codes, ids = self._settings, voice.reference_codes, voice.reference_text_ids
+        if codes is not None and len(codes) * FRAME_SECONDS > settings.max_reference_s:
+            raise InvalidRequestError(
+                f"the voice's reference lasts {len(codes) * FRAME_SECONDS:.1f} s, "
+                f"expected at most {settings.max_reference_s:g} s; clone it from a shorter recording, "
+                "or raise the setting max_reference_s"
+            )
+        if ids is not None and len(ids) > settings.max_text_chars:
+            raise InvalidRequestError(
+                f"the text of the voice's reference has {len(ids)} ids, expected at most {settings.max_text_chars} "
+                "(setting max_text_chars); clone it with what the recording says"
+            )
 
     def _description(self, what: str, text: str | None) -> str | None:
         """Text that is read but not spoken, checked like the text; ``None`` when there is none."""

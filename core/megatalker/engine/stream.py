@@ -17,6 +17,7 @@ from megatalker.checkpoint.config import FRAME_SECONDS
 from megatalker.engine.chunk_queue import ChunkQueue
 from megatalker.engine.commands import Cancel, CommandQueue, Feed, FinishText
 from megatalker.engine.outputs import BackendSwitch, Chunk, FinishReason, StreamFacts
+from megatalker.engine.pieces import Pieces
 from megatalker.engine.utterance import Utterance
 from megatalker.errors import InvalidRequestError, UnsupportedError
 from megatalker.prompt.text import TextChecker
@@ -67,6 +68,14 @@ class ChunkStream(ABC):
         """Wait for the rest of the speech: ``[samples]`` at 24 kHz."""
         chunks = [chunk.pcm for chunk in self]
         return np.concatenate(chunks) if chunks else np.empty(0, np.float32)
+
+    def pieces(self, seconds: float) -> Pieces:
+        """The speech in pieces of this length, such as 0.04, to iterate over instead of the stream.
+
+        Raises:
+            InvalidRequestError: the length does not divide a frame (0.08 s).
+        """
+        return Pieces(self, self, seconds)
 
     async def aclose(self) -> None:
         """As :meth:`cancel`, for ``contextlib.aclosing``."""

@@ -13,16 +13,7 @@ ANONYMOUS = "anonymous"
 
 
 class LimitError(CapacityError):
-    """A caller has as much as it may have for now.
-
-    Args:
-        message: what, and how much it may have.
-        retry_after_s: when it may ask again, as far as that is known.
-    """
-
-    def __init__(self, message: str, retry_after_s: float) -> None:
-        super().__init__(message)
-        self.retry_after_s = retry_after_s
+    """A caller has as much as it may have for now."""
 
 
 class RateLimitError(LimitError):
@@ -74,7 +65,7 @@ class Caller:
             raise RateLimitError(
                 f"key {self.name!r} may ask {self._per_minute} times a minute and has; wait, or raise its "
                 "requests_per_minute",
-                (1 - self._left) * each_s,
+                retry_after_s=(1 - self._left) * each_s,
             )
         self._left -= 1
 
@@ -84,7 +75,7 @@ class Caller:
             raise StreamLimitError(
                 f"key {self.name!r} may have {self._max_streams} utterances at a time and has; let one end, or raise "
                 "its max_streams",
-                1.0,
+                retry_after_s=1.0,
             )
         self.streams += 1
 
@@ -110,7 +101,7 @@ class Call:
             raise StreamLimitError(
                 f"this connection has {self.streams} utterances open, as many as it may; let one end, use another "
                 "connection, or raise the server's setting max_streams_per_connection",
-                1.0,
+                retry_after_s=1.0,
             )
         self.caller.count_request()
         self.caller.take_stream()

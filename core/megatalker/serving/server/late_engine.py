@@ -79,8 +79,10 @@ class LateEngine:
         return EngineMetrics(
             **asdict(Counters()),
             streams=0,
+            tokens=0,
             active=0,
             waiting=0,
+            idle=0,
             backend=self.backend,
             codec=self.codec,
             faulty={},

@@ -103,6 +103,7 @@ class _EngineCollector(Collector):
         for name, what, value in (
             ("streams", "Requests accepted by the engine.", metrics.streams),
             ("frames", "Frames decoded; one is 80 ms of speech.", metrics.frames),
+            ("tokens", "Codes of those frames; their rate is tokens a second.", metrics.tokens),
             ("chunks", "Chunks handed out.", metrics.chunks),
             ("switches", "Streams moved to another backend.", metrics.switches),
             ("cancelled", "Streams cancelled.", metrics.cancelled),

@@ -14,7 +14,6 @@ from megatalker.errors import (
     UnsupportedError,
 )
 from megatalker.serving.protocol.messages import Problem
-from megatalker.serving.server.callers import LimitError
 
 RETRY_AFTER_S = 1.0
 
@@ -114,8 +113,8 @@ def respond(error: BaseException, status: int | None = None, param: str | None =
     code = status or next((code for kind, code in _STATUS.items() if isinstance(error, kind)), 500)
     headers = {}
     if code in (429, 503):
-        seconds = error.retry_after_s if isinstance(error, LimitError) else RETRY_AFTER_S
-        headers["Retry-After"] = str(math.ceil(seconds))
+        known = error.retry_after_s if isinstance(error, CapacityError) else None
+        headers["Retry-After"] = str(math.ceil(RETRY_AFTER_S if known is None else known))
     if code == 401:
         headers["WWW-Authenticate"] = "Bearer"
     if isinstance(error, UnknownModelError):

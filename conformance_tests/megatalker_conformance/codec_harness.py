@@ -1,21 +1,21 @@
-"""Holds a codec to schedules: plays them, and reports the shortest one that goes wrong."""
+"""Holds a codec to schedules: runs them, and reports the shortest one that goes wrong."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
 from megatalker.plugins.checked import CheckedCodec
-from megatalker_conformance.codec_player import Failure, Player
+from megatalker_conformance.codec_executor import CodecExecutor
 from megatalker_conformance.codec_pool import CodePool
-from megatalker_conformance.codec_schedule import Action, Copy, Draw, Open, cost, only, smaller
+from megatalker_conformance.codec_schedule import Action, Draw, cost, only, smaller, states
 from megatalker_conformance.codes import EXACT
 from megatalker_conformance.measure import Measure
-from megatalker_conformance.promises import EXACTNESS, Promise, broken
-from megatalker_conformance.shrinking import shortest
+from megatalker_conformance.promises import EXACTNESS, Mismatch, Promise, broken
+from megatalker_conformance.shortening import shortened
 
 
 @dataclass
-class CodecStage:
+class CodecHarness:
     """One codec, what it can be asked for, and what a failing schedule is worth.
 
     Args:
@@ -45,48 +45,45 @@ class CodecStage:
     def hold_to(
         self, *schedules: Sequence[Action], promise: Promise = EXACTNESS, codec: CheckedCodec | None = None
     ) -> None:
-        """Play schedules; fail with the shortest part of the first one that breaks the promise.
+        """Run schedules; fail with the shortest part of the first one that breaks the promise.
 
         Args:
             schedules: one after another.
             promise: what they show.
-            codec: who plays; ``None``: the codec under test.
+            codec: who runs; ``None``: the codec under test.
         """
-        player = Player(codec or self.codec, self.pool)
+        executor = CodecExecutor(codec or self.codec, self.pool)
         for actions in schedules:
-            failure = player.play(actions)
-            if failure is not None:
-                self._report(player, list(actions[: failure.action + 1]), failure, promise)
-        self.measure("largest difference", player.largest, EXACT)
+            mismatch = executor.run(actions)
+            if mismatch is not None:
+                self._report(executor, list(actions[: mismatch.action + 1]), mismatch, promise)
+        self.measure("largest difference", executor.largest, EXACT)
 
-    def _report(self, player: Player, failing: list[Action], failure: Failure, promise: Promise) -> NoReturn:
+    def _report(self, executor: CodecExecutor, failing: list[Action], mismatch: Mismatch, promise: Promise) -> NoReturn:
         lines = []
-        if self.effort and player.play(failing) is None:
-            lines.append("(played once more it goes well: it takes what happened before)")
+        if self.effort and executor.run(failing) is None:
+            lines.append("(run once more it goes well: it takes what happened before)")
         elif self.effort:
-            shorter = self._shortened(player, failing)
-            again = player.play(shorter)
+            shorter = shortened(
+                failing,
+                lambda part: executor.run(part) is not None,
+                streams=states,
+                only=only,
+                smaller=smaller,
+                cost=cost,
+                effort=self.effort,
+            )
+            again = executor.run(shorter)
             if again is not None:
-                failing, failure = shorter, again
+                failing, mismatch = shorter, again
             if self._goes_well_elsewhere(failing):
                 lines.append("(on a freshly loaded instance this goes well: it takes what happened before)")
         shown = "\n".join([*map(str, failing), *lines, f"(--conformance-seed {self.seed})"])
-        broken(promise, shown_by=shown, expected=failure.expected, found=failure.found)
+        broken(promise, shown_by=shown, expected=mismatch.expected, found=mismatch.found)
 
     def _goes_well_elsewhere(self, actions: Sequence[Action]) -> bool:
         fresh = self.load()
         try:
-            return Player(fresh, self.pool).play(actions) is None
+            return CodecExecutor(fresh, self.pool).run(actions) is None
         finally:
             fresh.close()
-
-    def _shortened(self, player: Player, actions: list[Action]) -> list[Action]:
-        def fails(part: Sequence[Action]) -> bool:
-            return player.play(part) is not None
-
-        def fails_with(states: Sequence[int]) -> bool:
-            return fails(only(actions, states))
-
-        states = [action.state for action in actions if isinstance(action, Open | Copy)]
-        needed = shortest(states, fails_with, lambda _: (), lambda some: cost(only(actions, some)), self.effort // 2)
-        return shortest(only(actions, needed), fails, smaller, cost, self.effort // 2)

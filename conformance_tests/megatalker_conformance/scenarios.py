@@ -1,4 +1,4 @@
-"""A fixed pool of scripts: what single streams do, and what the oracle says they must say.
+"""A fixed pool of scenarios: what single streams do, and what the oracle says they must say.
 
 Any number of schedules draws from the pool, so that the oracle's time does not grow with them.
 """
@@ -16,9 +16,9 @@ from megatalker.interfaces import DecodeStep, StreamHandle, StreamRequest
 from megatalker.plugins.checked import CheckedTalker
 from megatalker.sampling import CodeVocabulary, SamplingParams
 from megatalker.sampling.numpy_sampler import choose
+from megatalker_conformance.cases import Cases
 from megatalker_conformance.oracle import Followed, Oracle
-from megatalker_conformance.speech import GREEDY, Codes, Utterance
-from megatalker_conformance.utterances import Utterances
+from megatalker_conformance.streams import GREEDY, Case, Codes
 
 ENDLESS = 10_000
 LENGTHS = (2, 3, 9, 16, 16, 16, 17, 31, 33, 33, 47, 61, 63, 64, 64, 65, 96, 128, 129, 160, 200, 257, 330, 420)
@@ -40,12 +40,12 @@ SAMPLED = (
 
 
 @dataclass(frozen=True, eq=False)
-class Script:
+class Scenario:
     """What one stream does, whatever the company."""
 
-    utterance: Utterance
+    case: Case
     steps: tuple[Codes | None, ...]
-    """Forced codes of each step of the whole utterance, ``None`` where they are chosen."""
+    """Forced codes of each step of the whole case, ``None`` where they are chosen."""
     begins: int = 0
     """Frames emitted elsewhere before: the stream continues after them."""
 
@@ -53,20 +53,20 @@ class Script:
         said = self.steps[self.begins :]
         forced = "".join("." if codes is None else "F" for codes in said)
         past = f", continues after {self.begins} frames" if self.begins else ""
-        return f"{len(self.utterance.embeds)} prompt rows{past}, steps {forced} (F: forced), {_short(self.utterance)}"
+        return f"{len(self.case.embeds)} prompt rows{past}, steps {forced} (F: forced), {_short(self.case)}"
 
 
-def _short(utterance: Utterance) -> str:
+def _short(case: Case) -> str:
     plain = SamplingParams()
-    values = {name: getattr(utterance.sampling, name) for name in SamplingParams.__slots__}
+    values = {name: getattr(case.sampling, name) for name in SamplingParams.__slots__}
     return ", ".join(f"{name}={value}" for name, value in values.items() if value != getattr(plain, name))
 
 
-class Pool:
-    """The scripts that a loaded decoder can play, by number, and what is expected of each.
+class ScenarioPool:
+    """The scenarios that a loaded decoder can play, by number, and what is expected of each.
 
     Args:
-        utterances: prompts of the checkpoint.
+        cases: prompts of the checkpoint.
         checkpoint: under test.
         oracle: of that checkpoint.
         decoder: its capabilities and limits decide: without ``forced_codes`` all steps are free, without
@@ -76,9 +76,9 @@ class Pool:
     """
 
     def __init__(
-        self, utterances: Utterances, checkpoint: Checkpoint, oracle: Oracle, decoder: CheckedTalker, dtype: torch.dtype
+        self, cases: Cases, checkpoint: Checkpoint, oracle: Oracle, decoder: CheckedTalker, dtype: torch.dtype
     ) -> None:
-        self._utterances = utterances
+        self._cases = cases
         self._config = checkpoint.config
         self._oracle = oracle
         self._limit = decoder.max_positions
@@ -86,64 +86,64 @@ class Pool:
         self._seeded = decoder.capabilities.seeded_sampling
         self._silence: Codes = (0,) * self._config.num_code_groups
         self.dtype = dtype
-        self.scripts: tuple[Script, ...] = (*self._going(), *self._ending())
+        self.scenarios: tuple[Scenario, ...] = (*self._going(), *self._ending())
 
     @cached_property
     def going(self) -> list[int]:
-        """Scripts that never end by themselves."""
-        return [number for number in range(len(self.scripts)) if number not in self.ending]
+        """Scenarios that never end by themselves."""
+        return [number for number in range(len(self.scenarios)) if number not in self.ending]
 
     @cached_property
     def ending(self) -> list[int]:
-        """Scripts whose last step ends the stream."""
-        return [number for number, script in enumerate(self.scripts) if self.followed(number).codes[-1] is None]
+        """Scenarios whose last step ends the stream."""
+        return [number for number, scenario in enumerate(self.scenarios) if self.followed(number).codes[-1] is None]
 
     @cached_property
     def continued(self) -> list[int]:
-        """Scripts that begin as a continuation."""
-        return [number for number, script in enumerate(self.scripts) if script.begins]
+        """Scenarios that begin as a continuation."""
+        return [number for number, scenario in enumerate(self.scenarios) if scenario.begins]
 
     def as_long_as(self, number: int) -> list[int]:
-        """Scripts of equally many prompt rows, this one included."""
-        return [other for other in range(len(self.scripts)) if self.rows(other) == self.rows(number)]
+        """Scenarios of equally many prompt rows, this one included."""
+        return [other for other in range(len(self.scenarios)) if self.rows(other) == self.rows(number)]
 
     def rows(self, number: int) -> int:
         """Rows that its stream starts with."""
-        script = self.scripts[number]
-        return len(script.utterance.embeds) + script.begins
+        scenario = self.scenarios[number]
+        return len(scenario.case.embeds) + scenario.begins
 
     def followed(self, number: int) -> Followed:
         """What ``reference`` does in float32, from the first frame on."""
-        script = self.scripts[number]
-        return self._oracle.follow(script.utterance, script.steps)
+        scenario = self.scenarios[number]
+        return self._oracle.follow(scenario.case, scenario.steps)
 
     def rounded(self, number: int) -> Followed:
         """What ``reference`` computes along the same codes in the type under test."""
         codes = [frame for frame in self.followed(number).codes if frame is not None]
         codes = codes or [self._silence]  # the first logits come before any code
-        return self._oracle.follow(self.scripts[number].utterance, codes, self.dtype)
+        return self._oracle.follow(self.scenarios[number].case, codes, self.dtype)
 
     def length(self, number: int) -> int:
         """Steps that a stream takes, the one that ends it included."""
-        return len(self.followed(number).codes) - self.scripts[number].begins
+        return len(self.followed(number).codes) - self.scenarios[number].begins
 
     def request(self, number: int) -> StreamRequest:
         """How its stream starts."""
-        script = self.scripts[number]
-        utterance = script.utterance
-        if not script.begins:
-            return StreamRequest(utterance.embeds, utterance.sampling)
-        emitted = [codes for codes in self.followed(number).codes[: script.begins] if codes is not None]
-        embeds = torch.cat((utterance.embeds, self._utterances.emitted_rows(utterance, emitted)))
-        return StreamRequest(embeds, utterance.sampling, tuple(codes[0] for codes in emitted))
+        scenario = self.scenarios[number]
+        case = scenario.case
+        if not scenario.begins:
+            return StreamRequest(case.embeds, case.sampling)
+        emitted = [codes for codes in self.followed(number).codes[: scenario.begins] if codes is not None]
+        embeds = torch.cat((case.embeds, self._cases.emitted_rows(case, emitted)))
+        return StreamRequest(embeds, case.sampling, tuple(codes[0] for codes in emitted))
 
     def step(self, number: int, step: int, stream: StreamHandle) -> DecodeStep:
         """Its step of that number, counted from the stream's own start."""
-        script = self.scripts[number]
-        index = script.begins + step
-        return DecodeStep(stream, script.utterance.text(index), script.steps[index])
+        scenario = self.scenarios[number]
+        index = scenario.begins + step
+        return DecodeStep(stream, scenario.case.text(index), scenario.steps[index])
 
-    def _going(self) -> Iterator[Script]:
+    def _going(self) -> Iterator[Scenario]:
         chance = random.Random(1)
         for number, rows in enumerate(LENGTHS):
             begins = (0, 0, 1, 0, 6, 0, 0, 13)[number % 8]
@@ -152,8 +152,8 @@ class Pool:
             steps = _mix(MIXES[(number + number // 8) % len(MIXES)], forced)
             yield self._script(rows, number, sampling, steps, begins)
 
-    def _ending(self) -> Iterator[Script]:
-        """Scripts about the end of speech."""
+    def _ending(self) -> Iterator[Scenario]:
+        """Scenarios about the end of speech."""
         chance = random.Random(2)
         end = (self._config.codec_eos_id, *[0] * (self._config.num_code_groups - 1))
         if self._forced_codes:
@@ -178,7 +178,7 @@ class Pool:
 
     def _script(
         self, rows: int, number: int, sampling: SamplingParams, steps: Sequence[Codes | None], begins: int
-    ) -> Script:
+    ) -> Scenario:
         if not self._forced_codes:
             steps = [None] * len(steps)
         elif self.dtype != torch.float32 and not self._seeded:
@@ -191,11 +191,11 @@ class Pool:
             sampling = replace(sampling, predictor_temperature=0.9)
         steps = tuple(steps[: self._limit - 2])
         rows = max(2, min(rows, self._limit - len(steps)))
-        prompt = self._utterances.rows(rows, sampling)
-        text = self._utterances.rows(STEPS + 20, sampling).embeds
+        prompt = self._cases.rows(rows, sampling)
+        text = self._cases.rows(STEPS + 20, sampling).embeds
         own = torch.randperm(len(text), generator=torch.Generator().manual_seed(number))
-        utterance = replace(prompt, name=f"script {number}", embeds=prompt.embeds, trailing=text[own])
-        return Script(utterance, steps, min(begins, len(steps) - 1))
+        case = replace(prompt, name=f"scenario {number}", embeds=prompt.embeds, trailing=text[own])
+        return Scenario(case, steps, min(begins, len(steps) - 1))
 
     def _frame(self, chance: random.Random) -> Codes:
         config = self._config
