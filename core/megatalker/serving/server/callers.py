@@ -91,9 +91,16 @@ class Call:
     caller: Caller = field(default_factory=lambda: Caller(ANONYMOUS))
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
     """The ``X-Request-Id`` that the client sent, or one of our own."""
+    client: str = ""
+    """The address of the client."""
     max_streams: int | None = None
     """Utterances at a time; ``None``: any number."""
     streams: int = 0
+
+    @property
+    def owner(self) -> str:
+        """Whom the engine gives turns to: the key, or where none is asked for, the client's address."""
+        return f"client {self.client}" if self.caller.name == ANONYMOUS else f"key {self.caller.name}"
 
     def take_stream(self) -> None:
         """One utterance more; raises ``LimitError`` where call or caller may not have it, and counts it otherwise."""

@@ -2,7 +2,7 @@
 
 import threading
 from dataclasses import asdict
-from typing import Any, Protocol
+from typing import Protocol
 
 from megatalker.checkpoint import Checkpoint
 from megatalker.engine import Engine, EngineMetrics, SpeechStream
@@ -26,7 +26,7 @@ class ServedEngine(Protocol):
     @property
     def failure(self) -> MegatalkerError | None: ...
     def warmup(self) -> None: ...
-    def speak(self, text: str | None, options: SpeechOptions | None = None, **changes: Any) -> SpeechStream: ...
+    def speak_for(self, owner: str, text: str | None, options: SpeechOptions | None = None) -> SpeechStream: ...
     def metrics(self) -> EngineMetrics: ...
     def close(self) -> None: ...
 
@@ -68,9 +68,9 @@ class LateEngine:
         """Open the engine, unless that was done, and warm it up; raises what either raises."""
         self._opened().warmup()
 
-    def speak(self, text: str | None, options: SpeechOptions | None = None, **changes: Any) -> SpeechStream:
-        """As :meth:`Engine.speak <megatalker.engine.Engine.speak>`, of an engine that is opened first if need be."""
-        return self._opened().speak(text, options, **changes)
+    def speak_for(self, owner: str, text: str | None, options: SpeechOptions | None = None) -> SpeechStream:
+        """As :meth:`Engine.speak_for <megatalker.engine.Engine.speak_for>`, of an engine that is opened if need be."""
+        return self._opened().speak_for(owner, text, options)
 
     def metrics(self) -> EngineMetrics:
         """The engine's counters; none has counted anything before it is open."""
