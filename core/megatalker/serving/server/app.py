@@ -25,8 +25,10 @@ from megatalker.serving.server.information import health_routes, voice_routes
 from megatalker.serving.server.models import model_routes
 from megatalker.serving.server.openai_speech import speech_routes
 from megatalker.serving.server.openapi import describe
+from megatalker.serving.server.plain_session import plain_session_routes
 from megatalker.serving.server.problems import AuthenticationError, respond
 from megatalker.serving.server.speaker import Speaker
+from megatalker.serving.server.tts_stream import tts_stream_routes
 from megatalker.settings import ServerSettings
 
 
@@ -59,6 +61,8 @@ def create_app(engine: Engine, settings: ServerSettings | None = None) -> FastAP
     app.include_router(model_routes(speaker, aliases), dependencies=keyed)
     app.include_router(voice_routes(speaker), dependencies=keyed)
     app.include_router(speech_routes(speaker, settings, aliases), dependencies=keyed)
+    app.include_router(tts_stream_routes(speaker, settings), dependencies=keyed)
+    app.include_router(plain_session_routes(speaker, settings))
 
     @app.websocket("/v1/speak")
     async def speak(socket: WebSocket) -> None:

@@ -89,12 +89,7 @@ class Speaker:
             MegatalkerError: as :meth:`megatalker.engine.Engine.speak`.
         """
         try:
-            if self.failure is not None:
-                raise self.failure
-            if not self._warm:
-                raise NotReadyError("the server is still warming up; try again when GET /health answers 200")
-            if self.draining:
-                raise DrainingError("the server is about to stop and begins nothing new; ask another one, or later")
+            self._require_ready()
             self._beginning += 1
             try:
                 stream = await asyncio.to_thread(self._speak, text, asked, return_codes)
@@ -105,6 +100,11 @@ class Speaker:
             raise
         self.running[stream] = text is not None
         return stream
+
+    async def check(self, asked: SpeechFields) -> None:
+        """Whether :meth:`begin` would take text with these options; nothing is spoken. Raises as it."""
+        self._require_ready()
+        await asyncio.to_thread(lambda: self.engine.check(self._options(asked)))
 
     def end(self, stream: SpeechStream, route: Route) -> None:
         """The utterance is over, or nobody listens any more."""
@@ -121,9 +121,20 @@ class Speaker:
         """Tokens of a text, which takes its time for a long one."""
         return len(self.engine.checkpoint.tokenizer.encode(text).ids)
 
+    def _require_ready(self) -> None:
+        if self.failure is not None:
+            raise self.failure
+        if not self._warm:
+            raise NotReadyError("the server is still warming up; try again when GET /health answers 200")
+        if self.draining:
+            raise DrainingError("the server is about to stop and begins nothing new; ask another one, or later")
+
     def _speak(self, text: str | None, asked: SpeechFields, return_codes: bool) -> SpeechStream:
+        return self.engine.speak(text, self._options(asked), return_codes=return_codes)
+
+    def _options(self, asked: SpeechFields) -> SpeechOptions:
         sampling, seed = self._sampling(asked)
-        options = SpeechOptions(
+        return SpeechOptions(
             voice=self._voice(asked),
             language=asked.language,
             instruct=asked.instruct,
@@ -132,9 +143,7 @@ class Speaker:
             layout=asked.layout,
             max_frames=asked.max_frames,
             max_ahead_s=asked.max_ahead_s,
-            return_codes=return_codes,
         )
-        return self.engine.speak(text, options)
 
     def _voice(self, asked: SpeechFields) -> str | Voice | None:
         if asked.voice_file is not None:
