@@ -91,12 +91,19 @@ class Call:
     caller: Caller = field(default_factory=lambda: Caller(ANONYMOUS))
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
     """The ``X-Request-Id`` that the client sent, or one of our own."""
+    client: str = ""
+    """The address that it comes from."""
     max_streams: int | None = None
     """Utterances at a time; ``None``: any number."""
     streams: int = 0
 
+    @property
+    def owner(self) -> str:
+        """Whose utterances they are where owners take turns: the key's, or the address's where nobody has a key."""
+        return f"client {self.client}" if self.caller.name == ANONYMOUS else f"key {self.caller.name}"
+
     def take_stream(self) -> None:
-        """One utterance more; raises ``LimitError`` where call or caller may not have it, and counts it otherwise."""
+        """One utterance more; raises ``LimitError where call or caller may not have it, and counts it otherwise."""
         if self.max_streams is not None and self.streams >= self.max_streams:
             raise StreamLimitError(
                 f"this connection has {self.streams} utterances open, as many as it may; let one end, use another "

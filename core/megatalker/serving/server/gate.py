@@ -40,7 +40,8 @@ class Account:
             return
         connection = HTTPConnection(scope)
         websocket = scope["type"] == "websocket"
-        call = Call(max_streams=self._max_streams if websocket else None)
+        client = "" if connection.client is None else connection.client.host
+        call = Call(client=client, max_streams=self._max_streams if websocket else None)
         asked = connection.headers.get(REQUEST_ID, "")
         if _GOOD_ID.fullmatch(asked):
             call.id = asked
@@ -71,7 +72,7 @@ class Account:
                 status=status,
                 duration_s=round(time.monotonic() - began, 6),
                 key=call.caller.name,
-                client=None if connection.client is None else connection.client.host,
+                client=client or None,
             )
             leave_call(entered)
 
