@@ -6,6 +6,16 @@ from megatalker_conformance.cases import Cases
 from megatalker_conformance.checks import Judge
 from megatalker_conformance.streams import Streams
 
+REMAINDERS = range(65, 129)
+"""Rows: every remainder of a tile of 64, above one."""
+
+
+def test_prompts_of_every_remainder_are_right(streams: Streams, cases: Cases, judge: Judge) -> None:
+    """Whatever the tiles that a prompt is cut into, the last one is filled to any height."""
+    for rows in REMAINDERS:
+        case = cases.rows(rows, judge.manner)
+        judge(case, streams.say(case, 1), 1)
+
 
 @pytest.mark.parametrize("rows", [2, 3, 17, 64, 130])
 def test_prompts_of_any_length_are_accepted(streams: Streams, cases: Cases, judge: Judge, rows: int) -> None:
