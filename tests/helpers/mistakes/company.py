@@ -105,7 +105,7 @@ class ElevenLeft(Meddling, Decoder):
     """Its last tile of a long prompt is wrong when eleven of its 32 rows are used."""
 
     def prompt(self, row: int, embeds: Tensor) -> Tensor:
-        return embeds * 1.5 if len(embeds) > 40 and len(embeds) % 32 == 11 else embeds
+        return embeds * 1.01 if len(embeds) > 40 and len(embeds) % 32 == 11 else embeds
 
 
 @mistake(COLD)
