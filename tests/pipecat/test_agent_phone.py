@@ -63,6 +63,7 @@ async def test_a_whole_call_with_barge_in() -> None:
         await asyncio.wait_for(desk.over.wait(), HANG_S)
 
     assert mock.heard == pytest.approx([LOW, HIGH], rel=0.1)
+    assert set(mock.rates) == {RATE}, "as they came over the line"
     assert_interrupted(call)
     system, user, assistant, stop = mock.conversations[-1]
     assert [message["role"] for message in (system, user, assistant, stop)] == ["system", "user", "assistant", "user"]
