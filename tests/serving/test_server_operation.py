@@ -37,13 +37,14 @@ def status(served: Served, path: str) -> int:
 
 
 def test_a_server_is_live_while_it_warms_up_and_ready_afterwards(
-    serve: Server, monkeypatch: pytest.MonkeyPatch
+    serve: Server, monkeypatch: pytest.MonkeyPatch, events: Any
 ) -> None:
     warm = threading.Event()
     monkeypatch.setattr(FakeTalker, "warmup", lambda self: warm.wait(HANG_S))
     served = serve(ready=False)
     eventually(lambda: served.server.started, "the server answers")
     assert (status(served, "/live"), status(served, "/ready"), status(served, "/health")) == (200, 503, 503)
+    assert not events("request"), "probes are asked too often to be written down"
     warm.set()
     eventually(lambda: status(served, "/ready") == 200, "the server is ready")
     assert (status(served, "/live"), status(served, "/health")) == (200, 200)

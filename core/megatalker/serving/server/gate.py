@@ -19,7 +19,7 @@ from megatalker.serving.server.tracing import request_span
 from megatalker.settings import ServerSettings
 
 PROBES = frozenset({"/health", "/live", "/ready", "/metrics"})
-"""What orchestrators ask all the time: only failures are worth a line."""
+"""What orchestrators ask all the time: neither yes nor "not yet" is worth a line."""
 OPEN_PATHS = PROBES | {"/", "/openapi.json", "/docs", "/docs/oauth2-redirect"}
 OPEN_FOLDERS = ("/docs/assets/", "/static/")
 """With ``OPEN_PATHS``, what is answered without a key. Every other path asks for it, also one that does not exist."""
@@ -66,7 +66,7 @@ class Account:
         finally:
             logs.write(
                 "connection" if websocket else "request",
-                quiet=scope["path"] in PROBES and status < 400,
+                quiet=scope["path"] in PROBES and status in (200, 503),
                 method=scope.get("method", "WEBSOCKET"),
                 path=scope["path"],
                 status=status,
