@@ -93,7 +93,9 @@ class CodecExecutor:
                 chunks = thread.submit(self._codec.decode, states, codes).result()
         else:
             chunks = self._codec.decode(states, codes)
-        for given in codes:
+        for (each, start, end, state), given in zip(parts, codes, strict=True):
+            if not torch.equal(given.long(), sequences[each.sequence].codes[start:end]):
+                return Mismatch(index, f"s{state}: codes as the caller passed them", "the codec has written into them")
             given.zero_()  # it is the caller's
         for (each, start, end, state), chunk in zip(parts, chunks, strict=True):
             heard = chunk.cpu().clone()

@@ -1,5 +1,6 @@
 """Holds a codec to schedules: runs them, and reports the shortest one that goes wrong."""
 
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NoReturn
@@ -7,7 +8,7 @@ from typing import NoReturn
 from megatalker.plugins.checked import CheckedCodec
 from megatalker_conformance.codec_executor import CodecExecutor
 from megatalker_conformance.codec_pool import CodePool
-from megatalker_conformance.codec_schedule import Action, Draw, cost, only, smaller, states
+from megatalker_conformance.codec_schedule import Action, Draw, cost, only, smaller, states, within
 from megatalker_conformance.codes import EXACT
 from megatalker_conformance.measure import Measure
 from megatalker_conformance.promises import EXACTNESS, Mismatch, Promise, broken
@@ -38,9 +39,9 @@ class CodecHarness:
         """States that a call may have; where the codec sets no limit, this many."""
         return unlimited if self.codec.max_streams is None else self.codec.max_streams
 
-    def draw(self, title: str, width: int, calls: int) -> list[Action]:
-        """A schedule; the same title gives the same one."""
-        return Draw(self.pool, width, f"{self.seed} {title}").schedule(calls)
+    def draw(self, title: str, width: int) -> Draw:
+        """Draws schedules of calls of at most ``width`` states; the same title draws the same."""
+        return Draw(self.pool, width, f"{self.seed} {title}")
 
     def hold_to(
         self, *schedules: Sequence[Action], promise: Promise = EXACTNESS, codec: CheckedCodec | None = None
@@ -48,12 +49,13 @@ class CodecHarness:
         """Run schedules; fail with the shortest part of the first one that breaks the promise.
 
         Args:
-            schedules: one after another.
+            schedules: one after another; calls wider than the codec takes are split.
             promise: what they show.
             codec: who runs; ``None``: the codec under test.
         """
         executor = CodecExecutor(codec or self.codec, self.pool)
-        for actions in schedules:
+        for schedule in schedules:
+            actions = within(schedule, self.width(sys.maxsize))
             mismatch = executor.run(actions)
             if mismatch is not None:
                 self._report(executor, list(actions[: mismatch.action + 1]), mismatch, promise)

@@ -24,6 +24,7 @@ ENDLESS = 10_000
 LENGTHS = (2, 3, 9, 16, 16, 16, 17, 31, 33, 33, 47, 61, 63, 64, 64, 65, 96, 128, 129, 160, 200, 257, 330, 420)
 """Prompt rows: close together and far apart, around the sizes that kernels and caches are cut into, some equal."""
 STEPS = 14
+ALIKE_STEPS = 4
 MIXES = ("free", "some forced", "forced first", "forced last")
 NOISE = SamplingParams(
     temperature=1e6, top_k=None, repetition_penalty=1.0, predictor_temperature=1e6, predictor_top_k=None
@@ -86,7 +87,10 @@ class ScenarioPool:
         self._seeded = decoder.capabilities.seeded_sampling
         self._silence: Codes = (0,) * self._config.num_code_groups
         self.dtype = dtype
-        self.scenarios: tuple[Scenario, ...] = (*self._going(), *self._ending())
+        going, alike = tuple(self._going()), tuple(self._alike())
+        self.alike = range(len(going), len(going) + len(alike))
+        """Scenarios of which each differs from the first one in one thing only."""
+        self.scenarios: tuple[Scenario, ...] = (*going, *alike, *self._ending())
 
     @cached_property
     def going(self) -> list[int]:
@@ -150,7 +154,20 @@ class ScenarioPool:
             sampling = replace(SAMPLED[number % len(SAMPLED)], seed=number + 2**33 * (number % 3))
             forced = [self._frame(chance) for _ in range(begins + STEPS)]
             steps = _mix(MIXES[(number + number // 8) % len(MIXES)], forced)
-            yield self._script(rows, number, sampling, steps, begins)
+            yield self._scenario(rows, number, sampling, steps, begins)
+
+    def _alike(self) -> Iterator[Scenario]:
+        """Scenarios for whoever takes one request for another: another seed, temperature, first row, last row, past."""
+        hot = replace(SAMPLED[2], seed=7)
+        first = self._scenario(24, 40, hot, [None] * ALIKE_STEPS, 0)
+        yield first
+        for sampling in (replace(hot, seed=8), replace(hot, temperature=2.0)):
+            yield self._scenario(24, 40, sampling, [None] * ALIKE_STEPS, 0)
+        for row in (0, -1):
+            embeds = first.case.embeds.clone()
+            embeds[row] = embeds[row].flip(0)
+            yield replace(first, case=replace(first.case, name=f"{first.case.name}, row {row}", embeds=embeds))
+        yield replace(first, begins=1)
 
     def _ending(self) -> Iterator[Scenario]:
         """Scenarios about the end of speech."""
@@ -159,7 +176,7 @@ class ScenarioPool:
         if self._forced_codes:
             for number, (rows, step, begins) in enumerate(((5, 1, 0), (70, 3, 0), (18, 5, 2), (140, 2, 1), (40, 0, 0))):
                 frames = [self._frame(chance) if index % 2 else None for index in range(step)]
-                yield self._script(rows, 50 + number, replace(SAMPLED[0], seed=number), [*frames, end], begins)
+                yield self._scenario(rows, 50 + number, replace(SAMPLED[0], seed=number), [*frames, end], begins)
         if self._seeded:
             vocabulary = CodeVocabulary.of(self._config)
             # frame that ends, min_new_tokens, frames emitted before: a minimum that is just reached, and one that a
@@ -169,14 +186,14 @@ class ScenarioPool:
             ):
                 noise = replace(NOISE, min_new_tokens=least)
                 seed = seed_that_ends_at(frame, noise, vocabulary, start=1000 * number)
-                yield self._script(rows, 60 + number, replace(noise, seed=seed), [None] * (frame + 1), begins)
+                yield self._scenario(rows, 60 + number, replace(noise, seed=seed), [None] * (frame + 1), begins)
             for number, begins in enumerate((0, 2)):  # the noise asks for an end that the minimum does not allow
                 seed = seed_that_ends_at(4, replace(NOISE, min_new_tokens=0), vocabulary, start=9000 * (number + 1))
-                yield self._script(
+                yield self._scenario(
                     20, 70 + number, replace(NOISE, seed=seed, min_new_tokens=ENDLESS), [None] * 8, begins
                 )
 
-    def _script(
+    def _scenario(
         self, rows: int, number: int, sampling: SamplingParams, steps: Sequence[Codes | None], begins: int
     ) -> Scenario:
         if not self._forced_codes:

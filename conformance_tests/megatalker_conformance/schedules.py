@@ -202,16 +202,50 @@ def continuations(writer: Writer) -> list[Action]:
     return writer.actions
 
 
+def alike(writer: Writer) -> list[Action]:
+    """Requests that differ in one thing only, or in nothing: in one call, one after another, and once more later."""
+    scenarios = [*writer.pool.alike][: writer.width]
+    twins = [*scenarios, scenarios[0]][: writer.width]
+    for together in (True, False, True):
+        if together:
+            writer.start(*scenarios)
+        for scenario in twins[len(writer.live) :]:
+            writer.start(scenario)
+            writer.decode(writer.shuffled(writer.ready, 2))
+        while writer.ready:
+            writer.decode(writer.shuffled(writer.ready))
+        writer.release_finished()
+    return writer.actions
+
+
+def growing(writer: Writer) -> list[Action]:
+    """Each prompt is longer than all before it, and each call wider, beside streams that are already there."""
+    pool = writer.pool
+    by_rows = {pool.rows(scenario): scenario for scenario in pool.going}
+    lengths = sorted(by_rows)
+    steps = [round(place * (len(lengths) - 1) / max(1, writer.width - 1)) for place in range(writer.width)]
+    for step in steps:
+        writer.start(by_rows[lengths[step]])
+        writer.decode(writer.ready)
+    return writer.actions
+
+
 def churn(writer: Writer, rounds: int) -> list[Action]:
-    """Many streams that come and go, at all moments of their lives, beside one that stays."""
+    """Many streams that come and go, at all moments of their lives, beside one that waits and goes on at the end."""
     pool, chance = writer.pool, writer.chance
+    waiting = min(1, writer.width - 1)
+    if waiting:
+        writer.start(pool.going[0])
+        writer.decode(writer.ready)
     short = [scenario for scenario in range(len(pool.scenarios)) if pool.rows(scenario) < 40]
     for turn in range(rounds):
         for _ in range(min(writer.room, 1 + turn % 3)):
             writer.start(chance.choice(short))
-        if turn % 4 == 0 and writer.ready:
-            writer.decode(writer.ready)
-        for stream in writer.shuffled(writer.live, len(writer.live) - min(1, turn % 7)):
+        going = writer.ready[waiting:]
+        if turn % 2 == 0 and going:
+            writer.decode(going)
+        others = [*writer.live][waiting:]
+        for stream in writer.shuffled(others, len(others) - min(1, turn % 7)):
             writer.release(stream)
     writer.release_finished()
     for scenario in writer.shuffled(pool.going, writer.width):

@@ -9,8 +9,12 @@ CALLS = 55
 """Of each; a call with many states or frames counts as several."""
 DRAWN_WIDTH = 20
 """States of a call, at most, in random schedules."""
+MANY, LONG_CALL = 14, 28
+"""States, and frames of each, of a call that is both long and wide."""
 WIDTH = 70
 """States in one call of a codec without a limit: more than any power of two that a kernel may be written for."""
+WIDTHS = (*range(2, 18), 24, 31, 32, 33, 48, 63, 64, 65)
+"""States of a call: all small numbers, and those at which tiles end."""
 
 
 def test_any_schedule_equals_one_full_forward(codec_harness: CodecHarness) -> None:
@@ -20,34 +24,48 @@ def test_any_schedule_equals_one_full_forward(codec_harness: CodecHarness) -> No
     forgotten and others opened, integers of any type and stride, other threads.
     """
     width = min(codec_harness.width(DRAWN_WIDTH), DRAWN_WIDTH)
-    codec_harness.hold_to(*(codec_harness.draw(f"random {number}", width, CALLS) for number in range(SCHEDULES)))
+    codec_harness.hold_to(
+        *(codec_harness.draw(f"random {number}", width).schedule(CALLS) for number in range(SCHEDULES))
+    )
 
 
 def test_as_many_states_as_it_takes_share_a_call(codec_harness: CodecHarness) -> None:
-    """The same states again in the other order, and with different numbers of frames."""
+    """The same states again in the other order, and with different numbers of frames; fewer states of any age."""
     states = range(codec_harness.width(WIDTH))
     openings = codec_harness.pool.openings
     actions: list[Action] = [Open(state, openings[state % len(openings)]) for state in states]
     actions.append(Decode(tuple((state, 1) for state in states)))
     actions.append(Decode(tuple((state, 1 + state % 2) for state in reversed(states))))
-    codec_harness.hold_to(actions)
+    fewer = codec_harness.draw("widths", len(states)).of_widths([width for width in WIDTHS if width <= len(states)])
+    codec_harness.hold_to(actions, fewer)
 
 
 def test_copies_of_any_age_go_their_own_way(codec_harness: CodecHarness) -> None:
-    """The original goes on as before; each copy gets other codes, with it in the same call first, then alone."""
+    """The original goes on as before; a copy and the copy's own copy get other codes, with it in the same call first,
+    then alone.
+    """
     original, actions, age = 1, list[Action]([Open(1, 0)]), 0
-    for copy, (at, branch) in enumerate(codec_harness.pool.branches, start=2):
+    for number, (at, branch) in enumerate(codec_harness.pool.branches, start=1):
+        copy, second = 2 * number, 2 * number + 1
         actions += [Decode(((original, at - age),))] if at > age else []
-        actions += [Copy(copy, original, branch), Decode(((copy, 2), (original, 1))), Decode(((copy, 2),))]
+        actions += [Copy(copy, original, branch), Copy(second, copy, branch)]
+        actions += [Decode(((copy, 1), (original, 1))), Decode(((copy, 2),)), Decode(((second, 2),))]
         age = max(at, age) + 1
     codec_harness.hold_to(actions)
 
 
 def test_long_calls_of_several_states_stay_exact(codec_harness: CodecHarness) -> None:
-    """Of equal and different lengths, by states far apart in age."""
-    old, young, new = 1, 2, 3
-    actions: list[Action] = [Open(old, 0), Decode(((old, 105),)), Open(young, 10), Decode(((young, 3),)), Open(new, 9)]
-    actions += [Decode(((new, 70), (old, 70), (young, 129))), Decode(((old, 1), (young, 65), (new, 65)))]
+    """Of equal and different lengths, by states far apart in age, and by many."""
+    old, young, new, first, second = 1, 2, 3, *codec_harness.pool.trunks
+    actions: list[Action] = [Open(old, first), Decode(((old, 105),)), Open(young, second), Decode(((young, 3),))]
+    actions += [Open(new, second), Decode(((new, 70), (old, 70), (young, 122)))]
+    actions += [Decode(((old, 1), (young, 65), (new, 65)))]
+    many = range(10, 10 + MANY)
+    actions += [*(Open(state, (first, second)[state % 2]) for state in many)]
+    actions += [
+        Decode(tuple((state, LONG_CALL + state % 3) for state in many)),
+        Decode(tuple((state, 1) for state in many)),
+    ]
     codec_harness.hold_to(actions)
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from megatalker_conformance.promises import CONTINUATION, INDEPENDENCE, ISOLATION, WARMUP
-from megatalker_conformance.schedules import at_random, churn, continuations, ends_in_company, of_widths
+from megatalker_conformance.schedules import alike, at_random, churn, continuations, ends_in_company, growing, of_widths
 from megatalker_conformance.talker_harness import TalkerHarness
 
 RANDOM = 20
@@ -13,6 +13,8 @@ CALLS = 28
 FRAMES = 30
 """Of each, where it does not."""
 CALLS_OF_ALL_WIDTHS = 64
+GROWING = 12
+"""Streams."""
 TELLING_WIDTHS = (1, 2, 3, 4, 5, 7, 8, 9, 16, 17, 32, 33, 64)
 
 
@@ -41,6 +43,11 @@ def test_a_stream_continues_from_emitted_frames(harness: TalkerHarness) -> None:
     harness.hold_to(continuations(harness.writer("continuations", harness.crowd)), CONTINUATION)
 
 
+def test_requests_that_are_alike_are_told_apart(harness: TalkerHarness) -> None:
+    """Another seed, another temperature, another row, another past; and nothing else."""
+    harness.hold_to(alike(harness.writer("alike", harness.crowd)), INDEPENDENCE)
+
+
 def test_no_schedule_changes_what_a_stream_says(harness: TalkerHarness) -> None:
     """Drawn at random.
 
@@ -54,17 +61,17 @@ def test_no_schedule_changes_what_a_stream_says(harness: TalkerHarness) -> None:
 
 
 def test_a_cold_instance_says_the_same(harness: TalkerHarness) -> None:
+    """Whose buffers grow while it holds streams."""
     with harness.another() as cold:
-        harness.hold_to(
-            at_random(harness.writer("cold", min(harness.crowd, 4)), 10, not harness.batch), WARMUP, talker=cold
-        )
+        harness.hold_to(growing(harness.writer("cold", min(harness.crowd, GROWING))), WARMUP, talker=cold)
 
 
 def test_two_instances_share_nothing(harness: TalkerHarness) -> None:
-    """A second one does something else between the calls of the first."""
+    """A second one does something else between the calls of the first, and is closed."""
     with harness.another() as second:
         schedules = [
             at_random(harness.writer(f"instance {number}", min(harness.crowd, 4)), 12, not harness.batch)
             for number in (1, 2)
         ]
         harness.hold_side_by_side(second, schedules, ISOLATION)
+    harness.hold_to(schedules[0], ISOLATION)

@@ -183,8 +183,11 @@ class Settings(BaseSettings):
     """Of the recording that a cloned voice brings along; each frame of it is a row of every prompt."""
     max_segment_chars: Positive = 400
     """Longer text is split into sentences of at most about this length, spoken as one continuous stream."""
-    max_frames: Positive = 2_048
-    """Frames of one segment; officially ``max_new_tokens``. Reaching it ends the stream with that reason."""
+    max_frames: Positive = 65_536
+    """Frames of one utterance. Reaching it ends the stream with that reason."""
+    max_segment_frames: Positive | None = None
+    """Frames of one segment. Reaching it ends the stream with the reason ``max_frames``. ``None``: as the checkpoint
+    says, one less than the ``max_new_tokens`` of its ``generation_config.json``, of which the last is the end."""
     max_ahead_s: Seconds | None = None
     """A stream further ahead of playback than this waits. ``None``: speak as fast as the device can."""
     max_untaken_s: Seconds | None = None

@@ -13,10 +13,12 @@ from megatalker_conformance.schedules import (
     Release,
     Start,
     Writer,
+    alike,
     at_random,
     churn,
     continuations,
     ends_in_company,
+    growing,
     of_widths,
     only,
     smaller,
@@ -32,6 +34,7 @@ class FakePool:
     going: Sequence[int] = (0, 2, 4, 6)
     ending: Sequence[int] = (1, 3, 5, 7)
     continued: Sequence[int] = (7,)
+    alike: Sequence[int] = (2, 4, 6)
 
     def length(self, number: int) -> int:
         return 3
@@ -55,6 +58,8 @@ MAKERS = {
     "of widths": lambda made: of_widths(made, [*range(1, made.width + 1)] * 2, POOL.going),
     "ends": lambda made: ends_in_company(made, 12),
     "continuations": continuations,
+    "alike": alike,
+    "growing": growing,
     "churn": lambda made: churn(made, 9),
 }
 
@@ -76,6 +81,11 @@ def test_each_width_is_a_call() -> None:
     schedule = of_widths(writer(0, 9), widths, POOL.going)
     called = iter(len(action.streams) for action in schedule if isinstance(action, Decode))
     assert all(width in called for width in widths)  # in this order
+
+
+def test_prompts_and_calls_grow() -> None:
+    schedule = growing(writer(0, 3))
+    assert [len(action.streams) for action in schedule if isinstance(action, Decode)] == [1, 2, 3]
 
 
 def test_tidying_leaves_out_what_cannot_be_done() -> None:

@@ -116,23 +116,3 @@ def test_of_codecs_a_copy_that_gets_three_frames_at_once() -> None:
         effort=10_000,
     )
     assert found == [codec_schedule.Copy(9, 4, 2), codec_schedule.Decode(((9, 3),))]
-
-
-def test_a_codec_schedule_without_some_of_its_states_is_a_schedule() -> None:
-    actions = [
-        codec_schedule.Open(1, 0),
-        codec_schedule.Decode(((1, 2),)),
-        codec_schedule.Copy(2, 1, 0),
-        codec_schedule.Decode(((1, 3), (2, 4)), "int32"),
-        codec_schedule.Decode(((2, 1),)),
-    ]
-    assert codec_schedule.states(actions) == [1, 2]
-    assert codec_schedule.only(actions, [1]) == [*actions[:2], codec_schedule.Decode(((1, 3),), "int32")]
-
-
-def test_smaller_calls_of_codecs_have_fewer_states_fewer_frames_or_plainer_codes() -> None:
-    calls = list(codec_schedule.smaller(codec_schedule.Decode(((1, 3), (2, 1)), "int32", elsewhere=True)))
-    assert calls[0] == codec_schedule.Decode(((1, 3), (2, 1)))
-    assert codec_schedule.Decode(((2, 1),), "int32", True) in calls
-    assert codec_schedule.Decode(((1, 1), (2, 1)), "int32", True) in calls
-    assert list(codec_schedule.smaller(codec_schedule.Open(1, 0))) == []

@@ -10,6 +10,7 @@ import pytest
 
 from engine_stage import TEXT, Opener, fakes_with
 from megatalker.checkpoint.config import FRAME_SAMPLES
+from megatalker.engine import Chunk
 from megatalker.errors import BackendFaultError, InvalidRequestError
 from waiting import HANG_S, eventually
 
@@ -41,17 +42,19 @@ def test_no_chunk_is_held_back_to_find_out_whether_it_is_the_last(open_engine: O
     assert stream.finish_reason == "eos"
 
 
-def test_speech_that_failed_has_no_final_chunk(open_engine: Opener) -> None:
+@pytest.mark.parametrize("largest", [1, 25])
+def test_speech_that_failed_has_no_final_chunk(open_engine: Opener, largest: int) -> None:
     def fail(call: int) -> None:
-        if call == 3:
+        if call == 5:
             raise RuntimeError("broken")
 
-    stream = open_engine(fakes_with(frames=None, on_decode=fail), max_chunk_frames=1).speak(TEXT)
+    stream = open_engine(fakes_with(frames=None, on_decode=fail), max_chunk_frames=largest).speak(TEXT)
     eventually(lambda: stream.finish_reason, "the stream has ended")
-    final = []
+    chunks = list[Chunk]()
     with pytest.raises(BackendFaultError):
-        final += [chunk.final for chunk in stream]
-    assert True not in final
+        chunks.extend(stream)
+    assert sum(chunk.frames for chunk in chunks) == 5
+    assert not any(chunk.final for chunk in chunks)
 
 
 def test_the_log_tells_of_each_chunk_and_how_long_after_the_one_before(

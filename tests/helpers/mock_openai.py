@@ -44,6 +44,8 @@ class MockOpenAI:
         self._transcripts, self._answers, self._thought_s = transcripts, answers, thought_s
         self.heard: list[float] = []
         """The pitches of the utterances that came in."""
+        self.rates: list[int] = []
+        """Their samples a second."""
         self.conversations: list[list[dict[str, Any]]] = []
         """The messages of each request for an answer."""
         self.keys: list[str | None] = []
@@ -72,6 +74,7 @@ class MockOpenAI:
         async def transcribe(request: Request, file: UploadFile, model: str = Form()) -> dict[str, str]:
             self.keys.append(request.headers.get("authorization"))
             samples, rate = soundfile.read(io.BytesIO(await file.read()), dtype="int16")
+            self.rates.append(rate)
             pitch = pitch_of(samples, rate)
             self.heard.append(pitch)
             near = [said for at, said in self._transcripts.items() if abs(pitch / at - 1) < PITCH_TOLERANCE]

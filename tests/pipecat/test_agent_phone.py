@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator, Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from pipecat.transports.websocket.fastapi import FastAPIWebsocketTransport
 
 from agent_desk import Desk, open_for_calls
 from megatalker import Checkpoint
+from megatalker.errors import UnsupportedError
 from megatalker_pipecat import MegatalkerTTSService
 from megatalker_pipecat.agent import services
 from megatalker_pipecat.agent.phone import PROVIDERS, missing_keys
@@ -63,6 +65,7 @@ async def test_a_whole_call_with_barge_in() -> None:
         await asyncio.wait_for(desk.over.wait(), HANG_S)
 
     assert mock.heard == pytest.approx([LOW, HIGH], rel=0.1)
+    assert set(mock.rates) == {RATE}, "as they came over the line"
     assert_interrupted(call)
     system, user, assistant, stop = mock.conversations[-1]
     assert [message["role"] for message in (system, user, assistant, stop)] == ["system", "user", "assistant", "user"]
@@ -128,7 +131,9 @@ async def test_the_agent_hangs_up_where_it_has_the_keys(
 ) -> None:
     for name in PROVIDERS[provider].hang_up_keys if hangs_up else ():
         monkeypatch.setenv(name, "key")
-    transport, by_phone = await transport_for(WebSocketRunnerArguments(websocket=Hello(provider)), listens=True)
+    transport, by_phone = await transport_for(
+        WebSocketRunnerArguments(websocket=Hello(WIRES[provider].hello)), listens=True
+    )
     assert isinstance(transport, FastAPIWebsocketTransport)
     assert by_phone
     params = transport._params.serializer._params
@@ -136,11 +141,18 @@ async def test_the_agent_hangs_up_where_it_has_the_keys(
     await transport.cleanup()
 
 
-class Hello:
-    """A socket on which a provider has begun to speak."""
+@pytest.mark.asyncio
+async def test_a_stranger_on_the_line_is_told_who_is_expected() -> None:
+    stranger = WebSocketRunnerArguments(websocket=Hello([{"event": "hi"}, {"event": "hello"}]))
+    with pytest.raises(UnsupportedError, match=r"no provider that is offered \(twilio, telnyx, plivo, exotel\)"):
+        await transport_for(stranger, listens=True)
 
-    def __init__(self, provider: str) -> None:
-        self.hello = WIRES[provider].hello
+
+class Hello:
+    """A socket on which somebody has begun to speak."""
+
+    def __init__(self, hello: list[dict[str, Any]]) -> None:
+        self.hello = hello
 
     async def iter_text(self) -> AsyncIterator[str]:
         for message in self.hello:

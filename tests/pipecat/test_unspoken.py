@@ -1,9 +1,12 @@
 """What was not spoken because something failed does not enter the conversation as spoken."""
 
+from dataclasses import replace
+
 import pytest
 from pipecat.frames.frames import LLMFullResponseEndFrame, TTSAudioRawFrame, TTSSpeakFrame
 from pipecat.services.tts_service import TextAggregationMode
 
+from fake_backend import CAPABILITIES
 from megatalker import Checkpoint
 from megatalker_pipecat import EnginePool, MegatalkerTTSService
 from pipecat_stage import FRAMES, Heard, engine_on, fakes, perform, turn
@@ -52,6 +55,16 @@ async def test_after_the_engine_died(tiny_custom_voice: Checkpoint, mode: TextAg
 async def test_a_service_that_is_unusable_has_spoken_nothing(tiny_custom_voice: Checkpoint) -> None:
     with engine_on(fakes(on_decode=Trouble(0)), tiny_custom_voice) as engine:
         heard = await perform(Service(engine=engine), [TTSSpeakFrame("One."), TTSSpeakFrame("Two.")])
+    assert heard.words() == []
+
+
+@pytest.mark.parametrize("mode", list(TextAggregationMode))
+async def test_when_no_speech_could_begin(tiny_custom_voice: Checkpoint, mode: TextAggregationMode) -> None:
+    plug_in = fakes(frames=None, capabilities=replace(CAPABILITIES, max_streams=1))
+    with engine_on(plug_in, tiny_custom_voice, max_waiting=0) as engine, engine.speak("On and on.", max_frames=2000):
+        service = Service(engine=engine, text_aggregation_mode=mode)
+        heard = await perform(service, turn(FIRST, SECOND, THIRD))
+    assert service.is_usable
     assert heard.words() == []
 
 

@@ -243,9 +243,9 @@ def test_the_engine_gives_turns_to_keys_or_else_to_addresses(
     owners: list[str] = []
     speak_for = Engine.speak_for
 
-    def noted(self: Engine, owner: str, *arguments: Any) -> SpeechStream:
+    def noted(self: Engine, owner: str, *arguments: Any, **changes: Any) -> SpeechStream:
         owners.append(owner)
-        return speak_for(self, owner, *arguments)
+        return speak_for(self, owner, *arguments, **changes)
 
     monkeypatch.setattr(Engine, "speak_for", noted)
     for key in (KEY, OTHER):

@@ -329,6 +329,12 @@ def test_every_refusal_is_counted_by_reason(serve: Server) -> None:
     talk.hear_event()
     talk.say("open", text="")
     talk.hear_event()
+    plain = served.talk("/api/v1/speak")
+    for message in ({"kind": "start", "speaker": "nobody"}, {"kind": "start"}):
+        plain.say(message.pop("kind"), **message)
+        assert plain.hear_event()["type"] in ("error", "ready")
+    plain.say("sing")
+    plain.hear_event()
     text = httpx.get(url + "/metrics").text
     counted = {
         line.partition("{")[2].partition("}")[0]: float(line.rpartition(" ")[2])
@@ -341,7 +347,8 @@ def test_every_refusal_is_counted_by_reason(serve: Server) -> None:
         'error="UnknownModelError",route="http"': 1,
         'error="TooLongError",route="http"': 2,
         'error="NoRouteError",route="http"': 2,
-        'error="InvalidRequestError",route="websocket"': 2,
+        'error="InvalidRequestError",route="websocket"': 3,
+        'error="UnknownVoiceError",route="websocket"': 1,
     }
 
 

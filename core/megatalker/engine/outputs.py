@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from megatalker.plugins.registry import Kind
 
 FinishReason = Literal["eos", "max_frames", "cancelled", "runaway", "error"]
-"""Why a stream ended: it said everything, reached ``max_frames``, was cancelled, was caught looping or silent after its
-text (:mod:`megatalker.engine.runaway`), or failed
+"""Why a stream ended: it said everything, reached ``max_frames`` (or a segment ``max_segment_frames``), was cancelled,
+was caught looping or silent after its text (:mod:`megatalker.engine.runaway`), or failed
 (:attr:`SpeechStream.error <megatalker.engine.SpeechStream.error>`)."""
 
 

@@ -24,6 +24,7 @@ class Request:
     sampling: SamplingParams
     """With the request's seed."""
     max_frames: int
+    max_segment_frames: int
     max_ahead_s: float | None
     return_codes: bool
 
@@ -82,6 +83,7 @@ class RequestChecker:
             plan=plan,
             sampling=replace(sampling, seed=options.chosen_seed()),
             max_frames=self._max_frames(options.max_frames),
+            max_segment_frames=settings.max_segment_frames or self._checkpoint.max_new_tokens - 1,
             max_ahead_s=_max_ahead(settings.max_ahead_s if options.max_ahead_s is None else options.max_ahead_s),
             return_codes=options.return_codes,
         )

@@ -258,7 +258,9 @@ class TalkerStage:
         max_positions = self._talker.max_positions
         try:
             rows = len(decoder.prompt.embeds)
-            decoder.max_frames = frames_that_fit(rows, utterance.request.max_frames, max_positions)
+            asked = utterance.request
+            most = min(asked.max_segment_frames, asked.max_frames - decoder.start)
+            decoder.max_frames = frames_that_fit(rows, most, max_positions)
             request = self._calls.device("prompt", partial(decoder.request, self._builder))
         except Exception as error:  # whatever it is, it concerns this utterance alone
             utterance.end("error", error)

@@ -27,7 +27,6 @@ _INTEGERS = {
     "enc_attention_channels": _LARGEST,
     "enc_res2net_scale": 64,
     "enc_se_channels": _LARGEST,
-    "sample_rate": 2**20,
 }
 
 
@@ -71,8 +70,16 @@ def _sizes(file: Path) -> dict[str, Any]:
     if not whole.has("speaker_encoder_config"):
         return {}
     table = whole.table("speaker_encoder_config")
+    table.demand("sample_rate", SAMPLE_RATE)
     lists = {key: list(table.integers(key, 1, _LARGEST)) for key in _LISTS if table.has(key)}
-    return lists | {key: table.integer(key, 1, most) for key, most in _INTEGERS.items() if table.has(key)}
+    sizes = lists | {key: table.integer(key, 1, most) for key, most in _INTEGERS.items() if table.has(key)}
+    unknown = table.unread()
+    if unknown:
+        raise CheckpointError(
+            f"{file}: {', '.join(unknown)}: the official speaker encoder knows no such key; "
+            "correct that file, or take it from an official 12 Hz checkpoint"
+        )
+    return sizes
 
 
 def _without_prints(function: Any) -> Callable[..., Tensor]:

@@ -14,6 +14,7 @@ from pipecat.serializers.protobuf import ProtobufFrameSerializer
 from pipecat.transports.base_transport import BaseTransport, TransportParams
 from pipecat.transports.websocket.fastapi import FastAPIWebsocketParams, FastAPIWebsocketTransport
 
+from megatalker.errors import UnsupportedError
 from megatalker_pipecat.agent.phone import PROVIDERS, missing_keys
 
 NOWHERE = "megatalker_agent.no_such_transport"
@@ -51,12 +52,17 @@ async def transport_for(
     """The transport to one client, and whether it is a telephone.
 
     Raises:
-        ValueError: the client speaks a protocol that is not offered.
+        UnsupportedError: the client speaks a protocol that is not offered.
     """
     heard: dict[str, Any] = {"audio_in_enabled": listens, "audio_out_enabled": True}
     provider = None
     if isinstance(arguments, WebSocketRunnerArguments) and arguments.transport_type is None:
         provider, call = await parse_telephony_websocket(arguments.websocket)
+        if provider not in (*PROVIDERS, "eval"):
+            raise UnsupportedError(
+                f"the first messages on /ws are of no provider that is offered ({', '.join(PROVIDERS)}); "
+                "apps connect to /ws-client"
+            )
         if provider in PROVIDERS and (missing := missing_keys(provider, environ)):
             logger.warning(
                 f"this {provider} call is not hung up when the conversation ends before it: "

@@ -4,7 +4,18 @@ from dataclasses import replace
 
 from megatalker.interfaces import Availability, CodecBackend, TalkerBackend, TalkerDecoder
 from megatalker.plugins import hookimpl
-from mistakes import code_groups, codec_life, codec_schedules, codecs, life, numerics, rules, schedules, talkers
+from mistakes import (
+    code_groups,
+    codec_life,
+    codec_schedules,
+    codecs,
+    company,
+    life,
+    numerics,
+    rules,
+    schedules,
+    talkers,
+)
 from mistakes.catalogue import CATALOGUE, HEALTHY, Mistake
 
 __all__ = [
@@ -14,6 +25,7 @@ __all__ = [
     "codec_life",
     "codec_schedules",
     "codecs",
+    "company",
     "life",
     "numerics",
     "rules",

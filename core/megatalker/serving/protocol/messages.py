@@ -16,6 +16,8 @@ MAX_ID_LENGTH = 64
 
 UtteranceId = Annotated[str, Field(max_length=MAX_ID_LENGTH)]
 AudioFormat = Literal["s16le", "f32le"]
+EndReason = Literal["eos", "max_frames", "cancelled", "runaway"]
+"""Why speech is over where nothing went wrong."""
 InstructFate = Literal["followed", "ignored"]
 """What becomes of an instruction: some checkpoints take none."""
 
@@ -128,7 +130,7 @@ class Done(Message):
 
     type: Literal["done"] = "done"
     id: UtteranceId
-    finish_reason: Literal["eos", "max_frames", "cancelled", "runaway"]
+    finish_reason: EndReason
     facts: Facts
 
 

@@ -23,9 +23,11 @@ from megatalker.serving.server.meters import Meters
 from megatalker.serving.server.models import model_routes
 from megatalker.serving.server.openai_speech import speech_routes
 from megatalker.serving.server.openapi import describe
+from megatalker.serving.server.plain_session import plain_session_routes
 from megatalker.serving.server.problems import NoRouteError, TooLongError, respond
 from megatalker.serving.server.speaker import Speaker
 from megatalker.serving.server.tokens import token_routes
+from megatalker.serving.server.tts_stream import tts_stream_routes
 from megatalker.serving.server.voice_routes import voice_routes, watching
 from megatalker.settings import ServerSettings
 from megatalker.voices.cache import VoiceCache
@@ -76,6 +78,8 @@ def create_app(engine: ServedEngine, settings: ServerSettings | None = None) -> 
     app.include_router(voice_routes(speaker), dependencies=keyed)
     app.include_router(speech_routes(speaker, settings, aliases), dependencies=keyed)
     app.include_router(token_routes(keyring), dependencies=keyed)
+    app.include_router(tts_stream_routes(speaker, settings), dependencies=keyed)
+    app.include_router(plain_session_routes(speaker, settings))
 
     @app.websocket("/v1/speak")
     async def speak(socket: WebSocket) -> None:

@@ -92,14 +92,14 @@ class Call:
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
     """The ``X-Request-Id`` that the client sent, or one of our own."""
     client: str = ""
-    """The address of the client."""
+    """The address that it comes from."""
     max_streams: int | None = None
     """Utterances at a time; ``None``: any number."""
     streams: int = 0
 
     @property
     def owner(self) -> str:
-        """Whom the engine gives turns to: the key, or where none is asked for, the client's address."""
+        """Whose utterances they are where owners take turns: the key's, or the address's where nobody has a key."""
         return f"client {self.client}" if self.caller.name == ANONYMOUS else f"key {self.caller.name}"
 
     def take_stream(self) -> None:

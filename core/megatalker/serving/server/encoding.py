@@ -2,7 +2,7 @@
 
 import io
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from fractions import Fraction
 from functools import partial
 from typing import Literal
@@ -17,6 +17,8 @@ from megatalker.serving.audio import WavWriter, to_pcm16
 
 ResponseFormat = Literal["mp3", "opus", "aac", "flac", "wav", "pcm"]
 Samples = NDArray[np.float32]
+PIECE_BYTES = FRAME_SAMPLES
+"""Half a frame, two bytes a sample."""
 
 
 class Encoder(ABC):
@@ -33,6 +35,12 @@ class Encoder(ABC):
     def finish(self) -> bytes:
         """What is left at the end."""
         return b""
+
+
+def pieces(samples: Samples) -> Iterator[bytes]:
+    """Whole frames as 16-bit samples, 40 ms at a time: two pieces are a frame."""
+    data = to_pcm16(samples)
+    return (data[at : at + PIECE_BYTES] for at in range(0, len(data), PIECE_BYTES))
 
 
 class PcmEncoder(Encoder):

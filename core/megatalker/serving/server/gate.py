@@ -72,7 +72,7 @@ class Account:
                 status=status,
                 duration_s=round(time.monotonic() - began, 6),
                 key=call.caller.name,
-                client=client,
+                client=client or None,
             )
             leave_call(entered)
 

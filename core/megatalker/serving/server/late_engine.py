@@ -2,7 +2,7 @@
 
 import threading
 from dataclasses import asdict
-from typing import Protocol
+from typing import Any, Protocol
 
 from megatalker.checkpoint import Checkpoint
 from megatalker.engine import Engine, EngineMetrics, SpeechStream
@@ -26,7 +26,10 @@ class ServedEngine(Protocol):
     @property
     def failure(self) -> MegatalkerError | None: ...
     def warmup(self) -> None: ...
-    def speak_for(self, owner: str, text: str | None, options: SpeechOptions | None = None) -> SpeechStream: ...
+    def speak_for(
+        self, owner: str, text: str | None, options: SpeechOptions | None = None, **changes: Any
+    ) -> SpeechStream: ...
+    def check(self, options: SpeechOptions | None = None, **changes: Any) -> None: ...
     def metrics(self) -> EngineMetrics: ...
     def close(self) -> None: ...
 
@@ -68,9 +71,17 @@ class LateEngine:
         """Open the engine, unless that was done, and warm it up; raises what either raises."""
         self._opened().warmup()
 
-    def speak_for(self, owner: str, text: str | None, options: SpeechOptions | None = None) -> SpeechStream:
-        """As :meth:`Engine.speak_for <megatalker.engine.Engine.speak_for>`, of an engine that is opened if need be."""
-        return self._opened().speak_for(owner, text, options)
+    def speak_for(
+        self, owner: str, text: str | None, options: SpeechOptions | None = None, **changes: Any
+    ) -> SpeechStream:
+        """As :meth:`Engine.speak_for <megatalker.engine.Engine.speak_for>`, of an engine that is opened first if need
+        be.
+        """
+        return self._opened().speak_for(owner, text, options, **changes)
+
+    def check(self, options: SpeechOptions | None = None, **changes: Any) -> None:
+        """As :meth:`Engine.check <megatalker.engine.Engine.check>`, of an engine that is opened first if need be."""
+        self._opened().check(options, **changes)
 
     def metrics(self) -> EngineMetrics:
         """The engine's counters; none has counted anything before it is open."""

@@ -6,10 +6,16 @@ import logging
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from megatalker.errors import MegatalkerError
-from megatalker.serving.protocol.messages import Event, Failed
+from megatalker.serving.protocol.messages import Failed, Message
 from megatalker.serving.server.problems import problem
 
 logger = logging.getLogger(__name__)
+
+
+def log_defect(error: Exception) -> None:
+    """Write down what nobody intended: clients are not told more than that it happened."""
+    if not isinstance(error, MegatalkerError):
+        logger.error("an utterance failed", exc_info=error)
 
 
 class Link:
@@ -23,14 +29,13 @@ class Link:
         self._socket, self._timeout_s = socket, timeout_s
         self._turn = asyncio.Lock()
 
-    async def tell(self, event: Event) -> None:
+    async def tell(self, event: Message) -> None:
         """Send an event."""
         await self._send(event.model_dump_json())
 
     async def tell_failure(self, utterance: str, error: Exception) -> None:
         """End an utterance with an error event; what nobody intended goes to the log as well."""
-        if not isinstance(error, MegatalkerError):
-            logger.error("an utterance failed", exc_info=error)
+        log_defect(error)
         await self.tell(Failed(id=utterance, error=problem(error)))
 
     async def play(self, packet: bytes) -> None:

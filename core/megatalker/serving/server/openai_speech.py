@@ -20,7 +20,7 @@ from megatalker.settings import ServerSettings
 class SpeechRequest(SpeechFields):
     """OpenAI's fields, and those of :class:`~megatalker.serving.protocol.messages.SpeechFields`."""
 
-    input: str
+    input: Annotated[str, Field(json_schema_extra={"minLength": 1})]
     """What to say."""
     model: str | None = None
     """The model served here or one of its aliases (``GET /v1/models``), or nothing."""
@@ -58,7 +58,7 @@ def speech_routes(speaker: Speaker, settings: ServerSettings, aliases: Aliases) 
     @router.post(
         "/v1/audio/speech",
         response_class=StreamingResponse,
-        responses=bodies("Speech while it is made.", *media_types, "text/event-stream") | errors(400, 404, 429),
+        responses=bodies("Speech while it is made.", *media_types, "text/event-stream") | errors(404, 429),
     )
     async def speech(body: SpeechRequest, request: Request) -> Response:
         """Speak; audio is sent while it is made.

@@ -43,7 +43,7 @@ class OriginError(ForbiddenError):
 
 
 class UnknownVoiceError(InvalidRequestError):
-    """A voice is to be removed that there is not."""
+    """There is no such voice."""
 
 
 class VoiceExistsError(InvalidRequestError):

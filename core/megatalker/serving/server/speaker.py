@@ -110,21 +110,21 @@ class Speaker:
             LimitError: whoever asks has as much as it may have.
             MegatalkerError: as :meth:`megatalker.engine.Engine.speak`.
         """
-        if not self._warm and self.failure is None:
-            raise NotReadyError("the server is still warming up; try again when GET /ready answers 200")
-        if self.draining:
-            raise DrainingError("the server is about to stop and begins nothing new; ask another one, or later")
+        self._refuse_unless_serving()
         self._beginning += 1
         try:
-            self.begin_warm_up()
-            await self.warm_up_over()
+            await self._warmed_up()
             return await self._begin(text, asked, route, return_codes)
         finally:
             self._beginning -= 1
 
+    async def check(self, asked: SpeechFields) -> None:
+        """Whether :meth:`begin` would take text with these options; nothing is spoken. Raises as it."""
+        self._refuse_unless_serving()
+        await self._warmed_up()
+        await asyncio.to_thread(lambda: self.engine.check(self._options(asked)))
+
     async def _begin(self, text: str | None, asked: SpeechFields, route: Route, return_codes: bool) -> SpeechStream:
-        if self.failure is not None:
-            raise self.failure
         account = UtteranceAccount(route, whole_text=text is not None, voice=asked.voice, meters=self.meters)
         try:
             stream = await asyncio.to_thread(self._speak, text, asked, return_codes)
@@ -149,9 +149,24 @@ class Speaker:
         """Tokens of a text, which takes its time for a long one."""
         return len(self.engine.checkpoint.tokenizer.encode(text).ids)
 
+    def _refuse_unless_serving(self) -> None:
+        if not self._warm and self.failure is None:
+            raise NotReadyError("the server is still warming up; try again when GET /ready answers 200")
+        if self.draining:
+            raise DrainingError("the server is about to stop and begins nothing new; ask another one, or later")
+
+    async def _warmed_up(self) -> None:
+        self.begin_warm_up()
+        await self.warm_up_over()
+        if self.failure is not None:
+            raise self.failure
+
     def _speak(self, text: str | None, asked: SpeechFields, return_codes: bool) -> SpeechStream:
+        return self.engine.speak_for(current_call().owner, text, self._options(asked), return_codes=return_codes)
+
+    def _options(self, asked: SpeechFields) -> SpeechOptions:
         sampling, seed = self._sampling(asked)
-        options = SpeechOptions(
+        return SpeechOptions(
             voice=self._voice(asked),
             language=asked.language,
             instruct=asked.instruct,
@@ -160,9 +175,7 @@ class Speaker:
             layout=asked.layout,
             max_frames=asked.max_frames,
             max_ahead_s=asked.max_ahead_s,
-            return_codes=return_codes,
         )
-        return self.engine.speak_for(current_call().owner, text, options)
 
     def _voice(self, asked: SpeechFields) -> str | Voice | None:
         if asked.voice_file is not None:

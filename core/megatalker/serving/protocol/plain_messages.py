@@ -1,0 +1,107 @@
+"""Messages of ``/api/v1/speak`` and fields of ``/tts/stream``: few words, one voice, one utterance after another.
+
+A session: ``start`` is answered by ``ready``; each ``speak`` by binary messages, 40 ms of 16-bit samples each (24 kHz,
+mono, little-endian), and ``complete``. Utterances are spoken in the order in which they were asked for, so that audio
+belongs to the earliest that is not complete. ``cancel`` completes all that was asked for; after ``stop`` the server
+says the rest and closes. What goes wrong is an ``error`` with a code; it ends one utterance, or nothing at all.
+"""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, TypeAdapter, ValidationError
+
+from megatalker.serving.protocol.messages import EndReason, Message, SpeechFields, UtteranceId, invalid
+
+ErrorCode = Literal[
+    "MODEL_LOADING",  # try again when GET /health answers 200
+    "UNKNOWN_VOICE",
+    "INVALID_TEXT",
+    "INVALID_MESSAGE",
+    "TOO_MANY_STREAMS",  # try again later
+    "BACKEND_FAULT",
+    "CLOSING",  # the server is about to stop, or has no backend left
+    "INTERNAL_ERROR",
+]
+
+
+class PlainFields(Message):
+    """How to speak, in the words of the official package."""
+
+    language: str | None = None
+    speaker: str | None = None
+    """A speaker of the checkpoint, or a voice the server keeps (``GET /v1/voices``)."""
+    max_new_tokens: Annotated[int, Field(ge=1)] | None = None
+    """Frames, 80 ms each, of one segment of the text."""
+    seed: Annotated[int, Field(ge=0, lt=2**64)] | None = None
+
+    def speech_fields(self) -> SpeechFields:
+        """The same in our words."""
+        return SpeechFields(language=self.language, voice=self.speaker, max_frames=self.max_new_tokens, seed=self.seed)
+
+
+class Start(PlainFields):
+    """How to speak from now on; begins a session, or changes it."""
+
+    type: Literal["start"] = "start"
+
+
+class Speak(Message):
+    """Say this."""
+
+    type: Literal["speak"] = "speak"
+    text: str
+    id: UtteranceId = ""
+    """Comes back in what is answered."""
+
+
+class Cancel(Message):
+    """Say nothing of what was asked for any more."""
+
+    type: Literal["cancel"] = "cancel"
+
+
+class Stop(Message):
+    """Nothing more will be asked for."""
+
+    type: Literal["stop"] = "stop"
+
+
+class Ready(Message):
+    """The session has begun."""
+
+    type: Literal["ready"] = "ready"
+    sample_rate: int
+    format: Literal["s16le"] = "s16le"
+    backend: str
+
+
+class Complete(Message):
+    """Every sample of the utterance has been sent."""
+
+    type: Literal["complete"] = "complete"
+    id: UtteranceId
+    finish_reason: EndReason
+    audio_s: float
+
+
+class Error(Message):
+    """Something went wrong, with the utterance of this id where there is one."""
+
+    type: Literal["error"] = "error"
+    id: UtteranceId | None
+    code: ErrorCode
+    message: str
+
+
+PlainRequest = Start | Speak | Cancel | Stop
+PlainEvent = Ready | Complete | Error
+
+_REQUESTS: TypeAdapter[PlainRequest] = TypeAdapter(Annotated[PlainRequest, Field(discriminator="type")])
+
+
+def read_plain_request(text: str) -> PlainRequest:
+    """A client's message; raises ``InvalidRequestError`` for anything else."""
+    try:
+        return _REQUESTS.validate_json(text)
+    except ValidationError as error:
+        raise invalid(error) from error

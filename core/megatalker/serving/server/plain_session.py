@@ -1,0 +1,198 @@
+"""``WS /api/v1/speak``: one utterance after another, in few words."""
+
+import asyncio
+from collections import deque
+from dataclasses import dataclass
+
+from fastapi import APIRouter
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from megatalker.checkpoint.config import SAMPLE_RATE
+from megatalker.engine import SpeechStream
+from megatalker.errors import (
+    BackendFaultError,
+    CapacityError,
+    EngineClosedError,
+    InvalidRequestError,
+    MegatalkerError,
+)
+from megatalker.serving.protocol.messages import SpeechFields
+from megatalker.serving.protocol.plain_messages import (
+    Cancel,
+    Complete,
+    Error,
+    ErrorCode,
+    PlainRequest,
+    Ready,
+    Speak,
+    Start,
+    Stop,
+    read_plain_request,
+)
+from megatalker.serving.server.encoding import pieces
+from megatalker.serving.server.link import Link, log_defect
+from megatalker.serving.server.problems import DrainingError, NotReadyError, UnknownVoiceError, problem
+from megatalker.serving.server.speaker import Speaker
+from megatalker.settings import ServerSettings
+from megatalker.voices import list_speakers
+
+MAX_ASKED = 16
+"""Utterances of one session that may be asked for and not complete."""
+
+_CODES: dict[type[MegatalkerError], ErrorCode] = {
+    NotReadyError: "MODEL_LOADING",
+    DrainingError: "CLOSING",
+    EngineClosedError: "CLOSING",
+    CapacityError: "TOO_MANY_STREAMS",
+    BackendFaultError: "BACKEND_FAULT",
+}
+"""The first that fits."""
+
+
+@dataclass(eq=False)
+class _Asked:
+    """An utterance that was asked for and is not complete."""
+
+    id: str
+    text: str
+    fields: SpeechFields
+    stream: SpeechStream | None = None
+    cancelled: bool = False
+
+    def cancel(self) -> None:
+        self.cancelled = True
+        if self.stream is not None:
+            self.stream.cancel()
+
+
+class PlainSession:
+    """Obeys one client until it stops or goes away; then everything it asked for is cancelled."""
+
+    def __init__(self, socket: WebSocket, speaker: Speaker, settings: ServerSettings) -> None:
+        self._socket, self._speaker = socket, speaker
+        self._link = Link(socket, settings.send_timeout_s)
+        self._fields: SpeechFields | None = None
+        self._asked: deque[_Asked] = deque()
+        self._news = asyncio.Event()
+        self._stopped = False
+
+    async def run(self) -> None:
+        """Serve the connection, which must have been accepted."""
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                listening = tasks.create_task(self._listen())
+                await self._talk()
+                listening.cancel()
+            await self._socket.close()
+        except* WebSocketDisconnect:
+            pass  # which has ended both
+
+    # ---- from the client
+
+    async def _listen(self) -> None:
+        while True:
+            await asyncio.sleep(0)  # what came at once is received without a pause: others get their turn in between
+            message = await self._socket.receive()
+            if message["type"] == "websocket.disconnect":
+                raise WebSocketDisconnect(message["code"])
+            try:
+                if message.get("text") is None:
+                    raise InvalidRequestError("a binary message came, expected JSON in text messages")
+                await self._obey(read_plain_request(message["text"]))
+            except Exception as error:
+                await self._tell_failure(None, error, "INVALID_MESSAGE")
+
+    async def _obey(self, request: PlainRequest) -> None:
+        match request:
+            case Start():
+                await self._start(request)
+            case Speak():
+                await self._ask(request)
+            case Cancel():
+                for asked in self._asked:
+                    asked.cancel()
+            case Stop():
+                self._stopped = True
+                self._news.set()
+
+    async def _start(self, request: Start) -> None:
+        fields, speaker = request.speech_fields(), self._speaker
+        known = (*list_speakers(speaker.engine.checkpoint), *(name for name, _ in speaker.voices.items()))
+        if fields.voice is not None and fields.voice.lower() not in map(str.lower, known):
+            unknown = UnknownVoiceError(f"unknown speaker {fields.voice!r}; known: {', '.join(known) or 'none'}")
+            await self._tell_failure(None, unknown, "UNKNOWN_VOICE")
+            return
+        await speaker.check(fields)
+        self._fields = fields
+        await self._link.tell(Ready(sample_rate=SAMPLE_RATE, backend=speaker.engine.backend))
+
+    async def _ask(self, request: Speak) -> None:
+        if self._fields is None or self._stopped:
+            why = "the session was stopped" if self._stopped else "send start first, and wait for ready"
+            raise InvalidRequestError(f"speak: {why}")
+        if len(self._asked) >= MAX_ASKED:
+            error = CapacityError(f"{MAX_ASKED} utterances are not complete yet; wait for the next complete")
+            await self._tell_failure(request.id, error, "TOO_MANY_STREAMS")
+            return
+        self._asked.append(_Asked(request.id, request.text, self._fields))
+        self._news.set()
+
+    # ---- to the client
+
+    async def _talk(self) -> None:
+        while self._asked or not self._stopped:
+            if not self._asked:
+                self._news.clear()
+                await self._news.wait()
+                continue
+            try:
+                await self._speak(self._asked[0])
+            except WebSocketDisconnect:
+                raise
+            except Exception as error:
+                await self._tell_failure(self._asked[0].id, error, "INVALID_TEXT")
+            self._asked.popleft()
+
+    async def _speak(self, asked: _Asked) -> None:
+        if asked.cancelled:
+            await self._link.tell(Complete(id=asked.id, finish_reason="cancelled", audio_s=0.0))
+            return
+        stream = asked.stream = await self._speaker.begin(asked.text, asked.fields, "websocket")
+        try:
+            if asked.cancelled:  # meanwhile
+                stream.cancel()
+            async for chunk in stream:
+                for piece in pieces(chunk.pcm):
+                    if not asked.cancelled:
+                        await self._link.play(piece)
+            facts = stream.facts()
+        finally:
+            self._speaker.end(stream)
+        reason = facts.finish_reason
+        assert reason is not None, "the iteration has ended"
+        assert reason != "error", "the iteration raises errors"
+        await self._link.tell(Complete(id=asked.id, finish_reason=reason, audio_s=facts.audio_s))
+
+    async def _tell_failure(self, utterance: str | None, error: Exception, invalid: ErrorCode) -> None:
+        """``invalid`` is the code of what can never work."""
+        if isinstance(error, WebSocketDisconnect):
+            raise error
+        log_defect(error)
+        self._speaker.meters.refused(error, "websocket")
+        internal: ErrorCode = "INTERNAL_ERROR"
+        codes = {**_CODES, MegatalkerError: invalid}
+        code = next((code for kind, code in codes.items() if isinstance(error, kind)), internal)
+        await self._link.tell(Error(id=utterance, code=code, message=problem(error).message))
+
+
+def plain_session_routes(speaker: Speaker, settings: ServerSettings) -> APIRouter:
+    """The route over this speaker."""
+    router = APIRouter()
+
+    @router.websocket("/api/v1/speak")
+    async def speak(socket: WebSocket) -> None:
+        await socket.accept()
+        with speaker.meters.connections.track_inprogress():
+            await PlainSession(socket, speaker, settings).run()
+
+    return router

@@ -1,0 +1,250 @@
+"""``POST /tts/stream`` and ``WS /api/v1/speak``: the protocols of few words."""
+
+import json
+import socket
+import threading
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from websockets.exceptions import ConnectionClosed
+from websockets.sync.client import ClientConnection
+
+from fake_backend import FakeTalker
+from http_client import pcm16
+from serving import ENDLESS, TEXT, Served, Server, endless, fakes_with
+from waiting import HANG_S, eventually
+
+PIECE_BYTES = 24_000 * 40 // 1000 * 2
+
+
+def stream(served: Served, **body: Any) -> httpx.Response:
+    return httpx.post(served.url + "/tts/stream", json={"text": TEXT} | body, timeout=HANG_S)
+
+
+class Session:
+    """A client that keeps audio and events apart."""
+
+    def __init__(self, served: Served, *, start: bool = True) -> None:
+        self.socket: ClientConnection = served.talk("/api/v1/speak").socket
+        self.pieces: list[bytes] = []
+        if start:
+            self.say("start")
+            assert self.event()["type"] == "ready"
+
+    def say(self, kind: str, **fields: Any) -> None:
+        self.socket.send(json.dumps({"type": kind, **fields}))
+
+    def event(self) -> dict[str, Any]:
+        """The next event; audio before it is kept."""
+        while isinstance(message := self.socket.recv(HANG_S), bytes):
+            self.pieces.append(message)
+        return json.loads(message)
+
+    def samples(self) -> np.ndarray:
+        """All audio since the last call."""
+        assert {len(piece) for piece in self.pieces} <= {PIECE_BYTES}
+        data, self.pieces = b"".join(self.pieces), []
+        return np.frombuffer(data, "<i2")
+
+
+# ---- POST /tts/stream
+
+
+def test_the_stream_is_the_engine_s_own_samples(serve: Server) -> None:
+    served = serve()
+    response = stream(served, speaker="serena", language="english", max_new_tokens=9, seed=3)
+    assert (response.status_code, response.headers["content-type"]) == (200, "audio/pcm")
+    assert (response.headers["x-sample-rate"], response.headers["x-megatalker-seed"]) == ("24000", "3")
+    expected = pcm16(served, voice="serena", language="english", max_frames=9, seed=3)
+    np.testing.assert_array_equal(np.frombuffer(response.content, "<i2"), expected)
+
+
+def test_each_part_of_the_body_is_40_ms_and_the_first_comes_with_the_first_frame(serve: Server) -> None:
+    more = threading.Event()
+    served = serve(fakes_with(on_decode=lambda call: call == 0 or more.wait(HANG_S)))
+    address = ("127.0.0.1", int(served.url.rsplit(":", 1)[1]))
+    body = json.dumps({"text": TEXT}).encode()
+    head = (
+        f"POST /tts/stream HTTP/1.1\r\nhost: h\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+    )
+    with socket.create_connection(address, HANG_S) as connection, connection.makefile("rb") as file:
+        connection.sendall(head.encode() + body)
+        while file.readline().strip():
+            pass
+        sizes = []
+        while size := int(file.readline(), 16):
+            file.read(size + 2)
+            sizes.append(size)
+            if len(sizes) == 2:
+                more.set()
+    assert sizes == [PIECE_BYTES] * 60
+
+
+@pytest.mark.parametrize(
+    ("body", "complaint"),
+    [
+        ({"text": " "}, "the text is empty"),
+        ({"text": None}, "text is None"),
+        ({"speaker": "nobody"}, "unknown speaker 'nobody'"),
+        ({"language": "klingon"}, "klingon"),
+        ({"max_new_tokens": 0}, "max_new_tokens is 0"),
+        ({"max_new_tokens": 10**6}, "1000000"),
+        ({"voice": "ryan"}, "unknown key 'voice'"),
+    ],
+)
+def test_what_the_stream_refuses(serve: Server, body: dict[str, Any], complaint: str) -> None:
+    response = stream(serve(), **body)
+    assert (response.status_code, response.json()["error"]["type"]) == (400, "InvalidRequestError")
+    assert complaint in response.json()["error"]["message"]
+
+
+# ---- WS /api/v1/speak
+
+
+def test_a_session_from_start_to_stop(serve: Server) -> None:
+    served = serve()
+    session = Session(served, start=False)
+    session.say("start", speaker="serena", language="english", max_new_tokens=9, seed=3)
+    assert session.event() == {"type": "ready", "sample_rate": 24_000, "format": "s16le", "backend": "fake"}
+    expected = pcm16(served, voice="serena", language="english", max_frames=9, seed=3)
+    for name in ("a", "b"):
+        session.say("speak", id=name, text=TEXT)
+    session.say("stop")
+    for name in ("a", "b"):
+        done = session.event()
+        assert (done["type"], done["id"], done["finish_reason"]) == ("complete", name, "max_frames")
+        assert done["audio_s"] == pytest.approx(9 * 0.08)
+        np.testing.assert_array_equal(session.samples(), expected)
+    with pytest.raises(ConnectionClosed) as closed:
+        session.event()
+    assert closed.value.rcvd is not None
+    assert closed.value.rcvd.code == 1000
+    eventually(lambda: not served.server.speaker.running, "nothing runs")
+
+
+def test_a_session_may_start_anew(serve: Server) -> None:
+    served = serve()
+    session = Session(served)
+    for voice in ("ryan", "serena"):
+        session.say("start", speaker=voice, seed=3)
+        assert session.event()["type"] == "ready"
+        session.say("speak", text=TEXT)
+        assert session.event()["type"] == "complete"
+        np.testing.assert_array_equal(session.samples(), pcm16(served, voice=voice, seed=3))
+
+
+def test_audio_comes_before_the_second_frame_exists(serve: Server) -> None:
+    more = threading.Event()
+    session = Session(serve(fakes_with(on_decode=lambda call: call == 0 or more.wait(HANG_S))))
+    session.say("speak", text=TEXT)
+    assert [len(session.socket.recv(HANG_S)) for _ in range(2)] == [PIECE_BYTES] * 2
+    more.set()
+    assert session.event()["finish_reason"] == "eos"
+    assert len(session.samples()) == 29 * 1920
+
+
+def test_cancel_completes_what_is_spoken_and_what_waits(serve: Server) -> None:
+    fakes = endless()
+    served = serve(fakes, **ENDLESS)
+    session = Session(served)
+    for name in ("a", "b", "c"):
+        session.say("speak", id=name, text=TEXT)
+    session.socket.recv(HANG_S)
+    session.say("cancel")
+    ends = [session.event() for _ in range(3)]
+    assert [(end["type"], end["id"], end["finish_reason"]) for end in ends] == [
+        ("complete", name, "cancelled") for name in ("a", "b", "c")
+    ]
+    eventually(lambda: served.rows_free(fakes), "its row is free")
+    assert fakes.loaded["fake"].issued == 1, "what waited was never begun"
+    session.samples()
+    session.say("start", max_new_tokens=5)
+    assert session.event()["type"] == "ready"
+    session.say("speak", text=TEXT)
+    assert session.event()["finish_reason"] == "max_frames"
+    assert len(session.samples()) == 5 * 1920, "the session lives on"
+
+
+def test_a_client_that_goes_away_frees_its_row(serve: Server) -> None:
+    fakes = endless()
+    served = serve(fakes, **ENDLESS)
+    session = Session(served)
+    session.say("speak", text=TEXT)
+    session.socket.recv(HANG_S)
+    session.socket.close()
+    eventually(lambda: served.rows_free(fakes) and not served.server.speaker.running, "its row is free")
+
+
+def refusal(session: Session, kind: str, **fields: Any) -> tuple[str, str | None, str]:
+    session.say(kind, **fields)
+    error = session.event()
+    assert error["type"] == "error"
+    return error["code"], error["id"], error["message"]
+
+
+def test_the_codes_of_errors(serve: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    served = serve()
+    session = Session(served, start=False)
+    code, name, message = refusal(session, "speak", text=TEXT)
+    assert (code, name, "send start first" in message) == ("INVALID_MESSAGE", None, True)
+    code, name, message = refusal(session, "start", speaker="nobody")
+    assert (code, name, "'nobody'; known: aiden" in message) == ("UNKNOWN_VOICE", None, True)
+    code, _, message = refusal(session, "start", language="klingon")
+    assert (code, "klingon" in message) == ("INVALID_MESSAGE", True)
+    for wrong in ("nonsense", "{}", b"\0"):
+        session.socket.send(wrong)
+        assert session.event()["code"] == "INVALID_MESSAGE"
+    session.say("start")
+    assert session.event()["type"] == "ready"
+    code, name, message = refusal(session, "speak", id="a", text=" ")
+    assert (code, name, "the text is empty" in message) == ("INVALID_TEXT", "a", True)
+
+    def crash(*_: object, **__: object) -> None:
+        raise ZeroDivisionError("a secret of the server")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(served.engine, "speak_for", crash)
+        code, name, message = refusal(session, "speak", id="b", text=TEXT)
+    assert (code, name, "secret" in message) == ("INTERNAL_ERROR", "b", False)
+    session.say("speak", text=TEXT)
+    assert session.event()["type"] == "complete", "none of it ended the session"
+    session.say("stop")
+    with pytest.raises(ConnectionClosed):
+        session.event()
+
+
+def test_loading_is_told(serve: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    warm = threading.Event()
+    monkeypatch.setattr(FakeTalker, "warmup", lambda self: warm.wait(HANG_S))
+    served = serve(ready=False)
+    eventually(lambda: served.server.started, "the server answers")
+    session = Session(served, start=False)
+    assert refusal(session, "start")[0] == "MODEL_LOADING"
+    warm.set()
+    eventually(lambda: served.server.speaker.ready, "the server is ready")
+    session.say("start")
+    assert session.event()["type"] == "ready"
+
+
+def test_too_many_streams(serve: Server) -> None:
+    served = serve(endless(), **ENDLESS, max_streams=1, max_waiting=0)
+    first, second = Session(served), Session(served)
+    first.say("speak", id="0", text=TEXT)
+    first.socket.recv(HANG_S)
+    assert refusal(second, "speak", id="a", text=TEXT)[:2] == ("TOO_MANY_STREAMS", "a")
+    for number in range(1, 17):
+        first.say("speak", id=str(number), text=TEXT)
+    error = first.event()
+    assert (error["code"], error["id"]) == ("TOO_MANY_STREAMS", "16"), "of one session, too"
+
+
+def test_a_fault_of_every_backend(serve: Server) -> None:
+    def fail(call: int) -> None:
+        if call == 3:
+            raise RuntimeError("on fire")
+
+    session = Session(serve(fakes_with(on_decode=fail)))
+    code, name, message = refusal(session, "speak", id="a", text=TEXT)
+    assert (code, name, "on fire" in message) == ("BACKEND_FAULT", "a", True)

@@ -1,0 +1,50 @@
+"""Requests made up from ``/openapi.json``, right ones and wrong ones: the server answers each as the schema says."""
+
+from collections.abc import Iterator
+
+import hypothesis
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, Phase, given
+from schemathesis import GenerationMode
+from schemathesis.checks import CHECKS, load_all_checks
+
+from megatalker.checkpoint import Checkpoint
+from serving import Served, serving
+
+EXAMPLES = 30
+"""Of right and of wrong requests each, for every operation."""
+load_all_checks()
+CHECKED = [
+    check for check in CHECKS.get_all() if check.__name__ != "positive_data_acceptance"
+]  # names must be known, too
+KEY = {"Authorization": "Bearer secret"}
+
+
+@pytest.fixture(scope="module")
+def served(tiny_custom_voice: Checkpoint) -> Iterator[Served]:
+    with serving(tiny_custom_voice, server={"api_key": "secret"}, max_frames=40) as served:
+        yield served
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", GenerationMode)
+def test_every_operation_keeps_to_its_schema(served: Served, mode: GenerationMode) -> None:
+    schema = schemathesis.openapi.from_url(served.url + "/openapi.json")
+    operations = [found.ok() for found in schema.get_all_operations()]
+    assert {operation.path for operation in operations} >= {"/v1/audio/speech", "/v1/models/{name}", "/health"}
+    for operation in operations:
+        if mode is GenerationMode.NEGATIVE and not (operation.body or list(operation.iter_parameters())):
+            continue  # there is no wrong way to ask
+
+        @hypothesis.settings(
+            max_examples=EXAMPLES,
+            deadline=None,
+            phases=[Phase.explicit, Phase.generate],
+            suppress_health_check=list(HealthCheck),
+        )
+        @given(case=operation.as_strategy(generation_mode=mode))
+        def ask(case: schemathesis.Case) -> None:
+            case.call_and_validate(headers=KEY, checks=CHECKED)
+
+        ask()
