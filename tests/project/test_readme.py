@@ -1,46 +1,27 @@
 """Every snippet of the README runs, as it stands there."""
 
 import os
-import re
 import shlex
 import shutil
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from megatalker import Checkpoint
 from serving import serving
+from snippets import AT_SERVER, Snippet, run_at_server, snippets
 from waiting import PROCESS_S
 
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
-AT_SERVER = "at localhost:8000"
-"""Title of snippets that need a running server."""
-FENCE = re.compile(r"^```(\w+)(?: title=\"([^\"]+)\")?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 PROGRAMS = {
     "megatalker": "from megatalker.cli.main import run; run()",
     "megatalker-agent": "from megatalker_agent import run; run()",
 }
-
-
-@dataclass(frozen=True)
-class Snippet:
-    language: str
-    title: str | None
-    text: str
-    line: int
-
-
-def snippets() -> list[Snippet]:
-    text = README.read_text()
-    return [
-        Snippet(match[1], match[2], match[3], text[: match.start()].count("\n") + 1) for match in FENCE.finditer(text)
-    ]
 
 
 def outside_of_xdist() -> dict[str, str]:
@@ -51,7 +32,7 @@ def outside_of_xdist() -> dict[str, str]:
 def named(language: str) -> list[pytest.param]:
     return [
         pytest.param(snippet, id=f"line-{snippet.line}")
-        for snippet in snippets()
+        for snippet in snippets(README)
         if snippet.language == language and snippet.title != AT_SERVER
     ]
 
@@ -59,24 +40,22 @@ def named(language: str) -> list[pytest.param]:
 @pytest.fixture
 def workplace(tmp_path: Path) -> Path:
     """A directory in which the snippets' files lie."""
-    for snippet in snippets():
+    for snippet in snippets(README):
         if snippet.language == "toml" and snippet.title == "megatalker.toml":
             (tmp_path / snippet.title).write_text(snippet.text)
     return tmp_path
 
 
 def test_only_known_kinds_of_snippets() -> None:
-    assert {snippet.language for snippet in snippets()} <= {"bash", "python", "toml", "text"}
+    assert {snippet.language for snippet in snippets(README)} <= {"bash", "python", "toml", "text"}
 
 
-@pytest.mark.parametrize("snippet", [snippet for snippet in snippets() if snippet.title == AT_SERVER])
+@pytest.mark.parametrize("snippet", [snippet for snippet in snippets(README) if snippet.title == AT_SERVER])
 def test_snippet_that_asks_a_server(snippet: Snippet, workplace: Path) -> None:
     if snippet.language == "bash" and shutil.which("curl") is None:
         pytest.skip("curl is not installed")
     with serving(Checkpoint.open("demo"), backend="reference", max_frames=12) as served:
-        text = snippet.text.replace("http://localhost:8000", served.url).replace("localhost:8000", served.url)
-        program = [sys.executable] if snippet.language == "python" else ["bash"]
-        done = subprocess.run([*program, "-c", text], cwd=workplace, capture_output=True, text=True, timeout=PROCESS_S)
+        done = run_at_server(snippet, served.url, workplace)
     assert done.returncode == 0, done.stderr
     if snippet.language == "bash":
         assert (workplace / "hello.wav").read_bytes().startswith(b"RIFF")

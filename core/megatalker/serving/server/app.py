@@ -25,7 +25,7 @@ from megatalker.serving.server.information import health_routes, voice_routes
 from megatalker.serving.server.models import model_routes
 from megatalker.serving.server.openai_speech import speech_routes
 from megatalker.serving.server.openapi import describe
-from megatalker.serving.server.plain_session import plain_session_routes
+from megatalker.serving.server.plain_session import PlainSession
 from megatalker.serving.server.problems import AuthenticationError, respond
 from megatalker.serving.server.speaker import Speaker
 from megatalker.serving.server.tts_stream import tts_stream_routes
@@ -62,13 +62,18 @@ def create_app(engine: Engine, settings: ServerSettings | None = None) -> FastAP
     app.include_router(voice_routes(speaker), dependencies=keyed)
     app.include_router(speech_routes(speaker, settings, aliases), dependencies=keyed)
     app.include_router(tts_stream_routes(speaker, settings), dependencies=keyed)
-    app.include_router(plain_session_routes(speaker, settings))
 
     @app.websocket("/v1/speak")
     async def speak(socket: WebSocket) -> None:
         await socket.accept()
         with speaker.meters.connections.track_inprogress():
             await Conversation(socket, speaker, settings).run()
+
+    @app.websocket("/api/v1/speak")
+    async def speak_plainly(socket: WebSocket) -> None:
+        await socket.accept()
+        with speaker.meters.connections.track_inprogress():
+            await PlainSession(socket, speaker, settings).run()
 
     _answer_errors(app)
     describe(app)
