@@ -101,8 +101,6 @@ class ServerSettings(BaseModel):
     voices_dir: Path | None = None
     """A folder of voices, served by their names: recordings (``megatalker voices add``) and voice files
     (``Voice.save``, ``megatalker say --save-voice``). What changes in it changes in the server."""
-    max_reference_s: Seconds = 30.0
-    """Of the recording of a voice."""
     max_upload_bytes: Annotated[Integer, Field(ge=1024)] = 1 << 25
     """Of a request that adds a voice."""
     voice_cache_size: Positive = 64

@@ -9,6 +9,7 @@ from websockets.exceptions import InvalidStatus
 from websockets.typing import Subprotocol
 
 from http_client import SPEECH, post
+from megatalker.engine import Engine, SpeechStream
 from megatalker.errors import SettingsError
 from megatalker.serving.server.callers import Caller, RateLimitError
 from megatalker.serving.server.keyring import Keyring
@@ -65,7 +66,7 @@ def test_nothing_of_a_request_is_read_before_its_key(serve: Server) -> None:
     ("broken", "complaint"),
     [
         ({"keys": settings()["keys"] | {"carl": settings()["keys"]["anna"]}}, "have the same hash"),
-        ({"keys": {"api_key": settings()["keys"]["anna"]}, "api_key": "plain"}, "is the name of the setting api_key"),
+        ({"keys": {"api_key": settings()["keys"]["anna"]}, "api_key": "plain"}, "a key cannot be named 'api_key'"),
     ],
 )
 def test_keys_that_cannot_be_told_apart_are_refused(broken: dict[str, Any], complaint: str) -> None:
@@ -229,3 +230,27 @@ def test_listed_pages_may_read_answers_across_origins(serve: Server) -> None:
     refused = httpx.get(served.url + "/v1/models", headers=headers)
     assert refused.status_code == 401
     assert refused.headers["access-control-allow-origin"] == "https://app.example.com", "the page sees why"
+
+
+# ---- turns
+
+
+@pytest.mark.parametrize("keyed", [True, False])
+def test_the_engine_gives_turns_to_keys_or_else_to_addresses(
+    serve: Server, keyed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served = serve(server=settings() if keyed else {})
+    owners: list[str] = []
+    speak_for = Engine.speak_for
+
+    def noted(self: Engine, owner: str, *arguments: Any) -> SpeechStream:
+        owners.append(owner)
+        return speak_for(self, owner, *arguments)
+
+    monkeypatch.setattr(Engine, "speak_for", noted)
+    for key in (KEY, OTHER):
+        httpx.post(served.url + SPEECH, headers=bearer(key), json={"input": "Hi."})
+        talk = served.talk(additional_headers=bearer(key))
+        talk.say("open", text="Hi.")
+        talk.hear_all()
+    assert owners == (["key anna"] * 2 + ["key bert"] * 2 if keyed else ["client 127.0.0.1"] * 4)

@@ -99,8 +99,8 @@ def remove(name: NameArgument, voices_dir: FolderOption = None, config: ConfigOp
 
 def _folder(asked: Path | None, config: Path | None) -> tuple[Path, float]:
     """The folder, and how long a recording may be."""
-    own = read_settings(config).server
-    folder = asked or own.voices_dir
+    settings = read_settings(config)
+    folder = asked or settings.server.voices_dir
     if folder is None:
         raise SettingsError("no folder of voices is named; give --voices-dir, or set server.voices_dir")
-    return folder, own.max_reference_s
+    return folder, settings.max_reference_s

@@ -46,7 +46,7 @@ def create_app(engine: ServedEngine, settings: ServerSettings | None = None) -> 
     """
     settings = settings or ServerSettings()
     cache = VoiceCache(settings.voice_cache_size, settings.voice_cache_ttl_s)
-    library = VoiceLibrary(settings.voices_dir, engine.checkpoint, cache, settings.max_reference_s)
+    library = VoiceLibrary(settings.voices_dir, engine.checkpoint, cache, engine.settings.max_reference_s)
     speaker = Speaker(engine, library, cache, settings)
     aliases = Aliases(speaker, settings)
     keyring = Keyring(settings)

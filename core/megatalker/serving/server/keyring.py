@@ -38,16 +38,17 @@ class Keyring:
     """Tells callers by what they send.
 
     Raises:
-        SettingsError: two names have one key, or a name is that of ``api_key``.
+        SettingsError: two names have one key, or a name means another caller.
     """
 
     def __init__(self, settings: ServerSettings) -> None:
         self._by_hash = {keys.hash: _caller(name, keys) for name, keys in settings.keys.items()}
         if len(self._by_hash) < len(settings.keys):
             raise SettingsError("two names of [server.keys] have the same hash; make a key of its own for each")
+        for name in (OWNER, ANONYMOUS):
+            if name in settings.keys:
+                raise SettingsError(f"a key cannot be named {name!r}, which means another caller; choose another name")
         if settings.api_key is not None:
-            if OWNER in settings.keys:
-                raise SettingsError(f"[server.keys.{OWNER}] is the name of the setting api_key; choose another")
             self._by_hash[hash_key(settings.api_key.get_secret_value())] = Caller(OWNER)
         self._anonymous = None if self._by_hash else Caller(ANONYMOUS)
         callers = [*self._by_hash.values(), *([] if self._anonymous is None else [self._anonymous])]

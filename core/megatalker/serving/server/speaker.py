@@ -6,7 +6,6 @@ from dataclasses import fields, replace
 from hashlib import blake2b
 from typing import Literal
 
-from megatalker.checkpoint.config import FRAME_SECONDS
 from megatalker.engine import SpeechStream
 from megatalker.engine.options import SpeechOptions, random_seed
 from megatalker.errors import InvalidRequestError, MegatalkerError
@@ -40,7 +39,7 @@ class Speaker:
 
     def __init__(self, engine: ServedEngine, voices: VoiceLibrary, cache: VoiceCache, settings: ServerSettings) -> None:
         self.engine, self.voices, self.meters = engine, voices, Meters(engine)
-        self._cache, self._max_reference_s = cache, settings.max_reference_s
+        self._cache = cache
         self.running: dict[SpeechStream, UtteranceAccount] = {}
         """Begun and not ended."""
         self.draining = False
@@ -182,20 +181,10 @@ class Speaker:
         if asked.voice_file is not None:
             if asked.voice is not None:
                 raise InvalidRequestError("voice and voice_file both say who speaks; give one of them")
-            return self._brought(asked.voice_file)
+            file = asked.voice_file
+            return self._cache.get(blake2b(file.encode(), digest_size=16).digest(), lambda: decode_voice(file))
         name = self.engine.settings.voice if asked.voice is None else asked.voice
         return None if name is None else self.voices.get(name) or name
-
-    def _brought(self, file: str) -> Voice:
-        """A voice that came with its request; equal files are read once."""
-        voice = self._cache.get(blake2b(file.encode(), digest_size=16).digest(), lambda: decode_voice(file))
-        seconds = 0.0 if voice.reference_codes is None else len(voice.reference_codes) * FRAME_SECONDS
-        if seconds > self._max_reference_s:
-            raise InvalidRequestError(
-                f"the reference of voice_file lasts {seconds:.1f} s, expected at most {self._max_reference_s:g} s; cut "
-                "it, 3 to 15 s of clear speech is best, or raise the server's setting max_reference_s"
-            )
-        return voice
 
     def _sampling(self, asked: SpeechFields) -> tuple[SamplingParams | None, int | None]:
         """The checkpoint's own parameters with those asked for on top, and the seed if one was asked for."""
