@@ -2,7 +2,7 @@
 
 import threading
 from dataclasses import asdict
-from typing import Protocol
+from typing import Any, Protocol
 
 from megatalker.checkpoint import Checkpoint
 from megatalker.engine import Engine, EngineMetrics, SpeechStream
