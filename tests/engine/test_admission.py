@@ -1,6 +1,7 @@
 """Utterances without work hold nothing that others need; who waits for a row, in what order and for how long."""
 
 import threading
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -9,6 +10,9 @@ from engine_stage import TEXT, Opener, codes_of, fakes_with, plain_codes
 from fake_backend import CAPABILITIES, Behaviour, Fakes
 from megatalker.checkpoint import Checkpoint
 from megatalker.engine import Engine, SpeechStream
+from megatalker.engine.admission import Turns, expected_wait_s
+from megatalker.engine.scheduling import Throughput
+from megatalker.engine.utterance import Utterance
 from megatalker.errors import CapacityError
 from waiting import HANG_S, eventually
 
@@ -132,6 +136,21 @@ def test_open_streams_are_bounded_all_together_and_by_owner(open_engine: Opener)
     engine.speak_for("a", TEXT).read_all()
 
 
+def test_an_unread_stream_wants_its_row_back_for_more_than_one_chunk(open_engine: Opener) -> None:
+    fakes = fakes_with(frames=100)
+    engine = open_engine(fakes, max_streams=1, max_untaken_s=4.0, max_chunk_frames=2)
+    unread = engine.speak(TEXT, seed=1)
+    eventually(lambda: unread.facts().frames * 0.08 >= 4.0, "it is full")
+    assert len(engine.speak(TEXT, seed=2).read_all()) == 100 * 1920
+    heard = 0
+    while heard * 0.08 < 1.5:
+        heard += next(unread).frames
+    assert len(engine.speak(TEXT, seed=3).read_all()) == 100 * 1920
+    assert order_of_prompts(fakes) == [1, 2, 3], "more than half of it is still there"
+    assert len(unread.read_all()) == (100 - heard) * 1920
+    assert order_of_prompts(fakes) == [1, 2, 3, 1]
+
+
 # ---- turns
 
 
@@ -179,7 +198,49 @@ def test_without_owners_those_who_come_first_go_first(open_engine: Opener) -> No
     assert order_of_prompts(fakes) == list(range(6))
 
 
+@pytest.fixture
+def busy_engine(open_engine: Opener) -> Iterator[Engine]:
+    """It touches no request before the test has ended."""
+    engine = open_engine()
+    with engine.borrow_backends():
+        yield engine
+
+
+def wish(engine: Engine, owner: str, *, begun: bool = False) -> Utterance:
+    utterance = engine.speak_for(owner, TEXT)._utterance
+    utterance.progress.segments = int(begun)
+    return utterance
+
+
+def test_streams_that_come_back_go_before_their_owners_newcomers_and_keep_nobody_else_out(busy_engine: Engine) -> None:
+    turns = Turns()
+    first, second, back = (wish(busy_engine, "a", begun=begun) for begun in (False, False, True))
+    assert turns.order([first, second]) == [first, second]
+    turns.serve(first)
+    assert turns.order([second, back]) == [back, second]
+    turns.serve(back)
+    other = wish(busy_engine, "b")
+    turns.order([second, other])
+    for _ in range(10):  # each comes back as soon as it can
+        again = wish(busy_engine, "a", begun=True)
+        assert turns.order([second, again, other])[0] is other
+        turns.serve(again)
+
+
 # ---- waiting
+
+
+def test_the_wait_is_that_for_the_first_row_that_those_before_leave_free(busy_engine: Engine) -> None:
+    seen = Throughput()
+    busy = [busy_engine.speak("x" * length)._utterance for length in (100, 200, 300)]
+    assert expected_wait_s(busy, 2, seen) is None, "nothing was seen"
+    seen.note_work(frames=100, seconds=10.0)
+    busy[0].admitted = busy[1].admitted = True
+    assert expected_wait_s(busy, 4, seen) == 0
+    assert expected_wait_s(busy[:2], 2, seen) == pytest.approx(20.0), "a frame a letter, five frames a second each"
+    assert expected_wait_s(busy, 2, seen) == pytest.approx(40.0), "the third takes the place of the first"
+    seen.note_work(frames=10_000, seconds=10.0)
+    assert expected_wait_s(busy, 2, seen) < 2, "what was seen long ago counts less"
 
 
 def test_who_waits_too_long_for_a_row_is_told_when_to_try_again(open_engine: Opener) -> None:

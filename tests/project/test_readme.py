@@ -1,12 +1,10 @@
 """Every snippet of the README and of the pages below runs, as it stands there."""
 
 import os
-import re
 import shlex
 import shutil
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -14,37 +12,17 @@ import pytest
 from kept import compiling
 from megatalker import Checkpoint
 from serving import serving
+from snippets import AT_SERVER, Snippet, run_at_server, snippets
 from waiting import PROCESS_S
 
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
-DOCUMENTS = (ROOT / "README.md", ROOT / "docs" / "operation.md")
-AT_SERVER = "at localhost:8000"
-"""Title of snippets that need a running server."""
-FENCE = re.compile(r"^```(\w+)(?: title=\"([^\"]+)\")?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+PAGES = (ROOT / "README.md", ROOT / "docs" / "operation.md")
 PROGRAMS = {
     "megatalker": "from megatalker.cli.main import run; run()",
     "megatalker-agent": "from megatalker_agent import run; run()",
 }
-
-
-@dataclass(frozen=True)
-class Snippet:
-    language: str
-    title: str | None
-    text: str
-    place: str
-
-
-def snippets() -> list[Snippet]:
-    found = []
-    for document in DOCUMENTS:
-        text = document.read_text()
-        for match in FENCE.finditer(text):
-            place = f"{document.stem}-line-{text[: match.start()].count(chr(10)) + 1}"
-            found.append(Snippet(match[1], match[2], match[3], place))
-    return found
 
 
 def outside_of_xdist() -> dict[str, str]:
@@ -55,7 +33,7 @@ def outside_of_xdist() -> dict[str, str]:
 def named(language: str) -> list[pytest.param]:
     return [
         pytest.param(snippet, id=snippet.place)
-        for snippet in snippets()
+        for snippet in snippets(*PAGES)
         if snippet.language == language and snippet.title != AT_SERVER
     ]
 
@@ -63,31 +41,26 @@ def named(language: str) -> list[pytest.param]:
 @pytest.fixture
 def workplace(tmp_path: Path) -> Path:
     """A directory in which the snippets' files lie."""
-    for snippet in snippets():
+    for snippet in snippets(*PAGES):
         if snippet.language == "toml" and snippet.title == "megatalker.toml":
             (tmp_path / snippet.title).write_text(snippet.text)
     return tmp_path
 
 
 def test_only_known_kinds_of_snippets() -> None:
-    assert {snippet.language for snippet in snippets()} <= {"bash", "python", "toml", "text"}
+    assert {snippet.language for snippet in snippets(*PAGES)} <= {"bash", "python", "toml", "text"}
 
 
 @pytest.mark.parametrize(
-    "snippet", [pytest.param(snippet, id=snippet.place) for snippet in snippets() if snippet.title == AT_SERVER]
+    "snippet", [pytest.param(one, id=one.place) for one in snippets(*PAGES) if one.title == AT_SERVER]
 )
 def test_snippet_that_asks_a_server(snippet: Snippet, workplace: Path) -> None:
     if snippet.language == "bash" and shutil.which("curl") is None:
         pytest.skip("curl is not installed")
     with serving(Checkpoint.open("demo"), backend="reference", max_frames=12) as served:
-        text = snippet.text
-        for url in ("http://localhost:8000", "ws://localhost:8000", "localhost:8000"):
-            scheme = "ws" if url.startswith("ws") else "http"
-            text = text.replace(url, served.url.replace("http", scheme))
-        program = [sys.executable] if snippet.language == "python" else ["bash"]
-        done = subprocess.run([*program, "-c", text], cwd=workplace, capture_output=True, text=True, timeout=PROCESS_S)
+        done = run_at_server(snippet, served.url, workplace)
     assert done.returncode == 0, done.stderr
-    if "hello.wav" in text and snippet.language == "bash":
+    if "hello.wav" in snippet.text and snippet.language == "bash":
         assert (workplace / "hello.wav").read_bytes().startswith(b"RIFF")
 
 

@@ -14,7 +14,7 @@ from megatalker.checkpoint import Checkpoint
 from serving import TEXT, Served, serving
 from waiting import HANG_S
 
-EXAMPLES = 60
+EXAMPLES = 100
 NAMES = st.sampled_from(["", "a", "é", "x" * 64, "x" * 65])
 ANYTHING = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
@@ -57,7 +57,7 @@ def messages(draw: st.DrawFn, kinds: list[str], fields: list[str]) -> str | byte
     if shape == 1:
         return json.dumps(draw(ANYTHING))
     message = {"type": draw(st.sampled_from(kinds if shape > 2 else KINDS))}
-    for field in draw(st.lists(st.sampled_from(fields), max_size=4, unique=True)):
+    for field in draw(st.lists(st.sampled_from(fields), max_size=3, unique=True)):
         message[field] = draw(PLAUSIBLE[field] if shape > 3 else ANYTHING)
     return json.dumps(message)
 
@@ -83,10 +83,12 @@ def events(served: Served, path: str, sent: list[str | bytes], probe: dict[str, 
 
 
 SPEAK = messages(
-    ["open", "text", "finish", "cancel"], [name for name in PLAUSIBLE if name not in ("speaker", "max_new_tokens")]
+    ["open", "open", "open", "text", "finish", "cancel"],
+    [name for name in PLAUSIBLE if name not in ("speaker", "max_new_tokens")],
 )
 PLAIN = messages(
-    ["start", "speak", "cancel", "stop"], ["id", "text", "speaker", "language", "max_new_tokens", "seed", "layout"]
+    ["start", "start", "speak", "speak", "cancel", "stop"],
+    ["id", "text", "speaker", "language", "max_new_tokens", "seed", "layout"],
 )
 
 

@@ -159,6 +159,7 @@ def test_errors_name_their_type_and_what_is_wrong(
         ("POST", SPEECH, b"nonsense", 400, "this is not JSON"),
         ("POST", SPEECH, b'{"input": "Hi.", "voice": "\\ud800"}', 400, "unknown speaker '\\ud800'"),
         ("POST", SPEECH, b'{"input": "Hi.", "\\ud800": 1}', 400, "unable to parse raw data as a unicode string"),
+        ("POST", SPEECH, b'{"input": "Hi.", "sampling": {"\\ud800": 1}}', 400, "sampling has no '\\ud800'"),
         ("GET", SPEECH, b"", 405, "Method Not Allowed"),
         ("GET", "/v2/voices", b"", 404, "GET /v2/voices"),
         ("POST", SPEECH, b"x" * 5_000, 413, "max_message_bytes"),
@@ -172,6 +173,7 @@ def test_what_is_no_request_has_the_same_kind_of_answer(
     headers = {"content-type": "application/json"}
     response = httpx.request(method, served.url + path, content=content, headers=headers, timeout=HANG_S)
     assert response.status_code == status
+    assert response.headers.get("allow") == ("POST" if status == 405 else None)
     assert complaint in response.json()["error"]["message"]
 
 

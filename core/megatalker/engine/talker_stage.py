@@ -103,7 +103,7 @@ class TalkerStage:
         utterances = self._state.utterances
         ready, trial = [], None
         for index, utterance in enumerate(utterances):
-            if now < utterance.rests_until:  # most do, and nothing else about them can have changed
+            if now < utterance.rests_until or not utterance.admitted:  # nothing about them can have changed
                 continue
             if utterance.decodable:
                 held_until = utterance.held_until
@@ -119,7 +119,7 @@ class TalkerStage:
                 utterance.chunking.restart()
                 utterance.progress.playback.excuse()
                 utterance.rest_since(now)
-            elif utterance.admitted:
+            else:
                 utterance.chunking.rest()
                 if utterance.chunks.is_full():
                     utterance.progress.playback.excuse()

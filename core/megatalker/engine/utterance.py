@@ -212,7 +212,8 @@ class Utterance:
     @property
     def needs_prefill(self) -> bool:
         """There is work, for which a decoder stream must begin or be continued."""
-        if self.ending is not None or self.starved or (self.decoder is not None and self.decoder.handle is not None):
+        decoder = self.decoder
+        if (decoder is not None and decoder.handle is not None) or self.starved or self.ending is not None:
             return False
         return self.admitted or not self.chunks.is_full(share=RESUME_SHARE)
 

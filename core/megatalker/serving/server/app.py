@@ -23,7 +23,7 @@ from megatalker.serving.server.meters import Meters
 from megatalker.serving.server.models import model_routes
 from megatalker.serving.server.openai_speech import speech_routes
 from megatalker.serving.server.openapi import describe
-from megatalker.serving.server.plain_session import plain_session_routes
+from megatalker.serving.server.plain_session import PlainSession
 from megatalker.serving.server.problems import NoRouteError, TooLongError, respond
 from megatalker.serving.server.speaker import Speaker
 from megatalker.serving.server.tokens import token_routes
@@ -79,13 +79,18 @@ def create_app(engine: ServedEngine, settings: ServerSettings | None = None) -> 
     app.include_router(speech_routes(speaker, settings, aliases), dependencies=keyed)
     app.include_router(token_routes(keyring), dependencies=keyed)
     app.include_router(tts_stream_routes(speaker, settings), dependencies=keyed)
-    app.include_router(plain_session_routes(speaker, settings))
 
     @app.websocket("/v1/speak")
     async def speak(socket: WebSocket) -> None:
         await socket.accept()
         with speaker.meters.connections.track_inprogress():
             await Conversation(socket, speaker, settings).run()
+
+    @app.websocket("/api/v1/speak")
+    async def speak_plainly(socket: WebSocket) -> None:
+        await socket.accept()
+        with speaker.meters.connections.track_inprogress():
+            await PlainSession(socket, speaker, settings).run()
 
     _answer_errors(app, speaker.meters)
     describe(app)

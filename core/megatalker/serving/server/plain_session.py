@@ -4,7 +4,6 @@ import asyncio
 from collections import deque
 from dataclasses import dataclass
 
-from fastapi import APIRouter
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from megatalker.checkpoint.config import SAMPLE_RATE
@@ -183,16 +182,3 @@ class PlainSession:
         codes = {**_CODES, MegatalkerError: invalid}
         code = next((code for kind, code in codes.items() if isinstance(error, kind)), internal)
         await self._link.tell(Error(id=utterance, code=code, message=problem(error).message))
-
-
-def plain_session_routes(speaker: Speaker, settings: ServerSettings) -> APIRouter:
-    """The route over this speaker."""
-    router = APIRouter()
-
-    @router.websocket("/api/v1/speak")
-    async def speak(socket: WebSocket) -> None:
-        await socket.accept()
-        with speaker.meters.connections.track_inprogress():
-            await PlainSession(socket, speaker, settings).run()
-
-    return router

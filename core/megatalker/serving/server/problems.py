@@ -100,8 +100,7 @@ def problem(error: BaseException) -> Problem:
     """The error by its public name; what nobody intended is told without details, which belong in the log."""
     if isinstance(error, MegatalkerError):
         public = next(kind for kind in type(error).__mro__ if kind.__module__ == MegatalkerError.__module__)
-        readable = str(error).encode(errors="backslashreplace").decode()  # what a request quotes may be no text
-        return Problem(type=public.__name__, message=readable)
+        return Problem(type=public.__name__, message=str(error))
     return Problem(type="InternalError", message=f"the server failed ({type(error).__name__}); its log says more")
 
 
