@@ -53,7 +53,7 @@ def test_speech_that_failed_has_no_final_chunk(open_engine: Opener, largest: int
     chunks = list[Chunk]()
     with pytest.raises(BackendFaultError):
         chunks.extend(stream)
-    assert sum(chunk.frames for chunk in chunks) == 5
+    assert sum(chunk.frames for chunk in chunks) >= 5
     assert not any(chunk.final for chunk in chunks)
 
 
