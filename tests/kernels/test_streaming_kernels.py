@@ -1,7 +1,5 @@
 """The streaming codec's kernels, run on the CPU: products in every tile, attention past its window, a whole stream."""
 
-import re
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,11 +11,9 @@ from torch.nn import functional as F
 from codec_emulator import CodecEmulator
 from emulation import needs_compiler
 from megatalker.checkpoint import Checkpoint
-from megatalker.checkpoint.config import FRAME_SAMPLES, CodecConfig
-from megatalker.errors import BackendUnavailableError, SettingsError
-from megatalker.interfaces import LoadContext
-from megatalker_backends.streaming.codec import StreamingCodec
-from megatalker_backends.streaming.fused import choice, kernels, trial
+from megatalker.checkpoint.config import FRAME_SAMPLES
+from megatalker.errors import BackendUnavailableError
+from megatalker_backends.streaming.fused import choice, kernels
 from megatalker_backends.streaming.fused.decoder import MAX_TILES, FusedDecoder
 from megatalker_backends.streaming.fused.kernels import Kernels
 from megatalker_backends.streaming.fused.runner import FusedRunner
@@ -299,116 +295,3 @@ def test_every_stage_of_a_share_has_work(rows: int, *, warpgroups: bool) -> None
         whole = choose_tiling(rows, columns, taps, channels, 132, whole=True, warpgroups=False)
         assert whole.shares == 1
         assert isinstance(whole.tile, Tile)
-
-
-@pytest.fixture
-def loud(tiny_custom_voice: Checkpoint) -> Callable[[str, float], StreamingDecoder]:
-    """Makes a decoder one of whose weights is so many times as large."""
-
-    def make(name: str, factor: float) -> StreamingDecoder:
-        decoder = StreamingDecoder(tiny_custom_voice.codec_config, Weights(tiny_custom_voice.codec_tensor, "decoder"))
-        decoder.get_buffer(name).mul_(factor)
-        return decoder
-
-    return make
-
-
-class OnCpu:
-    """Stands in for the compiled kernels."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.compiled: list[Numbers] = []
-        monkeypatch.setattr(choice, "CodecKernels", self._kernels)
-        for size in ("STREAMS", "FRAMES", "STEPS"):
-            monkeypatch.setattr(trial, size, 1)
-
-    def _kernels(self, _device: torch.device, numbers: Numbers) -> CodecEmulator:
-        self.compiled.append(numbers)
-        return CodecEmulator(numbers)
-
-
-def _codes(config: CodecConfig) -> Tensor:
-    """One frame."""
-    shape = (1, 1, config.num_quantizers)
-    return torch.randint(config.codebook_size, shape, generator=torch.Generator().manual_seed(1))
-
-
-@torch.inference_mode()
-def _run(runner: FusedRunner, config: CodecConfig) -> Tensor:
-    return runner.run(_codes(config), [runner.open()])[0]
-
-
-@pytest.mark.slow
-@needs_compiler
-@pytest.mark.parametrize(
-    ("weight", "factor", "complaint"),
-    [
-        ("transformer.into", 1e8, "its weights reach"),
-        ("codebooks.table", 1e5, "random codes give activations of"),
-    ],
-    ids=["weights", "activations"],
-)
-def test_what_float16_cannot_hold_is_multiplied_in_tensorfloats(
-    loud: Callable[[str, float], StreamingDecoder],
-    tiny_custom_voice: Checkpoint,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-    weight: str,
-    factor: float,
-    complaint: str,
-) -> None:
-    config, cpu, decoder = tiny_custom_voice.codec_config, OnCpu(monkeypatch), loud(weight, factor)
-    settings = StreamingSettings(cuda_graphs=False, max_batch=1, max_frames=1)
-    found = _run(choice.fused_runner(decoder, config, settings, torch.device("cpu")), config)
-    with torch.inference_mode():
-        expected, _ = decoder(_codes(config), torch.zeros(1, decoder.layout.size))
-    torch.testing.assert_close(found, expected, atol=1e-4, rtol=0)
-    assert cpu.compiled == [Numbers.HALVES, Numbers.TENSORFLOATS]
-    assert complaint in caplog.text
-    assert "half as fast" in caplog.text
-
-
-@pytest.mark.slow
-@needs_compiler
-def test_fast_says_how_far_it_is_off(
-    tiny_custom_voice: Checkpoint, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    config, cpu = tiny_custom_voice.codec_config, OnCpu(monkeypatch)
-    decoder = StreamingDecoder(config, Weights(tiny_custom_voice.codec_tensor, "decoder"))
-    settings = StreamingSettings(cuda_graphs=False, max_batch=1, max_frames=1, precision="fast")
-    _run(choice.fused_runner(decoder, config, settings, torch.device("cpu")), config)
-    assert cpu.compiled == [Numbers.HALVES, Numbers.HIGH_HALVES]
-    stated = re.search(r"samples of random codes are off by up to ([\d.e-]+)", caplog.text)
-    assert stated is not None
-    assert 1e-5 < float(stated[1]) < 0.1
-
-
-@pytest.mark.slow
-@needs_compiler
-@pytest.mark.parametrize(
-    ("weight", "factor", "complaint"),
-    [
-        ("transformer.into", 1e8, "its weights reach .*, more than float16 holds"),
-        ("codebooks.table", 1e5, "random codes give activations of .*, too close to the end of float16"),
-    ],
-    ids=["weights", "activations"],
-)
-def test_fast_is_refused_to_what_float16_cannot_hold(
-    loud: Callable[[str, float], StreamingDecoder],
-    tiny_custom_voice: Checkpoint,
-    monkeypatch: pytest.MonkeyPatch,
-    weight: str,
-    factor: float,
-    complaint: str,
-) -> None:
-    config, cpu = tiny_custom_voice.codec_config, OnCpu(monkeypatch)
-    settings = StreamingSettings(cuda_graphs=False, max_batch=1, max_frames=1, precision="fast")
-    with pytest.raises(SettingsError, match=rf"precision is 'fast', but {complaint}.*; set it to 'exact'"):
-        choice.fused_runner(loud(weight, factor), config, settings, torch.device("cpu"))
-    assert cpu.compiled == [Numbers.HALVES]
-
-
-def test_fast_needs_the_kernels(tiny_custom_voice: Checkpoint) -> None:
-    context = LoadContext(torch.device("cpu"), torch.float32, StreamingSettings(precision="fast"))
-    with pytest.raises(SettingsError, match=r"codecs\.streaming\.precision 'fast' needs the CUDA kernels"):
-        StreamingCodec(tiny_custom_voice, context)
