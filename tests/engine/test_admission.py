@@ -227,6 +227,17 @@ def test_streams_that_come_back_go_before_their_owners_newcomers_and_keep_nobody
         turns.serve(again)
 
 
+def test_who_comes_late_begins_at_the_number_that_is_served(busy_engine: Engine) -> None:
+    turns = Turns()
+    for _ in range(5):
+        (served,) = turns.order([wish(busy_engine, "a")])
+        turns.serve(served)
+    sixth = wish(busy_engine, "a")
+    turns.order([sixth])
+    late = [wish(busy_engine, "b") for _ in range(3)]
+    assert turns.order([sixth, *late]) == [late[0], sixth, late[1], late[2]]
+
+
 # ---- waiting
 
 

@@ -178,11 +178,12 @@ def test_nobody_is_to_blame_when_a_suspect_leaves_untried(open_engine: Opener, t
     fakes = Fakes(talkers={"first": Behaviour(), "second": Behaviour(on_load=load)})
     fakes.talkers["first"].on_decode = lambda call: fail() if call == 5 else None
     engine = open_engine(fakes)
-    staying, leaving = together(engine, 2, 1)
+    first, leaving, *others = together(engine, 1, 2, 3, 4)
     assert loading.wait(HANG_S)
     leaving.cancel()
     go_on.set()
-    assert codes_of(staying) == expected(tiny_custom_voice, 2)
+    for seed, stream in zip((1, 3, 4), (first, *others), strict=True):
+        assert codes_of(stream) == expected(tiny_custom_voice, seed)
     assert (engine.backend, engine.metrics().faulty) == ("second", {})
 
 
