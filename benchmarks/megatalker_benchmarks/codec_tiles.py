@@ -28,7 +28,7 @@ from megatalker_benchmarks.codec_frame import PUBLISHED
 from megatalker_kernels.codec.launcher import CodecKernels
 from megatalker_kernels.codec.numbers import Numbers
 from megatalker_kernels.codec.structures import TICKET_WORDS, Product
-from megatalker_kernels.codec.tiles import TILES, Tile, choose_tiling
+from megatalker_kernels.codec.tiles import TILES, WARPGROUP_TILES, Tile, WarpgroupTile, choose_tiling
 
 SIZES = (
     (8, 16, 1, 1, 4, 128, 6), (8, 16, 1, 1, 8, 128, 4), (8, 16, 1, 1, 8, 128, 6), (16, 32, 1, 1, 4, 64, 6),
@@ -38,13 +38,13 @@ SIZES = (
     (64, 48, 4, 1, 2, 64, 3), (64, 96, 2, 2, 1, 32, 4), (64, 96, 2, 2, 2, 32, 4), (64, 96, 4, 2, 1, 32, 4),
     (128, 48, 4, 1, 2, 64, 3), (128, 96, 4, 2, 1, 32, 3),
 )  # fmt: skip
-CANDIDATES = [Tile(*sizes, together=1, least_stages=1, most_shares=1) for sizes in SIZES]
+CANDIDATES = [Tile(*sizes, resident=1, together=1, least_stages=1, most_shares=1) for sizes in SIZES]
 SHARES = (1, 2, 3, 4, 6, 8, 12, 16)
 NUMBERS = Numbers.HALVES
-CALLS = ((1, 1), (2, 1), (4, 1), (8, 1), (1, 2), (1, 4), (1, 8))
+CALLS = ((1, 1), (2, 1), (4, 1), (8, 1), (16, 1), (32, 1), (64, 1), (1, 2), (1, 4), (1, 8), (64, 2))
 """Streams and frames."""
 MOST_BLOCKS = 6
-"""For each processor: more only wait."""
+"""For each processor, of a split product: more only wait."""
 IN_A_ROW, REPEATS = 16, 6
 
 
@@ -55,13 +55,14 @@ class Recorder:
         self._kernels = kernels
         self.processors = kernels.processors
         self.numbers = kernels.numbers
-        self.products: dict[tuple[int, int, int, bool], list[Product]] = {}
+        self.has_warpgroups = kernels.has_warpgroups
+        self.products: dict[tuple[int, int, int, int, bool], list[Product]] = {}
 
     def launch(self, kernel: str, blocks: int, threads: int, shared_bytes: int, argument: Structure) -> None:
         self._kernels.launch(kernel, blocks, threads, shared_bytes, argument)
         if isinstance(argument, Product):
-            rows, width = argument.input.rows, argument.taps * argument.input.channels
-            key = (rows, argument.epilogue.columns, width, argument.eps >= 0)
+            inputs, columns = argument.input, argument.epilogue.columns
+            key = (inputs.rows, columns, argument.taps, inputs.channels, argument.eps >= 0)
             self.products.setdefault(key, []).append(Product.from_buffer_copy(argument))
 
 
@@ -87,27 +88,31 @@ class Trial:
     """
 
     def __init__(self, device: torch.device) -> None:
-        self._kernels = {tile: CodecKernels(device, NUMBERS, (tile,)) for tile in (*TILES, *CANDIDATES)}
+        has_warpgroups = CodecKernels(device, NUMBERS).has_warpgroups
+        self.candidates = [*CANDIDATES, *(WARPGROUP_TILES if has_warpgroups else ())]
+        self._kernels = {tile: CodecKernels(device, NUMBERS, (tile,)) for tile in (*TILES, *self.candidates)}
         self.processors = self._kernels[TILES[0]].processors
+        self._weight = NUMBERS.pack(torch.randn(2**25, device=device))  # of any product, in any order
         self._partial = torch.empty(2**26, device=device)
         self._arrivals = torch.zeros(2**16, dtype=torch.int32, device=device)
         self._capture = GraphCapture(device)
 
-    def fits(self, product: Product, tile: Tile, shares: int) -> bool:
+    def fits(self, product: Product, tile: Tile | WarpgroupTile, shares: int) -> bool:
         """Whether it makes sense to try."""
-        rows, columns, width = product.input.rows, product.epilogue.columns, product.taps * product.input.channels
+        rows, columns = product.input.rows, product.epilogue.columns
+        split = shares > 1
         return (
             (tile.rows < 4 * rows or tile.rows <= 8)
-            and shares <= tile.stages_of(width)
-            and (shares == 1 or product.eps < 0)
-            and tile.count(rows, columns) * shares <= MOST_BLOCKS * self.processors
-            and shares * rows * columns <= self._partial.numel()
+            and shares <= tile.stages_of(product.taps, product.input.channels)
+            and not (product.eps >= 0 and (split or isinstance(tile, WarpgroupTile)))
+            and not (split and tile.count(rows, columns) * shares > MOST_BLOCKS * self.processors)
+            and not (split and shares * rows * columns > self._partial.numel())
         )
 
-    def microseconds(self, product: Product, tile: Tile, shares: int) -> float:
+    def microseconds(self, product: Product, tile: Tile | WarpgroupTile, shares: int) -> float:
         """The best of some rows of launches."""
         tried = Product.from_buffer_copy(product)
-        tried.shares, tried.arrivals = shares, self._arrivals.data_ptr()
+        tried.shares, tried.arrivals, tried.weight = shares, self._arrivals.data_ptr(), self._weight.data_ptr()
         tried.partial = self._partial.data_ptr() if shares > 1 else None
         blocks = tile.count(product.input.rows, product.epilogue.columns) * shares
         kernels = self._kernels[tile]
@@ -155,20 +160,22 @@ def measure(weights: FusedWeights, config: CodecConfig, trial: Trial, streams: i
     }
 
 
-def _measure(trial: Trial, key: tuple[int, int, int, bool], products: list[Product]) -> dict[str, Any]:
+def _measure(trial: Trial, key: tuple[int, int, int, int, bool], products: list[Product]) -> dict[str, Any]:
     product = products[0]
-    rows, columns, width, whole = key
-    chosen = choose_tiling(rows, columns, width, trial.processors, whole=whole)
+    rows, columns, taps, channels, whole = key
+    warpgroups = not whole and any(isinstance(tile, WarpgroupTile) for tile in trial.candidates)
+    sizes = (rows, columns, taps, channels, trial.processors)
+    chosen = choose_tiling(*sizes, whole=whole, warpgroups=warpgroups)
     tried = [
         {"tile": _sizes(tile), "shares": shares, "us": round(trial.microseconds(product, tile, shares), 2)}
-        for tile in CANDIDATES
+        for tile in trial.candidates
         for shares in SHARES
         if trial.fits(product, tile, shares)
     ]
     return {
         "rows": rows,
         "columns": columns,
-        "width": width,
+        "width": taps * channels,
         "count": len(products),
         "tile": _sizes(chosen.tile),
         "shares": chosen.shares,
@@ -177,7 +184,9 @@ def _measure(trial: Trial, key: tuple[int, int, int, bool], products: list[Produ
     }
 
 
-def _sizes(tile: Tile) -> list[int]:
+def _sizes(tile: Tile | WarpgroupTile) -> list[int]:
+    if isinstance(tile, WarpgroupTile):
+        return [tile.rows, tile.columns, tile.stages]
     return [tile.rows, tile.columns, tile.high, tile.wide, tile.deep, tile.depth, tile.stages]
 
 
@@ -189,8 +198,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         checkpoint = Checkpoint.open(write_checkpoint(Path(folder), PUBLISHED))
         config = checkpoint.codec_config
-        weights = FusedWeights(StreamingDecoder(config, Weights(checkpoint.codec_tensor, "decoder")), device, NUMBERS)
+        decoder = StreamingDecoder(config, Weights(checkpoint.codec_tensor, "decoder"))
     trial = Trial(device)
+    has_warpgroups = len(trial.candidates) > len(CANDIDATES)
+    weights = FusedWeights(decoder, device, NUMBERS, warpgroups=has_warpgroups)
     calls = []
     for streams, frames in CALLS:
         calls.append(measure(weights, config, trial, streams, frames))

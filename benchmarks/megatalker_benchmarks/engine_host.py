@@ -198,7 +198,8 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         checkpoint = Checkpoint.open(write_checkpoint(Path(folder) / "tiny", TINY))
-        settings = Settings(max_streams=options.streams, max_frames=2**20, runaway_guard=True)
+        endless = {"max_frames": 2**20, "max_segment_frames": 2**20}
+        settings = Settings(max_streams=options.streams, runaway_guard=True, **endless)
         registry = BackendRegistry([("stand-ins", StandIns(options.pace))])
         with Engine.open(settings, checkpoint=checkpoint, registry=registry) as engine:
             lead_s = LEAD_S if options.pace else None

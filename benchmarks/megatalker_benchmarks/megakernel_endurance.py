@@ -1,7 +1,8 @@
 """The kernel for long and under faults, on a GPU: ``megatalker bench endurance --help``.
 
-Many frames of 8 streams, memory before and after; launches in which a block stalls on purpose, each followed by one
-that must say what it said before; and an utterance whose launch stalls half-way, which the next backend must finish.
+Many frames of 8 streams and of 32, memory before and after; launches in which a block stalls on purpose, each followed
+by one that must say what it said before; and utterances whose launch stalls half-way, which the next backend must
+finish. Eight streams take the megakernel, 32 the wide kernel.
 """
 
 import argparse
@@ -9,12 +10,14 @@ import json
 import statistics
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from megatalker import Engine, SamplingParams, Settings
+from megatalker import Engine, SamplingParams, Settings, SpeechStream
+from megatalker_kernels.constants import ROWS
 from megatalker_kernels.diff import Bench
 from megatalker_kernels.errors import KernelStalledError
 from megatalker_kernels.launching import SOURCES, Kernel
@@ -24,11 +27,13 @@ from megatalker_kernels.shapes import KernelShape
 from megatalker_kernels.trial import CODE_GROUPS, MODELS, random_model
 
 CONTEXT = 128
+FRAMES = 60
 STALLED_FRAME = 20
+STREAMS = (8, 32)
 
 
-def bench_of(model: str, device: torch.device) -> Bench:
-    """Kernel and workspaces of a random model, 8 streams."""
+def bench_of(model: str, streams: int, device: torch.device) -> Bench:
+    """Kernels and workspaces of a random model."""
     talker, predictor = MODELS[model]
     shape = KernelShape.fit(
         talker,
@@ -39,23 +44,28 @@ def bench_of(model: str, device: torch.device) -> Bench:
         capability=capability(device),
     )
     modules = [GpuModule.compiled(shape, device, source=source) for source in SOURCES]
-    return Bench(random_model(shape, device), modules, (CONTEXT,) * 8, 0.05)
+    return Bench(random_model(shape, device), modules, (CONTEXT,) * streams, 0.05)
+
+
+def launch_of(bench: Bench, frame: int) -> Launch:
+    """One frame of all streams."""
+    streams = len(bench.streams.positions)
+    return Launch("decode", bench.streams.rows(range(streams), frame), wide=streams > ROWS)
 
 
 def long_run(bench: Bench, frames: int) -> dict[str, Any]:
-    """Frames of 8 streams one after another, all checked for having come."""
+    """Frames one after another, all checked for having come."""
     before, _ = torch.cuda.mem_get_info()
     began, slowest = time.perf_counter(), 0.0
     for frame in range(frames):
         start = time.perf_counter()
-        bench.kernel.wait(bench.kernel.run(Launch("decode", bench.streams.rows(range(8), frame))))
+        bench.kernel.wait(bench.kernel.run(launch_of(bench, frame)))
         slowest = max(slowest, time.perf_counter() - start)
     bench.kernel.check()
     bench.ours.check_guards()
     after, _ = torch.cuda.mem_get_info()
     return {
         "frames": frames,
-        "streams": 8,
         "mean_ms": (time.perf_counter() - began) / frames * 1e3,
         "slowest_ms": slowest * 1e3,
         "memory_growth_bytes": before - after,
@@ -64,7 +74,7 @@ def long_run(bench: Bench, frames: int) -> dict[str, Any]:
 
 def aborts(bench: Bench, cycles: int) -> dict[str, Any]:
     """Stall, be told, go on: the next launch from the same state must choose the same codes."""
-    launch = Launch("decode", bench.streams.rows(range(8), 0))
+    launch = launch_of(bench, 0)
     bench.before.copy_from(bench.ours)
     expected = bench.kernel.wait(bench.kernel.run(launch))
     bench.kernel.check()
@@ -90,25 +100,52 @@ def aborts(bench: Bench, cycles: int) -> dict[str, Any]:
     }
 
 
-def failover(checkpoint: str) -> dict[str, Any]:
-    """One utterance whose kernel stalls at a frame, finished by the reference backend."""
-    settings = Settings.read(checkpoint=checkpoint, device="cuda", backend="megakernel", fallbacks=("reference",))
+def failover(checkpoint: str, streams: int) -> dict[str, Any]:
+    """Utterances whose kernel stalls at a frame, finished by the reference backend with the codes of a run without."""
+    settings = Settings.read(
+        checkpoint=checkpoint,
+        device="cuda",
+        backend="megakernel",
+        fallbacks=("reference",),
+        max_streams=streams,
+        backends={"megakernel": {"max_streams": streams}},
+    )
     run, launches = Kernel.run, 0
 
     def stalling(self: Kernel, launch: Launch) -> int:
         nonlocal launches
-        launches += launch.mode == "decode"
+        launches += launch.mode == "decode" and len(launch.rows) == streams
         return run(self, replace(launch, stall_phase=9, stall_block=0) if launches == STALLED_FRAME else launch)
+
+    def speak(engine: Engine) -> list[SpeechStream]:
+        sampling = SamplingParams(min_new_tokens=FRAMES)
+        return [
+            engine.speak("Hello there.", seed=seed, sampling=sampling, max_frames=FRAMES, return_codes=True)
+            for seed in range(streams)
+        ]
+
+    def heard(begun: list[SpeechStream]) -> list[list[list[int]]]:
+        return [[row for chunk in stream for row in chunk.codes.tolist()] for stream in begun]
 
     with Engine.open(settings) as engine:
         engine.warmup()
+        expected = heard(speak(engine))
         Kernel.run = stalling  # type: ignore[method-assign]
         try:
-            stream = engine.speak("Hello there.", seed=1, sampling=SamplingParams(min_new_tokens=60), max_frames=60)
-            frames = sum(chunk.frames for chunk in stream)
+            begun = speak(engine)
+            codes = heard(begun)
         finally:
             Kernel.run = run  # type: ignore[method-assign]
-        return {"frames": frames, "backend": stream.backend, "switches": [str(switch) for switch in stream.switches]}
+        changed = [stream.switches for stream in begun if stream.switches]
+        return {
+            "utterances": streams,
+            "finished": sum(len(each) == FRAMES for each in codes),
+            "changed_backend": len(changed),
+            "equal_until_the_stall": sum(
+                a[: STALLED_FRAME - 2] == b[: STALLED_FRAME - 2] for a, b in zip(codes, expected, strict=True)
+            ),
+            "first_switch": str(changed[0][0]) if changed else None,
+        }
 
 
 def main() -> None:
@@ -119,16 +156,17 @@ def main() -> None:
     parser.add_argument("--checkpoint", default="demo", help="for the utterance that changes its backend")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    bench = bench_of(options.model, torch.device("cuda", 0))
     report: dict[str, Any] = {"device": torch.cuda.get_device_name(), "model": options.model}
-    parts = {
-        "long_run": lambda: long_run(bench, options.frames),
-        "aborts": lambda: aborts(bench, options.cycles),
-        "failover": lambda: failover(options.checkpoint),
-    }
-    for name, part in parts.items():
-        report[name] = part()
-        print(name, json.dumps(report[name], indent=1), flush=True)  # noqa: T201
+    for streams in STREAMS:
+        bench = bench_of(options.model, streams, torch.device("cuda", 0))
+        parts = {
+            "long_run": partial(long_run, bench, options.frames),
+            "aborts": partial(aborts, bench, options.cycles),
+            "failover": partial(failover, options.checkpoint, streams),
+        }
+        for name, part in parts.items():
+            report[f"{name}_{streams}"] = part()
+            print(name, streams, json.dumps(report[f"{name}_{streams}"], indent=1), flush=True)  # noqa: T201
     if options.json:
         options.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
 

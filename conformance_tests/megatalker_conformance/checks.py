@@ -11,7 +11,7 @@ from megatalker.sampling import SamplingParams
 from megatalker_conformance.oracle import Oracle
 from megatalker_conformance.precision import Divergence, LogitError, first_divergence
 from megatalker_conformance.promises import PARITY, Promise, broken
-from megatalker_conformance.speech import GREEDY, PLAIN_GREEDY, Codes, Utterance
+from megatalker_conformance.streams import GREEDY, PLAIN_GREEDY, Case, Codes
 
 _ENDLESS = 10_000
 
@@ -51,34 +51,34 @@ class Judge:
             return SamplingParams(seed=1, min_new_tokens=_ENDLESS)
         return self.greedy
 
-    def __call__(self, utterance: Utterance, codes: Sequence[Codes], frames: int, promise: Promise = PARITY) -> None:
-        """Fail unless ``codes`` are those of the first ``frames`` frames of ``utterance``."""
-        expected = self._oracle.codes(utterance, frames)
+    def __call__(self, case: Case, codes: Sequence[Codes], frames: int, promise: Promise = PARITY) -> None:
+        """Fail unless ``codes`` are those of the first ``frames`` frames of ``case``."""
+        expected = self._oracle.codes(case, frames)
         divergence = first_divergence(codes, expected)
         if divergence is None:
             return
         found = f"parts at {divergence}"
         if self._dtype != torch.float32:
-            gap, tie = self.gap(utterance, frames, divergence)
+            gap, tie = self.gap(case, frames, divergence)
             if gap <= tie:
                 return
             found += f", which the oracle holds {gap:.3g} apart; a near-tie is {tie:.3g}"
         at = slice(divergence.frame, divergence.frame + 1)
         broken(
             promise,
-            shown_by=f"{utterance.name}, {frames} frames, {utterance.sampling}",
+            shown_by=f"{case.name}, {frames} frames, {case.sampling}",
             expected=f"frame {divergence.frame}: {expected[at] or 'the end'}",
             found=f"{found}: {list(codes[at]) or 'the end'}",
         )
 
-    def gap(self, utterance: Utterance, frames: int, divergence: Divergence) -> tuple[float, float]:
+    def gap(self, case: Case, frames: int, divergence: Divergence) -> tuple[float, float]:
         """How far apart the oracle holds the two codes, and how far apart a near-tie may be."""
-        assert replace(utterance.sampling, min_new_tokens=0) == replace(PLAIN_GREEDY, min_new_tokens=0), (
+        assert replace(case.sampling, min_new_tokens=0) == replace(PLAIN_GREEDY, min_new_tokens=0), (
             "a near-tie is read off raw logits, so 16-bit runs are compared greedily and without a penalty"
         )
-        expected = self._oracle.codes(utterance, frames)
-        exact = self._oracle.logits(utterance, expected)
-        rounded = self._oracle.logits(utterance, expected, self._dtype)
+        expected = self._oracle.codes(case, frames)
+        exact = self._oracle.logits(case, expected)
+        rounded = self._oracle.logits(case, expected, self._dtype)
         frame, codebook = divergence.frame, divergence.codebook
         if codebook == 0:
             row, official = exact.talker[frame], LogitError.between(rounded.talker, exact.talker)

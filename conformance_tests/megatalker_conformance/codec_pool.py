@@ -60,6 +60,8 @@ class CodePool:
             codes += [whole, *(torch.cat((whole[:at], tail)) for at, tail in zip(FORKS, branches, strict=True))]
         self.drawn = len(codes)
         """Sequences that schedules are drawn from: the first ones."""
+        self.trunks = range(0, self.drawn, 1 + len(FORKS))
+        """The sequences of :data:`TRUNK` frames."""
         self.openings = range(len(codes), len(codes) + OPENINGS)
         """Short sequences of which no two begin alike."""
         codes += [source.random(OPENING, seed=1000 + number) for number in range(OPENINGS)]

@@ -1,7 +1,7 @@
 """What a codec's caller may do, as actions: drawn at random, played on a codec, and checked against the pool."""
 
 import random
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -15,7 +15,7 @@ FORMS: dict[str, Callable[[Tensor], Tensor]] = {
     "int16": lambda codes: codes.to(torch.int16),
     "a transposed int64 tensor": lambda codes: codes.T.clone(memory_format=torch.contiguous_format).T,
     "every other row of an int64 tensor": lambda codes: codes.repeat_interleave(2, dim=0)[::2],
-    "columns of a wider int64 tensor": lambda codes: torch.cat((codes, codes.flip(1)), dim=1)[:, : codes.shape[1]],
+    "columns of a wider int64 tensor": lambda codes: torch.cat((codes.flip(1), codes), dim=1)[:, codes.shape[1] :],
 }
 """How the codes of a call may lie in memory; each makes a tensor of its own."""
 
@@ -89,8 +89,13 @@ def cost(actions: Iterable[Action]) -> int:
     return sum(1 + sum(_CALL // 2 + count for _, count in frames) // _CALL for frames in calls)
 
 
+def states(actions: Iterable[Action]) -> list[int]:
+    """Those that are opened or copied."""
+    return [action.state for action in actions if isinstance(action, Open | Copy)]
+
+
 def only(actions: Iterable[Action], states: Iterable[int]) -> list[Action]:
-    """What is left of a schedule without the other states."""
+    """What is left of a schedule without all other states."""
     kept, left = set(states), list[Action]()
     for action in actions:
         if isinstance(action, Decode):
@@ -99,6 +104,18 @@ def only(actions: Iterable[Action], states: Iterable[int]) -> list[Action]:
         elif isinstance(action, Warmup) or action.state in kept:
             left.append(action)
     return left
+
+
+def within(actions: Iterable[Action], width: int) -> list[Action]:
+    """The schedule in calls of at most ``width`` states."""
+    split = list[Action]()
+    for action in actions:
+        if isinstance(action, Decode):
+            starts = range(0, len(action.frames), width)
+            split += (replace(action, frames=action.frames[start : start + width]) for start in starts)
+        else:
+            split.append(action)
+    return split
 
 
 def smaller(action: Action) -> Iterator[Action]:
@@ -154,6 +171,15 @@ class Draw:
                 frames -= cost([call])
         return actions
 
+    def of_widths(self, widths: Sequence[int]) -> list[Action]:
+        """Calls of these widths in any order, a frame of each of some states of any age."""
+        actions = list[Action]()
+        for width in self._random.sample(widths, len(widths)):
+            while len(self._position) < width:
+                actions.append(self._open())
+            actions.append(self._take(self._random.sample(sorted(self._position), width), 1))
+        return actions
+
     def _open(self) -> Open:
         return Open(self._new(self._random.randrange(self._pool.drawn), 0), self._sequence[self._opened])
 
@@ -174,6 +200,10 @@ class Draw:
         most = min(len(there), self._width)
         states = choose.sample(there, choose.choice((1, choose.randint(1, most), most)))
         shared = self._count(len(states)) if choose.random() < 0.3 else None
+        return self._take(states, shared)
+
+    def _take(self, states: Sequence[int], shared: int | None) -> Decode:
+        choose = self._random
         frames = tuple((state, shared or self._count(len(states))) for state in states)
         for state, count in frames:
             self._position[state] += count

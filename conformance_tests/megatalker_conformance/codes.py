@@ -32,7 +32,7 @@ class CodeSource:
 
 
 class OfficialCodec:
-    """The official codec in float32, each of its methods called once for a whole utterance; samples are kept on disk.
+    """The official codec in float32, called once for all frames or samples; samples are kept on disk.
 
     Args:
         checkpoint: whose ``speech_tokenizer`` it is.

@@ -11,22 +11,22 @@ from megatalker.interfaces import CodecBackend, TalkerBackend
 from megatalker.plugins import BackendRegistry
 from megatalker.plugins.checked import CheckedCodec, CheckedTalker, load_codec, load_talker
 from megatalker.settings import Settings
+from megatalker_conformance.cases import Cases
 from megatalker_conformance.checks import Judge
+from megatalker_conformance.codec_harness import CodecHarness
 from megatalker_conformance.codec_pool import CodePool
-from megatalker_conformance.codec_stage import CodecStage
 from megatalker_conformance.codes import CodeSource, OfficialCodec
+from megatalker_conformance.engine_harness import EngineHarness, OpenEngine
 from megatalker_conformance.loading import load_context
 from megatalker_conformance.measure import Measure
 from megatalker_conformance.official import Official
 from megatalker_conformance.oracle import Oracle
-from megatalker_conformance.places import Examiner
-from megatalker_conformance.scripts import Pool
+from megatalker_conformance.places import FrameExaminer
+from megatalker_conformance.scenarios import ScenarioPool
 from megatalker_conformance.selection import SELECTION, Selection
 from megatalker_conformance.special import Loader, SpecialCheckpoints
-from megatalker_conformance.speech import Streams
-from megatalker_conformance.stage import Stage
-from megatalker_conformance.studio import OpenEngine, Studio
-from megatalker_conformance.utterances import Utterances
+from megatalker_conformance.streams import Streams
+from megatalker_conformance.talker_harness import TalkerHarness
 
 
 @pytest.fixture(scope="session")
@@ -121,9 +121,9 @@ def load_special(
 
 
 @pytest.fixture(scope="session")
-def utterances(checkpoint: Checkpoint) -> Utterances:
-    """What to say."""
-    return Utterances(checkpoint)
+def cases(checkpoint: Checkpoint) -> Cases:
+    """Test cases."""
+    return Cases(checkpoint)
 
 
 @pytest.fixture(scope="session")
@@ -136,10 +136,10 @@ def oracle(registry: BackendRegistry, checkpoint: Checkpoint, device: torch.devi
 
 @pytest.fixture(scope="session")
 def pool(
-    utterances: Utterances, checkpoint: Checkpoint, oracle: Oracle, talker: CheckedTalker, dtype: torch.dtype
-) -> Pool:
+    cases: Cases, checkpoint: Checkpoint, oracle: Oracle, talker: CheckedTalker, dtype: torch.dtype
+) -> ScenarioPool:
     """What streams do in schedules, and what they must say."""
-    return Pool(utterances, checkpoint, oracle, talker, dtype)
+    return ScenarioPool(cases, checkpoint, oracle, talker, dtype)
 
 
 @pytest.fixture
@@ -151,20 +151,20 @@ def load_another(
 
 
 @pytest.fixture
-def stage(
+def harness(
     talker: CheckedTalker,
-    pool: Pool,
+    pool: ScenarioPool,
     device: torch.device,
     dtype: torch.dtype,
     load_another: Callable[[], CheckedTalker],
     conformance_seed: int,
     pytestconfig: pytest.Config,
-) -> Stage:
+) -> TalkerHarness:
     """Holds the decoder under test to schedules."""
     capabilities = talker.capabilities
     if dtype != torch.float32 and not (capabilities.forced_codes or capabilities.seeded_sampling):
         pytest.skip(f"in {dtype} nothing can be compared exactly without forced_codes and without seeded_sampling")
-    return Stage(talker, pool, device, load_another, conformance_seed, int(pytestconfig.getoption("--shorten")))
+    return TalkerHarness(talker, pool, device, load_another, conformance_seed, int(pytestconfig.getoption("--shorten")))
 
 
 @pytest.fixture(scope="session")
@@ -187,24 +187,24 @@ def judge(oracle: Oracle, talker: CheckedTalker, dtype: torch.dtype, checkpoint:
 
 @pytest.fixture
 def examine(
-    streams: Streams, oracle: Oracle, utterances: Utterances, checkpoint: Checkpoint, dtype: torch.dtype
-) -> Examiner:
+    streams: Streams, oracle: Oracle, cases: Cases, checkpoint: Checkpoint, dtype: torch.dtype
+) -> FrameExaminer:
     """Holds single frames of streams on the decoder under test to the oracle."""
-    return _examiner(streams, oracle, utterances, checkpoint, dtype)
+    return _examiner(streams, oracle, cases, checkpoint, dtype)
 
 
 @pytest.fixture
 def examine_special(
     load_special: Loader, special_checkpoints: SpecialCheckpoints, dtype: torch.dtype
-) -> Iterator[Callable[[str], tuple[Examiner, Utterances]]]:
-    """As ``examine``, on a special checkpoint, with utterances for it."""
+) -> Iterator[Callable[[str], tuple[FrameExaminer, Cases]]]:
+    """As ``examine``, on a special checkpoint, with cases for it."""
     opened: list[Streams] = []
 
-    def open_special(name: str) -> tuple[Examiner, Utterances]:
+    def open_special(name: str) -> tuple[FrameExaminer, Cases]:
         checkpoint = special_checkpoints.checkpoint(name)
-        streams, utterances = Streams(load_special(name)), Utterances(checkpoint)
+        streams, cases = Streams(load_special(name)), Cases(checkpoint)
         opened.append(streams)
-        return _examiner(streams, special_checkpoints.oracle(name), utterances, checkpoint, dtype), utterances
+        return _examiner(streams, special_checkpoints.oracle(name), cases, checkpoint, dtype), cases
 
     yield open_special
     for streams in opened:
@@ -212,11 +212,11 @@ def examine_special(
 
 
 def _examiner(
-    streams: Streams, oracle: Oracle, utterances: Utterances, checkpoint: Checkpoint, dtype: torch.dtype
-) -> Examiner:
+    streams: Streams, oracle: Oracle, cases: Cases, checkpoint: Checkpoint, dtype: torch.dtype
+) -> FrameExaminer:
     if dtype != torch.float32 and not streams.decoder.capabilities.forced_codes:
         pytest.skip("without forced_codes, 16-bit arithmetic cannot be looked into")
-    return Examiner(streams, oracle, utterances, checkpoint, dtype)
+    return FrameExaminer(streams, oracle, cases, checkpoint, dtype)
 
 
 @pytest.fixture
@@ -274,7 +274,7 @@ def load_another_codec(codec_backend: CodecBackend, device: torch.device) -> Cal
 
 
 @pytest.fixture
-def codec_stage(
+def codec_harness(
     codec: CheckedCodec,
     code_pool: CodePool,
     checkpoint: Checkpoint,
@@ -282,10 +282,10 @@ def codec_stage(
     measure: Measure,
     conformance_seed: int,
     pytestconfig: pytest.Config,
-) -> CodecStage:
+) -> CodecHarness:
     """Holds the codec under test to schedules."""
     effort = int(pytestconfig.getoption("--shorten"))
-    return CodecStage(codec, code_pool, lambda: load_another_codec(checkpoint), measure, conformance_seed, effort)
+    return CodecHarness(codec, code_pool, lambda: load_another_codec(checkpoint), measure, conformance_seed, effort)
 
 
 def _open_engine(settings: Settings, checkpoint: Checkpoint, registry: BackendRegistry) -> Engine:
@@ -322,26 +322,26 @@ def partner_talker(
 
 
 @pytest.fixture
-def studio(
+def engine_harness(
     open_engine: OpenEngine,
     checkpoint: Checkpoint,
     device: torch.device,
     dtype: torch.dtype,
     talker: CheckedTalker,
     partner_codec: CheckedCodec,
-) -> Studio:
+) -> EngineHarness:
     """Engines on the talker backend under test."""
-    return Studio(open_engine, checkpoint, device, dtype, talker, partner_codec)
+    return EngineHarness(open_engine, checkpoint, device, dtype, talker, partner_codec)
 
 
 @pytest.fixture
-def codec_studio(
+def codec_engine_harness(
     open_engine: OpenEngine,
     checkpoint: Checkpoint,
     device: torch.device,
     dtype: torch.dtype,
     partner_talker: CheckedTalker,
     codec: CheckedCodec,
-) -> Studio:
+) -> EngineHarness:
     """Engines on the codec under test."""
-    return Studio(open_engine, checkpoint, device, dtype, partner_talker, codec)
+    return EngineHarness(open_engine, checkpoint, device, dtype, partner_talker, codec)

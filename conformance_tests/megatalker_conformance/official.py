@@ -7,9 +7,9 @@ import torch
 
 from megatalker.checkpoint import Checkpoint
 from megatalker.checkpoint.official import load_official_model
+from megatalker_conformance.cases import LANGUAGE, Layout, conformance_voice
 from megatalker_conformance.kept import Kept, content
-from megatalker_conformance.speech import Codes
-from megatalker_conformance.utterances import LANGUAGE, Layout, conformance_voice
+from megatalker_conformance.streams import Codes
 
 
 class Official:

@@ -1,4 +1,4 @@
-"""The oracle: ``reference`` in float32, asked once per utterance and kept on disk for all backends and later runs."""
+"""The oracle: ``reference`` in float32, asked once per case and kept on disk for all backends and later runs."""
 
 import inspect
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from megatalker.plugins.checked import load_talker
 from megatalker.settings import Settings
 from megatalker_conformance.kept import Kept
 from megatalker_conformance.loading import load_context
-from megatalker_conformance.speech import Codes, Streams, TeacherForced, Utterance
+from megatalker_conformance.streams import Case, Codes, Streams, TeacherForced
 
 ORACLE = "reference"
 
@@ -46,33 +46,31 @@ class Oracle:
         self._said: dict[str, tuple[list[Codes], int]] = {}
         self._followed: dict[tuple[str, tuple[Codes | None, ...], torch.dtype], Followed] = {}
 
-    def codes(self, utterance: Utterance, frames: int) -> list[Codes]:
-        """The first ``frames`` frames, fewer when the utterance ends before."""
-        codes, asked = self._said.get(utterance.content, ([], 0))
+    def codes(self, case: Case, frames: int) -> list[Codes]:
+        """The first ``frames`` frames, fewer when the case ends before."""
+        codes, asked = self._said.get(case.content, ([], 0))
         if asked < frames:
 
             def say() -> dict[str, torch.Tensor]:
-                said = self._in(torch.float32).say(utterance, frames)
+                said = self._in(torch.float32).say(case, frames)
                 return {"codes": torch.tensor(said), "asked": torch.tensor(frames)}
 
-            kept = self._kept.get(("codes", utterance.content), say, lambda kept: int(kept["asked"]) >= frames)
+            kept = self._kept.get(("codes", case.content), say, lambda kept: int(kept["asked"]) >= frames)
             codes, asked = [tuple(frame) for frame in kept["codes"].tolist()], int(kept["asked"])
-            self._said[utterance.content] = (codes, asked)
+            self._said[case.content] = (codes, asked)
         return codes[:frames]
 
-    def logits(self, utterance: Utterance, codes: Sequence[Codes], dtype: torch.dtype = torch.float32) -> TeacherForced:
+    def logits(self, case: Case, codes: Sequence[Codes], dtype: torch.dtype = torch.float32) -> TeacherForced:
         """Raw logits along ``codes``; in a 16-bit ``dtype``, those whose error is the yardstick."""
-        return self.follow(utterance, codes, dtype).logits
+        return self.follow(case, codes, dtype).logits
 
-    def follow(
-        self, utterance: Utterance, forced: Sequence[Codes | None], dtype: torch.dtype = torch.float32
-    ) -> Followed:
+    def follow(self, case: Case, forced: Sequence[Codes | None], dtype: torch.dtype = torch.float32) -> Followed:
         """Codes and raw logits of these steps, ``None`` being a free one, until the stream ends."""
-        key = (utterance.content, tuple(forced), dtype)
+        key = (case.content, tuple(forced), dtype)
         if key not in self._followed:
 
             def follow() -> dict[str, torch.Tensor]:
-                frames = self._in(dtype).follow(utterance, forced)
+                frames = self._in(dtype).follow(case, forced)
                 logits = TeacherForced.of(frames)
                 codes = torch.tensor([frame.codes for frame in frames if frame.codes is not None])
                 return {"codes": codes, "talker": logits.talker, "predictor": logits.predictor}

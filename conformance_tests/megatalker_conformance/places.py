@@ -12,11 +12,11 @@ import torch
 from megatalker.checkpoint import Checkpoint
 from megatalker.sampling import CodeVocabulary, SamplingParams
 from megatalker.sampling.numpy_sampler import choose
+from megatalker_conformance.cases import Cases
 from megatalker_conformance.measure import Measure
 from megatalker_conformance.oracle import Oracle
 from megatalker_conformance.precision import ERROR_RATIO, FLOAT32_ERROR, row_errors
-from megatalker_conformance.speech import PLAIN_GREEDY, Codes, Stream, Streams, TeacherForced, Utterance
-from megatalker_conformance.utterances import Utterances
+from megatalker_conformance.streams import PLAIN_GREEDY, Case, Codes, Stream, Streams, TeacherForced
 
 ANGLE_ERROR = 2**-23
 """Of a rotary angle in float32, relative: at far positions it exceeds all other rounding."""
@@ -34,7 +34,7 @@ LIVELY = SamplingParams(
 """Goes on for ever, and what it chooses depends on history and noise, however sure the model is."""
 
 
-class Examiner:
+class FrameExaminer:
     """Advances streams freely by one frame, and fails unless the frame is right.
 
     Its codes must be what the sampling contract makes of the logits that came with them, and the logits those of the
@@ -44,16 +44,16 @@ class Examiner:
     Args:
         streams: on the decoder under test.
         oracle: of its checkpoint.
-        utterances: of its checkpoint.
+        cases: of its checkpoint.
         checkpoint: loaded.
         dtype: what it computes in.
     """
 
     def __init__(
-        self, streams: Streams, oracle: Oracle, utterances: Utterances, checkpoint: Checkpoint, dtype: torch.dtype
+        self, streams: Streams, oracle: Oracle, cases: Cases, checkpoint: Checkpoint, dtype: torch.dtype
     ) -> None:
         self.streams = streams
-        self._oracle, self._utterances, self._dtype = oracle, utterances, dtype
+        self._oracle, self._cases, self._dtype = oracle, cases, dtype
         self.checkpoint_positions = checkpoint.config.talker.max_positions
         """As many as the checkpoint has."""
         self._vocabulary = CodeVocabulary.of(checkpoint.config)
@@ -70,27 +70,27 @@ class Examiner:
         """Advance by one frame; ``given`` are the frames that came with the request."""
         emitted = [*given, *stream.codes]
         (frame,) = self.streams.advance(stream, return_logits=self._with_logits)
-        place = self._place(stream.utterance, emitted)
-        where = f"{stream.utterance.name}, frame {len(emitted)}, position {len(place.embeds)}"
+        place = self._place(stream.case, emitted)
+        where = f"{stream.case.name}, frame {len(emitted)}, position {len(place.embeds)}"
         assert frame.codes is not None, f"{where}: end of speech, which min_new_tokens bars"
         exact = self._oracle.logits(place, [frame.codes])
         found = exact
         if frame.logits is not None:
             found = TeacherForced(frame.logits.talker.cpu()[None], frame.logits.predictor.cpu()[None])
             self._compare(where, len(place.embeds), found, exact, place, frame.codes)
-        expected = self._chosen(stream.utterance.sampling, found, frame.codes, [codes[0] for codes in emitted])
+        expected = self._chosen(stream.case.sampling, found, frame.codes, [codes[0] for codes in emitted])
         whose = "the right" if frame.logits is None else "its own"
         assert frame.codes == expected, (
             f"{where}: codes {frame.codes}; from {whose} logits the contract chooses {expected} with "
-            f"{stream.utterance.sampling}. See megatalker/sampling/sampler.py, at the top"
+            f"{stream.case.sampling}. See megatalker/sampling/sampler.py, at the top"
         )
 
-    def _place(self, utterance: Utterance, emitted: Sequence[Codes]) -> Utterance:
+    def _place(self, case: Case, emitted: Sequence[Codes]) -> Case:
         if not emitted:
-            return utterance
+            return case
         digest = hashlib.sha256(repr(emitted).encode()).hexdigest()[:12]
-        rows = self._utterances.emitted_rows(utterance, emitted)
-        return replace(utterance, name=f"{utterance.name}, then {digest}", embeds=torch.cat((utterance.embeds, rows)))
+        rows = self._cases.emitted_rows(case, emitted)
+        return replace(case, name=f"{case.name}, then {digest}", embeds=torch.cat((case.embeds, rows)))
 
     def _chosen(self, sampling: SamplingParams, logits: TeacherForced, codes: Codes, history: Sequence[int]) -> Codes:
         """What the contract chooses from these logits, each code after the ``codes`` before it."""
@@ -108,7 +108,7 @@ class Examiner:
         )
 
     def _compare(
-        self, where: str, position: int, found: TeacherForced, exact: TeacherForced, place: Utterance, codes: Codes
+        self, where: str, position: int, found: TeacherForced, exact: TeacherForced, place: Case, codes: Codes
     ) -> None:
         ours = row_errors(found, exact)[0]
         if self._dtype == torch.float32:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from megatalker_conformance.speech import Codes, TeacherForced
+from megatalker_conformance.streams import Codes, TeacherForced
 
 ERROR_RATIO = 1.5
 """A backend's error may exceed that of the official modules in the same number format by this factor."""

@@ -102,6 +102,16 @@ ENCODING = Promise(
 )
 
 
+@dataclass(frozen=True)
+class Mismatch:
+    """Where a schedule goes wrong first."""
+
+    action: int
+    """Index in the schedule."""
+    expected: str
+    found: str
+
+
 def broken(promise: Promise, *, shown_by: str, expected: object, found: object) -> NoReturn:
     """Fail the test with what a stranger needs to know.
 

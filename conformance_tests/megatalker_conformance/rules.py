@@ -178,6 +178,14 @@ END_OF_SPEECH = (
     Rule("greedy", ("ignores end-of-speech",), {END: 9, 3: 8}, _greedy()),
     Rule("sampled", ("ignores end-of-speech",), {END: 9, 3: -9}, _sampled()),
     Rule("greedy, early", ("ignores min_new_tokens",), {END: 9, 3: 8}, _greedy(min_new_tokens=1)),
+    Rule("greedy, a minimum of 17 bits", ("ignores min_new_tokens",), {END: 9, 3: 8}, _greedy(min_new_tokens=1 << 16)),
+    Rule(
+        "greedy, early after 260 frames",
+        ("ignores min_new_tokens",),
+        {END: 9, 3: 8},
+        _greedy(min_new_tokens=300),
+        given=(5,) * 260,
+    ),
     Rule(
         "sampled, early",
         ("ignores min_new_tokens", "bars special ids after the filters"),

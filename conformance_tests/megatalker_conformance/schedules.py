@@ -4,11 +4,11 @@ Made at random or to a plan; plain data, so that they can be shortened and print
 """
 
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count, cycle, islice
 
-from megatalker_conformance.scripts import Pool
+from megatalker_conformance.scenarios import ScenarioPool
 
 HOW = ("strided rows", "float64 rows", "another thread")
 """How a call may come, besides plainly."""
@@ -19,7 +19,7 @@ class Start:
     """One ``prefill`` call."""
 
     streams: tuple[tuple[int, int], ...]
-    """Each stream's own number, and its script's number in the pool."""
+    """Each stream's own number, and its scenario's number in the pool."""
     how: frozenset[str] = frozenset()
 
 
@@ -44,7 +44,7 @@ Action = Start | Decode | Release
 
 @dataclass
 class _Live:
-    script: int
+    scenario: int
     left: int
     """Steps it can still take."""
     length: int
@@ -56,13 +56,13 @@ class Writer:
     """Writes a schedule down while keeping count of what each stream can still do.
 
     Args:
-        pool: of scripts.
+        pool: of scenarios.
         width: streams held at the same time, at most.
         chance: what everything is drawn from.
         logits: whether the decoder can return them.
     """
 
-    pool: Pool
+    pool: ScenarioPool
     width: int
     chance: random.Random
     logits: bool
@@ -79,11 +79,11 @@ class Writer:
     def room(self) -> int:
         return self.width - len(self.live)
 
-    def start(self, *scripts: int) -> None:
+    def start(self, *scenarios: int) -> None:
         """In one call."""
-        streams = tuple(zip(self._numbers, scripts, strict=False))
-        for stream, script in streams:
-            self.live[stream] = _Live(script, self.pool.length(script), self.pool.rows(script))
+        streams = tuple(zip(self._numbers, scenarios, strict=False))
+        for stream, scenario in streams:
+            self.live[stream] = _Live(scenario, self.pool.length(scenario), self.pool.rows(scenario))
         self.actions.append(Start(streams, self._how()))
 
     def decode(self, streams: Sequence[int]) -> None:
@@ -124,12 +124,12 @@ def at_random(writer: Writer, cost: int, price_of_stream: bool) -> list[Action]:
         cost: calls of ``decode``, about; or streams in them.
         price_of_stream: whether ``cost`` counts streams.
     """
-    chance, scripts = writer.chance, range(len(writer.pool.scripts))
+    chance, scenarios = writer.chance, range(len(writer.pool.scenarios))
     crowd = chance.choice([min(2, writer.width), chance.randint(1, writer.width), writer.width])
     while cost > 0:
         if writer.room and (len(writer.live) < crowd or chance.random() < 0.1):
             together = min(writer.room, chance.choice([1, 1, 2, 3, chance.randint(1, writer.room)]))
-            kin = writer.pool.as_long_as(chance.choice(scripts)) if chance.random() < 0.25 else scripts
+            kin = writer.pool.as_long_as(chance.choice(scenarios)) if chance.random() < 0.25 else scenarios
             writer.start(*(chance.choice(kin) for _ in range(together)))
         ready = writer.ready
         if ready:
@@ -144,17 +144,17 @@ def at_random(writer: Writer, cost: int, price_of_stream: bool) -> list[Action]:
     return writer.actions
 
 
-def of_widths(writer: Writer, widths: Sequence[int], scripts: Sequence[int]) -> list[Action]:
+def of_widths(writer: Writer, widths: Sequence[int], scenarios: Sequence[int]) -> list[Action]:
     """Calls of these widths, in a full house of streams of different lengths and ages, each used up in its time."""
-    scripts = writer.shuffled(scripts)
-    turn = cycle(scripts)
+    scenarios = writer.shuffled(scenarios)
+    turn = cycle(scenarios)
     for width in widths:
         while writer.room:
             group = min(writer.room, writer.chance.choice([1, 2, 3, 5, 8]))
             taken = {live.length for live in writer.live.values()}
-            of_length = {writer.pool.rows(script): script for script in islice(turn, len(scripts))}
-            others = [script for rows, script in of_length.items() if rows not in taken]
-            writer.start(*(others or scripts)[:group])
+            of_length = {writer.pool.rows(scenario): scenario for scenario in islice(turn, len(scenarios))}
+            others = [scenario for rows, scenario in of_length.items() if rows not in taken]
+            writer.start(*(others or scenarios)[:group])
             next(turn)
             if writer.room and writer.ready:
                 writer.decode(writer.shuffled(writer.ready, 2))
@@ -163,7 +163,7 @@ def of_widths(writer: Writer, widths: Sequence[int], scripts: Sequence[int]) -> 
             writer.release(stream)
         short = width - len(writer.ready)
         if short > 0:
-            writer.start(*(writer.chance.choice(scripts) for _ in range(min(short, writer.room))))
+            writer.start(*(writer.chance.choice(scenarios) for _ in range(min(short, writer.room))))
         writer.decode(writer.shuffled(writer.ready, width))
     return writer.actions
 
@@ -173,56 +173,90 @@ def ends_in_company(writer: Writer, turns: int) -> list[Action]:
     pool, chance = writer.pool, writer.chance
     for turn in range(turns):
         while writer.room:
-            enders = sum(live.script in pool.ending for live in writer.live.values())
+            enders = sum(live.scenario in pool.ending for live in writer.live.values())
             kind = pool.ending if 2 * enders <= len(writer.live) else pool.going
             writer.start(chance.choice(kind))
         last = {stream for stream in writer.ready if writer.live[stream].left == 1}
-        ripe = [stream for stream in last if writer.live[stream].script in pool.ending]
+        ripe = [stream for stream in last if writer.live[stream].scenario in pool.ending]
         now = writer.shuffled(sorted(ripe), 1 + (turn % 4 == 3) + (turn % 8 == 7))
         others = writer.shuffled(stream for stream in writer.ready if stream not in ripe)
         place = (0, len(others), chance.randint(0, len(others)))[turn % 3]
         writer.decode([*others[:place], *now, *others[place:]])
         writer.release_finished()
     for _ in range(2):  # what an ending did to the others shows afterwards
-        going = [stream for stream in writer.ready if writer.live[stream].script in pool.going]
+        going = [stream for stream in writer.ready if writer.live[stream].scenario in pool.going]
         if going:
             writer.decode(going)
     return writer.actions
 
 
 def continuations(writer: Writer) -> list[Action]:
-    """Each script that begins as a continuation, one beside the next."""
-    for script in writer.pool.continued:
+    """Each scenario that begins as a continuation, one beside the next."""
+    for scenario in writer.pool.continued:
         if not writer.room:
             writer.release(next(iter(writer.live)))
-        writer.start(script)
+        writer.start(scenario)
         newest = max(writer.live)
         while writer.live[newest].left:
             writer.decode([newest])
     return writer.actions
 
 
+def alike(writer: Writer) -> list[Action]:
+    """Requests that differ in one thing only, or in nothing: in one call, one after another, and once more later."""
+    scenarios = [*writer.pool.alike][: writer.width]
+    twins = [*scenarios, scenarios[0]][: writer.width]
+    for together in (True, False, True):
+        if together:
+            writer.start(*scenarios)
+        for scenario in twins[len(writer.live) :]:
+            writer.start(scenario)
+            writer.decode(writer.shuffled(writer.ready, 2))
+        while writer.ready:
+            writer.decode(writer.shuffled(writer.ready))
+        writer.release_finished()
+    return writer.actions
+
+
+def growing(writer: Writer) -> list[Action]:
+    """Each prompt is longer than all before it, and each call wider, beside streams that are already there."""
+    pool = writer.pool
+    by_rows = {pool.rows(scenario): scenario for scenario in pool.going}
+    lengths = sorted(by_rows)
+    steps = [round(place * (len(lengths) - 1) / max(1, writer.width - 1)) for place in range(writer.width)]
+    for step in steps:
+        writer.start(by_rows[lengths[step]])
+        writer.decode(writer.ready)
+    return writer.actions
+
+
 def churn(writer: Writer, rounds: int) -> list[Action]:
-    """Many streams that come and go, at all moments of their lives, beside one that stays."""
+    """Many streams that come and go, at all moments of their lives, beside one that waits and goes on at the end."""
     pool, chance = writer.pool, writer.chance
-    short = [script for script in range(len(pool.scripts)) if pool.rows(script) < 40]
+    waiting = min(1, writer.width - 1)
+    if waiting:
+        writer.start(pool.going[0])
+        writer.decode(writer.ready)
+    short = [scenario for scenario in range(len(pool.scenarios)) if pool.rows(scenario) < 40]
     for turn in range(rounds):
         for _ in range(min(writer.room, 1 + turn % 3)):
             writer.start(chance.choice(short))
-        if turn % 4 == 0 and writer.ready:
-            writer.decode(writer.ready)
-        for stream in writer.shuffled(writer.live, len(writer.live) - min(1, turn % 7)):
+        going = writer.ready[waiting:]
+        if turn % 2 == 0 and going:
+            writer.decode(going)
+        others = [*writer.live][waiting:]
+        for stream in writer.shuffled(others, len(others) - min(1, turn % 7)):
             writer.release(stream)
     writer.release_finished()
-    for script in writer.shuffled(pool.going, writer.width):
+    for scenario in writer.shuffled(pool.going, writer.width):
         if writer.room:
-            writer.start(script)
+            writer.start(scenario)
     while writer.ready:
         writer.decode(writer.ready)
     return writer.actions
 
 
-def tidied(actions: Sequence[Action], pool: Pool, width: int) -> list[Action]:
+def tidied(actions: Sequence[Action], pool: ScenarioPool, width: int) -> list[Action]:
     """What is left of a schedule when all that cannot be done is left out."""
     left: dict[int, int] = {}
     kept: list[Action] = []
@@ -230,7 +264,7 @@ def tidied(actions: Sequence[Action], pool: Pool, width: int) -> list[Action]:
         match action:
             case Start(streams):
                 streams = tuple(each for each in streams if each[0] not in left)[: width - len(left)]
-                left |= {stream: pool.length(script) for stream, script in streams}
+                left |= {stream: pool.length(scenario) for stream, scenario in streams}
                 if streams:
                     kept.append(replace(action, streams=streams))
             case Decode(steps):
@@ -245,15 +279,49 @@ def tidied(actions: Sequence[Action], pool: Pool, width: int) -> list[Action]:
     return kept
 
 
+def streams(actions: Iterable[Action]) -> list[int]:
+    """Those that are started."""
+    return [stream for action in actions if isinstance(action, Start) for stream, _ in action.streams]
+
+
+def only(actions: Iterable[Action], streams: Iterable[int]) -> list[Action]:
+    """What is left of a schedule without all other streams."""
+    kept = set(streams)
+    left = (_of(action, kept) for action in actions)
+    return [action for action in left if action is not None]
+
+
+def _of(action: Action, kept: set[int]) -> Action | None:
+    match action:
+        case Start(begun):
+            started = tuple(each for each in begun if each[0] in kept)
+            return replace(action, streams=started) if started else None
+        case Decode(steps):
+            advanced = tuple(stream for stream in steps if stream in kept)
+            return replace(action, streams=advanced) if advanced else None
+        case Release(stream):
+            return action if stream in kept else None
+
+
+def smaller(action: Action) -> Iterator[Action]:
+    """What may show the same with less: narrower and plainer calls."""
+    if isinstance(action, Decode) and len(action.streams) > 1:
+        for place in range(len(action.streams)):
+            yield replace(action, streams=action.streams[:place] + action.streams[place + 1 :])
+    if not isinstance(action, Release):
+        for how in sorted(action.how):
+            yield replace(action, how=action.how - {how})
+
+
 def name_of(stream: int) -> str:
     """``A`` to ``Z``, then ``A1`` and so on."""
     return "ABCDEFGHIJKLMNOPQRSTUVWXYZ"[stream % 26] + (str(stream // 26) if stream >= 26 else "")
 
 
-def described(actions: Sequence[Action], pool: Pool) -> str:
+def described(actions: Sequence[Action], pool: ScenarioPool) -> str:
     """The schedule for people: its streams, then a line for each call."""
-    scripts = {stream: script for action in actions if isinstance(action, Start) for stream, script in action.streams}
-    lines = [f"{name_of(stream)}: {pool.scripts[script]}" for stream, script in scripts.items()]
+    started = (each for action in actions if isinstance(action, Start) for each in action.streams)
+    lines = [f"{name_of(stream)}: {pool.scenarios[scenario]}" for stream, scenario in started]
     for number, action in enumerate(actions, 1):
         match action:
             case Start(streams, how):

@@ -1,91 +1,84 @@
-"""Shortens a failing schedule: fewer streams, fewer calls, narrower calls, plainer calls, as long as it fails."""
+"""Shortens a failing schedule of any kind: fewer streams, fewer calls, smaller calls, as long as it fails."""
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
 
-from megatalker_conformance.schedules import Action, Decode, Release, Start
-
-Fails = Callable[[list[Action]], bool]
-Tidy = Callable[[Sequence[Action]], list[Action]]
+ActionT = TypeVar("ActionT")
+ItemT = TypeVar("ItemT")
 
 
 def shortened(
-    actions: Sequence[Action], fails: Fails, tidy: Callable[[Sequence[Action]], list[Action]], cost: int
-) -> list[Action]:
+    actions: Sequence[ActionT],
+    fails: Callable[[Sequence[ActionT]], bool],
+    *,
+    streams: Callable[[Sequence[ActionT]], Sequence[int]],
+    only: Callable[[Sequence[ActionT], Sequence[int]], list[ActionT]],
+    smaller: Callable[[ActionT], Iterable[ActionT]],
+    cost: Callable[[Sequence[ActionT]], int],
+    effort: int,
+) -> list[ActionT]:
     """The shortest failing schedule that was found.
 
     Args:
-        actions: a failing schedule.
-        fails: plays a schedule.
-        tidy: leaves out what cannot be done.
-        cost: calls to play for this, at most.
+        actions: a failing schedule; actions are hashable.
+        fails: plays any part of it.
+        streams: the numbers of those that take part.
+        only: a schedule without all streams but these.
+        smaller: what an action may be replaced by; what leaves out most comes first.
+        cost: of playing a schedule.
+        effort: what all schedules played may cost.
     """
-    best = tidy(actions)
+    best = list(actions)
+    tried = {tuple(best)}
 
-    def attempts() -> Iterator[list[Action]]:
-        yield from _without_streams(best)
-        yield from _without_calls(best)
-        yield from _narrower(best)
-        yield from _plainer(best)
+    def still(candidate: list[ActionT]) -> bool:
+        nonlocal effort
+        if tuple(candidate) in tried:
+            return False
+        tried.add(tuple(candidate))
+        effort -= cost(candidate)
+        return effort >= 0 and fails(candidate)
 
-    tried: set[tuple[Action, ...]] = set()
-    progress = True
-    while progress:
-        progress = False
-        for attempt in attempts():
-            shorter = tidy(attempt)
-            if tuple(shorter) in tried or shorter == best or not shorter:
-                continue
-            tried.add(tuple(shorter))
-            cost -= len(shorter)
-            if cost < 0:
-                return best
-            if fails(shorter):
-                best, progress = shorter, True
-                break
+    def with_fewest_streams(whole: list[ActionT]) -> list[ActionT]:
+        everybody = streams(whole)
+        needed = _fewest(everybody, lambda some: still(only(whole, some)))
+        return only(whole, needed) if len(needed) < len(everybody) else whole
+
+    before: list[ActionT] = []
+    while best != before:
+        before = best
+        best = _fewest(with_fewest_streams(best), still)
+        for index in range(len(best)):
+            best = _smallest(best, index, smaller, still)
     return best
 
 
-def _chunks(items: Sequence[object]) -> Iterator[slice]:
-    """Halves, quarters and so on, down to single ones."""
-    size = len(items)
-    while size > 1:
-        size = (size + 1) // 2
-        yield from (slice(start, start + size) for start in range(0, len(items), size))
+def _fewest(items: Sequence[ItemT], enough: Callable[[list[ItemT]], bool]) -> list[ItemT]:
+    """Leaves out runs of items, long ones first."""
+    left = list(items)
+    length = (len(left) + 1) // 2
+    while length:
+        start = 0
+        while start < len(left):
+            candidate = left[:start] + left[start + length :]
+            if candidate and enough(candidate):
+                left = candidate
+            else:
+                start += length
+        length //= 2
+    return left
 
 
-def _without_streams(actions: Sequence[Action]) -> Iterator[list[Action]]:
-    streams = [stream for action in actions if isinstance(action, Start) for stream, _ in action.streams]
-    for chunk in _chunks(streams):
-        gone = set(streams[chunk])
-        yield [kept for action in actions if (kept := _spared(action, gone)) is not None]
-
-
-def _spared(action: Action, gone: set[int]) -> Action | None:
-    match action:
-        case Start(streams):
-            return replace(action, streams=tuple(each for each in streams if each[0] not in gone))
-        case Decode(streams):
-            return replace(action, streams=tuple(each for each in streams if each not in gone))
-        case Release(stream):
-            return None if stream in gone else action
-
-
-def _without_calls(actions: Sequence[Action]) -> Iterator[list[Action]]:
-    for chunk in _chunks(actions):
-        yield [*actions[: chunk.start], *actions[chunk.stop :]]
-
-
-def _narrower(actions: Sequence[Action]) -> Iterator[list[Action]]:
-    for index, action in enumerate(actions):
-        if isinstance(action, Decode) and len(action.streams) > 1:
-            for place in range(len(action.streams)):
-                streams = action.streams[:place] + action.streams[place + 1 :]
-                yield [*actions[:index], replace(action, streams=streams), *actions[index + 1 :]]
-
-
-def _plainer(actions: Sequence[Action]) -> Iterator[list[Action]]:
-    for index, action in enumerate(actions):
-        if not isinstance(action, Release):
-            for how in sorted(action.how):
-                yield [*actions[:index], replace(action, how=action.how - {how}), *actions[index + 1 :]]
+def _smallest(
+    actions: list[ActionT],
+    index: int,
+    smaller: Callable[[ActionT], Iterable[ActionT]],
+    enough: Callable[[list[ActionT]], bool],
+) -> list[ActionT]:
+    """Makes the action of this index smaller."""
+    while True:
+        candidates = ([*actions[:index], action, *actions[index + 1 :]] for action in smaller(actions[index]))
+        found = next(filter(enough, candidates), None)
+        if found is None:
+            return actions
+        actions = found

@@ -1,13 +1,16 @@
-"""The backend under test, on checkpoints that are made for one question, whatever checkpoint the run is about."""
+"""Backends under test on checkpoints that are made for one question, whatever checkpoint the run is about."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 import torch
 
 from megatalker.checkpoint import Checkpoint
-from megatalker.interfaces import TalkerBackend
+from megatalker.errors import BackendUnavailableError, UnsupportedError
+from megatalker.interfaces import CodecBackend, TalkerBackend
 from megatalker.plugins import BackendRegistry, probe
 from megatalker.plugins.checked import CheckedTalker, load_talker
 from megatalker.settings import Settings
@@ -17,7 +20,10 @@ from megatalker.testing.special import Change, OpenModel, extreme, unchanged
 from megatalker_conformance.loading import load_context
 from megatalker_conformance.oracle import Oracle
 
+LoadedT = TypeVar("LoadedT")
+
 OPEN, EXTREME, NARROW, GROUPED = "open", "extreme", "narrow predictor", "grouped heads"
+FEW_CODES, MANY_CODES = "3 code groups", "20 code groups"
 END_OF_POSITIONS = 600
 """Of the checkpoint with few positions: a number that no page or power of two divides."""
 _GROUPED = StackSizes(hidden=128, intermediate=96, layers=2, heads=6, kv_heads=2, head_dim=16)
@@ -36,6 +42,11 @@ RECIPES: dict[str, tuple[CheckpointRecipe, Change]] = {
             max_positions=END_OF_POSITIONS,
             seed=3,
         ),
+        unchanged,
+    ),
+    FEW_CODES: (replace(TINY, num_code_groups=3, seed=4), unchanged),
+    MANY_CODES: (
+        replace(TINY, num_code_groups=20, codec=replace(TINY.codec, encoder_quantizers=20), seed=5),
         unchanged,
     ),
 }
@@ -79,6 +90,23 @@ class SpecialCheckpoints:
             oracle.close()
 
 
+def load_or_skip(
+    spec: TalkerBackend | CodecBackend,
+    checkpoint: Checkpoint,
+    device: torch.device,
+    settings: Settings,
+    load: Callable[[], LoadedT],
+) -> LoadedT:
+    """What ``load`` returns; the test is skipped where the backend says, probed or loading, that it cannot run this."""
+    reason = probe(spec, checkpoint, device, settings).reason
+    if reason is None:
+        try:
+            return load()
+        except (BackendUnavailableError, UnsupportedError) as error:
+            reason = str(error)
+    pytest.skip(f"the backend cannot run the checkpoint '{checkpoint.name}': {reason}")
+
+
 class Loader:
     """Loads the backend under test, as the fixture ``talker`` does, on special checkpoints; on each of them once.
 
@@ -106,13 +134,14 @@ class Loader:
         """One of :data:`RECIPES`; the test is skipped where the backend says that it cannot run it."""
         if name not in self._loaded:
             checkpoint = self._checkpoints.checkpoint(name)
-            reason = probe(self._spec, checkpoint, self._device, self._settings).reason
-            if reason is not None:
-                pytest.skip(f"the backend cannot run the checkpoint '{name}': {reason}")
-            context = load_context(self._spec, self._device, self._dtype)
-            self._loaded[name] = load_talker(self._spec, checkpoint, context)
-            if name in TINY_SIZES:
-                self._loaded[name].warmup()
+
+            def load() -> CheckedTalker:
+                decoder = load_talker(self._spec, checkpoint, load_context(self._spec, self._device, self._dtype))
+                if name in TINY_SIZES:
+                    decoder.warmup()
+                return decoder
+
+            self._loaded[name] = load_or_skip(self._spec, checkpoint, self._device, self._settings, load)
         return self._loaded[name]
 
     def close(self) -> None:

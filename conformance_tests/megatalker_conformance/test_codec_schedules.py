@@ -1,7 +1,7 @@
 """Whatever a caller does with states, each sounds as one full forward of the official decoder over its codes."""
 
+from megatalker_conformance.codec_harness import CodecHarness
 from megatalker_conformance.codec_schedule import Action, Copy, Decode, Open, Warmup
-from megatalker_conformance.codec_stage import CodecStage
 from megatalker_conformance.promises import WARMUP
 
 SCHEDULES = 5
@@ -9,64 +9,84 @@ CALLS = 55
 """Of each; a call with many states or frames counts as several."""
 DRAWN_WIDTH = 20
 """States of a call, at most, in random schedules."""
+MANY, LONG_CALL = 14, 28
+"""States, and frames of each, of a call that is both long and wide."""
 WIDTH = 70
 """States in one call of a codec without a limit: more than any power of two that a kernel may be written for."""
+WIDTHS = (*range(2, 18), 24, 31, 32, 33, 48, 63, 64, 65)
+"""States of a call: all small numbers, and those at which tiles end."""
 
 
-def test_any_schedule_equals_one_full_forward(codec_stage: CodecStage) -> None:
+def test_any_schedule_equals_one_full_forward(codec_harness: CodecHarness) -> None:
     """Drawn at random.
 
     States of any ages in calls of any width and order, with equal and different numbers of frames, copies, states
     forgotten and others opened, integers of any type and stride, other threads.
     """
-    width = min(codec_stage.width(DRAWN_WIDTH), DRAWN_WIDTH)
-    codec_stage.hold_to(*(codec_stage.draw(f"random {number}", width, CALLS) for number in range(SCHEDULES)))
+    width = min(codec_harness.width(DRAWN_WIDTH), DRAWN_WIDTH)
+    codec_harness.hold_to(
+        *(codec_harness.draw(f"random {number}", width).schedule(CALLS) for number in range(SCHEDULES))
+    )
 
 
-def test_as_many_states_as_it_takes_share_a_call(codec_stage: CodecStage) -> None:
-    """The same states again in the other order, and with different numbers of frames."""
-    states = range(codec_stage.width(WIDTH))
-    openings = codec_stage.pool.openings
+def test_as_many_states_as_it_takes_share_a_call(codec_harness: CodecHarness) -> None:
+    """The same states again in the other order, and with different numbers of frames; fewer states of any age."""
+    states = range(codec_harness.width(WIDTH))
+    openings = codec_harness.pool.openings
     actions: list[Action] = [Open(state, openings[state % len(openings)]) for state in states]
     actions.append(Decode(tuple((state, 1) for state in states)))
     actions.append(Decode(tuple((state, 1 + state % 2) for state in reversed(states))))
-    codec_stage.hold_to(actions)
+    fewer = codec_harness.draw("widths", len(states)).of_widths([width for width in WIDTHS if width <= len(states)])
+    codec_harness.hold_to(actions, fewer)
 
 
-def test_copies_of_any_age_go_their_own_way(codec_stage: CodecStage) -> None:
-    """The original goes on as before; each copy gets other codes, with it in the same call first, then alone."""
+def test_copies_of_any_age_go_their_own_way(codec_harness: CodecHarness) -> None:
+    """The original goes on as before; a copy and the copy's own copy get other codes, with it in the same call first,
+    then alone.
+    """
     original, actions, age = 1, list[Action]([Open(1, 0)]), 0
-    for copy, (at, branch) in enumerate(codec_stage.pool.branches, start=2):
+    for number, (at, branch) in enumerate(codec_harness.pool.branches, start=1):
+        copy, second = 2 * number, 2 * number + 1
         actions += [Decode(((original, at - age),))] if at > age else []
-        actions += [Copy(copy, original, branch), Decode(((copy, 2), (original, 1))), Decode(((copy, 2),))]
+        actions += [Copy(copy, original, branch), Copy(second, copy, branch)]
+        actions += [Decode(((copy, 1), (original, 1))), Decode(((copy, 2),)), Decode(((second, 2),))]
         age = max(at, age) + 1
-    codec_stage.hold_to(actions)
+    codec_harness.hold_to(actions)
 
 
-def test_long_calls_of_several_states_stay_exact(codec_stage: CodecStage) -> None:
-    """Of equal and different lengths, by states far apart in age."""
-    old, young, new = 1, 2, 3
-    actions: list[Action] = [Open(old, 0), Decode(((old, 105),)), Open(young, 10), Decode(((young, 3),)), Open(new, 9)]
-    actions += [Decode(((new, 70), (old, 70), (young, 129))), Decode(((old, 1), (young, 65), (new, 65)))]
-    codec_stage.hold_to(actions)
+def test_long_calls_of_several_states_stay_exact(codec_harness: CodecHarness) -> None:
+    """Of equal and different lengths, by states far apart in age, and by many."""
+    old, young, new, first, second = 1, 2, 3, *codec_harness.pool.trunks
+    actions: list[Action] = [Open(old, first), Decode(((old, 105),)), Open(young, second), Decode(((young, 3),))]
+    actions += [Open(new, second), Decode(((new, 70), (old, 70), (young, 122)))]
+    actions += [Decode(((old, 1), (young, 65), (new, 65)))]
+    many = range(10, 10 + MANY)
+    actions += [*(Open(state, (first, second)[state % 2]) for state in many)]
+    actions += [
+        Decode(tuple((state, LONG_CALL + state % 3) for state in many)),
+        Decode(tuple((state, 1) for state in many)),
+    ]
+    codec_harness.hold_to(actions)
 
 
-def test_long_streams_stay_exact(codec_stage: CodecStage) -> None:
+def test_long_streams_stay_exact(codec_harness: CodecHarness) -> None:
     """Single frames at the start, where the window of the transformer fills up and far out; chunks of many sizes."""
-    pool, state, copy, young = codec_stage.pool, 1, 2, 3
+    pool, state, copy, young = codec_harness.pool, 1, 2, 3
     assert float(pool.sequences[pool.long].samples.abs().max()) > 0, "silence would hide every difference"
     to_512 = [*[1] * 6, 59, *[1] * 16, 2, 3, 7, 140, 181, 98]
     far_out = [500, 1]
     actions: list[Action] = [Open(state, pool.long), *(Decode(((state, frames),)) for frames in to_512)]
     actions += [Copy(copy, state, pool.long), *(Decode(((state, frames),)) for frames in far_out), Open(young, 0)]
     actions.append(Decode(((copy, 3), (young, 5), (state, 87))))
-    codec_stage.hold_to(actions)
+    codec_harness.hold_to(actions)
 
 
-def test_a_codec_is_exact_before_and_after_its_warmup(codec_stage: CodecStage) -> None:
+def test_a_codec_is_exact_before_and_after_its_warmup(codec_harness: CodecHarness) -> None:
     """On an instance of its own, with states that it had before."""
-    states = range(1, 1 + min(codec_stage.width(3), 3))
+    states = range(1, 1 + min(codec_harness.width(3), 3))
     first, then = (Decode(tuple((state, frames + state) for state in states)) for frames in (1, 2))
-    cold = codec_stage.load()
-    codec_stage.hold_to([*(Open(state, state) for state in states), first, Warmup(), then], promise=WARMUP, codec=cold)
+    cold = codec_harness.load()
+    codec_harness.hold_to(
+        [*(Open(state, state) for state in states), first, Warmup(), then], promise=WARMUP, codec=cold
+    )
     cold.close()

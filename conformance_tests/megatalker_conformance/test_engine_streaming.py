@@ -4,44 +4,44 @@ import pytest
 import torch
 
 from megatalker.checkpoint.config import FRAME_SAMPLES, FRAME_SECONDS
+from megatalker_conformance.cases import SENTENCES, Cases
 from megatalker_conformance.checks import Judge
 from megatalker_conformance.codes import EXACT, OfficialCodec
+from megatalker_conformance.engine_harness import FRAMES, EngineHarness
 from megatalker_conformance.measure import Measure
 from megatalker_conformance.recording import Log
-from megatalker_conformance.studio import FRAMES, Studio
-from megatalker_conformance.utterances import SENTENCES, Utterances
 
 RUNS = 12
 
 
 def test_chunks_are_whole_frames_without_gaps_and_the_codes_are_right(
-    studio: Studio, utterances: Utterances, judge: Judge, official_codec: OfficialCodec, measure: Measure
+    engine_harness: EngineHarness, cases: Cases, judge: Judge, official_codec: OfficialCodec, measure: Measure
 ) -> None:
     log = Log()
-    with studio.engine(log) as engine:
-        heard = studio.listen(studio.begin(engine, SENTENCES[0], judge.manner, "upfront"), log)
-    judge(utterances.prompt(SENTENCES[0], "upfront", judge.manner), heard.codes, FRAMES)
+    with engine_harness.engine(log) as engine:
+        received = engine_harness.listen(engine_harness.begin(engine, SENTENCES[0], judge.manner, "upfront"), log)
+    judge(cases.prompt(SENTENCES[0], "upfront", judge.manner), received.codes, FRAMES)
     offset = 0
-    for index, chunk in enumerate(heard.chunks):
+    for index, chunk in enumerate(received.chunks):
         assert (chunk.index, chunk.sample_offset) == (index, offset)
         assert len(chunk.pcm) == chunk.frames * FRAME_SAMPLES
         offset += len(chunk.pcm)
-    assert offset == len(heard.codes) * FRAME_SAMPLES
-    expected = official_codec.decode(torch.tensor(heard.codes))
-    measure("largest difference", float((torch.from_numpy(heard.pcm) - expected).abs().max()), EXACT)
+    assert offset == len(received.codes) * FRAME_SAMPLES
+    expected = official_codec.decode(torch.tensor(received.codes))
+    measure("largest difference", float((torch.from_numpy(received.pcm) - expected).abs().max()), EXACT)
 
 
-def test_no_chunk_waits_for_a_later_one(studio: Studio, judge: Judge) -> None:
+def test_no_chunk_waits_for_a_later_one(engine_harness: EngineHarness, judge: Judge) -> None:
     """The consumer holds the first chunk after one frame and one codec call, and each one before the next is made."""
     log = Log(gated=True)
-    with studio.engine(log) as engine:
-        heard = studio.listen(studio.begin(engine, SENTENCES[0], judge.manner, "interleaved"), log)
+    with engine_harness.engine(log) as engine:
+        received = engine_harness.listen(engine_harness.begin(engine, SENTENCES[0], judge.manner, "interleaved"), log)
     assert not log.kept_back
-    assert heard.chunks[0].frames == 1
-    assert len(heard.chunks) == log.codec_calls, "one codec call makes one chunk"
+    assert received.chunks[0].frames == 1
+    assert len(received.chunks) == log.codec_calls, "one codec call makes one chunk"
 
 
-def test_playback_never_runs_dry(studio: Studio, judge: Judge) -> None:
+def test_playback_never_runs_dry(engine_harness: EngineHarness, judge: Judge) -> None:
     """In some run of those in which no frame took the backends longer than it lasts, with a fifth to spare.
 
     In others a busy machine may keep the engine's own threads waiting.
@@ -50,50 +50,52 @@ def test_playback_never_runs_dry(studio: Studio, judge: Judge) -> None:
     underruns: list[int] = []
     while len(slowest) < RUNS and 0 not in underruns:
         log = Log()
-        with studio.engine(log) as engine:
-            heard = studio.listen(studio.begin(engine, SENTENCES[0], judge.manner, "upfront"), log)
+        with engine_harness.engine(log) as engine:
+            received = engine_harness.listen(engine_harness.begin(engine, SENTENCES[0], judge.manner, "upfront"), log)
         slowest.append(log.slowest_decode_s + log.slowest_codec_s)
         if slowest[-1] < 0.8 * FRAME_SECONDS:
-            underruns.append(heard.underruns)
+            underruns.append(received.underruns)
     if not underruns:
         pytest.skip(f"too slow on this machine: a frame took {min(slowest) * 1000:.0f} ms and lasts 80")
     assert min(underruns) == 0
 
 
 def test_text_fed_word_by_word_gives_the_codes_of_text_given_at_once(
-    studio: Studio, utterances: Utterances, judge: Judge
+    engine_harness: EngineHarness, cases: Cases, judge: Judge
 ) -> None:
     log = Log()
-    with studio.engine(log) as engine:
-        stream = studio.begin(engine, None, judge.manner, "interleaved")
+    with engine_harness.engine(log) as engine:
+        stream = engine_harness.begin(engine, None, judge.manner, "interleaved")
         for word in SENTENCES[0].split(" "):
             stream.feed(word if word == SENTENCES[0].split(" ")[0] else f" {word}")
         stream.finish()
-        heard = studio.listen(stream, log)
-    judge(utterances.prompt(SENTENCES[0], "interleaved", judge.manner), heard.codes, FRAMES)
+        received = engine_harness.listen(stream, log)
+    judge(cases.prompt(SENTENCES[0], "interleaved", judge.manner), received.codes, FRAMES)
 
 
-def test_cancel_stops_the_backend_and_frees_its_rows(studio: Studio, utterances: Utterances, judge: Judge) -> None:
+def test_cancel_stops_the_backend_and_frees_its_rows(engine_harness: EngineHarness, cases: Cases, judge: Judge) -> None:
     log = Log(gated=True)
-    with studio.engine(log) as engine:
-        cancelled = studio.begin(engine, SENTENCES[0], judge.manner, "interleaved")
+    with engine_harness.engine(log) as engine:
+        cancelled = engine_harness.begin(engine, SENTENCES[0], judge.manner, "interleaved")
         next(cancelled)
         cancelled.cancel()
         at_cancel = log.frames
         log.gated = False
         log.taken()
-        heard = studio.listen(studio.begin(engine, SENTENCES[1], judge.manner, "interleaved"), log)
-        judge(utterances.prompt(SENTENCES[1], "interleaved", judge.manner), heard.codes, FRAMES)
-        wasted = log.frames - at_cancel - len(heard.codes)
+        received = engine_harness.listen(engine_harness.begin(engine, SENTENCES[1], judge.manner, "interleaved"), log)
+        judge(cases.prompt(SENTENCES[1], "interleaved", judge.manner), received.codes, FRAMES)
+        wasted = log.frames - at_cancel - len(received.codes)
         assert wasted <= 1, f"{wasted} frames were decoded for nobody"
     assert sorted(log.opened) == sorted(log.released)
 
 
-def test_streams_side_by_side_say_what_they_say_alone(studio: Studio, utterances: Utterances, judge: Judge) -> None:
+def test_streams_side_by_side_say_what_they_say_alone(
+    engine_harness: EngineHarness, cases: Cases, judge: Judge
+) -> None:
     log = Log()
-    with studio.engine(log) as engine:
-        streams = [studio.begin(engine, text, judge.manner, "interleaved") for text in SENTENCES[:3]]
-        heard = [studio.listen(stream, log) for stream in streams]
-    for text, speech in zip(SENTENCES[:3], heard, strict=True):
-        judge(utterances.prompt(text, "interleaved", judge.manner), speech.codes, FRAMES)
+    with engine_harness.engine(log) as engine:
+        streams = [engine_harness.begin(engine, text, judge.manner, "interleaved") for text in SENTENCES[:3]]
+        received = [engine_harness.listen(stream, log) for stream in streams]
+    for text, speech in zip(SENTENCES[:3], received, strict=True):
+        judge(cases.prompt(text, "interleaved", judge.manner), speech.codes, FRAMES)
     assert sorted(log.opened) == sorted(log.released)

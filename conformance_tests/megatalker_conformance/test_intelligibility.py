@@ -10,11 +10,11 @@ import pytest
 from megatalker.checkpoint import Checkpoint
 from megatalker.engine import Engine
 from megatalker.voices import Voice, list_speakers
+from megatalker_conformance.cases import conformance_voice
+from megatalker_conformance.engine_harness import EngineHarness
 from megatalker_conformance.intelligibility import Examiner, Pcm
 from megatalker_conformance.measure import Measure
 from megatalker_conformance.recording import Log
-from megatalker_conformance.studio import Studio
-from megatalker_conformance.utterances import conformance_voice
 
 pytestmark = pytest.mark.optional
 
@@ -26,12 +26,12 @@ CONTROL_ERRORS, CONTROL_TOLD = 0.6, 0.4
 
 
 @pytest.fixture
-def engine(studio: Studio, checkpoint: Checkpoint) -> Iterator[Engine]:
+def engine(engine_harness: EngineHarness, checkpoint: Checkpoint) -> Iterator[Engine]:
     if importlib.util.find_spec("pocketsphinx") is None:
         pytest.skip("needs the recogniser: pip install pocketsphinx")
     if checkpoint.name == "tiny":
         pytest.skip("random weights say nothing; run with --checkpoint demo")
-    with studio.engine(Log()) as engine:
+    with engine_harness.engine(Log()) as engine:
         yield engine
 
 

@@ -2,25 +2,25 @@
 
 import pytest
 
+from megatalker_conformance.cases import SENTENCES, Cases
 from megatalker_conformance.checks import Judge
-from megatalker_conformance.speech import Stream, Streams, Utterance
-from megatalker_conformance.utterances import SENTENCES, Utterances
+from megatalker_conformance.streams import Case, Stream, Streams
 
 
 @pytest.fixture
-def crowd(streams: Streams, utterances: Utterances, judge: Judge) -> list[Utterance]:
-    """Up to five utterances of different lengths and seeds."""
+def crowd(streams: Streams, cases: Cases, judge: Judge) -> list[Case]:
+    """Up to five cases of different lengths and seeds."""
     count = min(5, streams.decoder.max_streams or 5)
     if count < 2:
         pytest.skip("the backend holds one stream at a time")
-    crowd = [utterances.prompt(text, "interleaved", judge.manner) for text in SENTENCES[:count]]
+    crowd = [cases.prompt(text, "interleaved", judge.manner) for text in SENTENCES[:count]]
     if not judge.manner.do_sample:
         return crowd
-    return [utterance.sampled(seed=seed) for seed, utterance in enumerate(crowd)]
+    return [case.sampled(seed=seed) for seed, case in enumerate(crowd)]
 
 
 def test_streams_that_start_and_end_at_different_times_do_not_disturb_each_other(
-    streams: Streams, judge: Judge, crowd: list[Utterance]
+    streams: Streams, judge: Judge, crowd: list[Case]
 ) -> None:
     lengths = [8 + 2 * index for index in range(len(crowd))]
     waiting, tick = list(zip(crowd, lengths, strict=True)), 0
@@ -28,8 +28,8 @@ def test_streams_that_start_and_end_at_different_times_do_not_disturb_each_other
     finished: list[tuple[Stream, int]] = []
     while waiting or running:
         if waiting and tick % 3 == 0:
-            utterance, length = waiting.pop(0)
-            running.append((streams.start(utterance), length))
+            case, length = waiting.pop(0)
+            running.append((streams.start(case), length))
         streams.advance(*(stream for stream, _ in running))
         for stream, length in list(running):
             if len(stream.codes) == length:
@@ -38,4 +38,4 @@ def test_streams_that_start_and_end_at_different_times_do_not_disturb_each_other
                 finished.append((stream, length))
         tick += 1
     for stream, length in finished:
-        judge(stream.utterance, stream.codes, length)
+        judge(stream.case, stream.codes, length)

@@ -4,10 +4,10 @@ import pytest
 
 from megatalker.checkpoint import Checkpoint
 from megatalker.errors import InvalidRequestError
+from megatalker_conformance.cases import SENTENCES, Cases
 from megatalker_conformance.checks import Judge, require
 from megatalker_conformance.oracle import Oracle
-from megatalker_conformance.speech import Streams
-from megatalker_conformance.utterances import SENTENCES, Utterances
+from megatalker_conformance.streams import Streams
 
 
 @pytest.fixture(autouse=True)
@@ -16,21 +16,21 @@ def _forced_codes(streams: Streams) -> None:
 
 
 def test_forced_codes_come_out_whatever_the_model_would_choose(
-    streams: Streams, utterances: Utterances, judge: Judge, oracle: Oracle
+    streams: Streams, cases: Cases, judge: Judge, oracle: Oracle
 ) -> None:
-    """Codes of another utterance are improbable here; the logits before each frame come out all the same."""
-    utterance = utterances.prompt(SENTENCES[0], "interleaved", judge.manner)
-    other = oracle.codes(utterances.prompt(SENTENCES[1], "interleaved", judge.manner), 5)
-    logits = streams.force(utterance, other)
+    """Codes of another case are improbable here; the logits before each frame come out all the same."""
+    case = cases.prompt(SENTENCES[0], "interleaved", judge.manner)
+    other = oracle.codes(cases.prompt(SENTENCES[1], "interleaved", judge.manner), 5)
+    logits = streams.force(case, other)
     assert logits.talker.isfinite().all()
     assert logits.predictor.isfinite().all()
 
 
 def test_forced_end_of_speech_ends_the_stream(
-    streams: Streams, utterances: Utterances, judge: Judge, checkpoint: Checkpoint
+    streams: Streams, cases: Cases, judge: Judge, checkpoint: Checkpoint
 ) -> None:
     config = checkpoint.config
-    stream = streams.start(utterances.rows(8, judge.manner))
+    stream = streams.start(cases.rows(8, judge.manner))
     end = [config.codec_eos_id] + [0] * (config.num_code_groups - 1)
     (frame,) = streams.advance(stream, forced=end, return_logits=True)
     assert frame.ended

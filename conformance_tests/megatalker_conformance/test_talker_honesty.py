@@ -9,10 +9,10 @@ import torch
 
 from megatalker.interfaces import TalkerBackend, TalkerDecoder
 from megatalker.plugins.checked import CheckedTalker
+from megatalker_conformance.cases import SENTENCES, Cases
 from megatalker_conformance.checks import Judge
 from megatalker_conformance.measure import Measure, clock
-from megatalker_conformance.speech import Streams
-from megatalker_conformance.utterances import SENTENCES, Utterances
+from megatalker_conformance.streams import Streams
 
 FLAGS = ("batch", "forced_codes", "seeded_sampling", "prefix_reuse", "batch_invariant")
 CALLS = 12
@@ -29,11 +29,9 @@ def test_the_loaded_instance_has_the_abilities_of_its_specification(
     assert {flag: getattr(found, flag) for flag in FLAGS} == {flag: getattr(promised, flag) for flag in FLAGS}
 
 
-def test_no_other_decoder_does_the_work(
-    streams: Streams, talker: CheckedTalker, utterances: Utterances, judge: Judge
-) -> None:
+def test_no_other_decoder_does_the_work(streams: Streams, talker: CheckedTalker, cases: Cases, judge: Judge) -> None:
     """A decoder that holds another one would be measured and judged in its name."""
-    streams.run(streams.start(utterances.rows(8, judge.manner)), 2)
+    streams.run(streams.start(cases.rows(8, judge.manner)), 2)
     hidden = [
         type(found).__qualname__ for found in _reachable(talker.decoder) if issubclass(type(found), TalkerDecoder)
     ]
@@ -58,14 +56,14 @@ def _held(item: object) -> list[object]:
 
 
 def test_no_call_does_the_work_of_several_frames(
-    streams: Streams, utterances: Utterances, judge: Judge, measure: Measure, device: torch.device
+    streams: Streams, cases: Cases, judge: Judge, measure: Measure, device: torch.device
 ) -> None:
     """The first frame must not wait for later ones, so all calls cost about the same."""
-    utterance = utterances.prompt(SENTENCES[1], "interleaved", judge.manner)
+    case = cases.prompt(SENTENCES[1], "interleaved", judge.manner)
     now = clock(device)
     quietest = [float("inf")] * CALLS
     for _ in range(4):
-        stream = streams.start(utterance)
+        stream = streams.start(case)
         for call in range(CALLS):
             began = now()
             streams.advance(stream)

@@ -7,11 +7,11 @@ import torch
 
 from megatalker.checkpoint import Checkpoint
 from megatalker.errors import CapacityError
+from megatalker_conformance.cases import Cases
 from megatalker_conformance.measure import Measure, clock
-from megatalker_conformance.places import Examiner
+from megatalker_conformance.places import FrameExaminer
 from megatalker_conformance.special import GROUPED
-from megatalker_conformance.speech import Codes, Stream, Streams, Utterance
-from megatalker_conformance.utterances import Utterances
+from megatalker_conformance.streams import Case, Codes, Stream, Streams
 
 PROMPT = 230
 """Rows before the long stream: its positions cross 256 and 512 while its frames cross 64, 128 and 256."""
@@ -45,14 +45,14 @@ def _marks(last: int) -> set[int]:
 
 
 def test_frames_stay_right_along_a_long_stream(
-    examine: Examiner, utterances: Utterances, checkpoint: Checkpoint, measure: Measure, device: torch.device
+    examine: FrameExaminer, cases: Cases, checkpoint: Checkpoint, measure: Measure, device: torch.device
 ) -> None:
     """Forced frames lead far; free ones in between, at marks of frames and of positions, show where it stands."""
     streams = examine.streams
     forces = streams.decoder.capabilities.forced_codes
     rows = min(PROMPT, streams.decoder.max_positions // 2)
     last = min(MOST_FRAMES if forces else FREE_FRAMES, streams.decoder.max_positions - rows)
-    stream = streams.start(utterances.rows(rows, examine.sampling))
+    stream = streams.start(cases.rows(rows, examine.sampling))
     marks = _marks(last) | {mark - rows for mark in _marks(last + rows)}
     now = clock(device)
     left = RUN_S
@@ -70,7 +70,7 @@ def test_frames_stay_right_along_a_long_stream(
 
 
 def test_long_prompts_and_long_histories_go_on_right(
-    examine: Examiner, utterances: Utterances, checkpoint: Checkpoint, measure: Measure, device: torch.device
+    examine: FrameExaminer, cases: Cases, checkpoint: Checkpoint, measure: Measure, device: torch.device
 ) -> None:
     """A prompt of every size, and a continuation of a stream of that age: the next frame has that index."""
     streams = examine.streams
@@ -83,11 +83,11 @@ def test_long_prompts_and_long_histories_go_on_right(
             length = 2**power + step
             if length > limit or spent > PROMPT_S / 4:
                 continue
-            utterance = utterances.rows(5 if place else length, examine.sampling)
+            case = cases.rows(5 if place else length, examine.sampling)
             given = emitted[: length - 5] if place else []
-            rows = utterances.emitted_rows(utterance, given) if given else None
+            rows = cases.emitted_rows(case, given) if given else None
             began = now()
-            stream = streams.start(utterance) if rows is None else streams.resume(utterance, given, rows)
+            stream = streams.start(case) if rows is None else streams.resume(case, given, rows)
             spent, reached = now() - began, length
             if given:  # the frame after it depends on the step at this position
                 streams.advance(stream)
@@ -100,42 +100,42 @@ def test_long_prompts_and_long_histories_go_on_right(
 @pytest.fixture(params=["this checkpoint", GROUPED])
 def capacity(
     request: pytest.FixtureRequest,
-    examine: Examiner,
-    utterances: Utterances,
-    examine_special: Callable[[str], tuple[Examiner, Utterances]],
-) -> tuple[Examiner, Utterances, int]:
+    examine: FrameExaminer,
+    cases: Cases,
+    examine_special: Callable[[str], tuple[FrameExaminer, Cases]],
+) -> tuple[FrameExaminer, Cases, int]:
     """The decoder under test where its positions are few enough to fill them: on a checkpoint of few positions, always.
 
     A claim of no limit means as many positions as the checkpoint has; one of more is not tried.
     """
     if request.param == GROUPED:
-        examine, utterances = examine_special(GROUPED)
+        examine, cases = examine_special(GROUPED)
     limit = min(examine.streams.decoder.max_positions, examine.checkpoint_positions)
     if limit > LONGEST_PROMPT:
         pytest.skip(
             f"{limit} positions are more than a test can fill; prompts of up to {LONGEST_PROMPT} rows are tried, and "
             f"the end of the positions on the checkpoint '{GROUPED}'"
         )
-    return examine, utterances, limit
+    return examine, cases, limit
 
 
 def test_the_last_positions_are_right_and_the_next_is_refused(
-    capacity: tuple[Examiner, Utterances, int], measure: Measure
+    capacity: tuple[FrameExaminer, Cases, int], measure: Measure
 ) -> None:
-    examine, utterances, limit = capacity
+    examine, cases, limit = capacity
     streams = examine.streams
-    stream = streams.start(utterances.rows(max(2, limit - 4), examine.sampling))
-    for _ in range(limit - len(stream.utterance.embeds)):
+    stream = streams.start(cases.rows(max(2, limit - 4), examine.sampling))
+    for _ in range(limit - len(stream.case.embeds)):
         examine(stream)
     if limit == streams.decoder.max_positions:
-        _refuses_more(streams, stream, utterances.rows(limit + 1, examine.sampling))
+        _refuses_more(streams, stream, cases.rows(limit + 1, examine.sampling))
     streams.release(stream)
-    examine(streams.start(utterances.rows(limit - 1, examine.sampling)))
+    examine(streams.start(cases.rows(limit - 1, examine.sampling)))
     streams.release_all()
     examine.finish(measure)
 
 
-def _refuses_more(streams: Streams, full: Stream, too_long: Utterance) -> None:
+def _refuses_more(streams: Streams, full: Stream, too_long: Case) -> None:
     for _ in range(2):
         with pytest.raises(CapacityError):
             streams.advance(full)

@@ -5,10 +5,11 @@ from collections.abc import Callable
 import pytest
 import torch
 
+from megatalker.checkpoint import Checkpoint
+from megatalker_conformance.cases import SENTENCES, Cases
 from megatalker_conformance.checks import Judge, require
 from megatalker_conformance.measure import Measure, clock
-from megatalker_conformance.speech import Streams
-from megatalker_conformance.utterances import SENTENCES, Utterances
+from megatalker_conformance.streams import Streams
 
 pytestmark = pytest.mark.optional
 
@@ -17,10 +18,10 @@ CLEARLY_LESS = 0.75
 
 
 def test_one_call_for_several_streams_costs_clearly_less_than_one_call_each(
-    streams: Streams, utterances: Utterances, judge: Judge, measure: Measure, device: torch.device
+    streams: Streams, cases: Cases, judge: Judge, measure: Measure, device: torch.device
 ) -> None:
     require(streams.decoder.capabilities, "batch")
-    group = [streams.start(utterances.rows(32, judge.manner)) for _ in range(BATCH)]
+    group = [streams.start(cases.rows(32, judge.manner)) for _ in range(BATCH)]
 
     def each() -> None:
         for stream in group:
@@ -42,13 +43,13 @@ def _best_of(now: Callable[[], float], *actions: Callable[[], object], rounds: i
 
 
 def test_a_reused_prompt_head_gives_bit_identical_logits(
-    streams: Streams, utterances: Utterances, judge: Judge
+    streams: Streams, cases: Cases, judge: Judge, checkpoint: Checkpoint
 ) -> None:
     capabilities = streams.decoder.capabilities
     require(capabilities, "prefix_reuse")
     require(capabilities, "forced_codes")
-    first, second = (utterances.prompt(text, "upfront", judge.manner) for text in SENTENCES[:2])
-    forced = [(1,) * 16] * 3
+    first, second = (cases.prompt(text, "upfront", judge.manner) for text in SENTENCES[:2])
+    forced = [(1,) * checkpoint.config.num_code_groups] * 3
     alone = streams.force(second, forced)
     streams.say(first, 3)
     after = streams.force(second, forced)

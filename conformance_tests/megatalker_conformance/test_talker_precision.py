@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from megatalker_conformance.cases import LAYOUTS, SENTENCES, Cases
 from megatalker_conformance.checks import Judge, require
 from megatalker_conformance.measure import Measure
 from megatalker_conformance.oracle import Oracle
@@ -14,8 +15,7 @@ from megatalker_conformance.precision import (
     row_errors,
     widest_flip,
 )
-from megatalker_conformance.speech import PLAIN_GREEDY, Streams, Utterance
-from megatalker_conformance.utterances import LAYOUTS, SENTENCES, Utterances
+from megatalker_conformance.streams import PLAIN_GREEDY, Case, Streams
 
 FLOAT32_FRAMES = 24
 PART_RATIO = 2.0
@@ -23,28 +23,28 @@ PART_RATIO = 2.0
 
 
 @pytest.fixture(params=LAYOUTS)
-def utterance(request: pytest.FixtureRequest, utterances: Utterances, rounded_arithmetic: torch.dtype) -> Utterance:
-    return utterances.prompt(SENTENCES[0], request.param, PLAIN_GREEDY).sampled(min_new_tokens=100)
+def case(request: pytest.FixtureRequest, cases: Cases, rounded_arithmetic: torch.dtype) -> Case:
+    return cases.prompt(SENTENCES[0], request.param, PLAIN_GREEDY).sampled(min_new_tokens=100)
 
 
 def test_float32_logits_have_float32_errors(
-    streams: Streams, oracle: Oracle, utterances: Utterances, judge: Judge, exact_arithmetic: None, measure: Measure
+    streams: Streams, oracle: Oracle, cases: Cases, judge: Judge, exact_arithmetic: None, measure: Measure
 ) -> None:
     require(streams.decoder.capabilities, "forced_codes")
-    utterance = utterances.prompt(SENTENCES[0], "interleaved", judge.manner)
-    codes = oracle.codes(utterance, FLOAT32_FRAMES)
-    errors = row_errors(streams.force(utterance, codes), oracle.logits(utterance, codes))
+    case = cases.prompt(SENTENCES[0], "interleaved", judge.manner)
+    codes = oracle.codes(case, FLOAT32_FRAMES)
+    errors = row_errors(streams.force(case, codes), oracle.logits(case, codes))
     measure("worst relative error of one frame's logits of code 0", float(errors[:, 0].max()), FLOAT32_ERROR)
     measure("worst relative error of one frame's logits of another", float(errors[:, 1:].max()), FLOAT32_ERROR)
 
 
 def test_16_bit_errors_are_bounded_by_those_of_reference(
-    streams: Streams, oracle: Oracle, utterance: Utterance, dtype: torch.dtype, frames: int, measure: Measure
+    streams: Streams, oracle: Oracle, case: Case, dtype: torch.dtype, frames: int, measure: Measure
 ) -> None:
     require(streams.decoder.capabilities, "forced_codes")
-    codes = oracle.codes(utterance, frames)
-    exact, rounded = oracle.logits(utterance, codes), oracle.logits(utterance, codes, dtype)
-    found = streams.force(utterance, codes)
+    codes = oracle.codes(case, frames)
+    exact, rounded = oracle.logits(case, codes), oracle.logits(case, codes, dtype)
+    found = streams.force(case, codes)
     for kind, ours, official, oracles in (
         ("talker", found.talker, rounded.talker, exact.talker),
         ("predictor", found.predictor, rounded.predictor, exact.predictor),
@@ -62,9 +62,9 @@ def test_16_bit_errors_are_bounded_by_those_of_reference(
 
 
 def test_16_bit_speech_parts_from_the_oracle_at_a_near_tie(
-    streams: Streams, oracle: Oracle, judge: Judge, utterance: Utterance, frames: int, measure: Measure
+    streams: Streams, oracle: Oracle, judge: Judge, case: Case, frames: int, measure: Measure
 ) -> None:
-    divergence = first_divergence(streams.say(utterance, frames), oracle.codes(utterance, frames))
+    divergence = first_divergence(streams.say(case, frames), oracle.codes(case, frames))
     if divergence is not None:
-        gap, tie = judge.gap(utterance, frames, divergence)
+        gap, tie = judge.gap(case, frames, divergence)
         measure(f"gap at {divergence}", gap, tie)

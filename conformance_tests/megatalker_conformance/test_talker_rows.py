@@ -4,52 +4,52 @@ import pytest
 
 from megatalker.checkpoint import Checkpoint
 from megatalker.errors import CapacityError, InvalidRequestError
+from megatalker_conformance.cases import SENTENCES, Cases
 from megatalker_conformance.checks import Judge
-from megatalker_conformance.speech import Streams
-from megatalker_conformance.utterances import SENTENCES, Utterances
+from megatalker_conformance.streams import Streams
 
 MANY = 40
 """Streams one after another: more than any small table of rows holds."""
 
 
-def test_nothing_of_a_stream_stays_in_its_row(streams: Streams, utterances: Utterances, judge: Judge) -> None:
-    """A long utterance first, then a short one that must not see its keys, its history or its noise."""
-    streams.say(utterances.rows(64, judge.manner), 12)
-    utterance = utterances.prompt(SENTENCES[2], "interleaved", judge.manner)
-    judge(utterance, streams.say(utterance, 12), 12)
+def test_nothing_of_a_stream_stays_in_its_row(streams: Streams, cases: Cases, judge: Judge) -> None:
+    """A long case first, then a short one that must not see its keys, its history or its noise."""
+    streams.say(cases.rows(64, judge.manner), 12)
+    case = cases.prompt(SENTENCES[2], "interleaved", judge.manner)
+    judge(case, streams.say(case, 12), 12)
 
 
-def test_released_rows_are_used_again(streams: Streams, utterances: Utterances, judge: Judge) -> None:
+def test_released_rows_are_used_again(streams: Streams, cases: Cases, judge: Judge) -> None:
     limit = streams.decoder.max_streams or MANY
-    utterance = utterances.rows(4, judge.manner)
+    case = cases.rows(4, judge.manner)
     for _ in range(2 * limit + 1):
-        streams.release(streams.start(utterance))
-    judge(utterance, streams.say(utterance, 3), 3)
+        streams.release(streams.start(case))
+    judge(case, streams.say(case, 3), 3)
 
 
-def test_a_full_house_refuses_and_recovers(streams: Streams, utterances: Utterances, judge: Judge) -> None:
+def test_a_full_house_refuses_and_recovers(streams: Streams, cases: Cases, judge: Judge) -> None:
     limit = streams.decoder.max_streams
     if limit is None or limit > 256:
         pytest.skip("the backend names no limit of streams that a test can reach")
-    utterance = utterances.rows(4, judge.manner)
-    house = streams.start_together(*[utterance] * limit)
+    case = cases.rows(4, judge.manner)
+    house = streams.start_together(*[case] * limit)
     for _ in range(2):
         with pytest.raises(CapacityError):
-            streams.start(utterance)
+            streams.start(case)
     streams.release(house.pop())
-    house.append(streams.start(utterance))
+    house.append(streams.start(case))
     streams.advance(*house)
     for stream in house:
-        judge(utterance, stream.codes, 1)
+        judge(case, stream.codes, 1)
 
 
 def test_an_ended_stream_keeps_its_row_until_released(
-    streams: Streams, utterances: Utterances, judge: Judge, checkpoint: Checkpoint
+    streams: Streams, cases: Cases, judge: Judge, checkpoint: Checkpoint
 ) -> None:
     if not streams.decoder.capabilities.forced_codes:
         pytest.skip("ending a stream at will needs forced_codes")
     config = checkpoint.config
-    stream = streams.start(utterances.rows(4, judge.manner))
+    stream = streams.start(cases.rows(4, judge.manner))
     streams.advance(stream, forced=[config.codec_eos_id] + [0] * (config.num_code_groups - 1))
     with pytest.raises(InvalidRequestError):
         streams.advance(stream)
@@ -58,11 +58,11 @@ def test_an_ended_stream_keeps_its_row_until_released(
         streams.decoder.release(stream.handle)
 
 
-def test_handles_are_never_used_again(streams: Streams, utterances: Utterances, judge: Judge) -> None:
-    utterance = utterances.rows(4, judge.manner)
+def test_handles_are_never_used_again(streams: Streams, cases: Cases, judge: Judge) -> None:
+    case = cases.rows(4, judge.manner)
     handles = []
     for _ in range(5):
-        stream = streams.start(utterance)
+        stream = streams.start(case)
         handles.append(stream.handle)
         streams.release(stream)
     assert len(set(handles)) == len(handles)

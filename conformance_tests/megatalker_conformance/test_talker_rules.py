@@ -19,7 +19,7 @@ from megatalker_conformance.checks import require
 from megatalker_conformance.choices import WRONG, Choice
 from megatalker_conformance.rules import Rule
 from megatalker_conformance.special import OPEN, Loader, SpecialCheckpoints
-from megatalker_conformance.speech import Codes
+from megatalker_conformance.streams import Codes
 
 EXACT, ROUNDED = 1e-4, 2**-8
 """Relative error of a logit that is a single product, in float32 and in 16-bit arithmetic."""

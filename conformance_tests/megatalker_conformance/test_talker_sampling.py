@@ -10,11 +10,11 @@ import pytest
 
 from megatalker.checkpoint import Checkpoint
 from megatalker.sampling import CodeVocabulary, SamplingParams
+from megatalker_conformance.cases import SENTENCES, Cases
 from megatalker_conformance.checks import Judge, require
 from megatalker_conformance.choices import Choice
 from megatalker_conformance.oracle import Oracle
-from megatalker_conformance.speech import PLAIN_GREEDY, Streams, Utterance
-from megatalker_conformance.utterances import SENTENCES, Utterances
+from megatalker_conformance.streams import PLAIN_GREEDY, Case, Streams
 
 FRAMES = 4
 PENALTY_FRAMES = 12
@@ -24,19 +24,19 @@ HEATS = (0.9, 3.0, 10.0, 30.0, 100.0)
 
 
 @pytest.fixture
-def utterance(streams: Streams, utterances: Utterances, exact_arithmetic: None) -> Utterance:
+def case(streams: Streams, cases: Cases, exact_arithmetic: None) -> Case:
     require(streams.decoder.capabilities, "seeded_sampling")
-    return utterances.prompt(SENTENCES[0], "interleaved", replace(PLAIN_GREEDY, min_new_tokens=FRAMES))
+    return cases.prompt(SENTENCES[0], "interleaved", replace(PLAIN_GREEDY, min_new_tokens=FRAMES))
 
 
 @pytest.fixture
-def first_frame(oracle: Oracle, utterance: Utterance, checkpoint: Checkpoint) -> list[Choice]:
+def first_frame(oracle: Oracle, case: Case, checkpoint: Checkpoint) -> list[Choice]:
     """Of code 0 and of code 1 after the greedy code 0: what they are chosen from in frame 0."""
-    codes = oracle.codes(utterance, 1)
-    logits = oracle.logits(utterance, codes)
+    codes = oracle.codes(case, 1)
+    logits = oracle.logits(case, codes)
     vocabulary = CodeVocabulary.of(checkpoint.config)
     rows = (logits.talker[0], logits.predictor[0, 0])
-    return [Choice(row.numpy(), utterance.sampling, codebook, 0, (), vocabulary) for codebook, row in enumerate(rows)]
+    return [Choice(row.numpy(), case.sampling, codebook, 0, (), vocabulary) for codebook, row in enumerate(rows)]
 
 
 @pytest.mark.parametrize("codebook", [0, 1])
@@ -53,14 +53,14 @@ def first_frame(oracle: Oracle, utterance: Utterance, checkpoint: Checkpoint) ->
 def test_each_sampling_value_takes_effect(
     streams: Streams,
     judge: Judge,
-    utterance: Utterance,
+    case: Case,
     first_frame: list[Choice],
     changes: dict[str, object],
     codebook: int,
 ) -> None:
     """Of code 0 and of the predictor's codes, one value at a time, while the other stage is greedy."""
     for sampling in _decisive(first_frame[codebook], changes):
-        said = replace(utterance, sampling=sampling)
+        said = replace(case, sampling=sampling)
         judge(said, streams.say(said, FRAMES), FRAMES)
 
 
@@ -85,8 +85,8 @@ def _of_stage(values: dict[str, object], codebook: int) -> dict[str, object]:
 
 @pytest.mark.parametrize("penalty", [1.5, 0.8])
 def test_repetition_penalty_counts_the_generated_code_0_history(
-    streams: Streams, utterances: Utterances, judge: Judge, exact_arithmetic: None, penalty: float
+    streams: Streams, cases: Cases, judge: Judge, exact_arithmetic: None, penalty: float
 ) -> None:
     plain = replace(PLAIN_GREEDY, min_new_tokens=PENALTY_FRAMES, repetition_penalty=penalty)
-    penalised = utterances.prompt(SENTENCES[1], "interleaved", plain)
+    penalised = cases.prompt(SENTENCES[1], "interleaved", plain)
     judge(penalised, streams.say(penalised, PENALTY_FRAMES), PENALTY_FRAMES)

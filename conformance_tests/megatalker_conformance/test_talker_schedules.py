@@ -3,8 +3,8 @@
 import pytest
 
 from megatalker_conformance.promises import CONTINUATION, INDEPENDENCE, ISOLATION, WARMUP
-from megatalker_conformance.schedules import at_random, churn, continuations, ends_in_company, of_widths
-from megatalker_conformance.stage import Stage
+from megatalker_conformance.schedules import alike, at_random, churn, continuations, ends_in_company, growing, of_widths
+from megatalker_conformance.talker_harness import TalkerHarness
 
 RANDOM = 20
 """Schedules."""
@@ -13,55 +13,65 @@ CALLS = 28
 FRAMES = 30
 """Of each, where it does not."""
 CALLS_OF_ALL_WIDTHS = 64
+GROWING = 12
+"""Streams."""
 TELLING_WIDTHS = (1, 2, 3, 4, 5, 7, 8, 9, 16, 17, 32, 33, 64)
 
 
-def test_streams_of_a_full_house_do_not_disturb_each_other(stage: Stage) -> None:
+def test_streams_of_a_full_house_do_not_disturb_each_other(harness: TalkerHarness) -> None:
     """Calls of every width, of streams of as many lengths and ages as there are streams."""
-    house = stage.house
-    widths = range(1, house + 1) if stage.batch else [width for width in TELLING_WIDTHS if width <= house]
-    times = max(1 + stage.batch, CALLS_OF_ALL_WIDTHS // (len(widths) if stage.batch else sum(widths)))
-    writer = stage.writer("full house", house)
+    house = harness.house
+    widths = range(1, house + 1) if harness.batch else [width for width in TELLING_WIDTHS if width <= house]
+    times = max(1 + harness.batch, CALLS_OF_ALL_WIDTHS // (len(widths) if harness.batch else sum(widths)))
+    writer = harness.writer("full house", house)
     order = [house, *writer.shuffled([*widths] * times), house]
-    stage.hold_to(of_widths(writer, order, stage.pool.going), INDEPENDENCE)
+    harness.hold_to(of_widths(writer, order, harness.pool.going), INDEPENDENCE)
 
 
-def test_streams_that_end_leave_the_others_of_their_call_alone(stage: Stage) -> None:
-    if not stage.pool.ending:
+def test_streams_that_end_leave_the_others_of_their_call_alone(harness: TalkerHarness) -> None:
+    if not harness.pool.ending:
         pytest.skip("nothing ends a stream at will: the capabilities list neither forced_codes nor seeded_sampling")
-    stage.hold_to(ends_in_company(stage.writer("ends", stage.crowd), max(36, stage.crowd)), INDEPENDENCE)
+    harness.hold_to(ends_in_company(harness.writer("ends", harness.crowd), max(36, harness.crowd)), INDEPENDENCE)
 
 
-def test_streams_that_come_and_go_leave_nothing_behind(stage: Stage) -> None:
-    stage.hold_to(churn(stage.writer("churn", stage.crowd), 60), INDEPENDENCE)
+def test_streams_that_come_and_go_leave_nothing_behind(harness: TalkerHarness) -> None:
+    harness.hold_to(churn(harness.writer("churn", harness.crowd), 60), INDEPENDENCE)
 
 
-def test_a_stream_continues_from_emitted_frames(stage: Stage) -> None:
+def test_a_stream_continues_from_emitted_frames(harness: TalkerHarness) -> None:
     """Same noise, same penalty, same positions, same minimum: a stream may begin on another backend."""
-    stage.hold_to(continuations(stage.writer("continuations", stage.crowd)), CONTINUATION)
+    harness.hold_to(continuations(harness.writer("continuations", harness.crowd)), CONTINUATION)
 
 
-def test_no_schedule_changes_what_a_stream_says(stage: Stage) -> None:
+def test_requests_that_are_alike_are_told_apart(harness: TalkerHarness) -> None:
+    """Another seed, another temperature, another row, another past; and nothing else."""
+    harness.hold_to(alike(harness.writer("alike", harness.crowd)), INDEPENDENCE)
+
+
+def test_no_schedule_changes_what_a_stream_says(harness: TalkerHarness) -> None:
     """Drawn at random.
 
     Prompts together and alone, forced and free frames, pauses, ends, releases, continuations, calls of any streams in
     any order, strided and double rows, other threads, frames waited for later.
     """
-    cost = CALLS if stage.batch else FRAMES
+    cost = CALLS if harness.batch else FRAMES
     for number in range(RANDOM):
-        writer = stage.writer(f"random {number}", stage.crowd)
-        stage.hold_to(at_random(writer, cost, not stage.batch), INDEPENDENCE)
+        writer = harness.writer(f"random {number}", harness.crowd)
+        harness.hold_to(at_random(writer, cost, not harness.batch), INDEPENDENCE)
 
 
-def test_a_cold_instance_says_the_same(stage: Stage) -> None:
-    with stage.another() as cold:
-        stage.hold_to(at_random(stage.writer("cold", min(stage.crowd, 4)), 10, not stage.batch), WARMUP, talker=cold)
+def test_a_cold_instance_says_the_same(harness: TalkerHarness) -> None:
+    """Whose buffers grow while it holds streams."""
+    with harness.another() as cold:
+        harness.hold_to(growing(harness.writer("cold", min(harness.crowd, GROWING))), WARMUP, talker=cold)
 
 
-def test_two_instances_share_nothing(stage: Stage) -> None:
-    """A second one does something else between the calls of the first."""
-    with stage.another() as second:
+def test_two_instances_share_nothing(harness: TalkerHarness) -> None:
+    """A second one does something else between the calls of the first, and is closed."""
+    with harness.another() as second:
         schedules = [
-            at_random(stage.writer(f"instance {number}", min(stage.crowd, 4)), 12, not stage.batch) for number in (1, 2)
+            at_random(harness.writer(f"instance {number}", min(harness.crowd, 4)), 12, not harness.batch)
+            for number in (1, 2)
         ]
-        stage.hold_side_by_side(second, schedules, ISOLATION)
+        harness.hold_side_by_side(second, schedules, ISOLATION)
+    harness.hold_to(schedules[0], ISOLATION)

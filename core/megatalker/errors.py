@@ -63,6 +63,11 @@ class MalformedResultError(MegatalkerError, RuntimeError):
 class CapacityError(MegatalkerError):
     """A limit of the engine or of a backend is reached for now; the same request may succeed later."""
 
+    def __init__(self, message: str = "", *, retry_after_s: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+        """Seconds until there should be room, where that can be told."""
+
 
 class UnsupportedError(MegatalkerError, NotImplementedError):
     """The backend or checkpoint does not have this optional ability."""

@@ -52,6 +52,21 @@ class _TomlFile(TomlConfigSettingsSource):
             raise SettingsError(f"settings file {str(file_path)!r} cannot be read: {error.strerror}") from error
 
 
+class KeySettings(BaseModel):
+    """A key that opens the server, by its name: ``[server.keys.NAME]``, written by ``megatalker keys add NAME``."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    hash: Annotated[str, Field(pattern="^sha256:[0-9a-f]{64}$")]
+    """Of the key, which is kept nowhere."""
+    max_streams: Positive | None = None
+    """Utterances that it may have open at a time, spoken or waiting. ``None``: as many as the engine takes."""
+    requests_per_minute: Positive | None = None
+    """Utterances, voices and tokens that it may ask for in a minute, all of them at once if it likes."""
+    manage_voices: bool = False
+    """It may add and remove voices for everybody."""
+
+
 class ServerSettings(BaseModel):
     """What ``megatalker serve`` is started with, besides the engine's own settings."""
 
@@ -62,9 +77,36 @@ class ServerSettings(BaseModel):
     port: Annotated[Integer, Field(ge=0, le=65535)] = 8000
     """0 takes a free one, which the log names."""
     api_key: SecretStr | None = None
-    """Where set, speech is for those who send it: ``Authorization: Bearer KEY``."""
-    voices: Path | None = None
-    """A folder of voice files (``Voice.save``, ``megatalker say --save-voice``), served by their names."""
+    """Where set, speech is for those who send it: ``Authorization: Bearer KEY``. It may manage voices."""
+    keys: Mapping[str, KeySettings] = Field(default_factory=dict)
+    """Further keys, by name, each with limits of its own."""
+    token_lifetime_s: Positive = 60
+    """Seconds that a token of ``POST /v1/tokens`` opens WebSockets for."""
+    token_secret: SecretStr | None = None
+    """What tokens are signed with. ``None``: drawn at the start; servers behind one address need the same."""
+    max_streams_per_connection: Positive = 32
+    """Utterances that one WebSocket may have open at a time."""
+    allowed_hosts: tuple[str, ...] = ()
+    """``Host`` headers that are answered, without port; ``*.example.com`` takes its subdomains. None: all."""
+    allowed_origins: tuple[str, ...] = ()
+    """Web pages that may ask, such as ``https://app.example.com``, besides those of the server itself; ``*``: all."""
+    tls_certificate: Path | None = None
+    """PEM file; with it and ``tls_key`` the server speaks HTTPS and WSS."""
+    tls_key: Path | None = None
+    tls_key_password: SecretStr | None = None
+    lazy: bool = False
+    """Load the backends at the first request, which waits for it, and not at the start."""
+    log_format: Literal["text", "json"] = "text"
+    """Lines of the log: ``key=value`` pairs, or one JSON object each."""
+    voices_dir: Path | None = None
+    """A folder of voices, served by their names: recordings (``megatalker voices add``) and voice files
+    (``Voice.save``, ``megatalker say --save-voice``). What changes in it changes in the server."""
+    max_upload_bytes: Annotated[Integer, Field(ge=1024)] = 1 << 25
+    """Of a request that adds a voice."""
+    voice_cache_size: Positive = 64
+    """Cloned voices that are kept in memory, those used last."""
+    voice_cache_ttl_s: Seconds = 3600.0
+    """One that nobody used for so long is forgotten, and read again when somebody does."""
     model: str | None = None
     """The name that ``model`` has in requests and in ``GET /v1/models``; by default the checkpoint's."""
     model_aliases: tuple[str, ...] = ("tts-1", "tts-1-hd", "gpt-4o-mini-tts", "gpt-4o-mini-tts-2025-12-15")
@@ -127,12 +169,25 @@ class Settings(BaseSettings):
     max_streams: Positive = 8
     """Streams decoding at the same time."""
     max_waiting: Annotated[Integer, Field(ge=0)] = 64
-    """Requests that may wait for a free stream; one more is refused with ``CapacityError``."""
+    """Requests that may wait for a free stream; one more is refused with ``CapacityError``. Those without work do not
+    count: they wait for text, or for their consumer (:mod:`megatalker.engine.admission`)."""
+    max_wait_s: Seconds | None = None
+    """A request that waits longer for a free stream ends with ``CapacityError``, and is refused at once where that is
+    foreseen. ``None``: it waits as long as it takes. ``megatalker serve`` sets 30 where nothing else is said."""
+    max_open: Positive = 1024
+    """Streams open at the same time, with those that have no work; one more is refused with ``CapacityError``."""
+    max_streams_per_owner: Positive | None = None
+    """As ``max_open``, of those that ``Engine.speak`` was given the same ``owner`` for. ``None``: no limit."""
     max_text_chars: Positive = 20_000
+    max_reference_s: Seconds = 30.0
+    """Of the recording that a cloned voice brings along; each frame of it is a row of every prompt."""
     max_segment_chars: Positive = 400
     """Longer text is split into sentences of at most about this length, spoken as one continuous stream."""
-    max_frames: Positive = 2_048
-    """Frames of one segment; officially ``max_new_tokens``. Reaching it ends the stream with that reason."""
+    max_frames: Positive = 65_536
+    """Frames of one utterance. Reaching it ends the stream with that reason."""
+    max_segment_frames: Positive | None = None
+    """Frames of one segment. Reaching it ends the stream with the reason ``max_frames``. ``None``: as the checkpoint
+    says, one less than the ``max_new_tokens`` of its ``generation_config.json``, of which the last is the end."""
     max_ahead_s: Seconds | None = None
     """A stream further ahead of playback than this waits. ``None``: speak as fast as the device can."""
     max_untaken_s: Seconds | None = None

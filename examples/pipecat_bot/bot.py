@@ -3,8 +3,7 @@
 Speech to text and the language model come from OpenAI or from anything with its API (OPENAI_API_KEY, OPENAI_BASE_URL).
 MEGATALKER_* variables or a megatalker.toml choose checkpoint and backend.
 
-    python bot.py                # then open http://localhost:7860/client
-    python bot.py -t webrtc
+    python bot.py -t webrtc      # then open http://localhost:7860/client
 """
 
 import asyncio

@@ -145,8 +145,7 @@ def fill_streams(
         chunks = position // PAGE + 1
         space.page_table[slot, :chunks] = torch.arange(page, page + chunks, dtype=torch.int32).to(space.device)
         page += chunks
-        history = tuple(range(slot, 60, 7))
-        space.assign(slot, kinds[slot % len(kinds)], history)
+    space.assign([(slot, kinds[slot % len(kinds)], range(slot, 60, 7)) for slot in range(len(positions))])
     return Streams(positions)
 
 

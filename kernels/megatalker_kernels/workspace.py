@@ -1,9 +1,11 @@
 """Everything that the kernels write, and the per-stream state they read: one guarded buffer each."""
 
 import ctypes
+from collections.abc import Sequence
 from math import prod
 from typing import Self
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -24,6 +26,7 @@ from megatalker_kernels.constants import (
 from megatalker_kernels.errors import GuardError
 from megatalker_kernels.params import Sampling
 from megatalker_kernels.shapes import KernelShape
+from megatalker_kernels.transfer import send
 
 GUARD_BYTES = 512
 GUARD = 0xA5
@@ -184,14 +187,17 @@ class Workspace(GuardedBuffers):
         super().copy_from(other)
         self.wide.copy_from(other.wide)
 
-    def assign(self, slot: int, sampling: Sampling, history: tuple[int, ...] = ()) -> None:
-        """Give a slot to a stream whose emitted first codes are ``history``."""
-        self.sampling[slot] = torch.frombuffer(bytearray(sampling), dtype=torch.uint8).to(self.device)
-        words = [0] * self.seen.shape[1]
-        for code in history:
-            words[code // 32] |= 1 << (code % 32)
-        signed = [word - 2**32 if word >= 2**31 else word for word in words]
-        self.seen[slot] = torch.tensor(signed, dtype=torch.int32, device=self.device)
+    def assign(self, streams: Sequence[tuple[int, Sampling, Sequence[int]]]) -> None:
+        """Give slots to streams: each a slot, its parameters, and the first codes that were emitted already."""
+        slots, samplings, histories = zip(*streams, strict=True)
+        slot = send(torch.tensor(slots), self.device)
+        parameters = bytearray().join(map(bytes, samplings))
+        self.sampling[slot] = send(torch.frombuffer(parameters, dtype=torch.uint8).view(len(slots), -1), self.device)
+        seen = np.zeros((len(slots), self.seen.shape[1]), np.uint32)
+        for words, history in zip(seen, histories, strict=True):
+            codes = np.asarray(history, np.uint32)
+            np.bitwise_or.at(words, codes // 32, np.uint32(1) << codes % 32)
+        self.seen[slot] = send(torch.from_numpy(seen.view(np.int32)), self.device)
 
     def forget_results(self) -> None:
         """Clear what phases handed over, so that no tag of a launch long ago is taken for a new one."""

@@ -9,7 +9,8 @@ except ModuleNotFoundError as error:
     ) from None
 
 from megatalker_pipecat.engines import EnginePool, Lease
+from megatalker_pipecat.latency import TurnLatencyObserver
 from megatalker_pipecat.service import MegatalkerTTSService
 from megatalker_pipecat.settings import MegatalkerTTSSettings
 
-__all__ = ["EnginePool", "Lease", "MegatalkerTTSService", "MegatalkerTTSSettings"]
+__all__ = ["EnginePool", "Lease", "MegatalkerTTSService", "MegatalkerTTSSettings", "TurnLatencyObserver"]

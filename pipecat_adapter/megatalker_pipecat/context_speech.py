@@ -18,6 +18,8 @@ class SpokenPiece:
     audio: bytes
     """16-bit PCM, possibly empty."""
     words: list[SpokenWord]
+    switches: tuple[BackendSwitch, ...]
+    """Moves to other backends since the piece before."""
 
 
 class ContextSpeech:
@@ -58,20 +60,17 @@ class ContextSpeech:
 
     async def __aiter__(self) -> AsyncIterator[SpokenPiece]:
         async for chunk in self._speech:
-            self._report_switches()
             audio = self._sound.push(chunk.pcm)
-            yield SpokenPiece(audio, self._words.due(self._sound.seconds))
-        self._report_switches()
+            yield SpokenPiece(audio, self._words.due(self._sound.seconds), self._new_switches())
         if self._speech.finish_reason == "cancelled":
             return
         if self._speech.finish_reason != "eos":
             logger.warning(f"the speech ended before its text: {self._speech.finish_reason}")
         audio = self._sound.finish()
         self.complete = True
-        yield SpokenPiece(audio, self._words.rest(self._sound.seconds))
+        yield SpokenPiece(audio, self._words.rest(self._sound.seconds), self._new_switches())
 
-    def _report_switches(self) -> None:
-        switches: tuple[BackendSwitch, ...] = self._speech.switches
-        for switch in switches[self._told :]:
-            logger.warning(f"the speech goes on elsewhere: {switch}")
-        self._told = len(switches)
+    def _new_switches(self) -> tuple[BackendSwitch, ...]:
+        switches = self._speech.switches[self._told :]
+        self._told += len(switches)
+        return switches

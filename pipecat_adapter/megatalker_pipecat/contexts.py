@@ -15,6 +15,8 @@ class Context:
     """Duration of its utterances that are over: word times count from the start of the context."""
     spoken: bool = False
     """It has had audio."""
+    failed: bool = False
+    """Something of its text could not be spoken."""
     text_ended: bool = False
     """``TOKEN`` mode: no text follows."""
     over: bool = False

@@ -5,9 +5,21 @@ import time
 from abc import abstractmethod
 from collections.abc import AsyncGenerator, Coroutine, Iterator
 from contextlib import aclosing, contextmanager
+from dataclasses import dataclass
 from typing import Any
 
-from pipecat.frames.frames import CancelFrame, EndFrame, TTSAudioRawFrame, TTSStoppedFrame
+from loguru import logger
+from pipecat.frames.frames import (
+    AggregatedTextProgressFrame,
+    CancelFrame,
+    DataFrame,
+    EndFrame,
+    Frame,
+    TTSAudioRawFrame,
+    TTSStoppedFrame,
+    TTSTextFrame,
+)
+from pipecat.processors.frame_processor import FrameDirection
 from pipecat.services.tts_service import TTSService
 
 from megatalker.engine.scheduling import PlaybackClock
@@ -21,11 +33,17 @@ SILENCE_S = 0.02
 service for broken."""
 
 
+@dataclass
+class SentenceFailed(DataFrame):
+    """Stands in an audio context where the rest of a sentence would; it goes no further than the service."""
+
+
 class DeliveringTTSService(TTSService):
     """The half of the service that knows Pipecat's audio contexts and nothing of engines."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
+        self._register_event_handler("on_backend_switched")
         self._contexts = Contexts()
         self._deliveries: set[asyncio.Task[None]] = set()
         self._playback = PlaybackClock()
@@ -40,6 +58,9 @@ class DeliveringTTSService(TTSService):
         """The audio of an utterance; words are reported after their audio was taken. Closing it ends the utterance."""
         try:
             async for piece in utterance:
+                for switch in piece.switches:
+                    logger.warning(f"the speech goes on elsewhere: {switch}")
+                    await self._call_event_handler("on_backend_switched", switch)
                 if piece.audio:
                     yield self._audio_frame(piece.audio, context_id, context)
                 for word in piece.words:
@@ -107,6 +128,7 @@ class DeliveringTTSService(TTSService):
                     async for frame in frames:
                         await self.append_to_audio_context(context_id, frame)
             except Exception as error:
+                context.failed = True
                 await self._report_failure(error)
         context.over = True
         if context.text_ended:
@@ -115,6 +137,27 @@ class DeliveringTTSService(TTSService):
     @abstractmethod
     async def _report_failure(self, error: Exception) -> None:
         """Something could not be spoken: say so upstream."""
+
+    # ---- what was not spoken
+
+    async def push_frame(self, frame: Frame, direction: FrameDirection = FrameDirection.DOWNSTREAM) -> None:
+        """As ``TTSService``; a sentence that failed is over once everything spoken of it is downstream."""
+        if not isinstance(frame, SentenceFailed):
+            await super().push_frame(frame, direction)
+            return
+        for released in self._aggregated_frame_sequencer.complete_spoken_slot():
+            await super().push_frame(released, direction)
+
+    async def _apply_force_complete(self, context_id: str) -> None:
+        """Pipecat takes text without word times for spoken when its context ends: not where something failed."""
+        context = self._contexts.find(context_id)
+        if context is not None and not context.failed:
+            await super()._apply_force_complete(context_id)
+            return
+        last_pts = self._word_timestamp_tracker.last_pts
+        for frame in self._aggregated_frame_sequencer.force_complete(context_id, last_pts):
+            if not isinstance(frame, TTSTextFrame | AggregatedTextProgressFrame):
+                await self.push_frame(frame)
 
     # ---- ends of contexts
 

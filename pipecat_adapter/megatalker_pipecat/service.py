@@ -19,10 +19,11 @@ from pipecat.utils.tracing.service_decorators import traced_tts
 import megatalker
 from megatalker.engine.speech import SpeechEngine
 from megatalker.errors import ConnectionFailedError, InvalidRequestError
+from megatalker_pipecat.arguments import sort_arguments
 from megatalker_pipecat.audio import Sound
 from megatalker_pipecat.context_speech import ContextSpeech
 from megatalker_pipecat.contexts import Context
-from megatalker_pipecat.delivery import DeliveringTTSService
+from megatalker_pipecat.delivery import DeliveringTTSService, SentenceFailed
 from megatalker_pipecat.engines import EnginePool, Lease
 from megatalker_pipecat.errors import category_of, category_of_text, engine_is_gone
 from megatalker_pipecat.languages import name_of, recognised
@@ -50,6 +51,10 @@ class MegatalkerTTSService(DeliveringTTSService):
     answer as it comes; the first word is heard sooner, and a turn keeps the settings it began with.
 
     Word timestamps are estimates (:mod:`megatalker_pipecat.timing`).
+
+    Events, besides those of ``TTSService``:
+        on_backend_switched(service, switch): a backend failed in the middle of speech, which goes on on another; see
+            :class:`megatalker.engine.BackendSwitch`.
     """
 
     Settings = MegatalkerTTSSettings
@@ -68,7 +73,7 @@ class MegatalkerTTSService(DeliveringTTSService):
         sample_rate: int | None = None,
         text_aggregation_mode: TextAggregationMode | None = None,
         voices: Mapping[str, megatalker.Voice] | None = None,
-        **kwargs: Any,
+        **given: Any,
     ) -> None:
         """Loads nothing; that happens in ``setup``.
 
@@ -81,11 +86,14 @@ class MegatalkerTTSService(DeliveringTTSService):
             sample_rate: By default the pipeline's ``audio_out_sample_rate``. The engine makes 24 kHz.
             text_aggregation_mode: ``TextAggregationMode.SENTENCE`` (default) or ``TOKEN``.
             voices: Cloned or designed voices by the name that ``settings.voice`` calls them.
-            **kwargs: For ``TTSService``.
+            **given: For ``TTSService``. ``voice``, ``voice_id``, ``model`` and ``language`` are short for the fields of
+                ``settings``.
 
         Raises:
             SettingsError: An impossible combination or value, or an unknown setting in environment or file.
+            TypeError: An argument that neither we nor Pipecat know, such as another service's ``api_key``.
         """
+        settings, for_pipecat = sort_arguments(type(self), settings, given)
         self._source = Source(self.engines, engine_settings, engine, server_url)
         complete = self.Settings.complete(self._source.settings)
         if settings is not None:
@@ -102,7 +110,7 @@ class MegatalkerTTSService(DeliveringTTSService):
             text_aggregation_mode=text_aggregation_mode,
             sample_rate=sample_rate,
             settings=complete,
-            **kwargs,
+            **for_pipecat,
         )
 
     @classmethod
@@ -237,7 +245,9 @@ class MegatalkerTTSService(DeliveringTTSService):
                     async for frame in frames:
                         yield frame
             except Exception as error:
+                context.failed = True
                 await self._report_failure(error)
+                yield SentenceFailed()
 
     async def _take_token(self, text: str, context_id: str, context: Context) -> None:
         if context.over:
@@ -252,7 +262,7 @@ class MegatalkerTTSService(DeliveringTTSService):
         except InvalidRequestError as error:
             await self._report_failure(error)  # the turn goes on without this piece
         except Exception as error:
-            context.over = True
+            context.over = context.failed = True
             await self._report_failure(error)
 
     async def _begin(self, text: str | None, context_id: str, context: Context) -> ContextSpeech:

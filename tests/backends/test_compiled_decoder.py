@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from kept import compiling
 from megatalker.checkpoint import Checkpoint
 from megatalker.errors import CapacityError, InvalidRequestError, SettingsError
 from megatalker.interfaces import DecodeStep, Frame, LoadContext, StreamHandle, StreamRequest
@@ -127,10 +128,14 @@ def expected(request: pytest.FixtureRequest) -> Callable[[str], list[list[Codes 
 
 
 @pytest.fixture(scope="module", params=[pytest.param("cpu", marks=pytest.mark.slow), CUDA])
-def warm(request: pytest.FixtureRequest, tiny_1b7: Checkpoint) -> Iterator[CheckedTalker]:
-    """Compiled units; on a CPU for one stream and for batches of four, so that five streams fall in two parts."""
-    decoder = compiled(tiny_1b7, request.param, compile="on", max_streams=5)
-    decoder.warmup()
+def warm(request: pytest.FixtureRequest, demo: Checkpoint) -> Iterator[CheckedTalker]:
+    """Compiled units; on a CPU for one stream and for batches of four, so that five streams fall in two parts.
+
+    Of the voice and with the settings that snippets of the README have compiled, too.
+    """
+    decoder = compiled(demo, request.param, compile="on", max_positions=None)
+    with compiling("demo"):
+        decoder.warmup()
     yield decoder
     decoder.close()
 
@@ -149,21 +154,21 @@ def test_codes_equal_the_reference_alone_and_in_company(
 
 
 def test_compiled_units_say_what_the_reference_says(
-    warm: CheckedTalker, tiny_1b7: Checkpoint, expected: Callable[[str], list[list[Codes | None]]]
+    warm: CheckedTalker, demo: Checkpoint, expected: Callable[[str], list[list[Codes | None]]]
 ) -> None:
-    together = company(tiny_1b7)
-    assert [speak(warm, each) for each in together.voices] == expected("tiny_1b7")
-    assert speak_together(warm, together) == expected("tiny_1b7")
+    together = company(demo)
+    assert [speak(warm, each) for each in together.voices] == expected("demo")
+    assert speak_together(warm, together) == expected("demo")
 
 
-def test_nothing_is_compiled_outside_the_first_warmup(warm: CheckedTalker, tiny_1b7: Checkpoint) -> None:
+def test_nothing_is_compiled_outside_the_first_warmup(warm: CheckedTalker, demo: Checkpoint) -> None:
     from torch._dynamo.utils import counters
 
     before = counters["stats"]["unique_graphs"]
     assert before > 0
-    speak_together(warm, company(tiny_1b7))
+    speak_together(warm, company(demo))
     warm.warmup()
-    speak(compiled(tiny_1b7, compile="on"), voice(tiny_1b7, 1, 5, 2, GREEDY))
+    speak(compiled(demo, compile="on"), voice(demo, 1, 5, 2, GREEDY))
     assert counters["stats"]["unique_graphs"] == before
 
 
@@ -179,8 +184,8 @@ def test_warming_up_says_how_far_it_is(
     ]
 
 
-def test_neighbours_do_not_matter_on_a_cpu_not_to_the_last_bit(warm: CheckedTalker, tiny_1b7: Checkpoint) -> None:
-    one, *others = (voice(tiny_1b7, seed, rows, 6, GREEDY) for seed, rows in ((1, 8), (2, 80), (3, 3), (4, 20)))
+def test_neighbours_do_not_matter_on_a_cpu_not_to_the_last_bit(warm: CheckedTalker, demo: Checkpoint) -> None:
+    one, *others = (voice(demo, seed, rows, 6, GREEDY) for seed, rows in ((1, 8), (2, 80), (3, 3), (4, 20)))
     tolerance = 0.0 if model_of(warm).device.type == "cpu" else 1e-4
     alone = logits(warm, [one])[0]
     crowded = logits(warm, [one, *others])[0]

@@ -59,8 +59,11 @@ class StallingOnDevice(Stalling):
         return self._machine.wait(ticket)
 
 
-def test_an_abandoned_launch_is_a_fault_and_its_streams_are_lost(device: str, tiny_1b7: Checkpoint) -> None:
-    decoder = megakernel(tiny_1b7, device, max_streams=2)
+@pytest.mark.parametrize("wide_from", [1, 9], ids=["wide", "narrow"])
+def test_an_abandoned_launch_is_a_fault_and_its_streams_are_lost(
+    device: str, tiny_1b7: Checkpoint, wide_from: int
+) -> None:
+    decoder = megakernel(tiny_1b7, device, max_streams=2, wide_from=wide_from)
     each = voice(tiny_1b7, 1, 20, 3, SEEDED)
     expected = codes_of(say(decoder, each))
     stream, idle = decoder.prefill([each.request])[0], decoder.prefill([each.request])[0]

@@ -137,6 +137,17 @@ class Book:
         self.space.talker_kv.normal_(generator=torch.Generator().manual_seed(1))
         self.cache = PrefixCache(self.space, rows)
 
+    def keys(self, prompt: Tensor) -> list[bytes]:
+        (keys,) = self.cache.keys(prompt, [len(prompt)])
+        return keys
+
+    def remember(self, keys: list[bytes], pages: list[int]) -> None:
+        self.cache.remember([(keys, pages)])
+
+    def restore(self, keys: list[bytes], pages: list[int]) -> int:
+        (positions,) = self.cache.restore([(keys, pages)])
+        return positions
+
     def rows(self, pages: list[int], count: int) -> Tensor:
         """``[layers, 2, kv heads, count, head_dim]``: what lies at a stream's first positions."""
         return self.space.talker_kv[:, pages].permute(0, 2, 3, 1, 4, 5).flatten(3, 4)[:, :, :, :count].clone()
@@ -167,10 +178,10 @@ def prompt(rows: int, *, other_from: int | None = None, seed: int = 0) -> Tensor
 def test_a_prompt_gets_back_what_an_equal_head_left() -> None:
     book = Book(rows=256)
     first, second = prompt(100), prompt(90, other_from=75)
-    book.cache.remember(book.cache.keys(first), [4, 1])
+    book.remember(book.keys(first), [4, 1])
     left = book.rows([4, 1], 72)
     before = book.rows([0, 5], 128)
-    assert book.cache.restore(book.cache.keys(second), [0, 5]) == 72
+    assert book.restore(book.keys(second), [0, 5]) == 72
     assert torch.equal(book.rows([0, 5], 72), left)
     assert torch.equal(book.rows([0, 5], 128)[:, :, :, 72:], before[:, :, :, 72:])
     book.space.check_guards()
@@ -178,60 +189,83 @@ def test_a_prompt_gets_back_what_an_equal_head_left() -> None:
 
 def test_what_is_remembered_outlives_the_pages_it_was_on() -> None:
     book = Book(rows=256)
-    keys = book.cache.keys(prompt(100))
-    book.cache.remember(keys, [4, 1])
+    keys = book.keys(prompt(100))
+    book.remember(keys, [4, 1])
     left = book.rows([4, 1], 96)
     book.space.grow(9)
-    assert book.cache.restore(keys, [8, 0]) == 96
+    assert book.restore(keys, [8, 0]) == 96
     assert torch.equal(book.rows([8, 0], 96), left)
 
 
 @pytest.mark.parametrize("rows", [2, ROWS, ROWS + 1, 3 * ROWS])
 def test_the_last_pass_is_never_skipped(rows: int) -> None:
     book = Book(rows=256)
-    keys = book.cache.keys(prompt(rows))
-    book.cache.remember(keys, [0])
-    assert book.cache.restore(keys, [1]) == (rows - 1) // ROWS * ROWS
+    keys = book.keys(prompt(rows))
+    book.remember(keys, [0])
+    assert book.restore(keys, [1]) == (rows - 1) // ROWS * ROWS
 
 
 def test_a_difference_in_one_row_is_another_prompt_from_there_on() -> None:
     book = Book(rows=256)
-    book.cache.remember(book.cache.keys(prompt(60)), [0])
-    assert book.cache.restore(book.cache.keys(prompt(60, other_from=0)), [1]) == 0
+    book.remember(book.keys(prompt(60)), [0])
+    assert book.restore(book.keys(prompt(60, other_from=0)), [1]) == 0
     changed = prompt(60)
     changed[17, 3] += 1e-6
-    assert book.cache.restore(book.cache.keys(changed), [1]) == 16
+    assert book.restore(book.keys(changed), [1]) == 16
 
 
 def test_what_was_used_last_is_kept_and_heads_outlive_what_follows_them() -> None:
     book = Book(rows=4 * ROWS)
     old, shared = prompt(3 * ROWS, other_from=0), prompt(3 * ROWS)
-    book.cache.remember(book.cache.keys(old), [0])
-    book.cache.remember(book.cache.keys(shared), [1])
-    assert book.cache.restore(book.cache.keys(old), [5]) == 2 * ROWS
+    book.remember(book.keys(old), [0])
+    book.remember(book.keys(shared), [1])
+    assert book.restore(book.keys(old), [5]) == 2 * ROWS
     newer = [prompt(3 * ROWS, other_from=ROWS, seed=seed) for seed in (1, 2, 3)]
     for each in newer:
-        assert book.cache.restore(book.cache.keys(each), [2]) >= ROWS
-        book.cache.remember(book.cache.keys(each), [2])
-    assert book.cache.restore(book.cache.keys(newer[-1]), [5]) == 2 * ROWS
-    assert book.cache.restore(book.cache.keys(shared), [5]) == ROWS, "its head was in use, the rest was not"
-    assert book.cache.restore(book.cache.keys(old), [5]) == 0
+        assert book.restore(book.keys(each), [2]) >= ROWS
+        book.remember(book.keys(each), [2])
+    assert book.restore(book.keys(newer[-1]), [5]) == 2 * ROWS
+    assert book.restore(book.keys(shared), [5]) == ROWS, "its head was in use, the rest was not"
+    assert book.restore(book.keys(old), [5]) == 0
 
 
 def test_a_prompt_longer_than_the_memory_keeps_its_head() -> None:
     book = Book(rows=2 * ROWS)
-    keys = book.cache.keys(prompt(60))
-    book.cache.remember(keys, [3])
-    assert book.cache.restore(keys, [5]) == 2 * ROWS
+    keys = book.keys(prompt(60))
+    book.remember(keys, [3])
+    assert book.restore(keys, [5]) == 2 * ROWS
     assert torch.equal(book.rows([5], 2 * ROWS), book.rows([3], 2 * ROWS))
 
 
 def test_forgetting_and_remembering_nothing() -> None:
     book = Book(rows=2 * ROWS)
-    keys = book.cache.keys(prompt(60))
-    book.cache.remember(keys, [3])
+    keys = book.keys(prompt(60))
+    book.remember(keys, [3])
     book.cache.clear()
-    assert book.cache.restore(keys, [5]) == 0
-    book.cache.remember(keys, [3])
-    assert book.cache.restore(keys, [5]) == 2 * ROWS
-    assert Book(rows=ROWS - 1).cache.keys(prompt(60)) == []
+    assert book.restore(keys, [5]) == 0
+    book.remember(keys, [3])
+    assert book.restore(keys, [5]) == 2 * ROWS
+    assert Book(rows=ROWS - 1).keys(prompt(60)) == []
+
+
+def test_prompts_that_lie_together_have_the_names_they_have_alone() -> None:
+    book = Book(rows=256)
+    prompts = [prompt(60), prompt(7), prompt(40, other_from=20), prompt(33)]
+    together = book.cache.keys(torch.cat(prompts), [len(each) for each in prompts])
+    assert together == [book.keys(each) for each in prompts]
+
+
+def test_equal_bytes_of_another_type_are_another_prompt() -> None:
+    book = Book(rows=256)
+    rows = prompt(60).bfloat16()
+    assert not set(book.keys(rows)) & set(book.keys(rows.view(torch.float16)))
+
+
+def test_several_prompts_are_restored_at_once() -> None:
+    book = Book(rows=256)
+    book.remember(book.keys(prompt(100)), [4, 1])
+    left = book.rows([4, 1], 96)
+    long, short = book.keys(prompt(97)), book.keys(prompt(50, other_from=20))
+    assert book.cache.restore([(long, [0, 5]), (short, [3]), ([], [2])]) == [96, 16, 0]
+    assert torch.equal(book.rows([0, 5], 96), left)
+    assert torch.equal(book.rows([3], 16), left[:, :, :, :16])

@@ -226,7 +226,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], Any], str]] = {
         "is stored as I8, expected one of F32",
     ),
     "other codec": (
-        lambda f: edit_talker(f, num_code_groups=8),
+        lambda f: (edit_talker(f, num_code_groups=8), edit_predictor(f, num_code_groups=8)),
         "has 16 codebooks, the talker 8 code groups",
     ),
     "smaller codebooks": (lambda f: edit_talker(f, vocab_size=2048), "128 codes in a codebook, the talker 1024"),

@@ -26,6 +26,7 @@ MAY_BE_NULL = {
     "talker_config.spk_is_dialect",
     "talker_config.rope_scaling",
     "talker_config.code_predictor_config.rope_scaling",
+    "talker_config.code_predictor_config.layer_types",
 }
 NUMBERS = {"rms_norm_eps", "rope_theta"}
 TABLES_OF_NAMES = {"spk_id", "spk_is_dialect", "codec_language_id", "rope_scaling"}
@@ -118,10 +119,10 @@ def folder(tiny_base: Checkpoint, tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("key", "value", "expected"),
     [
-        ("max_new_tokens", "abc", "an integer from 1 to"),
-        ("max_new_tokens", 0, "an integer from 1 to"),
-        ("max_new_tokens", None, "an integer from 1 to"),
-        ("max_new_tokens", 99.5, "an integer from 1 to"),
+        ("max_new_tokens", "abc", "an integer from 2 to"),
+        ("max_new_tokens", 1, "an integer from 2 to"),
+        ("max_new_tokens", None, "an integer from 2 to"),
+        ("max_new_tokens", 99.5, "an integer from 2 to"),
         ("do_sample", "yes", "True or False"),
         ("top_k", False, "an integer of at least 1"),
         ("top_k", 10**30, "an integer of at least 1 and below"),

@@ -28,6 +28,8 @@ def test_bench_compares_in_one_run_and_writes_json_and_plot(tiny_custom_voice: C
     assert list(report["results"]) == ["reference", "compiled"]
     for metric in ("frame_ms", "prefill_ms", "ttfc_ms", "rtf", "codec_ms_1_frame", "longest_chunk_gap_ms"):
         assert report["results"]["compiled"][metric]["median"] > 0
+    for result in report["results"].values():
+        assert result["tokens_per_s"]["median"] == pytest.approx(16 * result["frames_per_s"]["median"])
     assert (tmp_path / "results" / "bench.png").read_bytes().startswith(b"\x89PNG")
 
 

@@ -12,10 +12,10 @@ from torch import Tensor
 from megatalker.checkpoint import Checkpoint
 from megatalker.plugins import BackendRegistry
 from megatalker.testing.random_checkpoint import TINY, write_checkpoint
+from megatalker_conformance.cases import Cases
 from megatalker_conformance.kept import Kept, OracleClock, content
 from megatalker_conformance.oracle import Oracle
-from megatalker_conformance.speech import GREEDY
-from megatalker_conformance.utterances import Utterances
+from megatalker_conformance.streams import GREEDY
 from waiting import PROCESS_S
 
 
@@ -119,14 +119,14 @@ def test_one_changed_weight_is_another_checkpoint(tmp_path: Path, make: Counting
 def test_the_oracle_asks_reference_only_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     checkpoint = Checkpoint.open(write_checkpoint(tmp_path / "tiny", TINY))
-    utterance = Utterances(checkpoint).rows(4, GREEDY)
+    case = Cases(checkpoint).rows(4, GREEDY)
     end = (checkpoint.config.codec_eos_id, *[0] * 15)
 
     def ask(frames: int) -> tuple[object, ...]:
         oracle = Oracle(BackendRegistry.installed(), checkpoint, torch.device("cpu"))
-        codes = oracle.codes(utterance, frames)
-        ended = oracle.follow(utterance, [None, codes[0], end])
-        logits = oracle.logits(utterance, codes[:2])
+        codes = oracle.codes(case, frames)
+        ended = oracle.follow(case, [None, codes[0], end])
+        logits = oracle.logits(case, codes[:2])
         oracle.close()
         return codes, ended.codes, ended.logits.talker.tolist(), logits.predictor.tolist()
 

@@ -1,4 +1,4 @@
-"""Schedules repeat with their seed, can be cut down to any part, and are shortened to what makes them fail."""
+"""Schedules repeat with their seed, and can be cut down to any part."""
 
 import random
 from collections.abc import Sequence
@@ -6,30 +6,35 @@ from typing import Any, cast
 
 import pytest
 
+from megatalker_conformance.scenarios import ScenarioPool
 from megatalker_conformance.schedules import (
     Action,
     Decode,
     Release,
     Start,
     Writer,
+    alike,
     at_random,
     churn,
     continuations,
     ends_in_company,
+    growing,
     of_widths,
+    only,
+    smaller,
+    streams,
     tidied,
 )
-from megatalker_conformance.scripts import Pool
-from megatalker_conformance.shortening import shortened
 
 
 class FakePool:
-    """Eight scripts of three steps; the odd ones end by themselves, the last one is a continuation."""
+    """Eight scenarios of three steps; the odd ones end by themselves, the last one is a continuation."""
 
-    scripts: Sequence[object] = (None,) * 8
+    scenarios: Sequence[object] = (None,) * 8
     going: Sequence[int] = (0, 2, 4, 6)
     ending: Sequence[int] = (1, 3, 5, 7)
     continued: Sequence[int] = (7,)
+    alike: Sequence[int] = (2, 4, 6)
 
     def length(self, number: int) -> int:
         return 3
@@ -41,7 +46,7 @@ class FakePool:
         return [number]
 
 
-POOL = cast("Pool", FakePool())
+POOL = cast("ScenarioPool", FakePool())
 
 
 def writer(seed: int, width: int = 5) -> Writer:
@@ -53,6 +58,8 @@ MAKERS = {
     "of widths": lambda made: of_widths(made, [*range(1, made.width + 1)] * 2, POOL.going),
     "ends": lambda made: ends_in_company(made, 12),
     "continuations": continuations,
+    "alike": alike,
+    "growing": growing,
     "churn": lambda made: churn(made, 9),
 }
 
@@ -76,6 +83,11 @@ def test_each_width_is_a_call() -> None:
     assert all(width in called for width in widths)  # in this order
 
 
+def test_prompts_and_calls_grow() -> None:
+    schedule = growing(writer(0, 3))
+    assert [len(action.streams) for action in schedule if isinstance(action, Decode)] == [1, 2, 3]
+
+
 def test_tidying_leaves_out_what_cannot_be_done() -> None:
     start = Start(((0, 0), (1, 2)))
     schedule: list[Action] = [
@@ -90,37 +102,18 @@ def test_tidying_leaves_out_what_cannot_be_done() -> None:
     assert tidied(schedule, POOL, 2) == [start, *[Decode((0, 1))] * 3, Release(0)]
 
 
-def test_a_failing_schedule_is_shortened_to_what_fails() -> None:
-    """Two certain streams in one call, the second of which was decoded before."""
+def test_a_schedule_without_some_of_its_streams_is_a_schedule() -> None:
+    schedule: list[Action] = [Start(((0, 0), (1, 2))), Decode((0,)), Decode((0, 1)), Release(0), Start(((2, 0),))]
+    assert streams(schedule) == [0, 1, 2]
+    assert only(schedule, [1]) == [Start(((1, 2),)), Decode((1,))]
 
-    def fails(actions: Sequence[Action]) -> bool:
-        decoded: set[int] = set()
-        for action in actions:
-            if isinstance(action, Decode):
-                if {3, 4} <= set(action.streams) and 4 in decoded:
-                    return True
-                decoded |= set(action.streams)
-        return False
 
-    schedule: list[Action] = [
-        Start(tuple((stream, stream) for stream in range(8))),
-        Decode((0, 1), frozenset({"logits"})),
-        Decode((4, 0, 1), frozenset({"strided rows"})),
-        Decode((5, 6)),
-        Release(0),
-        Decode((7, 4, 5, 3), frozenset({"logits", "another thread"})),
+def test_smaller_calls_are_narrower_or_plainer() -> None:
+    how = frozenset({"logits", "another thread"})
+    assert list(smaller(Decode((1, 2), how))) == [
+        Decode((2,), how),
+        Decode((1,), how),
+        Decode((1, 2), frozenset({"logits"})),
+        Decode((1, 2), frozenset({"another thread"})),
     ]
-    shortest = shortened(schedule, fails, lambda actions: tidied(actions, POOL, 8), 10_000)
-    assert shortest == [Start(((3, 3), (4, 4))), Decode((4,)), Decode((4, 3))]
-
-
-def test_shortening_stops_when_its_calls_are_used_up() -> None:
-    schedule: list[Action] = [Start(tuple((stream, 0) for stream in range(20))), Decode(tuple(range(20)))]
-    played: list[int] = []
-
-    def fails(actions: Sequence[Action]) -> bool:
-        played.append(len(actions))
-        return True
-
-    shortened(schedule, fails, lambda actions: tidied(actions, POOL, 20), 5)
-    assert sum(played) <= 5
+    assert list(smaller(Release(1))) == []

@@ -209,11 +209,15 @@ def test_a_backend_is_cold_until_it_has_done_some_whole_steps(
     assert stream.switches == ()
 
 
-def test_a_replay_that_goes_wrong_is_a_fault(open_engine: Opener, undisturbed: Callable[..., list[Outcome]]) -> None:
+@pytest.mark.parametrize("call", [0, 1])
+def test_a_replay_that_goes_wrong_is_a_fault(
+    open_engine: Opener, undisturbed: Callable[..., list[Outcome]], call: int
+) -> None:
+    """Or what is tried before it."""
     third = Fakes(
         codecs={
             "first": Behaviour(on_decode=raise_at(4)),
-            "second": Behaviour(spoil=replace_item(0, lambda pcm: torch.full_like(pcm, torch.nan))),
+            "second": Behaviour(spoil=replace_item(call, lambda pcm: torch.full_like(pcm, torch.nan))),
             "third": Behaviour(),
         }
     )

@@ -5,7 +5,7 @@ import ctypes
 from emulation import compile_for_cpu
 from megatalker_kernels.codec.launcher import SOURCE, CodecConstants
 from megatalker_kernels.codec.numbers import Numbers
-from megatalker_kernels.codec.tiles import TILES
+from megatalker_kernels.codec.tiles import TILES, WARPGROUP_TILES
 from megatalker_kernels.nvrtc import SOURCES
 
 
@@ -16,8 +16,9 @@ class CodecEmulator:
     """So few that sums of small products stay whole and those of larger ones are split."""
 
     def __init__(self, numbers: Numbers) -> None:
-        constants = CodecConstants(TILES, numbers)
         self.numbers = numbers
+        self.has_warpgroups = numbers is not Numbers.TENSORFLOATS
+        constants = CodecConstants((*TILES, *WARPGROUP_TILES) if self.has_warpgroups else TILES, numbers)
         self._library = compile_for_cpu((SOURCES / SOURCE).parent, "codec", constants.macros())
         self.launches: list[str] = []
 

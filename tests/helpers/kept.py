@@ -32,3 +32,9 @@ def kept(kind: str, inputs: Any, make: Callable[[Path], None]) -> Path:
                 make(made)
                 made.rename(place)
     return place
+
+
+def compiling(what: str) -> FileLock:
+    """To be held while Inductor compiles what other tests compile, too: they find it in Inductor's cache then."""
+    ROOT.mkdir(parents=True, exist_ok=True)
+    return FileLock(ROOT / f"{what}.lock")

@@ -21,6 +21,18 @@ TOKEN_S = 0.005
 PITCH_TOLERANCE = 0.1
 
 
+def closing(service: type[Any]) -> type[Any]:
+    """The service, closing its client: Pipecat leaves that to the garbage collector, which warns."""
+
+    class Closing(service):  # type: ignore[misc]
+        async def cleanup(self) -> None:
+            await super().cleanup()
+            await self._client.close()
+
+    Closing.__name__ = service.__name__
+    return Closing
+
+
 class MockOpenAI:
     """Use it in a ``with`` block; :attr:`url` is its base URL.
 
@@ -32,6 +44,8 @@ class MockOpenAI:
         self._transcripts, self._answers, self._thought_s = transcripts, answers, thought_s
         self.heard: list[float] = []
         """The pitches of the utterances that came in."""
+        self.rates: list[int] = []
+        """Their samples a second."""
         self.conversations: list[list[dict[str, Any]]] = []
         """The messages of each request for an answer."""
         self.keys: list[str | None] = []
@@ -60,6 +74,7 @@ class MockOpenAI:
         async def transcribe(request: Request, file: UploadFile, model: str = Form()) -> dict[str, str]:
             self.keys.append(request.headers.get("authorization"))
             samples, rate = soundfile.read(io.BytesIO(await file.read()), dtype="int16")
+            self.rates.append(rate)
             pitch = pitch_of(samples, rate)
             self.heard.append(pitch)
             near = [said for at, said in self._transcripts.items() if abs(pitch / at - 1) < PITCH_TOLERANCE]

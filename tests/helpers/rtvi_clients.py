@@ -117,7 +117,7 @@ async def say_over_webrtc(address: str, words: str) -> Heard:
 
 
 async def say_over_websocket(address: str, words: str) -> Heard:
-    """As a client of Pipecat's websocket transport does."""
+    """As a client of Pipecat's websocket transport does; until it has been answered, or the agent has left."""
     heard, serializer = Heard(), ProtobufFrameSerializer()
     async with (
         aiohttp.ClientSession() as session,
@@ -131,14 +131,16 @@ async def say_over_websocket(address: str, words: str) -> Heard:
             await socket.send_bytes(data)
 
         await send(client_ready())
-        while not heard.is_over():
-            frame = await serializer.deserialize(await socket.receive_bytes())
+        async for message in socket:
+            frame = await serializer.deserialize(message.data)
             if isinstance(frame, InputAudioRawFrame):
                 heard.hear(np.frombuffer(frame.audio, np.int16), frame.sample_rate)
             if isinstance(frame, InputTransportMessageFrame):
                 heard.messages.append(frame.message)
                 if frame.message["type"] == "bot-ready":
                     await send(send_text(words))
+            if heard.is_over():
+                break
     return heard
 
 

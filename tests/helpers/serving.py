@@ -33,7 +33,7 @@ def endless() -> Fakes:
     return fakes_with(frames=None, on_decode=lambda call: time.sleep(0.001), capabilities=capabilities)
 
 
-ENDLESS = {"max_frames": 10**8, "runaway_guard": False}
+ENDLESS = {"max_frames": 10**8, "max_segment_frames": 10**8, "runaway_guard": False}
 
 
 @dataclass

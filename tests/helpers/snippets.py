@@ -1,4 +1,4 @@
-"""The snippets of a page, as tests run them."""
+"""The snippets of pages, as tests run them."""
 
 import re
 import subprocess
@@ -18,14 +18,17 @@ class Snippet:
     language: str
     title: str | None
     text: str
-    line: int
+    place: str
 
 
-def snippets(page: Path) -> list[Snippet]:
-    text = page.read_text()
-    return [
-        Snippet(match[1], match[2], match[3], text[: match.start()].count("\n") + 1) for match in FENCE.finditer(text)
-    ]
+def snippets(*pages: Path) -> list[Snippet]:
+    found = []
+    for page in pages:
+        text = page.read_text()
+        for match in FENCE.finditer(text):
+            place = f"{page.stem}-line-{text[: match.start()].count(chr(10)) + 1}"
+            found.append(Snippet(match[1], match[2], match[3], place))
+    return found
 
 
 def run_at_server(snippet: Snippet, url: str, folder: Path) -> subprocess.CompletedProcess[str]:

@@ -60,7 +60,7 @@ class Desk:
                 logits.div_(step).round_().mul_(step)
 
     def codes(self, params: SamplingParams, frame: int, history: tuple[int, ...]) -> list[int]:
-        self.space.assign(1, kernel_sampling(params), history)
+        self.space.assign([(1, kernel_sampling(params), history)])
         return self._specification.choices(Launch("decode", (Row(1, 0, frame),)))[0]
 
 

@@ -1,8 +1,7 @@
 """The streaming codec's kernels, run on the CPU: products in every tile, attention past its window, a whole stream."""
 
-import re
-from collections.abc import Callable
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -12,12 +11,10 @@ from torch.nn import functional as F
 from codec_emulator import CodecEmulator
 from emulation import needs_compiler
 from megatalker.checkpoint import Checkpoint
-from megatalker.checkpoint.config import FRAME_SAMPLES, CodecConfig
-from megatalker.errors import BackendUnavailableError, SettingsError
-from megatalker.interfaces import LoadContext
-from megatalker_backends.streaming.codec import StreamingCodec
-from megatalker_backends.streaming.fused import choice, kernels, trial
-from megatalker_backends.streaming.fused.decoder import FusedDecoder
+from megatalker.checkpoint.config import FRAME_SAMPLES
+from megatalker.errors import BackendUnavailableError
+from megatalker_backends.streaming.fused import choice, kernels
+from megatalker_backends.streaming.fused.decoder import MAX_TILES, FusedDecoder
 from megatalker_backends.streaming.fused.kernels import Kernels
 from megatalker_backends.streaming.fused.runner import FusedRunner
 from megatalker_backends.streaming.fused.weights import FusedWeights, Matrix, Wave
@@ -26,16 +23,25 @@ from megatalker_backends.streaming.model import StreamingDecoder
 from megatalker_backends.streaming.settings import StreamingSettings
 from megatalker_backends.streaming.weights import Weights
 from megatalker_kernels import nvrtc
-from megatalker_kernels.codec.launcher import compile_codec
+from megatalker_kernels.codec.launcher import compile_codec, target
 from megatalker_kernels.codec.numbers import Numbers
 from megatalker_kernels.codec.structures import MAX_FRAMES, Activation
-from megatalker_kernels.codec.tiles import TILES, Tile, Tiling, choose_tiling
+from megatalker_kernels.codec.tiles import (
+    FEW,
+    TILES,
+    WARPGROUP,
+    WARPGROUP_TILES,
+    Tile,
+    Tiling,
+    WarpgroupTile,
+    choose_tiling,
+)
 from megatalker_kernels.errors import ToolchainError
 
 SLOT = 8
 """Floats before the context, so that a forgotten offset shows."""
 needs_nvrtc = pytest.mark.skipif(nvrtc.why_not_compile() is not None, reason=str(nvrtc.why_not_compile()))
-tiles = pytest.mark.parametrize("tile", TILES, ids=lambda tile: tile.kernel)
+tiles = pytest.mark.parametrize("tile", [*TILES, *WARPGROUP_TILES], ids=lambda tile: tile.kernel)
 
 
 @pytest.fixture(scope="module", params=[Numbers.HALVES, Numbers.TENSORFLOATS])
@@ -59,18 +65,29 @@ class Bench:
         self.run = Kernels(emulator, SimpleNamespace(), self._words, rows, self.arrivals)  # type: ignore[arg-type]
 
 
+def force(monkeypatch: pytest.MonkeyPatch, emulator: CodecEmulator, tile: Tile | WarpgroupTile, shares: int) -> None:
+    """All products are computed in such tiles."""
+    if isinstance(tile, WarpgroupTile) and not emulator.has_warpgroups:
+        pytest.skip("warpgroups multiply float16 numbers")
+    monkeypatch.setattr(kernels, "choose_tiling", lambda *_sizes, **_options: Tiling(tile, shares))
+
+
+def packed_matrix(emulator: CodecEmulator, weight: Tensor, **others: Any) -> Matrix:
+    return Matrix.packed(emulator.numbers, weight, torch.device("cpu"), warpgroups=emulator.has_warpgroups, **others)
+
+
 @needs_compiler
 @tiles
 @pytest.mark.parametrize("shares", [1, 3])
 @pytest.mark.parametrize(
     ("time", "channels", "taps", "dilation", "columns"),
-    [(1, 64, 1, 1, 48), (3, 24, 7, 3, 20), (70, 40, 7, 9, 104), (37, 12, 2, 1, 104)],
-    ids=["linear", "shorter than its context", "many tiles", "two taps"],
+    [(1, 64, 1, 1, 48), (3, 24, 7, 3, 24), (70, 40, 7, 9, 104), (37, 16, 2, 1, 104), (260, 8, 3, 5, 8)],
+    ids=["linear", "shorter than its context", "many tiles", "two taps", "tiles within a stream"],
 )
 def test_products_are_exact_in_every_tile(
     emulator: CodecEmulator,
     monkeypatch: pytest.MonkeyPatch,
-    tile: Tile,
+    tile: Tile | WarpgroupTile,
     shares: int,
     time: int,
     channels: int,
@@ -78,15 +95,15 @@ def test_products_are_exact_in_every_tile(
     dilation: int,
     columns: int,
 ) -> None:
-    monkeypatch.setattr(kernels, "choose_tiling", lambda *_sizes, **_options: Tiling(tile, shares))
+    force(monkeypatch, emulator, tile, shares)
     context = (taps - 1) * dilation
     bench = Bench(emulator, context * channels, time)
     weight, bias = noise(columns, taps, channels, seed=2) / (taps * channels) ** 0.5, noise(columns, seed=3)
     rows, residual = noise(2 * time, channels, seed=4), noise(2 * time, columns, seed=5)
-    repeats = 2 if columns % 8 == 0 else 1
+    repeats = 2 if columns % 16 == 0 else 1
     wave = Wave(noise(columns // repeats, seed=6), noise(columns // repeats, seed=7))
     pack = emulator.numbers.pack
-    matrix = Matrix(pack(weight), bias, dilation, SLOT)
+    matrix = packed_matrix(emulator, weight, bias=bias, dilation=dilation, slot=SLOT)
     raw, packed = bench.run.multiply_both(matrix, pack(rows), wave, residual=residual)
     waved = emulator.numbers.unpack(packed)
 
@@ -98,30 +115,46 @@ def test_products_are_exact_in_every_tile(
     frequency, height = wave.frequency.repeat(repeats), wave.height.repeat(repeats)
     torch.testing.assert_close(waved.double(), expected + height * (expected * frequency).sin() ** 2, atol=2e-5, rtol=0)
     if taps > 1:
-        assert torch.equal(bench.next[:, SLOT:].view_as(known[:, time:]), pack(known[:, time:]))
+        kept = bench.next[:, SLOT:].view_as(known[:, time:])
+        assert torch.equal(emulator.numbers.unpack(kept), emulator.numbers.unpack(pack(known[:, time:])))
     assert not bench.arrivals.any(), "the next product would not know its last block"
 
 
 @needs_compiler
-def test_long_sums_keep_the_precision_of_float32(emulator: CodecEmulator) -> None:
+@pytest.mark.parametrize(("tile", "terms"), [(FEW, 4096), (WARPGROUP, 1024)], ids=["warps", "warpgroup"])
+def test_long_sums_keep_the_precision_of_float32(
+    emulator: CodecEmulator, monkeypatch: pytest.MonkeyPatch, tile: Tile | WarpgroupTile, terms: int
+) -> None:
     """Tensor cores cut sums off instead of rounding them: with terms of one sign the losses would add up."""
-    rows, weight = noise(2, 4096, seed=1).abs(), noise(16, 1, 4096, seed=2).abs()
-    found = Bench(emulator, 0, 1).run.multiply(Matrix(emulator.numbers.pack(weight)), emulator.numbers.pack(rows))
+    force(monkeypatch, emulator, tile, 1)
+    rows, weight = noise(2, terms, seed=1).abs(), noise(16, 1, terms, seed=2).abs()
+    found = Bench(emulator, 0, 1).run.multiply(packed_matrix(emulator, weight), emulator.numbers.pack(rows))
     torch.testing.assert_close(found.double(), rows.double() @ weight[:, 0].T.double(), atol=0, rtol=1e-6)
 
 
 @needs_compiler
+def test_small_weights_keep_the_precision_of_float32(emulator: CodecEmulator) -> None:
+    """Float16 alone would round the low parts of such weights away."""
+    rows, weight = noise(2, 64, seed=1), noise(16, 1, 64, seed=2) * 1e-4
+    found = Bench(emulator, 0, 1).run.multiply(packed_matrix(emulator, weight), emulator.numbers.pack(rows))
+    torch.testing.assert_close(found.double(), rows.double() @ weight[:, 0].T.double(), atol=1e-9, rtol=0)
+
+
+@needs_compiler
 @tiles
-def test_sums_are_normalised_and_shaped(emulator: CodecEmulator, monkeypatch: pytest.MonkeyPatch, tile: Tile) -> None:
-    monkeypatch.setattr(kernels, "choose_tiling", lambda *_sizes, **_options: Tiling(tile, 1))
+def test_sums_are_normalised_and_shaped(
+    emulator: CodecEmulator, monkeypatch: pytest.MonkeyPatch, tile: Tile | WarpgroupTile
+) -> None:
+    force(monkeypatch, emulator, tile, 1)
     run, rows = Bench(emulator, 0, 5).run, noise(10, 72, seed=1)
-    weight = noise(40, 1, 72, seed=2) / 8
+    weight = noise(48, 1, 72, seed=2) / 8
     pack, unpack = emulator.numbers.pack, emulator.numbers.unpack
-    matrix, packed = Matrix(pack(weight), noise(40, seed=3)), pack(rows)
+    matrix, packed = packed_matrix(emulator, weight, bias=noise(48, seed=3)), pack(rows)
     summed = F.linear(rows, weight.flatten(1), matrix.bias)
-    normed = F.rms_norm(rows, (72,), eps=1e-3)
     torch.testing.assert_close(run.multiply(matrix, packed), summed)
-    torch.testing.assert_close(run.multiply(matrix, packed, eps=1e-3), F.linear(normed, weight[:, 0], matrix.bias))
+    if isinstance(tile, Tile):
+        normed = F.rms_norm(rows, (72,), eps=1e-3)
+        torch.testing.assert_close(run.multiply(matrix, packed, eps=1e-3), F.linear(normed, weight[:, 0], matrix.bias))
     torch.testing.assert_close(unpack(run.multiply_packed(matrix, packed, activation=Activation.GELU)), F.gelu(summed))
     gated = F.silu(summed[:, ::2]) * summed[:, 1::2]
     torch.testing.assert_close(unpack(run.multiply_packed(matrix, packed, activation=Activation.GATED)), gated)
@@ -139,9 +172,11 @@ def test_a_stream_in_any_chunks_equals_the_torch_decoder(
     checkpoint: Checkpoint = request.getfixturevalue(voice)
     config = checkpoint.codec_config
     decoder = StreamingDecoder(config, Weights(checkpoint.codec_tensor, "decoder"))
-    fused = FusedDecoder(FusedWeights(decoder, torch.device("cpu"), emulator.numbers), config, emulator)
+    cpu = torch.device("cpu")
+    weights = FusedWeights(decoder, cpu, emulator.numbers, warpgroups=emulator.has_warpgroups)
+    fused = FusedDecoder(weights, config, emulator)
     sizes = {"groups": config.num_quantizers, "max_streams": 3, "max_frames": 2}
-    runner = FusedRunner(fused, torch.device("cpu"), **sizes, prepare=run_directly)
+    runner = FusedRunner(fused, cpu, **sizes, prepare=run_directly)
     generator = torch.Generator().manual_seed(1)
     codes = torch.randint(config.codebook_size, (1, 4, config.num_quantizers), generator=generator)
     memory, chunks = runner.open(), []
@@ -233,111 +268,30 @@ def test_kernels_that_do_not_compile_are_an_error_that_names_the_way_out(
     [
         *((Numbers.HALVES, capability) for capability in (80, 86, 89, 90, 100, 120)),
         (Numbers.TENSORFLOATS, 80),
+        (Numbers.TENSORFLOATS, 90),
         (Numbers.HIGH_HALVES, 90),
     ],
     ids=str,
 )
 def test_kernels_compile_for_every_architecture(capability: int, numbers: Numbers) -> None:
-    usage = compile_codec(f"sm_{capability}", numbers).usage
-    assert usage.spilled_bytes <= 256, "some bytes around a rare path of sin are no loss, sums of products would be"
+    usage = compile_codec(*target(capability, numbers)).usage
+    assert usage.spilled_bytes <= 256, "some bytes around a loop are no loss, sums of products would be"
     assert usage.registers <= 255
 
 
 def test_blocks_of_every_tile_fit_into_the_smallest_shared_memory() -> None:
     assert max(tile.shared_bytes for tile in TILES) <= 99 << 10
+    assert WARPGROUP.resident * max(tile.shared_bytes for tile in WARPGROUP_TILES) <= 227 << 10
 
 
 @pytest.mark.parametrize("rows", [1, 8, 9, 64, 160, 1920, 15_360, 122_880])
-def test_every_stage_of_a_share_has_work(rows: int) -> None:
-    for columns, width in ((4, 672), (96, 672), (768, 5376), (6144, 3072), (512, 1024), (20, 12)):
-        chosen = choose_tiling(rows, columns, width, 132, whole=False)
-        assert 1 <= chosen.shares <= chosen.tile.stages_of(width)
-        assert choose_tiling(rows, columns, width, 132, whole=True).shares == 1
-
-
-@pytest.fixture
-def loud(tiny_custom_voice: Checkpoint) -> Callable[[str, float], StreamingDecoder]:
-    """Makes a decoder one of whose weights is so many times as large."""
-
-    def make(name: str, factor: float) -> StreamingDecoder:
-        decoder = StreamingDecoder(tiny_custom_voice.codec_config, Weights(tiny_custom_voice.codec_tensor, "decoder"))
-        decoder.get_buffer(name).mul_(factor)
-        return decoder
-
-    return make
-
-
-class OnCpu:
-    """Stands in for the compiled kernels."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.compiled: list[Numbers] = []
-        monkeypatch.setattr(choice, "CodecKernels", self._kernels)
-        for size in ("STREAMS", "FRAMES", "STEPS"):
-            monkeypatch.setattr(trial, size, 1)
-
-    def _kernels(self, _device: torch.device, numbers: Numbers) -> CodecEmulator:
-        self.compiled.append(numbers)
-        return CodecEmulator(numbers)
-
-
-def _codes(config: CodecConfig) -> Tensor:
-    """One frame."""
-    shape = (1, 1, config.num_quantizers)
-    return torch.randint(config.codebook_size, shape, generator=torch.Generator().manual_seed(1))
-
-
-@torch.inference_mode()
-def _run(runner: FusedRunner, config: CodecConfig) -> Tensor:
-    return runner.run(_codes(config), [runner.open()])[0]
-
-
-@pytest.mark.slow
-@needs_compiler
-@pytest.mark.parametrize(
-    ("weight", "factor", "complaint"),
-    [
-        ("transformer.into", 1e8, "its weights reach"),
-        ("codebooks.table", 1e5, "random codes give activations of"),
-    ],
-    ids=["weights", "activations"],
-)
-def test_what_float16_cannot_hold_is_multiplied_in_tensorfloats(
-    loud: Callable[[str, float], StreamingDecoder],
-    tiny_custom_voice: Checkpoint,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-    weight: str,
-    factor: float,
-    complaint: str,
-) -> None:
-    config, cpu, decoder = tiny_custom_voice.codec_config, OnCpu(monkeypatch), loud(weight, factor)
-    settings = StreamingSettings(cuda_graphs=False, max_batch=1, max_frames=1)
-    found = _run(choice.fused_runner(decoder, config, settings, torch.device("cpu")), config)
-    with torch.inference_mode():
-        expected, _ = decoder(_codes(config), torch.zeros(1, decoder.layout.size))
-    torch.testing.assert_close(found, expected, atol=1e-4, rtol=0)
-    assert cpu.compiled == [Numbers.HALVES, Numbers.TENSORFLOATS]
-    assert complaint in caplog.text
-    assert "half as fast" in caplog.text
-
-
-@pytest.mark.slow
-@needs_compiler
-def test_fast_says_how_far_it_is_off(
-    tiny_custom_voice: Checkpoint, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    config, cpu = tiny_custom_voice.codec_config, OnCpu(monkeypatch)
-    decoder = StreamingDecoder(config, Weights(tiny_custom_voice.codec_tensor, "decoder"))
-    settings = StreamingSettings(cuda_graphs=False, max_batch=1, max_frames=1, precision="fast")
-    _run(choice.fused_runner(decoder, config, settings, torch.device("cpu")), config)
-    assert cpu.compiled == [Numbers.HALVES, Numbers.HIGH_HALVES]
-    stated = re.search(r"samples of random codes are off by up to ([\d.e-]+)", caplog.text)
-    assert stated is not None
-    assert 1e-5 < float(stated[1]) < 0.1
-
-
-def test_fast_needs_the_kernels(tiny_custom_voice: Checkpoint) -> None:
-    context = LoadContext(torch.device("cpu"), torch.float32, StreamingSettings(precision="fast"))
-    with pytest.raises(SettingsError, match=r"codecs\.streaming\.precision 'fast' needs the CUDA kernels"):
-        StreamingCodec(tiny_custom_voice, context)
+@pytest.mark.parametrize("warpgroups", [False, True])
+def test_every_stage_of_a_share_has_work(rows: int, *, warpgroups: bool) -> None:
+    shapes = ((8, 7, 96), (96, 7, 96), (768, 7, 768), (6144, 2, 1536), (512, 1, 1024), (24, 1, 16))
+    for columns, taps, channels in shapes:
+        chosen = choose_tiling(rows, columns, taps, channels, 132, whole=False, warpgroups=warpgroups)
+        assert 1 <= chosen.shares <= chosen.tile.stages_of(taps, channels)
+        assert chosen.shares == 1 or chosen.tile.count(rows, columns) <= MAX_TILES
+        whole = choose_tiling(rows, columns, taps, channels, 132, whole=True, warpgroups=False)
+        assert whole.shares == 1
+        assert isinstance(whole.tile, Tile)

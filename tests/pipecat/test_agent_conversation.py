@@ -47,6 +47,7 @@ def test_a_spoken_conversation_with_barge_in(tmp_path: Path) -> None:
         (tmp_path / "megatalker.toml").write_text(
             'backend = "reference"\nmax_frames = 60\n'
             '[backends.compiled]\ncompile = "off"\n'
+            '[agent]\nturn_log = "turns.jsonl"\n'
             f'[agent.stt]\nurl = "{mock.url}"\nmodel = "ears"\n'
             f'[agent.llm]\nurl = "{mock.url}"\nmodel = "mind"\n'
         )
@@ -59,6 +60,8 @@ def test_a_spoken_conversation_with_barge_in(tmp_path: Path) -> None:
     assert result.passed, "\n".join([*map(str, result.failures), *result.debug_log])
     assert mock.heard == pytest.approx([LOW, HIGH], rel=0.1)
 
+    _assert_turns_are_logged(tmp_path)
+
     kept = _kept(mock.conversations[-1])
     assert STORY.startswith(kept)
     assert 0 < len(kept) < len(STORY)
@@ -70,6 +73,18 @@ def test_a_spoken_conversation_with_barge_in(tmp_path: Path) -> None:
     assert speech_ends - story_begins == pytest.approx(BARGE_IN_S + stop_s, abs=0.8)  # the user is the last one heard
     assert answer_begins > speech_ends
     assert SLOW_WORD_S > (speech_ends - stop_s - story_begins) / len(kept.split()) > FAST_WORD_S
+
+
+def _assert_turns_are_logged(folder: Path) -> None:
+    *turns, last = map(json.loads, (folder / "turns.jsonl").read_text().splitlines())
+    assert [(turn["begun_by"], turn["outcome"]) for turn in turns] == [("speech", "answered")] * 2
+    for turn in turns:
+        assert list(turn["ms"])[-4:] == ["first token", "text to speech", "audio sent", "audio played"]
+        assert set(turn["ms"]) >= {"turn detected", "transcript"}
+        assert turn["stages_ms"]["first token"] >= 1000 * THOUGHT_S, "that is where the time went"
+        assert sum(turn["stages_ms"].values()) == pytest.approx(turn["total_ms"], abs=1)
+    assert last["summary"]["speech"]["turns"] == 2
+    assert "first sound after the end of speech: p50 " in (folder / "agent.log").read_text()
 
 
 async def _talk(address: str, folder: Path) -> EvalScriptResult:

@@ -1,5 +1,6 @@
 """The agent without a browser: lines typed in, a WAV file out."""
 
+import json
 import os
 import subprocess
 import sys
@@ -48,7 +49,7 @@ def test_the_language_model_answers_and_remembers(tmp_path: Path) -> None:
     answers = {"Hello.": "Hi there.", "Who are you?": "A test."}
     with MockOpenAI({}, answers) as mock:
         (tmp_path / "megatalker.toml").write_text(
-            f'[agent]\nprompt = "Be brief."\ngreeting = "Welcome."\n'
+            f'[agent]\nprompt = "Be brief."\ngreeting = "Welcome."\nturn_log = "turns.jsonl"\n'
             f'[agent.llm]\nurl = "{mock.url}"\nmodel = "mind"\nkey_env = "MY_KEY"\n'
         )
         done = _agent(tmp_path, "--text", "--out", "said.wav", typed="Hello.\nWho are you?\n", MY_KEY="mine")
@@ -62,6 +63,14 @@ def test_the_language_model_answers_and_remembers(tmp_path: Path) -> None:
         ("assistant", "Hi there."),
         ("user", "Who are you?"),
     ]
+    *turns, last = map(json.loads, (tmp_path / "turns.jsonl").read_text().splitlines())
+    assert [(turn["begun_by"], turn["outcome"]) for turn in turns] == [
+        ("agent", "answered"),
+        *[("text", "answered")] * 2,
+    ]
+    assert list(turns[1]["ms"]) == ["first token", "text to speech", "audio sent", "audio played"]
+    assert last["summary"]["text"]["turns"] == 2
+    assert "first sound after typed text: p50 " in done.stderr
 
 
 def test_a_language_model_that_is_not_there(tmp_path: Path) -> None:
@@ -80,6 +89,9 @@ def test_a_language_model_that_is_not_there(tmp_path: Path) -> None:
         (["--text", "--out", "nowhere/said.wav"], "error: cannot write nowhere/said.wav"),
         (["--text", "--local", "--port", "1"], "error: --port 1: not with --local or --out"),
         (["--text", "--config", "nowhere.toml"], "error: settings file 'nowhere.toml' does not exist"),
+        (["--text", "-t", "livekit"], "error: the agent is not reached by livekit; it is by webrtc, websocket"),
+        (["-d"], "error: the agent is not reached by daily; it is by webrtc, websocket, twilio, telnyx, plivo, exotel"),
+        (["--text", "--transport=twilio"], "webrtc, websocket or, without --text, by telephone"),
     ],
 )
 def test_impossible_wishes_end_with_one_line(

@@ -40,6 +40,9 @@ def test_typed_words_are_heard(address: str, say: object) -> None:
     assert heard.spoken() == [WORDS]
     assert heard.audible_s > 0.05  # the demo checkpoint ends when it likes
     assert not [message for message in heard.messages if message["type"] == "error"]
+    (turn,) = [message["data"] for message in heard.messages if message["type"] == "server-message"]
+    assert (turn["type"], turn["begun_by"], turn["outcome"]) == ("turn", "text", "answered")
+    assert sum(turn["stages_ms"].values()) == pytest.approx(turn["total_ms"], abs=1)
 
 
 def test_an_agent_that_is_told_to_stop_lets_its_clients_go(tmp_path: Path) -> None:

@@ -39,13 +39,14 @@ def marks(heard: Heard) -> list[str]:
 
 
 class Trouble:
-    """Lets a backend fail from the ``after``-th decode call on."""
+    """Lets a backend fail from the ``after``-th decode call on, and every other instance of it after that."""
 
     def __init__(self, after: int) -> None:
         self.after = after
 
     def __call__(self, call: int) -> None:
         if call >= self.after:
+            self.after = 0
             raise RuntimeError("the device is on fire")
 
 

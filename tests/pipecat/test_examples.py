@@ -18,7 +18,7 @@ from pipecat.services.openai.llm import OpenAILLMService
 
 from megatalker import Checkpoint
 from megatalker_pipecat import MegatalkerTTSService
-from mock_openai import MockOpenAI
+from mock_openai import MockOpenAI, closing
 from pipecat_stage import FRAMES, HANG_S, Entrance, fakes, pool_of
 from waiting import PROCESS_S
 
@@ -90,20 +90,12 @@ class _Ear(FrameProcessor):
         await self.push_frame(frame, direction)
 
 
-class ClosingLLMService(OpenAILLMService):
-    """Pipecat leaves the client's connections to the garbage collector, which warns."""
-
-    async def cleanup(self) -> None:
-        await super().cleanup()
-        await self._client.close()
-
-
 @pytest.mark.asyncio
 async def test_the_example_bot_introduces_itself(
     example: ModuleType, tiny_custom_voice: Checkpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(MegatalkerTTSService, "engines", pool_of(fakes(), tiny_custom_voice))
-    monkeypatch.setattr(example, "OpenAILLMService", ClosingLLMService)
+    monkeypatch.setattr(example, "OpenAILLMService", closing(OpenAILLMService))
     line = Line()
     with MockOpenAI({}, {"Please introduce yourself.": "I am a bot."}) as mock:
         monkeypatch.setenv("OPENAI_BASE_URL", mock.url)

@@ -25,7 +25,7 @@ def served() -> Iterator[Served]:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "snippet",
-    [pytest.param(snippet, id=f"line-{snippet.line}") for snippet in snippets(PAGE) if snippet.title == AT_SERVER],
+    [pytest.param(snippet, id=snippet.place) for snippet in snippets(PAGE) if snippet.title == AT_SERVER],
 )
 def test_an_example_runs_as_it_stands(snippet: Snippet, served: Served, tmp_path: Path) -> None:
     if snippet.language == "bash" and shutil.which("curl") is None:

@@ -12,7 +12,7 @@ from megatalker.checkpoint import Checkpoint
 from megatalker.checkpoint.official import load_official_model, load_qwen_tts
 from megatalker.checkpoint.template import reference_ids, text_ids
 from megatalker.errors import InvalidRequestError
-from megatalker.prompt import Layout, Prompt, PromptPlanner
+from megatalker.prompt import Layout, Prompt, PromptPlanner, PromptText
 from megatalker.voices import Voice
 from prompt_helpers import CPU, REFERENCE_TEXT, builder, cloned, ids_needed, plain_speaker
 
@@ -75,7 +75,7 @@ def test_a_plan_knows_how_many_rows_its_prompt_takes(
     ):
         plan = PromptPlanner(checkpoint).plan(voice=voice, language="english", instruct=instruct, layout=layout)
         for count in (1, 2, 40):
-            prompt = builder(checkpoint).build_planned(list(range(count)), plan)
+            (prompt,) = builder(checkpoint).build_all([PromptText(list(range(count)), plan)])
             assert len(prompt.embeds) == plan.prefill_rows(count)
 
 
@@ -290,8 +290,8 @@ class StaysInTheFile(Tensor):
     def to(self, *arguments: Any, **keywords: Any) -> Tensor:
         raise AssertionError("the whole table was copied")
 
-    def __getitem__(self, index: Any) -> Tensor:
-        return self.as_subclass(Tensor)[index]
+    def index_select(self, *arguments: Any, **keywords: Any) -> Tensor:
+        return self.as_subclass(Tensor).index_select(*arguments, **keywords)
 
 
 def test_tables_are_never_copied_whole(tiny_custom_voice: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:

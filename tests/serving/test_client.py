@@ -57,8 +57,16 @@ def test_samples_and_codes_equal_those_made_here(connect: Pair, wishes: dict[str
             np.concatenate([getattr(chunk, attribute) for chunk in near]),
         )
     assert far[0].pcm.dtype == np.float32
+    assert not any(chunk.final for chunk in far[:-1])
     assert [chunk.index for chunk in far] == list(range(len(far)))
     assert all(chunk.requested_at <= chunk.decoded_at <= chunk.delivered_at for chunk in far)
+
+
+def test_the_last_chunk_and_pieces_are_those_made_here(connect: Pair) -> None:
+    _, remote = connect()
+    final = [chunk.final for chunk in remote.speak(TEXT, max_frames=9)]
+    assert final == [False] * (len(final) - 1) + [True]
+    assert [len(piece) for piece in remote.speak(TEXT, max_frames=9).pieces(0.04)] == [960] * 18
 
 
 def test_a_cloned_voice_travels_along(tiny_base: Checkpoint) -> None:

@@ -78,7 +78,7 @@ def test_it_warms_up_serves_and_stops(tiny_custom_voice: Checkpoint, tmp_path: P
     [
         (["--backend", "turbo"], "'turbo' is not installed"),
         (["--checkpoint", "/nowhere"], "CheckpointError"),
-        (["--voices", "/nowhere"], "the voices folder '/nowhere' does not exist"),
+        (["--voices-dir", "/nowhere"], "the voices folder '/nowhere' does not exist"),
         (["--port", "99999"], "server.port"),
         (["--max-streams", "0"], "max_streams"),
     ],

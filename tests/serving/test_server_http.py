@@ -233,6 +233,8 @@ def test_any_asgi_server_can_host_it_and_a_closed_engine_is_an_unavailable_servi
                 assert (response.status_code, response.json()["error"]["type"]) == (503, "EngineClosedError")
                 health = httpx.get(url + "/health")
                 assert (health.status_code, health.json()["status"]) == (503, "failed")
+                live = httpx.get(url + "/live")
+                assert (live.status_code, live.json()["error"]["type"]) == (503, "EngineClosedError")
             finally:
                 server.should_exit = True
                 thread.join(HANG_S)

@@ -75,6 +75,7 @@ def test_metrics_count_what_happened(serve: Server) -> None:
     expected = {
         "megatalker_engine_streams_total": 4,
         "megatalker_engine_frames_total": 30 + 5 + 30 + 2,
+        "megatalker_engine_tokens_total": 16 * (30 + 5 + 30 + 2),
         "megatalker_engine_cancelled_total": 0,
         "megatalker_engine_errors_total": 0,
         "megatalker_engine_switches_total": 0,
@@ -177,8 +178,9 @@ def test_voice_files_are_served_by_name_and_taken_from_requests(
     tiny_base: Checkpoint, cloned: Voice, tmp_path: Path
 ) -> None:
     cloned.save(tmp_path / "anna.safetensors")
-    with serving(tiny_base, server={"voices": tmp_path}) as served:
-        assert httpx.get(served.url + "/v1/voices").json()["data"] == [{"id": "anna", "kind": "clone"}]
+    with serving(tiny_base, server={"voices_dir": tmp_path}) as served:
+        entry = {"id": "anna", "kind": "clone", "summary": ""}
+        assert httpx.get(served.url + "/v1/voices").json()["data"] == [entry]
         expected = pcm16(served, voice=cloned, seed=4)
         content = base64.b64encode((tmp_path / "anna.safetensors").read_bytes()).decode()
         for wishes in ({"voice": "anna"}, {"voice_file": content}):
@@ -189,21 +191,21 @@ def test_voice_files_are_served_by_name_and_taken_from_requests(
 
 def test_a_voice_file_may_be_the_default_voice(tiny_base: Checkpoint, cloned: Voice, tmp_path: Path) -> None:
     cloned.save(tmp_path / "anna.safetensors")
-    with serving(tiny_base, server={"voices": tmp_path}, voice="anna") as served:
+    with serving(tiny_base, server={"voices_dir": tmp_path}, voice="anna") as served:
         response = post(served, seed=4, response_format="pcm")
         np.testing.assert_array_equal(np.frombuffer(response.content, "<i2"), pcm16(served, voice=cloned, seed=4))
 
 
 def test_impossible_voice_folders_are_refused_at_the_start(tiny_custom_voice: Checkpoint, tmp_path: Path) -> None:
     with Engine.open(checkpoint=tiny_custom_voice, registry=Fakes().registry) as engine:
-        with pytest.raises(SettingsError, match="does not exist"):
-            create_app(engine, ServerSettings(voices=tmp_path / "nowhere"))
+        with pytest.raises(InvalidRequestError, match="does not exist"):
+            create_app(engine, ServerSettings(voices_dir=tmp_path / "nowhere"))
         Voice.named("ryan").save(tmp_path / "ryan.safetensors")
-        with pytest.raises(SettingsError, match="ryan are named like speakers"):
-            create_app(engine, ServerSettings(voices=tmp_path))
+        with pytest.raises(InvalidRequestError, match="'ryan' is named like a speaker"):
+            create_app(engine, ServerSettings(voices_dir=tmp_path))
         (tmp_path / "broken.safetensors").write_bytes(b"nothing")
         with pytest.raises(InvalidRequestError, match=r"broken.safetensors' is not a voice file"):
-            create_app(engine, ServerSettings(voices=tmp_path))
+            create_app(engine, ServerSettings(voices_dir=tmp_path))
 
 
 # ---- where it listens

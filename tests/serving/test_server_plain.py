@@ -205,7 +205,7 @@ def test_the_codes_of_errors(serve: Server, monkeypatch: pytest.MonkeyPatch) -> 
         raise ZeroDivisionError("a secret of the server")
 
     with monkeypatch.context() as patch:
-        patch.setattr(served.engine, "speak", crash)
+        patch.setattr(served.engine, "speak_for", crash)
         code, name, message = refusal(session, "speak", id="b", text=TEXT)
     assert (code, name, "secret" in message) == ("INTERNAL_ERROR", "b", False)
     session.say("speak", text=TEXT)

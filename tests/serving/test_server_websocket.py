@@ -44,6 +44,14 @@ def test_float_audio_and_codes_equal_the_engine_s_own(serve: Server) -> None:
     assert done["facts"]["ttfc_s"] > 0
 
 
+@pytest.mark.parametrize("audio", ["s16le", "f32le"])
+def test_the_packet_that_is_known_to_be_the_last_says_so(serve: Server, audio: str) -> None:
+    talk = serve().talk()
+    talk.say("open", text=TEXT, format=audio, return_codes=True, max_frames=9)
+    final = [packet.final for packet in talk.hear_all().packets]
+    assert final == [False] * (len(final) - 1) + [True]
+
+
 def test_16_bit_audio_is_the_same_rounded(serve: Server) -> None:
     served = serve()
     talk = served.talk()

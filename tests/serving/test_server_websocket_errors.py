@@ -227,7 +227,7 @@ def test_a_defect_is_told_without_details_and_ends_one_utterance(
         raise ZeroDivisionError("a secret of the server")
 
     with monkeypatch.context() as patch:
-        patch.setattr(served.engine, "speak", crash)
+        patch.setattr(served.engine, "speak_for", crash)
         talk.say("open", id="bad", text=TEXT)
         error = talk.hear_all("bad").last["error"]
     assert error["type"] == "InternalError"

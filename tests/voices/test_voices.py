@@ -78,13 +78,18 @@ def test_the_codec_is_loaded_for_in_context_voices_only(
     assert len(loaded) == 1
 
 
-def test_overshoot_is_clipped_silently(
+def test_a_loud_recording_is_taken_as_the_official_package_takes_it_but_silently(
     tiny_base: Checkpoint, recording: npt.NDArray[np.float32], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    loud = recording * (1.2 / np.abs(recording).max())
-    with VoiceCloner(tiny_base, CPU) as cloner:
-        assert same(cloner.clone(loud).x_vector, cloner.clone(np.clip(loud, -1, 1)).x_vector)
+    loud = recording * np.float32(1.7 / np.abs(recording).max())
+    voice = clone_voice(tiny_base, loud, reference_text=REFERENCE_TEXT, device=CPU)
     assert capsys.readouterr().out == ""
+    official = load_official_model(tiny_base, CPU, torch.float32)
+    [item] = official.create_voice_clone_prompt((loud, 24_000), REFERENCE_TEXT)
+    assert same(voice.x_vector, item.ref_spk_embedding)
+    assert same(voice.reference_codes, item.ref_code)
+    clipped = clone_voice(tiny_base, np.clip(loud, -1, 1), reference_text=REFERENCE_TEXT, device=CPU)
+    assert not same(voice.x_vector, clipped.x_vector)
 
 
 @pytest.mark.parametrize(
@@ -201,6 +206,7 @@ def test_voice_files_with_damaged_fields(tmp_path: Path, fields: str) -> None:
         ({}, "found none"),
         ({"speaker": "ryan", "description": "old"}, "found speaker, description"),
         ({"x_vector": torch.zeros(1, 8)}, r"x_vector has shape \[1, 8\]"),
+        ({"x_vector": torch.full((8,), 1e30)}, r"x_vector reaches 1e\+30, expected values from -10000 to 10000"),
         ({"x_vector": torch.zeros(8, dtype=torch.long)}, "expected finite floats"),
         ({"x_vector": torch.full((8,), torch.inf)}, "expected finite floats"),
         ({"speaker": "ryan", "reference_codes": CODES, "reference_text_ids": (1,)}, "need an x_vector"),

@@ -102,7 +102,7 @@ class MegakernelDecoder(TalkerDecoder):
     @torch.inference_mode()
     def warmup(self) -> None:
         slot = self._settings.max_streams
-        self._space.assign(slot, kernel_sampling(SamplingParams()))
+        self._space.assign([(slot, kernel_sampling(SamplingParams()), ())])
         with self._faults():
             self._run_prompts([Prompt(slot, torch.zeros(ROWS, self._space.text.shape[1], device=self._device), 0)])
             machine = self._ready()
@@ -115,15 +115,19 @@ class MegakernelDecoder(TalkerDecoder):
         with self._table.admit(requests) as entries, ExitStack() as held, self._faults():
             grants = [held.enter_context(self._pages.admit(entry.row, entry.positions)) for entry in entries]
             self._write_pages(grants)
-            keys = [self._prefix.keys(request.embeds) for request in requests]
-            self._run_prompts(
+            slots = [grant.slot for grant in grants]
+            self._space.assign(
                 [
-                    self._begin_prompt(request, grant, names)
-                    for request, grant, names in zip(requests, grants, keys, strict=True)
+                    (slot, kernel_sampling(request.sampling), request.history)
+                    for slot, request in zip(slots, requests, strict=True)
                 ]
             )
-            for names, grant in zip(keys, grants, strict=True):
-                self._prefix.remember(names, grant.pages)
+            lengths = [len(request.embeds) for request in requests]
+            rows = torch.cat([send(request.embeds, self._device) for request in requests])
+            heads = [(keys, grant.pages) for keys, grant in zip(self._prefix.keys(rows, lengths), grants, strict=True)]
+            embeds, known = torch.split(rows.float(), lengths), self._prefix.restore(heads)
+            self._run_prompts([Prompt(*parts) for parts in zip(slots, embeds, known, strict=True)])
+            self._prefix.remember(heads)
         return [entry.handle for entry in entries]
 
     @torch.inference_mode()
@@ -163,11 +167,6 @@ class MegakernelDecoder(TalkerDecoder):
         if self._machine is None:
             self._machine = make_machine(self._model, self._space, self._settings)
         return self._machine
-
-    def _begin_prompt(self, request: StreamRequest, grant: Grant, keys: Sequence[bytes]) -> Prompt:
-        self._space.assign(grant.slot, kernel_sampling(request.sampling), tuple(int(code) for code in request.history))
-        known = self._prefix.restore(keys, grant.pages)
-        return Prompt(grant.slot, send(request.embeds.float(), self._device), known)
 
     def _run_prompts(self, prompts: Sequence[Prompt]) -> None:
         """Launches over the rows of all prompts that are not known yet, packed; nothing waits for them."""
@@ -213,9 +212,12 @@ class MegakernelDecoder(TalkerDecoder):
         return Frame(step.stream, None, logits)
 
     def _write_pages(self, grants: Sequence[Grant]) -> None:
-        for slot, first, pages in ((grant.slot, grant.first_chunk, grant.pages) for grant in grants):
-            numbers = torch.tensor(pages, dtype=torch.int32)
-            self._space.page_table[slot, first : first + len(pages)] = send(numbers, self._device)
+        entries = [
+            (grant.slot, chunk, page) for grant in grants for chunk, page in enumerate(grant.pages, grant.first_chunk)
+        ]
+        if entries:
+            slot, chunk, page = send(torch.tensor(entries, dtype=torch.int32).T.contiguous(), self._device)
+            self._space.page_table[slot, chunk] = page
 
     # --- faults
 

@@ -6,9 +6,12 @@ by a digest of all rows up to its end, and a copy stands for a computation bit f
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from hashlib import blake2b
+from hashlib import sha256
+from itertools import accumulate
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from megatalker_kernels.constants import PAGE, ROWS
@@ -33,40 +36,53 @@ class PrefixCache:
         self._places: OrderedDict[bytes, int] = OrderedDict()
         self._unused = list(range(rows // ROWS))
 
-    def keys(self, embeds: Tensor) -> list[bytes]:
-        """The names of all passes of a prompt ``[T, hidden]`` but the last, which yields logits as well."""
+    def keys(self, rows: Tensor, lengths: Sequence[int]) -> list[list[bytes]]:
+        """For each of the prompts that lie one after another in ``[rows, hidden]`` the names of all passes but the
+        last, which yields logits as well.
+        """
         if not len(self._store):
-            return []
-        data = embeds.to("cpu", torch.float32).contiguous().numpy()
-        names = []
-        name = b""
-        for start in range(0, len(data) - ROWS, ROWS):
-            name = blake2b(name + data[start : start + ROWS].tobytes(), digest_size=16).digest()
-            names.append(name)
-        return names
+            return [[] for _ in lengths]
+        data = rows.contiguous().view(torch.uint8).cpu().numpy()  # one wait for all
+        kind = str(rows.dtype).encode()
+        return [
+            _names(kind, data[end - length : end]) for length, end in zip(lengths, accumulate(lengths), strict=True)
+        ]
 
-    def restore(self, keys: Sequence[bytes], pages: Sequence[int]) -> int:
-        """Fill a stream's pages with what is remembered of its prompt; how many positions that was."""
-        count = next((index for index, key in enumerate(keys) if key not in self._places), len(keys))
-        if count:
-            page, part = self._spots(range(count), pages)
-            place = self._send([self._places[key] for key in keys[:count]])
+    def restore(self, prompts: Sequence[tuple[Sequence[bytes], Sequence[int]]]) -> list[int]:
+        """Fill the pages of streams with what is remembered of their prompts, each given by its keys and its pages; how
+        many positions that was, for each.
+        """
+        counts = [
+            next((index for index, key in enumerate(keys) if key not in self._places), len(keys)) for keys, _ in prompts
+        ]
+        spots = [
+            (*_spot(index, pages), self._places[keys[index]])
+            for (keys, pages), count in zip(prompts, counts, strict=True)
+            for index in range(count)
+        ]
+        if spots:
+            page, part, place = self._send(spots)
             self._pages()[:, page, :, :, part] = self._store[place]
-        return count * ROWS
+        return [count * ROWS for count in counts]
 
-    def remember(self, keys: Sequence[bytes], pages: Sequence[int]) -> None:
-        """Keep what a stream's pages now hold of its prompt."""
-        keys = keys[: len(self._store)]
+    def remember(self, prompts: Sequence[tuple[Sequence[bytes], Sequence[int]]]) -> None:
+        """Keep what the pages of streams now hold of their prompts, given as for :meth:`restore`."""
+        for keys, pages in prompts:
+            self._remember(keys[: len(self._store)], pages)
+
+    def _remember(self, keys: Sequence[bytes], pages: Sequence[int]) -> None:
         for key in reversed(keys):  # the head last: it is of more use than what follows, and that is of none without it
             if key in self._places:
                 self._places.move_to_end(key)
         fresh = [index for index, key in enumerate(keys) if key not in self._places]
         if fresh:
             places = [self._unused.pop() if self._unused else self._places.popitem(last=False)[1] for _ in fresh]
-            page, part = self._spots(fresh, pages)
-            self._store[self._send(places)] = self._pages()[:, page, :, :, part]
-            for index, place in reversed(list(zip(fresh, places, strict=True))):
-                self._places[keys[index]] = place
+            page, part, place = self._send(
+                [(*_spot(index, pages), place) for index, place in zip(fresh, places, strict=True)]
+            )
+            self._store[place] = self._pages()[:, page, :, :, part]
+            for index, number in reversed(list(zip(fresh, places, strict=True))):
+                self._places[keys[index]] = number
 
     def clear(self) -> None:
         """Forget everything."""
@@ -78,10 +94,21 @@ class PrefixCache:
         pages = self._space.talker_kv
         return pages.view(*pages.shape[:4], PASSES_OF_PAGE, ROWS, pages.shape[-1])
 
-    def _spots(self, passes: Sequence[int], pages: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """Page, and place within it, of each pass."""
-        both = self._send([[pages[index // PASSES_OF_PAGE], index % PASSES_OF_PAGE] for index in passes])
-        return both[:, 0], both[:, 1]
+    def _send(self, spots: Sequence[tuple[int, int, int]]) -> Tensor:
+        """``[3, n]``: pages, passes within them, and places in the store."""
+        return send(torch.tensor(spots).T.contiguous(), self._space.device)
 
-    def _send(self, numbers: Sequence[int] | Sequence[Sequence[int]]) -> Tensor:
-        return send(torch.tensor(numbers), self._space.device)
+
+def _spot(index: int, pages: Sequence[int]) -> tuple[int, int]:
+    """Page, and pass within it, of a stream's pass of this number."""
+    return pages[index // PASSES_OF_PAGE], index % PASSES_OF_PAGE
+
+
+def _names(name: bytes, rows: NDArray[np.uint8]) -> list[bytes]:
+    names = []
+    for start in range(0, len(rows) - ROWS, ROWS):
+        digest = sha256(name)
+        digest.update(rows[start : start + ROWS].data)
+        name = digest.digest()
+        names.append(name)
+    return names

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import logging
 import re
 from collections.abc import Mapping
 from functools import cached_property
@@ -21,11 +22,14 @@ from megatalker.sampling import SamplingParams
 
 __all__ = ["Checkpoint"]
 
+logger = logging.getLogger(__name__)
+
 _DEMO = Path(__file__).parent / "demo"
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _ACCEPTED = "expected 'demo', a folder in the official layout, or a hub id such as Qwen/Qwen3-TTS-12Hz-0.6B-CustomVoice"
 _CONFIG, _GENERATION, _CODEC_CONFIG = "config.json", "generation_config.json", "speech_tokenizer/config.json"
 _JSON_FILES = (_CONFIG, _GENERATION, _CODEC_CONFIG)
+_GENERATION_WITHOUT_EFFECT = ("_from_model_config", "transformers_version")
 _SAMPLING_FIELDS = {
     "do_sample": "do_sample",
     "temperature": "temperature",
@@ -48,10 +52,18 @@ class Checkpoint:
         self.name = name
         """``demo``, the hub id, or the folder's own name."""
         raw, defaults, codec = (_read_json(folder / file) for file in _JSON_FILES)
-        self.config: ModelConfig = ModelConfig.parse(raw, folder / _CONFIG)
-        self.codec_config: CodecConfig = CodecConfig.parse(codec, folder / _CODEC_CONFIG)
-        self.sampling: SamplingParams = _sampling(folder / _GENERATION, defaults)
-        self.max_new_tokens = Table(folder / _GENERATION, defaults).integer("max_new_tokens", 1, default=2048)
+        model, codec_table = Table(folder / _CONFIG, raw), Table(folder / _CODEC_CONFIG, codec)
+        generation = Table(folder / _GENERATION, defaults)
+        self.config: ModelConfig = ModelConfig.read(model)
+        self.codec_config: CodecConfig = CodecConfig.read(codec_table)
+        self.sampling: SamplingParams = _sampling(generation, defaults)
+        self.max_new_tokens = generation.integer("max_new_tokens", 2, default=2048)
+        """Of one decoder stream, its end included: N are N - 1 frames, as officially."""
+        self.unhonoured_keys: tuple[str, ...] = _unhonoured(model, generation, codec_table)
+        """Keys of the JSON files that nothing here reads and that are not known to be without effect, such as
+        ``config.json: talker_config.new_idea``: the official package may compute something else."""
+        if self.unhonoured_keys:
+            logger.warning("checkpoint %r has keys that are not honoured: %s", name, ", ".join(self.unhonoured_keys))
         _check_tokenizer_files(folder)
         _check_ids(folder, self.config, self.codec_config)
         self._model = TensorFiles(folder)
@@ -143,7 +155,12 @@ def _read_json(path: Path) -> Mapping[str, Any]:
     return content
 
 
-def _sampling(file: Path, defaults: Mapping[str, Any]) -> SamplingParams:
+def _unhonoured(*tables: Table) -> tuple[str, ...]:
+    return tuple(f"{file}: {path}" for file, table in zip(_JSON_FILES, tables, strict=True) for path in table.unread())
+
+
+def _sampling(table: Table, defaults: Mapping[str, Any]) -> SamplingParams:
+    table.skip(*_SAMPLING_FIELDS, *_GENERATION_WITHOUT_EFFECT)
     values: dict[str, Any] = {}
     for theirs, ours in _SAMPLING_FIELDS.items():
         if theirs in defaults:
@@ -152,7 +169,7 @@ def _sampling(file: Path, defaults: Mapping[str, Any]) -> SamplingParams:
             try:
                 SamplingParams(**{ours: values[ours]})
             except InvalidRequestError as error:
-                raise Table(file, defaults).fault(theirs, str(error).partition(", expected ")[2]) from error
+                raise table.fault(theirs, str(error).partition(", expected ")[2]) from error
     return SamplingParams(**values)
 
 

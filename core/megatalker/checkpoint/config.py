@@ -17,11 +17,42 @@ SPECIAL_CODES = 1_024
 """Ids at the end of the talker's vocabulary that are no codes of the codec."""
 MOST_LAYERS = 256
 """Of any stack that is believed: a configuration is refused before it costs memory."""
+_WITHOUT_EFFECT = (
+    "_name_or_path",
+    "architectures",
+    "assistant_token_id",
+    "attention_dropout",
+    "bos_token_id",
+    "dtype",
+    "eos_token_id",
+    "im_end_token_id",
+    "im_start_token_id",
+    "initializer_range",
+    "model_type",
+    "pad_token_id",
+    "position_id_per_seconds",
+    "torch_dtype",
+    "transformers_version",
+    "use_cache",
+)
+"""Keys of official files that change nothing about inference: of training, of other libraries, or read by nobody."""
+_CODEC_WITHOUT_EFFECT = (
+    "layer_scale_initial_scale",  # the tensors hold the scales
+    "max_position_embeddings",  # positions are computed, for any length
+    "num_semantic_quantizers",  # officially always 1
+    "semantic_codebook_size",
+    "vector_quantization_hidden_dimension",
+)
 Variant = Literal["custom_voice", "voice_design", "base"]
 
 SAMPLE_RATE = 24_000
 FRAME_SAMPLES = 1_920
 FRAME_SECONDS = FRAME_SAMPLES / SAMPLE_RATE
+_CODEC_RATES = {
+    "input_sample_rate": SAMPLE_RATE,
+    "decode_upsample_rate": FRAME_SAMPLES,
+    "encode_downsample_rate": FRAME_SAMPLES,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,19 +122,30 @@ class ModelConfig:
         Raises:
             CheckpointError: a value is missing, of the wrong type, or of a kind this engine does not know.
         """
-        whole = Table(file, raw)
+        return cls.read(Table(file, raw))
+
+    @classmethod
+    def read(cls, whole: Table) -> "ModelConfig":
+        """As :meth:`parse`; what ``whole.unread()`` tells afterwards is not honoured."""
+        whole.skip(*_WITHOUT_EFFECT, "speaker_encoder_config")  # read by megatalker.voices.speaker_encoder
+        whole.demand("quantization_config", None)
         whole.text("model_type", "qwen3_tts")
         whole.text("tokenizer_type", CODEC_TYPE)
         talker = whole.table("talker_config")
         predictor = talker.table("code_predictor_config")
         for part in (talker, predictor):
             _refuse_unknown_arithmetic(part)
+            _refuse_sliding_windows(part)
+            part.demand("tie_word_embeddings", False)
+        predictor.demand_all("layer_types", "full_attention")
+        groups = talker.integer("num_code_groups", 2, MOST_LAYERS)
+        predictor.demand("num_code_groups", groups)
         return cls(
             variant=cast("Variant", whole.text("tts_model_type", *get_args(Variant))),
             size=whole.text("tts_model_size"),
             talker=_shape(talker, smallest_vocabulary=SPECIAL_CODES + 1),
             predictor=_shape(predictor),
-            num_code_groups=talker.integer("num_code_groups", 2, MOST_LAYERS),
+            num_code_groups=groups,
             text_hidden_size=talker.integer("text_hidden_size", 1),
             text_vocab_size=talker.integer("text_vocab_size", 1),
             codec_bos_id=talker.integer("codec_bos_id"),
@@ -153,12 +195,21 @@ def _even(table: Table, key: str) -> int:
 
 
 def _refuse_unknown_arithmetic(table: Table) -> None:
+    table.skip(*_WITHOUT_EFFECT)
     table.demand("hidden_act", "silu")
     table.demand("attention_bias", False)
+    if table.has("rope_scaling"):
+        rope = table.table("rope_scaling")
+        rope.demand("rope_type", "default")
+        rope.demand("type", "default")
+        rope.skip("interleaved", "mrope_section")  # speech has one position a row, which they give to all three axes
+
+
+def _refuse_sliding_windows(table: Table) -> None:
+    table.skip("max_window_layers")
     if table.flag("use_sliding_window", default=False):
         table.demand("sliding_window", None)
-    if table.has("rope_scaling"):
-        table.table("rope_scaling").demand("rope_type", "default")
+    table.skip("sliding_window")
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,9 +240,18 @@ class CodecConfig:
         Raises:
             CheckpointError: as there; also when one frame is not 1920 samples at 24 kHz.
         """
-        whole = Table(file, raw)
+        return cls.read(Table(file, raw))
+
+    @classmethod
+    def read(cls, whole: Table) -> "CodecConfig":
+        """As :meth:`ModelConfig.read`."""
+        whole.skip(*_WITHOUT_EFFECT, "encoder_config", "encoder_valid_num_quantizers")  # read by the official package
         whole.text("model_type", CODEC_TYPE)
+        for key, value in _CODEC_RATES.items():
+            whole.demand(key, value)
         decoder = whole.table("decoder_config")
+        _refuse_unknown_arithmetic(decoder)
+        decoder.skip(*_CODEC_WITHOUT_EFFECT)
         heads, kv_heads = _heads(decoder)
         hidden_size = decoder.integer("hidden_size", 1)
         config = cls(
@@ -216,8 +276,8 @@ class CodecConfig:
         samples = prod((*config.upsample_rates, *config.upsampling_ratios))
         if (samples, sample_rate) != (FRAME_SAMPLES, SAMPLE_RATE):
             raise CheckpointError(
-                f"{file}: a frame (the product of decoder_config.upsample_rates and upsampling_ratios) is {samples} "
-                f"samples at output_sample_rate {sample_rate}, expected {FRAME_SAMPLES} at {SAMPLE_RATE} (the 12.5 Hz "
-                "codec)"
+                f"{whole.file}: a frame (the product of decoder_config.upsample_rates and upsampling_ratios) is "
+                f"{samples} samples at output_sample_rate {sample_rate}, expected {FRAME_SAMPLES} at "
+                f"{SAMPLE_RATE} (the 12.5 Hz codec)"
             )
         return config

@@ -28,9 +28,12 @@ class Table:
         self.file = file
         self._content = content
         self._name = name
+        self._read: set[str] = set()
+        self._tables: dict[str, Table] = {}
 
     def has(self, key: str) -> bool:
         """Whether there is a value that is not null."""
+        self._read.add(key)
         return self._content.get(key) is not None
 
     def integer(self, key: str, least: int = 0, most: int = LARGEST, default: int = _REQUIRED) -> int:
@@ -76,6 +79,7 @@ class Table:
     def names(self, key: str) -> dict[str, str]:
         """Names in lower case and what they are given, without those given ``false``."""
         table = self.table(key)
+        table.skip(*table._content)
         return {name.lower(): table.text(name) for name in table._content if table._content[name] is not False}
 
     def table(self, key: str) -> "Table":
@@ -83,13 +87,30 @@ class Table:
         value = self._get(key)
         if not isinstance(value, dict):
             raise self.fault(key, "an object")
-        return Table(self.file, value, self._path(key))
+        return self._tables.setdefault(key, Table(self.file, value, self._path(key)))
 
     def demand(self, key: str, expected: object) -> None:
         """Refuse any value of ``key`` but ``expected``, which is also what its absence means."""
+        self._read.add(key)
         value = self._content.get(key, expected)
         if type(value) is not type(expected) or value != expected:
             raise self.fault(key, repr(expected))
+
+    def demand_all(self, key: str, expected: str) -> None:
+        """Refuse a list of ``key`` with anything but ``expected`` in it; null and absence mean the same."""
+        if self.has(key):
+            value = self._content[key]
+            if not isinstance(value, list) or not value or any(item != expected for item in value):
+                raise self.fault(key, f"a list of {expected!r}")
+
+    def skip(self, *keys: str) -> None:
+        """Take these as read: they change nothing here, or are read elsewhere."""
+        self._read.update(keys)
+
+    def unread(self) -> list[str]:
+        """Where in the file there are keys that no method has read."""
+        inner = [path for table in self._tables.values() for path in table.unread()]
+        return [self._path(key) for key in self._content if key not in self._read] + inner
 
     def fault(self, key: str, expected: str) -> CheckpointError:
         """The error to raise when the value of ``key`` is not ``expected``."""
@@ -101,6 +122,7 @@ class Table:
         )
 
     def _get(self, key: str, default: object = _REQUIRED) -> Any:
+        self._read.add(key)
         value = self._content.get(key, default)
         if value is _REQUIRED:
             raise CheckpointError(

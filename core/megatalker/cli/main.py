@@ -15,10 +15,12 @@ from megatalker.cli.bench.command import bench
 from megatalker.cli.bench.others import add_others
 from megatalker.cli.console import stderr
 from megatalker.cli.inspect import inspect
+from megatalker.cli.keys import keys
 from megatalker.cli.load.command import load
 from megatalker.cli.say.command import say
 from megatalker.cli.serve import serve
 from megatalker.cli.status import PACKAGES
+from megatalker.cli.voices import voices
 from megatalker.errors import MegatalkerError
 
 app = typer.Typer(
@@ -37,6 +39,8 @@ add_others(benchmarks)
 app.add_typer(benchmarks, name="bench")
 app.command()(load)
 app.command()(serve)
+app.add_typer(keys, name="keys")
+app.add_typer(voices, name="voices")
 
 
 def _show_version(wanted: bool) -> None:

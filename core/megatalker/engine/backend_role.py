@@ -51,9 +51,18 @@ class LoadedBackend(Generic[InstanceT]):
             logger.warning("%s backend %s failed to close: %s: %s", self.kind, self.name, type(error).__name__, error)
 
 
+@dataclass(slots=True)
+class Accusation:
+    """A backend failed in a call; it or one of the requests of that call is to blame."""
+
+    reason: str
+    doubtful: bool = False
+    """One of those requests ended before it was tried again."""
+
+
 @dataclass(slots=True, eq=False)
 class BackendRole(Generic[InstanceT]):
-    """One role. A backend that failed in it once is never used again by this engine."""
+    """One role. A backend that is to blame for a failure in it is never used again by this engine."""
 
     kind: Kind
     options: Sequence[BackendOption[InstanceT]]
@@ -63,15 +72,22 @@ class BackendRole(Generic[InstanceT]):
     loaded: LoadedBackend[InstanceT] | None = None
     faulty: dict[str, str] = field(default_factory=dict)
     """Name -> why it was given up."""
+    accused: dict[str, Accusation] = field(default_factory=dict)
+    """By name, those that failed and may not be to blame; see :mod:`megatalker.engine.blame`."""
+    latest_fault: str = ""
+    """Why the backend before was taken out."""
     last: str = ""
     """Name of the backend that serves, or served last."""
     serving: InstanceT | None = None
     """That backend. Only its facts may be asked for after it was given up."""
 
     def next(self) -> BackendOption[InstanceT] | None:
-        """The first backend that has not failed and can run, or ``None``. Logs why others are passed over."""
+        """The first backend that is not faulty and can run, or ``None``; one that is accused only where there is no
+        other. Logs why others are passed over.
+        """
         opening = not self.last
-        for option in self.options[:1] if opening and self.strict else self.options:
+        options = self.options[:1] if opening and self.strict else self.options
+        for option in sorted(options, key=lambda option: option.name in self.accused):
             if option.name in self.faulty:
                 continue
             reason = option.refusal()
@@ -91,8 +107,12 @@ class BackendRole(Generic[InstanceT]):
         """Mark a backend as faulty; what is loaded under this name serves no more."""
         logger.warning("%s backend %s is faulty and is used no more: %s", self.kind, name, reason)
         self.faulty[name] = reason
+        self.take_out(name, reason)
+
+    def take_out(self, name: str, reason: str) -> None:
+        """What is loaded under this name serves no more."""
         if self.loaded is not None and self.loaded.name == name:
-            self.loaded = None
+            self.loaded, self.latest_fault = None, reason
 
     def why_empty(self) -> str:
         """One line for the error of a role that nothing can fill."""

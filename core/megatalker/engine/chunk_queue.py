@@ -19,7 +19,7 @@ class ChunkQueue:
 
     Args:
         max_untaken_s: from this much audio on it is :meth:`full <is_full>`. That is for whoever fills it to heed.
-        on_room: called in the consumer's thread when a full queue has room again.
+        on_room: called in the consumer's thread while a full queue is being emptied, until nothing is left.
     """
 
     def __init__(self, max_untaken_s: float | None = None, on_room: Callable[[], None] = lambda: None) -> None:
@@ -30,11 +30,14 @@ class ChunkQueue:
         self._chunks: deque[Chunk] = deque()
         self._max_untaken_s, self._on_room = max_untaken_s, on_room
         self._untaken_s = 0.0
+        self._was_full = False
         self._waiters: list[Waiter] = []
 
-    def is_full(self, further_s: float = 0.0) -> bool:
-        """The consumer has not taken what it should have; with ``further_s`` of audio more, were it there."""
-        return self._max_untaken_s is not None and self._untaken_s + further_s >= self._max_untaken_s
+    def is_full(self, further_s: float = 0.0, share: float = 1.0) -> bool:
+        """The consumer has not taken what it should have, or a ``share`` of that; with ``further_s`` of audio more,
+        were it there.
+        """
+        return self._max_untaken_s is not None and self._untaken_s + further_s >= share * self._max_untaken_s
 
     def put(self, chunk: Chunk) -> list[Waiter]:
         """Hand a chunk over; dropped when the stream already ended. Threads that wait go on; returns the waiters of
@@ -89,15 +92,19 @@ class ChunkQueue:
             now = time.monotonic()
             if self.first_delivered_at is None:
                 self.first_delivered_at = now
-            return replace(self._pop(), delivered_at=now)
+            chunk = self._pop()
+            ended = not self._chunks and self.reason is not None and self.error is None
+            return replace(chunk, delivered_at=now, final=chunk.final or ended)
         if self.error is not None:
             raise self.error
         return None
 
     def _pop(self) -> Chunk:
-        chunk, was_full = self._chunks.popleft(), self.is_full()
+        chunk = self._chunks.popleft()
+        self._was_full = self._was_full or self.is_full()
         self._untaken_s -= chunk.frames * FRAME_SECONDS
-        if was_full and not self.is_full():
+        if self._was_full and not self.is_full():
+            self._was_full = bool(self._chunks)
             self._on_room()
         return chunk
 

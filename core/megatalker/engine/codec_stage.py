@@ -14,21 +14,25 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from megatalker.checkpoint.config import FRAME_SAMPLES, FRAME_SECONDS
+from megatalker.checkpoint.config import FRAME_SAMPLES, SAMPLE_RATE
+from megatalker.engine.blame import pass_trial
 from megatalker.engine.chunk_queue import Waiter, wake
 from megatalker.engine.guarded_calls import REQUEST_ERRORS, Fault, GuardedCalls
 from megatalker.engine.outputs import Chunk
 from megatalker.engine.runaway import frame_levels
 from megatalker.engine.scheduling import MOST_CODEC_STREAMS, select_audio
 from megatalker.engine.state import WorkerState
-from megatalker.engine.utterance import Utterance, candidate
+from megatalker.engine.utterance import CodecReplay, Progress, Utterance, candidate
 from megatalker.interfaces import CodecState
-from megatalker.voices import Voice
 
 logger = logging.getLogger(__name__)
 
-REPLAY_FRAMES = 256
-"""Frames of one call when a codec state is brought up to date: bounds memory."""
+REPLAY_S = 0.1
+"""About how long a call takes when a codec state is brought up to date: others wait meanwhile."""
+LEAST_REPLAY_FRAMES = 32
+"""Of such a call: a codec that computes all that was heard anew in each call should not need too many."""
+MOST_REPLAY_FRAMES = 256
+"""As above: bounds memory."""
 WARM_VOICES = 16
 """Cloned voices whose codec state, warmed by their reference frames, is kept for the next utterance."""
 
@@ -72,7 +76,10 @@ class CodecStage:
     def __init__(self, state: WorkerState, calls: GuardedCalls) -> None:
         self._state, self._calls = state, calls
         self._under_way: list[StepUnderWay] = []
-        self._warm_states: OrderedDict[bytes, CodecState] = OrderedDict()
+        self._replayed = False
+        """In this tick."""
+        self._replay_frames = LEAST_REPLAY_FRAMES
+        self._warm_states: OrderedDict[bytes, CodecReplay] = OrderedDict()
         self._warm_states_of: object = None
         """The codec that made them."""
 
@@ -84,16 +91,27 @@ class CodecStage:
         before the next.
         """
         utterances = self._state.utterances
-        due = [candidate(index, one, one.ungiven) for index, one in enumerate(utterances) if one.due(now)]
+        try:
+            due = [
+                candidate(index, one, one.ungiven)
+                for index, one in enumerate(utterances)
+                if one.due(now) and self._has_state(one)
+            ]
+        except Exception:
+            self._lose_what_is_under_way()
+            raise
         if not due:
             return False
         codec = self._state.codec.serving
         limit = (None if codec is None else codec.max_streams) or MOST_CODEC_STREAMS
         chosen = [utterances[index] for index in select_audio(due, limit=min(limit, MOST_CODEC_STREAMS))]
+        trial = next((one for one in chosen if one.suspected and one.is_suspect("codec")), None)
+        if trial is not None:
+            chosen = [trial]
         try:
             self._start(chosen)
             computing = [step for step in self._under_way[-1:] if step[1].under_way]
-            if not computing or chosen[0].progress.playback.dry_at is None:
+            if not computing or trial is not None or chosen[0].progress.playback.dry_at is None:
                 self._collect(self._under_way)
             else:
                 self._collect(self._under_way[:-1])
@@ -103,6 +121,11 @@ class CodecStage:
             self._lose_what_is_under_way()
             raise
         return True
+
+    def has_replayed(self) -> bool:
+        """Whether a codec state was brought up to date by a piece since this was last asked."""
+        did, self._replayed = self._replayed, False
+        return did
 
     def collect(self) -> bool:
         """Wait for the chunks under way and hand them out; says whether there were any."""
@@ -120,8 +143,8 @@ class CodecStage:
             self._under_way.remove(step)
 
     def _wait(self, step: StepUnderWay) -> None:
-        _, download = step
-        self._calls.step(self._state.codec, "decode", lambda _: download.wait(), ends=False)
+        served, download = step
+        self._calls.step(self._state.codec, "decode", lambda _: download.wait(), served, ends=False)
 
     def _lose_what_is_under_way(self) -> None:
         for utterances, _ in self._under_way:
@@ -130,81 +153,93 @@ class CodecStage:
         self._under_way = []
 
     def _start(self, utterances: Sequence[Utterance]) -> None:
-        ready = [utterance for utterance in utterances if self._prepare(utterance)]
-        if not ready:
-            return
-        states = [utterance.codec_state for utterance in ready if utterance.codec_state is not None]
+        states = [utterance.codec_state for utterance in utterances if utterance.codec_state is not None]
         try:
-            download = self._decode(states, _codes_to_give(ready))
+            download = self._decode(states, _codes_to_give(utterances), utterances)
         except REQUEST_ERRORS as error:
-            if len(ready) == 1:
-                _refuse(ready[0], error)
+            if len(utterances) == 1:
+                _refuse(utterances[0], error)
                 return
-            for utterance in ready:  # no state advanced: find out whom it concerns
+            for utterance in utterances:  # no state advanced: find out whom it concerns
                 self._start([utterance])
             return
-        for utterance in ready:
+        for utterance in utterances:
             utterance.given = len(utterance.frames)
-        self._under_way.append((ready, download))
+        self._under_way.append((utterances, download))
 
-    def _decode(self, states: Sequence[CodecState], codes: Sequence[Tensor]) -> Download:
+    def _decode(self, states: Sequence[CodecState], codes: Sequence[Tensor], served: Sequence[Utterance]) -> Download:
         return self._calls.step(
-            self._state.codec, "decode", lambda codec: Download(codec.decode(states, codes)), ends=False
+            self._state.codec, "decode", lambda codec: Download(codec.decode(states, codes)), served, ends=False
         )
 
-    def _arrived(self, download: Download) -> Samples:
+    def _arrived(self, download: Download, served: Sequence[Utterance]) -> Samples:
         """The chunks, one after another: a copy, since the codec may reuse its buffers."""
-        chunks = self._calls.step(self._state.codec, "decode", lambda _: download.wait())
+        chunks = self._calls.step(self._state.codec, "decode", lambda _: download.wait(), served)
         samples: Samples = np.concatenate([chunk.numpy() for chunk in chunks])
         if not np.isfinite(samples).all():
             role, index = self._state.codec, next(i for i, chunk in enumerate(chunks) if not chunk.isfinite().all())
-            raise Fault(role, role.last, f"codec chunk {index} holds NaN or infinity")
+            raise Fault(role, role.last, f"codec chunk {index} holds NaN or infinity", served)
         return samples
 
     # ---- states
 
-    def _prepare(self, utterance: Utterance) -> bool:
-        """Give the utterance a codec state that has heard what was delivered; discards the audio."""
+    def _has_state(self, utterance: Utterance) -> bool:
+        """Whether its codec state stands after what was delivered. One that must hear something first, such as a
+        voice's reference, hears a piece at a time, between the launches for others; its audio is discarded.
+        """
         if utterance.codec_state is not None:
             return True
         try:
-            state = self._state_of(utterance.request.plan.voice)
-            self._replay(state, torch.tensor(utterance.frames[: utterance.delivered], dtype=torch.int64))
+            if utterance.replay is None:
+                utterance.replay = self._new_replay(utterance)
+            if utterance.replay is not None and self._advance(utterance.replay):
+                utterance.codec_state, utterance.replay = utterance.replay.state, None
         except REQUEST_ERRORS as error:
             _refuse(utterance, error)
-            return False
-        utterance.codec_state = state
-        return True
+        return utterance.codec_state is not None
 
-    def _state_of(self, voice: Voice) -> CodecState:
-        """A state at the start of speech; for an in-context voice after its reference frames, replayed once a voice."""
-        codes = voice.reference_codes
-        if codes is None:
-            return self._open()
+    def _new_replay(self, utterance: Utterance) -> CodecReplay | None:
+        """What was delivered, from a state at the start of speech: for an in-context voice after its reference, which
+        is heard once a voice; ``None`` until it was heard.
+        """
+        delivered = torch.tensor(utterance.frames[: utterance.delivered], dtype=torch.int64)
+        reference = utterance.request.plan.voice.reference_codes
+        if reference is None:
+            return CodecReplay(self._open(utterance), delivered)
         if self._warm_states_of is not self._state.codec.loaded:
             self._warm_states, self._warm_states_of = OrderedDict(), self._state.codec.loaded
-        key = blake2b(codes.numpy().tobytes()).digest()
+        key = blake2b(reference.numpy().tobytes()).digest()
         if key not in self._warm_states:
-            state = self._open()
-            self._replay(state, codes)
-            self._warm_states[key] = state
+            if self._replayed:  # the others' turns come; until then, nothing of this voice is kept
+                return None
+            self._warm_states[key] = CodecReplay(self._open(utterance), reference, [utterance])
             if len(self._warm_states) > WARM_VOICES:
                 self._warm_states.popitem(last=False)
         self._warm_states.move_to_end(key)
         warm = self._warm_states[key]
-        return self._calls.step(self._state.codec, "copy of a state", lambda _: warm.copy())
+        if not self._advance(warm):
+            return None
+        state = self._calls.step(self._state.codec, "copy of a state", lambda _: warm.state.copy(), [utterance])
+        return CodecReplay(state, delivered)
 
-    def _open(self) -> CodecState:
-        return self._calls.step(self._state.codec, "open", lambda codec: codec.open())
+    def _open(self, utterance: Utterance) -> CodecState:
+        return self._calls.step(self._state.codec, "open", lambda codec: codec.open(), [utterance])
 
-    def _replay(self, state: CodecState, codes: Tensor) -> None:
-        for start in range(0, len(codes), REPLAY_FRAMES):
-            self._arrived(self._decode([state], [codes[start : start + REPLAY_FRAMES]]))
+    def _advance(self, replay: CodecReplay) -> bool:
+        """Let the state hear a piece more, one piece a tick for all; whether it has heard everything."""
+        left = replay.codes[replay.heard : replay.heard + self._replay_frames]
+        if len(left) and not self._replayed:
+            self._replayed, began_at = True, self._state.clock()
+            self._arrived(self._decode([replay.state], [left], replay.served), replay.served)
+            replay.heard += len(left)
+            fits = REPLAY_S * len(left) / max(self._state.clock() - began_at, 1e-6)
+            self._replay_frames = min(max(int(fits), LEAST_REPLAY_FRAMES), MOST_REPLAY_FRAMES)
+        return replay.heard == len(replay.codes)
 
     # ---- chunks
 
     def _hand_out_all(self, utterances: Sequence[Utterance], download: Download) -> None:
-        samples = self._arrived(download)
+        samples = self._arrived(download, utterances)
         levels = frame_levels(samples)
         now = self._state.clock()
         waiters: list[Waiter] = []
@@ -216,6 +251,8 @@ class CodecStage:
                 waiters += self._hand_out(utterance, pcm, levels[start:end], now)
             start = end
         wake(waiters)
+        if utterances[0].suspected:
+            pass_trial(self._state.utterances, self._state.codec, utterances[0])
 
     def _hand_out(self, utterance: Utterance, pcm: Samples, levels: list[float], now: float) -> list[Waiter]:
         """Returns whom to wake."""
@@ -231,10 +268,11 @@ class CodecStage:
             requested_at=progress.requested_at,
             decoded_at=now,
             delivered_at=now,
+            final=utterance.ends_well and last == len(utterance.frames),
         )
-        progress.playback.deliver(now, frames * FRAME_SECONDS)
+        _log(chunk, progress)
+        progress.note_chunk(now, frames)
         utterance.chunking.note_chunk(frames, progress.playback.ahead(now))
-        progress.frames, progress.chunks, progress.last_decoded_at = last, progress.chunks + 1, now
         self._state.counters.chunks += 1
         waiters = utterance.chunks.put(chunk)
         if utterance.runaway is not None:
@@ -244,6 +282,24 @@ class CodecStage:
                 logger.warning("stream with seed %d runs away and is ended: %s", progress.seed, reason)
                 utterance.end("runaway")
         return waiters
+
+
+def _log(chunk: Chunk, progress: Progress) -> None:
+    if not logger.isEnabledFor(logging.DEBUG):
+        return
+    before = progress.last_decoded_at
+    since, what = (chunk.requested_at, "the request") if before is None else (before, "the chunk before")
+    logger.debug(
+        "stream with seed %d: chunk %d of %d frames at %.2f s of speech, %.1f ms after %s, playback %.0f ms behind%s",
+        progress.seed,
+        chunk.index,
+        chunk.frames,
+        chunk.sample_offset / SAMPLE_RATE,
+        (chunk.decoded_at - since) * 1e3,
+        what,
+        progress.playback.ahead(chunk.decoded_at) * 1e3,
+        ", final" if chunk.final else "",
+    )
 
 
 def _codes_to_give(utterances: Sequence[Utterance]) -> list[Tensor]:

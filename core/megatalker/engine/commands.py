@@ -5,8 +5,10 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from queue import SimpleQueue
 
+from megatalker.engine.admission import AdmissionLimits, refusal
+from megatalker.engine.scheduling import Throughput
 from megatalker.engine.utterance import Utterance
-from megatalker.errors import CapacityError, EngineClosedError
+from megatalker.errors import EngineClosedError
 from megatalker.plugins.checked import CheckedCodec, CheckedTalker
 
 
@@ -69,7 +71,7 @@ Command = Submit | Feed | FinishText | Cancel | Warmup | Lend | Wake | Close
 
 
 class CommandQueue:
-    """Carries commands from any thread to the worker, and counts the requests that are not finished."""
+    """Carries commands from any thread to the worker, and knows the requests that are not finished."""
 
     def __init__(self) -> None:
         self.queue: SimpleQueue[Command] = SimpleQueue()
@@ -78,8 +80,7 @@ class CommandQueue:
         self.closing = False
         self.submitted = 0
         """Requests accepted since the engine was opened."""
-        self.unfinished = 0
-        """Requests accepted and not finished."""
+        self._opened: set[Utterance] = set()
         self._lock = threading.Lock()
 
     def put(self, command: Command) -> None:
@@ -92,33 +93,31 @@ class CommandQueue:
             self._require_open()
             self.queue.put(command)
 
-    def submit(self, utterance: Utterance, running: int, waiting: int) -> None:
+    def submit(self, utterance: Utterance, limits: AdmissionLimits, throughput: Throughput) -> None:
         """Queue a new utterance.
 
-        Args:
-            utterance: the request.
-            running: streams that can run at a time.
-            waiting: requests that may wait for them.
-
         Raises:
-            CapacityError: so many run and wait already.
+            CapacityError: the limits do not allow it now.
             EngineClosedError: the engine is closed.
         """
         with self._lock:
             self._require_open()
-            if self.unfinished >= running + waiting:
-                raise CapacityError(
-                    f"{running} streams run and {waiting} wait already; try again when one has ended, "
-                    "or raise the settings max_streams or max_waiting"
-                )
-            self.unfinished += 1
+            refused = refusal(self._opened, utterance, limits, throughput)
+            if refused is not None:
+                raise refused
+            self._opened.add(utterance)
             self.submitted += 1
             self.queue.put(Submit(utterance))
 
-    def finished(self) -> None:
+    def finished(self, utterance: Utterance) -> None:
         """A request is finished."""
         with self._lock:
-            self.unfinished -= 1
+            self._opened.discard(utterance)
+
+    def unfinished(self) -> list[Utterance]:
+        """Requests accepted and not finished."""
+        with self._lock:
+            return list(self._opened)
 
     def close(self) -> None:
         """Nothing is accepted any more; the worker is told to end everything."""

@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from megatalker.checkpoint import Checkpoint
+from megatalker.engine.admission import AdmissionLimits
 from megatalker.engine.backend_role import codec_role, talker_role
 from megatalker.engine.chunk_queue import ChunkQueue
 from megatalker.engine.commands import Command, CommandQueue, Lend, Wake, Warmup
@@ -59,8 +60,7 @@ class Engine:
         self._requests = RequestChecker(settings, checkpoint)
         own = WorkerSettings(
             PromptBuilder(checkpoint, self.device, self.dtype),
-            settings.max_streams,
-            settings.step_deadline_s,
+            settings,
             resolve_threads(settings.threads, checkpoint),
         )
         watchdog = Watchdog(self._state, self._commands, CallRegister(time.monotonic), own)
@@ -116,16 +116,30 @@ class Engine:
 
         Raises:
             InvalidRequestError: something about the request can never work; the message says what would.
-            CapacityError: too many streams wait already.
+            CapacityError: too many streams are open or wait already, or this one would have to wait too long;
+                ``retry_after_s`` tells when to try again. The stream raises it where it waited in vain.
             BackendFaultError: every backend has failed.
             EngineClosedError: the engine was closed.
             UnsupportedError: this is a forked child of the process that opened the engine; or the backend is greedy
                 only, and the request samples.
         """
+        return self.speak_for("", text, options, **changes)
+
+    def speak_for(
+        self, owner: str, text: str | None, options: SpeechOptions | None = None, **changes: Any
+    ) -> SpeechStream:
+        """As :meth:`speak`, for one of several owners, such as a connection or an API key: where streams have to wait,
+        owners take turns, and ``settings.max_streams_per_owner`` bounds each. :meth:`speak` is for the owner ``""``.
+        """
         self._require_serving()
         request, segmenter = self._requests.check(text, SpeechOptions.of(options, changes), self._limits)
-        utterance = self._utterance(request, segmenter)
-        self._commands.submit(utterance, self._rows, self.settings.max_waiting)
+        utterance = self._utterance(request, segmenter, owner)
+        utterance.progress.text_chars = len(text or "")
+        if text is None:
+            utterance.rest_since(utterance.progress.requested_at)
+        self._commands.submit(
+            utterance, AdmissionLimits.of(self.settings, self._talker.max_streams), self._state.throughput
+        )
         return SpeechStream(
             utterance, self._commands, self._requests.text_checker() if text is None else None, keep_alive=self
         )
@@ -169,14 +183,18 @@ class Engine:
     def metrics(self) -> EngineMetrics:
         """Counters since the engine was opened."""
         state, commands = self._state, self._commands
-        active = sum(utterance.admitted for utterance in tuple(state.utterances))
+        opened = commands.unfinished()
+        active = sum(utterance.admitted for utterance in opened)
+        idle = sum(utterance.idle_since is not None and not utterance.admitted for utterance in opened)
         roles = (state.talker, state.codec)
         faulty = {f"{role.kind} {name}": why for role in roles for name, why in role.faulty.items()}
         return EngineMetrics(
             **dataclasses.asdict(state.counters),
             streams=commands.submitted,
+            tokens=state.counters.frames * self.checkpoint.config.num_code_groups,
             active=active,
-            waiting=commands.unfinished - active,
+            waiting=len(opened) - active - idle,
+            idle=idle,
             backend=self.backend,
             codec=self.codec,
             faulty=faulty,
@@ -222,12 +240,6 @@ class Engine:
         assert talker is not None, "an open engine has had a talker"
         return talker
 
-    @property
-    def _rows(self) -> int:
-        """Streams that can run at a time."""
-        limits = (self.settings.max_streams, self._talker.max_streams)
-        return min(limit for limit in limits if limit is not None)
-
     def _require_serving(self) -> None:
         require_process(self._process)
         failure = self.failure
@@ -238,7 +250,7 @@ class Engine:
         self._require_serving()
         self._commands.put(command)
 
-    def _utterance(self, request: Request, segmenter: TextSegmenter) -> Utterance:
+    def _utterance(self, request: Request, segmenter: TextSegmenter, owner: str) -> Utterance:
         settings = self.settings
         wake = partial(self._commands.queue.put, Wake())
         return Utterance(
@@ -248,6 +260,7 @@ class Engine:
             chunks=ChunkQueue(settings.max_untaken_s, wake),
             chunking=ChunkPolicy(chunk_limit(settings.max_chunk_frames, request.max_ahead_s)),
             runaway=RunawayDetector() if settings.runaway_guard else None,
+            owner=owner,
         )
 
 

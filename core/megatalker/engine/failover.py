@@ -1,9 +1,11 @@
 """Filling a role, at the start and after a failure, and moving the streams over."""
 
 import logging
+from collections.abc import Callable
 from typing import Any
 
-from megatalker.engine.backend_role import BackendRole, InstanceT, LoadedBackend
+from megatalker.engine.backend_role import BackendOption, BackendRole, InstanceT, LoadedBackend
+from megatalker.engine.blame import blame, drop_accusation
 from megatalker.engine.guarded_calls import Fault, GuardedCalls
 from megatalker.engine.outputs import BackendSwitch
 from megatalker.engine.state import WorkerState
@@ -26,23 +28,24 @@ def fill(state: WorkerState, calls: GuardedCalls, role: BackendRole[InstanceT]) 
             raise _nothing_left(role)
         logger.info("loading %s backend %s", role.kind, option.name)
         try:
-            instance = calls.load(role, option.name, option.load)
+            instance = calls.load(role, option.name, _loader(role, option))
         except CheckpointError:  # no backend can read what is damaged
             raise
         except Exception as error:  # a stranger's loader may fail in any way
             if role.strict and not role.last:
                 raise _not_loaded(role, option.name, error) from error
             role.give_up(option.name, f"loading raised {type(error).__name__}: {error}")
+            drop_accusation(state.utterances, role, option.name)
             continue
         previous = role.fill(option, instance)
         _move_streams(state, role, previous)
         return
 
 
-def replace(calls: GuardedCalls, fault: Fault) -> None:
-    """Take a faulty backend out of its role and free it."""
+def replace(state: WorkerState, calls: GuardedCalls, fault: Fault) -> None:
+    """Take a backend that failed out of its role, find out who is to blame, and free it."""
     loaded: LoadedBackend[Any] | None = fault.role.loaded
-    fault.role.give_up(fault.name, fault.reason)
+    blame(state.utterances, fault.role, fault.name, fault.reason, fault.served)
     if loaded is not None:
         calls.close(fault.role, loaded)
 
@@ -53,6 +56,21 @@ def not_warmed_up(fault: Fault) -> MegatalkerError:
         f"{fault.role.kind} backend {fault.name!r} was asked for by name and cannot be used here: {fault.reason}. "
         "Mend that, or choose another backend (megatalker backends lists them; 'auto' takes the best that works)."
     )
+
+
+def _loader(role: BackendRole[InstanceT], option: BackendOption[InstanceT]) -> Callable[[], InstanceT]:
+    """Loads the backend; where another one has failed, it must also do something harmless before it is relied on."""
+
+    def load_and_try() -> InstanceT:
+        instance = option.load()
+        try:
+            instance.try_out()
+        except Exception:
+            instance.close()
+            raise
+        return instance
+
+    return load_and_try if role.last else option.load
 
 
 def _move_streams(state: WorkerState, role: BackendRole[Any], previous: str) -> None:
@@ -68,9 +86,9 @@ def _move_streams(state: WorkerState, role: BackendRole[Any], previous: str) -> 
                 utterance.decoder.handle = None
         else:
             progress.codec, frame = role.last, utterance.delivered
-            utterance.codec_state = None
-        if utterance.admitted and previous:
-            switch = BackendSwitch(role.kind, previous, role.last, role.faulty[previous], frame)
+            utterance.lose_codec()
+        if previous and (utterance.admitted or progress.segments):
+            switch = BackendSwitch(role.kind, previous, role.last, role.latest_fault, frame)
             progress.switches += (switch,)
             moved += 1
     state.counters.switches += moved

@@ -1,11 +1,12 @@
 """Calls into backends: each has a deadline, and what goes wrong in one becomes a fault of that backend."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from megatalker.engine.backend_role import BackendRole, InstanceT, LoadedBackend
+from megatalker.engine.utterance import Utterance
 from megatalker.errors import CapacityError, InvalidRequestError, SettingsError
 
 ResultT = TypeVar("ResultT")
@@ -26,11 +27,11 @@ class Superseded(BaseException):  # not an error: no handler of errors may keep 
 
 
 class Fault(Exception):  # noqa: N818 - internal signal, becomes a switch or a BackendFaultError
-    """A backend failed and must be replaced."""
+    """A backend failed and must be replaced; ``served`` are the utterances that the call was for."""
 
-    def __init__(self, role: BackendRole[Any], name: str, reason: str) -> None:
+    def __init__(self, role: BackendRole[Any], name: str, reason: str, served: Sequence[Utterance] = ()) -> None:
         super().__init__(reason)
-        self.role, self.name, self.reason = role, name, reason
+        self.role, self.name, self.reason, self.served = role, name, reason, served
 
 
 class EmptyRoleError(Exception):
@@ -44,6 +45,8 @@ class CallInProgress:
     role: BackendRole[Any]
     name: str
     what: str
+    served: Sequence[Utterance]
+    """The utterances that it is for."""
     seconds: float
     deadline: float
 
@@ -57,11 +60,19 @@ class CallRegister:
         self.generation = 0
         self.call: CallInProgress | None = None
 
-    def enter(self, generation: int, role: BackendRole[Any], name: str, what: str, seconds: float) -> None:
+    def enter(
+        self,
+        generation: int,
+        role: BackendRole[Any],
+        name: str,
+        what: str,
+        seconds: float,
+        served: Sequence[Utterance] = (),
+    ) -> None:
         """The worker of ``generation`` begins a call; raises ``Superseded`` when it has been replaced."""
         with self.lock:
             self._require(generation)
-            self.call = CallInProgress(role, name, what, seconds, self.clock() + seconds)
+            self.call = CallInProgress(role, name, what, served, seconds, self.clock() + seconds)
 
     def leave(self, generation: int) -> None:
         """The call has ended; raises ``Superseded`` when the worker has been replaced meanwhile."""
@@ -95,6 +106,7 @@ class GuardedCalls:
         role: BackendRole[InstanceT],
         what: str,
         call: Callable[[InstanceT], ResultT],
+        served: Sequence[Utterance] = (),
         *,
         ends: bool = True,
     ) -> ResultT:
@@ -104,6 +116,7 @@ class GuardedCalls:
             role: whose backend.
             what: named in the fault.
             call: the call itself; must not touch any utterance, because it may be abandoned half-way.
+            served: the utterances that it is for: either the backend or one of them is to blame when it fails.
             ends: the step is done then; otherwise a call that follows waits for its end.
 
         Raises:
@@ -114,7 +127,7 @@ class GuardedCalls:
         if loaded is None:
             raise EmptyRoleError
         seconds = self._deadline_s * (1 if loaded.warm else COLD_FACTOR)
-        result = self._call(role, loaded, what, lambda: call(loaded.instance), seconds)
+        result = self._call(role, loaded, what, lambda: call(loaded.instance), seconds, served)
         if ends:
             loaded.calls += 1
             loaded.warm = loaded.warm or loaded.calls >= WARM_CALLS
@@ -153,20 +166,27 @@ class GuardedCalls:
         what: str,
         call: Callable[[], ResultT],
         seconds: float,
+        served: Sequence[Utterance] = (),
     ) -> ResultT:
         self.last_used = loaded
         try:
-            return self._guarded(role, loaded.name, what, call, seconds)
+            return self._guarded(role, loaded.name, what, call, seconds, served)
         except (*REQUEST_ERRORS, SettingsError):
             raise
         except Exception as error:  # a stranger's backend may fail in any way
-            raise Fault(role, loaded.name, f"{what} raised {_describe(error)}") from error
+            raise Fault(role, loaded.name, f"{what} raised {_describe(error)}", served) from error
 
     def _guarded(
-        self, role: BackendRole[Any], name: str, what: str, call: Callable[[], ResultT], seconds: float
+        self,
+        role: BackendRole[Any],
+        name: str,
+        what: str,
+        call: Callable[[], ResultT],
+        seconds: float,
+        served: Sequence[Utterance] = (),
     ) -> ResultT:
         """The result of ``call``; even an attempt to end the process is an ordinary failure of the backend."""
-        self._register.enter(self._generation, role, name, what, seconds)
+        self._register.enter(self._generation, role, name, what, seconds, served)
         began = self._register.clock()
         try:
             return call()

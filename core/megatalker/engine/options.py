@@ -32,7 +32,7 @@ class SpeechOptions:
     the official choice for the checkpoint when the text is given at once (``interleaved`` for ``base``, ``upfront`` for
     the others), and ``interleaved`` while it is being written."""
     max_frames: int | None = None
-    """Frames of one segment, at most and by default ``settings.max_frames``."""
+    """Frames of the utterance, at most and by default ``settings.max_frames``."""
     max_ahead_s: float | None = None
     """Seconds of audio that may be made ahead of playback; by default ``settings.max_ahead_s``."""
     return_codes: bool = False

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from megatalker.plugins.registry import Kind
 
 FinishReason = Literal["eos", "max_frames", "cancelled", "runaway", "error"]
-"""Why a stream ended: it said everything, reached ``max_frames``, was cancelled, was caught looping or silent after its
-text (:mod:`megatalker.engine.runaway`), or failed
+"""Why a stream ended: it said everything, reached ``max_frames`` (or a segment ``max_segment_frames``), was cancelled,
+was caught looping or silent after its text (:mod:`megatalker.engine.runaway`), or failed
 (:attr:`SpeechStream.error <megatalker.engine.SpeechStream.error>`)."""
 
 
@@ -33,6 +33,10 @@ class Chunk:
     """When the engine had the samples."""
     delivered_at: float
     """When the consumer took the chunk."""
+    final: bool = False
+    """No chunk follows, and the speech did not fail. ``False`` where that is not known yet: the talker finds the end of
+    speech a frame after the last one, and no audio is held back until then. So the last chunk may not be final, but
+    nothing follows one that is; the end itself is the end of the iteration."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +68,8 @@ class StreamFacts:
     segments: int
     """Decoder streams begun for this utterance: more than one for long text."""
     audio_s: float
+    queue_wait_s: float | None
+    """Request accepted until its prompt was read; part of ``ttfc_s``."""
     ttfc_s: float | None
     """Request accepted until the consumer held the first chunk."""
     rtf: float | None
@@ -81,6 +87,8 @@ class EngineMetrics:
     """Requests accepted."""
     frames: int
     """Frames decoded."""
+    tokens: int
+    """Codes of those frames: 16 each with the published checkpoints."""
     chunks: int
     switches: int
     """Streams moved to another backend."""
@@ -102,10 +110,14 @@ class EngineMetrics:
     """Launches of frames; ``decode_rows / decode_calls`` is how wide they were."""
     decode_rows: int
     """Streams of all those launches."""
+    lent: int
+    """Times that a stream without work lent its row to another."""
     active: int
     """Streams that hold, or are about to hold again, rows of the backend."""
     waiting: int
-    """Streams that wait for rows, or for their first text."""
+    """Streams that have work and wait for rows."""
+    idle: int
+    """Streams that hold no row and have no work: they wait for text, or for their consumer."""
     backend: str
     codec: str
     faulty: Mapping[str, str]

@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from megatalker.checkpoint import Checkpoint
+from megatalker.checkpoint.config import FRAME_SECONDS
 from megatalker.engine.options import SpeechOptions
 from megatalker.engine.text_segmenter import TextSegmenter
 from megatalker.errors import InvalidRequestError, UnsupportedError
@@ -23,6 +24,7 @@ class Request:
     sampling: SamplingParams
     """With the request's seed."""
     max_frames: int
+    max_segment_frames: int
     max_ahead_s: float | None
     return_codes: bool
 
@@ -81,6 +83,7 @@ class RequestChecker:
             plan=plan,
             sampling=replace(sampling, seed=options.chosen_seed()),
             max_frames=self._max_frames(options.max_frames),
+            max_segment_frames=settings.max_segment_frames or self._checkpoint.max_new_tokens - 1,
             max_ahead_s=_max_ahead(settings.max_ahead_s if options.max_ahead_s is None else options.max_ahead_s),
             return_codes=options.return_codes,
         )
@@ -95,7 +98,22 @@ class RequestChecker:
         if not isinstance(voice, Voice):
             raise InvalidRequestError(f"voice is {voice!r}, expected a speaker's name or a Voice")
         self._description("the voice's description", voice.description)
+        self._check_reference(voice)
         return voice
+
+    def _check_reference(self, voice: Voice) -> None:
+        settings, codes, ids = self._settings, voice.reference_codes, voice.reference_text_ids
+        if codes is not None and len(codes) * FRAME_SECONDS > settings.max_reference_s:
+            raise InvalidRequestError(
+                f"the voice's reference lasts {len(codes) * FRAME_SECONDS:.1f} s, "
+                f"expected at most {settings.max_reference_s:g} s; clone it from a shorter recording, "
+                "or raise the setting max_reference_s"
+            )
+        if ids is not None and len(ids) > settings.max_text_chars:
+            raise InvalidRequestError(
+                f"the text of the voice's reference has {len(ids)} ids, expected at most {settings.max_text_chars} "
+                "(setting max_text_chars); clone it with what the recording says"
+            )
 
     def _description(self, what: str, text: str | None) -> str | None:
         """Text that is read but not spoken, checked like the text; ``None`` when there is none."""

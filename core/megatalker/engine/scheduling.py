@@ -21,7 +21,11 @@ MOST_CODEC_FRAMES = 128
 SLACK_S = 0.02
 """Audio kept in hand for what cannot be foreseen: thread switches, the consumer's own work."""
 SMOOTHING = 0.3
-"""Weight of the newest frame in the estimate of the time a frame takes."""
+"""Weight of the newest in estimates: of the time a frame takes, of the frames a text takes."""
+MEMORY_S = 5.0
+"""Of the estimate of frames a second."""
+REST_S = 0.3
+"""A stream that has had no work for so long lends its row: words of one sentence come faster."""
 
 
 @dataclass(slots=True)
@@ -33,7 +37,8 @@ class PlaybackClock:
     dry_at: float | None = None
     """The moment playback runs out of audio; ``None`` before the first chunk."""
     underruns: int = 0
-    _excused: bool = False
+    excused: bool = False
+    """The next chunk may be late: see :meth:`excuse`."""
 
     def ahead(self, now: float) -> float:
         """Seconds of audio not yet played; 0 before the first chunk, negative when playback already waits."""
@@ -42,9 +47,9 @@ class PlaybackClock:
     def deliver(self, now: float, seconds: float) -> None:
         """A chunk of this duration was handed out; counts an underrun when playback had run dry before."""
         late = self.dry_at is not None and now > self.dry_at
-        if late and not self._excused:
+        if late and not self.excused:
             self.underruns += 1
-        self._excused = False
+        self.excused = False
         start = now if self.dry_at is None or late else self.dry_at
         self.dry_at = start + seconds
 
@@ -52,7 +57,7 @@ class PlaybackClock:
         """The stream waits for its caller's text, or for its consumer: running dry before the next chunk is not the
         engine's doing.
         """
-        self._excused = True
+        self.excused = True
 
 
 @dataclass(slots=True)
@@ -88,11 +93,11 @@ class ChunkPolicy:
 
     def due(self, pending: int, ahead_s: float) -> bool:
         """Whether to hand out the ``pending`` frames now: enough of them, or playback cannot wait for another."""
-        return pending > 0 and (pending >= self.target or (self._keeps_up and ahead_s < self._reserve))
+        return pending > 0 and (pending >= self.target or (self._keeps_up and ahead_s < self.reserve_s))
 
     def note_chunk(self, frames: int, ahead_s: float) -> None:
         """A chunk was handed out, ``ahead_s`` includes it. The next is twice as large if it fits in that time."""
-        fits = int((ahead_s - self._reserve) / self.frame_s) if self.frame_s and self._keeps_up else 2 * frames
+        fits = int((ahead_s - self.reserve_s) / self.frame_s) if self.frame_s and self._keeps_up else 2 * frames
         self.target = max(1, min(2 * frames, self.max_frames, fits))
 
     @property
@@ -100,7 +105,8 @@ class ChunkPolicy:
         return self.frame_s < FRAME_SECONDS
 
     @property
-    def _reserve(self) -> float:
+    def reserve_s(self) -> float:
+        """How long before playback runs dry the next chunk should be begun."""
         return 2 * self.frame_s + SLACK_S
 
 
@@ -175,6 +181,30 @@ class PromptPace:
         if seconds >= MOST_PROMPT_ROWS * self.row_s:
             return MOST_PROMPT_ROWS
         return max(0, int(seconds / self.row_s))
+
+
+@dataclass(slots=True)
+class Throughput:
+    """What the engine was seen to do, with the weight of the past halved every :data:`MEMORY_S` of work."""
+
+    frames_a_character: float = 1.0
+    """Of the texts that were spoken to their end; at first about that of English."""
+    _frames: float = 0.0
+    _seconds: float = 0.0
+
+    def note_work(self, frames: int, seconds: float) -> None:
+        """So many frames were made in a time in which the engine was at work."""
+        keep = 0.5 ** (seconds / MEMORY_S)
+        self._frames, self._seconds = keep * self._frames + frames, keep * self._seconds + seconds
+
+    def note_end(self, frames: int, characters: int) -> None:
+        """A text has been spoken to its end."""
+        self.frames_a_character += SMOOTHING * (frames / characters - self.frames_a_character)
+
+    @property
+    def frames_a_second(self) -> float:
+        """0 while nothing was made."""
+        return self._frames / self._seconds if self._seconds else 0.0
 
 
 def chunk_limit(max_chunk_frames: int, max_ahead_s: float | None) -> int:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from megatalker.engine.options import SpeechOptions
 from megatalker.engine.outputs import BackendSwitch, Chunk, FinishReason, StreamFacts
+from megatalker.engine.pieces import Pieces
 
 __all__ = ["Speech", "SpeechEngine"]
 
@@ -43,6 +44,9 @@ class Speech(Protocol):
 
     def read_all(self) -> NDArray[np.float32]:
         """Wait for the rest of the speech: ``[samples]`` at 24 kHz."""
+
+    def pieces(self, seconds: float) -> Pieces:
+        """The speech in pieces of this length, which must divide a frame of 0.08 s, to iterate over instead."""
 
     def __enter__(self) -> Self: ...
 

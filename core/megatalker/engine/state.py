@@ -10,8 +10,10 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
+from megatalker.engine.admission import Turns
 from megatalker.engine.backend_role import BackendRole
 from megatalker.engine.commands import Lend
+from megatalker.engine.scheduling import Throughput
 from megatalker.engine.utterance import DecoderStream, Utterance
 from megatalker.errors import MegatalkerError
 from megatalker.interfaces import Frame, StreamHandle
@@ -34,6 +36,7 @@ class Counters:
     queue_wait_s: float = 0.0
     decode_calls: int = 0
     decode_rows: int = 0
+    lent: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +69,9 @@ class WorkerState:
     utterances: list[Utterance] = field(default_factory=list)
     """Unfinished, oldest first."""
     talker_work: TalkerWork = field(default_factory=TalkerWork)
+    turns: Turns = field(default_factory=Turns)
+    """Of those that wait for a row."""
+    throughput: Throughput = field(default_factory=Throughput)
     counters: Counters = field(default_factory=Counters)
     opened: "Future[None]" = field(default_factory=Future)
     """Done when both roles are filled for the first time; carries the error when that fails."""

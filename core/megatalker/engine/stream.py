@@ -17,6 +17,7 @@ from megatalker.checkpoint.config import FRAME_SECONDS
 from megatalker.engine.chunk_queue import ChunkQueue
 from megatalker.engine.commands import Cancel, CommandQueue, Feed, FinishText
 from megatalker.engine.outputs import BackendSwitch, Chunk, FinishReason, StreamFacts
+from megatalker.engine.pieces import Pieces
 from megatalker.engine.utterance import Utterance
 from megatalker.errors import InvalidRequestError, UnsupportedError
 from megatalker.prompt.text import TextChecker
@@ -67,6 +68,14 @@ class ChunkStream(ABC):
         """Wait for the rest of the speech: ``[samples]`` at 24 kHz."""
         chunks = [chunk.pcm for chunk in self]
         return np.concatenate(chunks) if chunks else np.empty(0, np.float32)
+
+    def pieces(self, seconds: float) -> Pieces:
+        """The speech in pieces of this length, such as 0.04, to iterate over instead of the stream.
+
+        Raises:
+            InvalidRequestError: the length does not divide a frame (0.08 s).
+        """
+        return Pieces(self, self, seconds)
 
     async def aclose(self) -> None:
         """As :meth:`cancel`, for ``contextlib.aclosing``."""
@@ -149,6 +158,7 @@ class SpeechStream(ChunkStream):
                 raise InvalidRequestError("this stream has all its text; open one with speak(None) to feed text to it")
             piece = self._text_checker.check(text)
             if piece and self.finish_reason is None:
+                self._progress.text_chars += len(piece)
                 self._commands.put(Feed(self._utterance, piece, time.monotonic()))
 
     def finish(self) -> None:
@@ -181,6 +191,28 @@ class SpeechStream(ChunkStream):
         """Moves to other backends, oldest first."""
         return self._progress.switches
 
+    @property
+    def text_chars(self) -> int:
+        """Characters of the text so far."""
+        return self._progress.text_chars
+
+    @property
+    def chunk_gaps_s(self) -> tuple[float, ...]:
+        """Seconds from each chunk to the next, when the engine had them; without those for which it waited for text or
+        for the consumer.
+        """
+        return tuple(self._progress.chunk_gaps_s)
+
+    @property
+    def prefilled_at(self) -> float | None:
+        """When the prompt had been read, in seconds of the monotonic clock."""
+        return self._progress.prefilled_at
+
+    @property
+    def first_delivered_at(self) -> float | None:
+        """When the consumer took the first chunk, as above."""
+        return self._chunks.first_delivered_at
+
     def facts(self) -> StreamFacts:
         """Figures so far."""
         progress, first = self._progress, self._chunks.first_delivered_at
@@ -195,6 +227,7 @@ class SpeechStream(ChunkStream):
             chunks=progress.chunks,
             segments=progress.segments,
             audio_s=audio_s,
+            queue_wait_s=None if progress.prefilled_at is None else progress.prefilled_at - progress.requested_at,
             ttfc_s=None if first is None else first - progress.requested_at,
             rtf=None if last is None else (last - progress.requested_at) / audio_s,
             underruns=progress.playback.underruns,

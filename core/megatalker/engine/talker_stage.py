@@ -5,6 +5,8 @@ import math
 from collections.abc import Sequence
 from functools import partial
 
+from megatalker.engine.admission import AdmissionLimits, having_work, queue_refusal, waited_too_long
+from megatalker.engine.blame import pass_trial
 from megatalker.engine.guarded_calls import REQUEST_ERRORS, Fault, GuardedCalls
 from megatalker.engine.request import frames_that_fit
 from megatalker.engine.scheduling import MOST_PROMPT_ROWS, PromptPace, fitting, select, urgency
@@ -14,6 +16,7 @@ from megatalker.errors import CapacityError
 from megatalker.interfaces import DecodeStep, StreamHandle, StreamRequest
 from megatalker.plugins.checked import CheckedTalker
 from megatalker.prompt import PromptBuilder
+from megatalker.settings import Settings
 
 logger = logging.getLogger(__name__)
 
@@ -21,9 +24,9 @@ logger = logging.getLogger(__name__)
 class TalkerStage:
     """Prefill, decode and release for all utterances."""
 
-    def __init__(self, state: WorkerState, calls: GuardedCalls, builder: PromptBuilder, max_streams: int) -> None:
+    def __init__(self, state: WorkerState, calls: GuardedCalls, builder: PromptBuilder, settings: Settings) -> None:
         self._state, self._work, self._calls = state, state.talker_work, calls
-        self._builder, self._max_streams = builder, max_streams
+        self._builder, self._settings = builder, settings
         self.pace = PromptPace()
         self.newcomers_wait = False
         """There are newcomers that :meth:`next_prompts` left to the next tick, for the sake of started streams."""
@@ -53,8 +56,8 @@ class TalkerStage:
         return did
 
     def next_prompts(self, now: float) -> list[Utterance]:
-        """Whose decoder streams begin or continue in the next pass: running utterances first, then newcomers while
-        there are rows.
+        """Whose decoder streams begin or continue in the next pass: those that hold a row first, then others by turns
+        while there are rows. Streams without work lend theirs.
 
         Newcomers pass a started stream whose playback would run dry meanwhile only every other time, and then one of
         them: where the device is too slow for all, they take turns.
@@ -63,7 +66,10 @@ class TalkerStage:
         running = [utterance for utterance in waiting if utterance.admitted]
         running.sort(key=lambda utterance: urgency(candidate(0, utterance)))
         new = [utterance for utterance in waiting if not utterance.admitted]
-        new = new[: max(0, self._room())] if new else []
+        new = self._with_room(new, now) if new else []
+        trial = next((utterance for utterance in running + new if utterance.is_suspect("talker")), None)
+        if trial is not None:
+            return [trial]
         if not self._talker.capabilities.batch:
             self.newcomers_wait = False
             return (running + new)[:1]
@@ -72,7 +78,7 @@ class TalkerStage:
         left = MOST_PROMPT_ROWS - sum(rows[: len(chosen)])
         count = 0
         if new:
-            left = min(left, self.pace.rows_within(self._earliest_dry() - now))
+            left = min(left, self.pace.rows_within(self._earliest_need() - now))
             count = fitting([utterance.prompt_rows for utterance in new], left)
             if not count and self.newcomers_wait:
                 count = 1
@@ -81,38 +87,48 @@ class TalkerStage:
 
     def prefill(self, chosen: Sequence[Utterance]) -> None:
         """Begin or continue these decoder streams, all prompts in one call."""
-        ready = []
         for utterance in chosen:
             utterance.admitted = True
-            prompt = self._prompt(utterance)
-            if prompt is not None:
-                ready.append((utterance, *prompt))
+        begun = self._begin_texts([utterance for utterance in chosen if utterance.decoder is None])
+        ready = []
+        for utterance in chosen:
+            decoder = utterance.decoder or begun.get(id(utterance))
+            request = None if decoder is None else self._request(utterance, decoder)
+            if decoder is not None and request is not None:
+                ready.append((utterance, decoder, request))
         self._prefill(ready)
 
     def begin(self, now: float) -> bool:
         """Start one frame for each of the streams of the next launch; says whether there were any."""
         utterances = self._state.utterances
-        ready = []
+        ready, trial = [], None
         for index, utterance in enumerate(utterances):
-            if now < utterance.rests_until:  # most do, and nothing else about them can have changed
+            if now < utterance.rests_until or not utterance.admitted:  # nothing about them can have changed
                 continue
             if utterance.decodable:
                 held_until = utterance.held_until
                 if held_until <= now:
+                    utterance.idle_since = None
                     ready.append(candidate(index, utterance))
+                    if utterance.suspected and trial is None and utterance.is_suspect("talker"):
+                        trial = utterance
                     continue
                 if held_until < math.inf:
                     utterance.rests_until = held_until
             if utterance.starved:
                 utterance.chunking.restart()
                 utterance.progress.playback.excuse()
-            elif utterance.admitted:
+                utterance.rest_since(now)
+            else:
                 utterance.chunking.rest()
                 if utterance.chunks.is_full():
                     utterance.progress.playback.excuse()
+                    utterance.rest_since(now)
         talker = self._talker
         limit = len(ready) if talker.max_streams is None else talker.max_streams
         chosen = [utterances[index] for index in select(ready, batch=talker.capabilities.batch, limit=limit)]
+        if trial is not None:
+            chosen = [trial]
         if chosen:
             self._begin(chosen)
         return bool(chosen)
@@ -122,10 +138,11 @@ class TalkerStage:
         step, self._work.step = self._work.step, None
         if step is None:
             return
+        served = [utterance for utterance, _ in step.shares]
         try:
-            frames = self._calls.step(self._state.talker, "decode", lambda _: step.finish())
+            frames = self._calls.step(self._state.talker, "decode", lambda _: step.finish(), served)
         except REQUEST_ERRORS as error:
-            self._sort_out([utterance for utterance, _ in step.shares], error)
+            self._sort_out(served, error)
             return
         now, counters = self._state.clock(), self._state.counters
         counters.decode_calls += 1
@@ -137,6 +154,8 @@ class TalkerStage:
                 self._end_stream(utterance, decoder)
             else:
                 self._add(utterance, decoder, frame.codes, now)
+        if served[0].suspected:
+            pass_trial(self._state.utterances, self._state.talker, served[0])
 
     # ---- prefill
 
@@ -146,19 +165,67 @@ class TalkerStage:
         assert loaded is not None, "a tick runs only with both roles filled"
         return loaded.instance
 
-    def _room(self) -> int:
-        limits = (self._max_streams, self._talker.max_streams, self._work.row_limit)
-        admitted = sum(utterance.admitted for utterance in self._state.utterances)
-        return min(limit for limit in limits if limit is not None) - admitted
+    def _with_room(self, wishing: Sequence[Utterance], now: float) -> list[Utterance]:
+        """Those of them that there are rows for, by turns. One whose first text came too late for a place in the queue
+        ends, and one that waited too long for its first row.
+        """
+        limits = AdmissionLimits.of(self._settings, self._talker.max_streams, self._work.row_limit)
+        for utterance in wishing:
+            error, begun = None, utterance.progress.segments > 0
+            if not begun and utterance.idle_since is not None:
+                error = queue_refusal(having_work(self._state.utterances), limits, self._state.throughput)
+            elif now > self._patience_ends(utterance):
+                error = waited_too_long(having_work(self._state.utterances), limits, self._state.throughput)
+            if error is not None:
+                utterance.end("error", error)
+            utterance.idle_since = None
+        wishing = self._state.turns.order([utterance for utterance in wishing if utterance.ending is None])
+        room = limits.rows - sum(utterance.admitted for utterance in self._state.utterances)
+        if room < len(wishing):
+            room += self._borrow_rows(len(wishing) - room, now)
+        return wishing[: max(0, room)]
 
-    def _earliest_dry(self) -> float:
-        """When the first playback runs dry that waits for what the engine has yet to make."""
+    def _borrow_rows(self, count: int, now: float) -> int:
+        """Take the rows of up to so many streams without work, first of those with the most audio in hand; says how
+        many. They go on later, from the frames they have.
+        """
+        resting = [one for one in self._state.utterances if one.admitted and one.lends_at <= now]
+        resting.sort(key=lambda utterance: utterance.progress.playback.ahead(now), reverse=True)
+        for utterance in resting[:count]:
+            utterance.admitted, decoder = False, utterance.decoder
+            if decoder is not None and decoder.handle is not None:
+                self._work.to_release.append(decoder.handle)
+                decoder.handle = None
+            self._state.counters.lent += 1
+        self.release()
+        return len(resting[:count])
+
+    def rows_change_at(self) -> float:
+        """When one that waits for a row may borrow one, or has waited too long, though nothing else happens."""
+        utterances = self._state.utterances
+        wishing = [one for one in utterances if one.needs_prefill and not one.admitted]
+        if not wishing:
+            return math.inf
+        moments = [one.lends_at for one in utterances if one.admitted] + list(map(self._patience_ends, wishing))
+        return min(moments, default=math.inf)
+
+    def _patience_ends(self, utterance: Utterance) -> float:
+        """One that has begun waits as long as it must."""
+        max_wait_s = self._settings.max_wait_s
+        if max_wait_s is None or utterance.progress.segments:
+            return math.inf
+        return utterance.progress.requested_at + max_wait_s
+
+    def _earliest_need(self) -> float:
+        """When the first playback that waits for what the engine has yet to make needs its next chunk begun."""
         moments = [
-            utterance.progress.playback.dry_at
+            utterance.progress.playback.dry_at - utterance.chunking.reserve_s
             for utterance in self._state.utterances
-            if (utterance.decodable or utterance.pending) and not utterance.chunks.is_full()
+            if utterance.progress.playback.dry_at is not None
+            and (utterance.decodable or utterance.pending)
+            and not utterance.chunks.is_full()
         ]
-        return min((moment for moment in moments if moment is not None), default=math.inf)
+        return min(moments, default=math.inf)
 
     def _read_text(self, utterance: Utterance, decoder: DecoderStream) -> None:
         ids = decoder.new_ids
@@ -169,13 +236,31 @@ class TalkerStage:
             return
         decoder.extend(rows, self._builder.end_row)
 
-    def _prompt(self, utterance: Utterance) -> tuple[DecoderStream, StreamRequest] | None:
-        """The decoder stream to begin or continue, and its prefill; ``None``: the utterance has ended."""
+    def _begin_texts(self, utterances: Sequence[Utterance]) -> dict[int, DecoderStream]:
+        """Decoder streams of the texts that come next, by the utterance's ``id``. Whose prompt is impossible has
+        ended.
+        """
+        texts = [utterance.next_text for utterance in utterances]
+        try:
+            prompts = self._calls.device("prompts", partial(self._builder.build_all, texts))
+        except Exception as error:  # whatever it is, it concerns one utterance alone
+            if len(utterances) == 1:
+                utterances[0].end("error", error)
+                return {}
+            alone = [self._begin_texts([utterance]) for utterance in utterances]
+            return {key: decoder for each in alone for key, decoder in each.items()}
+        return {
+            id(utterance): utterance.new_stream(prompt) for utterance, prompt in zip(utterances, prompts, strict=True)
+        }
+
+    def _request(self, utterance: Utterance, decoder: DecoderStream) -> StreamRequest | None:
+        """The prefill that begins or continues the decoder stream; ``None``: the utterance has ended."""
         max_positions = self._talker.max_positions
         try:
-            decoder = utterance.decoder or self._calls.device("prompt", partial(utterance.new_stream, self._builder))
             rows = len(decoder.prompt.embeds)
-            decoder.max_frames = frames_that_fit(rows, utterance.request.max_frames, max_positions)
+            asked = utterance.request
+            most = min(asked.max_segment_frames, asked.max_frames - decoder.start)
+            decoder.max_frames = frames_that_fit(rows, most, max_positions)
             request = self._calls.device("prompt", partial(decoder.request, self._builder))
         except Exception as error:  # whatever it is, it concerns this utterance alone
             utterance.end("error", error)
@@ -183,14 +268,15 @@ class TalkerStage:
         if decoder.frames >= decoder.max_frames:  # this backend has fewer positions than the one before
             utterance.end("max_frames")
             return None
-        return decoder, request
+        return request
 
     def _prefill(self, ready: Sequence[tuple[Utterance, DecoderStream, StreamRequest]]) -> None:
         if not ready:
             return
         requests = [request for _, _, request in ready]
         try:
-            handles = self._calls.step(self._state.talker, "prefill", lambda talker: talker.prefill(requests))
+            served = [utterance for utterance, _, _ in ready]
+            handles = self._calls.step(self._state.talker, "prefill", lambda talker: talker.prefill(requests), served)
         except REQUEST_ERRORS as error:
             if len(ready) == 1:
                 self._refused(ready[0][0], error)
@@ -201,10 +287,12 @@ class TalkerStage:
         now, counters = self._state.clock(), self._state.counters
         for (utterance, decoder, _), handle in zip(ready, handles, strict=True):
             decoder.handle = handle
+            self._state.turns.serve(utterance)
             if utterance.decoder is None:
                 if not utterance.progress.segments:
                     counters.begun += 1
                     counters.queue_wait_s += now - utterance.progress.requested_at
+                    utterance.progress.prefilled_at = now
                 utterance.text.begin()
                 utterance.decoder = decoder
                 utterance.progress.segments += 1
@@ -226,7 +314,9 @@ class TalkerStage:
         shares = [(utterance, utterance.decoder) for utterance in chosen if utterance.decoder is not None]
         steps = [_step(decoder) for _, decoder in shares]
         try:
-            finish = self._calls.step(self._state.talker, "decode", lambda talker: talker.decode(steps), ends=False)
+            finish = self._calls.step(
+                self._state.talker, "decode", lambda talker: talker.decode(steps), chosen, ends=False
+            )
         except REQUEST_ERRORS as error:
             self._sort_out(chosen, error)
             return

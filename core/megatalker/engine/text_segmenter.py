@@ -103,6 +103,8 @@ class TextSegmenter:
         self._open: TextSegment | None = None
         """The segment that text is appended to: the current one or the last one coming."""
         self._finished = False
+        self.characters = 0
+        """Of all text so far."""
 
     @property
     def coming(self) -> tuple[TextSegment, ...]:
@@ -129,11 +131,13 @@ class TextSegmenter:
 
     def add(self, text: str) -> None:
         """Append a complete segment."""
+        self.characters += len(text)
         self._append(TextSegment(self._tokenizer)).feed(text)
         self._close()
 
     def feed(self, text: str) -> None:
         """Append a piece of text that arrives bit by bit."""
+        self.characters += len(text)
         while text:
             segment = self._open or self._append(TextSegment(self._tokenizer))
             cut = _cut_point(segment, text, self._max_chars)

@@ -4,6 +4,7 @@ Owned by the worker; the consumer's stream reads :class:`Progress` only.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -14,13 +15,19 @@ from megatalker.engine.chunk_queue import ChunkQueue
 from megatalker.engine.outputs import BackendSwitch, FinishReason
 from megatalker.engine.request import Request
 from megatalker.engine.runaway import RunawayDetector
-from megatalker.engine.scheduling import Candidate, ChunkPolicy, PlaybackClock, hold_until
+from megatalker.engine.scheduling import REST_S, Candidate, ChunkPolicy, PlaybackClock, hold_until
 from megatalker.engine.text_segmenter import TextSegment, TextSegmenter
 from megatalker.interfaces import CodecState, StreamHandle, StreamRequest
-from megatalker.prompt import Prompt, PromptBuilder
+from megatalker.plugins.registry import Kind
+from megatalker.prompt import Prompt, PromptBuilder, PromptText
 from megatalker.sampling import SamplingParams
 
 Codes = tuple[int, ...]
+
+RESUME_SHARE = 0.5
+"""A stream that lent its row because nobody took its audio wants it back when so much of that is left: not for each
+chunk taken.
+"""
 
 _MASK = 2**64 - 1
 
@@ -37,9 +44,22 @@ class Progress:
     """Handed out as audio."""
     chunks: int = 0
     segments: int = 0
+    text_chars: int = 0
+    """Of the text so far."""
+    prefilled_at: float | None = None
+    """When its first decoder stream began."""
     last_decoded_at: float | None = None
+    chunk_gaps_s: list[float] = field(default_factory=list)
+    """From one chunk to the next, where the engine had no reason to wait."""
     switches: tuple[BackendSwitch, ...] = ()
     playback: PlaybackClock = field(default_factory=PlaybackClock)
+
+    def note_chunk(self, now: float, frames: int) -> None:
+        """A chunk with this many frames was handed out."""
+        if self.last_decoded_at is not None and not self.playback.excused:
+            self.chunk_gaps_s.append(now - self.last_decoded_at)
+        self.playback.deliver(now, frames * FRAME_SECONDS)
+        self.frames, self.chunks, self.last_decoded_at = self.frames + frames, self.chunks + 1, now
 
 
 @dataclass(slots=True)
@@ -118,6 +138,18 @@ class DecoderStream:
 
 
 @dataclass(slots=True, eq=False)
+class CodecReplay:
+    """A codec state that is brought up to date with frames whose audio nobody needs."""
+
+    state: CodecState
+    codes: Tensor
+    """``[N, code groups]``"""
+    served: "Sequence[Utterance]" = ()
+    """To whom these frames belong, if they have never been audio: then one of them may be to blame for a failure."""
+    heard: int = 0
+
+
+@dataclass(slots=True, eq=False)
 class Utterance:
     """The state of one utterance. Its frames are one log with three cursors: decoded (the log's length), given to the
     codec, delivered to the consumer.
@@ -129,16 +161,26 @@ class Utterance:
     chunks: ChunkQueue
     chunking: ChunkPolicy
     runaway: RunawayDetector | None
+    owner: str = ""
+    """Rows go to owners by turns."""
+    idle_since: float | None = None
+    """Since when it has had no work: no text to speak, or audio enough that nobody takes."""
+    turn: tuple[int, int] | None = None
+    """Its place among those that wait for a row; see :class:`megatalker.engine.admission.Turns`."""
     admitted: bool = False
-    """Counts against the streams that decode at the same time."""
+    """It holds a row, or is about to hold one again."""
     decoder: DecoderStream | None = None
     frames: list[Codes] = field(default_factory=list)
     given: int = 0
     """Frames the codec was given: those beyond ``delivered`` are on their way as audio."""
     codec_state: CodecState | None = None
     """Stands after the frames given; ``None`` before the first, and when it was lost."""
+    replay: CodecReplay | None = None
+    """What becomes its codec state, while that is ``None``."""
     rests_until: float = 0.0
     """It was found too far ahead of playback to decode before this moment."""
+    suspected: set[tuple[Kind, str]] = field(default_factory=set)
+    """The backends that failed in a call for it; see :mod:`megatalker.engine.blame`."""
     ending: FinishReason | None = None
     """Nothing more will be decoded: hand out what is pending, then end like this."""
     error: Exception | None = None
@@ -158,12 +200,22 @@ class Utterance:
         """Frames decoded and not given to the codec."""
         return len(self.frames) - self.given
 
+    def is_suspect(self, kind: Kind) -> bool:
+        """It goes alone in the calls of this role: one of them has failed."""
+        return any(role == kind for role, _ in self.suspected)
+
+    @property
+    def ends_well(self) -> bool:
+        """Nothing more will be decoded, and nothing went wrong."""
+        return self.ending is not None and self.ending != "error"
+
     @property
     def needs_prefill(self) -> bool:
-        """A decoder stream must begin, or be continued, before the next frame."""
-        if self.ending is not None:
+        """There is work, for which a decoder stream must begin or be continued."""
+        decoder = self.decoder
+        if (decoder is not None and decoder.handle is not None) or self.starved or self.ending is not None:
             return False
-        return self.text.can_begin if self.decoder is None else self.decoder.handle is None
+        return self.admitted or not self.chunks.is_full(share=RESUME_SHARE)
 
     @property
     def prompt_rows(self) -> int:
@@ -179,6 +231,16 @@ class Utterance:
         if self.ending is not None:
             return False
         return not self.text.can_begin if self.decoder is None else self.decoder.next_row is None
+
+    def rest_since(self, now: float) -> None:
+        """It has no work; the first call of a rest counts."""
+        if self.idle_since is None:
+            self.idle_since = now
+
+    @property
+    def lends_at(self) -> float:
+        """When its row may be lent; infinite while it has work, and when it is over."""
+        return math.inf if self.idle_since is None or self.ending is not None else self.idle_since + REST_S
 
     @property
     def decodable(self) -> bool:
@@ -210,12 +272,16 @@ class Utterance:
             return True
         return self.ending is not None or self.starved or self.decoder is None
 
-    def new_stream(self, builder: PromptBuilder) -> DecoderStream:
-        """The decoder stream of the text that comes next."""
-        request, segment = self.request, self.text.upcoming
-        seed = stream_seed(self.progress.seed, self.progress.segments)
-        prompt = builder.build_planned(segment.ids, request.plan, complete=segment.complete)
-        sampling = replace(request.sampling, seed=seed)
+    @property
+    def next_text(self) -> PromptText:
+        """The text that comes next, for its prompt."""
+        segment = self.text.upcoming
+        return PromptText(segment.ids, self.request.plan, segment.complete)
+
+    def new_stream(self, prompt: Prompt) -> DecoderStream:
+        """The decoder stream of the text that comes next, which begins with this prompt."""
+        segment, seed = self.text.upcoming, stream_seed(self.progress.seed, self.progress.segments)
+        sampling = replace(self.request.sampling, seed=seed)
         return DecoderStream.of(segment, len(segment.ids), prompt, sampling, self.frames)
 
     def end(self, reason: FinishReason, error: Exception | None = None) -> None:
@@ -231,11 +297,15 @@ class Utterance:
     def rewind_codec(self) -> None:
         """The audio on its way is lost: the codec is given its frames once more, in a state before them."""
         if self.given > self.delivered:
-            self.given, self.codec_state = self.delivered, None
+            self.lose_codec()
+
+    def lose_codec(self) -> None:
+        """Its codec state is of no use any more."""
+        self.given, self.codec_state, self.replay = self.delivered, None, None
 
     def forget(self) -> None:
         """Drop everything heavy; the progress stays for the consumer."""
-        self.decoder, self.codec_state = None, None
+        self.decoder, self.codec_state, self.replay = None, None, None
         self.frames, self.given = [], 0
 
 

@@ -2,6 +2,7 @@
 
 import threading
 
+from megatalker.engine.blame import blame
 from megatalker.engine.commands import CommandQueue
 from megatalker.engine.guarded_calls import CallRegister
 from megatalker.engine.state import WorkerState
@@ -16,7 +17,7 @@ class Watchdog(threading.Thread):
     def __init__(self, state: WorkerState, commands: CommandQueue, register: CallRegister, own: WorkerSettings) -> None:
         super().__init__(name="megatalker-watchdog", daemon=True)
         self._state, self._commands, self._register, self._own = state, commands, register, own
-        self._period = min(own.step_deadline_s / 4, MAX_PERIOD_S)
+        self._period = min(own.settings.step_deadline_s / 4, MAX_PERIOD_S)
         self._ended = threading.Event()
         self.worker = self._new_worker()
         """The thread in charge."""
@@ -43,7 +44,8 @@ class Watchdog(threading.Thread):
             call = self._register.call
             if call is None or self._register.clock() < call.deadline:
                 return
-            call.role.give_up(call.name, f"{call.what} did not return within {call.seconds:g} s")
+            reason = f"{call.what} did not return within {call.seconds:g} s"
+            blame(self._state.utterances, call.role, call.name, reason, call.served)
             self._register.supersede()
             self.worker = self._new_worker()
             self.worker.start()

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from megatalker.engine.backend_role import LoadedBackend
+from megatalker.engine.blame import leave_untried
 from megatalker.engine.codec_stage import CodecStage
 from megatalker.engine.commands import Cancel, Command, CommandQueue, Feed, FinishText, Lend, Submit, Warmup
 from megatalker.engine.failover import fill, not_warmed_up, replace
@@ -19,6 +20,7 @@ from megatalker.engine.talker_stage import TalkerStage
 from megatalker.engine.utterance import Utterance
 from megatalker.errors import BackendFaultError, CapacityError, EngineClosedError, MegatalkerError
 from megatalker.prompt import PromptBuilder
+from megatalker.settings import Settings
 
 logger = logging.getLogger(__name__)
 
@@ -30,8 +32,7 @@ class WorkerSettings:
     """What a worker needs to know besides the state."""
 
     builder: PromptBuilder
-    max_streams: int
-    step_deadline_s: float
+    settings: Settings
     threads: int
     """Processor threads of one operation of torch."""
 
@@ -42,8 +43,8 @@ class Worker(threading.Thread):
     def __init__(self, state: WorkerState, commands: CommandQueue, register: CallRegister, own: WorkerSettings) -> None:
         super().__init__(name=f"megatalker-worker-{register.generation}", daemon=True)
         self._state, self._commands, self._threads = state, commands, own.threads
-        self._calls = GuardedCalls(register, state.talker, own.step_deadline_s)
-        self._talker = TalkerStage(state, self._calls, own.builder, own.max_streams)
+        self._calls = GuardedCalls(register, state.talker, own.settings.step_deadline_s)
+        self._talker = TalkerStage(state, self._calls, own.builder, own.settings)
         self._codec = CodecStage(state, self._calls)
         self.orphans: list[LoadedBackend[Any]] = []
         """Backends to close when a call returns after this worker was abandoned."""
@@ -75,12 +76,13 @@ class Worker(threading.Thread):
             self._lend()
             self._obey_commands(wait=idle)
         except Fault as fault:
-            replace(self._calls, fault)
+            replace(state, self._calls, fault)
         except Exception as error:  # nothing is left to try, or this engine has a bug: nobody may wait for ever
             self._fail(error)
 
     def _timed_tick(self) -> bool:
         clock, counters = self._state.clock, self._state.counters
+        frames = counters.frames
         began, called = clock(), self._calls.seconds
         did = self._tick()
         if did:
@@ -88,6 +90,9 @@ class Worker(threading.Thread):
             counters.ticks += 1
             counters.backend_s += backend_s
             counters.host_s += clock() - began - backend_s
+            talker = self._state.talker.loaded
+            if talker is not None and talker.warm:
+                self._state.throughput.note_work(counters.frames - frames, clock() - began)
         return did
 
     def _tick(self) -> bool:
@@ -105,6 +110,7 @@ class Worker(threading.Thread):
             did |= self._talker.newcomers_wait
         else:
             did |= self._start_audio() or self._codec.collect()
+        did |= self._codec.has_replayed()
         did |= self._finish_ended()
         return did
 
@@ -162,9 +168,13 @@ class Worker(threading.Thread):
             pass
 
     def _time_to_wait(self) -> float | None:
-        """Until the first stream that was ahead of playback may go on; ``None``: until there is a command."""
+        """Until the first stream that was ahead of playback may go on, or until waiting for a row makes a difference;
+        ``None``: until there is a command.
+        """
         held = [max(one.held_until, one.rests_until) for one in self._state.utterances if one.decodable]
         until = min(held, default=math.inf)
+        if self._state.failure is None:
+            until = min(until, self._talker.rows_change_at())
         return None if until == math.inf else max(0.0, until - self._state.clock())
 
     def _obey(self, command: Command) -> None:
@@ -200,7 +210,7 @@ class Worker(threading.Thread):
         except Fault as fault:
             if not fault.role.strict or fault.name != fault.role.options[0].name:
                 raise
-            replace(self._calls, fault)
+            replace(state, self._calls, fault)
             error = not_warmed_up(fault)
             for done in state.warmups:
                 done.set_exception(error)
@@ -284,10 +294,14 @@ class Worker(threading.Thread):
 def finish(state: WorkerState, commands: CommandQueue, utterance: Utterance) -> None:
     """The utterance is over: forget it, then tell its consumer."""
     state.utterances.remove(utterance)
+    if utterance.suspected:
+        leave_untried(state.utterances, (state.talker, state.codec), utterance)
     reason = utterance.ending or "error"
+    if reason == "eos" and utterance.text.characters:
+        state.throughput.note_end(utterance.delivered, utterance.text.characters)
     state.counters.cancelled += reason == "cancelled"
     state.counters.errors += reason == "error"
-    commands.finished()
+    commands.finished(utterance)
     utterance.forget()
     utterance.chunks.finish(reason, utterance.error)
 

@@ -92,6 +92,12 @@ class CheckedCodec:
             )
         return codes
 
+    def try_out(self) -> None:
+        """Make the audio of one frame; raises what goes wrong, and ``MalformedResultError`` where that is no audio."""
+        (chunk,) = self.decode([self.open()], [torch.zeros(1, self._config.num_quantizers, dtype=torch.int64)])
+        if not bool(chunk.isfinite().all()):
+            raise MalformedResultError("the codec's audio holds NaN or infinity")
+
     def warmup(self) -> None:
         """As :meth:`Codec.warmup`."""
         self.codec.warmup()

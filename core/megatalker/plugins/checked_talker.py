@@ -17,6 +17,7 @@ from megatalker.interfaces import (
     TalkerDecoder,
 )
 from megatalker.plugins.checks import check_ids, describe, expect, is_finite, stated_limit
+from megatalker.sampling import SamplingParams
 
 
 @dataclass(slots=True)
@@ -113,6 +114,14 @@ class CheckedTalker:
         self._find(stream)
         self.decoder.release(stream)
         del self._streams[stream]
+
+    def try_out(self) -> None:
+        """Make a frame of a prompt that no healthy backend fails at; raises what goes wrong."""
+        rows = torch.full((2, self._config.talker.hidden_size), 0.02)
+        greedy = SamplingParams(do_sample=False, predictor_do_sample=False)
+        (stream,) = self.prefill([StreamRequest(rows, greedy)])
+        self.decode([DecodeStep(stream, rows[0])])()
+        self.release(stream)
 
     def warmup(self) -> None:
         """As :meth:`TalkerDecoder.warmup`."""

@@ -10,6 +10,8 @@ its first row there and adds one more to each frame, so that text may still arri
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from itertools import chain
 
 import torch
 from torch import Tensor
@@ -20,6 +22,9 @@ from megatalker.errors import InvalidRequestError
 from megatalker.prompt.plan import Layout, PromptPlan, PromptPlanner
 from megatalker.prompt.rows import PromptRows
 from megatalker.voices import Voice
+
+HEADS = 256
+"""Heads that are remembered: a voice, language and instruction each, some tens of kB."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -39,8 +44,21 @@ class Prompt:
     """This many leading rows are the same, to the bit, for every text with this voice, language and instruction."""
 
 
+@dataclass(frozen=True, slots=True)
+class PromptText:
+    """The text of one prompt, and how it is to be spoken."""
+
+    ids: Sequence[int]
+    """Of the text alone (:func:`megatalker.checkpoint.template.text_ids`), or of its beginning."""
+    plan: PromptPlan
+    """From :meth:`PromptPlanner.plan`."""
+    complete: bool = True
+    """No text will follow. With ``False``, at least :attr:`PromptPlan.ids_needed` ids must be given, and rows do not
+    depend on how the text is split; their last bits may then differ from the official prompt's."""
+
+
 class PromptBuilder:
-    """Builds the prompts of one checkpoint. Holds the text projection and a few rows; requests leave no trace."""
+    """Builds the prompts of one checkpoint. Holds the text projection, a few rows, and the heads used last."""
 
     def __init__(self, checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype) -> None:
         self._checkpoint, self._config = checkpoint, checkpoint.config
@@ -54,7 +72,10 @@ class PromptBuilder:
         """``[H]``: stands where there is no text."""
         self._role = self._rows.text(role_ids(checkpoint.tokenizer))
         self._codec_pad, self._codec_begin = self._rows.codec([config.codec_pad_id, config.codec_bos_id])
+        self._pad_rows = pad.unsqueeze(0)
+        self._text_end = torch.stack([end + self._codec_pad, pad + self._codec_begin])
         self._planner = PromptPlanner(checkpoint)
+        self._head = lru_cache(HEADS)(self._compute_head)
 
     def build(
         self,
@@ -66,38 +87,25 @@ class PromptBuilder:
         layout: Layout = "interleaved",
         complete: bool = True,
     ) -> Prompt:
-        """Plan the prompt of one request (:meth:`PromptPlanner.plan`) and build it (:meth:`build_planned`)."""
+        """Plan the prompt of one request (:meth:`PromptPlanner.plan`) and build it (:meth:`build_all`)."""
         plan = self._planner.plan(voice=voice, language=language, instruct=instruct, layout=layout)
-        return self.build_planned(text_ids, plan, complete=complete)
+        (prompt,) = self.build_all([PromptText(text_ids, plan, complete)])
+        return prompt
 
-    def build_planned(self, text_ids: Sequence[int], plan: PromptPlan, *, complete: bool = True) -> Prompt:
-        """Compute the rows of one prompt.
-
-        Args:
-            text_ids: ids of the text alone (:func:`megatalker.checkpoint.template.text_ids`), or of its beginning.
-            plan: from :meth:`PromptPlanner.plan`.
-            complete: no text will follow. With ``False``, at least :attr:`PromptPlan.ids_needed` ids must be given, and
-                rows do not depend on how the text is split; their last bits may then differ from the official prompt's.
+    def build_all(self, texts: Sequence[PromptText]) -> list[Prompt]:
+        """Compute the rows of prompts; what is read from the checkpoint goes to the device in one piece.
 
         Raises:
-            InvalidRequestError: no text, an id outside the vocabulary, or text that may follow an ``upfront`` prompt.
+            InvalidRequestError: of some prompt: no text, an id outside the vocabulary, or text that may follow an
+                ``upfront`` prompt.
         """
-        _check_text(text_ids, plan, complete)
-        voice, head = plan.voice, self._head(plan)
-        if voice.reference_codes is not None and voice.reference_text_ids is not None:
-            ids = [*voice.reference_text_ids, *text_ids]
-            body, trailing = self._in_context(ids, self._rows.frames(voice.reference_codes), plan.layout, complete)
-        elif plan.layout == "upfront":
-            body, trailing = self._upfront(text_ids)
-        else:
-            body, trailing = self._interleaved(text_ids, complete)
-        return Prompt(
-            embeds=torch.cat([head, body]),
-            trailing=trailing,
-            pad=self.pad_row,
-            complete=complete,
-            prefix_length=len(head),
-        )
+        if not texts:
+            return []
+        for text in texts:
+            _check_text(text)
+        ids = [[*(text.plan.voice.reference_text_ids or ()), *text.ids] for text in texts]
+        embedded = torch.split(self._rows.embed(list(chain.from_iterable(ids))), list(map(len, ids)))
+        return [self._build(text, rows) for text, rows in zip(texts, embedded, strict=True)]
 
     def text_rows(self, ids: Sequence[int]) -> Tensor:
         """``[n, H]``: rows of text that arrived after the prompt was built, whatever the split.
@@ -105,7 +113,7 @@ class PromptBuilder:
         Raises:
             InvalidRequestError: an id outside the text vocabulary.
         """
-        return self._rows.text_split(ids)
+        return self._rows.project_split(self._rows.embed(ids))
 
     def frame_rows(self, codes: Tensor) -> Tensor:
         """``[N, code groups]`` integer -> ``[N, H]``: the sum of each frame's code embeddings, in the official order.
@@ -117,59 +125,85 @@ class PromptBuilder:
 
     # --------------------------------------------------------------------------------------------------------- layouts
 
-    def _interleaved(self, ids: Sequence[int], complete: bool) -> tuple[Tensor, Tensor]:
-        body = self._rows.text(ids[:1]) + self._codec_begin
-        return body, self._rows_of(ids[1:], complete)
+    def _build(self, text: PromptText, embedded: Tensor) -> Prompt:
+        plan, complete = text.plan, text.complete
+        voice = plan.voice
+        spoken_by = None if voice.x_vector is None else tuple(voice.x_vector.tolist())
+        head = self._head(plan.instruct_ids, plan.tags, plan.speaker_id, spoken_by)
+        if voice.reference_codes is not None:
+            body, trailing = self._in_context(embedded, self._rows.frames(voice.reference_codes), plan.layout, complete)
+        elif plan.layout == "upfront":
+            body, trailing = self._upfront(embedded)
+        else:
+            body, trailing = self._interleaved(embedded, complete)
+        return Prompt(
+            embeds=torch.cat([head, *body]),
+            trailing=trailing,
+            pad=self.pad_row,
+            complete=complete,
+            prefix_length=len(head),
+        )
 
-    def _upfront(self, ids: Sequence[int]) -> tuple[Tensor, Tensor]:
-        text = self._rows_of(ids, complete=True) + self._codec_pad
-        begin = self.pad_row + self._codec_begin
-        return torch.cat([text, begin.unsqueeze(0)]), self.pad_row.unsqueeze(0)
+    def _interleaved(self, embedded: Tensor, complete: bool) -> tuple[list[Tensor], Tensor]:
+        body = self._rows.project(embedded[:1]) + self._codec_begin
+        return [body], self._text(embedded[1:], complete)
 
-    def _in_context(self, ids: Sequence[int], frames: Tensor, layout: Layout, complete: bool) -> tuple[Tensor, Tensor]:
-        text = self._rows_of(ids, complete)
+    def _upfront(self, embedded: Tensor) -> tuple[list[Tensor], Tensor]:
+        return [self._rows.project(embedded) + self._codec_pad, self._text_end], self._pad_rows
+
+    def _in_context(
+        self, embedded: Tensor, frames: Tensor, layout: Layout, complete: bool
+    ) -> tuple[list[Tensor], Tensor]:
+        text = self._text(embedded, complete)
         codec = torch.cat([self._codec_begin.unsqueeze(0), frames])
-        pad = self.pad_row.unsqueeze(0)
         if layout == "upfront":
-            return torch.cat([text + self._codec_pad, codec + self.pad_row]), pad
+            return [text + self._codec_pad, codec + self.pad_row], self._pad_rows
         missing = len(codec) - len(text)
         if missing > 0:
-            text = torch.cat([text, pad.expand(missing, -1)])
+            text = torch.cat([text, self._pad_rows.expand(missing, -1)])
         rest = text[len(codec) :]
-        return text[: len(codec)] + codec, rest if len(rest) or not complete else pad
+        return [text[: len(codec)] + codec], rest if len(rest) or not complete else self._pad_rows
 
-    def _rows_of(self, ids: Sequence[int], complete: bool) -> Tensor:
+    def _text(self, embedded: Tensor, complete: bool) -> Tensor:
+        """Text rows, and the end of the text if it is there."""
         if not complete:
-            return self._rows.text_split(ids)
-        return torch.cat([self._rows.text(ids), self.end_row.unsqueeze(0)])
+            return self._rows.project_split(embedded)
+        return torch.cat([self._rows.project(embedded), self.end_row.unsqueeze(0)])
 
     # ------------------------------------------------------------------------------------------------------------ head
 
-    def _head(self, plan: PromptPlan) -> Tensor:
+    def _compute_head(
+        self,
+        instruct: tuple[int, ...],
+        tags: tuple[int, ...],
+        speaker_id: int | None,
+        x_vector: tuple[float, ...] | None,
+    ) -> Tensor:
         """Instruct turn, role, tags and speaker: everything before the row that begins speech."""
-        codec = self._rows.codec(plan.tags)
-        if plan.speaker_id is not None:
-            codec = torch.cat([codec, self._rows.codec([plan.speaker_id])])
-        elif plan.voice.x_vector is not None:
-            codec = torch.cat([codec, plan.voice.x_vector.to(codec).unsqueeze(0)])
+        codec = self._rows.codec(tags)
+        if speaker_id is not None:
+            codec = torch.cat([codec, self._rows.codec([speaker_id])])
+        elif x_vector is not None:
+            codec = torch.cat([codec, torch.tensor(x_vector).to(codec).unsqueeze(0)])
         text = torch.cat([self.pad_row.expand(len(codec), -1), self._begin.unsqueeze(0)])
         parts = [self._role, text + torch.cat([codec, self._codec_pad.unsqueeze(0)])]
-        if plan.instruct_ids:
-            parts.insert(0, self._rows.text(plan.instruct_ids))
+        if instruct:
+            parts.insert(0, self._rows.text(instruct))
         return torch.cat(parts)
 
 
-def _check_text(text_ids: Sequence[int], plan: PromptPlan, complete: bool) -> None:
-    if not text_ids:
+def _check_text(text: PromptText) -> None:
+    if not text.ids:
         raise InvalidRequestError("the text is empty; expected at least one token")
-    if complete:
+    if text.complete:
         return
-    if plan.layout == "upfront":
+    if text.plan.layout == "upfront":
         raise InvalidRequestError(
             "layout 'upfront' needs the whole text first; use 'interleaved' while text still arrives"
         )
-    if len(text_ids) < plan.ids_needed:
+    needed = text.plan.ids_needed
+    if len(text.ids) < needed:
         raise InvalidRequestError(
-            f"this in-context voice needs {plan.ids_needed} text ids, or the end of the text, before speech can begin; "
-            f"got {len(text_ids)}"
+            f"this in-context voice needs {needed} text ids, or the end of the text, before speech can begin; "
+            f"got {len(text.ids)}"
         )

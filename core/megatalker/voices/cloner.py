@@ -13,11 +13,9 @@ from megatalker.checkpoint.config import FRAME_SAMPLES, SAMPLE_RATE
 from megatalker.checkpoint.official import load_official_codec
 from megatalker.checkpoint.template import reference_ids
 from megatalker.errors import InvalidRequestError
+from megatalker.voices.reference_audio import LOUDEST_PEAK
 from megatalker.voices.speaker_encoder import SpeakerEncoder
 from megatalker.voices.voice import Voice
-
-_LOUDEST = 2.0
-"""A resampler may overshoot full scale a little; twice full scale is not audio within [-1, 1]."""
 
 
 class VoiceCloner:
@@ -47,7 +45,7 @@ class VoiceCloner:
 
         Args:
             audio: ``[samples]`` float32 at 24 kHz mono (:func:`megatalker.voices.read_reference`), at least one frame
-                long; samples beyond full scale are clipped.
+                long; samples beyond full scale are taken as they are.
             reference_text: every word said in the recording, for in-context cloning; ``None`` keeps the speaker
                 embedding only.
 
@@ -118,6 +116,6 @@ def _checked(audio: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
             "reference audio contains values that are not finite; expected samples within [-1, 1]"
         )
     peak = float(np.abs(audio).max())
-    if peak > _LOUDEST:
+    if peak > LOUDEST_PEAK:
         raise InvalidRequestError(f"reference audio reaches {peak:g}; expected samples within [-1, 1]")
-    return np.clip(audio, -1.0, 1.0)
+    return audio

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from megatalker.checkpoint.config import SAMPLE_RATE
 from megatalker.errors import InvalidRequestError
 
-__all__ = ["check_rate", "read_reference"]
+__all__ = ["check_rate", "decode_audio", "read_reference"]
 
 Samples = NDArray[np.float32]
 
@@ -35,7 +35,7 @@ def read_reference(source: str | Path | bytes | tuple[NDArray[np.generic], int])
         InvalidRequestError: no such file, not audio, shorter than 0.5 s, longer than 60 s, silent, without channels, or
             with samples that are not finite or far beyond full scale.
     """
-    audio, rate = _from_array(*source) if isinstance(source, tuple) else _decode(source)
+    audio, rate = _from_array(*source) if isinstance(source, tuple) else decode_audio(source)
     if not audio.shape[1]:
         raise InvalidRequestError("the reference audio has no channels, expected at least one")
     if not np.isfinite(audio).all():
@@ -55,7 +55,8 @@ def read_reference(source: str | Path | bytes | tuple[NDArray[np.generic], int])
     return resampled
 
 
-def _decode(source: str | Path | bytes) -> tuple[Samples, int]:
+def decode_audio(source: str | Path | bytes) -> tuple[Samples, int]:
+    """A recording as it is, float32 ``[samples, channels]``, and its rate; raises as :func:`read_reference`."""
     name = "the reference audio" if isinstance(source, bytes) else str(source)
     if not isinstance(source, bytes) and not Path(source).is_file():
         raise InvalidRequestError(f"no such audio file: {name}; expected the path of a local file")

@@ -4,6 +4,7 @@ import importlib
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,6 @@ _INTEGERS = {
     "enc_attention_channels": _LARGEST,
     "enc_res2net_scale": 64,
     "enc_se_channels": _LARGEST,
-    "sample_rate": 2**20,
 }
 
 
@@ -42,14 +42,14 @@ class SpeakerEncoder:
         modelling = importlib.import_module(f"{package}.core.models.modeling_qwen3_tts")
         configuration = importlib.import_module(f"{package}.core.models.configuration_qwen3_tts")
         config = configuration.Qwen3TTSSpeakerEncoderConfig(**_sizes(checkpoint.folder / "config.json"))
-        self._mel: Callable[..., Tensor] = modelling.mel_spectrogram
+        self._mel = _without_prints(modelling.mel_spectrogram)
         self._module: nn.Module = _loaded(modelling.Qwen3TTSSpeakerEncoder, config, checkpoint)
         self._module.to(device=device, dtype=dtype).eval()
         self._device, self._dtype = device, dtype
 
     @torch.no_grad()
     def __call__(self, samples: npt.NDArray[np.float32]) -> Tensor:
-        """``[samples]`` float32 within [-1, 1] at 24 kHz -> ``[talker hidden size]`` on the CPU."""
+        """``[samples]`` float32 at 24 kHz -> ``[talker hidden size]`` on the CPU."""
         mel = self._mel(
             torch.from_numpy(samples).unsqueeze(0),
             n_fft=1024,
@@ -70,8 +70,22 @@ def _sizes(file: Path) -> dict[str, Any]:
     if not whole.has("speaker_encoder_config"):
         return {}
     table = whole.table("speaker_encoder_config")
+    table.demand("sample_rate", SAMPLE_RATE)
     lists = {key: list(table.integers(key, 1, _LARGEST)) for key in _LISTS if table.has(key)}
-    return lists | {key: table.integer(key, 1, most) for key, most in _INTEGERS.items() if table.has(key)}
+    sizes = lists | {key: table.integer(key, 1, most) for key, most in _INTEGERS.items() if table.has(key)}
+    unknown = table.unread()
+    if unknown:
+        raise CheckpointError(
+            f"{file}: {', '.join(unknown)}: the official speaker encoder knows no such key; "
+            "correct that file, or take it from an official 12 Hz checkpoint"
+        )
+    return sizes
+
+
+def _without_prints(function: Any) -> Callable[..., Tensor]:
+    """The same function; the official one prints a warning of every sample beyond full scale, and goes on."""
+    quiet = function.__globals__ | {"print": lambda *_: None}
+    return FunctionType(function.__code__, quiet, function.__name__, function.__defaults__)
 
 
 def _loaded(encoder: Callable[[Any], nn.Module], config: Any, checkpoint: Checkpoint) -> nn.Module:

@@ -17,6 +17,8 @@ from megatalker.errors import InvalidRequestError
 VoiceKind = Literal["speaker", "design", "clone"]
 
 _FORMAT = "megatalker-voice-1"
+_LARGEST = 1e4
+"""Of the values of a speaker embedding, which lie around 10: what is far beyond overflows in 16-bit arithmetic."""
 
 
 class _Fields(BaseModel):
@@ -154,6 +156,11 @@ def _check_tensors(x_vector: Tensor | None, codes: Tensor | None) -> None:
         raise InvalidRequestError(
             f"x_vector has shape {list(x_vector.shape)} and type {x_vector.dtype}, "
             "expected finite floats of shape [hidden size]"
+        )
+    if x_vector is not None and bool((x_vector.abs() > _LARGEST).any()):
+        raise InvalidRequestError(
+            f"x_vector reaches {float(x_vector.abs().max()):g}, expected values from -{_LARGEST:g} to {_LARGEST:g}; "
+            "make the voice with VoiceCloner"
         )
     if codes is not None and not (codes.ndim == 2 and codes.shape[0] >= 1 and codes.dtype == torch.int64):
         raise InvalidRequestError(

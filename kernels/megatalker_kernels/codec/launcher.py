@@ -9,18 +9,20 @@ import torch
 
 from megatalker_kernels.codec.numbers import Numbers
 from megatalker_kernels.codec.structures import macros
-from megatalker_kernels.codec.tiles import TILES, Tile
+from megatalker_kernels.codec.tiles import TILES, WARPGROUP_TILES, Tile, WarpgroupTile
 from megatalker_kernels.module import Arguments, GpuModule, capability, processors
 from megatalker_kernels.nvrtc import Cubin, compile_kernel
 
 SOURCE = "codec/codec.cu"
+WARPGROUPS = 90
+"""The compute capability whose tensor cores serve warpgroups."""
 
 
 @dataclass(frozen=True, slots=True)
 class CodecConstants:
     """What the sources share with this package."""
 
-    tiles: Sequence[Tile]
+    tiles: Sequence[Tile | WarpgroupTile]
     numbers: Numbers
 
     def macros(self) -> list[tuple[str, str]]:
@@ -29,7 +31,14 @@ class CodecConstants:
         return [*macros().items(), ("PRODUCTS", products), ("NUMBERS", self.numbers.value)]
 
 
-def compile_codec(arch: str, numbers: Numbers, tiles: Sequence[Tile] = TILES) -> Cubin:
+def target(capability: int, numbers: Numbers) -> tuple[str, Numbers, Sequence[Tile | WarpgroupTile]]:
+    """What to compile for a device of that compute capability: architecture, ``numbers``, and tiles that it runs."""
+    if capability == WARPGROUPS and numbers is not Numbers.TENSORFLOATS:
+        return f"sm_{capability}a", numbers, (*TILES, *WARPGROUP_TILES)
+    return f"sm_{capability}", numbers, TILES
+
+
+def compile_codec(arch: str, numbers: Numbers, tiles: Sequence[Tile | WarpgroupTile]) -> Cubin:
     """The kernels for ``sm_80`` or later, with a product of ``numbers`` for each of ``tiles``.
 
     Raises:
@@ -44,16 +53,21 @@ class CodecKernels:
     Args:
         device: a CUDA device.
         numbers: what products multiply; weights are packed for them.
-        tiles: which products there are.
+        tiles: which products there are; ``None``: all that the device can run.
 
     Raises:
         ToolchainError: the kernels cannot be compiled or loaded.
     """
 
-    def __init__(self, device: torch.device, numbers: Numbers, tiles: Sequence[Tile] = TILES) -> None:
+    def __init__(
+        self, device: torch.device, numbers: Numbers, tiles: Sequence[Tile | WarpgroupTile] | None = None
+    ) -> None:
         self.processors = processors(device)
         self.numbers = numbers
-        self._module = GpuModule(compile_codec(f"sm_{capability(device)}", numbers, tiles).code, device)
+        arch, _, known = target(capability(device), numbers)
+        tiles = known if tiles is None else tiles
+        self.has_warpgroups = any(isinstance(tile, WarpgroupTile) for tile in tiles)
+        self._module = GpuModule(compile_codec(arch, numbers, tiles).code, device)
         self._entries = {tile.kernel: self._entry(tile.kernel, tile.shared_bytes) for tile in tiles}
         self._entries |= {name: self._entry(name, 0) for name in ("lookup", "attention", "mixing")}
 

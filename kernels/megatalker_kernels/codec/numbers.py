@@ -1,9 +1,13 @@
 """What the codec's products multiply on tensor cores: twins of the structures in ``csrc/codec/numbers.cuh``."""
 
 from enum import Enum
+from math import floor, log2
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
+
+from megatalker_kernels.codec.structures import WARPGROUP_COLUMNS, WARPGROUP_DEPTH
 
 
 class Numbers(Enum):
@@ -17,25 +21,47 @@ class Numbers(Enum):
     """One float16 number: about three decimal digits."""
 
     def pack(self, rows: Tensor) -> Tensor:
-        """Weights or inputs of products ``[..., columns]`` float32, columns a multiple of four, as products read them:
+        """Weights or inputs of products ``[..., columns]`` float32, columns a multiple of eight, as products read them:
         of the same shape and type, whatever the bits mean.
         """
         if self is Numbers.TENSORFLOATS:
             return rows
-        fours = rows.view(*rows.shape[:-1], rows.shape[-1] // 4, 4)
-        high = fours.half()
-        low = ((fours - high.float()) * _ENLARGED).half()
-        return torch.cat((high, low), dim=-1).view(torch.float32).flatten(-2)
+        return torch.cat(_halves(rows), dim=-1).view(torch.float32).flatten(-2)
 
     def unpack(self, packed: Tensor) -> Tensor:
         """The inverse of :meth:`pack`."""
         if self is Numbers.TENSORFLOATS:
             return packed
-        eights = packed.view(torch.float16).float().view(*packed.shape[:-1], packed.shape[-1] // 4, 8)
-        high, low = eights[..., :4], eights[..., 4:]
-        return (high + low / _ENLARGED).flatten(-2)
+        high, low = packed.view(torch.float16).float().view(*packed.shape[:-1], packed.shape[-1] // 8, 2, 8).unbind(-2)
+        values: Tensor = high + low
+        return values.flatten(-2)
+
+    def pack_for_warpgroups(self, weight: Tensor) -> Tensor:
+        """Weights ``[columns, taps, channels]`` as tiles of warpgroups read them, stage by stage of their rings."""
+        columns, taps, channels = weight.shape
+        padding = (0, -channels % WARPGROUP_DEPTH, 0, 0, 0, -columns % WARPGROUP_COLUMNS)
+        blocks = F.pad(weight, padding).view(
+            -1, WARPGROUP_COLUMNS, taps, (channels + padding[1]) // WARPGROUP_DEPTH, WARPGROUP_DEPTH
+        )
+        # tile, column, tap, stage of channels, eight of it, part, number
+        parts = torch.stack(_halves(blocks), dim=-2)
+        return parts.permute(0, 3, 2, 4, 5, 1, 6).contiguous().view(torch.float32)
+
+    def enlargement(self, weight: Tensor) -> float:
+        """The power of two by which a weight is multiplied before it is packed, so that float16 holds its low parts."""
+        largest = float(weight.abs().max())
+        if self is Numbers.TENSORFLOATS or not 0 < largest < _WELL_HELD:
+            return 1.0
+        return float(2.0 ** floor(log2(_WELL_HELD / largest)))
+
+
+def _halves(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """High and low parts ``[..., eights, 8]`` float16."""
+    eights = rows.reshape(*rows.shape[:-1], rows.shape[-1] // 8, 8)
+    high = eights.half()
+    return high, (eights - high.float()).half()
 
 
 LARGEST = 65504.0
 """Of float16."""
-_ENLARGED = 2048.0
+_WELL_HELD = 16384.0

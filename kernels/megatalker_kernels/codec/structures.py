@@ -10,6 +10,10 @@ MAX_FRAMES = 8
 """Of a step."""
 ATTENTION_THREADS = 256
 MIXING_THREADS = 256
+WARPGROUP_COLUMNS = 96
+"""Weight rows of a warpgroup's tile."""
+WARPGROUP_DEPTH = 32
+"""Channels of one tap that it takes at a time."""
 TICKET_WORDS = 4
 """int64 words before a stream's codes: addresses of its context now and next, of its cache; frames before this call."""
 
@@ -69,6 +73,7 @@ class Product(Structure):
         ("dilation", c_int),
         ("shares", c_int),
         ("eps", c_float),
+        ("scale", c_float),
     ]
 
 
@@ -113,5 +118,6 @@ def macros() -> dict[str, str]:
     """Constants that the sources share, and sizes that they check themselves against."""
     sizes = {f"{kind.__name__.upper()}_BYTES": str(sizeof(kind)) for kind in (Product, Attention, Lookup, Mixing)}
     threads = {"ATTENTION_THREADS": str(ATTENTION_THREADS), "MIXING_THREADS": str(MIXING_THREADS)}
+    group = {"WARPGROUP_COLUMNS": str(WARPGROUP_COLUMNS), "WARPGROUP_DEPTH": str(WARPGROUP_DEPTH)}
     words = {"FRAMES": str(MAX_FRAMES), "TICKET_WORDS": str(TICKET_WORDS), "ACTIVATIONS": enumerators(Activation)}
-    return {**sizes, **threads, **words}
+    return {**sizes, **threads, **group, **words}

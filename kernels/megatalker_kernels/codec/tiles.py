@@ -3,10 +3,12 @@
 from dataclasses import KW_ONLY, dataclass
 from math import ceil
 
+from megatalker_kernels.codec.structures import WARPGROUP_COLUMNS, WARPGROUP_DEPTH
+
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """Sizes of ``Tile`` in ``csrc/codec/product.cuh``."""
+    """Sizes of ``Tile`` in ``csrc/codec/warps.cuh``."""
 
     rows: int
     columns: int
@@ -16,6 +18,8 @@ class Tile:
     depth: int
     stages: int
     _: KW_ONLY
+    resident: int
+    """Blocks that a processor shall be able to run at once."""
     together: int
     """Blocks for each processor up to which splitting sums pays."""
     least_stages: int
@@ -37,29 +41,66 @@ class Tile:
 
     @property
     def macro(self) -> str:
-        sizes = (self.rows, self.columns, self.high, self.wide, self.deep, self.depth, self.stages)
+        sizes = (self.rows, self.columns, self.high, self.wide, self.deep, self.depth, self.stages, self.resident)
         return f"PRODUCT({', '.join(map(str, (self.kernel, *sizes, self.shared_bytes)))})"
 
     def count(self, rows: int, columns: int) -> int:
         """Tiles of a product of that size."""
         return ceil(rows / self.rows) * ceil(columns / self.columns)
 
-    def stages_of(self, width: int) -> int:
-        """Stages that windows of ``width`` numbers take."""
-        return ceil(width / self.depth)
+    def stages_of(self, taps: int, channels: int) -> int:
+        """Stages that windows of so many rows take."""
+        return ceil(taps * channels / self.depth)
 
-    def shares_of(self, width: int) -> int:
-        """Shares that windows of ``width`` numbers may be split into."""
-        return max(1, min(self.stages_of(width) // self.least_stages, self.most_shares))
+    def shares_of(self, taps: int, channels: int) -> int:
+        """Shares that such windows may be split into."""
+        return max(1, min(self.stages_of(taps, channels) // self.least_stages, self.most_shares))
 
 
-FEW = Tile(8, 16, 1, 1, 8, 128, 6, together=3, least_stages=2, most_shares=4)
-SMALL = Tile(32, 32, 2, 1, 4, 64, 6, together=2, least_stages=4, most_shares=8)
-NARROW = Tile(128, 16, 8, 1, 1, 64, 2, together=1, least_stages=1, most_shares=1)
-MIDDLE = Tile(32, 96, 2, 2, 2, 32, 4, together=2, least_stages=8, most_shares=16)
-LARGE = Tile(64, 96, 4, 2, 1, 32, 4, together=4, least_stages=14, most_shares=3)
-LARGE_FOR_LONG_SUMS = Tile(64, 96, 2, 2, 1, 32, 4, together=4, least_stages=14, most_shares=3)
+@dataclass(frozen=True, slots=True)
+class WarpgroupTile:
+    """Sizes of ``WarpgroupTile`` in ``csrc/codec/warpgroup.cuh``."""
+
+    rows: int
+    stages: int
+
+    columns = WARPGROUP_COLUMNS
+    threads = 128
+    resident = 2
+    """Blocks that a processor runs at once."""
+
+    @property
+    def kernel(self) -> str:
+        return f"warpgroup_product_{self.rows}"
+
+    @property
+    def shared_bytes(self) -> int:
+        ring = self.stages * WARPGROUP_DEPTH // 4 * (self.rows + 1 + self.columns) * 4
+        return 4 * max(ring, self.rows * (self.columns + 5))
+
+    @property
+    def macro(self) -> str:
+        return f"WARPGROUP_PRODUCT({self.kernel}, {self.rows}, {self.stages}, {self.shared_bytes})"
+
+    def count(self, rows: int, columns: int) -> int:
+        """Tiles of a product of that size."""
+        return ceil(rows / self.rows) * ceil(columns / self.columns)
+
+    def stages_of(self, taps: int, channels: int) -> int:
+        """Stages that windows of so many rows take."""
+        return taps * ceil(channels / WARPGROUP_DEPTH)
+
+
+FEW = Tile(8, 16, 1, 1, 8, 128, 6, resident=3, together=3, least_stages=2, most_shares=4)
+SMALL = Tile(32, 32, 2, 1, 4, 64, 6, resident=2, together=2, least_stages=4, most_shares=8)
+NARROW = Tile(128, 16, 8, 1, 1, 64, 2, resident=1, together=1, least_stages=1, most_shares=1)
+MIDDLE = Tile(32, 96, 2, 2, 2, 32, 4, resident=2, together=2, least_stages=8, most_shares=16)
+LARGE = Tile(64, 96, 4, 2, 1, 32, 4, resident=2, together=4, least_stages=14, most_shares=3)
+LARGE_FOR_LONG_SUMS = Tile(64, 96, 2, 2, 1, 32, 4, resident=2, together=4, least_stages=14, most_shares=3)
 TILES = (FEW, SMALL, NARROW, MIDDLE, LARGE, LARGE_FOR_LONG_SUMS)
+WARPGROUP = WarpgroupTile(128, 3)
+WARPGROUP_TILES = (WARPGROUP,)
+"""For compute capability 9.0, and numbers of float16."""
 FEW_ROWS = 8
 LONG = 768
 """Columns of a window from which larger parts of a warp's own pay."""
@@ -67,23 +108,44 @@ ENOUGH = 1.75
 """Blocks for each processor that a larger tile must give, to be worth its better use of what it loads."""
 
 
+ENOUGH_TILES = 0.6
+"""For each processor, from which a warpgroup's pay; fewer do in products of more multiplications than :data:`MUCH`."""
+MUCH = 2**29
+MOST_SHARES = 8
+"""Of a warpgroup's tile."""
+ALONE = 0.72
+"""Time of a stage on a processor that runs one block, in times of one on a processor that runs two. So are these:"""
+BEGIN = 8.0
+"""Of a block, before and after its stages."""
+SPLIT = 10.0
+"""Of a block that finishes what others have added up as well."""
+SPLIT_NUMBER = 2.6e-6
+"""Of each number that is handed over."""
+
+
 @dataclass(frozen=True, slots=True)
 class Tiling:
     """How a product is divided among blocks."""
 
-    tile: Tile
+    tile: Tile | WarpgroupTile
     shares: int
 
 
-def choose_tiling(rows: int, columns: int, width: int, processors: int, *, whole: bool) -> Tiling:
+def choose_tiling(
+    rows: int, columns: int, taps: int, channels: int, processors: int, *, whole: bool, warpgroups: bool
+) -> Tiling:
     """Choose tiles, and into how many shares of their width the sums are split (one if ``whole``).
 
-    The rule and its numbers are the best of ``megatalker bench codec-tiles`` on an H200, roughly: the largest tile that
-    keeps the device busy.
+    The rule and its numbers are the best of ``megatalker bench codec-tiles`` on an H200, roughly: a warpgroup's tiles
+    (if ``warpgroups``) or else the largest tile that keeps the device busy.
     """
+    if warpgroups and rows >= WARPGROUP.rows and columns >= WARPGROUP.columns:
+        tiling = _warpgroup_tiling(rows, columns, WARPGROUP.stages_of(taps, channels), processors)
+        if tiling is not None:
+            return tiling
 
     def most_shares(tile: Tile) -> int:
-        return 1 if whole else tile.shares_of(width)
+        return 1 if whole else tile.shares_of(taps, channels)
 
     def keeps_busy(tile: Tile) -> bool:
         return columns >= tile.columns and tile.count(rows, columns) * most_shares(tile) >= ENOUGH * processors
@@ -93,7 +155,23 @@ def choose_tiling(rows: int, columns: int, width: int, processors: int, *, whole
     elif columns <= NARROW.columns and NARROW.count(rows, columns) >= processors:
         tile = NARROW
     else:
-        large = LARGE_FOR_LONG_SUMS if width >= LONG else LARGE
+        large = LARGE_FOR_LONG_SUMS if taps * channels >= LONG else LARGE
         tile = next(filter(keeps_busy, (large, MIDDLE)), SMALL)
     room = max(1, tile.together * processors // tile.count(rows, columns))
     return Tiling(tile, min(room, most_shares(tile)))
+
+
+def _warpgroup_tiling(rows: int, columns: int, stages: int, processors: int) -> Tiling | None:
+    """Of a warpgroup's tiles, if they pay: in as many shares as take the least time."""
+    tiles = WARPGROUP.count(rows, columns)
+    work = rows * columns * stages * WARPGROUP_DEPTH
+    if tiles < ENOUGH_TILES * processors and work <= MUCH:
+        return None
+
+    def cost(shares: int) -> float:
+        rounds, rest = divmod(tiles * shares, WARPGROUP.resident * processors)
+        last = 0.0 if rest == 0 else ALONE if rest <= processors else 1.0
+        split = 0.0 if shares == 1 else SPLIT + SPLIT_NUMBER * shares * rows * columns
+        return (rounds + last) * stages / shares + BEGIN * (rounds + (rest > 0)) + split
+
+    return Tiling(WARPGROUP, min(range(1, min(stages, MOST_SHARES) + 1), key=cost))

@@ -67,13 +67,9 @@ def attend(
     counts = (position // CHUNK + 1).tolist()
     chunks, pages_of_chunk = max(counts), CHUNK // PAGE
     table = F.pad(table, (0, chunks * pages_of_chunk))[:, : chunks * pages_of_chunk].long()
-    stored = pages[table]
-    stored = stored.gather(-1, order.expand_as(stored)).float().view(rows, chunks, pages_of_chunk, *pages.shape[1:])
-    keys, values = stored.movedim(2, 4).flatten(4, 5).unbind(2)  # [R, chunks, kv heads, CHUNK, head_dim]
-    # Laid out alike for any number of rows and chunks: else products would be summed in another order.
-    keys, values = keys.transpose(-1, -2).contiguous(), values.contiguous()
+    keys, values = (_gathered(pages[:, kind], table, order, pages_of_chunk) for kind in range(2))
     query = query.view(rows, 1, s.kv_heads, group, s.head_dim)
-    scores = query @ keys
+    scores = query @ keys.transpose(-1, -2)
     future = torch.arange(chunks * CHUNK, device=position.device).view(chunks, 1, 1, CHUNK) > position.view(
         -1, 1, 1, 1, 1
     )
@@ -89,6 +85,18 @@ def attend(
     share = (peak - peak.amax(1, keepdim=True)).exp()
     combined = (total * share).sum(1) / (mass * share).sum(1)
     out[:] = combined.flatten(1).to(OPERAND)
+
+
+def _gathered(pages: Tensor, table: Tensor, order: Tensor, pages_of_chunk: int) -> Tensor:
+    """Keys, or values, of each row's pages in float32: ``[R, chunks, kv heads, CHUNK, head_dim]``.
+
+    They are laid out alike for any number of rows and chunks: else products would be summed in another order.
+    """
+    eights = order[:, ::8] // 8  # dimensions change places by eights, which are 16 bytes
+    stored = pages[table].view(torch.complex128)
+    stored = stored.gather(-1, eights.expand_as(stored)).view(pages.dtype)
+    in_chunks = stored.view(len(stored), -1, pages_of_chunk, *stored.shape[2:]).transpose(2, 3)
+    return in_chunks.to(torch.float32, memory_format=torch.contiguous_format).flatten(3, 4)
 
 
 def _rotate(heads: Tensor, angles: Tensor) -> Tensor:

@@ -1,15 +1,12 @@
 """What Pipecat's runner starts for each client: a conversation over the client's transport."""
 
-from pipecat.evals.transport import EvalTransportParams
 from pipecat.runner.types import RunnerArguments
-from pipecat.runner.utils import create_transport
-from pipecat.serializers.protobuf import ProtobufFrameSerializer
-from pipecat.transports.base_transport import TransportParams
-from pipecat.transports.websocket.fastapi import FastAPIWebsocketParams
 
+from megatalker_pipecat.agent import phone
 from megatalker_pipecat.agent.conversation import Conversation
 from megatalker_pipecat.agent.logs import log_less
 from megatalker_pipecat.agent.reception import Reception
+from megatalker_pipecat.agent.transports import transport_for
 
 
 async def bot(arguments: RunnerArguments) -> None:
@@ -20,19 +17,14 @@ async def bot(arguments: RunnerArguments) -> None:
         log_less("INFO")
     reception: Reception = options.reception
     plan = reception.plan
-    listens = plan.stt is not None
-    transport = await create_transport(
-        arguments,
-        {
-            "webrtc": lambda: TransportParams(audio_in_enabled=listens, audio_out_enabled=True),
-            "websocket": lambda: FastAPIWebsocketParams(
-                audio_in_enabled=listens, audio_out_enabled=True, serializer=ProtobufFrameSerializer()
-            ),
-            "eval": lambda: EvalTransportParams(audio_in_enabled=listens, audio_out_enabled=True),
-        },
-    )
+    transport, by_phone = await transport_for(arguments, listens=plan.stt is not None)
     conversation = Conversation(
-        plan, transport.input(), transport.output(), idle_timeout_s=arguments.pipeline_idle_timeout_secs
+        plan,
+        transport.input(),
+        transport.output(),
+        reception.turns,
+        rate=phone.RATE if by_phone else None,
+        idle_timeout_s=arguments.pipeline_idle_timeout_secs,
     )
 
     async def greet(_transport: object, _client: object) -> None:

@@ -11,9 +11,11 @@ from megatalker.errors import MegatalkerError, SettingsError
 from megatalker_pipecat.agent.ends import ends_here
 from megatalker_pipecat.agent.engine import engine_at_hand
 from megatalker_pipecat.agent.page import serve_page
+from megatalker_pipecat.agent.phone import PROVIDERS
 from megatalker_pipecat.agent.plan import Plan
 from megatalker_pipecat.agent.reception import Reception
 from megatalker_pipecat.agent.terminal import talk_here
+from megatalker_pipecat.agent.transports import offer, offered
 
 
 def run() -> None:
@@ -34,6 +36,7 @@ def start() -> None:
         raise SettingsError("--out writes the answers to typed text; add --text")
     if here and others:
         own.error(f"{' '.join(others)}: not with --local or --out, where nothing is served")
+    only = transport_asked_for(own, others, listens=not options.text)
     parser = argparse.ArgumentParser(prog="megatalker-agent", description=__doc__, parents=[own])
     if {"-h", "--help"} & set(others):
         main(parser)  # prints the runner's arguments, too, and exits
@@ -44,6 +47,7 @@ def start() -> None:
             asyncio.run(talk_here(plan, ends))
         else:
             serve_page(app, plan, engine)
+            offer(app, listens=plan.stt is not None, only=only)
             reception = Reception(plan)
             app.router.lifespan_context = reception.open
             parser.set_defaults(reception=reception)
@@ -59,3 +63,15 @@ def own_arguments() -> argparse.ArgumentParser:
     where.add_argument("--out", type=Path, metavar="WAV", help="with --text: type here, write the speech into a file")
     parser.add_argument("--config", type=Path, metavar="TOML", help="settings file (default: megatalker.toml)")
     return parser
+
+
+def transport_asked_for(own: argparse.ArgumentParser, others: list[str], *, listens: bool) -> str | None:
+    """The transport among the runner's arguments; ends the process when it is one that does not work."""
+    runners = argparse.ArgumentParser(add_help=False)
+    runners.add_argument("-t", "--transport")
+    runners.add_argument("-d", "--direct", action="store_const", const="daily", dest="transport")
+    asked: str | None = runners.parse_known_args(others)[0].transport
+    if asked is not None and asked not in (works := offered(listens=listens)):
+        hint = " or, without --text, by telephone" if asked in PROVIDERS else ""
+        own.error(f"the agent is not reached by {asked}; it is by {', '.join(works)}{hint}")
+    return asked

@@ -1,5 +1,7 @@
 """One conversation: the pipeline between a transport's ends, with its memory of what was said."""
 
+from typing import Any
+
 from pipecat.audio.vad.silero import SileroVADAnalyzer
 from pipecat.frames.frames import TTSSpeakFrame
 from pipecat.pipeline.pipeline import Pipeline
@@ -9,9 +11,12 @@ from pipecat.processors.aggregators.llm_response_universal import LLMContextAggr
 from pipecat.processors.frame_processor import FrameProcessor
 from pipecat.workers.runner import WorkerRunner
 
-from megatalker_pipecat import MegatalkerTTSService
+from megatalker.engine import BackendSwitch
+from megatalker_pipecat import MegatalkerTTSService, TurnLatencyObserver
 from megatalker_pipecat.agent.plan import Plan
 from megatalker_pipecat.agent.services import answering, hearing
+from megatalker_pipecat.agent.turn_log import TurnLog
+from megatalker_pipecat.latency import Turn
 
 
 class Conversation:
@@ -26,7 +31,9 @@ class Conversation:
         plan: Plan,
         source: FrameProcessor | None,
         sink: FrameProcessor,
+        turns: TurnLog,
         *,
+        rate: int | None = None,
         idle_timeout_s: float | None = None,
     ) -> None:
         """Build the pipeline from ``source`` (a transport's input; ``None``: text comes by :attr:`worker`) to ``sink``.
@@ -35,6 +42,9 @@ class Conversation:
             plan: what it is made of.
             source: where speech and messages arrive.
             sink: where speech leaves.
+            turns: takes the times of each turn. Clients are told them in a server message of type ``turn``; one of
+                type ``backend`` tells them that speech goes on on another.
+            rate: samples a second of the line, both ways; ``None``: Pipecat's defaults.
             idle_timeout_s: the conversation ends when nobody says anything for so long; ``None``: never.
         """
         self._plan = plan
@@ -44,19 +54,34 @@ class Conversation:
         self.user, self.assistant = LLMContextAggregatorPair(
             self.context, user_params=LLMUserAggregatorParams(vad_analyzer=vad)
         )
+        rates: dict[str, Any] = {}
+        if rate is not None:
+            rates = {"audio_in_sample_rate": rate, "audio_out_sample_rate": rate}
         speech = MegatalkerTTSService(engine_settings=plan.engine)
+        speech.add_event_handler("on_backend_switched", self._tell_of_switch)
+        latency = TurnLatencyObserver()
+        latency.add_event_handler("on_turn", self._note_turn)
+        self._turns, self._number = turns, turns.next_conversation()
         stages = [source, listening, self.user, answering(plan), speech, sink, self.assistant]
         self.worker = PipelineWorker(
             Pipeline([stage for stage in stages if stage is not None]),
-            params=PipelineParams(enable_metrics=True, enable_usage_metrics=True),
+            params=PipelineParams(enable_metrics=True, enable_usage_metrics=True, **rates),
             idle_timeout_secs=idle_timeout_s,
             processor_unusable_policy=ProcessorUnusablePolicy.END,
+            observers=[latency],
         )
 
     async def greet(self) -> None:
         """Say the greeting, if there is one."""
         if self._plan.agent.greeting:
             await self.worker.queue_frame(TTSSpeakFrame(self._plan.agent.greeting))
+
+    async def _note_turn(self, _observer: object, turn: Turn) -> None:
+        self._turns.note(self._number, turn)
+        await self.worker.rtvi.send_server_message({"type": "turn", **turn.as_json()})
+
+    async def _tell_of_switch(self, _service: object, switch: BackendSwitch) -> None:
+        await self.worker.rtvi.send_server_message({"type": "backend", "kind": switch.kind, "backend": switch.target})
 
     async def run(self, *, handle_sigint: bool) -> None:
         """Run until it is over."""

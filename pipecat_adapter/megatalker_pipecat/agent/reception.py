@@ -6,17 +6,25 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from types import FrameType
 
+from loguru import logger
+
 from megatalker_pipecat.agent.conversation import Conversation
 from megatalker_pipecat.agent.plan import Plan
+from megatalker_pipecat.agent.turn_log import TurnLog
 
 STOPS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Reception:
-    """What the server keeps between conversations. Pipecat's runner hands it to ``bot`` with the command line."""
+    """What the server keeps between conversations. Pipecat's runner hands it to ``bot`` with the command line.
+
+    Raises:
+        SettingsError: the turn log cannot be written.
+    """
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
+        self.turns = TurnLog(plan.agent.turn_log)
         self._under_way: set[Conversation] = set()
 
     async def hold(self, conversation: Conversation) -> None:
@@ -41,6 +49,8 @@ class Reception:
         for number in STOPS:
             signal.signal(number, stop)
         yield
+        for line in self.turns.close():
+            logger.info(line)
 
     async def _let_go(self) -> None:
         await asyncio.gather(*(conversation.worker.cancel() for conversation in self._under_way))

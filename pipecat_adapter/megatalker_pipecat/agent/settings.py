@@ -1,5 +1,6 @@
 """The ``[agent]`` table of ``megatalker.toml``, or ``MEGATALKER_AGENT__*`` in the environment. It never holds a key."""
 
+from pathlib import Path
 from typing import Annotated
 
 from pipecat.transcriptions.language import Language
@@ -47,6 +48,8 @@ class AgentSettings(_Table):
     """The language model's instruction."""
     greeting: str | None = None
     """Said when somebody connects."""
+    turn_log: Path | None = None
+    """File that gets one JSON object a turn, with the times on the way to its first sound, and a summary at the end."""
     stt: HearingSettings = HearingSettings()
     llm: EndpointSettings = EndpointSettings()
 

@@ -15,6 +15,7 @@ from megatalker_pipecat.agent.conversation import Conversation
 from megatalker_pipecat.agent.ends import Ends
 from megatalker_pipecat.agent.logs import log_less
 from megatalker_pipecat.agent.plan import Plan
+from megatalker_pipecat.agent.turn_log import TurnLog
 from megatalker_pipecat.agent.wav_output import WavOutput
 
 STDIN = 0
@@ -37,9 +38,11 @@ async def talk_here(plan: Plan, ends: Ends, typed: RawIOBase | None = None) -> N
 
     Raises:
         ConversationError: something failed, so that not everything was said.
+        SettingsError: the turn log cannot be written.
     """
     log_less("CRITICAL")  # failures are reported once, at the end
-    conversation = Conversation(plan, ends.source, ends.sink)
+    turns = TurnLog(plan.agent.turn_log)
+    conversation = Conversation(plan, ends.source, ends.sink, turns)
     failures: list[str] = []
     _print_what_is_said(conversation, failures)
     running = asyncio.create_task(conversation.run(handle_sigint=True))
@@ -50,6 +53,8 @@ async def talk_here(plan: Plan, ends: Ends, typed: RawIOBase | None = None) -> N
     await running
     if typing is not None:
         typing.cancel()
+    for line in turns.close():
+        print(line, file=sys.stderr)  # noqa: T201 - as below
     if isinstance(ends.sink, WavOutput):
         print(f"{ends.sink.path}: {ends.sink.seconds:.1f} s of speech", file=sys.stderr)  # noqa: T201 - as below
     if failures:

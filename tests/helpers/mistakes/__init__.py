@@ -4,15 +4,28 @@ from dataclasses import replace
 
 from megatalker.interfaces import Availability, CodecBackend, TalkerBackend, TalkerDecoder
 from megatalker.plugins import hookimpl
-from mistakes import codec_life, codec_schedules, codecs, life, numerics, rules, schedules, talkers
+from mistakes import (
+    code_groups,
+    codec_life,
+    codec_schedules,
+    codecs,
+    company,
+    life,
+    numerics,
+    rules,
+    schedules,
+    talkers,
+)
 from mistakes.catalogue import CATALOGUE, HEALTHY, Mistake
 
 __all__ = [
     "CATALOGUE",
     "Mistake",
+    "code_groups",
     "codec_life",
     "codec_schedules",
     "codecs",
+    "company",
     "life",
     "numerics",
     "rules",

@@ -53,9 +53,9 @@ def why_not(config: CodecConfig, device: torch.device) -> str | None:
     if capability(device) < OLDEST:
         return f"the kernels need compute capability 8.0 or later, this device has {capability(device) / 10}"
     widths = (config.codebook_dim, config.latent_dim, config.hidden_size, config.intermediate_size, config.head_dim)
-    odd = [width for width in widths if width % 4]
+    odd = [width for width in widths if width % 8]
     if odd or config.head_dim > WIDEST_HEAD:
-        return f"the kernels need widths that are multiples of 4 and heads of at most {WIDEST_HEAD}, found {odd}"
+        return f"the kernels need widths that are multiples of 8 and heads of at most {WIDEST_HEAD}, found {odd}"
     return None
 
 
@@ -66,14 +66,10 @@ def fused_runner(
 
     Raises:
         BackendUnavailableError: the kernels cannot be compiled or loaded.
+        SettingsError: ``precision`` is ``fast``, and float16 cannot hold the decoder's numbers.
     """
-    fused = _exact(decoder, config, device)
-    if settings.precision == "fast":
-        exact, fused = fused, _decoder(decoder, config, device, Numbers.HIGH_HALVES)
-        error = largest_difference(fused, exact, config, device)
-        logger.warning("streaming: precision is 'fast': samples of random codes are off by up to %.1g", error)
     return FusedRunner(
-        fused,
+        _fitting(decoder, config, settings, device),
         device,
         groups=config.num_quantizers,
         max_streams=settings.max_batch,
@@ -83,11 +79,21 @@ def fused_runner(
 
 
 @torch.inference_mode()
-def _exact(decoder: StreamingDecoder, config: CodecConfig, device: torch.device) -> FusedDecoder:
-    fused = _decoder(decoder, config, device, Numbers.HALVES)
-    reason = why_not_float16(fused, config, device)
+def _fitting(
+    decoder: StreamingDecoder, config: CodecConfig, settings: StreamingSettings, device: torch.device
+) -> FusedDecoder:
+    """Of numbers that are as precise as the settings say and hold what the decoder computes."""
+    halves = _decoder(decoder, config, device, Numbers.HALVES)
+    reason = why_not_float16(halves, config, device)
+    if settings.precision == "fast":
+        if reason is not None:
+            raise SettingsError(f"codecs.streaming.precision is 'fast', but {reason}; set it to 'exact'")
+        fast = _decoder(decoder, config, device, Numbers.HIGH_HALVES)
+        error = largest_difference(fast, halves, config, device)
+        logger.warning("streaming: precision is 'fast': samples of random codes are off by up to %.1g", error)
+        return fast
     if reason is None:
-        return fused
+        return halves
     logger.warning("streaming: %s; products are made of TensorFloat-32 numbers instead, half as fast", reason)
     return _decoder(decoder, config, device, Numbers.TENSORFLOATS)
 
@@ -98,4 +104,5 @@ def _decoder(decoder: StreamingDecoder, config: CodecConfig, device: torch.devic
     except ToolchainError as error:
         advice = "set codecs.streaming.kernels to 'off' to run torch operations instead, several times slower"
         raise BackendUnavailableError(f"the streaming codec's kernels cannot run here: {error}; {advice}") from error
-    return FusedDecoder(FusedWeights(decoder, device, numbers), config, kernels)
+    weights = FusedWeights(decoder, device, numbers, warpgroups=kernels.has_warpgroups)
+    return FusedDecoder(weights, config, kernels)

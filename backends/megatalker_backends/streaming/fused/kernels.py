@@ -11,7 +11,7 @@ from megatalker_backends.streaming.fused.weights import Matrix, Wave, Widening
 from megatalker_kernels.codec import structures
 from megatalker_kernels.codec.numbers import Numbers
 from megatalker_kernels.codec.structures import ATTENTION_THREADS, MAX_FRAMES, MIXING_THREADS, Activation
-from megatalker_kernels.codec.tiles import choose_tiling
+from megatalker_kernels.codec.tiles import WarpgroupTile, choose_tiling
 
 
 class Launcher(Protocol):
@@ -21,6 +21,8 @@ class Launcher(Protocol):
     """How many blocks keep the device busy."""
     numbers: Numbers
     """What products multiply."""
+    has_warpgroups: bool
+    """Whether it runs the tiles of warpgroups."""
 
     def launch(self, kernel: str, blocks: int, threads: int, shared_bytes: int, argument: Structure) -> None:
         """Run ``megatalker_codec_KERNEL``."""
@@ -105,7 +107,10 @@ class Kernels:
         activation: Activation = Activation.PLAIN,
     ) -> None:
         columns, taps, channels = matrix.weight.shape
-        chosen = choose_tiling(len(rows), columns, taps * channels, self._launcher.processors, whole=eps >= 0)
+        processors, whole = self._launcher.processors, eps >= 0
+        warpgroups = matrix.for_warpgroups is not None and not whole
+        chosen = choose_tiling(len(rows), columns, taps, channels, processors, whole=whole, warpgroups=warpgroups)
+        weight = matrix.for_warpgroups if isinstance(chosen.tile, WarpgroupTile) else matrix.weight
         tiles = chosen.tile.count(len(rows), columns)
         partial = self._empty(chosen.shares, len(rows), columns) if chosen.shares > 1 else None
         epilogue = structures.Epilogue(
@@ -123,13 +128,14 @@ class Kernels:
             input=self._input(rows, matrix.slot, matrix.context),
             epilogue=epilogue,
             tickets=self._tickets,
-            weight=matrix.weight.data_ptr(),
+            weight=_address(weight),
             partial=_address(partial),
             arrivals=self._arrivals.data_ptr(),
             taps=taps,
             dilation=matrix.dilation,
             shares=chosen.shares,
             eps=eps,
+            scale=matrix.scale,
         )
         tile = chosen.tile
         self._launcher.launch(tile.kernel, tiles * chosen.shares, tile.threads, tile.shared_bytes, argument)

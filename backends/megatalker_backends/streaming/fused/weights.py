@@ -1,7 +1,7 @@
 """The decoder's weights in the order in which the kernels read them."""
 
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, Self, TypeVar
 
 import torch
 from torch import Tensor
@@ -22,6 +22,10 @@ class Matrix:
 
     weight: Tensor
     """``[columns, taps, channels]``, packed for the numbers that products multiply."""
+    for_warpgroups: Tensor | None = None
+    """The same, packed for tiles of warpgroups."""
+    scale: float = 1.0
+    """What the sums must be multiplied by."""
     bias: Tensor | None = None
     dilation: int = 1
     slot: int = 0
@@ -31,6 +35,14 @@ class Matrix:
     def context(self) -> int:
         """Rows of a window before its last."""
         return (self.weight.shape[1] - 1) * self.dilation
+
+    @classmethod
+    def packed(cls, numbers: Numbers, weight: Tensor, device: torch.device, *, warpgroups: bool, **others: Any) -> Self:
+        """Of a ``weight`` in float32; ``warpgroups``: whether tiles of warpgroups may be asked for."""
+        enlargement = numbers.enlargement(weight)
+        large = weight.to(device) * enlargement
+        for_warpgroups = numbers.pack_for_warpgroups(large) if warpgroups else None
+        return cls(numbers.pack(large), for_warpgroups, 1 / enlargement, **others)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +99,10 @@ class Block:
 class FusedWeights:
     """A copy of ``decoder`` on ``device``; every convolution gets a slot of the context that each stream carries."""
 
-    def __init__(self, decoder: StreamingDecoder, device: torch.device, numbers: Numbers) -> None:
+    def __init__(self, decoder: StreamingDecoder, device: torch.device, numbers: Numbers, *, warpgroups: bool) -> None:
         self._device = device
         self._numbers = numbers
+        self._warpgroups = warpgroups
         self.largest = 0.0
         """Of all weights of products, their magnitude."""
         self.context_size = 0
@@ -110,23 +123,25 @@ class FusedWeights:
     def _put(self, tensor: Tensor) -> Tensor:
         return tensor.to(self._device).contiguous()
 
-    def _pack(self, weight: Tensor) -> Tensor:
+    def _matrix(self, weight: Tensor, bias: Tensor | None, dilation: int = 1, slot: int = 0) -> Matrix:
         self.largest = max(self.largest, float(weight.abs().max()))
-        return self._put(self._numbers.pack(weight))
+        put = None if bias is None else self._put(bias)
+        others = {"bias": put, "dilation": dilation, "slot": slot}
+        return Matrix.packed(self._numbers, weight, self._device, warpgroups=self._warpgroups, **others)
 
     def _reserve(self, rows: int, channels: int) -> int:
         slot, self.context_size = self.context_size, self.context_size + rows * channels
         return slot
 
     def _linear(self, weight: Tensor, bias: Tensor | None = None) -> Matrix:
-        return Matrix(self._pack(weight[:, None]), None if bias is None else self._put(bias))
+        return self._matrix(weight[:, None], bias)
 
     def _conv(self, weight: Tensor, bias: Tensor, kernel: int, dilation: int, steps: int = 1) -> Matrix:
         """``weight`` is ``[steps * outputs, inputs * kernel]``."""
         taps = weight.view(steps, -1, weight.shape[1] // kernel, kernel).transpose(2, 3)
-        taps = _in_fours(taps, 1, 3).flatten(0, 1)
+        taps = _in_eights(taps, 1, 3).flatten(0, 1)
         slot = self._reserve((kernel - 1) * dilation, taps.shape[2])
-        return Matrix(self._pack(taps), self._put(_in_fours(bias.view(steps, -1), 1).flatten()), dilation, slot)
+        return self._matrix(taps, _in_eights(bias.view(steps, -1), 1).flatten(), dilation, slot)
 
     def _row_conv(self, conv: RowConv, steps: int = 1) -> Matrix:
         return self._conv(conv.weight, conv.bias, conv.kernel, 1, steps)
@@ -135,7 +150,7 @@ class FusedWeights:
         return self._conv(conv.weight, conv.bias, conv.context // conv.dilation + 1, conv.dilation)
 
     def _wave(self, snake: Snake) -> Wave:
-        return Wave(*(self._put(_in_fours(factor.flatten(), 0)) for factor in (snake.frequency, snake.height)))
+        return Wave(*(self._put(_in_eights(factor.flatten(), 0)) for factor in (snake.frequency, snake.height)))
 
     def _layer(self, layer: WindowLayer) -> Layer:
         gate_up = torch.stack(layer.gate_up.chunk(2), dim=1).flatten(0, 1)
@@ -160,15 +175,15 @@ class FusedWeights:
             before=self._wave(unit.before),
             conv=self._signal_conv(unit.conv),
             between=self._wave(unit.between),
-            point=self._linear(_in_fours(unit.weight, 0, 1), _in_fours(unit.bias.flatten(), 0)),
+            point=self._linear(_in_eights(unit.weight, 0, 1), _in_eights(unit.bias.flatten(), 0)),
         )
 
 
-def _in_fours(tensor: Tensor, *dims: int) -> Tensor:
-    """With zeros at the end of these dimensions: the kernels take four channels at a time."""
+def _in_eights(tensor: Tensor, *dims: int) -> Tensor:
+    """With zeros at the end of these dimensions: the kernels take eight channels at a time."""
     for dim in dims:
         missing = list(tensor.shape)
-        missing[dim] = -missing[dim] % 4
+        missing[dim] = -missing[dim] % 8
         tensor = torch.cat((tensor, tensor.new_zeros(missing)), dim)
     return tensor
 

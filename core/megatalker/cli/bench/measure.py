@@ -112,10 +112,15 @@ def _decode(subject: Subject, talker: CheckedTalker, checkpoint: Checkpoint, dev
             subject.add("prefill_ms", (_now(device) - began) * 1e3)
         steps = [DecodeStep(stream, text) for stream in streams]
         talker.decode(steps)()
+        took = []
         for _ in range(frames):
             began = _now(device)
             talker.decode(steps)()
-            subject.add(metric, (_now(device) - began) * 1e3)
+            took.append(_now(device) - began)
+            subject.add(metric, took[-1] * 1e3)
+        if count == 1:
+            subject.add("frames_per_s", frames / sum(took))
+            subject.add("tokens_per_s", frames / sum(took) * checkpoint.config.num_code_groups)
         for stream in streams:
             talker.release(stream)
 

@@ -18,6 +18,8 @@ from megatalker.settings import Settings
 
 LABELS = {
     "frame_ms": "talker and predictor, one frame (ms)",
+    "frames_per_s": "frames a second, one stream",
+    "tokens_per_s": "tokens a second, one stream",
     "prefill_ms": "prefill of 32 rows (ms)",
     "codec_ms_1_frame": "codec, 1 frame (ms)",
     "codec_ms_8_frames": "codec, 8 frames (ms)",
@@ -25,6 +27,7 @@ LABELS = {
     "rtf": "RTF",
     "longest_chunk_gap_ms": "longest gap between chunks (ms)",
 }
+LARGER_IS_BETTER = {"frames_per_s", "tokens_per_s"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +109,7 @@ def label(metric: str) -> str:
 
 
 def table(report: Report) -> Table:
-    """Medians, with the ratio to the first backend; smaller is better everywhere."""
+    """Medians, and how many times better than the first backend; smaller is better but for what is counted a second."""
     names = list(report.results)
     shown = Table("median (p10-p90)", *names, title=" vs ".join(names), title_justify="left")
     for metric in report.metrics:
@@ -117,10 +120,15 @@ def table(report: Report) -> Table:
             if summary is None:
                 cells.append("-")
                 continue
-            ratio = f"  {first.median / summary.median:.1f}x" if first and name != names[0] else ""
+            ratio = f"  {_gain(metric, first, summary):.1f}x" if first and name != names[0] else ""
             cells.append(f"{summary.median:.3g} ({summary.p10:.3g}-{summary.p90:.3g}){ratio}")
         shown.add_row(label(metric), *cells)
     return shown
+
+
+def _gain(metric: str, first: Summary, other: Summary) -> float:
+    gain = first.median / other.median
+    return 1 / gain if metric in LARGER_IS_BETTER else gain
 
 
 def save(report: Report, folder: Path, stem: str = "bench") -> list[Path]:

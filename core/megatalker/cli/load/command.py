@@ -35,8 +35,7 @@ def load(
     ahead: Annotated[float | None, typer.Option(min=0.1, help="Seconds that speech may be ahead of playback.")] = None,
     ramp: Annotated[float, typer.Option(min=0, help="Seconds over which endless streams begin.")] = 0.0,
     texts: Annotated[Path | None, typer.Option(help="File with a text to say on each line.")] = None,
-    url: Annotated[str | None, typer.Option(help="A megatalker server, such as http://localhost:8000.")] = None,
-    api_key: Annotated[str | None, typer.Option(help="The server's.")] = None,
+    url: Annotated[str | None, typer.Option(help="Of a server; its key is the setting server.api_key.")] = None,
     max_streams: Annotated[int | None, typer.Option(min=1, help="Streams decoding at a time.")] = None,
     voice: Annotated[str | None, typer.Option(help="A speaker's name.")] = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Folder for load.json and load.png.")] = None,
@@ -64,12 +63,8 @@ def load(
     engine_options = given(
         checkpoint=checkpoint, backend=backend, codec=codec, device=device, dtype=dtype, max_streams=max_streams
     )
-    if url is not None and (engine_options or config is not None):
-        raise InvalidRequestError(
-            f"with --url the server decides about {', '.join(engine_options) or 'config'}; leave it out here"
-        )
-    if api_key is not None and url is None:
-        raise InvalidRequestError("--api-key is for a server; give its --url")
+    if url is not None and engine_options:
+        raise InvalidRequestError(f"with --url the server decides about {', '.join(engine_options)}; leave it out here")
     script = Script(
         texts=TEXTS if texts is None else _lines(texts),
         length_s=None if natural else length,
@@ -82,8 +77,8 @@ def load(
         status.stage("importing torch")
         from megatalker.cli.load.report import save, table
 
-        settings = None if url is not None else read_settings(config, **engine_options)
-        report = measure(wanted, settings, url, api_key, status.stage)
+        settings = read_settings(config, **engine_options)
+        report = measure(wanted, settings, url, status.stage)
     stdout.print(table(report))
     if report.capacity is not None:
         stdout.print(f"{report.capacity} endless streams at once without an underrun", highlight=False)

@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from typing import Any
 
+from pydantic import SecretStr
+
 from megatalker.checkpoint import Checkpoint
 from megatalker.cli.bench.report import command_line, environment_of
 from megatalker.cli.load.capacity import largest
@@ -37,18 +39,16 @@ class Measurement:
 
 def measure(
     wanted: Measurement,
-    settings: Settings | None,
+    settings: Settings,
     url: str | None,
-    api_key: str | None,
     progress: Callable[[str], None],
 ) -> LoadReport:
     """Run every load in turn, on one warm engine.
 
     Args:
         wanted: the loads.
-        settings: of an engine in this process, where there is no ``url``.
-        url: of a server.
-        api_key: the server's.
+        settings: of an engine in this process, or the key of the server.
+        url: of a server, in place of an engine in this process.
         progress: told what is being done.
 
     Raises:
@@ -56,12 +56,11 @@ def measure(
     """
     with ExitStack() as stack:
         if url is not None:
-            remote = stack.enter_context(_remote(url, api_key))
+            remote = stack.enter_context(_remote(url, settings.server.api_key))
             remote.check()
             environment, shown = {"server": url, "megatalker": version("megatalker")}, {}
             runner = _Runner(remote, None, wanted, progress)
         else:
-            assert settings is not None, "either a server or settings"
             progress("loading")
             checkpoint = Checkpoint.open(settings.checkpoint)
             engine = stack.enter_context(Engine.open(settings, checkpoint=checkpoint))
@@ -118,9 +117,9 @@ class _Runner:
         return {name: value for name, value in found.items() if type(value) in (int, float) and name not in shrinking}
 
 
-def _remote(url: str, api_key: str | None) -> Any:
+def _remote(url: str, key: SecretStr | None) -> Any:
     try:
         from megatalker.serving.client import RemoteEngine
     except ImportError as error:
         raise UnsupportedError(f"--url needs {error.name}; pip install 'megatalker[client]'") from error
-    return RemoteEngine(url, api_key=api_key)
+    return RemoteEngine(url, api_key=None if key is None else key.get_secret_value())

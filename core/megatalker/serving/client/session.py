@@ -66,6 +66,7 @@ class RemoteSession:
             requested_at=self.requested_at,
             decoded_at=now,
             delivered_at=now,
+            final=packet.final,
         )
         wake(self.chunks.put(chunk))
 

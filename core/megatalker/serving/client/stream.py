@@ -74,7 +74,7 @@ class RemoteStream(ChunkStream):
     def facts(self) -> StreamFacts:
         """Figures so far, measured here: times include the network.
 
-        ``segments`` and ``underruns`` are the server's, and 0 until the stream has ended.
+        ``queue_wait_s``, ``segments`` and ``underruns`` are the server's, and ``None`` or 0 until the stream has ended.
         """
         session, first = self._session, self._chunks.first_delivered_at
         audio_s, last, server = session.frames_received * FRAME_SECONDS, session.last_received_at, session.server_facts
@@ -87,6 +87,7 @@ class RemoteStream(ChunkStream):
             chunks=session.chunks_received,
             segments=0 if server is None else server.segments,
             audio_s=audio_s,
+            queue_wait_s=None if server is None else server.queue_wait_s,
             ttfc_s=None if first is None else first - session.requested_at,
             rtf=None if last is None else (last - session.requested_at) / audio_s,
             underruns=0 if server is None else server.underruns,

@@ -119,6 +119,7 @@ class Facts(Message):
     chunks: int
     segments: int
     audio_s: float
+    queue_wait_s: float | None
     ttfc_s: float | None
     rtf: float | None
     underruns: int

@@ -4,7 +4,7 @@ Little-endian::
 
     offset  size  field
     0       1     version, 1
-    1       1     sample format: 0 = signed 16-bit, 1 = float32
+    1       1     sample format: 0 = signed 16-bit, 1 = float32; plus 128 where no chunk follows
     2       2     frames in this chunk, 1920 samples each
     4       4     index of the chunk in its utterance
     8       8     samples of the utterance before this chunk
@@ -31,6 +31,7 @@ VERSION = 1
 
 _HEADER = struct.Struct("<BBHIQHH")
 _FORMATS: tuple[AudioFormat, ...] = ("s16le", "f32le")
+_FINAL = 0x80
 _WIDTHS = {"s16le": 2, "f32le": 4}
 
 
@@ -46,6 +47,8 @@ class Packet:
     """``[frames * 1920]`` at 24 kHz within [-1, 1]."""
     codes: NDArray[np.int64] | None
     """``[frames, code groups]`` where asked for."""
+    final: bool
+    """As :attr:`megatalker.engine.Chunk.final`. The end itself is the event ``done``."""
 
 
 def pack(utterance: str, chunk: Chunk, audio: AudioFormat) -> bytes:
@@ -53,7 +56,7 @@ def pack(utterance: str, chunk: Chunk, audio: AudioFormat) -> bytes:
     name = utterance.encode()
     samples = chunk.pcm.astype("<f4").tobytes() if audio == "f32le" else to_pcm16(chunk.pcm)
     groups, codes = (0, b"") if chunk.codes is None else (chunk.codes.shape[1], chunk.codes.astype("<u2").tobytes())
-    kind = _FORMATS.index(audio)
+    kind = _FORMATS.index(audio) | (_FINAL if chunk.final else 0)
     header = _HEADER.pack(VERSION, kind, chunk.frames, chunk.index, chunk.sample_offset, groups, len(name))
     return header + name + bytes(-len(name) % 4) + samples + codes
 
@@ -64,13 +67,13 @@ def unpack(message: bytes) -> Packet:
     Raises:
         InvalidRequestError: not such a message, or one of another version.
     """
-    if len(message) < _HEADER.size or message[0] != VERSION or message[1] >= len(_FORMATS):
+    if len(message) < _HEADER.size or message[0] != VERSION or message[1] & ~_FINAL >= len(_FORMATS):
         raise InvalidRequestError(
             f"a binary message of {len(message)} bytes begins with {message[:2].hex() or 'nothing'}, expected a chunk "
             f"of version {VERSION}; use the same megatalker version at both ends"
         )
     _, kind, frames, index, offset, groups, length = _HEADER.unpack_from(message)
-    audio = _FORMATS[kind]
+    audio = _FORMATS[kind & ~_FINAL]
     at = _HEADER.size + length + -length % 4
     end = at + frames * FRAME_SAMPLES * _WIDTHS[audio]
     if len(message) != end + 2 * frames * groups:
@@ -78,7 +81,8 @@ def unpack(message: bytes) -> Packet:
             f"a chunk of {frames} frames has {len(message)} bytes, expected {end + 2 * frames * groups}; it is damaged"
         )
     name = message[_HEADER.size : _HEADER.size + length].decode()
-    return Packet(name, index, offset, frames, _samples(message[at:end], audio), _codes(message[end:], groups))
+    samples, codes = _samples(message[at:end], audio), _codes(message[end:], groups)
+    return Packet(name, index, offset, frames, samples, codes, bool(kind & _FINAL))
 
 
 def _samples(data: bytes, audio: AudioFormat) -> NDArray[np.float32]:

@@ -1,13 +1,12 @@
-"""Voices that are not the checkpoint's own: files in a folder of the server, or sent along with a request."""
+"""Voices that are sent along with a request."""
 
 import base64
 import tempfile
 from pathlib import Path
 
-from megatalker.errors import InvalidRequestError, SettingsError
+from megatalker.errors import InvalidRequestError
 from megatalker.voices import Voice
-
-SUFFIX = ".safetensors"
+from megatalker.voices.folder import SUFFIX
 
 
 def encode_voice(voice: Voice) -> str:
@@ -37,17 +36,3 @@ def decode_voice(text: str) -> Voice:
             return Voice.load(path)
         except InvalidRequestError as error:
             raise InvalidRequestError(str(error).replace(str(path), "voice_file")) from error
-
-
-def read_voices(folder: Path | None) -> dict[str, Voice]:
-    """Every voice file of a folder by its name without suffix, sorted; none without a folder.
-
-    Raises:
-        SettingsError: there is no such folder.
-        InvalidRequestError: a file in it is not a voice.
-    """
-    if folder is None:
-        return {}
-    if not folder.is_dir():
-        raise SettingsError(f"the voices folder {str(folder)!r} does not exist; expected a folder of *{SUFFIX} files")
-    return {path.stem: Voice.load(path) for path in sorted(folder.glob(f"*{SUFFIX}"))}

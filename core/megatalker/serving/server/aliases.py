@@ -40,4 +40,6 @@ class Aliases:
 
     def _known(self) -> list[str]:
         """Speakers of the checkpoint; what the server keeps where it has none."""
-        return list_speakers(self._speaker.engine.checkpoint) or sorted(self._speaker.voices)
+        return list_speakers(self._speaker.engine.checkpoint) or sorted(
+            name for name, _ in self._speaker.voices.items()
+        )

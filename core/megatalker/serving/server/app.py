@@ -1,66 +1,83 @@
 """Assembles the routes over one engine."""
 
 import asyncio
-import secrets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from functools import partial
 
 from fastapi import Depends, FastAPI, Request, Response, WebSocket
 from fastapi.exceptions import RequestValidationError
 from fastapi.security import HTTPBearer
 from fastapi_offline import FastAPIOffline
-from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
-from starlette.middleware.body_limit import RequestBodyLimitMiddleware
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.middleware.cors import CORSMiddleware
 
-from megatalker.engine import Engine
 from megatalker.errors import InvalidRequestError, MegatalkerError, explain_validation
-from megatalker.serving.protocol.voice_files import read_voices
 from megatalker.serving.server.aliases import Aliases
+from megatalker.serving.server.body_limit import BodyLimit
 from megatalker.serving.server.conversation import Conversation
-from megatalker.serving.server.gate import Gate
-from megatalker.serving.server.information import health_routes, voice_routes
+from megatalker.serving.server.gate import REQUEST_ID, Account, Gate
+from megatalker.serving.server.information import health_routes
+from megatalker.serving.server.keyring import Keyring
+from megatalker.serving.server.late_engine import ServedEngine
+from megatalker.serving.server.meters import Meters
 from megatalker.serving.server.models import model_routes
 from megatalker.serving.server.openai_speech import speech_routes
 from megatalker.serving.server.openapi import describe
 from megatalker.serving.server.plain_session import PlainSession
-from megatalker.serving.server.problems import AuthenticationError, respond
+from megatalker.serving.server.problems import NoRouteError, TooLongError, respond
 from megatalker.serving.server.speaker import Speaker
+from megatalker.serving.server.tokens import token_routes
 from megatalker.serving.server.tts_stream import tts_stream_routes
+from megatalker.serving.server.voice_routes import voice_routes, watching
 from megatalker.settings import ServerSettings
+from megatalker.voices.cache import VoiceCache
+from megatalker.voices.library import VoiceLibrary
 
 
-def create_app(engine: Engine, settings: ServerSettings | None = None) -> FastAPI:
-    """An ASGI application that speaks with this engine, warms it up when it starts, and closes it when it stops.
+def create_app(engine: ServedEngine, settings: ServerSettings | None = None) -> FastAPI:
+    """An ASGI application that speaks with this engine, warms it up when it starts (``lazy``: at the first request),
+    and closes it when it stops.
 
     Its :class:`~megatalker.serving.server.speaker.Speaker` is ``app.state.speaker``.
 
     Raises:
-        SettingsError, InvalidRequestError: the voices folder is missing, or holds something else.
+        InvalidRequestError: the voices folder is missing, or something is wrong with a voice in it.
+        SettingsError: two keys cannot be told apart.
     """
     settings = settings or ServerSettings()
-    speaker = Speaker(engine, read_voices(settings.voices))
+    cache = VoiceCache(settings.voice_cache_size, settings.voice_cache_ttl_s)
+    library = VoiceLibrary(settings.voices_dir, engine.checkpoint, cache, engine.settings.max_reference_s)
+    speaker = Speaker(engine, library, cache, settings)
     aliases = Aliases(speaker, settings)
+    keyring = Keyring(settings)
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
-        warming = asyncio.create_task(speaker.warm_up())
-        yield
+        if not settings.lazy:
+            speaker.begin_warm_up()
+        async with watching(library):
+            yield
         await asyncio.to_thread(engine.close)
-        await warming
+        await speaker.warm_up_over()
 
     app = FastAPIOffline(title="megatalker", lifespan=lifespan, redoc_url=None, static_url="/docs/assets")
     app.state.speaker = speaker
-    app.add_middleware(RequestBodyLimitMiddleware, max_body_size=settings.max_message_bytes)
-    app.add_middleware(_DeclaredLength, limit=settings.max_message_bytes)
-    app.add_middleware(Gate, check=partial(_check_key, settings))
+    app.add_middleware(BodyLimit, settings=settings, refused=speaker.meters.refused)
+    app.add_middleware(Gate, settings=settings, keyring=keyring, refused=speaker.meters.refused)
+    app.add_middleware(
+        CORSMiddleware,
+        allow_origins=settings.allowed_origins,
+        allow_methods=["GET", "POST", "DELETE"],
+        allow_headers=["*"],
+        expose_headers=["*"],
+    )
+    app.add_middleware(Account, max_streams=settings.max_streams_per_connection)
     app.include_router(health_routes(speaker))
     keyed = [Depends(HTTPBearer(auto_error=False, description="Where the server has a key."))]  # the gate checks it
     app.include_router(model_routes(speaker, aliases), dependencies=keyed)
     app.include_router(voice_routes(speaker), dependencies=keyed)
     app.include_router(speech_routes(speaker, settings, aliases), dependencies=keyed)
+    app.include_router(token_routes(keyring), dependencies=keyed)
     app.include_router(tts_stream_routes(speaker, settings), dependencies=keyed)
 
     @app.websocket("/v1/speak")
@@ -75,61 +92,40 @@ def create_app(engine: Engine, settings: ServerSettings | None = None) -> FastAP
         with speaker.meters.connections.track_inprogress():
             await PlainSession(socket, speaker, settings).run()
 
-    _answer_errors(app)
+    _answer_errors(app, speaker.meters)
     describe(app)
     return app
 
 
-def _check_key(settings: ServerSettings, headers: Headers) -> None:
-    if settings.api_key is None:
-        return
-    expected = f"Bearer {settings.api_key.get_secret_value()}"
-    if not secrets.compare_digest(headers.get("authorization", "").encode(), expected.encode()):
-        raise AuthenticationError("the API key is missing or wrong; send it as 'Authorization: Bearer KEY'")
+def _answer_errors(app: FastAPI, meters: Meters) -> None:
+    """Every error has the same JSON body, and is counted."""
 
-
-class _DeclaredLength:
-    """Refuses a body that is announced as too long before any of it is read, in the same words as every error."""
-
-    def __init__(self, app: ASGIApp, limit: int) -> None:
-        self._app, self._limit = app, limit
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        declared = Headers(scope=scope).get("content-length", "") if scope["type"] == "http" else ""
-        if declared.isdecimal() and int(declared) > self._limit:
-            await _too_long()(scope, receive, send)
-        else:
-            await self._app(scope, receive, send)
-
-
-def _too_long() -> Response:
-    return respond(
-        InvalidRequestError("the body is too long; send less, or raise the server's setting max_message_bytes"), 413
-    )
-
-
-def _answer_errors(app: FastAPI) -> None:
-    """Every error has the same JSON body."""
+    def answer(error: Exception, status: int | None = None, param: str | None = None) -> Response:
+        meters.refused(error, "http")
+        return respond(error, status, param)
 
     @app.exception_handler(MegatalkerError)
     async def known(_request: Request, error: MegatalkerError) -> Response:
-        return respond(error)
+        return answer(error)
 
     @app.exception_handler(RequestValidationError)
     async def malformed(_request: Request, error: RequestValidationError) -> Response:
         faults = error.errors()
         param = ".".join(map(str, faults[0]["loc"][1:])) or None
-        return respond(InvalidRequestError(explain_validation(faults, skip=1)), param=param)  # 1: "body"
+        return answer(InvalidRequestError(explain_validation(faults, skip=1)), param=param)  # 1: "body"
 
     @app.exception_handler(HTTPException)
     async def refused(request: Request, error: HTTPException) -> Response:
         if error.status_code == 413:
-            return _too_long()
-        about = InvalidRequestError(f"{request.method} {request.url.path}: {error.detail}")
-        response = respond(about, error.status_code)
+            return answer(TooLongError())
+        about = f"{request.method} {request.url.path}: {error.detail}"
+        kind = NoRouteError if error.status_code in (404, 405) else InvalidRequestError
+        response = answer(kind(about), error.status_code)
         response.headers.update(error.headers or {})  # such as the methods that are allowed
         return response
 
     @app.exception_handler(Exception)
-    async def unexpected(_request: Request, error: Exception) -> Response:
-        return respond(error)
+    async def unexpected(request: Request, error: Exception) -> Response:
+        response = answer(error)
+        response.headers[REQUEST_ID] = request.state.call.id  # answered outside of Account
+        return response

@@ -46,12 +46,12 @@ class HttpUtterance:
         try:
             return cls(speaker, text, stream, await _first_chunk(stream, request))
         except BaseException:
-            speaker.end(stream, "http")
+            speaker.end(stream)
             raise
 
     def end(self) -> None:
         """The response is over, or nobody listens any more."""
-        self.speaker.end(self.stream, "http")
+        self.speaker.end(self.stream)
 
     async def chunks(self) -> AsyncIterator[Samples]:
         """All samples, as they come."""

@@ -40,6 +40,7 @@ class Conversation:
                     raise InvalidRequestError("a binary message came, expected JSON in text messages")
                 await self._obey(read_request(message["text"]), tasks)
             except InvalidRequestError as error:
+                self._speaker.meters.refused(error, "websocket")
                 await self._link.tell(Failed(id=None, error=problem(error)))
 
     async def _obey(self, request: Request, tasks: asyncio.TaskGroup) -> None:
@@ -63,6 +64,7 @@ class Conversation:
         try:
             stream = await self._speaker.begin(request.text, request, "websocket", return_codes=request.return_codes)
         except Exception as error:
+            self._speaker.meters.refused(error, "websocket")
             await self._link.tell_failure(request.id, error)
             return
         utterance = SocketUtterance(
@@ -78,4 +80,4 @@ class Conversation:
         task.add_done_callback(lambda _: self._end(request.id))  # runs even if the task never began
 
     def _end(self, name: str) -> None:
-        self._speaker.end(self._utterances.pop(name).stream, "websocket")
+        self._speaker.end(self._utterances.pop(name).stream)

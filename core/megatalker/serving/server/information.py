@@ -1,4 +1,4 @@
-"""What the server tells about itself: health, metrics and voices."""
+"""What the server tells about itself: health and metrics."""
 
 from fastapi import APIRouter, Response
 from fastapi.responses import JSONResponse
@@ -7,13 +7,20 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from megatalker.serving.server.openapi import bodies, errors
 from megatalker.serving.server.problems import problem
 from megatalker.serving.server.speaker import Speaker
-from megatalker.voices import list_speakers
 
 
 def health_routes(speaker: Speaker) -> APIRouter:
     """What a load balancer and Prometheus ask for, without a key."""
     router = APIRouter()
 
+    @router.get("/live", responses=errors(503))
+    def live() -> JSONResponse:
+        """200 while the process is worth keeping, also during warm-up; 503 when it has failed for good."""
+        if speaker.failure is None:
+            return JSONResponse({"status": "live"})
+        return JSONResponse({"status": "failed", "error": problem(speaker.failure).model_dump()}, 503)
+
+    @router.get("/ready", responses=errors(503))
     @router.get("/health", responses=errors(503))
     def health() -> JSONResponse:
         """200 once the engine is warm, 503 before, while the server drains, and when nothing can be spoken any more."""
@@ -27,19 +34,5 @@ def health_routes(speaker: Speaker) -> APIRouter:
     def metrics() -> Response:
         """Counters and histograms for Prometheus."""
         return Response(generate_latest(speaker.meters.registry), media_type=CONTENT_TYPE_LATEST)
-
-    return router
-
-
-def voice_routes(speaker: Speaker) -> APIRouter:
-    """Who can be asked to speak."""
-    router, checkpoint = APIRouter(), speaker.engine.checkpoint
-
-    @router.get("/v1/voices")
-    def voices() -> dict[str, object]:
-        """The checkpoint's speakers and the server's voice files; ``voice`` in a request is one of these ids."""
-        entries = [{"id": name, "kind": "speaker"} for name in list_speakers(checkpoint)]
-        entries += [{"id": name, "kind": voice.kind} for name, voice in speaker.voices.items()]
-        return {"object": "list", "data": entries}
 
     return router

@@ -7,18 +7,20 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from megatalker.engine import Engine, SpeechStream
+from megatalker.engine import SpeechStream
+from megatalker.serving.server.late_engine import ServedEngine
 
 Route = Literal["http", "websocket"]
 
 TTFC_BUCKETS_S = (0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0, 2.0, 5.0, 10.0)
+WAIT_BUCKETS_S = (0.001, 0.002, 0.005, *TTFC_BUCKETS_S, 20.0, 60.0)
 RTF_BUCKETS = (0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0, 1.5, 2.0, 5.0)
 
 
 class Meters:
     """Metrics of one server, in a registry of their own."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: ServedEngine) -> None:
         self.registry = CollectorRegistry()
         self.registry.register(_EngineCollector(engine))
         self._ended = Counter(
@@ -29,7 +31,7 @@ class Meters:
         )
         self._refused = Counter(
             "megatalker_refusals",
-            "Requests refused before speech, by error.",
+            "Requests and messages answered with an error, by error.",
             ["route", "error"],
             registry=self.registry,
         )
@@ -38,6 +40,20 @@ class Meters:
             "Request accepted until the first chunk was ready to send.",
             ["route"],
             buckets=TTFC_BUCKETS_S,
+            registry=self.registry,
+        )
+        self._queue_wait = Histogram(
+            "megatalker_queue_wait_seconds",
+            "Request accepted until its prompt was read.",
+            ["route"],
+            buckets=WAIT_BUCKETS_S,
+            registry=self.registry,
+        )
+        self._chunk_gap = Histogram(
+            "megatalker_chunk_gap_seconds",
+            "From one chunk to the next, where the engine waited for neither text nor consumer.",
+            ["route"],
+            buckets=WAIT_BUCKETS_S,
             registry=self.registry,
         )
         self._rtf = Histogram(
@@ -64,18 +80,22 @@ class Meters:
         self._underruns.labels(route).inc(facts.underruns)
         if facts.ttfc_s is not None:
             self._ttfc.labels(route).observe(facts.ttfc_s)
+        if facts.queue_wait_s is not None:
+            self._queue_wait.labels(route).observe(facts.queue_wait_s)
+        for gap in stream.chunk_gaps_s:
+            self._chunk_gap.labels(route).observe(gap)
         if facts.rtf is not None and whole_text:
             self._rtf.labels(route).observe(facts.rtf)
 
     def refused(self, error: Exception, route: Route) -> None:
-        """A request was not accepted."""
+        """A request, or a message of a WebSocket, was answered with this error."""
         self._refused.labels(route, type(error).__name__).inc()
 
 
 class _EngineCollector(Collector):
     """Reads the engine's own counters when they are asked for."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: ServedEngine) -> None:
         self._engine = engine
 
     def collect(self) -> Iterator[Metric]:
@@ -83,6 +103,7 @@ class _EngineCollector(Collector):
         for name, what, value in (
             ("streams", "Requests accepted by the engine.", metrics.streams),
             ("frames", "Frames decoded; one is 80 ms of speech.", metrics.frames),
+            ("tokens", "Codes of those frames; their rate is tokens a second.", metrics.tokens),
             ("chunks", "Chunks handed out.", metrics.chunks),
             ("switches", "Streams moved to another backend.", metrics.switches),
             ("cancelled", "Streams cancelled.", metrics.cancelled),

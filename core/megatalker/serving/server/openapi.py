@@ -6,8 +6,8 @@ from typing import Any
 from fastapi import FastAPI
 from pydantic import BaseModel
 
-ANYWHERE = (408, 500, 503)
-"""A request that does not come whole, a defect, too many connections."""
+ANYWHERE = (403, 408, 500, 503)
+"""A host or page that may not ask, a request that does not come whole, a defect, too many connections."""
 
 
 class ErrorDetails(BaseModel):

@@ -30,7 +30,7 @@ from megatalker.serving.protocol.plain_messages import (
 )
 from megatalker.serving.server.encoding import pieces
 from megatalker.serving.server.link import Link, log_defect
-from megatalker.serving.server.problems import DrainingError, NotReadyError, problem
+from megatalker.serving.server.problems import DrainingError, NotReadyError, UnknownVoiceError, problem
 from megatalker.serving.server.speaker import Speaker
 from megatalker.settings import ServerSettings
 from megatalker.voices import list_speakers
@@ -116,10 +116,10 @@ class PlainSession:
 
     async def _start(self, request: Start) -> None:
         fields, speaker = request.speech_fields(), self._speaker
-        known = (*list_speakers(speaker.engine.checkpoint), *speaker.voices)
+        known = (*list_speakers(speaker.engine.checkpoint), *(name for name, _ in speaker.voices.items()))
         if fields.voice is not None and fields.voice.lower() not in map(str.lower, known):
-            message = f"unknown speaker {fields.voice!r}; known: {', '.join(known) or 'none'}"
-            await self._link.tell(Error(id=None, code="UNKNOWN_VOICE", message=message))
+            unknown = UnknownVoiceError(f"unknown speaker {fields.voice!r}; known: {', '.join(known) or 'none'}")
+            await self._tell_failure(None, unknown, "UNKNOWN_VOICE")
             return
         await speaker.check(fields)
         self._fields = fields
@@ -166,7 +166,7 @@ class PlainSession:
                         await self._link.play(piece)
             facts = stream.facts()
         finally:
-            self._speaker.end(stream, "websocket")
+            self._speaker.end(stream)
         reason = facts.finish_reason
         assert reason is not None, "the iteration has ended"
         assert reason != "error", "the iteration raises errors"
@@ -177,6 +177,7 @@ class PlainSession:
         if isinstance(error, WebSocketDisconnect):
             raise error
         log_defect(error)
+        self._speaker.meters.refused(error, "websocket")
         internal: ErrorCode = "INTERNAL_ERROR"
         codes = {**_CODES, MegatalkerError: invalid}
         code = next((code for kind, code in codes.items() if isinstance(error, kind)), internal)

@@ -30,6 +30,40 @@ class AuthenticationError(InvalidRequestError):
     """The API key is missing or wrong."""
 
 
+class ForbiddenError(InvalidRequestError):
+    """Whoever asks may not have this."""
+
+
+class HostError(ForbiddenError):
+    """The server does not answer for this ``Host``."""
+
+
+class OriginError(ForbiddenError):
+    """Pages of this ``Origin`` may not ask."""
+
+
+class UnknownVoiceError(InvalidRequestError):
+    """There is no such voice."""
+
+
+class VoiceExistsError(InvalidRequestError):
+    """A voice is to be added whose name is taken."""
+
+
+class NoRouteError(InvalidRequestError):
+    """There is nothing at this path, or not for this method."""
+
+
+class TooLongError(InvalidRequestError):
+    """A body exceeds what the server reads."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the body is too long; send less, or raise the server's setting max_message_bytes (for voices, "
+            "max_upload_bytes)"
+        )
+
+
 class UnknownModelError(InvalidRequestError):
     """Another model than the one served was asked for."""
 
@@ -38,7 +72,11 @@ _STATUS: dict[type[MegatalkerError], int] = {
     NotReadyError: 503,
     DrainingError: 503,
     AuthenticationError: 401,
+    ForbiddenError: 403,
+    TooLongError: 413,
     UnknownModelError: 404,
+    UnknownVoiceError: 404,
+    VoiceExistsError: 409,
     InvalidRequestError: 400,
     UnsupportedError: 400,
     CapacityError: 429,
@@ -52,6 +90,7 @@ _WORDS: dict[type[MegatalkerError], str] = {
     DrainingError: "server_draining",
     AuthenticationError: "invalid_api_key",
     UnknownModelError: "model_not_found",
+    UnknownVoiceError: "voice_not_found",
     CapacityError: "rate_limit_exceeded",
     BackendFaultError: "backend_fault",
 }
@@ -73,7 +112,8 @@ def respond(error: BaseException, status: int | None = None, param: str | None =
     code = status or next((code for kind, code in _STATUS.items() if isinstance(error, kind)), 500)
     headers = {}
     if code in (429, 503):
-        headers["Retry-After"] = str(math.ceil(RETRY_AFTER_S))
+        known = error.retry_after_s if isinstance(error, CapacityError) else None
+        headers["Retry-After"] = str(math.ceil(RETRY_AFTER_S if known is None else known))
     if code == 401:
         headers["WWW-Authenticate"] = "Bearer"
     if isinstance(error, UnknownModelError):

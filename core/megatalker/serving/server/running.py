@@ -4,15 +4,17 @@ import asyncio
 import logging
 import signal
 import socket
+import ssl
 import time
 from types import FrameType
+from typing import Any
 
 import uvicorn
 
-from megatalker.engine import Engine
 from megatalker.errors import MegatalkerError, SettingsError
 from megatalker.serving.server.app import create_app
 from megatalker.serving.server.connections import SocketConnection, http_connection
+from megatalker.serving.server.late_engine import ServedEngine
 from megatalker.serving.server.speaker import Speaker
 from megatalker.settings import ServerSettings
 
@@ -41,6 +43,28 @@ def bind(settings: ServerSettings) -> socket.socket:
     return bound
 
 
+def _tls(settings: ServerSettings) -> dict[str, Any]:
+    """Uvicorn's options; raises ``SettingsError`` where the files cannot be used."""
+    certificate, key, password = settings.tls_certificate, settings.tls_key, settings.tls_key_password
+    if certificate is None and key is None:
+        return {}
+    if certificate is None or key is None:
+        raise SettingsError("server.tls_certificate and server.tls_key go together; set both or neither")
+    options = {
+        "ssl_certfile": str(certificate),
+        "ssl_keyfile": str(key),
+        "ssl_keyfile_password": "" if password is None else password.get_secret_value(),
+    }
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(*options.values())
+    except OSError as error:  # ssl.SSLError is one
+        raise SettingsError(
+            f"server.tls_certificate {str(certificate)!r} and tls_key {str(key)!r} cannot be used: {error}; expected "
+            "a certificate and its key in PEM files, and tls_key_password where it has one"
+        ) from error
+    return options
+
+
 class TalkServer(uvicorn.Server):
     """Serves one engine, which it closes at the end. :meth:`run` returns after a signal, or when the engine fails.
 
@@ -53,7 +77,7 @@ class TalkServer(uvicorn.Server):
         bound: from :func:`bind`.
     """
 
-    def __init__(self, engine: Engine, settings: ServerSettings, bound: socket.socket) -> None:
+    def __init__(self, engine: ServedEngine, settings: ServerSettings, bound: socket.socket) -> None:
         app = create_app(engine, settings)
         super().__init__(
             uvicorn.Config(
@@ -63,12 +87,14 @@ class TalkServer(uvicorn.Server):
                 ws=SocketConnection,
                 ws_max_size=settings.max_message_bytes,
                 ws_per_message_deflate=False,  # noise does not shrink
+                **_tls(settings),
                 timeout_graceful_shutdown=max(1, round(settings.shutdown_timeout_s)),
             )
         )
         self.speaker: Speaker = app.state.speaker
         host, port = bound.getsockname()[:2]
-        self.url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+        scheme = "http" if settings.tls_certificate is None else "https"
+        self.url = f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
         self._engine, self._settings, self._bound = engine, settings, bound
         self._announced = self._drains = False
         self.failure: MegatalkerError | None = None
@@ -87,18 +113,17 @@ class TalkServer(uvicorn.Server):
             self._announced = True
             engine = self._engine
             logger.info(
-                "ready at %s: checkpoint %s, backend %s, codec %s, on %s",
+                "ready at %s: checkpoint %s, backend %s, codec %s",
                 self.url,
                 engine.checkpoint.name,
                 engine.backend,
                 engine.codec,
-                engine.device,
             )
         return await super().on_tick(counter)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Obey a signal."""
-        if self.speaker.status == "warming up":  # which cannot be interrupted, and may take minutes
+        if self.speaker.loading:  # which cannot be interrupted, and may take minutes
             logger.info("stopping before it was ready")
             signal.signal(sig, signal.SIG_DFL)
             signal.raise_signal(sig)

@@ -2,19 +2,25 @@
 
 import asyncio
 import logging
-from collections.abc import Mapping
 from dataclasses import fields, replace
+from hashlib import blake2b
 from typing import Literal
 
-from megatalker.engine import Engine, SpeechStream
+from megatalker.engine import SpeechStream
 from megatalker.engine.options import SpeechOptions, random_seed
-from megatalker.errors import InvalidRequestError, MegatalkerError, SettingsError
+from megatalker.errors import InvalidRequestError, MegatalkerError
 from megatalker.sampling import SamplingParams
 from megatalker.serving.protocol.messages import InstructFate, SpeechFields
 from megatalker.serving.protocol.voice_files import decode_voice
+from megatalker.serving.server.callers import current_call
+from megatalker.serving.server.late_engine import ServedEngine
 from megatalker.serving.server.meters import Meters, Route
 from megatalker.serving.server.problems import DrainingError, NotReadyError
+from megatalker.serving.server.utterance_account import UtteranceAccount
+from megatalker.settings import ServerSettings
 from megatalker.voices import Voice
+from megatalker.voices.cache import VoiceCache
+from megatalker.voices.library import VoiceLibrary
 
 logger = logging.getLogger(__name__)
 
@@ -24,27 +30,37 @@ _SAMPLING_FIELDS = tuple(field.name for field in fields(SamplingParams))
 class Speaker:
     """The engine as the routes see it: begins utterances when it is warm, keeps account of them until they end.
 
-    Raises:
-        SettingsError: a voice file is named like a speaker of the checkpoint.
+    Args:
+        engine: maybe not open yet.
+        voices: those that the server keeps.
+        cache: of voices that requests bring along.
+        settings: the server's.
     """
 
-    def __init__(self, engine: Engine, voices: Mapping[str, Voice]) -> None:
-        taken = [name for name in voices if name in engine.checkpoint.config.speakers]
-        if taken:
-            raise SettingsError(
-                f"the voice files {', '.join(taken)} are named like speakers of the checkpoint; rename them"
-            )
+    def __init__(self, engine: ServedEngine, voices: VoiceLibrary, cache: VoiceCache, settings: ServerSettings) -> None:
         self.engine, self.voices, self.meters = engine, voices, Meters(engine)
-        self.running: dict[SpeechStream, bool] = {}
-        """Begun and not ended; whether all text was there from the start."""
+        self._cache = cache
+        self.running: dict[SpeechStream, UtteranceAccount] = {}
+        """Begun and not ended."""
         self.draining = False
         """What runs is finished, nothing new is begun."""
-        self._warm = False
+        self._warm = settings.lazy
+        """Requests are taken; a lazy one makes the first wait."""
+        self._warming: asyncio.Task[None] | None = None
         self._beginning = 0
         self._failure: MegatalkerError | None = None
 
-    async def warm_up(self) -> None:
-        """Warm the engine up; afterwards :attr:`ready` or :attr:`failure` says what came of it."""
+    def begin_warm_up(self) -> None:
+        """Warm the engine up, once; :attr:`ready` or :attr:`failure` says what comes of it."""
+        if self._warming is None:
+            self._warming = asyncio.create_task(self._warm_up())
+
+    async def warm_up_over(self) -> None:
+        """Wait for the end of what :meth:`begin_warm_up` began, if anything."""
+        if self._warming is not None:
+            await asyncio.shield(self._warming)
+
+    async def _warm_up(self) -> None:
         try:
             await asyncio.to_thread(self.engine.warmup)
         except MegatalkerError as error:
@@ -72,6 +88,11 @@ class Speaker:
         return self.status == "ready"
 
     @property
+    def loading(self) -> bool:
+        """The engine loads and warms up, which cannot be interrupted."""
+        return self._warming is not None and not self._warming.done()
+
+    @property
     def busy(self) -> bool:
         """Utterances run, or are being begun."""
         return bool(self.running or self._beginning)
@@ -86,30 +107,37 @@ class Speaker:
         Raises:
             NotReadyError: during warm-up.
             DrainingError: the server is about to stop.
+            LimitError: whoever asks has as much as it may have.
             MegatalkerError: as :meth:`megatalker.engine.Engine.speak`.
         """
+        self._refuse_unless_serving()
+        self._beginning += 1
         try:
-            self._require_ready()
-            self._beginning += 1
-            try:
-                stream = await asyncio.to_thread(self._speak, text, asked, return_codes)
-            finally:
-                self._beginning -= 1
-        except Exception as error:
-            self.meters.refused(error, route)
-            raise
-        self.running[stream] = text is not None
-        return stream
+            await self._warmed_up()
+            return await self._begin(text, asked, route, return_codes)
+        finally:
+            self._beginning -= 1
 
     async def check(self, asked: SpeechFields) -> None:
         """Whether :meth:`begin` would take text with these options; nothing is spoken. Raises as it."""
-        self._require_ready()
+        self._refuse_unless_serving()
+        await self._warmed_up()
         await asyncio.to_thread(lambda: self.engine.check(self._options(asked)))
 
-    def end(self, stream: SpeechStream, route: Route) -> None:
+    async def _begin(self, text: str | None, asked: SpeechFields, route: Route, return_codes: bool) -> SpeechStream:
+        account = UtteranceAccount(route, whole_text=text is not None, voice=asked.voice, meters=self.meters)
+        try:
+            stream = await asyncio.to_thread(self._speak, text, asked, return_codes)
+        except BaseException as error:
+            account.refused(error)
+            raise
+        self.running[stream] = account
+        return stream
+
+    def end(self, stream: SpeechStream) -> None:
         """The utterance is over, or nobody listens any more."""
         stream.cancel()
-        self.meters.ended(stream, route, whole_text=self.running.pop(stream))
+        self.running.pop(stream).ended(stream)
 
     def instruct_fate(self, asked: SpeechFields) -> InstructFate | None:
         """What becomes of the instruction of a request; ``None`` where it has none."""
@@ -121,16 +149,20 @@ class Speaker:
         """Tokens of a text, which takes its time for a long one."""
         return len(self.engine.checkpoint.tokenizer.encode(text).ids)
 
-    def _require_ready(self) -> None:
-        if self.failure is not None:
-            raise self.failure
-        if not self._warm:
-            raise NotReadyError("the server is still warming up; try again when GET /health answers 200")
+    def _refuse_unless_serving(self) -> None:
+        if not self._warm and self.failure is None:
+            raise NotReadyError("the server is still warming up; try again when GET /ready answers 200")
         if self.draining:
             raise DrainingError("the server is about to stop and begins nothing new; ask another one, or later")
 
+    async def _warmed_up(self) -> None:
+        self.begin_warm_up()
+        await self.warm_up_over()
+        if self.failure is not None:
+            raise self.failure
+
     def _speak(self, text: str | None, asked: SpeechFields, return_codes: bool) -> SpeechStream:
-        return self.engine.speak(text, self._options(asked), return_codes=return_codes)
+        return self.engine.speak_for(current_call().owner, text, self._options(asked), return_codes=return_codes)
 
     def _options(self, asked: SpeechFields) -> SpeechOptions:
         sampling, seed = self._sampling(asked)
@@ -149,9 +181,10 @@ class Speaker:
         if asked.voice_file is not None:
             if asked.voice is not None:
                 raise InvalidRequestError("voice and voice_file both say who speaks; give one of them")
-            return decode_voice(asked.voice_file)
+            file = asked.voice_file
+            return self._cache.get(blake2b(file.encode(), digest_size=16).digest(), lambda: decode_voice(file))
         name = self.engine.settings.voice if asked.voice is None else asked.voice
-        return None if name is None else self.voices.get(name, name)
+        return None if name is None else self.voices.get(name) or name
 
     def _sampling(self, asked: SpeechFields) -> tuple[SamplingParams | None, int | None]:
         """The checkpoint's own parameters with those asked for on top, and the seed if one was asked for."""

@@ -1,15 +1,23 @@
 // The streaming codec's decoder in four kinds of kernel; a step is a chain of about eighty launches.
-#include "product.cuh"
 #include "rows.cuh"
+#include "warpgroup.cuh"
+#include "warps.cuh"
 
 static_assert(sizeof(Product) == PRODUCT_BYTES && sizeof(Attention) == ATTENTION_BYTES, "see structures.py");
 static_assert(sizeof(Lookup) == LOOKUP_BYTES && sizeof(Mixing) == MIXING_BYTES, "see structures.py");
 
-#define PRODUCT(NAME, ROWS, COLUMNS, HIGH, WIDE, DEEP, DEPTH, STAGES, SHARED_BYTES)                         \
+#define PRODUCT(NAME, ROWS, COLUMNS, HIGH, WIDE, DEEP, DEPTH, STAGES, RESIDENT, SHARED_BYTES)               \
   static_assert(Tile<ROWS, COLUMNS, HIGH, WIDE, DEEP, DEPTH, STAGES>::SHARED == SHARED_BYTES, "see tiles.py"); \
-  extern "C" __global__ void __launch_bounds__(32 * HIGH * WIDE * DEEP)                                     \
+  extern "C" __global__ void __launch_bounds__(32 * HIGH * WIDE * DEEP, RESIDENT)                           \
       megatalker_codec_##NAME(const __grid_constant__ Product p) {                                          \
     multiply<Tile<ROWS, COLUMNS, HIGH, WIDE, DEEP, DEPTH, STAGES>>(p);                                      \
+  }
+
+#define WARPGROUP_PRODUCT(NAME, ROWS, STAGES, SHARED_BYTES)                                        \
+  static_assert(WarpgroupTile<ROWS, STAGES>::SHARED == SHARED_BYTES, "see tiles.py");              \
+  extern "C" __global__ void __launch_bounds__(WarpgroupTile<ROWS, STAGES>::THREADS, 2)            \
+      megatalker_codec_##NAME(const __grid_constant__ Product p) {                             \
+    multiply<WarpgroupTile<ROWS, STAGES>>(p);                                                      \
   }
 
 PRODUCTS  // one for each tile

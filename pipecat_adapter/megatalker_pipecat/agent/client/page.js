@@ -7,6 +7,7 @@ const $ = (id) => document.getElementById(id);
 const transcript = new Transcript($("talk"));
 let agent = null;
 let call = null;
+let failure = ""; // in this turn: why the agent hangs up, if it does
 
 const NAMES = {
   offline: "not connected",
@@ -37,19 +38,30 @@ const HEARD = {
   "bot-ready": () => { show("listening"); $("words").focus(); },
   "user-started-speaking": () => show("hearing"),
   "user-stopped-speaking": () => show("thinking"),
-  "bot-llm-started": () => show("thinking"),
+  "bot-llm-started": () => { failure = ""; show("thinking"); },
   "bot-started-speaking": () => show("speaking"),
   "bot-stopped-speaking": () => { if ($("state").dataset.state === "speaking") show("listening"); },
   "bot-interrupted": () => transcript.interrupted(),
   "user-input": (data) => transcript.user(data.text, data.final),
   "bot-output": (data) => transcript.agent(data),
-  "error": (data) => { notice(data.error); if (!data.fatal) show("listening"); },
+  "error": (data) => { failure = data.error; notice(failure); if (!data.fatal) show("listening"); },
   "error-response": (data) => notice(data.error),
-  "metrics": (data) => {
-    const first = data.ttfb?.find((item) => item.processor.startsWith("MegatalkerTTSService") && item.value > 0);
-    if (first) $("figures").textContent = `first sound after ${Math.round(first.value * 1000)} ms`;
+  "server-message": (data) => {
+    if (data.type === "turn") figures(data);
+    if (data.type === "backend" && data.kind === "talker") introduce({ ...agent, backend: data.backend });
   },
 };
+
+const SINCE = { speech: "you fell silent", text: "you sent it", agent: "the agent's cue" };
+
+function figures(turn) {
+  const stages = Object.entries(turn.stages_ms).map(([name, ms]) => `${name} +${Math.round(ms)}`).join(", ");
+  const sound = turn.total_ms === null
+    ? (turn.outcome === "cut" ? "cut before any sound" : "no sound")
+    : `first sound ${Math.round(turn.total_ms)} ms after ${SINCE[turn.begun_by]}`;
+  $("figures").textContent = sound;
+  $("figures").title = `milliseconds since ${SINCE[turn.begun_by]}: ${stages}`;
+}
 
 async function microphone() {
   if (!agent.listens) return null;
@@ -67,13 +79,14 @@ async function microphone() {
 }
 
 async function connect() {
-  notice("");
+  notice(failure = "");
   show("connecting");
+  introduce(await whoIsThere().catch(() => agent));
   const track = await microphone();
   call = new Call(track, {
     message: (type, data) => HEARD[type]?.(data),
     track: (stream) => { $("speaker").srcObject = stream; },
-    ended: (why) => { call = null; $("mute").hidden = true; if (why) notice(why); show("offline"); },
+    ended: (why) => { call = null; $("mute").hidden = true; if (why) notice(failure || why); show("offline"); },
   });
   $("mute").hidden = track === null;
   mute(false);
@@ -98,10 +111,18 @@ $("type").onsubmit = (event) => {
   if (words && call) { call.say(words); $("words").value = ""; }
 };
 
-try {
-  agent = await (await fetch("/agent")).json();
+async function whoIsThere() {
+  return (await fetch("/agent")).json();
+}
+
+function introduce(found) {
+  agent = found;
   const how = agent.answers ? "" : ", says what you type";
   $("about").textContent = `${agent.checkpoint}, ${agent.backend} backend${how}`;
+}
+
+try {
+  introduce(await whoIsThere());
 } catch {
   notice("The agent does not answer; reload the page when it runs.");
 }

@@ -15,6 +15,8 @@ extern "C" bool emulate(const char* kernel, int blocks, int threads, int shared_
 #undef PRODUCT
 #define PRODUCT(NAME, ...) \
   if (name == #NAME) return go(megatalker_codec_##NAME, blocks, threads, shared_bytes, argument);
+#undef WARPGROUP_PRODUCT
+#define WARPGROUP_PRODUCT PRODUCT
   PRODUCTS
   if (name == "attention") return go(megatalker_codec_attention, blocks, threads, shared_bytes, argument);
   if (name == "lookup") return go(megatalker_codec_lookup, blocks, threads, shared_bytes, argument);

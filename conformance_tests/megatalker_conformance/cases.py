@@ -1,4 +1,4 @@
-"""What the tests say: real prompts of the checkpoint under test, of many lengths, the same for every backend."""
+"""Test cases: real prompts of the checkpoint under test, of many lengths, the same for every backend."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -11,7 +11,7 @@ from megatalker.checkpoint.template import text_ids
 from megatalker.prompt import PromptBuilder
 from megatalker.sampling import SamplingParams
 from megatalker.voices import Voice, default_voice
-from megatalker_conformance.speech import Codes, Utterance
+from megatalker_conformance.streams import Case, Codes
 
 Layout = Literal["upfront", "interleaved"]
 LAYOUTS: tuple[Layout, ...] = ("upfront", "interleaved")
@@ -35,8 +35,8 @@ def conformance_voice(checkpoint: Checkpoint) -> Voice:
     return Voice(x_vector=0.02 * vector, checkpoint_fingerprint=checkpoint.fingerprint)
 
 
-class Utterances:
-    """Makes utterances of one checkpoint. Their tensors live on the CPU in float32.
+class Cases:
+    """Makes test cases of one checkpoint. Their tensors live on the CPU in float32.
 
     Args:
         checkpoint: any variant.
@@ -47,24 +47,24 @@ class Utterances:
         self._builder = PromptBuilder(checkpoint, torch.device("cpu"), torch.float32)
         self._voice = conformance_voice(checkpoint)
 
-    def prompt(self, text: str, layout: Layout, sampling: SamplingParams) -> Utterance:
+    def prompt(self, text: str, layout: Layout, sampling: SamplingParams) -> Case:
         """A sentence in the checkpoint's default voice."""
         ids = text_ids(self._checkpoint.tokenizer, text)
         prompt = self._builder.build(ids, voice=self._voice, language=LANGUAGE, instruct=None, layout=layout)
-        return Utterance(f"{text[:24]!r} {layout}", prompt.embeds, prompt.trailing, prompt.pad, sampling)
+        return Case(f"{text[:24]!r} {layout}", prompt.embeds, prompt.trailing, prompt.pad, sampling)
 
-    def rows(self, count: int, sampling: SamplingParams) -> Utterance:
+    def rows(self, count: int, sampling: SamplingParams) -> Case:
         """A prompt of ``count`` rows taken from a real one in an arbitrary, fixed order."""
         base = self.prompt(SENTENCES[4], "upfront", sampling)
         order = torch.randint(len(base.embeds), (count,), generator=torch.Generator().manual_seed(count))
         return replace(base, name=f"{count} rows", embeds=base.embeds[order])
 
-    def with_text_changed_at(self, utterance: Utterance, frame: int) -> Utterance:
-        """The same utterance, whose text rows from ``frame`` on are others."""
-        trailing = torch.cat((utterance.trailing[:frame], utterance.trailing[frame:].flip(0)))
-        return replace(utterance, name=f"{utterance.name}, other text from {frame}", trailing=trailing)
+    def with_text_changed_at(self, case: Case, frame: int) -> Case:
+        """The same case, whose text rows from ``frame`` on are others."""
+        trailing = torch.cat((case.trailing[:frame], case.trailing[frame:].flip(0)))
+        return replace(case, name=f"{case.name}, other text from {frame}", trailing=trailing)
 
-    def emitted_rows(self, utterance: Utterance, emitted: Sequence[Codes]) -> torch.Tensor:
+    def emitted_rows(self, case: Case, emitted: Sequence[Codes]) -> torch.Tensor:
         """``[frames, hidden_size]``: what the talker was fed for these frames."""
         codes = self._builder.frame_rows(torch.tensor(emitted))
-        return codes + torch.stack([utterance.text(frame) for frame in range(len(emitted))])
+        return codes + torch.stack([case.text(frame) for frame in range(len(emitted))])

@@ -1,4 +1,4 @@
-"""Plays schedules on a codec, and compares what it makes of them with the official full forward."""
+"""Runs schedules on a codec, and compares what it makes of them with the official full forward."""
 
 import gc
 from collections.abc import Sequence
@@ -14,6 +14,7 @@ from megatalker.plugins.checked_codec import CheckedState
 from megatalker_conformance.codec_pool import CodePool
 from megatalker_conformance.codec_schedule import FORMS, Action, Copy, Decode, Drop, Open, Warmup
 from megatalker_conformance.codes import EXACT
+from megatalker_conformance.promises import Mismatch
 
 
 @dataclass
@@ -23,18 +24,8 @@ class _Live:
     position: int = 0
 
 
-@dataclass(frozen=True)
-class Failure:
-    """The first thing that was wrong."""
-
-    action: int
-    """Index in the schedule."""
-    expected: str
-    found: str
-
-
-class Player:
-    """Plays schedules on a codec; actions of states that are not there are left out, so any part can be played.
+class CodecExecutor:
+    """Runs schedules on a codec; actions of states that are not there are left out, so any part can be run.
 
     Args:
         codec: under test.
@@ -47,27 +38,27 @@ class Player:
         self.largest = 0.0
         """Difference from the official decoder."""
 
-    def play(self, actions: Sequence[Action]) -> Failure | None:
+    def run(self, actions: Sequence[Action]) -> Mismatch | None:
         """Do it all with new states, and forget them."""
         live: dict[int, _Live] = {}
         handed_out: list[tuple[Tensor, Tensor]] = []
-        failure = None
+        mismatch = None
         for index, action in enumerate(actions):
             try:
-                failure = self._do(action, index, live, handed_out)
+                mismatch = self._do(action, index, live, handed_out)
             except Exception as error:  # a report is more use than a traceback without the schedule
-                failure = Failure(index, "no error", f"{type(error).__name__}: {error}")
-            if failure is not None:
+                mismatch = Mismatch(index, "no error", f"{type(error).__name__}: {error}")
+            if mismatch is not None:
                 break
-        if failure is None and any(not torch.equal(chunk.cpu(), copy) for chunk, copy in handed_out):
-            failure = Failure(len(actions) - 1, "chunks stay as they were handed out", "a later call changed one")
+        if mismatch is None and any(not torch.equal(chunk.cpu(), copy) for chunk, copy in handed_out):
+            mismatch = Mismatch(len(actions) - 1, "chunks stay as they were handed out", "a later call changed one")
         live.clear()
         gc.collect()
-        return failure
+        return mismatch
 
     def _do(
         self, action: Action, index: int, live: dict[int, _Live], handed_out: list[tuple[Tensor, Tensor]]
-    ) -> Failure | None:
+    ) -> Mismatch | None:
         if isinstance(action, Open):
             live[action.state] = _Live(self._codec.open(), action.sequence)
         elif isinstance(action, Copy) and action.source in live:
@@ -84,7 +75,7 @@ class Player:
 
     def _decode(
         self, action: Decode, index: int, live: dict[int, _Live], handed_out: list[tuple[Tensor, Tensor]]
-    ) -> Failure | None:
+    ) -> Mismatch | None:
         sequences = self._pool.sequences
         wanted = [(live[state], count, state) for state, count in action.frames if state in live]
         parts = [
@@ -102,7 +93,9 @@ class Player:
                 chunks = thread.submit(self._codec.decode, states, codes).result()
         else:
             chunks = self._codec.decode(states, codes)
-        for given in codes:
+        for (each, start, end, state), given in zip(parts, codes, strict=True):
+            if not torch.equal(given.long(), sequences[each.sequence].codes[start:end]):
+                return Mismatch(index, f"s{state}: codes as the caller passed them", "the codec has written into them")
             given.zero_()  # it is the caller's
         for (each, start, end, state), chunk in zip(parts, chunks, strict=True):
             heard = chunk.cpu().clone()
@@ -115,11 +108,11 @@ class Player:
             if not float(difference[worst]) <= EXACT:
                 frame = start + worst // FRAME_SAMPLES
                 where = f"s{state}, frame {frame} of its speech, sample {worst % FRAME_SAMPLES}"
-                return Failure(
+                return Mismatch(
                     index,
                     f"{where}: {float(expected[worst]):.6f} within {EXACT:g}",
                     f"{float(heard[worst]):.6f}; the call's largest difference is {float(difference[worst]):.3g}",
                 )
             if float(heard.abs().max()) > 1:
-                return Failure(index, f"s{state}: samples within [-1, 1]", f"{float(heard.abs().max()):.6f}")
+                return Mismatch(index, f"s{state}: samples within [-1, 1]", f"{float(heard.abs().max()):.6f}")
         return None

@@ -1,4 +1,4 @@
-"""A fixed pool of scripts: what single streams do, and what the oracle says they must say.
+"""A fixed pool of scenarios: what single streams do, and what the oracle says they must say.
 
 Any number of schedules draws from the pool, so that the oracle's time does not grow with them.
 """
@@ -16,14 +16,15 @@ from megatalker.interfaces import DecodeStep, StreamHandle, StreamRequest
 from megatalker.plugins.checked import CheckedTalker
 from megatalker.sampling import CodeVocabulary, SamplingParams
 from megatalker.sampling.numpy_sampler import choose
+from megatalker_conformance.cases import Cases
 from megatalker_conformance.oracle import Followed, Oracle
-from megatalker_conformance.speech import GREEDY, Codes, Utterance
-from megatalker_conformance.utterances import Utterances
+from megatalker_conformance.streams import GREEDY, Case, Codes
 
 ENDLESS = 10_000
 LENGTHS = (2, 3, 9, 16, 16, 16, 17, 31, 33, 33, 47, 61, 63, 64, 64, 65, 96, 128, 129, 160, 200, 257, 330, 420)
 """Prompt rows: close together and far apart, around the sizes that kernels and caches are cut into, some equal."""
 STEPS = 14
+ALIKE_STEPS = 4
 MIXES = ("free", "some forced", "forced first", "forced last")
 NOISE = SamplingParams(
     temperature=1e6, top_k=None, repetition_penalty=1.0, predictor_temperature=1e6, predictor_top_k=None
@@ -40,12 +41,12 @@ SAMPLED = (
 
 
 @dataclass(frozen=True, eq=False)
-class Script:
+class Scenario:
     """What one stream does, whatever the company."""
 
-    utterance: Utterance
+    case: Case
     steps: tuple[Codes | None, ...]
-    """Forced codes of each step of the whole utterance, ``None`` where they are chosen."""
+    """Forced codes of each step of the whole case, ``None`` where they are chosen."""
     begins: int = 0
     """Frames emitted elsewhere before: the stream continues after them."""
 
@@ -53,20 +54,20 @@ class Script:
         said = self.steps[self.begins :]
         forced = "".join("." if codes is None else "F" for codes in said)
         past = f", continues after {self.begins} frames" if self.begins else ""
-        return f"{len(self.utterance.embeds)} prompt rows{past}, steps {forced} (F: forced), {_short(self.utterance)}"
+        return f"{len(self.case.embeds)} prompt rows{past}, steps {forced} (F: forced), {_short(self.case)}"
 
 
-def _short(utterance: Utterance) -> str:
+def _short(case: Case) -> str:
     plain = SamplingParams()
-    values = {name: getattr(utterance.sampling, name) for name in SamplingParams.__slots__}
+    values = {name: getattr(case.sampling, name) for name in SamplingParams.__slots__}
     return ", ".join(f"{name}={value}" for name, value in values.items() if value != getattr(plain, name))
 
 
-class Pool:
-    """The scripts that a loaded decoder can play, by number, and what is expected of each.
+class ScenarioPool:
+    """The scenarios that a loaded decoder can play, by number, and what is expected of each.
 
     Args:
-        utterances: prompts of the checkpoint.
+        cases: prompts of the checkpoint.
         checkpoint: under test.
         oracle: of that checkpoint.
         decoder: its capabilities and limits decide: without ``forced_codes`` all steps are free, without
@@ -76,9 +77,9 @@ class Pool:
     """
 
     def __init__(
-        self, utterances: Utterances, checkpoint: Checkpoint, oracle: Oracle, decoder: CheckedTalker, dtype: torch.dtype
+        self, cases: Cases, checkpoint: Checkpoint, oracle: Oracle, decoder: CheckedTalker, dtype: torch.dtype
     ) -> None:
-        self._utterances = utterances
+        self._cases = cases
         self._config = checkpoint.config
         self._oracle = oracle
         self._limit = decoder.max_positions
@@ -86,80 +87,96 @@ class Pool:
         self._seeded = decoder.capabilities.seeded_sampling
         self._silence: Codes = (0,) * self._config.num_code_groups
         self.dtype = dtype
-        self.scripts: tuple[Script, ...] = (*self._going(), *self._ending())
+        going, alike = tuple(self._going()), tuple(self._alike())
+        self.alike = range(len(going), len(going) + len(alike))
+        """Scenarios of which each differs from the first one in one thing only."""
+        self.scenarios: tuple[Scenario, ...] = (*going, *alike, *self._ending())
 
     @cached_property
     def going(self) -> list[int]:
-        """Scripts that never end by themselves."""
-        return [number for number in range(len(self.scripts)) if number not in self.ending]
+        """Scenarios that never end by themselves."""
+        return [number for number in range(len(self.scenarios)) if number not in self.ending]
 
     @cached_property
     def ending(self) -> list[int]:
-        """Scripts whose last step ends the stream."""
-        return [number for number, script in enumerate(self.scripts) if self.followed(number).codes[-1] is None]
+        """Scenarios whose last step ends the stream."""
+        return [number for number, scenario in enumerate(self.scenarios) if self.followed(number).codes[-1] is None]
 
     @cached_property
     def continued(self) -> list[int]:
-        """Scripts that begin as a continuation."""
-        return [number for number, script in enumerate(self.scripts) if script.begins]
+        """Scenarios that begin as a continuation."""
+        return [number for number, scenario in enumerate(self.scenarios) if scenario.begins]
 
     def as_long_as(self, number: int) -> list[int]:
-        """Scripts of equally many prompt rows, this one included."""
-        return [other for other in range(len(self.scripts)) if self.rows(other) == self.rows(number)]
+        """Scenarios of equally many prompt rows, this one included."""
+        return [other for other in range(len(self.scenarios)) if self.rows(other) == self.rows(number)]
 
     def rows(self, number: int) -> int:
         """Rows that its stream starts with."""
-        script = self.scripts[number]
-        return len(script.utterance.embeds) + script.begins
+        scenario = self.scenarios[number]
+        return len(scenario.case.embeds) + scenario.begins
 
     def followed(self, number: int) -> Followed:
         """What ``reference`` does in float32, from the first frame on."""
-        script = self.scripts[number]
-        return self._oracle.follow(script.utterance, script.steps)
+        scenario = self.scenarios[number]
+        return self._oracle.follow(scenario.case, scenario.steps)
 
     def rounded(self, number: int) -> Followed:
         """What ``reference`` computes along the same codes in the type under test."""
         codes = [frame for frame in self.followed(number).codes if frame is not None]
         codes = codes or [self._silence]  # the first logits come before any code
-        return self._oracle.follow(self.scripts[number].utterance, codes, self.dtype)
+        return self._oracle.follow(self.scenarios[number].case, codes, self.dtype)
 
     def length(self, number: int) -> int:
         """Steps that a stream takes, the one that ends it included."""
-        return len(self.followed(number).codes) - self.scripts[number].begins
+        return len(self.followed(number).codes) - self.scenarios[number].begins
 
     def request(self, number: int) -> StreamRequest:
         """How its stream starts."""
-        script = self.scripts[number]
-        utterance = script.utterance
-        if not script.begins:
-            return StreamRequest(utterance.embeds, utterance.sampling)
-        emitted = [codes for codes in self.followed(number).codes[: script.begins] if codes is not None]
-        embeds = torch.cat((utterance.embeds, self._utterances.emitted_rows(utterance, emitted)))
-        return StreamRequest(embeds, utterance.sampling, tuple(codes[0] for codes in emitted))
+        scenario = self.scenarios[number]
+        case = scenario.case
+        if not scenario.begins:
+            return StreamRequest(case.embeds, case.sampling)
+        emitted = [codes for codes in self.followed(number).codes[: scenario.begins] if codes is not None]
+        embeds = torch.cat((case.embeds, self._cases.emitted_rows(case, emitted)))
+        return StreamRequest(embeds, case.sampling, tuple(codes[0] for codes in emitted))
 
     def step(self, number: int, step: int, stream: StreamHandle) -> DecodeStep:
         """Its step of that number, counted from the stream's own start."""
-        script = self.scripts[number]
-        index = script.begins + step
-        return DecodeStep(stream, script.utterance.text(index), script.steps[index])
+        scenario = self.scenarios[number]
+        index = scenario.begins + step
+        return DecodeStep(stream, scenario.case.text(index), scenario.steps[index])
 
-    def _going(self) -> Iterator[Script]:
+    def _going(self) -> Iterator[Scenario]:
         chance = random.Random(1)
         for number, rows in enumerate(LENGTHS):
             begins = (0, 0, 1, 0, 6, 0, 0, 13)[number % 8]
             sampling = replace(SAMPLED[number % len(SAMPLED)], seed=number + 2**33 * (number % 3))
             forced = [self._frame(chance) for _ in range(begins + STEPS)]
             steps = _mix(MIXES[(number + number // 8) % len(MIXES)], forced)
-            yield self._script(rows, number, sampling, steps, begins)
+            yield self._scenario(rows, number, sampling, steps, begins)
 
-    def _ending(self) -> Iterator[Script]:
-        """Scripts about the end of speech."""
+    def _alike(self) -> Iterator[Scenario]:
+        """Scenarios for whoever takes one request for another: another seed, temperature, first row, last row, past."""
+        hot = replace(SAMPLED[2], seed=7)
+        first = self._scenario(24, 40, hot, [None] * ALIKE_STEPS, 0)
+        yield first
+        for sampling in (replace(hot, seed=8), replace(hot, temperature=2.0)):
+            yield self._scenario(24, 40, sampling, [None] * ALIKE_STEPS, 0)
+        for row in (0, -1):
+            embeds = first.case.embeds.clone()
+            embeds[row] = embeds[row].flip(0)
+            yield replace(first, case=replace(first.case, name=f"{first.case.name}, row {row}", embeds=embeds))
+        yield replace(first, begins=1)
+
+    def _ending(self) -> Iterator[Scenario]:
+        """Scenarios about the end of speech."""
         chance = random.Random(2)
         end = (self._config.codec_eos_id, *[0] * (self._config.num_code_groups - 1))
         if self._forced_codes:
             for number, (rows, step, begins) in enumerate(((5, 1, 0), (70, 3, 0), (18, 5, 2), (140, 2, 1), (40, 0, 0))):
                 frames = [self._frame(chance) if index % 2 else None for index in range(step)]
-                yield self._script(rows, 50 + number, replace(SAMPLED[0], seed=number), [*frames, end], begins)
+                yield self._scenario(rows, 50 + number, replace(SAMPLED[0], seed=number), [*frames, end], begins)
         if self._seeded:
             vocabulary = CodeVocabulary.of(self._config)
             # frame that ends, min_new_tokens, frames emitted before: a minimum that is just reached, and one that a
@@ -169,16 +186,16 @@ class Pool:
             ):
                 noise = replace(NOISE, min_new_tokens=least)
                 seed = seed_that_ends_at(frame, noise, vocabulary, start=1000 * number)
-                yield self._script(rows, 60 + number, replace(noise, seed=seed), [None] * (frame + 1), begins)
+                yield self._scenario(rows, 60 + number, replace(noise, seed=seed), [None] * (frame + 1), begins)
             for number, begins in enumerate((0, 2)):  # the noise asks for an end that the minimum does not allow
                 seed = seed_that_ends_at(4, replace(NOISE, min_new_tokens=0), vocabulary, start=9000 * (number + 1))
-                yield self._script(
+                yield self._scenario(
                     20, 70 + number, replace(NOISE, seed=seed, min_new_tokens=ENDLESS), [None] * 8, begins
                 )
 
-    def _script(
+    def _scenario(
         self, rows: int, number: int, sampling: SamplingParams, steps: Sequence[Codes | None], begins: int
-    ) -> Script:
+    ) -> Scenario:
         if not self._forced_codes:
             steps = [None] * len(steps)
         elif self.dtype != torch.float32 and not self._seeded:
@@ -191,11 +208,11 @@ class Pool:
             sampling = replace(sampling, predictor_temperature=0.9)
         steps = tuple(steps[: self._limit - 2])
         rows = max(2, min(rows, self._limit - len(steps)))
-        prompt = self._utterances.rows(rows, sampling)
-        text = self._utterances.rows(STEPS + 20, sampling).embeds
+        prompt = self._cases.rows(rows, sampling)
+        text = self._cases.rows(STEPS + 20, sampling).embeds
         own = torch.randperm(len(text), generator=torch.Generator().manual_seed(number))
-        utterance = replace(prompt, name=f"script {number}", embeds=prompt.embeds, trailing=text[own])
-        return Script(utterance, steps, min(begins, len(steps) - 1))
+        case = replace(prompt, name=f"scenario {number}", embeds=prompt.embeds, trailing=text[own])
+        return Scenario(case, steps, min(begins, len(steps) - 1))
 
     def _frame(self, chance: random.Random) -> Codes:
         config = self._config

@@ -1,4 +1,4 @@
-"""One utterance to be said, and the streams that say it: what tests drive a decoder with."""
+"""A test case, and the streams of a decoder that say it."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,10 +21,11 @@ PLAIN_GREEDY = replace(GREEDY, repetition_penalty=1.0)
 
 
 @dataclass(frozen=True)
-class Utterance:
-    """A prompt with its later text rows and sampling; ``name`` is for messages."""
+class Case:
+    """A test case: all that one stream is given."""
 
     name: str
+    """For messages."""
     embeds: Tensor
     """``[T, hidden_size]`` prefill rows."""
     trailing: Tensor
@@ -42,16 +43,16 @@ class Utterance:
         """A digest of all that decides what is said."""
         return f"{content(self.embeds, self.trailing, self.pad)} {self.sampling}"
 
-    def sampled(self, **changes: object) -> "Utterance":
-        """The same prompt with other sampling values."""
+    def sampled(self, **changes: object) -> "Case":
+        """The same with other sampling values."""
         return replace(self, sampling=replace(self.sampling, **changes))  # type: ignore[arg-type]
 
 
 @dataclass
 class Stream:
-    """One utterance being said by one decoder."""
+    """One case being said by one decoder."""
 
-    utterance: Utterance
+    case: Case
     handle: StreamHandle
     first_frame: int = 0
     codes: list[Codes] = field(default_factory=list)
@@ -59,7 +60,7 @@ class Stream:
 
     def step(self, forced: Sequence[int] | None = None) -> DecodeStep:
         """This stream's share of the next ``decode`` call."""
-        return DecodeStep(self.handle, self.utterance.text(self.first_frame + len(self.codes)), forced)
+        return DecodeStep(self.handle, self.case.text(self.first_frame + len(self.codes)), forced)
 
 
 class Streams:
@@ -73,21 +74,21 @@ class Streams:
         self.decoder = decoder
         self._open: list[StreamHandle] = []
 
-    def start(self, utterance: Utterance) -> Stream:
+    def start(self, case: Case) -> Stream:
         """Prefill."""
-        return self.start_together(utterance)[0]
+        return self.start_together(case)[0]
 
-    def start_together(self, *utterances: Utterance) -> list[Stream]:
+    def start_together(self, *cases: Case) -> list[Stream]:
         """One ``prefill`` call for all of them."""
-        handles = self._prefill(*(StreamRequest(utterance.embeds, utterance.sampling) for utterance in utterances))
-        return [Stream(*parts) for parts in zip(utterances, handles, strict=True)]
+        handles = self._prefill(*(StreamRequest(case.embeds, case.sampling) for case in cases))
+        return [Stream(*parts) for parts in zip(cases, handles, strict=True)]
 
-    def resume(self, utterance: Utterance, emitted: Sequence[Codes], rows: Tensor) -> Stream:
+    def resume(self, case: Case, emitted: Sequence[Codes], rows: Tensor) -> Stream:
         """Continue after ``emitted`` frames, whose talker input rows are ``rows [frames, hidden_size]``."""
         history = tuple(codes[0] for codes in emitted)
-        embeds = torch.cat((utterance.embeds, rows))
-        (handle,) = self._prefill(StreamRequest(embeds, utterance.sampling, history))
-        return Stream(utterance, handle, len(emitted))
+        embeds = torch.cat((case.embeds, rows))
+        (handle,) = self._prefill(StreamRequest(embeds, case.sampling, history))
+        return Stream(case, handle, len(emitted))
 
     def _prefill(self, *requests: StreamRequest) -> list[StreamHandle]:
         handles = self.decoder.prefill(requests)
@@ -115,20 +116,20 @@ class Streams:
             self.advance(stream)
         return stream.codes
 
-    def say(self, utterance: Utterance, frames: int) -> list[Codes]:
+    def say(self, case: Case, frames: int) -> list[Codes]:
         """Start, run and release."""
-        stream = self.start(utterance)
+        stream = self.start(case)
         codes = self.run(stream, frames)
         self.release(stream)
         return codes
 
-    def force(self, utterance: Utterance, codes: Sequence[Codes]) -> "TeacherForced":
+    def force(self, case: Case, codes: Sequence[Codes]) -> "TeacherForced":
         """The logits before each of these frames, each computed from the given frames before it."""
-        return TeacherForced.of(self.follow(utterance, codes))
+        return TeacherForced.of(self.follow(case, codes))
 
-    def follow(self, utterance: Utterance, forced: Sequence[Codes | None]) -> list[Frame]:
+    def follow(self, case: Case, forced: Sequence[Codes | None]) -> list[Frame]:
         """Start, take these steps, ``None`` being a free one, until it ends, and release; frames with logits."""
-        stream = self.start(utterance)
+        stream = self.start(case)
         frames: list[Frame] = []
         for codes in forced:
             frames += self.advance(stream, forced=codes, return_logits=True)

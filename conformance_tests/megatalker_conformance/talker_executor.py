@@ -1,4 +1,4 @@
-"""Plays schedules on a decoder, and compares every frame with what the script's stream must say."""
+"""Runs schedules on a decoder, and compares every frame with what the scenario's stream must say."""
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -12,42 +12,33 @@ from megatalker.errors import InvalidRequestError
 from megatalker.interfaces import DecodeStep, Frame, FrameLogits, StreamHandle
 from megatalker.plugins.checked import CheckedTalker
 from megatalker_conformance.precision import ERROR_RATIO, FLOAT32_ERROR
+from megatalker_conformance.promises import Mismatch
+from megatalker_conformance.scenarios import ScenarioPool
 from megatalker_conformance.schedules import Action, Decode, Release, Start, name_of
-from megatalker_conformance.scripts import Pool
 
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class Fault:
-    """Where a schedule went wrong."""
-
-    action: int
-    """Index of the call."""
-    expected: str
-    found: str
-
-
-class Rule(Protocol):
+class Comparison(Protocol):
     """What a frame is held to."""
 
-    def complaint(self, script: int, step: int, frame: Frame) -> tuple[str, str] | None:
+    def complaint(self, scenario: int, step: int, frame: Frame) -> tuple[str, str] | None:
         """Expected and found, if they differ. ``step`` counts from the stream's own start."""
 
 
-class OracleRule:
+class OracleComparison:
     """Codes equal the oracle's, logits within the error of the type's arithmetic.
 
     Args:
-        pool: scripts, of which each free step can be compared exactly in the type under test.
+        pool: scenarios, of which each free step can be compared exactly in the type under test.
     """
 
-    def __init__(self, pool: Pool) -> None:
+    def __init__(self, pool: ScenarioPool) -> None:
         self._pool = pool
 
-    def complaint(self, script: int, step: int, frame: Frame) -> tuple[str, str] | None:
-        index = self._pool.scripts[script].begins + step
-        followed = self._pool.followed(script)
+    def complaint(self, scenario: int, step: int, frame: Frame) -> tuple[str, str] | None:
+        index = self._pool.scenarios[scenario].begins + step
+        followed = self._pool.followed(scenario)
         expected = followed.codes[index]
         if frame.codes != expected:
             return _spoken(expected), _spoken(frame.codes)
@@ -58,31 +49,31 @@ class OracleRule:
         if expected is not None:
             parts.append(("predictor", frame.logits.predictor, exact.predictor))
         for kind, found, rows in parts:
-            error, limit = _rms(found.cpu() - rows[index]), self._limit(script, kind, rows)
+            error, limit = _rms(found.cpu() - rows[index]), self._limit(scenario, kind, rows)
             if not error <= limit:  # NaN is no good error either
                 return f"{kind} logits within {limit:.3g} of the oracle's", f"an error of {error:.3g}, with right codes"
         return None
 
-    def _limit(self, script: int, kind: str, exact: Tensor) -> float:
+    def _limit(self, scenario: int, kind: str, exact: Tensor) -> float:
         if self._pool.dtype == torch.float32:
             return FLOAT32_ERROR * _rms(exact)
-        rounded: Tensor = getattr(self._pool.rounded(script).logits, kind)
+        rounded: Tensor = getattr(self._pool.rounded(scenario).logits, kind)
         errors = (rounded - exact[: len(rounded)]).flatten(1).square().mean(1).sqrt()
         return 2 * ERROR_RATIO * float(errors.max()) if len(errors) else FLOAT32_ERROR * 1e3 * _rms(exact)
 
 
-class BitRule:
+class BitComparison:
     """Codes and logits are, bit for bit, those of the stream alone.
 
     Args:
-        alone: for each script the frames of a run without company, with logits where the decoder has them.
+        alone: for each scenario the frames of a run without company, with logits where the decoder has them.
     """
 
     def __init__(self, alone: dict[int, list[Frame]]) -> None:
         self._alone = alone
 
-    def complaint(self, script: int, step: int, frame: Frame) -> tuple[str, str] | None:
-        alone = self._alone[script][step]
+    def complaint(self, scenario: int, step: int, frame: Frame) -> tuple[str, str] | None:
+        alone = self._alone[scenario][step]
         if frame.codes != alone.codes:
             return f"as alone: {_spoken(alone.codes)}", _spoken(frame.codes)
         if frame.logits is None or alone.logits is None:
@@ -95,32 +86,34 @@ class BitRule:
         return None
 
 
-class Player:
-    """Plays schedules on one decoder.
+class TalkerExecutor:
+    """Runs schedules on one decoder.
 
     Args:
         decoder: holds no stream.
-        pool: whose scripts schedules name.
+        pool: whose scenarios schedules name.
         device: where the decoder works.
-        rule: what frames are held to.
+        comparison: what frames are held to.
     """
 
-    def __init__(self, decoder: CheckedTalker, pool: Pool, device: torch.device, rule: Rule) -> None:
+    def __init__(
+        self, decoder: CheckedTalker, pool: ScenarioPool, device: torch.device, comparison: Comparison
+    ) -> None:
         self._decoder = decoder
         self._pool = pool
         self._device = device
-        self._rule = rule
+        self._comparison = comparison
 
-    def play(self, actions: Sequence[Action]) -> Fault | None:
+    def run(self, actions: Sequence[Action]) -> Mismatch | None:
         """All of a schedule, or until it goes wrong; afterwards nothing is held."""
-        return next((fault for fault in self.perform(actions) if fault is not None), None)
+        return next((mismatch for mismatch in self.perform(actions) if mismatch is not None), None)
 
-    def alone(self, script: int) -> list[Frame]:
-        """All frames of a script without company, with logits where the decoder has them."""
-        held: dict[int, _Playing] = {}
-        self._start([(0, script)], frozenset(), held)
+    def alone(self, scenario: int) -> list[Frame]:
+        """All frames of a scenario without company, with logits where the decoder has them."""
+        held: dict[int, _Running] = {}
+        self._start([(0, scenario)], frozenset(), held)
         frames: list[Frame] = []
-        for _ in range(self._pool.length(script)):
+        for _ in range(self._pool.length(scenario)):
             frames += self._decoder.decode(
                 [self._step(held[0], frozenset())], return_logits=self._decoder.capabilities.forced_codes
             )()
@@ -128,29 +121,29 @@ class Player:
         self._decoder.release(held[0].handle)
         return frames
 
-    def perform(self, actions: Sequence[Action]) -> Iterator[Fault | None]:
-        """One call after another, so that others can do something between them; ends after the first fault."""
-        held: dict[int, _Playing] = {}
+    def perform(self, actions: Sequence[Action]) -> Iterator[Mismatch | None]:
+        """One call after another, so that others can do something between them; ends after the first mismatch."""
+        held: dict[int, _Running] = {}
         try:
             for index, action in enumerate(actions):
                 try:
                     complaint = self._do(action, held)
                 except _DecoderError as error:
                     complaint = ("no error", str(error))
-                yield None if complaint is None else Fault(index, *complaint)
+                yield None if complaint is None else Mismatch(index, *complaint)
                 if complaint is not None:
                     return
         finally:
-            for playing in held.values():
+            for running in held.values():
                 try:
-                    self._decoder.release(playing.handle)
+                    self._decoder.release(running.handle)
                 except InvalidRequestError:
                     continue
 
-    def _do(self, action: Action, held: dict[int, "_Playing"]) -> tuple[str, str] | None:
+    def _do(self, action: Action, held: dict[int, "_Running"]) -> tuple[str, str] | None:
         match action:
             case Start(streams, how):
-                self._start(streams, how, held)
+                return self._start(streams, how, held)
             case Release(stream):
                 handle = held.pop(stream).handle
                 _call(lambda: self._decoder.release(handle), frozenset())
@@ -158,18 +151,19 @@ class Player:
                 return self._decode([(stream, held[stream]) for stream in streams], how)
         return None
 
-    def _start(self, streams: Sequence[tuple[int, int]], how: frozenset[str], held: dict[int, "_Playing"]) -> None:
-        requests = [self._pool.request(script) for _, script in streams]
+    def _start(
+        self, streams: Sequence[tuple[int, int]], how: frozenset[str], held: dict[int, "_Running"]
+    ) -> tuple[str, str] | None:
+        requests = [self._pool.request(scenario) for _, scenario in streams]
         lent = [_lent(request.embeds, how) for request in requests]
         given = [replace(request, embeds=embeds) for request, embeds in zip(requests, lent, strict=True)]
         handles = _call(lambda: self._decoder.prefill(given), how)
-        for embeds in lent:
-            embeds.fill_(torch.nan)  # it belongs to us again
-        for (stream, script), handle in zip(streams, handles, strict=True):
-            held[stream] = _Playing(script, handle)
+        for (stream, scenario), handle in zip(streams, handles, strict=True):
+            held[stream] = _Running(scenario, handle)
+        return _taken_back(lent, [request.embeds for request in requests])
 
-    def _decode(self, playing: Sequence[tuple[int, "_Playing"]], how: frozenset[str]) -> tuple[str, str] | None:
-        steps = [self._step(each, how) for _, each in playing]
+    def _decode(self, running: Sequence[tuple[int, "_Running"]], how: frozenset[str]) -> tuple[str, str] | None:
+        steps = [self._step(each, how) for _, each in running]
 
         def decode() -> list[Frame]:
             take = self._decoder.decode(steps, return_logits="logits" in how)
@@ -178,24 +172,26 @@ class Player:
             return take()
 
         frames = _call(decode, how)
-        for step in steps:
-            step.text.fill_(torch.nan)
-        for (stream, each), frame in zip(playing, frames, strict=True):
-            complaint = self._rule.complaint(each.script, each.steps, frame)
+        texts = [self._pool.step(each.scenario, each.steps, each.handle).text for _, each in running]
+        written = _taken_back([step.text for step in steps], texts)
+        if written is not None:
+            return written
+        for (stream, each), frame in zip(running, frames, strict=True):
+            complaint = self._comparison.complaint(each.scenario, each.steps, frame)
             if complaint is not None:
                 where = f"{name_of(stream)}, step {each.steps + 1}"
                 return f"{where}: {complaint[0]}", f"{where}: {complaint[1]}"
             each.steps += 1
         return None
 
-    def _step(self, playing: "_Playing", how: frozenset[str]) -> DecodeStep:
-        step = self._pool.step(playing.script, playing.steps, playing.handle)
+    def _step(self, running: "_Running", how: frozenset[str]) -> DecodeStep:
+        step = self._pool.step(running.scenario, running.steps, running.handle)
         return replace(step, text=_lent(step.text, how))
 
 
 @dataclass
-class _Playing:
-    script: int
+class _Running:
+    scenario: int
     handle: StreamHandle
     steps: int = 0
 
@@ -211,8 +207,18 @@ def _lent(tensor: Tensor, how: frozenset[str]) -> Tensor:
     if "float64 rows" in how:
         tensor = tensor.double()
     if "strided rows" in how:
-        return torch.stack((tensor, torch.full_like(tensor, 9.0)), dim=-1)[..., 0]
+        wide = tensor.new_full((*tensor.shape[:-1], 2 * tensor.shape[-1] + 3), 9.0)
+        wide[..., 1:-2:2] = tensor
+        return wide[..., 1:-2:2]
     return tensor.clone()
+
+
+def _taken_back(lent: Sequence[Tensor], own: Sequence[Tensor]) -> tuple[str, str] | None:
+    """Write over what was lent, for it belongs to the caller again; expected and found, if somebody else did before."""
+    untouched = all(torch.equal(given, rows.to(given.dtype)) for given, rows in zip(lent, own, strict=True))
+    for given in lent:
+        given.fill_(torch.nan)
+    return None if untouched else ("rows as the caller passed them", "the decoder has written into them")
 
 
 class _DecoderError(Exception):

@@ -17,9 +17,9 @@ from megatalker.plugins.checked import CheckedCodec, CheckedTalker
 from megatalker.plugins.device import dtype_name
 from megatalker.sampling import SamplingParams
 from megatalker.settings import Settings
+from megatalker_conformance.cases import LANGUAGE, Layout, conformance_voice
 from megatalker_conformance.recording import Log, WatchedCodec, WatchedTalker, registry_of
-from megatalker_conformance.speech import Codes
-from megatalker_conformance.utterances import LANGUAGE, Layout, conformance_voice
+from megatalker_conformance.streams import Codes
 
 FRAMES = 32
 """Frames of an utterance in the engine."""
@@ -29,7 +29,7 @@ OpenEngine = Callable[[Settings, Checkpoint, BackendRegistry], Engine]
 
 
 @dataclass
-class Heard:
+class Received:
     """What one consumer got."""
 
     chunks: list[Chunk] = field(default_factory=list)
@@ -61,7 +61,7 @@ class Heard:
         return count
 
 
-class Studio:
+class EngineHarness:
     """Opens engines on a talker decoder and a codec that are already loaded and warm.
 
     Args:
@@ -125,10 +125,10 @@ class Studio:
             return_codes=True,
         )
 
-    def listen(self, stream: SpeechStream, log: Log) -> Heard:
+    def listen(self, stream: SpeechStream, log: Log) -> Received:
         """Take every chunk as it comes."""
-        heard = Heard()
+        received = Received()
         for chunk in stream:
-            heard.chunks.append(chunk)
+            received.chunks.append(chunk)
             log.taken()
-        return heard
+        return received

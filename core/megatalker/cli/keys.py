@@ -1,0 +1,93 @@
+"""``megatalker keys``: the keys of a server, by name, in its settings file."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.table import Table
+
+from megatalker.cli.console import say_plainly, stdout
+from megatalker.cli.options import ConfigOption, given, read_settings
+from megatalker.errors import SettingsError, UnsupportedError
+
+if TYPE_CHECKING:
+    from tomlkit import TOMLDocument
+    from tomlkit.items import Table as TomlTable
+
+keys = typer.Typer(add_completion=False, no_args_is_help=True, help="Keys of a server, kept as hashes.")
+
+NameArgument = Annotated[str, typer.Argument(help="Whose key it is; stands in logs and metrics.")]
+
+
+@keys.command()
+def add(
+    name: NameArgument,
+    max_streams: Annotated[int | None, typer.Option(min=1, help="Utterances at a time.")] = None,
+    requests_per_minute: Annotated[int | None, typer.Option(min=1, help="Requests in a minute.")] = None,
+    manage_voices: Annotated[bool, typer.Option("--manage-voices", help="It may add and remove voices.")] = False,
+    config: ConfigOption = None,
+) -> None:
+    """Make a key, print it once, and store its hash. A server that runs learns of it when it is started again."""
+    try:
+        from megatalker.serving.server.keyring import hash_key, new_key
+    except ImportError as error:
+        raise UnsupportedError(f"keys need {error.name}; pip install 'megatalker[server]'") from error
+    path, document = _read(config)
+    table = _keys(document)
+    if name in table:
+        raise SettingsError(f"{str(path)!r} has a key {name!r}; choose another name, or remove it first")
+    key = new_key()
+    own = given(max_streams=max_streams, requests_per_minute=requests_per_minute, manage_voices=manage_voices or None)
+    table[name] = {"hash": hash_key(key), **own}
+    _write(path, document)
+    stdout.print(key, highlight=False, markup=False, soft_wrap=True)
+    say_plainly(f"this is key {name!r}, shown this once; its hash is in {path}")
+
+
+@keys.command("list")
+def list_(config: ConfigOption = None) -> None:
+    """Show the keys and their limits."""
+    table = Table("key", "utterances at a time", "requests a minute", "manages voices")
+    for name, own in read_settings(config).server.keys.items():
+        limits = (own.max_streams, own.requests_per_minute)
+        table.add_row(name, *("any" if limit is None else str(limit) for limit in limits), str(own.manage_voices))
+    stdout.print(table)
+
+
+@keys.command()
+def remove(name: NameArgument, config: ConfigOption = None) -> None:
+    """Forget a key; it opens a server until that is started again."""
+    path, document = _read(config)
+    table = _keys(document)
+    if name not in table:
+        raise SettingsError(f"{str(path)!r} has no key {name!r}; it has {', '.join(table) or 'none'}")
+    del table[name]
+    _write(path, document)
+    say_plainly(f"removed key {name!r} from {path}")
+
+
+def _read(config: Path | None) -> "tuple[Path, TOMLDocument]":
+    """The file as it stands, comments included."""
+    try:
+        import tomlkit
+    except ImportError as error:
+        raise UnsupportedError(f"keys need {error.name}; pip install 'megatalker[server]'") from error
+    from megatalker.settings import CONFIG_FILE
+
+    path = config or Path(CONFIG_FILE)
+    read_settings(path if path.exists() else None)  # refuses what is wrong with it, in the usual words
+    return path, tomlkit.parse(path.read_text(encoding="utf-8") if path.exists() else "")
+
+
+def _keys(document: "TOMLDocument") -> "TomlTable":
+    import tomlkit
+
+    server = document.setdefault("server", tomlkit.table(is_super_table=True))
+    table: TomlTable = server.setdefault("keys", tomlkit.table(is_super_table=True))
+    return table
+
+
+def _write(path: Path, document: "TOMLDocument") -> None:
+    if not path.exists():
+        path.touch(mode=0o600)
+    path.write_text(document.as_string(), encoding="utf-8")

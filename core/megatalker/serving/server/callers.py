@@ -1,0 +1,136 @@
+"""Who asks, and what each may have: limits, and the account of one request or connection."""
+
+import time
+import uuid
+from collections.abc import Callable
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+
+from megatalker.errors import CapacityError
+
+ANONYMOUS = "anonymous"
+"""The caller of a server that asks for no key."""
+
+
+class LimitError(CapacityError):
+    """A caller has as much as it may have for now."""
+
+
+class RateLimitError(LimitError):
+    """Too many requests a minute."""
+
+
+class StreamLimitError(LimitError):
+    """Too many utterances at a time."""
+
+
+class Caller:
+    """One key, or everybody where none is asked for. Belongs to one event loop.
+
+    Args:
+        name: of the key.
+        max_streams: utterances at a time; ``None``: any number.
+        requests_per_minute: ``None``: any number.
+        manage_voices: it may add and remove voices.
+        clock: seconds, monotonic.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        max_streams: int | None = None,
+        requests_per_minute: int | None = None,
+        manage_voices: bool = True,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.name, self.manage_voices = name, manage_voices
+        self.streams = 0
+        """Utterances it has now."""
+        self._max_streams, self._clock = max_streams, clock
+        self._per_minute = requests_per_minute
+        self._left, self._counted_at = float(requests_per_minute or 0), clock()
+
+    def count_request(self) -> None:
+        """It asks for something that costs; raises ``RateLimitError`` where it has asked too often.
+
+        What was not asked for in the last minute is saved up, but no longer.
+        """
+        if self._per_minute is None:
+            return
+        now, each_s = self._clock(), 60.0 / self._per_minute
+        self._left = min(self._per_minute, self._left + (now - self._counted_at) / each_s)
+        self._counted_at = now
+        if self._left < 1:
+            raise RateLimitError(
+                f"key {self.name!r} may ask {self._per_minute} times a minute and has; wait, or raise its "
+                "requests_per_minute",
+                retry_after_s=(1 - self._left) * each_s,
+            )
+        self._left -= 1
+
+    def take_stream(self) -> None:
+        """One utterance more; :meth:`give_stream_back` must follow. Raises ``StreamLimitError`` at the limit."""
+        if self._max_streams is not None and self.streams >= self._max_streams:
+            raise StreamLimitError(
+                f"key {self.name!r} may have {self._max_streams} utterances at a time and has; let one end, or raise "
+                "its max_streams",
+                retry_after_s=1.0,
+            )
+        self.streams += 1
+
+    def give_stream_back(self) -> None:
+        """An utterance has ended."""
+        self.streams -= 1
+
+
+@dataclass(slots=True, eq=False)
+class Call:
+    """One HTTP request, or one WebSocket connection with all its utterances."""
+
+    caller: Caller = field(default_factory=lambda: Caller(ANONYMOUS))
+    id: str = field(default_factory=lambda: uuid.uuid4().hex)
+    """The ``X-Request-Id`` that the client sent, or one of our own."""
+    client: str = ""
+    """The address that it comes from."""
+    max_streams: int | None = None
+    """Utterances at a time; ``None``: any number."""
+    streams: int = 0
+
+    @property
+    def owner(self) -> str:
+        """Whose utterances they are where owners take turns: the key's, or the address's where nobody has a key."""
+        return f"client {self.client}" if self.caller.name == ANONYMOUS else f"key {self.caller.name}"
+
+    def take_stream(self) -> None:
+        """One utterance more; raises ``LimitError`` where call or caller may not have it, and counts it otherwise."""
+        if self.max_streams is not None and self.streams >= self.max_streams:
+            raise StreamLimitError(
+                f"this connection has {self.streams} utterances open, as many as it may; let one end, use another "
+                "connection, or raise the server's setting max_streams_per_connection",
+                retry_after_s=1.0,
+            )
+        self.caller.count_request()
+        self.caller.take_stream()
+        self.streams += 1
+
+    def give_stream_back(self) -> None:
+        """An utterance has ended."""
+        self.streams -= 1
+        self.caller.give_stream_back()
+
+
+_CALL: ContextVar[Call] = ContextVar("megatalker_call")
+
+
+def current_call() -> Call:
+    """The call that this code runs for; outside of any, one without limits."""
+    return _CALL.get(None) or Call()
+
+
+def known_call() -> Call | None:
+    """The call that this code runs for, or ``None`` outside of any."""
+    return _CALL.get(None)
+
+
+enter_call, leave_call = _CALL.set, _CALL.reset

@@ -1,0 +1,68 @@
+"""Voices that were made once and are asked for again, shared by all requests."""
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+
+from megatalker.voices.voice import Voice
+
+
+@dataclass(slots=True)
+class _Entry:
+    voice: "Future[Voice]"
+    used_at: float
+
+
+class VoiceCache:
+    """The voices used last, by a digest of all that they are made of: equal keys are equal voices. Thread-safe.
+
+    Callers that ask for the same voice at the same time wait for one of them to make it; others do not wait.
+
+    Args:
+        most: beyond so many the one that was not used for longest is forgotten.
+        ttl_s: one that nobody used for so long is forgotten.
+        clock: seconds, monotonic.
+    """
+
+    def __init__(self, most: int, ttl_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._most, self._ttl_s, self._clock = most, ttl_s, clock
+        self._entries: OrderedDict[bytes, _Entry] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, key: bytes, make: Callable[[], Voice]) -> Voice:
+        """The voice of this key, made by ``make`` where it is not here; raises what ``make`` raises, to all who wait
+        for it, and keeps nothing then.
+        """
+        with self._lock:
+            now = self._clock()
+            self._forget(now)
+            entry = self._entries.get(key)
+            mine = entry is None
+            if entry is None:
+                entry = self._entries[key] = _Entry(Future(), now)
+            entry.used_at = now
+            self._entries.move_to_end(key)
+        if mine:
+            try:
+                entry.voice.set_result(make())
+            except BaseException as error:
+                with self._lock:
+                    if self._entries.get(key) is entry:
+                        del self._entries[key]
+                entry.voice.set_exception(error)
+        return entry.voice.result()
+
+    def __len__(self) -> int:
+        with self._lock:
+            self._forget(self._clock())
+            return len(self._entries)
+
+    def _forget(self, now: float) -> None:
+        while self._entries:
+            key, oldest = next(iter(self._entries.items()))
+            if len(self._entries) <= self._most and now - oldest.used_at < self._ttl_s:
+                return
+            del self._entries[key]

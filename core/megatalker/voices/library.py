@@ -1,0 +1,203 @@
+"""The voices that a process keeps for its requests: those of a folder, cloned when they are first asked for."""
+
+import logging
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+
+from megatalker.checkpoint import Checkpoint
+from megatalker.errors import InvalidRequestError, MegatalkerError
+from megatalker.voices.cache import VoiceCache
+from megatalker.voices.cloner import VoiceCloner
+from megatalker.voices.folder import (
+    KEPT,
+    SUFFIX,
+    Recording,
+    add_recording,
+    read_recording,
+    remove_voice,
+    voices_in,
+)
+from megatalker.voices.reference_checks import read_good_reference
+from megatalker.voices.voice import Voice, VoiceKind
+
+logger = logging.getLogger(__name__)
+
+Clone = Callable[[NDArray[np.float32], str | None], Voice]
+
+
+@dataclass(frozen=True, slots=True)
+class VoiceEntry:
+    """What is known of a voice before anybody speaks with it."""
+
+    kind: VoiceKind
+    summary: str = ""
+    voice: Voice | None = field(default=None, repr=False)
+    """Of a voice file."""
+    path: Path = Path()
+    digest: bytes = b""
+    """Of a recording."""
+
+
+class VoiceLibrary:
+    """Voices by name. Thread-safe: a request gets a voice as the folder had it at one moment, never parts of two.
+
+    Args:
+        folder: see :mod:`megatalker.voices.folder`; ``None``: no voices.
+        checkpoint: whose encoders clone recordings, and whose speakers' names are taken.
+        cache: of the voices that were made.
+        max_seconds: of a recording.
+        clone: instead of the checkpoint's own encoders.
+
+    Raises:
+        InvalidRequestError: something is wrong with a voice, or with all of them.
+    """
+
+    def __init__(
+        self,
+        folder: Path | None,
+        checkpoint: Checkpoint,
+        cache: VoiceCache,
+        max_seconds: float,
+        clone: Clone | None = None,
+    ) -> None:
+        self.folder = folder
+        self._checkpoint, self._cache, self._max_seconds = checkpoint, cache, max_seconds
+        self._cloning = threading.Lock()
+        self._clone = clone
+        self._entries: Mapping[str, VoiceEntry] = {}
+        self._faults: Mapping[str, MegatalkerError] = {}
+        self.refresh()
+        for fault in self._faults.values():
+            raise fault
+
+    def refresh(self) -> None:
+        """Look at the folder again. A voice with a fault is told in the log, and whoever asks for it gets an error.
+
+        Raises:
+            InvalidRequestError: it cannot be looked at; the voices stay as they were.
+        """
+        if self.folder is None:
+            return
+        entries: dict[str, VoiceEntry] = {}
+        faults: dict[str, MegatalkerError] = {}
+        for name, path in voices_in(self.folder).items():
+            try:
+                entries[name] = self._entry(name, path)
+            except MegatalkerError as error:
+                faults[name] = error
+                logger.error("voice %r cannot be used: %s", name, error)
+        self._entries, self._faults = entries, faults
+
+    def get(self, name: str) -> Voice | None:
+        """The voice of this name, cloned now if nobody asked for it before; ``None`` if there is none.
+
+        Raises:
+            InvalidRequestError: there is one, and something is wrong with it.
+        """
+        fault = self._faults.get(name)
+        if fault is not None:
+            raise InvalidRequestError(str(fault)) from fault
+        entry = self._entries.get(name)
+        if entry is None or entry.voice is not None:
+            return None if entry is None else entry.voice
+        return self._cache.get(entry.digest, lambda: self._made(entry))
+
+    def add(self, name: str, recording: Recording) -> None:
+        """Keep a recording as a voice, and clone it, so that what is wrong with it is known now.
+
+        Raises:
+            InvalidRequestError: nothing can be kept here, there is such a voice, or the recording makes no good one.
+        """
+        folder = self._writable()
+        self._refuse_speaker(name)
+        self._require_base()
+        add_recording(folder, name, recording, self._max_seconds)
+        try:
+            self.refresh()
+            self.get(name)
+        except BaseException:
+            remove_voice(folder, name)
+            self.refresh()
+            raise
+
+    def remove(self, name: str) -> None:
+        """Forget a voice. Raises ``InvalidRequestError`` where there is none."""
+        remove_voice(self._writable(), name)
+        self.refresh()
+
+    def items(self) -> Iterator[tuple[str, VoiceEntry]]:
+        """All voices that can be asked for, by name."""
+        return iter(self._entries.items())
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._entries or name in self._faults
+
+    def _writable(self) -> Path:
+        if self.folder is None:
+            raise InvalidRequestError("this server keeps no voices; its setting voices_dir names a folder for them")
+        return self.folder
+
+    def _entry(self, name: str, path: Path) -> VoiceEntry:
+        self._refuse_speaker(name)
+        if path.suffix == SUFFIX and path.is_file():
+            voice = Voice.load(path)
+            return VoiceEntry(voice.kind, voice=voice)
+        self._require_base()
+        recording = read_recording(path)
+        digest = recording.digest
+        known = self._entries.get(name)
+        if known is None or known.digest != digest:
+            self._checked(name, recording)
+        return VoiceEntry("clone", recording.manifest.summary, path=path, digest=digest)
+
+    def _checked(self, name: str, recording: Recording) -> NDArray[np.float32]:
+        try:
+            return read_good_reference(recording.reference, recording.transcript, self._max_seconds)
+        except InvalidRequestError as error:
+            raise InvalidRequestError(f"voice {name!r}: {error}") from error
+
+    def _made(self, entry: VoiceEntry) -> Voice:
+        """The voice of a recording, from the file that keeps it or by cloning; the files may have changed meanwhile."""
+        recording = read_recording(entry.path)
+        if recording.digest != entry.digest:
+            raise InvalidRequestError(f"voice {entry.path.name!r} is being changed; ask again in a moment")
+        kept = entry.path / f"{KEPT}{entry.digest.hex()}-{self._checkpoint.fingerprint[:16]}{SUFFIX}"
+        with suppress(InvalidRequestError):  # there is none, or half of one: it is made again
+            return Voice.load(kept)
+        samples = self._checked(entry.path.name, recording)
+        with self._cloning:
+            if self._clone is None:
+                cloner = VoiceCloner(self._checkpoint)
+                self._clone = lambda audio, text: cloner.clone(audio, reference_text=text)
+            voice = self._clone(samples, recording.transcript)
+        _keep(voice, kept)
+        return voice
+
+    def _refuse_speaker(self, name: str) -> None:
+        if name in self._checkpoint.config.speakers:
+            raise InvalidRequestError(f"voice {name!r} is named like a speaker of the checkpoint; rename it")
+
+    def _require_base(self) -> None:
+        if self._clone is None and self._checkpoint.config.variant != "base":
+            VoiceCloner(self._checkpoint)  # which says why not
+
+
+def _keep(voice: Voice, path: Path) -> None:
+    """So that a recording is encoded once, not once a process. It goes when its voice is removed."""
+    new = path.with_name(f".{path.name}.new")
+    try:
+        voice.save(new)
+        new.rename(path)
+    except (OSError, SafetensorError) as error:
+        logger.warning("%s cannot be kept, and is encoded again after a restart: %s", path, error)
+        return
+    for old in path.parent.glob(f"{KEPT}*"):
+        if old != path:
+            old.unlink(missing_ok=True)

@@ -1,0 +1,301 @@
+"""Utterances without work hold nothing that others need; who waits for a row, in what order and for how long."""
+
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from engine_stage import TEXT, Opener, codes_of, fakes_with, plain_codes
+from fake_backend import CAPABILITIES, Behaviour, Fakes
+from megatalker.checkpoint import Checkpoint
+from megatalker.engine import Engine, SpeechStream
+from megatalker.engine.admission import Turns, expected_wait_s
+from megatalker.engine.scheduling import Throughput
+from megatalker.engine.utterance import Utterance
+from megatalker.errors import CapacityError
+from waiting import HANG_S, eventually
+
+FRAMES = 30
+WORDS = TEXT.split(" ")
+LIMIT_S = 0.4
+
+
+def feed(stream: SpeechStream, words: list[str]) -> None:
+    for word in words:
+        stream.feed(f"{word} ")
+
+
+def idle_streams(engine: Engine, seeds: range) -> list[SpeechStream]:
+    """Fed three words each, all of which were said."""
+    streams = [engine.speak(None, seed=seed, return_codes=True) for seed in seeds]
+    for stream in streams:
+        feed(stream, WORDS[:3])
+    eventually(lambda: all(stream.facts().frames for stream in streams), "they have begun")
+    return streams
+
+
+def finish(stream: SpeechStream) -> list[tuple[int, ...]]:
+    feed(stream, WORDS[3:])
+    stream.finish()
+    return codes_of(stream)
+
+
+def alone(checkpoint: Checkpoint, seed: int, layout: str = "interleaved") -> list[tuple[int, ...]]:
+    return plain_codes(checkpoint, TEXT, seed, layout, frames=FRAMES)
+
+
+@pytest.mark.parametrize("batch", [True, False])
+def test_streams_without_text_lend_their_rows_and_go_on_with_the_same_codes(
+    open_engine: Opener, tiny_custom_voice: Checkpoint, batch: bool
+) -> None:
+    fakes = fakes_with(capabilities=replace(CAPABILITIES, batch=batch))
+    engine = open_engine(fakes, max_streams=4)
+    idle = idle_streams(engine, range(4))
+    fifth = engine.speak(TEXT, seed=9, return_codes=True)
+    assert codes_of(fifth) == alone(tiny_custom_voice, 9, "upfront")
+    assert engine.metrics().lent == 1
+    assert [finish(stream) for stream in idle] == [alone(tiny_custom_voice, seed) for seed in range(4)]
+    assert engine.metrics().active == engine.metrics().idle == 0
+    assert fakes.loaded["fake"].streams == {}
+
+
+def test_all_of_them_go_on_though_there_are_fewer_rows(open_engine: Opener, tiny_custom_voice: Checkpoint) -> None:
+    engine = open_engine(max_streams=2)
+    streams = idle_streams(engine, range(7))
+    assert engine.metrics().lent >= 5
+    assert [finish(stream) for stream in streams] == [alone(tiny_custom_voice, seed) for seed in range(7)]
+
+
+def test_nobody_lends_a_row_that_nobody_wants(open_engine: Opener) -> None:
+    engine = open_engine(max_streams=2)
+    streams = idle_streams(engine, range(1))
+    engine.speak(TEXT).read_all()
+    finish(streams[0])
+    assert engine.metrics().lent == 0
+
+
+def test_a_lent_row_may_move_to_another_backend(open_engine: Opener, tiny_custom_voice: Checkpoint) -> None:
+    def fail(call: int) -> None:
+        if len(fakes.loaded["first"].streams) == 1 and call > 20:
+            raise RuntimeError("device lost")
+
+    fakes = Fakes(talkers={"first": Behaviour(on_decode=fail), "second": Behaviour()})
+    engine = open_engine(fakes, max_streams=1)
+    (idle,) = idle_streams(engine, range(1))
+    assert codes_of(engine.speak(TEXT, seed=9, return_codes=True)) == alone(tiny_custom_voice, 9, "upfront")
+    assert finish(idle) == alone(tiny_custom_voice, 0)
+    assert [switch.target for switch in idle.switches] == ["second"]
+
+
+def test_streams_that_nobody_reads_lend_their_rows(open_engine: Opener, tiny_custom_voice: Checkpoint) -> None:
+    engine = open_engine(max_streams=2, max_untaken_s=LIMIT_S)
+    unread = [engine.speak(TEXT, seed=seed, return_codes=True) for seed in range(2)]
+    eventually(lambda: all(stream.facts().frames * 0.08 >= LIMIT_S for stream in unread), "they are full")
+    fifth = engine.speak(TEXT, seed=9, return_codes=True)
+    assert codes_of(fifth) == alone(tiny_custom_voice, 9, "upfront")
+    assert engine.metrics().lent >= 1
+    assert [codes_of(stream) for stream in unread] == [alone(tiny_custom_voice, seed, "upfront") for seed in range(2)]
+
+
+def test_streams_without_work_take_no_place_in_the_queue(open_engine: Opener, tiny_custom_voice: Checkpoint) -> None:
+    engine = open_engine(max_streams=1, max_waiting=1)
+    silent = [engine.speak(None, seed=seed, return_codes=True) for seed in range(5)]
+    idle = idle_streams(engine, range(5, 7))
+    eventually(lambda: engine.metrics().idle + engine.metrics().active == 7, "all are known to be without work")
+    eventually(lambda: engine.metrics().waiting == 0, "all that was fed is said")
+    assert codes_of(engine.speak(TEXT, seed=9, return_codes=True)) == alone(tiny_custom_voice, 9, "upfront")
+    assert [finish(stream) for stream in idle] == [alone(tiny_custom_voice, seed) for seed in (5, 6)]
+    for seed, stream in enumerate(silent):
+        feed(stream, WORDS[:3])
+        assert finish(stream) == alone(tiny_custom_voice, seed)
+
+
+def test_a_stream_whose_first_text_finds_the_queue_full_ends(open_engine: Opener) -> None:
+    go = threading.Event()
+    engine = open_engine(fakes_with(on_decode=lambda call: go.wait(HANG_S)), max_streams=1, max_waiting=1)
+    running, waiting, fed = engine.speak(TEXT), engine.speak(TEXT), engine.speak(None)
+    fed.feed(TEXT)
+    go.set()
+    with pytest.raises(CapacityError, match="1 streams run and 1 wait already"):
+        fed.read_all()
+    for stream in (running, waiting):
+        assert len(stream.read_all())
+
+
+def test_open_streams_are_bounded_all_together_and_by_owner(open_engine: Opener) -> None:
+    engine = open_engine(max_open=4, max_streams_per_owner=2)
+    streams = [engine.speak_for(owner, None) for owner in ("a", "a", "b")]
+    with pytest.raises(CapacityError, match=r"2 streams of this owner are open already.*max_streams_per_owner"):
+        engine.speak_for("a", TEXT)
+    streams.append(engine.speak_for("b", None))
+    with pytest.raises(CapacityError, match=r"4 streams are open already.*max_open"):
+        engine.speak_for("c", TEXT)
+    streams[0].cancel()
+    eventually(lambda: engine.metrics().cancelled == 1, "it is forgotten")
+    engine.speak_for("a", TEXT).read_all()
+
+
+def test_an_unread_stream_wants_its_row_back_for_more_than_one_chunk(open_engine: Opener) -> None:
+    fakes = fakes_with(frames=100)
+    engine = open_engine(fakes, max_streams=1, max_untaken_s=4.0, max_chunk_frames=2)
+    unread = engine.speak(TEXT, seed=1)
+    eventually(lambda: unread.facts().frames * 0.08 >= 4.0, "it is full")
+    assert len(engine.speak(TEXT, seed=2).read_all()) == 100 * 1920
+    heard = 0
+    while heard * 0.08 < 1.5:
+        heard += next(unread).frames
+    assert len(engine.speak(TEXT, seed=3).read_all()) == 100 * 1920
+    assert order_of_prompts(fakes) == [1, 2, 3], "more than half of it is still there"
+    assert len(unread.read_all()) == (100 - heard) * 1920
+    assert order_of_prompts(fakes) == [1, 2, 3, 1]
+
+
+# ---- turns
+
+
+def order_of_prompts(fakes: Fakes) -> list[int]:
+    return [request.sampling.seed for request in fakes.loaded["fake"].prefills]
+
+
+def test_owners_take_turns(open_engine: Opener) -> None:
+    fakes = fakes_with(frames=3)
+    engine = open_engine(fakes, max_streams=1)
+    with engine.borrow_backends():
+        streams = [engine.speak_for("many", TEXT, seed=seed) for seed in range(1, 7)]
+        streams += [engine.speak_for("few", TEXT, seed=seed) for seed in (11, 12)]
+        streams.append(engine.speak_for("one", TEXT, seed=21))
+    for stream in streams:
+        stream.read_all()
+    assert order_of_prompts(fakes) == [1, 11, 21, 2, 12, 3, 4, 5, 6]
+
+
+def test_an_owner_that_comes_again_and_again_does_not_pass_others_for_ever(open_engine: Opener) -> None:
+    fakes = fakes_with(frames=3)
+    engine = open_engine(fakes, max_streams=1)
+    with engine.borrow_backends():
+        streams = [engine.speak_for("many", TEXT, seed=seed) for seed in range(1, 5)]
+
+    def come_again(_: object) -> None:
+        if len(streams) < 8:
+            streams.append(engine.speak_for("again", TEXT, seed=7 + len(streams)))
+
+    fakes.talkers["fake"].on_prefill = come_again
+    for index in range(8):
+        streams[index].read_all()
+    order = order_of_prompts(fakes)
+    assert [seed for seed in order if seed < 10] == [1, 2, 3, 4]
+    assert order.index(4) <= 6, "one of the other owner's between two of this one's"
+
+
+def test_without_owners_those_who_come_first_go_first(open_engine: Opener) -> None:
+    fakes = fakes_with(frames=3)
+    engine = open_engine(fakes, max_streams=1)
+    with engine.borrow_backends():
+        streams = [engine.speak(TEXT, seed=seed) for seed in range(6)]
+    for stream in streams:
+        stream.read_all()
+    assert order_of_prompts(fakes) == list(range(6))
+
+
+@pytest.fixture
+def busy_engine(open_engine: Opener) -> Iterator[Engine]:
+    """It touches no request before the test has ended."""
+    engine = open_engine()
+    with engine.borrow_backends():
+        yield engine
+
+
+def wish(engine: Engine, owner: str, *, begun: bool = False) -> Utterance:
+    utterance = engine.speak_for(owner, TEXT)._utterance
+    utterance.progress.segments = int(begun)
+    return utterance
+
+
+def test_streams_that_come_back_go_before_their_owners_newcomers_and_keep_nobody_else_out(busy_engine: Engine) -> None:
+    turns = Turns()
+    first, second, back = (wish(busy_engine, "a", begun=begun) for begun in (False, False, True))
+    assert turns.order([first, second]) == [first, second]
+    turns.serve(first)
+    assert turns.order([second, back]) == [back, second]
+    turns.serve(back)
+    other = wish(busy_engine, "b")
+    turns.order([second, other])
+    for _ in range(10):  # each comes back as soon as it can
+        again = wish(busy_engine, "a", begun=True)
+        assert turns.order([second, again, other])[0] is other
+        turns.serve(again)
+
+
+# ---- waiting
+
+
+def test_the_wait_is_that_for_the_first_row_that_those_before_leave_free(busy_engine: Engine) -> None:
+    seen = Throughput()
+    busy = [busy_engine.speak("x" * length)._utterance for length in (100, 200, 300)]
+    assert expected_wait_s(busy, 2, seen) is None, "nothing was seen"
+    seen.note_work(frames=100, seconds=10.0)
+    busy[0].admitted = busy[1].admitted = True
+    assert expected_wait_s(busy, 4, seen) == 0
+    assert expected_wait_s(busy[:2], 2, seen) == pytest.approx(20.0), "a frame a letter, five frames a second each"
+    assert expected_wait_s(busy, 2, seen) == pytest.approx(40.0), "the third takes the place of the first"
+    seen.note_work(frames=10_000, seconds=10.0)
+    assert expected_wait_s(busy, 2, seen) < 2, "what was seen long ago counts less"
+
+
+def test_who_waits_too_long_for_a_row_is_told_when_to_try_again(open_engine: Opener) -> None:
+    go = threading.Event()
+    fakes = fakes_with(frames=200, on_decode=lambda call: call < 20 or go.wait(0.02))
+    engine = open_engine(fakes, max_streams=1, max_wait_s=0.2)
+    engine.warmup()
+    running = engine.speak(TEXT)
+    next(running)
+    waiting = engine.speak(TEXT)
+    with pytest.raises(CapacityError, match=r"no stream was free for 0\.2 s; try again .*max_streams or max_wait_s"):
+        waiting.read_all()
+    go.set()
+    assert len(running.read_all()) == 199 * 1920, "who has begun is not concerned"
+    engine.speak(TEXT).read_all()
+
+
+def test_the_deadline_ends_the_wait_though_nothing_else_happens(open_engine: Opener) -> None:
+    fakes = fakes_with(frames=200)
+    engine = open_engine(fakes, max_streams=1, max_wait_s=0.2, max_ahead_s=600.0)
+    running = engine.speak(TEXT, max_ahead_s=0.5)
+    next(running)
+    with pytest.raises(CapacityError, match="no stream was free"):
+        engine.speak(TEXT).read_all()
+    running.cancel()
+
+
+def test_a_wait_that_is_too_long_is_foreseen(open_engine: Opener) -> None:
+    """From the frames that the engine makes in a second and those that are still to be made."""
+    pause = threading.Event()
+    fakes = fakes_with(frames=40, on_decode=lambda call: pause.wait(0.01))
+    engine = open_engine(fakes, max_streams=1, max_waiting=3, max_wait_s=60.0)
+    engine.warmup()
+    engine.speak(TEXT).read_all()  # about 0.01 s a frame, about a frame a letter
+    long = "On and on. " * 1000
+    with engine.speak(TEXT), engine.speak(long):
+        with pytest.raises(CapacityError, match=r"would have to wait \d+ s for its turn, longer than 60 s") as raised:
+            engine.speak(TEXT)
+        assert raised.value.retry_after_s is not None
+        assert raised.value.retry_after_s > 1
+
+
+def test_a_full_queue_tells_when_to_come_again(open_engine: Opener) -> None:
+    engine = open_engine(max_streams=1, max_waiting=1)
+    with engine.borrow_backends():
+        streams = [engine.speak(TEXT), engine.speak(TEXT)]
+        with pytest.raises(CapacityError, match="try again when one has ended") as early:
+            engine.speak(TEXT)
+    assert early.value.retry_after_s is None, "nothing was seen yet"
+    engine.warmup()
+    for stream in streams:
+        stream.read_all()
+    engine.speak(TEXT).read_all()
+    with engine.borrow_backends():
+        streams = [engine.speak(TEXT), engine.speak(TEXT)]
+        with pytest.raises(CapacityError, match=r"try again in about \d+ s") as later:
+            engine.speak(TEXT)
+    assert later.value.retry_after_s is not None

@@ -1,0 +1,93 @@
+"""What was not spoken because something failed does not enter the conversation as spoken."""
+
+from dataclasses import replace
+
+import pytest
+from pipecat.frames.frames import LLMFullResponseEndFrame, TTSAudioRawFrame, TTSSpeakFrame
+from pipecat.services.tts_service import TextAggregationMode
+
+from fake_backend import CAPABILITIES
+from megatalker import Checkpoint
+from megatalker_pipecat import EnginePool, MegatalkerTTSService
+from pipecat_stage import FRAMES, Heard, engine_on, fakes, perform, turn
+from serving import serving
+
+pytestmark = pytest.mark.asyncio
+
+FIRST, SECOND, THIRD = "One two three. ", "Four five six. ", "Seven eight nine."
+CALLS = FRAMES + 1
+"""Decode calls of a sentence: its frames, and the one that finds its end."""
+
+
+class Service(MegatalkerTTSService):
+    engines = EnginePool()
+
+
+class Trouble:
+    """A backend fails in these calls of decode, from the first one on."""
+
+    def __init__(self, first: int, last: int = 10**9) -> None:
+        self.calls = range(first, last + 1)
+
+    def __call__(self, call: int) -> None:
+        if call in self.calls:
+            raise RuntimeError("the device is on fire")
+
+
+def assert_only_the_first_sentence(heard: Heard) -> None:
+    words = heard.words()
+    assert words[:3] == FIRST.split()
+    assert words[3:] == SECOND.split()[: len(words) - 3], "no more than the beginning of the second"
+    assert len(words) < 6
+    assert isinstance(heard.down[-1], LLMFullResponseEndFrame), "the turn ended as every turn"
+
+
+@pytest.mark.parametrize("mode", list(TextAggregationMode))
+async def test_after_the_engine_died(tiny_custom_voice: Checkpoint, mode: TextAggregationMode) -> None:
+    first = CALLS + 1 if mode is TextAggregationMode.SENTENCE else 1
+    with engine_on(fakes(on_decode=Trouble(first)), tiny_custom_voice, max_chunk_frames=1) as engine:
+        heard = await perform(Service(engine=engine, text_aggregation_mode=mode), turn(FIRST, SECOND, THIRD))
+    if mode is TextAggregationMode.SENTENCE:
+        assert_only_the_first_sentence(heard)
+    assert "nine." not in " ".join(heard.words())
+
+
+async def test_a_service_that_is_unusable_has_spoken_nothing(tiny_custom_voice: Checkpoint) -> None:
+    with engine_on(fakes(on_decode=Trouble(0)), tiny_custom_voice) as engine:
+        heard = await perform(Service(engine=engine), [TTSSpeakFrame("One."), TTSSpeakFrame("Two.")])
+    assert heard.words() == []
+
+
+@pytest.mark.parametrize("mode", list(TextAggregationMode))
+async def test_when_no_speech_could_begin(tiny_custom_voice: Checkpoint, mode: TextAggregationMode) -> None:
+    plug_in = fakes(frames=None, capabilities=replace(CAPABILITIES, max_streams=1))
+    with engine_on(plug_in, tiny_custom_voice, max_waiting=0) as engine, engine.speak("On and on.", max_frames=2000):
+        service = Service(engine=engine, text_aggregation_mode=mode)
+        heard = await perform(service, turn(FIRST, SECOND, THIRD))
+    assert service.is_usable
+    assert heard.words() == []
+
+
+async def test_after_the_engine_of_a_server_died(tiny_custom_voice: Checkpoint) -> None:
+    with serving(tiny_custom_voice, fakes(on_decode=Trouble(CALLS + 1)), max_chunk_frames=1) as served:
+        assert_only_the_first_sentence(await perform(Service(server_url=served.url), turn(FIRST, SECOND, THIRD)))
+
+
+async def test_after_a_server_was_stopped(tiny_custom_voice: Checkpoint) -> None:
+    with serving(tiny_custom_voice, fakes(frames=None)) as served:
+
+        def stop(frame: object) -> None:
+            if isinstance(frame, TTSAudioRawFrame):
+                served.server.should_exit = True
+                served.engine.close()
+
+        heard = await perform(Service(server_url=served.url), turn(FIRST, SECOND, THIRD), watch=stop)
+    spoken = heard.words()
+    assert spoken == (FIRST + SECOND + THIRD).split()[: len(spoken)]
+    assert "Four" not in spoken
+
+
+async def test_a_sentence_that_fails_alone(tiny_custom_voice: Checkpoint) -> None:
+    with engine_on(fakes(), tiny_custom_voice) as engine:
+        heard = await perform(Service(engine=engine), turn(FIRST, "And <|im_end|> then. ", THIRD))
+    assert heard.words() == [*FIRST.split(), *THIRD.split()]

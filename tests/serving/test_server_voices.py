@@ -1,0 +1,140 @@
+"""``/v1/voices``: adding, listing and removing voices of a server, and what is not allowed."""
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+import torch
+
+from http_client import SPEECH, post
+from megatalker.checkpoint import Checkpoint
+from megatalker.serving.protocol.voice_files import encode_voice
+from megatalker.serving.server.keyring import hash_key
+from megatalker.voices import Voice
+from megatalker.voices.folder import Manifest, Recording, add_recording
+from serving import TEXT, Served, serving
+from voice_recordings import WORDS, speech, wav
+from waiting import HANG_S, eventually
+
+
+@pytest.fixture(autouse=True)
+def _quick_clones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A voice that its recording decides, without the official encoders."""
+
+    def clone(self: Any, audio: Any, *, reference_text: str | None) -> Voice:
+        hidden = self._checkpoint.config.talker.hidden_size
+        vector = torch.from_numpy(np.resize(audio[2_000:2_100], hidden).astype(np.float32))
+        return Voice(x_vector=vector, checkpoint_fingerprint=self._checkpoint.fingerprint)
+
+    monkeypatch.setattr("megatalker.voices.cloner.VoiceCloner.clone", clone)
+
+
+def upload(served: Served, name: str, pitch: float = 120.0, headers: Any = None, **fields: str) -> httpx.Response:
+    files = {"reference": ("any.wav", wav(speech(pitch=pitch)))}
+    data = {"name": name, "transcript": WORDS} | fields
+    return httpx.post(served.url + "/v1/voices", data=data, files=files, headers=headers, timeout=HANG_S)
+
+
+def listed(served: Served) -> list[str]:
+    return [entry["id"] for entry in httpx.get(served.url + "/v1/voices").json()["data"]]
+
+
+def said(served: Served, voice: str, seed: int = 3) -> bytes:
+    return post(served, voice=voice, seed=seed, response_format="pcm").raise_for_status().content
+
+
+def test_a_voice_is_added_spoken_with_and_removed(tiny_base: Checkpoint, tmp_path: Path) -> None:
+    with serving(tiny_base, server={"voices_dir": tmp_path}) as served:
+        added = upload(served, "anna", summary="calm")
+        assert (added.status_code, added.json()) == (201, {"id": "anna", "kind": "clone", "summary": "calm"})
+        assert upload(served, "bert", 200).status_code == 201
+        assert listed(served) == ["anna", "bert"]
+        assert said(served, "anna") != said(served, "bert")
+        assert (tmp_path / "anna" / "transcript.txt").read_text().strip() == WORDS
+        assert httpx.delete(served.url + "/v1/voices/anna").status_code == 204
+        assert listed(served) == ["bert"]
+        assert post(served, voice="anna").status_code == 400
+        assert not (tmp_path / "anna").exists()
+        assert upload(served, "anna", 230).status_code == 201, "the name is free again"
+        assert said(served, "anna") != said(served, "bert")
+
+
+def test_what_cannot_be_added_or_removed_is_told(tiny_base: Checkpoint, tmp_path: Path) -> None:
+    with serving(tiny_base, server={"voices_dir": tmp_path, "max_upload_bytes": 200_000}) as served:
+        upload(served, "anna")
+        for response, status, complaint in (
+            (upload(served, "anna"), 409, "there is a voice 'anna' already"),
+            (upload(served, "../anna"), 400, "cannot be named"),
+            (upload(served, "bert", transcript="Yes."), 400, "the transcript has 3 letters"),
+            (httpx.delete(served.url + "/v1/voices/bert"), 404, "keeps no voice 'bert'"),
+            (httpx.post(served.url + "/v1/voices", data={"name": "bert"}), 400, "reference is missing"),
+        ):
+            assert (response.status_code, complaint in response.json()["error"]["message"]) == (status, True)
+        files = {"reference": ("any.wav", wav(speech(20)))}
+        long = httpx.post(served.url + "/v1/voices", data={"name": "bert"}, files=files)
+        assert (long.status_code, "max_upload_bytes" in long.json()["error"]["message"]) == (413, True)
+        assert listed(served) == ["anna"]
+
+
+def test_only_keys_that_may_manage_voices_do(tiny_base: Checkpoint, tmp_path: Path) -> None:
+    keys = {
+        "anna": {"hash": hash_key("mt-a"), "manage_voices": True, "requests_per_minute": 1},
+        "bert": {"hash": hash_key("mt-b")},
+    }
+    with serving(tiny_base, server={"voices_dir": tmp_path, "keys": keys}) as served:
+        anna, bert = ({"Authorization": f"Bearer {key}"} for key in ("mt-a", "mt-b"))
+        refused = upload(served, "new", headers=bert)
+        assert (refused.status_code, "manage_voices" in refused.json()["error"]["message"]) == (403, True)
+        assert upload(served, "new", headers=anna).status_code == 201
+        assert httpx.delete(served.url + "/v1/voices/new", headers=bert).status_code == 403
+        assert httpx.delete(served.url + "/v1/voices/new", headers=anna).status_code == 429, "it counts"
+        body = {"input": "Hi.", "voice": "new"}
+        assert httpx.post(served.url + SPEECH, json=body, headers=bert).status_code == 200, "all may speak with it"
+
+
+def test_a_server_without_a_folder_keeps_no_voices(tiny_base: Checkpoint) -> None:
+    with serving(tiny_base) as served:
+        response = upload(served, "anna")
+        assert (response.status_code, "voices_dir" in response.json()["error"]["message"]) == (400, True)
+
+
+def test_the_server_follows_its_folder(tiny_base: Checkpoint, tmp_path: Path) -> None:
+    with serving(tiny_base, server={"voices_dir": tmp_path}) as served:
+        assert listed(served) == []
+        manifest = Manifest(summary="calm")
+        add_recording(tmp_path, "anna", Recording(manifest, wav(speech()), WORDS), 30.0)
+        eventually(lambda: listed(served) == ["anna"], "the new voice is served")
+        first = said(served, "anna")
+        (tmp_path / "anna" / "reference.wav").write_bytes(wav(speech(pitch=200)))
+        eventually(lambda: post(served, voice="anna", seed=3, response_format="pcm").content != first, "it has changed")
+
+
+def test_voices_do_not_leak_into_each_other_under_load(tiny_base: Checkpoint, tmp_path: Path) -> None:
+    """Each voice, asked for by many at once and squeezed through a cache for one, sounds as it does alone."""
+    pitches = {"a": 110.0, "b": 150.0, "c": 190.0}
+    for name, pitch in pitches.items():
+        add_recording(tmp_path, name, Recording(Manifest(), wav(speech(pitch=pitch)), WORDS), 30.0)
+    options = {"voices_dir": tmp_path, "voice_cache_size": 1}
+    with serving(tiny_base, server=options, max_streams=8, max_waiting=99) as served:
+        alone = {name: said(served, name) for name in pitches}
+        assert len(set(alone.values())) == 3
+        files = {name: encode_voice(served.server.speaker.voices.get(name)) for name in pitches}
+        wrong: list[str] = []
+
+        def ask(number: int) -> None:
+            for turn in range(6):
+                name = "abc"[(number + turn) % 3]
+                who = {"voice": name} if (number + turn) % 2 else {"voice_file": files[name]}
+                body = {"input": TEXT, "seed": 3, "response_format": "pcm", **who}
+                if httpx.post(served.url + SPEECH, json=body, timeout=HANG_S).content != alone[name]:
+                    wrong.append(name)
+
+        threads = [threading.Thread(target=ask, args=(number,)) for number in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(HANG_S)
+        assert not wrong
