@@ -25,11 +25,12 @@ from pipecat.frames.frames import (
 from pipecat.pipeline.pipeline import Pipeline
 from pipecat.pipeline.worker import PipelineParams
 from pipecat.processors.frame_processor import FrameDirection, FrameProcessor
+from pipecat.services.tts_service import TTSService
 from pipecat.tests.utils import run_test
 
 from fake_backend import Behaviour, Fakes
 from megatalker import Checkpoint, Engine, Settings
-from megatalker_pipecat import EnginePool, MegatalkerTTSService
+from megatalker_pipecat import EnginePool
 from waiting import HANG_S
 
 logger.remove()  # Pipecat's own, which writes a page for each test
@@ -129,7 +130,7 @@ def named(frames: Sequence[Frame]) -> list[str]:
 
 
 async def perform(
-    service: MegatalkerTTSService,
+    service: TTSService,
     frames: Sequence[Frame],
     *,
     hear: Callable[[Entrance, Frame], Awaitable[None]] | None = None,

@@ -4,36 +4,39 @@ import asyncio
 from typing import Any
 
 import numpy as np
+import openai
 import pytest
-from pipecat.frames.frames import ErrorFrame, TTSAudioRawFrame
+from pipecat.frames.frames import TTSSpeakFrame
 from pipecat.services.openai.tts import OpenAITTSService
 
 from megatalker.checkpoint import Checkpoint
+from pipecat_stage import perform
 from serving import TEXT, Server, serving
 from waiting import HANG_S
 
 SPEECH_SAMPLES = 30 * 1920
 
 
-def test_pipecat(serve: Server) -> None:
-    """Its defaults: ``gpt-4o-mini-tts``, ``alloy``, PCM; and what its settings add."""
-    served = serve()
-
-    async def heard(**settings: Any) -> bytes:
+@pytest.mark.parametrize(
+    ("settings", "samples"),
+    [
+        ({}, SPEECH_SAMPLES),
+        ({"voice": "verse", "speed": 2.0, "instructions": "Cheerful."}, SPEECH_SAMPLES / 2),
+    ],
+)
+@pytest.mark.asyncio
+async def test_pipecat(serve: Server, settings: dict[str, Any], samples: float) -> None:
+    """By default it asks ``gpt-4o-mini-tts`` and ``alloy`` for PCM."""
+    async with openai.DefaultAsyncHttpxClient() as connections:  # so that the test can close them
         service = OpenAITTSService(
-            api_key="any", base_url=served.url + "/v1", settings=OpenAITTSService.Settings(**settings)
+            api_key="any",
+            base_url=serve().url + "/v1",
+            http_client=connections,
+            settings=OpenAITTSService.Settings(**settings),
         )
-        service._sample_rate = 24_000  # which a pipeline tells it at its start
-        try:
-            frames = [frame async for frame in service.run_tts(TEXT, "context")]
-        finally:
-            await service._client.close()
-        assert not [frame for frame in frames if isinstance(frame, ErrorFrame)]
-        return b"".join(frame.audio for frame in frames if isinstance(frame, TTSAudioRawFrame))
-
-    assert len(asyncio.run(heard())) == 2 * SPEECH_SAMPLES
-    hurried = asyncio.run(heard(voice="verse", speed=2.0, instructions="Cheerful."))
-    assert len(hurried) == pytest.approx(SPEECH_SAMPLES, rel=0.02)
+        heard = await perform(service, [TTSSpeakFrame(TEXT)])
+    assert not heard.up
+    assert len(heard.audio()) / 2 == pytest.approx(samples, rel=0.02)
 
 
 @pytest.mark.parametrize("model", ["gpt-4o-mini-tts", "tts-1"])

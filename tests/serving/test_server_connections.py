@@ -67,6 +67,25 @@ def test_a_request_that_has_come_may_take_its_time(serve: Server) -> None:
             assert talk.hear_all().last["type"] == "done"
 
 
+def test_a_request_that_came_behind_another_may_take_its_time(serve: Server) -> None:
+    timers_gone = threading.Event()
+    served = serve(
+        fakes_with(on_decode=lambda call: call < 40 or timers_gone.wait(HANG_S)), server={"request_timeout_s": 0.2}
+    )
+    body = json.dumps({"input": TEXT, "response_format": "pcm"})
+    request = f"{HEAD}content-length: {len(body)}\r\n\r\n{body}"
+    connection, received = plug(served, request + request), b""
+    end = b"\r\n0\r\n\r\n"
+    while received.count(b"HTTP/1.1 200") < 2 and (part := connection.recv(1 << 16)):
+        received += part
+    assert received.count(end) == 1, "the second speaks"
+    assert answer(plug(served))[0] == 408, "so long has passed"
+    timers_gone.set()
+    while received.count(end) < 2 and (part := connection.recv(1 << 16)):
+        received += part
+    assert received.count(end) == 2, "both came to their end"
+
+
 # ---- too many connections
 
 

@@ -12,6 +12,7 @@ import openai
 import pytest
 import soundfile
 
+from megatalker.checkpoint import Checkpoint
 from megatalker.serving.audio import to_pcm16
 from megatalker.voices import list_speakers
 from serving import ENDLESS, TEXT, Served, Server, endless, fakes_with, serving
@@ -145,6 +146,13 @@ def test_aliases_of_voices_are_configured(serve: Server) -> None:
 def test_a_voice_of_that_name_comes_before_the_alias(serve: Server) -> None:
     served = serve(server={"voice_aliases": {"ryan": "serena"}})
     assert spoken(served, voice="ryan") == to_pcm16(served.engine.speak(TEXT, voice="ryan", seed=5).read_all())
+
+
+def test_where_there_are_no_voices_an_alias_is_no_voice(tiny_voice_design: Checkpoint) -> None:
+    with serving(tiny_voice_design) as served:
+        wishes = {"instructions": "An old sailor."}
+        expected = to_pcm16(served.engine.speak(TEXT, instruct="An old sailor.", seed=5).read_all())
+        assert spoken(served, voice="alloy", **wishes) == expected
 
 
 def test_events_end_with_usage(serve: Server) -> None:

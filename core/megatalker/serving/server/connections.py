@@ -38,13 +38,17 @@ class HttpConnection(HttpToolsProtocol):
         if not transport.is_closing():
             self._expect_request()
 
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._expect_request()
+
     def on_message_complete(self) -> None:
         self._expect_nothing()
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        if not self.transport.is_closing():
+        if self.cycle.response_complete and not self.transport.is_closing():  # else another request came meanwhile
             self._expect_request()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -52,8 +56,8 @@ class HttpConnection(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def _expect_request(self) -> None:
-        self._expect_nothing()
-        self.waiting[self] = self.loop.call_later(self.settings.request_timeout_s, self._lose_patience)
+        if self not in self.waiting:
+            self.waiting[self] = self.loop.call_later(self.settings.request_timeout_s, self._lose_patience)
 
     def _expect_nothing(self) -> None:
         timer = self.waiting.pop(self, None)
