@@ -1,7 +1,7 @@
 """What oracles computed, kept on disk under a digest of everything it depends on, for all processes and later runs.
 
-A file is written whole or not at all, so processes may share the folder. One that is damaged is computed again, and one
-that nobody read for :data:`UNUSED_DAYS` is removed.
+A file is written whole or not at all, so processes may share the folder; while one computes, others that want the same
+wait for it. A file that is damaged is computed again, and one that nobody read for :data:`UNUSED_DAYS` is removed.
 """
 
 import hashlib
@@ -10,12 +10,13 @@ import os
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 
 import torch
+from filelock import FileLock
 from safetensors.torch import load, save
 from torch import Tensor
 
@@ -95,12 +96,29 @@ class Kept:
         """
         path = self._folder / _DIGEST(repr((self._facts, inputs)).encode()).hexdigest()
         found = _read(path)
-        if found is None or not enough(found):
-            began = time.perf_counter()
-            found = dict(make())
-            OracleClock.add(time.perf_counter() - began)
-            self._write(path, found)
-        return found
+        if found is not None and enough(found):
+            return found
+        with self._alone_with(path):
+            found = _read(path)
+            if found is None or not enough(found):
+                began = time.perf_counter()
+                found = dict(make())
+                OracleClock.add(time.perf_counter() - began)
+                self._write(path, found)
+            return found
+
+    @contextmanager
+    def _alone_with(self, path: Path) -> Iterator[None]:
+        """Held by one process at a time for each of 256 groups of files; by all where there is nowhere to lock."""
+        locks = self._folder.with_name(f"{self._folder.name}-locks")
+        lock = FileLock(locks / path.name[:2])
+        with suppress(OSError):
+            locks.mkdir(parents=True, exist_ok=True)
+            lock.acquire()
+        try:
+            yield
+        finally:
+            lock.release()
 
     def _write(self, path: Path, tensors: dict[str, Tensor]) -> None:
         data = save({name: tensor.contiguous() for name, tensor in tensors.items()})

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from megatalker_conformance.cases import Cases
 from megatalker_conformance.kept import Kept, OracleClock, content
 from megatalker_conformance.oracle import Oracle
 from megatalker_conformance.streams import GREEDY
-from waiting import PROCESS_S
+from waiting import HANG_S, PROCESS_S
 
 
 class Counting:
@@ -57,6 +58,23 @@ def test_a_damaged_file_is_computed_again_and_replaced(tmp_path: Path, make: Cou
     for _ in range(2):
         assert len(kept.get(0, make)["codes"]) == 2
     assert make.calls == 2
+
+
+def test_others_wait_for_the_one_that_computes(tmp_path: Path, make: Counting) -> None:
+    computing, again = threading.Event(), threading.Event()
+
+    def slowly() -> dict[str, Tensor]:
+        (again if computing.is_set() else computing).set()
+        again.wait(0.5)  # long enough for the second, were it let in
+        return make()
+
+    threads = [threading.Thread(target=Kept(folder=tmp_path).get, args=(0, slowly)) for _ in range(2)]
+    threads[0].start()
+    assert computing.wait(HANG_S)
+    threads[1].start()
+    for thread in threads:
+        thread.join(HANG_S)
+    assert make.calls == 1
 
 
 def test_what_does_not_suffice_is_computed_again(tmp_path: Path, make: Counting) -> None:

@@ -44,6 +44,8 @@ class Suite:
             "megatalker_conformance.plugin",
             "-p",
             "no:cacheprovider",
+            "-p",
+            "no:hypothesispytest",  # imported at the end of each run
             *arguments,
         ]
         return subprocess.run(

@@ -95,7 +95,7 @@ def _gathered(pages: Tensor, table: Tensor, order: Tensor, pages_of_chunk: int) 
     eights = order[:, ::8] // 8  # dimensions change places by eights, which are 16 bytes
     stored = pages[table].view(torch.complex128)
     stored = stored.gather(-1, eights.expand_as(stored)).view(pages.dtype)
-    in_chunks = stored.view(len(stored), -1, pages_of_chunk, *stored.shape[2:]).transpose(2, 3)
+    in_chunks = stored.view(len(table), -1, pages_of_chunk, *pages.shape[1:]).transpose(2, 3)
     return in_chunks.to(torch.float32, memory_format=torch.contiguous_format).flatten(3, 4)
 
 

@@ -54,6 +54,9 @@ class Quick(StreamingCodec):
         self.decoder = steps._decode
         self._runner._steps = FixedSteps(steps._decode, steps.shape, lambda work: work)  # type: ignore[attr-defined]
 
+    def warmup(self) -> None:
+        """Nothing is compiled, so there is nothing to run before the first call."""
+
     @property
     def capabilities(self) -> CodecCapabilities:
         return CAPABILITIES
