@@ -10,7 +10,7 @@ from enum import IntEnum
 import torch
 
 ROWS = 8
-"""Streams, or prompt positions, of one launch."""
+"""Streams of one launch."""
 WIDE_ROWS = 2048
 """Prompt positions of one wide launch, at most."""
 WIDE_STREAMS = 512
@@ -62,7 +62,7 @@ DECAY_STEP_BITS = 20
 
 
 class Mode(IntEnum):
-    """What the rows of a launch are."""
+    """What the rows of a wide launch are; others are frames."""
 
     DECODE = 0
     PREFILL = 1

@@ -1,6 +1,6 @@
 """Runs the kernel and its specification side by side on a GPU: ``megatalker bench kernel --help``.
 
-Without further options: a prompt over several passes, then frames for 1, 3 and 8 streams; states are compared after
+Without further options: three prompts, then frames for 1, 3 and 8 streams; states are compared after
 each launch, and every sampled code is checked against the specification's sampler on the kernel's own logits.
 ``--all`` compares after every phase, each from the kernel's own state before it, so that errors do not add up.
 """
@@ -18,7 +18,6 @@ from typing import Any
 import torch
 
 from megatalker_kernels.comparison import Difference, compare
-from megatalker_kernels.constants import ROWS
 from megatalker_kernels.errors import KernelStalledError
 from megatalker_kernels.launching import SOURCES, Kernel, Module
 from megatalker_kernels.model import PackedModel
@@ -124,11 +123,7 @@ class Bench:
 
 
 def cases(bench: Bench) -> Iterator[tuple[str, Launch]]:
-    """A prompt on slot 0 in passes, several packed, then frames of mixed sampling kinds for growing batches."""
-    rows = prompt_rows(0, 0, PROMPT_ROWS)
-    for start in range(0, PROMPT_ROWS, ROWS):
-        part = rows[start : start + ROWS]
-        yield f"prefill {start}..{start + len(part) - 1}", Launch("prefill", part)
+    """Prompts, then frames of mixed sampling kinds for growing batches."""
     packed = prompt_rows(0, 0, PROMPT_ROWS) + prompt_rows(3, 60, 7) + prompt_rows(4, 125, 6)
     yield "prefill of three prompts", Launch("prefill", packed, wide=True)
     slots = len(bench.streams.positions)

@@ -73,7 +73,7 @@ class Structures:
         )
         self.launch = _structure(
             "Launch",
-            [(name, ctypes.c_int) for name in ("mode", "rows", "finish", "stop_after", "stall_phase", "stall_block")]
+            [(name, ctypes.c_int) for name in ("mode", "rows", "stop_after", "stall_phase", "stall_block")]
             + [("row", self.row * ROWS)],
         )
         self.buffers = _structure(
@@ -115,7 +115,6 @@ def fill_launch(target: ctypes.Structure, launch: Launch) -> None:
     values = {
         "mode": Mode[launch.mode.upper()],
         "rows": len(launch.rows),
-        "finish": launch.finish,
         "stop_after": launch.stop_after,
         "stall_phase": launch.stall_phase,
         "stall_block": launch.stall_block,

@@ -30,7 +30,7 @@ class Launch:
     """One run of a kernel, or of its specification.
 
     Raises:
-        ShapeError: no row or too many; or prompt rows that are not consecutive positions of one slot, if not ``wide``.
+        ShapeError: no row or too many; a slot named twice; or prompts that are not ``wide``.
     """
 
     mode: Literal["decode", "prefill"]
@@ -49,12 +49,8 @@ class Launch:
         if not 1 <= len(self.rows) <= most:
             raise ShapeError(f"a launch has {len(self.rows)} rows, expected 1 to {most}")
         if self.mode == "prefill":
-            if self.wide:
-                return
-            first = self.rows[0]
-            expected = [(first.slot, first.position + index) for index in range(len(self.rows))]
-            if [(row.slot, row.position) for row in self.rows] != expected:
-                raise ShapeError("the rows of a prefill launch must be consecutive positions of one slot")
+            if not self.wide:
+                raise ShapeError("a prefill launch must be wide: the megakernel takes frames alone")
         elif len({row.slot for row in self.rows}) < len(self.rows):
             raise ShapeError("a decode launch names a slot twice")
 
@@ -95,11 +91,11 @@ def schedule(shape: KernelShape, launch: Launch) -> Iterator[Phase]:
     if launch.mode == "decode":
         yield from _predictor(shape, launch)
         yield Phase(SUM, "talker", picks=shape.code_groups - 1)
-    elif launch.wide:
+    else:
         yield Phase(BEGIN, "talker")
     for layer in range(shape.talker.layers):
         for type_ in LAYER:
-            if launch.wide and launch.mode == "prefill" and type_.kind == "attention":
+            if launch.mode == "prefill" and type_.kind == "attention":
                 yield Phase(APPEND, "talker", layer=layer)
             yield Phase(type_, "talker", layer=layer)
     if launch.mode == "decode" or launch.finish:

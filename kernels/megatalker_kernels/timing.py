@@ -23,6 +23,7 @@ CONTEXTS = (128, 1024)
 BATCHES = (1, 2, 4, 8)
 WARM_UP = 20
 WIDE_CONTEXTS = (128, 512)
+PROFILED_WIDTHS = (64, 128, 256)
 WIDTHS = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 PROMPTS = ((1, 8), (1, 24), (8, 32), (32, 32), (20, 100))
 """How many together, and their rows."""
@@ -57,8 +58,7 @@ def time_frames(
             result["decode"].append(entry)
             say(f"decode: {entry}")
         result[f"profile_{context}"] = profile_frame(kernel, model.shape, streams, 1, 10)
-        for kind, entry in result[f"profile_{context}"].items():
-            say(f"  {kind}: " + ", ".join(f"{name} {value:.2f}" for name, value in entry.items()))
+        _say_profile(result[f"profile_{context}"], say)
     result["phases"] = sum(1 for _ in schedule(model.shape, Launch("decode", streams.rows(range(1), 0))))
     del space, kernel
     result["wide"] = list(_time_wide(model, modules, frames // 8, say))
@@ -81,8 +81,12 @@ def _time_wide(
         kernel = Kernel(model, space, *modules)
         for width in widths:
             launches = [Launch("decode", streams.rows(range(width), frame), wide=True) for frame in range(frames)]
-            entry = {"context": context, "streams": width, "median_ms": _time_launches(kernel, launches)}
+            entry: dict[str, Any] = {"context": context, "streams": width}
+            entry["median_ms"] = _time_launches(kernel, launches)
             say(f"wide: {entry}")
+            if context == WIDE_CONTEXTS[-1] and width in PROFILED_WIDTHS:
+                entry["profile"] = profile_frame(kernel, model.shape, streams, width, 5, wide=True)
+                _say_profile(entry["profile"], say)
             yield entry
         if context == WIDE_CONTEXTS[0]:
             for prompts, rows in PROMPTS:
@@ -122,9 +126,14 @@ def _time_decode(kernel: Kernel, streams: Streams, batch: int, frames: int) -> d
     }
 
 
-def profile_frame(kernel: Kernel, shape: KernelShape, streams: Streams, batch: int, frames: int) -> dict[str, Any]:
-    """Where a frame's time goes: microseconds by kind of phase, of work (mean and slowest block) and hand-over."""
-    launches = [Launch("decode", streams.rows(range(batch), frame)) for frame in range(frames)]
+def profile_frame(
+    kernel: Kernel, shape: KernelShape, streams: Streams, batch: int, frames: int, *, wide: bool = False
+) -> dict[str, Any]:
+    """Where a frame's time goes: by kind of phase, of work (mean and slowest block) and hand-over.
+
+    Microseconds are counted at the highest clock of the device; under load it runs slower.
+    """
+    launches = [Launch("decode", streams.rows(range(batch), frame), wide=wide) for frame in range(frames)]
     ticks = torch.stack([kernel.profile(launch) for launch in launches]).double() / kernel.clock_hz * 1e6
     ticks[ticks == 0] = torch.nan  # blocks without work in a phase
     work = ticks[:, :, 1:, 0] - ticks[:, :, :-1, 1]
@@ -142,6 +151,11 @@ def profile_frame(kernel: Kernel, shape: KernelShape, streams: Streams, batch: i
         for kind, entry in kinds.items()
         if entry
     }
+
+
+def _say_profile(profile: dict[str, Any], say: Callable[[str], None]) -> None:
+    for kind, entry in profile.items():
+        say(f"  {kind}: " + ", ".join(f"{name} {value:.2f}" for name, value in entry.items()))
 
 
 def _time_launches(kernel: Kernel, launches: Sequence[Launch]) -> float:

@@ -12,7 +12,7 @@ using Operand = u16;  // bfloat16: of activations that are multiplied
 using Stored = u16;   // bfloat16: of keys and values
 static_assert(sizeof(Weight) == MT_WEIGHT_BYTES && sizeof(Operand) == MT_OPERAND_BYTES && sizeof(Stored) == MT_STORED_BYTES);
 
-constexpr int ROWS = MT_ROWS;                // streams, or prompt positions, of one launch
+constexpr int ROWS = MT_ROWS;                // streams of one launch
 constexpr int WARPS = MT_WARPS;              // each takes its share of every dot product
 constexpr int CONSUMERS = WARPS * 32;
 constexpr int THREADS = MT_THREADS;          // the consumers, and one warp that fetches weights

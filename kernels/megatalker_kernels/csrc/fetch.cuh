@@ -27,7 +27,6 @@ __device__ inline void fetch_all(Producer& producer) {
   const char* weights = reinterpret_cast<const char*>(shared().to.weights) + shared().to.block_offset[blockIdx.x];
   WorkRange<TalkerRows> range;
   const Launch& launch = shared().launch;
-  const bool decoding = launch.mode == DECODE;
   const Sizes predictor = Sizes::of<Predictor>();
   const Places places(blockIdx.x);
 #pragma unroll 1
@@ -37,7 +36,7 @@ __device__ inline void fetch_all(Producer& producer) {
     if (talker) range = WorkRange<TalkerRows>::own();  // only now: the first weights shall not wait for it
     const Sizes z = talker ? Sizes::of<Talker>() : predictor;
     const int layers = pass < 0 ? 0 : z.layers;
-    const bool with_last = has_last_phase(launch, decoding, pass);
+    const bool with_last = has_last_phase(pass);
     u64 offset = talker ? places.talker : pass < 0 ? 0 : places.predictor;
 #pragma unroll 1
     for (int layer = 0, step = 0; layer < layers + with_last;) {

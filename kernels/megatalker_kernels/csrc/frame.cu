@@ -1,4 +1,4 @@
-// One frame of up to ROWS streams, or ROWS positions of a prompt, in one cooperative launch. This file is the order of
+// One frame of up to ROWS streams in one cooperative launch. This file is the order of
 // the phases; each role has a header of its own.
 #include "attention.cuh"
 #include "fetch.cuh"
@@ -84,10 +84,7 @@ __device__ inline void set_row(int row, int slot, int fresh_from, int position, 
 __device__ inline void set_talker_row(int r) {
   const Shared& s = shared();
   const Row& row = s.launch.row[r];
-  const bool decoding = s.launch.mode == DECODE, heard = decoding || r == s.launch.rows - 1;
-  set_row(r, row.slot, TalkerRows::fresh_from(r), row.position,
-        Source{decoding ? nullptr : s.to.text + r * Talker::HIDDEN, nullptr},
-        heard ? s.to.pending + u64(row.slot) * Talker::VOCAB : nullptr);
+  set_row(r, row.slot, row.position, row.position, Source{}, s.to.pending + u64(row.slot) * Talker::VOCAB);
 }
 
 // Position `pass` of a stream; in the merged pass after its position 0.
@@ -106,7 +103,7 @@ __device__ inline void set_predictor_row(int r, int pass, bool pair) {
 // The code that a pass starts with; before the talker's, the whole frame is known.
 __device__ __noinline__ bool choose_input_code(int pass) {
   if (!proceed()) return false;
-  if (shared().launch.mode != DECODE || pass <= 0) return true;
+  if (pass <= 0) return true;
   if (!pick(pass - 1)) return false;
   if (pass != TALKER_PASS) return true;
   publish_codes();
@@ -119,7 +116,7 @@ __device__ __noinline__ bool choose_input_code(int pass) {
 __device__ __noinline__ void begin_pass(int pass) {
   Shared& s = shared();
   const Launch& launch = s.launch;
-  const bool talker = pass == TALKER_PASS, decoding = launch.mode == DECODE, pair = pass == 1 && merged(launch);
+  const bool talker = pass == TALKER_PASS, pair = pass == 1 && merged(launch);
   if (threadIdx.x < launch.rows) {
     if (talker) {
       set_talker_row(threadIdx.x);
@@ -134,7 +131,7 @@ __device__ __noinline__ void begin_pass(int pass) {
     p.sizes = talker ? Sizes::of<Talker>() : Sizes::of<Predictor>();
     if (pass == PROJECTION_PASS) p.sizes.layers = 0;
     p.last = pass == PROJECTION_PASS ? PROJECT : HEAD;
-    p.phases = p.sizes.layers * LAYER_PHASES + has_last_phase(launch, decoding, pass);
+    p.phases = p.sizes.layers * LAYER_PHASES + has_last_phase(pass);
     p.norms = talker ? s.to.talker_norms : s.to.predictor_norms;
     p.page_table = talker ? s.to.page_table : nullptr;
     p.kv = talker ? s.to.talker_kv : s.to.predictor_kv;
@@ -159,7 +156,6 @@ __device__ __noinline__ void store_hidden() {
   constexpr int H = Talker::HIDDEN;
   const float* norm = s.to.talker_norms + Talker::LAYERS * Talker::NORMS;
   each_owned(H, s.pass.rows, [&](int local, int row, int half) {
-    if (s.logits[row] == nullptr) return;
     const int column = owned_column(local, half * 4);
     const float4 value = four(&s.residual[local][row][half * 4]) * norm_factor(row), weight = __ldg(reinterpret_cast<const float4*>(norm + column));
     four(s.to.hidden + u64(s.slot[row]) * H + column) =
@@ -193,7 +189,7 @@ __device__ inline void run_frame() {
     pass = shared().pass.number + 1;
     if (pass == 0 && merged(shared().launch)) ++pass;
   } while (pass <= TALKER_PASS);
-  if (shared().launch.mode == DECODE || shared().launch.finish) store_hidden();
+  store_hidden();
 }
 
 // What all phases read often lies in shared memory: a barrier that makes other blocks' writes visible empties the cache
@@ -205,10 +201,8 @@ __device__ inline void copy_params(const Params& params) {
   };
   copy(&s.to, &params.to, sizeof(Buffers));
   copy(&s.launch, &params.launch, sizeof(Launch));
-  if (params.launch.mode == DECODE) {
-    for (int row = 0; row < params.launch.rows; ++row) {
-      copy(&s.sampling[row], &params.to.sampling[params.launch.row[row].slot], sizeof(Sampling));
-    }
+  for (int row = 0; row < params.launch.rows; ++row) {
+    copy(&s.sampling[row], &params.to.sampling[params.launch.row[row].slot], sizeof(Sampling));
   }
 }
 

@@ -34,7 +34,6 @@ struct Row {
 struct Launch {
   int mode;
   int rows;
-  int finish;          // prefill: this pass holds the last position, compute hidden and logits of its last row
   int stop_after;      // leave after this many phases; 0 runs to the end
   int stall_phase;     // test: block `stall_block` stops at this phase
   int stall_block;
@@ -56,7 +55,7 @@ struct Buffers {
   const int* page_table;            // [slots][MAX_PAGES]
   int pages;
   int slots;
-  const float* text;                // [ROWS][talker hidden]: text rows (decode) or prompt rows (prefill)
+  const float* text;                // [ROWS][talker hidden]: text rows (decode) or prompt rows (prefill, of the kernel of many rows)
   float* x;                         // [ROWS][MAX_HIDDEN]: residual stream; this and the next three in tagged quads
   float* qkv;                       // [ROWS][MAX_QKV]
   float* attention;                 // [ROWS][MAX_ATTENTION], rounded to bfloat16

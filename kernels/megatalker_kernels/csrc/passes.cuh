@@ -11,10 +11,8 @@ __device__ inline bool merged(const Launch& launch) { return 2 * launch.rows <= 
 
 // Pass 0 is left out where it is merged.
 __device__ inline int first_pass(const Launch& launch) {
-  return launch.mode != DECODE ? TALKER_PASS : PROJECTS ? PROJECTION_PASS : merged(launch) ? 1 : 0;
+  return PROJECTS ? PROJECTION_PASS : merged(launch) ? 1 : 0;
 }
 
 // Whether a phase follows those of the layers: a head, or the projection, which has no layers.
-__device__ inline bool has_last_phase(const Launch& launch, bool decoding, int pass) {
-  return pass == TALKER_PASS ? decoding || launch.finish : pass != 0;
-}
+__device__ inline bool has_last_phase(int pass) { return pass != 0; }

@@ -21,7 +21,7 @@ struct TalkerRows {
   __device__ static constexpr int heads() { return Talker::KV_HEADS; }
   __device__ static int slot(int row) { return shared().launch.row[row].slot; }
   __device__ static int position(int row) { return shared().launch.row[row].position; }
-  __device__ static int fresh_from(int row) { return position(shared().launch.mode == DECODE ? row : 0); }
+  __device__ static int fresh_from(int row) { return position(row); }
   __device__ static const int* page_table() { return shared().to.page_table; }
   __device__ static u64 layer_elements() { return u64(shared().to.pages) * Talker::PAGE_ELEMENTS; }
   __device__ static Stored* layer(int number) { return shared().to.talker_kv + number * layer_elements(); }
