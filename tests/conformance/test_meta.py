@@ -7,6 +7,7 @@ import sys
 import xml.etree.ElementTree as ET
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from copy import copy
 from itertools import groupby, islice
 from pathlib import Path
 
@@ -164,6 +165,13 @@ def test_the_header_says_what_is_judged_and_a_codec_run_leaves_talkers_out(suite
     assert "talker backends: none; codecs: healthy\n" in done.stdout
     assert "test_any_schedule_equals_one_full_forward" in done.stdout
     assert "test_handles_are_never_used_again" not in done.stdout
+
+
+def test_processes_can_share_the_suite_by_backends(request: pytest.FixtureRequest) -> None:
+    """pytest-xdist names the group of a test in ``_nodeid``; a pytest that does not read it ignores groups silently."""
+    node = copy(request.node)
+    node._nodeid = "grouped"
+    assert node.nodeid == "grouped", "the pins of pytest and pytest-xdist do not fit; see constraints/base.txt"
 
 
 THEIR_CONFTEST = """
