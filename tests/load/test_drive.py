@@ -1,7 +1,9 @@
 """Loads on an engine of fake backends, and what is reported of them."""
 
 import asyncio
+import itertools
 import json
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from megatalker.cli.load.traffic import Traffic
 from megatalker.engine import Engine
 from megatalker.engine.speech import SpeechEngine
 from megatalker.settings import Settings
+from waiting import HANG_S
 
 Opener = Callable[..., Engine]
 SHORT = Script(length_s=0.8)
@@ -25,8 +28,8 @@ SHORT = Script(length_s=0.8)
 def open_engine(tiny_custom_voice: Checkpoint) -> Iterator[Opener]:
     engines: list[Engine] = []
 
-    def opener(**settings: Any) -> Engine:
-        fakes = Fakes(talkers={"fake": Behaviour(frames=None)})
+    def opener(on_decode: Callable[[int], object] = lambda call: None, **settings: Any) -> Engine:
+        fakes = Fakes(talkers={"fake": Behaviour(frames=None, on_decode=on_decode)})
         engines.append(Engine.open(Settings(**settings), checkpoint=tiny_custom_voice, registry=fakes.registry))
         return engines[-1]
 
@@ -54,8 +57,19 @@ def test_endless_streams_are_followed_by_others_and_end_with_the_load(open_engin
     assert engine.metrics().active + engine.metrics().waiting <= 2
 
 
-def test_requests_that_are_refused_are_counted_by_kind(open_engine: Opener) -> None:
-    engine = open_engine(max_streams=1, max_waiting=1)
+def test_requests_that_are_refused_are_counted_by_kind(open_engine: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, all_asked = itertools.count(1), threading.Event()
+    engine = open_engine(lambda call: all_asked.wait(HANG_S), max_streams=1, max_waiting=1)
+    speak = engine.speak
+
+    def counted(*arguments: Any, **options: Any) -> Any:
+        try:
+            return speak(*arguments, **options)
+        finally:
+            if next(asked) == 4:
+                all_asked.set()
+
+    monkeypatch.setattr(engine, "speak", counted)
     case = Case.of(play(engine, Traffic("burst", 4)), None)
     assert case.errors == {"CapacityError": 2}
     assert (case.requests, case.heard, case.borne) == (4, 2, False)
