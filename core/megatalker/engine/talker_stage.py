@@ -191,14 +191,15 @@ class TalkerStage:
         """
         resting = [one for one in self._state.utterances if one.admitted and one.lends_at <= now]
         resting.sort(key=lambda utterance: utterance.progress.playback.ahead(now), reverse=True)
-        for utterance in resting[:count]:
+        lenders = resting[:count]
+        for utterance in lenders:
             utterance.admitted, decoder = False, utterance.decoder
             if decoder is not None and decoder.handle is not None:
                 self._work.to_release.append(decoder.handle)
                 decoder.handle = None
             self._state.counters.lent += 1
         self.release()
-        return len(resting[:count])
+        return len(lenders)
 
     def rows_change_at(self) -> float:
         """When one that waits for a row may borrow one, or has waited too long, though nothing else happens."""

@@ -6,7 +6,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from megatalker.errors import InvalidRequestError
 from megatalker.serving.protocol.messages import Cancel, Failed, Finish, Open, Request, Text, read_request
-from megatalker.serving.server.link import Link
+from megatalker.serving.server.link import Link, receive_text
 from megatalker.serving.server.problems import problem
 from megatalker.serving.server.socket_utterance import SocketUtterance
 from megatalker.serving.server.speaker import Speaker
@@ -31,14 +31,8 @@ class Conversation:
 
     async def _listen(self, tasks: asyncio.TaskGroup) -> None:
         while True:
-            await asyncio.sleep(0)  # what came at once is received without a pause: others get their turn in between
-            message = await self._socket.receive()
-            if message["type"] == "websocket.disconnect":
-                raise WebSocketDisconnect(message["code"])
             try:
-                if message.get("text") is None:
-                    raise InvalidRequestError("a binary message came, expected JSON in text messages")
-                await self._obey(read_request(message["text"]), tasks)
+                await self._obey(read_request(await receive_text(self._socket)), tasks)
             except InvalidRequestError as error:
                 self._speaker.meters.refused(error, "websocket")
                 await self._link.tell(Failed(id=None, error=problem(error)))

@@ -1,11 +1,11 @@
-"""The sending half of a WebSocket, shared by the utterances of one connection."""
+"""Both halves of a WebSocket: what a client says, and the sending half, which the utterances of a connection share."""
 
 import asyncio
 import logging
 
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from megatalker.errors import MegatalkerError
+from megatalker.errors import InvalidRequestError, MegatalkerError
 from megatalker.serving.protocol.messages import Failed, Message
 from megatalker.serving.server.problems import problem
 
@@ -16,6 +16,23 @@ def log_defect(error: Exception) -> None:
     """Write down what nobody intended: clients are not told more than that it happened."""
     if not isinstance(error, MegatalkerError):
         logger.error("an utterance failed", exc_info=error)
+
+
+async def receive_text(socket: WebSocket) -> str:
+    """The client's next message.
+
+    Raises:
+        WebSocketDisconnect: the client is gone.
+        InvalidRequestError: the message is binary.
+    """
+    await asyncio.sleep(0)  # what came at once is received without a pause: others get their turn in between
+    message = await socket.receive()
+    if message["type"] == "websocket.disconnect":
+        raise WebSocketDisconnect(message["code"])
+    text: str | None = message.get("text")
+    if text is None:
+        raise InvalidRequestError("a binary message came, expected JSON in text messages")
+    return text
 
 
 class Link:

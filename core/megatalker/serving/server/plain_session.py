@@ -29,7 +29,7 @@ from megatalker.serving.protocol.plain_messages import (
     read_plain_request,
 )
 from megatalker.serving.server.encoding import pieces
-from megatalker.serving.server.link import Link, log_defect
+from megatalker.serving.server.link import Link, log_defect, receive_text
 from megatalker.serving.server.problems import DrainingError, NotReadyError, UnknownVoiceError, problem
 from megatalker.serving.server.speaker import Speaker
 from megatalker.settings import ServerSettings
@@ -90,14 +90,8 @@ class PlainSession:
 
     async def _listen(self) -> None:
         while True:
-            await asyncio.sleep(0)  # what came at once is received without a pause: others get their turn in between
-            message = await self._socket.receive()
-            if message["type"] == "websocket.disconnect":
-                raise WebSocketDisconnect(message["code"])
             try:
-                if message.get("text") is None:
-                    raise InvalidRequestError("a binary message came, expected JSON in text messages")
-                await self._obey(read_plain_request(message["text"]))
+                await self._obey(read_plain_request(await receive_text(self._socket)))
             except Exception as error:
                 await self._tell_failure(None, error, "INVALID_MESSAGE")
 
