@@ -1,0 +1,63 @@
+"""Chromium without a screen, for tests of the pages."""
+
+import os
+import shutil
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from axe_playwright_python.async_playwright import Axe
+from playwright.async_api import Page, async_playwright
+
+CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
+
+QUIET = (
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-gpu",
+    "--disable-quic",
+    "--disable-sync",
+    "--no-first-run",
+    "--no-sandbox",  # a test may run as root
+)
+"""Nothing that reaches for the network by itself."""
+
+
+def needs_chromium() -> str:
+    """The browser's path; skips the test where there is none, except in CI, which installs it."""
+    if CHROMIUM is None:
+        missing = "no Chromium here: install the package chromium (Debian), or Google Chrome"
+        if os.environ.get("CI"):
+            pytest.fail(missing)
+        pytest.skip(missing)
+    return CHROMIUM
+
+
+@asynccontextmanager
+async def open_page(
+    *arguments: str, width: int = 1280, height: int = 800, dark: bool = False, microphone: Path | None = None
+) -> AsyncIterator[Page]:
+    """An empty page of a fresh browser; ``microphone`` is a WAV file that it hears again and again."""
+    if microphone is not None:
+        arguments += (
+            "--use-fake-device-for-media-stream",
+            "--use-fake-ui-for-media-stream",
+            f"--use-file-for-fake-audio-capture={microphone}",
+        )
+    async with async_playwright() as playwright:
+        browser = await playwright.chromium.launch(executable_path=needs_chromium(), args=[*QUIET, *arguments])
+        try:
+            page = await browser.new_page(
+                viewport={"width": width, "height": height}, color_scheme="dark" if dark else "light"
+            )
+            page.set_default_timeout(120_000)  # ms: a machine shared with others
+            yield page
+        finally:
+            await browser.close()
+
+
+async def violations(page: Page) -> list[str]:
+    """What axe finds wrong with the page as it is now: a line for each rule with the elements that break it."""
+    found = (await Axe().run(page)).response["violations"]
+    return [f"{rule['id']}: {rule['help']}: {[node['target'] for node in rule['nodes']]}" for rule in found]
