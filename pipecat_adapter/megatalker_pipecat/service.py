@@ -19,6 +19,7 @@ from pipecat.utils.tracing.service_decorators import traced_tts
 import megatalker
 from megatalker.engine.speech import SpeechEngine
 from megatalker.errors import ConnectionFailedError, InvalidRequestError
+from megatalker.prompt.text import speakable
 from megatalker.serving.sessions.engines import EnginePool, Lease
 from megatalker.serving.sessions.source import Found, Source, check
 from megatalker_pipecat.arguments import sort_arguments
@@ -30,7 +31,6 @@ from megatalker_pipecat.errors import category_of, category_of_text
 from megatalker_pipecat.languages import name_of, recognised
 from megatalker_pipecat.settings import MegatalkerTTSSettings
 from megatalker_pipecat.timing import SpokenWord, WordClock
-from megatalker_pipecat.words import speakable
 
 SLOW_LOAD_S = 5.0
 """A pipeline that waits longer than this for an engine is told how to avoid it."""

@@ -15,5 +15,5 @@ NAMES = {
 
 
 def name_of(code: str) -> str | None:
-    """The engine's name of a BCP 47 code, regional variants included: ``german`` for ``de-AT``; ``None``: it has none."""
+    """The engine's name of a BCP 47 code, its region left aside: ``german`` for ``de-AT``; ``None``: it has none."""
     return NAMES.get(code.replace("_", "-").partition("-")[0].lower())

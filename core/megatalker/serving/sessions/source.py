@@ -112,6 +112,11 @@ class Source:
         """The engine that raised this is of this process, and no further request can succeed on it."""
         return isinstance(error, GONE) and self.settings is not None
 
+    @property
+    def replaceable(self) -> bool:
+        """Another engine can take the place of one that is gone: it is not the caller's own."""
+        return self._engine is None
+
     async def leave(self) -> None:
         """Give the engine back; waits until it is closed if nobody else uses it."""
         before, self.current = self.current, None
