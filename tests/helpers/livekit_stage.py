@@ -38,9 +38,7 @@ def tts_class(plug_in: Fakes, checkpoint: Checkpoint) -> type[TTS]:
     """A plugin whose shared engines run on fakes."""
 
     class OwnTTS(TTS):
-        engines = EnginePool(
-            lambda settings: Engine.open(settings, checkpoint=checkpoint, registry=plug_in.registry)
-        )
+        engines = EnginePool(lambda settings: Engine.open(settings, checkpoint=checkpoint, registry=plug_in.registry))
 
     return OwnTTS
 
@@ -196,7 +194,9 @@ class ScriptedLLM(llm.LLM):
         super().__init__()
         self.answers = answers
 
-    def chat(self, *, chat_ctx: llm.ChatContext, tools: Any, conn_options: APIConnectOptions, **_: Any) -> llm.LLMStream:
+    def chat(
+        self, *, chat_ctx: llm.ChatContext, tools: Any, conn_options: APIConnectOptions, **_: Any
+    ) -> llm.LLMStream:
         return _LLMStream(self, chat_ctx=chat_ctx, tools=tools, conn_options=conn_options)
 
 

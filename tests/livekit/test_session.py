@@ -136,9 +136,9 @@ async def test_an_interruption_reaches_the_server(tiny_custom_voice: Checkpoint)
 async def test_the_openai_plugin_as_it_is(tiny_custom_voice: Checkpoint) -> None:
     """Its recipe: ``base_url`` is our server's; the framework cuts sentences for it."""
     with serving(tiny_custom_voice, fakes()) as served:
-        async with openai.TTS(base_url=served.url + "/v1", api_key="none", response_format="pcm") as speaker:
-            async with conversation(speaker, ANSWERS) as talk:
-                heard = await two_turns(talk)
+        speaker = openai.TTS(base_url=served.url + "/v1", api_key="none", response_format="pcm")
+        async with speaker, conversation(speaker, ANSWERS) as talk:
+            heard = await two_turns(talk)
     assert list(map(frames, heard)) == [FRAMES, FRAMES]
 
 

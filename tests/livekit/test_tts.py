@@ -208,7 +208,9 @@ async def test_closing_it_ends_all_speech_and_leaves_an_engine_of_the_caller_s_o
         assert engine.failure is None
 
 
-@pytest.mark.parametrize("make", [lambda speaker: speaker.synthesize("On and on."), lambda speaker: say(speaker, "On.")])
+@pytest.mark.parametrize(
+    "make", [lambda speaker: speaker.synthesize("On and on."), lambda speaker: say(speaker, "On.")]
+)
 async def test_closing_a_stream_frees_its_row(tiny_custom_voice: Checkpoint, make: Callable[[TTS], Any]) -> None:
     plug_in = fakes(frames=None)
     with engine_on(plug_in, tiny_custom_voice) as engine:
