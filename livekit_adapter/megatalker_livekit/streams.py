@@ -39,8 +39,6 @@ class Utterance:
         self._options = owner.options
         self._patience = asyncio.timeout(None)
         self._complete = False
-        self.samples = 0
-        """Handed to the emitter."""
         emitter.initialize(
             request_id=utils.shortuuid(),
             sample_rate=owner.sample_rate,
@@ -66,7 +64,7 @@ class Utterance:
                 yield speech
         except MegatalkerError as error:
             replaced = self._owner.give_up(lease, error)
-            raise api_error(error, again=replaced and not self.samples) from error
+            raise api_error(error, again=replaced and not self._heard) from error
 
     async def play(self, speech: Speech, *, complete: bool = False) -> None:
         """Hand over everything that the engine says. ``complete``: it has all the text.
@@ -74,22 +72,22 @@ class Utterance:
         Raises:
             APITimeoutError: it has all the text, and has said nothing for too long.
         """
-        told = 0
+        samples = told = 0
         try:
             async with self._patience:
                 if complete:
                     self.owes_speech()
                 async for chunk in speech:
                     self._emitter.push(to_pcm16(chunk.pcm))
-                    self.samples += len(chunk.pcm)
+                    samples += len(chunk.pcm)
                     self._wait_anew()
                     for switch in speech.switches[told:]:
                         told += 1
                         self._owner.emit("backend_switched", switch)
         except TimeoutError:
             message = f"no speech for {self._timeout_s:g} s although the text is complete; is the engine overloaded?"
-            raise APITimeoutError(message, retryable=not self.samples) from None
-        if speech.finish_reason == "eos" and not self.samples:
+            raise APITimeoutError(message, retryable=not self._heard) from None
+        if speech.finish_reason == "eos" and not samples:
             self.say_nothing()
         elif speech.finish_reason != "eos":
             logger.warning("the speech ended before its text: %s", speech.finish_reason)
@@ -102,6 +100,11 @@ class Utterance:
         """The engine has all the text."""
         self._complete = True
         self._wait_anew()
+
+    @property
+    def _heard(self) -> bool:
+        """The consumer has had audio; what the emitter still holds is dropped when an attempt fails."""
+        return self._emitter.pushed_duration() > 0
 
     def _wait_anew(self) -> None:
         if self._complete:
