@@ -19,6 +19,8 @@ from megatalker.settings import Settings
 
 TEXT = "The quick brown fox jumps over the lazy dog, and then it takes a long rest in the warm afternoon sun."
 BATCH = 4
+FEWEST_ROWS = 2
+"""Of a prompt."""
 
 Samples = dict[str, list[float]]
 
@@ -81,6 +83,7 @@ def _now(device: torch.device | None = None) -> float:
 
 
 def _speak(subject: Subject, frames: int) -> None:
+    before = _worked_s(subject.engine)
     began = _now()
     stream = subject.engine.speak(TEXT, seed=1, sampling=_endless(), max_frames=frames)
     arrivals = []
@@ -93,6 +96,14 @@ def _speak(subject: Subject, frames: int) -> None:
     gaps = [later - earlier for earlier, later in pairwise(arrivals)]
     if gaps:
         subject.add("longest_chunk_gap_ms", max(gaps) * 1e3)
+    subject.add("compute_s", _worked_s(subject.engine) - before)
+    subject.add("audio_s", spoken * FRAME_SECONDS)
+
+
+def _worked_s(engine: Engine) -> float:
+    """Seconds that the engine's thread has had work, its own and that of backends."""
+    metrics = engine.metrics()
+    return metrics.host_s + metrics.backend_s
 
 
 def _endless() -> SamplingParams:
@@ -105,6 +116,7 @@ def _decode(subject: Subject, talker: CheckedTalker, checkpoint: Checkpoint, dev
     prompt = torch.randn(32, width, generator=generator).to(device) * 0.1
     text = torch.zeros(width, device=device)
     limit = talker.max_streams or BATCH
+    subject.add("talker_ms", _pass_ms(talker, prompt[:FEWEST_ROWS], device))
     for count, metric in ((1, "frame_ms"), (min(BATCH, limit), f"frame_ms_{min(BATCH, limit)}_streams")):
         began = _now(device)
         streams = talker.prefill([StreamRequest(prompt, _endless())] * count)
@@ -123,6 +135,15 @@ def _decode(subject: Subject, talker: CheckedTalker, checkpoint: Checkpoint, dev
             subject.add("tokens_per_s", frames / sum(took) * checkpoint.config.num_code_groups)
         for stream in streams:
             talker.release(stream)
+
+
+def _pass_ms(talker: CheckedTalker, rows: torch.Tensor, device: torch.device) -> float:
+    """The talker reads its weights once for these rows, as for the step of a frame; no code is chosen."""
+    began = _now(device)
+    (stream,) = talker.prefill([StreamRequest(rows, _endless())])
+    took = _now(device) - began
+    talker.release(stream)
+    return took * 1e3
 
 
 def _codec(subject: Subject, codec: CheckedCodec, checkpoint: Checkpoint) -> None:
