@@ -4,7 +4,7 @@ import hashlib
 import json
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -59,9 +59,11 @@ class Checkpoint:
         self.sampling: SamplingParams = _sampling(generation, defaults)
         self.max_new_tokens = generation.integer("max_new_tokens", 2, default=2048)
         """Of one decoder stream, its end included: N are N - 1 frames, as officially."""
-        self.unhonoured_keys: tuple[str, ...] = _unhonoured(model, generation, codec_table)
+        self.unhonoured_keys: tuple[str, ...] = _in_files(Table.unread, model, generation, codec_table)
         """Keys of the JSON files that nothing here reads and that are not known to be without effect, such as
         ``config.json: talker_config.new_idea``: the official package may compute something else."""
+        self.idle_keys: tuple[str, ...] = _in_files(Table.ignored, model, generation, codec_table)
+        """Keys of the JSON files whose values are known to change nothing: of training, of other libraries."""
         if self.unhonoured_keys:
             logger.warning("checkpoint %r has keys that are not honoured: %s", name, ", ".join(self.unhonoured_keys))
         _check_tokenizer_files(folder)
@@ -155,12 +157,13 @@ def _read_json(path: Path) -> Mapping[str, Any]:
     return content
 
 
-def _unhonoured(*tables: Table) -> tuple[str, ...]:
-    return tuple(f"{file}: {path}" for file, table in zip(_JSON_FILES, tables, strict=True) for path in table.unread())
+def _in_files(keys: Callable[[Table], list[str]], *tables: Table) -> tuple[str, ...]:
+    return tuple(f"{file}: {path}" for file, table in zip(_JSON_FILES, tables, strict=True) for path in keys(table))
 
 
 def _sampling(table: Table, defaults: Mapping[str, Any]) -> SamplingParams:
-    table.skip(*_SAMPLING_FIELDS, *_GENERATION_WITHOUT_EFFECT)
+    table.skip(*_SAMPLING_FIELDS)
+    table.ignore(*_GENERATION_WITHOUT_EFFECT)
     values: dict[str, Any] = {}
     for theirs, ours in _SAMPLING_FIELDS.items():
         if theirs in defaults:
