@@ -1,5 +1,6 @@
 """Where a backend chooses another code than the official modules: how far apart these hold the two."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -9,7 +10,7 @@ from megatalker.sampling import CodeVocabulary
 from megatalker_conformance.choices import Choice
 from megatalker_conformance.oracle import Oracle
 from megatalker_conformance.precision import FLOAT32_ERROR, Divergence, LogitError
-from megatalker_conformance.streams import PLAIN_GREEDY, Case
+from megatalker_conformance.streams import PLAIN_GREEDY, Case, Codes
 
 
 @dataclass(frozen=True)
@@ -49,10 +50,14 @@ def sixteen_bit_margin(
     return Margin(float(row[theirs] - row[ours]), official.tie)
 
 
-def float32_margin(oracle: Oracle, case: Case, divergence: Divergence, vocabulary: CodeVocabulary) -> Margin:
-    """Of float32 runs, after all rules of sampling: a tie is what two logits with float32 errors explain."""
+def float32_margin(
+    oracle: Oracle, case: Case, expected: Sequence[Codes], divergence: Divergence, vocabulary: CodeVocabulary
+) -> Margin:
+    """Of a float32 run that should say ``expected``, after all rules of sampling: a tie is what the errors of two
+    float32 logits explain.
+    """
     frame, codebook = divergence.frame, divergence.codebook
-    before = oracle.codes(case, frame)
+    before = expected[:frame]
     logits = oracle.follow(case, [*before, None]).logits
     row = (logits.talker[frame] if codebook == 0 else logits.predictor[frame, codebook - 1]).numpy()
     choice = Choice(row, case.sampling, codebook, frame, [codes[0] for codes in before], vocabulary)
