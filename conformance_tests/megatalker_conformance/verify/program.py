@@ -55,11 +55,13 @@ def _checks(part: str, subject: Subject, progress: Callable[[str], None]) -> Ite
         yield Check(part, "all", "not run", "left out by --skip")
         return
     progress(f"checking {part}")
+    begun = False
     try:
         for check in _RUN[part](subject):
             progress(f"checking {part}: {check.name} {check.outcome}")
+            begun = True
             yield check
     except NotRunError as error:
-        yield Check(part, "the rest" if error.begun else "all", "not run", str(error))
+        yield Check(part, "the rest" if begun else "all", "not run", str(error))
     except Exception as error:  # whatever goes wrong in one part, the card has the others
         yield Check(part, "ran to its end", "failed", f"{type(error).__name__}: {error}")

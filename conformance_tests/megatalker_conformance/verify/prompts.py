@@ -47,7 +47,7 @@ def _different(subject: Subject, mode: Mode, official: OfficialPrompts, builder:
 def cloning(subject: Subject) -> Iterator[Check]:
     """The voice of the given recording is what the official encoders make of it."""
     if subject.checkpoint.config.variant != "base":
-        raise NotRunError(f"a {subject.checkpoint.config.variant} checkpoint does not clone")
+        return  # the others do not clone
     if subject.recording is None:
         raise NotRunError("no recording was given: --ref-audio FILE --ref-text 'every word said in it'")
     subject.require_official()

@@ -28,16 +28,7 @@ from megatalker_conformance.verify.modes import Mode, modes
 
 
 class NotRunError(Exception):
-    """A part of the card, or the rest of one, cannot be run here; the message says why, and what to do.
-
-    Args:
-        reason: the message.
-        begun: other checks of the part were made.
-    """
-
-    def __init__(self, reason: str, *, begun: bool = False) -> None:
-        super().__init__(reason)
-        self.begun = begun
+    """A part of the card, or the rest of one, cannot be run here; the message says why, and what to do."""
 
 
 @dataclass

@@ -44,7 +44,7 @@ def codes(subject: Subject) -> Iterator[Check]:
             expected = official.codes(SENTENCES[0], layout, frames)
             yield _compared(subject, f"the official generate(), {layout}", case, streams, expected)
         if not streams.decoder.capabilities.forced_codes:
-            raise NotRunError(f"{subject.talker_backend.name} takes no forced codes: no logits to compare", begun=True)
+            raise NotRunError(f"{subject.talker_backend.name} takes no forced codes: no logits to compare")
         case = subject.cases.prompt(SENTENCES[0], "interleaved", greedy)
         yield _float32_error(subject, case, streams)
 
@@ -67,7 +67,7 @@ def sixteen_bit(subject: Subject) -> Iterator[Check]:
                 found = f"{bound.value:.3g} (at most {bound.limit:.3g}; the official modules: {bound.official:.3g})"
                 yield Check("16-bit", f"{bound.name}, {layout}", "passed" if bound.held else "failed", found, figures)
         if not streams.decoder.capabilities.forced_codes:
-            raise NotRunError(f"{subject.talker_backend.name} takes no forced codes: no logits to compare", begun=True)
+            raise NotRunError(f"{subject.talker_backend.name} takes no forced codes: no logits to compare")
 
 
 def _sixteen_bit_type(subject: Subject) -> torch.dtype:

@@ -46,8 +46,11 @@ class Card:
     @property
     def summary(self) -> str:
         """One line."""
-        counts = ", ".join(f"{count} {outcome}" for outcome, count in sorted(self._outcomes.items()))
-        return f"{'PASSED' if self.passed else 'FAILED'}: {counts}"
+        outcomes = self._outcomes
+        verdict = "FAILED" if outcomes["failed"] else "NOTHING PASSED"
+        if self.passed:
+            verdict = "PASSED IN PART" if outcomes["not run"] else "PASSED"
+        return f"{verdict}: {', '.join(f'{count} {outcome}' for outcome, count in sorted((+outcomes).items()))}"
 
     @property
     def _outcomes(self) -> Counter[str]:
