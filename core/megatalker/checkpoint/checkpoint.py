@@ -14,6 +14,7 @@ from torch import Tensor
 from megatalker.checkpoint.config import CodecConfig, ModelConfig
 from megatalker.checkpoint.fields import Table
 from megatalker.checkpoint.hub import ProgressCallback, download
+from megatalker.checkpoint.modelscope import PREFIX, download_from_modelscope
 from megatalker.checkpoint.shapes import codec_decoder_shapes, codec_unused_shapes, talker_shapes
 from megatalker.checkpoint.tensors import TensorFiles
 from megatalker.checkpoint.tokenizer import load_tokenizer
@@ -26,7 +27,10 @@ logger = logging.getLogger(__name__)
 
 _DEMO = Path(__file__).parent / "demo"
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
-_ACCEPTED = "expected 'demo', a folder in the official layout, or a hub id such as Qwen/Qwen3-TTS-12Hz-0.6B-CustomVoice"
+_ACCEPTED = (
+    "expected 'demo', a folder in the official layout, or a hub id such as Qwen/Qwen3-TTS-12Hz-0.6B-CustomVoice "
+    f"({PREFIX}ID for the same on ModelScope)"
+)
 _CONFIG, _GENERATION, _CODEC_CONFIG = "config.json", "generation_config.json", "speech_tokenizer/config.json"
 _JSON_FILES = (_CONFIG, _GENERATION, _CODEC_CONFIG)
 _GENERATION_WITHOUT_EFFECT = ("_from_model_config", "transformers_version")
@@ -79,8 +83,8 @@ class Checkpoint:
         """Open a checkpoint, and download it first where needed (hub ids).
 
         Args:
-            name_or_path: ``demo``, the voice that comes with the package; a folder, or a hub id ``organisation/name``.
-                A ``Path`` is always a folder.
+            name_or_path: ``demo``, the voice that comes with the package; a folder, or a hub id ``organisation/name``,
+                with ``modelscope:`` in front to take it from there. A ``Path`` is always a folder.
             progress: told about the bytes of a download; see :func:`megatalker.checkpoint.hub.download`.
 
         Raises:
@@ -92,8 +96,9 @@ class Checkpoint:
         folder = Path(name_or_path).expanduser()
         if folder.is_dir():
             return cls(folder, folder.resolve().name)
-        if isinstance(name_or_path, str) and _HUB_ID.fullmatch(name_or_path):
-            return cls(download(name_or_path, progress), name_or_path)
+        if isinstance(name_or_path, str) and _HUB_ID.fullmatch(repository := name_or_path.removeprefix(PREFIX)):
+            fetch = download_from_modelscope if name_or_path.startswith(PREFIX) else download
+            return cls(fetch(repository, progress), name_or_path)
         raise CheckpointError(f"checkpoint {str(name_or_path)!r}: there is no such folder; {_ACCEPTED}")
 
     def tensor(self, name: str) -> Tensor:

@@ -8,7 +8,15 @@ from typing import Annotated
 import typer
 
 from megatalker.cli.console import say_plainly, stdout
-from megatalker.cli.options import BackendOption, CodecOption, ConfigOption, DeviceOption, DtypeOption, read_settings
+from megatalker.cli.options import (
+    BackendOption,
+    CheckpointArgument,
+    CodecOption,
+    ConfigOption,
+    DeviceOption,
+    DtypeOption,
+    read_settings,
+)
 from megatalker.cli.programs import load_program
 from megatalker.cli.status import Status
 from megatalker.cli.verify.order import FRAMES, PARTS, WORD_ERRORS, Order, read_parts
@@ -16,9 +24,7 @@ from megatalker.errors import SettingsError
 
 
 def verify(
-    checkpoint: Annotated[
-        str, typer.Argument(help="demo, a folder, a hub id, or modelscope:ID for the same on ModelScope.")
-    ] = "demo",
+    checkpoint: CheckpointArgument = "demo",
     ref_audio: Annotated[Path | None, typer.Option(help="A recording to clone (Base checkpoints).")] = None,
     ref_text: Annotated[str | None, typer.Option(help="Every word that is said in it.")] = None,
     frames: Annotated[int, typer.Option(min=8, help="Frames compared in each mode.")] = FRAMES,
