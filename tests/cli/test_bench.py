@@ -63,4 +63,4 @@ def test_a_measurement_whose_packages_are_missing_says_so(tmp_path: Path) -> Non
         [sys.executable, "-c", program, "bench", "pipecat"], cwd=tmp_path, capture_output=True, text=True
     )
     assert done.returncode == 1
-    assert "cannot run 'pipecat': pipecat is missing" in one_line(done.stderr)
+    assert "cannot run 'pipecat': pipecat" in one_line(done.stderr)

@@ -9,6 +9,7 @@ import torch
 from megatalker.cli.bench.measure import measure
 from megatalker.cli.bench.metrics import metric
 from megatalker.cli.verify.card import Check
+from megatalker_conformance.cases import conformance_voice
 from megatalker_conformance.verify.subject import Subject
 
 ROUNDS = 3
@@ -19,10 +20,11 @@ _MAXRSS = 1 if sys.platform == "darwin" else 1024
 def speed(subject: Subject) -> Iterator[Check]:
     """What ``megatalker bench`` measures, in the number format of the settings."""
     name, device = subject.talker_backend.name, subject.device
-    settings = subject.settings.model_copy(update={"checkpoint": str(subject.checkpoint.folder)})
+    settings = subject.engine_settings.model_copy(update={"checkpoint": str(subject.checkpoint.folder)})
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
-    report = measure(settings, [name], rounds=ROUNDS, frames=subject.order.frames, progress=lambda _: None)
+    voice, frames = conformance_voice(subject.checkpoint), subject.order.frames
+    report = measure(settings, [name], rounds=ROUNDS, frames=frames, progress=lambda _: None, voice=voice)
     for key in report.metrics:
         summary = report.results[name][key]
         found = f"{summary.median:.3g} (p10 {summary.p10:.3g}, p90 {summary.p90:.3g})"

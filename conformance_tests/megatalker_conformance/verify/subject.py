@@ -68,6 +68,12 @@ class Subject:
         """What an engine would compute in."""
         return resolve_dtype(self.settings.dtype, self.device)
 
+    @property
+    def engine_settings(self) -> Settings:
+        """Of an engine on these backends and no others: one that fails must not be replaced in silence."""
+        names = {"backend": self.talker_backend.name, "codec": self.codec_backend.name}
+        return self.settings.model_copy(update=names | {"fallbacks": (), "codec_fallbacks": ()})
+
     @cached_property
     def modes(self) -> list[Mode]:
         """All that the checkpoint has."""

@@ -15,7 +15,7 @@ LANGUAGE = "english"
 def words(subject: Subject) -> Iterator[Check]:
     """Digits and loose English words, in the first voice, with the checkpoint's own sampling."""
     if subject.listener is Recogniser and importlib.util.find_spec("pocketsphinx") is None:
-        raise NotRunError("needs a recogniser: pip install pocketsphinx, or name another with --recogniser")
+        raise NotRunError("needs a recogniser: pip install 'megatalker[recogniser]', or name another with --recogniser")
     if LANGUAGE not in subject.checkpoint.config.languages:
         raise NotRunError("the texts are English, and the checkpoint does not list that language")
     if subject.checkpoint.config.variant == "base" and subject.recording is None:
@@ -23,8 +23,7 @@ def words(subject: Subject) -> Iterator[Check]:
     if subject.recording is not None:
         subject.require_official()
     mode = [mode for mode in subject.modes if mode.spoken][-1 if subject.recording is not None else 0]
-    settings = subject.settings.model_copy(update={"backend": subject.talker_backend.name})
-    with Engine.open(settings, checkpoint=subject.checkpoint) as engine:
+    with Engine.open(subject.engine_settings, checkpoint=subject.checkpoint) as engine:
         engine.warmup()
         examiner = Examiner(speaker(engine, mode.voice), subject.listener)
         yield _judged(subject, f"digits, {mode.name}", examiner.digits())

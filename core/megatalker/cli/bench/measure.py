@@ -16,6 +16,7 @@ from megatalker.plugins.checked import CheckedCodec, CheckedTalker
 from megatalker.plugins.device import resolve_device, resolve_threads
 from megatalker.sampling import SamplingParams
 from megatalker.settings import Settings
+from megatalker.voices import Voice
 
 TEXT = "The quick brown fox jumps over the lazy dog, and then it takes a long rest in the warm afternoon sun."
 BATCH = 4
@@ -38,7 +39,13 @@ class Subject:
 
 
 def measure(
-    settings: Settings, backends: Sequence[str], *, rounds: int, frames: int, progress: Callable[[str], None]
+    settings: Settings,
+    backends: Sequence[str],
+    *,
+    rounds: int,
+    frames: int,
+    progress: Callable[[str], None],
+    voice: Voice | None = None,
 ) -> Report:
     """Measure each backend named, interleaved in one run.
 
@@ -48,6 +55,7 @@ def measure(
         rounds: repetitions of every measurement; at least 1.
         frames: frames of one spoken utterance and of one decode measurement; at least 8.
         progress: told what is being measured.
+        voice: who speaks; ``None``: the checkpoint's default, which ``base`` checkpoints do not have.
 
     Raises:
         MegatalkerError: a backend cannot be opened here.
@@ -66,7 +74,7 @@ def measure(
             for subject in subjects:
                 progress(f"round {max(turn, 0) + 1} of {rounds}: {subject.label}")
                 samples = Subject(subject.label, subject.engine) if turn < 0 else subject
-                _speak(samples, frames)
+                _speak(samples, frames, voice)
                 with subject.engine.borrow_backends() as (talker, codec):
                     _decode(samples, talker, checkpoint, device, frames)
                     _codec(samples, codec, checkpoint)
@@ -82,10 +90,10 @@ def _now(device: torch.device | None = None) -> float:
     return time.perf_counter()
 
 
-def _speak(subject: Subject, frames: int) -> None:
+def _speak(subject: Subject, frames: int, voice: Voice | None) -> None:
     before = _worked_s(subject.engine)
     began = _now()
-    stream = subject.engine.speak(TEXT, seed=1, sampling=_endless(), max_frames=frames)
+    stream = subject.engine.speak(TEXT, voice=voice, seed=1, sampling=_endless(), max_frames=frames)
     arrivals = []
     spoken = 0
     for chunk in stream:
