@@ -79,11 +79,11 @@ def test_the_command_writes_the_card_and_exits_with_its_verdict(
         return card(*checks)
 
     monkeypatch.setattr("megatalker.cli.verify.command.load_program", {"verify": program}.__getitem__)
-    files = ["--json", str(tmp_path / "card.json"), "--markdown", str(tmp_path / "card.md")]
+    files = ["--json", str(tmp_path / "new" / "card.json"), "--markdown", str(tmp_path / "card.md")]
     done = CliRunner().invoke(app, ["verify", "demo", "--skip", "words, 16-bit", *files])
     assert done.exit_code == status, done.output
     assert card(*checks).summary in done.output
-    assert json.loads((tmp_path / "card.json").read_text())["passed"] is (status == 0)
+    assert json.loads((tmp_path / "new" / "card.json").read_text())["passed"] is (status == 0)
     assert (tmp_path / "card.md").read_text() == card(*checks).markdown()
     assert asked == [Order(frames=FRAMES, word_errors=WORD_ERRORS, skip=frozenset({"words", "16-bit"}))]
 

@@ -22,6 +22,7 @@ from megatalker.voices import list_languages
 from megatalker_backends.compiled.decoder import CompiledDecoder
 from megatalker_conformance.codes import OfficialCodec
 from megatalker_conformance.intelligibility import Examiner, Pcm, Understood, named_listener
+from megatalker_conformance.ties import Margin
 from megatalker_conformance.verify.program import verify
 from voice_recordings import WORDS, speech, wav
 
@@ -119,6 +120,18 @@ def test_a_mistake_fails_its_part(part: str, tiny_custom_voice: Checkpoint, monk
     if part == "codes":
         assert all("parts at frame 0, codebook 15" in check.found for check in failed)
         assert all("a near-tie is" in check.found for check in failed)
+
+
+def test_codes_that_part_at_a_near_tie_pass_and_show_it(
+    tiny_custom_voice: Checkpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(CompiledDecoder, "_frame", one_code(CompiledDecoder._frame))
+    monkeypatch.setattr("megatalker_conformance.verify.talker.float32_margin", lambda *_: Margin(1e-6, 1e-5))
+    card = verified(tiny_custom_voice, "codes")
+    assert card.passed
+    shown = [check for check in card.checks if check.figures.get("apart") == 1e-6]
+    assert len(shown) >= 12
+    assert all("holds 1e-06 apart; a near-tie is 1e-05" in check.found for check in shown)
 
 
 def test_an_error_in_one_part_leaves_the_others(tiny_custom_voice: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -66,6 +66,7 @@ def verify(
     stdout.print(card.table())
     for path, text in ((json, card.json), (markdown, card.markdown)):
         if path is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text(), encoding="utf-8")
             say_plainly(f"wrote {path}")
     if not card.passed:
