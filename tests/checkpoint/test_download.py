@@ -182,6 +182,18 @@ class TestModelScope:
         assert [file for file, _ in repository.asked[before:]] == ["generation_config.json"]
         assert again.fingerprint != fingerprint
 
+    def test_a_file_that_is_listed_without_a_digest_goes_by_its_revision(
+        self, repository: Repository, name: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(Repository, "identity", lambda *_: {"Revision": "a"})
+        Checkpoint.open(name)
+        before = len(repository.asked)
+        Checkpoint.open(name)
+        assert len(repository.asked) == before
+        monkeypatch.setattr(Repository, "identity", lambda *_: {"Revision": "b"})
+        Checkpoint.open(name)
+        assert len(repository.asked) == 2 * before
+
     def test_a_site_that_answers_something_else_is_named(
         self, repository: Repository, name: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:

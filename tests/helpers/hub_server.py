@@ -35,6 +35,10 @@ class Repository:
     def sha256(self, name: str) -> str:
         return hashlib.sha256(self.files[name]).hexdigest()
 
+    def identity(self, name: str) -> dict[str, str]:
+        """How ModelScope tells what a file holds."""
+        return {"Sha256": self.sha256(name), "Revision": COMMIT}
+
     def ranges(self, name: str) -> list[str | None]:
         return [asked for file, asked in self.asked if file == name]
 
@@ -125,7 +129,7 @@ class _ModelScopeHandler(_Handler):
             folders = {str(Path(name).parent) for name in repository.files} - {"."}
             files = [{"Path": name, "Type": "tree", "Size": 0, "Sha256": ""} for name in folders]
             files += [
-                {"Path": name, "Type": "blob", "Size": len(content), "Sha256": repository.sha256(name)}
+                {"Path": name, "Type": "blob", "Size": len(content), **repository.identity(name)}
                 for name, content in repository.files.items()
             ]
             return {"Code": 200, "Success": True, "Data": {"Files": files}}
