@@ -16,6 +16,7 @@ from megatalker.cli.load.drive import Script, drive
 from megatalker.cli.load.report import Case, LoadReport
 from megatalker.cli.load.traffic import Traffic
 from megatalker.engine import Engine
+from megatalker.engine.garbage import spare_what_is_loaded
 from megatalker.engine.speech import SpeechEngine
 from megatalker.errors import UnsupportedError
 from megatalker.settings import Settings
@@ -65,6 +66,7 @@ def measure(
             checkpoint = Checkpoint.open(settings.checkpoint)
             engine = stack.enter_context(Engine.open(settings, checkpoint=checkpoint))
             engine.warmup()
+            spare_what_is_loaded()
             environment = environment_of(checkpoint, engine.device, str(engine.dtype), engine.codec)
             environment["backend"] = engine.backend
             shown = settings.model_dump(mode="json", exclude={"server", "agent"})

@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 from megatalker.checkpoint import Checkpoint
 from megatalker.engine import Engine, EngineMetrics, SpeechStream
+from megatalker.engine.garbage import spare_what_is_loaded
 from megatalker.engine.options import SpeechOptions
 from megatalker.engine.state import Counters
 from megatalker.errors import EngineClosedError, MegatalkerError
@@ -68,8 +69,11 @@ class LateEngine:
         return _closed() if self._closed else None
 
     def warmup(self) -> None:
-        """Open the engine, unless that was done, and warm it up; raises what either raises."""
+        """Open the engine, unless that was done, and warm it up; raises what either raises. What the process has loaded
+        by then is taken to stay.
+        """
         self._opened().warmup()
+        spare_what_is_loaded()
 
     def speak_for(
         self, owner: str, text: str | None, options: SpeechOptions | None = None, **changes: Any
