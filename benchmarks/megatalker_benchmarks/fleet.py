@@ -10,7 +10,7 @@ import argparse
 import json
 import sys
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,8 @@ def compare(times: ServiceTimes, file: Path, fleet: Fleet, spread: float, price:
     script, cases = report["script"], [case for case in report["cases"] if case["pattern"] == "rate"]
     if not cases or script["length_s"] is None:
         raise InvalidRequestError(f"{str(file)!r} has no case of --rate with --length, which can be compared")
+    if script["ahead_s"] is not None:
+        fleet = replace(fleet, ahead_s=script["ahead_s"])
     for case in cases:
         demand = Demand(case["amount"], script["length_s"], spread, case["seconds"])
         row = predict(times, demand, fleet, price)
@@ -46,17 +48,18 @@ def compare(times: ServiceTimes, file: Path, fleet: Fleet, spread: float, price:
 
 def table(rows: list[dict[str, Any]]) -> Table:
     """A row for each rate; times are milliseconds."""
-    names = ["a second", "replicas", "busy", "first p50", "p95", "p99", "refused", "$ an hour", "$ an hour of speech"]
     compared = "measured" in rows[0]
-    shown = Table(*names, *(["measured p50", "p95", "off p50", "off p95"] if compared else []))
+    what = ("measured p50", "p95", "off p50", "p95") if compared else ("p99", "$ an hour", "$ an hour of speech")
+    shown = Table("a second", "replicas", "busy", "refused", "first p50", "p95", *what)
     for row in rows:
         heard = row["first_chunk_ms"]
-        cells = [f"{row['rate']:g}", f"{row['replicas']}", f"{row['utilisation']:.0%}"]
-        cells += [f"{heard[name]:.0f}" for name in ("p50", "p95", "p99")]
-        cells += [f"{row['refused']}", f"{row['dollars_an_hour']:.2f}", f"{row['dollars_an_hour_of_speech']:.4f}"]
+        cells = [f"{row['rate']:g}", f"{row['replicas']}", f"{row['utilisation']:.0%}", f"{row['refused']}"]
+        cells += [f"{heard[name]:.0f}" for name in ("p50", "p95")]
         if compared:
             cells += [f"{row['measured']['first_chunk_ms'][name]:.0f}" for name in ("p50", "p95")]
             cells += [f"{row['predicted_over_measured_less_1'][name]:+.0%}" for name in ("p50", "p95")]
+        else:
+            cells += [f"{heard['p99']:.0f}", f"{row['dollars_an_hour']:.2f}", f"{row['dollars_an_hour_of_speech']:.3f}"]
         shown.add_row(*cells)
     return shown
 
@@ -112,8 +115,7 @@ def run(options: argparse.Namespace) -> list[dict[str, Any]]:
             raise InvalidRequestError(
                 f"no number of replicas has the first chunk within {options.p95:g} ms; raise --p95"
             )
-        chosen = Fleet(needed, fleet.rows, fleet.max_waiting, fleet.ahead_s)
-        rows.append(predict(times, demand, chosen, options.price))
+        rows.append(predict(times, demand, replace(fleet, replicas=needed), options.price))
     return rows
 
 

@@ -7,10 +7,11 @@ time that so many take at once; otherwise all that may go on get one frame, in t
 import bisect
 import json
 import random
-from collections import deque
-from collections.abc import Iterator, Sequence
+from collections import defaultdict, deque
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from statistics import median
 from typing import Any, Self
 
 from megatalker.checkpoint.config import FRAME_SECONDS
@@ -43,7 +44,7 @@ class ServiceTimes:
 
     @classmethod
     def read(cls, file: Path) -> Self:
-        """From the cases ``streams`` and ``burst`` of a ``load.json``.
+        """From the cases ``streams`` and ``burst`` of a ``load.json``; of cases that are repeated, the median.
 
         Raises:
             InvalidRequestError: it is no such file, lacks either, or the streams were held back by ``--ahead``.
@@ -51,18 +52,23 @@ class ServiceTimes:
         report = read_report(file)
         if report["script"]["ahead_s"] is not None:
             raise InvalidRequestError(f"{str(file)!r} was measured with --ahead, which hides how fast streams can be")
-        frame, first = [], []
+        frame: defaultdict[float, list[float]] = defaultdict(list)
+        first: defaultdict[float, list[float]] = defaultdict(list)
         for case in report["cases"]:
             amount = case["amount"]
             if case["pattern"] == "streams":
-                frame.append((amount, amount * FRAME_SECONDS / case["speech_s_per_s"]))
+                frame[amount].append(amount * FRAME_SECONDS / case["speech_s_per_s"])
             elif case["pattern"] == "burst":
-                first.append((amount, case["first_chunk_ms"]["p50"] / 1e3))
+                first[amount].append(case["first_chunk_ms"]["p50"] / 1e3)
         if not frame or not first:
             raise InvalidRequestError(
                 f"{str(file)!r} lacks cases; measure with --streams 1,2,4... and --burst 1,2,4..."
             )
-        return cls(sorted(frame), sorted(first))
+        return cls(_medians(frame), _medians(first))
+
+
+def _medians(found: Mapping[float, Sequence[float]]) -> Curve:
+    return sorted((amount, median(values)) for amount, values in found.items())
 
 
 def read_report(file: Path) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from typing import Any
 
 import psutil
 
+from megatalker.checkpoint.config import FRAME_SECONDS
 from megatalker.cli.bench.report import command_line
 from megatalker.cli.load.player import Player
 from megatalker.errors import ConnectionFailedError, MegatalkerError
@@ -173,7 +174,7 @@ def kill_one(url: str, streams: int, frames: int) -> dict[str, Any]:
     return {
         "replicas": REPLICAS,
         "streams": streams,
-        "seconds_of_speech_each": crowd[0].frames * 0.08,
+        "seconds_of_speech_each": frames * FRAME_SECONDS,
         "streams_of_the_killed_replica": len(again),
         "streams_of_the_other": len(kept),
         "of_the_other_with_other_codes": sum(one.codes != alone[one.number].codes for one in kept),
@@ -187,15 +188,17 @@ def kill_one(url: str, streams: int, frames: int) -> dict[str, Any]:
     }
 
 
-def drain(url: str, name: str, streams: int, frames: int) -> dict[str, Any]:
+def drain(url: str, streams: int, frames: int) -> dict[str, Any]:
     """Take the application away while all speak."""
     from ray import serve
+
+    from megatalker.serving.ray import NAME
 
     crowd = [Listener(url, number, frames) for number in range(streams)]
     threads = together(crowd)
     eventually(lambda: heard_by_all(crowd), "speech of all")
     began = time.monotonic()
-    serve.delete(name)
+    serve.delete(NAME)
     took = time.monotonic() - began
     for thread in threads:
         thread.join()
@@ -203,22 +206,17 @@ def drain(url: str, name: str, streams: int, frames: int) -> dict[str, Any]:
     return {"streams": streams, "finished": finished, "gone_after_s": took}
 
 
-def run(settings: dict[str, Any], streams: int, seconds: float) -> dict[str, Any]:
-    """All of it; returns what was found."""
+@contextmanager
+def deployed(**settings: Any) -> Iterator[str]:
+    """All replicas ready to speak on a processor; yields the URL."""
+    from ray import serve
+
     from megatalker.serving.ray import NAME, application
 
-    frames = round(seconds / 0.08)
     with cluster() as url:
-        from ray import serve
-
-        began = time.monotonic()
-        serve.run(application({"ray": {"replicas": REPLICAS}} | settings), name=NAME, route_prefix="/")
-        started = time.monotonic() - began
-        return {
-            "replicas_ready_after_s": started,
-            "killed": kill_one(url, streams, frames),
-            "drained": drain(url, NAME, streams, frames),
-        }
+        wanted = {"device": "cpu", "ray": {"replicas": REPLICAS}} | settings
+        serve.run(application(wanted), name=NAME, route_prefix="/")
+        yield url
 
 
 def main() -> int:
@@ -229,12 +227,20 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=8.0, help="of speech of each")
     parser.add_argument("--json", type=Path, help="file for the result")
     options = parser.parse_args()
+    frames = round(options.seconds / FRAME_SECONDS)
     try:
-        found = run({"checkpoint": options.checkpoint, "backend": options.backend}, options.streams, options.seconds)
+        began = time.monotonic()
+        with deployed(checkpoint=options.checkpoint, backend=options.backend) as url:
+            found = {
+                "command": command_line(),
+                "replicas_ready_after_s": time.monotonic() - began,
+                "killed": kill_one(url, options.streams, frames),
+                "drained": drain(url, options.streams, frames),
+            }
     except MegatalkerError as error:
         sys.stderr.write(f"error: {error}\n")
         return 1
-    text = json.dumps({"command": command_line()} | found, indent=1)
+    text = json.dumps(found, indent=1)
     print(text)  # noqa: T201
     if options.json is not None:
         options.json.write_text(text + "\n")

@@ -142,7 +142,7 @@ class RaySettings(BaseModel):
     target_load: Annotated[float, BeforeValidator(_refuse_bool), Field(gt=0, le=1)] = 0.75
     """Share of its rows (``max_streams``) that a replica should use; streams that wait count as if they had one."""
     gpus: Annotated[float, BeforeValidator(_refuse_bool), Field(ge=0)] | None = None
-    """Of one replica. ``None``: one where ``device`` is CUDA, or ``auto`` and the cluster has any."""
+    """Of one replica; a fraction lets several share one. ``None``: one where ``device`` is ``cuda``."""
     cpus: Annotated[float, BeforeValidator(_refuse_bool), Field(ge=0)] = 1.0
     """Processor cores that Ray sets aside for a replica."""
 

@@ -24,7 +24,6 @@ from megatalker.serving.server.starting import keep_compiled_code, served_settin
 from megatalker.settings import RaySettings, Settings
 
 try:
-    import ray
     from ray import serve
 except ImportError as error:
     raise UnsupportedError(f"cannot deploy on Ray: {error.name} is missing; pip install 'megatalker[ray]'") from error
@@ -119,11 +118,7 @@ def _options(settings: Settings) -> dict[str, Any]:
 
 
 def _gpus(device: str, wanted: RaySettings) -> float:
-    if wanted.gpus is not None:
-        return wanted.gpus
-    if device == "auto":
-        return float(ray.cluster_resources().get("GPU", 0) > 0)
-    return float(device == "cuda")
+    return float(device == "cuda") if wanted.gpus is None else wanted.gpus
 
 
 def _refuse_what_ray_decides(settings: Settings) -> None:
@@ -133,8 +128,11 @@ def _refuse_what_ray_decides(settings: Settings) -> None:
             f"on Ray, Serve's proxy takes the connections: server.{', server.'.join(said)} would have no effect; leave "
             "it out, and set http_options in Serve's configuration"
         )
-    if settings.device.startswith("cuda:"):
-        raise SettingsError(f"device is {settings.device!r}, but Ray gives each replica its GPU; expected 'cuda'")
+    if settings.device not in ("cpu", "cuda"):
+        raise SettingsError(
+            f"device is {settings.device!r}, but Ray needs to know whether a replica takes a GPU, and chooses which; "
+            "expected 'cpu' or 'cuda'"
+        )
     if settings.ray.max_replicas is not None and settings.ray.max_replicas < settings.ray.replicas:
         raise SettingsError(
             f"ray.max_replicas is {settings.ray.max_replicas}, expected at least ray.replicas, {settings.ray.replicas}"
