@@ -17,8 +17,11 @@ from typing import Any, Self
 from megatalker.checkpoint.config import FRAME_SECONDS
 from megatalker.cli.load.report import percentiles_ms
 from megatalker.cli.load.traffic import Traffic
+from megatalker.engine.scheduling import chunk_limit, hold_until
 from megatalker.errors import InvalidRequestError
+from megatalker.settings import Settings
 
+CHUNK_FRAMES = Settings.model_fields["max_chunk_frames"].default
 Curve = Sequence[tuple[float, float]]
 
 
@@ -110,8 +113,8 @@ class Fleet:
     rows: int
     """Streams that a replica runs at a time: ``max_streams``."""
     max_waiting: int = 64
-    ahead_s: float = float("inf")
-    """Speech is made at most so far ahead of playback: ``max_ahead_s``."""
+    ahead_s: float | None = None
+    """Speech is made at most so far ahead of playback: ``max_ahead_s``. ``None``: as fast as it can be."""
 
 
 @dataclass(slots=True)
@@ -120,24 +123,31 @@ class _Stream:
     first_at: float
     made: int = 1
 
-    def ready_at(self, ahead_s: float) -> float:
-        return self.first_at + (self.made + 1) * FRAME_SECONDS - max(ahead_s, 2 * FRAME_SECONDS)
+    def ready_at(self, ahead_s: float | None) -> float:
+        """When its next frame may be made: a chunk begins as the engine lets it, and is then made in one go."""
+        chunk = chunk_limit(CHUNK_FRAMES, ahead_s)
+        if ahead_s is None or (self.made - 1) % chunk:  # the first chunk is one frame
+            return self.first_at
+        return hold_until(self.first_at + self.made * FRAME_SECONDS, ahead_s, chunk)
 
 
 @dataclass(slots=True)
-class _Server:
+class Server:
     """One replica. Its clock is the end of its last launch."""
 
     times: ServiceTimes
     fleet: Fleet
     clock: float = 0.0
     waiting: deque[tuple[float, int]] = field(default_factory=deque)
+    """Arrival and frames of each."""
     running: list[_Stream] = field(default_factory=list)
     busy_s: float = 0.0
     first_chunks_s: list[float] = field(default_factory=list)
+    """From the arrival to the first chunk, of those that were begun."""
     refused: int = 0
 
     def arrive(self, moment: float, frames: int) -> None:
+        """A request, at a moment that is not before those that came."""
         self.advance(moment)
         if len(self.running) + len(self.waiting) >= self.fleet.rows + self.fleet.max_waiting:
             self.refused += 1
@@ -190,7 +200,7 @@ class Outcome:
 
 def simulate(times: ServiceTimes, demand: Demand, fleet: Fleet) -> Outcome:
     """Requests go to the replicas by turns, as a load balancer sends them."""
-    servers = [_Server(times, fleet) for _ in range(fleet.replicas)]
+    servers = [Server(times, fleet) for _ in range(fleet.replicas)]
     requests, frames = 0, 0
     for moment, length in demand.requests():
         servers[requests % fleet.replicas].arrive(moment, length)

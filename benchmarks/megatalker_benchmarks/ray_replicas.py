@@ -20,7 +20,6 @@ from typing import Any
 import psutil
 
 from megatalker.checkpoint.config import FRAME_SECONDS
-from megatalker.cli.bench.report import command_line
 from megatalker.cli.load.player import Player
 from megatalker.errors import ConnectionFailedError, MegatalkerError
 from megatalker.sampling import SamplingParams
@@ -232,7 +231,7 @@ def main() -> int:
         began = time.monotonic()
         with deployed(checkpoint=options.checkpoint, backend=options.backend) as url:
             found = {
-                "command": command_line(),
+                "command": " ".join(sys.argv),
                 "replicas_ready_after_s": time.monotonic() - began,
                 "killed": kill_one(url, options.streams, frames),
                 "drained": drain(url, options.streams, frames),
