@@ -32,6 +32,7 @@ KILL_AFTER_S = 2.0
 """Of speech, heard by everybody."""
 PATIENCE_S = 180.0
 """For whatever is waited for."""
+FRAMES_OF_A_TRY = 12
 HOST = "127.0.0.1"
 NODE = "127.0.0.2"
 """Where Ray's own processes listen: Ray replaces 127.0.0.1 by an address of the network."""
@@ -70,14 +71,13 @@ class Listener:
                 self.broken = True
 
 
-def eventually(true: Callable[[], bool], what: str) -> float:
-    """Wait for it; returns the seconds that it took."""
-    began = time.monotonic()
+def eventually(true: Callable[[], bool], what: str) -> None:
+    """Wait for it; raises ``TimeoutError`` where it does not come."""
+    deadline = time.monotonic() + PATIENCE_S
     while not true():
-        if time.monotonic() > began + PATIENCE_S:
-            raise TimeoutError(f"{what} did not happen within {PATIENCE_S:g} s")
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{what} did not come within {PATIENCE_S:g} s")
         time.sleep(0.02)
-    return time.monotonic() - began
 
 
 @contextmanager
@@ -148,12 +148,15 @@ def kill_one(url: str, streams: int, frames: int) -> dict[str, Any]:
     victim = min(before)
     os.kill(victim, signal.SIGKILL)
     killed_at = time.monotonic()
-    answered = Listener(url, streams, 12)
-    tries = 0
-    while not answered.codes:
-        tries += 1
-        answered.listen()
-    first_at = answered.player.first_at
+    tried: list[Listener] = []
+
+    def answered() -> bool:
+        tried.append(Listener(url, streams, FRAMES_OF_A_TRY))
+        tried[-1].listen()
+        return not tried[-1].broken
+
+    eventually(answered, "an answer")
+    first_at = tried[-1].player.first_at
     assert first_at is not None
     noticed_at: list[float] = []
 
@@ -181,7 +184,7 @@ def kill_one(url: str, streams: int, frames: int) -> dict[str, Any]:
         "worst_gap_ms_of_the_other": max((one.player.worst_gap_s for one in kept), default=0.0) * 1e3,
         "asked_again_with_other_codes": sum(one.codes != alone[one.number].codes for one in again),
         "next_request_answered_after_s": first_at - killed_at,
-        "next_request_tries": tries,
+        "next_request_tries": len(tried),
         "noticed_after_s": noticed_at[0] - killed_at,
         "whole_again_after_s": whole_at - killed_at,
     }

@@ -20,6 +20,8 @@ from megatalker.serving.server.app import create_app
 from megatalker.serving.server.late_engine import LateEngine
 from megatalker.serving.server.meters import Meters
 from megatalker.settings import ServerSettings, known_keys
+from megatalker_benchmarks.fleet import options_of
+from snippets import snippets
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "deploy"
@@ -106,9 +108,32 @@ def test_command_lines_parse(command: str, arguments: list[str]) -> None:
     group.commands[command].make_context(command, list(arguments))
 
 
+PAGE = ROOT / "docs" / "deployment.md"
+SAID = [line for snippet in snippets(PAGE) for line in snippet.text.splitlines()]
+
+
+@pytest.mark.parametrize("line", [line for line in SAID if line.startswith("megatalker ")])
+def test_commands_of_the_page_parse(line: str) -> None:
+    _, command, *arguments = shlex.split(line)
+    if command == "bench":
+        entries = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
+        assert arguments[0] in entries["megatalker.benchmarks"]
+        assert arguments[0] == "fleet"
+        assert options_of(arguments[1:]).measured == Path("one/load.json")
+        return
+    typer.main.get_command(commands).commands[command].make_context(command, arguments)
+
+
+def test_what_the_page_gives_to_ray_are_settings() -> None:
+    given = [re.findall(r" (\w+)=(\S+)", line.partition(":application")[2]) for line in SAID if "serve run" in line]
+    assert len(given) == 2
+    for arguments in given:
+        assert Settings.read(**dict(arguments)).device in ("cpu", "cuda")
+
+
 def test_every_variable_is_a_setting() -> None:
     known = known_keys(Settings)
-    for file in FOLDER.iterdir():
+    for file in (*FOLDER.iterdir(), PAGE):
         for name in re.findall(r"MEGATALKER_(\w+)", file.read_text()):
             assert name.lower().replace("__", ".") in known, f"{file.name}: MEGATALKER_{name}"
 
