@@ -49,9 +49,8 @@ def application(args: dict[str, Any]) -> serve.Application:
     given = {name: value for name, value in args.items() if name != "config"}
     settings = served_settings(Settings.read(None if config is None else Path(config), **given))
     _refuse_what_ray_decides(settings)
-    secret = settings.server.token_secret or SecretStr(
-        secrets.token_urlsafe(32)
-    )  # one replica's tokens open the others
+    # A token that one replica gave opens the others.
+    secret = settings.server.token_secret or SecretStr(secrets.token_urlsafe(32))
     own = settings.server.model_copy(update={"token_secret": secret})
     # Of this class, and not of the one that read a file: a replica finds it by its name.
     sent = Settings.model_construct(**dict(settings) | {"server": own})
