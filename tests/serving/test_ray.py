@@ -4,6 +4,7 @@ import importlib
 import importlib.util
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -18,6 +19,7 @@ from megatalker.serving.ray_scaling import replicas_wanted
 from megatalker_benchmarks.ray_replicas import deployed, drain, kill_one
 from waiting import HANG_S
 
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:ray[.].*")  # what Ray itself uses
 ROOT = Path(__file__).parents[2]
 needs_ray = pytest.mark.skipif(
     importlib.util.find_spec("ray") is None, reason="Ray is not installed; `make ray-test` makes an environment with it"
@@ -125,10 +127,10 @@ def test_speech_streams_through_the_proxy(url: str) -> None:
 def test_a_token_of_one_replica_opens_the_others(url: str) -> None:
     token = httpx.post(f"{url}/v1/tokens", timeout=HANG_S).json()
     address = url.replace("http", "ws") + "/v1/speak"
-    sockets = [connect(address, subprotocols=token["subprotocols"], open_timeout=HANG_S) for _ in range(4)]
-    for socket in sockets:
-        assert socket.subprotocol == token["subprotocols"][0]
-        socket.close()
+    with ExitStack() as stack:
+        for _ in range(4):
+            socket = connect(address, subprotocols=token["subprotocols"], open_timeout=HANG_S)
+            assert stack.enter_context(socket).subprotocol == token["subprotocols"][0]
 
 
 @needs_ray
