@@ -2,6 +2,7 @@
 
 import importlib
 import importlib.util
+import json
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -92,6 +93,15 @@ def test_settings_that_ray_cannot_follow_are_refused(
 ) -> None:
     with pytest.raises(SettingsError, match=message):
         ray_module.application(settings)
+
+
+def test_the_page_shows_the_saved_run() -> None:
+    saved = json.loads((ROOT / "benchmarks" / "results" / "cpu" / "ray_replicas.json").read_text())
+    killed, page = saved["killed"], (ROOT / "docs" / "deployment.md").read_text()
+    assert killed["of_the_other_with_other_codes"] == killed["asked_again_with_other_codes"] == 0
+    assert f"| {killed['worst_gap_ms_of_the_other']:.0f} ms |" in page
+    assert f"| {killed['noticed_after_s']:.1f} s after the kill |" in page
+    assert f"| {killed['whole_again_after_s']:.0f} s after the kill; starting both" in page
 
 
 @needs_ray
