@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import hypothesis
 import pytest
+import torch
 
 from late_audio import LateDownload
 from megatalker.checkpoint import Checkpoint
@@ -12,6 +13,8 @@ from megatalker.testing.recipe import TINY, TINY_1B7, CheckpointRecipe
 
 hypothesis.settings.register_profile("no clock", deadline=None)  # other processes share the machine
 hypothesis.settings.load_profile("no clock")
+
+torch.set_num_threads(1)  # what a test computes itself adds in the same order as an engine, which uses one thread
 
 
 def _written(factory: pytest.TempPathFactory, name: str, recipe: CheckpointRecipe) -> Checkpoint:

@@ -1,7 +1,9 @@
 """Milliseconds a frame of other packages on the same checkpoint: ``megatalker bench peers --help``.
 
-Each is called as its own documentation shows. The time of a frame is what more frames cost, so that the prompt and what
-happens once an utterance do not count; what a package does for each frame, its codec included, does.
+Each is called as its own documentation shows. None promises how many frames it makes: the official package swallows
+``min_new_tokens``, so speech may end before ``max_new_tokens``. So frames are counted in the audio that comes back, and
+the time of a frame is what more frames cost: the slope of a line through the time of every call over its frames. The
+prompt and what happens once an utterance do not count; what a package does for each frame, its codec included, does.
 
 Each wants an environment of its own: ``benchmarks/peers/PEER.txt`` pins it, and says how to make and use it.
 """
@@ -10,50 +12,97 @@ import argparse
 import json
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from megatalker.checkpoint.config import FRAME_SAMPLES
 from megatalker.checkpoint.official import load_qwen_tts
 
 TEXT = "The quick brown fox jumps over the lazy dog, and then it takes a long rest in the warm afternoon sun."
-FEW, MANY = 8, 40
+LIMITS = (8, 24, 40)
+"""``max_new_tokens`` of the calls of a round."""
 
 
-def official(folder: Path, speaker: str) -> Callable[[int], float | None]:
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One utterance."""
+
+    frames: int
+    """Of the audio that came back."""
+    seconds: float
+    first_s: float | None = None
+    """To the first chunk, where the package streams."""
+
+
+Speak = Callable[[int], tuple[int, float | None]]
+"""``max_new_tokens`` -> samples, and seconds to the first chunk."""
+
+
+def official(folder: Path, speaker: str, device: torch.device) -> Speak:
     """``qwen-tts``: no streaming, so there is no first chunk."""
-    model: Any = load_qwen_tts().Qwen3TTSModel.from_pretrained(str(folder), device_map="cuda:0", dtype=torch.bfloat16)
+    load = load_qwen_tts().Qwen3TTSModel.from_pretrained
+    model: Any = load(str(folder), device_map=str(device), dtype=_dtype(device))
 
-    def speak(frames: int) -> None:
-        model.generate_custom_voice(
-            text=TEXT, speaker=speaker, language="English", max_new_tokens=frames, min_new_tokens=frames
-        )
+    def speak(limit: int) -> tuple[int, None]:
+        (audio,), _ = model.generate_custom_voice(text=TEXT, speaker=speaker, language="English", max_new_tokens=limit)
+        return len(audio), None
 
     return speak
 
 
-def faster(folder: Path, speaker: str) -> Callable[[int], float | None]:
+def faster(folder: Path, speaker: str, device: torch.device) -> Speak:
     """``faster-qwen3-tts``, streaming chunks of one frame."""
     load_qwen_tts()
     from faster_qwen3_tts import FasterQwen3TTS
 
-    model = FasterQwen3TTS.from_pretrained(str(folder), device="cuda", dtype=torch.bfloat16)
+    model = FasterQwen3TTS.from_pretrained(str(folder), device=str(device), dtype=_dtype(device))
 
-    def speak(frames: int) -> float:
-        began, first = time.perf_counter(), 0.0
+    def speak(limit: int) -> tuple[int, float]:
+        began, first, samples = time.perf_counter(), 0.0, 0
         chunks = model.generate_custom_voice_streaming(
-            text=TEXT, speaker=speaker, language="English", max_new_tokens=frames, min_new_tokens=frames, chunk_size=1
+            text=TEXT, speaker=speaker, language="English", max_new_tokens=limit, min_new_tokens=limit, chunk_size=1
         )
-        for _ in chunks:
+        for audio, *_ in chunks:
             first = first or time.perf_counter() - began
-        return first
+            samples += len(audio)
+        return samples, first
 
     return speak
 
 
-PEERS = {"qwen-tts": official, "faster-qwen3-tts": faster}
+PEERS: dict[str, Callable[[Path, str, torch.device], Speak]] = {"qwen-tts": official, "faster-qwen3-tts": faster}
+
+
+def timed(speak: Speak, limit: int, device: torch.device) -> Call:
+    """One call, waited for.
+
+    Raises:
+        SystemExit: it gave no whole number of frames, so that they cannot be counted.
+    """
+    _wait(device)
+    began = time.perf_counter()
+    samples, first = speak(limit)
+    _wait(device)
+    seconds = time.perf_counter() - began
+    if samples % FRAME_SAMPLES:
+        raise SystemExit(f"{samples} samples came back, which is no whole number of frames of {FRAME_SAMPLES}")
+    return Call(samples // FRAME_SAMPLES, seconds, first)
+
+
+def frame_ms(calls: Sequence[Call]) -> float:
+    """What one frame more costs.
+
+    Raises:
+        SystemExit: all calls made the same number of frames, from which it cannot be told.
+    """
+    frames = [call.frames for call in calls]
+    if len(set(frames)) < 2:
+        raise SystemExit(f"every call made {frames[0]} frames; take more rounds, or a checkpoint that speaks longer")
+    return statistics.linear_regression(frames, [call.seconds for call in calls]).slope * 1e3
 
 
 def main() -> None:
@@ -61,34 +110,37 @@ def main() -> None:
     parser.add_argument("peer", choices=PEERS)
     parser.add_argument("checkpoint", type=Path, help="a CustomVoice checkpoint")
     parser.add_argument("--speaker", required=True)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=5, help=f"of {len(LIMITS)} calls each")
+    parser.add_argument("--device", type=torch.device, default=torch.device("cuda", 0))
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    speak = PEERS[options.peer](options.checkpoint, options.speaker)
-    speak(FEW)
-    frame_ms, first_ms = [], []
-    for _ in range(options.rounds):
-        seconds = []
-        for frames in (FEW, MANY):
-            torch.cuda.synchronize()
-            began = time.perf_counter()
-            first = speak(frames)
-            torch.cuda.synchronize()
-            seconds.append(time.perf_counter() - began)
-            if first:
-                first_ms.append(first * 1e3)
-        frame_ms.append((seconds[1] - seconds[0]) / (MANY - FEW) * 1e3)
+    speak = PEERS[options.peer](options.checkpoint, options.speaker, options.device)
+    speak(LIMITS[0])
+    calls = [timed(speak, limit, options.device) for _ in range(options.rounds) for limit in LIMITS]
+    first_ms = [call.first_s * 1e3 for call in calls if call.first_s is not None]
     report = {
         "peer": options.peer,
-        "device": torch.cuda.get_device_name(),
+        "device": torch.cuda.get_device_name(options.device) if options.device.type == "cuda" else "cpu",
         "torch": torch.__version__,
-        "frame_ms": statistics.median(frame_ms),
+        "max_new_tokens": list(LIMITS) * options.rounds,
+        "frames": [call.frames for call in calls],
+        "seconds": [round(call.seconds, 6) for call in calls],
+        "frame_ms": frame_ms(calls),
         "first_chunk_ms": statistics.median(first_ms) if first_ms else None,
     }
     text = json.dumps(report, indent=1)
     print(text)  # noqa: T201
     if options.json:
         options.json.write_text(text + "\n", encoding="utf-8")
+
+
+def _dtype(device: torch.device) -> torch.dtype:
+    return torch.bfloat16 if device.type == "cuda" else torch.float32
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
 
 
 if __name__ == "__main__":

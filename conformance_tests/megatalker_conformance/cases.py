@@ -47,10 +47,20 @@ class Cases:
         self._builder = PromptBuilder(checkpoint, torch.device("cpu"), torch.float32)
         self._voice = conformance_voice(checkpoint)
 
-    def prompt(self, text: str, layout: Layout, sampling: SamplingParams) -> Case:
-        """A sentence in the checkpoint's default voice."""
+    def prompt(
+        self,
+        text: str,
+        layout: Layout,
+        sampling: SamplingParams,
+        *,
+        voice: Voice | None = None,
+        language: str = LANGUAGE,
+        instruct: str | None = None,
+    ) -> Case:
+        """A sentence, in the checkpoint's default voice unless another is given."""
         ids = text_ids(self._checkpoint.tokenizer, text)
-        prompt = self._builder.build(ids, voice=self._voice, language=LANGUAGE, instruct=None, layout=layout)
+        speaker = self._voice if voice is None else voice
+        prompt = self._builder.build(ids, voice=speaker, language=language, instruct=instruct, layout=layout)
         return Case(f"{text[:24]!r} {layout}", prompt.embeds, prompt.trailing, prompt.pad, sampling)
 
     def rows(self, count: int, sampling: SamplingParams) -> Case:

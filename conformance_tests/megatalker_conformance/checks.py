@@ -9,9 +9,10 @@ import torch
 from megatalker.interfaces import CodecCapabilities, TalkerCapabilities
 from megatalker.sampling import SamplingParams
 from megatalker_conformance.oracle import Oracle
-from megatalker_conformance.precision import Divergence, LogitError, first_divergence
+from megatalker_conformance.precision import Divergence, first_divergence
 from megatalker_conformance.promises import PARITY, Promise, broken
 from megatalker_conformance.streams import GREEDY, PLAIN_GREEDY, Case, Codes
+from megatalker_conformance.ties import Margin, sixteen_bit_margin
 
 _ENDLESS = 10_000
 
@@ -59,10 +60,10 @@ class Judge:
             return
         found = f"parts at {divergence}"
         if self._dtype != torch.float32:
-            gap, tie = self.gap(case, frames, divergence)
-            if gap <= tie:
+            margin = self.gap(case, frames, divergence)
+            if margin.near:
                 return
-            found += f", which the oracle holds {gap:.3g} apart; a near-tie is {tie:.3g}"
+            found += f", {margin}"
         at = slice(divergence.frame, divergence.frame + 1)
         broken(
             promise,
@@ -71,19 +72,6 @@ class Judge:
             found=f"{found}: {list(codes[at]) or 'the end'}",
         )
 
-    def gap(self, case: Case, frames: int, divergence: Divergence) -> tuple[float, float]:
-        """How far apart the oracle holds the two codes, and how far apart a near-tie may be."""
-        assert replace(case.sampling, min_new_tokens=0) == replace(PLAIN_GREEDY, min_new_tokens=0), (
-            "a near-tie is read off raw logits, so 16-bit runs are compared greedily and without a penalty"
-        )
-        expected = self._oracle.codes(case, frames)
-        exact = self._oracle.logits(case, expected)
-        rounded = self._oracle.logits(case, expected, self._dtype)
-        frame, codebook = divergence.frame, divergence.codebook
-        if codebook == 0:
-            row, official = exact.talker[frame], LogitError.between(rounded.talker, exact.talker)
-        else:
-            row = exact.predictor[frame, codebook - 1]
-            official = LogitError.between(rounded.predictor, exact.predictor)
-        ours, theirs = (self._eos_id if code is None else code for code in (divergence.ours, divergence.theirs))
-        return float(row[theirs] - row[ours]), official.tie
+    def gap(self, case: Case, frames: int, divergence: Divergence) -> Margin:
+        """How far apart the oracle holds the two codes of a 16-bit run, and how far apart a near-tie may be."""
+        return sixteen_bit_margin(self._oracle, case, frames, divergence, self._dtype, self._eos_id)

@@ -69,6 +69,16 @@ class Choice:
             return params.predictor_temperature, params.predictor_top_k, params.predictor_top_p
         return params.temperature, params.top_k, params.top_p
 
+    def scores(self) -> Floats:
+        """What the choice takes the largest of, in units of logits; ids that are barred or filtered have none."""
+        temperature, top_k, top_p = self.filters
+        if not (self.params.predictor_do_sample if self.codebook else self.params.do_sample):
+            return self.first_logits
+        scaled = self.first_logits / np.float32(temperature)
+        kept = keep_top_p(scaled, keep_top_k(scaled, top_k), top_p)
+        noise = gumbel_noise(self.params.seed, self.codebook, self.frame, scaled.size)
+        return np.asarray(np.where(kept, scaled + noise, -np.inf) * temperature, np.float32)
+
     def among(self, scaled: Floats, kept: np.ndarray, noise: Floats | None = None) -> int:
         """The choice among ``kept`` ids."""
         if noise is None:

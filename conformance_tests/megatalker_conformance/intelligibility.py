@@ -1,17 +1,31 @@
 """What a voice is asked to say so that a machine can judge whether it can be understood, and how that is judged."""
 
+import pkgutil
 import re
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import cache
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from megatalker.checkpoint.config import FRAME_SAMPLES
+from megatalker.engine import Engine
+from megatalker.errors import InvalidRequestError
+from megatalker.voices import Voice
 from megatalker_conformance.recogniser import Recogniser, word_errors
 
 Pcm = npt.NDArray[np.float32]
 Say = Callable[[str], Pcm]
+
+DIGIT_ERRORS, WORD_ERRORS, SENTENCES_TOLD = 0.05, 0.15, 0.9
+"""The bar for the demo voice."""
+CONTROL_ERRORS, CONTROL_TOLD = 0.6, 0.4
+"""What disordered sound must fail by."""
+LONGEST = 200
+"""Frames of one text, about four times of what it takes."""
 
 DIGITS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 DIGIT_STRINGS = (
@@ -82,11 +96,28 @@ class Understood:
     """The same of the disordered sound: a judge that is satisfied with it hears what it expects."""
 
 
-class Examiner:
-    """Listens to one voice. ``say`` returns ``[samples]`` float32 at 24 kHz for a text."""
+class Listener(Protocol):
+    """Decides which words were said."""
 
-    def __init__(self, say: Say) -> None:
+    def hear(self, pcm: Pcm) -> list[str]:
+        """The words in ``[samples]`` float32 at 24 kHz, in lower case."""
+
+
+MakeListener = Callable[[Sequence[str]], AbstractContextManager[Listener]]
+"""Makes one that need not tell any words apart but these; :class:`Recogniser` is one."""
+
+
+class Examiner:
+    """Listens to one voice.
+
+    Args:
+        say: returns ``[samples]`` float32 at 24 kHz for a text.
+        listener: who decides what was said.
+    """
+
+    def __init__(self, say: Say, listener: MakeListener = Recogniser) -> None:
         self._say = say
+        self._listener = listener
 
     def digits(self, strings: Sequence[str] = DIGIT_STRINGS) -> Understood:
         """Word errors in strings of digits."""
@@ -100,7 +131,7 @@ class Examiner:
     def sentences(self, sentences: Sequence[str] = SENTENCES) -> Understood:
         """How many sentences are heard as themselves rather than as one of the others."""
         known = [plain_words(sentence) for sentence in sentences]
-        with Recogniser([word for words in known for word in words]) as recogniser:
+        with self._listener([word for words in known for word in words]) as recogniser:
             shares = [
                 sum(
                     _nearest(known, recogniser.hear(change(self._say(sentence)))) == index
@@ -113,7 +144,7 @@ class Examiner:
 
     def _word_errors(self, texts: Sequence[str], rows: Sequence[Sequence[str]], words: Sequence[str]) -> Understood:
         said = sum(len(row) for row in rows)
-        with Recogniser(words) as recogniser:
+        with self._listener(words) as recogniser:
             shares = [
                 sum(
                     word_errors(row, recogniser.hear(change(self._say(text))))
@@ -123,6 +154,33 @@ class Examiner:
                 for change in (np.asarray, disordered)
             ]
         return Understood(*shares)
+
+
+def named_listener(name: str) -> MakeListener:
+    """What ``MODULE:NAME`` is.
+
+    Raises:
+        InvalidRequestError: there is nothing of this name.
+    """
+    try:
+        found: MakeListener = pkgutil.resolve_name(name)
+    except (ValueError, ImportError, AttributeError) as error:
+        raise InvalidRequestError(
+            f"recogniser {name!r} cannot be had: {error}; expected MODULE:NAME of a callable that takes a list of "
+            f"words and makes what {__name__}.Listener describes"
+        ) from error
+    return found
+
+
+def speaker(engine: Engine, voice: Voice) -> Say:
+    """Says texts in English with the checkpoint's own sampling, each once."""
+
+    @cache
+    def say(text: str) -> Pcm:
+        stream = engine.speak(text, voice=voice, language="english", seed=1, max_frames=LONGEST)
+        return np.concatenate([chunk.pcm for chunk in stream])
+
+    return say
 
 
 def plain_words(text: str) -> list[str]:

@@ -7,10 +7,12 @@ from megatalker.plugins.options import own_settings
 from megatalker.settings import Settings
 
 
-def load_context(spec: TalkerBackend | CodecBackend, device: torch.device, dtype: torch.dtype) -> LoadContext:
-    """Where, how and with which own settings to load.
+def load_context(
+    spec: TalkerBackend | CodecBackend, device: torch.device, dtype: torch.dtype, settings: Settings | None = None
+) -> LoadContext:
+    """Where, how and with which own settings to load; these are read where ``settings`` are not given.
 
     Raises:
         SettingsError: the backend's own settings are wrong.
     """
-    return LoadContext(device, dtype, own_settings(spec, Settings.read()))
+    return LoadContext(device, dtype, own_settings(spec, settings or Settings.read()))

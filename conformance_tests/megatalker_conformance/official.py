@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from megatalker.checkpoint import Checkpoint
-from megatalker.checkpoint.official import load_official_model
+from megatalker.checkpoint.official import load_official_model, quiet
 from megatalker_conformance.cases import LANGUAGE, Layout, conformance_voice
 from megatalker_conformance.kept import Kept, content
 from megatalker_conformance.streams import Codes
@@ -42,15 +42,16 @@ class Official:
 
     def _generate(self, text: str, layout: Layout, frames: int) -> torch.Tensor:
         wrapper = self._wrapper
-        found, _ = wrapper.model.generate(
-            input_ids=wrapper._tokenize_texts([wrapper._build_assistant_text(text)]),
-            languages=[LANGUAGE],
-            non_streaming_mode=layout == "upfront",
-            max_new_tokens=frames + 1,  # the last one is end-of-speech, or begins a frame that is never finished
-            do_sample=False,
-            subtalker_dosample=False,
-            **self._voice(),
-        )
+        with quiet():
+            found, _ = wrapper.model.generate(
+                input_ids=wrapper._tokenize_texts([wrapper._build_assistant_text(text)]),
+                languages=[LANGUAGE],
+                non_streaming_mode=layout == "upfront",
+                max_new_tokens=frames + 1,  # the last one is end-of-speech, or begins a frame that is never finished
+                do_sample=False,
+                subtalker_dosample=False,
+                **self._voice(),
+            )
         said: torch.Tensor = found[0][:frames].to("cpu", torch.int64)
         return said
 

@@ -1,6 +1,6 @@
 """The 16-bit rule: errors against the float32 oracle, bounded by those of ``reference`` in the same type."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -10,6 +10,8 @@ from megatalker_conformance.streams import Codes, TeacherForced
 
 ERROR_RATIO = 1.5
 """A backend's error may exceed that of the official modules in the same number format by this factor."""
+PART_RATIO = 2.0
+"""As ``ERROR_RATIO``, of a single codebook or frame, whose errors scatter more than their mean."""
 FLOAT32_ERROR = 1e-4
 """Root mean square error of one row of float32 logits, relative to that of the logits. Rounding gives about 1e-6; TF32,
 float16 and bfloat16 arithmetic give 5e-4 and more."""
@@ -32,6 +34,46 @@ class LogitError:
     def tie(self) -> float:
         """Two logits of the oracle this close may change places: each can be off by ``ERROR_RATIO`` times the peak."""
         return 2 * ERROR_RATIO * self.peak
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A figure and what it may be at most."""
+
+    name: str
+    value: float
+    limit: float
+    official: float
+    """The same of the official modules in this type."""
+
+    @property
+    def held(self) -> bool:
+        return self.value <= self.limit
+
+
+def sixteen_bit_bounds(found: TeacherForced, official: TeacherForced, exact: TeacherForced) -> Iterator[Bound]:
+    """What 16-bit logits are held to.
+
+    Args:
+        found: of the backend.
+        official: of the official modules in the same type, along the same codes.
+        exact: of these in float32.
+    """
+    for kind, ours, theirs, oracles in (
+        ("talker", found.talker, official.talker, exact.talker),
+        ("predictor", found.predictor, official.predictor, exact.predictor),
+    ):
+        yardstick = LogitError.between(theirs, oracles)
+        error = LogitError.between(ours, oracles).rms
+        yield Bound(f"{kind} error", error, ERROR_RATIO * yardstick.rms, yardstick.rms)
+        flip, official_flip = (widest_flip(logits, oracles) for logits in (ours, theirs))
+        yield Bound(f"{kind} argmax differs across gaps", flip, yardstick.tie, official_flip)
+    ours_by, official_by = (row_errors(logits, exact) for logits in (found, official))
+    for kind, mean in (("codebook", 0), ("frame", 1)):
+        ours, theirs = (errors.square().mean(mean).sqrt() for errors in (ours_by, official_by))
+        worst = int((ours / theirs).argmax())
+        own = float(theirs[worst])
+        yield Bound(f"error of {kind} {worst}", float(ours[worst]), PART_RATIO * own, own)
 
 
 def row_errors(found: TeacherForced, exact: TeacherForced) -> Tensor:

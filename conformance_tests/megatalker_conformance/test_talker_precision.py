@@ -7,19 +7,10 @@ from megatalker_conformance.cases import LAYOUTS, SENTENCES, Cases
 from megatalker_conformance.checks import Judge, require
 from megatalker_conformance.measure import Measure
 from megatalker_conformance.oracle import Oracle
-from megatalker_conformance.precision import (
-    ERROR_RATIO,
-    FLOAT32_ERROR,
-    LogitError,
-    first_divergence,
-    row_errors,
-    widest_flip,
-)
+from megatalker_conformance.precision import FLOAT32_ERROR, first_divergence, row_errors, sixteen_bit_bounds
 from megatalker_conformance.streams import PLAIN_GREEDY, Case, Streams
 
 FLOAT32_FRAMES = 24
-PART_RATIO = 2.0
-"""As ``ERROR_RATIO``, of a single codebook or frame, whose errors scatter more than their mean."""
 
 
 @pytest.fixture(params=LAYOUTS)
@@ -44,21 +35,8 @@ def test_16_bit_errors_are_bounded_by_those_of_reference(
     require(streams.decoder.capabilities, "forced_codes")
     codes = oracle.codes(case, frames)
     exact, rounded = oracle.logits(case, codes), oracle.logits(case, codes, dtype)
-    found = streams.force(case, codes)
-    for kind, ours, official, oracles in (
-        ("talker", found.talker, rounded.talker, exact.talker),
-        ("predictor", found.predictor, rounded.predictor, exact.predictor),
-    ):
-        yardstick = LogitError.between(official, oracles)
-        error = LogitError.between(ours, oracles).rms
-        measure(f"{kind} error, reference's is {yardstick.rms:.3g}", error, ERROR_RATIO * yardstick.rms)
-        measure(f"{kind} argmax differs across gaps", widest_flip(ours, oracles), yardstick.tie)
-    ours_by, official_by = (row_errors(logits, exact) for logits in (found, rounded))
-    for kind, mean in (("codebook", 0), ("frame", 1)):
-        ours, official = (errors.square().mean(mean).sqrt() for errors in (ours_by, official_by))
-        worst = int((ours / official).argmax())
-        limit = PART_RATIO * float(official[worst])
-        measure(f"error of {kind} {worst}, reference's is {official[worst]:.3g}", float(ours[worst]), limit)
+    for bound in sixteen_bit_bounds(streams.force(case, codes), rounded, exact):
+        measure(f"{bound.name}, reference's is {bound.official:.3g}", bound.value, bound.limit)
 
 
 def test_16_bit_speech_parts_from_the_oracle_at_a_near_tie(
@@ -66,5 +44,5 @@ def test_16_bit_speech_parts_from_the_oracle_at_a_near_tie(
 ) -> None:
     divergence = first_divergence(streams.say(case, frames), oracle.codes(case, frames))
     if divergence is not None:
-        gap, tie = judge.gap(case, frames, divergence)
-        measure(f"gap at {divergence}", gap, tie)
+        margin = judge.gap(case, frames, divergence)
+        measure(f"gap at {divergence}", margin.apart, margin.tie)

@@ -167,7 +167,8 @@ class Settings(BaseSettings):
     )
 
     checkpoint: str = "demo"
-    """``demo``, a folder in the official layout, or a hub id such as ``Qwen/Qwen3-TTS-12Hz-0.6B-CustomVoice``."""
+    """``demo``, a folder in the official layout, or a hub id such as ``Qwen/Qwen3-TTS-12Hz-0.6B-CustomVoice``;
+    ``modelscope:`` before it takes it from there."""
     backend: str = "auto"
     """Talker backend; asking for one by name and not getting it is an error."""
     codec: str = "auto"

@@ -2,30 +2,8 @@
 
 from pipecat.utils.errors import ErrorCategory
 
-from megatalker.errors import (
-    BackendFaultError,
-    BackendNotFoundError,
-    BackendUnavailableError,
-    CapacityError,
-    CheckpointError,
-    ConnectionFailedError,
-    EngineClosedError,
-    InvalidRequestError,
-    PluginError,
-    SettingsError,
-    UnsupportedError,
-)
-
-_IMPOSSIBLE = (
-    BackendNotFoundError,
-    BackendUnavailableError,
-    CheckpointError,
-    InvalidRequestError,
-    PluginError,
-    SettingsError,
-    UnsupportedError,
-)
-_DEAD = (BackendFaultError, EngineClosedError)
+from megatalker.errors import CapacityError, ConnectionFailedError
+from megatalker.serving.sessions.faults import GONE, IMPOSSIBLE
 
 
 def category_of(error: BaseException) -> ErrorCategory | None:
@@ -34,9 +12,9 @@ def category_of(error: BaseException) -> ErrorCategory | None:
         return ErrorCategory.RATE_LIMIT
     if isinstance(error, ConnectionFailedError):
         return ErrorCategory.CONNECTIVITY
-    if isinstance(error, _DEAD):
+    if isinstance(error, GONE):
         return ErrorCategory.SERVER
-    return ErrorCategory.INVALID_REQUEST if isinstance(error, _IMPOSSIBLE) else None
+    return ErrorCategory.INVALID_REQUEST if isinstance(error, IMPOSSIBLE) else None
 
 
 def category_of_text(error: BaseException) -> ErrorCategory | None:
@@ -46,8 +24,3 @@ def category_of_text(error: BaseException) -> ErrorCategory | None:
     """
     category = category_of(error)
     return ErrorCategory.APPLICATION if category is ErrorCategory.INVALID_REQUEST else category
-
-
-def engine_is_gone(error: BaseException) -> bool:
-    """No further request can succeed on the engine that raised this."""
-    return isinstance(error, _DEAD)

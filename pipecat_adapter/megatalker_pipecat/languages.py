@@ -4,21 +4,12 @@ from loguru import logger
 from pipecat.transcriptions.language import Language
 from pipecat.utils.types import NotGiven
 
+from megatalker.serving.sessions import languages
+
 AUTO = "auto"
 """The model finds out the language by itself."""
 
-NAMES = {
-    Language.DE: "german",
-    Language.EN: "english",
-    Language.ES: "spanish",
-    Language.FR: "french",
-    Language.IT: "italian",
-    Language.JA: "japanese",
-    Language.KO: "korean",
-    Language.PT: "portuguese",
-    Language.RU: "russian",
-    Language.ZH: "chinese",
-}
+NAMES = {Language(code): name for code, name in languages.NAMES.items()}
 """The languages that published checkpoints name. Regional variants share the name of their base language."""
 
 _LANGUAGES = {name: language for language, name in NAMES.items()}
@@ -26,14 +17,13 @@ _LANGUAGES = {name: language for language, name in NAMES.items()}
 
 def name_of(language: Language) -> str:
     """What the engine calls a language: ``german`` for ``de-AT``; ``auto``, with a warning, for one without a name."""
-    try:
-        return NAMES[Language(language.value.split("-")[0].lower())]
-    except (KeyError, ValueError):
+    name = languages.name_of(language.value)
+    if name is None:
         logger.warning(
             f"Qwen3-TTS has no name for the language {language.value}, so the model is left to find it out; "
             f"it names {', '.join(sorted(NAMES.values()))}"
         )
-        return AUTO
+    return AUTO if name is None else name
 
 
 def recognised(language: Language | str | NotGiven | None) -> Language | str | NotGiven | None:

@@ -19,18 +19,18 @@ from pipecat.utils.tracing.service_decorators import traced_tts
 import megatalker
 from megatalker.engine.speech import SpeechEngine
 from megatalker.errors import ConnectionFailedError, InvalidRequestError
+from megatalker.prompt.text import speakable
+from megatalker.serving.sessions.engines import EnginePool, Lease
+from megatalker.serving.sessions.source import Found, Source, check
 from megatalker_pipecat.arguments import sort_arguments
 from megatalker_pipecat.audio import Sound
 from megatalker_pipecat.context_speech import ContextSpeech
 from megatalker_pipecat.contexts import Context
 from megatalker_pipecat.delivery import DeliveringTTSService, SentenceFailed
-from megatalker_pipecat.engines import EnginePool, Lease
-from megatalker_pipecat.errors import category_of, category_of_text, engine_is_gone
+from megatalker_pipecat.errors import category_of, category_of_text
 from megatalker_pipecat.languages import name_of, recognised
 from megatalker_pipecat.settings import MegatalkerTTSSettings
-from megatalker_pipecat.source import Found, Source, check
 from megatalker_pipecat.timing import SpokenWord, WordClock
-from megatalker_pipecat.words import speakable
 
 SLOW_LOAD_S = 5.0
 """A pipeline that waits longer than this for an engine is told how to avoid it."""
@@ -132,7 +132,7 @@ class MegatalkerTTSService(DeliveringTTSService):
             settings = cls.Settings.own(settings)
             settings.check()
             wanted.apply_update(settings)
-        return (await source.find(wanted)).lease
+        return (await source.find(*wanted.engine_choice())).lease
 
     def can_generate_metrics(self) -> bool:
         """TTFB, TTFA, usage and, in ``SENTENCE`` mode, processing time."""
@@ -171,7 +171,7 @@ class MegatalkerTTSService(DeliveringTTSService):
 
     async def _lease(self) -> Lease:
         """The engine for the settings in force."""
-        found = await self._source.find(self._settings)
+        found = await self._source.find(*self._settings.engine_choice())
         await self._adopt(found)
         return found.lease
 
@@ -193,7 +193,7 @@ class MegatalkerTTSService(DeliveringTTSService):
             wanted.apply_update(own)
             if isinstance(wanted.language, Language):
                 wanted.language = self._service_language(wanted.language)
-            found = await self._source.find_checked(wanted, wanted.options(self._voices))
+            found = await self._source.find_checked(wanted.options(self._voices), *wanted.engine_choice())
         except Exception as error:
             category = category_of(error)
             await self.push_error(
@@ -284,7 +284,7 @@ class MegatalkerTTSService(DeliveringTTSService):
 
     async def _report_failure(self, error: Exception) -> None:
         """Push what went wrong. An engine of this process that is gone for good makes the service unusable."""
-        gone = engine_is_gone(error) and self._source.settings is not None
+        gone = self._source.is_gone(error)
         if gone and (before := self._source.give_up()) is not None:
             await before.release()
         await self.push_error(

@@ -79,6 +79,10 @@ class MegatalkerTTSSettings(TTSSettings):
             max_ahead_s=assert_given(self.max_ahead_s),
         )
 
+    def engine_choice(self) -> tuple[str | None, str | None]:
+        """Backend and checkpoint, for complete settings; ``None``: as the engine to begin with is set."""
+        return assert_given(self.backend), assert_given(self.checkpoint)
+
     def check(self) -> None:
         """Bring ``model`` and ``checkpoint`` together, and refuse values that no engine can take.
 

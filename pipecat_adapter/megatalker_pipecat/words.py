@@ -4,7 +4,9 @@ import re
 import unicodedata
 from dataclasses import dataclass
 
-__all__ = ["Piece", "cut", "speakable"]
+from megatalker.prompt.text import speakable
+
+__all__ = ["Piece", "cut"]
 
 _TOKEN = re.compile(r"\S+")
 _DIGIT_UNITS = 4.0
@@ -27,11 +29,6 @@ class Piece:
     """It stands in a run without spaces: nothing goes between it and the piece after it."""
     end: int
     """Where it ends in the text it was cut from."""
-
-
-def speakable(text: str) -> bool:
-    """There is a letter or digit in it: something to say."""
-    return any(map(str.isalnum, text))
 
 
 def cut(text: str, *, joined: bool = False) -> list[Piece]:

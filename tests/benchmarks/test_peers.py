@@ -1,11 +1,14 @@
-"""The environments of peers are pinned."""
+"""The environments of peers are pinned, and the frames that they are timed by are those that they made."""
 
 import re
 from pathlib import Path
 
 import pytest
+import torch
 
-from megatalker_benchmarks.peers import PEERS
+from megatalker.checkpoint import Checkpoint
+from megatalker.checkpoint.config import FRAME_SAMPLES
+from megatalker_benchmarks.peers import PEERS, Call, frame_ms, official, timed
 
 FOLDER = Path(__file__).parents[2] / "benchmarks" / "peers"
 
@@ -21,3 +24,24 @@ def test_each_peer_has_an_environment_in_which_every_version_is_exact(peer: str)
 
 def test_no_environment_is_left_of_what_is_no_peer() -> None:
     assert {path.stem for path in FOLDER.glob("*.txt")} == set(PEERS)
+
+
+def test_frames_are_those_of_the_audio_that_came_back() -> None:
+    call = timed(lambda limit: (3 * FRAME_SAMPLES, 0.25), 40, torch.device("cpu"))
+    assert (call.frames, call.first_s) == (3, 0.25)
+    with pytest.raises(SystemExit, match="no whole number of frames"):
+        timed(lambda limit: (3 * FRAME_SAMPLES + 1, None), 40, torch.device("cpu"))
+
+
+def test_a_frame_costs_what_more_frames_cost_whatever_was_asked_for() -> None:
+    made = (14, 39, 30, 4)
+    assert frame_ms([Call(frames, 0.2 + 0.01 * frames) for frames in made]) == pytest.approx(10)
+    with pytest.raises(SystemExit, match="every call made 7 frames"):
+        frame_ms([Call(7, 1.0), Call(7, 1.1)])
+
+
+def test_the_official_package_is_timed_by_what_it_makes(demo: Checkpoint) -> None:
+    """On a CPU, which its own measurement is not for, but whose frames are counted the same way."""
+    speak = official(demo.folder, "robin", torch.device("cpu"))
+    calls = [timed(speak, limit, torch.device("cpu")) for limit in (3, 6)]
+    assert [call.frames for call in calls] == [2, 5]

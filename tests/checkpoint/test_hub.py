@@ -138,7 +138,7 @@ def test_only_the_needed_files_are_fetched_and_progress_counts_bytes(
     answer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny_custom_voice: Checkpoint
 ) -> None:
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
-    monkeypatch.setattr(hub, "_POLL_SECONDS", 0.01)
+    monkeypatch.setattr(hub, "POLL_SECONDS", 0.01)
     answer(ALL)
     blobs = tmp_path / f"models--{NAME.replace('/', '--')}" / "blobs"
     seen: list[DownloadProgress] = []

@@ -2,12 +2,13 @@
 
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from torch import Tensor
 
-from fake_backend import Behaviour, Fakes, FakeTalker
+from fake_backend import CODEC_CAPABILITIES, Behaviour, Fakes, FakeTalker
 from late_audio import LateDownload
 from megatalker.checkpoint import Checkpoint
 from megatalker.engine import Engine
@@ -70,6 +71,27 @@ def test_each_frame_is_begun_before_the_audio_of_the_frame_before_is_waited_for(
         heard = [f"hear {frame - 1}"] if frame > 1 else []
         expected += [f"begin {frame}", *heard, f"take {frame}", f"start {frame}"]
     assert diary.events == [*expected, f"hear {FRAMES - 1}"]
+
+
+def test_the_next_step_of_audio_is_started_before_the_one_before_is_waited_for(
+    tiny_custom_voice: Checkpoint, diary: Diary
+) -> None:
+    one_stream = {"noise": Behaviour(codec_capabilities=replace(CODEC_CAPABILITIES, max_streams=1))}
+    fakes = Fakes(talkers={"fake": Behaviour(frames=2)}, codecs=one_stream)
+    with open_engine(tiny_custom_voice, fakes, max_streams=3) as engine:
+        with engine.borrow_backends():
+            streams = [engine.speak(TEXT, seed=seed) for seed in range(3)]
+        for stream in streams:
+            stream.read_all()
+    second_round = diary.events[diary.events.index("start 3") :]
+    assert [event for event in second_round if "begin" not in event and "take" not in event] == [
+        "start 3",
+        "start 4",
+        "hear 3",
+        "start 5",
+        "hear 4",
+        "hear 5",
+    ]
 
 
 def test_a_prompt_waits_until_the_audio_before_it_is_handed_out(tiny_custom_voice: Checkpoint, diary: Diary) -> None:

@@ -1,5 +1,6 @@
 """The order of launches: newcomers' prompts together, their first frames and first audio alone, then by deadline."""
 
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -10,16 +11,21 @@ from torch import Tensor
 
 from engine_stage import TEXT, Opener
 from fake_backend import CAPABILITIES, CODEC_CAPABILITIES, Behaviour, FakeCodec, Fakes, FakeTalker
+from megatalker.checkpoint.config import FRAME_SECONDS
 from megatalker.engine import Engine, SpeechStream
 from megatalker.engine.scheduling import (
     MOST_CODEC_FRAMES,
     MOST_CODEC_STREAMS,
+    MOST_DEBT_S,
     MOST_PROMPT_ROWS,
+    PRESSED_PASS_S,
     Candidate,
+    ChunkPolicy,
     PromptPace,
     fitting,
     select_audio,
 )
+from megatalker.engine.worker import PROMPT_PASSES
 from megatalker.interfaces import CodecState, DecodeStep, Frame, Limit, StreamHandle, StreamRequest
 
 Event = tuple[str, list[int]]
@@ -131,7 +137,7 @@ def test_prompts_that_are_together_too_long_go_in_several_passes(
     hear(*begin(engine, 1))
     rows = len(engine_talker(engine).prefills[0].embeds)
     launches.events.clear()
-    monkeypatch.setattr("megatalker.engine.talker_stage.MOST_PROMPT_ROWS", 2 * rows)
+    monkeypatch.setattr("megatalker.engine.worker.MOST_PROMPT_ROWS", 2 * rows)
     hear(*begin(engine, 5))
     order = [event for event in launches.events if event[0] == "prompts"]
     assert order == [("prompts", [2, 3]), ("prompts", [4, 5]), ("prompts", [6])]
@@ -203,13 +209,110 @@ def test_how_many_prompts_fit() -> None:
 def test_the_pace_of_prompts_follows_what_is_faster_at_once_and_what_is_slower_slowly() -> None:
     pace = PromptPace()
     assert pace.rows_within(0.001) == MOST_PROMPT_ROWS, "nothing is known yet"
-    pace.note(rows=10, seconds=0.1)
+    pace.note(rows=10, seconds=0.1, pressed=False)
     assert pace.rows_within(1.0) == 100
     assert (pace.rows_within(-1.0), pace.rows_within(inf)) == (0, MOST_PROMPT_ROWS)
-    pace.note(rows=100, seconds=0.1)
+    pace.note(rows=100, seconds=0.1, pressed=False)
     assert pace.rows_within(1.0) == 1000
-    pace.note(rows=1, seconds=1.0)
+    assert pace.rows_within(0.09) == 0, "no pass was ever so short"
+    pace.note(rows=1, seconds=1.0, pressed=False)
     assert 1 <= pace.rows_within(1.0) < 10
+
+
+def test_newcomers_that_press_take_their_share_of_the_time() -> None:
+    pace = PromptPace()
+    pace.note(rows=10, seconds=0.1, pressed=False)
+    assert pace.credit_s == 0, "time that nobody missed"
+    pace.lend()
+    assert pace.credit_s > 0, "one pass"
+    pace.note(rows=10, seconds=0.1, pressed=True)
+    assert pace.credit_s < 0
+    pace.note_others(0.29)
+    assert pace.credit_s < 0
+    pace.note_others(0.02)
+    assert pace.credit_s > 0, "after three times as long for the others"
+    pace.note_others(1e6)
+    assert pace.credit_s == PRESSED_PASS_S, "nothing is saved up"
+    pace.note(rows=10, seconds=1e6, pressed=True)
+    pace.note_others(4 * MOST_DEBT_S)
+    assert pace.credit_s > 0, "nor owed for ever"
+
+
+def test_those_who_arrive_while_prompts_are_launched_get_their_first_frame_with_them(
+    open_engine: Opener, launches: Launches
+) -> None:
+    engine = open_engine()
+    arrived = arrive_once(launches, engine, lambda events: events[-1][0] == "prompts")
+    hear(*begin(engine, 2))
+    hear(*arrived)
+    assert launches.events[:4] == [("prompts", [1, 2]), ("prompts", [3]), ("frames", [1, 2, 3]), ("audio", [1, 1, 1])]
+
+
+def test_a_first_frame_is_not_put_off_for_ever_by_those_who_arrive(open_engine: Opener, launches: Launches) -> None:
+    engine = open_engine()
+    arrived: list[SpeechStream] = []
+
+    def arrive(index: int) -> None:
+        if launches.events[index][0] == "prompts" and len(arrived) < 9:
+            arrived.append(engine.speak(TEXT, seed=50 + len(arrived)))
+
+    launches.on_launch = arrive
+    hear(*begin(engine, 1))
+    hear(*arrived)
+    assert [kind for kind, _ in launches.events[:5]] == ["prompts"] * PROMPT_PASSES + ["frames", "audio"]
+
+
+def test_a_backend_that_takes_streams_one_after_another_speaks_before_it_reads_the_next_prompt(
+    open_engine: Opener, launches: Launches
+) -> None:
+    alone = Behaviour(capabilities=replace(CAPABILITIES, batch=False))
+    engine = open_engine(Fakes(talkers={"fake": alone}))
+    hear(*begin(engine, 2))
+    assert [kind for kind, _ in launches.events[:4]] == ["prompts", "frames", "audio", "prompts"]
+
+
+def test_time_in_which_others_begin_is_not_taken_for_the_speed_of_a_stream(
+    open_engine: Opener, launches: Launches, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which would be found too slow to play, and be kept back while it plays nothing."""
+    pause = threading.Event()
+    engine = open_engine(max_chunk_frames=1)
+    arrived: list[SpeechStream] = []
+
+    def look(index: int) -> None:
+        if launches.events[index] == ("audio", [1]) and not arrived:
+            arrived.append(engine.speak(TEXT, seed=9))
+        elif launches.events[index] == ("prompts", [2]):
+            pause.wait(FRAME_SECONDS)
+
+    first = begin(engine, 1)
+    launches.on_launch = look
+    with monkeypatch.context() as patch:
+        seen: list[float] = []
+        due = ChunkPolicy.due
+        patch.setattr(ChunkPolicy, "due", lambda policy, *asked: seen.append(policy.frame_s) or due(policy, *asked))
+        hear(*first)
+    hear(*arrived)
+    assert arrived
+    assert max(seen) < FRAME_SECONDS
+
+
+def test_newcomers_leave_time_for_a_round_of_all_that_play(open_engine: Opener, launches: Launches) -> None:
+    """Each has but a frame in hand, and the engine is known to make just so many as they hear."""
+    engine = open_engine(max_chunk_frames=1)
+    arrived: list[SpeechStream] = []
+
+    def arrive(index: int) -> None:
+        if launches.events[index] == ("audio", [1, 1]) and not arrived:
+            launches.arrived_at = index
+            engine._state.throughput.note_work(frames=25 * 10**6, seconds=10.0**6)
+            arrived.append(engine.speak(TEXT, seed=9))
+
+    first = begin(engine, 2)
+    launches.on_launch = arrive
+    hear(*first)
+    hear(*arrived)
+    assert launches.after(launches.arrived_at, 1) == [("frames", [1, 2])], "before the newcomer's prompt"
 
 
 def engine_talker(engine: Engine) -> FakeTalker:

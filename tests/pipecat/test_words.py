@@ -11,9 +11,10 @@ from pipecat.processors.aggregators.llm_response_universal import LLMAssistantAg
 from pipecat.services.tts_service import TextAggregationMode
 
 from megatalker import Checkpoint
+from megatalker.prompt.text import speakable
 from megatalker_pipecat import MegatalkerTTSService
 from megatalker_pipecat.timing import FASTEST, SLOWEST, USUAL_PACE, Pace, SpokenWord, WordClock
-from megatalker_pipecat.words import cut, speakable
+from megatalker_pipecat.words import cut
 from pipecat_stage import engine_on, fakes, perform, turn
 
 

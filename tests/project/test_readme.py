@@ -18,7 +18,7 @@ from waiting import PROCESS_S
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
-PAGES = (ROOT / "README.md", ROOT / "docs" / "operation.md")
+PAGES = (ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in ("livekit", "operation", "verify")))
 PROGRAMS = {
     "megatalker": "from megatalker.cli.main import run; run()",
     "megatalker-agent": "from megatalker_agent import run; run()",

@@ -17,6 +17,7 @@ FOLDERS = {
     "megatalker_backends": "backends",
     "megatalker_kernels": "kernels",
     "megatalker_pipecat": "pipecat_adapter",
+    "megatalker_livekit": "livekit_adapter",
     "megatalker_conformance": "conformance_tests",
 }
 MOST_ENTRIES = 12
@@ -76,7 +77,7 @@ def test_nothing_that_runs_imports_testing_and_the_client_does_not_know_the_serv
     assert not [name for name in client if name.startswith("megatalker.serving.server")]
     settings = set(imported(CORE / "settings.py"))
     assert not [name for name in settings if name.startswith("megatalker.serving")]
-    for folder in ("core", "backends", "kernels", "pipecat_adapter"):
+    for folder in ("core", "backends", "kernels", "pipecat_adapter", "livekit_adapter"):
         for path in (ROOT / folder).rglob("*.py"):
             if "testing" not in path.parts:
                 assert not [name for name in imported(path) if name.startswith("megatalker.testing")], path

@@ -9,56 +9,25 @@ import torch
 from torch import Tensor
 
 from megatalker.checkpoint import Checkpoint
-from megatalker.checkpoint.official import load_official_model, load_qwen_tts
 from megatalker.checkpoint.template import reference_ids, text_ids
 from megatalker.errors import InvalidRequestError
 from megatalker.prompt import Layout, Prompt, PromptPlanner, PromptText
 from megatalker.voices import Voice
-from prompt_helpers import CPU, REFERENCE_TEXT, builder, cloned, ids_needed, plain_speaker
+from megatalker_conformance.official_prompts import OfficialPrompts, same_prompt
+from prompt_helpers import REFERENCE_TEXT, builder, cloned, ids_needed, plain_speaker
 
 TEXTS = ("Hi", "Hello there", "Hello there, how are you on this fine and rather long day?", "你好,世界。")
 LAYOUTS: tuple[Layout, ...] = ("interleaved", "upfront")
 
 
-class Captured(Exception):  # noqa: N818 - ends the official call early; nothing went wrong
-    pass
-
-
-class Official:
-    """The official model of one checkpoint, whose talker hands over its arguments instead of generating."""
-
-    def __init__(self, checkpoint: Checkpoint, dtype: torch.dtype) -> None:
-        self.wrapper = load_official_model(checkpoint, CPU, dtype)
-        self.wrapper.model.talker.generate = self._capture
-
-    def _capture(self, **arguments: Any) -> None:
-        raise Captured(arguments)
-
-    def __call__(self, method: str, text: str, layout: Layout, **arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
-        with pytest.raises(Captured) as caught:
-            getattr(self.wrapper, method)(text=text, non_streaming_mode=layout == "upfront", **arguments)
-        handed = caught.value.args[0]
-        return handed["inputs_embeds"][0], handed["trailing_text_hidden"][0], handed["tts_pad_embed"][0, 0]
-
-    def clone(self, text: str, voice: Voice, layout: Layout, language: str = "auto") -> tuple[Tensor, Tensor, Tensor]:
-        item = load_qwen_tts().VoiceClonePromptItem(
-            ref_code=voice.reference_codes,
-            ref_spk_embedding=voice.x_vector,
-            x_vector_only_mode=not voice.in_context,
-            icl_mode=voice.in_context,
-            ref_text=REFERENCE_TEXT if voice.in_context else None,
-        )
-        return self("generate_voice_clone", text, layout, voice_clone_prompt=[item], language=language)
-
-
 @pytest.fixture(scope="module")
-def official() -> Callable[..., Official]:
-    loaded: dict[tuple[str, torch.dtype], Official] = {}
+def official() -> Callable[..., OfficialPrompts]:
+    loaded: dict[tuple[str, torch.dtype], OfficialPrompts] = {}
 
-    def load(checkpoint: Checkpoint, dtype: torch.dtype = torch.float32) -> Official:
+    def load(checkpoint: Checkpoint, dtype: torch.dtype = torch.float32) -> OfficialPrompts:
         key = (str(checkpoint.folder), dtype)
         if key not in loaded:
-            loaded[key] = Official(checkpoint, dtype)
+            loaded[key] = OfficialPrompts(checkpoint, dtype)
         return loaded[key]
 
     return load
@@ -79,13 +48,6 @@ def test_a_plan_knows_how_many_rows_its_prompt_takes(
             assert len(prompt.embeds) == plan.prefill_rows(count)
 
 
-def same(prompt: Prompt, expected: tuple[Tensor, Tensor, Tensor]) -> bool:
-    return all(
-        torch.equal(ours, theirs)
-        for ours, theirs in zip((prompt.embeds, prompt.trailing, prompt.pad), expected, strict=True)
-    )
-
-
 def dialect_speaker(checkpoint: Checkpoint) -> str:
     return next(iter(checkpoint.config.dialects))
 
@@ -99,17 +61,17 @@ def dialect_speaker(checkpoint: Checkpoint) -> str:
 @pytest.mark.parametrize("speaker", [plain_speaker, dialect_speaker])
 def test_custom_voice(
     tiny_custom_voice: Checkpoint,
-    official: Callable[..., Official],
+    official: Callable[..., OfficialPrompts],
     speaker: Callable[[Checkpoint], str],
     language: str,
     text: str,
     layout: Layout,
 ) -> None:
     name = speaker(tiny_custom_voice).upper()
-    expected = official(tiny_custom_voice)("generate_custom_voice", text, layout, speaker=name, language=language)
+    expected = official(tiny_custom_voice)(text, layout, Voice.named(name), language=language)
     ids = text_ids(tiny_custom_voice.tokenizer, text)
     prompt = builder(tiny_custom_voice).build(ids, voice=Voice.named(name), language=language, layout=layout)
-    assert same(prompt, expected)
+    assert same_prompt(prompt, expected)
     assert prompt.complete
 
 
@@ -118,68 +80,74 @@ def test_custom_voice(
 @pytest.mark.parametrize("fixture", ["tiny_1b7", "tiny_custom_voice"])
 def test_instruct(
     request: pytest.FixtureRequest,
-    official: Callable[..., Official],
+    official: Callable[..., OfficialPrompts],
     fixture: str,
     instruct: str | None,
     layout: Layout,
 ) -> None:
     checkpoint = request.getfixturevalue(fixture)
     name = plain_speaker(checkpoint)
-    expected = official(checkpoint)("generate_custom_voice", TEXTS[2], layout, speaker=name, instruct=instruct)
+    expected = official(checkpoint)(TEXTS[2], layout, Voice.named(name), instruct=instruct)
     ids = text_ids(checkpoint.tokenizer, TEXTS[2])
-    assert same(builder(checkpoint).build(ids, voice=Voice.named(name), instruct=instruct, layout=layout), expected)
+    assert same_prompt(
+        builder(checkpoint).build(ids, voice=Voice.named(name), instruct=instruct, layout=layout), expected
+    )
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("description", ["", "A warm, low voice of an old man."])
 @pytest.mark.parametrize("language", ["auto", "english"])
 def test_voice_design(
-    tiny_voice_design: Checkpoint, official: Callable[..., Official], description: str, language: str, layout: Layout
+    tiny_voice_design: Checkpoint,
+    official: Callable[..., OfficialPrompts],
+    description: str,
+    language: str,
+    layout: Layout,
 ) -> None:
-    expected = official(tiny_voice_design)(
-        "generate_voice_design", TEXTS[1], layout, instruct=description, language=language
-    )
+    expected = official(tiny_voice_design)(TEXTS[1], layout, Voice.designed(description), language=language)
     ids = text_ids(tiny_voice_design.tokenizer, TEXTS[1])
     prompts = builder(tiny_voice_design)
-    assert same(prompts.build(ids, voice=Voice.designed(description), language=language, layout=layout), expected)
+    assert same_prompt(
+        prompts.build(ids, voice=Voice.designed(description), language=language, layout=layout), expected
+    )
     given = prompts.build(ids, voice=Voice.designed(""), instruct=description, language=language, layout=layout)
-    assert same(given, expected)
+    assert same_prompt(given, expected)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("text", TEXTS)
 @pytest.mark.parametrize("language", ["auto", "english"])
 def test_speaker_embedding_alone(
-    tiny_base: Checkpoint, official: Callable[..., Official], language: str, text: str, layout: Layout
+    tiny_base: Checkpoint, official: Callable[..., OfficialPrompts], language: str, text: str, layout: Layout
 ) -> None:
     voice = cloned(tiny_base)
     ids = text_ids(tiny_base.tokenizer, text)
     prompt = builder(tiny_base).build(ids, voice=voice, language=language, layout=layout)
-    assert same(prompt, official(tiny_base).clone(text, voice, layout, language))
+    assert same_prompt(prompt, official(tiny_base)(text, layout, voice, language=language))
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("text", TEXTS)
 @pytest.mark.parametrize("spare", [-60, -1, 0, 1, 5])
 def test_in_context(
-    tiny_base: Checkpoint, official: Callable[..., Official], spare: int, text: str, layout: Layout
+    tiny_base: Checkpoint, official: Callable[..., OfficialPrompts], spare: int, text: str, layout: Layout
 ) -> None:
     """``spare`` text rows more (or fewer) than codec rows: the official code pads or defers at that border."""
     ids = text_ids(tiny_base.tokenizer, text)
     text_rows = len(reference_ids(tiny_base.tokenizer, REFERENCE_TEXT)) + len(ids) + 1
     voice = cloned(tiny_base, frames=max(1, text_rows - spare - 1))
     prompt = builder(tiny_base).build(ids, voice=voice, layout=layout)
-    assert same(prompt, official(tiny_base).clone(text, voice, layout))
+    assert same_prompt(prompt, official(tiny_base)(text, layout, voice, reference_text=REFERENCE_TEXT))
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_sixteen_bit(tiny_custom_voice: Checkpoint, official: Callable[..., Official], layout: Layout) -> None:
+def test_sixteen_bit(tiny_custom_voice: Checkpoint, official: Callable[..., OfficialPrompts], layout: Layout) -> None:
     name = plain_speaker(tiny_custom_voice)
-    expected = official(tiny_custom_voice, torch.bfloat16)("generate_custom_voice", TEXTS[2], layout, speaker=name)
+    expected = official(tiny_custom_voice, torch.bfloat16)(TEXTS[2], layout, Voice.named(name))
     ids = text_ids(tiny_custom_voice.tokenizer, TEXTS[2])
     prompt = builder(tiny_custom_voice, torch.bfloat16).build(ids, voice=Voice.named(name), layout=layout)
     assert prompt.embeds.dtype == torch.bfloat16
-    assert same(prompt, expected)
+    assert same_prompt(prompt, expected)
 
 
 def drop_row(prompt: Prompt, row: int) -> Prompt:
@@ -199,13 +167,13 @@ MUTATIONS: dict[str, Callable[[Prompt], Prompt]] = {
 
 @pytest.mark.parametrize("mutation", MUTATIONS)
 def test_the_comparison_notices(
-    tiny_custom_voice: Checkpoint, official: Callable[..., Official], mutation: str
+    tiny_custom_voice: Checkpoint, official: Callable[..., OfficialPrompts], mutation: str
 ) -> None:
     name = plain_speaker(tiny_custom_voice)
-    expected = official(tiny_custom_voice)("generate_custom_voice", TEXTS[2], "interleaved", speaker=name)
+    expected = official(tiny_custom_voice)(TEXTS[2], "interleaved", Voice.named(name))
     prompt = builder(tiny_custom_voice).build(text_ids(tiny_custom_voice.tokenizer, TEXTS[2]), voice=Voice.named(name))
-    assert same(prompt, expected)
-    assert not same(MUTATIONS[mutation](prompt), expected)
+    assert same_prompt(prompt, expected)
+    assert not same_prompt(MUTATIONS[mutation](prompt), expected)
 
 
 # ------------------------------------------------------------------------------------------- text that arrives slowly
@@ -273,7 +241,7 @@ def test_prefix_is_shared_by_all_texts(tiny_base: Checkpoint, frames: int | None
             assert not torch.equal(first.embeds[length], other.embeds[length])
 
 
-def test_frame_rows_equal_the_official_sum(tiny_1b7: Checkpoint, official: Callable[..., Official]) -> None:
+def test_frame_rows_equal_the_official_sum(tiny_1b7: Checkpoint, official: Callable[..., OfficialPrompts]) -> None:
     codes = torch.randint(tiny_1b7.config.predictor.vocab_size, (9, 16), generator=torch.Generator().manual_seed(1))
     talker = official(tiny_1b7).wrapper.model.talker
     tables = [talker.get_input_embeddings(), *talker.code_predictor.get_input_embeddings()]

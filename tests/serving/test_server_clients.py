@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import openai
 import pytest
+from livekit.plugins import openai as livekit_openai
 from pipecat.frames.frames import TTSSpeakFrame
 from pipecat.services.openai.tts import OpenAITTSService
 
@@ -43,10 +44,9 @@ async def test_pipecat(serve: Server, settings: dict[str, Any], samples: float) 
 @pytest.mark.parametrize("options", [{}, {"response_format": "opus"}, {"speed": 2.0, "instructions": "Cheerful."}])
 def test_livekit(tiny_custom_voice: Checkpoint, model: str, options: dict[str, Any]) -> None:
     """Its defaults are MP3, in events for some models and plain for others."""
-    livekit = pytest.importorskip("livekit.plugins.openai")
 
     async def heard(url: str) -> np.ndarray:
-        speech = livekit.TTS(base_url=url + "/v1", api_key="any", model=model, **options)
+        speech = livekit_openai.TTS(base_url=url + "/v1", api_key="any", model=model, **options)
         async with speech, speech.synthesize(TEXT) as stream:
             parts = [event.frame async for event in stream]
         return np.concatenate([np.frombuffer(part.data, np.int16) for part in parts])

@@ -48,3 +48,10 @@ def test_every_operation_keeps_to_its_schema(served: Served, mode: GenerationMod
             case.call_and_validate(headers=KEY, checks=CHECKED)
 
         ask()
+
+
+def test_server_sent_events_keep_to_their_schema(served: Served) -> None:
+    schema = schemathesis.openapi.from_url(served.url + "/openapi.json")
+    case = schema["/v1/audio/speech"]["POST"].Case(body={"input": "Hello.", "stream_format": "sse"})
+    answer = case.call_and_validate(headers=KEY, checks=CHECKED)
+    assert answer.headers["content-type"] == ["text/event-stream; charset=utf-8"]

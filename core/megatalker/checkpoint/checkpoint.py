@@ -4,7 +4,7 @@ import hashlib
 import json
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from torch import Tensor
 from megatalker.checkpoint.config import CodecConfig, ModelConfig
 from megatalker.checkpoint.fields import Table
 from megatalker.checkpoint.hub import ProgressCallback, download
+from megatalker.checkpoint.modelscope import PREFIX, download_from_modelscope
 from megatalker.checkpoint.shapes import codec_decoder_shapes, codec_unused_shapes, talker_shapes
 from megatalker.checkpoint.tensors import TensorFiles
 from megatalker.checkpoint.tokenizer import load_tokenizer
@@ -26,7 +27,10 @@ logger = logging.getLogger(__name__)
 
 _DEMO = Path(__file__).parent / "demo"
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
-_ACCEPTED = "expected 'demo', a folder in the official layout, or a hub id such as Qwen/Qwen3-TTS-12Hz-0.6B-CustomVoice"
+_ACCEPTED = (
+    "expected 'demo', a folder in the official layout, or a hub id such as Qwen/Qwen3-TTS-12Hz-0.6B-CustomVoice "
+    f"({PREFIX}ID for the same on ModelScope)"
+)
 _CONFIG, _GENERATION, _CODEC_CONFIG = "config.json", "generation_config.json", "speech_tokenizer/config.json"
 _JSON_FILES = (_CONFIG, _GENERATION, _CODEC_CONFIG)
 _GENERATION_WITHOUT_EFFECT = ("_from_model_config", "transformers_version")
@@ -59,9 +63,11 @@ class Checkpoint:
         self.sampling: SamplingParams = _sampling(generation, defaults)
         self.max_new_tokens = generation.integer("max_new_tokens", 2, default=2048)
         """Of one decoder stream, its end included: N are N - 1 frames, as officially."""
-        self.unhonoured_keys: tuple[str, ...] = _unhonoured(model, generation, codec_table)
+        self.unhonoured_keys: tuple[str, ...] = _in_files(Table.unread, model, generation, codec_table)
         """Keys of the JSON files that nothing here reads and that are not known to be without effect, such as
         ``config.json: talker_config.new_idea``: the official package may compute something else."""
+        self.idle_keys: tuple[str, ...] = _in_files(Table.ignored, model, generation, codec_table)
+        """Keys of the JSON files whose values are known to change nothing: of training, of other libraries."""
         if self.unhonoured_keys:
             logger.warning("checkpoint %r has keys that are not honoured: %s", name, ", ".join(self.unhonoured_keys))
         _check_tokenizer_files(folder)
@@ -77,8 +83,8 @@ class Checkpoint:
         """Open a checkpoint, and download it first where needed (hub ids).
 
         Args:
-            name_or_path: ``demo``, the voice that comes with the package; a folder, or a hub id ``organisation/name``.
-                A ``Path`` is always a folder.
+            name_or_path: ``demo``, the voice that comes with the package; a folder, or a hub id ``organisation/name``,
+                with ``modelscope:`` in front to take it from there. A ``Path`` is always a folder.
             progress: told about the bytes of a download; see :func:`megatalker.checkpoint.hub.download`.
 
         Raises:
@@ -90,8 +96,9 @@ class Checkpoint:
         folder = Path(name_or_path).expanduser()
         if folder.is_dir():
             return cls(folder, folder.resolve().name)
-        if isinstance(name_or_path, str) and _HUB_ID.fullmatch(name_or_path):
-            return cls(download(name_or_path, progress), name_or_path)
+        if isinstance(name_or_path, str) and _HUB_ID.fullmatch(repository := name_or_path.removeprefix(PREFIX)):
+            fetch = download_from_modelscope if name_or_path.startswith(PREFIX) else download
+            return cls(fetch(repository, progress), name_or_path)
         raise CheckpointError(f"checkpoint {str(name_or_path)!r}: there is no such folder; {_ACCEPTED}")
 
     def tensor(self, name: str) -> Tensor:
@@ -155,12 +162,13 @@ def _read_json(path: Path) -> Mapping[str, Any]:
     return content
 
 
-def _unhonoured(*tables: Table) -> tuple[str, ...]:
-    return tuple(f"{file}: {path}" for file, table in zip(_JSON_FILES, tables, strict=True) for path in table.unread())
+def _in_files(keys: Callable[[Table], list[str]], *tables: Table) -> tuple[str, ...]:
+    return tuple(f"{file}: {path}" for file, table in zip(_JSON_FILES, tables, strict=True) for path in keys(table))
 
 
 def _sampling(table: Table, defaults: Mapping[str, Any]) -> SamplingParams:
-    table.skip(*_SAMPLING_FIELDS, *_GENERATION_WITHOUT_EFFECT)
+    table.skip(*_SAMPLING_FIELDS)
+    table.ignore(*_GENERATION_WITHOUT_EFFECT)
     values: dict[str, Any] = {}
     for theirs, ours in _SAMPLING_FIELDS.items():
         if theirs in defaults:

@@ -127,7 +127,8 @@ class ModelConfig:
     @classmethod
     def read(cls, whole: Table) -> "ModelConfig":
         """As :meth:`parse`; what ``whole.unread()`` tells afterwards is not honoured."""
-        whole.skip(*_WITHOUT_EFFECT, "speaker_encoder_config")  # read by megatalker.voices.speaker_encoder
+        whole.ignore(*_WITHOUT_EFFECT)
+        whole.skip("speaker_encoder_config")  # read by megatalker.voices.speaker_encoder
         whole.demand("quantization_config", None)
         whole.text("model_type", "qwen3_tts")
         whole.text("tokenizer_type", CODEC_TYPE)
@@ -195,21 +196,20 @@ def _even(table: Table, key: str) -> int:
 
 
 def _refuse_unknown_arithmetic(table: Table) -> None:
-    table.skip(*_WITHOUT_EFFECT)
+    table.ignore(*_WITHOUT_EFFECT)
     table.demand("hidden_act", "silu")
     table.demand("attention_bias", False)
     if table.has("rope_scaling"):
         rope = table.table("rope_scaling")
         rope.demand("rope_type", "default")
         rope.demand("type", "default")
-        rope.skip("interleaved", "mrope_section")  # speech has one position a row, which they give to all three axes
+        rope.ignore("interleaved", "mrope_section")  # speech has one position a row, which they give to all three axes
 
 
 def _refuse_sliding_windows(table: Table) -> None:
-    table.skip("max_window_layers")
+    table.ignore("max_window_layers", "sliding_window")
     if table.flag("use_sliding_window", default=False):
         table.demand("sliding_window", None)
-    table.skip("sliding_window")
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,13 +245,14 @@ class CodecConfig:
     @classmethod
     def read(cls, whole: Table) -> "CodecConfig":
         """As :meth:`ModelConfig.read`."""
-        whole.skip(*_WITHOUT_EFFECT, "encoder_config", "encoder_valid_num_quantizers")  # read by the official package
+        whole.ignore(*_WITHOUT_EFFECT)
+        whole.skip("encoder_config", "encoder_valid_num_quantizers")  # read by the official package
         whole.text("model_type", CODEC_TYPE)
         for key, value in _CODEC_RATES.items():
             whole.demand(key, value)
         decoder = whole.table("decoder_config")
         _refuse_unknown_arithmetic(decoder)
-        decoder.skip(*_CODEC_WITHOUT_EFFECT)
+        decoder.ignore(*_CODEC_WITHOUT_EFFECT)
         heads, kv_heads = _heads(decoder)
         hidden_size = decoder.integer("hidden_size", 1)
         config = cls(

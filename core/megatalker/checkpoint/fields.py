@@ -29,6 +29,7 @@ class Table:
         self._content = content
         self._name = name
         self._read: set[str] = set()
+        self._idle: set[str] = set()
         self._tables: dict[str, Table] = {}
 
     def has(self, key: str) -> bool:
@@ -104,8 +105,18 @@ class Table:
                 raise self.fault(key, f"a list of {expected!r}")
 
     def skip(self, *keys: str) -> None:
-        """Take these as read: they change nothing here, or are read elsewhere."""
+        """Take these as read: they are read elsewhere."""
         self._read.update(keys)
+
+    def ignore(self, *keys: str) -> None:
+        """Take these as read: whatever their values, they change nothing here."""
+        self._idle.update(keys)
+        self._read.update(keys)
+
+    def ignored(self) -> list[str]:
+        """Where in the file there are keys that :meth:`ignore` was told of."""
+        inner = [path for table in self._tables.values() for path in table.ignored()]
+        return [self._path(key) for key in self._content if key in self._idle] + inner
 
     def unread(self) -> list[str]:
         """Where in the file there are keys that no method has read."""

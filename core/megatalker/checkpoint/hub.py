@@ -2,7 +2,7 @@
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
@@ -12,11 +12,21 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 
 from megatalker.errors import CheckpointError
 
-__all__ = ["DownloadProgress", "ProgressCallback", "download", "download_bar"]
+__all__ = [
+    "POLL_SECONDS",
+    "DownloadProgress",
+    "ProgressCallback",
+    "RemoteFile",
+    "broken_off",
+    "download",
+    "download_bar",
+    "needed",
+    "refuse_others",
+]
 
 _PATTERNS = ("*.json", "*.txt", "*.safetensors", "speech_tokenizer/*.json", "speech_tokenizer/*.safetensors")
 _REQUIRED = ("config.json", "speech_tokenizer/config.json")
-_POLL_SECONDS = 0.2
+POLL_SECONDS = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,21 +42,23 @@ class DownloadProgress:
 
 
 ProgressCallback = Callable[[DownloadProgress], None]
-"""Called some times a second while a download runs, from another thread, and once at its end; not for cached files."""
+"""Called some times a second while a download runs, from any thread, and once at its end; not for cached files."""
 
 
 @dataclass(frozen=True, slots=True)
-class _File:
+class RemoteFile:
+    """A file of a repository."""
+
     name: str
     size: int
     blob: str
-    """Its name in the cache."""
+    """What tells its content from others': its name in the hub's cache; its SHA-256 on ModelScope."""
 
 
 def download(repository: str, progress: ProgressCallback | None = None) -> Path:
     """The local folder of a hub repository; downloads the files that a checkpoint needs and that are not cached yet.
 
-    Without a network (or with ``HF_HUB_OFFLINE=1``) the cached files are used.
+    Without a network (or with ``HF_HUB_OFFLINE=1``) the cached files are used. ``HF_ENDPOINT`` names a mirror.
 
     Args:
         repository: hub id, ``organisation/name``.
@@ -66,10 +78,15 @@ def download(repository: str, progress: ProgressCallback | None = None) -> Path:
         try:
             return Path(snapshot_download(repository, allow_patterns=[file.name for file in files]))
         except OSError as error:
-            raise CheckpointError(
-                f"the download of {repository!r} broke off: {error}. Check the network and the free space of the disk, "
-                "and run the same command again; it continues where it stopped"
-            ) from error
+            raise broken_off(repository, error) from error
+
+
+def broken_off(repository: str, error: Exception) -> CheckpointError:
+    """What to raise when a download cannot be finished."""
+    return CheckpointError(
+        f"the download of {repository!r} broke off: {error}. Check the network and the free space of the disk, "
+        "and run the same command again; it continues where it stopped"
+    )
 
 
 @contextlib.contextmanager
@@ -87,14 +104,14 @@ def download_bar() -> Iterator[ProgressCallback]:
         yield show
 
 
-def _list_files(repository: str) -> list[_File] | None:
+def _list_files(repository: str) -> list[RemoteFile] | None:
     """The files to download, or ``None`` without a network."""
-    from huggingface_hub import HfApi
+    from huggingface_hub import HfApi, constants
     from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, RepositoryNotFoundError
     from requests.exceptions import ConnectionError as NoConnectionError
     from requests.exceptions import Timeout
 
-    page = f"https://huggingface.co/{repository}"
+    page = f"{constants.ENDPOINT}/{repository}"
     try:
         info = HfApi().model_info(repository, files_metadata=True, timeout=20)
     except GatedRepoError as error:
@@ -110,26 +127,34 @@ def _list_files(repository: str) -> list[_File] | None:
         return None
     except HfHubHTTPError as error:
         raise CheckpointError(f"the hub refused to list {repository!r}: {error}. Try again later") from error
-    wanted = [_file(item) for item in info.siblings or () if _needed(item.rfilename)]
-    missing = set(_REQUIRED) - {file.name for file in wanted}
+    wanted = [_file(item) for item in info.siblings or () if needed(item.rfilename)]
+    refuse_others(repository, [file.name for file in wanted])
+    return wanted
+
+
+def refuse_others(repository: str, names: Collection[str]) -> None:
+    """Raises:
+    CheckpointError: a repository with these files holds no checkpoint.
+    """
+    missing = set(_REQUIRED) - set(names)
     if missing:
         raise CheckpointError(
             f"{repository!r} is not a Qwen3-TTS checkpoint: it has no {' and no '.join(sorted(missing))}. "
             "Use one such as Qwen/Qwen3-TTS-12Hz-0.6B-CustomVoice"
         )
-    return wanted
 
 
-def _needed(name: str) -> bool:
+def needed(name: str) -> bool:
+    """Whether a checkpoint's file is read by anything."""
     return any(name.count("/") == pattern.count("/") and fnmatch(name, pattern) for pattern in _PATTERNS)
 
 
-def _file(item: Any) -> _File:
-    return _File(item.rfilename, item.size or 0, item.lfs.sha256 if item.lfs else item.blob_id)
+def _file(item: Any) -> RemoteFile:
+    return RemoteFile(item.rfilename, item.size or 0, item.lfs.sha256 if item.lfs else item.blob_id)
 
 
 def _cached(repository: str) -> Path:
-    from huggingface_hub import snapshot_download
+    from huggingface_hub import constants, snapshot_download
     from huggingface_hub.errors import LocalEntryNotFoundError
 
     try:
@@ -137,7 +162,9 @@ def _cached(repository: str) -> Path:
     except LocalEntryNotFoundError as error:
         raise CheckpointError(
             f"{repository!r} is not in the local cache and the hub cannot be reached (no network, or HF_HUB_OFFLINE is "
-            f"set). Go online, or run 'hf download {repository}' on a machine that is and copy the folder here"
+            f"set). Go online, or run 'hf download {repository}' on a machine that is and copy the folder here; where "
+            f"{constants.ENDPOINT} alone cannot be reached, name a mirror with HF_ENDPOINT, or take "
+            f"'modelscope:{repository}'"
         ) from error
 
 
@@ -156,7 +183,7 @@ def _no_hub_bars() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _reported(repository: str, files: list[_File], progress: ProgressCallback | None) -> Iterator[None]:
+def _reported(repository: str, files: list[RemoteFile], progress: ProgressCallback | None) -> Iterator[None]:
     """Watch the files grow in the cache: the hub library reports whole files only."""
     folder = _blob_folder(repository)
     total = sum(file.size for file in files)
@@ -166,7 +193,7 @@ def _reported(repository: str, files: list[_File], progress: ProgressCallback | 
     stopped = threading.Event()
 
     def watch() -> None:
-        while not stopped.wait(_POLL_SECONDS):
+        while not stopped.wait(POLL_SECONDS):
             progress(DownloadProgress(repository, _present(folder, files), total))
 
     watcher = threading.Thread(target=watch, name="megatalker-download", daemon=True)
@@ -185,7 +212,7 @@ def _blob_folder(repository: str) -> Path:
     return Path(constants.HF_HUB_CACHE) / f"models--{repository.replace('/', '--')}" / "blobs"
 
 
-def _present(folder: Path, files: list[_File]) -> int:
+def _present(folder: Path, files: list[RemoteFile]) -> int:
     return sum(max(_size(folder / file.blob), _size(folder / f"{file.blob}.incomplete")) for file in files)
 
 

@@ -34,7 +34,7 @@ def load_qwen_tts() -> ModuleType:
     with _import_lock:
         if "qwen_tts" in sys.modules:
             return sys.modules["qwen_tts"]
-        with _stand_ins(), _quiet(), contextlib.redirect_stdout(io.StringIO()):
+        with _stand_ins(), quiet(), contextlib.redirect_stdout(io.StringIO()):
             return importlib.import_module("qwen_tts")
 
 
@@ -69,7 +69,7 @@ def _from_pretrained(
 ) -> Any:
     folder = checkpoint.folder / subfolder
     try:
-        with _quiet():
+        with quiet():
             loaded = wrapper.from_pretrained(str(folder), device_map=str(device), dtype=dtype, **options)
     except Exception as error:  # it may stumble over any value of the configuration, in any way
         raise CheckpointError(
@@ -106,7 +106,7 @@ def _stand_ins() -> Iterator[None]:
 def _imports(name: str) -> bool:
     before = set(sys.modules)
     try:
-        with _quiet():
+        with quiet():
             importlib.import_module(name)
     except (ImportError, OSError):  # OSError: a binary built against libraries that are not there
         for partial in [module for module in sys.modules if module.split(".")[0] == name and module not in before]:
@@ -116,7 +116,7 @@ def _imports(name: str) -> bool:
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """No warnings, log lines or progress bars from transformers and its friends; errors still surface as exceptions."""
     from transformers.utils import logging as transformers_logging
 

@@ -1,21 +1,20 @@
 """``megatalker inspect``: a checkpoint's shapes and sizes, and which backends accept it."""
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
 from rich.table import Table
 
 from megatalker.cli.backends import availability
 from megatalker.cli.console import stdout
-from megatalker.cli.options import DeviceOption, read_settings
+from megatalker.cli.options import CheckpointArgument, DeviceOption, read_settings
 
 if TYPE_CHECKING:
     from megatalker.checkpoint import Checkpoint
 
 
 def inspect(
-    checkpoint: Annotated[str, typer.Argument(help="demo, a folder in the official layout, or a hub id.")] = "demo",
+    checkpoint: CheckpointArgument = "demo",
     device: DeviceOption = None,
 ) -> None:
     """Show a checkpoint's shapes and sizes, and which backends accept it and why not."""

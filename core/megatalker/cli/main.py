@@ -20,6 +20,7 @@ from megatalker.cli.load.command import load
 from megatalker.cli.say.command import say
 from megatalker.cli.serve import serve
 from megatalker.cli.status import PACKAGES
+from megatalker.cli.verify.command import verify
 from megatalker.cli.voices import voices
 from megatalker.errors import MegatalkerError
 
@@ -33,6 +34,7 @@ app = typer.Typer(
 app.command()(say)
 app.command()(backends)
 app.command()(inspect)
+app.command()(verify)
 benchmarks = typer.Typer(add_completion=False)
 benchmarks.callback(invoke_without_command=True)(bench)
 add_others(benchmarks)

@@ -8,9 +8,9 @@ import typer
 if TYPE_CHECKING:
     from megatalker.settings import Settings
 
-CheckpointOption = Annotated[
-    str | None, typer.Option(help="demo, a folder in the official layout, or a hub id.", show_default="demo")
-]
+CHECKPOINTS = "demo, a folder in the official layout, a hub id, or modelscope:ID."
+CheckpointOption = Annotated[str | None, typer.Option(help=CHECKPOINTS, show_default="demo")]
+CheckpointArgument = Annotated[str, typer.Argument(help=CHECKPOINTS)]
 BackendOption = Annotated[
     str | None, typer.Option(help="Talker backend, see `megatalker backends`.", show_default="auto")
 ]

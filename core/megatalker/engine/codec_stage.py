@@ -87,8 +87,8 @@ class CodecStage:
         """Have the next step of due audio made; says whether there was any.
 
         A newcomer's first chunk is waited for. Else a chunk that is ready is handed out, one that a device still
-        computes is left to :meth:`collect`; where more is due, this step is waited for, so that arrivals are looked at
-        before the next.
+        computes is left to :meth:`collect` or to the next step, which waits for the one before: the device always has
+        its next step, and arrivals are looked at between two.
         """
         utterances = self._state.utterances
         try:
@@ -110,13 +110,11 @@ class CodecStage:
             chosen = [trial]
         try:
             self._start(chosen)
-            computing = [step for step in self._under_way[-1:] if step[1].under_way]
+            computing = self._under_way and self._under_way[-1][1].under_way
             if not computing or trial is not None or chosen[0].progress.playback.dry_at is None:
                 self._collect(self._under_way)
             else:
                 self._collect(self._under_way[:-1])
-                if len(due) > len(chosen):
-                    self._wait(*computing)
         except Exception:
             self._lose_what_is_under_way()
             raise
@@ -141,10 +139,6 @@ class CodecStage:
         for step in list(steps):
             self._hand_out_all(*step)
             self._under_way.remove(step)
-
-    def _wait(self, step: StepUnderWay) -> None:
-        served, download = step
-        self._calls.step(self._state.codec, "decode", lambda _: download.wait(), served, ends=False)
 
     def _lose_what_is_under_way(self) -> None:
         for utterances, _ in self._under_way:

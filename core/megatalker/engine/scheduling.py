@@ -24,6 +24,14 @@ SMOOTHING = 0.3
 """Weight of the newest in estimates: of the time a frame takes, of the frames a text takes."""
 MEMORY_S = 5.0
 """Of the estimate of frames a second."""
+NEWCOMERS_SHARE = 0.25
+"""Of the time, for newcomers, where the device is too slow for them and for the streams that play."""
+PRESSED_PASS_S = 0.02
+"""About the longest pass of newcomers that started streams wait for though their playback runs dry."""
+LEAST_CREDIT_S = 0.001
+"""With which one pass of newcomers may begin."""
+MOST_DEBT_S = 0.3
+"""After a pass that took longer than its credit: one that compiled should not keep the next waiting for ever."""
 REST_S = 0.3
 """A stream that has had no work for so long lends its row: words of one sentence come faster."""
 
@@ -84,7 +92,7 @@ class ChunkPolicy:
         self._last_frame_at = now
 
     def rest(self) -> None:
-        """The stream waits, because it is far ahead: the next interval says nothing about speed."""
+        """The stream waits, because it is far ahead or others begin: the next interval says nothing about speed."""
         self._last_frame_at = None
 
     def restart(self) -> None:
@@ -163,24 +171,46 @@ def _most_urgent(candidates: Sequence[Candidate]) -> Sequence[Candidate]:
 
 @dataclass(slots=True)
 class PromptPace:
-    """How long newcomers take, from their prompts to their first audio, judged by those before them."""
+    """How long newcomers take, from their prompts to their first audio, judged by those before them; and whose turn it
+    is where the device is too slow for them and for the streams that play.
+    """
 
+    pass_s: float = 0.0
+    """Seconds of the shortest pass; 0 while nothing is known."""
     row_s: float = 0.0
-    """Seconds of one row of their prompts; 0 while nothing is known."""
+    """Seconds of one row of their prompts, in long passes; as above."""
+    credit_s: float = 0.0
+    """What newcomers may still take of the time of streams that have none to spare."""
 
-    def note(self, rows: int, seconds: float) -> None:
-        """So many rows took so long. What is faster than thought counts at once, what is slower little by little: many
-        prompts take hardly longer than one, and a first call may compile.
+    def note(self, rows: int, seconds: float, *, pressed: bool) -> None:
+        """So many rows took so long; ``pressed``: on credit. What is faster than thought counts at once, what is slower
+        little by little: many prompts take hardly longer than one, and a first call may compile.
         """
-        newest = seconds / rows
-        slower = self.row_s and newest > self.row_s
-        self.row_s = self.row_s + SMOOTHING * (newest - self.row_s) if slower else newest
+        self.pass_s = _mostly_faster(self.pass_s, seconds)
+        self.row_s = _mostly_faster(self.row_s, seconds / rows)
+        if pressed:
+            self.credit_s = max(self.credit_s - seconds, -MOST_DEBT_S)
+
+    def note_others(self, seconds: float) -> None:
+        """Streams that play had so much time to themselves."""
+        earned = seconds * NEWCOMERS_SHARE / (1 - NEWCOMERS_SHARE)
+        self.credit_s = min(PRESSED_PASS_S, self.credit_s + earned)
+
+    def lend(self) -> None:
+        """Nobody else has anything to do now."""
+        self.credit_s = max(self.credit_s, LEAST_CREDIT_S)
 
     def rows_within(self, seconds: float) -> int:
         """Rows of prompts of one pass, so that it ends within ``seconds``; at most :data:`MOST_PROMPT_ROWS`."""
+        if seconds < self.pass_s:
+            return 0
         if seconds >= MOST_PROMPT_ROWS * self.row_s:
             return MOST_PROMPT_ROWS
         return max(0, int(seconds / self.row_s))
+
+
+def _mostly_faster(known: float, newest: float) -> float:
+    return known + SMOOTHING * (newest - known) if known and newest > known else newest
 
 
 @dataclass(slots=True)

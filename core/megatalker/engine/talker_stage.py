@@ -9,7 +9,7 @@ from megatalker.engine.admission import AdmissionLimits, having_work, queue_refu
 from megatalker.engine.blame import pass_trial
 from megatalker.engine.guarded_calls import REQUEST_ERRORS, Fault, GuardedCalls
 from megatalker.engine.request import frames_that_fit
-from megatalker.engine.scheduling import MOST_PROMPT_ROWS, PromptPace, fitting, select, urgency
+from megatalker.engine.scheduling import PRESSED_PASS_S, PromptPace, fitting, select, urgency
 from megatalker.engine.state import StepInProgress, WorkerState
 from megatalker.engine.utterance import Codes, DecoderStream, Utterance, candidate
 from megatalker.errors import CapacityError
@@ -28,8 +28,8 @@ class TalkerStage:
         self._state, self._work, self._calls = state, state.talker_work, calls
         self._builder, self._settings = builder, settings
         self.pace = PromptPace()
-        self.newcomers_wait = False
-        """There are newcomers that :meth:`next_prompts` left to the next tick, for the sake of started streams."""
+        self.pressed = False
+        """There are newcomers, and started streams whose playback would run dry during their pass."""
 
     def release(self) -> bool:
         """Free the rows of streams that nobody needs any more; says whether there were any."""
@@ -55,12 +55,12 @@ class TalkerStage:
                 did = True
         return did
 
-    def next_prompts(self, now: float) -> list[Utterance]:
-        """Whose decoder streams begin or continue in the next pass: those that hold a row first, then others by turns
-        while there are rows. Streams without work lend theirs.
+    def next_prompts(self, now: float, room: int) -> list[Utterance]:
+        """Whose decoder streams begin or continue in the next pass of at most ``room`` rows of prompts: those that hold
+        a row of the backend first, then others by turns while there are such rows. Streams without work lend theirs.
 
-        Newcomers pass a started stream whose playback would run dry meanwhile only every other time, and then one of
-        them: where the device is too slow for all, they take turns.
+        Where the playback of a started stream would run dry meanwhile, newcomers gather until they have credit: each of
+        their passes takes long, and hardly longer for many.
         """
         waiting = [utterance for utterance in self._state.utterances if utterance.needs_prefill]
         running = [utterance for utterance in waiting if utterance.admitted]
@@ -70,19 +70,17 @@ class TalkerStage:
         trial = next((utterance for utterance in running + new if utterance.is_suspect("talker")), None)
         if trial is not None:
             return [trial]
-        if not self._talker.capabilities.batch:
-            self.newcomers_wait = False
+        if not self.batches:
+            self.pressed = False
             return (running + new)[:1]
         rows = [utterance.prompt_rows for utterance in running]
-        chosen = running[: max(1, fitting(rows, MOST_PROMPT_ROWS))]
-        left = MOST_PROMPT_ROWS - sum(rows[: len(chosen)])
-        count = 0
-        if new:
-            left = min(left, self.pace.rows_within(self._earliest_need() - now))
-            count = fitting([utterance.prompt_rows for utterance in new], left)
-            if not count and self.newcomers_wait:
-                count = 1
-        self.newcomers_wait = bool(new) and not count
+        chosen = running[: max(1, fitting(rows, room))]
+        left = room - sum(rows[: len(chosen)])
+        sizes = [utterance.prompt_rows for utterance in new]
+        count = fitting(sizes, min(left, self.pace.rows_within(self._earliest_need() - now))) if new else 0
+        self.pressed = bool(new) and not count
+        if self.pressed and self.pace.credit_s > 0:
+            count = max(1, fitting(sizes, min(left, self.pace.rows_within(PRESSED_PASS_S))))
         return chosen + new[:count]
 
     def prefill(self, chosen: Sequence[Utterance]) -> None:
@@ -126,7 +124,7 @@ class TalkerStage:
                     utterance.rest_since(now)
         talker = self._talker
         limit = len(ready) if talker.max_streams is None else talker.max_streams
-        chosen = [utterances[index] for index in select(ready, batch=talker.capabilities.batch, limit=limit)]
+        chosen = [utterances[index] for index in select(ready, batch=self.batches, limit=limit)]
         if trial is not None:
             chosen = [trial]
         if chosen:
@@ -156,6 +154,11 @@ class TalkerStage:
                 self._add(utterance, decoder, frame.codes, now)
         if served[0].suspected:
             pass_trial(self._state.utterances, self._state.talker, served[0])
+
+    @property
+    def batches(self) -> bool:
+        """The backend takes many streams at about the cost of one."""
+        return self._talker.capabilities.batch
 
     # ---- prefill
 
@@ -218,15 +221,19 @@ class TalkerStage:
         return utterance.progress.requested_at + max_wait_s
 
     def _earliest_need(self) -> float:
-        """When the first playback that waits for what the engine has yet to make needs its next chunk begun."""
-        moments = [
-            utterance.progress.playback.dry_at - utterance.chunking.reserve_s
+        """When the first playback that waits for what the engine has yet to make needs its next chunk begun, so that
+        there is time for all of them.
+        """
+        playing = [
+            (utterance.progress.playback.dry_at, utterance.chunking.reserve_s)
             for utterance in self._state.utterances
             if utterance.progress.playback.dry_at is not None
             and (utterance.decodable or utterance.pending)
             and not utterance.chunks.is_full()
         ]
-        return min(moments, default=math.inf)
+        pace = self._state.throughput.frames_a_second
+        round_s = len(playing) / pace if pace else 0.0
+        return min((dry_at - max(reserve_s, round_s) for dry_at, reserve_s in playing), default=math.inf)
 
     def _read_text(self, utterance: Utterance, decoder: DecoderStream) -> None:
         ids = decoder.new_ids

@@ -16,7 +16,7 @@ import unicodedata
 from collections import deque
 from typing import Any
 
-from megatalker.prompt.text import IncrementalTokenizer
+from megatalker.prompt.text import IncrementalTokenizer, speakable
 
 _SENTENCE_END = re.compile(
     r"""[.!?…]+["'”’»)\]]*(?=\s)"""  # noqa: RUF001 - where words are separated by spaces
@@ -45,7 +45,7 @@ class TextSegment:
     @property
     def speakable(self) -> bool:
         """There is a letter or digit in it."""
-        return any(character.isalnum() for character in self.text)
+        return speakable(self.text)
 
     def feed(self, text: str) -> None:
         """Append text."""

@@ -15,6 +15,7 @@ from megatalker.engine.codec_stage import CodecStage
 from megatalker.engine.commands import Cancel, Command, CommandQueue, Feed, FinishText, Lend, Submit, Warmup
 from megatalker.engine.failover import fill, not_warmed_up, replace
 from megatalker.engine.guarded_calls import CallRegister, Fault, GuardedCalls, Superseded
+from megatalker.engine.scheduling import MOST_PROMPT_ROWS
 from megatalker.engine.state import WorkerState
 from megatalker.engine.talker_stage import TalkerStage
 from megatalker.engine.utterance import Utterance
@@ -25,6 +26,8 @@ from megatalker.settings import Settings
 logger = logging.getLogger(__name__)
 
 LEND_POLL_S = 0.05
+PROMPT_PASSES = 3
+"""Launches of prompts one after another, for those who arrive during the first, before all get their first frame."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +109,7 @@ class Worker(threading.Thread):
         if state.failure is None:
             did |= self._talker.release()
             did |= self._talker.read_text()
-            did |= self._begin_streams() or self._start_audio() or self._decode()
-            did |= self._talker.newcomers_wait
+            did |= self._begin_streams() or self._serve_started()
         else:
             did |= self._start_audio() or self._codec.collect()
         did |= self._codec.has_replayed()
@@ -115,18 +117,40 @@ class Worker(threading.Thread):
         return did
 
     def _begin_streams(self) -> bool:
-        """Begin or continue streams; prompts take long, so audio on its way is handed out before."""
-        began_at = self._state.clock()
-        chosen = self._talker.next_prompts(began_at)
+        """Begin or continue streams, and those who arrive meanwhile; prompts take long, so audio on its way is handed
+        out before.
+        """
+        talker, began_at = self._talker, self._state.clock()
+        chosen = talker.next_prompts(began_at, MOST_PROMPT_ROWS)
         if not chosen:
             return False
-        rows = sum(utterance.prompt_rows for utterance in chosen)
+        pressed, rows = talker.pressed, 0
         self._codec.collect()
-        self._talker.prefill(chosen)
+        for _ in range(PROMPT_PASSES):
+            rows += sum(utterance.prompt_rows for utterance in chosen)
+            talker.prefill(chosen)
+            if pressed or not talker.batches:
+                break
+            self._obey_commands(wait=False)
+            chosen = talker.next_prompts(self._state.clock(), MOST_PROMPT_ROWS - rows)
+            if not chosen or talker.pressed:
+                break
         self._decode()
         self._start_audio()
-        self._talker.pace.note(rows, self._state.clock() - began_at)
+        talker.pace.note(rows, self._state.clock() - began_at, pressed=pressed)
+        for utterance in self._state.utterances:
+            utterance.chunking.rest()
         return True
+
+    def _serve_started(self) -> bool:
+        """Audio or frames of the streams that have begun, while newcomers gather."""
+        began_at, pace = self._state.clock(), self._talker.pace
+        if self._start_audio() or self._decode():
+            pace.note_others(self._state.clock() - began_at)
+            return True
+        if self._talker.pressed:
+            pace.lend()
+        return self._talker.pressed
 
     def _start_audio(self) -> bool:
         return self._state.codec.loaded is not None and self._codec.start(self._state.clock())

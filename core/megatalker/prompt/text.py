@@ -6,7 +6,7 @@ from typing import Any
 
 from megatalker.errors import InvalidRequestError
 
-__all__ = ["IncrementalTokenizer", "TextChecker", "check_piece", "clean_text", "control_tokens"]
+__all__ = ["IncrementalTokenizer", "TextChecker", "check_piece", "clean_text", "control_tokens", "speakable"]
 
 
 def clean_text(text: object, max_chars: int, tokens: Collection[str] = ()) -> str:
@@ -48,6 +48,11 @@ def check_piece(text: object) -> str:
                 "remove it, or decode the source with the right encoding"
             )
     return text
+
+
+def speakable(text: str) -> bool:
+    """There is a letter or digit in it: something to say."""
+    return any(map(str.isalnum, text))
 
 
 def control_tokens(tokenizer: Any) -> tuple[str, ...]:

@@ -1,11 +1,12 @@
-"""``megatalker bench``: decode, prefill, codec, TTFC, RTF and chunk gaps of one or more backends."""
+"""``megatalker bench``: decode, prefill, codec, TTFC, RTF, chunk gaps and more of one or more backends."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from megatalker.cli.console import stdout
+from megatalker.cli.bench.requirements import judge, read_requirements
+from megatalker.cli.console import say_plainly, stdout
 from megatalker.cli.options import (
     BackendOption,
     CheckpointOption,
@@ -16,6 +17,7 @@ from megatalker.cli.options import (
     read_settings,
 )
 from megatalker.cli.status import Status
+from megatalker.errors import SettingsError
 
 
 def bench(
@@ -24,6 +26,10 @@ def bench(
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Folder for bench.json and bench.png.")] = None,
     rounds: Annotated[int, typer.Option(min=1)] = 3,
     frames: Annotated[int, typer.Option(min=8, help="Frames of each utterance and decode measurement.")] = 50,
+    require: Annotated[
+        str | None,
+        typer.Option(help="Bounds on medians, such as 'ttfc<=90ms,rtf<=0.3,frame<=2ms'; exit status 1 if not met."),
+    ] = None,
     checkpoint: CheckpointOption = None,
     backend: BackendOption = None,
     codec: CodecOption = None,
@@ -34,6 +40,10 @@ def bench(
     """Measure backends on this machine: a table, and with --out JSON and a plot. Further measurements by name."""
     if context.invoked_subcommand is not None:
         return
+    try:
+        bounds = read_requirements(require) if require else []
+    except SettingsError as error:
+        raise typer.BadParameter(str(error), param_hint="--require") from error
     with Status() as status:
         status.stage("importing torch")
         from megatalker.cli.bench.measure import measure
@@ -48,3 +58,8 @@ def bench(
     if out is not None:
         for path in save(report, out):
             stdout.print(f"wrote {path}", highlight=False, soft_wrap=True)
+    verdicts, met = judge(bounds, report.medians)
+    for line in verdicts:
+        say_plainly(line)
+    if not met:
+        raise typer.Exit(1)

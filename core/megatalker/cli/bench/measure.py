@@ -16,9 +16,12 @@ from megatalker.plugins.checked import CheckedCodec, CheckedTalker
 from megatalker.plugins.device import resolve_device, resolve_threads
 from megatalker.sampling import SamplingParams
 from megatalker.settings import Settings
+from megatalker.voices import Voice
 
 TEXT = "The quick brown fox jumps over the lazy dog, and then it takes a long rest in the warm afternoon sun."
 BATCH = 4
+FEWEST_ROWS = 2
+"""Of a prompt."""
 
 Samples = dict[str, list[float]]
 
@@ -36,7 +39,13 @@ class Subject:
 
 
 def measure(
-    settings: Settings, backends: Sequence[str], *, rounds: int, frames: int, progress: Callable[[str], None]
+    settings: Settings,
+    backends: Sequence[str],
+    *,
+    rounds: int,
+    frames: int,
+    progress: Callable[[str], None],
+    voice: Voice | None = None,
 ) -> Report:
     """Measure each backend named, interleaved in one run.
 
@@ -46,6 +55,7 @@ def measure(
         rounds: repetitions of every measurement; at least 1.
         frames: frames of one spoken utterance and of one decode measurement; at least 8.
         progress: told what is being measured.
+        voice: who speaks; ``None``: the checkpoint's default, which ``base`` checkpoints do not have.
 
     Raises:
         MegatalkerError: a backend cannot be opened here.
@@ -64,7 +74,7 @@ def measure(
             for subject in subjects:
                 progress(f"round {max(turn, 0) + 1} of {rounds}: {subject.label}")
                 samples = Subject(subject.label, subject.engine) if turn < 0 else subject
-                _speak(samples, frames)
+                _speak(samples, frames, voice)
                 with subject.engine.borrow_backends() as (talker, codec):
                     _decode(samples, talker, checkpoint, device, frames)
                     _codec(samples, codec, checkpoint)
@@ -80,9 +90,10 @@ def _now(device: torch.device | None = None) -> float:
     return time.perf_counter()
 
 
-def _speak(subject: Subject, frames: int) -> None:
+def _speak(subject: Subject, frames: int, voice: Voice | None) -> None:
+    before = _worked_s(subject.engine)
     began = _now()
-    stream = subject.engine.speak(TEXT, seed=1, sampling=_endless(), max_frames=frames)
+    stream = subject.engine.speak(TEXT, voice=voice, seed=1, sampling=_endless(), max_frames=frames)
     arrivals = []
     spoken = 0
     for chunk in stream:
@@ -93,6 +104,14 @@ def _speak(subject: Subject, frames: int) -> None:
     gaps = [later - earlier for earlier, later in pairwise(arrivals)]
     if gaps:
         subject.add("longest_chunk_gap_ms", max(gaps) * 1e3)
+    subject.add("compute_s", _worked_s(subject.engine) - before)
+    subject.add("audio_s", spoken * FRAME_SECONDS)
+
+
+def _worked_s(engine: Engine) -> float:
+    """Seconds that the engine's thread has had work, its own and that of backends."""
+    metrics = engine.metrics()
+    return metrics.host_s + metrics.backend_s
 
 
 def _endless() -> SamplingParams:
@@ -105,6 +124,7 @@ def _decode(subject: Subject, talker: CheckedTalker, checkpoint: Checkpoint, dev
     prompt = torch.randn(32, width, generator=generator).to(device) * 0.1
     text = torch.zeros(width, device=device)
     limit = talker.max_streams or BATCH
+    subject.add("talker_ms", _pass_ms(talker, prompt[:FEWEST_ROWS], device))
     for count, metric in ((1, "frame_ms"), (min(BATCH, limit), f"frame_ms_{min(BATCH, limit)}_streams")):
         began = _now(device)
         streams = talker.prefill([StreamRequest(prompt, _endless())] * count)
@@ -123,6 +143,15 @@ def _decode(subject: Subject, talker: CheckedTalker, checkpoint: Checkpoint, dev
             subject.add("tokens_per_s", frames / sum(took) * checkpoint.config.num_code_groups)
         for stream in streams:
             talker.release(stream)
+
+
+def _pass_ms(talker: CheckedTalker, rows: torch.Tensor, device: torch.device) -> float:
+    """The talker reads its weights once for these rows, as for the step of a frame; no code is chosen."""
+    began = _now(device)
+    (stream,) = talker.prefill([StreamRequest(rows, _endless())])
+    took = _now(device) - began
+    talker.release(stream)
+    return took * 1e3
 
 
 def _codec(subject: Subject, codec: CheckedCodec, checkpoint: Checkpoint) -> None:

@@ -10,14 +10,12 @@ from importlib.metadata import EntryPoint, entry_points
 
 import typer
 
-from megatalker.errors import UnsupportedError
-
-GROUP = "megatalker.benchmarks"
+from megatalker.cli.programs import BENCHMARKS, imported
 
 
 def add_others(app: typer.Typer) -> None:
     """Give ``app`` a command for each registered measurement; none is imported before it runs."""
-    for entry in sorted(entry_points(group=GROUP), key=lambda entry: entry.name):
+    for entry in sorted(entry_points(group=BENCHMARKS), key=lambda entry: entry.name):
         passing_on = {"ignore_unknown_options": True, "allow_extra_args": True}
         about = f"{entry.module}; --help says what it takes."
         app.command(entry.name, help=about, context_settings=passing_on, add_help_option=False)(_program(entry))
@@ -25,13 +23,7 @@ def add_others(app: typer.Typer) -> None:
 
 def _program(entry: EntryPoint) -> Callable[[typer.Context], None]:
     def run(context: typer.Context) -> None:
-        try:
-            program = entry.load()
-        except ImportError as error:
-            raise UnsupportedError(
-                f"cannot run the benchmark {entry.name!r}: {error.name or error} is missing; "
-                "install what it measures (pip install 'megatalker[dev]' brings everything)"
-            ) from error
+        program = imported(entry)
         sys.argv = [f"megatalker bench {entry.name}", *context.args]
         sys.exit(program())
 

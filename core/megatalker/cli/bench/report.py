@@ -6,7 +6,7 @@ import platform
 import statistics
 import sys
 from dataclasses import asdict, dataclass
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Self
 
@@ -14,20 +14,8 @@ import torch
 from rich.table import Table
 
 from megatalker.checkpoint import Checkpoint
+from megatalker.cli.bench.metrics import metric
 from megatalker.settings import Settings
-
-LABELS = {
-    "frame_ms": "talker and predictor, one frame (ms)",
-    "frames_per_s": "frames a second, one stream",
-    "tokens_per_s": "tokens a second, one stream",
-    "prefill_ms": "prefill of 32 rows (ms)",
-    "codec_ms_1_frame": "codec, 1 frame (ms)",
-    "codec_ms_8_frames": "codec, 8 frames (ms)",
-    "ttfc_ms": "TTFC (ms)",
-    "rtf": "RTF",
-    "longest_chunk_gap_ms": "longest gap between chunks (ms)",
-}
-LARGER_IS_BETTER = {"frames_per_s", "tokens_per_s"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +64,11 @@ class Report:
         return cls(command_line(), environment, rounds, frames, results)
 
     @property
+    def medians(self) -> dict[str, dict[str, float]]:
+        """By backend and metric."""
+        return {name: {key: each.median for key, each in found.items()} for name, found in self.results.items()}
+
+    @property
     def metrics(self) -> list[str]:
         """Metric names in the order of measurement."""
         return list(dict.fromkeys(name for metrics in self.results.values() for name in metrics))
@@ -97,38 +90,38 @@ def environment_of(checkpoint: Checkpoint, device: torch.device, dtype: str, cod
         "accelerator": accelerator,
         "processor": f"{platform.machine()}, {os.cpu_count()} cores, {torch.get_num_threads()} torch threads",
         "python": platform.python_version(),
-        **{name: version(name) for name in ("megatalker", "torch", "transformers", "qwen-tts")},
+        **{name: _version(name) for name in ("megatalker", "torch", "transformers", "qwen-tts")},
     }
 
 
-def label(metric: str) -> str:
-    """A readable name of a metric."""
-    if metric.startswith("frame_ms_"):
-        return f"one frame of {metric.removeprefix('frame_ms_').replace('_', ' ')} (ms)"
-    return LABELS[metric]
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"
 
 
 def table(report: Report) -> Table:
     """Medians, and how many times better than the first backend; smaller is better but for what is counted a second."""
     names = list(report.results)
     shown = Table("median (p10-p90)", *names, title=" vs ".join(names), title_justify="left")
-    for metric in report.metrics:
-        first = report.results[names[0]].get(metric)
+    for key in report.metrics:
+        first = report.results[names[0]].get(key)
         cells = []
         for name in names:
-            summary = report.results[name].get(metric)
+            summary = report.results[name].get(key)
             if summary is None:
                 cells.append("-")
                 continue
-            ratio = f"  {_gain(metric, first, summary):.1f}x" if first and name != names[0] else ""
+            ratio = f"  {_gain(key, first, summary):.1f}x" if first and name != names[0] else ""
             cells.append(f"{summary.median:.3g} ({summary.p10:.3g}-{summary.p90:.3g}){ratio}")
-        shown.add_row(label(metric), *cells)
+        shown.add_row(metric(key).label, *cells)
     return shown
 
 
-def _gain(metric: str, first: Summary, other: Summary) -> float:
+def _gain(key: str, first: Summary, other: Summary) -> float:
     gain = first.median / other.median
-    return 1 / gain if metric in LARGER_IS_BETTER else gain
+    return 1 / gain if metric(key).more_is_better else gain
 
 
 def save(report: Report, folder: Path, stem: str = "bench") -> list[Path]:
@@ -147,14 +140,14 @@ def save(report: Report, folder: Path, stem: str = "bench") -> list[Path]:
 def _plot(report: Report, target: Path) -> Path:
     from matplotlib import pyplot as plt
 
-    metrics = report.metrics
+    keys = report.metrics
     columns = 4
-    rows = -(-len(metrics) // columns)
+    rows = -(-len(keys) // columns)
     figure, axes = plt.subplots(rows, columns, figsize=(3.2 * columns, 2.6 * rows), squeeze=False)
-    for axis in axes.flat[len(metrics) :]:
+    for axis in axes.flat[len(keys) :]:
         axis.remove()
-    for axis, metric in zip(axes.flat, metrics, strict=False):
-        shown = [(name, summaries[metric]) for name, summaries in report.results.items() if metric in summaries]
+    for axis, key in zip(axes.flat, keys, strict=False):
+        shown = [(name, summaries[key]) for name, summaries in report.results.items() if key in summaries]
         heights = [summary.median for _, summary in shown]
         below = [summary.median - summary.p10 for _, summary in shown]
         above = [summary.p90 - summary.median for _, summary in shown]
@@ -162,7 +155,7 @@ def _plot(report: Report, target: Path) -> Path:
             [name for name, _ in shown], heights, yerr=[below, above], capsize=3, width=0.6, color="#4477aa"
         )
         axis.bar_label(bars, fmt="%.3g", padding=2, fontsize=8)
-        axis.set_title(label(metric), fontsize=9)
+        axis.set_title(metric(key).label, fontsize=9)
         axis.tick_params(labelsize=8)
         axis.margins(y=0.2)
         axis.spines[["top", "right"]].set_visible(False)

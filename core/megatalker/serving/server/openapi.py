@@ -33,10 +33,31 @@ def errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
     return {status: {"model": ErrorBody, "description": HTTPStatus(status).phrase} for status in statuses}
 
 
+_EVENT = {
+    "schema": {
+        "type": "object",
+        "required": ["data"],
+        "properties": {
+            "data": {
+                "type": "string",
+                "contentMediaType": "application/json",
+                "contentSchema": {
+                    "type": "object",
+                    "required": ["type"],
+                    "properties": {"type": {"enum": ["speech.audio.delta", "speech.audio.done", "error"]}},
+                },
+            }
+        },
+    }
+}
+"""One event of a stream, as OpenAPI describes them: its ``data`` is JSON."""
+
+
 def bodies(description: str, *media_types: str) -> dict[int | str, dict[str, Any]]:
     """FastAPI's ``responses`` for a success that is not JSON."""
     binary = {"schema": {"type": "string", "format": "binary"}}
-    return {200: {"description": description, "content": dict.fromkeys(media_types, binary)}}
+    content = {media_type: _EVENT if media_type == "text/event-stream" else binary for media_type in media_types}
+    return {200: {"description": description, "content": content}}
 
 
 def describe(app: FastAPI) -> None:

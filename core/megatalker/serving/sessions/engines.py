@@ -47,15 +47,21 @@ class EnginePool:
         Raises:
             MegatalkerError: as ``megatalker.Engine.open`` and ``warmup``; the next call tries again.
         """
-        return await self._lease(_key(settings), lambda: self._open(settings))
+        lease = self.begin(settings)
+        try:
+            await lease.loaded()
+        except BaseException:
+            lease.leave()
+            raise
+        return lease
 
-    async def lease_server(self, url: str) -> "Lease":
-        """A client of the server at ``url``, shared by all sessions that use this server.
+    def begin(self, settings: megatalker.Settings) -> "Lease":
+        """A lease at once, on an engine that may still be loading; needs no event loop."""
+        return self._begin(_key(settings), lambda: self._open(settings))
 
-        Raises:
-            MegatalkerError: the URL cannot be used.
-        """
-        return await self._lease(url, lambda: _connect(url))
+    def begin_server(self, url: str) -> "Lease":
+        """As :meth:`begin`: a client of the server at ``url``, shared by all sessions that use this server."""
+        return self._begin(url, lambda: _connect(url))
 
     def holds(self, settings: megatalker.Settings) -> bool:
         """The engine for these settings is loaded and will be shared at once."""
@@ -63,25 +69,21 @@ class EnginePool:
             shared = self._engines.get(_key(settings))
             return shared is not None and shared.loaded.done()
 
-    async def _lease(self, key: str, load: Callable[[], SpeechEngine]) -> "Lease":
+    def _begin(self, key: str, load: Callable[[], SpeechEngine]) -> "Lease":
         shared = self._join(key, load)
-        try:
-            engine = await asyncio.wrap_future(shared.loaded)
-        except BaseException:
-            self._leave(shared)
-            raise
-        return Lease(engine, shared.submitters, lambda: self._leave(shared), lambda: self._forget(shared))
+        return Lease(shared.loaded, shared.submitters, lambda: self._leave(shared), lambda: self._forget(shared))
 
     @staticmethod
     def borrow(engine: SpeechEngine) -> "Lease":
         """A lease on an engine that belongs to the caller, who closes it: giving the lease back leaves it open."""
-        submitters = _submitters()
+        submitters, loaded = _submitters(), Future[SpeechEngine]()
+        loaded.set_result(engine)
 
         def leave() -> Future[None]:
             submitters.shutdown(wait=False)
             return _done()
 
-        return Lease(engine, submitters, leave, lambda: None)
+        return Lease(loaded, submitters, leave, lambda: None)
 
     def _join(self, key: str, load: Callable[[], SpeechEngine]) -> _Shared:
         with self._lock:
@@ -127,19 +129,40 @@ class Lease:
 
     def __init__(
         self,
-        engine: SpeechEngine,
+        loading: "Future[SpeechEngine]",
         submitters: ThreadPoolExecutor,
         leave: Callable[[], "Future[None]"],
         forget: Callable[[], None],
     ) -> None:
         """Made by :class:`EnginePool`."""
-        self.engine = engine
-        self._submitters, self._leave, self._forget = submitters, leave, forget
+        self._loading, self._submitters, self._leave, self._forget = loading, submitters, leave, forget
         self.released = False
 
+    @property
+    def engine(self) -> SpeechEngine:
+        """The engine, once it is :meth:`loaded`."""
+        assert self._loading.done(), "wait for loaded() first"
+        return self._loading.result()
+
+    @property
+    def failed(self) -> bool:
+        """The engine could not be loaded; whoever asks for it next begins again."""
+        return self._loading.done() and self._loading.exception() is not None
+
+    async def loaded(self) -> SpeechEngine:
+        """Wait for the engine.
+
+        Raises:
+            MegatalkerError: as ``megatalker.Engine.open`` and ``warmup``, or the server's URL cannot be used.
+        """
+        return await asyncio.wrap_future(self._loading)
+
     async def speak(self, text: str | None, options: megatalker.SpeechOptions) -> Speech:
-        """As ``engine.speak``, off the event loop. When this call is cancelled, so is the speech it asked for."""
-        submitted = asyncio.get_running_loop().run_in_executor(self._submitters, self.engine.speak, text, options)
+        """As ``engine.speak``, off the event loop, once the engine is loaded. When this call is cancelled, so is the
+        speech it asked for.
+        """
+        engine = await self.loaded()
+        submitted = asyncio.get_running_loop().run_in_executor(self._submitters, engine.speak, text, options)
         try:
             return await asyncio.shield(submitted)
         except asyncio.CancelledError:
@@ -147,19 +170,24 @@ class Lease:
             raise
 
     async def check(self, options: megatalker.SpeechOptions) -> None:
-        """As ``engine.check``, off the event loop."""
-        await asyncio.get_running_loop().run_in_executor(self._submitters, self.engine.check, options)
+        """As ``engine.check``, off the event loop, once the engine is loaded."""
+        engine = await self.loaded()
+        await asyncio.get_running_loop().run_in_executor(self._submitters, engine.check, options)
 
     def give_up(self) -> None:
         """The engine cannot speak any more: whoever asks for these settings next gets a new one."""
         self._forget()
 
-    async def release(self) -> None:
-        """Give the engine back; waits until it is closed, if this was its last lease. May be called again."""
+    def leave(self) -> "Future[None]":
+        """Give the engine back; done when it is closed, if this was its last lease. May be called again."""
         if self.released:
-            return
+            return _done()
         self.released = True
-        await asyncio.wrap_future(self._leave())
+        return self._leave()
+
+    async def release(self) -> None:
+        """As :meth:`leave`, and waits."""
+        await asyncio.wrap_future(self.leave())
 
     async def __aenter__(self) -> Self:
         return self

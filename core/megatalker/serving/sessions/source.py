@@ -1,14 +1,15 @@
 """Where a session's speech comes from: a shared engine of this process, the caller's engine, or a server."""
 
+import logging
 from dataclasses import dataclass
-
-from loguru import logger
 
 import megatalker
 from megatalker.engine.speech import SpeechEngine
 from megatalker.errors import CapacityError, SettingsError
-from megatalker_pipecat.engines import EnginePool, Lease
-from megatalker_pipecat.settings import MegatalkerTTSSettings
+from megatalker.serving.sessions.engines import EnginePool, Lease
+from megatalker.serving.sessions.faults import GONE
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +21,7 @@ class Found:
 
 
 class Source:
-    """Finds the engine that the service's settings ask for. Holds at most one lease at a time.
+    """Finds the engine that a session asks for. Holds at most one lease at a time.
 
     Raises:
         SettingsError: more than one of ``engine_settings``, ``engine`` and ``server_url`` is given; or none is, and
@@ -47,27 +48,45 @@ class Source:
             self.settings = megatalker.Settings.read() if engine_settings is None else engine_settings
         self.current: Found | None = None
 
-    async def find(self, wanted: MegatalkerTTSSettings) -> Found:
-        """The engine for complete settings of the service: the current one if they do not ask for another.
+    def begin(self, backend: str | None = None, checkpoint: str | None = None) -> Found:
+        """The engine for these wishes, by default as :attr:`settings` say; the current one if they ask for no other.
 
-        Loads it if need be. What is found is the caller's to :meth:`adopt` or to release.
+        It may still be loading. What is found is the caller's to :meth:`adopt` or to leave.
+
+        Raises:
+            SettingsError: a server was asked for another backend or checkpoint.
+        """
+        changes = {"backend": backend, "checkpoint": checkpoint}
+        target = self._target({name: value for name, value in changes.items() if value is not None})
+        if self.current is not None and self.current.settings == target and not self.current.lease.failed:
+            return self.current
+        if self._engine is not None and target == self.settings:
+            return Found(self._pool.borrow(self._engine), target)
+        if target is not None:
+            return Found(self._pool.begin(target), target)
+        assert self._server_url is not None, "there are no settings because there is a server"
+        return Found(self._pool.begin_server(self._server_url), None)
+
+    async def find(self, backend: str | None = None, checkpoint: str | None = None) -> Found:
+        """As :meth:`begin`, loaded and warm.
 
         Raises:
             MegatalkerError: it cannot be loaded; or a server was asked for another backend or checkpoint.
         """
-        if self.settings is None:
-            return await self._find_remote(wanted)
-        changes = {"backend": wanted.backend, "checkpoint": wanted.checkpoint}
-        target = self.settings.model_copy(update={name: value for name, value in changes.items() if value is not None})
-        if self.current is not None and self.current.settings == target:
-            return self.current
-        if self._engine is not None and target == self.settings:
-            return Found(self._pool.borrow(self._engine), target)
-        return Found(await self._pool.lease(target), target)
+        found = self.begin(backend, checkpoint)
+        try:
+            await found.lease.loaded()
+        except BaseException:
+            if found is not self.current:
+                found.lease.leave()
+            raise
+        return found
 
-    async def find_checked(self, wanted: MegatalkerTTSSettings, options: megatalker.SpeechOptions) -> Found:
+    async def find_checked(
+        self, options: megatalker.SpeechOptions, backend: str | None = None, checkpoint: str | None = None
+    ) -> Found:
         """As :meth:`find`, and the engine could speak with these options; raises as :func:`check`, too."""
-        found = await self.find(wanted)
+        found = await self.find(backend, checkpoint)
         try:
             await check(found.lease, options)
         except BaseException:
@@ -89,6 +108,15 @@ class Source:
         before.lease.give_up()
         return before.lease
 
+    def is_gone(self, error: BaseException) -> bool:
+        """The engine that raised this is of this process, and no further request can succeed on it."""
+        return isinstance(error, GONE) and self.settings is not None
+
+    @property
+    def replaceable(self) -> bool:
+        """Another engine can take the place of one that is gone: it is not the caller's own."""
+        return self._engine is None
+
     async def leave(self) -> None:
         """Give the engine back; waits until it is closed if nobody else uses it."""
         before, self.current = self.current, None
@@ -100,18 +128,15 @@ class Source:
             return "a remote engine" if self._server_url is None else f"the server at {self._server_url}"
         return f"checkpoint {self.settings.checkpoint!r} with backend {self.settings.backend!r}"
 
-    async def _find_remote(self, wanted: MegatalkerTTSSettings) -> Found:
-        if wanted.backend is not None or wanted.checkpoint is not None:
+    def _target(self, changes: dict[str, str]) -> megatalker.Settings | None:
+        if self.settings is not None:
+            return self.settings.model_copy(update=changes)
+        if changes:
             raise SettingsError(
                 f"backend and checkpoint cannot be chosen here: {self} speaks with its own; leave them out, "
                 "or start another server and pass its URL"
             )
-        if self.current is not None:
-            return self.current
-        if self._engine is not None:
-            return Found(self._pool.borrow(self._engine), None)
-        assert self._server_url is not None, "there are no settings because there is a server"
-        return Found(await self._pool.lease_server(self._server_url), None)
+        return None
 
 
 async def check(lease: Lease, options: megatalker.SpeechOptions) -> None:

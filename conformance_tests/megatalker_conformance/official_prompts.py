@@ -1,0 +1,84 @@
+"""What the official package hands its talker: the prompts that ours are held to, bit for bit."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from megatalker.checkpoint import Checkpoint
+from megatalker.checkpoint.official import load_official_model, load_qwen_tts
+from megatalker.prompt import Layout, Prompt
+from megatalker.voices import Voice
+
+Rows = tuple[Tensor, Tensor, Tensor]
+"""``embeds [T, H]``, ``trailing [N, H]`` and ``pad [H]``, as in :class:`megatalker.prompt.Prompt`."""
+
+
+class _Captured(Exception):  # noqa: N818 - ends the official call early; nothing went wrong
+    pass
+
+
+class OfficialPrompts:
+    """The official model of one checkpoint, on the CPU, whose talker hands over its arguments instead of generating.
+
+    Raises:
+        CheckpointError: the official package cannot load the checkpoint.
+    """
+
+    def __init__(self, checkpoint: Checkpoint, dtype: torch.dtype = torch.float32) -> None:
+        self.wrapper: Any = load_official_model(checkpoint, torch.device("cpu"), dtype)
+        self.wrapper.model.talker.generate = _capture
+
+    def __call__(
+        self,
+        text: str,
+        layout: Layout,
+        voice: Voice,
+        *,
+        language: str = "auto",
+        instruct: str | None = None,
+        reference_text: str | None = None,
+    ) -> Rows:
+        """The prompt of ``text``.
+
+        Args:
+            text: as the official package is given it.
+            layout: see :mod:`megatalker.prompt.builder`.
+            voice: of the kind that the checkpoint speaks with.
+            language: in any case.
+            instruct: for named speakers.
+            reference_text: what is said in the recording of an in-context voice.
+        """
+        method, arguments = _call(voice, instruct, reference_text)
+        speak = getattr(self.wrapper, method)
+        try:
+            speak(text=text, language=language, non_streaming_mode=layout == "upfront", **arguments)
+        except _Captured as caught:
+            handed = caught.args[0]
+            return handed["inputs_embeds"][0], handed["trailing_text_hidden"][0], handed["tts_pad_embed"][0, 0]
+        raise AssertionError(f"the official {method} did not call its talker's generate()")
+
+
+def same_prompt(prompt: Prompt, official: Rows) -> bool:
+    """Whether all rows are equal to the last bit."""
+    ours = (prompt.embeds, prompt.trailing, prompt.pad)
+    return all(torch.equal(one, other) for one, other in zip(ours, official, strict=True))
+
+
+def _capture(**arguments: Any) -> None:
+    raise _Captured(arguments)
+
+
+def _call(voice: Voice, instruct: str | None, reference_text: str | None) -> tuple[str, dict[str, Any]]:
+    if voice.speaker is not None:
+        return "generate_custom_voice", {"speaker": voice.speaker, "instruct": instruct}
+    if voice.description is not None:
+        return "generate_voice_design", {"instruct": voice.description}
+    item = load_qwen_tts().VoiceClonePromptItem(
+        ref_code=voice.reference_codes,
+        ref_spk_embedding=voice.x_vector,
+        x_vector_only_mode=not voice.in_context,
+        icl_mode=voice.in_context,
+        ref_text=reference_text if voice.in_context else None,
+    )
+    return "generate_voice_clone", {"voice_clone_prompt": [item]}

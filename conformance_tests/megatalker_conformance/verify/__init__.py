@@ -1,0 +1,1 @@
+"""The checks of ``megatalker verify``: one checkpoint on one machine, held to the official package."""

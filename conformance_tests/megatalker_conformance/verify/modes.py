@@ -1,0 +1,80 @@
+"""The ways in which a checkpoint speaks: its speakers, dialects and languages, described and cloned voices."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import torch
+from numpy import float32
+from numpy.typing import NDArray
+
+from megatalker.checkpoint import Checkpoint
+from megatalker.checkpoint.template import reference_ids
+from megatalker.voices import Voice, VoiceCloner, list_languages
+from megatalker_conformance.cases import conformance_voice
+
+DESCRIPTION = "A warm, low voice of an old man who takes his time."
+INSTRUCTION = "Speak slowly and sadly."
+MADE_UP_TEXT = "This is what I said before."
+MADE_UP_FRAMES = 12
+
+
+@dataclass(frozen=True)
+class Mode:
+    """One way to speak."""
+
+    name: str
+    voice: Voice
+    language: str = "auto"
+    instruct: str | None = None
+    reference_text: str | None = None
+    """What is said in the recording of an in-context voice."""
+    spoken: bool = True
+    """It is held to the official codes, too; the others differ from one that is in a row of their prompt."""
+
+
+def modes(checkpoint: Checkpoint, recording: NDArray[float32] | None, reference_text: str | None) -> list[Mode]:
+    """Every speaker and dialect, every language, with and without an instruction; or the same of other variants.
+
+    Args:
+        checkpoint: any variant.
+        recording: a voice to clone, ``[samples]`` at 24 kHz; without one, ``base`` checkpoints get a made-up voice.
+        reference_text: what is said there.
+
+    Raises:
+        InvalidRequestError: there is a recording, but this is no ``base`` checkpoint.
+    """
+    if recording is not None:
+        with VoiceCloner(checkpoint) as cloner:
+            found = [Mode("cloned, speaker only", cloner.clone(recording))]
+            if reference_text is not None:
+                voice = cloner.clone(recording, reference_text=reference_text)
+                found.append(Mode("cloned, in context", voice, reference_text=reference_text))
+    elif checkpoint.config.variant == "base":
+        found = list(_made_up(checkpoint))
+    elif checkpoint.config.variant == "voice_design":
+        found = [Mode("described voice", Voice.designed(DESCRIPTION)), Mode("no description", Voice.designed(""))]
+    else:
+        found = list(_speakers(checkpoint))
+    spoken = found[0]
+    if spoken.voice.kind == "speaker" and checkpoint.config.takes_instruct:
+        found.append(replace(spoken, name=f"{spoken.name}, instructed", instruct=INSTRUCTION))
+    languages = [language for language in list_languages(checkpoint) if language != "auto"]
+    return found + [
+        replace(spoken, name=f"{spoken.name}, {language}", language=language, spoken=False) for language in languages
+    ]
+
+
+def _speakers(checkpoint: Checkpoint) -> Iterator[Mode]:
+    for name in checkpoint.config.speakers:
+        dialect = checkpoint.config.dialects.get(name)
+        yield Mode(f"speaker {name}" + (f" ({dialect})" if dialect else ""), Voice.named(name))
+
+
+def _made_up(checkpoint: Checkpoint) -> Iterator[Mode]:
+    voice, config = conformance_voice(checkpoint), checkpoint.config
+    yield Mode("made-up voice, speaker only", voice)
+    shape = (MADE_UP_FRAMES, config.num_code_groups)
+    heard = torch.randint(config.predictor.vocab_size, shape, generator=torch.Generator().manual_seed(0))
+    ids = tuple(reference_ids(checkpoint.tokenizer, MADE_UP_TEXT))
+    in_context = replace(voice, reference_codes=heard, reference_text_ids=ids)
+    yield Mode("made-up voice, in context", in_context, reference_text=MADE_UP_TEXT)

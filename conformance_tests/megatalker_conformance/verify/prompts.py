@@ -1,0 +1,65 @@
+"""Prompts and cloned voices, held to the official package bit for bit."""
+
+from collections.abc import Iterator
+from functools import partial
+
+import torch
+
+from megatalker.checkpoint.official import load_official_model
+from megatalker.checkpoint.template import text_ids
+from megatalker.cli.verify.card import Check
+from megatalker.prompt import PromptBuilder
+from megatalker_conformance.cases import LAYOUTS, SENTENCES
+from megatalker_conformance.official_prompts import OfficialPrompts, same_prompt
+from megatalker_conformance.verify.modes import Mode
+from megatalker_conformance.verify.subject import NotRunError, Subject
+
+TEXTS = (SENTENCES[0], SENTENCES[2], "你好,世界。")
+_CPU = torch.device("cpu")
+
+
+def prompts(subject: Subject) -> Iterator[Check]:
+    """Every mode, in both layouts, in float32."""
+    subject.require_official()
+    official = OfficialPrompts(subject.checkpoint)
+    builder = PromptBuilder(subject.checkpoint, _CPU, torch.float32)
+    for mode in subject.modes:
+        different = _different(subject, mode, official, builder)
+        equal = f"equal bit for bit: {len(TEXTS)} texts in {len(LAYOUTS)} layouts"
+        found = f"other than the official ones: {', '.join(different)}" if different else equal
+        yield Check("prompts", mode.name, "failed" if different else "passed", found)
+
+
+def _different(subject: Subject, mode: Mode, official: OfficialPrompts, builder: PromptBuilder) -> list[str]:
+    voice, language, instruct = mode.voice, mode.language, mode.instruct
+    ask = partial(official, voice=voice, language=language, instruct=instruct, reference_text=mode.reference_text)
+    found = []
+    for text in TEXTS:
+        ids = text_ids(subject.checkpoint.tokenizer, text)
+        for layout in LAYOUTS:
+            ours = builder.build(ids, voice=voice, layout=layout, language=language, instruct=instruct)
+            expected = ask(text, layout)
+            if not same_prompt(ours, expected):
+                found.append(f"{text[:16]!r} {layout}")
+    return found
+
+
+def cloning(subject: Subject) -> Iterator[Check]:
+    """The voice of the given recording is what the official encoders make of it."""
+    if subject.checkpoint.config.variant != "base":
+        return  # the others do not clone
+    if subject.recording is None:
+        raise NotRunError("no recording was given: --ref-audio FILE --ref-text 'every word said in it'")
+    subject.require_official()
+    text = subject.order.ref_text
+    wrapper = load_official_model(subject.checkpoint, _CPU, torch.float32)
+    (item,) = wrapper.create_voice_clone_prompt((subject.recording, 24_000), text, x_vector_only_mode=text is None)
+    for mode in subject.modes:
+        if not mode.spoken:
+            continue
+        pairs = [(mode.voice.x_vector, item.ref_spk_embedding)]
+        if mode.voice.in_context:
+            pairs.append((mode.voice.reference_codes, item.ref_code))
+        same = all(ours is not None and torch.equal(ours, theirs) for ours, theirs in pairs)
+        found = "equal" if same else "other than"
+        yield Check("cloning", mode.name, "passed" if same else "failed", f"{found} what the official encoders give")

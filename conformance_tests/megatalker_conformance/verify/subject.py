@@ -1,0 +1,120 @@
+"""What is verified: a checkpoint, its backends, and the ways in which it speaks."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from numpy import float32
+from numpy.typing import NDArray
+
+from megatalker.checkpoint import Checkpoint
+from megatalker.cli.verify.order import Order
+from megatalker.errors import InvalidRequestError
+from megatalker.interfaces import CodecBackend, TalkerBackend
+from megatalker.plugins import BackendRegistry, probe
+from megatalker.plugins.checked import load_talker
+from megatalker.plugins.device import dtype_name, resolve_device, resolve_dtype
+from megatalker.settings import Settings
+from megatalker.voices import VoiceCloner, read_reference
+from megatalker_conformance.cases import Cases
+from megatalker_conformance.intelligibility import MakeListener, named_listener
+from megatalker_conformance.loading import load_context
+from megatalker_conformance.oracle import ORACLE, Oracle
+from megatalker_conformance.recogniser import Recogniser
+from megatalker_conformance.streams import Streams
+from megatalker_conformance.verify.modes import Mode, modes
+
+
+class NotRunError(Exception):
+    """A part of the card, or the rest of one, cannot be run here; the message says why, and what to do."""
+
+
+@dataclass
+class Subject:
+    """One checkpoint on one machine."""
+
+    checkpoint: Checkpoint
+    settings: Settings
+    order: Order
+    registry: BackendRegistry
+    device: torch.device
+    talker_backend: TalkerBackend
+    codec_backend: CodecBackend
+    recording: NDArray[float32] | None
+    """To clone, ``[samples]`` at 24 kHz."""
+    listener: MakeListener
+
+    @classmethod
+    def of(cls, checkpoint: Checkpoint, settings: Settings, order: Order) -> "Subject":
+        """Choose the backends as an engine would; raises what :func:`~megatalker_conformance.verify.program.verify`
+        does.
+        """
+        if order.ref_audio is None and order.ref_text is not None:
+            raise InvalidRequestError("--ref-text goes with --ref-audio, which is missing")
+        if order.ref_audio is not None:
+            VoiceCloner(checkpoint)  # says why not, where it cannot clone
+        registry, device = BackendRegistry.installed(), resolve_device(settings.device)
+        place = checkpoint, device, settings
+        talker = registry.choose_talker(settings.backend, *place)
+        recording = None if order.ref_audio is None else read_reference(order.ref_audio)
+        listener = Recogniser if order.recogniser is None else named_listener(order.recogniser)
+        codec = registry.choose_codec(settings.codec, *place)
+        return cls(checkpoint, settings, order, registry, device, talker, codec, recording, listener)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """What an engine would compute in."""
+        return resolve_dtype(self.settings.dtype, self.device)
+
+    @property
+    def engine_settings(self) -> Settings:
+        """Of an engine on these backends and no others: one that fails must not be replaced in silence."""
+        names = {"backend": self.talker_backend.name, "codec": self.codec_backend.name}
+        return self.settings.model_copy(update=names | {"fallbacks": (), "codec_fallbacks": ()})
+
+    @cached_property
+    def modes(self) -> list[Mode]:
+        """All that the checkpoint has."""
+        return modes(self.checkpoint, self.recording, self.order.ref_text)
+
+    @cached_property
+    def cases(self) -> Cases:
+        return Cases(self.checkpoint)
+
+    @cached_property
+    def oracle(self) -> Oracle:
+        return Oracle(self.registry, self.checkpoint, self.device)
+
+    def require_official(self) -> None:
+        """Raises:
+        NotRunError: the official package is not there.
+        """
+        spec = self.registry.talker(ORACLE)
+        reason = probe(spec, self.checkpoint, self.device, self.settings).reason
+        if reason is not None:
+            raise NotRunError(f"this compares with the official modules, and {reason}")
+
+    @contextmanager
+    def streams(self, dtype: torch.dtype) -> Iterator[Streams]:
+        """Streams on the talker backend, warm.
+
+        Raises:
+            NotRunError: it does not compute in this type.
+        """
+        spec = self.talker_backend
+        if dtype not in spec.capabilities.dtypes:
+            known = ", ".join(sorted(dtype_name(each) for each in spec.capabilities.dtypes))
+            raise NotRunError(f"{spec.name} computes in {known} only, not in {dtype_name(dtype)}")
+        decoder = load_talker(spec, self.checkpoint, load_context(spec, self.device, dtype, self.settings))
+        try:
+            decoder.warmup()
+            yield Streams(decoder)
+        finally:
+            decoder.close()
+
+    def close(self) -> None:
+        """Free the official modules."""
+        if "oracle" in self.__dict__:
+            self.oracle.close()

@@ -1,0 +1,110 @@
+"""Codes and logits of the talker backend, held to the official modules."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import torch
+
+from megatalker.cli.verify.card import Check
+from megatalker.plugins.device import dtype_name
+from megatalker.sampling import CodeVocabulary, SamplingParams
+from megatalker_conformance.cases import LAYOUTS, SENTENCES
+from megatalker_conformance.official import Official
+from megatalker_conformance.precision import FLOAT32_ERROR, first_divergence, row_errors, sixteen_bit_bounds
+from megatalker_conformance.streams import GREEDY, PLAIN_GREEDY, Case, Codes, Streams
+from megatalker_conformance.ties import float32_margin, sixteen_bit_margin
+from megatalker_conformance.verify.subject import NotRunError, Subject
+
+SEED = 1
+
+
+def codes(subject: Subject) -> Iterator[Check]:
+    """Free-running in float32, every mode; where codes part, at a near-tie or not; and the error of logits."""
+    subject.require_official()
+    frames = subject.order.frames
+    greedy = replace(GREEDY, min_new_tokens=frames)
+    with subject.streams(torch.float32) as streams:
+        for mode in subject.modes:
+            if mode.spoken:
+                case = subject.cases.prompt(
+                    SENTENCES[0],
+                    "interleaved",
+                    greedy,
+                    voice=mode.voice,
+                    language=mode.language,
+                    instruct=mode.instruct,
+                )
+                yield _compared(subject, mode.name, case, streams, subject.oracle.codes(case, frames))
+        if streams.decoder.capabilities.seeded_sampling:
+            case = subject.cases.prompt(SENTENCES[0], "upfront", SamplingParams(seed=SEED, min_new_tokens=frames))
+            yield _compared(subject, f"sampled, seed {SEED}", case, streams, subject.oracle.codes(case, frames))
+        official = Official(subject.checkpoint, subject.device)
+        for layout in LAYOUTS:
+            case = subject.cases.prompt(SENTENCES[0], layout, GREEDY)
+            expected = official.codes(SENTENCES[0], layout, frames)
+            yield _compared(subject, f"the official generate(), {layout}", case, streams, expected)
+        if not streams.decoder.capabilities.forced_codes:
+            raise NotRunError(f"{subject.talker_backend.name} takes no forced codes: no logits to compare")
+        case = subject.cases.prompt(SENTENCES[0], "interleaved", greedy)
+        yield _float32_error(subject, case, streams)
+
+
+def sixteen_bit(subject: Subject) -> Iterator[Check]:
+    """Errors of logits along the official codes, at most 1.5 times those of the official modules in the same type."""
+    subject.require_official()
+    dtype = _sixteen_bit_type(subject)
+    frames = subject.order.frames
+    with subject.streams(dtype) as streams:
+        for layout in LAYOUTS:
+            case = subject.cases.prompt(SENTENCES[0], layout, replace(PLAIN_GREEDY, min_new_tokens=frames))
+            yield _parting(subject, f"{dtype_name(dtype)} codes, {layout}", case, streams, dtype)
+            if not streams.decoder.capabilities.forced_codes:
+                continue
+            expected = subject.oracle.codes(case, frames)
+            exact, official = subject.oracle.logits(case, expected), subject.oracle.logits(case, expected, dtype)
+            for bound in sixteen_bit_bounds(streams.force(case, expected), official, exact):
+                figures = {"value": bound.value, "limit": bound.limit, "official": bound.official}
+                found = f"{bound.value:.3g} (at most {bound.limit:.3g}; the official modules: {bound.official:.3g})"
+                yield Check("16-bit", f"{bound.name}, {layout}", "passed" if bound.held else "failed", found, figures)
+        if not streams.decoder.capabilities.forced_codes:
+            raise NotRunError(f"{subject.talker_backend.name} takes no forced codes: no logits to compare")
+
+
+def _sixteen_bit_type(subject: Subject) -> torch.dtype:
+    """That of the settings, or the one that the backend has."""
+    known = subject.talker_backend.capabilities.dtypes
+    for dtype in (subject.dtype, torch.bfloat16, torch.float16):
+        if dtype in known and dtype != torch.float32:
+            return dtype
+    raise NotRunError(f"{subject.talker_backend.name} computes in float32 only")
+
+
+def _compared(subject: Subject, name: str, case: Case, streams: Streams, expected: Sequence[Codes]) -> Check:
+    found = streams.say(case, subject.order.frames)
+    divergence = first_divergence(found, expected)
+    if divergence is None:
+        return Check("codes", name, "passed", f"equal in float32: all codes of {len(found)} frames")
+    vocabulary = CodeVocabulary.of(subject.checkpoint.config)
+    margin = float32_margin(subject.oracle, case, expected, divergence, vocabulary)
+    text = f"equal for {divergence.frame} frames, then parts at {divergence}, {margin}"
+    figures = {"apart": margin.apart, "tie": margin.tie}
+    return Check("codes", name, "passed" if margin.near else "failed", text, figures)
+
+
+def _parting(subject: Subject, name: str, case: Case, streams: Streams, dtype: torch.dtype) -> Check:
+    frames, eos_id = subject.order.frames, subject.checkpoint.config.codec_eos_id
+    divergence = first_divergence(streams.say(case, frames), subject.oracle.codes(case, frames))
+    if divergence is None:
+        return Check("16-bit", name, "passed", f"equal to those of float32: {frames} frames")
+    margin = sixteen_bit_margin(subject.oracle, case, frames, divergence, dtype, eos_id)
+    text = f"part from those of float32 at {divergence}, {margin}"
+    figures = {"apart": margin.apart, "tie": margin.tie}
+    return Check("16-bit", name, "passed" if margin.near else "failed", text, figures)
+
+
+def _float32_error(subject: Subject, case: Case, streams: Streams) -> Check:
+    expected = subject.oracle.codes(case, subject.order.frames)
+    worst = float(row_errors(streams.force(case, expected), subject.oracle.logits(case, expected)).max())
+    found = f"{worst:.3g} of their size at worst (at most {FLOAT32_ERROR:g})"
+    figures = {"value": worst, "limit": FLOAT32_ERROR}
+    return Check("codes", "errors of logits", "passed" if worst <= FLOAT32_ERROR else "failed", found, figures)

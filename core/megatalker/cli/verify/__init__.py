@@ -1,0 +1,1 @@
+"""Proves a checkpoint on one machine, and writes a report card."""

@@ -1,0 +1,43 @@
+"""What ``megatalker verify`` is asked for."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+
+from megatalker.errors import SettingsError, suggest
+
+PARTS = ("configuration", "speed", "prompts", "cloning", "codes", "16-bit", "codec", "words")
+"""Of a report card, in this order: what is timed comes before what fills the memory with other models."""
+FRAMES = 24
+WORD_ERRORS = 0.15
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """How to verify."""
+
+    ref_audio: Path | None = None
+    """A recording to clone, for ``base`` checkpoints."""
+    ref_text: str | None = None
+    """What is said in it."""
+    frames: int = FRAMES
+    """Compared in each mode; at least 8."""
+    word_errors: float = WORD_ERRORS
+    """The largest share of words that may be misheard."""
+    recogniser: str | None = None
+    """``MODULE:NAME``; ``None``: pocketsphinx."""
+    skip: Collection[str] = ()
+    """Of :data:`PARTS`."""
+
+
+def read_parts(text: str) -> frozenset[str]:
+    """Comma-separated :data:`PARTS`.
+
+    Raises:
+        SettingsError: there is no such part.
+    """
+    parts = [part.strip() for part in text.split(",")]
+    for part in parts:
+        if part not in PARTS:
+            raise SettingsError(f"a report card has no part {part!r}{suggest(part, PARTS)}")
+    return frozenset(parts)
