@@ -13,7 +13,7 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 INSTALL := $(PIP_INSTALL) --constraint $(VENV)/constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast lint types unit conformance soak resolve bench clean FORCE
+.PHONY: help demo test test-fast lint types unit conformance soak ray-test ray-tests resolve bench clean FORCE
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -57,7 +57,7 @@ JOBS ?= $(shell getconf _NPROCESSORS_ONLN)
 PYTEST := $(BIN)/pytest --numprocesses $(JOBS) --dist
 # Some unit tests wait, for a deadline or for a process: one more takes their place meanwhile.
 PYTEST_UNIT := $(BIN)/pytest --numprocesses $$(($(JOBS) + 1)) --dist worksteal
-test-fast unit conformance soak: export OMP_NUM_THREADS := 1
+test-fast unit conformance soak ray-test: export OMP_NUM_THREADS := 1
 # What Inductor compiles is kept beside the kernels that NVRTC and g++ compiled.
 test-fast unit conformance: export TORCHINDUCTOR_CACHE_DIR ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/megatalker/inductor
 
@@ -72,6 +72,19 @@ conformance: $(VENV)/dev.stamp ## the suite every backend must pass, over all in
 	$(INTERPRETED) $(PYTEST) worksteal conformance_tests --backend megakernel --dtype bfloat16
 	$(PYTEST) worksteal conformance_tests --backend compiled --codec streaming --checkpoint demo -k intelligibility
 
+# Ray is 300 MB, and its cluster takes half a minute to start: an environment of its own, and no part of `make test`.
+RAY_VENV ?= $(VENV)-ray
+
+$(VENV)/ray.stamp: $(VENV)/run.stamp
+	$(INSTALL) --editable '.[dev,ray]'
+	@touch $@
+
+ray-test: ## replicas on Ray Serve, one of which is killed; makes an environment of its own
+	$(MAKE) --no-print-directory VENV=$(RAY_VENV) ray-tests
+
+ray-tests: $(VENV)/ray.stamp
+	$(BIN)/pytest tests/serving/test_ray.py
+
 resolve: $(VENV)/dev.stamp ## both sets of constraints, on the public index alone, on every Python: a dry run
 	$(BIN)/python constraints/resolve.py
 
@@ -82,4 +95,4 @@ bench: $(VENV)/dev.stamp ## measure this machine
 	$(BIN)/megatalker bench --compare reference,compiled --out bench
 
 clean: ## remove the virtual environment and caches
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
+	rm -rf $(VENV) $(RAY_VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks

@@ -19,6 +19,8 @@ from dry_run import FOLDER, LINES, ResolverError
 
 PROJECT = FOLDER.parent
 SETS = ("cpu", "cuda")
+EXTRAS = ("--extra", "dev", "--extra", "ray")
+"""``ray`` has an environment of its own, of the same versions."""
 INDEX = ("--default-index", "https://pypi.org/simple")
 REACH = {
     "PIP_CERT": "SSL_CERT_FILE",
@@ -98,7 +100,7 @@ def check_set(name: str, version: str) -> str | None:
     """What is wrong with a set on one Python; ``None`` if nothing is."""
     constraints = FOLDER / f"{name}.txt"
     try:
-        chosen = lock(PROJECT / "pyproject.toml", constraints, version, "--extra", "dev")
+        chosen = lock(PROJECT / "pyproject.toml", constraints, version, *EXTRAS)
     except ResolverError as error:
         return f"{name} does not resolve on Python {version}:\n{error}"
     free = loose(chosen, constraints)

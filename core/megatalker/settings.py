@@ -130,6 +130,23 @@ class ServerSettings(BaseModel):
     """How long clients get to read their last events when the server stops."""
 
 
+class RaySettings(BaseModel):
+    """Replicas of the server on Ray Serve (:mod:`megatalker.serving.ray`), each with an engine of its own."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    replicas: Positive = 1
+    """With ``max_replicas``, the fewest."""
+    max_replicas: Positive | None = None
+    """As many as the load asks for, up to this number. ``None``: always ``replicas``."""
+    target_load: Annotated[float, BeforeValidator(_refuse_bool), Field(gt=0, le=1)] = 0.75
+    """Share of its rows (``max_streams``) that a replica should use; streams that wait count as if they had one."""
+    gpus: Annotated[float, BeforeValidator(_refuse_bool), Field(ge=0)] | None = None
+    """Of one replica; a fraction lets several share one. ``None``: one where ``device`` is ``cuda``."""
+    cpus: Annotated[float, BeforeValidator(_refuse_bool), Field(ge=0)] = 1.0
+    """Processor cores that Ray sets aside for a replica."""
+
+
 class Settings(BaseSettings):
     """Everything an engine is opened with. Unknown keys are refused by name, wherever they come from.
 
@@ -209,6 +226,8 @@ class Settings(BaseSettings):
     """Each codec's own settings."""
     server: ServerSettings = Field(default_factory=ServerSettings)
     """``megatalker serve``; see :class:`ServerSettings`."""
+    ray: RaySettings = Field(default_factory=RaySettings)
+    """Replicas on Ray Serve; see :class:`RaySettings`."""
     agent: Mapping[str, Any] = Field(default_factory=dict)
     """The voice agent's own settings, checked by the agent; the engine ignores them."""
 

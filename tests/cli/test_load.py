@@ -43,6 +43,7 @@ def test_wrong_options_are_one_line(tmp_path: Path) -> None:
         ({"rate": "-1"}, "--rate is '-1', expected numbers above 0"),
         ({"rate": "nan"}, "--rate"),
         ({"rate": "1", "url": "http://localhost:8000", "backend": "compiled"}, "the server decides about backend"),
+        ({"rate": "1", "connections": 2}, "--connections is about servers"),
         ({"rate": "1", "texts": Path("/nowhere/texts")}, "--texts: '/nowhere/texts' cannot be read"),
     ],
 )

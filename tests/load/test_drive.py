@@ -85,7 +85,9 @@ def test_what_is_reported_can_be_read_by_people_and_programs(open_engine: Opener
     engine = open_engine()
     loads = [Traffic("streams", 2), Traffic("rate", 20), Traffic("burst", 3)]
     cases = [Case.of(play(engine, traffic, seconds=0.5), {"frames": 1}) for traffic in loads]
-    report = LoadReport("megatalker load", {"checkpoint": "tiny"}, {"max_streams": 8}, cases, capacity=2)
+    report = LoadReport(
+        "megatalker load", {"checkpoint": "tiny"}, {"max_streams": 8}, {"ahead_s": None}, cases, capacity=2
+    )
     assert table(report).row_count == 3
     written = save(report, tmp_path)
     assert [path.name for path in written] == ["load.json", "load.png"]

@@ -5,15 +5,6 @@ import time
 from pathlib import Path
 
 
-def keep_compiled_code() -> None:
-    """Have torch keep what it compiles where it is found again, unless ``TORCHINDUCTOR_CACHE_DIR`` says where.
-
-    Its own choice is a folder for temporary files, which a reboot or a new container empties.
-    """
-    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(Path(home) / "megatalker" / "inductor"))
-
-
 def process_age() -> float | None:
     """Seconds since this process was started, to 10 ms; ``None`` where the system does not tell (not Linux)."""
     try:

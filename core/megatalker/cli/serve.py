@@ -17,15 +17,9 @@ from megatalker.cli.options import (
     given,
     read_settings,
 )
-from megatalker.cli.process import keep_compiled_code
 from megatalker.errors import UnsupportedError
 
 logger = logging.getLogger("megatalker.serving.server")
-
-MAX_UNTAKEN_S = 20.0
-"""Where the settings say nothing: slow clients should cost no memory."""
-MAX_WAIT_S = 30.0
-"""Where the settings say nothing: nobody listens to a silence of this length."""
 
 
 def serve(
@@ -54,23 +48,23 @@ def serve(
         from megatalker.serving.server.late_engine import LateEngine
         from megatalker.serving.server.logs import configure
         from megatalker.serving.server.running import TalkServer, bind
+        from megatalker.serving.server.starting import keep_compiled_code, served_settings
     except ImportError as error:
         raise UnsupportedError(f"cannot serve: {error.name} is missing; pip install 'megatalker[server]'") from error
     own = given(host=host, port=port, voices_dir=voices_dir, model=model, lazy=lazy, log_format=log_format)
-    settings = read_settings(
-        config,
-        checkpoint=checkpoint,
-        backend=backend,
-        codec=codec,
-        device=device,
-        dtype=dtype,
-        voice=voice,
-        max_streams=max_streams,
-        server=own or None,
+    settings = served_settings(
+        read_settings(
+            config,
+            checkpoint=checkpoint,
+            backend=backend,
+            codec=codec,
+            device=device,
+            dtype=dtype,
+            voice=voice,
+            max_streams=max_streams,
+            server=own or None,
+        )
     )
-    unsaid = {"max_untaken_s": MAX_UNTAKEN_S, "max_wait_s": MAX_WAIT_S}
-    unsaid = {name: value for name, value in unsaid.items() if getattr(settings, name) is None}
-    settings = settings.model_copy(update=unsaid)
     configure(settings.server.log_format)
     keep_compiled_code()
     logger.setLevel(logging.INFO)

@@ -35,7 +35,13 @@ def load(
     ahead: Annotated[float | None, typer.Option(min=0.1, help="Seconds that speech may be ahead of playback.")] = None,
     ramp: Annotated[float, typer.Option(min=0, help="Seconds over which endless streams begin.")] = 0.0,
     texts: Annotated[Path | None, typer.Option(help="File with a text to say on each line.")] = None,
-    url: Annotated[str | None, typer.Option(help="Of a server; its key is the setting server.api_key.")] = None,
+    url: Annotated[
+        str | None,
+        typer.Option(help="Of a server, or of several, comma-separated, by turns; their key: setting server.api_key."),
+    ] = None,
+    connections: Annotated[
+        int, typer.Option(min=1, help="WebSockets to each URL, by turns: a balancer sends a whole one to one server.")
+    ] = 1,
     max_streams: Annotated[int | None, typer.Option(min=1, help="Streams decoding at a time.")] = None,
     voice: Annotated[str | None, typer.Option(help="A speaker's name.")] = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Folder for load.json and load.png.")] = None,
@@ -65,6 +71,8 @@ def load(
     )
     if url is not None and engine_options:
         raise InvalidRequestError(f"with --url the server decides about {', '.join(engine_options)}; leave it out here")
+    if url is None and connections != 1:
+        raise InvalidRequestError("--connections is about servers; give --url, too")
     script = Script(
         texts=TEXTS if texts is None else _lines(texts),
         length_s=None if natural else length,
@@ -72,13 +80,14 @@ def load(
         ahead_s=ahead,
         voice=voice,
     )
-    wanted = Measurement(loads, script, seconds, most if capacity else None)
+    urls = [] if url is None else [one.strip() for one in url.split(",")]
+    wanted = Measurement(loads, script, seconds, most if capacity else None, urls, connections)
     with Status() as status:
         status.stage("importing torch")
         from megatalker.cli.load.report import save, table
 
         settings = read_settings(config, **engine_options)
-        report = measure(wanted, settings, url, status.stage)
+        report = measure(wanted, settings, status.stage)
     stdout.print(table(report))
     if report.capacity is not None:
         stdout.print(f"{report.capacity} endless streams at once without an underrun", highlight=False)

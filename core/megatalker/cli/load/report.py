@@ -53,8 +53,8 @@ class Case:
             seconds=heard.seconds,
             requests=len(players),
             heard=len(first),
-            first_chunk_ms=_percentiles(first),
-            audible_ms=_percentiles(audible),
+            first_chunk_ms=percentiles_ms(first),
+            audible_ms=percentiles_ms(audible),
             underruns=sum(player.underruns for player in players),
             listeners_with_underruns=sum(player.underruns > 0 for player in players),
             worst_gap_ms=max((player.worst_gap_s for player in players), default=0.0) * 1e3,
@@ -77,12 +77,15 @@ class LoadReport:
     command: str
     environment: dict[str, str]
     settings: dict[str, Any]
+    script: dict[str, Any]
+    """What every request says, and how: :class:`~megatalker.cli.load.drive.Script`."""
     cases: Sequence[Case]
     capacity: int | None = None
     """Endless streams at once without an underrun, where that was searched."""
 
 
-def _percentiles(seconds: Sequence[float]) -> dict[str, float] | None:
+def percentiles_ms(seconds: Sequence[float]) -> dict[str, float] | None:
+    """p50, p95, p99 and max of durations, in milliseconds; ``None`` if there are none."""
     if not seconds:
         return None
     milliseconds = np.array(seconds) * 1e3
@@ -148,7 +151,8 @@ def _plot(report: LoadReport, target: Path) -> Path:
                 axis.plot(*zip(*points, strict=True), marker="o", label=f"p{percent}") if points else None
             axis.set_yscale("log")
             axis.set_ylabel("first chunk, ms")
-            axis.legend(fontsize=8)
+            if axis.lines:  # somebody heard something
+                axis.legend(fontsize=8)
         axis.spines[["top", "right"]].set_visible(False)
     figure.suptitle(report.environment.get("checkpoint", report.environment.get("server", "")), fontsize=10)
     figure.tight_layout()

@@ -7,18 +7,16 @@ from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from typing import Any
 
-from pydantic import SecretStr
-
 from megatalker.checkpoint import Checkpoint
 from megatalker.cli.bench.report import command_line, environment_of
 from megatalker.cli.load.capacity import largest
 from megatalker.cli.load.drive import Script, drive
+from megatalker.cli.load.remote import Servers
 from megatalker.cli.load.report import Case, LoadReport
 from megatalker.cli.load.traffic import Traffic
 from megatalker.engine import Engine
 from megatalker.engine.garbage import spare_what_is_loaded
 from megatalker.engine.speech import SpeechEngine
-from megatalker.errors import UnsupportedError
 from megatalker.settings import Settings
 
 FIRST_TRIED = 16
@@ -36,30 +34,32 @@ class Measurement:
     """Of each load."""
     most: int | None
     """The most streams that are tried where the capacity is searched; ``None``: it is not."""
+    urls: Sequence[str] = ()
+    """Of servers, in place of an engine in this process."""
+    connections: int = 1
+    """To each of them."""
 
 
 def measure(
     wanted: Measurement,
     settings: Settings,
-    url: str | None,
     progress: Callable[[str], None],
 ) -> LoadReport:
     """Run every load in turn, on one warm engine.
 
     Args:
-        wanted: the loads.
-        settings: of an engine in this process, or the key of the server.
-        url: of a server, in place of an engine in this process.
+        wanted: the loads, and on what.
+        settings: of an engine in this process, or the key of the servers.
         progress: told what is being done.
 
     Raises:
         MegatalkerError: the engine cannot be opened, or the server not be reached.
     """
     with ExitStack() as stack:
-        if url is not None:
-            remote = stack.enter_context(_remote(url, settings.server.api_key))
+        if wanted.urls:
+            remote = stack.enter_context(Servers(wanted.urls, wanted.connections, settings.server.api_key))
             remote.check()
-            environment, shown = {"server": url, "megatalker": version("megatalker")}, {}
+            environment, shown = {"server": ", ".join(wanted.urls), "megatalker": version("megatalker")}, {}
             runner = _Runner(remote, None, wanted, progress)
         else:
             progress("loading")
@@ -69,10 +69,10 @@ def measure(
             spare_what_is_loaded()
             environment = environment_of(checkpoint, engine.device, str(engine.dtype), engine.codec)
             environment["backend"] = engine.backend
-            shown = settings.model_dump(mode="json", exclude={"server", "agent"})
+            shown = settings.model_dump(mode="json", exclude={"server", "ray", "agent"})
             runner = _Runner(engine, engine, wanted, progress)
         cases, capacity = asyncio.run(runner.run())
-        return LoadReport(command_line(), environment, shown, cases, capacity)
+        return LoadReport(command_line(), environment, shown, asdict(wanted.script), cases, capacity)
 
 
 class _Runner:
@@ -117,11 +117,3 @@ class _Runner:
         found = asdict(self._local.metrics())
         shrinking = ("active", "waiting")
         return {name: value for name, value in found.items() if type(value) in (int, float) and name not in shrinking}
-
-
-def _remote(url: str, key: SecretStr | None) -> Any:
-    try:
-        from megatalker.serving.client import RemoteEngine
-    except ImportError as error:
-        raise UnsupportedError(f"--url needs {error.name}; pip install 'megatalker[client]'") from error
-    return RemoteEngine(url, api_key=None if key is None else key.get_secret_value())

@@ -118,7 +118,9 @@ class _EngineCollector(Collector):
         ):
             yield CounterMetricFamily(f"megatalker_engine_{name}", what, value=value)
         yield GaugeMetricFamily("megatalker_engine_active", "Streams that hold rows of the backend.", metrics.active)
-        yield GaugeMetricFamily("megatalker_engine_waiting", "Streams that wait for rows or text.", metrics.waiting)
+        yield GaugeMetricFamily(
+            "megatalker_engine_waiting", "Streams that have work and wait for rows.", metrics.waiting
+        )
         backends = {"backend": metrics.backend, "codec": metrics.codec}
         yield InfoMetricFamily("megatalker_engine", "Backends in use.", backends)
         faulty = GaugeMetricFamily("megatalker_engine_faulty", "Backends given up.", labels=["backend"])

@@ -1,0 +1,27 @@
+"""What every server does before it opens an engine, whoever started it."""
+
+import os
+from pathlib import Path
+
+from megatalker.settings import Settings
+
+MAX_UNTAKEN_S = 20.0
+"""Where the settings say nothing: slow clients should cost no memory."""
+MAX_WAIT_S = 30.0
+"""Where the settings say nothing: nobody listens to a silence of this length."""
+
+
+def served_settings(settings: Settings) -> Settings:
+    """The same, with a server's own choice where nothing was said."""
+    unsaid = {"max_untaken_s": MAX_UNTAKEN_S, "max_wait_s": MAX_WAIT_S}
+    unsaid = {name: value for name, value in unsaid.items() if getattr(settings, name) is None}
+    return settings.model_copy(update=unsaid)
+
+
+def keep_compiled_code() -> None:
+    """Have torch keep what it compiles where it is found again, unless ``TORCHINDUCTOR_CACHE_DIR`` says where.
+
+    Its own choice is a folder for temporary files, which a reboot or a new container empties.
+    """
+    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(Path(home) / "megatalker" / "inductor"))
