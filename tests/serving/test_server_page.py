@@ -71,13 +71,16 @@ class Visit:
         await expect(self.page.locator("#about")).to_contain_text("ready", timeout=HANG_S * 1e3)
 
     async def press(self, button: str) -> None:
-        await self.page.get_by_role("button", name=button).click()
+        await self.page.get_by_role("button", name=button, exact=True).click()
 
     async def status(self, words: str) -> None:
         await expect(self.page.get_by_role("status")).to_contain_text(words, timeout=HANG_S * 1e3)
 
     async def figure(self, name: str, panel: int = 0) -> int:
-        return int(await self.page.locator(f".panel .{name}").nth(panel).get_attribute("value") or 0)
+        return int(await self.value(name, panel))
+
+    async def value(self, name: str, panel: int = 0) -> str:
+        return await self.page.locator(f".panel .{name}").nth(panel).get_attribute("value") or "0"
 
     async def loudness(self) -> float:
         return await self.page.evaluate("loudness()")
@@ -96,7 +99,7 @@ def test_the_page_is_open_and_brings_no_code_inside(serve: Server) -> None:
     policy = page.headers["content-security-policy"]
     assert "default-src 'none'; script-src 'self'; style-src 'self'" in policy
     assert "unsafe" not in policy
-    assert not re.findall(r"<style|<script(?![^>]*src=)|\sstyle=|\son\w+=|//", page.text)
+    assert not re.findall(r'<style|<script(?![^>]*src=)|\sstyle=|\son\w+=|(?:src|href)="[^"]*:', page.text)
     wanted = set(re.findall(r'(?:src|href)="static/([^"]+)"', page.text))
     for module in STATIC.glob("*.js"):
         wanted |= {module.name} | set(re.findall(r'"(?:\./)?([\w-]+\.js)"', module.read_text()))
@@ -128,7 +131,8 @@ async def test_all_that_is_sent_is_heard_and_a_pause_of_the_server_is_a_gap(serv
         assert await visit.figure("gaps") == 1
         await expect(page.locator(".made-by").first).to_have_text("backend fake · codec noise · seed 7")
         assert float(await page.locator(".first").first.get_attribute("value") or 0) > 0
-        assert float(await page.locator(".rtf").first.get_attribute("value") or 0) > 0.5, "it counts the pause"
+        first, factor = [float(await visit.value(name)) for name in ("first", "rtf")]
+        assert 0 < first <= factor * 12 * 0.08, "the first of all that arrived"
         await visit.press("Play again")
 
         async def heard() -> bool:
@@ -209,10 +213,10 @@ async def test_a_recording_becomes_a_voice_that_speaks(tiny_base: Checkpoint, tm
             await expect(voice).to_have_value("bert")
             await visit.press("Speak")
             await visit.status("All is said.")
-            assert await visit.figure("played") == 3 * 1920
+            assert await visit.figure("played") == sum(visit.samples) > 0
             httpx.delete(served.url + "/v1/voices/bert").raise_for_status()
             await visit.press("Speak")
-            await visit.status("bert")
+            await visit.status("clone a voice")
             await expect(page.get_by_role("status")).to_have_attribute("data-state", "failed")
             assert not visit.complaints
 
@@ -226,15 +230,16 @@ async def test_two_servers_with_keys_speak_side_by_side(serve: Server) -> None:
     async with open_page() as page:
         visit = Visit(page)
         await visit.to(near)
-        await visit.status("This server asks for an API key.")
+        await visit.status(f"{near.url[7:]} asks for an API key.")
         await enter(page, "mt-wrong", panel=0)
-        await visit.status("the API key is missing or wrong")
+        await visit.status(f"{near.url[7:]} refuses this API key.")
         await enter(page, "mt-near", panel=0)
         await visit.ready()
         await page.get_by_label("Compare").check()
         await expect(page.get_by_label("API key").nth(1)).to_be_hidden()
         await page.get_by_role("textbox", name="Server").fill(far.url)
         await page.get_by_role("textbox", name="Server").press("Tab")
+        await visit.status(f"{far.url[7:]} asks for an API key.")
         await enter(page, "mt-far", panel=1)
         await expect(page.get_by_role("combobox", name="Voice").nth(1)).not_to_be_empty()
         await visit.press("Speak")
@@ -250,14 +255,14 @@ async def test_two_servers_with_keys_speak_side_by_side(serve: Server) -> None:
 async def enter(page: Page, key: str, panel: int) -> None:
     field = page.get_by_label("API key").nth(panel)
     await field.fill(key)
-    await field.press("Enter" if panel == 0 and key == "mt-wrong" else "Tab")
+    await field.press("Tab")
 
 
 @pytest.mark.slow
 @pytest.mark.asyncio
 async def test_the_page_is_for_everybody(serve: Server) -> None:
     served = serve(fakes_with(frames=2))
-    async with open_page() as page:
+    async with open_page("--host-resolver-rules=MAP insecure.test 127.0.0.1") as page:
         visit = Visit(page)
         await visit.to(served)
         await visit.ready()
@@ -276,3 +281,6 @@ async def test_the_page_is_for_everybody(serve: Server) -> None:
                 assert not await violations(page), (look, width)
                 assert await page.evaluate("document.documentElement.scrollWidth") <= width, "nothing sticks out"
         assert await page.locator("[aria-live]").count() == 1
+        await page.goto(served.url.replace("127.0.0.1", "insecure.test"))
+        await visit.press("Speak")
+        await visit.status("only from https and from localhost")

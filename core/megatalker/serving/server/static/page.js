@@ -13,7 +13,7 @@ const [first, second] = ["First voice", "Second voice"].map((name) => {
   const panel = new Panel(name, server, {
     failed,
     admitted: start,
-    again: () => run([panel], (signal) => panel.playAgain(signal)),
+    again: () => run([panel], (_panel, signal) => panel.playAgain(signal)),
   });
   $("panels").append(panel.element);
   return panel;
@@ -30,8 +30,7 @@ function say(words, state = "calm") {
 }
 
 function failed(error) {
-  if (error instanceof KeyError && !server.key) say("This server asks for an API key.");
-  else say(error.message, "failed");
+  say(error.message, error instanceof KeyError && !error.refused ? "calm" : "failed");
 }
 
 function stop() {

@@ -1,7 +1,13 @@
 // One server over HTTP: what it serves, new voices, and tokens. Every error says in words what is wrong.
 
 /** The server asks for an API key, or refuses the one it was given. */
-export class KeyError extends Error {}
+export class KeyError extends Error {
+  /** @param {boolean} refused it was given one */
+  constructor(host, refused) {
+    super(refused ? `The server ${host} refuses this API key.` : `The server ${host} asks for an API key.`);
+    this.refused = refused;
+  }
+}
 
 export class Server {
   /** @param {URL} base where the server's paths begin */
@@ -45,9 +51,9 @@ export class Server {
   async #ask(path, options = {}) {
     const response = await this.#fetch(path, options);
     if (response.ok) return response.json();
+    if (response.status === 401) throw new KeyError(this.base.host, this.key !== "");
     const told = await response.json().catch(() => null);
-    const words = told?.error?.message ?? `The server answered ${response.status} ${response.statusText}.`;
-    throw response.status === 401 ? new KeyError(words) : new Error(words);
+    throw new Error(told?.error?.message ?? `The server ${this.base.host} answered ${response.status}.`);
   }
 
   async #fetch(path, options = {}) {
