@@ -11,7 +11,6 @@ from playwright.async_api import Page, expect
 from browser import open_page
 from megatalker import Checkpoint
 from serving import serving
-from waiting import HANG_S
 
 PICTURES: dict[str, dict[str, Any]] = {
     "page-desktop": {"width": 1280, "height": 900},
@@ -34,7 +33,7 @@ async def take(url: str, folder: Path) -> None:
                 await compare(page)
             await page.get_by_role("button", name="Speak").click()
             played = page.locator(".panel:visible .played").last
-            await expect(played).to_have_text(re.compile(r"[1-9]\.\d\d"), timeout=HANG_S * 1000)
+            await expect(played).to_have_text(re.compile(r"[1-9]\.\d\d"))
             file = folder / f"{name}.png"
             await page.screenshot(path=file)
             assert file.stat().st_size < MOST_BYTES, f"{file} is too large"

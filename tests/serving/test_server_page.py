@@ -1,6 +1,7 @@
 """The page at ``/`` as people meet it: in Chromium, on a real server whose engine runs on fake backends."""
 
 import asyncio
+import json
 import re
 import threading
 import time
@@ -45,6 +46,7 @@ class Visit:
         self.complaints: list[str] = []
         self.asked: list[str] = []
         """URLs."""
+        self.sent: list[str | bytes] = []
         self.events: list[str] = []
         self.samples: list[int] = []
         """Of each chunk."""
@@ -55,6 +57,7 @@ class Visit:
 
     def _listen(self, socket: WebSocket) -> None:
         self.asked.append(socket.url)
+        socket.on("framesent", lambda message: self.sent.append(message))
         socket.on("framereceived", self._receive)
 
     def _receive(self, message: str | bytes) -> None:
@@ -68,13 +71,13 @@ class Visit:
         await self.page.goto(served.url)
 
     async def ready(self) -> None:
-        await expect(self.page.locator("#about")).to_contain_text("ready", timeout=HANG_S * 1e3)
+        await expect(self.page.locator("#about")).to_contain_text("ready")
 
     async def press(self, button: str) -> None:
         await self.page.get_by_role("button", name=button, exact=True).click()
 
     async def status(self, words: str) -> None:
-        await expect(self.page.get_by_role("status")).to_contain_text(words, timeout=HANG_S * 1e3)
+        await expect(self.page.get_by_role("status")).to_contain_text(words)
 
     async def figure(self, name: str, panel: int = 0) -> int:
         return int(await self.value(name, panel))
@@ -82,8 +85,14 @@ class Visit:
     async def value(self, name: str, panel: int = 0) -> str:
         return await self.page.locator(f".panel .{name}").nth(panel).get_attribute("value") or "0"
 
-    async def loudness(self) -> float:
-        return await self.page.evaluate("loudness()")
+    async def loud(self) -> bool:
+        return bool(await self.page.evaluate("loudness()") > 0.1)
+
+    async def silent(self) -> bool:
+        return bool(await self.page.evaluate("loudness()") == 0)
+
+    async def dry(self) -> bool:
+        return await self.figure("played") == sum(self.samples) > 0
 
 
 async def until(look: Callable[[], Awaitable[bool]], what: str) -> None:
@@ -111,37 +120,43 @@ def test_the_page_is_open_and_brings_no_code_inside(serve: Server) -> None:
 
 @pytest.mark.slow
 @pytest.mark.asyncio
-async def test_all_that_is_sent_is_heard_and_a_pause_of_the_server_is_a_gap(serve: Server) -> None:
+async def test_all_that_is_sent_is_heard_and_a_pause_of_the_server_is_a_gap(tiny_1b7: Checkpoint) -> None:
     go_on = threading.Event()
-    served = serve(fakes_with(frames=12, on_decode=lambda call: call != 5 or go_on.wait(HANG_S)))
+    fakes = fakes_with(frames=12, on_decode=lambda call: call != 5 or go_on.wait(HANG_S))
     async with open_page() as page:
-        visit = Visit(page)
-        await visit.to(served)
-        await visit.ready()
-        await page.get_by_label("Seed").fill("7")
-        await visit.press("Speak")
-
-        async def dry() -> bool:
-            return await visit.figure("played") == sum(visit.samples) > 0
-
-        await until(dry, "all so far is played")
-        go_on.set()
-        await visit.status("All is said.")
-        assert await visit.figure("played") == await visit.figure("arrived") == sum(visit.samples) == 12 * 1920
-        assert await visit.figure("gaps") == 1
-        await expect(page.locator(".made-by").first).to_have_text("backend fake · codec noise · seed 7")
-        assert float(await page.locator(".first").first.get_attribute("value") or 0) > 0
-        first, factor = [float(await visit.value(name)) for name in ("first", "rtf")]
-        assert 0 < first <= factor * 12 * 0.08, "the first of all that arrived"
-        await visit.press("Play again")
-
-        async def heard() -> bool:
-            return await visit.loudness() > 0.1
-
-        await until(heard, "the first sound, again")
-        await visit.status("All is said.")
-        assert (await visit.figure("played"), await visit.figure("gaps"), len(visit.events)) == (12 * 1920, 0, 2)
-        assert not visit.complaints
+        with serving(tiny_1b7, fakes) as served:
+            visit = Visit(page)
+            await visit.to(served)
+            await visit.ready()
+            chosen = {
+                "text": "Good evening.",
+                "language": "english",
+                "seed": 7,
+                "voice": "serena",
+                "instruct": "calmly",
+            }
+            await page.get_by_label("Text").fill(chosen["text"])
+            await page.get_by_label("How to say it").fill(chosen["instruct"])
+            await page.get_by_label("Language").select_option("English")
+            await page.get_by_label("Seed").fill("7")
+            await page.get_by_role("combobox", name="Voice").first.select_option("serena")
+            await visit.press("Speak")
+            await until(visit.dry, "all so far is played")
+            go_on.set()
+            await visit.status("All is said.")
+            assert json.loads(visit.sent[0]) == {"type": "open", "id": "1"} | chosen
+            assert json.loads(visit.events[0])["instruct"] == "followed"
+            assert await visit.figure("played") == await visit.figure("arrived") == sum(visit.samples) == 12 * 1920
+            assert await visit.figure("gaps") == 1
+            await expect(page.locator(".made-by").first).to_have_text("backend fake · codec noise · seed 7")
+            first, factor = [float(await visit.value(name)) for name in ("first", "rtf")]
+            assert 0 < first <= factor * 12 * 0.08, "the first of all that arrived"
+            await visit.press("Play again")
+            await until(visit.loud, "the first sound, again")
+            await visit.status("All is said.")
+            assert (await visit.figure("played"), await visit.figure("gaps")) == (12 * 1920, 0)
+            assert len(visit.sent) == 1, "nothing was asked for again"
+            assert not visit.complaints
 
 
 @pytest.mark.slow
@@ -154,23 +169,21 @@ async def test_stop_ends_sound_and_speech_and_a_server_that_goes_is_told(serve: 
         await visit.to(served)
         await visit.ready()
 
-        async def loud() -> bool:
-            return await visit.loudness() > 0.1
-
-        async def silent() -> bool:
-            return await visit.loudness() == 0
-
         for cancelled, stop in enumerate((page.get_by_role("button", name="Stop").click, escape(page)), start=1):
             await page.get_by_label("Text").press("Control+Enter")
-            await until(loud, "it speaks")
+            await until(visit.loud, "it speaks")
             await stop()
-            await until(silent, "the sound ends")
+            await until(visit.silent, "the sound ends")
             await visit.status("Stopped.")
             await asyncio.to_thread(eventually, lambda: served.rows_free(fakes), "the stream has ended")
             assert served.engine.metrics().cancelled == cancelled
         assert [event for event in visit.events if '"cancelled"' in event][1:], "the server ended both"
+        await page.evaluate("text.value = '\\ud800'")  # half a character, which cannot be sent
         await visit.press("Speak")
-        await until(loud, "it speaks")
+        await visit.status("not JSON")
+        await page.get_by_label("Text").fill("Good evening.")
+        await visit.press("Speak")
+        await until(visit.loud, "it speaks")
         await asyncio.to_thread(served.stop)
         await visit.press("Speak")
         await visit.status("does not answer. Is it running?")
@@ -205,7 +218,7 @@ async def test_a_recording_becomes_a_voice_that_speaks(tiny_base: Checkpoint, tm
             await visit.status("anna can speak now")
             await page.get_by_label("Name").fill("bert")
             await visit.press("Record")
-            await page.get_by_role("button", name="Stop recording (3 s)").click(timeout=HANG_S * 1e3)
+            await page.get_by_role("button", name="Stop recording (3 s)").click()
             await expect(page.locator("#preview")).to_be_visible()
             await visit.press("Add the voice")
             await visit.status("bert can speak now")
@@ -261,10 +274,14 @@ async def enter(page: Page, key: str, panel: int) -> None:
 @pytest.mark.slow
 @pytest.mark.asyncio
 async def test_the_page_is_for_everybody(serve: Server) -> None:
-    served = serve(fakes_with(frames=2))
+    warm = threading.Event()
+    served = serve(fakes_with(frames=2, on_warmup=lambda: warm.wait(HANG_S)), ready=False)
+    await asyncio.to_thread(eventually, lambda: served.server.started, "the server answers")
     async with open_page("--host-resolver-rules=MAP insecure.test 127.0.0.1") as page:
         visit = Visit(page)
         await visit.to(served)
+        await expect(page.locator("#about")).to_contain_text("warming up")
+        warm.set()
         await visit.ready()
         await visit.press("Speak")
         await visit.status("All is said.")

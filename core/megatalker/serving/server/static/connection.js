@@ -17,21 +17,28 @@ export class Connection {
    * Speak once. The socket is opened when it is first needed, and again after it was lost.
    * @param {object} request fields of the message `open`
    * @param {{sent: () => void, opened: (event: object) => void, chunk: (samples: Float32Array) => void}} told
-   * @param {AbortSignal} signal cancels it in the server
-   * @returns {Promise<object>} the event `done`; rejects with what went wrong, in words
+   * @param {AbortSignal} signal cancels it in the server; nothing is told from then on
+   * @returns {Promise<void>} when it is over; rejects with what went wrong, in words
    */
   async speak(request, told, signal) {
-    if (this.#socket?.readyState !== WebSocket.OPEN) this.#socket = this.#listen(await this.#server.connect());
-    signal.throwIfAborted();
+    if (this.#socket?.readyState !== WebSocket.OPEN) {
+      const opened = await this.#server.connect();
+      if (signal.aborted) return opened.close();
+      this.#socket = this.#listen(opened);
+    }
     const socket = this.#socket;
     const id = String(++this.#issued);
-    const over = new Promise((done, failed) => this.#utterances.set(id, { ...told, done, failed }));
+    const over = new Promise((done, failed) => this.#utterances.set(id, { ...told, signal, done, failed }));
     signal.addEventListener("abort", () => {
       if (this.#utterances.has(id)) socket.send(JSON.stringify({ type: "cancel", id }));
     });
     told.sent();
     socket.send(JSON.stringify({ type: "open", id, ...request }));
     return over;
+  }
+
+  close() {
+    this.#socket?.close();
   }
 
   #listen(socket) {
@@ -47,15 +54,29 @@ export class Connection {
 
   #play(message) {
     const { id, samples } = unpack(message);
-    this.#utterances.get(id)?.chunk(samples);
+    const utterance = this.#utterances.get(id);
+    if (!utterance?.signal.aborted) utterance?.chunk(samples);
   }
 
   #hear(event) {
+    if (event.type === "error" && event.id === null) return this.#refused(new Error(event.error.message));
     const utterance = this.#utterances.get(event.id);
-    if (event.type === "opened") utterance?.opened(event);
+    if (event.type === "opened" && utterance) {
+      utterance.begun = true;
+      if (!utterance.signal.aborted) utterance.opened(event);
+    }
     if (event.type !== "done" && event.type !== "error") return;
     this.#utterances.delete(event.id);
-    if (event.type === "done") utterance?.done(event);
+    if (event.type === "done") utterance?.done();
     else utterance?.failed(new Error(event.error.message));
+  }
+
+  /** A message was refused without being told which: a `cancel` that came too late, or an `open`. */
+  #refused(error) {
+    for (const [id, { begun, failed }] of this.#utterances) {
+      if (begun) continue;
+      this.#utterances.delete(id);
+      failed(error);
+    }
   }
 }

@@ -65,7 +65,6 @@ export class Panel {
       opened: ({ backend, codec, seed }) =>
         (this.#find(".made-by").textContent = `backend ${backend} · codec ${codec} · seed ${seed}`),
       chunk: (samples) => {
-        if (signal.aborted) return;
         const elapsed = performance.now() - sentAt;
         if (!arrived) this.#show("first", elapsed / 1000, `${Math.round(elapsed)} ms`);
         arrived += samples.length;
@@ -83,7 +82,7 @@ export class Panel {
       playback.complete();
       await playback.over; // also what came before an error is heard
     }
-    this.#find(".again").hidden = !arrived;
+    if (!signal.aborted) this.#find(".again").hidden = !arrived;
   }
 
   /** What was spoken last, once more. */
@@ -128,6 +127,7 @@ export class Panel {
   }
 
   #use(server) {
+    this.#connection?.close();
     this.#server = server;
     this.#connection = new Connection(server);
   }

@@ -3,11 +3,12 @@
 import { wav } from "./wav.js";
 
 /**
- * Record until `stop`.
+ * Record until `stop`, or for the longest time.
+ * @param {number} longest seconds
  * @param {(seconds: number) => void} told how much there is
  * @returns {Promise<{stop: () => void, file: Promise<File>}>}
  */
-export async function record(told) {
+export async function record(longest, told) {
   if (!navigator.mediaDevices) throw new Error("A browser gives the microphone only to https and to localhost; choose a file.");
   const plain = { echoCancellation: false, noiseSuppression: false, autoGainControl: false };
   const stream = await navigator.mediaDevices.getUserMedia({ audio: { channelCount: 1, ...plain } }).catch((error) => {
@@ -22,6 +23,7 @@ export async function record(told) {
     chunks.push(data);
     samples += data.length;
     told(samples / context.sampleRate);
+    if (samples >= longest * context.sampleRate) stop();
   };
   context.createMediaStreamSource(stream).connect(node);
   let stop;

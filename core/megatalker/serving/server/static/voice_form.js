@@ -36,22 +36,23 @@ async function add(server, { say, added }) {
   say(`${name} can speak now, and is chosen.`);
 }
 
+/** @type {ReturnType<typeof record> | null} */
 let recording = null;
 
 async function recordReference({ say }) {
-  if (recording) return recording.stop();
+  if (recording) return (await recording).stop();
   say("");
-  recording = await record((seconds) => {
-    $("record").textContent = `Stop recording (${Math.floor(seconds)} s)`;
-    if (seconds >= LONGEST_S) recording.stop();
-  });
-  const files = new DataTransfer();
-  files.items.add(await recording.file);
-  recording = null;
-  $("record").textContent = "Record again";
-  $("reference").files = files.files;
-  preview();
-  say("Recorded.");
+  recording = record(LONGEST_S, (seconds) => ($("record").textContent = `Stop recording (${Math.floor(seconds)} s)`));
+  try {
+    const files = new DataTransfer();
+    files.items.add(await (await recording).file);
+    $("reference").files = files.files;
+    preview();
+    say("Recorded.");
+  } finally {
+    recording = null;
+    $("record").textContent = "Record";
+  }
 }
 
 function preview() {
