@@ -91,6 +91,12 @@ class Visit:
     async def silent(self) -> bool:
         return bool(await self.page.evaluate("loudness()") == 0)
 
+    async def far_ahead(self) -> bool:
+        return await self.figure("arrived") - await self.figure("played") > 20 * 24_000
+
+    async def clock(self) -> float:
+        return float(await self.page.evaluate("ear.context.currentTime"))
+
     async def dry(self) -> bool:
         return await self.figure("played") == sum(self.samples) > 0
 
@@ -172,8 +178,11 @@ async def test_stop_ends_sound_and_speech_and_a_server_that_goes_is_told(serve: 
         for cancelled, stop in enumerate((page.get_by_role("button", name="Stop").click, escape(page)), start=1):
             await page.get_by_label("Text").press("Control+Enter")
             await until(visit.loud, "it speaks")
+            began = await visit.clock()
+            await until(visit.far_ahead, "much is there to be played")
             await stop()
             await until(visit.silent, "the sound ends")
+            assert await visit.clock() - began < await visit.figure("arrived") / 24_000, "it is cut short"
             await visit.status("Stopped.")
             await asyncio.to_thread(eventually, lambda: served.rows_free(fakes), "the stream has ended")
             assert served.engine.metrics().cancelled == cancelled
