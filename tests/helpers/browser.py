@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 from axe_playwright_python.async_playwright import Axe
-from playwright.async_api import Page, async_playwright
+from playwright.async_api import Page, async_playwright, expect
+
+from waiting import HANG_S
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 
@@ -22,6 +24,8 @@ QUIET = (
     "--no-sandbox",  # a test may run as root
 )
 """Nothing that reaches for the network by itself."""
+SLOWEST_MS = 1000 * HANG_S
+"""What a page may take, and what is expected of it."""
 
 
 def needs_chromium() -> str:
@@ -45,13 +49,14 @@ async def open_page(
             "--use-fake-ui-for-media-stream",
             f"--use-file-for-fake-audio-capture={microphone}",
         )
+    expect.set_options(timeout=SLOWEST_MS)
     async with async_playwright() as playwright:
         browser = await playwright.chromium.launch(executable_path=needs_chromium(), args=[*QUIET, *arguments])
         try:
             page = await browser.new_page(
                 viewport={"width": width, "height": height}, color_scheme="dark" if dark else "light"
             )
-            page.set_default_timeout(120_000)  # ms: a machine shared with others
+            page.set_default_timeout(SLOWEST_MS)
             yield page
         finally:
             await browser.close()

@@ -4,12 +4,15 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
 from client_stage import Pair
 from fake_backend import Fakes
 from megatalker.checkpoint import Checkpoint
 from megatalker.serving.client import RemoteEngine
+from megatalker.voices import Voice
 from serving import Served, Server, serving
 
 
@@ -28,3 +31,15 @@ def connect(tiny_custom_voice: Checkpoint) -> Iterator[Pair]:
 def serve(tiny_custom_voice: Checkpoint) -> Iterator[Server]:
     with ExitStack() as stack:
         yield lambda *fakes, **settings: stack.enter_context(serving(tiny_custom_voice, *fakes, **settings))
+
+
+@pytest.fixture
+def quick_clones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A voice that its recording decides, without the official encoders."""
+
+    def clone(self: Any, audio: Any, *, reference_text: str | None) -> Voice:
+        hidden = self._checkpoint.config.talker.hidden_size
+        vector = torch.from_numpy(np.resize(audio[2_000:2_100], hidden).astype(np.float32))
+        return Voice(x_vector=vector, checkpoint_fingerprint=self._checkpoint.fingerprint)
+
+    monkeypatch.setattr("megatalker.voices.cloner.VoiceCloner.clone", clone)

@@ -5,31 +5,18 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import numpy as np
 import pytest
-import torch
 
 from http_client import SPEECH, post
 from megatalker.checkpoint import Checkpoint
 from megatalker.serving.protocol.voice_files import encode_voice
 from megatalker.serving.server.keyring import hash_key
-from megatalker.voices import Voice
 from megatalker.voices.folder import Manifest, Recording, add_recording
 from serving import TEXT, Served, serving
 from voice_recordings import WORDS, speech, wav
 from waiting import HANG_S, eventually
 
-
-@pytest.fixture(autouse=True)
-def _quick_clones(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A voice that its recording decides, without the official encoders."""
-
-    def clone(self: Any, audio: Any, *, reference_text: str | None) -> Voice:
-        hidden = self._checkpoint.config.talker.hidden_size
-        vector = torch.from_numpy(np.resize(audio[2_000:2_100], hidden).astype(np.float32))
-        return Voice(x_vector=vector, checkpoint_fingerprint=self._checkpoint.fingerprint)
-
-    monkeypatch.setattr("megatalker.voices.cloner.VoiceCloner.clone", clone)
+pytestmark = pytest.mark.usefixtures("quick_clones")
 
 
 def upload(served: Served, name: str, pitch: float = 120.0, headers: Any = None, **fields: str) -> httpx.Response:

@@ -23,6 +23,7 @@ from megatalker.serving.server.meters import Meters
 from megatalker.serving.server.models import model_routes
 from megatalker.serving.server.openai_speech import speech_routes
 from megatalker.serving.server.openapi import describe
+from megatalker.serving.server.page import serve_page
 from megatalker.serving.server.plain_session import PlainSession
 from megatalker.serving.server.problems import NoRouteError, TooLongError, respond
 from megatalker.serving.server.speaker import Speaker
@@ -92,6 +93,7 @@ def create_app(engine: ServedEngine, settings: ServerSettings | None = None) -> 
         with speaker.meters.connections.track_inprogress():
             await PlainSession(socket, speaker, settings).run()
 
+    serve_page(app)
     _answer_errors(app, speaker.meters)
     describe(app)
     return app
