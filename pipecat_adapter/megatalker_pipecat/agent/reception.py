@@ -11,6 +11,7 @@ from loguru import logger
 from megatalker_pipecat.agent.conversation import Conversation
 from megatalker_pipecat.agent.plan import Plan
 from megatalker_pipecat.agent.turn_log import TurnLog
+from megatalker_pipecat.page import Page
 
 STOPS = (signal.SIGINT, signal.SIGTERM)
 
@@ -24,6 +25,8 @@ class Reception:
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
+        manners = {"listens": plan.stt is not None, "answers": plan.llm is not None}
+        self.page = Page(plan.engine, **manners, backends=plan.agent.backends)
         self.turns = TurnLog(plan.agent.turn_log)
         self._under_way: set[Conversation] = set()
 
