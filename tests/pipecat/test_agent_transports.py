@@ -68,6 +68,7 @@ def test_the_page_is_whole_and_needs_no_other_server(address: str) -> None:
     modules |= {name: _get(f"http://{address}/client/{name}") for name in imported}
 
     assert set(modules) == {"style.css", "page.js", "connection.js", "pickers.js", "transcript.js", "welcome.js"}
+    assert "default-src 'self'" in page
     for text in (page, *modules.values()):
         assert not re.findall(r"""["'(]\s*(?:https?:|wss?:)?//[^"')]*""", text)
 

@@ -179,11 +179,11 @@ function introduce(found) {
 async function find() {
   const found = await fetch("/agent", { signal: AbortSignal.timeout(5 * ASK_AGAIN_MS) }).then((reply) => reply.json()).catch(() => null);
   if (call) return;
-  const answered = agent !== null;
+  const before = agent?.ready;
   if (found) {
     if ($("what").textContent === AWAY) notice("");
     introduce(found);
-    if (found.ready) { pickers.offer(found); if (!answered && $("notice").hidden) announce("Ready to be called."); }
+    if (found.ready) { pickers.offer(found); if (!before && $("notice").hidden) announce("Ready to be called."); }
   } else {
     agent = null;
     if ($("notice").hidden) notice(AWAY);
