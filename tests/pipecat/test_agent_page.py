@@ -232,14 +232,17 @@ async def test_whoever_has_scrolled_up_stays_there(browser: Browser, speak_with:
         assert await talk.evaluate("talk => talk.scrollTop") == 0
 
 
-async def test_voice_language_and_backend_are_chosen(browser: Browser, speak_with: Any) -> None:
+async def test_voice_language_and_backend_are_chosen(
+    browser: Browser, speak_with: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     plug_in = fakes(4)
     plug_in.talkers["spare"] = replace(plug_in.talkers["fake"])
     speak_with(plug_in)
     asked: list[Any] = []
+    speak = Engine.speak
+    monkeypatch.setattr(Engine, "speak", lambda *given: (asked.append(given[2]), speak(*given))[1])
     desk = Desk(None, Settings(backend="fake"), backends=["spare"])
     async with open_for_calls(desk) as address, page_of(browser, address) as page:
-        remember_options(desk, asked)
         voices = desk.reception.page.offered()["voice"]
         await page.select_option("select[name=voice]", voices[-1])
         await call(page)  # with the voice that was chosen before
@@ -262,18 +265,6 @@ async def test_voice_language_and_backend_are_chosen(browser: Browser, speak_wit
         await page.select_option("select[name=voice]", "nobody")
         await expect(page.locator("#notice")).to_contain_text(f"voice is 'nobody', expected {voices[0]}, ")
         await expect(page.locator("select[name=voice]")).to_have_value(voices[-1])
-
-
-def remember_options(desk: Desk, asked: list[Any]) -> None:
-    """Keep how the engines are asked to speak."""
-    for lease in desk.reception.page._leases:
-        engine, speak = lease.engine, lease.engine.speak
-
-        def remembered(text: str | None, options: Any = None, speak: Any = speak) -> Any:
-            asked.append(options)
-            return speak(text, options)
-
-        engine.speak = remembered  # type: ignore[method-assign]
 
 
 def on_fire(call: int) -> None:
@@ -333,6 +324,6 @@ async def test_an_agent_that_is_told_to_stop_says_so(browser: Browser, speak_wit
     desk = Desk(None)
     async with open_for_calls(desk) as address, page_of(browser, address) as page:
         await call(page)
-        await desk.reception._let_go()
+        await desk.reception.let_go()
         await be_in_state(page, "offline")
         await expect(page.locator("#notice")).to_have_text("The agent ended the call.")

@@ -45,7 +45,7 @@ class Reception:
         before = {number: signal.getsignal(number) for number in STOPS}
 
         def stop(number: int, frame: FrameType | None) -> None:
-            asyncio.run_coroutine_threadsafe(self._let_go(), loop)
+            asyncio.run_coroutine_threadsafe(self.let_go(), loop)
             if callable(handler := before[signal.Signals(number)]):
                 handler(number, frame)
 
@@ -55,5 +55,6 @@ class Reception:
         for line in self.turns.close():
             logger.info(line)
 
-    async def _let_go(self) -> None:
+    async def let_go(self) -> None:
+        """End all conversations."""
         await asyncio.gather(*(conversation.worker.cancel() for conversation in self._under_way))
