@@ -33,8 +33,8 @@ USER = "mina"
 CHECKPOINT = os.environ.get("MEGATALKER_CHECKPOINT", "demo")
 ASK, STOP, THANK = "Tell me something about the sea.", "How deep is it?", "Thank you and goodbye."
 ANSWERS = {
-    ASK: "The sea is wide and deep. It covers most of the earth, and holds nearly all of its water. Many animals live in "
-    "it, from the smallest drifting things to the largest whales. Long ago sailors crossed it with nothing but the stars.",
+    ASK: "The sea is wide and deep. It covers most of the earth, and holds nearly all of its water. Many animals live "
+    "in it, from the smallest drifting things to the largest whales. Sailors crossed it with nothing but the stars.",
     STOP: "Almost four kilometers, on average. At its deepest, it is more than eleven.",
     THANK: "Goodbye. It was nice to talk with you.",
 }
@@ -148,9 +148,9 @@ async def film(url: str, script: Script, recordings: dict[str, str]) -> tuple[li
         await page.wait_for_selector("#connect:enabled")
         session = await page.context.new_cdp_session(page)
 
-        def take(event: dict[str, Any]) -> None:
+        async def take(event: dict[str, Any]) -> None:
             pictures.append((event["metadata"]["timestamp"], base64.b64decode(event["data"])))
-            _ = asyncio.ensure_future(session.send("Page.screencastFrameAck", {"sessionId": event["sessionId"]}))
+            await session.send("Page.screencastFrameAck", {"sessionId": event["sessionId"]})
 
         session.on("Page.screencastFrame", take)
         began = await page.evaluate("record()")
