@@ -8,6 +8,7 @@ import torch
 
 from late_audio import LateDownload
 from megatalker.checkpoint import Checkpoint
+from megatalker.engine.garbage import spare_what_is_loaded
 from megatalker.testing.random_checkpoint import write_checkpoint
 from megatalker.testing.recipe import TINY, TINY_1B7, CheckpointRecipe
 
@@ -15,6 +16,11 @@ hypothesis.settings.register_profile("no clock", deadline=None)  # other process
 hypothesis.settings.load_profile("no clock")
 
 torch.set_num_threads(1)  # what a test computes itself adds in the same order as an engine, which uses one thread
+
+
+def pytest_collection_finish() -> None:
+    """Full garbage collections, of which tests ask for many, need not look at all that was imported."""
+    spare_what_is_loaded()
 
 
 def _written(factory: pytest.TempPathFactory, name: str, recipe: CheckpointRecipe) -> Checkpoint:

@@ -59,6 +59,9 @@ class Session:
     stale: int = 0
     """Audio frames that came out after an interruption."""
     audio_s: float = 0.0
+    _played_until: float = 0.0
+    gaps_s: list[float] = field(default_factory=list)
+    """Times that a player that began with the first audio had nothing to play, until the end of the answer."""
 
     @classmethod
     def of(cls, settings: Settings, mode: TextAggregationMode, rate: int) -> "Session":
@@ -82,10 +85,14 @@ class Session:
         """A frame came out of the service."""
         if isinstance(frame, TTSAudioRawFrame):
             self.stale += self.interrupted.is_set()
-            self.audio_s += frame.num_frames / frame.sample_rate
+            now = time.perf_counter()
             if not self.first_audio.is_set():
-                self.first_audio_at = time.perf_counter()
+                self.first_audio_at = self._played_until = now
                 self.first_audio.set()
+            if now > self._played_until:
+                self.gaps_s.append(now - self._played_until)
+            self._played_until = max(now, self._played_until) + frame.num_frames / frame.sample_rate
+            self.audio_s += frame.num_frames / frame.sample_rate
         elif isinstance(frame, InterruptionFrame):
             self.interrupted_at = time.perf_counter()
             self.interrupted.set()
@@ -96,7 +103,7 @@ class Session:
         """Forget what was heard."""
         for event in (self.first_audio, self.stopped, self.interrupted):
             event.clear()
-        self.stale, self.audio_s = 0, 0.0
+        self.stale, self.audio_s, self.gaps_s = 0, 0.0, []
 
     async def send(self, frame: Frame) -> None:
         """Straight into the service."""

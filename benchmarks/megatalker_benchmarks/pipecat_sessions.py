@@ -113,7 +113,7 @@ async def _keep_talking(session: Session) -> None:
 
 
 async def together(options: argparse.Namespace, settings: Settings) -> dict[str, Any]:
-    """All sessions answer at the same time: the loop's lag, first audio of each, and how fast speech is made."""
+    """All sessions answer at the same time: the loop's lag, first audio of each, gaps, and how fast speech is made."""
     async with LoopWatch() as idle:
         await asyncio.sleep(2.0)
     found: dict[str, Any] = {"loop_lag_of_the_idle_machine": summary([lag * 1e3 for lag in idle.lags])}
@@ -121,16 +121,19 @@ async def together(options: argparse.Namespace, settings: Settings) -> dict[str,
         async with sessions(settings, mode, options.sessions, options.rate) as all_of_them, LoopWatch() as watch:
             began = [time.perf_counter()] * options.sessions
             firsts, walls, audio = [], [], 0.0
+            gaps: list[float] = []
             for _ in range(max(2, options.rounds // 4)):
                 start = time.perf_counter()
                 began = await asyncio.gather(*(s.answer(LONG, options.tokens_per_second) for s in all_of_them))
                 await asyncio.gather(*(session.stopped.wait() for session in all_of_them))
                 walls.append(time.perf_counter() - start)
                 audio += sum(session.audio_s for session in all_of_them)
+                gaps += [gap for session in all_of_them for gap in session.gaps_s]
                 firsts += [(s.first_audio_at - at) * 1e3 for s, at in zip(all_of_them, began, strict=True)]
             found[str(mode)] = {
                 "loop_lag": summary([lag * 1e3 for lag in watch.lags]),
                 "first_audio": summary(firsts),
+                "gaps": {"count": len(gaps), "longest_ms": round(max(gaps, default=0.0) * 1e3, 3)},
                 "seconds_of_audio_per_second": round(audio / sum(walls), 2),
             }
     return found

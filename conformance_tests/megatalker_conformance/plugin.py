@@ -9,6 +9,7 @@ import warnings
 
 import pytest
 
+from megatalker.engine.garbage import spare_what_is_loaded
 from megatalker.errors import MegatalkerError
 from megatalker.plugins.device import DTYPES
 from megatalker_conformance.kept import cache_folder
@@ -116,6 +117,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if dropped:
         config.hook.pytest_deselected(items=dropped)
         items[:] = [item for item in items if item not in dropped]
+
+
+def pytest_collection_finish() -> None:
+    """Tests ask for many full garbage collections: these need not look at all that was imported."""
+    spare_what_is_loaded()
 
 
 @pytest.hookimpl(tryfirst=True)

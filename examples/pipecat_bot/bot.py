@@ -3,10 +3,9 @@
 Speech to text and the language model come from OpenAI or from anything with its API (OPENAI_API_KEY, OPENAI_BASE_URL).
 MEGATALKER_* variables or a megatalker.toml choose checkpoint and backend.
 
-    python bot.py -t webrtc      # then open http://localhost:7860/client
+    python bot.py -t webrtc      # then open http://localhost:7860
 """
 
-import asyncio
 import os
 
 from dotenv import load_dotenv
@@ -26,8 +25,11 @@ from pipecat.transports.base_transport import BaseTransport, TransportParams
 from pipecat.workers.runner import WorkerRunner
 
 from megatalker_pipecat import MegatalkerTTSService
+from megatalker_pipecat.page import Page
 
 load_dotenv(override=True)
+
+page = Page()  # its engine is loaded once, before the first call: every session shares it
 
 transport_params = {
     "webrtc": lambda: TransportParams(audio_in_enabled=True, audio_out_enabled=True),
@@ -69,6 +71,7 @@ async def run_bot(transport: BaseTransport, runner_args: RunnerArguments) -> Non
         params=PipelineParams(enable_metrics=True, enable_usage_metrics=True),
         idle_timeout_secs=runner_args.pipeline_idle_timeout_secs,
     )
+    await page.attend(worker, tts, runner_args.body)
 
     @transport.event_handler("on_client_connected")
     async def on_client_connected(_transport: BaseTransport, _client: object) -> None:
@@ -92,8 +95,7 @@ async def bot(runner_args: RunnerArguments) -> None:
 
 
 if __name__ == "__main__":
-    from pipecat.runner.run import main
+    from pipecat.runner.run import app, main
 
-    # Loaded once, before the first client: every session shares this engine.
-    asyncio.run(MegatalkerTTSService.preload())
-    main()
+    with page.serve(app):
+        main()

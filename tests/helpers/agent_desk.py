@@ -1,58 +1,131 @@
-"""The agent in the test's own process and event loop, on any engine, called as Pipecat's runner calls it."""
+"""The agent in the test's own process, on any engine, called as Pipecat's runner calls it."""
 
 import argparse
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 import uvicorn
-from fastapi import FastAPI, WebSocket
-from pipecat.runner.types import WebSocketRunnerArguments
+from fastapi import BackgroundTasks, FastAPI, WebSocket
+from pipecat.runner.types import RunnerArguments, SmallWebRTCRunnerArguments, WebSocketRunnerArguments
+from pipecat.transports.smallwebrtc.connection import SmallWebRTCConnection
+from pipecat.transports.smallwebrtc.request_handler import SmallWebRTCRequest, SmallWebRTCRequestHandler
 
 from megatalker import Settings
 from megatalker_pipecat.agent.bot import bot
 from megatalker_pipecat.agent.plan import Endpoint, Plan
 from megatalker_pipecat.agent.reception import Reception
 from megatalker_pipecat.agent.settings import AgentSettings
+from waiting import HANG_S
 
 
 class Desk:
     """Answers calls with the agent; ``url``: where it hears and thinks, ``None``: it says what it is told."""
 
-    def __init__(self, url: str | None, **agent: Any) -> None:
+    def __init__(self, url: str | None, engine: Settings | None = None, **agent: Any) -> None:
         ears, mind = ((url and Endpoint("openai", "none", name, url)) or None for name in ("ears", "mind"))
-        self.reception = Reception(Plan(Settings(), AgentSettings(**agent), ears, mind))
+        self.reception = Reception(Plan(engine or Settings(), AgentSettings(**agent), ears, mind))
         self.over = asyncio.Event()
         """A call has ended."""
+        self.webrtc = SmallWebRTCRequestHandler()
+        self.body: dict[str, Any] = {}
+        """What came with the latest call of the page."""
 
-    async def answer(self, socket: WebSocket, transport: str | None) -> None:
-        await socket.accept()
-        arguments = WebSocketRunnerArguments(websocket=socket, transport_type=transport)
+    async def answer(self, arguments: RunnerArguments) -> None:
         arguments.cli_args = argparse.Namespace(verbose=1, reception=self.reception)
         await bot(arguments)
         self.over.set()
 
+    async def answer_socket(self, socket: WebSocket, transport: str | None) -> None:
+        await socket.accept()
+        await self.answer(WebSocketRunnerArguments(websocket=socket, transport_type=transport))
 
-@asynccontextmanager
-async def open_for_calls(desk: Desk) -> AsyncIterator[str]:
-    """Yields the address; calls end before the block does."""
+    async def answer_offer(self, offer: dict[str, Any], later: BackgroundTasks) -> object:
+        async def begin(connection: SmallWebRTCConnection) -> None:
+            later.add_task(self.answer, SmallWebRTCRunnerArguments(webrtc_connection=connection, body=self.body))
+
+        return await self.webrtc.handle_web_request(SmallWebRTCRequest.from_dict(offer), begin)
+
+
+def app_of(desk: Desk) -> FastAPI:
+    """Routes as of Pipecat's runner, besides those of the page."""
     app = FastAPI()
 
     @app.websocket("/ws")
     async def by_phone(socket: WebSocket) -> None:
-        await desk.answer(socket, None)
+        await desk.answer_socket(socket, None)
 
     @app.websocket("/ws-client")
     async def by_websocket(socket: WebSocket) -> None:
-        await desk.answer(socket, "websocket")
+        await desk.answer_socket(socket, "websocket")
 
-    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="warning", lifespan="off"))
-    running = asyncio.create_task(server.serve())
-    while not server.started:
-        await asyncio.sleep(0.01)
+    @app.post("/start")
+    async def start(request: dict[str, Any]) -> dict[str, str]:
+        desk.body = request["body"]
+        return {"sessionId": "the"}
+
+    @app.post("/sessions/the/api/offer")
+    async def by_webrtc(offer: dict[str, Any], later: BackgroundTasks) -> object:
+        return await desk.answer_offer(offer, later)
+
+    return app
+
+
+@asynccontextmanager
+async def open_for_calls(desk: Desk, *, loading: bool = False) -> AsyncIterator[str]:
+    """Yields the address, when the engine is ready or still ``loading``; calls end before the block does."""
+    app = app_of(desk)
+    with desk.reception.page.serve(app):
+        server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="warning", lifespan="on"))
+        running = asyncio.create_task(server.serve())
+        while not (server.started and (loading or desk.reception.page.ready)):
+            assert not running.done(), "the server ended"
+            await asyncio.sleep(0.01)
+        try:
+            yield f"127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+        finally:
+            await desk.webrtc.close()
+            server.should_exit = True
+            await running
+
+
+class Elsewhere:
+    """A desk in a thread of its own, which can stand still as if its process had been killed."""
+
+    def __init__(self) -> None:
+        self.address = ""
+        self.open, self.over = threading.Event(), threading.Event()
+        self.standing, self.go_on = threading.Event(), threading.Event()
+        self.loop: asyncio.AbstractEventLoop | None = None
+
+    def stand_still(self) -> None:
+        def stand() -> None:
+            self.standing.set()
+            self.go_on.wait(HANG_S)
+
+        assert self.loop is not None
+        self.loop.call_soon_threadsafe(stand)
+        assert self.standing.wait(HANG_S)
+
+    async def run(self, desk: Desk) -> None:
+        self.loop = asyncio.get_running_loop()
+        async with open_for_calls(desk) as self.address:
+            self.open.set()
+            await asyncio.to_thread(self.over.wait)
+
+
+@contextmanager
+def open_elsewhere(desk: Desk) -> Iterator[Elsewhere]:
+    """As :func:`open_for_calls`, in a thread of its own."""
+    elsewhere = Elsewhere()
+    thread = threading.Thread(target=lambda: asyncio.run(elsewhere.run(desk)), daemon=True)
+    thread.start()
+    assert elsewhere.open.wait(HANG_S), "the desk does not open"
     try:
-        yield f"127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+        yield elsewhere
     finally:
-        server.should_exit = True
-        await running
+        elsewhere.go_on.set()
+        elsewhere.over.set()
+        thread.join(HANG_S)

@@ -5,10 +5,11 @@ import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from axe_playwright_python.async_playwright import Axe
-from playwright.async_api import Page, async_playwright, expect
+from playwright.async_api import Browser, Page, async_playwright, expect
 
 from waiting import HANG_S
 
@@ -39,10 +40,8 @@ def needs_chromium() -> str:
 
 
 @asynccontextmanager
-async def open_page(
-    *arguments: str, width: int = 1280, height: int = 800, dark: bool = False, microphone: Path | None = None
-) -> AsyncIterator[Page]:
-    """An empty page of a fresh browser; ``microphone`` is a WAV file that it hears again and again."""
+async def open_browser(*arguments: str, microphone: Path | None = None) -> AsyncIterator[Browser]:
+    """A fresh browser; ``microphone`` is a WAV file that its pages hear again and again."""
     if microphone is not None:
         arguments += (
             "--use-fake-device-for-media-stream",
@@ -53,13 +52,26 @@ async def open_page(
     async with async_playwright() as playwright:
         browser = await playwright.chromium.launch(executable_path=needs_chromium(), args=[*QUIET, *arguments])
         try:
-            page = await browser.new_page(
-                viewport={"width": width, "height": height}, color_scheme="dark" if dark else "light"
-            )
-            page.set_default_timeout(SLOWEST_MS)
-            yield page
+            yield browser
         finally:
             await browser.close()
+
+
+async def new_page(browser: Browser, width: int = 1280, height: int = 800, dark: bool = False) -> Page:
+    """An empty page."""
+    scheme: Literal["dark", "light"] = "dark" if dark else "light"
+    page = await browser.new_page(viewport={"width": width, "height": height}, color_scheme=scheme)
+    page.set_default_timeout(SLOWEST_MS)
+    return page
+
+
+@asynccontextmanager
+async def open_page(
+    *arguments: str, width: int = 1280, height: int = 800, dark: bool = False, microphone: Path | None = None
+) -> AsyncIterator[Page]:
+    """An empty page of a browser of its own; arguments as of :func:`open_browser` and :func:`new_page`."""
+    async with open_browser(*arguments, microphone=microphone) as browser:
+        yield await new_page(browser, width, height, dark)
 
 
 async def violations(page: Page) -> list[str]:

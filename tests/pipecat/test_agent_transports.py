@@ -67,14 +67,28 @@ def test_the_page_is_whole_and_needs_no_other_server(address: str) -> None:
     imported = {name for text in modules.values() for name in re.findall(r'from "\./([^"]+)"', text)}
     modules |= {name: _get(f"http://{address}/client/{name}") for name in imported}
 
-    assert set(modules) == {"style.css", "page.js", "connection.js", "transcript.js"}
+    assert set(modules) == {"style.css", "page.js", "connection.js", "pickers.js", "transcript.js", "welcome.js"}
+    assert "default-src 'self'" in page
     for text in (page, *modules.values()):
         assert not re.findall(r"""["'(]\s*(?:https?:|wss?:)?//[^"')]*""", text)
 
 
 def test_the_page_is_told_who_speaks(address: str) -> None:
     about = json.loads(_get(f"http://{address}/agent"))
-    assert about == {"listens": False, "answers": False, "checkpoint": "demo", "backend": "compiled"}
+    assert about == {
+        "ready": True,
+        "listens": False,
+        "answers": False,
+        "checkpoint": "demo",
+        "backend": "compiled",
+        "backends": {"compiled": "compiled"},
+        "offered": {
+            "voice": ["mina", "otto", "robin"],
+            "language": ["auto", "english"],
+            "backend": ["compiled"],
+        },
+        "chosen": {"voice": "robin", "language": "auto", "backend": "compiled"},
+    }
 
 
 class _Resources(HTMLParser):

@@ -27,6 +27,8 @@ async def bot(arguments: RunnerArguments) -> None:
         idle_timeout_s=arguments.pipeline_idle_timeout_secs,
     )
 
+    await reception.page.attend(conversation.worker, conversation.speech, arguments.body)
+
     async def greet(_transport: object, _client: object) -> None:
         await conversation.greet()
 

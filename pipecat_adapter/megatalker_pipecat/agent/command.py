@@ -10,7 +10,6 @@ from pipecat.runner.run import app, main
 from megatalker.errors import MegatalkerError, SettingsError
 from megatalker_pipecat.agent.ends import ends_here
 from megatalker_pipecat.agent.engine import engine_at_hand
-from megatalker_pipecat.agent.page import serve_page
 from megatalker_pipecat.agent.phone import PROVIDERS
 from megatalker_pipecat.agent.plan import Plan
 from megatalker_pipecat.agent.reception import Reception
@@ -42,16 +41,16 @@ def start() -> None:
         main(parser)  # prints the runner's arguments, too, and exits
     plan = Plan.read(text_only=options.text, config_file=options.config)
     ends = ends_here(plan, options.out) if here else None
-    with engine_at_hand(plan) as engine:
-        if ends is not None:
+    if ends is not None:
+        with engine_at_hand(plan):
             asyncio.run(talk_here(plan, ends))
-        else:
-            serve_page(app, plan, engine)
-            offer(app, listens=plan.stt is not None, only=only)
-            reception = Reception(plan)
-            app.router.lifespan_context = reception.open
-            parser.set_defaults(reception=reception)
-            main(parser)
+        return
+    reception = Reception(plan)
+    app.router.lifespan_context = reception.open
+    with reception.page.serve(app):
+        offer(app, listens=plan.stt is not None, only=only)
+        parser.set_defaults(reception=reception)
+        main(parser)
 
 
 def own_arguments() -> argparse.ArgumentParser:

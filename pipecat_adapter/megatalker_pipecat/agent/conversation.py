@@ -11,7 +11,6 @@ from pipecat.processors.aggregators.llm_response_universal import LLMContextAggr
 from pipecat.processors.frame_processor import FrameProcessor
 from pipecat.workers.runner import WorkerRunner
 
-from megatalker.engine import BackendSwitch
 from megatalker_pipecat import MegatalkerTTSService, TurnLatencyObserver
 from megatalker_pipecat.agent.plan import Plan
 from megatalker_pipecat.agent.services import answering, hearing
@@ -42,8 +41,7 @@ class Conversation:
             plan: what it is made of.
             source: where speech and messages arrive.
             sink: where speech leaves.
-            turns: takes the times of each turn. Clients are told them in a server message of type ``turn``; one of
-                type ``backend`` tells them that speech goes on on another.
+            turns: takes the times of each turn. Clients are told them in a server message of type ``turn``.
             rate: samples a second of the line, both ways; ``None``: Pipecat's defaults.
             idle_timeout_s: the conversation ends when nobody says anything for so long; ``None``: never.
         """
@@ -57,12 +55,11 @@ class Conversation:
         rates: dict[str, Any] = {}
         if rate is not None:
             rates = {"audio_in_sample_rate": rate, "audio_out_sample_rate": rate}
-        speech = MegatalkerTTSService(engine_settings=plan.engine)
-        speech.add_event_handler("on_backend_switched", self._tell_of_switch)
+        self.speech = MegatalkerTTSService(engine_settings=plan.engine)
         latency = TurnLatencyObserver()
         latency.add_event_handler("on_turn", self._note_turn)
         self._turns, self._number = turns, turns.next_conversation()
-        stages = [source, listening, self.user, answering(plan), speech, sink, self.assistant]
+        stages = [source, listening, self.user, answering(plan), self.speech, sink, self.assistant]
         self.worker = PipelineWorker(
             Pipeline([stage for stage in stages if stage is not None]),
             params=PipelineParams(enable_metrics=True, enable_usage_metrics=True, **rates),
@@ -79,9 +76,6 @@ class Conversation:
     async def _note_turn(self, _observer: object, turn: Turn) -> None:
         self._turns.note(self._number, turn)
         await self.worker.rtvi.send_server_message({"type": "turn", **turn.as_json()})
-
-    async def _tell_of_switch(self, _service: object, switch: BackendSwitch) -> None:
-        await self.worker.rtvi.send_server_message({"type": "backend", "kind": switch.kind, "backend": switch.target})
 
     async def run(self, *, handle_sigint: bool) -> None:
         """Run until it is over."""

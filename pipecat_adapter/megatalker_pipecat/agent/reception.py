@@ -11,6 +11,7 @@ from loguru import logger
 from megatalker_pipecat.agent.conversation import Conversation
 from megatalker_pipecat.agent.plan import Plan
 from megatalker_pipecat.agent.turn_log import TurnLog
+from megatalker_pipecat.page import Page
 
 STOPS = (signal.SIGINT, signal.SIGTERM)
 
@@ -24,6 +25,8 @@ class Reception:
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
+        manners = {"listens": plan.stt is not None, "answers": plan.llm is not None}
+        self.page = Page(plan.engine, **manners, backends=plan.agent.backends)
         self.turns = TurnLog(plan.agent.turn_log)
         self._under_way: set[Conversation] = set()
 
@@ -42,7 +45,7 @@ class Reception:
         before = {number: signal.getsignal(number) for number in STOPS}
 
         def stop(number: int, frame: FrameType | None) -> None:
-            asyncio.run_coroutine_threadsafe(self._let_go(), loop)
+            asyncio.run_coroutine_threadsafe(self.let_go(), loop)
             if callable(handler := before[signal.Signals(number)]):
                 handler(number, frame)
 
@@ -52,5 +55,6 @@ class Reception:
         for line in self.turns.close():
             logger.info(line)
 
-    async def _let_go(self) -> None:
+    async def let_go(self) -> None:
+        """End all conversations."""
         await asyncio.gather(*(conversation.worker.cancel() for conversation in self._under_way))

@@ -48,6 +48,9 @@ class AgentSettings(_Table):
     """The language model's instruction."""
     greeting: str | None = None
     """Said when somebody connects."""
+    backends: Annotated[tuple[str, ...], BeforeValidator(lambda names: _listed(names))] = ()
+    """Talker backends that the page lets its user choose from, besides the engine's own; in the environment with commas
+    between them. Each is loaded at the start, and takes its memory."""
     turn_log: Path | None = None
     """File that gets one JSON object a turn, with the times on the way to its first sound, and a summary at the end."""
     stt: HearingSettings = HearingSettings()
@@ -74,3 +77,7 @@ def _language(code: object) -> Language:
         return Language(str(code))
     except ValueError as error:
         raise ValueError("expected a code such as 'en' or 'pt-BR'") from error
+
+
+def _listed(names: object) -> object:
+    return [name.strip() for name in names.split(",")] if isinstance(names, str) else names
