@@ -43,10 +43,9 @@ def test_what_agrees_is_no_fault(rehearsal: ModuleType) -> None:
     assert not list(rehearsal.faults_of_texts("0.1.0", unreleased, None)), "a rehearsal before the changes are dated"
 
 
-def test_a_wheel_holds_what_it_must_and_nothing_else(rehearsal: ModuleType, tmp_path: Path) -> None:
+def test_a_wheel_has_its_version_and_notices(rehearsal: ModuleType, tmp_path: Path) -> None:
     files = {"megatalker-1.dist-info/METADATA": "Version: 1\n"}
     files |= {f"megatalker-1.dist-info/licenses/{name}": "" for name in rehearsal.NOTICES}
-    files |= dict.fromkeys(rehearsal.NEEDED, "")
 
     def faults(*missing: str, **more: str) -> list[str]:
         wheel = tmp_path / "one.whl"
@@ -57,11 +56,8 @@ def test_a_wheel_holds_what_it_must_and_nothing_else(rehearsal: ModuleType, tmp_
         return list(rehearsal.faults_of_wheel(wheel, "1"))
 
     assert not faults()
-    assert faults(rehearsal.NEEDED[0]) == [f"the wheel lacks {rehearsal.NEEDED[0]}"]
     (notice,) = faults("megatalker-1.dist-info/licenses/THIRD_PARTY.md")
     assert "lacks THIRD_PARTY.md" in notice
-    assert faults(**{"other/a.py": ""}) == ["the wheel holds 'other', which is not ours"]
-    assert faults(**{"megatalker/a.wav": ""}) == ["the wheel holds megatalker/a.wav"]
     (version,) = faults(**{"megatalker-1.dist-info/METADATA": "Version: 2\n"})
     assert version == "the wheel has version 2, expected 1"
 
