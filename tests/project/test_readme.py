@@ -20,7 +20,18 @@ from waiting import PROCESS_S
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
-NAMES = ("quickstart", "install", "voices", "settings", "livekit", "operation", "verify", "benchmarks", "comparison")
+NAMES = (
+    "quickstart",
+    "install",
+    "voices",
+    "settings",
+    "livekit",
+    "operation",
+    "verify",
+    "benchmarks",
+    "comparison",
+    "conformance",
+)
 PAGES = (ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in (*NAMES, "writing-a-backend")))
 WITH_BASE = "with a Base checkpoint"
 """Title of snippets that clone: they get a small checkpoint in place of the published one."""
