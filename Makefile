@@ -13,7 +13,7 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 INSTALL := $(PIP_INSTALL) --constraint $(VENV)/constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast lint types unit conformance soak ray-test ray-tests resolve pictures bench clean FORCE
+.PHONY: help demo test test-fast lint types unit conformance soak ray-test ray-tests resolve docs coverage rehearsal pictures bench clean FORCE
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -57,9 +57,9 @@ JOBS ?= $(shell getconf _NPROCESSORS_ONLN)
 PYTEST := $(BIN)/pytest --numprocesses $(JOBS) --dist
 # Some unit tests wait, for a deadline or for a process: one more takes their place meanwhile.
 PYTEST_UNIT := $(BIN)/pytest --numprocesses $$(($(JOBS) + 1)) --dist worksteal
-test-fast unit conformance soak ray-test: export OMP_NUM_THREADS := 1
+test-fast unit conformance soak ray-test coverage: export OMP_NUM_THREADS := 1
 # What Inductor compiles is kept beside the kernels that NVRTC and g++ compiled.
-test-fast unit conformance: export TORCHINDUCTOR_CACHE_DIR ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/megatalker/inductor
+test-fast unit conformance coverage: export TORCHINDUCTOR_CACHE_DIR ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/megatalker/inductor
 
 unit: $(VENV)/dev.stamp ## unit and integration tests
 	$(PYTEST_UNIT)
@@ -91,6 +91,21 @@ resolve: $(VENV)/dev.stamp ## both sets of constraints, on the public index alon
 soak: $(VENV)/dev.stamp ## 50 streams at a time, half of them cancelled, for minutes: nothing stays occupied
 	$(BIN)/megatalker bench soak
 
+docs: $(VENV)/dev.stamp ## the site, in .site; links and settings are checked
+	$(BIN)/python website/settings_page.py
+	NO_MKDOCS_2_WARNING=true $(BIN)/mkdocs build --quiet --config-file website/mkdocs.yml
+
+# One test fills a disk by a limit of the process, which coverage's own file would not survive.
+coverage: $(VENV)/dev.stamp ## lines and branches that unit tests reach; half an hour of processor time
+	$(BIN)/coverage erase
+	$(BIN)/coverage run -m pytest --numprocesses $(JOBS) --dist worksteal \
+		--deselect tests/cli/test_destination.py::test_a_disk_that_fills_keeps_what_fitted
+	$(BIN)/coverage combine --quiet
+	$(BIN)/coverage report
+
+rehearsal: $(VENV)/dev.stamp ## build and check what a release would publish; TAG=v0.2.0 checks version and changelog
+	$(BIN)/python release/rehearse.py --tag '$(TAG)'
+
 pictures: $(VENV)/dev.stamp ## of the server's page, for docs/server.md
 	PYTHONPATH=tests/helpers $(BIN)/python tests/helpers/page_pictures.py docs
 
@@ -98,4 +113,4 @@ bench: $(VENV)/dev.stamp ## measure this machine
 	$(BIN)/megatalker bench --compare reference,compiled --out bench
 
 clean: ## remove the virtual environment and caches
-	rm -rf $(VENV) $(RAY_VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
+	rm -rf $(VENV) $(RAY_VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks .site .coverage*

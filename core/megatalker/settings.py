@@ -93,7 +93,9 @@ class ServerSettings(BaseModel):
     tls_certificate: Path | None = None
     """PEM file; with it and ``tls_key`` the server speaks HTTPS and WSS."""
     tls_key: Path | None = None
+    """PEM file with the private key."""
     tls_key_password: SecretStr | None = None
+    """Where the private key is encrypted."""
     lazy: bool = False
     """Load the backends at the first request, which waits for it, and not at the start."""
     log_format: Literal["text", "json"] = "text"
@@ -172,6 +174,7 @@ class Settings(BaseSettings):
     backend: str = "auto"
     """Talker backend; asking for one by name and not getting it is an error."""
     codec: str = "auto"
+    """Codec backend; as ``backend``."""
     fallbacks: tuple[str, ...] | None = None
     """Talker backends that continue the streams of a faulty one, in order. ``None``: every other available one, by
     rank."""
@@ -184,6 +187,7 @@ class Settings(BaseSettings):
     voice: str | None = None
     """Default speaker of CustomVoice checkpoints; ``None``: the checkpoint's first."""
     language: str = "auto"
+    """Default language of what is said: one of the checkpoint's, or ``auto``."""
     max_streams: Positive = 8
     """Streams decoding at the same time."""
     max_waiting: Annotated[Integer, Field(ge=0)] = 64
@@ -197,6 +201,7 @@ class Settings(BaseSettings):
     max_streams_per_owner: Positive | None = None
     """As ``max_open``, of those that ``Engine.speak`` was given the same ``owner`` for. ``None``: no limit."""
     max_text_chars: Positive = 20_000
+    """Of one utterance; a longer text is refused."""
     max_reference_s: Seconds = 30.0
     """Of the recording that a cloned voice brings along; each frame of it is a row of every prompt."""
     max_segment_chars: Positive = 400

@@ -10,11 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from snippets import snippets
 from waiting import PROCESS_S
 
 pytestmark = pytest.mark.slow
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "third_party_backend"
+TUTORIAL = EXAMPLE.parents[1] / "docs" / "writing-a-backend.md"
 SUITE = (
     "-m",
     "pytest",
@@ -83,6 +85,18 @@ def test_it_passes_the_suite_where_nothing_is_set_up_for_plugins_that_the_suite_
     assert done.returncode == 0, done.stdout + done.stderr
     assert " passed" in done.stdout
     assert "asyncio_default_fixture_loop_scope" not in done.stdout + done.stderr
+
+
+def test_single_parts_of_the_suite_run_within_tests_of_ones_own(environment: Environment) -> None:
+    """As the last snippet of the tutorial says."""
+    (conftest,) = [one for one in snippets(TUTORIAL) if one.title == "conftest.py"]
+    (environment.folder / "conftest.py").write_text(conftest.text)
+    (environment.folder / "test_mine.py").write_text("from megatalker_conformance.test_talker_honesty import *\n")
+    done = environment.run(
+        "-m", "pytest", "-p", "no:cacheprovider", "-q", "--frames=8", "test_mine.py", "-k", "specification"
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "1 passed" in done.stdout
 
 
 def test_a_broken_variant_fails_the_suite(tmp_path: Path, source: Path) -> None:

@@ -1,10 +1,12 @@
 """Every snippet of the README and of the pages below runs, as it stands there."""
 
 import os
+import re
 import shlex
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -18,7 +20,22 @@ from waiting import PROCESS_S
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
-PAGES = (ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in ("livekit", "operation", "verify")))
+NAMES = (
+    "quickstart",
+    "install",
+    "voices",
+    "settings",
+    "livekit",
+    "operation",
+    "verify",
+    "benchmarks",
+    "comparison",
+    "conformance",
+)
+PAGES = (ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in (*NAMES, "writing-a-backend")))
+WITH_BASE = "with a Base checkpoint"
+"""Title of snippets that clone: they get a small checkpoint in place of the published one."""
+EXTRAS = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"])
 PROGRAMS = {
     "megatalker": "from megatalker.cli.main import run; run()",
     "megatalker-agent": "from megatalker_agent import run; run()",
@@ -31,10 +48,11 @@ def outside_of_xdist() -> dict[str, str]:
 
 
 def named(language: str) -> list[pytest.param]:
+    elsewhere = (AT_SERVER, WITH_BASE, "conftest.py")  # the last: tests/conformance/test_third_party.py
     return [
         pytest.param(snippet, id=snippet.place)
         for snippet in snippets(*PAGES)
-        if snippet.language == language and snippet.title != AT_SERVER
+        if snippet.language == language and snippet.title not in elsewhere
     ]
 
 
@@ -45,6 +63,10 @@ def workplace(tmp_path: Path) -> Path:
         if snippet.language == "toml" and snippet.title == "megatalker.toml":
             (tmp_path / snippet.title).write_text(snippet.text)
     return tmp_path
+
+
+def test_the_readme_is_short() -> None:
+    assert len(PAGES[0].read_text().splitlines()) <= 200
 
 
 def test_only_known_kinds_of_snippets() -> None:
@@ -67,7 +89,7 @@ def test_snippet_that_asks_a_server(snippet: Snippet, workplace: Path) -> None:
 @pytest.mark.parametrize("snippet", named("python"))
 def test_python_snippet(snippet: Snippet, workplace: Path) -> None:
     if snippet.title is not None:
-        assert snippet.text == (ROOT / snippet.title).read_text(), "the README shows this file whole"
+        assert snippet.text == (ROOT / snippet.title).read_text(), "the page shows this file whole"
         return
     with compiling("demo"):
         done = subprocess.run(
@@ -76,11 +98,26 @@ def test_python_snippet(snippet: Snippet, workplace: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.parametrize(
+    "snippet", [pytest.param(one, id=one.place) for one in snippets(*PAGES) if one.title == WITH_BASE]
+)
+def test_snippet_that_clones(
+    snippet: Snippet, tiny_base: Checkpoint, workplace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(workplace)
+    monkeypatch.setenv("MEGATALKER_BACKEND", "reference")
+    shutil.copy(ROOT / "docs" / "demo.wav", "voice.wav")
+    (program, replaced) = re.subn(r"Qwen/[\w.-]+-Base", str(tiny_base.folder), snippet.text)
+    assert replaced == 1
+    exec(program, {})
+    assert Path("anna.wav").read_bytes().startswith(b"RIFF")
+
+
 @pytest.mark.parametrize("snippet", named("toml"))
 def test_toml_snippet(snippet: Snippet, workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if snippet.title != "megatalker.toml":
         assert snippet.title is not None, "a settings snippet names its file"
-        assert snippet.text == (ROOT / snippet.title).read_text(), "the README shows this file whole"
+        assert snippet.text == (ROOT / snippet.title).read_text(), "the page shows this file whole"
         return
     from megatalker import BackendRegistry, Settings
 
@@ -98,6 +135,9 @@ def test_command_that_needs_more_than_this_machine(snippet: Snippet) -> None:
         program, *arguments = shlex.split(line, comments=True)
         if program == "curl":
             continue  # what it asks for needs another checkpoint; tests/serving asks for it
+        if program == "pip":
+            assert set(re.findall(r"megatalker\[([\w,-]+)\]", line)) <= EXTRAS, line
+            continue
         if program in PROGRAMS:
             command = [sys.executable, "-c", PROGRAMS[program], *arguments, "--help"]
         else:

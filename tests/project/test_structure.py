@@ -49,7 +49,7 @@ def imported(path: Path) -> Iterator[str]:
 
 
 def python_files() -> list[Path]:
-    folders = (*FOLDERS.values(), "examples", "benchmarks", "tests", "constraints")
+    folders = (*FOLDERS.values(), "examples", "benchmarks", "tests", "constraints", "release", "website")
     return [path for folder in folders for path in (ROOT / folder).rglob("*.py") if path.stat().st_size]
 
 

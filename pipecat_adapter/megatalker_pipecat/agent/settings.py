@@ -54,7 +54,9 @@ class AgentSettings(_Table):
     turn_log: Path | None = None
     """File that gets one JSON object a turn, with the times on the way to its first sound, and a summary at the end."""
     stt: HearingSettings = HearingSettings()
+    """Speech to text: a table."""
     llm: EndpointSettings = EndpointSettings()
+    """The language model: a table."""
 
     @classmethod
     def of(cls, settings: Settings) -> "AgentSettings":
