@@ -29,7 +29,7 @@ $(VENV)/constraints.txt: FORCE | $(VENV)/pip.stamp
 	@$(BIN)/python constraints/choose.py --torch '$(TORCH)' --cpu-wheels '$(CPU_WHEELS)' $@
 
 $(VENV)/run.stamp: pyproject.toml $(wildcard constraints/*.txt) $(VENV)/constraints.txt
-	$(INSTALL) --editable .
+	$(INSTALL) --editable '.[official]'
 	@touch $@
 
 $(VENV)/dev.stamp: $(VENV)/run.stamp
