@@ -13,7 +13,7 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 INSTALL := $(PIP_INSTALL) --constraint $(VENV)/constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast lint types unit conformance soak ray-test ray-tests resolve pictures bench clean FORCE
+.PHONY: help demo test test-fast lint types unit conformance soak ray-test ray-tests resolve package pictures bench clean FORCE
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -88,6 +88,17 @@ ray-tests: $(VENV)/ray.stamp
 resolve: $(VENV)/dev.stamp ## both sets of constraints, on the public index alone, on every Python: a dry run
 	$(BIN)/python constraints/resolve.py
 
+# What is published must work without this repository; an environment of its own, made anew each time.
+PACKAGE_VENV ?= $(VENV)-package
+
+package: $(VENV)/dev.stamp ## build sdist and wheel, check them, install into an empty environment and speak there
+	rm -rf dist $(PACKAGE_VENV)
+	$(BIN)/python -m uv build --quiet --no-build-isolation --python $(BIN)/python
+	$(BIN)/twine check --strict dist/*
+	$(PYTHON) -m venv $(PACKAGE_VENV)
+	$(PACKAGE_VENV)/bin/python -m pip install --quiet --constraint $(VENV)/constraints.txt "$$(echo dist/*.whl)[client,server]"
+	cd $(PACKAGE_VENV) && bin/python $(CURDIR)/tests/helpers/installed.py
+
 soak: $(VENV)/dev.stamp ## 50 streams at a time, half of them cancelled, for minutes: nothing stays occupied
 	$(BIN)/megatalker bench soak
 
@@ -98,4 +109,4 @@ bench: $(VENV)/dev.stamp ## measure this machine
 	$(BIN)/megatalker bench --compare reference,compiled --out bench
 
 clean: ## remove the virtual environment and caches
-	rm -rf $(VENV) $(RAY_VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
+	rm -rf $(VENV) $(RAY_VENV) $(PACKAGE_VENV) dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
