@@ -5,12 +5,12 @@ import torch
 from megatalker.checkpoint import Checkpoint
 from megatalker.checkpoint.official import why_no_official
 from megatalker.interfaces import Availability, BackendSettings, CodecBackend, TalkerBackend
-from megatalker.plugins.device import why_no_cuda
+from megatalker.plugins.device import why_no_device
 from megatalker_backends.reference import codec, decoder
 
 
 def _probe(_checkpoint: Checkpoint, device: torch.device, _own: BackendSettings) -> Availability:
-    return Availability(why_no_official() or why_no_cuda(device))
+    return Availability(why_no_official() or why_no_device(device))
 
 
 TALKER = TalkerBackend(
