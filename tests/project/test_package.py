@@ -51,7 +51,7 @@ def test_every_file_of_the_packages_and_no_other(wheel: zipfile.ZipFile) -> None
         "megatalker/serving/server/static/player_worklet.js",
         "megatalker_kernels/csrc/frame.cu",
         "megatalker_kernels/csrc/codec/codec.cu",
-        "megatalker_pipecat/agent/client/index.html",
+        "megatalker_pipecat/page/client/index.html",
     ],
 )
 def test_what_is_not_python_is_there(wheel: zipfile.ZipFile, name: str) -> None:
