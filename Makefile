@@ -13,7 +13,7 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 INSTALL := $(PIP_INSTALL) --constraint $(VENV)/constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast lint types unit conformance soak ray-test ray-tests resolve docs coverage rehearsal pictures bench clean FORCE
+.PHONY: help demo test test-fast lint types unit conformance soak ray-test ray-tests resolve package docs coverage rehearsal pictures bench clean FORCE
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -29,7 +29,7 @@ $(VENV)/constraints.txt: FORCE | $(VENV)/pip.stamp
 	@$(BIN)/python constraints/choose.py --torch '$(TORCH)' --cpu-wheels '$(CPU_WHEELS)' $@
 
 $(VENV)/run.stamp: pyproject.toml $(wildcard constraints/*.txt) $(VENV)/constraints.txt
-	$(INSTALL) --editable .
+	$(INSTALL) --editable '.[official]'
 	@touch $@
 
 $(VENV)/dev.stamp: $(VENV)/run.stamp
@@ -88,6 +88,17 @@ ray-tests: $(VENV)/ray.stamp
 resolve: $(VENV)/dev.stamp ## both sets of constraints, on the public index alone, on every Python: a dry run
 	$(BIN)/python constraints/resolve.py
 
+# What is published must work without this repository; an environment of its own, made anew each time.
+PACKAGE_VENV ?= $(VENV)-package
+
+package: $(VENV)/dev.stamp ## build sdist and wheel, check them, install into an empty environment and speak there
+	rm -rf dist $(PACKAGE_VENV)
+	$(BIN)/python -m uv build --quiet --no-build-isolation --python $(BIN)/python
+	$(BIN)/twine check --strict dist/*
+	$(PYTHON) -m venv $(PACKAGE_VENV)
+	$(PACKAGE_VENV)/bin/python -m pip install --quiet --constraint $(VENV)/constraints.txt "$$(echo dist/*.whl)[client,server]"
+	cd $(PACKAGE_VENV) && bin/python $(CURDIR)/tests/helpers/installed.py
+
 soak: $(VENV)/dev.stamp ## 50 streams at a time, half of them cancelled, for minutes: nothing stays occupied
 	$(BIN)/megatalker bench soak
 
@@ -113,4 +124,4 @@ bench: $(VENV)/dev.stamp ## measure this machine
 	$(BIN)/megatalker bench --compare reference,compiled --out bench
 
 clean: ## remove the virtual environment and caches
-	rm -rf $(VENV) $(RAY_VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks .site .coverage*
+	rm -rf $(VENV) $(RAY_VENV) $(PACKAGE_VENV) dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks .site .coverage*

@@ -22,6 +22,8 @@ def missing_compiler(device: torch.device) -> str | None:
     if device.type == "cpu":
         name = os.environ.get("CXX", "clang++" if sys.platform == "darwin" else "g++")
         return None if shutil.which(name) else f"there is no C++ compiler {name!r}"
+    if device.type == "mps":
+        return "torch.compile has not been tried on Apple's GPUs"
     from torch.utils._triton import has_triton  # there is no public way to ask
 
     return None if has_triton() else "triton does not work here"

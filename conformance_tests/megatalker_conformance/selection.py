@@ -1,6 +1,5 @@
 """Which backends one run judges, on which checkpoint and device."""
 
-import importlib.metadata
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ import pytest
 import torch
 
 from megatalker.checkpoint import Checkpoint
+from megatalker.cli.bench.report import versions
 from megatalker.interfaces import CodecBackend, TalkerBackend
 from megatalker.plugins import BackendRegistry, probe
 from megatalker.plugins.device import DTYPES, dtype_name, resolve_device
@@ -115,5 +115,4 @@ class Selection:
 
 def version_line() -> str:
     """The versions that results depend on."""
-    packages = ("megatalker", "torch", "transformers", "qwen-tts")
-    return ", ".join(f"{package} {importlib.metadata.version(package)}" for package in packages)
+    return ", ".join(f"{package} {version}" for package, version in versions().items())

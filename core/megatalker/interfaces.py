@@ -61,7 +61,7 @@ class TalkerCapabilities:
     """What a talker backend can do, as data. Tests and the engine ask this, never a backend's name."""
 
     devices: frozenset[str]
-    """Device types it runs on: ``cpu``, ``cuda``."""
+    """Device types it runs on: ``cpu``, ``cuda``, ``mps``."""
     dtypes: frozenset[torch.dtype]
     """Weight and arithmetic types it accepts."""
     max_streams: int | Limit = Limit.UNKNOWN

@@ -181,9 +181,9 @@ class Settings(BaseSettings):
     codec_fallbacks: tuple[str, ...] | None = None
     """As ``fallbacks``, for codecs."""
     device: str = "auto"
-    """``auto`` (CUDA where there is one), ``cpu``, ``cuda`` or ``cuda:N``."""
+    """``auto`` (CUDA where there is one, else the CPU), ``cpu``, ``cuda``, ``cuda:N`` or ``mps`` (Apple's GPUs)."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    """Talker weights and arithmetic. ``auto``: float32 on a CPU, bfloat16 on CUDA."""
+    """Talker weights and arithmetic. ``auto``: bfloat16 on CUDA, float32 elsewhere."""
     voice: str | None = None
     """Default speaker of CustomVoice checkpoints; ``None``: the checkpoint's first."""
     language: str = "auto"

@@ -34,7 +34,7 @@ def test_say_writes_a_playable_file_and_reports(tiny_custom_voice: Checkpoint, t
         (["say", "Hi", "--voice", "nobody"], "nobody"),
         (["say", "Hi", "--language", "klingon"], "klingon"),
         (["say", "Hi", "--checkpoint", "/nowhere"], "CheckpointError"),
-        (["say", "Hi", "--device", "tpu"], "device is 'tpu', expected auto, cpu, cuda or cuda:N"),
+        (["say", "Hi", "--device", "tpu"], "device is 'tpu', expected auto, cpu, cuda, cuda:N or mps"),
         (["say", "Hi", "--ref-text", "x"], "--ref-text goes with --ref-audio"),
         (["say", "Hi", "--ref-audio", "missing.wav"], "cloning needs a base"),
         (["say", "Hi", "-o", "missing/x.wav"], "cannot write missing/x.wav; expected a file name in an existing"),

@@ -2,12 +2,12 @@ import pytest
 import torch
 
 from megatalker.errors import SettingsError
-from megatalker.plugins.device import resolve_device, resolve_dtype
+from megatalker.plugins.device import NO_APPLE_GPU, resolve_device, resolve_dtype, why_no_device
 
 
-@pytest.mark.parametrize("name", ["gpu", "", "mps", "cuda:x", "meta"])
+@pytest.mark.parametrize("name", ["gpu", "", "mps:1", "cuda:x", "meta"])
 def test_unknown_device_is_refused_with_the_known_ones(name: str) -> None:
-    with pytest.raises(SettingsError, match=rf"device is '{name}', expected auto, cpu, cuda or cuda:N"):
+    with pytest.raises(SettingsError, match=rf"device is '{name}', expected auto, cpu, cuda, cuda:N or mps"):
         resolve_device(name)
 
 
@@ -24,3 +24,21 @@ def test_auto_dtype_follows_the_device() -> None:
     assert resolve_dtype("auto", torch.device("cpu")) == torch.float32
     assert resolve_dtype("auto", torch.device("cuda")) == torch.bfloat16
     assert resolve_dtype("float16", torch.device("cpu")) == torch.float16
+
+
+@pytest.mark.parametrize("name", ["mps", "mps:0"])
+def test_an_apple_gpu_is_used_by_name_only(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+    device = resolve_device(name)
+    assert device == torch.device("mps", 0)
+    assert why_no_device(device) is None
+    assert resolve_dtype("auto", device) == torch.float32
+    assert resolve_device("auto") == torch.device("cpu")
+
+
+def test_a_missing_apple_gpu_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+    with pytest.raises(SettingsError, match=r"device is 'mps', but this torch sees no Apple GPU; use a Mac"):
+        resolve_device("mps")
+    assert why_no_device(torch.device("mps")) == NO_APPLE_GPU

@@ -28,7 +28,7 @@ CPU_BATCH = 4
 """Larger batches are split: on a CPU they gain little, and each size has to be compiled."""
 
 CAPABILITIES = TalkerCapabilities(
-    devices=frozenset({"cpu", "cuda"}),
+    devices=frozenset({"cpu", "cuda", "mps"}),
     dtypes=frozenset({torch.float32, torch.bfloat16, torch.float16}),
     batch=True,
     forced_codes=True,

@@ -4,12 +4,12 @@ import torch
 
 from megatalker.checkpoint import Checkpoint
 from megatalker.interfaces import Availability, BackendSettings, TalkerBackend
-from megatalker.plugins.device import why_no_cuda
+from megatalker.plugins.device import why_no_device
 from megatalker_backends.compiled import decoder, settings
 
 
 def _probe(_checkpoint: Checkpoint, device: torch.device, _own: BackendSettings) -> Availability:
-    return Availability(why_no_cuda(device))
+    return Availability(why_no_device(device))
 
 
 TALKER = TalkerBackend(

@@ -3,7 +3,7 @@
 import torch
 
 from megatalker.checkpoint.config import ModelConfig
-from megatalker.plugins.device import why_no_cuda
+from megatalker.plugins.device import why_no_device
 from megatalker_backends.megakernel.settings import MegakernelSettings
 from megatalker_backends.megakernel.sizes import choose_shape
 from megatalker_kernels.errors import ShapeError
@@ -15,7 +15,7 @@ def why_not(config: ModelConfig, device: torch.device, settings: MegakernelSetti
     if not settings.interpret:
         if device.type != "cuda":
             return "needs a CUDA GPU; on a CPU set backends.megakernel.interpret = true"
-        missing = why_no_cuda(device) or why_not_compile()
+        missing = why_no_device(device) or why_not_compile()
         if missing is not None:
             return missing
     try:

@@ -13,7 +13,7 @@ from megatalker.checkpoint.official import load_official_codec
 from megatalker.interfaces import Codec, CodecCapabilities, CodecState, LoadContext
 
 CAPABILITIES = CodecCapabilities(
-    devices=frozenset({"cpu", "cuda"}),
+    devices=frozenset({"cpu", "cuda", "mps"}),
     dtypes=frozenset({torch.float32}),
     encode=True,
 )

@@ -26,7 +26,7 @@ from megatalker.sampling import CodeVocabulary, SamplerRows
 from megatalker.settings import Integer
 
 CAPABILITIES = TalkerCapabilities(
-    devices=frozenset({"cpu", "cuda"}),
+    devices=frozenset({"cpu", "cuda", "mps"}),
     dtypes=frozenset({torch.float32, torch.bfloat16, torch.float16}),
     forced_codes=True,
     seeded_sampling=True,

@@ -1,19 +1,16 @@
 """How the reference backends describe themselves to the registry."""
 
-import importlib.util
-
 import torch
 
 from megatalker.checkpoint import Checkpoint
+from megatalker.checkpoint.official import why_no_official
 from megatalker.interfaces import Availability, BackendSettings, CodecBackend, TalkerBackend
-from megatalker.plugins.device import why_no_cuda
+from megatalker.plugins.device import why_no_device
 from megatalker_backends.reference import codec, decoder
 
 
 def _probe(_checkpoint: Checkpoint, device: torch.device, _own: BackendSettings) -> Availability:
-    if importlib.util.find_spec("qwen_tts") is None:
-        return Availability("the qwen-tts package is not installed; pip install qwen-tts")
-    return Availability(why_no_cuda(device))
+    return Availability(why_no_official() or why_no_device(device))
 
 
 TALKER = TalkerBackend(

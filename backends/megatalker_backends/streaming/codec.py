@@ -17,7 +17,7 @@ from megatalker_backends.streaming.runner import Memory, Runner, TorchRunner, ca
 from megatalker_backends.streaming.settings import StreamingSettings
 from megatalker_backends.streaming.weights import Weights
 
-CAPABILITIES = CodecCapabilities(devices=frozenset({"cpu", "cuda"}), dtypes=frozenset({torch.float32}))
+CAPABILITIES = CodecCapabilities(devices=frozenset({"cpu", "cuda", "mps"}), dtypes=frozenset({torch.float32}))
 
 
 @dataclass(eq=False)

@@ -4,13 +4,13 @@ import torch
 
 from megatalker.checkpoint import Checkpoint
 from megatalker.interfaces import Availability, BackendSettings, CodecBackend
-from megatalker.plugins.device import why_no_cuda
+from megatalker.plugins.device import why_no_device
 from megatalker_backends.streaming.codec import CAPABILITIES, StreamingCodec
 from megatalker_backends.streaming.settings import StreamingSettings
 
 
 def _probe(_checkpoint: Checkpoint, device: torch.device, _own: BackendSettings) -> Availability:
-    return Availability(why_no_cuda(device))
+    return Availability(why_no_device(device))
 
 
 CODEC = CodecBackend(

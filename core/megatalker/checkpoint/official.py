@@ -17,12 +17,20 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from megatalker.checkpoint.tensors import refuse_nonfinite
-from megatalker.errors import CheckpointError
+from megatalker.errors import CheckpointError, UnsupportedError
 
 if TYPE_CHECKING:
     from megatalker.checkpoint import Checkpoint
 
+INSTALL = "pip install 'megatalker[official]'"
 _import_lock = threading.Lock()
+
+
+def why_no_official() -> str | None:
+    """What is missing where the official package is not installed, and how to get it; ``None``: it is there."""
+    if importlib.util.find_spec("qwen_tts") is not None:
+        return None
+    return f"the official package qwen-tts is not installed; {INSTALL}"
 
 
 def load_qwen_tts() -> ModuleType:
@@ -30,12 +38,21 @@ def load_qwen_tts() -> ModuleType:
 
     Only its 25 Hz tokenizer, which megatalker does not use, needs torchaudio and the sox program; where they do not
     work, stand-ins take their place during this import and are removed afterwards.
+
+    Raises:
+        UnsupportedError: the extra ``official`` is not installed, or not whole.
     """
     with _import_lock:
         if "qwen_tts" in sys.modules:
             return sys.modules["qwen_tts"]
-        with _stand_ins(), quiet(), contextlib.redirect_stdout(io.StringIO()):
-            return importlib.import_module("qwen_tts")
+        missing = why_no_official()
+        if missing is not None:
+            raise UnsupportedError(missing)
+        try:
+            with _stand_ins(), quiet(), contextlib.redirect_stdout(io.StringIO()):
+                return importlib.import_module("qwen_tts")
+        except ImportError as error:
+            raise UnsupportedError(f"the official package qwen-tts cannot be imported: {error}; {INSTALL}") from error
 
 
 def load_official_model(checkpoint: "Checkpoint", device: torch.device, dtype: torch.dtype) -> Any:
@@ -43,6 +60,7 @@ def load_official_model(checkpoint: "Checkpoint", device: torch.device, dtype: t
 
     Raises:
         CheckpointError: the official package cannot load the folder, or a weight is NaN or infinite.
+        UnsupportedError: as :func:`load_qwen_tts`.
     """
     model_class = load_qwen_tts().Qwen3TTSModel
     wrapper = _from_pretrained(model_class, checkpoint, "", device, dtype, attn_implementation="sdpa")
@@ -57,6 +75,7 @@ def load_official_codec(checkpoint: "Checkpoint", device: torch.device, dtype: t
 
     Raises:
         CheckpointError: the official package cannot load the folder, or a weight is NaN or infinite.
+        UnsupportedError: as :func:`load_qwen_tts`.
     """
     tokenizer_class = load_qwen_tts().Qwen3TTSTokenizer
     wrapper = _from_pretrained(tokenizer_class, checkpoint, "speech_tokenizer", device, dtype)

@@ -15,7 +15,7 @@ BackendOption = Annotated[
     str | None, typer.Option(help="Talker backend, see `megatalker backends`.", show_default="auto")
 ]
 CodecOption = Annotated[str | None, typer.Option(help="Codec backend.", show_default="auto")]
-DeviceOption = Annotated[str | None, typer.Option(help="auto, cpu, cuda or cuda:N.", show_default="auto")]
+DeviceOption = Annotated[str | None, typer.Option(help="auto, cpu, cuda, cuda:N or mps.", show_default="auto")]
 DtypeOption = Annotated[str | None, typer.Option(help="auto, float32, bfloat16 or float16.", show_default="auto")]
 ConfigOption = Annotated[Path | None, typer.Option("--config", help="Settings file.", show_default="megatalker.toml")]
 

@@ -96,6 +96,13 @@ class BackendRole(Generic[InstanceT]):
             logger.info("%s backend %s is passed over: %s", self.kind, option.name, reason)
         return None
 
+    def tell_left_out(self) -> None:
+        """Log which fallbacks cannot run here, and why, before one is needed."""
+        for option in self.options[1:]:
+            reason = option.refusal()
+            if reason is not None:
+                logger.info("%s backend %s is left out of failover: %s", self.kind, option.name, reason)
+
     def fill(self, option: BackendOption[InstanceT], instance: InstanceT) -> str:
         """``instance`` serves from now on; returns the name of the backend that served before, if any."""
         self.loaded = LoadedBackend(self.kind, option.name, instance)
@@ -116,7 +123,9 @@ class BackendRole(Generic[InstanceT]):
 
     def why_empty(self) -> str:
         """One line for the error of a role that nothing can fill."""
-        failed = "; ".join(f"{name}: {reason}" for name, reason in self.faulty.items())
+        refusals = {option.name: option.refusal() for option in self.options if option.name not in self.faulty}
+        reasons = self.faulty | {name: reason for name, reason in refusals.items() if reason is not None}
+        failed = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
         others = "no other can take over" if self.options[1:] else "no fallback is configured or installed"
         return f"no {self.kind} backend is left ({failed or 'none could run'}; {others})"
 
@@ -144,7 +153,9 @@ def talker_role(
     def load(spec: TalkerBackend) -> CheckedTalker:
         return load_talker(spec, checkpoint, _context(spec, device, settings))
 
-    return BackendRole("talker", _options(specs, refusal, load), strict=settings.backend != "auto")
+    role = BackendRole("talker", _options(specs, refusal, load), strict=settings.backend != "auto")
+    role.tell_left_out()
+    return role
 
 
 def codec_role(
@@ -161,7 +172,9 @@ def codec_role(
     def load(spec: CodecBackend) -> CheckedCodec:
         return load_codec(spec, checkpoint, _context(spec, device, settings))
 
-    return BackendRole("codec", _options(specs, refusal, load), strict=settings.codec != "auto")
+    role = BackendRole("codec", _options(specs, refusal, load), strict=settings.codec != "auto")
+    role.tell_left_out()
+    return role
 
 
 def _order(

@@ -7,6 +7,8 @@ import torch
 from megatalker.checkpoint import Checkpoint
 from megatalker.errors import SettingsError
 
+DEVICES = "auto, cpu, cuda, cuda:N or mps"
+NO_APPLE_GPU = "this torch sees no Apple GPU; use a Mac with Apple silicon and macOS 14 or newer, or the cpu device"
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -19,7 +21,8 @@ def resolve_device(name: str) -> torch.device:
     """Turn the setting ``device`` into a device that exists.
 
     Args:
-        name: ``auto`` (CUDA where there is one), ``cpu``, ``cuda`` or ``cuda:N``.
+        name: ``auto`` (CUDA where there is one, else the CPU), ``cpu``, ``cuda``, ``cuda:N`` or ``mps``. Apple's GPUs
+            are used by name only: nobody has measured yet where they are faster than the CPU beside them.
 
     Raises:
         SettingsError: another name, or no such device on this machine.
@@ -29,28 +32,34 @@ def resolve_device(name: str) -> torch.device:
     try:
         device = torch.device(name)
     except RuntimeError as error:
-        raise SettingsError(f"device is {name!r}, expected auto, cpu, cuda or cuda:N") from error
+        raise SettingsError(f"device is {name!r}, expected {DEVICES}") from error
     if device.type == "cpu":
         return torch.device("cpu")
+    if device.type == "mps" and not device.index:
+        if not torch.backends.mps.is_available():
+            raise SettingsError(f"device is {name!r}, but {NO_APPLE_GPU}")
+        return torch.device("mps", 0)
     if device.type != "cuda":
-        raise SettingsError(f"device is {name!r}, expected auto, cpu, cuda or cuda:N")
+        raise SettingsError(f"device is {name!r}, expected {DEVICES}")
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if (device.index or 0) >= count:
         raise SettingsError(f"device is {name!r}, but this machine has {count} usable CUDA devices; use cpu or auto")
     return torch.device("cuda", device.index or 0)
 
 
-def why_no_cuda(device: torch.device) -> str | None:
-    """What a backend's probe says where ``device`` is CUDA and this torch cannot use it; ``None``: nothing is amiss."""
-    if device.type != "cuda" or torch.cuda.is_available():
-        return None
-    return "this torch sees no CUDA device; install a CUDA build of torch, or use the cpu device"
+def why_no_device(device: torch.device) -> str | None:
+    """What a backend's probe says where this torch cannot use ``device``; ``None``: nothing is amiss."""
+    if device.type == "cuda" and not torch.cuda.is_available():
+        return "this torch sees no CUDA device; install a CUDA build of torch, or use the cpu device"
+    if device.type == "mps" and not torch.backends.mps.is_available():
+        return NO_APPLE_GPU
+    return None
 
 
 def resolve_dtype(name: str, device: torch.device) -> torch.dtype:
-    """Turn the setting ``dtype`` into a torch type; ``auto`` is float32 on a CPU and bfloat16 on CUDA."""
+    """Turn the setting ``dtype`` into a torch type; ``auto`` is bfloat16 on CUDA and float32 elsewhere."""
     if name == "auto":
-        return torch.float32 if device.type == "cpu" else torch.bfloat16
+        return torch.bfloat16 if device.type == "cuda" else torch.float32
     return DTYPES[name]
 
 

@@ -99,9 +99,9 @@ class PromptRows:
 
     def _place(self, tensor: Tensor) -> Tensor:
         tensor = tensor.to(self._dtype)
-        if self._device.type == "cuda":  # not to wait for what the device is doing
-            tensor = tensor.pin_memory()
-        return tensor.to(self._device, non_blocking=True)
+        if self._device.type != "cuda":
+            return tensor.to(self._device)
+        return tensor.pin_memory().to(self._device, non_blocking=True)  # not to wait for what the device is doing
 
 
 def _rows_of(table: Tensor, ids: Sequence[int]) -> Tensor:

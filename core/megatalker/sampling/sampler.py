@@ -147,12 +147,15 @@ class _Filters:
 class SamplerRows:
     """Sampling state of N streams on one device: parameters, seen ids, frame counters. One row belongs to one stream.
 
+    On ``mps``, which has no float64, all is computed on the CPU: logits come over, codes go back.
+
     All methods except :meth:`assign` are tensor operations of static shape: they may be compiled and captured.
     ``rows`` is always an int64 ``[B]`` tensor of distinct row numbers; results depend on a row's own data only.
     """
 
     def __init__(self, rows: int, vocabulary: CodeVocabulary, device: torch.device) -> None:
         self._vocabulary = vocabulary
+        self._device, device = device, torch.device("cpu") if device.type == "mps" else device
         self._talker = _Filters(rows, device)
         self._predictor = _Filters(rows, device)
         self._penalty = torch.ones(rows, 1, dtype=torch.float64, device=device)
@@ -203,18 +206,18 @@ class SamplerRows:
 
     def choose_first(self, rows: Tensor, logits: Tensor) -> Tensor:
         """Code 0 of the rows' current frame: int64 ``[B]`` from logits ``[B, vocabulary.size]`` of any float type."""
-        logits = logits.float()
+        rows, logits = self._here(rows), self._here(logits).float()
         penalty = self._penalty.index_select(0, rows)
         penalised = torch.where(logits < 0, logits * penalty.float(), _divide(logits, penalty))
         logits = torch.where(self._seen.index_select(0, rows), penalised, logits)
         early = (self._frame < self._min_frames).index_select(0, rows).unsqueeze(1)
         logits = torch.where(self._suppressed | (self._is_eos & early), -torch.inf, logits)
         noise = self._noise(rows, 0, 1, logits.shape[1])[:, 0]
-        return self._talker.choose(rows, logits, noise, self._decay_rows, self._ids)
+        return self._talker.choose(rows, logits, noise, self._decay_rows, self._ids).to(self._device)
 
     def rest_noise(self, rows: Tensor, codebooks: int, size: int) -> Tensor:
         """The noise of codes 1 to ``codebooks`` of the current frame, float32 ``[B, codebooks, size]``, in one go."""
-        return self._noise(rows, 1, codebooks, size)
+        return self._noise(self._here(rows), 1, codebooks, size)
 
     def choose_rest(self, rows: Tensor, logits: Tensor, codebook: int, noise: Tensor | None = None) -> Tensor:
         """Code ``codebook`` (1 to 15) of the current frame.
@@ -228,16 +231,20 @@ class SamplerRows:
         Returns:
             int64 ``[B]``.
         """
-        logits = logits.float()
+        rows, logits = self._here(rows), self._here(logits).float()
         if noise is None:
             noise = self._noise(rows, codebook, 1, logits.shape[1])[:, 0]
         ids = torch.arange(logits.shape[1], device=logits.device)
-        return self._predictor.choose(rows, logits, noise, self._decay_rows, ids)
+        return self._predictor.choose(rows, logits, noise, self._decay_rows, ids).to(self._device)
 
     def advance(self, rows: Tensor, first_codes: Tensor) -> None:
         """Finish the frame: remember its code 0 (int64 ``[B]``) for the penalty and go to the next frame."""
+        rows, first_codes = self._here(rows), self._here(first_codes)
         self._seen.index_put_((rows, first_codes), self._yes)
         self._frame[rows] += 1
+
+    def _here(self, tensor: Tensor) -> Tensor:
+        return tensor.to(self._ids.device)
 
     def _noise(self, rows: Tensor, first_codebook: int, codebooks: int, size: int) -> Tensor:
         """Gumbel noise of the rows' current frame, float32 ``[B, codebooks, size]``."""

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from megatalker.checkpoint import Checkpoint
 from megatalker.checkpoint.config import FRAME_SAMPLES, SAMPLE_RATE
-from megatalker.checkpoint.official import load_official_codec
+from megatalker.checkpoint.official import load_official_codec, why_no_official
 from megatalker.checkpoint.template import reference_ids
-from megatalker.errors import InvalidRequestError
+from megatalker.errors import InvalidRequestError, UnsupportedError
 from megatalker.voices.reference_audio import LOUDEST_PEAK
 from megatalker.voices.speaker_encoder import SpeakerEncoder
 from megatalker.voices.voice import Voice
@@ -26,6 +26,7 @@ class VoiceCloner:
 
     Raises:
         InvalidRequestError: the checkpoint is not a ``base`` model.
+        UnsupportedError: the extra ``official`` is not installed: there are no other encoders.
     """
 
     def __init__(
@@ -36,6 +37,9 @@ class VoiceCloner:
                 f"checkpoint {checkpoint.name!r} is a {checkpoint.config.variant} model; cloning needs a base model "
                 "such as Qwen/Qwen3-TTS-12Hz-0.6B-Base"
             )
+        missing = why_no_official()
+        if missing is not None:
+            raise UnsupportedError(f"cloning a recording takes the official encoders, and {missing}")
         self._checkpoint, self._device, self._dtype = checkpoint, device or torch.device("cpu"), dtype
         self._speaker_encoder: SpeakerEncoder | None = None
         self._codec: Any = None

@@ -90,8 +90,13 @@ def environment_of(checkpoint: Checkpoint, device: torch.device, dtype: str, cod
         "accelerator": accelerator,
         "processor": f"{platform.machine()}, {os.cpu_count()} cores, {torch.get_num_threads()} torch threads",
         "python": platform.python_version(),
-        **{name: _version(name) for name in ("megatalker", "torch", "transformers", "qwen-tts")},
+        **versions(),
     }
+
+
+def versions() -> dict[str, str]:
+    """Of the packages that results depend on; ``not installed`` where the extra ``official`` is not."""
+    return {name: _version(name) for name in ("megatalker", "torch", "transformers", "qwen-tts")}
 
 
 def _version(package: str) -> str:

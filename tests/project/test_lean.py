@@ -1,0 +1,78 @@
+"""Speaking, serving and agents need neither the official package nor what it brings; what does need them says so."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import lean_session
+from declared import PROJECT, brought
+from megatalker.checkpoint import Checkpoint
+from megatalker.checkpoint.official import load_qwen_tts
+from megatalker.errors import UnsupportedError
+from waiting import PROCESS_S
+
+OFFICIAL = "the official package qwen-tts is not installed; pip install 'megatalker[official]'"
+HEAVY = {"qwen-tts", "transformers", "accelerate", "gradio", "pandas", "librosa", "torchaudio", "onnxruntime", "scipy"}
+
+
+def test_the_extra_brings_what_is_heavy() -> None:
+    assert brought("official") >= HEAVY
+    assert not HEAVY & brought("server", "client", "cuda", "play", "tracing")
+
+
+@pytest.mark.parametrize("extra", PROJECT["optional-dependencies"])
+def test_what_compares_brings_the_official_package_and_nothing_else_does(extra: str) -> None:
+    compares = extra in ("official", "conformance", "demo-voice", "dev")
+    assert ("qwen-tts" in brought(extra)) is compares
+
+
+@pytest.fixture(scope="module")
+def found(tiny_base: Checkpoint, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    folder = tmp_path_factory.mktemp("lean")
+    command = [sys.executable, lean_session.__file__, str(tiny_base.folder)]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=PROCESS_S)
+    assert done.returncode == 0, done.stderr
+    assert (folder / "hi.wav").stat().st_size > 10_000
+    result: dict[str, Any] = json.loads((folder / "found.json").read_text())
+    return result
+
+
+@pytest.mark.slow
+def test_server_client_and_adapter_work(found: dict[str, Any]) -> None:
+    assert "/v1/audio/speech" in found["paths"]
+    assert found["also"] == ["RemoteEngine", "MegatalkerTTSService"]
+
+
+@pytest.mark.slow
+def test_backends_are_chosen_from_what_is_there_and_the_log_names_what_cannot_take_over(found: dict[str, Any]) -> None:
+    assert any(line.startswith("talker backend: compiled, the best available on cpu") for line in found["log"])
+    assert any(line.startswith("codec backend: streaming, the best available on cpu") for line in found["log"])
+    assert f"talker backend reference is left out of failover: {OFFICIAL}" in found["log"]
+    assert f"codec backend reference is left out of failover: {OFFICIAL}" in found["log"]
+
+
+@pytest.mark.slow
+def test_what_needs_the_official_package_says_how_to_get_it(found: dict[str, Any]) -> None:
+    assert found["errors"] == {
+        "backend": f"BackendUnavailableError: talker backend 'reference' cannot run here: {OFFICIAL}",
+        "codec": f"BackendUnavailableError: codec backend 'reference' cannot run here: {OFFICIAL}",
+        "cloning": f"UnsupportedError: cloning a recording takes the official encoders, and {OFFICIAL}",
+    }
+    card = {(part, name): result for part, name, *result in found["card"]}
+    not_run = ["not run", f"this compares with the official modules, and {OFFICIAL}"]
+    assert card["prompts", "all"] == card["codec", "the rest"] == not_run
+    assert card["codec", "chunks against one call"][0] == "passed"
+
+
+def test_half_an_official_package_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "qwen_tts.py").write_text("import accelerate_of_another_machine")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "qwen_tts", raising=False)
+    with pytest.raises(
+        UnsupportedError, match=r"cannot be imported: .*accelerate.*; pip install 'megatalker\[official\]'"
+    ):
+        load_qwen_tts()
