@@ -101,8 +101,7 @@ async def run(url: str, keys: dict[str, str], rounds: int, seconds: float, traff
             phases["calm"].append(await phase())
             async with attacked(url, keys["attacker"]):
                 phases["attack"].append(await phase())
-                now = await counts(url)
-                held.append({what: now[f"megatalker_engine_{what}", "", ""] for what in ("active", "waiting", "idle")})
+                held.append(await _open(url))
             await _quiet(url)
     found: dict[str, Any] = {}
     for name, heards in phases.items():
@@ -116,12 +115,17 @@ async def run(url: str, keys: dict[str, str], rounds: int, seconds: float, traff
             "underruns": sum(case.underruns for case in cases),
         }
     p95 = {name: found[name]["first_chunk_ms"]["p95"] for name in phases}
-    return {**found, "held_at_the_end_of_attacks": held, "growth": p95["attack"] / p95["calm"]}
+    return {**found, "open_at_the_end_of_attacks": held, "growth": p95["attack"] / p95["calm"]}
+
+
+async def _open(url: str) -> dict[str, int]:
+    now = await counts(url)
+    return {what: now[f"megatalker_engine_{what}", "", ""] for what in ("active", "waiting", "idle")}
 
 
 async def _quiet(url: str) -> None:
     async with asyncio.timeout(SETTLED_S):
-        while any((await counts(url))[f"megatalker_engine_{what}", "", ""] for what in ("active", "waiting", "idle")):
+        while any((await _open(url)).values()):
             await asyncio.sleep(0.1)
 
 
