@@ -88,8 +88,9 @@ ray-tests: $(VENV)/ray.stamp
 resolve: $(VENV)/dev.stamp ## both sets of constraints, on the public index alone, on every Python: a dry run
 	$(BIN)/python constraints/resolve.py
 
-soak: $(VENV)/dev.stamp ## 50 streams at a time, half of them cancelled, for minutes: nothing stays occupied
+soak: $(VENV)/dev.stamp ## 50 streams at a time and 20 rude callers of a server, for minutes: nothing stays occupied
 	$(BIN)/megatalker bench soak
+	$(BIN)/megatalker bench callers
 
 pictures: $(VENV)/dev.stamp ## of the server's page, for docs/server.md
 	PYTHONPATH=tests/helpers $(BIN)/python tests/helpers/page_pictures.py docs
