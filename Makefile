@@ -99,8 +99,9 @@ package: $(VENV)/dev.stamp ## build sdist and wheel, check them, install into an
 	$(PACKAGE_VENV)/bin/python -m pip install --quiet --constraint $(VENV)/constraints.txt "$$(echo dist/*.whl)[client,server]"
 	cd $(PACKAGE_VENV) && bin/python $(CURDIR)/tests/helpers/installed.py
 
-soak: $(VENV)/dev.stamp ## 50 streams at a time, half of them cancelled, for minutes: nothing stays occupied
+soak: $(VENV)/dev.stamp ## 50 streams at a time and 20 rude callers of a server, for minutes: nothing stays occupied
 	$(BIN)/megatalker bench soak
+	$(BIN)/megatalker bench callers
 
 docs: $(VENV)/dev.stamp ## the site, in .site; links and settings are checked
 	$(BIN)/python website/settings_page.py

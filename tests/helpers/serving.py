@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
@@ -72,6 +73,7 @@ def serving(
     fakes: Fakes | None = None,
     server: dict[str, Any] | None = None,
     ready: bool = True,
+    settings_file: Path | None = None,
     **settings: Any,
 ) -> Iterator[Served]:
     """Fake backends, unless ``settings`` name real ones."""
@@ -81,7 +83,7 @@ def serving(
         Engine.open(Settings(**{"max_untaken_s": 20.0} | settings), checkpoint=checkpoint, registry=registry) as engine,
         bind(own) as bound,
     ):
-        running = TalkServer(engine, own, bound)
+        running = TalkServer(engine, own, bound, settings_file)
         served = Served(running, engine, threading.Thread(target=running.run, name="test-server"))
         served.thread.start()
         try:

@@ -93,8 +93,10 @@ def test_a_full_server_is_a_capacity_error(connect: Pair) -> None:
     _, remote = connect(endless(), max_streams=1, max_waiting=0, **ENDLESS)
     with remote.speak(TEXT) as occupant:
         next(occupant)
-        with pytest.raises(CapacityError, match="try again"):
+        with pytest.raises(CapacityError, match="try again") as refused:
             next(remote.speak(TEXT))
+    assert refused.value.retry_after_s is not None
+    assert refused.value.retry_after_s > 0
 
 
 def test_faults_come_after_the_chunks_that_were_made(connect: Pair) -> None:

@@ -184,6 +184,7 @@ def test_a_full_server_asks_to_try_again(serve: Server) -> None:
         response = post(served)
     assert (response.status_code, response.headers["retry-after"]) == (429, "1")
     assert response.json()["error"]["type"] == "CapacityError"
+    assert "retry_after_s" not in response.json()["error"], "the header says it"
 
 
 def test_an_error_before_the_first_chunk_is_a_status(serve: Server) -> None:

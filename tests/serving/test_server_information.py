@@ -99,6 +99,19 @@ def test_metrics_count_what_happened(serve: Server) -> None:
     assert 0 < sample(response.text, 'megatalker_ttfc_seconds_sum{route="http"}') < 10
 
 
+def test_metrics_tell_of_streams_without_work_and_of_rows_that_they_lent(serve: Server) -> None:
+    served = serve(max_streams=1)
+    talk = served.talk()
+    talk.say("open")
+    talk.say("text", text="It is ten ")
+    assert talk.hear_event()["type"] == "opened"
+    talk.hear_packet()
+    post(served)
+    text = httpx.get(served.url + "/metrics").text
+    assert sample(text, "megatalker_engine_idle") == 1
+    assert sample(text, "megatalker_engine_lent_total") == 1
+
+
 def test_metrics_name_faulty_backends(serve: Server) -> None:
     def fail(call: int) -> None:
         raise RuntimeError("broken")

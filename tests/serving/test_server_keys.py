@@ -1,18 +1,21 @@
 """Keys, their limits, tokens of browsers, and the allow-lists: who may use a server."""
 
 import hashlib
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from starlette.requests import HTTPConnection
 from websockets.exceptions import InvalidStatus
 from websockets.typing import Subprotocol
 
 from http_client import SPEECH, post
 from megatalker.engine import Engine, SpeechStream
 from megatalker.errors import SettingsError
-from megatalker.serving.server.callers import Caller, RateLimitError
-from megatalker.serving.server.keyring import Keyring
+from megatalker.serving.server.callers import Caller, RateLimitError, StreamLimitError
+from megatalker.serving.server.keyring import Keyring, hash_key
+from megatalker.serving.server.problems import AuthenticationError
 from megatalker.settings import ServerSettings
 from serving import ENDLESS, TEXT, Served, Server, endless
 from waiting import eventually
@@ -38,6 +41,10 @@ def refusals(served: Served, error: str, route: str) -> float:
     lines = httpx.get(served.url + "/metrics").text.splitlines()
     found = [line for line in lines if line.startswith(f'megatalker_refusals_total{{error="{error}",route="{route}"}}')]
     return float(found[0].rsplit(" ", 1)[1]) if found else 0
+
+
+def status(served: Served, key: str) -> int:
+    return httpx.get(served.url + "/v1/models", headers=bearer(key)).status_code
 
 
 # ---- keys
@@ -93,6 +100,63 @@ def test_requests_a_minute_are_saved_up_for_a_minute_and_no_longer() -> None:
         caller.count_request()
     with pytest.raises(RateLimitError):
         caller.count_request()
+
+
+def test_keys_that_change_in_the_settings_file_change_in_the_server(
+    serve: Server, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "keys.toml"
+    served = serve(server=settings(), settings_file=file)
+    before = served.talk(additional_headers=bearer(KEY))
+    file.write_text(f'[server.keys.carl]\nhash = "{hash_key("mt-carl")}"\n')
+    eventually(lambda: status(served, KEY) == 401, "Anna's key is gone")
+    assert status(served, "mt-carl") == 200
+    before.say("open", text=TEXT)
+    assert "key 'anna' was removed" in before.hear_until("error").last["error"]["message"]
+    file.write_text("[server.keys.carl]\nhash = 'short'\n")
+    eventually(lambda: "the keys stay as they were" in caplog.text, "it was read")
+    file.unlink()
+    eventually(lambda: "does not exist" in caplog.text, "it was missed")
+    assert status(served, "mt-carl") == 200
+
+
+def test_new_keys_close_a_server_and_no_keys_open_none() -> None:
+    keyring = Keyring(ServerSettings())
+    assert asks(keyring, None) == "anonymous"
+    keyring.replace(ServerSettings(**settings(requests_per_minute=2)).keys)
+    with pytest.raises(AuthenticationError):
+        asks(keyring, None)
+    keyring.replace({})
+    for key in (None, KEY):
+        with pytest.raises(AuthenticationError):
+            asks(keyring, key)
+
+
+def test_who_keeps_its_key_keeps_its_count_under_new_limits() -> None:
+    keyring = Keyring(ServerSettings(**settings()))
+    anna = keyring.caller(connection(KEY))
+    anna.take_stream()
+    keyring.replace(ServerSettings(**settings(max_streams=1, requests_per_minute=2, manage_voices=True)).keys)
+    assert keyring.caller(connection(KEY)) is anna
+    with pytest.raises(StreamLimitError):
+        anna.take_stream()
+    anna.count_request()
+    anna.count_request()
+    with pytest.raises(RateLimitError):
+        anna.count_request()
+    assert anna.manage_voices
+    with pytest.raises(SettingsError, match="have the same hash"):
+        keyring.replace(ServerSettings(keys={name: settings()["keys"]["bert"] for name in ("bert", "carl")}).keys)
+    assert (keyring.caller(connection(KEY)), anna.removed) == (anna, False), "nothing has changed"
+
+
+def connection(key: str | None) -> HTTPConnection:
+    headers = [] if key is None else [(b"authorization", f"Bearer {key}".encode())]
+    return HTTPConnection({"type": "http", "headers": headers})
+
+
+def asks(keyring: Keyring, key: str | None) -> str:
+    return keyring.caller(connection(key)).name
 
 
 def test_a_key_that_asks_too_often_is_told_when_to_ask_again_and_others_are_served(serve: Server) -> None:

@@ -136,6 +136,9 @@ def test_too_many_utterances_are_refused_for_now(serve: Server) -> None:
     error = talk.hear_all("c").last
     assert error["error"]["type"] == "CapacityError"
     assert "1 streams run and 1 wait already" in error["error"]["message"]
+    assert error["error"]["retry_after_s"] > 0
+    talk.say("open", id="d", text=TEXT, language="klingon")
+    assert talk.hear_all("d").last["error"]["retry_after_s"] is None, "waiting does not help"
 
 
 def test_a_failure_of_every_backend_is_told(serve: Server, caplog: pytest.LogCaptureFixture) -> None:

@@ -27,7 +27,7 @@ def add(
     manage_voices: Annotated[bool, typer.Option("--manage-voices", help="It may add and remove voices.")] = False,
     config: ConfigOption = None,
 ) -> None:
-    """Make a key, print it once, and store its hash. A server that runs learns of it when it is started again."""
+    """Make a key, print it once, and store its hash. A server that runs with this settings file takes it at once."""
     try:
         from megatalker.serving.server.keyring import hash_key, new_key
     except ImportError as error:
@@ -56,7 +56,7 @@ def list_(config: ConfigOption = None) -> None:
 
 @keys.command()
 def remove(name: NameArgument, config: ConfigOption = None) -> None:
-    """Forget a key; it opens a server until that is started again."""
+    """Forget a key. A server that runs with this settings file begins nothing more for it."""
     path, document = _read(config)
     table = _keys(document)
     if name not in table:

@@ -43,6 +43,7 @@ def serve(
     """Serve speech: POST /v1/audio/speech as OpenAI does, and a WebSocket at /v1/speak."""
     from megatalker.checkpoint import Checkpoint
     from megatalker.checkpoint.hub import download_bar
+    from megatalker.settings import CONFIG_FILE
 
     try:
         from megatalker.serving.server.late_engine import LateEngine
@@ -71,7 +72,7 @@ def serve(
     with bind(settings.server) as bound:
         with download_bar() as progress:
             opened = Checkpoint.open(settings.checkpoint, progress=progress)
-        server = TalkServer(LateEngine(settings, opened), settings.server, bound)
+        server = TalkServer(LateEngine(settings, opened), settings.server, bound, config or Path(CONFIG_FILE))
         when = "at the first request" if settings.server.lazy else "now"
         logger.info("listening at %s, loading %s", server.url, when)
         with suppress(KeyboardInterrupt):  # after the server has stopped in good order

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from megatalker import errors
-from megatalker.errors import InvalidRequestError, MegatalkerError, explain_validation
+from megatalker.errors import CapacityError, InvalidRequestError, MegatalkerError, explain_validation
 
 MAX_ID_LENGTH = 64
 
@@ -139,9 +139,13 @@ class Problem(Message):
 
     type: str
     message: str
+    retry_after_s: float | None = None
+    """Seconds after which to try again; null where waiting does not help."""
 
     def exception(self) -> MegatalkerError:
         """The error to raise at the other end."""
+        if self.type == CapacityError.__name__:
+            return CapacityError(self.message, retry_after_s=self.retry_after_s)
         known = getattr(errors, self.type, None) if self.type in errors.__all__ else None
         return MegatalkerError(f"{self.type}: {self.message}") if known is None else known(self.message)
 

@@ -30,13 +30,14 @@ class PlainFields(Message):
     language: str | None = None
     speaker: str | None = None
     """A speaker of the checkpoint, or a voice the server keeps (``GET /v1/voices``)."""
-    max_new_tokens: Annotated[int, Field(ge=1)] | None = None
-    """Frames, 80 ms each, of one segment of the text."""
+    max_new_tokens: Annotated[int, Field(ge=2)] | None = None
+    """As officially: frames of 80 ms and the end, which is one more. Of the whole utterance."""
     seed: Annotated[int, Field(ge=0, lt=2**64)] | None = None
 
     def speech_fields(self) -> SpeechFields:
         """The same in our words."""
-        return SpeechFields(language=self.language, voice=self.speaker, max_frames=self.max_new_tokens, seed=self.seed)
+        frames = None if self.max_new_tokens is None else self.max_new_tokens - 1
+        return SpeechFields(language=self.language, voice=self.speaker, max_frames=frames, seed=self.seed)
 
 
 class Start(PlainFields):
@@ -91,6 +92,8 @@ class Error(Message):
     id: UtteranceId | None
     code: ErrorCode
     message: str
+    retry_after_s: float | None = None
+    """Seconds after which to try again; null where waiting does not help."""
 
 
 PlainRequest = Start | Speak | Cancel | Stop

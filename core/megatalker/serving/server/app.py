@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 from fastapi import Depends, FastAPI, Request, Response, WebSocket
 from fastapi.exceptions import RequestValidationError
@@ -17,6 +18,7 @@ from megatalker.serving.server.body_limit import BodyLimit
 from megatalker.serving.server.conversation import Conversation
 from megatalker.serving.server.gate import REQUEST_ID, Account, Gate
 from megatalker.serving.server.information import health_routes
+from megatalker.serving.server.key_file import following
 from megatalker.serving.server.keyring import Keyring
 from megatalker.serving.server.late_engine import ServedEngine
 from megatalker.serving.server.meters import Meters
@@ -35,9 +37,11 @@ from megatalker.voices.cache import VoiceCache
 from megatalker.voices.library import VoiceLibrary
 
 
-def create_app(engine: ServedEngine, settings: ServerSettings | None = None) -> FastAPI:
+def create_app(
+    engine: ServedEngine, settings: ServerSettings | None = None, settings_file: Path | None = None
+) -> FastAPI:
     """An ASGI application that speaks with this engine, warms it up when it starts (``lazy``: at the first request),
-    and closes it when it stops.
+    and closes it when it stops. Meanwhile it follows the keys in ``settings_file``, where there is one.
 
     Its :class:`~megatalker.serving.server.speaker.Speaker` is ``app.state.speaker``.
 
@@ -56,7 +60,7 @@ def create_app(engine: ServedEngine, settings: ServerSettings | None = None) -> 
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
         if not settings.lazy:
             speaker.begin_warm_up()
-        async with watching(library):
+        async with watching(library), following(keyring, settings_file):
             yield
         await asyncio.to_thread(engine.close)
         await speaker.warm_up_over()

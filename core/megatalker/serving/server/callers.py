@@ -7,6 +7,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 
 from megatalker.errors import CapacityError
+from megatalker.serving.server.problems import AuthenticationError
 
 ANONYMOUS = "anonymous"
 """The caller of a server that asks for no key."""
@@ -47,9 +48,17 @@ class Caller:
         self.name, self.manage_voices = name, manage_voices
         self.streams = 0
         """Utterances it has now."""
+        self.removed = False
+        """Its key opens nothing any more; connections that it opened before begin nothing more."""
         self._max_streams, self._clock = max_streams, clock
         self._per_minute = requests_per_minute
         self._left, self._counted_at = float(requests_per_minute or 0), clock()
+
+    def limit(self, *, max_streams: int | None, requests_per_minute: int | None, manage_voices: bool) -> None:
+        """Other limits from now on; what it has and has asked for counts on."""
+        if requests_per_minute != self._per_minute:
+            self._left = float(requests_per_minute or 0)
+        self._max_streams, self._per_minute, self.manage_voices = max_streams, requests_per_minute, manage_voices
 
     def count_request(self) -> None:
         """It asks for something that costs; raises ``RateLimitError`` where it has asked too often.
@@ -103,7 +112,11 @@ class Call:
         return f"client {self.client}" if self.caller.name == ANONYMOUS else f"key {self.caller.name}"
 
     def take_stream(self) -> None:
-        """One utterance more; raises ``LimitError`` where call or caller may not have it, and counts it otherwise."""
+        """One utterance more; raises ``LimitError`` where call or caller may not have it, and counts it otherwise.
+        Raises ``AuthenticationError`` where the caller's key was removed.
+        """
+        if self.caller.removed:
+            raise AuthenticationError(f"key {self.caller.name!r} was removed from this server; use another one")
         if self.max_streams is not None and self.streams >= self.max_streams:
             raise StreamLimitError(
                 f"this connection has {self.streams} utterances open, as many as it may; let one end, use another "

@@ -42,20 +42,35 @@ class Keyring:
     """
 
     def __init__(self, settings: ServerSettings) -> None:
-        self._by_hash = {keys.hash: _caller(name, keys) for name, keys in settings.keys.items()}
-        if len(self._by_hash) < len(settings.keys):
-            raise SettingsError("two names of [server.keys] have the same hash; make a key of its own for each")
-        for name in (OWNER, ANONYMOUS):
-            if name in settings.keys:
-                raise SettingsError(f"a key cannot be named {name!r}, which means another caller; choose another name")
-        if settings.api_key is not None:
-            self._by_hash[hash_key(settings.api_key.get_secret_value())] = Caller(OWNER)
-        self._anonymous = None if self._by_hash else Caller(ANONYMOUS)
-        callers = [*self._by_hash.values(), *([] if self._anonymous is None else [self._anonymous])]
-        self._by_name: Mapping[str, Caller] = {caller.name: caller for caller in callers}
+        self._owner = {} if settings.api_key is None else {hash_key(settings.api_key.get_secret_value()): Caller(OWNER)}
+        self._by_hash: Mapping[str, Caller] = {}
+        self._by_name: Mapping[str, Caller] = {}
+        self._anonymous: Caller | None = Caller(ANONYMOUS)
+        self.replace(settings.keys)
         secret = secrets.token_bytes() if settings.token_secret is None else settings.token_secret.get_secret_value()
         self._signer = URLSafeTimedSerializer(secret, salt="megatalker.websocket")
         self.token_lifetime_s = settings.token_lifetime_s
+
+    def replace(self, keys: Mapping[str, KeySettings]) -> None:
+        """Take these from now on, besides the setting ``api_key``. Who keeps its key keeps its count. The first key
+        closes a server that was open to everybody; the removal of the last one does not open it.
+
+        Raises:
+            SettingsError: as the class; nothing is changed then.
+        """
+        if len({key.hash for key in keys.values()}) < len(keys):
+            raise SettingsError("two names of [server.keys] have the same hash; make a key of its own for each")
+        for name in (OWNER, ANONYMOUS):
+            if name in keys:
+                raise SettingsError(f"a key cannot be named {name!r}, which means another caller; choose another name")
+        before = self._by_hash
+        self._by_hash = self._owner | {key.hash: _caller(name, key, before.get(key.hash)) for name, key in keys.items()}
+        if self._by_hash:
+            self._anonymous = None
+        everybody = [*self._by_hash.values(), *([] if self._anonymous is None else [self._anonymous])]
+        self._by_name = {caller.name: caller for caller in everybody}
+        for caller in before.values():
+            caller.removed = caller not in everybody
 
     def caller(self, connection: HTTPConnection) -> Caller:
         """Who asks.
@@ -93,13 +108,13 @@ class Keyring:
         return caller
 
 
-def _caller(name: str, keys: KeySettings) -> Caller:
-    return Caller(
-        name,
-        max_streams=keys.max_streams,
-        requests_per_minute=keys.requests_per_minute,
-        manage_voices=keys.manage_voices,
-    )
+def _caller(name: str, key: KeySettings, before: Caller | None) -> Caller:
+    """The same as before where it is, with the limits of now."""
+    limits = key.model_dump(exclude={"hash"})
+    if before is None or before.name != name:
+        return Caller(name, **limits)
+    before.limit(**limits)
+    return before
 
 
 def _token(connection: HTTPConnection) -> str | None:

@@ -115,12 +115,14 @@ class _EngineCollector(Collector):
             ("queue_wait_seconds", "Time that those waited for their prefill.", metrics.queue_wait_s),
             ("decode_calls", "Launches of frames.", metrics.decode_calls),
             ("decode_rows", "Streams of all launches of frames.", metrics.decode_rows),
+            ("lent", "Times that a stream without work lent its row to another.", metrics.lent),
         ):
             yield CounterMetricFamily(f"megatalker_engine_{name}", what, value=value)
         yield GaugeMetricFamily("megatalker_engine_active", "Streams that hold rows of the backend.", metrics.active)
         yield GaugeMetricFamily(
             "megatalker_engine_waiting", "Streams that have work and wait for rows.", metrics.waiting
         )
+        yield GaugeMetricFamily("megatalker_engine_idle", "Streams that are open and have no work.", metrics.idle)
         backends = {"backend": metrics.backend, "codec": metrics.codec}
         yield InfoMetricFamily("megatalker_engine", "Backends in use.", backends)
         faulty = GaugeMetricFamily("megatalker_engine_faulty", "Backends given up.", labels=["backend"])

@@ -175,4 +175,5 @@ class PlainSession:
         internal: ErrorCode = "INTERNAL_ERROR"
         codes = {**_CODES, MegatalkerError: invalid}
         code = next((code for kind, code in codes.items() if isinstance(error, kind)), internal)
-        await self._link.tell(Error(id=utterance, code=code, message=problem(error).message))
+        told = problem(error)
+        await self._link.tell(Error(id=utterance, code=code, message=told.message, retry_after_s=told.retry_after_s))

@@ -16,6 +16,9 @@ from megatalker.errors import (
 from megatalker.serving.protocol.messages import Problem
 
 RETRY_AFTER_S = 1.0
+"""Where nothing better is known."""
+RETRIED = (429, 503)
+"""Statuses of what may succeed later."""
 
 
 class NotReadyError(CapacityError):
@@ -100,7 +103,8 @@ def problem(error: BaseException) -> Problem:
     """The error by its public name; what nobody intended is told without details, which belong in the log."""
     if isinstance(error, MegatalkerError):
         public = next(kind for kind in type(error).__mro__ if kind.__module__ == MegatalkerError.__module__)
-        return Problem(type=public.__name__, message=str(error))
+        retry_after_s = _retry_after_s(error) if _status(error) in RETRIED else None
+        return Problem(type=public.__name__, message=str(error), retry_after_s=retry_after_s)
     return Problem(type="InternalError", message=f"the server failed ({type(error).__name__}); its log says more")
 
 
@@ -109,18 +113,25 @@ def respond(error: BaseException, status: int | None = None, param: str | None =
 
     ``status`` overrides the one that goes with the class of the error, ``param`` names the field that is wrong.
     """
-    code = status or next((code for kind, code in _STATUS.items() if isinstance(error, kind)), 500)
+    code = status or _status(error)
     headers = {}
-    if code in (429, 503):
-        known = error.retry_after_s if isinstance(error, CapacityError) else None
-        headers["Retry-After"] = str(math.ceil(RETRY_AFTER_S if known is None else known))
+    if code in RETRIED:
+        headers["Retry-After"] = str(math.ceil(_retry_after_s(error)))
     if code == 401:
         headers["WWW-Authenticate"] = "Bearer"
     if isinstance(error, UnknownModelError):
         param = "model"
-    return JSONResponse(
-        {"error": {**problem(error).model_dump(), "code": _word(error, code), "param": param}}, code, headers
-    )
+    told = problem(error).model_dump(exclude={"retry_after_s"})  # which is in the header
+    return JSONResponse({"error": {**told, "code": _word(error, code), "param": param}}, code, headers)
+
+
+def _status(error: BaseException) -> int:
+    return next((code for kind, code in _STATUS.items() if isinstance(error, kind)), 500)
+
+
+def _retry_after_s(error: BaseException) -> float:
+    known = error.retry_after_s if isinstance(error, CapacityError) else None
+    return RETRY_AFTER_S if known is None else known
 
 
 def _word(error: BaseException, status: int) -> str:

@@ -6,6 +6,7 @@ import signal
 import socket
 import ssl
 import time
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -75,10 +76,17 @@ class TalkServer(uvicorn.Server):
         engine: opened; it is warmed up here.
         settings: the server's.
         bound: from :func:`bind`.
+        settings_file: whose keys it follows.
     """
 
-    def __init__(self, engine: ServedEngine, settings: ServerSettings, bound: socket.socket) -> None:
-        app = create_app(engine, settings)
+    def __init__(
+        self,
+        engine: ServedEngine,
+        settings: ServerSettings,
+        bound: socket.socket,
+        settings_file: Path | None = None,
+    ) -> None:
+        app = create_app(engine, settings, settings_file)
         super().__init__(
             uvicorn.Config(
                 app,

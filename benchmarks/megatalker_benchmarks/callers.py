@@ -1,0 +1,172 @@
+"""Twenty callers at once, some of whom are rude, on a server process: ``megatalker bench callers --help``.
+
+They listen, feed text, cancel, vanish, read slowly and talk nonsense at random; two requests a minute are poisoned.
+Nobody else may be disturbed by it: every utterance has the codes of one alone, and its 16-bit samples to within one
+step (batches of other sizes round otherwise). Afterwards the server holds what it held before, and has counted what
+the callers counted.
+"""
+
+import argparse
+import asyncio
+import json
+import random
+import statistics
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import httpx
+from prometheus_client.parser import text_string_to_metric_families
+
+from megatalker.cli.load.drive import TEXTS
+from megatalker_benchmarks.caller import POISON, ROUTES, Caller, Speech, Tally
+from megatalker_benchmarks.serve_process import serve_process
+
+SETTLE_S = 30.0
+"""What is held for longer after the last caller is held for good."""
+POISON_EVERY_S = 30.0
+LOOK_EVERY_S = 5.0
+MAX_GROWTH = 1.1
+"""Of memory, between the first and the last third of the time."""
+GAUGES = ("engine_active", "engine_waiting", "engine_idle", "connections")
+
+Counts = Counter[tuple[str, str, str]]
+"""By name, route and reason of the end, as far as it has them."""
+
+
+class Watched(Protocol):
+    """A server, and what it holds."""
+
+    @property
+    def url(self) -> str: ...
+    def tasks(self) -> int: ...
+    def descriptors(self) -> int: ...
+    def memory_mib(self) -> float: ...
+
+
+async def counts(url: str) -> Counts:
+    """What the server says that it has counted."""
+    async with httpx.AsyncClient() as client:
+        text = (await client.get(url + "/metrics")).text
+    found: Counts = Counter()
+    for family in text_string_to_metric_families(text):
+        for name, labels, value, *_ in family.samples:
+            found[name, labels.get("route", ""), labels.get("finish_reason", "")] += int(
+                value
+            )  # bounds of buckets and sums of seconds, which are not, are not looked at
+    return found
+
+
+def held(server: Watched, now: Counts) -> dict[str, float]:
+    """What should be as before when everybody is gone."""
+    found = {name: now[f"megatalker_{name}", "", ""] for name in GAUGES}
+    return found | {"tasks": server.tasks(), "file_descriptors": server.descriptors()}
+
+
+async def settled(server: Watched, before: dict[str, float] | None = None) -> dict[str, float]:
+    """What is held once it changes no more and is no more than before, or for too long."""
+    deadline, last = time.monotonic() + SETTLE_S, {"": -1.0}
+    while True:
+        now = held(server, await counts(server.url))
+        if time.monotonic() > deadline or (now == last and not _more(now, before or dict.fromkeys(GAUGES, 0.0))):
+            return now
+        last = now
+        await asyncio.sleep(0.2)
+
+
+def _more(now: dict[str, float], before: dict[str, float]) -> list[str]:
+    return [f"{name} was {before[name]:g}, is {now[name]:g}" for name in before if now[name] > before[name]]
+
+
+async def crowd(server: Watched, caller: Caller, callers: int, seconds: float, seed: int) -> list[float]:
+    """All of them for so long; returns the server's memory in MiB meanwhile."""
+    until = time.monotonic() + seconds
+    memory = []
+
+    async def look() -> None:
+        while True:
+            memory.append(server.memory_mib())
+            await asyncio.sleep(min(LOOK_EVERY_S, seconds / 6))
+
+    async def poison() -> None:
+        for number in range(round(seconds / POISON_EVERY_S) or 1):
+            await asyncio.sleep(min(POISON_EVERY_S, seconds) / 2 if number == 0 else POISON_EVERY_S)
+            await caller.poison(POISON[number % len(POISON)])
+
+    looking = asyncio.create_task(look())
+    calls = [caller.call(random.Random(f"{seed} {number}"), until) for number in range(callers)]
+    await asyncio.gather(poison(), *calls)
+    looking.cancel()
+    return memory
+
+
+def disagreements(tally: Tally, before: Counts, after: Counts) -> list[str]:
+    """Where the server counted otherwise than the callers. Only it knows how an utterance ended that nobody heard."""
+    added, wrong = Counter(after), []
+    added.subtract(before)
+    for route in ROUTES:
+        ended = {why: n for (name, by, why), n in added.items() if (name, by) == ("megatalker_utterances_total", route)}
+        heard = {why: n for (by, why), n in tally.ends.items() if by == route}
+        unheard, refused = tally.vanished[route], added["megatalker_refusals_total", route, ""]
+        if sum(ended.values()) != sum(heard.values()) + unheard or any(ended.get(why, 0) < heard[why] for why in heard):
+            wrong.append(f"{route}: the server counted {ended}; callers heard {heard}, and {unheard} went unheard")
+        if ended.get("error"):
+            wrong.append(f"{route}: {ended['error']} utterances failed")
+        if refused != tally.refused[route]:
+            wrong.append(f"{route}: the server counted {refused} refusals; callers {tally.refused[route]}")
+    begun, streams = tally.ends.total() + tally.vanished.total(), added["megatalker_engine_streams_total", "", ""]
+    if streams != begun:
+        wrong.append(f"the engine counted {streams} streams; callers {begun}")
+    return wrong
+
+
+async def run(server: Watched, callers: int, seconds: float, texts: Sequence[str], max_frames: int) -> dict[str, Any]:
+    """Everything; ``wrong`` in the result says what is not as it should be."""
+    alone: dict[tuple[int, bool], Speech] = {}
+    await Caller(server.url, texts, max_frames, Tally(), alone).rehearse()
+    # buffers and threads of a server that was busy once
+    await crowd(server, Caller(server.url, texts, max_frames, Tally(), alone), callers, seconds / 10, seed=0)
+    at_rest = await settled(server)
+    before, tally = await counts(server.url), Tally()
+    memory = await crowd(server, Caller(server.url, texts, max_frames, tally, alone), callers, seconds, seed=1)
+    now = await settled(server, at_rest)
+    wrong = tally.disturbed + disagreements(tally, before, await counts(server.url))
+    wrong += _more(now, at_rest)
+    third = max(1, len(memory) // 3)
+    if statistics.median(memory[-third:]) > MAX_GROWTH * statistics.median(memory[:third]):
+        wrong.append(f"memory grew: {memory} MiB")
+    return {
+        "callers": callers,
+        "seconds": seconds,
+        **tally.summary(),
+        "held_before": at_rest,
+        "held_after": now,
+        "memory_mib": memory,
+        "wrong": wrong,
+    }
+
+
+def main() -> int:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--callers", type=int, default=20)
+    parser.add_argument("--seconds", type=float, default=180.0)
+    parser.add_argument("--max-frames", type=int, default=120, help="of an utterance")
+    parser.add_argument("--checkpoint", default="demo")
+    parser.add_argument("--backend", default="auto")
+    parser.add_argument("--json", type=Path, help="file for the result")
+    options = parser.parse_args()
+    with serve_process("--checkpoint", options.checkpoint, "--backend", options.backend) as server:
+        found = asyncio.run(run(server, options.callers, options.seconds, TEXTS, options.max_frames))
+    text = json.dumps({"command": " ".join(sys.argv), **found}, indent=1)
+    print(text)  # noqa: T201 - a program's output
+    if options.json is not None:
+        options.json.write_text(text + "\n", encoding="utf-8")
+    return 1 if found["wrong"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
