@@ -18,6 +18,21 @@ hypothesis.settings.load_profile("no clock")
 torch.set_num_threads(1)  # what a test computes itself adds in the same order as an engine, which uses one thread
 
 
+LONGEST = (
+    "test_third_party.py",
+    "test_meta.py",
+    "test_readme.py",
+    "test_compiled_decoder.py",
+    "test_streaming_codec.py",
+)
+"""These begin first: begun last, they would run on when all other processes have ended."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    rest = len(LONGEST)
+    items.sort(key=lambda item: LONGEST.index(item.path.name) if item.path.name in LONGEST else rest)
+
+
 def pytest_collection_finish() -> None:
     """Full garbage collections, of which tests ask for many, need not look at all that was imported."""
     spare_what_is_loaded()
