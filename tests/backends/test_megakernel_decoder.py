@@ -65,6 +65,7 @@ def recorder(decoder: CheckedTalker) -> Iterator[Recorder]:
 # --- company
 
 
+@pytest.mark.slow
 def test_neighbours_do_not_change_a_bit(decoder: CheckedTalker, tiny_1b7: Checkpoint) -> None:
     """Ten streams in two launches: prompts of one to three pages, lives of different lengths, all kinds of sampling."""
     sizes = [(9, 12), (62, 8), (2, 5), (130, 6), (17, 3), (64, 4), (63, 4), (8, 7), (65, 9), (16, 2)]
@@ -104,6 +105,7 @@ def test_warming_up_disturbs_nobody(decoder: CheckedTalker, tiny_1b7: Checkpoint
     assert found == expected
 
 
+@pytest.mark.slow
 def test_a_stream_says_the_same_in_any_launch(decoder: CheckedTalker, device: str, tiny_1b7: Checkpoint) -> None:
     """Alone, in company, in wide launches, and in both by turns, as others come and go."""
     sizes = [(9, 12), (62, 8), (130, 9), (17, 3), (64, 10), (127, 7)]

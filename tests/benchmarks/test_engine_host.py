@@ -13,6 +13,7 @@ from megatalker_benchmarks.engine_host import StandIns, listen
 
 
 @pytest.mark.parametrize("lead_s", [None, 1.0])
+@pytest.mark.slow
 def test_it_tells_processor_time_a_frame(tiny_custom_voice: Checkpoint, lead_s: float | None) -> None:
     registry = BackendRegistry([("stand-ins", StandIns(paced=lead_s is not None))])
     settings = Settings(max_streams=4, max_frames=2**20, max_segment_frames=2**20)

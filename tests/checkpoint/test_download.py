@@ -202,6 +202,7 @@ class TestModelScope:
             Checkpoint.open(name)
 
 
+@pytest.mark.slow
 def test_a_mirror_is_named_by_the_environment(tiny_custom_voice: Checkpoint, tmp_path: Path) -> None:
     """As users do it: the hub's library reads ``HF_ENDPOINT`` when it is imported."""
     with hub(Repository(NAME, tiny_custom_voice.folder)) as served:

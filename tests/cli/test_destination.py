@@ -74,6 +74,7 @@ def test_standard_output_may_be_a_file(flags: int, tiny_custom_voice: Checkpoint
         assert len(file.readframes(1 << 30)) == len(data) - 44
 
 
+@pytest.mark.slow
 def test_a_closed_pipe_ends_quietly(tiny_custom_voice: Checkpoint, tmp_path: Path) -> None:
     running = subprocess.Popen(
         [*COMMAND, "say", "-", "--checkpoint", str(tiny_custom_voice.folder), "-o", "-"],
@@ -123,6 +124,7 @@ def test_a_full_disk_is_one_clear_line(format_: str, tiny_custom_voice: Checkpoi
 
 
 @pytest.mark.usefixtures("short")
+@pytest.mark.slow
 def test_a_disk_that_fills_keeps_what_fitted(tiny_custom_voice: Checkpoint, tmp_path: Path) -> None:
     """A limit on the size of files stands for the disk; its signal is ignored by Python."""
     import resource

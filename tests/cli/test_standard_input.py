@@ -112,6 +112,7 @@ def test_what_was_spoken_before_is_kept(tiny_custom_voice: Checkpoint, tmp_path:
 
 
 @pytest.mark.parametrize("spoken", [True, False], ids=["while speaking", "before any text"])
+@pytest.mark.slow
 def test_ctrl_c_ends_it_though_standard_input_never_ends(
     spoken: bool, tiny_custom_voice: Checkpoint, tmp_path: Path
 ) -> None:
@@ -141,6 +142,7 @@ def test_ctrl_c_ends_it_though_standard_input_never_ends(
         assert not target.exists()
 
 
+@pytest.mark.slow
 def test_closed_standard_input_is_an_error(tiny_custom_voice: Checkpoint, tmp_path: Path) -> None:
     done = subprocess.run(
         [*COMMAND, "say", "-", "--checkpoint", str(tiny_custom_voice.folder)],

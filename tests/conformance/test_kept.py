@@ -100,6 +100,7 @@ def test_an_unwritable_folder_is_named_and_costs_only_time(tmp_path: Path, make:
         assert len(Kept(folder=tmp_path / "file").get(0, make)["codes"]) == 1
 
 
+@pytest.mark.slow
 def test_processes_share_a_folder(tmp_path: Path) -> None:
     """Each of three processes finds, whole, whatever the others wrote meanwhile."""
     script = (

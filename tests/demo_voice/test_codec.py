@@ -164,6 +164,7 @@ def test_in_haste_codes_stay_and_sound_nearly_does(codec: TrainableCodec, wave: 
 
 
 @pytest.mark.parametrize("hasten", [False, True])
+@pytest.mark.slow
 def test_refining_trains_the_decoder_and_leaves_codes_alone(
     codec: TrainableCodec, wave: torch.Tensor, tmp_path: Path, hasten: bool
 ) -> None:

@@ -164,6 +164,7 @@ def test_buckets_hold_every_utterance_that_fits() -> None:
         assert buckets.size(length) * length <= 512
 
 
+@pytest.mark.slow
 def test_steps_learn_what_each_text_says(checkpoint: Checkpoint, data: TalkerData, layout: Layout) -> None:
     torch.manual_seed(0)
     talker = TrainableTalker(checkpoint.config)

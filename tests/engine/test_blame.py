@@ -130,6 +130,7 @@ def test_another_instance_stands_in_where_there_is_one_backend(
     assert (engine.metrics().faulty, engine.failure) == ({}, None)
 
 
+@pytest.mark.slow
 def test_a_request_at_which_backends_hang_is_ended_alone(
     open_engine: Opener, tiny_custom_voice: Checkpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:

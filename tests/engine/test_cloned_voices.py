@@ -99,6 +99,7 @@ def test_others_go_on_while_a_long_reference_is_heard(tiny_base: Checkpoint) -> 
     assert calls[pieces[0]] == LEAST_REPLAY_FRAMES
 
 
+@pytest.mark.slow
 def test_a_codec_that_is_slow_with_a_reference_is_not_retired(tiny_base: Checkpoint) -> None:
     fakes = slow_codec(0.005)
     with Engine.open(Settings(step_deadline_s=1.0), checkpoint=tiny_base, registry=fakes.registry) as engine:

@@ -52,6 +52,7 @@ def test_chunk_sizes_change_no_bit(engine: Engine, monkeypatch: pytest.MonkeyPat
         assert found == expected
 
 
+@pytest.mark.slow
 def test_other_streams_change_no_bit(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     cut(monkeypatch, 2)
     alone = [heard(engine, seed)[1] for seed in range(3)]

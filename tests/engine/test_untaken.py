@@ -29,6 +29,7 @@ def frames_when_it_stands_still(fakes: Fakes) -> int:
     return len(calls)
 
 
+@pytest.mark.slow
 def test_a_stream_waits_for_its_consumer_and_loses_nothing(tiny_custom_voice: Checkpoint) -> None:
     fakes = Fakes(talkers={"fake": Behaviour(frames=FRAMES)})
     with open_engine(tiny_custom_voice, fakes, max_untaken_s=LIMIT_S) as engine:

@@ -77,6 +77,7 @@ def rms(error: Tensor) -> float:
 
 @pytest.mark.parametrize("name", CHECKPOINTS)
 @pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.slow
 def test_errors_are_bounded_by_those_of_the_official_modules_in_bfloat16(
     request: pytest.FixtureRequest, oracle: Oracle, name: str, device: str
 ) -> None:

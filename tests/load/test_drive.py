@@ -42,6 +42,7 @@ def play(engine: SpeechEngine, traffic: Traffic, script: Script = SHORT, seconds
     return asyncio.run(drive(engine, traffic, script, seconds))
 
 
+@pytest.mark.slow
 def test_a_burst_is_heard_to_its_length(open_engine: Opener) -> None:
     heard = play(open_engine(), Traffic("burst", 5), seconds=5.0)
     assert [player.audio_s for player in heard.players] == pytest.approx([0.8] * 5)
@@ -49,6 +50,7 @@ def test_a_burst_is_heard_to_its_length(open_engine: Opener) -> None:
     assert heard.audio_s == pytest.approx(4.0)
 
 
+@pytest.mark.slow
 def test_endless_streams_are_followed_by_others_and_end_with_the_load(open_engine: Opener) -> None:
     engine = open_engine(max_frames=50)  # an endless stream of this engine ends after 4 s
     heard = play(engine, Traffic("streams", 2), seconds=3.0)
@@ -75,12 +77,14 @@ def test_requests_that_are_refused_are_counted_by_kind(open_engine: Opener, monk
     assert (case.requests, case.heard, case.borne) == (4, 2, False)
 
 
+@pytest.mark.slow
 def test_text_can_be_fed_word_by_word(open_engine: Opener) -> None:
     script = Script(texts=["one two three four"], length_s=0.4, words_a_second=50)
     heard = play(open_engine(), Traffic("burst", 2), script, seconds=3.0)
     assert all(player.error is None and player.audio_s > 0 for player in heard.players)
 
 
+@pytest.mark.slow
 def test_what_is_reported_can_be_read_by_people_and_programs(open_engine: Opener, tmp_path: Path) -> None:
     engine = open_engine()
     loads = [Traffic("streams", 2), Traffic("rate", 20), Traffic("burst", 3)]

@@ -197,6 +197,7 @@ def test_a_server_that_never_answers_is_given_up() -> None:
                 next(remote.speak(text))
 
 
+@pytest.mark.slow
 def test_a_server_that_is_dead_is_noticed_even_while_nothing_is_awaited_of_it() -> None:
     over = threading.Event()
 
@@ -215,6 +216,7 @@ def test_a_server_that_is_dead_is_noticed_even_while_nothing_is_awaited_of_it() 
         over.set()
 
 
+@pytest.mark.slow
 def test_a_server_that_falls_silent_is_given_up_but_not_while_it_waits_for_text(connect: Pair) -> None:
     stuck, more = threading.Event(), threading.Event()
 

@@ -110,6 +110,7 @@ def test_a_client_that_goes_away_while_it_waits_for_a_row_waits_no_more(serve: S
     assert fakes.loaded["fake"].issued == 1
 
 
+@pytest.mark.slow
 def test_a_client_that_reads_nothing_for_too_long_is_dropped(serve: Server) -> None:
     fakes = endless()
     served = serve(fakes, **ENDLESS, max_untaken_s=1.0, server={"send_timeout_s": 0.2})

@@ -72,6 +72,7 @@ def late(tiny_custom_voice: Checkpoint) -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("lazy", [False, True])
+@pytest.mark.slow
 def test_backends_are_loaded_at_the_start_or_by_the_first_request(
     late: Any, lazy: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -206,6 +206,7 @@ def test_a_client_that_goes_away_frees_its_rows(serve: Server, politely: bool) -
 # ---- slow clients
 
 
+@pytest.mark.slow
 def test_a_client_that_does_not_read_makes_the_stream_wait(serve: Server) -> None:
     frames, untaken = 4_000, 2.0
     fakes = fakes_with(frames=frames)
