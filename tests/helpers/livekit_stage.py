@@ -2,43 +2,31 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 from livekit import rtc
 from livekit.agents import Agent, AgentSession, APIConnectOptions, llm, stt, tts, vad
 from livekit.agents.voice.io import AudioInput, AudioOutput, AudioOutputCapabilities
 
-from fake_backend import Behaviour, Fakes
-from megatalker import Checkpoint, Engine, Settings
+from fake_backend import Fakes
+from megatalker import Checkpoint
 from megatalker.engine.speech import SpeechEngine
 from megatalker.serving.audio import to_pcm16
-from megatalker.serving.sessions.engines import EnginePool
 from megatalker_livekit import TTS
+from session_stage import pool_of
 from waiting import HANG_S
 
-FRAMES = 12
 Step = str | asyncio.Event
 """A piece of a language model's answer, or what it waits for before it goes on."""
-
-
-def fakes(frames: int | None = FRAMES, **behaviour: Any) -> Fakes:
-    """One fake talker that says ``frames`` frames whatever the text, and a codec of noise."""
-    return Fakes(talkers={"fake": Behaviour(frames=frames, **behaviour)})
-
-
-@contextmanager
-def engine_on(plug_in: Fakes, checkpoint: Checkpoint, **settings: Any) -> Iterator[Engine]:
-    with Engine.open(Settings(**settings), checkpoint=checkpoint, registry=plug_in.registry) as engine:
-        yield engine
 
 
 def tts_class(plug_in: Fakes, checkpoint: Checkpoint) -> type[TTS]:
     """A plugin whose shared engines run on fakes."""
 
     class OwnTTS(TTS):
-        engines = EnginePool(lambda settings: Engine.open(settings, checkpoint=checkpoint, registry=plug_in.registry))
+        engines = pool_of(plug_in, checkpoint)
 
     return OwnTTS
 

@@ -2,15 +2,13 @@
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, TypeVar
 
 import numpy as np
-from loguru import logger
 from pipecat.frames.frames import (
     AggregatedTextFrame,
     EndFrame,
@@ -28,31 +26,10 @@ from pipecat.processors.frame_processor import FrameDirection, FrameProcessor
 from pipecat.services.tts_service import TTSService
 from pipecat.tests.utils import run_test
 
-from fake_backend import Behaviour, Fakes
-from megatalker import Checkpoint, Engine, Settings
-from megatalker_pipecat import EnginePool
+from megatalker import Engine
 from waiting import HANG_S
 
-logger.remove()  # Pipecat's own, which writes a page for each test
-
 T = TypeVar("T")
-FRAMES = 12
-
-
-def fakes(frames: int | None = FRAMES, **behaviour: Any) -> Fakes:
-    """One fake talker that says ``frames`` frames whatever the text, and a codec of noise."""
-    return Fakes(talkers={"fake": Behaviour(frames=frames, **behaviour)})
-
-
-@contextmanager
-def engine_on(plug_in: Fakes, checkpoint: Checkpoint, **settings: Any) -> Iterator[Engine]:
-    with Engine.open(Settings(**settings), checkpoint=checkpoint, registry=plug_in.registry) as engine:
-        yield engine
-
-
-def pool_of(plug_in: Fakes, checkpoint: Checkpoint) -> EnginePool:
-    """A pool that opens engines on fakes."""
-    return EnginePool(lambda settings: Engine.open(settings, checkpoint=checkpoint, registry=plug_in.registry))
 
 
 def turn(*pieces: str) -> list[Frame]:

@@ -9,7 +9,7 @@ from livekit.agents import APIConnectionError, APIConnectOptions, APIError, APIS
 from livekit.agents.tts import TTSError
 
 from fake_backend import Behaviour, Fakes
-from livekit_stage import FRAMES, collect, engine_on, fakes, say, tts_class
+from livekit_stage import collect, say, tts_class
 from megatalker import Checkpoint, Settings
 from megatalker.errors import (
     BackendFaultError,
@@ -25,6 +25,7 @@ from megatalker.errors import (
 from megatalker_livekit import TTS
 from megatalker_livekit.errors import api_error
 from serving import serving
+from session_stage import FRAMES, engine_on, fakes
 
 BYTES = FRAMES * 1920 * 2
 AT_ONCE = APIConnectOptions(max_retry=2, retry_interval=0.0)

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 from livekit.agents import Agent, AgentSession
 
-from livekit_stage import FRAMES, Loudspeaker, Microphone, fakes, tts_class, until
+from livekit_stage import Loudspeaker, Microphone, tts_class, until
 from megatalker import Checkpoint
 from mock_openai import MockOpenAI
+from session_stage import FRAMES, fakes
 
 BOT = Path(__file__).parents[2] / "examples" / "livekit_bot" / "bot.py"
 

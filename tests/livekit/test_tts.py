@@ -11,12 +11,13 @@ from livekit.agents.metrics import TTSMetrics
 from livekit.agents.tts import TTSError
 
 from fake_backend import Fakes
-from livekit_stage import FRAMES, collect, engine_on, fakes, same_speech, say, until
+from livekit_stage import collect, same_speech, say, until
 from megatalker import Checkpoint, Engine, Settings, SpeechOptions
 from megatalker.errors import InvalidRequestError, SettingsError
 from megatalker.serving.audio import to_pcm16
 from megatalker.serving.sessions.engines import EnginePool
 from megatalker_livekit import TTS
+from session_stage import FRAMES, engine_on, fakes
 
 pytestmark = pytest.mark.asyncio
 BYTES = FRAMES * 1920 * 2

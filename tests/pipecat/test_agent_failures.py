@@ -9,8 +9,8 @@ from agent_desk import Desk, open_for_calls
 from fake_backend import Fakes
 from megatalker import Checkpoint
 from megatalker_pipecat import MegatalkerTTSService
-from pipecat_stage import fakes, pool_of
 from rtvi_clients import Heard, say_over_websocket
+from session_stage import fakes, pool_of
 from waiting import HANG_S
 
 pytestmark = pytest.mark.asyncio

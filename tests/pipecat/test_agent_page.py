@@ -22,7 +22,7 @@ from megatalker.errors import BackendUnavailableError
 from megatalker_pipecat import EnginePool, MegatalkerTTSService
 from megatalker_pipecat.agent import services
 from mock_openai import MockOpenAI, closing
-from pipecat_stage import fakes, pool_of
+from session_stage import fakes, pool_of
 from vowels import RATE, utterance
 from waiting import HANG_S
 

@@ -22,7 +22,7 @@ from megatalker_pipecat.agent.phone import PROVIDERS, missing_keys
 from megatalker_pipecat.agent.transports import offer, offered, transport_for
 from mock_openai import MockOpenAI, closing
 from phone_call import RATE, WIRES, PhoneCall, from_ulaw, phone_call, to_ulaw
-from pipecat_stage import fakes, pool_of
+from session_stage import fakes, pool_of
 from vowels import RATE as MICROPHONE_RATE
 from vowels import utterance
 from waiting import HANG_S

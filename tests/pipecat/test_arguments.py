@@ -8,7 +8,7 @@ from pipecat.transcriptions.language import Language
 from megatalker import Checkpoint, Settings
 from megatalker.errors import SettingsError
 from megatalker_pipecat import MegatalkerTTSService
-from pipecat_stage import engine_on, fakes
+from session_stage import engine_on, fakes
 
 Wanted = MegatalkerTTSService.Settings
 

@@ -14,7 +14,8 @@ from pipecat.services.tts_service import TextAggregationMode
 from megatalker import FRAME_SAMPLES, Checkpoint
 from megatalker_pipecat import MegatalkerTTSService
 from megatalker_pipecat.audio import LeadingSilence, Pcm, Sound, to_bytes
-from pipecat_stage import FRAMES, engine_on, fakes, pcm16, perform, turn
+from pipecat_stage import pcm16, perform, turn
+from session_stage import FRAMES, engine_on, fakes
 
 RATES = [8_000, 16_000, 24_000, 48_000]
 

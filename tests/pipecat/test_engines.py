@@ -18,7 +18,8 @@ from fake_backend import Behaviour, Fakes
 from megatalker import Checkpoint, Engine, Settings
 from megatalker.errors import BackendNotFoundError, BackendUnavailableError, SettingsError
 from megatalker_pipecat import EnginePool, MegatalkerTTSService
-from pipecat_stage import FRAMES, HANG_S, engine_on, fakes, perform, turn, when_first_heard
+from pipecat_stage import HANG_S, perform, turn, when_first_heard
+from session_stage import FRAMES, engine_on, fakes
 
 pytestmark = pytest.mark.asyncio
 SECONDS = FRAMES * 0.08

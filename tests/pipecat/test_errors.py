@@ -24,7 +24,8 @@ from megatalker.errors import (
 )
 from megatalker_pipecat import EnginePool, MegatalkerTTSService
 from megatalker_pipecat.errors import category_of, category_of_text
-from pipecat_stage import FRAMES, Heard, engine_on, fakes, perform, turn
+from pipecat_stage import Heard, perform, turn
+from session_stage import FRAMES, engine_on, fakes
 
 MODES = list(TextAggregationMode)
 CLOSED_ALONE = ["TTSStartedFrame", "TTSStoppedFrame"]

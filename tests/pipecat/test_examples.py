@@ -19,7 +19,8 @@ from pipecat.services.openai.llm import OpenAILLMService
 from megatalker import Checkpoint
 from megatalker_pipecat import MegatalkerTTSService
 from mock_openai import MockOpenAI, closing
-from pipecat_stage import FRAMES, HANG_S, Entrance, fakes, pool_of
+from pipecat_stage import HANG_S, Entrance
+from session_stage import FRAMES, fakes, pool_of
 from waiting import PROCESS_S
 
 pytestmark = pytest.mark.slow

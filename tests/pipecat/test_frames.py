@@ -23,7 +23,8 @@ from pipecat.services.tts_service import TextAggregationMode
 
 from megatalker import FRAME_SAMPLES, Checkpoint, Engine
 from megatalker_pipecat import MegatalkerTTSService
-from pipecat_stage import FRAMES, HANG_S, engine_on, fakes, fed_pcm16, pcm16, perform, turn, when_first_heard
+from pipecat_stage import HANG_S, fed_pcm16, pcm16, perform, turn, when_first_heard
+from session_stage import FRAMES, engine_on, fakes
 
 pytestmark = pytest.mark.asyncio
 SEEDED = MegatalkerTTSService.Settings(seed=3)

@@ -26,20 +26,8 @@ from megatalker_pipecat import MegatalkerTTSService
 from megatalker_pipecat.audio import Sound
 from megatalker_pipecat.context_speech import ContextSpeech
 from megatalker_pipecat.timing import USUAL_PACE, Pace, WordClock
-from pipecat_stage import (
-    FRAMES,
-    HANG_S,
-    Brake,
-    Entrance,
-    Heard,
-    engine_on,
-    fakes,
-    named,
-    pcm16,
-    perform,
-    pool_of,
-    turn,
-)
+from pipecat_stage import HANG_S, Brake, Entrance, Heard, named, pcm16, perform, turn
+from session_stage import FRAMES, engine_on, fakes, pool_of
 
 pytestmark = pytest.mark.asyncio
 MODES = list(TextAggregationMode)

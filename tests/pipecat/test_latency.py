@@ -34,7 +34,6 @@ from megatalker.errors import SettingsError
 from megatalker_pipecat import TurnLatencyObserver
 from megatalker_pipecat.agent.turn_log import TurnLog
 from megatalker_pipecat.latency import Moment, Turn
-from pipecat_stage import engine_on, fakes, perform  # noqa: F401 - the stage keeps Pipecat's log quiet
 
 AUDIO = TTSAudioRawFrame(b"", 24000, 1)
 STOP_S = 0.2

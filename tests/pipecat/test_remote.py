@@ -12,8 +12,9 @@ from megatalker import Checkpoint
 from megatalker.errors import SettingsError
 from megatalker.serving.client import RemoteEngine
 from megatalker_pipecat import EnginePool, MegatalkerTTSService
-from pipecat_stage import FRAMES, Entrance, fakes, in_a_thread, pcm16, perform, turn
+from pipecat_stage import Entrance, in_a_thread, pcm16, perform, turn
 from serving import Served, serving
+from session_stage import FRAMES, fakes
 
 pytestmark = pytest.mark.asyncio
 MODES = list(TextAggregationMode)

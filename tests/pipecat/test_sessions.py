@@ -14,7 +14,8 @@ from megatalker.checkpoint.config import SAMPLE_RATE
 from megatalker.engine import SpeechOptions, SpeechStream
 from megatalker_pipecat import EnginePool, MegatalkerTTSService
 from megatalker_pipecat.audio import Sound
-from pipecat_stage import FRAMES, HANG_S, Brake, engine_on, fakes, pcm16, perform, pool_of, turn
+from pipecat_stage import HANG_S, Brake, pcm16, perform, turn
+from session_stage import FRAMES, engine_on, fakes, pool_of
 
 pytestmark = pytest.mark.asyncio
 SESSIONS = 8

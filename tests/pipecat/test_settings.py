@@ -14,7 +14,8 @@ from megatalker import Checkpoint, Engine, SamplingParams, Settings, Voice
 from megatalker.errors import SettingsError
 from megatalker_pipecat import MegatalkerTTSService
 from megatalker_pipecat.languages import NAMES, name_of, recognised
-from pipecat_stage import engine_on, fakes, pcm16, perform, turn
+from pipecat_stage import pcm16, perform, turn
+from session_stage import engine_on, fakes
 
 Wanted = MegatalkerTTSService.Settings
 

@@ -16,7 +16,8 @@ from pipecat.workers.runner import WorkerRunner
 
 from megatalker import Checkpoint, SamplingParams
 from megatalker_pipecat import MegatalkerTTSService
-from pipecat_stage import HANG_S, engine_on, fakes, turn
+from pipecat_stage import HANG_S, turn
+from session_stage import engine_on, fakes
 
 
 @pytest.fixture(scope="module")

@@ -9,8 +9,9 @@ from pipecat.services.tts_service import TextAggregationMode
 from fake_backend import CAPABILITIES
 from megatalker import Checkpoint
 from megatalker_pipecat import EnginePool, MegatalkerTTSService
-from pipecat_stage import FRAMES, Heard, engine_on, fakes, perform, turn
+from pipecat_stage import Heard, perform, turn
 from serving import serving
+from session_stage import FRAMES, engine_on, fakes
 
 pytestmark = pytest.mark.asyncio
 

@@ -15,7 +15,8 @@ from megatalker.prompt.text import speakable
 from megatalker_pipecat import MegatalkerTTSService
 from megatalker_pipecat.timing import FASTEST, SLOWEST, USUAL_PACE, Pace, SpokenWord, WordClock
 from megatalker_pipecat.words import cut
-from pipecat_stage import engine_on, fakes, perform, turn
+from pipecat_stage import perform, turn
+from session_stage import engine_on, fakes
 
 
 def texts(text: str) -> list[str]:

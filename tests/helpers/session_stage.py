@@ -1,0 +1,27 @@
+"""What stages of adapters to voice-agent frameworks share: engines on fake backends."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from fake_backend import Behaviour, Fakes
+from megatalker import Checkpoint, Engine, Settings
+from megatalker.serving.sessions.engines import EnginePool
+
+FRAMES = 12
+
+
+def fakes(frames: int | None = FRAMES, **behaviour: Any) -> Fakes:
+    """One fake talker that says ``frames`` frames whatever the text, and a codec of noise."""
+    return Fakes(talkers={"fake": Behaviour(frames=frames, **behaviour)})
+
+
+@contextmanager
+def engine_on(plug_in: Fakes, checkpoint: Checkpoint, **settings: Any) -> Iterator[Engine]:
+    with Engine.open(Settings(**settings), checkpoint=checkpoint, registry=plug_in.registry) as engine:
+        yield engine
+
+
+def pool_of(plug_in: Fakes, checkpoint: Checkpoint) -> EnginePool:
+    """A pool that opens engines on fakes."""
+    return EnginePool(lambda settings: Engine.open(settings, checkpoint=checkpoint, registry=plug_in.registry))

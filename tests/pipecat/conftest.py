@@ -1,0 +1,5 @@
+"""Pipecat's own log is left out: it writes a page for each test."""
+
+from loguru import logger
+
+logger.remove()
