@@ -4,7 +4,6 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from math import inf
 
 import pytest
 from torch import Tensor
@@ -16,12 +15,9 @@ from megatalker.engine import Engine, SpeechStream
 from megatalker.engine.scheduling import (
     MOST_CODEC_FRAMES,
     MOST_CODEC_STREAMS,
-    MOST_DEBT_S,
-    MOST_PROMPT_ROWS,
-    PRESSED_PASS_S,
     Candidate,
     ChunkPolicy,
-    PromptPace,
+    Cost,
     fitting,
     select_audio,
 )
@@ -137,7 +133,7 @@ def test_prompts_that_are_together_too_long_go_in_several_passes(
     hear(*begin(engine, 1))
     rows = len(engine_talker(engine).prefills[0].embeds)
     launches.events.clear()
-    monkeypatch.setattr("megatalker.engine.worker.MOST_PROMPT_ROWS", 2 * rows)
+    monkeypatch.setattr("megatalker.engine.talker_stage.MOST_PROMPT_ROWS", 2 * rows)
     hear(*begin(engine, 5))
     order = [event for event in launches.events if event[0] == "prompts"]
     assert order == [("prompts", [2, 3]), ("prompts", [4, 5]), ("prompts", [6])]
@@ -160,7 +156,7 @@ def test_newcomers_and_streams_that_would_run_dry_take_turns(
     def arrive(index: int) -> None:
         if launches.events[index] == ("frames", [1]) and not arrived:
             launches.arrived_at = index
-            monkeypatch.setattr(PromptPace, "rows_within", lambda pace, seconds: 0)
+            monkeypatch.setattr(Cost, "within", lambda cost, seconds: 0.0)
             arrived.extend(engine.speak(TEXT, seed=seed) for seed in range(3))
 
     first = begin(engine, 1)
@@ -177,7 +173,7 @@ def test_nobody_waits_for_newcomers_where_nobody_has_begun(
     open_engine: Opener, launches: Launches, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However long the prompts take."""
-    monkeypatch.setattr(PromptPace, "rows_within", lambda pace, seconds: MOST_PROMPT_ROWS if seconds == inf else 0)
+    monkeypatch.setattr(Cost, "within", lambda cost, seconds: 0.0)
     engine = open_engine()
     hear(*begin(engine, 3))
     assert launches.events[0] == ("prompts", [1, 2, 3])
@@ -204,38 +200,6 @@ def test_more_streams_than_a_step_of_the_codec_takes_are_heard_in_several(
 def test_how_many_prompts_fit() -> None:
     assert [fitting([3, 3, 3], most) for most in (2, 3, 8, 9, 10)] == [0, 1, 2, 3, 3]
     assert fitting([], 5) == 0
-
-
-def test_the_pace_of_prompts_follows_what_is_faster_at_once_and_what_is_slower_slowly() -> None:
-    pace = PromptPace()
-    assert pace.rows_within(0.001) == MOST_PROMPT_ROWS, "nothing is known yet"
-    pace.note(rows=10, seconds=0.1, pressed=False)
-    assert pace.rows_within(1.0) == 100
-    assert (pace.rows_within(-1.0), pace.rows_within(inf)) == (0, MOST_PROMPT_ROWS)
-    pace.note(rows=100, seconds=0.1, pressed=False)
-    assert pace.rows_within(1.0) == 1000
-    assert pace.rows_within(0.09) == 0, "no pass was ever so short"
-    pace.note(rows=1, seconds=1.0, pressed=False)
-    assert 1 <= pace.rows_within(1.0) < 10
-
-
-def test_newcomers_that_press_take_their_share_of_the_time() -> None:
-    pace = PromptPace()
-    pace.note(rows=10, seconds=0.1, pressed=False)
-    assert pace.credit_s == 0, "time that nobody missed"
-    pace.lend()
-    assert pace.credit_s > 0, "one pass"
-    pace.note(rows=10, seconds=0.1, pressed=True)
-    assert pace.credit_s < 0
-    pace.note_others(0.29)
-    assert pace.credit_s < 0
-    pace.note_others(0.02)
-    assert pace.credit_s > 0, "after three times as long for the others"
-    pace.note_others(1e6)
-    assert pace.credit_s == PRESSED_PASS_S, "nothing is saved up"
-    pace.note(rows=10, seconds=1e6, pressed=True)
-    pace.note_others(4 * MOST_DEBT_S)
-    assert pace.credit_s > 0, "nor owed for ever"
 
 
 def test_those_who_arrive_while_prompts_are_launched_get_their_first_frame_with_them(
@@ -297,15 +261,17 @@ def test_time_in_which_others_begin_is_not_taken_for_the_speed_of_a_stream(
     assert max(seen) < FRAME_SECONDS
 
 
-def test_newcomers_leave_time_for_a_round_of_all_that_play(open_engine: Opener, launches: Launches) -> None:
-    """Each has but a frame in hand, and the engine is known to make just so many as they hear."""
+def test_newcomers_leave_time_for_a_round_of_all_that_play(
+    open_engine: Opener, launches: Launches, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each has but a frame in hand, and a launch of the talker with a step of the codec takes as long."""
     engine = open_engine(max_chunk_frames=1)
     arrived: list[SpeechStream] = []
 
     def arrive(index: int) -> None:
         if launches.events[index] == ("audio", [1, 1]) and not arrived:
             launches.arrived_at = index
-            engine._state.throughput.note_work(frames=25 * 10**6, seconds=10.0**6)
+            monkeypatch.setattr(Cost, "of", lambda cost, size: 0.04)
             arrived.append(engine.speak(TEXT, seed=9))
 
     first = begin(engine, 2)
