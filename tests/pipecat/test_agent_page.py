@@ -19,11 +19,12 @@ from browser import new_page, open_browser, violations
 from fake_backend import Fakes
 from megatalker import Checkpoint, Engine, Settings
 from megatalker.errors import BackendUnavailableError
+from megatalker_benchmarks.mock_openai import MockOpenAI
+from megatalker_benchmarks.vowels import RATE, utterance
 from megatalker_pipecat import EnginePool, MegatalkerTTSService
 from megatalker_pipecat.agent import services
-from mock_openai import MockOpenAI, closing
+from pipecat_stage import closing
 from session_stage import fakes, pool_of
-from vowels import RATE, utterance
 from waiting import HANG_S
 
 pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]

@@ -10,8 +10,8 @@ import pytest
 import soundfile
 
 from agent_process import surroundings
+from megatalker_benchmarks.mock_openai import MockOpenAI
 from megatalker_pipecat.agent.command import run
-from mock_openai import MockOpenAI
 from waiting import PROCESS_S
 
 pytestmark = pytest.mark.slow
