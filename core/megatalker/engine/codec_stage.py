@@ -20,7 +20,13 @@ from megatalker.engine.chunk_queue import Waiter, wake
 from megatalker.engine.guarded_calls import REQUEST_ERRORS, Fault, GuardedCalls
 from megatalker.engine.outputs import Chunk
 from megatalker.engine.runaway import frame_levels
-from megatalker.engine.scheduling import MOST_CODEC_STREAMS, select_audio
+from megatalker.engine.scheduling import (
+    LONG_CODEC_STEP_S,
+    MOST_CODEC_FRAMES,
+    MOST_CODEC_STREAMS,
+    LaunchSize,
+    select_audio,
+)
 from megatalker.engine.state import WorkerState
 from megatalker.engine.utterance import CodecReplay, Progress, Utterance, candidate
 from megatalker.interfaces import CodecState
@@ -79,6 +85,7 @@ class CodecStage:
         self._replayed = False
         """In this tick."""
         self._replay_frames = LEAST_REPLAY_FRAMES
+        self._most_frames = LaunchSize(MOST_CODEC_FRAMES, LONG_CODEC_STEP_S)
         self._warm_states: OrderedDict[bytes, CodecReplay] = OrderedDict()
         self._warm_states_of: object = None
         """The codec that made them."""
@@ -104,7 +111,8 @@ class CodecStage:
             return False
         codec = self._state.codec.serving
         limit = (None if codec is None else codec.max_streams) or MOST_CODEC_STREAMS
-        chosen = [utterances[index] for index in select_audio(due, limit=min(limit, MOST_CODEC_STREAMS))]
+        picked = select_audio(due, limit=min(limit, MOST_CODEC_STREAMS), frames=self._most_frames.fits)
+        chosen = [utterances[index] for index in picked]
         trial = next((one for one in chosen if one.suspected and one.is_suspect("codec")), None)
         if trial is not None:
             chosen = [trial]
@@ -148,8 +156,9 @@ class CodecStage:
 
     def _start(self, utterances: Sequence[Utterance]) -> None:
         states = [utterance.codec_state for utterance in utterances if utterance.codec_state is not None]
+        codes, began_at = _codes_to_give(utterances), self._state.clock()
         try:
-            download = self._decode(states, _codes_to_give(utterances), utterances)
+            download = self._decode(states, codes, utterances)
         except REQUEST_ERRORS as error:
             if len(utterances) == 1:
                 _refuse(utterances[0], error)
@@ -157,6 +166,7 @@ class CodecStage:
             for utterance in utterances:  # no state advanced: find out whom it concerns
                 self._start([utterance])
             return
+        self._most_frames.note(sum(map(len, codes)), self._state.clock() - began_at)
         for utterance in utterances:
             utterance.given = len(utterance.frames)
         self._under_way.append((utterances, download))
@@ -266,7 +276,7 @@ class CodecStage:
         )
         _log(chunk, progress)
         progress.note_chunk(now, frames)
-        utterance.chunking.note_chunk(frames, progress.playback.ahead(now))
+        utterance.chunking.note_chunk(frames, progress.playback.ahead(now), self._most_frames.fits)
         self._state.counters.chunks += 1
         waiters = utterance.chunks.put(chunk)
         if utterance.runaway is not None:

@@ -5,7 +5,7 @@ All times are seconds of one monotonic clock.
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate
 
 from megatalker.checkpoint.config import FRAME_SECONDS
@@ -13,11 +13,15 @@ from megatalker.checkpoint.config import FRAME_SECONDS
 UNBATCHED_STEPS = 2
 """Streams decoded per tick by a backend that takes them one after another: few, so that a newcomer waits little."""
 MOST_PROMPT_ROWS = 2048
-"""Of the prompts of one pass: below it a pass takes a device about the same time whatever its size."""
+"""Of the prompts of one pass: below it a pass takes a fast device about the same time whatever its size."""
 MOST_CODEC_STREAMS = 64
 """Of one step of the codec: larger ones save no time, and a newcomer waits for their end."""
 MOST_CODEC_FRAMES = 128
 """As above, of all its streams."""
+LONG_PASS_S = 0.03
+"""About the longest pass of newcomers on a slow device, where larger ones save no time either."""
+LONG_CODEC_STEP_S = 0.015
+"""As above, of a step of the codec."""
 SLACK_S = 0.02
 """Audio kept in hand for what cannot be foreseen: thread switches, the consumer's own work."""
 SMOOTHING = 0.3
@@ -103,10 +107,12 @@ class ChunkPolicy:
         """Whether to hand out the ``pending`` frames now: enough of them, or playback cannot wait for another."""
         return pending > 0 and (pending >= self.target or (self._keeps_up and ahead_s < self.reserve_s))
 
-    def note_chunk(self, frames: int, ahead_s: float) -> None:
-        """A chunk was handed out, ``ahead_s`` includes it. The next is twice as large if it fits in that time."""
+    def note_chunk(self, frames: int, ahead_s: float, most: int) -> None:
+        """A chunk was handed out, ``ahead_s`` includes it. The next is twice as large if it fits in that time, but has
+        no more frames than ``most``.
+        """
         fits = int((ahead_s - self.reserve_s) / self.frame_s) if self.frame_s and self._keeps_up else 2 * frames
-        self.target = max(1, min(2 * frames, self.max_frames, fits))
+        self.target = max(1, min(2 * frames, self.max_frames, most, fits))
 
     @property
     def _keeps_up(self) -> bool:
@@ -150,12 +156,12 @@ def select(candidates: Sequence[Candidate], *, batch: bool, limit: int) -> list[
     return [candidate.index for candidate in _most_urgent(candidates)[:most]]
 
 
-def select_audio(candidates: Sequence[Candidate], *, limit: int) -> list[int]:
-    """As :func:`select`, for one step of the codec: of at most ``limit`` streams and :data:`MOST_CODEC_FRAMES` frames,
-    but of one stream at least.
+def select_audio(candidates: Sequence[Candidate], *, limit: int, frames: int) -> list[int]:
+    """As :func:`select`, for one step of the codec: of at most ``limit`` streams and so many ``frames``, but of one
+    stream at least.
     """
     ordered = _most_urgent(candidates)[:limit]
-    count = fitting([candidate.frames for candidate in ordered], MOST_CODEC_FRAMES)
+    count = fitting([candidate.frames for candidate in ordered], frames)
     return [candidate.index for candidate in ordered[: max(1, count)]]
 
 
@@ -170,6 +176,30 @@ def _most_urgent(candidates: Sequence[Candidate]) -> Sequence[Candidate]:
 
 
 @dataclass(slots=True)
+class LaunchSize:
+    """How much one launch may take on, so that who comes meanwhile does not wait long for its end; judged by the
+    launches before.
+    """
+
+    most: int
+    """However fast the device is."""
+    long_s: float
+    """What a launch should not take longer than."""
+    fits: int = field(init=False)
+    """1 or more."""
+
+    def __post_init__(self) -> None:
+        self.fits = self.most
+
+    def note(self, size: int, seconds: float) -> None:
+        """A launch of this size held the engine up for so long. A small one that took little says nothing of others:
+        many cost a fast device hardly more than one.
+        """
+        if seconds > self.long_s or size >= self.fits:
+            self.fits = max(1, min(self.most, int(size * self.long_s / max(seconds, 1e-6))))
+
+
+@dataclass(slots=True)
 class PromptPace:
     """How long newcomers take, from their prompts to their first audio, judged by those before them; and whose turn it
     is where the device is too slow for them and for the streams that play.
@@ -181,6 +211,8 @@ class PromptPace:
     """Seconds of one row of their prompts, in long passes; as above."""
     credit_s: float = 0.0
     """What newcomers may still take of the time of streams that have none to spare."""
+    most_rows: LaunchSize = field(default_factory=lambda: LaunchSize(MOST_PROMPT_ROWS, LONG_PASS_S))
+    """Of the prompts of one pass."""
 
     def note(self, rows: int, seconds: float, *, pressed: bool) -> None:
         """So many rows took so long; ``pressed``: on credit. What is faster than thought counts at once, what is slower
@@ -188,6 +220,7 @@ class PromptPace:
         """
         self.pass_s = _mostly_faster(self.pass_s, seconds)
         self.row_s = _mostly_faster(self.row_s, seconds / rows)
+        self.most_rows.note(rows, seconds)
         if pressed:
             self.credit_s = max(self.credit_s - seconds, -MOST_DEBT_S)
 

@@ -15,7 +15,6 @@ from megatalker.engine.codec_stage import CodecStage
 from megatalker.engine.commands import Cancel, Command, CommandQueue, Feed, FinishText, Lend, Submit, Warmup
 from megatalker.engine.failover import fill, not_warmed_up, replace
 from megatalker.engine.guarded_calls import CallRegister, Fault, GuardedCalls, Superseded
-from megatalker.engine.scheduling import MOST_PROMPT_ROWS
 from megatalker.engine.state import WorkerState
 from megatalker.engine.talker_stage import TalkerStage
 from megatalker.engine.utterance import Utterance
@@ -121,19 +120,20 @@ class Worker(threading.Thread):
         out before.
         """
         talker, began_at = self._talker, self._state.clock()
-        chosen = talker.next_prompts(began_at, MOST_PROMPT_ROWS)
-        if not chosen:
+        most_rows = talker.pace.most_rows.fits
+        grants = talker.next_prompts(began_at, most_rows)
+        if not grants:
             return False
         pressed, rows = talker.pressed, 0
         self._codec.collect()
         for _ in range(PROMPT_PASSES):
-            rows += sum(utterance.prompt_rows for utterance in chosen)
-            talker.prefill(chosen)
-            if pressed or not talker.batches:
+            rows += sum(grant.taker.prompt_rows for grant in grants)
+            talker.prefill(grants)
+            if grants[0].due or not talker.batches:
                 break
             self._obey_commands(wait=False)
-            chosen = talker.next_prompts(self._state.clock(), MOST_PROMPT_ROWS - rows)
-            if not chosen or talker.pressed:
+            grants = talker.next_prompts(self._state.clock(), most_rows - rows)
+            if not grants or ((pressed or talker.pressed) and not grants[0].due):
                 break
         self._decode()
         self._start_audio()
