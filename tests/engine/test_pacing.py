@@ -6,9 +6,12 @@ import pytest
 
 from megatalker.checkpoint.config import FRAME_SECONDS
 from megatalker.engine.scheduling import (
+    LONG_CODEC_STEP_S,
+    LONG_PASS_S,
     MARGIN_S,
     MOST_CODEC_FRAMES,
     MOST_DEBT_S,
+    MOST_PROMPT_ROWS,
     MOST_SURPRISE,
     NEWCOMERS_SHARE,
     PRESSED_PASS_S,
@@ -140,3 +143,14 @@ def test_a_pass_on_credit_is_short_and_takes_one_at_least() -> None:
     slow = pace(pass_s=1.0)
     slow.lend()
     assert slow.rows_on_credit() == 1
+
+
+def test_launches_of_a_slow_device_are_short() -> None:
+    fast, slow = pace(), pace(pass_s=LONG_PASS_S / 2, row_s=LONG_PASS_S / 41, step_s=0.0)
+    assert fast.most_rows == pytest.approx((LONG_PASS_S - 0.006) / 0.0001, abs=1)
+    assert fast.most_frames == MOST_CODEC_FRAMES
+    slow.audio.each_s = LONG_CODEC_STEP_S / 2.5
+    assert (slow.most_rows, slow.most_frames) == (20, 2)
+    slow.audio.each_s = 10 * LONG_CODEC_STEP_S
+    assert slow.most_frames == 1, "one at least"
+    assert (Pace().most_rows, Pace().most_frames) == (MOST_PROMPT_ROWS, MOST_CODEC_FRAMES), "nothing is known"

@@ -4,6 +4,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from math import inf
 
 import pytest
 from torch import Tensor
@@ -18,6 +19,8 @@ from megatalker.engine.scheduling import (
     Candidate,
     ChunkPolicy,
     Cost,
+    Pace,
+    Room,
     fitting,
     select_audio,
 )
@@ -64,6 +67,7 @@ def launches(monkeypatch: pytest.MonkeyPatch) -> Launches:
         seen.note("audio", [len(fresh) for fresh in codes])
         return audio(codec, states, codes)
 
+    monkeypatch.setattr(Cost, "note", lambda cost, size, seconds: None)  # how busy this machine is
     monkeypatch.setattr(FakeTalker, "prefill", note_prefill)
     monkeypatch.setattr(FakeTalker, "decode", note_decode)
     monkeypatch.setattr(FakeCodec, "decode", note_audio)
@@ -129,20 +133,20 @@ def test_arrivals_are_looked_at_between_the_steps_of_the_codec(open_engine: Open
 def test_prompts_that_are_together_too_long_go_in_several_passes(
     open_engine: Opener, launches: Launches, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine = open_engine()
-    hear(*begin(engine, 1))
-    rows = len(engine_talker(engine).prefills[0].embeds)
+    first = open_engine()
+    hear(*begin(first, 1))
+    rows = len(engine_talker(first).prefills[0].embeds)
     launches.events.clear()
-    monkeypatch.setattr("megatalker.engine.talker_stage.MOST_PROMPT_ROWS", 2 * rows)
-    hear(*begin(engine, 5))
+    monkeypatch.setattr("megatalker.engine.scheduling.MOST_PROMPT_ROWS", 2 * rows)
+    hear(*begin(open_engine(), 5))
     order = [event for event in launches.events if event[0] == "prompts"]
-    assert order == [("prompts", [2, 3]), ("prompts", [4, 5]), ("prompts", [6])]
+    assert order == [("prompts", [1, 2]), ("prompts", [3, 4]), ("prompts", [5])]
     assert launches.events[:6] == [
-        ("prompts", [2, 3]),
-        ("frames", [2, 3]),
+        ("prompts", [1, 2]),
+        ("frames", [1, 2]),
         ("audio", [1, 1]),
-        ("prompts", [4, 5]),
-        ("frames", [4, 5]),
+        ("prompts", [3, 4]),
+        ("frames", [3, 4]),
         ("audio", [1, 1]),
     ]
 
@@ -169,11 +173,38 @@ def test_newcomers_and_streams_that_would_run_dry_take_turns(
     assert all(later - earlier > 1 for earlier, later in pairwise(begun)), "with a launch for others in between"
 
 
+@pytest.mark.parametrize("pressed", [True, False])
+def test_an_owner_with_few_rows_does_not_wait_for_those_of_one_with_many(
+    open_engine: Opener, launches: Launches, monkeypatch: pytest.MonkeyPatch, pressed: bool
+) -> None:
+    """Neither for their playback, nor for their newcomers."""
+    most = 0.0 if pressed else inf
+    monkeypatch.setattr(Pace, "room", lambda pace, playing, now: Room(most if playing else inf, inf))
+    monkeypatch.setattr(Pace, "lend", lambda pace: None)
+    monkeypatch.setattr(Pace, "note_others", lambda pace, seconds: None)
+    engine = open_engine()
+    arrived: list[SpeechStream] = []
+
+    def arrive(index: int) -> None:
+        if launches.events[index] == ("frames", [1, 2, 3]) and index > 4 and not arrived:
+            launches.arrived_at = index
+            arrived.append(engine.speak_for("many", TEXT, seed=3))
+            arrived.append(engine.speak_for("few", TEXT, seed=4))
+
+    with engine.borrow_backends():
+        first = [engine.speak_for("many", TEXT, seed=seed) for seed in range(3)]
+    launches.on_launch = arrive
+    hear(*first)
+    hear(*arrived)
+    assert launches.after(launches.arrived_at, 3) == [("prompts", [4]), ("frames", [4]), ("audio", [1])]
+    assert engine_talker(engine).prefills[3].sampling.seed == 4, "alone, and before who came earlier"
+
+
 def test_nobody_waits_for_newcomers_where_nobody_has_begun(
     open_engine: Opener, launches: Launches, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However long the prompts take."""
-    monkeypatch.setattr(Cost, "within", lambda cost, seconds: 0.0)
+    monkeypatch.setattr(Pace, "room", lambda pace, playing, now: Room(0.0 if playing else inf, inf))
     engine = open_engine()
     hear(*begin(engine, 3))
     assert launches.events[0] == ("prompts", [1, 2, 3])
@@ -181,11 +212,11 @@ def test_nobody_waits_for_newcomers_where_nobody_has_begun(
 
 def test_a_step_of_the_codec_is_bounded_in_streams_and_frames() -> None:
     many = [Candidate(index, float(index), 0.0, 1) for index in range(100)]
-    assert select_audio(many, limit=MOST_CODEC_STREAMS) == list(range(64))
+    assert select_audio(many, limit=MOST_CODEC_STREAMS, frames=MOST_CODEC_FRAMES) == list(range(64))
     long = [Candidate(index, float(-index), 0.0, 8) for index in range(40)]
-    assert select_audio(long, limit=64) == list(range(39, 39 - MOST_CODEC_FRAMES // 8, -1)), "by deadline"
-    assert select_audio([Candidate(0, 1.0, 0.0, 500)], limit=64) == [0], "one at least"
-    assert select_audio([*long, Candidate(40, None, 3.0), Candidate(41, None, 2.0)], limit=64) == [41, 40]
+    assert select_audio(long, limit=64, frames=129) == list(range(39, 39 - 16, -1)), "by deadline"
+    assert select_audio([Candidate(0, 1.0, 0.0, 500)], limit=64, frames=128) == [0], "one at least"
+    assert select_audio([*long, Candidate(40, None, 3.0), Candidate(41, None, 2.0)], limit=64, frames=128) == [41, 40]
 
 
 def test_more_streams_than_a_step_of_the_codec_takes_are_heard_in_several(
@@ -195,6 +226,14 @@ def test_more_streams_than_a_step_of_the_codec_takes_are_heard_in_several(
     hear(*begin(engine, 70))
     assert launches.events[2] == ("audio", [1] * 64)
     assert max(len(what) for kind, what in launches.events if kind == "audio") == 64
+
+
+def test_steps_of_a_slow_codec_are_small(
+    open_engine: Opener, launches: Launches, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Cost, "within", lambda cost, seconds: 2.5)
+    hear(*begin(open_engine(), 6))
+    assert max(sum(what) for kind, what in launches.events if kind == "audio") == 2
 
 
 def test_how_many_prompts_fit() -> None:

@@ -117,7 +117,8 @@ class CodecStage:
             return False
         codec = self._state.codec.serving
         limit = (None if codec is None else codec.max_streams) or MOST_CODEC_STREAMS
-        chosen = [utterances[index] for index in select_audio(due, limit=min(limit, MOST_CODEC_STREAMS))]
+        picked = select_audio(due, limit=min(limit, MOST_CODEC_STREAMS), frames=self._state.pace.most_frames)
+        chosen = [utterances[index] for index in picked]
         trial = next((one for one in chosen if one.suspected and one.is_suspect("codec")), None)
         if trial is not None:
             chosen = [trial]
@@ -161,9 +162,9 @@ class CodecStage:
 
     def _start(self, utterances: Sequence[Utterance]) -> None:
         states = [utterance.codec_state for utterance in utterances if utterance.codec_state is not None]
-        launched_at = self._state.clock()
+        codes, launched_at = _codes_to_give(utterances), self._state.clock()
         try:
-            download = self._decode(states, _codes_to_give(utterances), utterances)
+            download = self._decode(states, codes, utterances)
         except REQUEST_ERRORS as error:
             if len(utterances) == 1:
                 _refuse(utterances[0], error)
@@ -285,7 +286,7 @@ class CodecStage:
         )
         _log(chunk, progress)
         progress.note_chunk(now, frames)
-        utterance.chunking.note_chunk(frames, progress.playback.ahead(now))
+        utterance.chunking.note_chunk(frames, progress.playback.ahead(now), self._state.pace.most_frames)
         self._state.counters.chunks += 1
         waiters = utterance.chunks.put(chunk)
         if utterance.runaway is not None:

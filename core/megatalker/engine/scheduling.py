@@ -14,11 +14,15 @@ from megatalker.checkpoint.config import FRAME_SECONDS
 UNBATCHED_STEPS = 2
 """Streams decoded per tick by a backend that takes them one after another: few, so that a newcomer waits little."""
 MOST_PROMPT_ROWS = 2048
-"""Of the prompts of one pass: below it a pass takes a device about the same time whatever its size."""
+"""Of the prompts of one pass: below it a pass takes a fast device about the same time whatever its size."""
 MOST_CODEC_STREAMS = 64
 """Of one step of the codec: larger ones save no time, and a newcomer waits for their end."""
 MOST_CODEC_FRAMES = 128
 """As above, of all its streams."""
+LONG_PASS_S = 0.06
+"""About the longest pass of newcomers on a slow device, where larger ones save no time either."""
+LONG_CODEC_STEP_S = 0.015
+"""As above, of a step of the codec."""
 SLACK_S = 0.02
 """Audio kept in hand for what cannot be foreseen: thread switches, the consumer's own work."""
 SMOOTHING = 0.3
@@ -113,10 +117,12 @@ class ChunkPolicy:
         """Whether to hand out the ``pending`` frames now: enough of them, or playback cannot wait for another."""
         return pending > 0 and (pending >= self.target or (self._keeps_up and ahead_s < self.reserve_s))
 
-    def note_chunk(self, frames: int, ahead_s: float) -> None:
-        """A chunk was handed out, ``ahead_s`` includes it. The next is twice as large if it fits in that time."""
+    def note_chunk(self, frames: int, ahead_s: float, most: int) -> None:
+        """A chunk was handed out, ``ahead_s`` includes it. The next is twice as large if it fits in that time, but has
+        no more frames than ``most``.
+        """
         fits = int((ahead_s - self.reserve_s) / self.frame_s) if self.frame_s and self._keeps_up else 2 * frames
-        self.target = max(1, min(2 * frames, self.max_frames, fits))
+        self.target = max(1, min(2 * frames, self.max_frames, most, fits))
 
     @property
     def _keeps_up(self) -> bool:
@@ -160,12 +166,12 @@ def select(candidates: Sequence[Candidate], *, batch: bool, limit: int) -> list[
     return [candidate.index for candidate in _most_urgent(candidates)[:most]]
 
 
-def select_audio(candidates: Sequence[Candidate], *, limit: int) -> list[int]:
-    """As :func:`select`, for one step of the codec: of at most ``limit`` streams and :data:`MOST_CODEC_FRAMES` frames,
-    but of one stream at least.
+def select_audio(candidates: Sequence[Candidate], *, limit: int, frames: int) -> list[int]:
+    """As :func:`select`, for one step of the codec: of at most ``limit`` streams and so many ``frames``, but of one
+    stream at least.
     """
     ordered = _most_urgent(candidates)[:limit]
-    count = fitting([candidate.frames for candidate in ordered], MOST_CODEC_FRAMES)
+    count = fitting([candidate.frames for candidate in ordered], frames)
     return [candidate.index for candidate in ordered[: max(1, count)]]
 
 
@@ -274,6 +280,16 @@ class Pace:
         before = sum(one.dry_at < now + self.prompts.fixed_s + FRAME_SECONDS for one in others)
         return Room(self.prompts.within(spare_s), first_s / each_s - before if each_s else math.inf)
 
+    @property
+    def most_rows(self) -> int:
+        """Of prompts in one pass."""
+        return _at_most(MOST_PROMPT_ROWS, self.prompts.within(LONG_PASS_S))
+
+    @property
+    def most_frames(self) -> int:
+        """Of one step of the codec."""
+        return _at_most(MOST_CODEC_FRAMES, self.audio.within(LONG_CODEC_STEP_S))
+
     def rows_on_credit(self) -> float:
         """As :attr:`Room.rows`, of a pass for which others wait though their playback runs dry; 0: not now."""
         return max(1.0, self.prompts.within(PRESSED_PASS_S)) if self.credit_s > 0 else 0.0
@@ -304,7 +320,11 @@ class Pace:
         self.credit_s = max(self.credit_s, LEAST_CREDIT_S)
 
     def _audio_s(self, frames: int) -> float:
-        return frames * self.audio.of(MOST_CODEC_FRAMES) / MOST_CODEC_FRAMES
+        return frames * self.audio.of(self.most_frames) / self.most_frames
+
+
+def _at_most(limit: int, size: float) -> int:
+    return int(max(1, min(limit, size)))
 
 
 @dataclass(slots=True)

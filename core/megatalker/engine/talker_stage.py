@@ -5,11 +5,11 @@ import math
 from collections.abc import Sequence
 from functools import partial
 
-from megatalker.engine.admission import AdmissionLimits, having_work, queue_refusal, waited_too_long
+from megatalker.engine.admission import AdmissionLimits, Grant, grants, queue_refusal, waited_too_long
 from megatalker.engine.blame import pass_trial
 from megatalker.engine.guarded_calls import REQUEST_ERRORS, Fault, GuardedCalls
 from megatalker.engine.request import frames_that_fit
-from megatalker.engine.scheduling import MOST_PROMPT_ROWS, SOON_S, Playing, fitting, select, urgency
+from megatalker.engine.scheduling import SOON_S, Playing, fitting, select, urgency
 from megatalker.engine.state import StepInProgress, WorkerState
 from megatalker.engine.utterance import Codes, DecoderStream, Utterance, candidate
 from megatalker.errors import CapacityError
@@ -54,41 +54,47 @@ class TalkerStage:
                 did = True
         return did
 
-    def next_prompts(self, now: float, begun: int = 0, rows_begun: int = 0) -> list[Utterance]:
+    def next_prompts(self, now: float, begun: int = 0, rows_begun: int = 0) -> list[Grant]:
         """Whose decoder streams begin or continue in the next launch of a pass that began ``now``, with so many streams
-        and rows: those that hold a row of the backend first, then others by turns while there are such rows. Streams
-        without work lend theirs.
+        and rows: those that are due alone; else those that hold a row of the backend, then others by turns while there
+        are such rows.
 
-        Where the playback of a started stream would run dry meanwhile, newcomers gather until they have credit: each of
-        their passes takes long, and hardly longer for many.
+        Where the playback of a started stream would run dry meanwhile, those others gather until they have credit: each
+        of their passes takes long, and hardly longer for many.
         """
         waiting = [utterance for utterance in self._state.utterances if utterance.needs_prefill]
-        running = [utterance for utterance in waiting if utterance.admitted]
-        running.sort(key=lambda utterance: urgency(candidate(0, utterance)))
+        running = [Grant(utterance) for utterance in waiting if utterance.admitted]
+        running.sort(key=lambda grant: urgency(candidate(0, grant.taker)))
         new = [utterance for utterance in waiting if not utterance.admitted]
-        new = self._with_room(new, now) if new else []
-        trial = next((utterance for utterance in running + new if utterance.is_suspect("talker")), None)
+        granted = self._with_room(new, now) if new else []
+        self.pressed = False
+        trial = next((grant for grant in running + granted if grant.taker.is_suspect("talker")), None)
         if trial is not None:
             return [trial]
+        due = [grant for grant in granted if grant.due]
         if not self.batches:
-            self.pressed = False
-            return (running + new)[:1]
-        rows = [utterance.prompt_rows for utterance in running]
-        chosen = running[: max(1, fitting(rows, MOST_PROMPT_ROWS - rows_begun))]
-        left = MOST_PROMPT_ROWS - rows_begun - sum(rows[: len(chosen)])
-        sizes, count = [utterance.prompt_rows for utterance in new], 0
-        if new:
+            return (due + running + granted)[:1]
+        first = due or running
+        rows, most = _prompt_rows(first), self._state.pace.most_rows - rows_begun
+        chosen = first[: max(1, fitting(rows, most))]
+        if due:
+            return chosen
+        left = most - sum(rows[: len(chosen)])
+        rows, count = _prompt_rows(granted), 0
+        if granted:
             room = self._state.pace.room(self._playing(now), now)
-            count = fitting(sizes, min(left, room.rows - rows_begun))
+            count = fitting(rows, min(left, room.rows - rows_begun))
             count = int(max(0, min(count, room.streams - begun)))
-        self.pressed = bool(new) and not count
+        self.pressed = bool(granted) and not count
         on_credit = self._state.pace.rows_on_credit() if self.pressed else 0
         if on_credit:
-            count = max(1, fitting(sizes, min(left, on_credit)))
-        return chosen + new[:count]
+            count = max(1, fitting(rows, min(left, on_credit)))
+        return chosen + granted[:count]
 
-    def prefill(self, chosen: Sequence[Utterance]) -> None:
-        """Begin or continue these decoder streams, all prompts in one call."""
+    def prefill(self, grants: Sequence[Grant]) -> None:
+        """Begin or continue these decoder streams, all prompts in one call, in the rows that are lent to them."""
+        self._take_rows([grant.lender for grant in grants if grant.lender is not None])
+        chosen = [grant.taker for grant in grants]
         for utterance in chosen:
             utterance.admitted = True
         begun = self._begin_texts([utterance for utterance in chosen if utterance.decoder is None])
@@ -174,41 +180,34 @@ class TalkerStage:
         assert loaded is not None, "a tick runs only with both roles filled"
         return loaded.instance
 
-    def _with_room(self, wishing: Sequence[Utterance], now: float) -> list[Utterance]:
-        """Those of them that there are rows for, by turns. One whose first text came too late for a place in the queue
+    def _with_room(self, wishing: Sequence[Utterance], now: float) -> list[Grant]:
+        """Those of them that get a row, and from whom. One whose first text came too late for a place in the queue
         ends, and one that waited too long for its first row.
         """
+        state = self._state
         limits = AdmissionLimits.of(self._settings, self._talker.max_streams, self._work.row_limit)
         for utterance in wishing:
             error, begun = None, utterance.progress.segments > 0
             if not begun and utterance.idle_since is not None:
-                error = queue_refusal(having_work(self._state.utterances), limits, self._state.throughput)
+                error = queue_refusal(state.utterances, utterance.owner, limits, state.throughput)
             elif now > self._patience_ends(utterance):
-                error = waited_too_long(having_work(self._state.utterances), limits, self._state.throughput)
+                error = waited_too_long(state.utterances, utterance.owner, limits, state.throughput)
             if error is not None:
                 utterance.end("error", error)
             utterance.idle_since = None
-        wishing = self._state.turns.order([utterance for utterance in wishing if utterance.ending is None])
-        room = limits.rows - sum(utterance.admitted for utterance in self._state.utterances)
-        if room < len(wishing):
-            room += self._borrow_rows(len(wishing) - room, now)
-        return wishing[: max(0, room)]
+        wishing = state.turns.order([utterance for utterance in wishing if utterance.ending is None])
+        return grants(wishing, [one for one in state.utterances if one.admitted], limits.rows, now)
 
-    def _borrow_rows(self, count: int, now: float) -> int:
-        """Take the rows of up to so many streams without work, first of those with the most audio in hand; says how
-        many. They go on later, from the frames they have.
-        """
-        resting = [one for one in self._state.utterances if one.admitted and one.lends_at <= now]
-        resting.sort(key=lambda utterance: utterance.progress.playback.ahead(now), reverse=True)
-        lenders = resting[:count]
+    def _take_rows(self, lenders: Sequence[Utterance]) -> None:
+        """Free the rows of these streams, which go on later, from the frames they have."""
         for utterance in lenders:
             utterance.admitted, decoder = False, utterance.decoder
+            utterance.chunking.rest()
             if decoder is not None and decoder.handle is not None:
                 self._work.to_release.append(decoder.handle)
                 decoder.handle = None
             self._state.counters.lent += 1
         self.release()
-        return len(lenders)
 
     def rows_change_at(self) -> float:
         """When one that waits for a row may borrow one, or has waited too long, though nothing else happens."""
@@ -368,6 +367,10 @@ class TalkerStage:
         decoder, utterance.decoder = utterance.decoder, None
         if decoder is not None and decoder.handle is not None:
             self._work.to_release.append(decoder.handle)
+
+
+def _prompt_rows(grants: Sequence[Grant]) -> list[int]:
+    return [grant.taker.prompt_rows for grant in grants]
 
 
 def _step(decoder: DecoderStream) -> DecodeStep:

@@ -119,20 +119,20 @@ class Worker(threading.Thread):
         out before.
         """
         talker, clock = self._talker, self._state.clock
-        chosen, begun, rows = talker.next_prompts(clock()), 0, 0
-        if not chosen:
+        grants, begun, rows = talker.next_prompts(clock()), 0, 0
+        if not grants:
             return False
         pressed = talker.pressed
         self._codec.collect()
         began_at = clock()
         for _ in range(PROMPT_PASSES):
-            begun, rows = begun + len(chosen), rows + sum(utterance.prompt_rows for utterance in chosen)
-            talker.prefill(chosen)
-            if pressed or not talker.batches:
+            begun, rows = begun + len(grants), rows + sum(grant.taker.prompt_rows for grant in grants)
+            talker.prefill(grants)
+            if grants[0].due or not talker.batches:
                 break
             self._obey_commands(wait=False)
-            chosen = talker.next_prompts(began_at, begun, rows)
-            if not chosen or talker.pressed:
+            grants = talker.next_prompts(began_at, begun, rows)
+            if not grants or ((pressed or talker.pressed) and not grants[0].due):
                 break
         self._decode()
         self._start_audio()
