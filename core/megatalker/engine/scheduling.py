@@ -271,9 +271,9 @@ class Pace:
             return Room(math.inf, math.inf)
         decoded = [one for one in ordered if one.frames]
         others = [one for one in ordered if not one.frames]
-        ends = list(accumulate(self._audio_s(one.frames) for one in decoded))
+        each_s = self.audio.of(self.most_frames) / self.most_frames
+        ends = list(accumulate(one.frames * each_s for one in decoded))
         audio_s, launch_s = ends[-1] if ends else 0.0, self.frames.of(len(ordered))
-        each_s = self._audio_s(1)
         ends += [audio_s + launch_s + (place + 1) * each_s for place in range(len(others))]
         spare_s = min(one.dry_at - end for one, end in zip(decoded + others, ends, strict=True)) - now - MARGIN_S
         first_s = FRAME_SECONDS - MARGIN_S - audio_s - launch_s
@@ -318,9 +318,6 @@ class Pace:
     def lend(self) -> None:
         """Nobody else has anything to do now."""
         self.credit_s = max(self.credit_s, LEAST_CREDIT_S)
-
-    def _audio_s(self, frames: int) -> float:
-        return frames * self.audio.of(self.most_frames) / self.most_frames
 
 
 def _at_most(limit: int, size: float) -> int:

@@ -229,13 +229,17 @@ class TalkerStage:
         """Those that need audio or a frame in the time of a pass."""
         playing = []
         for utterance in self._state.utterances:
-            dry_at, resting = utterance.progress.playback.dry_at, utterance.rests_until > now + SOON_S
-            needs_more = (utterance.decodable and not resting) or utterance.pending
-            if dry_at is None or not needs_more or utterance.chunks.is_full():
+            dry_at, frames = utterance.progress.playback.dry_at, utterance.ungiven
+            if dry_at is None:
                 continue
             dry_at += utterance.coming_s
-            if not utterance.ungiven or dry_at < now + SOON_S or utterance.due(now):
-                playing.append(Playing(dry_at, utterance.ungiven))
+            if frames:
+                needs = dry_at < now + SOON_S or utterance.due(now)
+            else:
+                rests = utterance.rests_until > now + SOON_S or utterance.chunks.is_full()
+                needs = not rests and utterance.decodable
+            if needs:
+                playing.append(Playing(dry_at, frames))
         return playing
 
     def _read_text(self, utterance: Utterance, decoder: DecoderStream) -> None:
