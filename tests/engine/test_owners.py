@@ -211,12 +211,11 @@ def test_who_is_due_goes_first_though_rows_are_free(busy_engine: Engine) -> None
 def test_the_stream_lends_that_can_best_do_without(busy_engine: Engine) -> None:
     held = [holding(busy_engine, "a") for _ in range(4)]
     new = [wish(busy_engine, "b")]
-    for one, seconds in zip(held, (0.5, 1.0, 0.2, 0.1), strict=True):
-        one.progress.playback.deliver(0.0, seconds)
-    assert grants(new, held, 4, 0.0)[0].lender is held[1], "the most audio in hand"
     for one, frames in zip(held, (300, 200, 100, 5), strict=True):
         one.frames.extend([(0,)] * frames)
-        one.chunks.untaken_s = ENOUGH_S * (frames > 5)
-    assert grants(new, held, 4, 0.0)[0].lender is held[2], "where many have enough, the one with the least to repeat"
+    assert grants(new, held, 4, 0.0)[0].lender is held[3], "the one with the least to repeat"
+    held[0].progress.playback.deliver(0.0, ENOUGH_S)
+    held[1].chunks.untaken_s = ENOUGH_S
+    assert grants(new, held, 4, 0.0)[0].lender is held[1], "of those with audio to play, or to take"
     held[0].idle_since = 0.0
     assert grants(new, held, 4, 0.0)[0].lender is held[0], "it has no work, though not for long"

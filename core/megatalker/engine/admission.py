@@ -26,7 +26,7 @@ from megatalker.settings import Settings
 AN_EXCHANGE = 2
 """Rows that an owner has fewer than another one where it gets one of that one's: less would turn the two round."""
 ENOUGH_S = 2.0
-"""Audio in hand with which a stream may well lend its row."""
+"""Audio in hand with which a stream can do without its row for a while."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,13 +229,12 @@ def grants(wishing: Iterable[Utterance], holding: Iterable[Utterance], rows: int
 
 def _rich(holding: Iterable[Utterance], held: Mapping[str, int], taker: Utterance, now: float) -> Utterance | None:
     """Who lends its row to ``taker`` though it may have work: of the owner with the most rows, one that has none just
-    now, or the one with the most audio in hand; where several have enough, the one that costs least when it goes on.
-    ``None`` where all of them are about to begin.
+    now, or one with :data:`ENOUGH_S` of audio in hand; of several the one that costs least when it goes on. ``None``
+    where all of them are about to begin.
     """
 
-    def ease(one: Utterance) -> tuple[int, bool, float, int]:
-        in_hand_s = min(one.in_hand_s(now), ENOUGH_S)
-        return held[one.owner], one.idle_since is not None, in_hand_s, -one.prompt_rows
+    def ease(one: Utterance) -> tuple[int, bool, bool, int]:
+        return held[one.owner], one.idle_since is not None, one.in_hand_s(now) >= ENOUGH_S, -one.prompt_rows
 
     able = [one for one in holding if one.decoding and held[one.owner] >= held[taker.owner] + AN_EXCHANGE]
     return max(able, key=ease, default=None)
