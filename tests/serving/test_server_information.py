@@ -42,6 +42,31 @@ def test_health_is_ready_only_after_warm_up(serve: Server, monkeypatch: pytest.M
     assert post(served).status_code == 200
 
 
+def test_what_is_prepared_beside_the_work_is_told(serve: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    failed = threading.Event()
+
+    def prepare(self: FakeTalker) -> str:
+        if failed.is_set():
+            raise RuntimeError("no room")
+        return "frames of 4 streams"
+
+    monkeypatch.setattr(FakeTalker, "prepare", prepare)
+    url = serve().url
+
+    def told(what: str) -> str | None:
+        answer = httpx.get(url + "/ready")
+        assert (answer.status_code, answer.json()["status"]) == (200, "ready")
+        value: str | None = answer.json().get(what)
+        assert sample(httpx.get(url + "/metrics").text, f"megatalker_engine_{what}") == (value is not None)
+        return value
+
+    eventually(lambda: told("preparing") == "frames of 4 streams", "the backend was asked")
+    assert told("unprepared") is None
+    failed.set()
+    eventually(lambda: told("unprepared") == "RuntimeError: no room", "it was asked again")
+    assert told("preparing") is None
+
+
 def test_a_server_whose_warm_up_fails_stops(serve: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(self: FakeTalker) -> None:
         raise RuntimeError("no kernels today")

@@ -81,7 +81,7 @@ class TalkerStage:
             return chosen
         left = room - sum(rows[: len(chosen)])
         rows = _prompt_rows(granted)
-        count = fitting(rows, min(left, self.pace.rows_within(self._earliest_need() - now))) if granted else 0
+        count = fitting(rows, min(left, self.pace.rows_within(self.earliest_need() - now))) if granted else 0
         self.pressed = bool(granted) and not count
         if self.pressed and self.pace.credit_s > 0:
             count = max(1, fitting(rows, min(left, self.pace.rows_within(PRESSED_PASS_S))))
@@ -219,7 +219,7 @@ class TalkerStage:
             return math.inf
         return utterance.progress.requested_at + max_wait_s
 
-    def _earliest_need(self) -> float:
+    def earliest_need(self) -> float:
         """When the first playback that waits for what the engine has yet to make needs its next chunk begun, so that
         there is time for all of them.
         """
