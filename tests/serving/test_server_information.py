@@ -53,18 +53,16 @@ def test_what_is_prepared_beside_the_work_is_told(serve: Server, monkeypatch: py
     monkeypatch.setattr(FakeTalker, "prepare", prepare)
     url = serve().url
 
-    def told(what: str) -> str | None:
+    def told(what: str) -> tuple[str | None, float]:
         answer = httpx.get(url + "/ready")
         assert (answer.status_code, answer.json()["status"]) == (200, "ready")
-        value: str | None = answer.json().get(what)
-        assert sample(httpx.get(url + "/metrics").text, f"megatalker_engine_{what}") == (value is not None)
-        return value
+        return answer.json().get(what), sample(httpx.get(url + "/metrics").text, f"megatalker_engine_{what}")
 
-    eventually(lambda: told("preparing") == "frames of 4 streams", "the backend was asked")
-    assert told("unprepared") is None
+    eventually(lambda: told("preparing") == ("frames of 4 streams", 1), "the backend was asked")
+    assert told("unprepared") == (None, 0)
     failed.set()
-    eventually(lambda: told("unprepared") == "RuntimeError: no room", "it was asked again")
-    assert told("preparing") is None
+    eventually(lambda: told("unprepared") == ("RuntimeError: no room", 1), "it was asked again")
+    assert told("preparing") == (None, 0)
 
 
 def test_a_server_whose_warm_up_fails_stops(serve: Server, monkeypatch: pytest.MonkeyPatch) -> None:
