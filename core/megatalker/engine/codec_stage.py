@@ -235,20 +235,22 @@ class CodecStage:
     def _hand_out_all(self, utterances: Sequence[Utterance], download: Download) -> None:
         samples = self._arrived(download, utterances)
         levels = frame_levels(samples)
-        now = self._state.clock()
+        now, frame_s = self._state.clock(), self._state.frame_s
         waiters: list[Waiter] = []
         start = 0
         for utterance, chunk in zip(utterances, download.sizes, strict=True):
             end = start + chunk // FRAME_SAMPLES
             if utterance.given > utterance.delivered:  # else it was cancelled meanwhile
                 pcm = samples[start * FRAME_SAMPLES : end * FRAME_SAMPLES].copy()  # who keeps one keeps no other
-                waiters += self._hand_out(utterance, pcm, levels[start:end], now)
+                waiters += self._hand_out(utterance, pcm, levels[start:end], now, frame_s)
             start = end
         wake(waiters)
         if utterances[0].suspected:
             pass_trial(self._state.utterances, self._state.codec, utterances[0])
 
-    def _hand_out(self, utterance: Utterance, pcm: Samples, levels: list[float], now: float) -> list[Waiter]:
+    def _hand_out(
+        self, utterance: Utterance, pcm: Samples, levels: list[float], now: float, frame_s: float
+    ) -> list[Waiter]:
         """Returns whom to wake."""
         progress, first, last = utterance.progress, utterance.delivered, utterance.given
         frames = last - first
@@ -266,7 +268,7 @@ class CodecStage:
         )
         _log(chunk, progress)
         progress.note_chunk(now, frames)
-        utterance.chunking.note_chunk(frames, progress.playback.ahead(now))
+        utterance.chunking.note_chunk(frames, progress.playback.ahead(now), frame_s)
         self._state.counters.chunks += 1
         waiters = utterance.chunks.put(chunk)
         if utterance.runaway is not None:

@@ -81,3 +81,9 @@ class WorkerState:
     """Callers that wait for the backends themselves."""
     failure: MegatalkerError | None = None
     """No backend is left: every request fails with this."""
+
+    @property
+    def frame_s(self) -> float:
+        """About how long each stream that holds a row waits for its next frame; 0 while nothing was made."""
+        pace = self.throughput.frames_a_second
+        return sum(utterance.admitted for utterance in self.utterances) / pace if pace else 0.0

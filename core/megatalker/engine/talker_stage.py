@@ -58,11 +58,23 @@ class TalkerStage:
     def next_prompts(self, now: float, room: int) -> list[Utterance]:
         """Whose decoder streams begin or continue in the next pass of at most ``room`` rows of prompts: those that hold
         a row of the backend first, then others by turns while there are such rows. Streams without work lend theirs.
+        One that is not among them, and has waited too long for its first row, ends.
 
         Where the playback of a started stream would run dry meanwhile, newcomers gather until they have credit: each of
         their passes takes long, and hardly longer for many.
         """
         waiting = [utterance for utterance in self._state.utterances if utterance.needs_prefill]
+        chosen = self._choose(waiting, now, room)
+        taken = set(map(id, chosen))
+        for utterance in waiting:
+            left_over = id(utterance) not in taken and not utterance.admitted and utterance.ending is None
+            if left_over and now > self._patience_ends(utterance):
+                limits = self._limits
+                error = waited_too_long(having_work(self._state.utterances), limits, self._state.throughput)
+                utterance.end("error", error)
+        return chosen
+
+    def _choose(self, waiting: Sequence[Utterance], now: float, room: int) -> list[Utterance]:
         running = [utterance for utterance in waiting if utterance.admitted]
         running.sort(key=lambda utterance: urgency(candidate(0, utterance)))
         new = [utterance for utterance in waiting if not utterance.admitted]
@@ -163,6 +175,10 @@ class TalkerStage:
     # ---- prefill
 
     @property
+    def _limits(self) -> AdmissionLimits:
+        return AdmissionLimits.of(self._settings, self._talker.max_streams, self._work.row_limit)
+
+    @property
     def _talker(self) -> CheckedTalker:
         loaded = self._state.talker.loaded
         assert loaded is not None, "a tick runs only with both roles filled"
@@ -170,17 +186,14 @@ class TalkerStage:
 
     def _with_room(self, wishing: Sequence[Utterance], now: float) -> list[Utterance]:
         """Those of them that there are rows for, by turns. One whose first text came too late for a place in the queue
-        ends, and one that waited too long for its first row.
+        ends.
         """
-        limits = AdmissionLimits.of(self._settings, self._talker.max_streams, self._work.row_limit)
+        limits = self._limits
         for utterance in wishing:
-            error, begun = None, utterance.progress.segments > 0
-            if not begun and utterance.idle_since is not None:
+            if utterance.progress.segments == 0 and utterance.idle_since is not None:
                 error = queue_refusal(having_work(self._state.utterances), limits, self._state.throughput)
-            elif now > self._patience_ends(utterance):
-                error = waited_too_long(having_work(self._state.utterances), limits, self._state.throughput)
-            if error is not None:
-                utterance.end("error", error)
+                if error is not None:
+                    utterance.end("error", error)
             utterance.idle_since = None
         wishing = self._state.turns.order([utterance for utterance in wishing if utterance.ending is None])
         room = limits.rows - sum(utterance.admitted for utterance in self._state.utterances)
