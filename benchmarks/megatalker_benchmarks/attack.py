@@ -1,8 +1,9 @@
 """One key against another's first chunk, on a server process: ``megatalker bench attack --help``.
 
 The attacker opens 100 utterances, gives each a few words, reads nothing and leaves them open; and asks for long
-speech over HTTP that it reads at 2 kB/s. Meanwhile the other key makes requests at random moments. Phases without
-and with the attacker alternate, so that whatever else the machine does falls on both.
+speech over HTTP that it reads at 2 kB/s, or not at all. Meanwhile the other key makes requests at random moments.
+Phases without and with the attacker alternate, so that whatever else the machine does falls on both. The command fails
+where the other key's p95 grew by more than half, or any of its requests failed.
 """
 
 import argparse
@@ -32,7 +33,7 @@ IDLE = 100
 """Utterances that are opened and left."""
 IDLE_A_CONNECTION = 25
 FEW_WORDS = "It is ten "
-BYTES_A_READ, READ_EVERY_S = 200, 0.1
+BYTES_A_READ, READ_EVERY_S, FOR_EVER_S = 200, 0.1, 1e6
 LONG = " ".join(TEXTS) * 3
 MOST_GROWTH = 1.5
 """Of the other key's p95."""
@@ -40,12 +41,13 @@ SETTLED_S = 60.0
 
 
 @asynccontextmanager
-async def attacked(url: str, key: str, slow: int) -> AsyncIterator[None]:
+async def attacked(url: str, key: str, slow: int, unread: int) -> AsyncIterator[None]:
     """Meanwhile everything is open that the attacker opens."""
     async with AsyncExitStack() as stack:
         for first in range(0, IDLE, IDLE_A_CONNECTION):
             await stack.enter_async_context(_idle(url, key, range(first, min(IDLE, first + IDLE_A_CONNECTION))))
-        readers = [asyncio.create_task(_read_slowly(url, key)) for _ in range(slow)]
+        pauses = [READ_EVERY_S] * slow + [FOR_EVER_S] * unread
+        readers = [asyncio.create_task(_read(url, key, pause_s)) for pause_s in pauses]
         try:
             yield
         finally:
@@ -66,7 +68,8 @@ async def _idle(url: str, key: str, numbers: range) -> AsyncIterator[None]:
         socket_.transport.abort()
 
 
-async def _read_slowly(url: str, key: str) -> None:
+async def _read(url: str, key: str, pause_s: float) -> None:
+    """Ask for a long text, and read a little of its speech after each pause."""
     address = urlsplit(url)
     connection = socket.socket()
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -80,13 +83,13 @@ async def _read_slowly(url: str, key: str) -> None:
     try:
         writer.write(head.encode() + body)
         while await reader.read(BYTES_A_READ):
-            await asyncio.sleep(READ_EVERY_S)
+            await asyncio.sleep(pause_s)
     finally:
         writer.transport.abort()
 
 
 async def run(
-    url: str, keys: dict[str, str], rounds: int, seconds: float, traffic: Traffic, slow: int
+    url: str, keys: dict[str, str], rounds: int, seconds: float, traffic: Traffic, slow: int, unread: int
 ) -> dict[str, Any]:
     """All phases; ``growth`` in the result is that of the p95 of all phases of a kind together, null where a
     phase was silent.
@@ -101,7 +104,7 @@ async def run(
         await drive(servers, traffic, script, min(5.0, seconds))
         for _ in range(rounds):
             phases["calm"].append(await phase())
-            async with attacked(url, keys["attacker"], slow):
+            async with attacked(url, keys["attacker"], slow, unread):
                 phases["attack"].append(await phase())
                 held.append(await _open(url))
             await _quiet(url)
@@ -142,6 +145,7 @@ def main() -> int:
         "--rate", type=float, default=1.0, help="requests a second of the other key, 2 s of speech each"
     )
     parser.add_argument("--slow", type=int, default=8, help="readers at 2 kB/s; as many as there are rows by default")
+    parser.add_argument("--unread", type=int, default=8, help="readers that read nothing")
     parser.add_argument("--checkpoint", default="demo")
     parser.add_argument("--backend", default="auto")
     parser.add_argument("--json", type=Path, help="file for the result")
@@ -150,7 +154,9 @@ def main() -> int:
     settings = "".join(f'[server.keys.{name}]\nhash = "{hash_key(key)}"\n' for name, key in keys.items())
     with serve_process("--checkpoint", options.checkpoint, "--backend", options.backend, settings=settings) as server:
         traffic = Traffic("rate", options.rate)
-        found = asyncio.run(run(server.url, keys, options.rounds, options.seconds, traffic, options.slow))
+        found = asyncio.run(
+            run(server.url, keys, options.rounds, options.seconds, traffic, options.slow, options.unread)
+        )
     text = json.dumps({"command": " ".join(sys.argv), **found}, indent=1)
     print(text)  # noqa: T201 - a program's output
     if options.json is not None:

@@ -191,8 +191,9 @@ class Settings(BaseSettings):
     max_streams: Positive = 8
     """Streams decoding at the same time."""
     max_waiting: Annotated[Integer, Field(ge=0)] = 64
-    """Requests that may wait for a free stream; one more is refused with ``CapacityError``. Those without work do not
-    count: they wait for text, or for their consumer (:mod:`megatalker.engine.admission`)."""
+    """Requests that may wait for a free stream; one more is refused with ``CapacityError``. Of other owners' only those
+    count whose turn comes before, and none without work: they wait for text, or for their consumer
+    (:mod:`megatalker.engine.admission`)."""
     max_wait_s: Seconds | None = None
     """A request that waits longer for a free stream ends with ``CapacityError``, and is refused at once where that is
     foreseen. ``None``: it waits as long as it takes. ``megatalker serve`` sets 30 where nothing else is said."""

@@ -25,3 +25,11 @@ def open_engine(tiny_custom_voice: Checkpoint, arrival: None) -> Iterator[Opener
             return stack.enter_context(engine)
 
         yield opener
+
+
+@pytest.fixture
+def busy_engine(open_engine: Opener) -> Iterator[Engine]:
+    """It touches no request before the test has ended."""
+    engine = open_engine()
+    with engine.borrow_backends():
+        yield engine

@@ -1,19 +1,17 @@
-"""Utterances without work hold nothing that others need; who waits for a row, in what order and for how long."""
+"""Utterances without work hold nothing that others need; how long one waits for a row."""
 
 import threading
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
 
-from engine_stage import TEXT, Opener, codes_of, fakes_with, plain_codes
+from engine_stage import TEXT, Opener, codes_of, fakes_with, order_of_prompts, plain_codes
 from fake_backend import CAPABILITIES, Behaviour, Fakes
 from megatalker.checkpoint import Checkpoint
 from megatalker.engine import Engine, SpeechStream
-from megatalker.engine.admission import Turns, expected_wait_s
+from megatalker.engine.admission import expected_wait_s
 from megatalker.engine.scheduling import Throughput
-from megatalker.engine.utterance import Utterance
 from megatalker.errors import CapacityError
 from waiting import HANG_S, eventually
 
@@ -150,93 +148,6 @@ def test_an_unread_stream_wants_its_row_back_for_more_than_one_chunk(open_engine
     assert order_of_prompts(fakes) == [1, 2, 3], "more than half of it is still there"
     assert len(unread.read_all()) == (100 - heard) * 1920
     assert order_of_prompts(fakes) == [1, 2, 3, 1]
-
-
-# ---- turns
-
-
-def order_of_prompts(fakes: Fakes) -> list[int]:
-    return [request.sampling.seed for request in fakes.loaded["fake"].prefills]
-
-
-def test_owners_take_turns(open_engine: Opener) -> None:
-    fakes = fakes_with(frames=3)
-    engine = open_engine(fakes, max_streams=1)
-    with engine.borrow_backends():
-        streams = [engine.speak_for("many", TEXT, seed=seed) for seed in range(1, 7)]
-        streams += [engine.speak_for("few", TEXT, seed=seed) for seed in (11, 12)]
-        streams.append(engine.speak_for("one", TEXT, seed=21))
-    for stream in streams:
-        stream.read_all()
-    assert order_of_prompts(fakes) == [1, 11, 21, 2, 12, 3, 4, 5, 6]
-
-
-def test_an_owner_that_comes_again_and_again_does_not_pass_others_for_ever(open_engine: Opener) -> None:
-    fakes = fakes_with(frames=3)
-    engine = open_engine(fakes, max_streams=1)
-    with engine.borrow_backends():
-        streams = [engine.speak_for("many", TEXT, seed=seed) for seed in range(1, 5)]
-
-    def come_again(_: object) -> None:
-        if len(streams) < 8:
-            streams.append(engine.speak_for("again", TEXT, seed=7 + len(streams)))
-
-    fakes.talkers["fake"].on_prefill = come_again
-    for index in range(8):
-        streams[index].read_all()
-    order = order_of_prompts(fakes)
-    assert [seed for seed in order if seed < 10] == [1, 2, 3, 4]
-    assert order.index(4) <= 6, "one of the other owner's between two of this one's"
-
-
-def test_without_owners_those_who_come_first_go_first(open_engine: Opener) -> None:
-    fakes = fakes_with(frames=3)
-    engine = open_engine(fakes, max_streams=1)
-    with engine.borrow_backends():
-        streams = [engine.speak(TEXT, seed=seed) for seed in range(6)]
-    for stream in streams:
-        stream.read_all()
-    assert order_of_prompts(fakes) == list(range(6))
-
-
-@pytest.fixture
-def busy_engine(open_engine: Opener) -> Iterator[Engine]:
-    """It touches no request before the test has ended."""
-    engine = open_engine()
-    with engine.borrow_backends():
-        yield engine
-
-
-def wish(engine: Engine, owner: str, *, begun: bool = False) -> Utterance:
-    utterance = engine.speak_for(owner, TEXT)._utterance
-    utterance.progress.segments = int(begun)
-    return utterance
-
-
-def test_streams_that_come_back_go_before_their_owners_newcomers_and_keep_nobody_else_out(busy_engine: Engine) -> None:
-    turns = Turns()
-    first, second, back = (wish(busy_engine, "a", begun=begun) for begun in (False, False, True))
-    assert turns.order([first, second]) == [first, second]
-    turns.serve(first)
-    assert turns.order([second, back]) == [back, second]
-    turns.serve(back)
-    other = wish(busy_engine, "b")
-    turns.order([second, other])
-    for _ in range(10):  # each comes back as soon as it can
-        again = wish(busy_engine, "a", begun=True)
-        assert turns.order([second, again, other])[0] is other
-        turns.serve(again)
-
-
-def test_who_comes_late_begins_at_the_number_that_is_served(busy_engine: Engine) -> None:
-    turns = Turns()
-    for _ in range(5):
-        (served,) = turns.order([wish(busy_engine, "a")])
-        turns.serve(served)
-    sixth = wish(busy_engine, "a")
-    turns.order([sixth])
-    late = [wish(busy_engine, "b") for _ in range(3)]
-    assert turns.order([sixth, *late]) == [late[0], sixth, late[1], late[2]]
 
 
 # ---- waiting

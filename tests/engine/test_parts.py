@@ -46,7 +46,7 @@ def run_policy(frame_s: float, frames: int, max_frames: int = 8) -> tuple[list[i
         pending += 1
         if policy.due(pending, clock.ahead(now)):
             clock.deliver(now, pending * FRAME_SECONDS)
-            policy.note_chunk(pending, clock.ahead(now), frame_s)
+            policy.note_chunk(pending, clock.ahead(now), 100, frame_s)
             sizes.append(pending)
             pending = 0
     return sizes, clock.underruns
@@ -68,9 +68,15 @@ def test_a_device_slower_than_playback_pauses_less_often_instead_of_sending_sing
     assert underruns == 5
 
 
+def test_a_chunk_is_no_longer_than_a_step_of_the_codec() -> None:
+    policy = ChunkPolicy(8)
+    policy.note_chunk(4, 2.0, 3, 0.0)
+    assert policy.target == 3
+
+
 def test_after_waiting_for_text_a_chunk_is_small_again() -> None:
     policy = ChunkPolicy(8)
-    policy.note_chunk(4, 2.0, 0.0)
+    policy.note_chunk(4, 2.0, 100, 0.0)
     assert policy.target == 8
     policy.restart()
     assert policy.due(1, -3.0)
@@ -97,7 +103,7 @@ def test_many_that_begin_at_once_are_heard_without_a_gap(rtf: float, codec: floa
         if policy.due(pending, clock.ahead(now)):
             now += pending * codec * frame_s
             clock.deliver(now, pending * FRAME_SECONDS)
-            policy.note_chunk(pending, clock.ahead(now), frame_s)
+            policy.note_chunk(pending, clock.ahead(now), 100, frame_s)
             pending = 0
     assert clock.underruns == 0
 

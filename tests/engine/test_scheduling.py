@@ -16,12 +16,11 @@ from megatalker.engine import Engine, SpeechStream
 from megatalker.engine.scheduling import (
     MOST_CODEC_FRAMES,
     MOST_CODEC_STREAMS,
-    MOST_DEBT_S,
-    MOST_PROMPT_ROWS,
-    PRESSED_PASS_S,
     Candidate,
     ChunkPolicy,
-    PromptPace,
+    Cost,
+    Pace,
+    Room,
     fitting,
     select_audio,
 )
@@ -68,6 +67,7 @@ def launches(monkeypatch: pytest.MonkeyPatch) -> Launches:
         seen.note("audio", [len(fresh) for fresh in codes])
         return audio(codec, states, codes)
 
+    monkeypatch.setattr(Cost, "note", lambda cost, size, seconds: None)  # how busy this machine is
     monkeypatch.setattr(FakeTalker, "prefill", note_prefill)
     monkeypatch.setattr(FakeTalker, "decode", note_decode)
     monkeypatch.setattr(FakeCodec, "decode", note_audio)
@@ -133,20 +133,20 @@ def test_arrivals_are_looked_at_between_the_steps_of_the_codec(open_engine: Open
 def test_prompts_that_are_together_too_long_go_in_several_passes(
     open_engine: Opener, launches: Launches, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine = open_engine()
-    hear(*begin(engine, 1))
-    rows = len(engine_talker(engine).prefills[0].embeds)
+    first = open_engine()
+    hear(*begin(first, 1))
+    rows = len(engine_talker(first).prefills[0].embeds)
     launches.events.clear()
-    monkeypatch.setattr("megatalker.engine.worker.MOST_PROMPT_ROWS", 2 * rows)
-    hear(*begin(engine, 5))
+    monkeypatch.setattr("megatalker.engine.scheduling.MOST_PROMPT_ROWS", 2 * rows)
+    hear(*begin(open_engine(), 5))
     order = [event for event in launches.events if event[0] == "prompts"]
-    assert order == [("prompts", [2, 3]), ("prompts", [4, 5]), ("prompts", [6])]
+    assert order == [("prompts", [1, 2]), ("prompts", [3, 4]), ("prompts", [5])]
     assert launches.events[:6] == [
-        ("prompts", [2, 3]),
-        ("frames", [2, 3]),
+        ("prompts", [1, 2]),
+        ("frames", [1, 2]),
         ("audio", [1, 1]),
-        ("prompts", [4, 5]),
-        ("frames", [4, 5]),
+        ("prompts", [3, 4]),
+        ("frames", [3, 4]),
         ("audio", [1, 1]),
     ]
 
@@ -160,7 +160,7 @@ def test_newcomers_and_streams_that_would_run_dry_take_turns(
     def arrive(index: int) -> None:
         if launches.events[index] == ("frames", [1]) and not arrived:
             launches.arrived_at = index
-            monkeypatch.setattr(PromptPace, "rows_within", lambda pace, seconds: 0)
+            monkeypatch.setattr(Cost, "within", lambda cost, seconds: 0.0)
             arrived.extend(engine.speak(TEXT, seed=seed) for seed in range(3))
 
     first = begin(engine, 1)
@@ -173,11 +173,38 @@ def test_newcomers_and_streams_that_would_run_dry_take_turns(
     assert all(later - earlier > 1 for earlier, later in pairwise(begun)), "with a launch for others in between"
 
 
+@pytest.mark.parametrize("pressed", [True, False])
+def test_an_owner_with_few_rows_does_not_wait_for_those_of_one_with_many(
+    open_engine: Opener, launches: Launches, monkeypatch: pytest.MonkeyPatch, pressed: bool
+) -> None:
+    """Neither for their playback, nor for their newcomers."""
+    most = 0.0 if pressed else inf
+    monkeypatch.setattr(Pace, "room", lambda pace, playing, now: Room(most if playing else inf, inf))
+    monkeypatch.setattr(Pace, "lend", lambda pace: None)
+    monkeypatch.setattr(Pace, "note_others", lambda pace, seconds: None)
+    engine = open_engine()
+    arrived: list[SpeechStream] = []
+
+    def arrive(index: int) -> None:
+        if launches.events[index] == ("frames", [1, 2, 3]) and index > 4 and not arrived:
+            launches.arrived_at = index
+            arrived.append(engine.speak_for("many", TEXT, seed=3))
+            arrived.append(engine.speak_for("few", TEXT, seed=4))
+
+    with engine.borrow_backends():
+        first = [engine.speak_for("many", TEXT, seed=seed) for seed in range(3)]
+    launches.on_launch = arrive
+    hear(*first)
+    hear(*arrived)
+    assert launches.after(launches.arrived_at, 3) == [("prompts", [4]), ("frames", [4]), ("audio", [1])]
+    assert engine_talker(engine).prefills[3].sampling.seed == 4, "alone, and before who came earlier"
+
+
 def test_nobody_waits_for_newcomers_where_nobody_has_begun(
     open_engine: Opener, launches: Launches, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However long the prompts take."""
-    monkeypatch.setattr(PromptPace, "rows_within", lambda pace, seconds: MOST_PROMPT_ROWS if seconds == inf else 0)
+    monkeypatch.setattr(Pace, "room", lambda pace, playing, now: Room(0.0 if playing else inf, inf))
     engine = open_engine()
     hear(*begin(engine, 3))
     assert launches.events[0] == ("prompts", [1, 2, 3])
@@ -185,11 +212,11 @@ def test_nobody_waits_for_newcomers_where_nobody_has_begun(
 
 def test_a_step_of_the_codec_is_bounded_in_streams_and_frames() -> None:
     many = [Candidate(index, float(index), 0.0, 1) for index in range(100)]
-    assert select_audio(many, limit=MOST_CODEC_STREAMS) == list(range(64))
+    assert select_audio(many, limit=MOST_CODEC_STREAMS, frames=MOST_CODEC_FRAMES) == list(range(64))
     long = [Candidate(index, float(-index), 0.0, 8) for index in range(40)]
-    assert select_audio(long, limit=64) == list(range(39, 39 - MOST_CODEC_FRAMES // 8, -1)), "by deadline"
-    assert select_audio([Candidate(0, 1.0, 0.0, 500)], limit=64) == [0], "one at least"
-    assert select_audio([*long, Candidate(40, None, 3.0), Candidate(41, None, 2.0)], limit=64) == [41, 40]
+    assert select_audio(long, limit=64, frames=129) == list(range(39, 39 - 16, -1)), "by deadline"
+    assert select_audio([Candidate(0, 1.0, 0.0, 500)], limit=64, frames=128) == [0], "one at least"
+    assert select_audio([*long, Candidate(40, None, 3.0), Candidate(41, None, 2.0)], limit=64, frames=128) == [41, 40]
 
 
 def test_more_streams_than_a_step_of_the_codec_takes_are_heard_in_several(
@@ -201,41 +228,17 @@ def test_more_streams_than_a_step_of_the_codec_takes_are_heard_in_several(
     assert max(len(what) for kind, what in launches.events if kind == "audio") == 64
 
 
+def test_steps_of_a_slow_codec_are_small(
+    open_engine: Opener, launches: Launches, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Cost, "within", lambda cost, seconds: 2.5)
+    hear(*begin(open_engine(), 6))
+    assert max(sum(what) for kind, what in launches.events if kind == "audio") == 2
+
+
 def test_how_many_prompts_fit() -> None:
     assert [fitting([3, 3, 3], most) for most in (2, 3, 8, 9, 10)] == [0, 1, 2, 3, 3]
     assert fitting([], 5) == 0
-
-
-def test_the_pace_of_prompts_follows_what_is_faster_at_once_and_what_is_slower_slowly() -> None:
-    pace = PromptPace()
-    assert pace.rows_within(0.001) == MOST_PROMPT_ROWS, "nothing is known yet"
-    pace.note(rows=10, seconds=0.1, pressed=False)
-    assert pace.rows_within(1.0) == 100
-    assert (pace.rows_within(-1.0), pace.rows_within(inf)) == (0, MOST_PROMPT_ROWS)
-    pace.note(rows=100, seconds=0.1, pressed=False)
-    assert pace.rows_within(1.0) == 1000
-    assert pace.rows_within(0.09) == 0, "no pass was ever so short"
-    pace.note(rows=1, seconds=1.0, pressed=False)
-    assert 1 <= pace.rows_within(1.0) < 10
-
-
-def test_newcomers_that_press_take_their_share_of_the_time() -> None:
-    pace = PromptPace()
-    pace.note(rows=10, seconds=0.1, pressed=False)
-    assert pace.credit_s == 0, "time that nobody missed"
-    pace.lend()
-    assert pace.credit_s > 0, "one pass"
-    pace.note(rows=10, seconds=0.1, pressed=True)
-    assert pace.credit_s < 0
-    pace.note_others(0.29)
-    assert pace.credit_s < 0
-    pace.note_others(0.02)
-    assert pace.credit_s > 0, "after three times as long for the others"
-    pace.note_others(1e6)
-    assert pace.credit_s == PRESSED_PASS_S, "nothing is saved up"
-    pace.note(rows=10, seconds=1e6, pressed=True)
-    pace.note_others(4 * MOST_DEBT_S)
-    assert pace.credit_s > 0, "nor owed for ever"
 
 
 def test_those_who_arrive_while_prompts_are_launched_get_their_first_frame_with_them(
@@ -297,15 +300,17 @@ def test_time_in_which_others_begin_is_not_taken_for_the_speed_of_a_stream(
     assert max(seen) < FRAME_SECONDS
 
 
-def test_newcomers_leave_time_for_a_round_of_all_that_play(open_engine: Opener, launches: Launches) -> None:
-    """Each has but a frame in hand, and the engine is known to make just so many as they hear."""
+def test_newcomers_leave_time_for_a_round_of_all_that_play(
+    open_engine: Opener, launches: Launches, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each has but a frame in hand, and a launch of the talker with a step of the codec takes as long."""
     engine = open_engine(max_chunk_frames=1)
     arrived: list[SpeechStream] = []
 
     def arrive(index: int) -> None:
         if launches.events[index] == ("audio", [1, 1]) and not arrived:
             launches.arrived_at = index
-            engine._state.throughput.note_work(frames=25 * 10**6, seconds=10.0**6)
+            monkeypatch.setattr(Cost, "of", lambda cost, size: 0.04)
             arrived.append(engine.speak(TEXT, seed=9))
 
     first = begin(engine, 2)

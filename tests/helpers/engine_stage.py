@@ -46,3 +46,8 @@ def plain_codes(checkpoint: Checkpoint, text: str, seed: int, layout: Layout, fr
         if frame.codes is None:
             return codes
         codes.append(frame.codes)
+
+
+def order_of_prompts(fakes: Fakes) -> list[int]:
+    """Seeds of the streams that began or went on, as the backend was asked."""
+    return [request.sampling.seed for request in fakes.loaded["fake"].prefills]

@@ -5,18 +5,28 @@ neither as running nor as waiting, and its row is lent to others who wait for on
 has. What is limited: those with work (``max_streams`` that run, ``max_waiting`` that wait), how long one may wait for
 its first row (``max_wait_s``), all that are open (``max_open``), and those of one owner (``max_streams_per_owner``).
 
-Rows go to owners by turns, so that nobody waits for all that another owner has asked for.
+Rows go to owners by turns, so that nobody waits for all that another owner has asked for. Where none is free, an owner
+that has at least two rows fewer than another gets one of that owner's, though the stream in it has work. So what is
+foreseen of a wait, and the place in the queue, are one owner's: what others have asked for counts as far as turns put
+it before.
 """
 
 import heapq
-from collections.abc import Collection, Iterable, Sequence
+from collections import Counter, defaultdict, deque
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from megatalker.checkpoint.config import FRAME_SECONDS
 from megatalker.engine.scheduling import Throughput
 from megatalker.engine.utterance import Utterance
 from megatalker.errors import CapacityError
 from megatalker.settings import Settings
+
+AN_EXCHANGE = 2
+"""Rows that an owner has fewer than another one where it gets one of that one's: less would turn the two round."""
+ENOUGH_S = 2.0
+"""Audio in hand with which a stream can do without its row for a while."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,22 +62,18 @@ def refusal(
         )
     if len(opened) >= limits.max_open:
         return CapacityError(f"{len(opened)} streams are open already; end one, or raise the setting max_open")
-    return None if newcomer.idle_since is not None else queue_refusal(having_work(opened), limits, throughput)
+    return None if newcomer.idle_since is not None else queue_refusal(opened, newcomer.owner, limits, throughput)
 
 
-def having_work(utterances: Iterable[Utterance]) -> list[Utterance]:
-    """Those that hold a row for it or wait for one."""
-    return [one for one in utterances if one.idle_since is None]
-
-
-def queue_refusal(busy: Sequence[Utterance], limits: AdmissionLimits, throughput: Throughput) -> CapacityError | None:
-    """Why one more may not have work beside those that have, or ``None``."""
-    if len(busy) < limits.rows:
-        return None
-    wait_s = expected_wait_s(busy, limits.rows, throughput)
-    if len(busy) >= limits.rows + limits.max_waiting:
+def queue_refusal(
+    opened: Iterable[Utterance], owner: str, limits: AdmissionLimits, throughput: Throughput
+) -> CapacityError | None:
+    """Why one more of ``owner`` may not have work beside those that are open, or ``None``."""
+    before = _before(opened, owner)
+    wait_s = expected_wait_s(before, limits.rows, throughput)
+    if len(before) >= limits.rows + limits.max_waiting:
         return CapacityError(
-            f"{limits.rows} streams run and {len(busy) - limits.rows} wait already; try again {_when(wait_s)}, "
+            f"{limits.rows} streams run and {len(before) - limits.rows} wait already; try again {_when(wait_s)}, "
             "or raise the settings max_streams or max_waiting",
             retry_after_s=wait_s,
         )
@@ -81,9 +87,11 @@ def queue_refusal(busy: Sequence[Utterance], limits: AdmissionLimits, throughput
     return None
 
 
-def waited_too_long(busy: Sequence[Utterance], limits: AdmissionLimits, throughput: Throughput) -> CapacityError:
-    """The end of one that waited longer for its first row than ``max_wait_s``."""
-    wait_s = expected_wait_s(busy, limits.rows, throughput)
+def waited_too_long(
+    opened: Iterable[Utterance], owner: str, limits: AdmissionLimits, throughput: Throughput
+) -> CapacityError:
+    """The end of one of ``owner`` that waited longer for its first row than ``max_wait_s``."""
+    wait_s = expected_wait_s(_before(opened, owner), limits.rows, throughput)
     return CapacityError(
         f"no stream was free for {limits.max_wait_s:g} s; try again {_when(wait_s)}, "
         "or raise the settings max_streams or max_wait_s",
@@ -106,6 +114,25 @@ def expected_wait_s(busy: Iterable[Utterance], rows: int, throughput: Throughput
     for seconds in durations[rows:]:
         heapq.heapreplace(free_at, free_at[0] + seconds)
     return free_at[0]
+
+
+def _before(opened: Iterable[Utterance], owner: str) -> list[Utterance]:
+    """Those with work that come before one more of ``owner``: all that run, but none where it gets another owner's row
+    at once; and of those that wait all of its own, and as many of each other owner's as turns put before it.
+    """
+    busy = [one for one in opened if one.idle_since is None]
+    own = sum(one.owner == owner for one in busy)
+    running = [one for one in busy if one.admitted]
+    if max(Counter(one.owner for one in running).values(), default=0) >= own + AN_EXCHANGE:
+        return []
+    waiting = [one for one in busy if not one.admitted]
+    turns = 1 + sum(one.owner == owner for one in waiting)
+    taken: Counter[str] = Counter()
+    for one in waiting:
+        taken[one.owner] += 1
+        if taken[one.owner] <= turns:
+            running.append(one)
+    return running
 
 
 def _seconds_left(one: Utterance, frames_a_second: float, throughput: Throughput) -> float:
@@ -150,3 +177,64 @@ class Turns:
             # one that has begun goes before what its owner has not begun
             utterance.turn = (self._served if utterance.progress.segments else number), self._wishes
         return utterance.turn
+
+
+class Grant(NamedTuple):
+    """A row for one that waits."""
+
+    taker: Utterance
+    lender: Utterance | None = None
+    """Whose row it is; ``None``: nobody's, or its own."""
+    due: bool = False
+    """Its owner has at least :data:`AN_EXCHANGE` rows fewer than another one, whose streams it need not wait for."""
+
+
+def grants(wishing: Iterable[Utterance], holding: Iterable[Utterance], rows: int, now: float) -> list[Grant]:
+    """Rows for those who wait, in the order in which they get them.
+
+    Free rows come first, then those of streams without work, of which the ones with the most audio in hand lend first;
+    then those of owners that have many.
+
+    Args:
+        wishing: in the order of their turns.
+        holding: those that hold a row.
+        rows: that there are.
+        now: seconds of the engine's clock.
+    """
+    queues: defaultdict[str, deque[tuple[int, Utterance]]] = defaultdict(deque)
+    for place, one in enumerate(wishing):
+        queues[one.owner].append((place, one))
+    left = {id(one): one for one in holding}
+    resting = deque(sorted((one for one in left.values() if one.lends_at <= now), key=lambda one: -one.in_hand_s(now)))
+    free, held, found = rows - len(left), Counter(one.owner for one in left.values()), list[Grant]()
+    while queues:
+        few = max(held.values(), default=0) - AN_EXCHANGE
+        due = [queue for owner, queue in queues.items() if held[owner] <= few]
+        taker, lender = min(due or queues.values(), key=lambda queue: queue[0][0])[0][1], None
+        if free > 0:
+            free -= 1
+        else:
+            lender = resting.popleft() if resting else _rich(left.values(), held, taker, now) if due else None
+            if lender is None:
+                break
+            del left[id(lender)]
+            held[lender.owner] -= 1
+        queues[taker.owner].popleft()
+        if not queues[taker.owner]:
+            del queues[taker.owner]
+        held[taker.owner] += 1
+        found.append(Grant(taker, lender, bool(due)))
+    return found
+
+
+def _rich(holding: Iterable[Utterance], held: Mapping[str, int], taker: Utterance, now: float) -> Utterance | None:
+    """Who lends its row to ``taker`` though it may have work: of the owner with the most rows, one that has none just
+    now, or one with :data:`ENOUGH_S` of audio in hand; of several the one that costs least when it goes on. ``None``
+    where all of them are about to begin.
+    """
+
+    def ease(one: Utterance) -> tuple[int, bool, bool, int]:
+        return held[one.owner], one.idle_since is not None, one.in_hand_s(now) >= ENOUGH_S, -one.prompt_rows
+
+    able = [one for one in holding if one.decoding and held[one.owner] >= held[taker.owner] + AN_EXCHANGE]
+    return max(able, key=ease, default=None)

@@ -29,7 +29,8 @@ class ChunkQueue:
         self._changed = Condition()
         self._chunks: deque[Chunk] = deque()
         self._max_untaken_s, self._on_room = max_untaken_s, on_room
-        self._untaken_s = 0.0
+        self.untaken_s = 0.0
+        """Seconds of audio that wait here."""
         self._was_full = False
         self._waiters: list[Waiter] = []
 
@@ -37,7 +38,7 @@ class ChunkQueue:
         """The consumer has not taken what it should have, or a ``share`` of that; with ``further_s`` of audio more,
         were it there.
         """
-        return self._max_untaken_s is not None and self._untaken_s + further_s >= share * self._max_untaken_s
+        return self._max_untaken_s is not None and self.untaken_s + further_s >= share * self._max_untaken_s
 
     def put(self, chunk: Chunk) -> list[Waiter]:
         """Hand a chunk over; dropped when the stream already ended. Threads that wait go on; returns the waiters of
@@ -47,7 +48,7 @@ class ChunkQueue:
             if self.reason is not None:
                 return []
             self._chunks.append(chunk)
-            self._untaken_s += chunk.frames * FRAME_SECONDS
+            self.untaken_s += chunk.frames * FRAME_SECONDS
             return self._notify()
 
     def finish(self, reason: FinishReason, error: Exception | None = None) -> bool:
@@ -102,7 +103,7 @@ class ChunkQueue:
     def _pop(self) -> Chunk:
         chunk = self._chunks.popleft()
         self._was_full = self._was_full or self.is_full()
-        self._untaken_s -= chunk.frames * FRAME_SECONDS
+        self.untaken_s -= chunk.frames * FRAME_SECONDS
         if self._was_full and not self.is_full():
             self._was_full = bool(self._chunks)
             self._on_room()

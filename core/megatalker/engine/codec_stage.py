@@ -6,6 +6,7 @@ A device may still compute a chunk when the next frame is begun: what was starte
 import logging
 from collections import OrderedDict
 from collections.abc import Sequence
+from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import chain
 
@@ -33,6 +34,8 @@ LEAST_REPLAY_FRAMES = 32
 """Of such a call: a codec that computes all that was heard anew in each call should not need too many."""
 MOST_REPLAY_FRAMES = 256
 """As above: bounds memory."""
+READY_S = 0.0002
+"""Chunks that take no longer to take had been made before."""
 WARM_VOICES = 16
 """Cloned voices whose codec state, warmed by their reference frames, is kept for the next utterance."""
 
@@ -67,7 +70,17 @@ class Download:
 
 
 Samples = NDArray[np.float32]
-StepUnderWay = tuple[Sequence[Utterance], Download]
+
+
+@dataclass(frozen=True, slots=True)
+class StepUnderWay:
+    """Chunks that the codec was asked for, and that nobody has taken."""
+
+    utterances: Sequence[Utterance]
+    download: Download
+    launched_at: float
+    done_at: float | None
+    """``None``: a device still computed when the call returned."""
 
 
 class CodecStage:
@@ -104,13 +117,14 @@ class CodecStage:
             return False
         codec = self._state.codec.serving
         limit = (None if codec is None else codec.max_streams) or MOST_CODEC_STREAMS
-        chosen = [utterances[index] for index in select_audio(due, limit=min(limit, MOST_CODEC_STREAMS))]
+        picked = select_audio(due, limit=min(limit, MOST_CODEC_STREAMS), frames=self._state.pace.most_frames)
+        chosen = [utterances[index] for index in picked]
         trial = next((one for one in chosen if one.suspected and one.is_suspect("codec")), None)
         if trial is not None:
             chosen = [trial]
         try:
             self._start(chosen)
-            computing = self._under_way and self._under_way[-1][1].under_way
+            computing = self._under_way and self._under_way[-1].download.under_way
             if not computing or trial is not None or chosen[0].progress.playback.dry_at is None:
                 self._collect(self._under_way)
             else:
@@ -137,19 +151,20 @@ class CodecStage:
 
     def _collect(self, steps: Sequence[StepUnderWay]) -> None:
         for step in list(steps):
-            self._hand_out_all(*step)
+            self._hand_out_all(step)
             self._under_way.remove(step)
 
     def _lose_what_is_under_way(self) -> None:
-        for utterances, _ in self._under_way:
-            for utterance in utterances:
+        for step in self._under_way:
+            for utterance in step.utterances:
                 utterance.rewind_codec()
         self._under_way = []
 
     def _start(self, utterances: Sequence[Utterance]) -> None:
         states = [utterance.codec_state for utterance in utterances if utterance.codec_state is not None]
+        codes, launched_at = _codes_to_give(utterances), self._state.clock()
         try:
-            download = self._decode(states, _codes_to_give(utterances), utterances)
+            download = self._decode(states, codes, utterances)
         except REQUEST_ERRORS as error:
             if len(utterances) == 1:
                 _refuse(utterances[0], error)
@@ -159,7 +174,8 @@ class CodecStage:
             return
         for utterance in utterances:
             utterance.given = len(utterance.frames)
-        self._under_way.append((utterances, download))
+        done_at = None if download.under_way else self._state.clock()
+        self._under_way.append(StepUnderWay(utterances, download, launched_at, done_at))
 
     def _decode(self, states: Sequence[CodecState], codes: Sequence[Tensor], served: Sequence[Utterance]) -> Download:
         return self._calls.step(
@@ -232,10 +248,14 @@ class CodecStage:
 
     # ---- chunks
 
-    def _hand_out_all(self, utterances: Sequence[Utterance], download: Download) -> None:
+    def _hand_out_all(self, step: StepUnderWay) -> None:
+        utterances, download, asked_at = step.utterances, step.download, self._state.clock()
         samples = self._arrived(download, utterances)
         levels = frame_levels(samples)
-        now, frame_s = self._state.clock(), self._state.frame_s
+        now, frame_s = self._state.clock(), self._frame_s()
+        loaded, waited = self._state.codec.loaded, now - asked_at > READY_S
+        if loaded is not None and loaded.warm and (waited or step.done_at):  # else nobody knows when it was done
+            self._state.pace.note_audio(len(levels), step.launched_at, step.done_at or now)
         waiters: list[Waiter] = []
         start = 0
         for utterance, chunk in zip(utterances, download.sizes, strict=True):
@@ -247,6 +267,11 @@ class CodecStage:
         wake(waiters)
         if utterances[0].suspected:
             pass_trial(self._state.utterances, self._state.codec, utterances[0])
+
+    def _frame_s(self) -> float:
+        """About how long each stream that holds a row waits for its next frame; 0 while nothing was made."""
+        rate = self._state.throughput.frames_a_second
+        return sum(utterance.admitted for utterance in self._state.utterances) / rate if rate else 0.0
 
     def _hand_out(
         self, utterance: Utterance, pcm: Samples, levels: list[float], now: float, frame_s: float
@@ -268,7 +293,7 @@ class CodecStage:
         )
         _log(chunk, progress)
         progress.note_chunk(now, frames)
-        utterance.chunking.note_chunk(frames, progress.playback.ahead(now), frame_s)
+        utterance.chunking.note_chunk(frames, progress.playback.ahead(now), self._state.pace.most_frames, frame_s)
         self._state.counters.chunks += 1
         waiters = utterance.chunks.put(chunk)
         if utterance.runaway is not None:

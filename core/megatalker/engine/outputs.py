@@ -111,7 +111,7 @@ class EngineMetrics:
     decode_rows: int
     """Streams of all those launches."""
     lent: int
-    """Times that a stream without work lent its row to another."""
+    """Times that a stream lent its row to another: it had no work, or its owner many rows."""
     active: int
     """Streams that hold, or are about to hold again, rows of the backend."""
     waiting: int

@@ -5,11 +5,11 @@ import math
 from collections.abc import Sequence
 from functools import partial
 
-from megatalker.engine.admission import AdmissionLimits, having_work, queue_refusal, waited_too_long
+from megatalker.engine.admission import AdmissionLimits, Grant, grants, queue_refusal, waited_too_long
 from megatalker.engine.blame import pass_trial
 from megatalker.engine.guarded_calls import REQUEST_ERRORS, Fault, GuardedCalls
 from megatalker.engine.request import frames_that_fit
-from megatalker.engine.scheduling import PRESSED_PASS_S, PromptPace, fitting, select, urgency
+from megatalker.engine.scheduling import SOON_S, Playing, fitting, select, urgency
 from megatalker.engine.state import StepInProgress, WorkerState
 from megatalker.engine.utterance import Codes, DecoderStream, Utterance, candidate
 from megatalker.errors import CapacityError
@@ -27,7 +27,6 @@ class TalkerStage:
     def __init__(self, state: WorkerState, calls: GuardedCalls, builder: PromptBuilder, settings: Settings) -> None:
         self._state, self._work, self._calls = state, state.talker_work, calls
         self._builder, self._settings = builder, settings
-        self.pace = PromptPace()
         self.pressed = False
         """There are newcomers, and started streams whose playback would run dry during their pass."""
 
@@ -55,48 +54,58 @@ class TalkerStage:
                 did = True
         return did
 
-    def next_prompts(self, now: float, room: int) -> list[Utterance]:
-        """Whose decoder streams begin or continue in the next pass of at most ``room`` rows of prompts: those that hold
-        a row of the backend first, then others by turns while there are such rows. Streams without work lend theirs.
-        One that is not among them, and has waited too long for its first row, ends.
+    def next_prompts(self, now: float, begun: int = 0, rows_begun: int = 0) -> list[Grant]:
+        """Whose decoder streams begin or continue in the next launch of a pass that began ``now``, with so many streams
+        and rows: those that are due alone; else those that hold a row of the backend, then others by turns while there
+        are such rows. One that is not among them, and has waited too long for its first row, ends.
 
-        Where the playback of a started stream would run dry meanwhile, newcomers gather until they have credit: each of
-        their passes takes long, and hardly longer for many.
+        Where the playback of a started stream would run dry meanwhile, those others gather until they have credit: each
+        of their passes takes long, and hardly longer for many.
         """
         waiting = [utterance for utterance in self._state.utterances if utterance.needs_prefill]
-        chosen = self._choose(waiting, now, room)
-        taken = set(map(id, chosen))
+        chosen = self._choose(waiting, now, begun, rows_begun)
+        taken = {id(grant.taker) for grant in chosen}
         for utterance in waiting:
             left_over = id(utterance) not in taken and not utterance.admitted and utterance.ending is None
             if left_over and now > self._patience_ends(utterance):
-                limits = self._limits
-                error = waited_too_long(having_work(self._state.utterances), limits, self._state.throughput)
+                state = self._state
+                error = waited_too_long(state.utterances, utterance.owner, self._limits, state.throughput)
                 utterance.end("error", error)
         return chosen
 
-    def _choose(self, waiting: Sequence[Utterance], now: float, room: int) -> list[Utterance]:
-        running = [utterance for utterance in waiting if utterance.admitted]
-        running.sort(key=lambda utterance: urgency(candidate(0, utterance)))
+    def _choose(self, waiting: Sequence[Utterance], now: float, begun: int, rows_begun: int) -> list[Grant]:
+        running = [Grant(utterance) for utterance in waiting if utterance.admitted]
+        running.sort(key=lambda grant: urgency(candidate(0, grant.taker)))
         new = [utterance for utterance in waiting if not utterance.admitted]
-        new = self._with_room(new, now) if new else []
-        trial = next((utterance for utterance in running + new if utterance.is_suspect("talker")), None)
+        granted = self._with_room(new, now) if new else []
+        self.pressed = False
+        trial = next((grant for grant in running + granted if grant.taker.is_suspect("talker")), None)
         if trial is not None:
             return [trial]
+        due = [grant for grant in granted if grant.due]
         if not self.batches:
-            self.pressed = False
-            return (running + new)[:1]
-        rows = [utterance.prompt_rows for utterance in running]
-        chosen = running[: max(1, fitting(rows, room))]
-        left = room - sum(rows[: len(chosen)])
-        sizes = [utterance.prompt_rows for utterance in new]
-        count = fitting(sizes, min(left, self.pace.rows_within(self._earliest_need() - now))) if new else 0
-        self.pressed = bool(new) and not count
-        if self.pressed and self.pace.credit_s > 0:
-            count = max(1, fitting(sizes, min(left, self.pace.rows_within(PRESSED_PASS_S))))
-        return chosen + new[:count]
+            return (due + running + granted)[:1]
+        first = due or running
+        rows, most = _prompt_rows(first), self._state.pace.most_rows - rows_begun
+        chosen = first[: max(1, fitting(rows, most))]
+        if due:
+            return chosen
+        left = most - sum(rows[: len(chosen)])
+        rows, count = _prompt_rows(granted), 0
+        if granted:
+            room = self._state.pace.room(self._playing(now), now)
+            count = fitting(rows, min(left, room.rows - rows_begun))
+            count = int(max(0, min(count, room.streams - begun)))
+        self.pressed = bool(granted) and not count
+        on_credit = self._state.pace.rows_on_credit() if self.pressed else 0
+        if on_credit:
+            count = max(1, fitting(rows, min(left, on_credit)))
+        return chosen + granted[:count]
 
-    def prefill(self, chosen: Sequence[Utterance]) -> None:
-        """Begin or continue these decoder streams, all prompts in one call."""
+    def prefill(self, grants: Sequence[Grant]) -> None:
+        """Begin or continue these decoder streams, all prompts in one call, in the rows that are lent to them."""
+        self._take_rows([grant.lender for grant in grants if grant.lender is not None])
+        chosen = [grant.taker for grant in grants]
         for utterance in chosen:
             utterance.admitted = True
         begun = self._begin_texts([utterance for utterance in chosen if utterance.decoder is None])
@@ -157,6 +166,8 @@ class TalkerStage:
         now, counters = self._state.clock(), self._state.counters
         counters.decode_calls += 1
         counters.decode_rows += len(frames)
+        if self._state.talker.loaded is not None and self._state.talker.loaded.warm:
+            self._state.pace.note_frames(len(frames), step.launched_at, now)
         for (utterance, decoder), frame in zip(step.shares, frames, strict=True):
             if utterance.ending is not None:  # by its audio, meanwhile
                 continue
@@ -184,38 +195,30 @@ class TalkerStage:
         assert loaded is not None, "a tick runs only with both roles filled"
         return loaded.instance
 
-    def _with_room(self, wishing: Sequence[Utterance], now: float) -> list[Utterance]:
-        """Those of them that there are rows for, by turns. One whose first text came too late for a place in the queue
+    def _with_room(self, wishing: Sequence[Utterance], now: float) -> list[Grant]:
+        """Those of them that get a row, and from whom. One whose first text came too late for a place in the queue
         ends.
         """
-        limits = self._limits
+        state, limits = self._state, self._limits
         for utterance in wishing:
             if utterance.progress.segments == 0 and utterance.idle_since is not None:
-                error = queue_refusal(having_work(self._state.utterances), limits, self._state.throughput)
+                error = queue_refusal(state.utterances, utterance.owner, limits, state.throughput)
                 if error is not None:
                     utterance.end("error", error)
             utterance.idle_since = None
-        wishing = self._state.turns.order([utterance for utterance in wishing if utterance.ending is None])
-        room = limits.rows - sum(utterance.admitted for utterance in self._state.utterances)
-        if room < len(wishing):
-            room += self._borrow_rows(len(wishing) - room, now)
-        return wishing[: max(0, room)]
+        wishing = state.turns.order([utterance for utterance in wishing if utterance.ending is None])
+        return grants(wishing, [one for one in state.utterances if one.admitted], limits.rows, now)
 
-    def _borrow_rows(self, count: int, now: float) -> int:
-        """Take the rows of up to so many streams without work, first of those with the most audio in hand; says how
-        many. They go on later, from the frames they have.
-        """
-        resting = [one for one in self._state.utterances if one.admitted and one.lends_at <= now]
-        resting.sort(key=lambda utterance: utterance.progress.playback.ahead(now), reverse=True)
-        lenders = resting[:count]
+    def _take_rows(self, lenders: Sequence[Utterance]) -> None:
+        """Free the rows of these streams, which go on later, from the frames they have."""
         for utterance in lenders:
             utterance.admitted, decoder = False, utterance.decoder
+            utterance.chunking.rest()
             if decoder is not None and decoder.handle is not None:
                 self._work.to_release.append(decoder.handle)
                 decoder.handle = None
             self._state.counters.lent += 1
         self.release()
-        return len(lenders)
 
     def rows_change_at(self) -> float:
         """When one that waits for a row may borrow one, or has waited too long, though nothing else happens."""
@@ -233,20 +236,22 @@ class TalkerStage:
             return math.inf
         return utterance.progress.requested_at + max_wait_s
 
-    def _earliest_need(self) -> float:
-        """When the first playback that waits for what the engine has yet to make needs its next chunk begun, so that
-        there is time for all of them.
-        """
-        playing = [
-            (utterance.progress.playback.dry_at, utterance.chunking.reserve_s)
-            for utterance in self._state.utterances
-            if utterance.progress.playback.dry_at is not None
-            and (utterance.decodable or utterance.pending)
-            and not utterance.chunks.is_full()
-        ]
-        pace = self._state.throughput.frames_a_second
-        round_s = len(playing) / pace if pace else 0.0
-        return min((dry_at - max(reserve_s, round_s) for dry_at, reserve_s in playing), default=math.inf)
+    def _playing(self, now: float) -> list[Playing]:
+        """Those that need audio or a frame in the time of a pass."""
+        playing = []
+        for utterance in self._state.utterances:
+            dry_at, frames = utterance.progress.playback.dry_at, utterance.ungiven
+            if dry_at is None:
+                continue
+            dry_at += utterance.coming_s
+            if frames:
+                needs = dry_at < now + SOON_S or utterance.due(now)
+            else:
+                rests = utterance.rests_until > now + SOON_S or utterance.chunks.is_full()
+                needs = not rests and utterance.decodable
+            if needs:
+                playing.append(Playing(dry_at, frames))
+        return playing
 
     def _read_text(self, utterance: Utterance, decoder: DecoderStream) -> None:
         ids = decoder.new_ids
@@ -333,7 +338,7 @@ class TalkerStage:
 
     def _begin(self, chosen: Sequence[Utterance]) -> None:
         shares = [(utterance, utterance.decoder) for utterance in chosen if utterance.decoder is not None]
-        steps = [_step(decoder) for _, decoder in shares]
+        steps, now = [_step(decoder) for _, decoder in shares], self._state.clock()
         try:
             finish = self._calls.step(
                 self._state.talker, "decode", lambda talker: talker.decode(steps), chosen, ends=False
@@ -341,7 +346,7 @@ class TalkerStage:
         except REQUEST_ERRORS as error:
             self._sort_out(chosen, error)
             return
-        self._work.step = StepInProgress(shares, finish)
+        self._work.step = StepInProgress(shares, finish, now)
 
     def _sort_out(self, chosen: Sequence[Utterance], error: Exception) -> None:
         """A step was refused and nobody advanced: find out whom it concerns."""
@@ -377,6 +382,10 @@ class TalkerStage:
         decoder, utterance.decoder = utterance.decoder, None
         if decoder is not None and decoder.handle is not None:
             self._work.to_release.append(decoder.handle)
+
+
+def _prompt_rows(grants: Sequence[Grant]) -> list[int]:
+    return [grant.taker.prompt_rows for grant in grants]
 
 
 def _step(decoder: DecoderStream) -> DecodeStep:

@@ -200,6 +200,11 @@ class Utterance:
         """Frames decoded and not given to the codec."""
         return len(self.frames) - self.given
 
+    @property
+    def coming_s(self) -> float:
+        """Seconds of audio that the codec is at."""
+        return (self.given - self.delivered) * FRAME_SECONDS
+
     def is_suspect(self, kind: Kind) -> bool:
         """It goes alone in the calls of this role: one of them has failed."""
         return any(role == kind for role, _ in self.suspected)
@@ -242,11 +247,19 @@ class Utterance:
         """When its row may be lent; infinite while it has work, and when it is over."""
         return math.inf if self.idle_since is None or self.ending is not None else self.idle_since + REST_S
 
+    def in_hand_s(self, now: float) -> float:
+        """Audio that its consumer has yet to play, or even to take."""
+        return max(self.progress.playback.ahead(now), self.chunks.untaken_s)
+
+    @property
+    def decoding(self) -> bool:
+        """Its row holds a decoder stream that goes on."""
+        return self.ending is None and self.decoder is not None and self.decoder.handle is not None
+
     @property
     def decodable(self) -> bool:
         """The next frame can be made, were it not for playback."""
-        decoder = self.decoder
-        return self.ending is None and decoder is not None and decoder.handle is not None and not self.starved
+        return self.decoding and not self.starved
 
     @property
     def held_until(self) -> float:
@@ -254,23 +267,22 @@ class Utterance:
         consumer has taken some of what there is.
         """
         limit, dry_at = self.request.max_ahead_s, self.progress.playback.dry_at
-        coming_s = (self.given - self.delivered) * FRAME_SECONDS
         if self.ungiven:
             return 0.0
-        if self.chunks.is_full(coming_s):
+        if self.chunks.is_full(self.coming_s):
             return math.inf
         if limit is None or dry_at is None:
             return 0.0
-        return hold_until(dry_at + coming_s, limit, self.chunking.target)
+        return hold_until(dry_at + self.coming_s, limit, self.chunking.target)
 
     def due(self, now: float) -> bool:
-        """Whether audio should be made of its frames now. A stream that waits for text keeps none back."""
+        """Whether audio should be made of its frames now. A stream that waits for text or a row keeps none back."""
         ungiven = len(self.frames) - self.given
         if not ungiven:
             return False
         if self.chunking.due(ungiven, self.progress.playback.ahead(now)):
             return True
-        return self.ending is not None or self.starved or self.decoder is None
+        return self.ending is not None or self.starved or self.decoder is None or not self.admitted
 
     @property
     def next_text(self) -> PromptText:

@@ -15,7 +15,6 @@ from megatalker.engine.codec_stage import CodecStage
 from megatalker.engine.commands import Cancel, Command, CommandQueue, Feed, FinishText, Lend, Submit, Warmup
 from megatalker.engine.failover import fill, not_warmed_up, replace
 from megatalker.engine.guarded_calls import CallRegister, Fault, GuardedCalls, Superseded
-from megatalker.engine.scheduling import MOST_PROMPT_ROWS
 from megatalker.engine.state import WorkerState
 from megatalker.engine.talker_stage import TalkerStage
 from megatalker.engine.utterance import Utterance
@@ -93,8 +92,7 @@ class Worker(threading.Thread):
             counters.ticks += 1
             counters.backend_s += backend_s
             counters.host_s += clock() - began - backend_s
-            talker = self._state.talker.loaded
-            if talker is not None and talker.warm:
+            if self._warm:
                 self._state.throughput.note_work(counters.frames - frames, clock() - began)
         return did
 
@@ -120,37 +118,45 @@ class Worker(threading.Thread):
         """Begin or continue streams, and those who arrive meanwhile; prompts take long, so audio on its way is handed
         out before.
         """
-        talker, began_at = self._talker, self._state.clock()
-        chosen = talker.next_prompts(began_at, MOST_PROMPT_ROWS)
-        if not chosen:
+        talker, clock = self._talker, self._state.clock
+        grants, begun, rows = talker.next_prompts(clock()), 0, 0
+        if not grants:
             return False
-        pressed, rows = talker.pressed, 0
+        pressed = talker.pressed
         self._codec.collect()
+        began_at = clock()
         for _ in range(PROMPT_PASSES):
-            rows += sum(utterance.prompt_rows for utterance in chosen)
-            talker.prefill(chosen)
-            if pressed or not talker.batches:
+            begun, rows = begun + len(grants), rows + sum(grant.taker.prompt_rows for grant in grants)
+            talker.prefill(grants)
+            if grants[0].due or not talker.batches:
                 break
             self._obey_commands(wait=False)
-            chosen = talker.next_prompts(self._state.clock(), MOST_PROMPT_ROWS - rows)
-            if not chosen or talker.pressed:
+            grants = talker.next_prompts(began_at, begun, rows)
+            if not grants or ((pressed or talker.pressed) and not grants[0].due):
                 break
         self._decode()
         self._start_audio()
-        talker.pace.note(rows, self._state.clock() - began_at, pressed=pressed)
+        if self._warm:
+            self._state.pace.note_pass(rows, clock() - began_at, pressed=pressed)
         for utterance in self._state.utterances:
             utterance.chunking.rest()
         return True
 
     def _serve_started(self) -> bool:
         """Audio or frames of the streams that have begun, while newcomers gather."""
-        began_at, pace = self._state.clock(), self._talker.pace
+        began_at, pace = self._state.clock(), self._state.pace
         if self._start_audio() or self._decode():
             pace.note_others(self._state.clock() - began_at)
             return True
         if self._talker.pressed:
             pace.lend()
         return self._talker.pressed
+
+    @property
+    def _warm(self) -> bool:
+        """What a launch takes now, it takes again."""
+        roles = (self._state.talker, self._state.codec)
+        return all(role.loaded is not None and role.loaded.warm for role in roles)
 
     def _start_audio(self) -> bool:
         return self._state.codec.loaded is not None and self._codec.start(self._state.clock())

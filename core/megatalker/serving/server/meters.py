@@ -115,7 +115,7 @@ class _EngineCollector(Collector):
             ("queue_wait_seconds", "Time that those waited for their prefill.", metrics.queue_wait_s),
             ("decode_calls", "Launches of frames.", metrics.decode_calls),
             ("decode_rows", "Streams of all launches of frames.", metrics.decode_rows),
-            ("lent", "Times that a stream without work lent its row to another.", metrics.lent),
+            ("lent", "Times that a stream lent its row to another.", metrics.lent),
         ):
             yield CounterMetricFamily(f"megatalker_engine_{name}", what, value=value)
         yield GaugeMetricFamily("megatalker_engine_active", "Streams that hold rows of the backend.", metrics.active)
