@@ -25,6 +25,8 @@ LONG_CODEC_STEP_S = 0.015
 """As above, of a step of the codec."""
 SLACK_S = 0.02
 """Audio kept in hand for what cannot be foreseen: thread switches, the consumer's own work."""
+MOST_EXPECTED_S = 0.9 * FRAME_SECONDS
+"""From one frame to the next, of a stream that has just begun: it is not given up as too slow."""
 SMOOTHING = 0.3
 """Weight of the newest in estimates: of the time a frame takes, of the frames a text takes."""
 MEMORY_S = 5.0
@@ -117,11 +119,18 @@ class ChunkPolicy:
         """Whether to hand out the ``pending`` frames now: enough of them, or playback cannot wait for another."""
         return pending > 0 and (pending >= self.target or (self._keeps_up and ahead_s < self.reserve_s))
 
-    def note_chunk(self, frames: int, ahead_s: float, most: int) -> None:
+    def note_chunk(self, frames: int, ahead_s: float, most: int, engine_frame_s: float) -> None:
         """A chunk was handed out, ``ahead_s`` includes it. The next is twice as large if it fits in that time, but has
         no more frames than ``most``.
+
+        ``engine_frame_s``: as ``frame_s``, of all streams of the engine, audio included; it counts where it is longer.
+        Right after a large chunk a stream's own frames come faster than over a whole round, and of one that has just
+        begun nothing is known: many that begin at once have a single frame of audio in hand, and slow each other.
         """
-        fits = int((ahead_s - self.reserve_s) / self.frame_s) if self.frame_s and self._keeps_up else 2 * frames
+        if not self.frame_s:
+            self.frame_s = min(engine_frame_s, MOST_EXPECTED_S)
+        slowest_s = max(self.frame_s, engine_frame_s)
+        fits = int((ahead_s - self.reserve_s) / slowest_s) if 0 < slowest_s < FRAME_SECONDS else 2 * frames
         self.target = max(1, min(2 * frames, self.max_frames, most, fits))
 
     @property
