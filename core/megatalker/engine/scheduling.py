@@ -38,7 +38,7 @@ MOST_SURPRISE = 4.0
 touched for the first time."""
 SOON_S = 0.1
 """Frames whose playback comes so soon are made audio before the next frames."""
-MARGIN_S = 0.045
+MARGIN_S = 0.035
 """By which newcomers' passes may take longer than thought."""
 NEWCOMERS_SHARE = 0.05
 """Of the time, for newcomers, where the device is too slow for them and for the streams that play."""
