@@ -193,7 +193,7 @@ def test_steps_learn_whose_voice_it_is_and_what_is_stored(
 ) -> None:  # fmt: skip
     start = {name: value.clone() for name, value in talker.state_dict().items()}
     plan = TalkerPlan(
-        config=checkpoint.config, seconds=4.0, rows=128, highest_rate=1e-3, damage=0.0, kept_damage=0.0,
+        config=checkpoint.config, seconds=2.0, rows=128, highest_rate=1e-3, damage=0.0, kept_damage=0.0,
         seed=0, state=tmp_path / "state", save_every=1e9, capture=False,
     )  # fmt: skip
     trainer = TalkerTrainer(plan, data.with_pairs(), layout, CPU, lambda line: None, None, start, listener)
