@@ -42,12 +42,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--codec-report", type=Path, help="codec-falling.json, for the card")
     parser.add_argument("--training", default="", help="a sentence about the machine and the minutes, for the card")
     parser.add_argument("--backend", default="compiled")
-    parser.add_argument("--voices", type=int, default=8, help=f"made-up speakers to clone, of {HELD_OUT}")
+    parser.add_argument("--voices", type=int, default=16, help=f"made-up speakers to clone, of {HELD_OUT}")
     parser.add_argument("--items", type=int, default=20, help="digit strings, word rows and sentences, for each mode")
 
 
 def run(options: argparse.Namespace) -> None:
     """See the module."""
+    if options.ship is not None and None in (options.talker, options.codec, options.codec_report):
+        raise ValueError("--ship needs what training left: --talker, --codec and --codec-report")
     options.out.mkdir(parents=True, exist_ok=True)
     log = logger(options.out / "clones.log")
     espeak = Espeak(EspeakFiles.prepare(options.espeak, options.scratch / "espeak-clones", everyone(1)))
