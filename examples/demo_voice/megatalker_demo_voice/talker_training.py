@@ -121,6 +121,8 @@ class TalkerTrainer:
             if seen is not None:
                 self._tell(seen)
             self._save()
+            if self._stored is not None:
+                self._stored.begin()  # however short the run was, what is watched at last is what is stored
             watch(1.0)
 
     # ----------------------------------------------------------------------------------------------------------- steps
