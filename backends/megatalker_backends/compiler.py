@@ -29,6 +29,13 @@ def missing_compiler(device: torch.device) -> str | None:
     return None if has_triton() else "triton does not work here"
 
 
+def keeps_compiled_code() -> bool:
+    """Whether torch finds what another process has compiled."""
+    from torch._inductor import config  # imports much
+
+    return bool(config.fx_graph_cache and not config.force_disable_caches)
+
+
 @contextmanager
 def compiler_errors() -> Iterator[None]:
     """Around ``torch.compile`` and the first run of what it made: a failure to compile becomes ``CompilerError``."""

@@ -33,8 +33,6 @@ class ServeProcess:
 
     url: str
     process: psutil.Process
-    cpu_until_ready_s: float
-    """Of the process and of compilers that it started."""
     _answers: SimpleQueue[int] = field(default_factory=SimpleQueue)
 
     def tasks(self) -> int:
@@ -58,7 +56,7 @@ class ServeProcess:
 def serve_process(
     *options: str, settings: str = "", environment: Mapping[str, str] | None = None
 ) -> Iterator[ServeProcess]:
-    """Start ``megatalker serve`` on a free port, and stop it at the end.
+    """Start ``megatalker serve`` on a free port, and stop it at the end. It is warm altogether before it is ready.
 
     Args:
         *options: of the command.
@@ -74,7 +72,7 @@ def serve_process(
         with subprocess.Popen(
             command,
             cwd=folder,
-            env={**os.environ, **(environment or {})},
+            env={**os.environ, "MEGATALKER_WARMUP": "all", **(environment or {})},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -83,7 +81,7 @@ def serve_process(
                 assert running.stderr is not None
                 url = wait_until_ready(running.stderr)["url"]
                 process = psutil.Process(running.pid)
-                server = ServeProcess(url, process, sum(process.cpu_times()[:4]))
+                server = ServeProcess(url, process)
                 for follow in (_drop_log, _read_answers):
                     threading.Thread(target=follow, args=(running, server._answers), daemon=True).start()
                 yield server

@@ -103,6 +103,9 @@ class LoadContext(Generic[SettingsT]):
     dtype: torch.dtype
     settings: SettingsT
     """An instance of the specification's own ``settings`` class."""
+    early: bool = False
+    """Warm-up may end when one stream is served as it should be, and leave the rest to
+    :meth:`TalkerDecoder.prepare`."""
 
 
 # --- talker decoder ---
@@ -233,6 +236,20 @@ class TalkerDecoder(ABC):
 
         Results are the same without it.
         """
+
+    def prepare(self) -> str | None:
+        """Take into use a piece of what an early warm-up (``LoadContext``) left for later, once something else has
+        prepared it. Asked now and then after warm-up, between other calls, where a pause of half a second harms nobody;
+        results are the same before and after.
+
+        Returns:
+            What is still being prepared, such as ``frames of 4 streams``, for log and health; ``None``: nothing, and it
+            is not asked again. Default: ``None``.
+
+        Raises:
+            Exception: it cannot be prepared. The decoder goes on without, and is not asked again.
+        """
+        return None
 
     def close(self) -> None:  # noqa: B027 - optional, with a default
         """Free device memory. The instance is not used afterwards. Default: nothing."""

@@ -59,6 +59,7 @@ class Behaviour:
     on_decode: Callable[[int], None] = lambda call: None
     """Given the index of the call, from 0."""
     on_warmup: Callable[[], None] = lambda: None
+    on_prepare: Callable[[], str | None] = lambda: None
     spoil: Callable[[int, list[Any]], Any] = lambda call, result: result
     """Given the index of the call and its result; returns what is handed out instead."""
 
@@ -71,9 +72,9 @@ class _Stream:
 
 
 class FakeTalker(TalkerDecoder):
-    def __init__(self, checkpoint: Checkpoint, behaviour: Behaviour) -> None:
+    def __init__(self, checkpoint: Checkpoint, behaviour: Behaviour, *, early: bool = False) -> None:
         behaviour.on_load()
-        self.behaviour = behaviour
+        self.behaviour, self.early = behaviour, early
         self.config = checkpoint.config
         self.codebook = checkpoint.codec_config.codebook_size
         self.builder = PromptBuilder(checkpoint, torch.device("cpu"), torch.float32)
@@ -136,6 +137,9 @@ class FakeTalker(TalkerDecoder):
     def warmup(self) -> None:
         self.behaviour.on_warmup()
         self.warmed += 1
+
+    def prepare(self) -> str | None:
+        return self.behaviour.on_prepare()
 
     def close(self) -> None:
         self.closed.set()
@@ -230,7 +234,7 @@ class Fakes:
 
     def _talker(self, name: str) -> Callable[[Checkpoint, LoadContext], TalkerDecoder]:
         def load(checkpoint: Checkpoint, context: LoadContext) -> TalkerDecoder:
-            self.loaded[name] = FakeTalker(checkpoint, self.talkers[name])
+            self.loaded[name] = FakeTalker(checkpoint, self.talkers[name], early=context.early)
             return self.loaded[name]
 
         return load

@@ -42,6 +42,29 @@ def test_health_is_ready_only_after_warm_up(serve: Server, monkeypatch: pytest.M
     assert post(served).status_code == 200
 
 
+def test_what_is_prepared_beside_the_work_is_told(serve: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    failed = threading.Event()
+
+    def prepare(self: FakeTalker) -> str:
+        if failed.is_set():
+            raise RuntimeError("no room")
+        return "frames of 4 streams"
+
+    monkeypatch.setattr(FakeTalker, "prepare", prepare)
+    url = serve().url
+
+    def told(what: str) -> tuple[str | None, float]:
+        answer = httpx.get(url + "/ready")
+        assert (answer.status_code, answer.json()["status"]) == (200, "ready")
+        return answer.json().get(what), sample(httpx.get(url + "/metrics").text, f"megatalker_engine_{what}")
+
+    eventually(lambda: told("preparing") == ("frames of 4 streams", 1), "the backend was asked")
+    assert told("unprepared") == (None, 0)
+    failed.set()
+    eventually(lambda: told("unprepared") == ("RuntimeError: no room", 1), "it was asked again")
+    assert told("preparing") == (None, 0)
+
+
 def test_a_server_whose_warm_up_fails_stops(serve: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(self: FakeTalker) -> None:
         raise RuntimeError("no kernels today")

@@ -2,7 +2,8 @@
 
 import logging
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import fields, replace
 from types import FunctionType
 from typing import Any, Literal, cast
 
@@ -55,19 +56,29 @@ def _go_without(setting: Literal["auto", "on", "off"], reason: object) -> None:
 
 
 def compile_units(model: Model, batch_sizes: Iterable[int]) -> dict[int, Units]:
-    """Compile the units for each batch size, by running them once on the scratch row."""
+    """Compile the units for each batch size."""
     compiled = {}
     sizes = list(batch_sizes)
     for done, size in enumerate(sizes, 1):
         logger.info("compiled: warming up %d of %d: frames of %d streams", done, len(sizes), size)
-        plain = (PLAIN.begin, PLAIN.choose_next, PLAIN.step_layers, PLAIN.finish)
-        units = Units(*(_compiled(unit, model.device) for unit in plain))
-        learning = Units(units.begin, units.choose_next, _any_length(units.step_layers), units.finish)
+        *_, compiled[size] = compile_piecewise(model, size)
+    return compiled
+
+
+def compile_piecewise(model: Model, size: int) -> Iterator[Units]:
+    """Compile one unit after another, by running each once on the scratch row, after the ones before it; the last that
+    comes is complete.
+    """
+    units = PLAIN
+    for field in fields(Units):
+        unit = _compiled(getattr(PLAIN, field.name), model.device)
+        learning = _any_length(unit) if field.name == "step_layers" else unit
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", r"\s*Online softmax is disabled")  # Inductor, of its own choice
-            DirectRunner(model, {size: learning}).run(idle_shares(model, size))
-        compiled[size] = units
-    return compiled
+            runner = DirectRunner(model, {size: replace(units, **{field.name: learning})})
+            runner.run(idle_shares(model, size))
+        units = replace(units, **{field.name: unit})
+        yield units
 
 
 def _compiled(function: Callable[..., Any], device: torch.device) -> Callable[..., Any]:

@@ -17,12 +17,14 @@ from megatalker.interfaces import (
     TalkerDecoder,
 )
 from megatalker.plugins.stream_table import StreamTable
+from megatalker_backends.compiled.ahead import LaterUnits
 from megatalker_backends.compiled.compilation import units_to_run, wants_compile
 from megatalker_backends.compiled.graphs import GraphRunner
 from megatalker_backends.compiled.memory import choose_positions
-from megatalker_backends.compiled.model import PLAIN, Model
+from megatalker_backends.compiled.model import PLAIN, Model, Units
 from megatalker_backends.compiled.runner import DirectRunner, Outcome, Runner, Share
 from megatalker_backends.compiled.settings import CompiledSettings
+from megatalker_backends.compiler import CompilerError, keeps_compiled_code
 
 CPU_BATCH = 4
 """Larger batches are split: on a CPU they gain little, and each size has to be compiled."""
@@ -40,7 +42,9 @@ class CompiledDecoder(TalkerDecoder):
     """Our own talker and code predictor; see :mod:`megatalker_backends.compiled.model`.
 
     Frames run as plain torch operations until :meth:`warmup` has compiled and, on CUDA, captured them. That happens
-    there and nowhere else, so no request ever waits for a compiler.
+    there and nowhere else, so no request ever waits for a compiler. An early warm-up on a CPU compiles for one stream;
+    another process compiles for more, and :meth:`prepare` takes that from torch's cache. Until then larger batches run
+    one stream after another, with the same codes.
 
     Raises:
         SettingsError: ``compile`` is ``on`` and there is no compiler; from :meth:`warmup`, too, where it fails.
@@ -63,7 +67,9 @@ class CompiledDecoder(TalkerDecoder):
             dtype=context.dtype,
         )
         self._runner: Runner = DirectRunner(self._model)
-        self._warm = False
+        self._warm, self._early, self._folder = False, context.early, checkpoint.folder
+        self._units: dict[int, Units] = {}
+        self._later: LaterUnits | None = None
 
     @property
     def capabilities(self) -> TalkerCapabilities:
@@ -75,12 +81,32 @@ class CompiledDecoder(TalkerDecoder):
             return
         model = self._model
         sizes = _batch_sizes(self._settings.max_streams, model.device)
+        early = self._compile and self._early and model.device.type == "cpu" and keeps_compiled_code()
+        sizes, later = (sizes[:1], sizes[1:]) if early else (sizes, [])
         units = units_to_run(self._settings.compile, model, sizes) if self._compile else {}
         if model.device.type == "cuda":
             self._runner = GraphRunner(model, units or dict.fromkeys(sizes, PLAIN))
         elif units:
-            self._runner = DirectRunner(model, units)
+            self._runner, self._units = DirectRunner(model, units), dict(units)
+            for size in later:  # on a CPU one at most
+                self._later = LaterUnits(model, self._folder, size)
         self._warm = True
+
+    @torch.inference_mode()
+    def prepare(self) -> str | None:
+        if self._later is None:
+            return None
+        try:
+            units = self._later.load()
+        except CompilerError:
+            self._stop_preparing()
+            raise
+        if units is None:
+            return self._later.what
+        self._units[self._later.size] = units
+        self._runner = DirectRunner(self._model, self._units)
+        self._stop_preparing()
+        return None
 
     @torch.inference_mode()
     def prefill(self, requests: Sequence[StreamRequest]) -> list[StreamHandle]:
@@ -111,7 +137,13 @@ class CompiledDecoder(TalkerDecoder):
         self._table.release(stream)
 
     def close(self) -> None:
-        del self._runner, self._model
+        self._stop_preparing()
+        del self._runner, self._units, self._model
+
+    def _stop_preparing(self) -> None:
+        later, self._later = self._later, None
+        if later is not None:
+            later.stop()
 
     def _frame(self, step: DecodeStep, codes: list[int], logits: FrameLogits | None) -> Frame:
         if codes[0] != self._model.config.codec_eos_id:

@@ -163,7 +163,7 @@ class Model:
     ) -> None:
         config = checkpoint.config
         self.config: ModelConfig = config
-        self.device = device
+        self.device, self.dtype = device, dtype
         self.scratch_row = max_streams
         self.cache_positions = -(-max_positions // SPAN_STEP) * SPAN_STEP
         self.weights = load_weights(checkpoint, device, dtype)

@@ -42,6 +42,12 @@ class LoadedBackend(Generic[InstanceT]):
     """From now on a call that takes long is a fault, not a compilation."""
     calls: int = 0
     """That succeeded."""
+    preparing: str | None = None
+    """What it has prepared beside its work."""
+    unprepared: str | None = None
+    """Why it goes on without what it had prepared."""
+    prepare_at: float = 0.0
+    """When it is asked next about what it has prepared; infinite: nothing is left."""
 
     def close(self) -> None:
         """Free it, whatever state a failure left it in."""
@@ -193,4 +199,5 @@ def _options(
 
 
 def _context(spec: TalkerBackend | CodecBackend, device: torch.device, settings: Settings) -> LoadContext:
-    return LoadContext(device, computing_dtype(spec, device, settings), own_settings(spec, settings))
+    dtype, own = computing_dtype(spec, device, settings), own_settings(spec, settings)
+    return LoadContext(device, dtype, own, early=settings.warmup == "first")

@@ -186,7 +186,7 @@ class Engine:
         opened = commands.unfinished()
         active = sum(utterance.admitted for utterance in opened)
         idle = sum(utterance.idle_since is not None and not utterance.admitted for utterance in opened)
-        roles = (state.talker, state.codec)
+        roles, talker = (state.talker, state.codec), state.talker.loaded
         faulty = {f"{role.kind} {name}": why for role in roles for name, why in role.faulty.items()}
         return EngineMetrics(
             **dataclasses.asdict(state.counters),
@@ -198,6 +198,8 @@ class Engine:
             backend=self.backend,
             codec=self.codec,
             faulty=faulty,
+            preparing=None if talker is None else talker.preparing,
+            unprepared=None if talker is None else talker.unprepared,
         )
 
     @property

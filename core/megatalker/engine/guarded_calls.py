@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from megatalker.engine.backend_role import BackendRole, InstanceT, LoadedBackend
 from megatalker.engine.utterance import Utterance
 from megatalker.errors import CapacityError, InvalidRequestError, SettingsError
+from megatalker.plugins.checked import CheckedTalker
 
 ResultT = TypeVar("ResultT")
 
@@ -143,6 +144,11 @@ class GuardedCalls:
         except REQUEST_ERRORS as error:
             raise Fault(role, loaded.name, f"warm-up raised {_describe(error)}") from error
         loaded.warm = True
+
+    def prepare(self, talker: LoadedBackend[CheckedTalker]) -> str | None:
+        """Ask a loaded talker to go on with what it prepares; raises whatever it raises."""
+        self.last_used = talker
+        return self._guarded(self._talker, talker.name, "preparing", talker.instance.prepare, LOAD_DEADLINE_S)
 
     def load(self, role: BackendRole[InstanceT], name: str, load: Callable[[], InstanceT]) -> InstanceT:
         """Load a backend; raises whatever its loader raises."""

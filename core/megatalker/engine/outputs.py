@@ -122,3 +122,7 @@ class EngineMetrics:
     codec: str
     faulty: Mapping[str, str]
     """Backends given up, such as ``talker compiled``, and why."""
+    preparing: str | None
+    """What the talker prepares beside its work, such as ``frames of 4 streams``; it serves without meanwhile."""
+    unprepared: str | None
+    """Why the talker goes on without what it had prepared."""

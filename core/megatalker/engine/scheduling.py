@@ -38,7 +38,7 @@ MOST_SURPRISE = 4.0
 touched for the first time."""
 SOON_S = 0.1
 """Frames whose playback comes so soon are made audio before the next frames."""
-MARGIN_S = 0.045
+MARGIN_S = 0.035
 """By which newcomers' passes may take longer than thought."""
 NEWCOMERS_SHARE = 0.05
 """Of the time, for newcomers, where the device is too slow for them and for the streams that play."""
@@ -249,6 +249,7 @@ class Playing:
 class Room:
     """What the next pass of newcomers may take, so that nobody's playback runs dry."""
 
+    spare_s: float
     rows: float
     """Of prompts."""
     streams: float
@@ -277,7 +278,7 @@ class Pace:
         """
         ordered = sorted(playing, key=lambda one: one.dry_at)
         if not ordered:
-            return Room(math.inf, math.inf)
+            return Room(math.inf, math.inf, math.inf)
         decoded = [one for one in ordered if one.frames]
         others = [one for one in ordered if not one.frames]
         each_s = self.audio.of(self.most_frames) / self.most_frames
@@ -287,7 +288,7 @@ class Pace:
         spare_s = min(one.dry_at - end for one, end in zip(decoded + others, ends, strict=True)) - now - MARGIN_S
         first_s = FRAME_SECONDS - MARGIN_S - audio_s - launch_s
         before = sum(one.dry_at < now + self.prompts.fixed_s + FRAME_SECONDS for one in others)
-        return Room(self.prompts.within(spare_s), first_s / each_s - before if each_s else math.inf)
+        return Room(spare_s, self.prompts.within(spare_s), first_s / each_s - before if each_s else math.inf)
 
     @property
     def most_rows(self) -> int:

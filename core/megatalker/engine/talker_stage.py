@@ -93,7 +93,7 @@ class TalkerStage:
         left = most - sum(rows[: len(chosen)])
         rows, count = _prompt_rows(granted), 0
         if granted:
-            room = self._state.pace.room(self._playing(now), now)
+            room = self._state.pace.room(self.playing(now), now)
             count = fitting(rows, min(left, room.rows - rows_begun))
             count = int(max(0, min(count, room.streams - begun)))
         self.pressed = bool(granted) and not count
@@ -236,7 +236,7 @@ class TalkerStage:
             return math.inf
         return utterance.progress.requested_at + max_wait_s
 
-    def _playing(self, now: float) -> list[Playing]:
+    def playing(self, now: float) -> list[Playing]:
         """Those that need audio or a frame in the time of a pass."""
         playing = []
         for utterance in self._state.utterances:

@@ -15,6 +15,7 @@ from megatalker.engine.codec_stage import CodecStage
 from megatalker.engine.commands import Cancel, Command, CommandQueue, Feed, FinishText, Lend, Submit, Warmup
 from megatalker.engine.failover import fill, not_warmed_up, replace
 from megatalker.engine.guarded_calls import CallRegister, Fault, GuardedCalls, Superseded
+from megatalker.engine.preparation import go_on
 from megatalker.engine.state import WorkerState
 from megatalker.engine.talker_stage import TalkerStage
 from megatalker.engine.utterance import Utterance
@@ -75,6 +76,7 @@ class Worker(threading.Thread):
                 self._talker.take()  # what was begun when a codec failed
                 self._warm_up()
             idle = not self._timed_tick()
+            self._prepare(idle=idle)
             self._lend()
             self._obey_commands(wait=idle)
         except Fault as fault:
@@ -198,14 +200,18 @@ class Worker(threading.Thread):
             pass
 
     def _time_to_wait(self) -> float | None:
-        """Until the first stream that was ahead of playback may go on, or until waiting for a row makes a difference;
-        ``None``: until there is a command.
+        """Until the first stream that was ahead of playback may go on, until waiting for a row makes a difference, or
+        until the talker may have prepared something; ``None``: until there is a command.
         """
         held = [max(one.held_until, one.rests_until) for one in self._state.utterances if one.decodable]
         until = min(held, default=math.inf)
         if self._state.failure is None:
-            until = min(until, self._talker.rows_change_at())
+            until = min(until, self._talker.rows_change_at(), self._preparation_goes_on_at())
         return None if until == math.inf else max(0.0, until - self._state.clock())
+
+    def _preparation_goes_on_at(self) -> float:
+        talker = self._state.talker.loaded
+        return talker.prepare_at if talker is not None and talker.warm else math.inf
 
     def _obey(self, command: Command) -> None:
         state = self._state
@@ -252,6 +258,12 @@ class Worker(threading.Thread):
         for done in state.warmups:
             done.set_result(None)
         state.warmups.clear()
+
+    def _prepare(self, *, idle: bool) -> None:
+        talker, now = self._state.talker.loaded, self._state.clock()
+        if talker is not None and talker.warm and talker.prepare_at <= now:
+            room = self._state.pace.room([] if idle else self._talker.playing(now), now)
+            go_on(self._calls, talker, now, room.spare_s)
 
     def _lend(self) -> None:
         """Lend the backends to each caller who asks, unless streams are running."""

@@ -115,6 +115,14 @@ class CheckedTalker:
         self.decoder.release(stream)
         del self._streams[stream]
 
+    def prepare(self) -> str | None:
+        """As :meth:`TalkerDecoder.prepare`; ``MalformedResultError`` where it returns something else."""
+        self._require_taken()
+        answer: object = self.decoder.prepare()
+        if answer is not None and not isinstance(answer, str):
+            raise MalformedResultError(f"prepare returned {type(answer).__name__}, expected what is prepared, or None")
+        return answer
+
     def try_out(self) -> None:
         """Make a frame of a prompt that no healthy backend fails at; raises what goes wrong."""
         rows = torch.full((2, self._config.talker.hidden_size), 0.02)

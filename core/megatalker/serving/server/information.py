@@ -23,9 +23,16 @@ def health_routes(speaker: Speaker) -> APIRouter:
     @router.get("/ready", responses=errors(503))
     @router.get("/health", responses=errors(503))
     def health() -> JSONResponse:
-        """200 once the engine is warm, 503 before, while the server drains, and when nothing can be spoken any more."""
+        """200 once the engine is warm, 503 before, while the server drains, and when nothing can be spoken any more.
+        ``preparing`` is what the backend serves without until it is there, ``unprepared`` why it never will be.
+        """
         body: dict[str, object] = {"backend": speaker.engine.backend, "codec": speaker.engine.codec}
         body["status"] = speaker.status
+        metrics = speaker.engine.metrics()
+        if metrics.preparing is not None:
+            body["preparing"] = metrics.preparing
+        if metrics.unprepared is not None:
+            body["unprepared"] = metrics.unprepared
         if speaker.failure is not None:
             body["error"] = problem(speaker.failure).model_dump()
         return JSONResponse(body, 200 if speaker.ready else 503)

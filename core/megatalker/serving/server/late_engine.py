@@ -101,6 +101,8 @@ class LateEngine:
             backend=self.backend,
             codec=self.codec,
             faulty={},
+            preparing=None,
+            unprepared=None,
         )
 
     def close(self) -> None:

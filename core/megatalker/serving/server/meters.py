@@ -123,6 +123,11 @@ class _EngineCollector(Collector):
             "megatalker_engine_waiting", "Streams that have work and wait for rows.", metrics.waiting
         )
         yield GaugeMetricFamily("megatalker_engine_idle", "Streams that are open and have no work.", metrics.idle)
+        for name, what, state in (
+            ("preparing", "The backend prepares something beside its work.", metrics.preparing),
+            ("unprepared", "The backend goes on without what it had prepared.", metrics.unprepared),
+        ):
+            yield GaugeMetricFamily(f"megatalker_engine_{name}", what, value=int(state is not None))
         backends = {"backend": metrics.backend, "codec": metrics.codec}
         yield InfoMetricFamily("megatalker_engine", "Backends in use.", backends)
         faulty = GaugeMetricFamily("megatalker_engine_faulty", "Backends given up.", labels=["backend"])

@@ -13,7 +13,7 @@ MAX_WAIT_S = 30.0
 
 def served_settings(settings: Settings) -> Settings:
     """The same, with a server's own choice where nothing was said."""
-    unsaid = {"max_untaken_s": MAX_UNTAKEN_S, "max_wait_s": MAX_WAIT_S}
+    unsaid: dict[str, object] = {"max_untaken_s": MAX_UNTAKEN_S, "max_wait_s": MAX_WAIT_S, "warmup": "first"}
     unsaid = {name: value for name, value in unsaid.items() if getattr(settings, name) is None}
     return settings.model_copy(update=unsaid)
 

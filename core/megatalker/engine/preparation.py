@@ -1,0 +1,31 @@
+"""What a talker prepares beside its work is taken into use when a pause harms nobody."""
+
+import logging
+import math
+
+from megatalker.engine.backend_role import LoadedBackend
+from megatalker.engine.guarded_calls import GuardedCalls
+from megatalker.plugins.checked import CheckedTalker
+
+logger = logging.getLogger(__name__)
+
+POLL_S = 0.5
+PAUSE_S = 1.0
+"""Audio that every playback must have in hand, for a pause to harm nobody."""
+LATEST_S = 30.0
+"""An engine that is busy all the time pauses after so long."""
+
+
+def go_on(calls: GuardedCalls, talker: LoadedBackend[CheckedTalker], now: float, spare_s: float) -> None:
+    """Ask the talker to take a piece into use, unless somebody waits who has only ``spare_s`` to spare."""
+    if spare_s < PAUSE_S and now < talker.prepare_at + LATEST_S:
+        return
+    talker.prepare_at = now + POLL_S
+    try:
+        talker.preparing = calls.prepare(talker)
+    except Exception as error:  # it can do without
+        reason, what = f"{type(error).__name__}: {error}", talker.preparing or "what it prepared"
+        logger.error("talker backend %s goes on without %s: %s", talker.name, what, reason)
+        talker.preparing, talker.unprepared = None, reason
+    if talker.preparing is None:
+        talker.prepare_at = math.inf
