@@ -1,11 +1,16 @@
 """Pipecat sessions to measure: a pipeline around the service, clocks at both ends, and a watch on the event loop."""
 
 import asyncio
+import os
+import platform
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from importlib.metadata import version
+from typing import Any
 
+import torch
 from pipecat.frames.frames import (
     EndFrame,
     Frame,
@@ -23,7 +28,8 @@ from pipecat.processors.frame_processor import FrameDirection, FrameProcessor
 from pipecat.services.tts_service import TextAggregationMode
 from pipecat.workers.runner import WorkerRunner
 
-from megatalker import Settings
+from megatalker import Engine, Settings
+from megatalker.plugins.device import dtype_name, resolve_device
 from megatalker_pipecat import MegatalkerTTSService
 
 PATIENCE_S = 300.0
@@ -194,3 +200,19 @@ async def busy_loop(work_s: float, rest_s: float) -> AsyncIterator[None]:
     finally:
         task.cancel()
         await asyncio.wait([task])
+
+
+def environment(engine: Engine) -> dict[str, Any]:
+    """What figures depend on."""
+    device = resolve_device(engine.settings.device)
+    return {
+        "checkpoint": engine.settings.checkpoint,
+        "backend": engine.backend,
+        "codec": engine.codec,
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine(),
+        "cpus": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "dtype": dtype_name(engine.dtype),
+        "torch_threads": torch.get_num_threads(),
+        "load_average": os.getloadavg()[0],
+        "versions": {name: version(name) for name in ("megatalker", "pipecat-ai", "torch")},
+    }

@@ -8,26 +8,20 @@ measured alone, on a busy event loop, and beside other sessions that speak.
 
 import argparse
 import asyncio
-import json
-import os
-import platform
 import statistics
 import sys
 import time
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, nullcontext
-from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from loguru import logger
 from pipecat.services.tts_service import TextAggregationMode
 
 from megatalker import Engine, Settings
-from megatalker.plugins.device import dtype_name, resolve_device
-from megatalker_benchmarks.pipecat_rig import LoopWatch, Session, busy_loop, sessions
+from megatalker_benchmarks.pipecat_rig import LoopWatch, Session, busy_loop, environment, sessions
+from megatalker_benchmarks.report import add_json_option, hand_out
 from megatalker_pipecat import MegatalkerTTSService
 
 SHORT = "Good morning, how can I help you today?"
@@ -147,10 +141,9 @@ async def measure(options: argparse.Namespace) -> dict[str, Any]:
         engine = lease.engine
         assert isinstance(engine, Engine), "a preloaded engine is one of this process"
         for _ in range(2):  # what no warm-up reaches
-            engine.speak(LONG).read_all()
+            await asyncio.to_thread(engine.speak(LONG).read_all)
         return {
-            "command": " ".join(sys.argv),
-            "environment": _environment(engine),
+            "environment": environment(engine),
             "rounds": options.rounds,
             "first_audio": await latency(options, settings),
             "interruption": {
@@ -164,21 +157,6 @@ async def measure(options: argparse.Namespace) -> dict[str, Any]:
         }
 
 
-def _environment(engine: Engine) -> dict[str, Any]:
-    device = resolve_device(engine.settings.device)
-    return {
-        "checkpoint": engine.settings.checkpoint,
-        "backend": engine.backend,
-        "codec": engine.codec,
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine(),
-        "cpus": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
-        "dtype": dtype_name(engine.dtype),
-        "torch_threads": torch.get_num_threads(),
-        "load_average": os.getloadavg()[0],
-        "versions": {name: version(name) for name in ("megatalker", "pipecat-ai", "torch")},
-    }
-
-
 def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -189,14 +167,11 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=12)
     parser.add_argument("--tokens-per-second", type=float, default=50.0, help="of the simulated language model")
     parser.add_argument("--rate", type=int, default=24_000, help="sample rate of the pipeline")
-    parser.add_argument("--json", type=Path, help="write the report here, too")
+    add_json_option(parser)
     options = parser.parse_args()
     logger.remove()
     logger.add(sys.stderr, level="WARNING")
-    text = json.dumps(asyncio.run(measure(options)), indent=1)
-    print(text)  # noqa: T201 - a program's output
-    if options.json:
-        options.json.write_text(text + "\n")
+    hand_out(asyncio.run(measure(options)), options.json)
 
 
 if __name__ == "__main__":

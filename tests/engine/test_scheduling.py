@@ -16,13 +16,11 @@ from megatalker.engine import Engine, SpeechStream
 from megatalker.engine.scheduling import (
     MOST_CODEC_FRAMES,
     MOST_CODEC_STREAMS,
-    MOST_DEBT_S,
-    MOST_PROMPT_ROWS,
-    PRESSED_PASS_S,
     Candidate,
     ChunkPolicy,
-    LaunchSize,
-    PromptPace,
+    Cost,
+    Pace,
+    Room,
     fitting,
     select_audio,
 )
@@ -69,7 +67,7 @@ def launches(monkeypatch: pytest.MonkeyPatch) -> Launches:
         seen.note("audio", [len(fresh) for fresh in codes])
         return audio(codec, states, codes)
 
-    monkeypatch.setattr(LaunchSize, "note", lambda size, amount, seconds: None)  # how busy this machine is
+    monkeypatch.setattr(Cost, "note", lambda cost, size, seconds: None)  # how busy this machine is
     monkeypatch.setattr(FakeTalker, "prefill", note_prefill)
     monkeypatch.setattr(FakeTalker, "decode", note_decode)
     monkeypatch.setattr(FakeCodec, "decode", note_audio)
@@ -162,7 +160,7 @@ def test_newcomers_and_streams_that_would_run_dry_take_turns(
     def arrive(index: int) -> None:
         if launches.events[index] == ("frames", [1]) and not arrived:
             launches.arrived_at = index
-            monkeypatch.setattr(PromptPace, "rows_within", lambda pace, seconds: 0)
+            monkeypatch.setattr(Cost, "within", lambda cost, seconds: 0.0)
             arrived.extend(engine.speak(TEXT, seed=seed) for seed in range(3))
 
     first = begin(engine, 1)
@@ -180,10 +178,10 @@ def test_an_owner_with_few_rows_does_not_wait_for_those_of_one_with_many(
     open_engine: Opener, launches: Launches, monkeypatch: pytest.MonkeyPatch, pressed: bool
 ) -> None:
     """Neither for their playback, nor for their newcomers."""
-    most = 0 if pressed else MOST_PROMPT_ROWS
-    monkeypatch.setattr(PromptPace, "rows_within", lambda pace, seconds: MOST_PROMPT_ROWS if seconds == inf else most)
-    monkeypatch.setattr(PromptPace, "lend", lambda pace: None)
-    monkeypatch.setattr(PromptPace, "note_others", lambda pace, seconds: None)
+    most = 0.0 if pressed else inf
+    monkeypatch.setattr(Pace, "room", lambda pace, playing, now: Room(most if playing else inf, inf))
+    monkeypatch.setattr(Pace, "lend", lambda pace: None)
+    monkeypatch.setattr(Pace, "note_others", lambda pace, seconds: None)
     engine = open_engine()
     arrived: list[SpeechStream] = []
 
@@ -206,7 +204,7 @@ def test_nobody_waits_for_newcomers_where_nobody_has_begun(
     open_engine: Opener, launches: Launches, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However long the prompts take."""
-    monkeypatch.setattr(PromptPace, "rows_within", lambda pace, seconds: MOST_PROMPT_ROWS if seconds == inf else 0)
+    monkeypatch.setattr(Pace, "room", lambda pace, playing, now: Room(0.0 if playing else inf, inf))
     engine = open_engine()
     hear(*begin(engine, 3))
     assert launches.events[0] == ("prompts", [1, 2, 3])
@@ -230,67 +228,17 @@ def test_more_streams_than_a_step_of_the_codec_takes_are_heard_in_several(
     assert max(len(what) for kind, what in launches.events if kind == "audio") == 64
 
 
-def test_a_launch_is_as_large_as_takes_a_slow_device_about_so_long() -> None:
-    size = LaunchSize(100, long_s=0.1)
-    size.note(1, 0.09)
-    assert size.fits == 100, "a fast device may take as long for many"
-    size.note(40, 0.2)
-    assert size.fits == 20
-    size.note(10, 0.02)
-    assert size.fits == 20, "small ones say nothing"
-    size.note(20, 0.05)
-    assert size.fits == 40, "it has become faster"
-    size.note(40, 1e-9)
-    assert size.fits == 100
-    size.note(3, 10.0)
-    assert size.fits == 1
-
-
 def test_steps_of_a_slow_codec_are_small(
     open_engine: Opener, launches: Launches, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(LaunchSize, "note", lambda size, amount, seconds: setattr(size, "fits", min(size.fits, 2)))
+    monkeypatch.setattr(Cost, "within", lambda cost, seconds: 2.5)
     hear(*begin(open_engine(), 6))
-    audio = [what for kind, what in launches.events if kind == "audio"]
-    assert audio[0] == [1] * 6, "nothing was known"
-    assert max(map(sum, audio[1:])) <= 2
+    assert max(sum(what) for kind, what in launches.events if kind == "audio") == 2
 
 
 def test_how_many_prompts_fit() -> None:
     assert [fitting([3, 3, 3], most) for most in (2, 3, 8, 9, 10)] == [0, 1, 2, 3, 3]
     assert fitting([], 5) == 0
-
-
-def test_the_pace_of_prompts_follows_what_is_faster_at_once_and_what_is_slower_slowly() -> None:
-    pace = PromptPace()
-    assert pace.rows_within(0.001) == MOST_PROMPT_ROWS, "nothing is known yet"
-    pace.note(rows=10, seconds=0.1, pressed=False)
-    assert pace.rows_within(1.0) == 100
-    assert (pace.rows_within(-1.0), pace.rows_within(inf)) == (0, MOST_PROMPT_ROWS)
-    pace.note(rows=100, seconds=0.1, pressed=False)
-    assert pace.rows_within(1.0) == 1000
-    assert pace.rows_within(0.09) == 0, "no pass was ever so short"
-    pace.note(rows=1, seconds=1.0, pressed=False)
-    assert 1 <= pace.rows_within(1.0) < 10
-
-
-def test_newcomers_that_press_take_their_share_of_the_time() -> None:
-    pace = PromptPace()
-    pace.note(rows=10, seconds=0.1, pressed=False)
-    assert pace.credit_s == 0, "time that nobody missed"
-    pace.lend()
-    assert pace.credit_s > 0, "one pass"
-    pace.note(rows=10, seconds=0.1, pressed=True)
-    assert pace.credit_s < 0
-    pace.note_others(0.29)
-    assert pace.credit_s < 0
-    pace.note_others(0.02)
-    assert pace.credit_s > 0, "after three times as long for the others"
-    pace.note_others(1e6)
-    assert pace.credit_s == PRESSED_PASS_S, "nothing is saved up"
-    pace.note(rows=10, seconds=1e6, pressed=True)
-    pace.note_others(4 * MOST_DEBT_S)
-    assert pace.credit_s > 0, "nor owed for ever"
 
 
 def test_those_who_arrive_while_prompts_are_launched_get_their_first_frame_with_them(
@@ -352,15 +300,17 @@ def test_time_in_which_others_begin_is_not_taken_for_the_speed_of_a_stream(
     assert max(seen) < FRAME_SECONDS
 
 
-def test_newcomers_leave_time_for_a_round_of_all_that_play(open_engine: Opener, launches: Launches) -> None:
-    """Each has but a frame in hand, and the engine is known to make just so many as they hear."""
+def test_newcomers_leave_time_for_a_round_of_all_that_play(
+    open_engine: Opener, launches: Launches, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each has but a frame in hand, and a launch of the talker with a step of the codec takes as long."""
     engine = open_engine(max_chunk_frames=1)
     arrived: list[SpeechStream] = []
 
     def arrive(index: int) -> None:
         if launches.events[index] == ("audio", [1, 1]) and not arrived:
             launches.arrived_at = index
-            engine._state.throughput.note_work(frames=25 * 10**6, seconds=10.0**6)
+            monkeypatch.setattr(Cost, "of", lambda cost, size: 0.04)
             arrived.append(engine.speak(TEXT, seed=9))
 
     first = begin(engine, 2)

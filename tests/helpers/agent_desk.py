@@ -2,9 +2,8 @@
 
 import argparse
 import asyncio
-import threading
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import uvicorn
@@ -18,7 +17,6 @@ from megatalker_pipecat.agent.bot import bot
 from megatalker_pipecat.agent.plan import Endpoint, Plan
 from megatalker_pipecat.agent.reception import Reception
 from megatalker_pipecat.agent.settings import AgentSettings
-from waiting import HANG_S
 
 
 class Desk:
@@ -89,43 +87,3 @@ async def open_for_calls(desk: Desk, *, loading: bool = False) -> AsyncIterator[
             await desk.webrtc.close()
             server.should_exit = True
             await running
-
-
-class Elsewhere:
-    """A desk in a thread of its own, which can stand still as if its process had been killed."""
-
-    def __init__(self) -> None:
-        self.address = ""
-        self.open, self.over = threading.Event(), threading.Event()
-        self.standing, self.go_on = threading.Event(), threading.Event()
-        self.loop: asyncio.AbstractEventLoop | None = None
-
-    def stand_still(self) -> None:
-        def stand() -> None:
-            self.standing.set()
-            self.go_on.wait(HANG_S)
-
-        assert self.loop is not None
-        self.loop.call_soon_threadsafe(stand)
-        assert self.standing.wait(HANG_S)
-
-    async def run(self, desk: Desk) -> None:
-        self.loop = asyncio.get_running_loop()
-        async with open_for_calls(desk) as self.address:
-            self.open.set()
-            await asyncio.to_thread(self.over.wait)
-
-
-@contextmanager
-def open_elsewhere(desk: Desk) -> Iterator[Elsewhere]:
-    """As :func:`open_for_calls`, in a thread of its own."""
-    elsewhere = Elsewhere()
-    thread = threading.Thread(target=lambda: asyncio.run(elsewhere.run(desk)), daemon=True)
-    thread.start()
-    assert elsewhere.open.wait(HANG_S), "the desk does not open"
-    try:
-        yield elsewhere
-    finally:
-        elsewhere.go_on.set()
-        elsewhere.over.set()
-        thread.join(HANG_S)

@@ -14,28 +14,42 @@ from pathlib import Path
 
 from waiting import HANG_S
 
+QUICK = {
+    "MEGATALKER_BACKEND": "compiled",
+    "MEGATALKER_BACKENDS__COMPILED__COMPILE": "off",
+    "MEGATALKER_MAX_FRAMES": "20",
+}
+"""An agent that is soon there, and says little."""
+
 
 @dataclass(frozen=True)
 class Agent:
     """A running agent."""
 
-    address: str
-    """``host:port``."""
+    port: int
     process: "subprocess.Popen[bytes]"
+
+    @property
+    def address(self) -> str:
+        """``host:port``."""
+        return f"127.0.0.1:{self.port}"
 
 
 @contextmanager
-def agent_at_work(folder: Path, *arguments: str, environ: Mapping[str, str]) -> Iterator[Agent]:
-    """Run ``python -m megatalker_pipecat.agent`` in ``folder``; yields when it answers."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
+def agent_at_work(
+    folder: Path, *arguments: str, environ: Mapping[str, str], port: int | None = None
+) -> Iterator[Agent]:
+    """Run ``python -m megatalker_pipecat.agent`` in ``folder``, by default on a free port; yields when it answers."""
+    if port is None:
+        with socket.create_server(("127.0.0.1", 0)) as probe:
+            port = probe.getsockname()[1]
     command = [sys.executable, "-m", "megatalker_pipecat.agent", "--host", "127.0.0.1", "--port", str(port), *arguments]
     log = folder / "agent.log"
     with log.open("w") as output:
         process = subprocess.Popen(command, cwd=folder, env=surroundings(environ), stdout=output, stderr=output)
     try:
         _wait_for(f"http://127.0.0.1:{port}/status", process, log)
-        yield Agent(f"127.0.0.1:{port}", process)
+        yield Agent(port, process)
     finally:
         process.terminate()
         try:

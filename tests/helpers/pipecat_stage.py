@@ -197,3 +197,15 @@ class Brake:
 
     async def wait_until_reached(self) -> None:
         await asyncio.to_thread(self.reached.wait, HANG_S)
+
+
+def closing(service: type[Any]) -> type[Any]:
+    """The service, closing its client: Pipecat leaves that to the garbage collector, which warns."""
+
+    class Closing(service):  # type: ignore[misc]
+        async def cleanup(self) -> None:
+            await super().cleanup()
+            await self._client.close()
+
+    Closing.__name__ = service.__name__
+    return Closing

@@ -12,7 +12,7 @@ from livekit.agents import Agent, AgentSession
 
 from livekit_stage import Loudspeaker, Microphone, tts_class, until
 from megatalker import Checkpoint
-from mock_openai import MockOpenAI
+from megatalker_benchmarks.mock_openai import MockOpenAI
 from session_stage import FRAMES, fakes
 
 BOT = Path(__file__).parents[2] / "examples" / "livekit_bot" / "bot.py"

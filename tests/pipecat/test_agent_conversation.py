@@ -15,8 +15,8 @@ from pipecat.evals.scenario import EvalExpectation, EvalScriptScenario, EvalScri
 from pipecat.evals.session import EvalSession, EvalSessionParams
 
 from agent_process import agent_at_work
-from mock_openai import MockOpenAI
-from vowels import RATE, utterance
+from megatalker_benchmarks.mock_openai import MockOpenAI
+from megatalker_benchmarks.vowels import RATE, utterance
 from waiting import HANG_S
 
 pytestmark = pytest.mark.slow

@@ -4,8 +4,9 @@ import asyncio
 import signal
 import threading
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,16 +15,18 @@ import pytest_asyncio
 import soundfile
 from playwright.async_api import Browser, Page, expect
 
-from agent_desk import Desk, open_elsewhere, open_for_calls
+from agent_desk import Desk, open_for_calls
+from agent_process import QUICK, agent_at_work
 from browser import new_page, open_browser, violations
 from fake_backend import Fakes
 from megatalker import Checkpoint, Engine, Settings
 from megatalker.errors import BackendUnavailableError
+from megatalker_benchmarks.mock_openai import MockOpenAI
+from megatalker_benchmarks.vowels import RATE, utterance
 from megatalker_pipecat import EnginePool, MegatalkerTTSService
 from megatalker_pipecat.agent import services
-from mock_openai import MockOpenAI, closing
+from pipecat_stage import closing
 from session_stage import fakes, pool_of
-from vowels import RATE, utterance
 from waiting import HANG_S
 
 pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
@@ -299,24 +302,45 @@ async def test_the_header_names_the_backend_that_took_over(browser: Browser, spe
         await expect(page.locator("#announcer")).to_have_text(f"Agent: {WORDS}")
 
 
-async def test_a_lost_agent_is_noticed(browser: Browser, speak_with: Any) -> None:
-    speak_with(fakes(LONG_FRAMES))
-    with open_elsewhere(Desk(None)) as elsewhere:
-        async with page_of(browser, elsewhere.address) as page:
-            told = "import('/client/connection.js').then((it) => [it.LOOK_MS * (it.LOST_LOOKS + 1), it.LOST])"
-            within_ms, lost = await page.evaluate(told)
-            assert within_ms <= SOON_MS
+COUNT_LOOKS = """() => {
+    globalThis.looks = 0;
+    const look = RTCPeerConnection.prototype.getStats;
+    RTCPeerConnection.prototype.getStats = function (...of) { looks += 1; return look.apply(this, of); };
+}"""
+
+
+async def test_an_agent_that_was_killed_is_noticed_and_its_successor_reached(browser: Browser, tmp_path: Path) -> None:
+    async with AsyncExitStack() as stack:
+        with agent_at_work(tmp_path, "--text", environ=QUICK) as agent:
+            page = await stack.enter_async_context(page_of(browser, agent.address))
+            told = "import('/client/connection.js').then((it) => [it.LOOK_MS, it.LOST_LOOKS, it.LOST])"
+            every_ms, most_looks, lost = await page.evaluate(told)
+            most_looks += 1  # what was on its way still arrives
+            assert every_ms * most_looks <= SOON_MS
+            await page.evaluate(COUNT_LOOKS)
             await call(page)
-            await say(page, WORDS)
+            await say(page, f"{WORDS} " * 20)
+            said = page.locator(".agent").first
+            await expect(said).to_have_text(WORDS)
+            await expect(page.locator(".agent").nth(1)).to_be_visible()
             await be_in_state(page, "speaking")
-            elsewhere.stand_still()
+            agent.process.kill()
+            agent.process.wait()
+            looks = await page.evaluate("looks")
             await be_in_state(page, "offline")
+            assert await page.evaluate("looks") - looks <= most_looks
             await expect(page.locator("#notice")).to_have_text(lost)
             await expect(page.locator("#how")).to_contain_text("goes on trying")
             assert await page.is_disabled("#connect")
-            elsewhere.go_on.set()
+        with agent_at_work(tmp_path, "--text", environ=QUICK, port=agent.port):
             await expect(page.locator("#connect")).to_be_enabled()
             await expect(page.locator("#notice")).to_have_text(lost)
+            await expect(said).to_have_text(WORDS)
+            before = await page.locator(".agent").count()
+            await call(page)
+            await say(page, WORDS)
+            await expect(page.locator(".agent").nth(before)).to_have_text(WORDS)
+            await be_in_state(page, "listening")
 
 
 async def test_an_agent_that_is_told_to_stop_says_so(browser: Browser, speak_with: Any) -> None:

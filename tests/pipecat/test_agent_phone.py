@@ -16,15 +16,16 @@ from pipecat.transports.websocket.fastapi import FastAPIWebsocketTransport
 from agent_desk import Desk, open_for_calls
 from megatalker import Checkpoint
 from megatalker.errors import UnsupportedError
+from megatalker_benchmarks.mock_openai import MockOpenAI
+from megatalker_benchmarks.vowels import RATE as MICROPHONE_RATE
+from megatalker_benchmarks.vowels import utterance
 from megatalker_pipecat import MegatalkerTTSService
 from megatalker_pipecat.agent import services
 from megatalker_pipecat.agent.phone import PROVIDERS, missing_keys
 from megatalker_pipecat.agent.transports import offer, offered, transport_for
-from mock_openai import MockOpenAI, closing
 from phone_call import RATE, WIRES, PhoneCall, from_ulaw, phone_call, to_ulaw
+from pipecat_stage import closing
 from session_stage import fakes, pool_of
-from vowels import RATE as MICROPHONE_RATE
-from vowels import utterance
 from waiting import HANG_S
 
 LOW, HIGH = 110.0, 190.0

@@ -9,18 +9,12 @@ from pathlib import Path
 import pytest
 import soundfile
 
-from agent_process import surroundings
+from agent_process import QUICK, surroundings
+from megatalker_benchmarks.mock_openai import MockOpenAI
 from megatalker_pipecat.agent.command import run
-from mock_openai import MockOpenAI
 from waiting import PROCESS_S
 
 pytestmark = pytest.mark.slow
-
-QUICK = {
-    "MEGATALKER_BACKEND": "compiled",
-    "MEGATALKER_BACKENDS__COMPILED__COMPILE": "off",
-    "MEGATALKER_MAX_FRAMES": "20",
-}
 
 
 def _agent(folder: Path, *arguments: str, typed: str = "", **environ: str) -> "subprocess.CompletedProcess[str]":

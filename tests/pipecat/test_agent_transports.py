@@ -10,18 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from agent_process import Agent, agent_at_work
+from agent_process import QUICK, Agent, agent_at_work
 from rtvi_clients import Heard, say_over_webrtc, say_over_websocket, webrtc_call
 
 pytestmark = pytest.mark.slow
 
 WORDS = "Good morning to all of you."
 SOON_S = 20
-QUICK = {
-    "MEGATALKER_BACKEND": "compiled",
-    "MEGATALKER_BACKENDS__COMPILED__COMPILE": "off",
-    "MEGATALKER_MAX_FRAMES": "20",
-}
 
 
 @pytest.fixture(scope="module")

@@ -17,9 +17,9 @@ from pipecat.runner.types import RunnerArguments
 from pipecat.services.openai.llm import OpenAILLMService
 
 from megatalker import Checkpoint
+from megatalker_benchmarks.mock_openai import MockOpenAI
 from megatalker_pipecat import MegatalkerTTSService
-from mock_openai import MockOpenAI, closing
-from pipecat_stage import HANG_S, Entrance
+from pipecat_stage import HANG_S, Entrance, closing
 from session_stage import FRAMES, fakes, pool_of
 from waiting import PROCESS_S
 

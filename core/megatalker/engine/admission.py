@@ -12,7 +12,7 @@ it before.
 """
 
 import heapq
-from collections import Counter
+from collections import Counter, defaultdict, deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -201,34 +201,30 @@ def grants(wishing: Iterable[Utterance], holding: Iterable[Utterance], rows: int
         rows: that there are.
         now: seconds of the engine's clock.
     """
-    waiting, left, found = list(wishing), list(holding), list[Grant]()
-    free, held = rows - len(left), Counter(one.owner for one in left)
-    alone = len({one.owner for one in [*waiting, *left]}) == 1
-    while waiting:
-        due = None if alone else _due(waiting, held)
-        taker, lender = due or waiting[0], None
+    queues: defaultdict[str, deque[tuple[int, Utterance]]] = defaultdict(deque)
+    for place, one in enumerate(wishing):
+        queues[one.owner].append((place, one))
+    left = {id(one): one for one in holding}
+    resting = deque(sorted((one for one in left.values() if one.lends_at <= now), key=lambda one: -one.in_hand_s(now)))
+    free, held, found = rows - len(left), Counter(one.owner for one in left.values()), list[Grant]()
+    while queues:
+        few = max(held.values(), default=0) - AN_EXCHANGE
+        due = [queue for owner, queue in queues.items() if held[owner] <= few]
+        taker, lender = min(due or queues.values(), key=lambda queue: queue[0][0])[0][1], None
         if free > 0:
             free -= 1
         else:
-            lender = _resting(left, now) or (due and _rich(left, held, due, now))
+            lender = resting.popleft() if resting else _rich(left.values(), held, taker, now) if due else None
             if lender is None:
                 break
-            left.remove(lender)
+            del left[id(lender)]
             held[lender.owner] -= 1
-        waiting.remove(taker)
+        queues[taker.owner].popleft()
+        if not queues[taker.owner]:
+            del queues[taker.owner]
         held[taker.owner] += 1
-        found.append(Grant(taker, lender, due is not None))
+        found.append(Grant(taker, lender, bool(due)))
     return found
-
-
-def _due(waiting: Iterable[Utterance], held: Mapping[str, int]) -> Utterance | None:
-    most = max(held.values(), default=0) - AN_EXCHANGE
-    return next((one for one in waiting if held[one.owner] <= most), None)
-
-
-def _resting(holding: Iterable[Utterance], now: float) -> Utterance | None:
-    able = [one for one in holding if one.lends_at <= now]
-    return max(able, key=lambda one: one.in_hand_s(now), default=None)
 
 
 def _rich(holding: Iterable[Utterance], held: Mapping[str, int], taker: Utterance, now: float) -> Utterance | None:

@@ -6,6 +6,7 @@ A device may still compute a chunk when the next frame is begun: what was starte
 import logging
 from collections import OrderedDict
 from collections.abc import Sequence
+from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import chain
 
@@ -20,13 +21,7 @@ from megatalker.engine.chunk_queue import Waiter, wake
 from megatalker.engine.guarded_calls import REQUEST_ERRORS, Fault, GuardedCalls
 from megatalker.engine.outputs import Chunk
 from megatalker.engine.runaway import frame_levels
-from megatalker.engine.scheduling import (
-    LONG_CODEC_STEP_S,
-    MOST_CODEC_FRAMES,
-    MOST_CODEC_STREAMS,
-    LaunchSize,
-    select_audio,
-)
+from megatalker.engine.scheduling import MOST_CODEC_STREAMS, select_audio
 from megatalker.engine.state import WorkerState
 from megatalker.engine.utterance import CodecReplay, Progress, Utterance, candidate
 from megatalker.interfaces import CodecState
@@ -39,6 +34,8 @@ LEAST_REPLAY_FRAMES = 32
 """Of such a call: a codec that computes all that was heard anew in each call should not need too many."""
 MOST_REPLAY_FRAMES = 256
 """As above: bounds memory."""
+READY_S = 0.0002
+"""Chunks that take no longer to take had been made before."""
 WARM_VOICES = 16
 """Cloned voices whose codec state, warmed by their reference frames, is kept for the next utterance."""
 
@@ -73,7 +70,17 @@ class Download:
 
 
 Samples = NDArray[np.float32]
-StepUnderWay = tuple[Sequence[Utterance], Download]
+
+
+@dataclass(frozen=True, slots=True)
+class StepUnderWay:
+    """Chunks that the codec was asked for, and that nobody has taken."""
+
+    utterances: Sequence[Utterance]
+    download: Download
+    launched_at: float
+    done_at: float | None
+    """``None``: a device still computed when the call returned."""
 
 
 class CodecStage:
@@ -85,7 +92,6 @@ class CodecStage:
         self._replayed = False
         """In this tick."""
         self._replay_frames = LEAST_REPLAY_FRAMES
-        self._most_frames = LaunchSize(MOST_CODEC_FRAMES, LONG_CODEC_STEP_S)
         self._warm_states: OrderedDict[bytes, CodecReplay] = OrderedDict()
         self._warm_states_of: object = None
         """The codec that made them."""
@@ -111,14 +117,14 @@ class CodecStage:
             return False
         codec = self._state.codec.serving
         limit = (None if codec is None else codec.max_streams) or MOST_CODEC_STREAMS
-        picked = select_audio(due, limit=min(limit, MOST_CODEC_STREAMS), frames=self._most_frames.fits)
+        picked = select_audio(due, limit=min(limit, MOST_CODEC_STREAMS), frames=self._state.pace.most_frames)
         chosen = [utterances[index] for index in picked]
         trial = next((one for one in chosen if one.suspected and one.is_suspect("codec")), None)
         if trial is not None:
             chosen = [trial]
         try:
             self._start(chosen)
-            computing = self._under_way and self._under_way[-1][1].under_way
+            computing = self._under_way and self._under_way[-1].download.under_way
             if not computing or trial is not None or chosen[0].progress.playback.dry_at is None:
                 self._collect(self._under_way)
             else:
@@ -145,18 +151,18 @@ class CodecStage:
 
     def _collect(self, steps: Sequence[StepUnderWay]) -> None:
         for step in list(steps):
-            self._hand_out_all(*step)
+            self._hand_out_all(step)
             self._under_way.remove(step)
 
     def _lose_what_is_under_way(self) -> None:
-        for utterances, _ in self._under_way:
-            for utterance in utterances:
+        for step in self._under_way:
+            for utterance in step.utterances:
                 utterance.rewind_codec()
         self._under_way = []
 
     def _start(self, utterances: Sequence[Utterance]) -> None:
         states = [utterance.codec_state for utterance in utterances if utterance.codec_state is not None]
-        codes, began_at = _codes_to_give(utterances), self._state.clock()
+        codes, launched_at = _codes_to_give(utterances), self._state.clock()
         try:
             download = self._decode(states, codes, utterances)
         except REQUEST_ERRORS as error:
@@ -166,10 +172,10 @@ class CodecStage:
             for utterance in utterances:  # no state advanced: find out whom it concerns
                 self._start([utterance])
             return
-        self._most_frames.note(sum(map(len, codes)), self._state.clock() - began_at)
         for utterance in utterances:
             utterance.given = len(utterance.frames)
-        self._under_way.append((utterances, download))
+        done_at = None if download.under_way else self._state.clock()
+        self._under_way.append(StepUnderWay(utterances, download, launched_at, done_at))
 
     def _decode(self, states: Sequence[CodecState], codes: Sequence[Tensor], served: Sequence[Utterance]) -> Download:
         return self._calls.step(
@@ -242,10 +248,14 @@ class CodecStage:
 
     # ---- chunks
 
-    def _hand_out_all(self, utterances: Sequence[Utterance], download: Download) -> None:
+    def _hand_out_all(self, step: StepUnderWay) -> None:
+        utterances, download, asked_at = step.utterances, step.download, self._state.clock()
         samples = self._arrived(download, utterances)
         levels = frame_levels(samples)
         now = self._state.clock()
+        loaded, waited = self._state.codec.loaded, now - asked_at > READY_S
+        if loaded is not None and loaded.warm and (waited or step.done_at):  # else nobody knows when it was done
+            self._state.pace.note_audio(len(levels), step.launched_at, step.done_at or now)
         waiters: list[Waiter] = []
         start = 0
         for utterance, chunk in zip(utterances, download.sizes, strict=True):
@@ -276,7 +286,7 @@ class CodecStage:
         )
         _log(chunk, progress)
         progress.note_chunk(now, frames)
-        utterance.chunking.note_chunk(frames, progress.playback.ahead(now), self._most_frames.fits)
+        utterance.chunking.note_chunk(frames, progress.playback.ahead(now), self._state.pace.most_frames)
         self._state.counters.chunks += 1
         waiters = utterance.chunks.put(chunk)
         if utterance.runaway is not None:

@@ -3,8 +3,9 @@
 All times are seconds of one monotonic clock.
 """
 
+import math
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 
@@ -18,7 +19,7 @@ MOST_CODEC_STREAMS = 64
 """Of one step of the codec: larger ones save no time, and a newcomer waits for their end."""
 MOST_CODEC_FRAMES = 128
 """As above, of all its streams."""
-LONG_PASS_S = 0.03
+LONG_PASS_S = 0.06
 """About the longest pass of newcomers on a slow device, where larger ones save no time either."""
 LONG_CODEC_STEP_S = 0.015
 """As above, of a step of the codec."""
@@ -28,14 +29,23 @@ SMOOTHING = 0.3
 """Weight of the newest in estimates: of the time a frame takes, of the frames a text takes."""
 MEMORY_S = 5.0
 """Of the estimate of frames a second."""
-NEWCOMERS_SHARE = 0.25
+COST_MEMORY = 0.9
+"""Weight of what was seen before, each time something new is seen."""
+MOST_SURPRISE = 4.0
+"""A launch that takes longer than so many of its kind counts as that: another process had the device, or memory was
+touched for the first time."""
+SOON_S = 0.1
+"""Frames whose playback comes so soon are made audio before the next frames."""
+MARGIN_S = 0.045
+"""By which newcomers' passes may take longer than thought."""
+NEWCOMERS_SHARE = 0.05
 """Of the time, for newcomers, where the device is too slow for them and for the streams that play."""
 PRESSED_PASS_S = 0.02
 """About the longest pass of newcomers that started streams wait for though their playback runs dry."""
 LEAST_CREDIT_S = 0.001
 """With which one pass of newcomers may begin."""
-MOST_DEBT_S = 0.3
-"""After a pass that took longer than its credit: one that compiled should not keep the next waiting for ever."""
+MOST_DEBT_S = 0.1
+"""After a pass that took longer than its credit: the next should not have to wait for ever."""
 REST_S = 0.3
 """A stream that has had no work for so long lends its row: words of one sentence come faster."""
 
@@ -165,7 +175,7 @@ def select_audio(candidates: Sequence[Candidate], *, limit: int, frames: int) ->
     return [candidate.index for candidate in ordered[: max(1, count)]]
 
 
-def fitting(sizes: Sequence[int], most: int) -> int:
+def fitting(sizes: Sequence[int], most: float) -> int:
     """How many of these, in their order, are together no more than ``most``."""
     return bisect_right(list(accumulate(sizes)), most)
 
@@ -176,53 +186,129 @@ def _most_urgent(candidates: Sequence[Candidate]) -> Sequence[Candidate]:
 
 
 @dataclass(slots=True)
-class LaunchSize:
-    """How much one launch may take on, so that who comes meanwhile does not wait long for its end; judged by the
-    launches before.
-    """
+class Cost:
+    """Seconds of one kind of launch by its size: the straight line through what was seen, the newest counting most."""
 
-    most: int
-    """However fast the device is."""
-    long_s: float
-    """What a launch should not take longer than."""
-    fits: int = field(init=False)
-    """1 or more."""
-
-    def __post_init__(self) -> None:
-        self.fits = self.most
+    _weight: float = 0.0
+    _size: float = 0.0
+    _seconds: float = 0.0
+    _size_size: float = 0.0
+    _size_seconds: float = 0.0
+    fixed_s: float = 0.0
+    """Of any launch; 0 while nothing was seen."""
+    each_s: float = 0.0
+    """Of one more; as above."""
 
     def note(self, size: int, seconds: float) -> None:
-        """A launch of this size held the engine up for so long. A small one that took little says nothing of others:
-        many cost a fast device hardly more than one.
-        """
-        if seconds > self.long_s or size >= self.fits:
-            self.fits = max(1, min(self.most, int(size * self.long_s / max(seconds, 1e-6))))
+        """A launch of this size, at least 1, took so long."""
+        if self._weight:
+            seconds = min(seconds, MOST_SURPRISE * self.of(size))
+        self._weight = COST_MEMORY * self._weight + 1
+        self._size = COST_MEMORY * self._size + size
+        self._seconds = COST_MEMORY * self._seconds + seconds
+        self._size_size = COST_MEMORY * self._size_size + size * size
+        self._size_seconds = COST_MEMORY * self._size_seconds + size * seconds
+        size_mean, seconds_mean = self._size / self._weight, self._seconds / self._weight
+        spread = self._size_size / self._weight - size_mean * size_mean
+        least = 0.1 * seconds_mean / size_mean
+        if spread < 1:  # all of one size: half of it grows, for want of better knowledge
+            self.each_s = seconds_mean / (2 * size_mean)
+        else:
+            self.each_s = max(least, (self._size_seconds / self._weight - size_mean * seconds_mean) / spread)
+        self.fixed_s = max(0.0, seconds_mean - self.each_s * size_mean)
+
+    def of(self, size: int) -> float:
+        """Expected seconds."""
+        return self.fixed_s + size * self.each_s
+
+    def within(self, seconds: float) -> float:
+        """The size of a launch that takes so long; infinite while nothing was seen."""
+        return (seconds - self.fixed_s) / self.each_s if self.each_s else math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class Playing:
+    """A stream that plays, and needs more than it has."""
+
+    dry_at: float
+    """When its playback runs dry, the audio under way included."""
+    frames: int
+    """Decoded, to be made audio soon."""
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What the next pass of newcomers may take, so that nobody's playback runs dry."""
+
+    rows: float
+    """Of prompts."""
+    streams: float
 
 
 @dataclass(slots=True)
-class PromptPace:
-    """How long newcomers take, from their prompts to their first audio, judged by those before them; and whose turn it
-    is where the device is too slow for them and for the streams that play.
+class Pace:
+    """Judges whether newcomers may begin; and whose turn it is where the device is too slow for them and for the
+    streams that play.
     """
 
-    pass_s: float = 0.0
-    """Seconds of the shortest pass; 0 while nothing is known."""
-    row_s: float = 0.0
-    """Seconds of one row of their prompts, in long passes; as above."""
+    prompts: Cost = field(default_factory=Cost)
+    """A pass of newcomers from prompts to first audio, by rows of their prompts."""
+    frames: Cost = field(default_factory=Cost)
+    """A launch of the talker, by streams."""
+    audio: Cost = field(default_factory=Cost)
+    """A step of the codec, by frames."""
     credit_s: float = 0.0
     """What newcomers may still take of the time of streams that have none to spare."""
-    most_rows: LaunchSize = field(default_factory=lambda: LaunchSize(MOST_PROMPT_ROWS, LONG_PASS_S))
-    """Of the prompts of one pass."""
+    _free_at: float = 0.0
+    """When the device had done what was asked of it last: what is launched while it computes begins then."""
 
-    def note(self, rows: int, seconds: float, *, pressed: bool) -> None:
-        """So many rows took so long; ``pressed``: on credit. What is faster than thought counts at once, what is slower
-        little by little: many prompts take hardly longer than one, and a first call may compile.
+    def room(self, playing: Iterable[Playing], now: float) -> Room:
+        """For a pass that begins ``now``. After it what was decoded is made audio, then the others get a frame each,
+        with the newcomers; always those first whose playback runs dry first.
         """
-        self.pass_s = _mostly_faster(self.pass_s, seconds)
-        self.row_s = _mostly_faster(self.row_s, seconds / rows)
-        self.most_rows.note(rows, seconds)
+        ordered = sorted(playing, key=lambda one: one.dry_at)
+        if not ordered:
+            return Room(math.inf, math.inf)
+        decoded = [one for one in ordered if one.frames]
+        others = [one for one in ordered if not one.frames]
+        each_s = self.audio.of(self.most_frames) / self.most_frames
+        ends = list(accumulate(one.frames * each_s for one in decoded))
+        audio_s, launch_s = ends[-1] if ends else 0.0, self.frames.of(len(ordered))
+        ends += [audio_s + launch_s + (place + 1) * each_s for place in range(len(others))]
+        spare_s = min(one.dry_at - end for one, end in zip(decoded + others, ends, strict=True)) - now - MARGIN_S
+        first_s = FRAME_SECONDS - MARGIN_S - audio_s - launch_s
+        before = sum(one.dry_at < now + self.prompts.fixed_s + FRAME_SECONDS for one in others)
+        return Room(self.prompts.within(spare_s), first_s / each_s - before if each_s else math.inf)
+
+    @property
+    def most_rows(self) -> int:
+        """Of prompts in one pass."""
+        return _at_most(MOST_PROMPT_ROWS, self.prompts.within(LONG_PASS_S))
+
+    @property
+    def most_frames(self) -> int:
+        """Of one step of the codec."""
+        return _at_most(MOST_CODEC_FRAMES, self.audio.within(LONG_CODEC_STEP_S))
+
+    def rows_on_credit(self) -> float:
+        """As :attr:`Room.rows`, of a pass for which others wait though their playback runs dry; 0: not now."""
+        return max(1.0, self.prompts.within(PRESSED_PASS_S)) if self.credit_s > 0 else 0.0
+
+    def note_pass(self, rows: int, seconds: float, *, pressed: bool) -> None:
+        """Newcomers with so many rows of prompts took so long; ``pressed``: on credit."""
+        self.prompts.note(rows, seconds)
         if pressed:
             self.credit_s = max(self.credit_s - seconds, -MOST_DEBT_S)
+
+    def note_frames(self, streams: int, launched_at: float, done_at: float) -> None:
+        """The talker made a frame for so many streams."""
+        self.frames.note(streams, done_at - max(launched_at, self._free_at))
+        self._free_at = done_at
+
+    def note_audio(self, frames: int, launched_at: float, done_at: float) -> None:
+        """The codec made so many frames audio."""
+        self.audio.note(frames, done_at - max(launched_at, self._free_at))
+        self._free_at = done_at
 
     def note_others(self, seconds: float) -> None:
         """Streams that play had so much time to themselves."""
@@ -233,17 +319,9 @@ class PromptPace:
         """Nobody else has anything to do now."""
         self.credit_s = max(self.credit_s, LEAST_CREDIT_S)
 
-    def rows_within(self, seconds: float) -> int:
-        """Rows of prompts of one pass, so that it ends within ``seconds``; at most :data:`MOST_PROMPT_ROWS`."""
-        if seconds < self.pass_s:
-            return 0
-        if seconds >= MOST_PROMPT_ROWS * self.row_s:
-            return MOST_PROMPT_ROWS
-        return max(0, int(seconds / self.row_s))
 
-
-def _mostly_faster(known: float, newest: float) -> float:
-    return known + SMOOTHING * (newest - known) if known and newest > known else newest
+def _at_most(limit: int, size: float) -> int:
+    return int(max(1, min(limit, size)))
 
 
 @dataclass(slots=True)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from megatalker.engine.admission import Turns
 from megatalker.engine.backend_role import BackendRole
 from megatalker.engine.commands import Lend
-from megatalker.engine.scheduling import Throughput
+from megatalker.engine.scheduling import Pace, Throughput
 from megatalker.engine.utterance import DecoderStream, Utterance
 from megatalker.errors import MegatalkerError
 from megatalker.interfaces import Frame, StreamHandle
@@ -45,6 +45,7 @@ class StepInProgress:
 
     shares: Sequence[tuple[Utterance, DecoderStream]]
     finish: Callable[[], list[Frame]]
+    launched_at: float
 
 
 @dataclass(slots=True)
@@ -72,6 +73,7 @@ class WorkerState:
     turns: Turns = field(default_factory=Turns)
     """Of those that wait for a row."""
     throughput: Throughput = field(default_factory=Throughput)
+    pace: Pace = field(default_factory=Pace)
     counters: Counters = field(default_factory=Counters)
     opened: "Future[None]" = field(default_factory=Future)
     """Done when both roles are filled for the first time; carries the error when that fails."""

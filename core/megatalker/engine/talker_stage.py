@@ -9,7 +9,7 @@ from megatalker.engine.admission import AdmissionLimits, Grant, grants, queue_re
 from megatalker.engine.blame import pass_trial
 from megatalker.engine.guarded_calls import REQUEST_ERRORS, Fault, GuardedCalls
 from megatalker.engine.request import frames_that_fit
-from megatalker.engine.scheduling import PRESSED_PASS_S, PromptPace, fitting, select, urgency
+from megatalker.engine.scheduling import SOON_S, Playing, fitting, select, urgency
 from megatalker.engine.state import StepInProgress, WorkerState
 from megatalker.engine.utterance import Codes, DecoderStream, Utterance, candidate
 from megatalker.errors import CapacityError
@@ -27,7 +27,6 @@ class TalkerStage:
     def __init__(self, state: WorkerState, calls: GuardedCalls, builder: PromptBuilder, settings: Settings) -> None:
         self._state, self._work, self._calls = state, state.talker_work, calls
         self._builder, self._settings = builder, settings
-        self.pace = PromptPace()
         self.pressed = False
         """There are newcomers, and started streams whose playback would run dry during their pass."""
 
@@ -55,9 +54,10 @@ class TalkerStage:
                 did = True
         return did
 
-    def next_prompts(self, now: float, room: int) -> list[Grant]:
-        """Whose decoder streams begin or continue in the next pass of at most ``room`` rows of prompts: those that are
-        due alone; else those that hold a row of the backend, then others by turns while there are such rows.
+    def next_prompts(self, now: float, begun: int = 0, rows_begun: int = 0) -> list[Grant]:
+        """Whose decoder streams begin or continue in the next launch of a pass that began ``now``, with so many streams
+        and rows: those that are due alone; else those that hold a row of the backend, then others by turns while there
+        are such rows.
 
         Where the playback of a started stream would run dry meanwhile, those others gather until they have credit: each
         of their passes takes long, and hardly longer for many.
@@ -75,16 +75,20 @@ class TalkerStage:
         if not self.batches:
             return (due + running + granted)[:1]
         first = due or running
-        rows = _prompt_rows(first)
-        chosen = first[: max(1, fitting(rows, room))]
+        rows, most = _prompt_rows(first), self._state.pace.most_rows - rows_begun
+        chosen = first[: max(1, fitting(rows, most))]
         if due:
             return chosen
-        left = room - sum(rows[: len(chosen)])
-        rows = _prompt_rows(granted)
-        count = fitting(rows, min(left, self.pace.rows_within(self.earliest_need() - now))) if granted else 0
+        left = most - sum(rows[: len(chosen)])
+        rows, count = _prompt_rows(granted), 0
+        if granted:
+            room = self._state.pace.room(self._playing(now), now)
+            count = fitting(rows, min(left, room.rows - rows_begun))
+            count = int(max(0, min(count, room.streams - begun)))
         self.pressed = bool(granted) and not count
-        if self.pressed and self.pace.credit_s > 0:
-            count = max(1, fitting(rows, min(left, self.pace.rows_within(PRESSED_PASS_S))))
+        on_credit = self._state.pace.rows_on_credit() if self.pressed else 0
+        if on_credit:
+            count = max(1, fitting(rows, min(left, on_credit)))
         return chosen + granted[:count]
 
     def prefill(self, grants: Sequence[Grant]) -> None:
@@ -151,6 +155,8 @@ class TalkerStage:
         now, counters = self._state.clock(), self._state.counters
         counters.decode_calls += 1
         counters.decode_rows += len(frames)
+        if self._state.talker.loaded is not None and self._state.talker.loaded.warm:
+            self._state.pace.note_frames(len(frames), step.launched_at, now)
         for (utterance, decoder), frame in zip(step.shares, frames, strict=True):
             if utterance.ending is not None:  # by its audio, meanwhile
                 continue
@@ -219,20 +225,27 @@ class TalkerStage:
             return math.inf
         return utterance.progress.requested_at + max_wait_s
 
-    def earliest_need(self) -> float:
-        """When the first playback that waits for what the engine has yet to make needs its next chunk begun, so that
-        there is time for all of them.
-        """
-        playing = [
-            (utterance.progress.playback.dry_at, utterance.chunking.reserve_s)
-            for utterance in self._state.utterances
-            if utterance.progress.playback.dry_at is not None
-            and (utterance.decodable or utterance.pending)
-            and not utterance.chunks.is_full()
-        ]
-        pace = self._state.throughput.frames_a_second
-        round_s = len(playing) / pace if pace else 0.0
-        return min((dry_at - max(reserve_s, round_s) for dry_at, reserve_s in playing), default=math.inf)
+    def _playing(self, now: float) -> list[Playing]:
+        """Those that need audio or a frame in the time of a pass."""
+        playing = []
+        for utterance in self._state.utterances:
+            dry_at, frames = utterance.progress.playback.dry_at, utterance.ungiven
+            if dry_at is None:
+                continue
+            dry_at += utterance.coming_s
+            if frames:
+                needs = dry_at < now + SOON_S or utterance.due(now)
+            else:
+                rests = utterance.rests_until > now + SOON_S or utterance.chunks.is_full()
+                needs = not rests and utterance.decodable
+            if needs:
+                playing.append(Playing(dry_at, frames))
+        return playing
+
+    def spare_s(self, now: float) -> float:
+        """Audio in hand of the stream that runs dry first, of those that need more from the engine."""
+        needing = [one for one in self._state.utterances if (one.decodable or one.pending) and not one.chunks.is_full()]
+        return min((one.progress.playback.ahead(now) for one in needing), default=math.inf)
 
     def _read_text(self, utterance: Utterance, decoder: DecoderStream) -> None:
         ids = decoder.new_ids
@@ -319,7 +332,7 @@ class TalkerStage:
 
     def _begin(self, chosen: Sequence[Utterance]) -> None:
         shares = [(utterance, utterance.decoder) for utterance in chosen if utterance.decoder is not None]
-        steps = [_step(decoder) for _, decoder in shares]
+        steps, now = [_step(decoder) for _, decoder in shares], self._state.clock()
         try:
             finish = self._calls.step(
                 self._state.talker, "decode", lambda talker: talker.decode(steps), chosen, ends=False
@@ -327,7 +340,7 @@ class TalkerStage:
         except REQUEST_ERRORS as error:
             self._sort_out(chosen, error)
             return
-        self._work.step = StepInProgress(shares, finish)
+        self._work.step = StepInProgress(shares, finish, now)
 
     def _sort_out(self, chosen: Sequence[Utterance], error: Exception) -> None:
         """A step was refused and nobody advanced: find out whom it concerns."""

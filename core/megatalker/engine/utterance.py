@@ -200,6 +200,11 @@ class Utterance:
         """Frames decoded and not given to the codec."""
         return len(self.frames) - self.given
 
+    @property
+    def coming_s(self) -> float:
+        """Seconds of audio that the codec is at."""
+        return (self.given - self.delivered) * FRAME_SECONDS
+
     def is_suspect(self, kind: Kind) -> bool:
         """It goes alone in the calls of this role: one of them has failed."""
         return any(role == kind for role, _ in self.suspected)
@@ -262,14 +267,13 @@ class Utterance:
         consumer has taken some of what there is.
         """
         limit, dry_at = self.request.max_ahead_s, self.progress.playback.dry_at
-        coming_s = (self.given - self.delivered) * FRAME_SECONDS
         if self.ungiven:
             return 0.0
-        if self.chunks.is_full(coming_s):
+        if self.chunks.is_full(self.coming_s):
             return math.inf
         if limit is None or dry_at is None:
             return 0.0
-        return hold_until(dry_at + coming_s, limit, self.chunking.target)
+        return hold_until(dry_at + self.coming_s, limit, self.chunking.target)
 
     def due(self, now: float) -> bool:
         """Whether audio should be made of its frames now. A stream that waits for text or a row keeps none back."""

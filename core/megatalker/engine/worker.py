@@ -94,8 +94,7 @@ class Worker(threading.Thread):
             counters.ticks += 1
             counters.backend_s += backend_s
             counters.host_s += clock() - began - backend_s
-            talker = self._state.talker.loaded
-            if talker is not None and talker.warm:
+            if self._warm:
                 self._state.throughput.note_work(counters.frames - frames, clock() - began)
         return did
 
@@ -121,38 +120,45 @@ class Worker(threading.Thread):
         """Begin or continue streams, and those who arrive meanwhile; prompts take long, so audio on its way is handed
         out before.
         """
-        talker, began_at = self._talker, self._state.clock()
-        most_rows = talker.pace.most_rows.fits
-        grants = talker.next_prompts(began_at, most_rows)
+        talker, clock = self._talker, self._state.clock
+        grants, begun, rows = talker.next_prompts(clock()), 0, 0
         if not grants:
             return False
-        pressed, rows = talker.pressed, 0
+        pressed = talker.pressed
         self._codec.collect()
+        began_at = clock()
         for _ in range(PROMPT_PASSES):
-            rows += sum(grant.taker.prompt_rows for grant in grants)
+            begun, rows = begun + len(grants), rows + sum(grant.taker.prompt_rows for grant in grants)
             talker.prefill(grants)
             if grants[0].due or not talker.batches:
                 break
             self._obey_commands(wait=False)
-            grants = talker.next_prompts(self._state.clock(), most_rows - rows)
+            grants = talker.next_prompts(began_at, begun, rows)
             if not grants or ((pressed or talker.pressed) and not grants[0].due):
                 break
         self._decode()
         self._start_audio()
-        talker.pace.note(rows, self._state.clock() - began_at, pressed=pressed)
+        if self._warm:
+            self._state.pace.note_pass(rows, clock() - began_at, pressed=pressed)
         for utterance in self._state.utterances:
             utterance.chunking.rest()
         return True
 
     def _serve_started(self) -> bool:
         """Audio or frames of the streams that have begun, while newcomers gather."""
-        began_at, pace = self._state.clock(), self._talker.pace
+        began_at, pace = self._state.clock(), self._state.pace
         if self._start_audio() or self._decode():
             pace.note_others(self._state.clock() - began_at)
             return True
         if self._talker.pressed:
             pace.lend()
         return self._talker.pressed
+
+    @property
+    def _warm(self) -> bool:
+        """What a launch takes now, it takes again."""
+        roles = (self._state.talker, self._state.codec)
+        return all(role.loaded is not None and role.loaded.warm for role in roles)
 
     def _start_audio(self) -> bool:
         return self._state.codec.loaded is not None and self._codec.start(self._state.clock())
@@ -200,12 +206,9 @@ class Worker(threading.Thread):
         held = [max(one.held_until, one.rests_until) for one in self._state.utterances if one.decodable]
         until = min(held, default=math.inf)
         if self._state.failure is None:
-            until = min(until, self._talker.rows_change_at(), self._preparation_goes_on_at())
+            talker = self._state.talker.loaded
+            until = min(until, self._talker.rows_change_at(), math.inf if talker is None else talker.prepare_at)
         return None if until == math.inf else max(0.0, until - self._state.clock())
-
-    def _preparation_goes_on_at(self) -> float:
-        talker = self._state.talker.loaded
-        return talker.prepare_at if talker is not None and talker.warm else math.inf
 
     def _obey(self, command: Command) -> None:
         state = self._state
@@ -237,6 +240,8 @@ class Worker(threading.Thread):
         try:
             self._calls.warmup(state.talker)
             self._calls.warmup(state.codec)
+            if state.talker.loaded is not None:
+                state.talker.loaded.prepare_at = 0.0
         except Fault as fault:
             if not fault.role.strict or fault.name != fault.role.options[0].name:
                 raise
@@ -255,8 +260,8 @@ class Worker(threading.Thread):
 
     def _prepare(self, *, idle: bool) -> None:
         talker, now = self._state.talker.loaded, self._state.clock()
-        if talker is not None and talker.warm and talker.prepare_at <= now:
-            go_on(self._calls, talker, now, math.inf if idle else self._talker.earliest_need() - now)
+        if talker is not None and talker.prepare_at <= now:
+            go_on(self._calls, talker, now, math.inf if idle else self._talker.spare_s(now))
 
     def _lend(self) -> None:
         """Lend the backends to each caller who asks, unless streams are running."""

@@ -1,4 +1,4 @@
-"""A voice made of nothing but vowels, for tests: a glottal tone through formants, which Silero takes for speech."""
+"""A voice made of nothing but vowels: a glottal tone through formants, which Silero takes for speech."""
 
 import numpy as np
 from numpy.typing import NDArray

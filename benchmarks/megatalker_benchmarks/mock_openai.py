@@ -1,4 +1,4 @@
-"""An OpenAI-compatible server for tests: hears a pitch, answers from a script, and remembers what it was asked."""
+"""An OpenAI-compatible server without a model: hears a pitch, answers from a script, and remembers what it was told."""
 
 import asyncio
 import io
@@ -14,23 +14,11 @@ import uvicorn
 from fastapi import FastAPI, Form, Request, UploadFile
 from fastapi.responses import StreamingResponse
 
-from vowels import pitch_of
-from waiting import HANG_S
+from megatalker_benchmarks.vowels import pitch_of
 
+START_S = 60.0
 TOKEN_S = 0.005
 PITCH_TOLERANCE = 0.1
-
-
-def closing(service: type[Any]) -> type[Any]:
-    """The service, closing its client: Pipecat leaves that to the garbage collector, which warns."""
-
-    class Closing(service):  # type: ignore[misc]
-        async def cleanup(self) -> None:
-            await super().cleanup()
-            await self._client.close()
-
-    Closing.__name__ = service.__name__
-    return Closing
 
 
 class MockOpenAI:
@@ -57,7 +45,7 @@ class MockOpenAI:
 
     def __enter__(self) -> Self:
         self._thread.start()
-        deadline = time.monotonic() + HANG_S
+        deadline = time.monotonic() + START_S
         while not self._server.started:
             assert time.monotonic() < deadline, "the mock server does not start"
             time.sleep(0.01)
@@ -71,7 +59,11 @@ class MockOpenAI:
         app = FastAPI()
 
         @app.post("/v1/audio/transcriptions")
-        async def transcribe(request: Request, file: UploadFile, model: str = Form()) -> dict[str, str]:
+        async def transcribe(
+            request: Request,
+            file: UploadFile,
+            model: str = Form(),  # noqa: ARG001 - it has to be named
+        ) -> dict[str, str]:
             self.keys.append(request.headers.get("authorization"))
             samples, rate = soundfile.read(io.BytesIO(await file.read()), dtype="int16")
             self.rates.append(rate)

@@ -1,0 +1,21 @@
+"""What a program of this package found, printed as JSON and, where asked for, kept in a file."""
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+
+def add_json_option(parser: argparse.ArgumentParser) -> None:
+    """``--json FILE``, for :func:`hand_out`."""
+    parser.add_argument("--json", type=Path, help="write the result into this file, too")
+
+
+def hand_out(found: Mapping[str, Any], file: Path | None) -> None:
+    """Print ``found`` with the command that found it, and write the same into ``file``."""
+    text = json.dumps({"command": " ".join(sys.argv), **found}, indent=1)
+    print(text)  # noqa: T201 - a program's output
+    if file is not None:
+        file.write_text(text + "\n", encoding="utf-8")

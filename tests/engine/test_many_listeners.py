@@ -1,0 +1,72 @@
+"""Hundreds of listeners of one GPU, in virtual time: what they hear and when, by the order of launches alone."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from megatalker.checkpoint import Checkpoint
+from virtual_device import Listener, listen
+
+pytestmark = pytest.mark.slow
+
+REQUEST_S = 0.0004
+"""What checking one request takes its caller: those who come at once come so far apart."""
+
+
+def poisson(rate: float, seconds: float) -> list[float]:
+    moments = np.cumsum(np.random.default_rng(1).exponential(1 / rate, round(2 * rate * seconds)))
+    return [float(moment) for moment in moments if moment < seconds]
+
+
+def at_once(count: int) -> list[float]:
+    return [1.0 + place * REQUEST_S for place in range(count)]
+
+
+def first_p95(listeners: Sequence[Listener]) -> float:
+    return float(np.quantile([one.first_s for one in listeners], 0.95))
+
+
+def gaps(listeners: Sequence[Listener]) -> list[float]:
+    return [gap for one in listeners for gap in one.gaps_s]
+
+
+def test_40_requests_a_second(tiny_custom_voice: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+    heard = listen(tiny_custom_voice, poisson(40, 5), until_s=60, speech_s=4, max_ahead_s=None, patch=monkeypatch)
+    assert not gaps(heard)
+    assert first_p95(heard) < 0.02
+
+
+def test_100_requests_a_second_ask_for_400_times_real_time(
+    tiny_custom_voice: Checkpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard = listen(tiny_custom_voice, poisson(100, 5), until_s=60, speech_s=4, max_ahead_s=None, patch=monkeypatch)
+    assert len(gaps(heard)) < 0.1 * len(heard)
+    assert max(gaps(heard), default=0) < 0.04
+    assert first_p95(heard) < 0.15
+
+
+def test_more_than_the_device_can_make_keeps_newcomers_waiting_and_nobody_else(
+    tiny_custom_voice: Checkpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """200 requests a second ask for 800 times real time, of about 550."""
+    heard = listen(tiny_custom_voice, poisson(200, 3), until_s=60, speech_s=4, max_ahead_s=None, patch=monkeypatch)
+    assert all(one.first_s for one in heard)
+    assert len(gaps(heard)) < len(heard)
+    assert first_p95(heard) > 0.3
+
+
+@pytest.mark.parametrize("count", [128, 256])
+def test_endless_streams_that_begin_at_once(
+    tiny_custom_voice: Checkpoint, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    heard = listen(tiny_custom_voice, at_once(count), until_s=5, speech_s=60, max_ahead_s=2.0, patch=monkeypatch)
+    assert sum(gaps(heard)) < 0.001 * count
+    assert first_p95(heard) < 0.004 * count
+
+
+def test_as_many_as_it_can_make_are_all_heard(tiny_custom_voice: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+    heard = listen(tiny_custom_voice, at_once(500), until_s=6, speech_s=60, max_ahead_s=2.0, patch=monkeypatch)
+    assert all(one.first_s for one in heard)
+    assert len(gaps(heard)) < len(heard)
+    assert sum(gaps(heard)) < 0.05 * len(heard)

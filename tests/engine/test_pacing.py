@@ -1,0 +1,156 @@
+"""What launches take, and whether newcomers may begin beside streams that play."""
+
+import math
+
+import pytest
+
+from megatalker.checkpoint.config import FRAME_SECONDS
+from megatalker.engine.scheduling import (
+    LONG_CODEC_STEP_S,
+    LONG_PASS_S,
+    MARGIN_S,
+    MOST_CODEC_FRAMES,
+    MOST_DEBT_S,
+    MOST_PROMPT_ROWS,
+    MOST_SURPRISE,
+    NEWCOMERS_SHARE,
+    PRESSED_PASS_S,
+    Cost,
+    Pace,
+    Playing,
+    Room,
+)
+
+NOBODY = Room(math.inf, math.inf)
+
+
+def line(fixed_s: float, each_s: float, *sizes: int) -> Cost:
+    cost = Cost()
+    for size in sizes:
+        cost.note(size, fixed_s + size * each_s)
+    return cost
+
+
+def pace(*, launch_s: float = 0.01, step_s: float = 0.008, pass_s: float = 0.006, row_s: float = 0.0001) -> Pace:
+    """Launches of the talker and steps of the codec that take the same time at any number of streams."""
+    found = Pace(prompts=line(pass_s, row_s, 1, 100))
+    found.frames.fixed_s = launch_s
+    found.audio.each_s = step_s / MOST_CODEC_FRAMES
+    return found
+
+
+def test_a_cost_is_the_line_through_what_was_seen() -> None:
+    cost = line(0.005, 0.001, 1, 10, 100)
+    assert cost.of(50) == pytest.approx(0.055)
+    assert cost.within(0.055) == pytest.approx(50)
+    assert cost.within(0.001) < 0, "not even the smallest"
+
+
+def test_while_nothing_was_seen_everything_fits() -> None:
+    assert Cost().within(0.0) == math.inf
+    assert Pace().room([Playing(0.0, 0)], 0.0) == NOBODY
+
+
+def test_launches_of_one_size_tell_little_about_others() -> None:
+    cost = line(0.0, 0.01, 10, 10)
+    assert cost.of(10) == pytest.approx(0.1)
+    assert cost.of(1) < 0.1 < cost.of(100) < 1.0
+
+
+def test_a_cost_follows_a_device_that_becomes_slower_and_ignores_single_mishaps() -> None:
+    cost = line(0.0, 0.001, *([1, 10] * 20))
+    cost.note(10, 100.0)
+    assert cost.of(10) < MOST_SURPRISE * 0.01
+    for _ in range(40):
+        cost.note(1, 0.002)
+        cost.note(10, 0.02)
+    assert cost.of(10) == pytest.approx(0.02, rel=0.05)
+
+
+def test_a_larger_launch_never_seems_cheaper() -> None:
+    cost = Cost()
+    cost.note(1, 0.1)
+    cost.note(10, 0.05)
+    assert cost.of(10) > cost.of(1)
+
+
+def test_where_nobody_plays_there_is_room_for_all() -> None:
+    assert pace().room([], 5.0) == NOBODY
+
+
+def test_a_pass_ends_before_audio_that_waits_must_be_made() -> None:
+    spare_s = 0.1
+    playing = [Playing(5.0 + MARGIN_S + 0.008 + spare_s, MOST_CODEC_FRAMES)]
+    assert pace().room(playing, 5.0).rows == pytest.approx((spare_s - 0.006) / 0.0001)
+
+
+def test_who_has_no_frame_needs_one_after_the_audio_of_all_who_have() -> None:
+    own_step_s, spare_s = 0.008 / MOST_CODEC_FRAMES, 0.05
+    others = [Playing(50.0, MOST_CODEC_FRAMES), Playing(50.0, MOST_CODEC_FRAMES)]
+    urgent = Playing(5.0 + MARGIN_S + 2 * 0.008 + 0.01 + own_step_s + spare_s, 0)
+    assert pace().room([*others, urgent], 5.0).rows == pytest.approx((spare_s - 0.006) / 0.0001)
+
+
+def test_the_one_that_runs_dry_first_decides_wherever_it_stands() -> None:
+    many = [Playing(90.0, 0)] * 5
+    alone = pace().room([Playing(5.2, 0)], 5.0).rows
+    assert pace().room([*many, Playing(5.2, 0), *many], 5.0).rows == pytest.approx(alone)
+
+
+def test_newcomers_must_be_able_to_go_on_themselves() -> None:
+    """Their first frame lasts 80 ms: no more begin than get their second one in time."""
+    slow = pace(step_s=0.128)
+    playing = [Playing(90.0, 0)] * 3
+    assert slow.room(playing, 5.0).streams == pytest.approx((FRAME_SECONDS - MARGIN_S - 0.01) / 0.001)
+    playing += [Playing(5.08, 0)] * 4
+    assert slow.room(playing, 5.0).streams == pytest.approx((FRAME_SECONDS - MARGIN_S - 0.01) / 0.001 - 4)
+
+
+def test_what_was_launched_while_the_device_computed_began_later() -> None:
+    one = Pace()
+    one.note_frames(8, 1.0, 1.02)
+    one.note_audio(8, 1.005, 1.03)
+    assert one.frames.of(8) == pytest.approx(0.02)
+    assert one.audio.of(8) == pytest.approx(0.01)
+    one.note_audio(8, 2.0, 2.01)
+    assert one.audio.of(8) == pytest.approx(0.01), "it had been idle"
+
+
+def test_newcomers_that_press_take_their_share_of_the_time() -> None:
+    one = pace()
+    one.note_pass(10, 0.1, pressed=False)
+    assert one.credit_s == 0, "time that nobody missed"
+    assert one.rows_on_credit() == 0
+    one.lend()
+    assert one.rows_on_credit() >= 1, "one pass"
+    one.note_pass(10, 0.05, pressed=True)
+    assert one.rows_on_credit() == 0
+    due_s = -one.credit_s * (1 - NEWCOMERS_SHARE) / NEWCOMERS_SHARE
+    one.note_others(0.99 * due_s)
+    assert one.rows_on_credit() == 0
+    one.note_others(0.02 * due_s)
+    assert one.rows_on_credit() >= 1
+    one.note_others(1e6)
+    assert one.credit_s == PRESSED_PASS_S, "nothing is saved up"
+    one.note_pass(10, 1e6, pressed=True)
+    assert one.credit_s == -MOST_DEBT_S, "nor owed for ever"
+
+
+def test_a_pass_on_credit_is_short_and_takes_one_at_least() -> None:
+    one = pace(pass_s=0.01, row_s=0.001)
+    one.lend()
+    assert one.rows_on_credit() == pytest.approx((PRESSED_PASS_S - 0.01) / 0.001)
+    slow = pace(pass_s=1.0)
+    slow.lend()
+    assert slow.rows_on_credit() == 1
+
+
+def test_launches_of_a_slow_device_are_short() -> None:
+    fast, slow = pace(), pace(pass_s=LONG_PASS_S / 2, row_s=LONG_PASS_S / 41, step_s=0.0)
+    assert fast.most_rows == pytest.approx((LONG_PASS_S - 0.006) / 0.0001, abs=1)
+    assert fast.most_frames == MOST_CODEC_FRAMES
+    slow.audio.each_s = LONG_CODEC_STEP_S / 2.5
+    assert (slow.most_rows, slow.most_frames) == (20, 2)
+    slow.audio.each_s = 10 * LONG_CODEC_STEP_S
+    assert slow.most_frames == 1, "one at least"
+    assert (Pace().most_rows, Pace().most_frames) == (MOST_PROMPT_ROWS, MOST_CODEC_FRAMES), "nothing is known"

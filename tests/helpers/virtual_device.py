@@ -1,0 +1,226 @@
+"""An engine's worker in virtual time, on a device whose launches take what they take on an H200 with 0.6B shapes.
+
+One thread, and nothing waits: requests arrive at their moments, and who waits for the device moves the clock on.
+"""
+
+import queue
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
+from heapq import heapify, heappop
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from fake_backend import CAPABILITIES, Behaviour, FakeCodec, Fakes, FakeTalker
+from megatalker.checkpoint import Checkpoint
+from megatalker.checkpoint.config import FRAME_SAMPLES, FRAME_SECONDS
+from megatalker.engine.backend_role import codec_role, talker_role
+from megatalker.engine.chunk_queue import ChunkQueue, Waiter
+from megatalker.engine.codec_stage import Download
+from megatalker.engine.commands import Command, CommandQueue, Submit, Warmup
+from megatalker.engine.guarded_calls import CallRegister
+from megatalker.engine.options import SpeechOptions
+from megatalker.engine.outputs import Chunk
+from megatalker.engine.request import RequestChecker, TalkerLimits
+from megatalker.engine.scheduling import ChunkPolicy, chunk_limit
+from megatalker.engine.state import WorkerState
+from megatalker.engine.utterance import Progress, Utterance
+from megatalker.engine.worker import Worker, WorkerSettings
+from megatalker.interfaces import CodecState, DecodeStep, Frame, LoadContext, StreamHandle, StreamRequest
+from megatalker.prompt import PromptBuilder
+from megatalker.settings import Settings
+
+TEXT = "The quick brown fox jumps over the lazy dog again and again."
+MOST_STREAMS = 1024
+Costs = tuple[list[int], list[float]]
+"""Sizes of launches, and milliseconds of each."""
+PROMPTS: Costs = [8, 24, 256, 1024, 2048], [1.23, 1.31, 2.92, 9.6, 19.0]
+"""By rows."""
+FRAMES: Costs = [1, 8, 13, 32, 64, 128, 256, 512], [1.95, 2.65, 4.7, 5.28, 6.88, 10.3, 15.9, 28.9]
+"""By streams: see docs/megakernel.md."""
+AUDIO: Costs = [1, 8, 64, 128], [0.76, 1.2, 4.5, 8.4]
+"""By frames."""
+
+
+@dataclass
+class Time:
+    """The clock, and when the device will have done all it was asked for."""
+
+    now: float = 0.0
+    free_at: float = 0.0
+    mishaps: np.random.Generator = field(default_factory=lambda: np.random.default_rng(7))
+
+    def work(self, milliseconds: float) -> None:
+        """The host is busy, sometimes for longer than usual."""
+        self.now += milliseconds * 1e-3 * (1.2 + 0.6 * self.mishaps.exponential())
+
+    def launch(self, size: int, costs: Costs) -> float:
+        """When that will be done."""
+        self.free_at = max(self.now, self.free_at) + float(np.interp(size, *costs)) * 1e-3
+        return self.free_at
+
+    def wait(self, moment: float) -> None:
+        self.now = max(self.now, moment)
+
+
+class DeviceTalker(FakeTalker):
+    time: Time
+
+    def prefill(self, requests: Sequence[StreamRequest]) -> list[StreamHandle]:
+        self.time.work(0.8 + 0.2 * len(requests))
+        self.time.launch(sum(len(request.embeds) for request in requests), PROMPTS)
+        first, self.issued = self.issued + 1, self.issued + len(requests)
+        return [StreamHandle(handle) for handle in range(first, self.issued + 1)]
+
+    def decode(self, steps: Sequence[DecodeStep], *, return_logits: bool = False) -> Callable[[], list[Frame]]:  # type: ignore[override]
+        self.time.work(0.45 + 0.004 * len(steps))
+        done_at = self.time.launch(len(steps), FRAMES)
+        codes = tuple(range(self.config.num_code_groups))
+
+        def finish() -> list[Frame]:
+            self.time.wait(done_at)
+            self.time.work(0.15 + 0.002 * len(steps))
+            return [Frame(step.stream, codes) for step in steps]
+
+        return finish
+
+    def release(self, stream: StreamHandle) -> None:
+        pass
+
+
+class DeviceCodec(FakeCodec):
+    time: Time
+
+    def decode(self, states: Sequence[CodecState], codes: Sequence[Tensor]) -> list[Tensor]:
+        self.time.work(0.3 + 0.006 * len(states))
+        self.time.launch(sum(map(len, codes)), AUDIO)
+        return [torch.zeros(len(frames) * FRAME_SAMPLES) for frames in codes]
+
+
+@dataclass
+class Device(Fakes):
+    """The plug-in with both."""
+
+    time: Time = field(default_factory=Time)
+
+    def _talker(self, name: str) -> Callable[[Checkpoint, LoadContext], FakeTalker]:
+        def load(checkpoint: Checkpoint, context: LoadContext) -> FakeTalker:
+            talker = DeviceTalker(checkpoint, self.talkers[name])
+            talker.time = self.time
+            return talker
+
+        return load
+
+    def _codec(self, name: str) -> Callable[[Checkpoint, LoadContext], FakeCodec]:
+        def load(checkpoint: Checkpoint, context: LoadContext) -> FakeCodec:
+            codec = DeviceCodec(self.codecs[name])
+            codec.time = self.time
+            return codec
+
+        return load
+
+    def downloads(self) -> type[Download]:
+        """What brings its chunks to the host."""
+        time = self.time
+
+        class LateDownload(Download):
+            def __init__(self, chunks: list[Tensor]) -> None:
+                super().__init__(chunks)
+                self._done_at = time.free_at
+
+            @property
+            def under_way(self) -> bool:
+                return time.now < self._done_at
+
+            def wait(self) -> list[Tensor]:
+                time.wait(self._done_at)
+                time.work(0.05 + 0.005 * len(self.sizes))
+                return super().wait()
+
+        return LateDownload
+
+
+class Listener(ChunkQueue):
+    """Plays from the first chunk on, and takes each at once."""
+
+    def __init__(self, time: Time) -> None:
+        super().__init__()
+        self.asked_at, self.first_s, self.gaps_s = time.now, 0.0, list[float]()
+        self._time, self._dry_at = time, 0.0
+
+    def put(self, chunk: Chunk) -> list[Waiter]:
+        now = self._time.now
+        if not self._dry_at:
+            self.first_s, self._dry_at = now - self.asked_at, now
+        if now > self._dry_at:
+            self.gaps_s.append(now - self._dry_at)
+            self._dry_at = now
+        self._dry_at += chunk.frames * FRAME_SECONDS
+        return []
+
+
+class Arrivals:
+    """The worker's queue of commands, in which each lies from its moment on."""
+
+    def __init__(self, time: Time, commands: Iterable[tuple[float, Callable[[], Command]]], until_s: float) -> None:
+        self._time, self._until_s = time, until_s
+        self._coming = [(moment, place, make) for place, (moment, make) in enumerate(commands)]
+        heapify(self._coming)
+
+    def get(self, block: bool = True, timeout: float | None = None) -> Command:
+        """As that of a queue, but waits no longer than ``until_s``."""
+        until = self._time.now
+        if block:
+            until = self._until_s if timeout is None else min(self._until_s, until + timeout)
+        if not self._coming or self._coming[0][0] > until:
+            self._time.wait(until)
+            raise queue.Empty
+        moment, _, make = heappop(self._coming)
+        self._time.wait(moment)
+        self._time.work(0.01)
+        return make()
+
+    def get_nowait(self) -> Command:
+        return self.get(block=False)
+
+
+def listen(
+    checkpoint: Checkpoint,
+    arrivals: Iterable[float],
+    *,
+    until_s: float,
+    speech_s: float,
+    max_ahead_s: float | None,
+    patch: pytest.MonkeyPatch,
+) -> list[Listener]:
+    """Everybody who came, in order: at each of these moments one asks for so much speech. Ends when nothing more
+    happens, or after ``until_s``.
+    """
+    talkers = {"device": Behaviour(capabilities=replace(CAPABILITIES, max_streams=MOST_STREAMS))}
+    device = Device(talkers=talkers)
+    time, settings = device.time, Settings(max_streams=MOST_STREAMS, max_waiting=MOST_STREAMS, max_wait_s=None)
+    patch.setattr("megatalker.engine.codec_stage.Download", device.downloads())
+    place = device.registry, settings, checkpoint, torch.device("cpu")
+    commands, checker = CommandQueue(), RequestChecker(settings, checkpoint)
+    options = SpeechOptions(seed=1, max_frames=round(speech_s / FRAME_SECONDS), max_ahead_s=max_ahead_s)
+    listeners: list[Listener] = []
+
+    def submit() -> Command:
+        request, text = checker.check(TEXT, options, TalkerLimits("device", seeded_sampling=True, max_positions=4096))
+        listeners.append(Listener(time))
+        chunking = ChunkPolicy(chunk_limit(settings.max_chunk_frames, request.max_ahead_s))
+        return Submit(Utterance(request, text, Progress(1, time.now, "", ""), listeners[-1], chunking, runaway=None))
+
+    warm_up = (0.0, lambda: Warmup(Future()))
+    commands.queue = Arrivals(time, [warm_up, *((moment, submit) for moment in arrivals)], until_s)  # type: ignore[assignment]
+    state = WorkerState(talker_role(*place), codec_role(*place), lambda: time.now)
+    own = WorkerSettings(PromptBuilder(checkpoint, torch.device("cpu"), torch.float32), settings, threads=1)
+    worker = Worker(state, commands, CallRegister(lambda: time.now), own)
+    with torch.no_grad():
+        while time.now < until_s:
+            worker._turn()
+    assert state.failure is None, state.failure
+    return listeners
