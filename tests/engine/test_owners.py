@@ -10,9 +10,9 @@ from engine_stage import TEXT, Opener, codes_of, fakes_with, order_of_prompts, p
 from fake_backend import CAPABILITIES
 from megatalker.checkpoint import Checkpoint
 from megatalker.engine import Engine
-from megatalker.engine.admission import ENOUGH_S, Grant, Turns, grants
-from megatalker.engine.scheduling import REST_S
-from megatalker.engine.utterance import DecoderStream, Utterance
+from megatalker.engine.admission import ENOUGH_S, Grant, Turns, fair, grants
+from megatalker.engine.scheduling import REST_S, Pace
+from megatalker.engine.utterance import DecoderStream, Utterance, candidate
 from megatalker.errors import CapacityError
 from megatalker.interfaces import StreamHandle
 from megatalker.prompt import Prompt
@@ -206,6 +206,36 @@ def test_who_is_due_goes_first_though_rows_are_free(busy_engine: Engine) -> None
     held = [holding(busy_engine, "a") for _ in range(2)]
     back, new = wish(busy_engine, "a", begun=True), wish(busy_engine, "b")
     assert grants([back, new], held, 3, 0.0) == [Grant(new, due=True)]
+
+
+def test_of_a_slow_device_s_launch_each_owner_gets_as_much_as_the_one_with_fewest(busy_engine: Engine) -> None:
+    streams = [holding(busy_engine, owner) for owner in "aaab"]
+    for stream, dry_at in zip(streams, (3.0, 1.0, 2.0, 4.0), strict=True):
+        stream.progress.playback.dry_at = dry_at
+
+    def chosen(now: float) -> set[int]:
+        ready = [candidate(index, stream) for index, stream in enumerate(streams)]
+        return {one.index for one in fair(ready, streams, now)}
+
+    assert chosen(now=4.0 - ENOUGH_S / 2) == {1, 3}, "the most urgent of the other owner"
+    assert chosen(now=4.0 - ENOUGH_S) == {0, 1, 2, 3}, "it has audio enough"
+    streams[3].owner = "a"
+    assert chosen(now=4.0) == {0, 1, 2, 3}, "one owner"
+
+
+@pytest.mark.parametrize("slow", [True, False])
+def test_an_owner_s_many_streams_do_not_slow_down_another_s(
+    open_engine: Opener, tiny_custom_voice: Checkpoint, monkeypatch: pytest.MonkeyPatch, slow: bool
+) -> None:
+    monkeypatch.setattr(Pace, "is_slow", lambda pace, streams: slow)
+    fakes = fakes_with()
+    engine = open_engine(fakes)
+    with engine.borrow_backends():
+        streams = [engine.speak_for("many", TEXT, seed=seed, return_codes=True) for seed in range(3)]
+        streams.append(engine.speak_for("few", TEXT, seed=3, return_codes=True))
+    assert [codes_of(stream) for stream in streams] == [alone(tiny_custom_voice, seed) for seed in range(4)]
+    widths = [len(handles) for handles in fakes.loaded["fake"].calls]
+    assert (widths.count(2) > 15) is slow
 
 
 def test_the_stream_lends_that_can_best_do_without(busy_engine: Engine) -> None:

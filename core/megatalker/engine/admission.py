@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from megatalker.checkpoint.config import FRAME_SECONDS
-from megatalker.engine.scheduling import Throughput
+from megatalker.engine.scheduling import Candidate, Throughput, urgency
 from megatalker.engine.utterance import Utterance
 from megatalker.errors import CapacityError
 from megatalker.settings import Settings
@@ -238,3 +238,20 @@ def _rich(holding: Iterable[Utterance], held: Mapping[str, int], taker: Utteranc
 
     able = [one for one in holding if one.decoding and held[one.owner] >= held[taker.owner] + AN_EXCHANGE]
     return max(able, key=ease, default=None)
+
+
+def fair(ready: Sequence[Candidate], utterances: Sequence[Utterance], now: float) -> list[Candidate]:
+    """Those of the streams that are ``ready`` that go in the next launch where the device is too slow for all: as many
+    of each owner as the one has that has fewest, of owners with little audio in hand. So one with many streams does not
+    slow down another one's few.
+    """
+    owners: defaultdict[str, list[Candidate]] = defaultdict(list)
+    for one in sorted(ready, key=urgency):
+        owners[utterances[one.index].owner].append(one)
+    in_need = (
+        len(streams)
+        for streams in owners.values()
+        if any(utterances[one.index].in_hand_s(now) < ENOUGH_S for one in streams)
+    )
+    fewest = min(in_need, default=len(ready))
+    return [one for streams in owners.values() for one in streams[:fewest]]

@@ -1,6 +1,7 @@
 """The two roles of an engine, talker and codec: which backends may fill each, which does, which failed, who is next."""
 
 import logging
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -46,8 +47,8 @@ class LoadedBackend(Generic[InstanceT]):
     """What it has prepared beside its work."""
     unprepared: str | None = None
     """Why it goes on without what it had prepared."""
-    prepare_at: float = 0.0
-    """When it is asked next about what it has prepared; infinite: nothing is left."""
+    prepare_at: float = math.inf
+    """When it is asked next about what it has prepared; infinite: before warm-up, and when nothing is left."""
 
     def close(self) -> None:
         """Free it, whatever state a failure left it in."""

@@ -19,9 +19,9 @@ MOST_CODEC_STREAMS = 64
 """Of one step of the codec: larger ones save no time, and a newcomer waits for their end."""
 MOST_CODEC_FRAMES = 128
 """As above, of all its streams."""
-LONG_PASS_S = 0.06
+LONG_PASS_S = 0.04
 """About the longest pass of newcomers on a slow device, where larger ones save no time either."""
-LONG_CODEC_STEP_S = 0.015
+LONG_CODEC_STEP_S = 0.010
 """As above, of a step of the codec."""
 SLACK_S = 0.02
 """Audio kept in hand for what cannot be foreseen: thread switches, the consumer's own work."""
@@ -53,6 +53,8 @@ LEAST_CREDIT_S = 0.001
 """With which one pass of newcomers may begin."""
 MOST_DEBT_S = 0.1
 """After a pass that took longer than its credit: the next should not have to wait for ever."""
+SLOW_SHARE = 0.9
+"""Of a frame's duration, from which on a device is too slow to make it for all in one launch."""
 REST_S = 0.3
 """A stream that has had no work for so long lends its row: words of one sentence come faster."""
 
@@ -294,6 +296,10 @@ class Pace:
         first_s = FRAME_SECONDS - MARGIN_S - audio_s - launch_s
         before = sum(one.dry_at < now + self.prompts.fixed_s + FRAME_SECONDS for one in others)
         return Room(spare_s, self.prompts.within(spare_s), first_s / each_s - before if each_s else math.inf)
+
+    def is_slow(self, streams: int) -> bool:
+        """A frame of so many streams, as audio, takes a large part of its own duration."""
+        return self.frames.of(streams) + streams * self.audio.each_s > SLOW_SHARE * FRAME_SECONDS
 
     @property
     def most_rows(self) -> int:

@@ -5,7 +5,7 @@ import math
 from collections.abc import Sequence
 from functools import partial
 
-from megatalker.engine.admission import AdmissionLimits, Grant, grants, queue_refusal, waited_too_long
+from megatalker.engine.admission import AdmissionLimits, Grant, fair, grants, queue_refusal, waited_too_long
 from megatalker.engine.blame import pass_trial
 from megatalker.engine.guarded_calls import REQUEST_ERRORS, Fault, GuardedCalls
 from megatalker.engine.request import frames_that_fit
@@ -144,6 +144,8 @@ class TalkerStage:
                     utterance.progress.playback.excuse()
                     utterance.rest_since(now)
         talker = self._talker
+        if self._state.pace.is_slow(len(ready)):
+            ready = fair(ready, utterances, now)
         limit = len(ready) if talker.max_streams is None else talker.max_streams
         chosen = [utterances[index] for index in select(ready, batch=self.batches, limit=limit)]
         if trial is not None:

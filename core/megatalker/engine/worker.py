@@ -206,12 +206,9 @@ class Worker(threading.Thread):
         held = [max(one.held_until, one.rests_until) for one in self._state.utterances if one.decodable]
         until = min(held, default=math.inf)
         if self._state.failure is None:
-            until = min(until, self._talker.rows_change_at(), self._preparation_goes_on_at())
+            talker = self._state.talker.loaded
+            until = min(until, self._talker.rows_change_at(), math.inf if talker is None else talker.prepare_at)
         return None if until == math.inf else max(0.0, until - self._state.clock())
-
-    def _preparation_goes_on_at(self) -> float:
-        talker = self._state.talker.loaded
-        return talker.prepare_at if talker is not None and talker.warm else math.inf
 
     def _obey(self, command: Command) -> None:
         state = self._state
@@ -243,6 +240,8 @@ class Worker(threading.Thread):
         try:
             self._calls.warmup(state.talker)
             self._calls.warmup(state.codec)
+            if state.talker.loaded is not None:
+                state.talker.loaded.prepare_at = 0.0
         except Fault as fault:
             if not fault.role.strict or fault.name != fault.role.options[0].name:
                 raise
@@ -261,7 +260,7 @@ class Worker(threading.Thread):
 
     def _prepare(self, *, idle: bool) -> None:
         talker, now = self._state.talker.loaded, self._state.clock()
-        if talker is not None and talker.warm and talker.prepare_at <= now:
+        if talker is not None and talker.prepare_at <= now:
             room = self._state.pace.room([] if idle else self._talker.playing(now), now)
             go_on(self._calls, talker, now, room.spare_s)
 
