@@ -18,7 +18,7 @@ from megatalker.engine.guarded_calls import CallRegister, Fault, GuardedCalls, S
 from megatalker.engine.preparation import go_on
 from megatalker.engine.state import WorkerState
 from megatalker.engine.talker_stage import TalkerStage
-from megatalker.engine.utterance import Utterance
+from megatalker.engine.utterance import Utterance, playing
 from megatalker.errors import BackendFaultError, CapacityError, EngineClosedError, MegatalkerError
 from megatalker.prompt import PromptBuilder
 from megatalker.settings import Settings
@@ -261,7 +261,7 @@ class Worker(threading.Thread):
     def _prepare(self, *, idle: bool) -> None:
         talker, now = self._state.talker.loaded, self._state.clock()
         if talker is not None and talker.prepare_at <= now:
-            room = self._state.pace.room([] if idle else self._talker.playing(now), now)
+            room = self._state.pace.room([] if idle else playing(self._state.utterances, now), now)
             go_on(self._calls, talker, now, room.spare_s)
 
     def _lend(self) -> None:
