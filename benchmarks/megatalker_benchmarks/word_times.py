@@ -66,7 +66,7 @@ async def measure(options: argparse.Namespace) -> tuple[list[float], list[float]
                 text, speaker = source.held_out_utterance(), len(ratios) % len(SPEAKERS)
                 if len(cut(text)) < FEWEST_WORDS:
                     continue
-                clip = speak(espeak, text, speaker)
+                clip = speak(espeak, text, SPEAKERS[speaker])
                 if clip is None:
                     continue
                 stream = engine.speak(text, voice=SPEAKERS[speaker].name, seed=len(ratios))

@@ -25,6 +25,11 @@ LONG_CODEC_STEP_S = 0.015
 """As above, of a step of the codec."""
 SLACK_S = 0.02
 """Audio kept in hand for what cannot be foreseen: thread switches, the consumer's own work."""
+LEAST_OF_ROUND = 0.5
+"""From one frame of a stream to the next, whatever was seen of it. All of it would make chunks so small that handing
+them out takes the time that is missing."""
+A_LITTLE_SLOWER = 1.2
+"""Than playback: chunks stay small, for larger ones would pause for longer where a moment's load passes."""
 MOST_EXPECTED_S = 0.9 * FRAME_SECONDS
 """From one frame to the next, of a stream that has just begun: it is not given up as too slow."""
 SMOOTHING = 0.3
@@ -119,18 +124,18 @@ class ChunkPolicy:
         """Whether to hand out the ``pending`` frames now: enough of them, or playback cannot wait for another."""
         return pending > 0 and (pending >= self.target or (self._keeps_up and ahead_s < self.reserve_s))
 
-    def note_chunk(self, frames: int, ahead_s: float, most: int, engine_frame_s: float) -> None:
+    def note_chunk(self, frames: int, ahead_s: float, most: int, round_s: float) -> None:
         """A chunk was handed out, ``ahead_s`` includes it. The next is twice as large if it fits in that time, but has
         no more frames than ``most``.
 
-        ``engine_frame_s``: as ``frame_s``, of all streams of the engine, audio included; it counts where it is longer.
-        Right after a large chunk a stream's own frames come faster than over a whole round, and of one that has just
-        begun nothing is known: many that begin at once have a single frame of audio in hand, and slow each other.
+        ``round_s``: what the engine needs for a frame of everybody, audio included. No stream is taken to be much
+        faster: right after a large chunk its own frames come quickly, and of one that has just begun nothing is known.
         """
-        if not self.frame_s:
-            self.frame_s = min(engine_frame_s, MOST_EXPECTED_S)
-        slowest_s = max(self.frame_s, engine_frame_s)
-        fits = int((ahead_s - self.reserve_s) / slowest_s) if 0 < slowest_s < FRAME_SECONDS else 2 * frames
+        slow = round_s >= A_LITTLE_SLOWER * FRAME_SECONDS
+        least_s = round_s if slow else LEAST_OF_ROUND * round_s
+        self.frame_s = self.frame_s or min(least_s, MOST_EXPECTED_S)
+        frame_s = max(self.frame_s, least_s)
+        fits = int((ahead_s - self.reserve_s) / frame_s) if frame_s and not slow else 2 * frames
         self.target = max(1, min(2 * frames, self.max_frames, most, fits))
 
     @property
