@@ -95,9 +95,9 @@ resolve: $(VENV)/dev.stamp ## both sets of constraints, on the public index alon
 # What is published must work without this repository; an environment of its own, made anew each time.
 PACKAGE_VENV ?= $(VENV)-package
 
-package: $(VENV)/dev.stamp ## build sdist and wheel, check them, install into an empty environment and speak there
-	rm -rf dist $(PACKAGE_VENV)
-	$(BIN)/python -m uv build --quiet --no-build-isolation --python $(BIN)/python
+package: $(VENV)/dev.stamp ## the distributions of the rehearsal: check them, install into an empty environment and speak there
+	rm -rf $(PACKAGE_VENV)
+	$(BIN)/python release/rehearse.py --keep dist
 	$(BIN)/twine check --strict dist/*
 	$(PYTHON) -m venv $(PACKAGE_VENV)
 	$(PACKAGE_VENV)/bin/python -m pip install --quiet --constraint $(VENV)/constraints.txt "$$(echo dist/*.whl)[client,server]"

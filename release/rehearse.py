@@ -3,6 +3,7 @@
 import argparse
 import hashlib
 import re
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -88,13 +89,18 @@ def main() -> None:
     """Prints what was built; exits with 1 and a line for each fault."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tag", help="check that everything agrees with this tag, too")
-    tag = parser.parse_args().tag or None
+    parser.add_argument("--keep", type=Path, help="leave what was built in this folder, in place of what it holds")
+    options = parser.parse_args()
+    tag, keep = options.tag or None, options.keep
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     faults = list(faults_of_texts(version, (ROOT / "CHANGELOG.md").read_text(), tag))
     if tag and subprocess.run(["git", "status", "--porcelain"], cwd=ROOT, capture_output=True, check=True).stdout:
         faults.append("the working tree has changes that are not committed")
     with tempfile.TemporaryDirectory() as folder:
         faults += rehearse(Path(folder), version)
+        if keep is not None and not faults:
+            shutil.rmtree(keep, ignore_errors=True)
+            shutil.copytree(Path(folder) / "dist", keep)
     if faults:
         sys.exit("\n".join(faults))
     sys.stdout.write(

@@ -13,7 +13,6 @@ import socket
 import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -27,6 +26,7 @@ from megatalker.cli.load.traffic import Traffic
 from megatalker.serving.protocol.messages import Open, Text
 from megatalker.serving.server.keyring import hash_key, new_key
 from megatalker_benchmarks.callers import counts
+from megatalker_benchmarks.report import add_json_option, hand_out
 from megatalker_benchmarks.serve_process import serve_process
 
 IDLE = 100
@@ -148,7 +148,7 @@ def main() -> int:
     parser.add_argument("--unread", type=int, default=8, help="readers that read nothing")
     parser.add_argument("--checkpoint", default="demo")
     parser.add_argument("--backend", default="auto")
-    parser.add_argument("--json", type=Path, help="file for the result")
+    add_json_option(parser)
     options = parser.parse_args()
     keys = {name: new_key() for name in ("caller", "attacker")}
     settings = "".join(f'[server.keys.{name}]\nhash = "{hash_key(key)}"\n' for name, key in keys.items())
@@ -157,10 +157,7 @@ def main() -> int:
         found = asyncio.run(
             run(server.url, keys, options.rounds, options.seconds, traffic, options.slow, options.unread)
         )
-    text = json.dumps({"command": " ".join(sys.argv), **found}, indent=1)
-    print(text)  # noqa: T201 - a program's output
-    if options.json is not None:
-        options.json.write_text(text + "\n", encoding="utf-8")
+    hand_out(found, options.json)
     served = found["growth"] is not None and not any(found["attack"]["errors"])
     return 0 if served and found["growth"] <= MOST_GROWTH else 1
 

@@ -8,14 +8,12 @@ the callers counted.
 
 import argparse
 import asyncio
-import json
 import random
 import statistics
 import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, Protocol
 
 import httpx
@@ -23,6 +21,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from megatalker.cli.load.drive import TEXTS
 from megatalker_benchmarks.caller import POISON, ROUTES, Caller, Speech, Tally
+from megatalker_benchmarks.report import add_json_option, hand_out
 from megatalker_benchmarks.serve_process import serve_process
 
 SETTLE_S = 30.0
@@ -157,14 +156,11 @@ def main() -> int:
     parser.add_argument("--max-frames", type=int, default=120, help="of an utterance")
     parser.add_argument("--checkpoint", default="demo")
     parser.add_argument("--backend", default="auto")
-    parser.add_argument("--json", type=Path, help="file for the result")
+    add_json_option(parser)
     options = parser.parse_args()
     with serve_process("--checkpoint", options.checkpoint, "--backend", options.backend) as server:
         found = asyncio.run(run(server, options.callers, options.seconds, TEXTS, options.max_frames))
-    text = json.dumps({"command": " ".join(sys.argv), **found}, indent=1)
-    print(text)  # noqa: T201 - a program's output
-    if options.json is not None:
-        options.json.write_text(text + "\n", encoding="utf-8")
+    hand_out(found, options.json)
     return 1 if found["wrong"] else 0
 
 

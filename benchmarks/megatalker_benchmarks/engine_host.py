@@ -6,7 +6,6 @@ in every step. With it they keep one second ahead of playback, and a step of the
 
 import argparse
 import asyncio
-import json
 import tempfile
 import threading
 import time
@@ -37,6 +36,7 @@ from megatalker.interfaces import (
 )
 from megatalker.plugins import BackendRegistry
 from megatalker.testing.random_checkpoint import TINY, write_checkpoint
+from megatalker_benchmarks.report import add_json_option, hand_out
 
 TEXT = "The small boats sail home before it gets dark and cold."
 LEAD_S = 1.0
@@ -194,7 +194,7 @@ def main() -> None:
     parser.add_argument("--streams", type=int, default=500)
     parser.add_argument("--seconds", type=float, default=5.0)
     parser.add_argument("--pace", action="store_true", help="in real time, with steps as long as a GPU's")
-    parser.add_argument("--json", type=Path)
+    add_json_option(parser)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         checkpoint = Checkpoint.open(write_checkpoint(Path(folder) / "tiny", TINY))
@@ -204,10 +204,7 @@ def main() -> None:
         with Engine.open(settings, checkpoint=checkpoint, registry=registry) as engine:
             lead_s = LEAD_S if options.pace else None
             figures = asyncio.run(listen(engine, options.streams, options.seconds, lead_s))
-    text = json.dumps({"streams": options.streams, "paced": options.pace, **figures}, indent=1)
-    print(text)  # noqa: T201 - a program's output
-    if options.json:
-        options.json.write_text(text + "\n", encoding="utf-8")
+    hand_out({"streams": options.streams, "paced": options.pace, **figures}, options.json)
 
 
 if __name__ == "__main__":

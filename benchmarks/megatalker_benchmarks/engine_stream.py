@@ -4,12 +4,10 @@ Chunks of one frame, PCM in the consumer's hands, on a warm engine.
 """
 
 import argparse
-import json
 import statistics
 import threading
 import time
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +16,7 @@ import torch
 from megatalker import Engine, SamplingParams, Settings
 from megatalker.checkpoint.config import FRAME_SECONDS
 from megatalker.cli.status import Status
+from megatalker_benchmarks.report import add_json_option, hand_out
 
 WORDS = ("the", "small", "boats", "sail", "home", "before", "it", "gets", "dark", "and", "cold")
 ENDLESS = SamplingParams(min_new_tokens=2**31 - 1)
@@ -67,7 +66,7 @@ def main() -> None:
     parser.add_argument("--frames", type=int, default=120)
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--streams", type=int, default=8)
-    parser.add_argument("--json", type=Path)
+    add_json_option(parser)
     options = parser.parse_args()
     settings = Settings.read(
         checkpoint=options.checkpoint,
@@ -112,10 +111,7 @@ def main() -> None:
                 "torch_reserved": torch.cuda.memory_reserved() / 1e9,
                 "torch_peak": torch.cuda.max_memory_allocated() / 1e9,
             }
-    found = json.dumps(report, indent=1)
-    print(found)  # noqa: T201
-    if options.json:
-        options.json.write_text(found + "\n", encoding="utf-8")
+    hand_out(report, options.json)
 
 
 if __name__ == "__main__":

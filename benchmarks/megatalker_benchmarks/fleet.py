@@ -7,7 +7,6 @@ megatalker bench fleet one/load.json --replicas 2 --max-streams 8 --against two/
 """
 
 import argparse
-import json
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict, replace
@@ -19,6 +18,7 @@ from rich.table import Table
 
 from megatalker.errors import InvalidRequestError, MegatalkerError
 from megatalker_benchmarks.fleet_model import Demand, Fleet, ServiceTimes, read_report, replicas_needed, simulate
+from megatalker_benchmarks.report import add_json_option, keep
 
 
 def predict(times: ServiceTimes, demand: Demand, fleet: Fleet, price: float) -> dict[str, Any]:
@@ -80,7 +80,7 @@ def options_of(arguments: list[str]) -> argparse.Namespace:
     )
     parser.add_argument("--price", type=float, default=3.0, help="dollars an hour of one machine")
     parser.add_argument("--against", type=Path, help="load.json of a run on so many replicas: cases --rate")
-    parser.add_argument("--json", type=Path, help="file for the result")
+    add_json_option(parser)
     options = parser.parse_args(arguments)
     if options.against is not None and (options.rate or options.replicas is None):
         parser.error("--against says which rates; give --replicas, and no --rate")
@@ -124,7 +124,7 @@ def main() -> int:
         return 1
     Console().print(table(rows))
     if options.json is not None:
-        options.json.write_text(json.dumps({"command": " ".join(sys.argv), "rows": rows}, indent=1) + "\n")
+        keep({"rows": rows}, options.json)
     return 0
 
 

@@ -11,12 +11,12 @@ import statistics
 import time
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from megatalker import Engine, SamplingParams, Settings, SpeechStream
+from megatalker_benchmarks.report import add_json_option, keep
 from megatalker_kernels.constants import ROWS
 from megatalker_kernels.diff import Bench
 from megatalker_kernels.errors import KernelStalledError
@@ -154,7 +154,7 @@ def main() -> None:
     parser.add_argument("--frames", type=int, default=10_000)
     parser.add_argument("--cycles", type=int, default=100)
     parser.add_argument("--checkpoint", default="demo", help="for the utterance that changes its backend")
-    parser.add_argument("--json", type=Path)
+    add_json_option(parser)
     options = parser.parse_args()
     report: dict[str, Any] = {"device": torch.cuda.get_device_name(), "model": options.model}
     for streams in STREAMS:
@@ -167,8 +167,8 @@ def main() -> None:
         for name, part in parts.items():
             report[f"{name}_{streams}"] = part()
             print(name, streams, json.dumps(report[f"{name}_{streams}"], indent=1), flush=True)  # noqa: T201
-    if options.json:
-        options.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    if options.json is not None:
+        keep(report, options.json)
 
 
 if __name__ == "__main__":

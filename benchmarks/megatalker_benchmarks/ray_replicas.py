@@ -4,7 +4,6 @@ Needs the extra ``ray``, and processes on this machine only: everything listens 
 """
 
 import argparse
-import json
 import os
 import signal
 import socket
@@ -14,7 +13,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import psutil
@@ -24,6 +22,7 @@ from megatalker.cli.load.player import Player
 from megatalker.errors import ConnectionFailedError, MegatalkerError
 from megatalker.sampling import SamplingParams
 from megatalker.serving.client import RemoteEngine
+from megatalker_benchmarks.report import add_json_option, hand_out
 
 REPLICAS = 2
 AHEAD_S = 1.0
@@ -227,14 +226,13 @@ def main() -> int:
     parser.add_argument("--backend", default="auto")
     parser.add_argument("--streams", type=int, default=8, help="at once, over both replicas")
     parser.add_argument("--seconds", type=float, default=8.0, help="of speech of each")
-    parser.add_argument("--json", type=Path, help="file for the result")
+    add_json_option(parser)
     options = parser.parse_args()
     frames = round(options.seconds / FRAME_SECONDS)
     try:
         began = time.monotonic()
         with deployed(checkpoint=options.checkpoint, backend=options.backend) as url:
             found = {
-                "command": " ".join(sys.argv),
                 "replicas_ready_after_s": time.monotonic() - began,
                 "killed": kill_one(url, options.streams, frames),
                 "drained": drain(url, options.streams, frames),
@@ -242,10 +240,7 @@ def main() -> int:
     except MegatalkerError as error:
         sys.stderr.write(f"error: {error}\n")
         return 1
-    text = json.dumps(found, indent=1)
-    print(text)  # noqa: T201
-    if options.json is not None:
-        options.json.write_text(text + "\n")
+    hand_out(found, options.json)
     killed, drained = found["killed"], found["drained"]
     undisturbed = killed["of_the_other_with_other_codes"] == 0 and killed["streams_of_the_other"] > 0
     return 0 if undisturbed and drained["finished"] == drained["streams"] else 1

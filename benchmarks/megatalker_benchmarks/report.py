@@ -14,8 +14,16 @@ def add_json_option(parser: argparse.ArgumentParser) -> None:
 
 
 def hand_out(found: Mapping[str, Any], file: Path | None) -> None:
-    """Print ``found`` with the command that found it, and write the same into ``file``."""
-    text = json.dumps({"command": " ".join(sys.argv), **found}, indent=1)
-    print(text)  # noqa: T201 - a program's output
+    """Print ``found`` with the command that found it, and keep the same in ``file``."""
+    sys.stdout.write(_text(found))
     if file is not None:
-        file.write_text(text + "\n", encoding="utf-8")
+        keep(found, file)
+
+
+def keep(found: Mapping[str, Any], file: Path) -> None:
+    """Write ``found`` with the command that found it."""
+    file.write_text(_text(found), encoding="utf-8")
+
+
+def _text(found: Mapping[str, Any]) -> str:
+    return json.dumps({"command": " ".join(sys.argv), **found}, indent=1) + "\n"

@@ -1,7 +1,6 @@
 """``megatalker serve`` as a process of its own on the loopback interface, and what it holds, seen from outside."""
 
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -14,6 +13,8 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 
 import psutil
+
+from megatalker_benchmarks.ready_line import wait_until_ready
 
 STOP_S = 60.0
 ANSWER_S = 30.0
@@ -77,7 +78,8 @@ def serve_process(
             text=True,
         ) as running:
             try:
-                url = _ready(running)
+                assert running.stderr is not None
+                url = wait_until_ready(running.stderr)["url"]
                 process = psutil.Process(running.pid)
                 server = ServeProcess(url, process)
                 for follow in (_drop_log, _read_answers):
@@ -89,16 +91,6 @@ def serve_process(
                     running.wait(STOP_S)
                 finally:
                     running.kill()
-
-
-def _ready(running: subprocess.Popen[str]) -> str:
-    assert running.stderr is not None
-    log = []
-    for line in running.stderr:
-        log.append(line)
-        if found := re.search(r"ready at (http://[^:]+:\d+)", line):
-            return found[1]
-    raise RuntimeError("the server ended before it was ready:\n" + "".join(log))
 
 
 def _drop_log(running: subprocess.Popen[str], _answers: "SimpleQueue[int]") -> None:

@@ -4,7 +4,6 @@ Checks that every survivor speaks the codes of its solo run, that nothing stays 
 """
 
 import argparse
-import json
 import random
 import sys
 import tempfile
@@ -17,6 +16,7 @@ import psutil
 from megatalker import BackendRegistry, Checkpoint, Engine, Settings
 from megatalker.engine import EngineMetrics
 from megatalker.testing.random_checkpoint import TINY, write_checkpoint
+from megatalker_benchmarks.report import add_json_option, hand_out
 
 STREAMS = 50
 SETTLE_S = 10.0
@@ -109,7 +109,7 @@ def main() -> None:
     parser.add_argument("--frames", type=int, default=30)
     parser.add_argument("--backend", default="compiled")
     parser.add_argument("--warmup", action="store_true")
-    parser.add_argument("--output", type=Path)
+    add_json_option(parser)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         checkpoint = Checkpoint.open(write_checkpoint(Path(folder) / "tiny", TINY))
@@ -118,10 +118,7 @@ def main() -> None:
             if options.warmup:
                 engine.warmup()
             report = run(engine, options.rounds, options.frames)
-    text = json.dumps(report, indent=1)
-    print(text)  # noqa: T201 - a program's output
-    if options.output:
-        options.output.write_text(text + "\n")
+    hand_out(report, options.json)
     broken = [name for name in ("survivors_that_differ", "still_active", "still_waiting") if report[name]]
     if broken:
         sys.exit(f"not as it should be: {', '.join(broken)}; expected 0")

@@ -10,9 +10,7 @@ next, as in a session.
 
 import argparse
 import asyncio
-import json
 import statistics
-import sys
 import tempfile
 from pathlib import Path
 
@@ -22,6 +20,7 @@ from numpy.typing import NDArray
 
 from megatalker import Checkpoint, Engine
 from megatalker.checkpoint.config import SAMPLE_RATE
+from megatalker_benchmarks.report import add_json_option, hand_out
 from megatalker_demo_voice.espeak import Espeak, EspeakFiles
 from megatalker_demo_voice.speakers import SPEAKERS
 from megatalker_demo_voice.speech import Clip, speak
@@ -39,12 +38,11 @@ def main() -> None:
     parser.add_argument("--backend", default="compiled")
     parser.add_argument("--texts", type=int, default=60)
     parser.add_argument("--espeak", type=Path, help="folder made by examples/demo_voice/portable_espeak.sh")
-    parser.add_argument("--json", type=Path)
+    add_json_option(parser)
     options = parser.parse_args()
     errors, ratios = asyncio.run(measure(options))
     sizes = sorted(abs(error) for error in errors)
     report = {
-        "command": " ".join(sys.argv),
         "texts": len(ratios),
         "words": len(errors),
         "mean_s": round(statistics.mean(errors), 3),
@@ -53,10 +51,7 @@ def main() -> None:
         "longest_abs_s": round(sizes[-1], 3),
         "duration_ratio_median": round(statistics.median(ratios), 3),
     }
-    text = json.dumps(report, indent=2)
-    sys.stdout.write(text + "\n")
-    if options.json is not None:
-        options.json.write_text(text + "\n", encoding="utf-8")
+    hand_out(report, options.json)
 
 
 async def measure(options: argparse.Namespace) -> tuple[list[float], list[float]]:
@@ -71,7 +66,7 @@ async def measure(options: argparse.Namespace) -> tuple[list[float], list[float]
                 text, speaker = source.held_out_utterance(), len(ratios) % len(SPEAKERS)
                 if len(cut(text)) < FEWEST_WORDS:
                     continue
-                clip = speak(espeak, text, speaker)
+                clip = speak(espeak, text, SPEAKERS[speaker])
                 if clip is None:
                     continue
                 stream = engine.speak(text, voice=SPEAKERS[speaker].name, seed=len(ratios))

@@ -36,7 +36,7 @@ def test_say_writes_a_playable_file_and_reports(tiny_custom_voice: Checkpoint, t
         (["say", "Hi", "--checkpoint", "/nowhere"], "CheckpointError"),
         (["say", "Hi", "--device", "tpu"], "device is 'tpu', expected auto, cpu, cuda, cuda:N or mps"),
         (["say", "Hi", "--ref-text", "x"], "--ref-text goes with --ref-audio"),
-        (["say", "Hi", "--ref-audio", "missing.wav"], "cloning needs a base"),
+        (["say", "Hi", "--ref-audio", "missing.wav"], "cloning needs a base model such as demo-base"),
         (["say", "Hi", "-o", "missing/x.wav"], "cannot write missing/x.wav; expected a file name in an existing"),
         (["say", "Hi", "--temperature", "0"], "temperature is 0.0, expected a number from 1e-6 to 1e6"),
         (["say", "Hi", "--predictor-top-k", "-1"], "predictor_top_k is -1, expected an integer of at least 1"),

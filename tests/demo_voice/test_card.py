@@ -4,7 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from megatalker.checkpoint.difference import DIFFERENCE
 from megatalker_demo_voice.__main__ import main
+from megatalker_demo_voice.clones_card import ship, write_card
 from megatalker_demo_voice.packing import pack
 from megatalker_demo_voice.speakers import SPEAKERS
 
@@ -43,4 +45,26 @@ def test_the_card_holds_what_was_measured(tmp_path: Path, monkeypatch: pytest.Mo
     card = (tmp_path / "MODEL_CARD.md").read_text(encoding="utf-8")
     assert "$" not in card
     for fact in ("14.6 MB", "87%", "49 of 50", "| **the voice** | otto | 3.4% (120%)", "2.50 |", "- It mumbles.\n- "):
+        assert fact in card
+
+
+def test_the_card_of_clones_stands_beside_what_is_shipped(tmp_path: Path) -> None:
+    checkpoint, shipped = tmp_path / "checkpoint", tmp_path / "shipped"
+    (checkpoint / "speech_tokenizer").mkdir(parents=True)
+    for name in ("config.json", "model.safetensors", DIFFERENCE, f"speech_tokenizer/{DIFFERENCE}"):
+        (checkpoint / name).write_text("12345")
+    report = tmp_path / "report.json"
+    report.write_text(json.dumps({"spectral_loss": {"all": 1.73}, "pitch_kept": 0.92}))
+    alike = {"own": 1.19, "worst": 1.71, "others": 2.97, "nearest": 0.4375, "control": 0.0}
+    exams = {name: {"share": 0.034, "control": 1.2} for name in ("digits", "words", "sentences")}
+    judged = {"x-vector": exams | {"likeness": alike}, "espeak-ng itself": {"likeness": alike}}
+    size = ship(checkpoint, shipped)
+    write_card(shipped, judged, report, 4_800_000, 16, "Made in an hour.")
+    assert size == 15
+    files = sorted(str(path.relative_to(shipped)) for path in shipped.rglob("*") if path.is_file())
+    assert files == ["MODEL_CARD.md", "config.json", DIFFERENCE, f"speech_tokenizer/{DIFFERENCE}"]
+    card = (shipped / "MODEL_CARD.md").read_text(encoding="utf-8")
+    assert "$" not in card
+    row = "| x-vector | 1.2 (at most 1.7) | 3.0 | 44% | 0% | 3.4% (120%)"
+    for fact in ("4.8 MB", "16 voices", "Made in an hour.", row, "92%", "1.73"):
         assert fact in card

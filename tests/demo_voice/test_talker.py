@@ -56,7 +56,7 @@ def data(checkpoint: Checkpoint, tokenizer_folder: Path) -> TalkerData:
     assert ids == [template_ids(checkpoint.tokenizer, text) for text in TEXTS]
     codes = torch.randint(0, 128, (sum(FRAMES), 16), generator=torch.Generator().manual_seed(1)).to(torch.uint8)
     speakers = [checkpoint.config.speakers[speaker.name] for speaker in SPEAKERS]
-    return TalkerData.build(codes, FRAMES, ids, speakers, CPU)
+    return TalkerData.build(codes, FRAMES, ids, speakers, [0, 1, 2], CPU)
 
 
 @pytest.fixture(scope="module")
@@ -77,8 +77,7 @@ def test_rows_equal_those_of_the_prompt_builder(
 ) -> None:  # fmt: skip
     length = int(layout.lengths(data, upfront=upfront).max())
     batch = layout.batch(data, torch.arange(3), torch.full((3,), tagged), length, upfront=upfront)
-    projected = talker.text_projection(talker.model.text_embedding.weight)
-    rows = projected[batch.rows.text] + talker._spoken(batch.rows.codes)
+    rows = talker.embedded(batch.rows)
     builder = PromptBuilder(checkpoint, CPU, torch.float32)
     for index, text in enumerate(TEXTS):
         prompt = builder.build(
@@ -107,8 +106,7 @@ def test_logits_equal_the_official_ones(
     length = int(layout.lengths(data, upfront=False).max())
     batch = layout.batch(data, torch.arange(3), torch.ones(3, dtype=torch.long), length, upfront=False)
     hidden = talker.hidden(batch.rows)
-    projected = talker.text_projection(talker.model.text_embedding.weight)
-    rows = projected[batch.rows.text] + talker._spoken(batch.rows.codes)
+    rows = talker.embedded(batch.rows)
     for index in range(3):
         end = int((batch.first[index] != IGNORED).nonzero().max()) + 1
         theirs = official.model(inputs_embeds=rows[index : index + 1, :end]).last_hidden_state[0]
@@ -207,7 +205,7 @@ def test_an_interrupted_run_continues_where_it_stopped(
 
 
 def test_rows_without_codes_add_nothing(talker: TrainableTalker) -> None:
-    rows = TalkerRows(torch.zeros(1, 2, dtype=torch.long), torch.full((1, 2, 16), NO_CODE))
+    rows = TalkerRows(torch.zeros(1, 2, dtype=torch.long), torch.full((1, 2, 16), NO_CODE), torch.zeros(1))
     assert not talker._spoken(rows.codes).any()
 
 
@@ -219,7 +217,7 @@ def test_in_haste_logits_are_nearly_the_same(
     hasty = TrainableTalker(parsed_config(SMALL, tokenizer_folder)).requires_grad_(False)
     hasty.load_state_dict(talker.state_dict())
     hasty.hasten()
-    rows = TalkerRows(torch.randint(0, 900, (2, 9)), torch.randint(0, 128, (2, 9, 16)))
+    rows = TalkerRows(torch.randint(0, 900, (2, 9)), torch.randint(0, 128, (2, 9, 16)), torch.zeros(2))
     exact = talker.hidden(rows)
     torch.testing.assert_close(hasty.hidden(rows), exact, rtol=1e-4, atol=1e-4)
     with torch.autocast("cpu", torch.bfloat16, cache_enabled=False):

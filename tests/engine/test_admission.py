@@ -1,6 +1,7 @@
 """Utterances without work hold nothing that others need; how long one waits for a row."""
 
 import threading
+import time
 from dataclasses import replace
 
 import pytest
@@ -166,13 +167,12 @@ def test_the_wait_is_that_for_the_first_row_that_those_before_leave_free(busy_en
 
 
 def test_who_waits_too_long_for_a_row_is_told_when_to_try_again(open_engine: Opener) -> None:
-    go = threading.Event()
-    fakes = fakes_with(frames=200, on_decode=lambda call: call < 20 or go.wait(0.02))
+    waits, go = threading.Event(), threading.Event()
+    fakes = fakes_with(frames=200, on_decode=lambda call: waits.wait(HANG_S) and go.wait(0.02))
     engine = open_engine(fakes, max_streams=1, max_wait_s=0.2)
-    engine.warmup()
-    running = engine.speak(TEXT)
+    running, waiting = engine.speak(TEXT), engine.speak(TEXT)
+    waits.set()
     next(running)
-    waiting = engine.speak(TEXT)
     with pytest.raises(CapacityError, match=r"no stream was free for 0\.2 s; try again .*max_streams or max_wait_s"):
         waiting.read_all()
     go.set()
@@ -180,13 +180,25 @@ def test_who_waits_too_long_for_a_row_is_told_when_to_try_again(open_engine: Ope
     engine.speak(TEXT).read_all()
 
 
+def test_who_finds_a_row_free_is_served_however_late_the_engine_looks(open_engine: Opener) -> None:
+    engine = open_engine(max_streams=1, max_wait_s=0.01)
+    with engine.borrow_backends():
+        first, second = engine.speak(TEXT), engine.speak(TEXT)
+        time.sleep(0.02)
+    assert len(first.read_all())
+    with pytest.raises(CapacityError, match="no stream was free"):
+        second.read_all()
+
+
 def test_the_deadline_ends_the_wait_though_nothing_else_happens(open_engine: Opener) -> None:
-    fakes = fakes_with(frames=200)
+    waits = threading.Event()
+    fakes = fakes_with(frames=200, on_decode=lambda call: waits.wait(HANG_S))
     engine = open_engine(fakes, max_streams=1, max_wait_s=0.2, max_ahead_s=600.0)
-    running = engine.speak(TEXT, max_ahead_s=0.5)
+    running, waiting = engine.speak(TEXT, max_ahead_s=0.5), engine.speak(TEXT)
+    waits.set()
     next(running)
     with pytest.raises(CapacityError, match="no stream was free"):
-        engine.speak(TEXT).read_all()
+        waiting.read_all()
     running.cancel()
 
 

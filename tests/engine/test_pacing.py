@@ -48,7 +48,7 @@ def test_a_cost_is_the_line_through_what_was_seen() -> None:
 
 def test_while_nothing_was_seen_everything_fits() -> None:
     assert Cost().within(0.0) == math.inf
-    assert Pace().room([Playing(0.0, 0)], 0.0) == NOBODY
+    assert Pace().room([Playing(0.0, 0)], 0.0).rows == math.inf
 
 
 def test_launches_of_one_size_tell_little_about_others() -> None:

@@ -46,7 +46,7 @@ def run_policy(frame_s: float, frames: int, max_frames: int = 8) -> tuple[list[i
         pending += 1
         if policy.due(pending, clock.ahead(now)):
             clock.deliver(now, pending * FRAME_SECONDS)
-            policy.note_chunk(pending, clock.ahead(now), most=100)
+            policy.note_chunk(pending, clock.ahead(now), 100, frame_s)
             sizes.append(pending)
             pending = 0
     return sizes, clock.underruns
@@ -70,13 +70,13 @@ def test_a_device_slower_than_playback_pauses_less_often_instead_of_sending_sing
 
 def test_a_chunk_is_no_longer_than_a_step_of_the_codec() -> None:
     policy = ChunkPolicy(8)
-    policy.note_chunk(4, 2.0, most=3)
+    policy.note_chunk(4, 2.0, 3, 0.0)
     assert policy.target == 3
 
 
 def test_after_waiting_for_text_a_chunk_is_small_again() -> None:
     policy = ChunkPolicy(8)
-    policy.note_chunk(4, 2.0, most=100)
+    policy.note_chunk(4, 2.0, 100, 0.0)
     assert policy.target == 8
     policy.restart()
     assert policy.due(1, -3.0)
@@ -88,6 +88,24 @@ def test_chunking_causes_no_underrun_below_real_time(rtf: float, max_frames: int
     assert underruns == 0
     assert sizes[0] == 1
     assert max(sizes) <= max_frames
+
+
+@given(rtf=st.floats(0.01, 0.6), codec=st.floats(0, 0.5))
+def test_many_that_begin_at_once_are_heard_without_a_gap(rtf: float, codec: float) -> None:
+    """Their frames come together, then their audio does, which takes the share ``codec`` of the time."""
+    frame_s = rtf * FRAME_SECONDS
+    policy, clock, pending, now = ChunkPolicy(8), PlaybackClock(), 0, 0.0
+    for _ in range(200):
+        now += (1 - codec) * frame_s
+        if clock.dry_at is not None:  # while newcomers begin, nothing is learned of speed
+            policy.note_frame(now)
+        pending += 1
+        if policy.due(pending, clock.ahead(now)):
+            now += pending * codec * frame_s
+            clock.deliver(now, pending * FRAME_SECONDS)
+            policy.note_chunk(pending, clock.ahead(now), 100, frame_s)
+            pending = 0
+    assert clock.underruns == 0
 
 
 def test_streams_without_audio_go_first_then_the_one_that_runs_dry_first() -> None:

@@ -310,7 +310,7 @@ def test_newcomers_leave_time_for_a_round_of_all_that_play(
     def arrive(index: int) -> None:
         if launches.events[index] == ("audio", [1, 1]) and not arrived:
             launches.arrived_at = index
-            monkeypatch.setattr(Cost, "of", lambda cost, size: 0.04)
+            monkeypatch.setattr(Cost, "of", lambda cost, size: 0.06)
             arrived.append(engine.speak(TEXT, seed=9))
 
     first = begin(engine, 2)

@@ -30,6 +30,7 @@ def test_a_frame_passes_at_most_nine_files(tiny_custom_voice: Checkpoint) -> Non
     try:
         settings = Settings(max_frames=200, max_ahead_s=1.0)
         with Engine.open(settings, checkpoint=tiny_custom_voice, registry=fakes.registry) as engine:
+            engine.warmup()
             stream = engine.speak("Hello there.", seed=1)
             sys.setprofile(trace)
             next(stream)

@@ -1,7 +1,6 @@
 """Speaks with the megatalker of another environment, as a command and as a server; `make package` runs it there."""
 
 import os
-import re
 import subprocess
 import sys
 import wave
@@ -10,6 +9,7 @@ from urllib.request import urlopen
 
 import megatalker
 from megatalker.serving.client import RemoteEngine
+from megatalker_benchmarks.ready_line import wait_until_ready
 
 COMMAND = str(Path(sys.executable).with_name("megatalker"))
 TEXT = "This is an installed package."
@@ -26,10 +26,7 @@ def main() -> None:
     server = subprocess.Popen([COMMAND, "serve", "--port", "0"], env=served, stderr=subprocess.PIPE, text=True)
     assert server.stderr is not None
     try:
-        found = (re.search(r" ready at (http\S+): ", line) for line in server.stderr)
-        url = next((ready[1] for ready in found if ready), None)
-        if url is None:
-            sys.exit("the server ended before it was ready")
+        url = wait_until_ready(server.stderr)["url"]
         with RemoteEngine(url) as engine, engine.speak(TEXT, seed=1) as stream:
             streamed = sum(len(chunk.pcm) for chunk in stream)
         with urlopen(url + "/") as page:

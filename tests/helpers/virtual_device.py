@@ -41,6 +41,10 @@ PROMPTS: Costs = [8, 24, 256, 1024, 2048], [1.23, 1.31, 2.92, 9.6, 19.0]
 """By rows."""
 FRAMES: Costs = [1, 8, 13, 32, 64, 128, 256, 512], [1.95, 2.65, 4.7, 5.28, 6.88, 10.3, 15.9, 28.9]
 """By streams: see docs/megakernel.md."""
+TAKING_MS = 0.03
+"""For a chunk, by its listener in another thread, which the engine's thread waits for."""
+CHECKING_MS = 0.2
+"""For a request, as above."""
 AUDIO: Costs = [1, 8, 64, 128], [0.76, 1.2, 4.5, 8.4]
 """By frames."""
 
@@ -153,6 +157,7 @@ class Listener(ChunkQueue):
 
     def put(self, chunk: Chunk) -> list[Waiter]:
         now = self._time.now
+        self._time.work(TAKING_MS)
         if not self._dry_at:
             self.first_s, self._dry_at = now - self.asked_at, now
         if now > self._dry_at:
@@ -209,6 +214,7 @@ def listen(
     listeners: list[Listener] = []
 
     def submit() -> Command:
+        time.work(CHECKING_MS)
         request, text = checker.check(TEXT, options, TalkerLimits("device", seeded_sampling=True, max_positions=4096))
         listeners.append(Listener(time))
         chunking = ChunkPolicy(chunk_limit(settings.max_chunk_frames, request.max_ahead_s))

@@ -19,6 +19,7 @@ from megatalker.serving.audio import to_pcm16
 from megatalker.serving.client import RemoteEngine
 from megatalker.serving.server.running import bind
 from megatalker.settings import ServerSettings
+from megatalker_benchmarks.ready_line import wait_until_ready
 from waiting import HANG_S
 
 pytestmark = pytest.mark.slow
@@ -49,9 +50,11 @@ def test_it_warms_up_serves_and_stops(tiny_custom_voice: Checkpoint, tmp_path: P
     checkpoint = str(tiny_custom_voice.folder)
     options = ("--port", "0", "--checkpoint", checkpoint, "--backend", "reference", "--device", "cpu")
     with process(*options, cwd=tmp_path) as running:
-        ready = line_with(running, " ready at ")
-        assert "checkpoint tiny_custom_voice, backend reference, codec " in ready
-        url = re.findall(r"http://127\.0\.0\.1:\d+", ready)[0]
+        assert running.stderr is not None
+        ready = wait_until_ready(running.stderr)
+        assert ready["what"].startswith("checkpoint tiny_custom_voice, backend reference, codec ")
+        url = ready["url"]
+        assert re.fullmatch(r"http://127\.0\.0\.1:\d+", url)
         assert httpx.get(url + "/health").json()["status"] == "ready"
         body = {"input": "Hello there.", "seed": 3, "max_frames": 6, "response_format": "pcm"}
         response = httpx.post(url + "/v1/audio/speech", json=body, timeout=HANG_S)

@@ -11,7 +11,7 @@ from typing import Any
 
 import httpx
 import pytest
-from playwright.async_api import Page, WebSocket, expect
+from playwright.async_api import Page, Route, WebSocket, expect
 
 from browser import open_page, violations
 from fake_backend import Behaviour, Fakes
@@ -307,6 +307,16 @@ async def test_the_page_is_for_everybody(serve: Server) -> None:
                 assert not await violations(page), (look, width)
                 assert await page.evaluate("document.documentElement.scrollWidth") <= width, "nothing sticks out"
         assert await page.locator("[aria-live]").count() == 1
+        looked = asyncio.Event()
+
+        async def answer_later(route: Route) -> None:
+            await looked.wait()
+            await route.continue_()
+
+        await page.route("**/v1/models", answer_later)
         await page.goto(served.url.replace("127.0.0.1", "insecure.test"))
         await visit.press("Speak")
+        await visit.status("only from https and from localhost")
+        looked.set()
+        await visit.ready()
         await visit.status("only from https and from localhost")

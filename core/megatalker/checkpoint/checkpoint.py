@@ -11,6 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
+from megatalker.checkpoint.composed import composed
 from megatalker.checkpoint.config import CodecConfig, ModelConfig
 from megatalker.checkpoint.fields import Table
 from megatalker.checkpoint.hub import ProgressCallback, download
@@ -25,11 +26,11 @@ __all__ = ["Checkpoint"]
 
 logger = logging.getLogger(__name__)
 
-_DEMO = Path(__file__).parent / "demo"
+_DEMO, _DEMO_BASE = Path(__file__).parent / "demo", Path(__file__).parent / "demo_base"
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _ACCEPTED = (
-    "expected 'demo', a folder in the official layout, or a hub id such as Qwen/Qwen3-TTS-12Hz-0.6B-CustomVoice "
-    f"({PREFIX}ID for the same on ModelScope)"
+    "expected 'demo', 'demo-base', a folder in the official layout, or a hub id such as "
+    f"Qwen/Qwen3-TTS-12Hz-0.6B-CustomVoice ({PREFIX}ID for the same on ModelScope)"
 )
 _CONFIG, _GENERATION, _CODEC_CONFIG = "config.json", "generation_config.json", "speech_tokenizer/config.json"
 _JSON_FILES = (_CONFIG, _GENERATION, _CODEC_CONFIG)
@@ -83,8 +84,10 @@ class Checkpoint:
         """Open a checkpoint, and download it first where needed (hub ids).
 
         Args:
-            name_or_path: ``demo``, the voice that comes with the package; a folder, or a hub id ``organisation/name``,
-                with ``modelscope:`` in front to take it from there. A ``Path`` is always a folder.
+            name_or_path: ``demo``, the voice that comes with the package, or ``demo-base``, which clones (put together
+                in the cache at first: :func:`megatalker.checkpoint.composed.composed`); a folder, or a hub id
+                ``organisation/name``, with ``modelscope:`` in front to take it from there. A ``Path`` is always a
+                folder.
             progress: told about the bytes of a download; see :func:`megatalker.checkpoint.hub.download`.
 
         Raises:
@@ -93,6 +96,8 @@ class Checkpoint:
         """
         if name_or_path == "demo":
             return cls(_DEMO, "demo")
+        if name_or_path == "demo-base":
+            return cls(composed("demo-base", _DEMO, _DEMO_BASE), "demo-base")
         folder = Path(name_or_path).expanduser()
         if folder.is_dir():
             return cls(folder, folder.resolve().name)

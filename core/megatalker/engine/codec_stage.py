@@ -252,7 +252,7 @@ class CodecStage:
         utterances, download, asked_at = step.utterances, step.download, self._state.clock()
         samples = self._arrived(download, utterances)
         levels = frame_levels(samples)
-        now = self._state.clock()
+        now, round_s = self._state.clock(), self._round_s()
         loaded, waited = self._state.codec.loaded, now - asked_at > READY_S
         if loaded is not None and loaded.warm and (waited or step.done_at):  # else nobody knows when it was done
             self._state.pace.note_audio(len(levels), step.launched_at, step.done_at or now)
@@ -262,13 +262,20 @@ class CodecStage:
             end = start + chunk // FRAME_SAMPLES
             if utterance.given > utterance.delivered:  # else it was cancelled meanwhile
                 pcm = samples[start * FRAME_SAMPLES : end * FRAME_SAMPLES].copy()  # who keeps one keeps no other
-                waiters += self._hand_out(utterance, pcm, levels[start:end], now)
+                waiters += self._hand_out(utterance, pcm, levels[start:end], now, round_s)
             start = end
         wake(waiters)
         if utterances[0].suspected:
             pass_trial(self._state.utterances, self._state.codec, utterances[0])
 
-    def _hand_out(self, utterance: Utterance, pcm: Samples, levels: list[float], now: float) -> list[Waiter]:
+    def _round_s(self) -> float:
+        """About how long a frame of every stream that holds a row takes; 0 while nothing was made."""
+        rate = self._state.throughput.frames_a_second
+        return sum(utterance.admitted for utterance in self._state.utterances) / rate if rate else 0.0
+
+    def _hand_out(
+        self, utterance: Utterance, pcm: Samples, levels: list[float], now: float, round_s: float
+    ) -> list[Waiter]:
         """Returns whom to wake."""
         progress, first, last = utterance.progress, utterance.delivered, utterance.given
         frames = last - first
@@ -286,7 +293,7 @@ class CodecStage:
         )
         _log(chunk, progress)
         progress.note_chunk(now, frames)
-        utterance.chunking.note_chunk(frames, progress.playback.ahead(now), self._state.pace.most_frames)
+        utterance.chunking.note_chunk(frames, progress.playback.ahead(now), self._state.pace.most_frames, round_s)
         self._state.counters.chunks += 1
         waiters = utterance.chunks.put(chunk)
         if utterance.runaway is not None:

@@ -19,12 +19,19 @@ MOST_CODEC_STREAMS = 64
 """Of one step of the codec: larger ones save no time, and a newcomer waits for their end."""
 MOST_CODEC_FRAMES = 128
 """As above, of all its streams."""
-LONG_PASS_S = 0.04
+LONG_PASS_S = 0.06
 """About the longest pass of newcomers on a slow device, where larger ones save no time either."""
-LONG_CODEC_STEP_S = 0.010
+LONG_CODEC_STEP_S = 0.015
 """As above, of a step of the codec."""
 SLACK_S = 0.02
 """Audio kept in hand for what cannot be foreseen: thread switches, the consumer's own work."""
+LEAST_OF_ROUND = 0.5
+"""From one frame of a stream to the next, whatever was seen of it. All of it would make chunks so small that handing
+them out takes the time that is missing."""
+A_LITTLE_SLOWER = 1.2
+"""Than playback: chunks stay small, for larger ones would pause for longer where a moment's load passes."""
+MOST_EXPECTED_S = 0.9 * FRAME_SECONDS
+"""From one frame to the next, of a stream that has just begun: it is not given up as too slow."""
 SMOOTHING = 0.3
 """Weight of the newest in estimates: of the time a frame takes, of the frames a text takes."""
 MEMORY_S = 5.0
@@ -36,7 +43,7 @@ MOST_SURPRISE = 4.0
 touched for the first time."""
 SOON_S = 0.1
 """Frames whose playback comes so soon are made audio before the next frames."""
-MARGIN_S = 0.045
+MARGIN_S = 0.035
 """By which newcomers' passes may take longer than thought."""
 NEWCOMERS_SHARE = 0.05
 """Of the time, for newcomers, where the device is too slow for them and for the streams that play."""
@@ -119,11 +126,18 @@ class ChunkPolicy:
         """Whether to hand out the ``pending`` frames now: enough of them, or playback cannot wait for another."""
         return pending > 0 and (pending >= self.target or (self._keeps_up and ahead_s < self.reserve_s))
 
-    def note_chunk(self, frames: int, ahead_s: float, most: int) -> None:
+    def note_chunk(self, frames: int, ahead_s: float, most: int, round_s: float) -> None:
         """A chunk was handed out, ``ahead_s`` includes it. The next is twice as large if it fits in that time, but has
         no more frames than ``most``.
+
+        ``round_s``: what the engine needs for a frame of everybody, audio included. No stream is taken to be much
+        faster: right after a large chunk its own frames come quickly, and of one that has just begun nothing is known.
         """
-        fits = int((ahead_s - self.reserve_s) / self.frame_s) if self.frame_s and self._keeps_up else 2 * frames
+        slow = round_s >= A_LITTLE_SLOWER * FRAME_SECONDS
+        least_s = round_s if slow else LEAST_OF_ROUND * round_s
+        self.frame_s = self.frame_s or min(least_s, MOST_EXPECTED_S)
+        frame_s = max(self.frame_s, least_s)
+        fits = int((ahead_s - self.reserve_s) / frame_s) if frame_s and not slow else 2 * frames
         self.target = max(1, min(2 * frames, self.max_frames, most, fits))
 
     @property

@@ -57,12 +57,23 @@ class TalkerStage:
     def next_prompts(self, now: float, begun: int = 0, rows_begun: int = 0) -> list[Grant]:
         """Whose decoder streams begin or continue in the next launch of a pass that began ``now``, with so many streams
         and rows: those that are due alone; else those that hold a row of the backend, then others by turns while there
-        are such rows.
+        are such rows. One that is not among them, and has waited too long for its first row, ends.
 
         Where the playback of a started stream would run dry meanwhile, those others gather until they have credit: each
         of their passes takes long, and hardly longer for many.
         """
         waiting = [utterance for utterance in self._state.utterances if utterance.needs_prefill]
+        chosen = self._choose(waiting, now, begun, rows_begun)
+        taken = {id(grant.taker) for grant in chosen}
+        for utterance in waiting:
+            left_over = id(utterance) not in taken and not utterance.admitted and utterance.ending is None
+            if left_over and now > self._patience_ends(utterance):
+                state = self._state
+                error = waited_too_long(state.utterances, utterance.owner, self._limits, state.throughput)
+                utterance.end("error", error)
+        return chosen
+
+    def _choose(self, waiting: Sequence[Utterance], now: float, begun: int, rows_begun: int) -> list[Grant]:
         running = [Grant(utterance) for utterance in waiting if utterance.admitted]
         running.sort(key=lambda grant: urgency(candidate(0, grant.taker)))
         new = [utterance for utterance in waiting if not utterance.admitted]
@@ -132,9 +143,8 @@ class TalkerStage:
                 if utterance.chunks.is_full():
                     utterance.progress.playback.excuse()
                     utterance.rest_since(now)
-        talker = self._talker
-        if self._state.pace.is_slow(len(ready)):
-            ready = fair(ready, utterances, now)
+        talker, slow = self._talker, self._state.pace.is_slow(len(ready))
+        ready = fair(ready, utterances, now) if slow else ready
         limit = len(ready) if talker.max_streams is None else talker.max_streams
         chosen = [utterances[index] for index in select(ready, batch=self.batches, limit=limit)]
         if trial is not None:
@@ -177,6 +187,10 @@ class TalkerStage:
     # ---- prefill
 
     @property
+    def _limits(self) -> AdmissionLimits:
+        return AdmissionLimits.of(self._settings, self._talker.max_streams, self._work.row_limit)
+
+    @property
     def _talker(self) -> CheckedTalker:
         loaded = self._state.talker.loaded
         assert loaded is not None, "a tick runs only with both roles filled"
@@ -184,18 +198,14 @@ class TalkerStage:
 
     def _with_room(self, wishing: Sequence[Utterance], now: float) -> list[Grant]:
         """Those of them that get a row, and from whom. One whose first text came too late for a place in the queue
-        ends, and one that waited too long for its first row.
+        ends.
         """
-        state = self._state
-        limits = AdmissionLimits.of(self._settings, self._talker.max_streams, self._work.row_limit)
+        state, limits = self._state, self._limits
         for utterance in wishing:
-            error, begun = None, utterance.progress.segments > 0
-            if not begun and utterance.idle_since is not None:
+            if utterance.progress.segments == 0 and utterance.idle_since is not None:
                 error = queue_refusal(state.utterances, utterance.owner, limits, state.throughput)
-            elif now > self._patience_ends(utterance):
-                error = waited_too_long(state.utterances, utterance.owner, limits, state.throughput)
-            if error is not None:
-                utterance.end("error", error)
+                if error is not None:
+                    utterance.end("error", error)
             utterance.idle_since = None
         wishing = state.turns.order([utterance for utterance in wishing if utterance.ending is None])
         return grants(wishing, [one for one in state.utterances if one.admitted], limits.rows, now)
@@ -243,11 +253,6 @@ class TalkerStage:
             if needs:
                 playing.append(Playing(dry_at, frames))
         return playing
-
-    def spare_s(self, now: float) -> float:
-        """Audio in hand of the stream that runs dry first, of those that need more from the engine."""
-        needing = [one for one in self._state.utterances if (one.decodable or one.pending) and not one.chunks.is_full()]
-        return min((one.progress.playback.ahead(now) for one in needing), default=math.inf)
 
     def _read_text(self, utterance: Utterance, decoder: DecoderStream) -> None:
         ids = decoder.new_ids

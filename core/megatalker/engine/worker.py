@@ -76,7 +76,7 @@ class Worker(threading.Thread):
                 self._talker.take()  # what was begun when a codec failed
                 self._warm_up()
             idle = not self._timed_tick()
-            self._prepare(idle=idle)
+            self._prepare()
             self._lend()
             self._obey_commands(wait=idle)
         except Fault as fault:
@@ -258,10 +258,10 @@ class Worker(threading.Thread):
             done.set_result(None)
         state.warmups.clear()
 
-    def _prepare(self, *, idle: bool) -> None:
+    def _prepare(self) -> None:
         talker, now = self._state.talker.loaded, self._state.clock()
         if talker is not None and talker.prepare_at <= now:
-            go_on(self._calls, talker, now, math.inf if idle else self._talker.spare_s(now))
+            go_on(self._calls, talker, self._state.utterances, now)
 
     def _lend(self) -> None:
         """Lend the backends to each caller who asks, unless streams are running."""

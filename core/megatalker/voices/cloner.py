@@ -35,7 +35,7 @@ class VoiceCloner:
         if checkpoint.config.variant != "base":
             raise InvalidRequestError(
                 f"checkpoint {checkpoint.name!r} is a {checkpoint.config.variant} model; cloning needs a base model "
-                "such as Qwen/Qwen3-TTS-12Hz-0.6B-Base"
+                "such as demo-base or Qwen/Qwen3-TTS-12Hz-0.6B-Base"
             )
         missing = why_no_official()
         if missing is not None:

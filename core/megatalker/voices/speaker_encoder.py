@@ -2,7 +2,7 @@
 
 import importlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import FunctionType
 from typing import Any
@@ -18,6 +18,8 @@ from megatalker.checkpoint.fields import Table
 from megatalker.checkpoint.official import load_qwen_tts
 from megatalker.errors import CheckpointError
 
+MEL_HOP = 256
+"""Samples from one row of :func:`speaker_mel` to the next."""
 _PREFIX = "speaker_encoder."
 _LARGEST = 2**14
 _LISTS = ("enc_channels", "enc_kernel_sizes", "enc_dilations")
@@ -38,30 +40,43 @@ class SpeakerEncoder:
     """
 
     def __init__(self, checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype) -> None:
-        package = load_qwen_tts().__name__
-        modelling = importlib.import_module(f"{package}.core.models.modeling_qwen3_tts")
-        configuration = importlib.import_module(f"{package}.core.models.configuration_qwen3_tts")
-        config = configuration.Qwen3TTSSpeakerEncoderConfig(**_sizes(checkpoint.folder / "config.json"))
-        self._mel = _without_prints(modelling.mel_spectrogram)
-        self._module: nn.Module = _loaded(modelling.Qwen3TTSSpeakerEncoder, config, checkpoint)
+        sizes = _sizes(checkpoint.folder / "config.json")
+        self._module: nn.Module = _loaded(sizes, checkpoint)
         self._module.to(device=device, dtype=dtype).eval()
         self._device, self._dtype = device, dtype
 
     @torch.no_grad()
     def __call__(self, samples: npt.NDArray[np.float32]) -> Tensor:
         """``[samples]`` float32 at 24 kHz -> ``[talker hidden size]`` on the CPU."""
-        mel = self._mel(
-            torch.from_numpy(samples).unsqueeze(0),
-            n_fft=1024,
-            num_mels=128,
-            sampling_rate=SAMPLE_RATE,
-            hop_size=256,
-            win_size=1024,
-            fmin=0,
-            fmax=SAMPLE_RATE // 2,
-        )
-        embedded: Tensor = self._module(mel.transpose(1, 2).to(device=self._device, dtype=self._dtype))[0]
+        mel = speaker_mel(torch.from_numpy(samples).unsqueeze(0))
+        embedded: Tensor = self._module(mel.to(device=self._device, dtype=self._dtype))[0]
         return embedded.cpu()
+
+
+def speaker_mel(samples: Tensor) -> Tensor:
+    """``[batch, samples]`` float32 at 24 kHz -> ``[batch, samples / 256, 128]``: the official log mel spectrogram."""
+    mel = _without_prints(_official("modeling_qwen3_tts").mel_spectrogram)(
+        samples,
+        n_fft=1024,
+        num_mels=128,
+        sampling_rate=SAMPLE_RATE,
+        hop_size=MEL_HOP,
+        win_size=1024,
+        fmin=0,
+        fmax=SAMPLE_RATE // 2,
+    )
+    return mel.transpose(1, 2)
+
+
+def speaker_encoder_module(sizes: Mapping[str, Any]) -> nn.Module:
+    """The official module, freshly made; ``sizes`` as in ``speaker_encoder_config``."""
+    config = _official("configuration_qwen3_tts").Qwen3TTSSpeakerEncoderConfig(**sizes)
+    module: nn.Module = _official("modeling_qwen3_tts").Qwen3TTSSpeakerEncoder(config)
+    return module
+
+
+def _official(module: str) -> Any:
+    return importlib.import_module(f"{load_qwen_tts().__name__}.core.models.{module}")
 
 
 def _sizes(file: Path) -> dict[str, Any]:
@@ -88,12 +103,12 @@ def _without_prints(function: Any) -> Callable[..., Tensor]:
     return FunctionType(function.__code__, quiet, function.__name__, function.__defaults__)
 
 
-def _loaded(encoder: Callable[[Any], nn.Module], config: Any, checkpoint: Checkpoint) -> nn.Module:
+def _loaded(sizes: Mapping[str, Any], checkpoint: Checkpoint) -> nn.Module:
     names = [name for name in checkpoint.tensor_names() if name.startswith(_PREFIX)]
     state = {name.removeprefix(_PREFIX): checkpoint.tensor(name) for name in names}
     try:
         with torch.device("meta"):
-            module = encoder(config)
+            module = speaker_encoder_module(sizes)
         # assigned, not copied: the last bits of a convolution can depend on where its weights lie in memory
         module.load_state_dict(state, assign=True)
     except (RuntimeError, ValueError, IndexError) as error:

@@ -7,6 +7,7 @@ import torch
 
 from megatalker_demo_voice import (
     card_command,
+    clones_command,
     codec_command,
     evaluate_command,
     spectrogram_command,
@@ -17,6 +18,7 @@ _STAGES = {
     "codec": codec_command,
     "talker": talker_command,
     "evaluate": evaluate_command,
+    "clones": clones_command,
     "card": card_command,
     "spectrogram": spectrogram_command,
 }

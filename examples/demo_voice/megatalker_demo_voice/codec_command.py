@@ -14,7 +14,9 @@ from megatalker_demo_voice.codec_data import CodecData
 from megatalker_demo_voice.codec_export import export_codec, load_codec
 from megatalker_demo_voice.codec_report import report_codec
 from megatalker_demo_voice.codec_training import CodecPlan, CodecTrainer
+from megatalker_demo_voice.crowd import cast, everyone
 from megatalker_demo_voice.espeak import EspeakFiles
+from megatalker_demo_voice.lineage import store_difference
 from megatalker_demo_voice.logs import logger
 from megatalker_demo_voice.packing import pack, unpacked
 from megatalker_demo_voice.recipe import FALLING, FLAT, VOICE
@@ -29,6 +31,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--minutes", type=float, default=8.0, help="of training, whatever the machine's speed")
     parser.add_argument("--flat-minutes", type=float, default=0.0, help="then train a codec with full codebooks, too")
     parser.add_argument("--refine", type=Path, help="codec-NAME.tar: train its decoder on, and leave its codes alone")
+    parser.add_argument("--crowd", type=int, default=0, help="made-up speakers to learn from, for a voice that clones")
+    parser.add_argument("--start", type=Path, help="finished codec to begin with, and to store a difference to")
     parser.add_argument("--hours", type=float, default=15.0, help="of speech to make")
     parser.add_argument("--clips", type=int, default=16, help="of each batch")
     parser.add_argument("--frames", type=int, default=96, help="of each clip; 80 ms each")
@@ -58,6 +62,8 @@ def run(options: argparse.Namespace) -> None:
         _train(refined, "refined", options, loss, check, log)
         return
     trainer = CodecTrainer(_plan(options, "falling", options.minutes), data, loss, device, log)
+    if options.start is not None:
+        trainer.start_from(load_codec(unpacked(options.start, options.scratch / "codec-to-start"), VOICE, FALLING))
     _train(trainer, "falling", options, loss, check, log)
     if options.flat_minutes:
         flat = CodecTrainer(_plan(options, "flat", options.flat_minutes), data, loss, device, log)
@@ -68,14 +74,25 @@ def run(options: argparse.Namespace) -> None:
 def speech_for_codec(options: argparse.Namespace, log: Callable[[str], None]) -> tuple[list[Shard], Shard]:
     """Shards to train on, half of them with varied rate and pitch, and one to measure on."""
     started = time.monotonic()
-    where = EspeakFiles.prepare(options.espeak, options.scratch / "espeak")
+    where = EspeakFiles.prepare(options.espeak, options.scratch / "espeak", everyone(options.crowd))
     folder, minutes = options.scratch / "codec-speech", min(options.shard_minutes, options.hours * 60)
     count = max(1, round(options.hours * 60 / minutes))
     requests = [
-        ShardRequest(where, folder, f"codec-{options.seed}", index, minutes, short_share=0.1, vary=index % 2 == 1)
+        ShardRequest(
+            where,
+            folder,
+            f"codec-{options.seed}",
+            index,
+            minutes,
+            short_share=0.1,
+            vary=index % 2 == 1,
+            crowd=options.crowd,
+        )
         for index in range(count)
     ]
-    requests.append(ShardRequest(where, folder, f"check-{options.seed}", 0, minutes, held_out=True))
+    requests.append(
+        ShardRequest(where, folder, f"check-{options.seed}", 0, minutes, held_out=True, crowd=options.crowd)
+    )
     shards = [Shard.load(path) for path in make_shards(requests, options.processes or os.cpu_count() or 1)]
     log(f"speech made or found in {time.monotonic() - started:.1f} s")
     return shards[:-1], shards[-1]
@@ -103,7 +120,12 @@ def _train(
     device = torch.device(options.device)
     folder = options.scratch / f"codec-{name}"
     export_codec(trainer.codec, VOICE, folder)
+    if options.start is not None:
+        store_difference(folder, unpacked(options.start, options.scratch / "codec-to-start"))
     pack(folder, options.out / f"codec-{name}.tar")
-    report = report_codec(trainer.codec, loss, check, device, options.check_clips)
+    sizes = FLAT if name == "flat" else FALLING
+    shipped = load_codec(folder, VOICE, sizes).place(device)
+    speakers = cast(options.crowd, held_out=True)
+    report = report_codec(shipped, loss, check, speakers, device, options.check_clips)
     (options.out / f"codec-{name}.json").write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
     log(f"{name}: {json.dumps(report)}")

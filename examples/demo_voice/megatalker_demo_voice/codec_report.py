@@ -1,6 +1,6 @@
 """Measures a codec on speech it never saw."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -10,7 +10,7 @@ from megatalker_demo_voice.codec_model import TrainableCodec
 from megatalker_demo_voice.codec_training import perplexities
 from megatalker_demo_voice.pitch import pitch_kept
 from megatalker_demo_voice.shards import Shard
-from megatalker_demo_voice.speakers import SPEAKERS
+from megatalker_demo_voice.speakers import Speaker
 from megatalker_demo_voice.speech import FRAME
 
 _SHORTEST = 13
@@ -28,11 +28,11 @@ def clips_of(shard: Shard, device: torch.device, most: int) -> Iterator[tuple[in
 
 @torch.no_grad()
 def report_codec(
-    codec: TrainableCodec, loss: nn.Module, shard: Shard, device: torch.device, most: int
+    codec: TrainableCodec, loss: nn.Module, shard: Shard, speakers: Sequence[Speaker], device: torch.device, most: int
 ) -> dict[str, Any]:
     """Spectral loss through all codes and through the first few, by speaker; pitch; how evenly codes are used."""
     losses: dict[str, list[float]] = {name: [] for name in _LEVELS}
-    speakers: dict[str, list[float]] = {speaker.name: [] for speaker in SPEAKERS}
+    by_speaker: dict[str, list[float]] = {speaker.name: [] for speaker in speakers}
     seen, kept, voiced = [], 0, 0
     for speaker, wave in clips_of(shard, device, most):
         codes = codec.encode(wave)
@@ -42,11 +42,11 @@ def report_codec(
             losses[name].append(float(loss(heard, wave)))
         counts = pitch_kept(made["all"][0], wave[0])
         kept, voiced = kept + counts[0], voiced + counts[1]
-        speakers[SPEAKERS[speaker].name].append(losses["all"][-1])
+        by_speaker[speakers[speaker].name].append(losses["all"][-1])
     return {
         "clips": len(seen),
         "spectral_loss": {name: _mean(values) for name, values in losses.items()},
-        "spectral_loss_by_speaker": {name: _mean(values) for name, values in speakers.items()},
+        "spectral_loss_by_speaker": {name: _mean(values) for name, values in by_speaker.items() if values},
         "pitch_kept": round(kept / max(1, voiced), 3),
         "codes_used": [round(value, 1) for value in perplexities(torch.cat(seen).T)],
     }

@@ -8,11 +8,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from megatalker.checkpoint.difference import is_coarse
 from megatalker.testing.recipe import CheckpointRecipe
 from megatalker_demo_voice.clock import Clock, Every, cosine
 from megatalker_demo_voice.codec_data import CodecData
 from megatalker_demo_voice.codec_export import round_to_stored
 from megatalker_demo_voice.codec_model import Coded, TrainableCodec
+from megatalker_demo_voice.stored import Stored
 
 _LOWEST_RATE, _WARM_UP = 3e-5, 100
 _GENTLER = 0.5
@@ -69,6 +71,7 @@ class CodecTrainer:
         self._seen: dict[str, Tensor] = {}
         self._timed_from = 0.0
         self._clips = plan.clips
+        self._stored: Stored | None = None
 
     def run(self) -> None:
         """Train until the time is up; the codec is then rounded as it is shipped."""
@@ -98,6 +101,15 @@ class CodecTrainer:
         self.fit_codebooks()
         self._stage = "quantised"
 
+    def start_from(self, codec: TrainableCodec) -> None:
+        """Go on with a finished codec, codes and all, for other speech; what it becomes is stored as a difference."""
+        self.codec.load_state_dict(codec.state_dict())
+        for quantiser in (self.codec.first, self.codec.rest):
+            quantiser.resume(self._plan.clips * self._plan.frames)
+        self._stage = "quantised"
+        coarse = [part.data for part in self.codec.official.parameters() if is_coarse(part)]
+        self._stored = Stored(coarse, [tensor.clone() for tensor in coarse])
+
     def refine(self, codec: TrainableCodec) -> None:
         """Go on with the decoder of a finished codec; its codes stay what they are."""
         self.codec.load_state_dict(codec.state_dict())
@@ -111,6 +123,8 @@ class CodecTrainer:
             self._stage = "quantised"
         if self._stage == "quantised" and share >= _QUANTISED_UNTIL:
             round_to_stored(self.codec.official.encoder, self.codec.first, self.codec.rest)
+            if self._stored is not None:
+                self._stored.begin()
             self._stage = "decoder"
 
     def _fit_batch_to_time(self) -> None:
@@ -141,13 +155,17 @@ class CodecTrainer:
         wave, phonemes = self._batch()
         coded = self._through(wave)
         spectral = self._loss(coded.wave, wave)
-        heard = (
-            F.binary_cross_entropy_with_logits(self._listener(coded.first), phonemes, reduction="none").sum(-1).mean()
-        )
+        # a listener who is new to finished codes must learn them before it is listened to
+        first = coded.first.detach() if self._stored is not None and self._step < _WARM_UP else coded.first
+        heard = F.binary_cross_entropy_with_logits(self._listener(first), phonemes, reduction="none").sum(-1).mean()
         (spectral + _COMMITMENT * coded.commitment + _PHONEMES * heard).backward()
         nn.utils.clip_grad_norm_(self._trained, 1.0)
+        if self._stored is not None:
+            self._stored.release()
         self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)
+        if self._stored is not None:
+            self._stored.impose()
         self._step += 1
         self._seen = {
             "spectral": spectral.detach(),
@@ -183,6 +201,8 @@ class CodecTrainer:
             self._log("           used like this many codes: " + " ".join(f"{p:.0f}" for p in perplexities(codes)))
 
     def _save(self) -> None:
+        if self._stored is not None:
+            self._stored.release()
         moments = {
             index: {name: value.bfloat16() if value.numel() > 1 else value for name, value in entry.items()}
             for index, entry in self._optimizer.state_dict()["state"].items()
@@ -198,6 +218,8 @@ class CodecTrainer:
         scratch = self._plan.state.with_suffix(".partial")
         torch.save(state, scratch)
         scratch.rename(self._plan.state)
+        if self._stored is not None:
+            self._stored.impose()
 
     def _resume(self) -> None:
         if not self._plan.state.is_file():
@@ -208,6 +230,8 @@ class CodecTrainer:
         groups = self._optimizer.state_dict()["param_groups"]
         self._optimizer.load_state_dict({"state": state["moments"], "param_groups": groups})
         self._step, self._stage = state["step"], state["stage"]
+        if self._stored is not None and self._stage == "decoder":
+            self._stored.begin()
         self._clock.restart_after_preparation(state["elapsed"])
         self._log(f"continued at {state['elapsed']:.0f} s, step {self._step}, stage {self._stage}")
 

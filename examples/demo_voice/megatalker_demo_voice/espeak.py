@@ -3,6 +3,7 @@
 import ctypes
 import ctypes.util
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,9 @@ RATE = 22_050
 _LIBRARY = "libespeak-ng.so.1"
 _STAND_INS = ("libpcaudio.so.0", "libsonic.so.0")
 _DATA_FILES = ("en_dict", "intonations", "phondata", "phonindex", "phontab")
-_DATA_FOLDERS = ("lang/gmw", "voices/!v")
+_LANGUAGES, _VARIANTS = "lang/gmw", "voices/!v"
+MOST_SPEAKERS = 300
+"""espeak-ng lists at most 349 voices and variants, and does not find the others."""
 _SYNCHRONOUS, _PHONEME_EVENTS = 2, 1
 _EVENT_END, _EVENT_WORD, _EVENT_PHONEME = 0, 1, 7
 _PARAMETER_RATE, _PARAMETER_PITCH = 1, 3
@@ -68,26 +71,32 @@ class EspeakFiles:
     home: Path
 
     @classmethod
-    def prepare(cls, installed: Path | None, scratch: Path) -> "EspeakFiles":
-        """Find espeak-ng and copy its English data to ``scratch``, with the variants of our speakers added.
+    def prepare(cls, installed: Path | None, scratch: Path, speakers: Sequence[Speaker] = SPEAKERS) -> "EspeakFiles":
+        """Find espeak-ng and copy its English data to ``scratch``, with the variants of ``speakers`` added.
 
         Args:
             installed: a folder made by ``portable_espeak.sh``, or ``None`` for the installed one.
             scratch: an empty or missing folder.
+            speakers: whose variants to write.
 
         Raises:
-            EspeakError: espeak-ng or its data cannot be found.
+            EspeakError: espeak-ng or its data cannot be found, or these are more speakers than it can list.
         """
+        if len(speakers) > MOST_SPEAKERS:
+            raise EspeakError(f"{len(speakers)} speakers are too many, expected at most {MOST_SPEAKERS}")
         library, data = _portable(installed) if installed else _system()
         target = scratch / "espeak-ng-data"
         target.mkdir(parents=True, exist_ok=True)
         for name in _DATA_FILES:
             shutil.copyfile(data / name, target / name)
-        for name in _DATA_FOLDERS:
-            shutil.copytree(data / name, target / name, dirs_exist_ok=True)
-        for speaker in SPEAKERS:
-            if speaker.variant is not None:
-                (target / "voices/!v" / speaker.voice.partition("+")[2]).write_text(speaker.variant, encoding="utf-8")
+        shutil.copytree(data / _LANGUAGES, target / _LANGUAGES, dirs_exist_ok=True)
+        (target / _VARIANTS).mkdir(parents=True, exist_ok=True)
+        for speaker in speakers:
+            variant = f"{_VARIANTS}/{speaker.voice.partition('+')[2]}"
+            if speaker.variant is None:
+                shutil.copyfile(data / variant, target / variant)
+            else:
+                (target / variant).write_text(speaker.variant, encoding="utf-8")
         return cls(library, scratch)
 
 

@@ -116,10 +116,10 @@ def _spoken(engine: Engine, speaker: str, sampling: SamplingParams, options: arg
 
 def _original(espeak: Espeak, codec: TrainableCodec | None, speaker: str) -> Say:
     """espeak-ng, after a round trip through ``codec`` if there is one."""
-    index = [known.name for known in SPEAKERS].index(speaker)
+    known = next(known for known in SPEAKERS if known.name == speaker)
 
     def say(text: str) -> Pcm:
-        clip = speak(espeak, text, index)
+        clip = speak(espeak, text, known)
         if clip is None:
             raise ValueError(f"espeak-ng says nothing for {text!r}")
         wave = torch.from_numpy(clip.samples).float().unsqueeze(0) / 32768
@@ -151,7 +151,7 @@ def _endings(engine: Engine, espeak: Espeak, sampling: SamplingParams, options: 
     while len(reasons) < options.endings:
         text = source.held_out_utterance()
         speaker = rng.randrange(len(SPEAKERS))
-        clip = speak(espeak, text, speaker)
+        clip = speak(espeak, text, SPEAKERS[speaker])
         if clip is None:
             continue
         stream = engine.speak(

@@ -6,7 +6,7 @@ from torch.nn import functional as F
 
 from megatalker.checkpoint.config import SAMPLE_RATE
 
-_WINDOW, _STEP = 1536, 768
+WINDOW, STEP = 1536, 768
 _LOWEST_HZ, _HIGHEST_HZ = 60, 330
 _LOUD = 0.02
 """Root mean square of a window that counts."""
@@ -27,12 +27,12 @@ def pitch_kept(made: Tensor, wanted: Tensor) -> tuple[int, int]:
 
 def pitches(wave: Tensor) -> tuple[Tensor, Tensor]:
     """``[samples]`` -> each window's Hz, and how well it repeats itself after such a period (0 where it is quiet)."""
-    windows = wave.unfold(0, _WINDOW, _STEP)
+    windows = wave.unfold(0, WINDOW, STEP)
     windows = windows - windows.mean(1, keepdim=True)
     periods = torch.arange(SAMPLE_RATE // _HIGHEST_HZ, SAMPLE_RATE // _LOWEST_HZ, device=wave.device)
-    match = torch.fft.irfft(torch.fft.rfft(windows, 2 * _WINDOW).abs().square())
+    match = torch.fft.irfft(torch.fft.rfft(windows, 2 * WINDOW).abs().square())
     match = match / match[:, :1].clamp(min=1e-9)
-    match = match[:, periods] * (_WINDOW / (_WINDOW - periods))
+    match = match[:, periods] * (WINDOW / (WINDOW - periods))
     best = match.amax(1)
     # of several equally good periods the first: the others are its multiples
     padded = F.pad(match, (1, 1), value=torch.inf)

@@ -65,6 +65,12 @@ class Codebook(nn.Module):
         self.counts.copy_(counts.clamp(min=1) * 1536 / len(vectors))  # as after batches of this many
         self.sums.copy_(self.entries * self.counts[:, None])
 
+    @torch.no_grad()
+    def resume(self, count: int) -> None:
+        """Let loaded entries be followed on: as after batches of ``count`` vectors, all codes equally frequent."""
+        self.counts.fill_(count / self.size)
+        self.sums.copy_(self.entries * self.counts[:, None])
+
 
 class ResidualQuantiser(nn.Module):
     """Levels that each quantise what the ones before left over."""
@@ -109,3 +115,9 @@ class ResidualQuantiser(nn.Module):
             assert isinstance(level, Codebook)
             level.fit(residual, generator)
             residual = residual - level.entries[level.assign(residual)]
+
+    def resume(self, count: int) -> None:
+        """:meth:`Codebook.resume` for every level."""
+        for level in self.levels:
+            assert isinstance(level, Codebook)
+            level.resume(count)

@@ -9,12 +9,15 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from megatalker_demo_voice.crowd import cast
 from megatalker_demo_voice.espeak import Espeak, EspeakFiles
-from megatalker_demo_voice.speakers import SPEAKERS
 from megatalker_demo_voice.speech import FRAME, Clip, speak
 from megatalker_demo_voice.splits import is_held_out
 from megatalker_demo_voice.text import TextSource
 
+_TURN = 6
+"""Clips that a made-up speaker says in a row: a reference stands next to what is said after it."""
+_REFERENCE_CHARS = 60
 _STORED = ("samples", "frames", "speakers", "phoneme_starts", "phoneme_ids", "phoneme_counts")
 
 
@@ -33,7 +36,9 @@ class ShardRequest:
     vary: bool = False
     """Draw rate and pitch around the speaker's own, for a codec that is not surprised by them."""
     held_out: bool = False
-    """Take the text that training never sees, and only that."""
+    """Take the text that training never sees, and only that; of made-up speakers, those that it never hears."""
+    crowd: int = 0
+    """So many made-up speakers take turns, in place of the three named ones; each begins with a long text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +51,8 @@ class Shard:
     samples: NDArray[np.int16]
     frames: NDArray[np.int32]
     """Of each clip."""
-    speakers: NDArray[np.uint8]
+    speakers: NDArray[np.uint16]
+    """Index of each clip's speaker among those who spoke."""
     phoneme_starts: NDArray[np.int32]
     """First sample of each phoneme, within its clip."""
     phoneme_ids: NDArray[np.uint8]
@@ -79,32 +85,41 @@ def make_shards(requests: list[ShardRequest], processes: int) -> Iterator[Path]:
 def _make(request: ShardRequest) -> Path:
     path = request.folder / f"{request.seed}-{request.index:04d}"
     if not (path / "texts.json").is_file():
-        _pack(_clips(request)).save(path)
+        _pack(*_clips(request)).save(path)
     return path
 
 
-def _clips(request: ShardRequest) -> list[Clip]:
-    source = TextSource(f"{request.seed}/{request.index}")
+def _clips(request: ShardRequest) -> tuple[list[Clip], list[int]]:
+    """Clips, and the index of each one's speaker."""
+    source, speakers = TextSource(f"{request.seed}/{request.index}"), cast(request.crowd, held_out=request.held_out)
     espeak, rng = Espeak(request.where), np.random.default_rng(request.index)
     wanted, made = request.minutes * 750, 0
     clips: list[Clip] = []
+    chosen: list[int] = []
+    waiting: list[int] = []
     while made < wanted:
         text = source.short_utterance() if rng.random() < request.short_share else source.utterance()
-        if is_held_out(text) != request.held_out:
+        begins = request.crowd > 0 and len(clips) % _TURN == 0
+        if is_held_out(text) != request.held_out or (begins and len(text) < _REFERENCE_CHARS):
             continue
-        speaker = int(rng.integers(len(SPEAKERS)))
+        if not request.crowd:
+            speaker = int(rng.integers(len(speakers)))
+        elif begins:
+            waiting = waiting or rng.permutation(len(speakers)).tolist()
+            speaker = waiting.pop()
         rate = pitch = None
         if request.vary:
-            rate = round(SPEAKERS[speaker].rate * rng.uniform(0.92, 1.12))
+            rate = round(speakers[speaker].rate * rng.uniform(0.92, 1.12))
             pitch = int(rng.integers(42, 59))
-        clip = speak(espeak, text, speaker, rate=rate, pitch=pitch)
+        clip = speak(espeak, text, speakers[speaker], rate=rate, pitch=pitch)
         if clip is not None:
             clips.append(clip)
+            chosen.append(speaker)
             made += clip.frames
-    return clips
+    return clips, chosen
 
 
-def _pack(clips: list[Clip]) -> Shard:
+def _pack(clips: list[Clip], speakers: list[int]) -> Shard:
     symbols = tuple(sorted({symbol for clip in clips for _, symbol in clip.phonemes}))
     ids = {symbol: index for index, symbol in enumerate(symbols)}
     phonemes = [phoneme for clip in clips for phoneme in clip.phonemes]
@@ -113,7 +128,7 @@ def _pack(clips: list[Clip]) -> Shard:
         symbols=symbols,
         samples=np.concatenate([clip.samples for clip in clips]),
         frames=np.array([len(clip.samples) // FRAME for clip in clips], np.int32),
-        speakers=np.array([clip.speaker for clip in clips], np.uint8),
+        speakers=np.array(speakers, np.uint16),
         phoneme_starts=np.array([start for start, _ in phonemes], np.int32),
         phoneme_ids=np.array([ids[symbol] for _, symbol in phonemes], np.uint8),
         phoneme_counts=np.array([len(clip.phonemes) for clip in clips], np.int32),

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from megatalker_demo_voice.espeak import RATE, Espeak
 from megatalker_demo_voice.frame_pitch import move_to_frames
-from megatalker_demo_voice.speakers import SPEAKERS
+from megatalker_demo_voice.speakers import Speaker
 
 _What = TypeVar("_What")
 SAMPLE_RATE = 24_000
@@ -28,7 +28,6 @@ class Clip:
     """One spoken text."""
 
     text: str
-    speaker: int
     samples: NDArray[np.int16]
     """``[frames * 1920]`` at 24 kHz."""
     phonemes: tuple[tuple[int, str], ...]
@@ -41,12 +40,14 @@ class Clip:
         return len(self.samples) // FRAME
 
 
-def speak(espeak: Espeak, text: str, speaker: int, *, rate: int | None = None, pitch: int | None = None) -> Clip | None:
+def speak(
+    espeak: Espeak, text: str, speaker: Speaker, *, rate: int | None = None, pitch: int | None = None
+) -> Clip | None:
     """Say ``text``; ``None`` when espeak-ng finds nothing to say in it."""
-    said = espeak.say(text, SPEAKERS[speaker], rate=rate, pitch=pitch)
+    said = espeak.say(text, speaker, rate=rate, pitch=pitch)
     if len(said.samples) < RATE // 50:
         return None
-    samples = soxr.resample(said.samples, RATE, SAMPLE_RATE) * np.float32(SPEAKERS[speaker].gain)
+    samples = soxr.resample(said.samples, RATE, SAMPLE_RATE) * np.float32(speaker.gain)
     loud = np.flatnonzero(np.abs(samples) > _SILENT)
     if not len(loud):
         return None
@@ -54,11 +55,11 @@ def speak(espeak: Espeak, text: str, speaker: int, *, rate: int | None = None, p
     lead = LEAD_FRAMES * FRAME
     framed = np.zeros(-(-(lead + end - begin + _TAIL) // FRAME) * FRAME, np.float32)
     framed[lead : lead + end - begin] = samples[begin:end] / _LOUDEST
-    moved = move_to_frames(framed, SAMPLE_RATE, FRAME, *SPEAKERS[speaker].hertz) * _LOUDEST
+    moved = move_to_frames(framed, SAMPLE_RATE, FRAME, *speaker.hertz) * _LOUDEST
     end += lead - begin
     phonemes = (*_moved(said.phonemes, lead - begin, end), (end, "_"))
     whole = np.clip(np.rint(moved), -_LOUDEST, _LOUDEST).astype(np.int16)
-    return Clip(text, speaker, whole, phonemes, _moved(said.words, lead - begin, end))
+    return Clip(text, whole, phonemes, _moved(said.words, lead - begin, end))
 
 
 def _moved(events: Sequence[tuple[int, _What]], offset: int, end: int) -> tuple[tuple[int, _What], ...]:

@@ -29,7 +29,9 @@ class TalkerData:
     text_starts: Tensor
     text_counts: Tensor
     speakers: Tensor
-    """``[n]``: codec id of each utterance's speaker."""
+    """``[n]``: codec id of each utterance's speaker, or :data:`NO_CODE` where a reference says who speaks."""
+    voices: Tensor
+    """``[n]``: index of each utterance's speaker among those who spoke."""
 
     def __len__(self) -> int:
         return len(self.frame_counts)
@@ -41,17 +43,36 @@ class TalkerData:
         frames: Sequence[int],
         texts: Sequence[Sequence[int]],
         speakers: Sequence[int],
+        voices: Sequence[int],
         device: torch.device,
     ) -> "TalkerData":
-        """Move to ``device``: ``[frames, groups]`` uint8 codes, and for each utterance frames, text ids, speaker id."""
+        """Move to ``device``: ``[frames, groups]`` uint8 codes, and for each utterance frames, text ids and speaker."""
         counts = torch.tensor(frames)
         text_counts = torch.tensor([len(ids) for ids in texts])
         text = torch.tensor([token for ids in texts for token in ids], dtype=torch.int32)
         parts = (
             codes, counts.cumsum(0) - counts, counts,
-            text, text_counts.cumsum(0) - text_counts, text_counts, torch.tensor(speakers),
+            text, text_counts.cumsum(0) - text_counts, text_counts,
+            torch.tensor(speakers), torch.tensor(voices),
         )  # fmt: skip
         return cls(*(part.to(device) for part in parts))
+
+    def with_pairs(self) -> "TalkerData":
+        """And, of neighbours with the same speaker, every other one together with the next: a reference and its sequel.
+
+        Prompts for in-context cloning are laid out like one utterance whose first part has been said.
+        """
+        first = (self.voices[1:] == self.voices[:-1]).nonzero().flatten()
+        first = first[first % 2 == 0]
+        return replace(
+            self,
+            frame_starts=torch.cat([self.frame_starts, self.frame_starts[first]]),
+            frame_counts=torch.cat([self.frame_counts, self.frame_counts[first] + self.frame_counts[first + 1]]),
+            text_starts=torch.cat([self.text_starts, self.text_starts[first]]),
+            text_counts=torch.cat([self.text_counts, self.text_counts[first] + self.text_counts[first + 1]]),
+            speakers=torch.cat([self.speakers, self.speakers[first]]),
+            voices=torch.cat([self.voices, self.voices[first]]),
+        )
 
     def other_texts(self) -> "TalkerData":
         """The same speech, each with the text of another utterance of about the same length."""
@@ -136,7 +157,7 @@ class Layout:
         speaks = (row >= begin) & (row - begin < frames)
         wanted = torch.where(speaks, predicted[..., 0], IGNORED)
         wanted = torch.where(row - begin == frames, config.codec_eos_id, wanted)
-        rows = TalkerRows(text, torch.cat([first[..., None], rest], dim=-1))
+        rows = TalkerRows(text, torch.cat([first[..., None], rest], dim=-1), head[:, 0] - 2)
         return TalkerBatch(rows, wanted, predicted, speaks)
 
 

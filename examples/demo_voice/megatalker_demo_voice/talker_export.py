@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from safetensors.torch import save_file
+from torch import nn
 
 from megatalker.checkpoint.config import ModelConfig
 from megatalker.testing.configs import generation_config, model_config
@@ -24,13 +25,13 @@ _TEMPERATURE, _TOP_K = 0.3, 50
 
 
 def voice_config(recipe: CheckpointRecipe, tokenizer: Path) -> dict[str, Any]:
-    """``config.json``: our speakers, one language."""
+    """``config.json``: our speakers, unless recordings say who speaks; one language."""
     vocabulary = json.loads((tokenizer / "vocab.json").read_text(encoding="utf-8"))
     config = model_config(recipe, assistant_id=vocabulary["assistant"])
-    base = recipe.codebook_size
+    base, speakers = recipe.codebook_size, SPEAKERS if recipe.variant == "custom_voice" else ()
     config["talker_config"] |= {
-        "spk_id": {speaker.name: base + _FIRST_SPEAKER + index for index, speaker in enumerate(SPEAKERS)},
-        "spk_is_dialect": {speaker.name: False for speaker in SPEAKERS},
+        "spk_id": {speaker.name: base + _FIRST_SPEAKER + index for index, speaker in enumerate(speakers)},
+        "spk_is_dialect": {speaker.name: False for speaker in speakers},
         "codec_language_id": {LANGUAGE: base + _LANGUAGE_ID},
     }
     return config
@@ -53,14 +54,19 @@ def voice_generation_config() -> dict[str, Any]:
     }
 
 
-def export_talker(talker: TrainableTalker, recipe: CheckpointRecipe, tokenizer: Path, folder: Path) -> None:
-    """Write configuration, sampling defaults, tokenizer and weights."""
+def export_talker(
+    talker: TrainableTalker, recipe: CheckpointRecipe, tokenizer: Path, folder: Path, encoder: nn.Module | None = None
+) -> None:
+    """Write configuration, sampling defaults, tokenizer and weights; ``encoder``: the speaker encoder's, too."""
     folder.mkdir(parents=True, exist_ok=True)
     for name in TOKENIZER_FILES:
         shutil.copyfile(tokenizer / name, folder / name)
     dtype = getattr(torch, recipe.dtype)
     # clone: parameters are pieces of one long row
-    tensors = {f"talker.{name}": value.detach().cpu().to(dtype).clone() for name, value in talker.named_parameters()}
+    parameters = [(f"talker.{name}", value) for name, value in talker.named_parameters()]
+    if encoder is not None:
+        parameters += [(f"speaker_encoder.{name}", value) for name, value in encoder.named_parameters()]
+    tensors = {name: value.detach().cpu().to(dtype).clone() for name, value in parameters}
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     for name, content in (
         ("config", voice_config(recipe, tokenizer)),

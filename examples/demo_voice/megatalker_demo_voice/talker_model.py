@@ -125,6 +125,10 @@ class TalkerRows:
     """``[batch, length]``: text id of each row."""
     codes: Tensor
     """``[batch, length, groups]``: ids of the talker's own table, then of the predictor's; or :data:`NO_CODE`."""
+    speaker_row: Tensor
+    """``[batch]``: the row that says who speaks."""
+    x_vectors: Tensor | None = None
+    """``[batch, hidden]``: added to that row."""
 
 
 class TalkerStack(Stack):
@@ -200,8 +204,16 @@ class TrainableTalker(nn.Module):
 
     def hidden(self, rows: TalkerRows) -> Tensor:
         """``[batch, length, hidden]``: what the heads read."""
+        return self.model.run(self.embedded(rows))
+
+    def embedded(self, rows: TalkerRows) -> Tensor:
+        """``[batch, length, hidden]``: what the layers read."""
         projected = self.text_projection(self.model.text_embedding.weight)
-        return self.model.run(F.embedding(rows.text, projected.float()) + self._spoken(rows.codes).float())
+        sums = F.embedding(rows.text, projected.float()) + self._spoken(rows.codes).float()
+        if rows.x_vectors is None:
+            return sums
+        here = torch.arange(sums.shape[1], device=sums.device) == rows.speaker_row[:, None]
+        return sums + here[..., None] * rows.x_vectors[:, None]
 
     def first_logits(self, hidden: Tensor) -> Tensor:
         """``[..., hidden]`` -> ``[..., vocab]`` for code 0."""

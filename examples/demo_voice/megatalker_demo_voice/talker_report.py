@@ -1,12 +1,15 @@
 """Measures a talker on speech it never saw, frame by frame, with the true past given."""
 
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from megatalker_demo_voice.talker_data import IGNORED, Buckets, Layout, TalkerData
+from megatalker_demo_voice.listener import Listener
+from megatalker_demo_voice.talker_data import IGNORED, Buckets, Layout, TalkerBatch, TalkerData
 from megatalker_demo_voice.talker_model import TrainableTalker
 
 _SHORT_FRAMES = 25
@@ -14,7 +17,9 @@ _ROWS = 8192
 
 
 @torch.no_grad()
-def report_talker(talker: TrainableTalker, layout: Layout, data: TalkerData, end_id: int) -> dict[str, Any]:
+def report_talker(
+    talker: TrainableTalker, layout: Layout, data: TalkerData, end_id: int, listener: Listener | None = None
+) -> dict[str, Any]:
     """Cross entropy of code 0 with the right and with another text, and what each head knows.
 
     Returns:
@@ -27,23 +32,33 @@ def report_talker(talker: TrainableTalker, layout: Layout, data: TalkerData, end
     out: dict[str, Any] = {"code_0": {}}
     for kind, members in (("short", short), ("long", ~short)):
         for upfront in (False, True):
-            right, wrong = (_code_0(talker, layout, source, members, upfront=upfront) for source in (data, other))
+            right, wrong = (
+                _code_0(talker, layout, source, members, listener, upfront=upfront) for source in (data, other)
+            )
             name = f"{kind}, {'upfront' if upfront else 'interleaved'}"
             out["code_0"][name] = {"right": round(right, 3), "wrong": round(wrong, 3), "gap": round(wrong - right, 3)}
-    out |= _heads(talker, layout, data, end_id)
+    out |= _heads(talker, layout, data, end_id, listener)
     return out
 
 
-def _batches(layout: Layout, data: TalkerData, members: Tensor, *, upfront: bool) -> Any:
+def _batches(
+    layout: Layout, data: TalkerData, members: Tensor, listener: Listener | None, *, upfront: bool
+) -> Iterator[TalkerBatch]:
     lengths = layout.lengths(data, upfront=upfront)
     for length, chosen in Buckets(torch.where(members, lengths, 1 << 30), _ROWS).all_members():
         tagged = torch.ones_like(chosen)
-        yield layout.batch(data, chosen, tagged, length, upfront=upfront)
+        batch = layout.batch(data, chosen, tagged, length, upfront=upfront)
+        if listener is not None:
+            batch = replace(batch, rows=replace(batch.rows, x_vectors=listener(data.voices[chosen])[0]))
+        yield batch
 
 
-def _code_0(talker: TrainableTalker, layout: Layout, data: TalkerData, members: Tensor, *, upfront: bool) -> float:
+def _code_0(
+    talker: TrainableTalker, layout: Layout, data: TalkerData, members: Tensor, listener: Listener | None,
+    *, upfront: bool,
+) -> float:  # fmt: skip
     total, count = 0.0, 0
-    for batch in _batches(layout, data, members, upfront=upfront):
+    for batch in _batches(layout, data, members, listener, upfront=upfront):
         logits = talker.first_logits(talker.hidden(batch.rows))
         wanted = torch.where(batch.speaks, batch.first, IGNORED)
         total += float(F.cross_entropy(logits.flatten(0, 1), wanted.flatten(), ignore_index=IGNORED, reduction="sum"))
@@ -51,10 +66,13 @@ def _code_0(talker: TrainableTalker, layout: Layout, data: TalkerData, members: 
     return total / max(1, count)
 
 
-def _heads(talker: TrainableTalker, layout: Layout, data: TalkerData, end_id: int) -> dict[str, Any]:
+def _heads(
+    talker: TrainableTalker, layout: Layout, data: TalkerData, end_id: int, listener: Listener | None
+) -> dict[str, Any]:
     sums: Tensor | None = None
     frames = ends = found = false = 0
-    for batch in _batches(layout, data, torch.ones_like(data.frame_counts, dtype=torch.bool), upfront=False):
+    everything = torch.ones_like(data.frame_counts, dtype=torch.bool)
+    for batch in _batches(layout, data, everything, listener, upfront=False):
         hidden = talker.hidden(batch.rows)
         logits = talker.first_logits(hidden)
         best, ending = logits.argmax(-1), batch.first == end_id

@@ -13,10 +13,13 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from megatalker_demo_voice.codec_model import TrainableCodec
+from megatalker_demo_voice.references import reference_mels
 from megatalker_demo_voice.shards import Shard, ShardRequest, make_shards
 from megatalker_demo_voice.speech import FRAME
 
 _FRAMES_AT_ONCE = 4096
+_ARRAYS = ("frames", "speakers", "mels", "mel_speakers")
+_NO_REFERENCES = np.zeros((0, 0, 0), np.float16), np.zeros(0, np.uint16)
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,20 +28,26 @@ class CodedShard:
 
     texts: tuple[str, ...]
     frames: NDArray[np.int32]
-    speakers: NDArray[np.uint8]
+    speakers: NDArray[np.uint16]
+    mels: NDArray[np.float16]
+    """``[n, rows, 128]``: references, where made-up speakers speak."""
+    mel_speakers: NDArray[np.uint16]
+    """``[n]``: who is heard in each."""
     codes: Mapping[str, NDArray[np.uint8]]
     """By codec: ``[frames, groups]``."""
 
     def save(self, path: Path) -> None:
         partial = path.with_suffix(".partial.npz")
-        np.savez(partial, texts=json.dumps(self.texts), frames=self.frames, speakers=self.speakers, **dict(self.codes))  # type: ignore[arg-type]
+        arrays = {name: getattr(self, name) for name in _ARRAYS}
+        np.savez(partial, texts=json.dumps(self.texts), **arrays, **dict(self.codes))  # type: ignore[arg-type]
         partial.rename(path)
 
     @classmethod
     def load(cls, path: Path) -> "CodedShard":
         with np.load(path) as stored:
-            codes = {name: stored[name] for name in stored.files if name not in ("texts", "frames", "speakers")}
-            return cls(tuple(json.loads(str(stored["texts"]))), stored["frames"], stored["speakers"], codes)
+            codes = {name: stored[name] for name in stored.files if name not in ("texts", *_ARRAYS)}
+            arrays = {name: stored[name] for name in _ARRAYS}
+            return cls(texts=tuple(json.loads(str(stored["texts"]))), codes=codes, **arrays)
 
 
 def code_shards(
@@ -54,7 +63,12 @@ def code_shards(
     for request, path in zip(missing, make_shards(missing, processes), strict=True):
         shard = Shard.load(path)
         codes = {name: encode_shard(codec, shard, device) for name, codec in codecs.items()}
-        CodedShard(shard.texts, shard.frames, shard.speakers, codes).save(_coded_path(folder, request))
+        mels, mel_speakers = _NO_REFERENCES
+        if request.crowd:
+            name, codec = next(iter(codecs.items()))
+            mels, mel_speakers = reference_mels(codec, shard, torch.from_numpy(codes[name]), device)
+        coded = CodedShard(shard.texts, shard.frames, shard.speakers, mels, mel_speakers, codes)
+        coded.save(_coded_path(folder, request))
         shutil.rmtree(path)
 
 
@@ -65,11 +79,11 @@ def load_coded(requests: Sequence[ShardRequest], folder: Path) -> CodedShard:
         FileNotFoundError: one is missing.
     """
     shards = [CodedShard.load(_coded_path(folder, request)) for request in requests]
+    arrays = {name: np.concatenate([getattr(shard, name) for shard in shards]) for name in _ARRAYS}
     return CodedShard(
-        tuple(text for shard in shards for text in shard.texts),
-        np.concatenate([shard.frames for shard in shards]),
-        np.concatenate([shard.speakers for shard in shards]),
-        {name: np.concatenate([shard.codes[name] for shard in shards]) for name in shards[0].codes},
+        texts=tuple(text for shard in shards for text in shard.texts),
+        codes={name: np.concatenate([shard.codes[name] for shard in shards]) for name in shards[0].codes},
+        **arrays,
     )
 
 

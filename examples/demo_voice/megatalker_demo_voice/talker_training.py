@@ -1,19 +1,21 @@
 """Trains the talker and its code predictor on both prompt layouts, by the clock."""
 
 import random
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from megatalker.checkpoint.config import ModelConfig
 from megatalker_demo_voice.capture import Repeated
 from megatalker_demo_voice.clock import Clock, Every, cosine
 from megatalker_demo_voice.flat import FlatParameters
+from megatalker_demo_voice.listener import Listener
+from megatalker_demo_voice.stored import Stored
 from megatalker_demo_voice.talker_data import IGNORED, Buckets, Layout, TalkerBatch, TalkerData
 from megatalker_demo_voice.talker_model import NO_CODE, TalkerRows, TrainableTalker
 
@@ -21,6 +23,8 @@ _LOWEST_SHARE, _WARM_UP = 0.03, 300
 _DECAY, _LARGEST_NORM = 0.02, 1.0
 _SHORT_ROWS, _SHORT_UNTIL = 64, 0.1
 _DAMAGED_UNTIL = 0.6
+_ROUNDED_FROM = 0.6
+"""When a talker that is shipped as a difference begins to compute with what will be left of it."""
 _PREDICTED = 0.125
 """Share of the frames that the code predictor learns from: it learns sooner than the talker."""
 _AGREE_EVERY = 25
@@ -60,10 +64,18 @@ class TalkerTrainer:
         device: torch.device,
         log: Callable[[str], None],
         group: "dist.ProcessGroup | None" = None,
+        start: Mapping[str, Tensor] | None = None,
+        listener: Listener | None = None,
     ) -> None:
+        """``start``: weights to begin with, and to differ from; ``listener``: says who speaks."""
         torch.manual_seed(plan.seed)
-        self.talker = TrainableTalker(plan.config).to(device)
-        self._flat = FlatParameters(self.talker)
+        self.talker, self.listener = TrainableTalker(plan.config).to(device), listener
+        if start is not None:
+            self.talker.load_state_dict(start)
+        self._learners = nn.ModuleList([self.talker] if listener is None else [self.talker, listener])
+        self._flat = FlatParameters(self._learners)
+        matrices = self._flat.matrices.data[: sum(part.numel() for part in self.talker.parameters() if part.ndim > 1)]
+        self._stored = None if start is None else Stored([matrices], [matrices.clone()])
         rank = dist.get_rank(group) if group is not None else 0
         torch.manual_seed(plan.seed + 1 + rank)
         self._plan, self._data, self._layout, self._device, self._log = plan, data, layout, device, log
@@ -109,6 +121,8 @@ class TalkerTrainer:
             if seen is not None:
                 self._tell(seen)
             self._save()
+            if self._stored is not None:
+                self._stored.begin()  # however short the run was, what is watched at last is what is stored
             watch(1.0)
 
     # ----------------------------------------------------------------------------------------------------------- steps
@@ -127,13 +141,19 @@ class TalkerTrainer:
         for group in self._optimizer.param_groups:
             group["lr"] = cosine(self._share, highest, highest * _LOWEST_SHARE, self._step, _WARM_UP)
         upfront, length = self._next_shape()
+        if self._stored is not None and self._share >= _ROUNDED_FROM:
+            self._stored.begin()
         losses = self._repeated(upfront, length)()
         if self._group is not None:
             for gradient in self._flat.gradients:
                 dist.all_reduce(gradient, group=self._group)
                 gradient.div_(dist.get_world_size(self._group))
         self._flat.clip(_LARGEST_NORM)
+        if self._stored is not None:
+            self._stored.release()
         self._optimizer.step()
+        if self._stored is not None:
+            self._stored.impose()
         self._step += 1
         self._rows_seen += self._buckets[upfront].size(length) * length
         return losses
@@ -159,10 +179,14 @@ class TalkerTrainer:
         tagged = torch.randint(2, (len(chosen),), device=self._device)
         batch = self._layout.batch(self._data, chosen, tagged, length, upfront=upfront)
         self._flat.zero()
+        rows, asked = damaged(batch.rows, self._damage), torch.zeros((), device=self._device)
         # without the cache: a recorded graph must not hold on to weights converted before
         with torch.autocast(self._device.type, torch.bfloat16, self._in_bfloat16, cache_enabled=False):
-            first, rest = losses(self.talker, batch, damaged(batch.rows, self._damage), _PREDICTED)
-        torch.autograd.backward(first + rest.mean())
+            if self.listener is not None:
+                x_vectors, asked = self.listener(self._data.voices[chosen])
+                rows = replace(rows, x_vectors=x_vectors)
+            first, rest = losses(self.talker, batch, rows, _PREDICTED)
+        torch.autograd.backward(first + rest.mean() + asked)
         return torch.cat([first.detach().unsqueeze(0), rest.detach()])
 
     # --------------------------------------------------------------------------------------------------------- records
@@ -178,22 +202,26 @@ class TalkerTrainer:
         )
 
     def _save(self) -> None:
+        if self._stored is not None:
+            self._stored.release()
         state = {
             "elapsed": self._clock.elapsed,
             "step": self._step,
             "rows": self._rows_seen,
-            "talker": self.talker.state_dict(),
+            "learners": self._learners.state_dict(),
             "optimizer": self._optimizer.state_dict(),
         }
         partial = self._plan.state.with_suffix(".partial")
         torch.save(state, partial)
         partial.rename(self._plan.state)
+        if self._stored is not None:
+            self._stored.impose()
 
     def _resume(self) -> None:
         if not self._plan.state.is_file():
             return
         state = torch.load(self._plan.state, map_location=self._device, weights_only=True)
-        self.talker.load_state_dict(state["talker"])
+        self._learners.load_state_dict(state["learners"])
         self._optimizer.load_state_dict(state["optimizer"])
         self._step, self._rows_seen = state["step"], state["rows"]
         self._clock.restart_after_preparation(state["elapsed"])
@@ -210,7 +238,7 @@ def damaged(rows: TalkerRows, share: Tensor) -> TalkerRows:
     other_spoken = other[..., 1:2] != NO_CODE
     hidden = torch.where(spoken & (draw < share / 2), NO_CODE, codes)
     wrong = spoken & other_spoken & (draw >= share / 2) & (draw < share)
-    return TalkerRows(rows.text, torch.where(wrong, other, hidden))
+    return replace(rows, codes=torch.where(wrong, other, hidden))
 
 
 def losses(talker: TrainableTalker, batch: TalkerBatch, rows: TalkerRows, share: float) -> tuple[Tensor, Tensor]:

@@ -39,7 +39,7 @@ def say(
     instruct: Annotated[
         str | None, typer.Option(help="Style or voice description, where the checkpoint takes one.")
     ] = None,
-    ref_audio: Annotated[Path | None, typer.Option(help="Clone this voice (Base checkpoints).")] = None,
+    ref_audio: Annotated[Path | None, typer.Option(help="Clone this voice (Base checkpoints: demo-base).")] = None,
     ref_text: Annotated[str | None, typer.Option(help="What is said in --ref-audio; clones more closely.")] = None,
     save_voice: Annotated[Path | None, typer.Option(help="Keep the cloned voice for later use with --voice.")] = None,
     seed: Annotated[int | None, typer.Option(help="Same seed, same speech.")] = None,

@@ -91,12 +91,13 @@ async function watchHealth(checkpoint) {
 }
 
 async function start() {
+  const before = $("status").textContent;
   try {
     await first.load();
     const model = await server.model();
     introduce(model);
     await Promise.all([second.load(), watchHealth(model.id)]);
-    say("");
+    if ($("status").textContent === before) say(""); // what somebody did meanwhile has its own words
   } catch (error) {
     failed(error);
   }
