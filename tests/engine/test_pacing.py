@@ -21,7 +21,7 @@ from megatalker.engine.scheduling import (
     Room,
 )
 
-NOBODY = Room(math.inf, math.inf, math.inf)
+NOBODY = Room(math.inf, math.inf)
 
 
 def line(fixed_s: float, each_s: float, *sizes: int) -> Cost:

@@ -97,11 +97,14 @@ def test_a_server_warms_up_early_unless_told_otherwise(open_engine: Opener, warm
 
 def test_a_pause_waits_for_audio_in_hand_but_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preparation, "POLL_S", POLL_S)
-    calls, talker = Mock(prepare=Mock(return_value=WHAT)), LoadedBackend("talker", "fake", Mock())
+    calls, talker = Mock(prepare=Mock(return_value=WHAT)), LoadedBackend("talker", "fake", Mock(), prepare_at=0.0)
+    stream = Mock(pending=0, needs_prefill=False)
+    stream.chunks.is_full.return_value = False
 
     def asked_at(now: float, spare_s: float) -> bool:
         calls.prepare.reset_mock()
-        go_on(calls, talker, now, spare_s)
+        stream.progress.playback.ahead.return_value = spare_s
+        go_on(calls, talker, [stream], now)
         return bool(calls.prepare.called)
 
     assert not asked_at(1.0, PAUSE_S / 2)

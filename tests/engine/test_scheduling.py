@@ -179,7 +179,7 @@ def test_an_owner_with_few_rows_does_not_wait_for_those_of_one_with_many(
 ) -> None:
     """Neither for their playback, nor for their newcomers."""
     most = 0.0 if pressed else inf
-    monkeypatch.setattr(Pace, "room", lambda pace, playing, now: Room(inf, most if playing else inf, inf))
+    monkeypatch.setattr(Pace, "room", lambda pace, playing, now: Room(most if playing else inf, inf))
     monkeypatch.setattr(Pace, "lend", lambda pace: None)
     monkeypatch.setattr(Pace, "note_others", lambda pace, seconds: None)
     engine = open_engine()
@@ -204,7 +204,7 @@ def test_nobody_waits_for_newcomers_where_nobody_has_begun(
     open_engine: Opener, launches: Launches, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However long the prompts take."""
-    monkeypatch.setattr(Pace, "room", lambda pace, playing, now: Room(inf, 0.0 if playing else inf, inf))
+    monkeypatch.setattr(Pace, "room", lambda pace, playing, now: Room(0.0 if playing else inf, inf))
     engine = open_engine()
     hear(*begin(engine, 3))
     assert launches.events[0] == ("prompts", [1, 2, 3])

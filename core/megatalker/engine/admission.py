@@ -240,7 +240,7 @@ def _rich(holding: Iterable[Utterance], held: Mapping[str, int], taker: Utteranc
     return max(able, key=ease, default=None)
 
 
-def fair(ready: Sequence[Candidate], utterances: Sequence[Utterance], now: float) -> list[Candidate]:
+def fair(ready: list[Candidate], utterances: Sequence[Utterance], now: float) -> list[Candidate]:
     """Those of the streams that are ``ready`` that go in the next launch where the device is too slow for all: as many
     of each owner as the one has that has fewest, of owners with little audio in hand. So one with many streams does not
     slow down another one's few.

@@ -2,9 +2,11 @@
 
 import logging
 import math
+from collections.abc import Sequence
 
 from megatalker.engine.backend_role import LoadedBackend
 from megatalker.engine.guarded_calls import GuardedCalls
+from megatalker.engine.utterance import Utterance
 from megatalker.plugins.checked import CheckedTalker
 
 logger = logging.getLogger(__name__)
@@ -16,9 +18,17 @@ LATEST_S = 30.0
 """An engine that is busy all the time pauses after so long."""
 
 
-def go_on(calls: GuardedCalls, talker: LoadedBackend[CheckedTalker], now: float, spare_s: float) -> None:
-    """Ask the talker to take a piece into use, unless somebody waits who has only ``spare_s`` to spare."""
-    if spare_s < PAUSE_S and now < talker.prepare_at + LATEST_S:
+def go_on(
+    calls: GuardedCalls, talker: LoadedBackend[CheckedTalker], utterances: Sequence[Utterance], now: float
+) -> None:
+    """Ask the talker to take a piece into use, unless one of the utterances has little audio in hand and needs more."""
+    hurried = any(
+        (one.needs_prefill or one.decodable or one.pending)
+        and not one.chunks.is_full()
+        and one.progress.playback.ahead(now) < PAUSE_S
+        for one in utterances
+    )
+    if hurried and now < talker.prepare_at + LATEST_S:
         return
     talker.prepare_at = now + POLL_S
     try:

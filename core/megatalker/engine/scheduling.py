@@ -19,9 +19,9 @@ MOST_CODEC_STREAMS = 64
 """Of one step of the codec: larger ones save no time, and a newcomer waits for their end."""
 MOST_CODEC_FRAMES = 128
 """As above, of all its streams."""
-LONG_PASS_S = 0.04
+LONG_PASS_S = 0.06
 """About the longest pass of newcomers on a slow device, where larger ones save no time either."""
-LONG_CODEC_STEP_S = 0.010
+LONG_CODEC_STEP_S = 0.015
 """As above, of a step of the codec."""
 SLACK_S = 0.02
 """Audio kept in hand for what cannot be foreseen: thread switches, the consumer's own work."""
@@ -256,7 +256,6 @@ class Playing:
 class Room:
     """What the next pass of newcomers may take, so that nobody's playback runs dry."""
 
-    spare_s: float
     rows: float
     """Of prompts."""
     streams: float
@@ -285,7 +284,7 @@ class Pace:
         """
         ordered = sorted(playing, key=lambda one: one.dry_at)
         if not ordered:
-            return Room(math.inf, math.inf, math.inf)
+            return Room(math.inf, math.inf)
         decoded = [one for one in ordered if one.frames]
         others = [one for one in ordered if not one.frames]
         each_s = self.audio.of(self.most_frames) / self.most_frames
@@ -295,7 +294,7 @@ class Pace:
         spare_s = min(one.dry_at - end for one, end in zip(decoded + others, ends, strict=True)) - now - MARGIN_S
         first_s = FRAME_SECONDS - MARGIN_S - audio_s - launch_s
         before = sum(one.dry_at < now + self.prompts.fixed_s + FRAME_SECONDS for one in others)
-        return Room(spare_s, self.prompts.within(spare_s), first_s / each_s - before if each_s else math.inf)
+        return Room(self.prompts.within(spare_s), first_s / each_s - before if each_s else math.inf)
 
     def is_slow(self, streams: int) -> bool:
         """A frame of so many streams, as audio, takes a large part of its own duration."""

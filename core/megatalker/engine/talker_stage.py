@@ -143,9 +143,8 @@ class TalkerStage:
                 if utterance.chunks.is_full():
                     utterance.progress.playback.excuse()
                     utterance.rest_since(now)
-        talker = self._talker
-        if self._state.pace.is_slow(len(ready)):
-            ready = fair(ready, utterances, now)
+        talker, slow = self._talker, self._state.pace.is_slow(len(ready))
+        ready = fair(ready, utterances, now) if slow else ready
         limit = len(ready) if talker.max_streams is None else talker.max_streams
         chosen = [utterances[index] for index in select(ready, batch=self.batches, limit=limit)]
         if trial is not None:

@@ -18,7 +18,7 @@ from megatalker.engine.guarded_calls import CallRegister, Fault, GuardedCalls, S
 from megatalker.engine.preparation import go_on
 from megatalker.engine.state import WorkerState
 from megatalker.engine.talker_stage import TalkerStage
-from megatalker.engine.utterance import Utterance, playing
+from megatalker.engine.utterance import Utterance
 from megatalker.errors import BackendFaultError, CapacityError, EngineClosedError, MegatalkerError
 from megatalker.prompt import PromptBuilder
 from megatalker.settings import Settings
@@ -76,7 +76,7 @@ class Worker(threading.Thread):
                 self._talker.take()  # what was begun when a codec failed
                 self._warm_up()
             idle = not self._timed_tick()
-            self._prepare(idle=idle)
+            self._prepare()
             self._lend()
             self._obey_commands(wait=idle)
         except Fault as fault:
@@ -258,11 +258,10 @@ class Worker(threading.Thread):
             done.set_result(None)
         state.warmups.clear()
 
-    def _prepare(self, *, idle: bool) -> None:
+    def _prepare(self) -> None:
         talker, now = self._state.talker.loaded, self._state.clock()
         if talker is not None and talker.prepare_at <= now:
-            room = self._state.pace.room([] if idle else playing(self._state.utterances, now), now)
-            go_on(self._calls, talker, now, room.spare_s)
+            go_on(self._calls, talker, self._state.utterances, now)
 
     def _lend(self) -> None:
         """Lend the backends to each caller who asks, unless streams are running."""
