@@ -3,8 +3,8 @@ launches take what they take on one core of a processor with the demo voice.
 """
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -15,20 +15,15 @@ from fake_backend import CAPABILITIES, Behaviour, FakeCodec, FakeTalker
 from megatalker.checkpoint import Checkpoint
 from megatalker.checkpoint.config import FRAME_SAMPLES
 from megatalker.engine.admission import AdmissionLimits, refusal
-from megatalker.engine.backend_role import codec_role, talker_role
 from megatalker.engine.chunk_queue import ChunkQueue
-from megatalker.engine.commands import Command, CommandQueue, Feed, Submit, Wake, Warmup
-from megatalker.engine.guarded_calls import CallRegister
+from megatalker.engine.commands import Command, Feed, Submit, Wake
 from megatalker.engine.options import SpeechOptions
 from megatalker.engine.request import RequestChecker, TalkerLimits
 from megatalker.engine.scheduling import ChunkPolicy
-from megatalker.engine.state import WorkerState
 from megatalker.engine.utterance import Progress, Utterance
-from megatalker.engine.worker import Worker, WorkerSettings
-from megatalker.interfaces import CodecState, DecodeStep, Frame, LoadContext, StreamHandle, StreamRequest
-from megatalker.prompt import PromptBuilder
+from megatalker.interfaces import CodecState, DecodeStep, Frame, StreamHandle, StreamRequest
 from megatalker.settings import Settings
-from virtual_device import TEXT, Arrivals, Costs, Device, Listener, Time
+from virtual_device import TEXT, Arrivals, Costs, Device, Listener, Time, work
 
 pytestmark = pytest.mark.slow
 
@@ -76,24 +71,6 @@ def busy(time: Time, milliseconds: float) -> None:
     time.now += milliseconds * 1e-3 * (1 + 0.15 * time.mishaps.exponential())
 
 
-class Processor(Device):
-    def _talker(self, name: str) -> Callable[[Checkpoint, LoadContext], FakeTalker]:
-        def load(checkpoint: Checkpoint, context: LoadContext) -> FakeTalker:
-            talker = ProcessorTalker(checkpoint, self.talkers[name])
-            talker.time = self.time
-            return talker
-
-        return load
-
-    def _codec(self, name: str) -> Callable[[Checkpoint, LoadContext], FakeCodec]:
-        def load(checkpoint: Checkpoint, context: LoadContext) -> FakeCodec:
-            codec = ProcessorCodec(self.codecs[name])
-            codec.time = self.time
-            return codec
-
-        return load
-
-
 @dataclass
 class Attack:
     """What one owner begins at :data:`CALM_S`."""
@@ -110,10 +87,9 @@ def first_p95(checkpoint: Checkpoint, attack: Attack) -> float:
 
 
 def firsts(checkpoint: Checkpoint, attack: Attack, seed: int) -> list[float]:
-    device = Processor(talkers={"device": Behaviour(capabilities=replace(CAPABILITIES, max_streams=8))})
-    time, settings = device.time, Settings(max_wait_s=30.0)
-    place = device.registry, settings, checkpoint, torch.device("cpu")
-    state = WorkerState(talker_role(*place), codec_role(*place), lambda: time.now)
+    talkers = {"device": Behaviour(capabilities=replace(CAPABILITIES, max_streams=8))}
+    device, settings = Device(talkers=talkers, talker=ProcessorTalker, codec=ProcessorCodec), Settings(max_wait_s=30.0)
+    time, state = device.time, device.state(settings, checkpoint)
     checker, heard, idle = RequestChecker(settings, checkpoint), list[Listener](), list[Utterance]()
 
     def enter(owner: str, text: str | None, chunks: ChunkQueue, at: float, **options: int) -> Command:
@@ -139,19 +115,11 @@ def firsts(checkpoint: Checkpoint, attack: Attack, seed: int) -> list[float]:
 
     random = np.random.default_rng(seed)
     moments = [float(at) for at in np.cumsum(random.exponential(1.0, 200)) if at < CALM_S + PHASE_S]
-    coming = [(0.0, lambda: Warmup(Future())), *((at, lambda at=at: ask(at)) for at in moments)]
+    coming: list[tuple[float, Callable[[], Command]]] = [(at, partial(ask, at)) for at in moments]
     for index in range(attack.idle):
         coming += [(CALM_S + 0.002 * index, attacker(None)), (CALM_S + 0.002 * index + 0.001, feed(index))]
     coming += [(CALM_S + 0.05 + 0.001 * index, attacker(20 * TEXT)) for index in range(attack.unread)]
-    until_s = CALM_S + PHASE_S + 5.0
-    commands = CommandQueue()
-    commands.queue = Arrivals(time, sorted(coming, key=lambda one: one[0]), until_s)  # type: ignore[assignment, arg-type]
-    own = WorkerSettings(PromptBuilder(checkpoint, torch.device("cpu"), torch.float32), settings, threads=1)
-    worker = Worker(state, commands, CallRegister(lambda: time.now), own)
-    with torch.no_grad():
-        while time.now < until_s:
-            worker._turn()
-    assert state.failure is None, state.failure
+    work(state, settings, checkpoint, Arrivals(time, coming, until_s=CALM_S + PHASE_S + 5.0))
     return [SERVER_S + one.first_s for one in heard if one.asked_at > CALM_S and one.first_s]
 
 

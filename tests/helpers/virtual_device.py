@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from heapq import heapify, heappop
+from typing import TypeVar
 
 import numpy as np
 import pytest
@@ -35,6 +36,7 @@ from megatalker.settings import Settings
 
 TEXT = "The quick brown fox jumps over the lazy dog again and again."
 MOST_STREAMS = 1024
+LoadedT = TypeVar("LoadedT", FakeTalker, FakeCodec)
 Costs = tuple[list[int], list[float]]
 """Sizes of launches, and milliseconds of each."""
 PROMPTS: Costs = [8, 24, 256, 1024, 2048], [1.23, 1.31, 2.92, 9.6, 19.0]
@@ -109,22 +111,24 @@ class Device(Fakes):
     """The plug-in with both."""
 
     time: Time = field(default_factory=Time)
+    talker: type[FakeTalker] = DeviceTalker
+    codec: type[FakeCodec] = DeviceCodec
+    """Both get the ``time``."""
 
     def _talker(self, name: str) -> Callable[[Checkpoint, LoadContext], FakeTalker]:
-        def load(checkpoint: Checkpoint, context: LoadContext) -> FakeTalker:
-            talker = DeviceTalker(checkpoint, self.talkers[name])
-            talker.time = self.time
-            return talker
-
-        return load
+        return lambda checkpoint, context: self._timed(self.talker(checkpoint, self.talkers[name]))
 
     def _codec(self, name: str) -> Callable[[Checkpoint, LoadContext], FakeCodec]:
-        def load(checkpoint: Checkpoint, context: LoadContext) -> FakeCodec:
-            codec = DeviceCodec(self.codecs[name])
-            codec.time = self.time
-            return codec
+        return lambda checkpoint, context: self._timed(self.codec(self.codecs[name]))
 
-        return load
+    def _timed(self, loaded: LoadedT) -> LoadedT:
+        vars(loaded)["time"] = self.time
+        return loaded
+
+    def state(self, settings: Settings, checkpoint: Checkpoint) -> WorkerState:
+        """Of a worker that has done nothing yet."""
+        place = self.registry, settings, checkpoint, torch.device("cpu")
+        return WorkerState(talker_role(*place), codec_role(*place), lambda: self.time.now)
 
     def downloads(self) -> type[Download]:
         """What brings its chunks to the host."""
@@ -171,15 +175,16 @@ class Arrivals:
     """The worker's queue of commands, in which each lies from its moment on."""
 
     def __init__(self, time: Time, commands: Iterable[tuple[float, Callable[[], Command]]], until_s: float) -> None:
-        self._time, self._until_s = time, until_s
-        self._coming = [(moment, place, make) for place, (moment, make) in enumerate(commands)]
+        self.until_s, self._time = until_s, time
+        coming = [(0.0, lambda: Warmup(Future())), *commands]
+        self._coming = [(moment, place, make) for place, (moment, make) in enumerate(coming)]
         heapify(self._coming)
 
     def get(self, block: bool = True, timeout: float | None = None) -> Command:
         """As that of a queue, but waits no longer than ``until_s``."""
         until = self._time.now
         if block:
-            until = self._until_s if timeout is None else min(self._until_s, until + timeout)
+            until = self.until_s if timeout is None else min(self.until_s, until + timeout)
         if not self._coming or self._coming[0][0] > until:
             self._time.wait(until)
             raise queue.Empty
@@ -190,6 +195,23 @@ class Arrivals:
 
     def get_nowait(self) -> Command:
         return self.get(block=False)
+
+
+def work(
+    state: WorkerState,
+    settings: Settings,
+    checkpoint: Checkpoint,
+    arrivals: Arrivals,
+) -> None:
+    """Let a worker do what arrives, warmed up, until nothing more may arrive."""
+    commands = CommandQueue()
+    commands.queue = arrivals  # type: ignore[assignment]
+    own = WorkerSettings(PromptBuilder(checkpoint, torch.device("cpu"), torch.float32), settings, threads=1)
+    worker = Worker(state, commands, CallRegister(state.clock), own)
+    with torch.no_grad():
+        while state.clock() < arrivals.until_s:
+            worker._turn()
+    assert state.failure is None, state.failure
 
 
 def listen(
@@ -208,8 +230,7 @@ def listen(
     device = Device(talkers=talkers)
     time, settings = device.time, Settings(max_streams=MOST_STREAMS, max_waiting=MOST_STREAMS, max_wait_s=None)
     patch.setattr("megatalker.engine.codec_stage.Download", device.downloads())
-    place = device.registry, settings, checkpoint, torch.device("cpu")
-    commands, checker = CommandQueue(), RequestChecker(settings, checkpoint)
+    checker = RequestChecker(settings, checkpoint)
     options = SpeechOptions(seed=1, max_frames=round(speech_s / FRAME_SECONDS), max_ahead_s=max_ahead_s)
     listeners: list[Listener] = []
 
@@ -220,13 +241,6 @@ def listen(
         chunking = ChunkPolicy(chunk_limit(settings.max_chunk_frames, request.max_ahead_s))
         return Submit(Utterance(request, text, Progress(1, time.now, "", ""), listeners[-1], chunking, runaway=None))
 
-    warm_up = (0.0, lambda: Warmup(Future()))
-    commands.queue = Arrivals(time, [warm_up, *((moment, submit) for moment in arrivals)], until_s)  # type: ignore[assignment]
-    state = WorkerState(talker_role(*place), codec_role(*place), lambda: time.now)
-    own = WorkerSettings(PromptBuilder(checkpoint, torch.device("cpu"), torch.float32), settings, threads=1)
-    worker = Worker(state, commands, CallRegister(lambda: time.now), own)
-    with torch.no_grad():
-        while time.now < until_s:
-            worker._turn()
-    assert state.failure is None, state.failure
+    coming = Arrivals(time, ((moment, submit) for moment in arrivals), until_s)
+    work(device.state(settings, checkpoint), settings, checkpoint, coming)
     return listeners
