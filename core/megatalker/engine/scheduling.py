@@ -19,9 +19,9 @@ MOST_CODEC_STREAMS = 64
 """Of one step of the codec: larger ones save no time, and a newcomer waits for their end."""
 MOST_CODEC_FRAMES = 128
 """As above, of all its streams."""
-LONG_PASS_S = 0.06
+LONG_PASS_S = 0.04
 """About the longest pass of newcomers on a slow device, where larger ones save no time either."""
-LONG_CODEC_STEP_S = 0.015
+LONG_CODEC_STEP_S = 0.010
 """As above, of a step of the codec."""
 SLACK_S = 0.02
 """Audio kept in hand for what cannot be foreseen: thread switches, the consumer's own work."""
@@ -53,7 +53,7 @@ LEAST_CREDIT_S = 0.001
 """With which one pass of newcomers may begin."""
 MOST_DEBT_S = 0.1
 """After a pass that took longer than its credit: the next should not have to wait for ever."""
-SLOW_SHARE = 0.5
+SLOW_SHARE = 0.9
 """Of a frame's duration, from which on a device is too slow to make it for all in one launch."""
 REST_S = 0.3
 """A stream that has had no work for so long lends its row: words of one sentence come faster."""

@@ -9,9 +9,9 @@ from megatalker.engine.admission import AdmissionLimits, Grant, fair, grants, qu
 from megatalker.engine.blame import pass_trial
 from megatalker.engine.guarded_calls import REQUEST_ERRORS, Fault, GuardedCalls
 from megatalker.engine.request import frames_that_fit
-from megatalker.engine.scheduling import SOON_S, Playing, fitting, select, urgency
+from megatalker.engine.scheduling import fitting, select, urgency
 from megatalker.engine.state import StepInProgress, WorkerState
-from megatalker.engine.utterance import Codes, DecoderStream, Utterance, candidate
+from megatalker.engine.utterance import Codes, DecoderStream, Utterance, candidate, playing
 from megatalker.errors import CapacityError
 from megatalker.interfaces import DecodeStep, StreamHandle, StreamRequest
 from megatalker.plugins.checked import CheckedTalker
@@ -93,7 +93,7 @@ class TalkerStage:
         left = most - sum(rows[: len(chosen)])
         rows, count = _prompt_rows(granted), 0
         if granted:
-            room = self._state.pace.room(self._playing(now), now)
+            room = self._state.pace.room(playing(self._state.utterances, now), now)
             count = fitting(rows, min(left, room.rows - rows_begun))
             count = int(max(0, min(count, room.streams - begun)))
         self.pressed = bool(granted) and not count
@@ -236,23 +236,6 @@ class TalkerStage:
         if max_wait_s is None or utterance.progress.segments:
             return math.inf
         return utterance.progress.requested_at + max_wait_s
-
-    def _playing(self, now: float) -> list[Playing]:
-        """Those that need audio or a frame in the time of a pass."""
-        playing = []
-        for utterance in self._state.utterances:
-            dry_at, frames = utterance.progress.playback.dry_at, utterance.ungiven
-            if dry_at is None:
-                continue
-            dry_at += utterance.coming_s
-            if frames:
-                needs = dry_at < now + SOON_S or utterance.due(now)
-            else:
-                rests = utterance.rests_until > now + SOON_S or utterance.chunks.is_full()
-                needs = not rests and utterance.decodable
-            if needs:
-                playing.append(Playing(dry_at, frames))
-        return playing
 
     def _read_text(self, utterance: Utterance, decoder: DecoderStream) -> None:
         ids = decoder.new_ids

@@ -15,7 +15,7 @@ from megatalker.engine.chunk_queue import ChunkQueue
 from megatalker.engine.outputs import BackendSwitch, FinishReason
 from megatalker.engine.request import Request
 from megatalker.engine.runaway import RunawayDetector
-from megatalker.engine.scheduling import REST_S, Candidate, ChunkPolicy, PlaybackClock, hold_until
+from megatalker.engine.scheduling import REST_S, SOON_S, Candidate, ChunkPolicy, PlaybackClock, Playing, hold_until
 from megatalker.engine.text_segmenter import TextSegment, TextSegmenter
 from megatalker.interfaces import CodecState, StreamHandle, StreamRequest
 from megatalker.plugins.registry import Kind
@@ -324,6 +324,24 @@ class Utterance:
 def candidate(index: int, utterance: Utterance, frames: int = 1) -> Candidate:
     """The utterance as the scheduling sees it; arguments as there."""
     return Candidate(index, utterance.progress.playback.dry_at, utterance.progress.requested_at, frames)
+
+
+def playing(utterances: Sequence[Utterance], now: float) -> list[Playing]:
+    """Those that need audio or a frame within the time of a pass of newcomers."""
+    found = []
+    for utterance in utterances:
+        dry_at, frames = utterance.progress.playback.dry_at, utterance.ungiven
+        if dry_at is None:
+            continue
+        dry_at += utterance.coming_s
+        if frames:
+            needs = dry_at < now + SOON_S or utterance.due(now)
+        else:
+            rests = utterance.rests_until > now + SOON_S or utterance.chunks.is_full()
+            needs = not rests and utterance.decodable
+        if needs:
+            found.append(Playing(dry_at, frames))
+    return found
 
 
 def stream_seed(seed: int, segment: int) -> int:
