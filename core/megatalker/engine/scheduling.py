@@ -19,9 +19,9 @@ MOST_CODEC_STREAMS = 64
 """Of one step of the codec: larger ones save no time, and a newcomer waits for their end."""
 MOST_CODEC_FRAMES = 128
 """As above, of all its streams."""
-LONG_PASS_S = 0.06
+LONG_PASS_S = 0.04
 """About the longest pass of newcomers on a slow device, where larger ones save no time either."""
-LONG_CODEC_STEP_S = 0.015
+LONG_CODEC_STEP_S = 0.010
 """As above, of a step of the codec."""
 SLACK_S = 0.02
 """Audio kept in hand for what cannot be foreseen: thread switches, the consumer's own work."""
