@@ -43,7 +43,7 @@ test: lint types together ## everything CI checks
 
 # Side by side, so that no core idles where one of them waits; what the suite says comes in one piece, at its end.
 together: $(VENV)/dev.stamp
-	@$(MAKE) --no-print-directory --output-sync conformance resolve & $(MAKE) --no-print-directory unit; unit=$$?; wait $$! && exit $$unit
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync conformance resolve & $(MAKE) --no-print-directory unit; unit=$$?; wait $$! && exit $$unit
 
 test-fast: $(VENV)/dev.stamp ## unit tests that take no time, for the inner loop
 	$(PYTEST_UNIT) -m "not slow"

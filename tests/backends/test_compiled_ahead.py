@@ -76,6 +76,7 @@ def together(talker: CheckedTalker) -> list[tuple[int, ...] | None]:
 
 def test_one_stream_is_served_first_and_the_codes_stay_the_same(load: Load, caplog: pytest.LogCaptureFixture) -> None:
     expected = together(load(HANGS, early=False))
+    caplog.clear()
     with caplog.at_level(logging.INFO, logger="megatalker_backends"):
         talker = load(SUCCEEDS)
     assert caplog.messages[0] == "compiled: warming up 1 of 1: frames of 1 streams"
@@ -127,7 +128,7 @@ def test_everything_is_compiled_at_once_where_nothing_can_be_left(
 def test_the_process_compiles_the_same_units_for_the_same_state(
     tiny_1b7: Checkpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    start, lower, compile_units = Mock(), Mock(), Mock()
+    start, lower, compile_units = Mock(**{"return_value.pid": 1}), Mock(), Mock()
     monkeypatch.setattr(ahead.subprocess, "Popen", start)
     monkeypatch.setattr(os, "nice", lower)
     monkeypatch.setattr(ahead, "compile_units", compile_units)
