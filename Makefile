@@ -13,7 +13,7 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 INSTALL := $(PIP_INSTALL) --constraint $(VENV)/constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test together test-fast lint types unit conformance soak ray-test ray-tests resolve package docs coverage rehearsal pictures bench clean FORCE
+.PHONY: help demo test test-fast lint types unit conformance soak ray-test ray-tests resolve package docs coverage rehearsal pictures bench clean FORCE
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -39,11 +39,7 @@ $(VENV)/dev.stamp: $(VENV)/run.stamp
 demo: $(VENV)/run.stamp ## speak TEXT with the built-in checkpoint into OUT
 	$(BIN)/megatalker say --out $(OUT) -- "$(TEXT)"
 
-test: lint types together ## everything CI checks
-
-# Side by side, so that no core idles where one of them waits; what the suite says comes in one piece, at its end.
-together: $(VENV)/dev.stamp
-	@$(MAKE) --no-print-directory --jobs=2 --output-sync conformance resolve & $(MAKE) --no-print-directory unit; unit=$$?; wait $$! && exit $$unit
+test: lint types unit conformance resolve ## everything CI checks
 
 test-fast: $(VENV)/dev.stamp ## unit tests that take no time, for the inner loop
 	$(PYTEST_UNIT) -m "not slow"

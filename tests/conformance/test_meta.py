@@ -84,7 +84,7 @@ PACKAGE = ("--pyargs", "megatalker_conformance")
 SHORT = ("--frames=12", "--shorten=0")
 
 
-SHARE = 30
+SHARE = 80
 """Mistakes that one run of the suite shows; runs share the cores."""
 
 
