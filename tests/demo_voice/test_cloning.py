@@ -36,7 +36,7 @@ from megatalker_demo_voice.talker_data import Layout, TalkerData
 from megatalker_demo_voice.talker_export import export_talker, parsed_config
 from megatalker_demo_voice.talker_model import NO_CODE, TrainableTalker
 from megatalker_demo_voice.talker_training import TalkerPlan, TalkerTrainer
-from megatalker_demo_voice.tokens import encode_texts, write_tokenizer
+from megatalker_demo_voice.tokens import encode_texts
 
 CPU = torch.device("cpu")
 BASE = replace(SMALL, variant="base")
@@ -44,13 +44,6 @@ TEXTS = ("Hello there, how are you?", "4 7 1 2 9.", "stop", "One more thing.", "
 FRAMES = (12, 9, 5, 7, 4)
 VOICES = (0, 0, 1, 2, 2)
 LAYOUTS: tuple[tuple[bool, PromptLayout], ...] = ((False, "interleaved"), (True, "upfront"))
-
-
-@pytest.fixture(scope="module")
-def tokenizer_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("tokenizer")
-    write_tokenizer(folder)
-    return folder
 
 
 @pytest.fixture(scope="module")

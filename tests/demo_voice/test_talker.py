@@ -21,19 +21,12 @@ from megatalker_demo_voice.talker_export import export_talker, parsed_config
 from megatalker_demo_voice.talker_model import NO_CODE, TalkerRows, TrainableTalker
 from megatalker_demo_voice.talker_report import report_talker
 from megatalker_demo_voice.talker_training import TalkerPlan, TalkerTrainer, damaged, losses
-from megatalker_demo_voice.tokens import encode_texts, write_tokenizer
+from megatalker_demo_voice.tokens import encode_texts
 
 CPU = torch.device("cpu")
 TEXTS = ("Hello there, how are you?", "4 7 1 2 9.", "stop")
 FRAMES = (12, 9, 5)
 LAYOUTS: tuple[tuple[bool, PromptLayout], ...] = ((False, "interleaved"), (True, "upfront"))
-
-
-@pytest.fixture(scope="module")
-def tokenizer_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("tokenizer")
-    write_tokenizer(folder)
-    return folder
 
 
 @pytest.fixture(scope="module")

@@ -297,7 +297,7 @@ class Pace:
         return Room(self.prompts.within(spare_s), first_s / each_s - before if each_s else math.inf)
 
     def is_slow(self, streams: int) -> bool:
-        """A frame of so many streams, as audio, takes a large part of its own duration."""
+        """A frame of so many streams, as audio, takes most of its own duration."""
         return self.frames.of(streams) + streams * self.audio.each_s > SLOW_SHARE * FRAME_SECONDS
 
     @property
