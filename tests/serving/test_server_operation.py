@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
 from opentelemetry import trace
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
@@ -22,6 +23,7 @@ from http_client import SPEECH, post
 from megatalker.checkpoint import Checkpoint
 from megatalker.engine.utterance import Progress
 from megatalker.errors import BackendNotFoundError, SettingsError
+from megatalker.serving.client import RemoteEngine
 from megatalker.serving.server import logs
 from megatalker.serving.server.callers import Call, enter_call, leave_call
 from megatalker.serving.server.late_engine import LateEngine
@@ -113,7 +115,7 @@ def test_a_load_that_fails_ends_the_server(late: Any, lazy: bool) -> None:
 # ---- TLS
 
 
-def test_it_serves_https(serve: Server, tmp_path: Path) -> None:
+def test_it_serves_https(serve: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     certificate, key = tmp_path / "certificate.pem", tmp_path / "key.pem"
     command = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=localhost"
     subject = ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(certificate)]
@@ -123,9 +125,11 @@ def test_it_serves_https(serve: Server, tmp_path: Path) -> None:
     context = ssl.create_default_context(cafile=str(certificate))
     with httpx.Client(verify=context) as client:
         assert client.get(served.url + "/ready").status_code == 200
-    talk = served.talk(ssl=context)
-    talk.say("open", text="Hi.")
-    assert talk.hear_all().last["type"] == "done"
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+    with RemoteEngine(served.url) as remote:
+        np.testing.assert_array_equal(
+            remote.speak("Hi.", seed=1).read_all(), served.engine.speak("Hi.", seed=1).read_all()
+        )
 
 
 def test_tls_files_that_cannot_be_used_are_named(serve: Server, tmp_path: Path) -> None:
