@@ -51,12 +51,15 @@ lint: $(VENV)/dev.stamp ## ruff, formatting included
 types: $(VENV)/dev.stamp ## mypy, strict
 	$(BIN)/mypy
 
+# Hundreds of processes start in the tests: none compiles sources that another has compiled, whatever the machine sets.
+unexport PYTHONDONTWRITEBYTECODE
 # One process a core, each on one thread: small models on several threads mostly wait for each other.
 JOBS ?= $(shell getconf _NPROCESSORS_ONLN)
 # worksteal: an idle process takes tests of a busy one; loadgroup: all tests of a backend go to one process.
 PYTEST := $(BIN)/pytest --numprocesses $(JOBS) --dist
-# Some unit tests wait, for a deadline or for a process: one more takes their place meanwhile.
-PYTEST_UNIT := $(BIN)/pytest --numprocesses $$(($(JOBS) + 1)) --dist worksteal
+# Some unit tests wait, for a deadline or for a process: two more take their place meanwhile. A file goes to one
+# process, in the order of tests/conftest.py: what a file sets up is set up once, and the longest files begin first.
+PYTEST_UNIT := $(BIN)/pytest --numprocesses $$(($(JOBS) + 2)) --dist loadfile --no-loadscope-reorder
 test-fast unit conformance soak ray-test coverage: export OMP_NUM_THREADS := 1
 # What Inductor compiles is kept beside the kernels that NVRTC and g++ compiled.
 test-fast unit conformance coverage: export TORCHINDUCTOR_CACHE_DIR ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/megatalker/inductor

@@ -19,11 +19,15 @@ torch.set_num_threads(1)  # what a test computes itself adds in the same order a
 
 
 LONGEST = (
-    "test_third_party.py",
     "test_meta.py",
     "test_readme.py",
+    "test_third_party.py",
+    "test_megakernel_emulated.py",
     "test_compiled_decoder.py",
+    "test_streaming_kernels.py",
+    "test_reference_decoder.py",
     "test_streaming_codec.py",
+    "test_agent_page.py",
 )
 """These begin first: begun last, they would run on when all other processes have ended."""
 

@@ -1,6 +1,7 @@
 """``megatalker bench`` as a user meets it."""
 
 import json
+import shlex
 import subprocess
 import sys
 import tomllib
@@ -9,30 +10,29 @@ from pathlib import Path
 import pytest
 
 from commands import megatalker, one_line
-from megatalker.checkpoint import Checkpoint
+from kept import compiling
 from megatalker.cli.bench.metrics import METRICS
+from snippets import COMPARES, snippets
 
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 
 
-def test_bench_compares_in_one_run_and_writes_json_and_plot(tiny_custom_voice: Checkpoint, tmp_path: Path) -> None:
-    done = megatalker(
-        *("bench", "--compare", "reference,compiled", "--rounds", "1", "--frames", "8", "--out", "results"),
-        *("--checkpoint", str(tiny_custom_voice.folder)),
-        cwd=tmp_path,
-        MEGATALKER_BACKENDS__COMPILED__COMPILE="off",
-    )
+def test_bench_compares_in_one_run_and_writes_json_and_plot(tmp_path: Path) -> None:
+    """As the quickstart says."""
+    (snippet,) = (one for one in snippets(ROOT / "docs" / "quickstart.md") if one.title == COMPARES)
+    with compiling("demo"):
+        done = megatalker(*shlex.split(snippet.text)[1:], cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    report = json.loads((tmp_path / "results" / "bench.json").read_text())
+    report = json.loads((tmp_path / "bench" / "bench.json").read_text())
     assert list(report["results"]) == ["reference", "compiled"]
     assert set(METRICS) <= set(report["results"]["compiled"])
     for metric in METRICS:
         assert report["results"]["compiled"][metric]["median"] > 0
     for result in report["results"].values():
         assert result["tokens_per_s"]["median"] == pytest.approx(16 * result["frames_per_s"]["median"])
-    assert (tmp_path / "results" / "bench.png").read_bytes().startswith(b"\x89PNG")
+    assert (tmp_path / "bench" / "bench.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_other_measurements_stand_behind_it_and_are_not_imported_to_be_listed(tmp_path: Path) -> None:

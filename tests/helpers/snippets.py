@@ -10,6 +10,8 @@ from waiting import PROCESS_S
 
 AT_SERVER = "at localhost:8000"
 """Title of snippets that need a running server."""
+COMPARES = "compare backends"
+"""Title of the snippet that tests/cli/test_bench.py runs."""
 FENCE = re.compile(r"^```(\w+)(?: title=\"([^\"]+)\")?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 

@@ -14,7 +14,7 @@ import pytest
 from kept import compiling
 from megatalker import Checkpoint
 from serving import serving
-from snippets import AT_SERVER, Snippet, run_at_server, snippets
+from snippets import AT_SERVER, COMPARES, Snippet, run_at_server, snippets
 from waiting import PROCESS_S
 
 pytestmark = pytest.mark.slow
@@ -48,7 +48,7 @@ def outside_of_xdist() -> dict[str, str]:
 
 
 def named(language: str) -> list[pytest.param]:
-    elsewhere = (AT_SERVER, WITH_BASE, "conftest.py")  # the last: tests/conformance/test_third_party.py
+    elsewhere = (AT_SERVER, WITH_BASE, COMPARES, "conftest.py")  # the last: tests/conformance/test_third_party.py
     return [
         pytest.param(snippet, id=snippet.place)
         for snippet in snippets(*PAGES)

@@ -274,7 +274,7 @@ def spans(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Finished spans by name."""
     exporter, provider = InMemorySpanExporter(), TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
-    monkeypatch.setattr(trace, "get_tracer", provider.get_tracer)
+    monkeypatch.setattr(trace, "get_tracer_provider", lambda: provider)
 
     def named(name: str) -> list[ReadableSpan]:
         return [span for span in exporter.get_finished_spans() if span.name == name]
@@ -313,10 +313,16 @@ def test_what_goes_wrong_is_told_by_the_span(serve: Server, spans: Any) -> None:
     assert [span.status.is_ok for span in spans(f"POST {SPEECH}")] == [True, False]
 
 
-def test_without_the_extra_there_are_no_spans(serve: Server, spans: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("megatalker.serving.server.tracing.available", False)
-    assert post(serve()).status_code == 200
-    assert not spans("speak")
+def test_a_websocket_is_a_span_and_a_probe_is_none(serve: Server, spans: Any) -> None:
+    served = serve()
+    assert httpx.get(served.url + "/ready").status_code == 200
+    with served.talk() as talk:
+        talk.say("open", text="Hi.")
+        assert talk.hear_all().last["type"] == "done"
+    eventually(lambda: spans("WS /v1/speak"), "the span of the connection is over")
+    (connection,), (utterance,) = spans("WS /v1/speak"), spans("speak")
+    assert utterance.parent.span_id == connection.context.span_id
+    assert not spans("GET /ready")
 
 
 # ---- metrics

@@ -13,6 +13,7 @@ from megatalker.interfaces import CodecState, LoadContext
 from megatalker_backends.reference.codec import ReferenceCodec, ReferenceCodecState
 from megatalker_backends.streaming.codec import StreamingState
 from mistakes.catalogue import Quick, mistake
+from mistakes.codecs import Windowed
 
 SCHEDULES = "test_any_schedule_equals_one_full_forward"
 COMPANY = "test_as_many_states_as_it_takes_share_a_call"
@@ -199,7 +200,7 @@ class IgnoresStrides(Quick):
         return super().decode(states, [fresh.as_strided(fresh.shape, (fresh.shape[1], 1)) for fresh in codes])
 
 
-@mistake(COMPANY)
+@mistake(COPIES)
 class BorrowsCodes(ReferenceCodec):
     """Remembers the caller's own tensors, which the caller may use for something else."""
 
@@ -274,17 +275,10 @@ class PositionsModulo1024(Quick):
 
 
 @mistake(LONG_CALLS)
-class Past150(ReferenceCodec):
+class Past150(Windowed):
     """Remembers 150 frames: all that a decoder of two layers hears."""
 
     kept = 150
-
-    def decode(self, states: Sequence[CodecState], codes: Sequence[Tensor]) -> list[Tensor]:
-        chunks = super().decode(states, codes)
-        for state in states:
-            assert isinstance(state, ReferenceCodecState)
-            state.codes = state.codes[max(0, len(state.codes) - self.kept) :]
-        return chunks
 
 
 def _window(frames: int) -> type[Quick]:

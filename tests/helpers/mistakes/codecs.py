@@ -8,7 +8,7 @@ from torch import Tensor
 from megatalker.interfaces import CodecState
 from megatalker_backends.reference.codec import ReferenceCodec, ReferenceCodecState
 from megatalker_backends.streaming.codec import StreamingCodec
-from mistakes.catalogue import mistake
+from mistakes.catalogue import Quick, mistake
 
 
 @mistake("test_copies_of_any_age_go_their_own_way")
@@ -26,14 +26,15 @@ class Windowed(ReferenceCodec):
 
 
 @mistake("test_as_many_states_as_it_takes_share_a_call")
-class Forgetful(Windowed):
+class Forgetful(Quick):
     """Decodes each chunk on its own."""
 
-    kept = 0
+    def decode(self, states: Sequence[CodecState], codes: Sequence[Tensor]) -> list[Tensor]:
+        return super().decode([self.open() for _ in states], codes)
 
 
 @mistake("test_as_many_states_as_it_takes_share_a_call")
-class Delaying(ReferenceCodec):
+class Delaying(Quick):
     """Hands out each chunk's samples half a frame late."""
 
     def decode(self, states: Sequence[CodecState], codes: Sequence[Tensor]) -> list[Tensor]:

@@ -16,7 +16,7 @@ from megatalker.errors import InvalidRequestError, MegatalkerError, explain_vali
 from megatalker.serving.server.aliases import Aliases
 from megatalker.serving.server.body_limit import BodyLimit
 from megatalker.serving.server.conversation import Conversation
-from megatalker.serving.server.gate import REQUEST_ID, Account, Gate
+from megatalker.serving.server.gate import PROBES, REQUEST_ID, Account, Gate
 from megatalker.serving.server.information import health_routes
 from megatalker.serving.server.key_file import following
 from megatalker.serving.server.keyring import Keyring
@@ -65,7 +65,13 @@ def create_app(
         await asyncio.to_thread(engine.close)
         await speaker.warm_up_over()
 
-    app = FastAPIOffline(title="megatalker", lifespan=lifespan, redoc_url=None, static_url="/docs/assets")
+    app = FastAPIOffline(
+        title="megatalker",
+        lifespan=lifespan,
+        redoc_url=None,
+        static_url="/docs/assets",
+        telemetry={"operation_spans": False, "exclude": lambda scope: scope["path"] in PROBES},
+    )
     app.state.speaker = speaker
     app.add_middleware(BodyLimit, settings=settings, refused=speaker.meters.refused)
     app.add_middleware(Gate, settings=settings, keyring=keyring, refused=speaker.meters.refused)

@@ -15,7 +15,6 @@ from megatalker.serving.server.callers import Call, current_call, enter_call, le
 from megatalker.serving.server.keyring import SUBPROTOCOL, Keyring
 from megatalker.serving.server.meters import Route
 from megatalker.serving.server.problems import HostError, OriginError, respond
-from megatalker.serving.server.tracing import request_span
 from megatalker.settings import ServerSettings
 
 PROBES = frozenset({"/health", "/live", "/ready", "/metrics"})
@@ -29,7 +28,7 @@ _GOOD_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
 
 
 class Account:
-    """Outermost: names each request (``X-Request-Id``, taken or made, returned), traces it, and writes it down."""
+    """Outermost: names each request (``X-Request-Id``, taken or made, returned), and writes it down."""
 
     def __init__(self, app: ASGIApp, max_streams: int) -> None:
         self._app, self._max_streams = app, max_streams
@@ -53,13 +52,11 @@ class Account:
             if message["type"] in _ANSWERS:
                 status = message.get("status", 101)
                 MutableHeaders(scope=message)[REQUEST_ID] = call.id
-                span.answered(status)
             await send(message)
 
         entered = enter_call(call)
         try:
-            with request_span(connection) as span:
-                await self._app(scope, receive, send_named)
+            await self._app(scope, receive, send_named)
         except BaseException:
             status = status or 500
             raise
