@@ -13,7 +13,8 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 INSTALL := $(PIP_INSTALL) --constraint $(VENV)/constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast lint types unit conformance soak ray-test ray-tests resolve package docs coverage rehearsal pictures bench clean FORCE
+.PHONY: help demo test test-fast lint types unit conformance soak ray-test ray-tests resolve package docs coverage rehearsal pictures bench clean FORCE \
+	suite-others suite-interpreted suite-intelligibility suite-compiled
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -55,11 +56,9 @@ types: $(VENV)/dev.stamp ## mypy, strict
 unexport PYTHONDONTWRITEBYTECODE
 # One process a core, each on one thread: small models on several threads mostly wait for each other.
 JOBS ?= $(shell getconf _NPROCESSORS_ONLN)
-# worksteal: an idle process takes tests of a busy one; loadgroup: all tests of a backend go to one process.
-PYTEST := $(BIN)/pytest --numprocesses $(JOBS) --dist
-# Some unit tests wait, for a deadline or for a process: two more take their place meanwhile. A file goes to one
+# Some unit tests wait, for a deadline or for a process: one more takes their place meanwhile. A file goes to one
 # process, in the order of tests/conftest.py: what a file sets up is set up once, and the longest files begin first.
-PYTEST_UNIT := $(BIN)/pytest --numprocesses $$(($(JOBS) + 2)) --dist loadfile --no-loadscope-reorder
+PYTEST_UNIT := $(BIN)/pytest --numprocesses $$(($(JOBS) + 1)) --dist loadfile --no-loadscope-reorder
 test-fast unit conformance soak ray-test coverage: export OMP_NUM_THREADS := 1
 # What Inductor compiles is kept beside the kernels that NVRTC and g++ compiled.
 test-fast unit conformance coverage: export TORCHINDUCTOR_CACHE_DIR ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/megatalker/inductor
@@ -71,9 +70,23 @@ unit: $(VENV)/dev.stamp ## unit and integration tests
 INTERPRETED := MEGATALKER_BACKENDS__MEGAKERNEL__INTERPRET=true MEGATALKER_BACKENDS__MEGAKERNEL__MAX_POSITIONS=1100
 
 conformance: $(VENV)/dev.stamp ## the suite every backend must pass, over all installed backends
-	$(PYTEST) loadgroup conformance_tests --backend all --codec all
-	$(INTERPRETED) $(PYTEST) worksteal conformance_tests --backend megakernel --dtype bfloat16
-	$(PYTEST) worksteal conformance_tests --backend compiled --codec streaming --checkpoint demo -k intelligibility
+	$(MAKE) --no-print-directory --jobs $(JOBS) $(if $(filter output-sync,$(.FEATURES)),--output-sync) $(SUITES)
+
+# Each in one process, the longest first; what `compiled` is judged by is compiled once.
+SUITES := suite-others suite-interpreted suite-intelligibility suite-compiled
+SUITE := $(BIN)/pytest conformance_tests --backend
+
+suite-others:
+	$(SUITE) all --codec all -k "not compiled"
+
+suite-interpreted:
+	$(INTERPRETED) $(SUITE) megakernel --dtype bfloat16
+
+suite-intelligibility:
+	$(SUITE) compiled --codec streaming --checkpoint demo -k intelligibility
+
+suite-compiled:
+	$(SUITE) compiled
 
 # Ray is 300 MB, and its cluster takes half a minute to start: an environment of its own, and no part of `make test`.
 RAY_VENV ?= $(VENV)-ray

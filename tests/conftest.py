@@ -18,23 +18,31 @@ hypothesis.settings.load_profile("no clock")
 torch.set_num_threads(1)  # what a test computes itself adds in the same order as an engine, which uses one thread
 
 
-LONGEST = (
+FIRST = (
     "test_meta.py",
     "test_readme.py",
+    # These wait more than they compute, beside those that only compute.
+    "test_agent_page.py",
+    "test_failover.py",
+    "test_agent_phone.py",
+    "test_server_page.py",
+    "test_agent_conversation.py",
+    "test_client_errors.py",
+    "test_drive.py",
+    "test_conversation.py",
+    # These compute for long: begun last, they would run on when all other processes have ended.
     "test_third_party.py",
     "test_megakernel_emulated.py",
     "test_compiled_decoder.py",
     "test_streaming_kernels.py",
     "test_reference_decoder.py",
     "test_streaming_codec.py",
-    "test_agent_page.py",
 )
-"""These begin first: begun last, they would run on when all other processes have ended."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    rest = len(LONGEST)
-    items.sort(key=lambda item: LONGEST.index(item.path.name) if item.path.name in LONGEST else rest)
+    rest = len(FIRST)
+    items.sort(key=lambda item: FIRST.index(item.path.name) if item.path.name in FIRST else rest)
 
 
 def pytest_collection_finish() -> None:

@@ -286,7 +286,7 @@ def test_an_utterance_is_a_span_within_its_request_within_the_caller_s(serve: Se
     served = serve()
     headers = {"traceparent": "00-0123456789abcdef0123456789abcdef-0123456789abcdef-01"}
     httpx.post(served.url + SPEECH, json={"input": TEXT, "max_frames": 9}, headers=headers)
-    eventually(lambda: spans(f"POST {SPEECH}"), "the span of the request is over")
+    eventually(lambda: spans(f"POST {SPEECH}") and spans("speak"), "both spans are over")
     (request,), (utterance,) = spans(f"POST {SPEECH}"), spans("speak")
     assert request.context.trace_id == 0x0123456789ABCDEF0123456789ABCDEF
     assert request.parent.span_id == 0x0123456789ABCDEF
@@ -306,7 +306,7 @@ def test_what_goes_wrong_is_told_by_the_span(serve: Server, spans: Any) -> None:
     served = serve(fakes_with(on_decode=fail))
     post(served, voice="nobody")
     post(served)
-    eventually(lambda: len(spans(f"POST {SPEECH}")) == 2, "both spans are over")
+    eventually(lambda: len(spans(f"POST {SPEECH}") + spans("speak")) == 4, "all spans are over")
     refused, failed = spans("speak")
     assert "InvalidRequestError" in refused.status.description
     assert "on fire" in failed.status.description
@@ -319,7 +319,7 @@ def test_a_websocket_is_a_span_and_a_probe_is_none(serve: Server, spans: Any) ->
     with served.talk() as talk:
         talk.say("open", text="Hi.")
         assert talk.hear_all().last["type"] == "done"
-    eventually(lambda: spans("WS /v1/speak"), "the span of the connection is over")
+    eventually(lambda: spans("WS /v1/speak") and spans("speak"), "both spans are over")
     (connection,), (utterance,) = spans("WS /v1/speak"), spans("speak")
     assert utterance.parent.span_id == connection.context.span_id
     assert not spans("GET /ready")

@@ -122,6 +122,7 @@ class ReferenceDecoder(TalkerDecoder):
     def _predict(self, rows: Tensor, hidden: Tensor, first: Tensor, forced: Tensor | None) -> tuple[Tensor, Tensor]:
         """All codes of the frame ``[groups]``; raw logits of the later ones ``[groups - 1, predictor vocab]``."""
         predictor = self._talker.code_predictor
+        noise = self._sampler.rest_noise(rows, self._groups - 1, self._predictor_vocab)
         codes, logits = [first], []
         pair = torch.cat((hidden, self._talker.get_input_embeddings()(first[None])), dim=1)
         output = predictor(inputs_embeds=pair, use_cache=True)
@@ -135,7 +136,10 @@ class ReferenceDecoder(TalkerDecoder):
                 )
             row = output.logits[:, -1].float()
             logits.append(row)
-            codes.append(self._sampler.choose_rest(rows, row, codebook) if forced is None else forced[codebook, None])
+            if forced is None:
+                codes.append(self._sampler.choose_rest(rows, row, codebook, noise[:, codebook - 1]))
+            else:
+                codes.append(forced[codebook, None])
         return torch.cat(codes), torch.cat(logits)
 
     def _embed(self, codes: Tensor) -> Tensor:
