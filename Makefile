@@ -9,12 +9,14 @@ OUT ?= hello.wav
 TORCH ?= auto
 CPU_WHEELS ?= https://download.pytorch.org/whl/cpu/torch/
 
+# Runs of the conformance suite, each in one process, the longest first; all that `compiled` is judged by is compiled once.
+SUITES := suite-others suite-interpreted suite-intelligibility suite-compiled
+
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 INSTALL := $(PIP_INSTALL) --constraint $(VENV)/constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast lint types unit conformance soak ray-test ray-tests resolve package docs coverage rehearsal pictures bench clean FORCE \
-	suite-others suite-interpreted suite-intelligibility suite-compiled
+.PHONY: help demo test test-fast lint types checks unit conformance $(SUITES) soak ray-test ray-tests resolve package docs coverage rehearsal pictures bench clean FORCE
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -40,7 +42,7 @@ $(VENV)/dev.stamp: $(VENV)/run.stamp
 demo: $(VENV)/run.stamp ## speak TEXT with the built-in checkpoint into OUT
 	$(BIN)/megatalker say --out $(OUT) -- "$(TEXT)"
 
-test: lint types unit conformance resolve ## everything CI checks
+test: checks unit ## everything CI checks
 
 test-fast: $(VENV)/dev.stamp ## unit tests that take no time, for the inner loop
 	$(PYTEST_UNIT) -m "not slow"
@@ -52,16 +54,21 @@ lint: $(VENV)/dev.stamp ## ruff, formatting included
 types: $(VENV)/dev.stamp ## mypy, strict
 	$(BIN)/mypy
 
-# Hundreds of processes start in the tests: none compiles sources that another has compiled, whatever the machine sets.
-unexport PYTHONDONTWRITEBYTECODE
 # One process a core, each on one thread: small models on several threads mostly wait for each other.
 JOBS ?= $(shell getconf _NPROCESSORS_ONLN)
+SIDE_BY_SIDE := $(MAKE) --no-print-directory --jobs $(JOBS) $(if $(filter output-sync,$(.FEATURES)),--output-sync)
+
+checks:
+	$(SIDE_BY_SIDE) lint types $(SUITES) resolve
+
+# Hundreds of processes start in the tests: none compiles sources that another has compiled, whatever the machine sets.
+unexport PYTHONDONTWRITEBYTECODE
 # Some unit tests wait, for a deadline or for a process: one more takes their place meanwhile. A file goes to one
 # process, in the order of tests/conftest.py: what a file sets up is set up once, and the longest files begin first.
 PYTEST_UNIT := $(BIN)/pytest --numprocesses $$(($(JOBS) + 1)) --dist loadfile --no-loadscope-reorder
-test-fast unit conformance soak ray-test coverage: export OMP_NUM_THREADS := 1
+test-fast unit $(SUITES) soak ray-test coverage: export OMP_NUM_THREADS := 1
 # What Inductor compiles is kept beside the kernels that NVRTC and g++ compiled.
-test-fast unit conformance coverage: export TORCHINDUCTOR_CACHE_DIR ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/megatalker/inductor
+test-fast unit $(SUITES) coverage: export TORCHINDUCTOR_CACHE_DIR ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/megatalker/inductor
 
 unit: $(VENV)/dev.stamp ## unit and integration tests
 	$(PYTEST_UNIT)
@@ -69,11 +76,10 @@ unit: $(VENV)/dev.stamp ## unit and integration tests
 # Fewer positions than a GPU's 4096: the specification takes time by their square.
 INTERPRETED := MEGATALKER_BACKENDS__MEGAKERNEL__INTERPRET=true MEGATALKER_BACKENDS__MEGAKERNEL__MAX_POSITIONS=1100
 
-conformance: $(VENV)/dev.stamp ## the suite every backend must pass, over all installed backends
-	$(MAKE) --no-print-directory --jobs $(JOBS) $(if $(filter output-sync,$(.FEATURES)),--output-sync) $(SUITES)
+conformance: ## the suite every backend must pass, over all installed backends
+	$(SIDE_BY_SIDE) $(SUITES)
 
-# Each in one process, the longest first; what `compiled` is judged by is compiled once.
-SUITES := suite-others suite-interpreted suite-intelligibility suite-compiled
+$(SUITES): $(VENV)/dev.stamp
 SUITE := $(BIN)/pytest conformance_tests --backend
 
 suite-others:

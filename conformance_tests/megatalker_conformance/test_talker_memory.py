@@ -6,7 +6,7 @@ from megatalker_conformance.memory import ALLOWED, in_use
 from megatalker_conformance.promises import BOUNDED_MEMORY, broken
 from megatalker_conformance.talker_harness import TalkerHarness
 
-FRAMES = 3
+FRAMES = 2
 CYCLES = 12
 PERIODS = 3
 WARM = 6

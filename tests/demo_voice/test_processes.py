@@ -32,7 +32,7 @@ codes = torch.randint(0, 128, (20, 16), generator=torch.Generator().manual_seed(
 ids = encode_texts(tokenizer, ["One two.", "Three."])
 data = TalkerData.build(codes, [12, 8], ids, [1141, 1142], [0, 1], processes.device)
 layout = Layout(config, role_ids(tokenizer), "english", processes.device)
-plan = TalkerPlan(config, 2.0, 128, 1e-3, 0.2, 0.0, 0, folder / "state", 1e9, False)
+plan = TalkerPlan(config, 0.5, 128, 1e-3, 0.2, 0.0, 0, folder / "state", 1e9, False)
 trainer = TalkerTrainer(plan, data, layout, processes.device, lambda line: None, group)
 before = torch.cat([parameter.detach().flatten() for parameter in trainer.talker.parameters()])
 trainer.run(lambda share: None)
