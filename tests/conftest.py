@@ -1,5 +1,7 @@
 """Checkpoints that the tests share; each is written once per session."""
 
+import logging
+from collections.abc import Iterator
 from dataclasses import replace
 
 import hypothesis
@@ -8,6 +10,7 @@ import torch
 
 from late_audio import LateDownload
 from megatalker.checkpoint import Checkpoint
+from megatalker.cli.main import PACKAGES
 from megatalker.engine.garbage import spare_what_is_loaded
 from megatalker.testing.random_checkpoint import write_checkpoint
 from megatalker.testing.recipe import TINY, TINY_1B7, CheckpointRecipe
@@ -48,6 +51,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_collection_finish() -> None:
     """Full garbage collections, of which tests ask for many, need not look at all that was imported."""
     spare_what_is_loaded()
+
+
+@pytest.fixture(autouse=True)
+def log_levels() -> Iterator[None]:
+    """What a command sets for its process, the next test does not have."""
+    yield
+    for package in PACKAGES:
+        logging.getLogger(package).setLevel(logging.NOTSET)
 
 
 def _written(factory: pytest.TempPathFactory, name: str, recipe: CheckpointRecipe) -> Checkpoint:

@@ -10,6 +10,7 @@ from megatalker.cli.backends import availability
 from megatalker.interfaces import Availability
 
 
+@pytest.mark.slow
 def test_backends_lists_what_can_run_and_why_not(tiny_custom_voice: Checkpoint, tmp_path: Path) -> None:
     done = megatalker("backends", "--checkpoint", str(tiny_custom_voice.folder), cwd=tmp_path)
     assert done.returncode == 0, done.stderr

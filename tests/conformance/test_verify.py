@@ -179,6 +179,7 @@ def test_a_recording_is_cloned_and_compared(tiny_base: Checkpoint, tmp_path: Pat
     assert [check.name for check in card.checks if check.part == "cloning"] == expected
 
 
+@pytest.mark.slow
 def test_a_base_checkpoint_without_a_recording_says_what_is_missing(tiny_base: Checkpoint) -> None:
     card = verified(tiny_base, "speed", "cloning", "prompts", "words")
     assert card.passed

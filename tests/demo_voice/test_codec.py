@@ -151,6 +151,7 @@ def test_the_loss_hears_silence_and_small_changes(wave: torch.Tensor) -> None:
     assert 0 < float(loss(wave * 0.9, wave)) < float(loss(wave * 0.5, wave)) < float(loss(wave * 0, wave))
 
 
+@pytest.mark.slow
 def test_in_haste_codes_stay_and_sound_nearly_does(codec: TrainableCodec, wave: torch.Tensor) -> None:
     hasty, codes = copy.deepcopy(codec), codec.encode(wave)
     exact = hasty.from_codes(codes).wave.detach()

@@ -167,3 +167,8 @@ def test_any_keyword_is_accepted_or_refused_clearly(key: str, value: object) -> 
         return
     with pytest.raises(SettingsError, match="unknown setting"):
         Settings.read(**{key: value})
+
+
+def test_names_of_fields_are_taken_as_they_are() -> None:
+    with pytest.raises(SettingsError, match="unknown setting 'THREADS'"):
+        Settings.read(THREADS=1, threads=2)
