@@ -57,8 +57,9 @@ def pytest_collection_finish() -> None:
 def log_levels() -> Iterator[None]:
     """What a command sets for its process, the next test does not have."""
     yield
-    for package in PACKAGES:
-        logging.getLogger(package).setLevel(logging.NOTSET)
+    for logger in map(logging.getLogger, PACKAGES):
+        if logger.level:  # setting it costs a look at every logger there is
+            logger.setLevel(logging.NOTSET)
 
 
 def _written(factory: pytest.TempPathFactory, name: str, recipe: CheckpointRecipe) -> Checkpoint:
