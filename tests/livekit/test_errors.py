@@ -26,6 +26,7 @@ from megatalker_livekit import TTS
 from megatalker_livekit.errors import api_error
 from serving import serving
 from session_stage import FRAMES, engine_on, fakes
+from waiting import HANG_S
 
 BYTES = FRAMES * 1920 * 2
 AT_ONCE = APIConnectOptions(max_retry=2, retry_interval=0.0)
@@ -172,9 +173,12 @@ async def test_the_caller_s_own_engine_that_is_gone_is_not_asked_again(tiny_cust
 async def test_speech_that_has_begun_is_not_begun_again(tiny_custom_voice: Checkpoint) -> None:
     fire = OnFire(after=5)
     for ask in WAYS:
-        speaker = tts_class(fakes(on_decode=fire), tiny_custom_voice)(engine_settings=Settings(max_chunk_frames=1))
+        begun = threading.Event()
+        at_last = fakes(on_decode=lambda call, begun=begun: (call < 5 or begun.wait(HANG_S)) and fire(call))
+        speaker = tts_class(at_last, tiny_custom_voice)(engine_settings=Settings(max_chunk_frames=1))
         stream = ask(speaker)
         heard = [await anext(stream)]
+        begun.set()
         with pytest.raises(APIStatusError) as caught:
             heard += [event async for event in stream]
         assert not caught.value.retryable
