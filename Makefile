@@ -45,7 +45,7 @@ demo: $(VENV)/run.stamp ## speak TEXT with the built-in checkpoint into OUT
 test: checks unit ## everything CI checks
 
 test-fast: $(VENV)/dev.stamp ## unit tests that take no time, for the inner loop
-	$(PYTEST_UNIT) -m "not slow"
+	$(BIN)/$(UNIT_TESTS) -m "not slow"
 
 lint: $(VENV)/dev.stamp ## ruff, formatting included
 	$(BIN)/ruff check .
@@ -65,13 +65,13 @@ checks:
 unexport PYTHONDONTWRITEBYTECODE
 # Some unit tests wait, for a deadline or for a process: one more takes their place meanwhile. A file goes to one
 # process, in the order of tests/conftest.py: what a file sets up is set up once, and the longest files begin first.
-PYTEST_UNIT := $(BIN)/pytest --numprocesses $$(($(JOBS) + 1)) --dist loadfile --no-loadscope-reorder
+UNIT_TESTS := pytest --numprocesses $$(($(JOBS) + 1)) --dist loadfile --no-loadscope-reorder
 test-fast unit $(SUITES) soak ray-test coverage: export OMP_NUM_THREADS := 1
 # What Inductor compiles is kept beside the kernels that NVRTC and g++ compiled.
 test-fast unit $(SUITES) coverage: export TORCHINDUCTOR_CACHE_DIR ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/megatalker/inductor
 
 unit: $(VENV)/dev.stamp ## unit and integration tests
-	$(PYTEST_UNIT)
+	$(BIN)/$(UNIT_TESTS)
 
 # Fewer positions than a GPU's 4096: the specification takes time by their square.
 INTERPRETED := MEGATALKER_BACKENDS__MEGAKERNEL__INTERPRET=true MEGATALKER_BACKENDS__MEGAKERNEL__MAX_POSITIONS=1100
@@ -132,7 +132,7 @@ docs: $(VENV)/dev.stamp ## the site, in .site; links and settings are checked
 # One test fills a disk by a limit of the process, which coverage's own file would not survive.
 coverage: $(VENV)/dev.stamp ## lines and branches that unit tests reach; half an hour of processor time
 	$(BIN)/coverage erase
-	$(BIN)/coverage run -m pytest --numprocesses $(JOBS) --dist worksteal \
+	$(BIN)/coverage run -m $(UNIT_TESTS) \
 		--deselect tests/cli/test_destination.py::test_a_disk_that_fills_keeps_what_fitted
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report

@@ -136,8 +136,8 @@ class Examiner:
         with self._listener([word for words in known for word in words]) as recogniser:
             told = [
                 [
-                    _nearest(known, recogniser.hear(change(self._say(sentence)))) == known.index(plain_words(sentence))
-                    for sentence in sentences[::stride]
+                    _nearest(known, recogniser.hear(change(self._say(sentences[index])))) == index
+                    for index in range(0, len(sentences), stride)
                 ]
                 for change, stride in HEARD
             ]

@@ -266,8 +266,9 @@ class Settings(BaseSettings):
         """
         if config_file is not None and not config_file.is_file():
             raise SettingsError(f"settings file {str(config_file)!r} does not exist")
-        for name in overrides.keys() - cls.model_fields.keys():  # pydantic takes any case, and one of two
-            raise SettingsError(f"unknown setting {name!r}{suggest(name, known_keys(cls))}")
+        for name in overrides:
+            if name not in cls.model_fields and name.lower() in cls.model_fields:  # pydantic would take it
+                raise SettingsError(f"unknown setting {name!r}{suggest(name, known_keys(cls))}")
         reader: type[Settings] = cls
         if config_file is not None:
             reader = type(cls.__name__, (cls,), {"model_config": SettingsConfigDict(toml_file=config_file)})

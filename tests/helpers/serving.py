@@ -56,7 +56,9 @@ class Served:
         assert not self.thread.is_alive(), "the server does not stop"
 
     def talk(self, path: str = "/v1/speak", **options: Any) -> "Talk":
-        """While it holds messages that nobody read, this client waits in vain for the farewell: not for long."""
+        """A WebSocket, closed with the server. Where messages were left unread its client waits in vain for a farewell,
+        so it does not wait for long.
+        """
         patience = {"open_timeout": HANG_S, "close_timeout": 1.0}
         connection = connect(self.url.replace("http", "ws") + path, compression=None, **patience, **options)
         return Talk(self.sockets.enter_context(connection))

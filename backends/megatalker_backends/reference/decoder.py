@@ -122,7 +122,8 @@ class ReferenceDecoder(TalkerDecoder):
     def _predict(self, rows: Tensor, hidden: Tensor, first: Tensor, forced: Tensor | None) -> tuple[Tensor, Tensor]:
         """All codes of the frame ``[groups]``; raw logits of the later ones ``[groups - 1, predictor vocab]``."""
         predictor = self._talker.code_predictor
-        noise = self._sampler.rest_noise(rows, self._groups - 1, self._predictor_vocab)
+        if forced is None:
+            noise = self._sampler.rest_noise(rows, self._groups - 1, self._predictor_vocab)
         codes, logits = [first], []
         pair = torch.cat((hidden, self._talker.get_input_embeddings()(first[None])), dim=1)
         output = predictor(inputs_embeds=pair, use_cache=True)
