@@ -269,3 +269,19 @@ def test_several_prompts_are_restored_at_once() -> None:
     assert book.cache.restore([(long, [0, 5]), (short, [3]), ([], [2])]) == [96, 16, 0]
     assert torch.equal(book.rows([0, 5], 96), left)
     assert torch.equal(book.rows([3], 16), left[:, :, :, :16])
+
+
+@pytest.mark.parametrize("rows", [256, 4 * ROWS])
+def test_several_prompts_are_remembered_as_one_after_another(rows: int) -> None:
+    together, alone = Book(rows), Book(rows)
+    prompts = [prompt(60), prompt(33), prompt(40, other_from=20), prompt(60, other_from=0), prompt(30)]
+    keys = [together.keys(each) for each in prompts]
+    held = [(each, [page]) for page, each in enumerate(keys)]
+    together.cache.remember(held)
+    for one in held:
+        alone.cache.remember([one])
+    assert together.cache._places == alone.cache._places
+    for each in keys:
+        found = [book.restore(each, [5]) for book in (together, alone)]
+        assert found[0] == found[1]
+        assert torch.equal(together.rows([5], found[0]), alone.rows([5], found[0]))

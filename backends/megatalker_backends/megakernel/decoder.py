@@ -175,8 +175,9 @@ class MegakernelDecoder(TalkerDecoder):
             embeds = torch.cat([prompt.embeds[rows.start : rows.stop] for prompt, rows in parts])
             wide.text[: len(embeds)] = embeds
             rows = tuple(
-                Row(prompt.slot, position, heard=position == len(prompt.embeds) - 1)
+                Row(prompt.slot, position, heard=position == last)
                 for prompt, positions in parts
+                for last in (len(prompt.embeds) - 1,)
                 for position in positions
             )
             machine.run(Launch("prefill", rows, wide=True))

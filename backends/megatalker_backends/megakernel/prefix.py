@@ -67,22 +67,23 @@ class PrefixCache:
 
     def remember(self, prompts: Sequence[tuple[Sequence[bytes], Sequence[int]]]) -> None:
         """Keep what the pages of streams now hold of their prompts, given as for :meth:`restore`."""
+        taken: dict[int, tuple[int, int]] = {}  # by places: of those that one call takes twice the last counts
         for keys, pages in prompts:
-            self._remember(keys[: len(self._store)], pages)
+            taken |= self._take_places(keys[: len(self._store)], pages)
+        if taken:
+            page, part, place = self._send([(*spot, place) for place, spot in taken.items()])
+            self._store[place] = self._pages()[:, page, :, :, part]
 
-    def _remember(self, keys: Sequence[bytes], pages: Sequence[int]) -> None:
+    def _take_places(self, keys: Sequence[bytes], pages: Sequence[int]) -> dict[int, tuple[int, int]]:
+        """Places for the passes of a prompt that are not remembered, and where those lie."""
         for key in reversed(keys):  # the head last: it is of more use than what follows, and that is of none without it
             if key in self._places:
                 self._places.move_to_end(key)
         fresh = [index for index, key in enumerate(keys) if key not in self._places]
-        if fresh:
-            places = [self._unused.pop() if self._unused else self._places.popitem(last=False)[1] for _ in fresh]
-            page, part, place = self._send(
-                [(*_spot(index, pages), place) for index, place in zip(fresh, places, strict=True)]
-            )
-            self._store[place] = self._pages()[:, page, :, :, part]
-            for index, number in reversed(list(zip(fresh, places, strict=True))):
-                self._places[keys[index]] = number
+        places = [self._unused.pop() if self._unused else self._places.popitem(last=False)[1] for _ in fresh]
+        for index, place in reversed(list(zip(fresh, places, strict=True))):
+            self._places[keys[index]] = place
+        return {place: _spot(index, pages) for index, place in zip(fresh, places, strict=True)}
 
     def clear(self) -> None:
         """Forget everything."""
