@@ -22,7 +22,7 @@ from pipecat.frames.frames import (
 from pipecat.processors.frame_processor import FrameDirection
 from pipecat.services.tts_service import TTSService
 
-from megatalker.engine.scheduling import PlaybackClock
+from megatalker.engine.chunks import PlaybackClock
 from megatalker_pipecat.audio import silence
 from megatalker_pipecat.context_speech import ContextSpeech
 from megatalker_pipecat.contexts import Context, Contexts

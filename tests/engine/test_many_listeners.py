@@ -40,10 +40,11 @@ def test_40_requests_a_second(tiny_custom_voice: Checkpoint, monkeypatch: pytest
 def test_100_requests_a_second_ask_for_400_times_real_time(
     tiny_custom_voice: Checkpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    heard = listen(tiny_custom_voice, poisson(100, 5), until_s=60, speech_s=4, max_ahead_s=None, patch=monkeypatch)
-    assert len(gaps(heard)) < 0.1 * len(heard)
+    """For so long that what is in hand would be used up, if newcomers took more than those that play can spare."""
+    heard = listen(tiny_custom_voice, poisson(100, 16), until_s=60, speech_s=4, max_ahead_s=None, patch=monkeypatch)
+    assert len(gaps(heard)) < 0.05 * len(heard)
     assert max(gaps(heard), default=0) < 0.04
-    assert first_p95(heard) < 0.15
+    assert first_p95(heard) < 0.1
 
 
 def test_more_than_the_device_can_make_keeps_newcomers_waiting_and_nobody_else(
@@ -68,5 +69,5 @@ def test_endless_streams_that_begin_at_once(
 def test_as_many_as_it_can_make_are_all_heard(tiny_custom_voice: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:
     heard = listen(tiny_custom_voice, at_once(500), until_s=6, speech_s=60, max_ahead_s=2.0, patch=monkeypatch)
     assert all(one.first_s for one in heard)
-    assert len(gaps(heard)) < len(heard)
-    assert sum(gaps(heard)) < 0.05 * len(heard)
+    assert len(gaps(heard)) < 0.4 * len(heard)
+    assert sum(gaps(heard)) < 0.01 * len(heard)

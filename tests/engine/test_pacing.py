@@ -11,10 +11,14 @@ from megatalker.engine.scheduling import (
     MARGIN_S,
     MOST_CODEC_FRAMES,
     MOST_DEBT_S,
+    MOST_PRESSED_DEBT_S,
     MOST_PROMPT_ROWS,
+    MOST_SHARE,
     MOST_SURPRISE,
+    NEED_MARGIN,
     NEWCOMERS_SHARE,
     PRESSED_PASS_S,
+    SAVED_S,
     Cost,
     Pace,
     Playing,
@@ -119,21 +123,52 @@ def test_what_was_launched_while_the_device_computed_began_later() -> None:
 def test_newcomers_that_press_take_their_share_of_the_time() -> None:
     one = pace()
     one.note_pass(10, 0.1, pressed=False)
-    assert one.credit_s == 0, "time that nobody missed"
+    assert one.credit.balance_s == 0, "time that nobody missed"
     assert one.rows_on_credit() == 0
     one.lend()
     assert one.rows_on_credit() >= 1, "one pass"
     one.note_pass(10, 0.05, pressed=True)
     assert one.rows_on_credit() == 0
-    due_s = -one.credit_s * (1 - NEWCOMERS_SHARE) / NEWCOMERS_SHARE
-    one.note_others(0.99 * due_s)
+    due_s = -one.credit.balance_s * (1 - NEWCOMERS_SHARE) / NEWCOMERS_SHARE
+    one.note_others(0.99 * due_s, 1)
     assert one.rows_on_credit() == 0
-    one.note_others(0.02 * due_s)
+    one.note_others(0.02 * due_s, 1)
     assert one.rows_on_credit() >= 1
-    one.note_others(1e6)
-    assert one.credit_s == PRESSED_PASS_S, "nothing is saved up"
+    one.note_others(1e6, 1)
+    assert one.credit.balance_s == PRESSED_PASS_S, "nothing is saved up"
     one.note_pass(10, 1e6, pressed=True)
-    assert one.credit_s == -MOST_DEBT_S, "nor owed for ever"
+    assert one.credit.balance_s == -MOST_PRESSED_DEBT_S, "nor owed for ever"
+
+
+def test_newcomers_take_turns_with_those_that_play() -> None:
+    """By the share of the time that these leave: here a launch and a step for all take half of a frame's duration."""
+    one = pace(launch_s=FRAME_SECONDS / 4, step_s=FRAME_SECONDS / 4)
+    assert one.need(MOST_CODEC_FRAMES) == pytest.approx(0.5)
+    share = 1 - NEED_MARGIN / 2
+    one.lend()
+    assert one.turn.is_open
+    one.note_pass(10, 0.004, pressed=False)
+    due_s = -one.turn.balance_s * (1 - share) / share
+    one.note_others(0.99 * due_s, MOST_CODEC_FRAMES)
+    assert not one.turn.is_open
+    one.note_others(0.02 * due_s, MOST_CODEC_FRAMES)
+    assert one.turn.is_open
+    one.note_others(1e6, MOST_CODEC_FRAMES)
+    assert one.turn.balance_s == pytest.approx(SAVED_S * share / (1 - share)), "little is saved up"
+    one.note_pass(10, 1e6, pressed=False)
+    assert one.turn.balance_s == -MOST_DEBT_S, "nor owed for long"
+
+
+def test_who_needs_all_the_time_leaves_newcomers_their_least_share() -> None:
+    one = pace(launch_s=2 * FRAME_SECONDS)
+    one.note_others(1e6, 1)
+    assert one.turn.balance_s == pytest.approx(SAVED_S * NEWCOMERS_SHARE / (1 - NEWCOMERS_SHARE))
+
+
+def test_who_needs_hardly_any_time_leaves_newcomers_nearly_all() -> None:
+    one = Pace()
+    one.note_others(1e6, 1)
+    assert one.turn.balance_s == pytest.approx(SAVED_S * MOST_SHARE / (1 - MOST_SHARE))
 
 
 def test_a_pass_on_credit_is_short_and_takes_one_at_least() -> None:

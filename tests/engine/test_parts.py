@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from megatalker.checkpoint.config import FRAME_SAMPLES, FRAME_SECONDS
-from megatalker.engine.chunk_queue import ChunkQueue, wake
+from megatalker.engine.chunks import ChunkPolicy, ChunkQueue, PlaybackClock, hold_until, wake
 from megatalker.engine.options import random_seed
 from megatalker.engine.outputs import Chunk
 from megatalker.engine.runaway import MAX_PERIOD_FRAMES, PATIENCE_FRAMES, RunawayDetector, frame_levels
-from megatalker.engine.scheduling import UNBATCHED_STEPS, Candidate, ChunkPolicy, PlaybackClock, hold_until, select
+from megatalker.engine.scheduling import UNBATCHED_STEPS, Candidate, select
 from megatalker.engine.utterance import stream_seed
 
 

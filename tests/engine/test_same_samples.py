@@ -7,7 +7,7 @@ import pytest
 
 from megatalker.checkpoint import Checkpoint
 from megatalker.engine import Engine
-from megatalker.engine.scheduling import ChunkPolicy
+from megatalker.engine.chunks import ChunkPolicy
 from megatalker.settings import Settings
 
 TEXT = "Hello there. How are you?"

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from megatalker.checkpoint.config import FRAME_SAMPLES, SAMPLE_RATE
 from megatalker.engine.blame import pass_trial
-from megatalker.engine.chunk_queue import Waiter, wake
+from megatalker.engine.chunks import Waiter, wake
 from megatalker.engine.guarded_calls import REQUEST_ERRORS, Fault, GuardedCalls
 from megatalker.engine.outputs import Chunk
 from megatalker.engine.runaway import frame_levels

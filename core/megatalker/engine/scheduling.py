@@ -1,4 +1,5 @@
-"""Who goes next, how large a chunk is, how far playback is: arithmetic on times, without a clock of its own.
+"""Who goes next, what launches take, and how much of the time newcomers get beside streams that play: arithmetic on
+times, without a clock of its own.
 
 All times are seconds of one monotonic clock.
 """
@@ -10,144 +11,52 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 
 from megatalker.checkpoint.config import FRAME_SECONDS
+from megatalker.engine.chunks import SMOOTHING
 
 UNBATCHED_STEPS = 2
 """Streams decoded per tick by a backend that takes them one after another: few, so that a newcomer waits little."""
-MOST_PROMPT_ROWS = 2048
-"""Of the prompts of one pass: below it a pass takes a fast device about the same time whatever its size."""
 MOST_CODEC_STREAMS = 64
 """Of one step of the codec: larger ones save no time, and a newcomer waits for their end."""
+MEMORY_S = 5.0
+"""Of the estimate of frames a second."""
+MOST_PROMPT_ROWS = 2048
+"""Of the prompts of one pass: below it a pass takes a fast device about the same time whatever its size."""
 MOST_CODEC_FRAMES = 128
-"""As above, of all its streams."""
+"""Of one step of the codec: larger ones save no time."""
 LONG_PASS_S = 0.04
 """About the longest pass of newcomers on a slow device, where larger ones save no time either."""
 LONG_CODEC_STEP_S = 0.010
 """As above, of a step of the codec."""
-SLACK_S = 0.02
-"""Audio kept in hand for what cannot be foreseen: thread switches, the consumer's own work."""
-LEAST_OF_ROUND = 0.5
-"""From one frame of a stream to the next, whatever was seen of it. All of it would make chunks so small that handing
-them out takes the time that is missing."""
-A_LITTLE_SLOWER = 1.2
-"""Than playback: chunks stay small, for larger ones would pause for longer where a moment's load passes."""
-MOST_EXPECTED_S = 0.9 * FRAME_SECONDS
-"""From one frame to the next, of a stream that has just begun: it is not given up as too slow."""
-SMOOTHING = 0.3
-"""Weight of the newest in estimates: of the time a frame takes, of the frames a text takes."""
-MEMORY_S = 5.0
-"""Of the estimate of frames a second."""
 COST_MEMORY = 0.9
 """Weight of what was seen before, each time something new is seen."""
 MOST_SURPRISE = 4.0
 """A launch that takes longer than so many of its kind counts as that: another process had the device, or memory was
 touched for the first time."""
-SOON_S = 0.1
-"""Frames whose playback comes so soon are made audio before the next frames."""
 MARGIN_S = 0.035
 """By which newcomers' passes may take longer than thought."""
 NEWCOMERS_SHARE = 0.05
 """Of the time, for newcomers, where the device is too slow for them and for the streams that play."""
+MOST_SHARE = 0.95
+"""As above, where those that play need hardly anything."""
+NEED_MARGIN = 1.5
+"""So many times what they need is granted to streams that play: what they have in hand must not shrink while
+newcomers come."""
+SAVED_S = 0.003
+"""Of others' time: what newcomers get beside it is all they can save up for a pass that follows at once."""
 PRESSED_PASS_S = 0.02
 """About the longest pass of newcomers that started streams wait for though their playback runs dry."""
 LEAST_CREDIT_S = 0.001
 """With which one pass of newcomers may begin."""
-MOST_DEBT_S = 0.1
-"""After a pass that took longer than its credit: the next should not have to wait for ever."""
+MOST_DEBT_S = 0.01
+"""After a pass: when many come at once, the next one should not have to wait for long."""
+MOST_PRESSED_DEBT_S = 0.1
+"""As above, of a pass for which others' playback ran dry."""
 SLOW_SHARE = 0.9
 """Of a frame's duration, from which on a device is too slow to make it for all in one launch."""
+SOON_S = 0.1
+"""Frames whose playback comes so soon are made audio before the next frames."""
 REST_S = 0.3
 """A stream that has had no work for so long lends its row: words of one sentence come faster."""
-
-
-@dataclass(slots=True)
-class PlaybackClock:
-    """When the audio handed out so far will have been played, by a player that starts with the first chunk and plays
-    without pause while it has audio.
-    """
-
-    dry_at: float | None = None
-    """The moment playback runs out of audio; ``None`` before the first chunk."""
-    underruns: int = 0
-    excused: bool = False
-    """The next chunk may be late: see :meth:`excuse`."""
-
-    def ahead(self, now: float) -> float:
-        """Seconds of audio not yet played; 0 before the first chunk, negative when playback already waits."""
-        return 0.0 if self.dry_at is None else self.dry_at - now
-
-    def deliver(self, now: float, seconds: float) -> None:
-        """A chunk of this duration was handed out; counts an underrun when playback had run dry before."""
-        late = self.dry_at is not None and now > self.dry_at
-        if late and not self.excused:
-            self.underruns += 1
-        self.excused = False
-        start = now if self.dry_at is None or late else self.dry_at
-        self.dry_at = start + seconds
-
-    def excuse(self) -> None:
-        """The stream waits for its caller's text, or for its consumer: running dry before the next chunk is not the
-        engine's doing.
-        """
-        self.excused = True
-
-
-@dataclass(slots=True)
-class ChunkPolicy:
-    """How many frames go into a chunk: one at first, then as many as playback can safely wait for.
-
-    Large chunks cost less, small ones arrive sooner; the playback clock decides between them. A stream that is slower
-    than playback is not hurried with ever smaller chunks, which would make it slower still: its chunks grow, so that it
-    pauses less often.
-    """
-
-    max_frames: int
-    target: int = 1
-    """Frames of the next chunk."""
-    frame_s: float = 0.0
-    """Estimated time from one frame of this stream to the next."""
-    _last_frame_at: float | None = None
-
-    def note_frame(self, now: float) -> None:
-        """The stream got a frame."""
-        if self._last_frame_at is not None:
-            interval = now - self._last_frame_at
-            self.frame_s += SMOOTHING * (interval - self.frame_s) if self.frame_s else interval
-        self._last_frame_at = now
-
-    def rest(self) -> None:
-        """The stream waits, because it is far ahead or others begin: the next interval says nothing about speed."""
-        self._last_frame_at = None
-
-    def restart(self) -> None:
-        """The stream waits for text and keeps no audio back: what comes then is awaited like a first chunk."""
-        self._last_frame_at, self.target = None, 1
-
-    def due(self, pending: int, ahead_s: float) -> bool:
-        """Whether to hand out the ``pending`` frames now: enough of them, or playback cannot wait for another."""
-        return pending > 0 and (pending >= self.target or (self._keeps_up and ahead_s < self.reserve_s))
-
-    def note_chunk(self, frames: int, ahead_s: float, most: int, round_s: float) -> None:
-        """A chunk was handed out, ``ahead_s`` includes it. The next is twice as large if it fits in that time, but has
-        no more frames than ``most``.
-
-        ``round_s``: what the engine needs for a frame of everybody, audio included. No stream is taken to be much
-        faster: right after a large chunk its own frames come quickly, and of one that has just begun nothing is known.
-        """
-        slow = round_s >= A_LITTLE_SLOWER * FRAME_SECONDS
-        least_s = round_s if slow else LEAST_OF_ROUND * round_s
-        self.frame_s = self.frame_s or min(least_s, MOST_EXPECTED_S)
-        frame_s = max(self.frame_s, least_s)
-        fits = int((ahead_s - self.reserve_s) / frame_s) if frame_s and not slow else 2 * frames
-        self.target = max(1, min(2 * frames, self.max_frames, most, fits))
-
-    @property
-    def _keeps_up(self) -> bool:
-        return self.frame_s < FRAME_SECONDS
-
-    @property
-    def reserve_s(self) -> float:
-        """How long before playback runs dry the next chunk should be begun."""
-        return 2 * self.frame_s + SLACK_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,9 +171,34 @@ class Room:
 
 
 @dataclass(slots=True)
+class Account:
+    """Of time that newcomers may take: it grows while others are served, and pays for passes."""
+
+    most_debt_s: float
+    balance_s: float = 0.0
+
+    @property
+    def is_open(self) -> bool:
+        """A pass may begin."""
+        return self.balance_s > 0
+
+    def earn(self, seconds: float, share: float, most_s: float) -> None:
+        """Others had so much time, beside which newcomers have a ``share`` of all; no more than ``most_s`` is kept."""
+        self.balance_s = min(most_s, self.balance_s + _beside(seconds, share))
+
+    def spend(self, seconds: float) -> None:
+        """A pass took so long."""
+        self.balance_s = max(self.balance_s - seconds, -self.most_debt_s)
+
+    def lend(self) -> None:
+        """Enough for one pass."""
+        self.balance_s = max(self.balance_s, LEAST_CREDIT_S)
+
+
+@dataclass(slots=True)
 class Pace:
-    """Judges whether newcomers may begin; and whose turn it is where the device is too slow for them and for the
-    streams that play.
+    """Judges whether newcomers may begin: they get the time that streams that play do not need, and a small share of
+    it where the device is too slow for both.
     """
 
     prompts: Cost = field(default_factory=Cost)
@@ -273,8 +207,10 @@ class Pace:
     """A launch of the talker, by streams."""
     audio: Cost = field(default_factory=Cost)
     """A step of the codec, by frames."""
-    credit_s: float = 0.0
-    """What newcomers may still take of the time of streams that have none to spare."""
+    turn: Account = field(default_factory=lambda: Account(MOST_DEBT_S))
+    """For passes for which others have the time."""
+    credit: Account = field(default_factory=lambda: Account(MOST_PRESSED_DEBT_S))
+    """For passes for which they have none to spare."""
     _free_at: float = 0.0
     """When the device had done what was asked of it last: what is launched while it computes begins then."""
 
@@ -298,7 +234,11 @@ class Pace:
 
     def is_slow(self, streams: int) -> bool:
         """A frame of so many streams, as audio, takes most of its own duration."""
-        return self.frames.of(streams) + streams * self.audio.each_s > SLOW_SHARE * FRAME_SECONDS
+        return self.need(streams) > SLOW_SHARE
+
+    def need(self, streams: int) -> float:
+        """The share of time that a frame of so many streams takes, as audio."""
+        return (self.frames.of(streams) + streams * self.audio.each_s) / FRAME_SECONDS
 
     @property
     def most_rows(self) -> int:
@@ -312,13 +252,14 @@ class Pace:
 
     def rows_on_credit(self) -> float:
         """As :attr:`Room.rows`, of a pass for which others wait though their playback runs dry; 0: not now."""
-        return max(1.0, self.prompts.within(PRESSED_PASS_S)) if self.credit_s > 0 else 0.0
+        return max(1.0, self.prompts.within(PRESSED_PASS_S)) if self.credit.is_open else 0.0
 
     def note_pass(self, rows: int, seconds: float, *, pressed: bool) -> None:
         """Newcomers with so many rows of prompts took so long; ``pressed``: on credit."""
         self.prompts.note(rows, seconds)
+        self.turn.spend(seconds)
         if pressed:
-            self.credit_s = max(self.credit_s - seconds, -MOST_DEBT_S)
+            self.credit.spend(seconds)
 
     def note_frames(self, streams: int, launched_at: float, done_at: float) -> None:
         """The talker made a frame for so many streams."""
@@ -330,14 +271,21 @@ class Pace:
         self.audio.note(frames, done_at - max(launched_at, self._free_at))
         self._free_at = done_at
 
-    def note_others(self, seconds: float) -> None:
-        """Streams that play had so much time to themselves."""
-        earned = seconds * NEWCOMERS_SHARE / (1 - NEWCOMERS_SHARE)
-        self.credit_s = min(PRESSED_PASS_S, self.credit_s + earned)
+    def note_others(self, seconds: float, streams: int) -> None:
+        """So many streams that play had so much time to themselves."""
+        self.credit.earn(seconds, NEWCOMERS_SHARE, PRESSED_PASS_S)
+        share = min(MOST_SHARE, max(NEWCOMERS_SHARE, 1 - NEED_MARGIN * self.need(streams)))
+        self.turn.earn(seconds, share, _beside(SAVED_S, share))
 
     def lend(self) -> None:
         """Nobody else has anything to do now."""
-        self.credit_s = max(self.credit_s, LEAST_CREDIT_S)
+        self.credit.lend()
+        self.turn.lend()
+
+
+def _beside(seconds: float, share: float) -> float:
+    """Beside so much time of others, the rest of which is a ``share`` of all."""
+    return seconds * share / (1 - share)
 
 
 def _at_most(limit: int, size: float) -> int:
@@ -366,19 +314,3 @@ class Throughput:
     def frames_a_second(self) -> float:
         """0 while nothing was made."""
         return self._frames / self._seconds if self._seconds else 0.0
-
-
-def chunk_limit(max_chunk_frames: int, max_ahead_s: float | None) -> int:
-    """Frames of the largest chunk: half the lead that a stream may have, so that it never runs dry while it waits."""
-    if max_ahead_s is None:
-        return max_chunk_frames
-    return max(1, min(max_chunk_frames, int(max_ahead_s / (2 * FRAME_SECONDS))))
-
-
-def hold_until(dry_at: float, max_ahead_s: float, chunk_frames: int) -> float:
-    """When a stream may begin its next chunk without getting further ahead of playback than ``max_ahead_s``.
-
-    Two frames are always allowed: less cannot be played without gaps.
-    """
-    ahead = max(max_ahead_s, 2 * FRAME_SECONDS) - chunk_frames * FRAME_SECONDS
-    return dry_at - max(ahead, FRAME_SECONDS)

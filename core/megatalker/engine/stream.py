@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from megatalker.checkpoint.config import FRAME_SECONDS
-from megatalker.engine.chunk_queue import ChunkQueue
+from megatalker.engine.chunks import ChunkQueue
 from megatalker.engine.commands import Cancel, CommandQueue, Feed, FinishText
 from megatalker.engine.outputs import BackendSwitch, Chunk, FinishReason, StreamFacts
 from megatalker.engine.pieces import Pieces

@@ -9,7 +9,7 @@ from megatalker.engine.admission import AdmissionLimits, Grant, fair, grants, qu
 from megatalker.engine.blame import pass_trial
 from megatalker.engine.guarded_calls import REQUEST_ERRORS, Fault, GuardedCalls
 from megatalker.engine.request import frames_that_fit
-from megatalker.engine.scheduling import fitting, select, urgency
+from megatalker.engine.scheduling import Playing, fitting, select, urgency
 from megatalker.engine.state import StepInProgress, WorkerState
 from megatalker.engine.utterance import Codes, DecoderStream, Utterance, candidate, playing
 from megatalker.errors import CapacityError
@@ -29,6 +29,8 @@ class TalkerStage:
         self._builder, self._settings = builder, settings
         self.pressed = False
         """There are newcomers, and started streams whose playback would run dry during their pass."""
+        self.gathering = False
+        """Newcomers are kept waiting for others."""
 
     def release(self) -> bool:
         """Free the rows of streams that nobody needs any more; says whether there were any."""
@@ -59,8 +61,8 @@ class TalkerStage:
         and rows: those that are due alone; else those that hold a row of the backend, then others by turns while there
         are such rows. One that is not among them, and has waited too long for its first row, ends.
 
-        Where the playback of a started stream would run dry meanwhile, those others gather until they have credit: each
-        of their passes takes long, and hardly longer for many.
+        Those others gather until it is their turn, or, where the playback of a started stream would run dry meanwhile,
+        until they have credit: each of their passes takes long, and hardly longer for many.
         """
         waiting = [utterance for utterance in self._state.utterances if utterance.needs_prefill]
         chosen = self._choose(waiting, now, begun, rows_begun)
@@ -78,7 +80,7 @@ class TalkerStage:
         running.sort(key=lambda grant: urgency(candidate(0, grant.taker)))
         new = [utterance for utterance in waiting if not utterance.admitted]
         granted = self._with_room(new, now) if new else []
-        self.pressed = False
+        self.pressed = self.gathering = False
         trial = next((grant for grant in running + granted if grant.taker.is_suspect("talker")), None)
         if trial is not None:
             return [trial]
@@ -91,15 +93,19 @@ class TalkerStage:
         if due:
             return chosen
         left = most - sum(rows[: len(chosen)])
-        rows, count = _prompt_rows(granted), 0
+        rows, count, others = _prompt_rows(granted), 0, list[Playing]()
         if granted:
-            room = self._state.pace.room(playing(self._state.utterances, now), now)
+            others = playing(self._state.utterances, now)
+            room = self._state.pace.room(others, now)
             count = fitting(rows, min(left, room.rows - rows_begun))
             count = int(max(0, min(count, room.streams - begun)))
         self.pressed = bool(granted) and not count
         on_credit = self._state.pace.rows_on_credit() if self.pressed else 0
         if on_credit:
             count = max(1, fitting(rows, min(left, on_credit)))
+        elif others and not begun and not self._state.pace.turn.is_open:
+            count = 0
+        self.gathering = bool(granted) and not count
         return chosen + granted[:count]
 
     def prefill(self, grants: Sequence[Grant]) -> None:

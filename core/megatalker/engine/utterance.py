@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from megatalker.checkpoint.config import FRAME_SECONDS
-from megatalker.engine.chunk_queue import ChunkQueue
+from megatalker.engine.chunks import ChunkPolicy, ChunkQueue, PlaybackClock, hold_until
 from megatalker.engine.outputs import BackendSwitch, FinishReason
 from megatalker.engine.request import Request
 from megatalker.engine.runaway import RunawayDetector
-from megatalker.engine.scheduling import REST_S, SOON_S, Candidate, ChunkPolicy, PlaybackClock, Playing, hold_until
+from megatalker.engine.scheduling import REST_S, SOON_S, Candidate, Playing
 from megatalker.engine.text_segmenter import TextSegment, TextSegmenter
 from megatalker.interfaces import CodecState, StreamHandle, StreamRequest
 from megatalker.plugins.registry import Kind

@@ -148,11 +148,12 @@ class Worker(threading.Thread):
         """Audio or frames of the streams that have begun, while newcomers gather."""
         began_at, pace = self._state.clock(), self._state.pace
         if self._start_audio() or self._decode():
-            pace.note_others(self._state.clock() - began_at)
+            streams = sum(utterance.admitted for utterance in self._state.utterances)
+            pace.note_others(self._state.clock() - began_at, streams)
             return True
-        if self._talker.pressed:
+        if self._talker.gathering:
             pace.lend()
-        return self._talker.pressed
+        return self._talker.gathering
 
     @property
     def _warm(self) -> bool:

@@ -3,7 +3,7 @@
 import time
 from dataclasses import dataclass, field
 
-from megatalker.engine.chunk_queue import ChunkQueue, wake
+from megatalker.engine.chunks import ChunkQueue, wake
 from megatalker.engine.outputs import BackendSwitch, Chunk
 from megatalker.errors import MegatalkerError
 from megatalker.serving.protocol.messages import Done, Event, Facts, Failed, Opened, Switched

@@ -1,0 +1,253 @@
+"""Chunks of audio: how large they are, when playback will have used them up, and the queue that carries them from the
+worker to the consumer, which may sit in any thread or event loop.
+"""
+
+import asyncio
+import contextlib
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from threading import Condition
+
+from megatalker.checkpoint.config import FRAME_SECONDS
+from megatalker.engine.outputs import Chunk, FinishReason
+
+SLACK_S = 0.02
+"""Audio kept in hand for what cannot be foreseen: thread switches, the consumer's own work."""
+LEAST_OF_ROUND = 0.5
+"""From one frame of a stream to the next, whatever was seen of it. All of it would make chunks so small that handing
+them out takes the time that is missing."""
+A_LITTLE_SLOWER = 1.2
+"""Than playback: chunks stay small, for larger ones would pause for longer where a moment's load passes."""
+MOST_EXPECTED_S = 0.9 * FRAME_SECONDS
+"""From one frame to the next, of a stream that has just begun: it is not given up as too slow."""
+SMOOTHING = 0.3
+"""Weight of the newest in estimates: of the time a frame takes, of the frames a text takes."""
+
+
+@dataclass(slots=True)
+class PlaybackClock:
+    """When the audio handed out so far will have been played, by a player that starts with the first chunk and plays
+    without pause while it has audio.
+    """
+
+    dry_at: float | None = None
+    """The moment playback runs out of audio; ``None`` before the first chunk."""
+    underruns: int = 0
+    excused: bool = False
+    """The next chunk may be late: see :meth:`excuse`."""
+
+    def ahead(self, now: float) -> float:
+        """Seconds of audio not yet played; 0 before the first chunk, negative when playback already waits."""
+        return 0.0 if self.dry_at is None else self.dry_at - now
+
+    def deliver(self, now: float, seconds: float) -> None:
+        """A chunk of this duration was handed out; counts an underrun when playback had run dry before."""
+        late = self.dry_at is not None and now > self.dry_at
+        if late and not self.excused:
+            self.underruns += 1
+        self.excused = False
+        start = now if self.dry_at is None or late else self.dry_at
+        self.dry_at = start + seconds
+
+    def excuse(self) -> None:
+        """The stream waits for its caller's text, or for its consumer: running dry before the next chunk is not the
+        engine's doing.
+        """
+        self.excused = True
+
+
+@dataclass(slots=True)
+class ChunkPolicy:
+    """How many frames go into a chunk: one at first, then as many as playback can safely wait for.
+
+    Large chunks cost less, small ones arrive sooner; the playback clock decides between them. A stream that is slower
+    than playback is not hurried with ever smaller chunks, which would make it slower still: its chunks grow, so that it
+    pauses less often.
+    """
+
+    max_frames: int
+    target: int = 1
+    """Frames of the next chunk."""
+    frame_s: float = 0.0
+    """Estimated time from one frame of this stream to the next."""
+    _last_frame_at: float | None = None
+
+    def note_frame(self, now: float) -> None:
+        """The stream got a frame."""
+        if self._last_frame_at is not None:
+            interval = now - self._last_frame_at
+            self.frame_s += SMOOTHING * (interval - self.frame_s) if self.frame_s else interval
+        self._last_frame_at = now
+
+    def rest(self) -> None:
+        """The stream waits, because it is far ahead or others begin: the next interval says nothing about speed."""
+        self._last_frame_at = None
+
+    def restart(self) -> None:
+        """The stream waits for text and keeps no audio back: what comes then is awaited like a first chunk."""
+        self._last_frame_at, self.target = None, 1
+
+    def due(self, pending: int, ahead_s: float) -> bool:
+        """Whether to hand out the ``pending`` frames now: enough of them, or playback cannot wait for another."""
+        return pending > 0 and (pending >= self.target or (self._keeps_up and ahead_s < self.reserve_s))
+
+    def note_chunk(self, frames: int, ahead_s: float, most: int, round_s: float) -> None:
+        """A chunk was handed out, ``ahead_s`` includes it. The next is twice as large if it fits in that time, but has
+        no more frames than ``most``.
+
+        ``round_s``: what the engine needs for a frame of everybody, audio included. No stream is taken to be much
+        faster: right after a large chunk its own frames come quickly, and of one that has just begun nothing is known.
+        """
+        slow = round_s >= A_LITTLE_SLOWER * FRAME_SECONDS
+        least_s = round_s if slow else LEAST_OF_ROUND * round_s
+        self.frame_s = self.frame_s or min(least_s, MOST_EXPECTED_S)
+        frame_s = max(self.frame_s, least_s)
+        fits = int((ahead_s - self.reserve_s) / frame_s) if frame_s and not slow else 2 * frames
+        self.target = max(1, min(2 * frames, self.max_frames, most, fits))
+
+    @property
+    def _keeps_up(self) -> bool:
+        return self.frame_s < FRAME_SECONDS
+
+    @property
+    def reserve_s(self) -> float:
+        """How long before playback runs dry the next chunk should be begun."""
+        return 2 * self.frame_s + SLACK_S
+
+
+def chunk_limit(max_chunk_frames: int, max_ahead_s: float | None) -> int:
+    """Frames of the largest chunk: half the lead that a stream may have, so that it never runs dry while it waits."""
+    if max_ahead_s is None:
+        return max_chunk_frames
+    return max(1, min(max_chunk_frames, int(max_ahead_s / (2 * FRAME_SECONDS))))
+
+
+def hold_until(dry_at: float, max_ahead_s: float, chunk_frames: int) -> float:
+    """When a stream may begin its next chunk without getting further ahead of playback than ``max_ahead_s``.
+
+    Two frames are always allowed: less cannot be played without gaps.
+    """
+    ahead = max(max_ahead_s, 2 * FRAME_SECONDS) - chunk_frames * FRAME_SECONDS
+    return dry_at - max(ahead, FRAME_SECONDS)
+
+
+Waiter = tuple[asyncio.AbstractEventLoop, "asyncio.Future[None]"]
+
+
+class ChunkQueue:
+    """A queue of chunks with an end. The first :meth:`finish` decides how the stream ended.
+
+    Args:
+        max_untaken_s: from this much audio on it is :meth:`full <is_full>`. That is for whoever fills it to heed.
+        on_room: called in the consumer's thread while a full queue is being emptied, until nothing is left.
+    """
+
+    def __init__(self, max_untaken_s: float | None = None, on_room: Callable[[], None] = lambda: None) -> None:
+        self.reason: FinishReason | None = None
+        self.error: Exception | None = None
+        self.first_delivered_at: float | None = None
+        self._changed = Condition()
+        self._chunks: deque[Chunk] = deque()
+        self._max_untaken_s, self._on_room = max_untaken_s, on_room
+        self.untaken_s = 0.0
+        """Seconds of audio that wait here."""
+        self._was_full = False
+        self._waiters: list[Waiter] = []
+
+    def is_full(self, further_s: float = 0.0, share: float = 1.0) -> bool:
+        """The consumer has not taken what it should have, or a ``share`` of that; with ``further_s`` of audio more,
+        were it there.
+        """
+        return self._max_untaken_s is not None and self.untaken_s + further_s >= share * self._max_untaken_s
+
+    def put(self, chunk: Chunk) -> list[Waiter]:
+        """Hand a chunk over; dropped when the stream already ended. Threads that wait go on; returns the waiters of
+        event loops, to :func:`wake`.
+        """
+        with self._changed:
+            if self.reason is not None:
+                return []
+            self._chunks.append(chunk)
+            self.untaken_s += chunk.frames * FRAME_SECONDS
+            return self._notify()
+
+    def finish(self, reason: FinishReason, error: Exception | None = None) -> bool:
+        """End the stream; ``False`` when it had ended before. Cancelling drops the chunks that nobody took."""
+        with self._changed:
+            if self.reason is not None:
+                if reason == "cancelled":
+                    self._chunks.clear()
+                return False
+            self.reason, self.error = reason, error
+            if reason == "cancelled":
+                self._chunks.clear()
+            wake(self._notify())
+            return True
+
+    def take(self) -> Chunk | None:
+        """The next chunk; waits for it. ``None`` after the last one; raises the stream's error there instead."""
+        with self._changed:
+            self._changed.wait_for(self._settled)
+            return self._next()
+
+    async def take_async(self) -> Chunk | None:
+        """As :meth:`take`, without blocking the event loop."""
+        loop = asyncio.get_running_loop()
+        while True:
+            with self._changed:
+                if self._settled():
+                    return self._next()
+                waiter: Waiter = loop, loop.create_future()
+                self._waiters.append(waiter)
+            try:
+                await waiter[1]
+            finally:
+                with self._changed, contextlib.suppress(ValueError):
+                    self._waiters.remove(waiter)
+
+    def _settled(self) -> bool:
+        return bool(self._chunks) or self.reason is not None
+
+    def _next(self) -> Chunk | None:
+        if self._chunks:
+            now = time.monotonic()
+            if self.first_delivered_at is None:
+                self.first_delivered_at = now
+            chunk = self._pop()
+            ended = not self._chunks and self.reason is not None and self.error is None
+            return replace(chunk, delivered_at=now, final=chunk.final or ended)
+        if self.error is not None:
+            raise self.error
+        return None
+
+    def _pop(self) -> Chunk:
+        chunk = self._chunks.popleft()
+        self._was_full = self._was_full or self.is_full()
+        self.untaken_s -= chunk.frames * FRAME_SECONDS
+        if self._was_full and not self.is_full():
+            self._was_full = bool(self._chunks)
+            self._on_room()
+        return chunk
+
+    def _notify(self) -> list[Waiter]:
+        self._changed.notify_all()
+        waiters, self._waiters = self._waiters, []
+        return waiters
+
+
+def wake(waiters: Iterable[Waiter]) -> None:
+    """Let these go on: an event loop is called once for all of its waiters, since each call wakes its thread."""
+    loops: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
+    for loop, future in waiters:
+        loops.setdefault(loop, []).append(future)
+    for loop, futures in loops.items():
+        with contextlib.suppress(RuntimeError):  # the loop was closed: nobody waits there any more
+            loop.call_soon_threadsafe(_resolve, futures)
+
+
+def _resolve(futures: "list[asyncio.Future[None]]") -> None:
+    for future in futures:
+        if not future.done():
+            future.set_result(None)
