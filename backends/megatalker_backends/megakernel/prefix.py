@@ -80,10 +80,10 @@ class PrefixCache:
             if key in self._places:
                 self._places.move_to_end(key)
         fresh = [index for index, key in enumerate(keys) if key not in self._places]
-        places = [self._unused.pop() if self._unused else self._places.popitem(last=False)[1] for _ in fresh]
-        for index, place in reversed(list(zip(fresh, places, strict=True))):
-            self._places[keys[index]] = place
-        return {place: _spot(index, pages) for index, place in zip(fresh, places, strict=True)}
+        places = {index: self._unused.pop() if self._unused else self._places.popitem(last=False)[1] for index in fresh}
+        for index in reversed(fresh):
+            self._places[keys[index]] = places[index]
+        return {place: _spot(index, pages) for index, place in places.items()}
 
     def clear(self) -> None:
         """Forget everything."""

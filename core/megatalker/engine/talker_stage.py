@@ -9,7 +9,7 @@ from megatalker.engine.admission import AdmissionLimits, Grant, fair, grants, qu
 from megatalker.engine.blame import pass_trial
 from megatalker.engine.guarded_calls import REQUEST_ERRORS, Fault, GuardedCalls
 from megatalker.engine.request import frames_that_fit
-from megatalker.engine.scheduling import Playing, fitting, select, urgency
+from megatalker.engine.scheduling import fitting, select, urgency
 from megatalker.engine.state import StepInProgress, WorkerState
 from megatalker.engine.utterance import Codes, DecoderStream, Utterance, candidate, playing
 from megatalker.errors import CapacityError
@@ -92,21 +92,24 @@ class TalkerStage:
         chosen = first[: max(1, fitting(rows, most))]
         if due:
             return chosen
-        left = most - sum(rows[: len(chosen)])
-        rows, count, others = _prompt_rows(granted), 0, list[Playing]()
         if granted:
-            others = playing(self._state.utterances, now)
-            room = self._state.pace.room(others, now)
-            count = fitting(rows, min(left, room.rows - rows_begun))
-            count = int(max(0, min(count, room.streams - begun)))
-        self.pressed = bool(granted) and not count
-        on_credit = self._state.pace.rows_on_credit() if self.pressed else 0
+            left = most - sum(rows[: len(chosen)])
+            chosen += granted[: self._newcomers(_prompt_rows(granted), left, now, begun, rows_begun)]
+        return chosen
+
+    def _newcomers(self, rows: Sequence[int], left: int, now: float, begun: int, rows_begun: int) -> int:
+        """How many of those with prompts of so many ``rows`` begin, in ``left`` rows at most."""
+        others, pace = playing(self._state.utterances, now), self._state.pace
+        room = pace.room(others, now)
+        count = int(max(0, min(fitting(rows, min(left, room.rows - rows_begun)), room.streams - begun)))
+        self.pressed = not count
+        on_credit = pace.rows_on_credit() if self.pressed else 0
         if on_credit:
             count = max(1, fitting(rows, min(left, on_credit)))
-        elif others and not begun and not self._state.pace.turn.is_open:
+        elif others and not begun and not pace.turn.is_open:
             count = 0
-        self.gathering = bool(granted) and not count
-        return chosen + granted[:count]
+        self.gathering = not count
+        return count
 
     def prefill(self, grants: Sequence[Grant]) -> None:
         """Begin or continue these decoder streams, all prompts in one call, in the rows that are lent to them."""
