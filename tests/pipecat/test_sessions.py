@@ -14,7 +14,7 @@ from megatalker.checkpoint.config import SAMPLE_RATE
 from megatalker.engine import SpeechOptions, SpeechStream
 from megatalker_pipecat import EnginePool, MegatalkerTTSService
 from megatalker_pipecat.audio import Sound
-from pipecat_stage import HANG_S, Brake, pcm16, perform, turn
+from pipecat_stage import HANG_S, Brake, Heard, pcm16, perform, turn
 from session_stage import FRAMES, engine_on, fakes, pool_of
 
 pytestmark = pytest.mark.asyncio
@@ -133,9 +133,12 @@ async def test_an_interruption_concerns_one_session(tiny_custom_voice: Checkpoin
             elif isinstance(frame, InterruptionFrame):
                 brake.let_go.set()
 
+        async def speak_beside_it() -> Heard:
+            await interrupted.wait()  # the brake stops both: the first must have been heard by then
+            return await perform(MegatalkerTTSService(engine=engine), turn(TEXTS[1]))
+
         first, second = await asyncio.gather(
-            perform(MegatalkerTTSService(engine=engine), turn(TEXTS[0]), hear=interrupt),
-            perform(MegatalkerTTSService(engine=engine), turn(TEXTS[1])),
+            perform(MegatalkerTTSService(engine=engine), turn(TEXTS[0]), hear=interrupt), speak_beside_it()
         )
         assert len(first.audio()) < 2 * FRAMES * 1920
         assert len(second.audio()) == 2 * FRAMES * 1920
