@@ -22,7 +22,7 @@ from megatalker_kernels.errors import KernelStalledError
 from megatalker_kernels.launching import SOURCES, Kernel, Module
 from megatalker_kernels.model import PackedModel
 from megatalker_kernels.module import GpuModule, capability, processors
-from megatalker_kernels.nvrtc import compile_kernel
+from megatalker_kernels.nvrtc import architecture, compile_kernel
 from megatalker_kernels.schedule import Launch, Row, schedule
 from megatalker_kernels.shapes import KernelShape, shared_bytes
 from megatalker_kernels.spec.frame import Specification
@@ -161,7 +161,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     if options.stages:
         shape = replace(shape, stages=options.stages)
-    cubins = [compile_kernel(shape, f"sm_{capability(device)}", source=source) for source in SOURCES]
+    cubins = [compile_kernel(shape, architecture(capability(device)), source=source) for source in SOURCES]
     modules = [GpuModule(cubin.code, device) for cubin in cubins]
     began = time.perf_counter()
     model = random_model(shape, device)

@@ -7,7 +7,7 @@ from typing import Any, Self
 import torch
 
 from megatalker_kernels.errors import ToolchainError
-from megatalker_kernels.nvrtc import Constants, compile_kernel
+from megatalker_kernels.nvrtc import Constants, architecture, compile_kernel
 
 
 class GpuModule:
@@ -43,7 +43,7 @@ class GpuModule:
         Raises:
             ToolchainError: the code cannot be compiled or loaded.
         """
-        return cls(compile_kernel(constants, f"sm_{capability(device)}", source=source).code, device)
+        return cls(compile_kernel(constants, architecture(capability(device)), source=source).code, device)
 
     def entry(self, name: str, *, shared_bytes: int = 0) -> Any:
         """A kernel by name, allowed to use this much dynamic shared memory."""
@@ -108,6 +108,6 @@ def processors(device: torch.device) -> int:
 
 
 def capability(device: torch.device) -> int:
-    """Compute capability of a CUDA device, such as 90; its code is compiled for ``sm_90``."""
+    """Compute capability of a CUDA device, such as 90."""
     properties = torch.cuda.get_device_properties(device)
     return int(properties.major * 10 + properties.minor)

@@ -20,6 +20,8 @@ logger = logging.getLogger(__name__)
 SOURCES = Path(__file__).parent / "csrc"
 PACKAGES = ("cuda-core", "cuda-bindings", "nvidia-cuda-nvrtc", "nvidia-cuda-runtime")
 STANDARD = "c++20"
+WARPGROUPS = 90
+"""The compute capability whose tensor cores serve warpgroups."""
 
 
 class Constants(Protocol):
@@ -67,12 +69,17 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "megatalker" / "kernels"
 
 
+def architecture(capability: int) -> str:
+    """What to compile for a compute capability, such as ``sm_90a`` for 90, with all that only this one has."""
+    return f"sm_{capability}a" if capability == WARPGROUPS else f"sm_{capability}"
+
+
 def compile_kernel(shape: Constants, arch: str, *, source: str = "frame.cu", cache: Path | None = None) -> Cubin:
     """Compile ``source`` for ``shape``, or take the remembered result.
 
     Args:
         shape: sizes, which become macros.
-        arch: ``sm_80``, ``sm_90``, ...
+        arch: see :func:`architecture`.
         source: a file of ``csrc`` or of a folder in it.
         cache: folder of remembered results; ``None``: :func:`cache_folder`.
 

@@ -3,9 +3,9 @@
 Block ``b`` of the grid computes the tiles ``b, b + blocks, ...`` of every matrix; a tile is 8 weight rows. Its share of
 the model is one contiguous stream: the matrices in the order of use, of each its tiles two by two, of each pair its
 ``shape.stage_columns`` columns at a time, of these the 32-column fragments of the one tile, then those of the other.
-Where there are as many columns, those that one warp multiplies, every eighth, are neighbours. In a fragment of 512
-bytes, lane ``4 * n + q`` owns 16 bytes: row ``n``, columns ``8 * q`` to ``8 * q + 7``, these in the order
-:data:`LANE_ORDER`.
+Where there are as many columns, those that one warp multiplies, every eighth, are neighbours. A fragment of 512
+bytes is four matrices as tensor cores read them from shared memory, eight rows of 16 bytes each: of every eight
+columns, matrix ``m`` has pair ``PAIRS[m]``.
 """
 
 from collections.abc import Iterator
@@ -21,8 +21,8 @@ from megatalker_kernels.shapes import KernelShape
 
 FRAGMENT = TILE * KBLOCK
 """Weights of one fragment."""
-LANE_ORDER = (0, 1, 4, 5, 2, 3, 6, 7)
-"""Of a lane's columns: the activations stay in their order, and a product takes their first and third pair together."""
+PAIRS = (0, 2, 1, 3)
+"""Of each eight columns: a product takes the first two matrices of a fragment together, the next one the others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,16 +133,15 @@ class PackedWeights:
                 f"weight {name} has shape {list(weight.shape)}, expected [{matrix.rows}, {matrix.columns}]"
             )
         weight = weight.to(self.data.device, WEIGHT)
-        lanes = weight.view(-1, len(LANE_ORDER))[:, LANE_ORDER]
-        tiles = lanes.view(matrix.tiles, TILE, matrix.fragments_of_tile, KBLOCK).transpose(1, 2)
+        pairs = weight.view(matrix.tiles, TILE, matrix.fragments_of_tile, KBLOCK // 8, len(PAIRS), 2)[..., PAIRS, :]
         where = self.layout.fragments_of(name).flatten().to(self.data.device)
-        self.data.index_copy_(0, where, tiles.reshape(-1, FRAGMENT))
+        self.data.index_copy_(0, where, pairs.permute(0, 2, 4, 1, 3, 5).reshape(-1, FRAGMENT))
 
     def get(self, name: str) -> Tensor:
         """One matrix as it was, ``WEIGHT`` ``[rows, columns]``."""
         matrix = self.layout.matrices[name]
         where = self.layout.fragments_of(name).flatten().to(self.data.device)
-        # The order is its own inverse.
-        lanes = self.data.index_select(0, where).view(-1, len(LANE_ORDER))[:, LANE_ORDER]
-        tiles = lanes.view(matrix.tiles, matrix.fragments_of_tile, TILE, KBLOCK)
-        return tiles.transpose(1, 2).reshape(matrix.rows, matrix.columns)
+        matrices = self.data.index_select(0, where).view(
+            matrix.tiles, matrix.fragments_of_tile, len(PAIRS), TILE, KBLOCK // 8, 2
+        )[:, :, PAIRS]  # which is its own inverse
+        return matrices.permute(0, 3, 1, 4, 2, 5).reshape(matrix.rows, matrix.columns)

@@ -58,7 +58,7 @@ POINTERS_LAST = (
 ROW_FIELDS = ("slot", "position", "frame", "forced")
 WIDE_PLAN = ("row", "chunk", "first", "heard", "source")
 """What a wide launch does with its rows."""
-WIDE_POINTERS = ("operand", "squares", "picked")
+WIDE_POINTERS = ("operand", "squares", "picked", "row_chunk")
 
 
 class Structures:

@@ -9,7 +9,9 @@ from dataclasses import astuple, dataclass
 from typing import Literal, get_args
 
 StackName = Literal["talker", "predictor"]
-PhaseKind = Literal["qkv", "attention", "out", "gate_up", "down", "head", "project", "sum", "begin", "append"]
+PhaseKind = Literal[
+    "qkv", "attention", "out", "gate_up", "down", "head", "project", "sum", "begin", "append", "combine"
+]
 Size = Literal["hidden", "intermediate", "attention", "qkv", "gate_up", "vocab", "talker_hidden"]
 """A property of :class:`~megatalker_kernels.shapes.StackShape`, or the hidden size of the talker for either stack."""
 Buffer = Literal["codes", "x", "qkv", "attention", "activation", "hidden", "projected", "logits"]
@@ -56,6 +58,8 @@ BEGIN = PhaseType("begin", None, None, "codes", "none", "none", "x")
 """Of the kernel of many rows: a code is chosen, and the rows of a pass become its residual stream."""
 APPEND = PhaseType("append", None, None, "qkv", "none", "none", "attention")
 """Of the same: the keys and values of prompt rows go to their pages, before the attention to them."""
+COMBINE = PhaseType("combine", None, None, "attention", "none", "none", "attention")
+"""Of the same: what rows got from their chunks becomes one, if any has several."""
 
 
 def macros() -> dict[str, str]:

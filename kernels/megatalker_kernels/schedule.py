@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from megatalker_kernels.constants import ROWS, WIDE_ROWS, WIDE_STREAMS
+from megatalker_kernels.constants import CHUNK, ROWS, WIDE_ROWS, WIDE_STREAMS
 from megatalker_kernels.errors import ShapeError
-from megatalker_kernels.phases import APPEND, BEGIN, HEAD, LAYER, PROJECT, SUM, PhaseType, StackName
+from megatalker_kernels.phases import APPEND, BEGIN, COMBINE, HEAD, LAYER, PROJECT, SUM, PhaseType, StackName
 from megatalker_kernels.shapes import KernelShape
 
 
@@ -98,6 +98,8 @@ def schedule(shape: KernelShape, launch: Launch) -> Iterator[Phase]:
             if launch.mode == "prefill" and type_.kind == "attention":
                 yield Phase(APPEND, "talker", layer=layer)
             yield Phase(type_, "talker", layer=layer)
+            if type_.kind == "attention" and launch.wide and any(row.position >= CHUNK for row in launch.rows):
+                yield Phase(COMBINE, "talker", layer=layer)
     if launch.mode == "decode" or launch.finish:
         yield Phase(HEAD, "talker")
 

@@ -172,7 +172,7 @@ class KernelShape:
         layer, around = len(phases.LAYER), 1 + len((phases.PROJECT, phases.SUM, phases.HEAD))
         begin_and_head = len((phases.BEGIN, phases.HEAD))
         passes = self.code_groups * (self.predictor.layers * layer + begin_and_head)  # the first one has no head
-        return around + passes + self.talker.layers * layer
+        return around + passes + self.talker.layers * (layer + len((phases.COMBINE,)))
 
     def largest(self, name: str) -> int:
         """The larger of both stacks' values of one size."""

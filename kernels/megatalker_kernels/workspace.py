@@ -103,7 +103,7 @@ class WideWorkspace(GuardedBuffers):
         self.activation = self._operand("activation", rows, shape.largest("intermediate"))
         self.squares = self._new("squares", (rows, -(-shape.largest("hidden") // KBLOCK // WARPS) * WARPS), real)
         self.partial = self._new("partial", (self.chunks, talker.heads, talker.head_dim + CHUNK_STATS), real)
-        self.arrivals = self._new("arrivals", (rows, shape.largest("kv_heads")), whole)
+        self.row_chunk = self._new("row_chunk", (self.chunks, 8), whole)
         pairs = (2, predictor.kv_heads, groups, predictor.head_dim)
         self.predictor_kv = self._new("predictor_kv", (predictor.layers, self.streams, *pairs), STORED)
         self.predictor_logits = self._new("predictor_logits", (self.streams, groups - 1, predictor.vocab), real)
@@ -208,5 +208,4 @@ class Workspace(GuardedBuffers):
         """Make counters and status ready for the next launch. The device must be idle."""
         self.barrier.zero_()
         self.arrivals.zero_()
-        self.wide.arrivals.zero_()
         self.status.zero_()

@@ -13,7 +13,8 @@ class MegakernelEmulator:
 
     Args:
         shape: with few blocks, all of which run on one thread.
-        architecture: ``__CUDA_ARCH__``: from 900 on weights are fetched by bulk copies.
+        architecture: ``__CUDA_ARCH__``: from 900 on weights are fetched by bulk copies, and
+            at 900 warpgroups multiply.
         wide: the kernel of many rows instead.
     """
 
@@ -22,6 +23,8 @@ class MegakernelEmulator:
 
     def __init__(self, shape: KernelShape, architecture: int = 900, *, wide: bool = False) -> None:
         macros = [*shape.macros(), ("__CUDA_ARCH__", str(architecture)), *([("MT_WIDE", "1")] if wide else [])]
+        if architecture == 900:
+            macros.append(("__CUDA_ARCH_FEAT_SM90_ALL", "1"))
         self._library = compile_for_cpu(SOURCES, "megakernel", macros)
         self.seed = 0
         """Of the order in which warps get their turns; another one for each launch."""

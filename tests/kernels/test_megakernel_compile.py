@@ -36,7 +36,7 @@ def fit(model: str, capability: int) -> KernelShape:
 @pytest.mark.parametrize("source", SOURCES)
 @pytest.mark.parametrize("capability", [80, 86, 89, 90, 100, 120])
 def test_no_spills_and_no_more_registers_than_fit(capability: int, source: str) -> None:
-    usage = nvrtc.compile_kernel(fit("demo", capability), f"sm_{capability}", source=source).usage
+    usage = nvrtc.compile_kernel(fit("demo", capability), nvrtc.architecture(capability), source=source).usage
     assert usage.spilled_bytes == 0
     assert usage.registers <= (REGISTERS if source == "frame.cu" else 255)
 
@@ -45,7 +45,7 @@ def test_no_spills_and_no_more_registers_than_fit(capability: int, source: str) 
 @pytest.mark.parametrize("source", SOURCES)
 @pytest.mark.parametrize("model", ["0.6B", "1.7B"])
 def test_published_sizes_compile_without_spills(model: str, source: str) -> None:
-    usage = nvrtc.compile_kernel(fit(model, 90), "sm_90", source=source).usage
+    usage = nvrtc.compile_kernel(fit(model, 90), nvrtc.architecture(90), source=source).usage
     assert usage.spilled_bytes == 0
     assert usage.registers <= (REGISTERS if source == "frame.cu" else 255)
 

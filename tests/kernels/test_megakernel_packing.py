@@ -6,7 +6,7 @@ import torch
 from megatalker_kernels.constants import KBLOCK, TILE, WARPS, WEIGHT
 from megatalker_kernels.errors import ShapeError
 from megatalker_kernels.model import rope_table
-from megatalker_kernels.packing import FRAGMENT, LANE_ORDER, PackedWeights, interleave
+from megatalker_kernels.packing import FRAGMENT, PAIRS, PackedWeights, interleave
 from megatalker_kernels.shapes import KernelShape, StackShape
 from megatalker_kernels.trial import MODELS, random_model
 
@@ -62,11 +62,11 @@ def test_the_stream_of_a_block_is_what_the_kernel_reads() -> None:
         if columns == shape.stage_columns:  # those of each warp side by side
             blocks = [block for warp in range(WARPS) for block in blocks[warp::WARPS]]
         for k in blocks:
-            lanes = packed.data[at].view(32, 8)
-            for lane in (0, 5, 31):
-                row, quarter = tile * TILE + lane // 4, k + lane % 4 * 8
-                columns = weights[name][row, quarter : quarter + 8][list(LANE_ORDER)]
-                assert lanes[lane].tolist() == columns.tolist(), (name, tile, k)
+            matrices = packed.data[at].view(len(PAIRS), TILE, KBLOCK // 4)
+            for number, row in ((0, 0), (1, 5), (2, 3), (3, 7)):
+                eights = weights[name][tile * TILE + row, k : k + KBLOCK].view(-1, 8)
+                pairs = eights[:, 2 * PAIRS[number] :][:, :2].flatten()
+                assert matrices[number, row].tolist() == pairs.tolist(), (name, tile, k)
             at += 1
     assert at == int(packed.layout.block_starts[block] + packed.layout.block_fragments[block])
 

@@ -164,7 +164,7 @@ def test_matrices_lie_in_the_order_of_their_phases(model: str) -> None:
 @pytest.mark.parametrize("model", MODELS)
 def test_the_longest_launch_has_a_number_for_each_phase(model: str) -> None:
     shape = fit(model)
-    rows = tuple(Row(slot, 0) for slot in range(shapes.ROWS))
+    rows = tuple(Row(slot, constants.CHUNK) for slot in range(shapes.ROWS))
     launches = [Launch(mode, rows, wide=True) for mode in ("decode", "prefill")] + [Launch("decode", rows)]
     count = max(sum(1 for _ in schedule(shape, launch)) for launch in launches)
     assert 1 + count <= shape.max_phases <= 3 + count

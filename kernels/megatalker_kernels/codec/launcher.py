@@ -11,11 +11,9 @@ from megatalker_kernels.codec.numbers import Numbers
 from megatalker_kernels.codec.structures import macros
 from megatalker_kernels.codec.tiles import TILES, WARPGROUP_TILES, Tile, WarpgroupTile
 from megatalker_kernels.module import Arguments, GpuModule, capability, processors
-from megatalker_kernels.nvrtc import Cubin, compile_kernel
+from megatalker_kernels.nvrtc import WARPGROUPS, Cubin, architecture, compile_kernel
 
 SOURCE = "codec/codec.cu"
-WARPGROUPS = 90
-"""The compute capability whose tensor cores serve warpgroups."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +31,8 @@ class CodecConstants:
 
 def target(capability: int, numbers: Numbers) -> tuple[str, Numbers, Sequence[Tile | WarpgroupTile]]:
     """What to compile for a device of that compute capability: architecture, ``numbers``, and tiles that it runs."""
-    if capability == WARPGROUPS and numbers is not Numbers.TENSORFLOATS:
-        return f"sm_{capability}a", numbers, (*TILES, *WARPGROUP_TILES)
-    return f"sm_{capability}", numbers, TILES
+    warpgroups = capability == WARPGROUPS and numbers is not Numbers.TENSORFLOATS
+    return architecture(capability), numbers, (*TILES, *WARPGROUP_TILES) if warpgroups else TILES
 
 
 def compile_codec(arch: str, numbers: Numbers, tiles: Sequence[Tile | WarpgroupTile]) -> Cubin:

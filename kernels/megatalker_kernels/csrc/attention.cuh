@@ -52,22 +52,23 @@ struct Positions {
     const int ahead = first_position(unit) - unit.fresh_from(), count = unit.position() - unit.fresh_from() + 1;
     if (ahead + 16 <= 0 || ahead >= count) return;
     const auto fresh = [&](int p) { return p + ahead >= 0 && p + ahead < count; };
+    const Lane own;
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const int p = h * 8 + own_place();
-      if (fresh(p)) copy_vectors(key[h], &space.fresh[0][p + ahead][own_quarter() * 8], KBLOCK);
+      const int p = h * 8 + own.place;
+      if (fresh(p)) copy_vectors(key[h], &space.fresh[0][p + ahead][own.quarter * 8], KBLOCK);
     }
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
-      const int p = own_quarter() * 2 + value_place(e);
-      if (fresh(p) && own_place() * 8 < D) copy_vectors(value[e], &space.fresh[1][p + ahead][own_place() * 8], 64);
+      const int p = own.quarter * 2 + value_place(e);
+      if (fresh(p) && own.place * 8 < D) copy_vectors(value[e], &space.fresh[1][p + ahead][own.place * 8], 64);
     }
   }
 
   template <class Read>
   __device__ void load(const Stored* keys, const Stored* values, int first, int last, Read read) {
-    load_keys<D>(key, keys, first, last, read);
-    load_values<D>(value, values, first, last, read);
+    load_keys<D>(key, Lane(), keys, first, last, read);
+    load_values<D>(value, Lane(), values, first, last, read);
   }
   template <int N>
   __device__ static void copy_vectors(uint4 (&to)[N], const Stored* source, int apart) {
@@ -98,16 +99,10 @@ __device__ __noinline__ void prepare_heads(OwnUnit unit, const float* norms) {
     float4 x = quad.values();
     if (!value) x = norm_and_rotate(x, weight, Angles<D>(s.rope[first + nth]), s.pass.eps, query);
     if (!mine) continue;
-    const uint2 pairs{pack(x.x, x.y), pack(x.z, x.w)};
-    const auto put = [&](void* place, uint2 four) { *reinterpret_cast<uint2*>(place) = four; };
     if (query) {
-      const auto place = [&](int rest) {
-        return reinterpret_cast<Operand*>(s.attention.query[rest]) + (d / KBLOCK * G + job) * KBLOCK + d % KBLOCK;
-      };
-      put(place(0), pairs);
-      put(place(1), {pack_rest(pairs.x, x.x, x.y), pack_rest(pairs.y, x.z, x.w)});
+      Queries<D, G>::put(s.attention.query, job, d, x);
     } else {
-      put(&s.attention.fresh[value][nth][d], pairs);
+      *reinterpret_cast<uint2*>(&s.attention.fresh[value][nth][d]) = {pack(x.x, x.y), pack(x.z, x.w)};
     }
   }
 }
@@ -117,9 +112,12 @@ template <int D, int G>
 __device__ __forceinline__ void attend_positions(const OwnUnit& unit, const Positions<D>& positions, int buffer) {
   AttentionSpace& space = shared().attention;
   AttentionShares& shares = space.shares[buffer];
-  const int warp = own_warp(), query = own_place(), quarter = own_quarter();
+  const int warp = own_warp();
+  const Lane own;
+  const auto [query, quarter] = own;
   float score[2][2];
-  const float peak = score_positions<D, G>(positions.key, space.query[0], space.query[1], unit.position() - first_position(unit), score);
+  const Queries<D, G> queries(own, space.query);
+  const float peak = score_positions(positions.key, own, queries, unit.position() - first_position(unit), score);
   const Weights weights(score, peak);
   if (query < G && quarter == 0) shares.peak[warp][query] = peak, shares.mass[warp][query] = weights.mass;
 #pragma unroll

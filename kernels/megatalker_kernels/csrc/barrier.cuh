@@ -2,20 +2,22 @@
 #pragma once
 #include "publish.cuh"
 
+// Who waits; to publish takes the first warp some time, in which the others may go on.
+constexpr int WAITER = CONSUMERS - 32;
+
 // All consumers: what this block wrote is published.
 __device__ __noinline__ void arrive() {
   Common& s = common();
   consumer_sync();
-  if (threadIdx.x != 0) return;
-  s.arrived = 1;
-  add_release(s.to.barrier + ARRIVED, 1);
+  if (threadIdx.x == WAITER) s.arrived = 1;
+  if (threadIdx.x == 0) add_release(s.to.barrier + ARRIVED, 1);
 }
 
 // All consumers: every block has arrived (where this one has), and what they wrote can be read with __ldcg. False:
 // leave the kernel, because of an abort.
 __device__ __forceinline__ bool proceed() {
   Common& s = common();
-  if (threadIdx.x == 0 && s.arrived) {
+  if (threadIdx.x == WAITER && s.arrived) {
     const u32* word = s.to.barrier + ARRIVED;
     SpinGuard guard;
     u32 seen;

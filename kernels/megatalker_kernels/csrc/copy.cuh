@@ -72,7 +72,20 @@ __device__ inline void copy_bulk(void* target, const void* source, int bytes, u6
           shared_address(target)),
       "l"(source), "r"(bytes), "r"(shared_address(barrier)), "l"(policy) : "memory");
 }
+
+__device__ inline void copy_bulk(void* target, const void* source, int bytes, u64* barrier) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+                   shared_address(target)),
+               "l"(source), "r"(bytes), "r"(shared_address(barrier)) : "memory");
+}
+
+// What this thread knows to be written, or to be read no more, is so for the bulk copies that it makes.
+__device__ inline void admit_to_copies() {
+  asm volatile("fence.proxy.async.global;" ::: "memory");
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
 #else
+__device__ inline void admit_to_copies() {}
 __device__ inline u64 streaming_policy() { return 0; }
 
 __device__ inline void copy_then_arrive(u64* barrier) {

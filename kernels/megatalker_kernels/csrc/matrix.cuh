@@ -112,19 +112,19 @@ __device__ inline bool multiply(PhaseKind kind, int layer, int columns, int coun
           const uint4* w = stage + warp * SHARE * 32;
           uint4 xs[SHARE], ws[SHARE];
 #pragma unroll
-          for (int j = 0; j < SHARE; ++j) ws[j] = w[j * 32], xs[j] = x[j * apart];
+          for (int j = 0; j < SHARE; ++j) ws[j] = load_matrices(w + j * 32), xs[j] = x[j * apart];
 #pragma unroll
           for (int j = 0; j < SHARE; ++j) sums.add(xs[j], ws[j]);
           if (!pair) continue;
 #pragma unroll
-          for (int j = 0; j < SHARE; ++j) ws[j] = w[left + j * 32];  // the other tile's
+          for (int j = 0; j < SHARE; ++j) ws[j] = load_matrices(w + left + j * 32);  // the other tile's
 #pragma unroll
           for (int j = 0; j < SHARE; ++j) others.add(xs[j], ws[j]);
         }
 #pragma unroll 1
         for (int block = warp; block < rest / KBLOCK; block += WARPS, x += apart) {
-          sums.add(*x, stage[block * 32]);
-          if (pair) others.add(*x, stage[left + block * 32]);
+          sums.add(*x, load_matrices(stage + block * 32));
+          if (pair) others.add(*x, load_matrices(stage + left + block * 32));
         }
         release_stage(ring);
       }

@@ -17,8 +17,10 @@ using Values = uint4[4][HALVES<D>];  // of position 2 * quarter + value_place(e)
 __device__ constexpr int value_place(int e) { return e % 2 + e / 2 * 8; }
 
 __device__ inline int own_warp() { return own_thread() >> 5; }
-__device__ inline int own_place() { return own_thread() >> 2 & 7; }
-__device__ inline int own_quarter() { return own_thread() & 3; }
+
+struct Lane {
+  int place = own_thread() >> 2 & 7, quarter = own_thread() & 3;
+};
 
 // Where a dimension of a stored key or value lies. Vectors of eight dimensions change places by their position, so that those that
 // a warp reads at once from shared memory lie in different banks.
@@ -34,23 +36,23 @@ __device__ inline uint4 stored_vector(const Stored* from, int at, int last, int 
 }
 
 template <int D, class Read>
-__device__ inline void load_keys(Keys<D>& key, const Stored* from, int first, int last, Read read) {
+__device__ inline void load_keys(Keys<D>& key, const Lane& own, const Stored* from, int first, int last, Read read) {
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
 #pragma unroll
     for (int i = 0; i < D / KBLOCK; ++i) {
-      key[h][i] = stored_vector<D>(from, first + h * 8 + own_place(), last, i * KBLOCK + own_quarter() * 8, read);
+      key[h][i] = stored_vector<D>(from, first + h * 8 + own.place, last, i * KBLOCK + own.quarter * 8, read);
     }
   }
 }
 
 template <int D, class Read>
-__device__ inline void load_values(Values<D>& value, const Stored* from, int first, int last, Read read) {
+__device__ inline void load_values(Values<D>& value, const Lane& own, const Stored* from, int first, int last, Read read) {
 #pragma unroll
   for (int e = 0; e < 4; ++e) {
 #pragma unroll
     for (int i = 0; i < HALVES<D>; ++i) {
-      value[e][i] = stored_vector<D>(from, first + own_quarter() * 2 + value_place(e), last, i * 64 + own_place() * 8 % D, read);
+      value[e][i] = stored_vector<D>(from, first + own.quarter * 2 + value_place(e), last, i * 64 + own.place * 8 % D, read);
     }
   }
 }
@@ -90,24 +92,40 @@ __device__ inline u32 pack_rest(u32 rounded, float first, float second) {
   return pack(first - low_half(rounded), second - high_half(rounded));
 }
 
-// Scores of the queries of the head, of which this lane gets the one of its place, for positions 8 * h + 2 * quarter + e; those up to `left`
-// count. The queries are operands: rounded, and what rounding took away. Returns the largest score.
+// Queries of a head as operands, vectors of one lane each: rounded in the first eight rows, in the others what rounding took away.
 template <int D, int G>
-__device__ __forceinline__ float score_positions(const Keys<D>& key, const uint4* queries, const uint4* rests, int left, float (&score)[2][2]) {
-  const int query = own_place(), quarter = own_quarter();
+struct Queries {
+  static constexpr int VECTORS = D / 4 * G;
+  uint4 operand[D / KBLOCK][2] = {};  // of the query of this lane's place; zeros where there is none
+
+  // Four dimensions of a query, into all vectors.
+  __device__ static void put(uint4* vectors, int query, int d, const float4& x) {
+    const u32 first = pack(x.x, x.y), second = pack(x.z, x.w);
+    vectors[((d / KBLOCK * G + query) * 4 + d % KBLOCK / 8) * 2 + d % 8 / 4] = {first, pack_rest(first, x.x, x.y), second,
+                                                                                pack_rest(second, x.z, x.w)};
+  }
+
+  __device__ Queries(const Lane& own, const uint4* vectors) {
+    if (own.place >= G) return;
+#pragma unroll
+    for (int i = 0; i < D / KBLOCK * 2; ++i) operand[i / 2][i % 2] = vectors[((i / 2 * G + own.place) * 4 + own.quarter) * 2 + i % 2];
+  }
+};
+
+// Scores of the queries of the head, of which this lane gets the one of its place, for positions 8 * h + 2 * quarter + e; those up
+// to `left` count. Returns the largest score.
+template <int D, int G>
+__device__ __forceinline__ float score_positions(const Keys<D>& key, const Lane& own, const Queries<D, G>& queries, int left,
+                                                 float (&score)[2][2]) {
   float sums[2][4] = {};
 #pragma unroll
-  for (int vector = 0; vector < D / KBLOCK; ++vector) {
-    uint4 q{0, 0, 0, 0}, rest{0, 0, 0, 0};
-    if (query < G) {
-      q = queries[(vector * G + query) * 4 + quarter];
-      rest = rests[(vector * G + query) * 4 + quarter];
-    }
+  for (int i = 0; i < D / KBLOCK; ++i) {
+    const uint4 &q = queries.operand[i][0], &r = queries.operand[i][1];
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const uint4& k = key[h][vector];
-      mma(sums[h], q.x, rest.x, q.y, rest.y, k.x, k.y);
-      mma(sums[h], q.z, rest.z, q.w, rest.w, k.z, k.w);
+      const uint4& k = key[h][i];
+      mma(sums[h], q.x, q.y, q.z, q.w, k.x, k.y);
+      mma(sums[h], r.x, r.y, r.z, r.w, k.z, k.w);
     }
   }
   float peak = NO_PEAK;
@@ -115,7 +133,7 @@ __device__ __forceinline__ float score_positions(const Keys<D>& key, const uint4
   for (int h = 0; h < 2; ++h) {
 #pragma unroll
     for (int e = 0; e < 2; ++e) {
-      score[h][e] = h * 8 + quarter * 2 + e <= left ? sums[h][e] + sums[h][e + 2] : LOWEST;
+      score[h][e] = h * 8 + own.quarter * 2 + e <= left ? sums[h][e] + sums[h][e + 2] : LOWEST;
       peak = fmaxf(peak, score[h][e]);
     }
   }

@@ -42,7 +42,7 @@ struct AttentionShares {
 };
 
 struct AttentionSpace {
-  uint4 query[2][MAX_HEAD_DIM * sizeof(Operand) / sizeof(uint4) * MAX_QUERIES];  // as operands: rounded, and what rounding took away
+  uint4 query[MAX_HEAD_DIM / 4 * MAX_QUERIES];  // as operands: see Queries
   Stored fresh[2][ROWS][MAX_HEAD_DIM];                // keys and values of this pass, as stored
   AttentionShares shares[2];                       // the next chunk's while these are still read
   int last;

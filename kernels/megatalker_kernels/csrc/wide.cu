@@ -5,21 +5,18 @@
 #include "wide_input.cuh"
 #include "wide_product.cuh"
 
-// `work` waits for the results of the last phase by itself.
-template <class Work>
-__device__ inline bool phase(Work work) {
+// False: leave the kernel.
+__device__ inline bool begin_phase() {
   if (own_state().phase > 0) arrive();
-  return !stall() && work() && end_phase(true);
+  return !stall();
 }
 
 template <class Work>
 __device__ inline bool phase_after(Work work) {
-  return phase([&] {
-    if (!proceed()) return false;
-    if (threadIdx.x == 0) stamp(1);
-    work();
-    return true;
-  });
+  if (!begin_phase() || !proceed()) return false;
+  if (threadIdx.x == 0) stamp(1);
+  work();
+  return end_phase(true);
 }
 
 __device__ inline void begin_wide_pass(int number) {
@@ -37,30 +34,32 @@ __device__ inline void begin_wide_pass(int number) {
   consumer_sync();
 }
 
-__device__ inline bool run_wide_pass(int number) {
+// The phases of a pass. All products begin in one place, since their code is here.
+__device__ __forceinline__ bool run_wide_pass(int number) {
   WideShared& s = wide_shared();
-  const int rows = s.launch.rows;
   begin_wide_pass(number);
-  if (!phase_after([&] { begin_rows(rows); })) return false;
-  if (PROJECTS && number == 0 && !phase([&] { return product_wide(PROJECT, 0, rows); })) return false;
+  if (!phase_after([&] { begin_rows(s.launch.rows); })) return false;
+  const auto heads = [&] { return number == TALKER_PASS ? s.wide.heards : number > 0 ? s.launch.rows : 0; };
 #pragma unroll 1
-  for (int layer = 0; layer < s.pass.sizes.layers; ++layer) {
+  for (int layer = PROJECTS && number == 0 ? -1 : 0; layer < s.pass.sizes.layers + (heads() > 0); ++layer) {
+    const int rows = s.launch.rows, layers = s.pass.sizes.layers;
+    const bool within = layer >= 0 && layer < layers;
 #pragma unroll 1
-    for (int kind = 0; kind < LAYER_PHASES; ++kind) {
+    for (int i = 0; i < (within ? LAYER_PHASES : 1); ++i) {
+      const PhaseKind kind = within ? PhaseKind(i) : layer < 0 ? PROJECT : HEAD;
       if (kind == ATTENTION) {
         if (s.launch.mode == PREFILL && !phase_after([&] { append_all(layer, rows); })) return false;
         if (!phase_after([&] { attend_wide(layer, rows); })) return false;
-      } else if (!phase([&] { return product_wide(PhaseKind(kind), layer, rows); })) {
-        return false;
+        if (s.pass.talker && s.wide.chunks > rows && !phase_after([&] { combine_all(rows); })) return false;
+        continue;
       }
+      const int which = within ? layer : number == TALKER_PASS || layer < 0 ? 0 : number - 1;
+      if (!begin_phase() || !product_wide(kind, which, kind == HEAD ? heads() : rows)) return false;
+      if (kind == HEAD && number == TALKER_PASS) store_hidden();
+      if (!end_phase(true)) return false;
     }
   }
-  const int heads = number == TALKER_PASS ? s.wide.heards : number > 0 ? rows : 0;
-  return heads == 0 || phase([&] {
-           if (!product_wide(HEAD, 0, heads)) return false;
-           if (number == TALKER_PASS) store_hidden();
-           return true;
-         });
+  return true;
 }
 
 extern "C" __global__ void __launch_bounds__(CONSUMERS, 1) megatalker_wide(const __grid_constant__ WideParams params) {
@@ -74,11 +73,21 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS, 1) megatalker_wide(const
   if (threadIdx.x < THREADS / 32) s.state[threadIdx.x] = ConsumerState{};
   if (threadIdx.x == 0) {
     s.quit = s.arrived = 0;
+    s.laps = 0;
+    for (auto& ring : s.piece_landed) {
+      for (u64& landed : ring) mbarrier_init(&landed, 1);
+    }
+    for (u32& laps : s.piece_laps) laps = 0;
+    for (int i = 0; i < MOST_STAGES; ++i) mbarrier_init(&s.landed[i], 1), mbarrier_init(&s.multiplied[i], WARPS);
+    fence_mbarrier_init();
     s.target = BLOCKS;
     for (int& flag : s.timed_out) flag = 0;
   }
   consumer_sync();
+  choose_divisions();
+  lay_out_chunks();
   int pass = s.launch.mode == DECODE ? 0 : TALKER_PASS;
+#pragma unroll 1
   while (pass <= TALKER_PASS && run_wide_pass(pass)) ++pass;
   leave();
 }

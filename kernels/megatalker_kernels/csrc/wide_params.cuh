@@ -5,6 +5,15 @@
 #pragma once
 #include "params.cuh"
 
+// What a row attends to at once.
+struct RowChunk {
+  int row, number;     // of its chunks
+  int position;        // of the row
+  int first;           // chunks of the rows before it
+  int page[2];         // the only one twice
+  int unused[2];
+};
+
 struct WideBuffers {
   const Row* row;        // [rows]; `Launch` has none of them
   const int* chunk;      // [chunks]: row * MAX_CHUNKS + number, the longest first: what talker attention is divided into
@@ -14,6 +23,7 @@ struct WideBuffers {
   Operand* operand;      // [columns / KBLOCK][padded rows][KBLOCK]: the residual stream, times the norm's weights
   float* squares;        // [rows][SQUARES]: of the residual stream, by column blocks
   int* picked;           // [rows][GROUPS]
+  RowChunk* row_chunk;   // [chunks], as `chunk`
   int chunks;
   int heards;
   int padded;            // rows, a multiple of 16

@@ -5,12 +5,13 @@
 
 constexpr int SQUARES = (MAX_HIDDEN / KBLOCK + WARPS - 1) / WARPS * WARPS;  // of a row, whole chains
 
-// Stores four neighbouring columns of a row of an operand. A column block of sixteen rows is two vectors of each lane of
-// mma.m16n8k16: columns 0, 1, 4, 5 of each eight, then the others, of a row and the one eight below it.
+// Stores four neighbouring columns of a row of an operand. A column block of eight rows lies as a fragment of weights does: see
+// packing.py.
 __device__ inline void put_columns(void* operand, int row, int column, uint2 pairs) {
-  const int lane = row % 8 * 4 + column % KBLOCK / 8, word = column % 8 / 4 * 2 + row % 16 / 8;
-  u32* place = static_cast<u32*>(operand) + (u64(column / KBLOCK) * wide_shared().wide.padded + row / 16 * 16) * (KBLOCK / 2) + lane * 4 + word;
-  place[0] = pairs.x, place[32 * 4] = pairs.y;
+  constexpr int WORDS = TILE * 4;  // of a matrix
+  const u64 fragment = u64(column / KBLOCK) * (wide_shared().wide.padded / TILE) + row / TILE;
+  u32* place = static_cast<u32*>(operand) + (fragment * 4 + column % 8 / 4) * WORDS + row % TILE * 4 + column % KBLOCK / 8;
+  place[0] = pairs.x, place[2 * WORDS] = pairs.y;
 }
 
 // Four columns of a row, times the weights of the norm in front of the next product; or as they are, if it has none. Eight

@@ -80,6 +80,7 @@ class Specification:
             "sum": self._sum,
             "begin": lambda _phase: None,  # where rows stand is found out when their layers begin,
             "append": lambda _phase: None,  # and attention stores all keys and values before it reads any
+            "combine": lambda _phase: None,  # and goes through all chunks
         }
         for phase in schedule(self._shape, launch):
             if phase.picks is not None:
