@@ -8,7 +8,7 @@ from torch import Tensor
 
 from megatalker.errors import CapacityError
 from megatalker_backends.megakernel.pages import PagePool
-from megatalker_backends.megakernel.prefix import PrefixCache
+from megatalker_backends.megakernel.prefix import LEAST_ROWS, PrefixCache
 from megatalker_backends.megakernel.settings import MegakernelSettings
 from megatalker_backends.megakernel.sizes import choose_first_pages, choose_page_limit
 from megatalker_kernels.constants import PAGE, ROWS
@@ -197,12 +197,21 @@ def test_what_is_remembered_outlives_the_pages_it_was_on() -> None:
     assert torch.equal(book.rows([8, 0], 96), left)
 
 
-@pytest.mark.parametrize("rows", [2, ROWS, ROWS + 1, 3 * ROWS])
+@pytest.mark.parametrize("rows", [LEAST_ROWS, LEAST_ROWS + 1, LEAST_ROWS + ROWS])
 def test_the_last_pass_is_never_skipped(rows: int) -> None:
     book = Book(rows=256)
     keys = book.keys(prompt(rows))
     book.remember(keys, [0])
     assert book.restore(keys, [1]) == (rows - 1) // ROWS * ROWS
+
+
+@pytest.mark.parametrize("rows", [2, ROWS, LEAST_ROWS - 1])
+def test_short_prompts_are_computed_anew(rows: int) -> None:
+    book = Book(rows=256)
+    long, short = prompt(LEAST_ROWS), prompt(rows)
+    keys = book.cache.keys(torch.cat([short, long, short]), [rows, LEAST_ROWS, rows])
+    assert keys == [[], book.keys(long), []]
+    assert book.keys(short) == []
 
 
 def test_a_difference_in_one_row_is_another_prompt_from_there_on() -> None:
@@ -215,16 +224,17 @@ def test_a_difference_in_one_row_is_another_prompt_from_there_on() -> None:
 
 
 def test_what_was_used_last_is_kept_and_heads_outlive_what_follows_them() -> None:
-    book = Book(rows=4 * ROWS)
-    old, shared = prompt(3 * ROWS, other_from=0), prompt(3 * ROWS)
+    kept = LEAST_ROWS - ROWS  # of each prompt
+    book = Book(rows=ROWS + 3 * (kept - ROWS))
+    old, shared = prompt(LEAST_ROWS, other_from=0), prompt(LEAST_ROWS)
     book.remember(book.keys(old), [0])
     book.remember(book.keys(shared), [1])
-    assert book.restore(book.keys(old), [5]) == 2 * ROWS
-    newer = [prompt(3 * ROWS, other_from=ROWS, seed=seed) for seed in (1, 2, 3)]
+    assert book.restore(book.keys(old), [5]) == kept
+    newer = [prompt(LEAST_ROWS, other_from=ROWS, seed=seed) for seed in (1, 2, 3)]
     for each in newer:
         assert book.restore(book.keys(each), [2]) >= ROWS
         book.remember(book.keys(each), [2])
-    assert book.restore(book.keys(newer[-1]), [5]) == 2 * ROWS
+    assert book.restore(book.keys(newer[-1]), [5]) == kept
     assert book.restore(book.keys(shared), [5]) == ROWS, "its head was in use, the rest was not"
     assert book.restore(book.keys(old), [5]) == 0
 
@@ -250,7 +260,7 @@ def test_forgetting_and_remembering_nothing() -> None:
 
 def test_prompts_that_lie_together_have_the_names_they_have_alone() -> None:
     book = Book(rows=256)
-    prompts = [prompt(60), prompt(7), prompt(40, other_from=20), prompt(33)]
+    prompts = [prompt(60), prompt(7), prompt(70, other_from=20), prompt(53)]
     together = book.cache.keys(torch.cat(prompts), [len(each) for each in prompts])
     assert together == [book.keys(each) for each in prompts]
 

@@ -53,7 +53,7 @@ def test_more_than_the_device_can_make_keeps_newcomers_waiting_and_nobody_else(
     """200 requests a second ask for 800 times real time, of about 550."""
     heard = listen(tiny_custom_voice, poisson(200, 3), until_s=60, speech_s=4, max_ahead_s=None, patch=monkeypatch)
     assert all(one.first_s for one in heard)
-    assert len(gaps(heard)) < len(heard)
+    assert sum(gaps(heard)) < 0.01 * len(heard)
     assert first_p95(heard) > 0.3
 
 

@@ -94,16 +94,27 @@ def test_the_next_step_of_audio_is_started_before_the_one_before_is_waited_for(
     ]
 
 
-def test_a_prompt_waits_until_the_audio_before_it_is_handed_out(tiny_custom_voice: Checkpoint, diary: Diary) -> None:
+def test_a_prompt_does_not_wait_for_audio_that_a_device_computes(
+    tiny_custom_voice: Checkpoint, diary: Diary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started, asked = threading.Event(), threading.Event()
+
+    def note_and_let_another_ask() -> None:
+        diary.note("start")
+        if diary.events[-1] == "start 3":
+            started.set()
+            wait_for(asked)
+
+    monkeypatch.setattr(LateDownload, "on_start", note_and_let_another_ask)
     fakes = Fakes(talkers={"fake": Behaviour(frames=None, on_prefill=lambda _: diary.note("prompt"))})
     with open_engine(tiny_custom_voice, fakes) as engine:
-        first = engine.speak(TEXT, seed=1, max_frames=200)
-        next(iter(first))
-        engine.speak(TEXT, seed=2, max_frames=2).read_all()
-        first.cancel()
-    before = diary.events[: diary.events.index("prompt 1")]
-    started, heard = (sum(event.startswith(kind) for event in before) for kind in ("start", "hear"))
-    assert started == heard
+        first = engine.speak(TEXT, seed=1, max_frames=6)
+        wait_for(started)
+        second = engine.speak(TEXT, seed=2, max_frames=2)
+        asked.set()
+        second.read_all()
+        assert sum(chunk.frames for chunk in first) == 6
+    assert diary.events.index("prompt 1") < diary.events.index("hear 3") < diary.events.index("start 4")
 
 
 @pytest.mark.parametrize("call", ["begin", "take"])

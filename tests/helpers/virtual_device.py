@@ -38,10 +38,14 @@ MOST_STREAMS = 1024
 LoadedT = TypeVar("LoadedT", FakeTalker, FakeCodec)
 Costs = tuple[list[int], list[float]]
 """Sizes of launches, and milliseconds of each."""
-PROMPTS: Costs = [8, 24, 256, 1024, 2048], [1.23, 1.31, 2.92, 9.6, 19.0]
+PROMPTS: Costs = [8, 24, 256, 1024, 2048], [1.11, 1.18, 2.09, 6.08, 13.9]
 """By rows."""
-FRAMES: Costs = [1, 8, 13, 32, 64, 128, 256, 512], [1.95, 2.65, 4.7, 5.28, 6.88, 10.3, 15.9, 28.9]
+FRAMES: Costs = [1, 8, 9, 16, 32, 64, 128, 256, 512], [1.91, 2.62, 4.27, 4.38, 4.97, 6.04, 7.67, 11.5, 21.0]
 """By streams: see docs/megakernel.md."""
+PROMPT_CALL_MS, FRAME_CALL_MS, AUDIO_CALL_MS = (1.8, 0.27), (0.5, 0.008), (0.6, 0.02)
+"""What the calls of the backends take the host beside hundreds of listeners in other threads, traced, and for each
+stream.
+"""
 TAKING_MS = 0.03
 """For a chunk, by its listener in another thread, which the engine's thread waits for."""
 CHECKING_MS = 0.2
@@ -62,6 +66,11 @@ class Time:
         """The host is busy, sometimes for longer than usual."""
         self.now += milliseconds * 1e-3 * (1.2 + 0.6 * self.mishaps.exponential())
 
+    def call(self, milliseconds: tuple[float, float], size: int) -> None:
+        """The host is busy with a call for so many streams."""
+        once, each = milliseconds
+        self.work(once + each * size)
+
     def launch(self, size: int, costs: Costs) -> float:
         """When that will be done."""
         self.free_at = max(self.now, self.free_at) + float(np.interp(size, *costs)) * 1e-3
@@ -75,13 +84,13 @@ class DeviceTalker(FakeTalker):
     time: Time
 
     def prefill(self, requests: Sequence[StreamRequest]) -> list[StreamHandle]:
-        self.time.work(0.8 + 0.2 * len(requests))
+        self.time.call(PROMPT_CALL_MS, len(requests))
         self.time.launch(sum(len(request.embeds) for request in requests), PROMPTS)
         first, self.issued = self.issued + 1, self.issued + len(requests)
         return [StreamHandle(handle) for handle in range(first, self.issued + 1)]
 
     def decode(self, steps: Sequence[DecodeStep], *, return_logits: bool = False) -> Callable[[], list[Frame]]:  # type: ignore[override]
-        self.time.work(0.45 + 0.004 * len(steps))
+        self.time.call(FRAME_CALL_MS, len(steps))
         done_at = self.time.launch(len(steps), FRAMES)
         codes = tuple(range(self.config.num_code_groups))
 
@@ -100,7 +109,7 @@ class DeviceCodec(FakeCodec):
     time: Time
 
     def decode(self, states: Sequence[CodecState], codes: Sequence[Tensor]) -> list[Tensor]:
-        self.time.work(0.3 + 0.006 * len(states))
+        self.time.call(AUDIO_CALL_MS, len(states))
         self.time.launch(sum(map(len, codes)), AUDIO)
         return [torch.zeros(len(frames) * FRAME_SAMPLES) for frames in codes]
 

@@ -19,6 +19,10 @@ from megatalker_kernels.transfer import send
 from megatalker_kernels.workspace import Workspace
 
 PASSES_OF_PAGE = PAGE // ROWS
+LEAST_ROWS = 6 * ROWS
+"""Of a prompt that is remembered: to compute fewer takes less time than to wait for a device that has other work, and
+to read there what they are.
+"""
 
 
 class PrefixCache:
@@ -38,14 +42,15 @@ class PrefixCache:
 
     def keys(self, rows: Tensor, lengths: Sequence[int]) -> list[list[bytes]]:
         """For each of the prompts that lie one after another in ``[rows, hidden]`` the names of all passes but the
-        last, which yields logits as well.
+        last, which yields logits as well; none of short ones.
         """
-        if not len(self._store):
+        if not len(self._store) or max(lengths) < LEAST_ROWS:
             return [[] for _ in lengths]
         data = rows.contiguous().view(torch.uint8).cpu().numpy()  # one wait for all
         kind = str(rows.dtype).encode()
         return [
-            _names(kind, data[end - length : end]) for length, end in zip(lengths, accumulate(lengths), strict=True)
+            _names(kind, data[end - length : end]) if length >= LEAST_ROWS else []
+            for length, end in zip(lengths, accumulate(lengths), strict=True)
         ]
 
     def restore(self, prompts: Sequence[tuple[Sequence[bytes], Sequence[int]]]) -> list[int]:

@@ -13,7 +13,7 @@ class MegakernelSettings(BackendSettings):
 
     max_streams: Annotated[Integer, Field(ge=1, le=2048)] = 8
     """Streams held at the same time, and the largest batch."""
-    wide_from: Annotated[Integer, Field(ge=1)] = 13
+    wide_from: Annotated[Integer, Field(ge=1)] = 9
     """Streams of a call from which on launches of the kernel of many rows, of up to 512, take the place of those of the
     megakernel, of 8. A stream says the same in either."""
     max_positions: Annotated[Integer, Field(ge=2)] | None = None
@@ -23,7 +23,8 @@ class MegakernelSettings(BackendSettings):
     """Pages of keys and values, 64 positions each, that all streams share, at most. Loading takes what 256 MiB hold;
     when streams need more, their number doubles. ``None``: enough for ``max_streams`` full streams."""
     prefix_rows: Annotated[Integer, Field(ge=0)] = 512
-    """Prompt rows whose keys and values are remembered, for prompts that begin alike. 0 turns that off."""
+    """Prompt rows whose keys and values are remembered, for prompts of 48 rows or more that begin alike. 0 turns that
+    off."""
     interpret: bool = False
     """Run the kernel's executable specification in torch instead of the kernel: for tests, on any device, slow."""
     stall_timeout_s: Annotated[float, Field(gt=0, le=10)] = 0.05

@@ -22,8 +22,10 @@ class TextFeed:
 
         The codes of the launch before must have been waited for: its rows have left the staging area then.
         """
-        target = self._target[: len(rows)]
-        if all(row.device.type == "cpu" for row in rows):
+        target, devices = self._target[: len(rows)], {row.device for row in rows}
+        if devices == {self._staging.device}:
             target.copy_(self._staging[: len(rows)].copy_(torch.stack(rows)), non_blocking=True)
-        else:
-            target.copy_(torch.stack([send(row, target.device) for row in rows]))
+            return
+        if devices != {target.device}:
+            rows = [send(row, target.device) for row in rows]
+        target.copy_(torch.stack(rows))

@@ -59,8 +59,8 @@ class Download:
 
     @property
     def under_way(self) -> bool:
-        """:meth:`wait` may have to wait."""
-        return self._done is not None
+        """:meth:`wait` would have to wait."""
+        return self._done is not None and not self._done.query()  # type: ignore[no-untyped-call]
 
     def wait(self) -> list[Tensor]:
         """The chunks on the CPU."""
@@ -139,11 +139,14 @@ class CodecStage:
         did, self._replayed = self._replayed, False
         return did
 
-    def collect(self) -> bool:
-        """Wait for the chunks under way and hand them out; says whether there were any."""
-        did = bool(self._under_way)
+    def collect(self, *, wait: bool = True) -> bool:
+        """Hand out the chunks under way, waiting for them or only as far as they have arrived; says whether there were
+        any.
+        """
+        steps = self._under_way if wait else [step for step in self._under_way if not step.download.under_way]
+        did = bool(steps)
         try:
-            self._collect(self._under_way)
+            self._collect(steps)
         except Exception:
             self._lose_what_is_under_way()
             raise

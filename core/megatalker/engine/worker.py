@@ -117,15 +117,16 @@ class Worker(threading.Thread):
         return did
 
     def _begin_streams(self) -> bool:
-        """Begin or continue streams, and those who arrive meanwhile; prompts take long, so audio on its way is handed
-        out before.
+        """Begin or continue streams, and those who arrive meanwhile. Prompts take long, so audio that has arrived is
+        handed out before. What a device still computes is waited for only where playback runs dry: else the device has
+        the prompts before it is done.
         """
         talker, clock = self._talker, self._state.clock
         grants, begun, rows = talker.next_prompts(clock()), 0, 0
         if not grants:
             return False
         pressed = talker.pressed
-        self._codec.collect()
+        self._codec.collect(wait=pressed)
         began_at = clock()
         for _ in range(PROMPT_PASSES):
             begun, rows = begun + len(grants), rows + sum(grant.taker.prompt_rows for grant in grants)
