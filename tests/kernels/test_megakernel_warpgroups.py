@@ -7,6 +7,7 @@ import torch
 
 from emulation import needs_compiler
 from megakernel_emulator import MegakernelEmulator
+from megatalker_kernels.constants import ROWS
 from megatalker_kernels.diff import prompt_rows
 from megatalker_kernels.launching import Kernel
 from megatalker_kernels.schedule import Launch
@@ -48,6 +49,22 @@ def test_prompts(kernels: tuple[Kernel, Kernel, Workspace, Workspace], rows: int
 def test_frames(kernels: tuple[Kernel, Kernel, Workspace, Workspace]) -> None:
     streams = fill_streams(kernels[2], POSITIONS)
     run_both(kernels, Launch("decode", streams.rows(range(len(POSITIONS)), 5), wide=True))
+
+
+def test_frames_of_more_units_than_warps_leave_the_bits_of_the_megakernel(
+    kernels: tuple[Kernel, Kernel, Workspace, Workspace],
+) -> None:
+    wide, narrow, ours, theirs = kernels
+    rows = fill_streams(ours, POSITIONS).rows(range(len(POSITIONS)), 5)
+    ours.wide.text[: len(rows)].normal_(generator=torch.Generator().manual_seed(1))
+    theirs.copy_from(ours)
+    codes = wide.wait(wide.run(Launch("decode", rows, wide=True)))
+    for begin in range(0, len(rows), ROWS):
+        part = rows[begin : begin + ROWS]
+        theirs.text[: len(part)] = ours.wide.text[begin : begin + len(part)]
+        assert narrow.wait(narrow.run(Launch("decode", part))) == codes[begin : begin + len(part)]
+    for name in ("talker_kv", "hidden", "pending", "seen"):
+        assert torch.equal(getattr(ours, name), getattr(theirs, name)), name
 
 
 def run_both(kernels: tuple[Kernel, Kernel, Workspace, Workspace], launch: Launch) -> None:
