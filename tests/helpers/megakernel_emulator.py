@@ -1,11 +1,18 @@
-"""Runs the megakernel, compiled from the very sources, on the CPU."""
+"""Runs the megakernel, compiled from the very sources, on the CPU; and what its launches must leave alike."""
 
 import ctypes
+from collections.abc import Sequence
+from itertools import accumulate
+
+import torch
 
 from emulation import compile_for_cpu
+from megatalker_kernels.launching import Kernel
 from megatalker_kernels.module import Arguments
 from megatalker_kernels.nvrtc import SOURCES
+from megatalker_kernels.schedule import Launch, Row
 from megatalker_kernels.shapes import KernelShape
+from megatalker_kernels.workspace import Workspace
 
 
 class MegakernelEmulator:
@@ -44,3 +51,28 @@ class MegakernelEmulator:
 
     def synchronize(self) -> None:
         """Launches are over when they return."""
+
+
+def assert_same_results(ours: Workspace, theirs: Workspace) -> None:
+    for name in ("talker_kv", "hidden", "pending", "seen"):
+        assert torch.equal(getattr(ours, name), getattr(theirs, name)), name
+    for space in (ours, theirs):
+        space.check_guards()
+
+
+def assert_launches_leave_as_much(
+    kernel: Kernel,
+    rows: tuple[Row, ...],
+    sizes: Sequence[int],
+    codes: list[tuple[int, ...]],
+    ours: Workspace,
+    theirs: Workspace,
+) -> None:
+    """Launches of the megakernel, of so many rows each, make the frames that one wide launch made in ``ours``."""
+    for end, size in zip(accumulate(sizes), sizes, strict=True):
+        part = slice(end - size, end)
+        theirs.text[:size] = ours.wide.text[part]
+        assert kernel.wait(kernel.run(Launch("decode", rows[part]))) == codes[part]
+        kernel.check()
+        assert torch.equal(ours.wide.predictor_logits[part], theirs.predictor_logits[:size])
+    assert_same_results(ours, theirs)

@@ -4,13 +4,12 @@ import pytest
 import torch
 
 from emulation import needs_compiler
-from megakernel_emulator import MegakernelEmulator
+from megakernel_emulator import MegakernelEmulator, assert_launches_leave_as_much, assert_same_results
 from megatalker_kernels.diff import POSITIONS, Bench, cases, prompt_rows
 from megatalker_kernels.launching import Kernel
 from megatalker_kernels.schedule import Launch
 from megatalker_kernels.shapes import KernelShape, StackShape
 from megatalker_kernels.trial import MODELS, fill_streams, random_model, samplings
-from megatalker_kernels.workspace import Workspace
 
 CPU = torch.device("cpu")
 BLOCKS = 8
@@ -94,16 +93,7 @@ def test_wide_frames_leave_the_bits_of_the_megakernel(bench: Bench, sizes: tuple
     theirs.copy_from(ours)
     wide_codes = bench.kernel.wait(bench.kernel.run(Launch("decode", rows, wide=True)))
     bench.kernel.check()
-    begin = 0
-    for size in sizes:
-        part = rows[begin : begin + size]
-        theirs.text[:size] = theirs.wide.text[begin : begin + size]
-        assert other.wait(other.run(Launch("decode", part))) == wide_codes[begin : begin + size]
-        other.check()
-        found = ours.wide.predictor_logits[begin : begin + size]
-        assert torch.equal(found, theirs.predictor_logits[:size])
-        begin += size
-    assert_same_results(ours, theirs)
+    assert_launches_leave_as_much(other, rows, sizes, wide_codes, ours, theirs)
 
 
 def test_packed_prompts_leave_the_bits_of_single_ones(bench: Bench) -> None:
@@ -120,13 +110,6 @@ def test_packed_prompts_leave_the_bits_of_single_ones(bench: Bench) -> None:
         other.run(Launch("prefill", rows[begin:end], wide=True))
         other.check()
     assert_same_results(ours, theirs)
-
-
-def assert_same_results(ours: Workspace, theirs: Workspace) -> None:
-    for name in ("talker_kv", "hidden", "pending", "seen"):
-        assert torch.equal(getattr(ours, name), getattr(theirs, name)), name
-    for space in (ours, theirs):
-        space.check_guards()
 
 
 def test_every_phase_does_what_the_specification_says() -> None:

@@ -48,7 +48,7 @@ __device__ __forceinline__ bool run_wide_pass(int number) {
     for (int i = 0; i < (within ? LAYER_PHASES : 1); ++i) {
       const PhaseKind kind = within ? PhaseKind(i) : layer < 0 ? PROJECT : HEAD;
       if (kind == ATTENTION) {
-        if (s.launch.mode == PREFILL && !phase_after([&] { append_all(layer, rows); })) return false;
+        if (s.launch.mode == PREFILL && !phase_after([&] { append_all(layer); })) return false;
         if (!phase_after([&] { attend_wide(layer, rows); })) return false;
         if (s.pass.talker && s.wide.chunks > rows && !phase_after([&] { combine_all(rows); })) return false;
         continue;

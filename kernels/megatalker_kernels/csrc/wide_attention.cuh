@@ -362,13 +362,14 @@ __device__ __noinline__ void combine_all(int rows) {
 }
 
 // Keys and values of prompt rows, before their attention: rows of a stream see each other's.
-__device__ __noinline__ void append_all(int layer, int rows) {
+__device__ __noinline__ void append_all(int layer) {
   constexpr int D = Talker::HEAD_DIM, G = Talker::QUERIES;
   const WideShared& s = wide_shared();
   const int count = s.wide.chunks * Talker::KV_HEADS;
+  const HeadNorms<D> norms(layer);
   each_of_warp(count, [&](int number) {
     const auto unit = WideUnit<D, G>::of(number, read_chunk(number, count), layer);
-    if (unit.has_own()) append_own<D, G>(unit, WideHeads<D, G>(unit.row, unit.head, unit.position), HeadNorms<D>(layer), nullptr);
+    if (unit.has_own()) append_own<D, G>(unit, WideHeads<D, G>(unit.row, unit.head, unit.position), norms, nullptr);
   });
 }
 
