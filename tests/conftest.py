@@ -11,7 +11,7 @@ import torch
 from late_audio import LateDownload
 from megatalker.checkpoint import Checkpoint
 from megatalker.cli.status import PACKAGES
-from megatalker.engine.garbage import spare_what_is_loaded
+from megatalker.engine.interpreter import spare_what_is_loaded
 from megatalker.testing.random_checkpoint import write_checkpoint
 from megatalker.testing.recipe import TINY, TINY_1B7, CheckpointRecipe
 

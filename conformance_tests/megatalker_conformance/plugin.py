@@ -9,7 +9,7 @@ import warnings
 
 import pytest
 
-from megatalker.engine.garbage import spare_what_is_loaded
+from megatalker.engine.interpreter import spare_what_is_loaded
 from megatalker.errors import MegatalkerError
 from megatalker.plugins.device import DTYPES
 from megatalker_conformance.kept import cache_folder

@@ -222,8 +222,8 @@ class Settings(BaseSettings):
     runaway_guard: bool = True
     """End a stream that goes on in silence or in a loop long after its text (:mod:`megatalker.engine.runaway`)."""
     threads: Positive | Literal["auto"] = "auto"
-    """Processor threads of one operation of torch in the engine's thread. ``auto``: one for small checkpoints, whose
-    operations are too short to share, otherwise as many as torch takes (one a core)."""
+    """Processor threads of one operation of torch in the engine's thread. ``auto``: one for small checkpoints, and
+    beside a CUDA device, where operations are too short to share, otherwise as many as torch takes (one a core)."""
     warmup: Literal["all", "first"] | None = None
     """What warm-up waits for: ``all`` that the backends prepare, or what the ``first`` stream needs, while they prepare
     the rest beside their work, with the same results (log, ``GET /ready``). ``None``: ``all``. ``megatalker serve``

@@ -71,7 +71,7 @@ class Bench:
             # The sampler is exact, so it is asked about the kernel's own logits; all else is compared along its codes.
             result["wrong_codes"] = self._wrong_codes(launch, codes)
             pairs = zip(launch.rows, codes, strict=True)
-            forced = replace(launch, rows=tuple(replace(row, forced=chosen) for row, chosen in pairs))
+            forced = replace(launch, rows=tuple(row._replace(forced=chosen) for row, chosen in pairs))
         self.specification.run(forced)
         return result | self._report(LAUNCH_TOLERANCE)
 

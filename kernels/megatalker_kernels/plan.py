@@ -45,22 +45,20 @@ class Plan:
 
 def plan_rows(shape: KernelShape, launch: Launch) -> Plan:
     """The plan of a wide launch."""
-    nothing = (0,) * shape.code_groups
-    row = np.array(
-        [
-            (each.slot, each.position, each.frame, each.forced is not None, *(each.forced or nothing))
-            for each in launch.rows
-        ],
-        dtype=np.int32,
-    )
-    positions = row[:, ROW_FIELDS.index("position")]
+    slot, position, frame, forced, heard = zip(*launch.rows, strict=True)
+    row = np.zeros((len(launch.rows), len(ROW_FIELDS) + shape.code_groups), np.int32)
+    for field, values in enumerate((slot, position, frame)):
+        row[:, field] = values
+    for index, codes in enumerate(forced):
+        if codes is not None:
+            row[index, 3:] = (True, *codes)
+    positions, wanted = row[:, ROW_FIELDS.index("position")], np.array(heard)
     chunks = positions // CHUNK + 1
     first = chunks.cumsum() - chunks
     of_row = np.repeat(np.arange(len(row)), chunks)
     numbers = np.arange(len(of_row)) - first[of_row]
     lengths = np.minimum(positions[of_row] + 1 - numbers * CHUNK, CHUNK)
     chunk = (of_row * shape.max_chunks + numbers)[np.argsort(-lengths, kind="stable")]
-    wanted = np.array([each.heard for each in launch.rows])
-    heard = np.where(wanted, wanted.cumsum() - 1, -1)
+    place = np.where(wanted, wanted.cumsum() - 1, -1)
     source = wanted.nonzero()[0]
-    return Plan(row, *(part.astype(np.int32) for part in (chunk, first, heard, source)))
+    return Plan(row, *(part.astype(np.int32) for part in (chunk, first, place, source)))

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from megatalker_kernels.constants import CHUNK, ROWS, WIDE_ROWS, WIDE_STREAMS
 from megatalker_kernels.errors import ShapeError
@@ -10,9 +10,8 @@ from megatalker_kernels.phases import APPEND, BEGIN, COMBINE, HEAD, LAYER, PROJE
 from megatalker_kernels.shapes import KernelShape
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One row of a launch: a stream that takes a frame, or one position of a prompt."""
+class Row(NamedTuple):
+    """One row of a launch: a stream that takes a frame, or one position of a prompt. A tuple: there are thousands."""
 
     slot: int
     position: int

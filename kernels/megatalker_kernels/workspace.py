@@ -189,15 +189,18 @@ class Workspace(GuardedBuffers):
 
     def assign(self, streams: Sequence[tuple[int, Sampling, Sequence[int]]]) -> None:
         """Give slots to streams: each a slot, its parameters, and the first codes that were emitted already."""
-        slots, samplings, histories = zip(*streams, strict=True)
-        slot = send(torch.tensor(slots), self.device)
-        parameters = bytearray().join(map(bytes, samplings))
-        self.sampling[slot] = send(torch.frombuffer(parameters, dtype=torch.uint8).view(len(slots), -1), self.device)
-        seen = np.zeros((len(slots), self.seen.shape[1]), np.uint32)
-        for words, history in zip(seen, histories, strict=True):
-            codes = np.asarray(history, np.uint32)
-            np.bitwise_or.at(words, codes // 32, np.uint32(1) << codes % 32)
-        self.seen[slot] = send(torch.from_numpy(seen.view(np.int32)), self.device)
+        seen = np.zeros((len(streams), self.seen.shape[1]), np.uint32)
+        for bits, (_, _, history) in zip(seen, streams, strict=True):
+            if history:
+                codes = np.asarray(history, np.uint32)
+                np.bitwise_or.at(bits, codes // 32, np.uint32(1) << codes % 32)
+        slots = np.array([[slot] for slot, _, _ in streams], np.uint32)
+        parameters = np.frombuffer(b"".join(bytes(sampling) for _, sampling, _ in streams), np.uint32)
+        words = np.hstack([slots, seen, parameters.reshape(len(streams), -1)])  # one piece, for one copy
+        sent = send(torch.from_numpy(words.view(np.int32)), self.device)
+        slot, behind = sent[:, 0], 1 + seen.shape[1]
+        self.seen[slot] = sent[:, 1:behind]
+        self.sampling.view(torch.int32)[slot] = sent[:, behind:]
 
     def forget_results(self) -> None:
         """Clear what phases handed over, so that no tag of a launch long ago is taken for a new one."""

@@ -138,7 +138,7 @@ class Book:
         self.cache = PrefixCache(self.space, rows)
 
     def keys(self, prompt: Tensor) -> list[bytes]:
-        (keys,) = self.cache.keys(prompt, [len(prompt)])
+        (keys,) = self.cache.keys([prompt])
         return keys
 
     def remember(self, keys: list[bytes], pages: list[int]) -> None:
@@ -209,7 +209,7 @@ def test_the_last_pass_is_never_skipped(rows: int) -> None:
 def test_short_prompts_are_computed_anew(rows: int) -> None:
     book = Book(rows=256)
     long, short = prompt(LEAST_ROWS), prompt(rows)
-    keys = book.cache.keys(torch.cat([short, long, short]), [rows, LEAST_ROWS, rows])
+    keys = book.cache.keys([short, long, short])
     assert keys == [[], book.keys(long), []]
     assert book.keys(short) == []
 
@@ -261,7 +261,7 @@ def test_forgetting_and_remembering_nothing() -> None:
 def test_prompts_that_lie_together_have_the_names_they_have_alone() -> None:
     book = Book(rows=256)
     prompts = [prompt(60), prompt(7), prompt(70, other_from=20), prompt(53)]
-    together = book.cache.keys(torch.cat(prompts), [len(each) for each in prompts])
+    together = book.cache.keys(prompts)
     assert together == [book.keys(each) for each in prompts]
 
 

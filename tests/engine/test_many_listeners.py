@@ -10,7 +10,7 @@ from virtual_device import Listener, listen
 
 pytestmark = pytest.mark.slow
 
-REQUEST_S = 0.0004
+REQUEST_S = 0.00015
 """What checking one request takes its caller: those who come at once come so far apart."""
 
 
@@ -42,18 +42,19 @@ def test_100_requests_a_second_ask_for_400_times_real_time(
 ) -> None:
     """For so long that what is in hand would be used up, if newcomers took more than those that play can spare."""
     heard = listen(tiny_custom_voice, poisson(100, 16), until_s=60, speech_s=4, max_ahead_s=None, patch=monkeypatch)
-    assert len(gaps(heard)) < 0.05 * len(heard)
-    assert max(gaps(heard), default=0) < 0.04
-    assert first_p95(heard) < 0.1
+    assert len(gaps(heard)) < 0.01 * len(heard)
+    assert max(gaps(heard), default=0) < 0.02
+    assert first_p95(heard) < 0.04
 
 
 def test_more_than_the_device_can_make_keeps_newcomers_waiting_and_nobody_else(
     tiny_custom_voice: Checkpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """200 requests a second ask for 800 times real time, of about 550."""
-    heard = listen(tiny_custom_voice, poisson(200, 3), until_s=60, speech_s=4, max_ahead_s=None, patch=monkeypatch)
+    """300 requests a second ask for 1,200 times real time, of about 600."""
+    heard = listen(tiny_custom_voice, poisson(300, 3), until_s=60, speech_s=4, max_ahead_s=None, patch=monkeypatch)
     assert all(one.first_s for one in heard)
     assert sum(gaps(heard)) < 0.01 * len(heard)
+    assert max(gaps(heard)) < 0.03
     assert first_p95(heard) > 0.3
 
 
@@ -63,11 +64,12 @@ def test_endless_streams_that_begin_at_once(
 ) -> None:
     heard = listen(tiny_custom_voice, at_once(count), until_s=5, speech_s=60, max_ahead_s=2.0, patch=monkeypatch)
     assert sum(gaps(heard)) < 0.002 * count
-    assert first_p95(heard) < 0.004 * count
+    assert first_p95(heard) < 0.0012 * count
 
 
 def test_as_many_as_it_can_make_are_all_heard(tiny_custom_voice: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:
     heard = listen(tiny_custom_voice, at_once(500), until_s=6, speech_s=60, max_ahead_s=2.0, patch=monkeypatch)
     assert all(one.first_s for one in heard)
-    assert len(gaps(heard)) < 0.4 * len(heard)
-    assert sum(gaps(heard)) < 0.01 * len(heard)
+    assert len(gaps(heard)) < 0.1 * len(heard)
+    assert sum(gaps(heard)) < 0.001 * len(heard)
+    assert first_p95(heard) < 1.2

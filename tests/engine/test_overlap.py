@@ -1,6 +1,7 @@
 """While a device computes audio, the next frame is begun; nothing waits longer for that, and nothing is lost by it."""
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -8,11 +9,12 @@ import numpy as np
 import pytest
 from torch import Tensor
 
-from fake_backend import CODEC_CAPABILITIES, Behaviour, Fakes, FakeTalker
+from fake_backend import CODEC_CAPABILITIES, Behaviour, FakeCodec, Fakes, FakeTalker
 from late_audio import LateDownload
 from megatalker.checkpoint import Checkpoint
 from megatalker.engine import Engine
-from megatalker.engine.codec_stage import Download
+from megatalker.engine.codec_stage import Download, StepUnderWay
+from megatalker.engine.worker import LAUNCH_S
 from megatalker.interfaces import DecodeStep, Frame
 from megatalker.settings import Settings
 from waiting import HANG_S
@@ -56,6 +58,33 @@ def diary(monkeypatch: pytest.MonkeyPatch) -> Diary:
     return diary
 
 
+def prompt_beside_audio_under_way(
+    checkpoint: Checkpoint, diary: Diary, monkeypatch: pytest.MonkeyPatch, *, dry_in_s: float
+) -> list[str]:
+    """Events of a stream, and of another that is asked for while audio of the first, "hear 3", is computed: its
+    playback runs dry so soon without that.
+    """
+    started, asked = threading.Event(), threading.Event()
+
+    def note_and_let_another_ask() -> None:
+        diary.note("start")
+        if diary.events[-1] == "start 3":
+            started.set()
+            wait_for(asked)
+            monkeypatch.setattr(StepUnderWay, "dry_at", property(lambda step: time.monotonic() + dry_in_s))
+
+    monkeypatch.setattr(LateDownload, "on_start", note_and_let_another_ask)
+    fakes = Fakes(talkers={"fake": Behaviour(frames=None, on_prefill=lambda _: diary.note("prompt"))})
+    with open_engine(checkpoint, fakes) as engine:
+        first = engine.speak(TEXT, seed=1, max_frames=6)
+        wait_for(started)
+        second = engine.speak(TEXT, seed=2, max_frames=2)
+        asked.set()
+        second.read_all()
+        assert sum(chunk.frames for chunk in first) == 6
+    return diary.events
+
+
 def open_engine(checkpoint: Checkpoint, fakes: Fakes, **settings: object) -> Engine:
     return Engine.open(Settings(max_chunk_frames=1, **settings), checkpoint=checkpoint, registry=fakes.registry)
 
@@ -83,38 +112,35 @@ def test_the_next_step_of_audio_is_started_before_the_one_before_is_waited_for(
             streams = [engine.speak(TEXT, seed=seed) for seed in range(3)]
         for stream in streams:
             stream.read_all()
-    second_round = diary.events[diary.events.index("start 3") :]
-    assert [event for event in second_round if "begin" not in event and "take" not in event] == [
-        "start 3",
-        "start 4",
-        "hear 3",
-        "start 5",
-        "hear 4",
-        "hear 5",
-    ]
+    audio = [event for event in diary.events if "begin" not in event and "take" not in event]
+    assert audio[:6] == ["start 0", "start 1", "hear 0", "start 2", "hear 1", "hear 2"], "first chunks"
+    assert audio[6:] == ["start 3", "start 4", "hear 3", "start 5", "hear 4", "hear 5"]
+
+
+def test_states_of_the_codec_are_made_while_first_frames_are(
+    tiny_custom_voice: Checkpoint, diary: Diary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make = FakeCodec.open
+    monkeypatch.setattr(FakeCodec, "open", lambda codec: (diary.note("open"), make(codec))[1])
+    with open_engine(tiny_custom_voice, Fakes(talkers={"fake": Behaviour(frames=2)})) as engine:
+        engine.speak(TEXT, seed=1).read_all()
+    assert diary.events[:4] == ["begin 0", "open 0", "take 0", "start 0"]
+    assert "open 1" not in diary.events
+
+
+def test_a_prompt_waits_for_audio_without_which_somebodys_playback_runs_dry_at_once(
+    tiny_custom_voice: Checkpoint, diary: Diary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While it is built and launched, nothing is handed out."""
+    order = prompt_beside_audio_under_way(tiny_custom_voice, diary, monkeypatch, dry_in_s=LAUNCH_S / 2)
+    assert order.index("hear 3") < order.index("prompt 1")
 
 
 def test_a_prompt_does_not_wait_for_audio_that_a_device_computes(
     tiny_custom_voice: Checkpoint, diary: Diary, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    started, asked = threading.Event(), threading.Event()
-
-    def note_and_let_another_ask() -> None:
-        diary.note("start")
-        if diary.events[-1] == "start 3":
-            started.set()
-            wait_for(asked)
-
-    monkeypatch.setattr(LateDownload, "on_start", note_and_let_another_ask)
-    fakes = Fakes(talkers={"fake": Behaviour(frames=None, on_prefill=lambda _: diary.note("prompt"))})
-    with open_engine(tiny_custom_voice, fakes) as engine:
-        first = engine.speak(TEXT, seed=1, max_frames=6)
-        wait_for(started)
-        second = engine.speak(TEXT, seed=2, max_frames=2)
-        asked.set()
-        second.read_all()
-        assert sum(chunk.frames for chunk in first) == 6
-    assert diary.events.index("prompt 1") < diary.events.index("hear 3") < diary.events.index("start 4")
+    order = prompt_beside_audio_under_way(tiny_custom_voice, diary, monkeypatch, dry_in_s=60.0)
+    assert order.index("prompt 1") < order.index("hear 3") < order.index("start 4")
 
 
 @pytest.mark.parametrize("call", ["begin", "take"])

@@ -7,6 +7,7 @@ import pytest
 from megatalker.checkpoint.config import FRAME_SECONDS
 from megatalker.engine.scheduling import (
     LONG_CODEC_STEP_S,
+    LONG_PASS_BESIDE_S,
     LONG_PASS_S,
     MARGIN_S,
     MOST_CODEC_FRAMES,
@@ -83,13 +84,13 @@ def test_where_nobody_plays_there_is_room_for_all() -> None:
 
 
 def test_a_pass_ends_before_audio_that_waits_must_be_made() -> None:
-    spare_s = 0.1
+    spare_s = 0.02
     playing = [Playing(5.0 + MARGIN_S + 0.008 + spare_s, MOST_CODEC_FRAMES)]
     assert pace().room(playing, 5.0).rows == pytest.approx((spare_s - 0.006) / 0.0001)
 
 
 def test_who_has_no_frame_needs_one_after_the_audio_of_all_who_have() -> None:
-    own_step_s, spare_s = 0.008 / MOST_CODEC_FRAMES, 0.05
+    own_step_s, spare_s = 0.008 / MOST_CODEC_FRAMES, 0.02
     others = [Playing(50.0, MOST_CODEC_FRAMES), Playing(50.0, MOST_CODEC_FRAMES)]
     urgent = Playing(5.0 + MARGIN_S + 2 * 0.008 + 0.01 + own_step_s + spare_s, 0)
     assert pace().room([*others, urgent], 5.0).rows == pytest.approx((spare_s - 0.006) / 0.0001)
@@ -99,6 +100,10 @@ def test_the_one_that_runs_dry_first_decides_wherever_it_stands() -> None:
     many = [Playing(90.0, 0)] * 5
     alone = pace().room([Playing(5.2, 0)], 5.0).rows
     assert pace().room([*many, Playing(5.2, 0), *many], 5.0).rows == pytest.approx(alone)
+
+
+def test_a_pass_beside_streams_that_play_is_short_whatever_they_have_in_hand() -> None:
+    assert pace().room([Playing(90.0, 0)], 5.0).rows == pytest.approx((LONG_PASS_BESIDE_S - 0.006) / 0.0001)
 
 
 def test_newcomers_must_be_able_to_go_on_themselves() -> None:
@@ -135,7 +140,8 @@ def test_newcomers_that_press_take_their_share_of_the_time() -> None:
     one.note_others(0.02 * due_s, 1)
     assert one.rows_on_credit() >= 1
     one.note_others(1e6, 1)
-    assert one.credit.balance_s == PRESSED_PASS_S, "nothing is saved up"
+    one.note_pass(1, 0.001, pressed=True)
+    assert one.rows_on_credit() == 0, "nothing is saved up"
     one.note_pass(10, 1e6, pressed=True)
     assert one.credit.balance_s == -MOST_PRESSED_DEBT_S, "nor owed for ever"
 

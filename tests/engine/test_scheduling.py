@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from itertools import chain, pairwise, takewhile
 from math import inf
 
 import pytest
@@ -24,7 +24,8 @@ from megatalker.engine.scheduling import (
     fitting,
     select_audio,
 )
-from megatalker.engine.worker import PROMPT_PASSES
+from megatalker.engine.talker_stage import MOST_LAUNCH_ROWS
+from megatalker.engine.worker import PROMPT_LAUNCHES
 from megatalker.interfaces import CodecState, DecodeStep, Frame, Limit, StreamHandle, StreamRequest
 
 Event = tuple[str, list[int]]
@@ -101,10 +102,32 @@ def arrive_once(launches: Launches, engine: Engine, when: Callable[[list[Event]]
 def test_all_that_wait_begin_together_and_are_heard_after_three_launches(
     open_engine: Opener, launches: Launches
 ) -> None:
-    engine = open_engine(Fakes(talkers={"fake": Behaviour(capabilities=WIDE)}), max_streams=40)
-    hear(*begin(engine, 40))
-    everybody = list(range(1, 41))
-    assert launches.events[:3] == [("prompts", everybody), ("frames", everybody), ("audio", [1] * 40)]
+    engine = open_engine(Fakes(talkers={"fake": Behaviour(capabilities=WIDE)}), max_streams=12)
+    hear(*begin(engine, 12))
+    everybody = list(range(1, 13))
+    assert launches.events[:3] == [("prompts", everybody), ("frames", everybody), ("audio", [1] * 12)]
+
+
+def test_prompts_of_many_are_launched_one_part_after_the_other_before_their_first_frame(
+    open_engine: Opener, launches: Launches
+) -> None:
+    """The next part is built while the device computes the one before."""
+    engine = open_engine(Fakes(talkers={"fake": Behaviour(capabilities=WIDE)}), max_streams=100)
+    hear(*begin(engine, 100))
+    rows = len(engine_talker(engine).prefills[0].embeds)
+    parts = [streams for _, streams in takewhile(lambda event: event[0] == "prompts", launches.events)]
+    assert list(chain.from_iterable(parts)) == list(range(1, 101))
+    assert len(parts) > PROMPT_LAUNCHES, "more than for those who arrive meanwhile"
+    assert {len(part) for part in parts[:-1]} == {MOST_LAUNCH_ROWS // rows}
+    assert launches.events[len(parts)] == ("frames", list(range(1, 101)))
+
+
+def test_a_prompt_longer_than_a_launch_is_one_by_itself(
+    open_engine: Opener, launches: Launches, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("megatalker.engine.talker_stage.MOST_LAUNCH_ROWS", 1)
+    hear(*begin(open_engine(), 2))
+    assert launches.events[:3] == [("prompts", [1]), ("prompts", [2]), ("frames", [1, 2])]
 
 
 def test_the_first_frame_and_audio_of_a_newcomer_are_alone_and_next(open_engine: Opener, launches: Launches) -> None:
@@ -220,8 +243,9 @@ def test_more_streams_than_a_step_of_the_codec_takes_are_heard_in_several(
 ) -> None:
     engine = open_engine(Fakes(talkers={"fake": Behaviour(capabilities=WIDE, frames=3)}), max_streams=70, max_waiting=0)
     hear(*begin(engine, 70))
-    assert launches.events[2] == ("audio", [1] * 64)
-    assert max(len(what) for kind, what in launches.events if kind == "audio") == 64
+    steps = [what for kind, what in launches.events if kind == "audio"]
+    assert steps[:2] == [[1] * 64, [1] * 6]
+    assert max(map(len, steps)) == 64
 
 
 def test_steps_of_a_slow_codec_are_small(
@@ -258,7 +282,7 @@ def test_a_first_frame_is_not_put_off_for_ever_by_those_who_arrive(open_engine: 
     launches.on_launch = arrive
     hear(*begin(engine, 1))
     hear(*arrived)
-    assert [kind for kind, _ in launches.events[:5]] == ["prompts"] * PROMPT_PASSES + ["frames", "audio"]
+    assert [kind for kind, _ in launches.events[:5]] == ["prompts"] * PROMPT_LAUNCHES + ["frames", "audio"]
 
 
 def test_a_backend_that_takes_streams_one_after_another_speaks_before_it_reads_the_next_prompt(

@@ -42,13 +42,13 @@ PROMPTS: Costs = [8, 24, 256, 1024, 2048], [1.11, 1.18, 2.09, 6.08, 13.9]
 """By rows."""
 FRAMES: Costs = [1, 8, 9, 16, 32, 64, 128, 256, 512], [1.91, 2.62, 4.27, 4.38, 4.97, 6.04, 7.67, 11.5, 21.0]
 """By streams: see docs/megakernel.md."""
-PROMPT_CALL_MS, FRAME_CALL_MS, AUDIO_CALL_MS = (1.8, 0.27), (0.5, 0.008), (0.6, 0.02)
+PROMPT_CALL_MS, FRAME_CALL_MS, AUDIO_CALL_MS = (1.2, 0.11), (0.3, 0.003), (0.3, 0.007)
 """What the calls of the backends take the host beside hundreds of listeners in other threads, traced, and for each
 stream.
 """
-TAKING_MS = 0.03
+TAKING_MS = 0.015
 """For a chunk, by its listener in another thread, which the engine's thread waits for."""
-CHECKING_MS = 0.2
+CHECKING_MS = 0.08
 """For a request, as above."""
 AUDIO: Costs = [1, 8, 64, 128], [0.76, 1.2, 4.5, 8.4]
 """By frames."""

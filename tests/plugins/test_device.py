@@ -1,8 +1,12 @@
+import dataclasses
+from types import SimpleNamespace
+
 import pytest
 import torch
 
+from megatalker.checkpoint import Checkpoint
 from megatalker.errors import SettingsError
-from megatalker.plugins.device import NO_APPLE_GPU, resolve_device, resolve_dtype, why_no_device
+from megatalker.plugins.device import NO_APPLE_GPU, resolve_device, resolve_dtype, resolve_threads, why_no_device
 
 
 @pytest.mark.parametrize("name", ["gpu", "", "mps:1", "cuda:x", "meta"])
@@ -24,6 +28,19 @@ def test_auto_dtype_follows_the_device() -> None:
     assert resolve_dtype("auto", torch.device("cpu")) == torch.float32
     assert resolve_dtype("auto", torch.device("cuda")) == torch.bfloat16
     assert resolve_dtype("float16", torch.device("cpu")) == torch.float16
+
+
+def test_operations_are_shared_between_threads_where_they_are_large(tiny_custom_voice: Checkpoint) -> None:
+    talker = dataclasses.replace(tiny_custom_voice.config.talker, hidden_size=1024)
+    large = SimpleNamespace(config=dataclasses.replace(tiny_custom_voice.config, talker=talker))
+    cpu, gpu = torch.device("cpu"), torch.device("cuda", 0)
+    torch.set_num_threads(3)
+    try:
+        assert [resolve_threads("auto", checkpoint, cpu) for checkpoint in (tiny_custom_voice, large)] == [1, 3]
+        assert resolve_threads("auto", large, gpu) == 1, "they are short there"
+        assert resolve_threads(2, large, gpu) == 2
+    finally:
+        torch.set_num_threads(1)
 
 
 @pytest.mark.parametrize("name", ["mps", "mps:0"])

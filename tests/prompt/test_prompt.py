@@ -12,6 +12,8 @@ from megatalker.checkpoint import Checkpoint
 from megatalker.checkpoint.template import reference_ids, text_ids
 from megatalker.errors import InvalidRequestError
 from megatalker.prompt import Layout, Prompt, PromptPlanner, PromptText
+from megatalker.prompt.builder import WARM_LENGTHS
+from megatalker.prompt.rows import PromptRows
 from megatalker.voices import Voice
 from megatalker_conformance.official_prompts import OfficialPrompts, same_prompt
 from prompt_helpers import REFERENCE_TEXT, builder, cloned, ids_needed, plain_speaker
@@ -273,3 +275,16 @@ def test_tables_are_never_copied_whole(tiny_custom_voice: Checkpoint, monkeypatc
     prompts = builder(tiny_custom_voice, torch.bfloat16)
     prompts.build([5, 6], voice=Voice.named(plain_speaker(tiny_custom_voice)))
     prompts.frame_rows(torch.zeros(2, 16, dtype=torch.long))
+
+
+def test_warm_up_has_a_gpu_multiply_as_many_rows_as_texts_may_have(
+    tiny_custom_voice: Checkpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prompts, lengths = builder(tiny_custom_voice), list[int]()
+    project = PromptRows.project
+    monkeypatch.setattr(PromptRows, "project", lambda rows, text: (lengths.append(len(text)), project(rows, text))[1])
+    prompts.warmup()
+    assert lengths == [], "a processor needs none"
+    monkeypatch.setattr(prompts, "_device", torch.device("cuda"))
+    prompts.warmup()
+    assert lengths == list(range(1, WARM_LENGTHS + 1))

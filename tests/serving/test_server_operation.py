@@ -5,6 +5,7 @@ import json
 import logging
 import ssl
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +22,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from fake_backend import Behaviour, Fakes, FakeTalker
 from http_client import SPEECH, post
 from megatalker.checkpoint import Checkpoint
+from megatalker.engine.interpreter import SWITCH_S
 from megatalker.engine.utterance import Progress
 from megatalker.errors import BackendNotFoundError, SettingsError
 from megatalker.serving.client import RemoteEngine
@@ -80,11 +82,14 @@ def test_backends_are_loaded_at_the_start_or_by_the_first_request(
 ) -> None:
     fakes = Fakes()
     frozen: list[bool] = []
+    intervals: list[float] = []
     monkeypatch.setattr(gc, "freeze", lambda: frozen.append(bool(fakes.loaded)))
+    monkeypatch.setattr(sys, "setswitchinterval", intervals.append)
     server = late(fakes, Settings(server=ServerSettings(port=0, lazy=lazy)))
     eventually(lambda: server.started and server.speaker.ready, "the server is ready")
     assert bool(fakes.loaded) is not lazy
     assert bool(frozen) is not lazy, "what is loaded needs no garbage collection"
+    assert intervals == ([] if lazy else [SWITCH_S]), "the engine's thread gets Python's lock soon"
     assert httpx.get(server.url + "/metrics").status_code == 200
     assert httpx.get(server.url + "/health").json()["backend"] == ("auto" if lazy else "fake")
     answers: list[int] = []

@@ -122,10 +122,9 @@ class MegakernelDecoder(TalkerDecoder):
                     for slot, request in zip(slots, requests, strict=True)
                 ]
             )
-            lengths = [len(request.embeds) for request in requests]
-            rows = torch.cat([send(request.embeds, self._device) for request in requests])
-            heads = [(keys, grant.pages) for keys, grant in zip(self._prefix.keys(rows, lengths), grants, strict=True)]
-            embeds, known = torch.split(rows.float(), lengths), self._prefix.restore(heads)
+            embeds = [send(request.embeds, self._device) for request in requests]
+            heads = [(keys, grant.pages) for keys, grant in zip(self._prefix.keys(embeds), grants, strict=True)]
+            known = self._prefix.restore(heads)
             self._run_prompts([Prompt(*parts) for parts in zip(slots, embeds, known, strict=True)])
             self._prefix.remember(heads)
         return [entry.handle for entry in entries]
@@ -172,14 +171,14 @@ class MegakernelDecoder(TalkerDecoder):
         """Launches over the rows of all prompts that are not known yet, packed; nothing waits for them."""
         machine, wide = self._ready(), self._space.wide
         for parts in packed(prompts, wide.text.shape[0], wide.chunks):
-            embeds = torch.cat([prompt.embeds[rows.start : rows.stop] for prompt, rows in parts])
-            wide.text[: len(embeds)] = embeds
             rows = tuple(
                 Row(prompt.slot, position, heard=position == last)
                 for prompt, positions in parts
                 for last in (len(prompt.embeds) - 1,)
                 for position in positions
             )
+            embeds = [prompt.embeds[positions.start : positions.stop] for prompt, positions in parts]
+            torch.cat(embeds, out=wide.text[: len(rows)])
             machine.run(Launch("prefill", rows, wide=True))
 
     def _launch(

@@ -40,14 +40,15 @@ class PrefixCache:
         self._places: OrderedDict[bytes, int] = OrderedDict()
         self._unused = list(range(rows // ROWS))
 
-    def keys(self, rows: Tensor, lengths: Sequence[int]) -> list[list[bytes]]:
-        """For each of the prompts that lie one after another in ``[rows, hidden]`` the names of all passes but the
-        last, which yields logits as well; none of short ones.
+    def keys(self, prompts: Sequence[Tensor]) -> list[list[bytes]]:
+        """For each of these prompts ``[rows, hidden]`` the names of all passes but the last, which yields logits as
+        well; none of short ones.
         """
+        lengths = list(map(len, prompts))
         if not len(self._store) or max(lengths) < LEAST_ROWS:
             return [[] for _ in lengths]
-        data = rows.contiguous().view(torch.uint8).cpu().numpy()  # one wait for all
-        kind = str(rows.dtype).encode()
+        data = torch.cat(list(prompts)).view(torch.uint8).cpu().numpy()  # one wait for all
+        kind = str(prompts[0].dtype).encode()
         return [
             _names(kind, data[end - length : end]) if length >= LEAST_ROWS else []
             for length, end in zip(lengths, accumulate(lengths), strict=True)

@@ -14,7 +14,7 @@ class Prompt:
 
     slot: int
     embeds: Tensor
-    """float32 ``[rows, hidden]`` on the device."""
+    """``[rows, hidden]`` on the device."""
     known: int
     """How many rows' keys and values are in the stream's pages already; not all."""
 

@@ -4,6 +4,7 @@ A device may still compute a chunk when the next frame is begun: what was starte
 """
 
 import logging
+import math
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from megatalker.engine.chunks import Waiter, wake
 from megatalker.engine.guarded_calls import REQUEST_ERRORS, Fault, GuardedCalls
 from megatalker.engine.outputs import Chunk
 from megatalker.engine.runaway import frame_levels
-from megatalker.engine.scheduling import MOST_CODEC_STREAMS, select_audio
+from megatalker.engine.scheduling import MOST_CODEC_STREAMS, Candidate, select_audio
 from megatalker.engine.state import WorkerState
 from megatalker.engine.utterance import CodecReplay, Progress, Utterance, candidate
 from megatalker.interfaces import CodecState
@@ -82,6 +83,12 @@ class StepUnderWay:
     done_at: float | None
     """``None``: a device still computed when the call returned."""
 
+    @property
+    def dry_at(self) -> float:
+        """When the first of them to do so runs dry without these chunks; infinite for newcomers."""
+        moments = [utterance.progress.playback.dry_at for utterance in self.utterances]
+        return min((moment for moment in moments if moment is not None), default=math.inf)
+
 
 class CodecStage:
     """Decodes pending frames and hands out chunks."""
@@ -97,11 +104,11 @@ class CodecStage:
         """The codec that made them."""
 
     def start(self, now: float) -> bool:
-        """Have the next step of due audio made; says whether there was any.
+        """Have the next step of due audio made, or all steps of newcomers; says whether there was any.
 
-        A newcomer's first chunk is waited for. Else a chunk that is ready is handed out, one that a device still
-        computes is left to :meth:`collect` or to the next step, which waits for the one before: the device always has
-        its next step, and arrivals are looked at between two.
+        A newcomer's first chunk is waited for, where there are more of them with the next step under way. Else a chunk
+        that is ready is handed out, one that a device still computes is left to :meth:`collect` or to the next step,
+        which waits for the one before: the device always has its next step, and arrivals are looked at between two.
         """
         utterances = self._state.utterances
         try:
@@ -115,35 +122,53 @@ class CodecStage:
             raise
         if not due:
             return False
-        codec = self._state.codec.serving
-        limit = (None if codec is None else codec.max_streams) or MOST_CODEC_STREAMS
-        picked = select_audio(due, limit=min(limit, MOST_CODEC_STREAMS), frames=self._state.pace.most_frames)
-        chosen = [utterances[index] for index in picked]
-        trial = next((one for one in chosen if one.suspected and one.is_suspect("codec")), None)
-        if trial is not None:
-            chosen = [trial]
+        newcomers = [one for one in due if one.dry_at is None]
+        wait = bool(newcomers)
         try:
-            self._start(chosen)
-            computing = self._under_way and self._under_way[-1].download.under_way
-            if not computing or trial is not None or chosen[0].progress.playback.dry_at is None:
-                self._collect(self._under_way)
-            else:
+            while due:
+                chosen, on_trial = self._choose(due)
+                self._start(chosen)
+                newcomers = due = [one for one in newcomers if utterances[one.index].ungiven and not on_trial]
                 self._collect(self._under_way[:-1])
+                wait |= on_trial
+            computing = self._under_way and self._under_way[-1].download.under_way
+            if wait or not computing:
+                self._collect(self._under_way)
         except Exception:
             self._lose_what_is_under_way()
             raise
         return True
+
+    def _choose(self, due: Sequence[Candidate]) -> tuple[list[Utterance], bool]:
+        """The streams of the next step of the codec, and whether it is a trial of one that may have made one fail."""
+        codec = self._state.codec.serving
+        limit = (None if codec is None else codec.max_streams) or MOST_CODEC_STREAMS
+        picked = select_audio(due, limit=min(limit, MOST_CODEC_STREAMS), frames=self._state.pace.most_frames)
+        chosen = [self._state.utterances[index] for index in picked]
+        trial = next((one for one in chosen if one.suspected and one.is_suspect("codec")), None)
+        return (chosen, False) if trial is None else ([trial], True)
+
+    def open_states(self, utterances: Sequence[Utterance]) -> None:
+        """For those that have heard nothing, while the device makes their first frames."""
+        for utterance in utterances:
+            if utterance.codec_state is not None or utterance.replay is not None or utterance.delivered:
+                continue
+            if utterance.request.plan.voice.reference_codes is None:
+                try:
+                    utterance.codec_state = self._open(utterance)
+                except REQUEST_ERRORS as error:
+                    _refuse(utterance, error)
 
     def has_replayed(self) -> bool:
         """Whether a codec state was brought up to date by a piece since this was last asked."""
         did, self._replayed = self._replayed, False
         return did
 
-    def collect(self, *, wait: bool = True) -> bool:
-        """Hand out the chunks under way, waiting for them or only as far as they have arrived; says whether there were
-        any.
+    def collect(self, dry_before: float = math.inf) -> bool:
+        """Hand out the chunks under way, as far as they have arrived or somebody's playback runs dry before this
+        moment; says whether there were any.
         """
-        steps = self._under_way if wait else [step for step in self._under_way if not step.download.under_way]
+        steps = [step for step in self._under_way if not step.download.under_way or step.dry_at <= dry_before]
         did = bool(steps)
         try:
             self._collect(steps)

@@ -60,7 +60,7 @@ class Engine:
         own = WorkerSettings(
             PromptBuilder(checkpoint, self.device, self.dtype),
             settings,
-            resolve_threads(settings.threads, checkpoint),
+            resolve_threads(settings.threads, checkpoint, self.device),
         )
         watchdog = Watchdog(self._state, self._commands, CallRegister(time.monotonic), own)
         self._closer = weakref.finalize(self, _close, self._state, self._commands, watchdog, self._process)

@@ -19,12 +19,14 @@ MOST_CODEC_STREAMS = 64
 """Of one step of the codec: larger ones save no time, and a newcomer waits for their end."""
 MEMORY_S = 5.0
 """Of the estimate of frames a second."""
-MOST_PROMPT_ROWS = 2048
-"""Of the prompts of one pass: below it a pass takes a fast device about the same time whatever its size."""
+MOST_PROMPT_ROWS = 5120
+"""Of the prompts of one pass, about 150 sentences."""
 MOST_CODEC_FRAMES = 128
 """Of one step of the codec: larger ones save no time."""
-LONG_PASS_S = 0.04
+LONG_PASS_S = 0.06
 """About the longest pass of newcomers on a slow device, where larger ones save no time either."""
+LONG_PASS_BESIDE_S = 0.03
+"""As above, on any device, beside streams that play: what a pass takes is foreseen the worse the longer it is."""
 LONG_CODEC_STEP_S = 0.010
 """As above, of a step of the codec."""
 COST_MEMORY = 0.9
@@ -182,9 +184,9 @@ class Account:
         """A pass may begin."""
         return self.balance_s > 0
 
-    def earn(self, seconds: float, share: float, most_s: float) -> None:
-        """Others had so much time, beside which newcomers have a ``share`` of all; no more than ``most_s`` is kept."""
-        self.balance_s = min(most_s, self.balance_s + _beside(seconds, share))
+    def earn(self, seconds: float, share: float) -> None:
+        """Others had so much time, beside which newcomers have a ``share`` of all; little of it is kept."""
+        self.balance_s = min(_beside(SAVED_S, share), self.balance_s + _beside(seconds, share))
 
     def spend(self, seconds: float) -> None:
         """A pass took so long."""
@@ -230,7 +232,8 @@ class Pace:
         spare_s = min(one.dry_at - end for one, end in zip(decoded + others, ends, strict=True)) - now - MARGIN_S
         first_s = FRAME_SECONDS - MARGIN_S - audio_s - launch_s
         before = sum(one.dry_at < now + self.prompts.fixed_s + FRAME_SECONDS for one in others)
-        return Room(self.prompts.within(spare_s), first_s / each_s - before if each_s else math.inf)
+        rows = self.prompts.within(min(spare_s, LONG_PASS_BESIDE_S))
+        return Room(rows, first_s / each_s - before if each_s else math.inf)
 
     def is_slow(self, streams: int) -> bool:
         """A frame of so many streams, as audio, takes most of its own duration."""
@@ -273,9 +276,9 @@ class Pace:
 
     def note_others(self, seconds: float, streams: int) -> None:
         """So many streams that play had so much time to themselves."""
-        self.credit.earn(seconds, NEWCOMERS_SHARE, PRESSED_PASS_S)
+        self.credit.earn(seconds, NEWCOMERS_SHARE)
         share = min(MOST_SHARE, max(NEWCOMERS_SHARE, 1 - NEED_MARGIN * self.need(streams)))
-        self.turn.earn(seconds, share, _beside(SAVED_S, share))
+        self.turn.earn(seconds, share)
 
     def lend(self) -> None:
         """Nobody else has anything to do now."""

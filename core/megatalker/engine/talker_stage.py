@@ -20,6 +20,11 @@ from megatalker.settings import Settings
 
 logger = logging.getLogger(__name__)
 
+MOST_LAUNCH_ROWS = 768
+"""Of prompts in one launch: the next ones are built while a device computes these. A longer prompt is a launch by
+itself.
+"""
+
 
 class TalkerStage:
     """Prefill, decode and release for all utterances."""
@@ -31,6 +36,8 @@ class TalkerStage:
         """There are newcomers, and started streams whose playback would run dry during their pass."""
         self.gathering = False
         """Newcomers are kept waiting for others."""
+        self.left_over = False
+        """More prompts may begin in this pass than fit into its next launch."""
 
     def release(self) -> bool:
         """Free the rows of streams that nobody needs any more; says whether there were any."""
@@ -80,7 +87,7 @@ class TalkerStage:
         running.sort(key=lambda grant: urgency(candidate(0, grant.taker)))
         new = [utterance for utterance in waiting if not utterance.admitted]
         granted = self._with_room(new, now) if new else []
-        self.pressed = self.gathering = False
+        self.pressed = self.gathering = self.left_over = False
         trial = next((grant for grant in running + granted if grant.taker.is_suspect("talker")), None)
         if trial is not None:
             return [trial]
@@ -88,14 +95,14 @@ class TalkerStage:
         if not self.batches:
             return (due + running + granted)[:1]
         first = due or running
-        rows, most = _prompt_rows(first), self._state.pace.most_rows - rows_begun
-        chosen = first[: max(1, fitting(rows, most))]
-        if due:
-            return chosen
-        if granted:
-            left = most - sum(rows[: len(chosen)])
+        rows, left = _prompt_rows(first), self._state.pace.most_rows - rows_begun
+        chosen = first[: max(0 if begun else 1, fitting(rows, left))]
+        if granted and not due:
+            left -= sum(rows[: len(chosen)])
             chosen += granted[: self._newcomers(_prompt_rows(granted), left, now, begun, rows_begun)]
-        return chosen
+        count = max(1, fitting(_prompt_rows(chosen), MOST_LAUNCH_ROWS))
+        self.left_over = len(chosen) > count
+        return chosen[:count]
 
     def _newcomers(self, rows: Sequence[int], left: int, now: float, begun: int, rows_begun: int) -> int:
         """How many of those with prompts of so many ``rows`` begin, in ``left`` rows at most."""
@@ -105,7 +112,7 @@ class TalkerStage:
         self.pressed = not count
         on_credit = pace.rows_on_credit() if self.pressed else 0
         if on_credit:
-            count = max(1, fitting(rows, min(left, on_credit)))
+            count = max(0 if begun else 1, fitting(rows, min(left, on_credit - rows_begun)))
         elif others and not begun and not pace.turn.is_open:
             count = 0
         self.gathering = not count

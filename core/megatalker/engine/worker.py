@@ -5,6 +5,7 @@ import math
 import queue
 import threading
 from dataclasses import dataclass
+from itertools import count
 from typing import Any
 
 import torch
@@ -26,8 +27,10 @@ from megatalker.settings import Settings
 logger = logging.getLogger(__name__)
 
 LEND_POLL_S = 0.05
-PROMPT_PASSES = 3
-"""Launches of prompts one after another, for those who arrive during the first, before all get their first frame."""
+LAUNCH_S = 0.005
+"""Audio that is needed sooner is waited for before prompts are built and launched."""
+PROMPT_LAUNCHES = 3
+"""For those who arrive during the first, before all get their first frame; more only where prompts are left over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +48,7 @@ class Worker(threading.Thread):
 
     def __init__(self, state: WorkerState, commands: CommandQueue, register: CallRegister, own: WorkerSettings) -> None:
         super().__init__(name=f"megatalker-worker-{register.generation}", daemon=True)
-        self._state, self._commands, self._threads = state, commands, own.threads
+        self._state, self._commands, self._builder, self._threads = state, commands, own.builder, own.threads
         self._calls = GuardedCalls(register, state.talker, own.settings.step_deadline_s)
         self._talker = TalkerStage(state, self._calls, own.builder, own.settings)
         self._codec = CodecStage(state, self._calls)
@@ -118,24 +121,25 @@ class Worker(threading.Thread):
 
     def _begin_streams(self) -> bool:
         """Begin or continue streams, and those who arrive meanwhile. Prompts take long, so audio that has arrived is
-        handed out before. What a device still computes is waited for only where playback runs dry: else the device has
-        the prompts before it is done.
+        handed out before. What a device still computes is waited for only where playback runs dry meanwhile: else the
+        device has the prompts before it is done.
         """
         talker, clock = self._talker, self._state.clock
         grants, begun, rows = talker.next_prompts(clock()), 0, 0
         if not grants:
             return False
         pressed = talker.pressed
-        self._codec.collect(wait=pressed)
+        self._codec.collect(math.inf if pressed else clock() + LAUNCH_S)
         began_at = clock()
-        for _ in range(PROMPT_PASSES):
+        for launch in count(1):
             begun, rows = begun + len(grants), rows + sum(grant.taker.prompt_rows for grant in grants)
             talker.prefill(grants)
-            if grants[0].due or not talker.batches:
+            if grants[0].due or not talker.batches or (launch >= PROMPT_LAUNCHES and not talker.left_over):
                 break
             self._obey_commands(wait=False)
+            self._codec.collect(clock() + LAUNCH_S)
             grants = talker.next_prompts(began_at, begun, rows)
-            if not grants or ((pressed or talker.pressed) and not grants[0].due):
+            if not grants or (talker.pressed and not (pressed or grants[0].due)):
                 break
         self._decode()
         self._start_audio()
@@ -173,6 +177,9 @@ class Worker(threading.Thread):
             self._codec.collect()  # not to wait until another talker is loaded
             raise
         did |= self._codec.collect()
+        step = self._state.talker_work.step
+        if step is not None:
+            self._codec.open_states([utterance for utterance, _ in step.shares])
         self._talker.take()
         return did
 
@@ -242,6 +249,7 @@ class Worker(threading.Thread):
         try:
             self._calls.warmup(state.talker)
             self._calls.warmup(state.codec)
+            self._calls.device("prompts", self._builder.warmup)
             if state.talker.loaded is not None:
                 state.talker.loaded.prepare_at = 0.0
         except Fault as fault:

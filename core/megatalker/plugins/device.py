@@ -67,8 +67,9 @@ SMALL_HIDDEN_SIZE = 512
 """Up to this width of the talker, sharing an operation between threads takes longer than the operation."""
 
 
-def resolve_threads(setting: int | Literal["auto"], checkpoint: Checkpoint) -> int:
-    """Turn the setting ``threads`` into a number; ``auto`` is one thread for small checkpoints."""
+def resolve_threads(setting: int | Literal["auto"], checkpoint: Checkpoint, device: torch.device) -> int:
+    """Turn the setting ``threads`` into a number; ``auto`` is one thread for small checkpoints, and beside a GPU."""
     if setting != "auto":
         return setting
-    return 1 if checkpoint.config.talker.hidden_size <= SMALL_HIDDEN_SIZE else torch.get_num_threads()
+    small = device.type == "cuda" or checkpoint.config.talker.hidden_size <= SMALL_HIDDEN_SIZE
+    return 1 if small else torch.get_num_threads()

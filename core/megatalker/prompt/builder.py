@@ -23,6 +23,10 @@ from megatalker.prompt.plan import Layout, PromptPlan, PromptPlanner
 from megatalker.prompt.rows import PromptRows
 from megatalker.voices import Voice
 
+WARM_LENGTHS = 128
+"""Of texts, in tokens: long sentences."""
+WARM_ROWS = 512
+"""Of texts that are read at once."""
 HEADS = 256
 """Heads that are remembered: a voice, language and instruction each, some tens of kB."""
 
@@ -61,7 +65,7 @@ class PromptBuilder:
     """Builds the prompts of one checkpoint. Holds the text projection, a few rows, and the heads used last."""
 
     def __init__(self, checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype) -> None:
-        self._checkpoint, self._config = checkpoint, checkpoint.config
+        self._checkpoint, self._config, self._device = checkpoint, checkpoint.config, device
         self._rows = PromptRows(checkpoint, device, dtype)
         config = self._config
         # one projection for the three, as officially: their last bits depend on it
@@ -106,6 +110,16 @@ class PromptBuilder:
         ids = [[*(text.plan.voice.reference_text_ids or ()), *text.ids] for text in texts]
         embedded = torch.split(self._rows.embed(list(chain.from_iterable(ids))), list(map(len, ids)))
         return [self._build(text, rows) for text, rows in zip(texts, embedded, strict=True)]
+
+    def warmup(self) -> None:
+        """Let a GPU load what multiplies the rows of a text, which differs from one length to the next, and lock the
+        memory that texts pass through: else the first text of each length waits for it, up to 3 ms.
+        """
+        if self._device.type != "cuda":
+            return
+        for length in range(1, WARM_LENGTHS + 1):
+            self._rows.text([0] * length)
+        self._rows.embed([0] * WARM_ROWS)
 
     def text_rows(self, ids: Sequence[int]) -> Tensor:
         """``[n, H]``: rows of text that arrived after the prompt was built, whatever the split.

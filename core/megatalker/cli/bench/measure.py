@@ -69,7 +69,7 @@ def measure(
             engine = Engine.open(settings.model_copy(update={"backend": name}), checkpoint=checkpoint)
             subjects.append(Subject(name, engine))
             engine.warmup()
-        torch.set_num_threads(resolve_threads(settings.threads, checkpoint))  # as in the engine's own thread
+        torch.set_num_threads(resolve_threads(settings.threads, checkpoint, device))  # as in the engine's own thread
         for turn in range(-1, rounds):
             for subject in subjects:
                 progress(f"round {max(turn, 0) + 1} of {rounds}: {subject.label}")

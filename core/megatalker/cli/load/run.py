@@ -15,7 +15,7 @@ from megatalker.cli.load.remote import Servers
 from megatalker.cli.load.report import Case, LoadReport
 from megatalker.cli.load.traffic import Traffic
 from megatalker.engine import Engine
-from megatalker.engine.garbage import spare_what_is_loaded
+from megatalker.engine.interpreter import spare_what_is_loaded, switch_threads_often
 from megatalker.engine.speech import SpeechEngine
 from megatalker.settings import Settings
 
@@ -67,6 +67,7 @@ def measure(
             engine = stack.enter_context(Engine.open(settings, checkpoint=checkpoint))
             engine.warmup()
             spare_what_is_loaded()
+            switch_threads_often()
             environment = environment_of(checkpoint, engine.device, str(engine.dtype), engine.codec)
             environment["backend"] = engine.backend
             shown = settings.model_dump(mode="json", exclude={"server", "ray", "agent"})

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 from megatalker.checkpoint import Checkpoint
 from megatalker.engine import Engine, EngineMetrics, SpeechStream
-from megatalker.engine.garbage import spare_what_is_loaded
+from megatalker.engine.interpreter import spare_what_is_loaded, switch_threads_often
 from megatalker.engine.options import SpeechOptions
 from megatalker.engine.state import Counters
 from megatalker.errors import EngineClosedError, MegatalkerError
@@ -70,10 +70,11 @@ class LateEngine:
 
     def warmup(self) -> None:
         """Open the engine, unless that was done, and warm it up; raises what either raises. What the process has loaded
-        by then is taken to stay.
+        by then is taken to stay, and its threads to serve the engine.
         """
         self._opened().warmup()
         spare_what_is_loaded()
+        switch_threads_often()
 
     def speak_for(
         self, owner: str, text: str | None, options: SpeechOptions | None = None, **changes: Any
