@@ -1,6 +1,7 @@
 """The order of launches: newcomers' prompts together, their first frames and first audio alone, then by deadline."""
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, pairwise, takewhile
@@ -25,7 +26,7 @@ from megatalker.engine.scheduling import (
     select_audio,
 )
 from megatalker.engine.talker_stage import MOST_LAUNCH_ROWS
-from megatalker.engine.worker import PROMPT_LAUNCHES
+from megatalker.engine.worker import PROMPT_LAUNCHES, PROMPTS_S
 from megatalker.interfaces import CodecState, DecodeStep, Frame, Limit, StreamHandle, StreamRequest
 
 Event = tuple[str, list[int]]
@@ -120,6 +121,15 @@ def test_prompts_of_many_are_launched_one_part_after_the_other_before_their_firs
     assert len(parts) > PROMPT_LAUNCHES, "more than for those who arrive meanwhile"
     assert {len(part) for part in parts[:-1]} == {MOST_LAUNCH_ROWS // rows}
     assert launches.events[len(parts)] == ("frames", list(range(1, 101)))
+
+
+def test_prompts_that_take_a_device_long_do_not_keep_those_before_from_their_first_frame(
+    open_engine: Opener, launches: Launches
+) -> None:
+    engine = open_engine(Fakes(talkers={"fake": Behaviour(capabilities=WIDE)}), max_streams=60)
+    launches.on_launch = lambda index: time.sleep(PROMPTS_S if launches.events[index][0] == "prompts" else 0)
+    hear(*begin(engine, 60))
+    assert [kind for kind, _ in launches.events[:3]] == ["prompts", "frames", "audio"]
 
 
 def test_a_prompt_longer_than_a_launch_is_one_by_itself(

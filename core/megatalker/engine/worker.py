@@ -29,6 +29,8 @@ logger = logging.getLogger(__name__)
 LEND_POLL_S = 0.05
 LAUNCH_S = 0.005
 """Audio that is needed sooner is waited for before prompts are built and launched."""
+PROMPTS_S = 0.15
+"""After so long a pass goes on to first frames, whoever is left over: until a device is known it may be slow."""
 PROMPT_LAUNCHES = 3
 """For those who arrive during the first, before all get their first frame; more only where prompts are left over."""
 
@@ -120,9 +122,8 @@ class Worker(threading.Thread):
         return did
 
     def _begin_streams(self) -> bool:
-        """Begin or continue streams, and those who arrive meanwhile. Prompts take long, so audio that has arrived is
-        handed out before. What a device still computes is waited for only where playback runs dry meanwhile: else the
-        device has the prompts before it is done.
+        """Begin or continue streams, and those who arrive meanwhile. Audio that has arrived is handed out before; what
+        a device still computes is waited for only where playback runs dry: else it has the prompts before it is done.
         """
         talker, clock = self._talker, self._state.clock
         grants, begun, rows = talker.next_prompts(clock()), 0, 0
@@ -134,7 +135,8 @@ class Worker(threading.Thread):
         for launch in count(1):
             begun, rows = begun + len(grants), rows + sum(grant.taker.prompt_rows for grant in grants)
             talker.prefill(grants)
-            if grants[0].due or not talker.batches or (launch >= PROMPT_LAUNCHES and not talker.left_over):
+            enough = launch >= PROMPT_LAUNCHES and not talker.left_over
+            if enough or grants[0].due or not talker.batches or clock() > began_at + PROMPTS_S:
                 break
             self._obey_commands(wait=False)
             self._codec.collect(clock() + LAUNCH_S)
