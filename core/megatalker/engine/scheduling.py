@@ -25,10 +25,11 @@ MOST_CODEC_FRAMES = 128
 """Of one step of the codec: larger ones save no time."""
 LONG_PASS_S = 0.06
 """About the longest pass of newcomers on a slow device, where larger ones save no time either."""
-LONG_PASS_BESIDE_S = 0.03
-"""As above, on any device, beside streams that play: what a pass takes is foreseen the worse the longer it is."""
 LONG_CODEC_STEP_S = 0.010
 """As above, of a step of the codec."""
+LONG_PASS_BESIDE_S = 0.03
+"""Of a pass of newcomers beside streams that play, on any device: what it takes is foreseen the worse the longer it is.
+"""
 COST_MEMORY = 0.9
 """Weight of what was seen before, each time something new is seen."""
 MOST_SURPRISE = 4.0
