@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from megatalker.engine.codec_stage import Download
+from megatalker.engine.codec_stage import Download, Samples
 
 
 class LateDownload(Download):
@@ -24,6 +24,6 @@ class LateDownload(Download):
     def under_way(self) -> bool:
         return True
 
-    def wait(self) -> list[Tensor]:
+    def wait(self) -> Samples:
         type(self).on_wait()
         return super().wait()

@@ -20,7 +20,7 @@ from megatalker.checkpoint import Checkpoint
 from megatalker.checkpoint.config import FRAME_SAMPLES, FRAME_SECONDS
 from megatalker.engine.backend_role import codec_role, talker_role
 from megatalker.engine.chunks import ChunkPolicy, ChunkQueue, Waiter, chunk_limit
-from megatalker.engine.codec_stage import Download
+from megatalker.engine.codec_stage import Download, Samples
 from megatalker.engine.commands import Command, CommandQueue, Submit, Warmup
 from megatalker.engine.guarded_calls import CallRegister
 from megatalker.engine.options import SpeechOptions
@@ -151,7 +151,7 @@ class Device(Fakes):
             def under_way(self) -> bool:
                 return time.now < self._done_at
 
-            def wait(self) -> list[Tensor]:
+            def wait(self) -> Samples:
                 time.wait(self._done_at)
                 time.work(0.05 + 0.005 * len(self.sizes))
                 return super().wait()

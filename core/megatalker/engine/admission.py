@@ -55,20 +55,23 @@ def refusal(
     opened: Collection[Utterance], newcomer: Utterance, limits: AdmissionLimits, throughput: Throughput
 ) -> CapacityError | None:
     """Why ``newcomer`` is not let in beside those that are open, or ``None``."""
-    own = sum(other.owner == newcomer.owner for other in opened)
-    if limits.max_streams_per_owner is not None and own >= limits.max_streams_per_owner:
-        return CapacityError(
-            f"{own} streams of this owner are open already; end one, or raise the setting max_streams_per_owner"
-        )
+    if limits.max_streams_per_owner is not None:
+        own = sum(other.owner == newcomer.owner for other in opened)
+        if own >= limits.max_streams_per_owner:
+            return CapacityError(
+                f"{own} streams of this owner are open already; end one, or raise the setting max_streams_per_owner"
+            )
     if len(opened) >= limits.max_open:
         return CapacityError(f"{len(opened)} streams are open already; end one, or raise the setting max_open")
     return None if newcomer.idle_since is not None else queue_refusal(opened, newcomer.owner, limits, throughput)
 
 
 def queue_refusal(
-    opened: Iterable[Utterance], owner: str, limits: AdmissionLimits, throughput: Throughput
+    opened: Collection[Utterance], owner: str, limits: AdmissionLimits, throughput: Throughput
 ) -> CapacityError | None:
     """Why one more of ``owner`` may not have work beside those that are open, or ``None``."""
+    if len(opened) < limits.rows:  # whoever comes gets a row at once
+        return None
     before = _before(opened, owner)
     wait_s = expected_wait_s(before, limits.rows, throughput)
     if len(before) >= limits.rows + limits.max_waiting:

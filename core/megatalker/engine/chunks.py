@@ -91,7 +91,7 @@ class ChunkPolicy:
 
     def due(self, pending: int, ahead_s: float) -> bool:
         """Whether to hand out the ``pending`` frames now: enough of them, or playback cannot wait for another."""
-        return pending > 0 and (pending >= self.target or (self._keeps_up and ahead_s < self.reserve_s))
+        return pending > 0 and (pending >= self.target or (ahead_s < self.reserve_s and self._keeps_up))
 
     def note_chunk(self, frames: int, ahead_s: float, most: int, round_s: float) -> None:
         """A chunk was handed out, ``ahead_s`` includes it. The next is twice as large if it fits in that time, but has

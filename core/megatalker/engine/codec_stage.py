@@ -9,7 +9,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from itertools import chain
+from itertools import accumulate, chain
 
 import numpy as np
 import torch
@@ -41,6 +41,9 @@ WARM_VOICES = 16
 """Cloned voices whose codec state, warmed by their reference frames, is kept for the next utterance."""
 
 
+Samples = NDArray[np.float32]
+
+
 class Download:
     """The chunks of one codec call on their way to the host, without waiting for the device that computes them."""
 
@@ -48,29 +51,23 @@ class Download:
         self.sizes = [len(chunk) for chunk in chunks]
         """Samples of each."""
         self._done: torch.cuda.Event | None = None
-        device = chunks[0].device
-        if device.type != "cuda":
-            self._chunks = [chunk.cpu() for chunk in chunks]
-            return
-        # one copy for all, into page-locked memory
-        whole = torch.cat(chunks).to("cpu", non_blocking=True)
-        self._chunks = list(torch.split(whole, self.sizes))
-        self._done = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        self._done.record(torch.cuda.current_stream(device))
+        # one copy for all, since the codec may reuse its buffers; from a GPU into page-locked memory
+        whole = torch.cat(chunks)
+        self._samples = whole.to("cpu", non_blocking=whole.is_cuda)
+        if whole.is_cuda:
+            self._done = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            self._done.record(torch.cuda.current_stream(whole.device))
 
     @property
     def under_way(self) -> bool:
         """:meth:`wait` would have to wait."""
         return self._done is not None and not self._done.query()  # type: ignore[no-untyped-call]
 
-    def wait(self) -> list[Tensor]:
-        """The chunks on the CPU."""
+    def wait(self) -> Samples:
+        """One chunk after another."""
         if self._done is not None:
             self._done.synchronize()
-        return self._chunks
-
-
-Samples = NDArray[np.float32]
+        return self._samples.numpy()
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,14 +207,15 @@ class CodecStage:
             self._state.codec, "decode", lambda codec: Download(codec.decode(states, codes)), served, ends=False
         )
 
-    def _arrived(self, download: Download, served: Sequence[Utterance]) -> Samples:
-        """The chunks, one after another: a copy, since the codec may reuse its buffers."""
-        chunks = self._calls.step(self._state.codec, "decode", lambda _: download.wait(), served)
-        samples: Samples = np.concatenate([chunk.numpy() for chunk in chunks])
-        if not np.isfinite(samples).all():
-            role, index = self._state.codec, next(i for i, chunk in enumerate(chunks) if not chunk.isfinite().all())
+    def _arrived(self, download: Download, served: Sequence[Utterance]) -> tuple[Samples, list[float]]:
+        """The chunks, one after another, and the level of each frame."""
+        samples = self._calls.step(self._state.codec, "decode", lambda _: download.wait(), served)
+        levels = frame_levels(samples)
+        if not all(map(math.isfinite, levels)) and not np.isfinite(samples).all():
+            role, chunks = self._state.codec, np.split(samples, list(accumulate(download.sizes)))
+            index = next(index for index, chunk in enumerate(chunks) if not np.isfinite(chunk).all())
             raise Fault(role, role.last, f"codec chunk {index} holds NaN or infinity", served)
-        return samples
+        return samples, levels
 
     # ---- states
 
@@ -278,8 +276,7 @@ class CodecStage:
 
     def _hand_out_all(self, step: StepUnderWay) -> None:
         utterances, download, asked_at = step.utterances, step.download, self._state.clock()
-        samples = self._arrived(download, utterances)
-        levels = frame_levels(samples)
+        samples, levels = self._arrived(download, utterances)
         now, round_s = self._state.clock(), self._round_s()
         loaded, waited = self._state.codec.loaded, now - asked_at > READY_S
         if loaded is not None and loaded.warm and (waited or step.done_at):  # else nobody knows when it was done
@@ -354,8 +351,8 @@ def _log(chunk: Chunk, progress: Progress) -> None:
 def _codes_to_give(utterances: Sequence[Utterance]) -> list[Tensor]:
     """For each ``[frames, code groups]`` int64: what the codec was not given. One conversion for all."""
     fresh = [utterance.frames[utterance.given :] for utterance in utterances]
-    codes = torch.from_numpy(np.array(list(chain.from_iterable(fresh)), np.int64))
-    return list(torch.split(codes, list(map(len, fresh))))
+    codes = np.fromiter(chain.from_iterable(chain.from_iterable(fresh)), np.int64).reshape(-1, len(fresh[0][0]))
+    return list(torch.split(torch.from_numpy(codes), list(map(len, fresh))))
 
 
 def _refuse(utterance: Utterance, error: Exception) -> None:

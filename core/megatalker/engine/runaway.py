@@ -27,7 +27,7 @@ SILENCE_RATIO = 1e-2
 
 
 def frame_levels(pcm: NDArray[np.float32]) -> list[float]:
-    """Of each frame of ``[frames * 1920]`` samples, its root mean square."""
+    """Of each frame of ``[frames * 1920]`` samples, its root mean square; not finite where a sample is not."""
     frames = pcm.reshape(-1, FRAME_SAMPLES)
     levels: list[float] = np.sqrt(np.einsum("ns,ns->n", frames, frames) / FRAME_SAMPLES).tolist()
     return levels
@@ -46,14 +46,11 @@ class RunawayDetector:
         """One more frame was decoded; ``text_done``: all text had been fed before it."""
         if not text_done:
             self._recent.clear()
-            self._repeats = [0] * (MAX_PERIOD_FRAMES + 1)
-            return None
-        for period, earlier in enumerate(reversed(self._recent), start=1):
-            self._repeats[period] = self._repeats[period] + 1 if earlier == codes else 0
-        self._recent.append(codes)
-        for period, count in enumerate(self._repeats):
-            if count >= PATIENCE_FRAMES:
-                return f"the same {period} frames repeated for {count * FRAME_SECONDS:.0f} s after the end of the text"
+        elif codes in self._recent:
+            return self._repeated(codes)
+        else:
+            self._recent.append(codes)
+        self._repeats = [0] * (MAX_PERIOD_FRAMES + 1)
         return None
 
     def audio(self, levels: Sequence[float], text_done: bool) -> str | None:
@@ -66,4 +63,14 @@ class RunawayDetector:
             self._silent = self._silent + 1 if quiet and text_done else 0
         if self._silent >= PATIENCE_FRAMES:
             return f"{self._silent * FRAME_SECONDS:.0f} s of silence after the end of the text"
+        return None
+
+    def _repeated(self, codes: tuple[int, ...]) -> str | None:
+        """One of the recent frames came once more."""
+        for period, earlier in enumerate(reversed(self._recent), start=1):
+            self._repeats[period] = self._repeats[period] + 1 if earlier == codes else 0
+        self._recent.append(codes)
+        for period, count in enumerate(self._repeats):
+            if count >= PATIENCE_FRAMES:
+                return f"the same {period} frames repeated for {count * FRAME_SECONDS:.0f} s after the end of the text"
         return None

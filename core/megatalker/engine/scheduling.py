@@ -9,6 +9,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
+from typing import NamedTuple
 
 from megatalker.checkpoint.config import FRAME_SECONDS
 from megatalker.engine.chunks import SMOOTHING
@@ -62,8 +63,7 @@ REST_S = 0.3
 """A stream that has had no work for so long lends its row: words of one sentence come faster."""
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
+class Candidate(NamedTuple):
     """A stream that could decode a frame, or have audio made, now."""
 
     index: int
@@ -154,8 +154,7 @@ class Cost:
         return (seconds - self.fixed_s) / self.each_s if self.each_s else math.inf
 
 
-@dataclass(frozen=True, slots=True)
-class Playing:
+class Playing(NamedTuple):
     """A stream that plays, and needs more than it has."""
 
     dry_at: float

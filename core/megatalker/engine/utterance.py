@@ -99,9 +99,15 @@ class DecoderStream:
     @property
     def next_row(self) -> Tensor | None:
         """The row to feed with the next frame; ``None`` while it is not known."""
-        if self.frames < len(self.rows):
-            return self.rows[self.frames]
-        return self.prompt.pad if self.complete else None
+        if self.starved:
+            return None
+        frame = self.frames
+        return self.rows[frame] if frame < len(self.rows) else self.prompt.pad
+
+    @property
+    def starved(self) -> bool:
+        """All rows that are known were fed, and more text may come."""
+        return not self.complete and self.frames >= len(self.rows)
 
     def text_done_at(self, frame: int) -> bool:
         """All text had been fed before the utterance's frame of this number."""
@@ -235,7 +241,8 @@ class Utterance:
         """Its caller has more text to give, and everything given has been fed."""
         if self.ending is not None:
             return False
-        return not self.text.can_begin if self.decoder is None else self.decoder.next_row is None
+        decoder = self.decoder
+        return not self.text.can_begin if decoder is None else decoder.starved
 
     def rest_since(self, now: float) -> None:
         """It has no work; the first call of a rest counts."""
