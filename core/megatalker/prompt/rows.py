@@ -52,15 +52,19 @@ class PromptRows:
                 )
         return self._place(_rows_of(self._text_table, ids))
 
-    def project(self, embedded: Tensor) -> Tensor:
-        """``[n, text width]`` -> ``[n, H]`` in one call.
+    def project(self, embedded: Tensor, calls: Sequence[int] | None = None) -> Tensor:
+        """``[n, text width]`` -> ``[n, H]``.
 
-        The last bits of a row may depend on how many rows share the call, because matrix libraries choose their kernel
-        by shape. To equal the official prompt, group rows as the official code does.
+        The last bits of a row may depend on how many rows share a call, because matrix libraries choose their kernel by
+        shape. To equal the official prompt, group rows as the official code does.
+
+        Args:
+            embedded: rows of one text after another.
+            calls: rows of each call; together n. ``None``: one call.
         """
-        # the leading 1 keeps the call identical to the official one, which projects [batch, rows, width]
-        hidden = F.silu(F.linear(embedded.unsqueeze(0), self._weight_1, self._bias_1))
-        return F.linear(hidden, self._weight_2, self._bias_2).squeeze(0)
+        calls = [len(embedded)] if calls is None else list(calls)
+        hidden = F.silu(_linear(embedded, self._weight_1, self._bias_1, calls), inplace=True)
+        return _linear(hidden, self._weight_2, self._bias_2, calls)
 
     def project_split(self, embedded: Tensor) -> Tensor:
         """As :meth:`project`, but a row's bits depend on its id only, however the text was split.
@@ -68,9 +72,9 @@ class PromptRows:
         Every call to the matrix library has the same shape: a padded block. The rows equal those of :meth:`project` to
         the last bit wherever the library uses one kernel for both shapes, and to float32 rounding elsewhere.
         """
-        blocks = [embedded[start : start + _BLOCK] for start in range(0, len(embedded), _BLOCK)]
-        projected = [self.project(F.pad(block, (0, 0, 0, _BLOCK - len(block))))[: len(block)] for block in blocks]
-        return torch.cat(projected) if projected else self.project(embedded)
+        blocks = -(-len(embedded) // _BLOCK)
+        padded = F.pad(embedded, (0, 0, 0, blocks * _BLOCK - len(embedded)))
+        return self.project(padded, [_BLOCK] * blocks)[: len(embedded)]
 
     def codec(self, ids: Sequence[int]) -> Tensor:
         """Rows of the talker's own codec table (codes 0 and the special ids): ``[n, H]``."""
@@ -106,3 +110,11 @@ class PromptRows:
 
 def _rows_of(table: Tensor, ids: Sequence[int]) -> Tensor:
     return table.index_select(0, torch.tensor(ids, dtype=torch.long))  # 20 times as fast as indexing with a tensor
+
+
+def _linear(rows: Tensor, weight: Tensor, bias: Tensor, calls: Sequence[int]) -> Tensor:
+    """``rows @ weight.T + bias``, so many rows in each call; what the official linear layer calls, too."""
+    products, turned = rows.new_empty(len(rows), len(bias)), weight.t()
+    for some, into in zip(rows.split(calls), products.split(calls), strict=True):
+        torch.addmm(bias, some, turned, out=into)
+    return products
