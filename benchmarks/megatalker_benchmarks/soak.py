@@ -1,24 +1,42 @@
-"""Opens 50 streams at once, cancels half of them at random frames, and again: ``megatalker bench soak --help``.
+"""Listeners who come, leave and dawdle, for as long as you like: ``megatalker bench soak --help``.
 
-Checks that every survivor speaks the codes of its solo run, that nothing stays occupied, and how memory grows.
+So many places are always taken. Whoever takes one speaks a text, paced by playback, and hears it to its end, cancels it
+somewhere, or takes its audio at half that pace. Checks that everybody who heard all heard the codes which that text has
+alone, that nothing stays occupied, and how memory grows.
 """
 
 import argparse
+import asyncio
 import random
 import sys
 import tempfile
-import threading
 import time
+from collections import Counter
+from contextlib import nullcontext
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 import psutil
+import torch
 
 from megatalker import BackendRegistry, Checkpoint, Engine, Settings
+from megatalker.checkpoint.config import FRAME_SECONDS
+from megatalker.cli.load.player import Player
 from megatalker.engine import EngineMetrics
+from megatalker.engine.interpreter import spare_what_is_loaded, switch_threads_often
+from megatalker.errors import MegatalkerError
 from megatalker.testing.random_checkpoint import TINY, write_checkpoint
 from megatalker_benchmarks.report import add_json_option, hand_out
 
-STREAMS = 50
+TEXTS = 64
+AHEAD_S = 2.0
+COMING_S = 5.0
+"""In which the first ones come."""
+PAUSE_S = 0.2
+"""On average, until a place is taken again."""
+SAMPLES = 40
+"""Of memory."""
 SETTLE_S = 10.0
 """What is occupied for longer after the last stream has ended stays so."""
 WORDS = [
@@ -37,91 +55,172 @@ WORDS = [
     "before",
     "dark",
 ]
+Manner = Literal["hears", "cancels", "dawdles"]
+MANNERS: tuple[Manner, ...] = ("hears", "hears", "cancels", "dawdles")
+Codes = list[list[int]]
+
+
+@dataclass(slots=True)
+class Found:
+    """What became of all that was spoken."""
+
+    manners: Counter[Manner] = field(default_factory=Counter)
+    differ: int = 0
+    errors: Counter[str] = field(default_factory=Counter)
+    first_s: list[float] = field(default_factory=list)
+    """Until the first chunk, of those who heard all at the pace of playback."""
+    late: int = 0
+    """Of those, how many had a gap."""
+    worst_gap_s: float = 0.0
+
+    def note(self, player: Player) -> None:
+        """One heard all at the pace of playback."""
+        assert player.first_at is not None, "there was audio"
+        self.first_s.append(player.first_at - player.requested_at)
+        self.late += player.underruns > 0
+        self.worst_gap_s = max(self.worst_gap_s, player.worst_gap_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """MiB, in equal steps of time."""
+
+    process: list[float] = field(default_factory=list)
+    device: list[float] = field(default_factory=list)
+
+    def note(self) -> None:
+        self.process.append(psutil.Process().memory_info().rss / 2**20)
+        if torch.cuda.is_available():
+            self.device.append(torch.cuda.memory_allocated() / 2**20)
 
 
 def text_of(index: int) -> str:
-    """A sentence of 2 to 9 words, a different one for each stream."""
+    """A sentence of 2 to 9 words, a different one for each number."""
     return " ".join(random.Random(index).choices(WORDS, k=2 + index % 8)) + "."
 
 
-def listen(engine: Engine, index: int, cancel_at: int | None, heard: dict[int, list[list[int]]], frames: int) -> None:
-    """Speak one text to its end, or cancel it after some frames."""
-    codes: list[list[int]] = []
-    stream = engine.speak(text_of(index), seed=index, max_frames=frames, return_codes=True)
-    for chunk in stream:
-        assert chunk.codes is not None
-        codes += chunk.codes.tolist()
-        if cancel_at is not None and len(codes) >= cancel_at:
-            stream.cancel()
-    if cancel_at is None:
-        heard[index] = codes
+async def speak(
+    engine: Engine,
+    index: int,
+    frames: int,
+    player: Player,
+    *,
+    ahead_s: float | None = AHEAD_S,
+    leave_at: int | None = None,
+    pace: float = 0.0,
+) -> Codes:
+    """The codes of one text, or of its beginning; ``pace``: how long to wait after a chunk, in its own durations."""
+    codes: Codes = []
+    most = 1 + frames * (1 + index % 4) // 4
+    async with engine.speak(
+        text_of(index), seed=index, max_frames=most, max_ahead_s=ahead_s, return_codes=True
+    ) as stream:
+        async for chunk in stream:
+            assert chunk.codes is not None
+            player.take(chunk.pcm, time.monotonic())
+            codes += chunk.codes.tolist()
+            if leave_at is not None and len(codes) >= leave_at:
+                break
+            await asyncio.sleep(pace * chunk.frames * FRAME_SECONDS)
+    return codes
 
 
-def settled(engine: Engine) -> EngineMetrics:
+async def one_place(
+    engine: Engine, number: int, frames: int, alone: dict[int, Codes], until: float, found: Found
+) -> None:
+    """Listeners one after another."""
+    chance = random.Random(number)
+    await asyncio.sleep(chance.uniform(0, COMING_S))
+    while time.monotonic() < until:
+        index, manner = chance.randrange(TEXTS), chance.choice(MANNERS)
+        leave_at = chance.randrange(1, 1 + len(alone[index])) if manner == "cancels" else None
+        player, pace = Player(time.monotonic()), 2.0 if manner == "dawdles" else 0.0
+        try:
+            codes = await speak(engine, index, frames, player, leave_at=leave_at, pace=pace)
+        except MegatalkerError as error:
+            found.errors[type(error).__name__] += 1
+        else:
+            found.manners[manner] += 1
+            found.differ += codes != alone[index][: len(codes)] or (leave_at is None and codes != alone[index])
+            if manner == "hears":
+                found.note(player)
+        await asyncio.sleep(chance.expovariate(1 / PAUSE_S))
+
+
+async def measure(seconds: float, memory: Memory) -> None:
+    for _ in range(SAMPLES):
+        await asyncio.sleep(seconds / SAMPLES)
+        memory.note()
+
+
+async def settled(engine: Engine) -> EngineMetrics:
     """Counters once nothing is occupied: a stream that was cancelled holds its row until the step in progress ends."""
     deadline = time.monotonic() + SETTLE_S
     while (metrics := engine.metrics()).active + metrics.waiting and time.monotonic() < deadline:
-        time.sleep(0.01)
+        await asyncio.sleep(0.01)
     return metrics
 
 
-def run(engine: Engine, rounds: int, frames: int) -> dict[str, object]:
-    """All rounds; returns what was found."""
-    alone: dict[int, list[list[int]]] = {}
-    for index in range(STREAMS):
-        listen(engine, index, None, alone, frames)
-    chance = random.Random(0)
-    memory, mismatches = [], 0
-    began = time.monotonic()
-    for _ in range(rounds):
-        cancelled = set(chance.sample(range(STREAMS), STREAMS // 2))
-        heard: dict[int, list[list[int]]] = {}
-        threads = [
-            threading.Thread(
-                target=listen,
-                args=(engine, index, chance.randrange(1, frames) if index in cancelled else None, heard, frames),
-            )
-            for index in range(STREAMS)
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        mismatches += sum(heard.get(index) != alone[index] for index in set(range(STREAMS)) - cancelled)
-        memory.append(psutil.Process().memory_info().rss / 2**20)
-    metrics = settled(engine)
+async def run(engine: Engine, streams: int, seconds: float, frames: int) -> dict[str, object]:
+    """Returns what was found."""
+    alone = {index: await speak(engine, index, frames, Player(0.0), ahead_s=None) for index in range(TEXTS)}
+    found, memory, before = Found(), Memory(), engine.metrics()
+    until = time.monotonic() + seconds
+    places = (one_place(engine, number, frames, alone, until, found) for number in range(streams))
+    await asyncio.gather(measure(seconds, memory), *places)
+    metrics = await settled(engine)
+    first_ms = [1e3 * seconds for seconds in sorted(found.first_s)]
     return {
-        "rounds": rounds,
-        "streams": STREAMS,
-        "seconds": time.monotonic() - began,
-        "survivors_that_differ": mismatches,
+        "streams": streams,
+        "seconds": seconds,
+        "spoken": dict(found.manners),
+        "codes_that_differ": found.differ,
+        "errors": dict(found.errors),
+        "first_chunk_ms": {f"p{share}": first_ms[len(first_ms) * share // 100] for share in (50, 95, 99)},
+        "listeners_with_underruns": found.late,
+        "worst_gap_ms": found.worst_gap_s * 1e3,
         "still_active": metrics.active,
         "still_waiting": metrics.waiting,
-        "memory_mib": memory,
-        "engine": {"backend": metrics.backend, "codec": metrics.codec, "cancelled": metrics.cancelled},
+        "memory_mib": memory.process,
+        "device_memory_mib": memory.device,
+        "engine": {
+            "backend": metrics.backend,
+            "codec": metrics.codec,
+            "frames": metrics.frames - before.frames,
+            "host_s": metrics.host_s - before.host_s,
+            "backend_s": metrics.backend_s - before.backend_s,
+            "switches": metrics.switches,
+        },
     }
 
 
 def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--frames", type=int, default=30)
+    parser.add_argument("--streams", type=int, default=50)
+    parser.add_argument("--seconds", type=float, default=120.0)
+    parser.add_argument("--frames", type=int, default=30, help="of the longest texts; others have a quarter at least")
+    parser.add_argument("--checkpoint", help="by default a tiny one of random weights")
     parser.add_argument("--backend", default="compiled")
+    parser.add_argument("--device", default="cpu")
     parser.add_argument("--warmup", action="store_true")
     add_json_option(parser)
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        checkpoint = Checkpoint.open(write_checkpoint(Path(folder) / "tiny", TINY))
-        settings = Settings.read(backend=options.backend, fallbacks=(), max_waiting=STREAMS)
-        with Engine.open(settings, checkpoint=checkpoint, registry=BackendRegistry.installed()) as engine:
+    made = tempfile.TemporaryDirectory() if options.checkpoint is None else nullcontext()
+    with made as folder:
+        path = options.checkpoint if folder is None else write_checkpoint(Path(folder) / "tiny", TINY)
+        room = {"max_streams": options.streams, "max_waiting": options.streams}
+        settings = Settings.read(backend=options.backend, fallbacks=(), device=options.device, **room)
+        with Engine.open(settings, checkpoint=Checkpoint.open(path), registry=BackendRegistry.installed()) as engine:
             if options.warmup:
                 engine.warmup()
-            report = run(engine, options.rounds, options.frames)
+            spare_what_is_loaded()
+            switch_threads_often()
+            report = asyncio.run(run(engine, options.streams, options.seconds, options.frames))
     hand_out(report, options.json)
-    broken = [name for name in ("survivors_that_differ", "still_active", "still_waiting") if report[name]]
+    broken = [name for name in ("codes_that_differ", "errors", "still_active", "still_waiting") if report[name]]
     if broken:
-        sys.exit(f"not as it should be: {', '.join(broken)}; expected 0")
+        sys.exit(f"not as it should be: {', '.join(broken)}; expected none")
 
 
 if __name__ == "__main__":

@@ -250,11 +250,11 @@ def fair(ready: list[Candidate], utterances: Sequence[Utterance], now: float) ->
     """
     owners: defaultdict[str, list[Candidate]] = defaultdict(list)
     for one in sorted(ready, key=urgency):
-        owners[utterances[one.index].owner].append(one)
+        owners[utterances[one.place].owner].append(one)
     in_need = (
         len(streams)
         for streams in owners.values()
-        if any(utterances[one.index].in_hand_s(now) < ENOUGH_S for one in streams)
+        if any(utterances[one.place].in_hand_s(now) < ENOUGH_S for one in streams)
     )
     fewest = min(in_need, default=len(ready))
     return [one for streams in owners.values() for one in streams[:fewest]]

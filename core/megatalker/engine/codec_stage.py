@@ -125,7 +125,7 @@ class CodecStage:
             while due:
                 chosen, on_trial = self._choose(due)
                 self._start(chosen)
-                newcomers = due = [one for one in newcomers if utterances[one.index].ungiven and not on_trial]
+                newcomers = due = [one for one in newcomers if utterances[one.place].ungiven and not on_trial]
                 self._collect(self._under_way[:-1])
                 wait |= on_trial
             computing = self._under_way and self._under_way[-1].download.under_way

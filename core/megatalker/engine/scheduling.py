@@ -66,7 +66,7 @@ REST_S = 0.3
 class Candidate(NamedTuple):
     """A stream that could decode a frame, or have audio made, now."""
 
-    index: int
+    place: int
     """Position in the caller's list."""
     dry_at: float | None
     """When its playback runs out of audio; ``None`` while it has no audio yet: a newcomer."""
@@ -91,7 +91,7 @@ def select(candidates: Sequence[Candidate], *, batch: bool, limit: int) -> list[
         limit: streams one call of the backend takes.
     """
     most = limit if batch else min(limit, UNBATCHED_STEPS)
-    return [candidate.index for candidate in _most_urgent(candidates)[:most]]
+    return [candidate.place for candidate in _most_urgent(candidates)[:most]]
 
 
 def select_audio(candidates: Sequence[Candidate], *, limit: int, frames: int) -> list[int]:
@@ -100,7 +100,7 @@ def select_audio(candidates: Sequence[Candidate], *, limit: int, frames: int) ->
     """
     ordered = _most_urgent(candidates)[:limit]
     count = fitting([candidate.frames for candidate in ordered], frames)
-    return [candidate.index for candidate in ordered[: max(1, count)]]
+    return [candidate.place for candidate in ordered[: max(1, count)]]
 
 
 def fitting(sizes: Sequence[int], most: float) -> int:

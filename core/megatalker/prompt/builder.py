@@ -79,13 +79,15 @@ class PromptBuilder:
         config = self._config
         # one projection for the three, as officially: their last bits depend on it
         special = self._rows.text([config.tts_bos_id, config.tts_eos_id, config.tts_pad_id])
-        self._begin, self._end, self._pad = special.split(1)  # [1, H] each
+        self._begin, self._end, self._pad = torch.split(special, 1)  # [1, H] each
         self.end_row: Tensor = self._end[0]
         """``[H]``: closes the text."""
         self.pad_row: Tensor = self._pad[0]
         """``[H]``: stands where there is no text."""
         self._role = self._rows.text(role_ids(checkpoint.tokenizer))
-        self._codec_pad, self._codec_begin = self._rows.codec([config.codec_pad_id, config.codec_bos_id]).split(1)
+        self._codec_pad, self._codec_begin = torch.split(
+            self._rows.codec([config.codec_pad_id, config.codec_bos_id]), 1
+        )
         self._planner = PromptPlanner(checkpoint)
         self._head = lru_cache(HEADS)(self._compute_head)
 
@@ -121,8 +123,9 @@ class PromptBuilder:
         said = torch.cat([rows for body in bodies for rows in body.text])
         coded = torch.cat([rows for body in bodies for rows in body.codec])
         lengths = [sum(map(len, body.text)) for body in bodies]
-        parts = chain.from_iterable(zip(heads, (said + coded).split(lengths), strict=True))
-        prompts = torch.cat(list(parts)).split([len(head) + own for head, own in zip(heads, lengths, strict=True)])
+        parts = chain.from_iterable(zip(heads, torch.split(said + coded, lengths), strict=True))
+        whole = [len(head) + own for head, own in zip(heads, lengths, strict=True)]
+        prompts = torch.split(torch.cat(list(parts)), whole)
         return [
             Prompt(embeds, body.trailing, self.pad_row, text.complete, len(head))
             for text, head, body, embeds in zip(texts, heads, bodies, prompts, strict=True)
@@ -164,7 +167,7 @@ class PromptBuilder:
         ids = list(map(_ids, whole))
         calls = chain.from_iterable(_official_calls(text, len(own)) for text, own in zip(whole, ids, strict=True))
         rows = self._rows.project(self._rows.embed(list(chain.from_iterable(ids))), list(calls))
-        done = iter(rows.split(list(map(len, ids))))
+        done = iter(torch.split(rows, list(map(len, ids))))
         return [next(done) if text.complete else self._rows_so_far(text) for text in texts]
 
     def _rows_so_far(self, text: PromptText) -> Tensor:

@@ -112,9 +112,9 @@ def _rows_of(table: Tensor, ids: Sequence[int]) -> Tensor:
     return table.index_select(0, torch.tensor(ids, dtype=torch.long))  # 20 times as fast as indexing with a tensor
 
 
-def _linear(rows: Tensor, weight: Tensor, bias: Tensor, calls: Sequence[int]) -> Tensor:
+def _linear(rows: Tensor, weight: Tensor, bias: Tensor, calls: list[int]) -> Tensor:
     """``rows @ weight.T + bias``, so many rows in each call; what the official linear layer calls, too."""
     products, turned = rows.new_empty(len(rows), len(bias)), weight.t()
-    for some, into in zip(rows.split(calls), products.split(calls), strict=True):
+    for some, into in zip(torch.split(rows, calls), torch.split(products, calls), strict=True):
         torch.addmm(bias, some, turned, out=into)
     return products
