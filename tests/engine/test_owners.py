@@ -215,7 +215,7 @@ def test_of_a_slow_device_s_launch_each_owner_gets_as_much_as_the_one_with_fewes
 
     def chosen(now: float) -> set[int]:
         ready = [candidate(index, stream) for index, stream in enumerate(streams)]
-        return {one.index for one in fair(ready, streams, now)}
+        return {one.place for one in fair(ready, streams, now)}
 
     assert chosen(now=4.0 - ENOUGH_S / 2) == {1, 3}, "the most urgent of the other owner"
     assert chosen(now=4.0 - ENOUGH_S) == {0, 1, 2, 3}, "it has audio enough"
