@@ -35,6 +35,7 @@ def cut(frame: Frame) -> tuple[int, ...]:
         (lambda frames: [frames[0], replace(frames[1], codes=cut(frames[1])[1:])], "result 1: 15 codes"),
         (lambda frames: [frames[0], replace(frames[1], codes=list(cut(frames[1])))], "codes as list, expected a tuple"),
         (lambda frames: [frames[0], replace(frames[1], codes=(10**6, *cut(frames[1])[1:]))], "code 0 is 1000000"),
+        (lambda frames: [frames[0], replace(frames[1], codes=(2**70, *cut(frames[1])[1:]))], f"code 0 is {2**70}"),
         (lambda frames: [frames[0], replace(frames[1], codes=(*cut(frames[1])[:-1], -1))], "code 15 is -1"),
         (lambda frames: [frames[0], replace(frames[1], codes=(0.0, *cut(frames[1])[1:]))], "code 0 is 0.0"),
         (lambda frames: [frames[0], replace(frames[1], codes=(True, *cut(frames[1])[1:]))], "code 0 is True"),

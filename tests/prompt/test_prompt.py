@@ -50,6 +50,23 @@ def test_a_plan_knows_how_many_rows_its_prompt_takes(
             assert len(prompt.embeds) == plan.prefill_rows(count)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_prompts_that_are_built_together_equal_those_built_alone(tiny_base: Checkpoint, dtype: torch.dtype) -> None:
+    prompts, planner = builder(tiny_base, dtype), PromptPlanner(tiny_base)
+    texts = [
+        PromptText(list(range(1, 1 + count)), planner.plan(voice=voice, layout=layout), complete)
+        for layout in LAYOUTS
+        for voice in (cloned(tiny_base), cloned(tiny_base, frames=9))
+        for count in (2, 11, 30)
+        for complete in ((True, False) if layout == "interleaved" and count == 30 else (True,))
+    ]
+    for text, together in zip(texts, prompts.build_all(texts), strict=True):
+        (alone,) = prompts.build_all([text])
+        assert torch.equal(together.embeds, alone.embeds)
+        assert torch.equal(together.trailing, alone.trailing)
+        assert (together.complete, together.prefix_length) == (text.complete, alone.prefix_length)
+
+
 def dialect_speaker(checkpoint: Checkpoint) -> str:
     return next(iter(checkpoint.config.dialects))
 
