@@ -23,6 +23,7 @@ import torch
 from megatalker import BackendRegistry, Checkpoint, Engine, Settings
 from megatalker.checkpoint.config import FRAME_SECONDS
 from megatalker.cli.load.player import Player
+from megatalker.cli.load.report import percentiles_ms
 from megatalker.engine import EngineMetrics
 from megatalker.engine.interpreter import spare_what_is_loaded, switch_threads_often
 from megatalker.errors import MegatalkerError
@@ -169,14 +170,13 @@ async def run(engine: Engine, streams: int, seconds: float, frames: int) -> dict
     places = (one_place(engine, number, frames, alone, until, found) for number in range(streams))
     await asyncio.gather(measure(seconds, memory), *places)
     metrics = await settled(engine)
-    first_ms = [1e3 * seconds for seconds in sorted(found.first_s)]
     return {
         "streams": streams,
         "seconds": seconds,
         "spoken": dict(found.manners),
         "codes_that_differ": found.differ,
         "errors": dict(found.errors),
-        "first_chunk_ms": {f"p{share}": first_ms[len(first_ms) * share // 100] for share in (50, 95, 99)},
+        "first_chunk_ms": percentiles_ms(found.first_s),
         "listeners_with_underruns": found.late,
         "worst_gap_ms": found.worst_gap_s * 1e3,
         "still_active": metrics.active,

@@ -177,7 +177,7 @@ class PromptBuilder:
             return self._rows.project_split(embedded)
         return torch.cat([self._rows.project(embedded[:1]), self._rows.project_split(embedded[1:])])
 
-    def _body(self, text: PromptText, rows: Tensor) -> "_Body":
+    def _body(self, text: PromptText, rows: Tensor) -> _Body:
         codes = text.plan.voice.reference_codes
         if codes is not None:
             return self._in_context(rows, self._rows.frames(codes), text.plan.layout, text.complete)
@@ -186,7 +186,7 @@ class PromptBuilder:
             return _Body([rows, self._end, self._pad], codec, self._pad)
         return _Body([rows[:1]], [self._codec_begin], self._closed(rows[1:], text.complete))
 
-    def _in_context(self, rows: Tensor, frames: Tensor, layout: Layout, complete: bool) -> "_Body":
+    def _in_context(self, rows: Tensor, frames: Tensor, layout: Layout, complete: bool) -> _Body:
         text, codec = self._closed(rows, complete), [self._codec_begin, frames]
         frames_at = 1 + len(frames)
         if layout == "upfront":
