@@ -1,5 +1,6 @@
 """Checks text, and turns text that arrives piece by piece into the token ids of the whole text."""
 
+import re
 import unicodedata
 from collections.abc import Collection
 from typing import Any
@@ -7,6 +8,8 @@ from typing import Any
 from megatalker.errors import InvalidRequestError
 
 __all__ = ["IncrementalTokenizer", "TextChecker", "check_piece", "clean_text", "control_tokens", "speakable"]
+
+_NOT_TEXT = re.compile("[\0\ud800-\udfff]")
 
 
 def clean_text(text: object, max_chars: int, tokens: Collection[str] = ()) -> str:
@@ -40,13 +43,14 @@ def check_piece(text: object) -> str:
     """
     if not isinstance(text, str):
         raise InvalidRequestError(f"the text is of type {type(text).__name__}, expected str")
-    for position, character in enumerate(text):
-        if character == "\0" or "\ud800" <= character <= "\udfff":
-            kind = "a NUL character" if character == "\0" else f"a lone surrogate (U+{ord(character):04X})"
-            raise InvalidRequestError(
-                f"the text holds {kind} at position {position}, expected Unicode text; "
-                "remove it, or decode the source with the right encoding"
-            )
+    found = _NOT_TEXT.search(text)
+    if found is not None:
+        character, position = found[0], found.start()
+        kind = "a NUL character" if character == "\0" else f"a lone surrogate (U+{ord(character):04X})"
+        raise InvalidRequestError(
+            f"the text holds {kind} at position {position}, expected Unicode text; "
+            "remove it, or decode the source with the right encoding"
+        )
     return text
 
 
