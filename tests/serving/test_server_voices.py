@@ -9,6 +9,7 @@ import pytest
 
 from http_client import SPEECH, post
 from megatalker.checkpoint import Checkpoint
+from megatalker.engine import Engine
 from megatalker.serving.protocol.voice_files import encode_voice
 from megatalker.serving.server.keyring import hash_key
 from megatalker.voices.folder import Manifest, Recording, add_recording
@@ -97,6 +98,33 @@ def test_the_server_follows_its_folder(tiny_base: Checkpoint, tmp_path: Path) ->
         first = said(served, "anna")
         (tmp_path / "anna" / "reference.wav").write_bytes(wav(speech(pitch=200)))
         eventually(lambda: post(served, voice="anna", seed=3, response_format="pcm").content != first, "it has changed")
+
+
+def test_what_takes_long_to_check_is_checked_beside_the_event_loop(
+    tiny_base: Checkpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    beside: list[bool] = []
+    speak = Engine.speak_for
+
+    def noted(self: Engine, *arguments: Any, **changes: Any) -> Any:
+        beside.append(threading.current_thread().name != "test-server")
+        return speak(self, *arguments, **changes)
+
+    monkeypatch.setattr(Engine, "speak_for", noted)
+    with serving(tiny_base, server={"voices_dir": tmp_path}) as served:
+        upload(served, "anna")
+        for wishes in (
+            {},
+            {"input": "Hello there. " * 50},
+            {"instruct": "Calmly. " * 80},
+            {"voice": None, "voice_file": encode_voice(served.server.speaker.voices.get("anna"))},
+        ):
+            post(served, **{"voice": "anna", "response_format": "pcm"} | wishes).raise_for_status()
+    assert beside == [False, True, True, True]
+    beside.clear()
+    with serving(tiny_base, server={"voices_dir": tmp_path}) as served:
+        said(served, "anna"), said(served, "anna")
+    assert beside == [True, False], "the first one reads the voice"
 
 
 def test_voices_do_not_leak_into_each_other_under_load(tiny_base: Checkpoint, tmp_path: Path) -> None:

@@ -75,9 +75,12 @@ def test_a_voice_is_made_once_for_all_who_wait_and_others_do_not_wait() -> None:
     for thread in threads:
         thread.start()
     assert cache.get(b"other", maker(made, "other")).description == "other"
+    assert b"other" in cache
+    assert b"slow" not in cache, "it is being made"
     slow.set()
     for thread in threads:
         thread.join(HANG_S)
+    assert b"slow" in cache
     assert made == ["other", "slow"]
     assert len(set(map(id, found))) == 1
 

@@ -55,6 +55,13 @@ class VoiceCache:
                 entry.voice.set_exception(error)
         return entry.voice.result()
 
+    def __contains__(self, key: object) -> bool:
+        """The voice of this key is made: :meth:`get` returns at once."""
+        with self._lock:
+            self._forget(self._clock())
+            entry = self._entries.get(key) if isinstance(key, bytes) else None
+            return entry is not None and entry.voice.done()
+
     def __len__(self) -> int:
         with self._lock:
             self._forget(self._clock())

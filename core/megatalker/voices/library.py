@@ -109,6 +109,11 @@ class VoiceLibrary:
             return None if entry is None else entry.voice
         return self._cache.get(entry.digest, lambda: self._made(entry))
 
+    def at_hand(self, name: str) -> bool:
+        """Whether :meth:`get` need not make anything, and so returns or raises at once."""
+        entry = self._entries.get(name)
+        return entry is None or entry.voice is not None or entry.digest in self._cache
+
     def add(self, name: str, recording: Recording) -> None:
         """Keep a recording as a voice, and clone it, so that what is wrong with it is known now.
 

@@ -24,6 +24,8 @@ from megatalker.voices.library import VoiceLibrary
 
 logger = logging.getLogger(__name__)
 
+QUICK_CHARS = 500
+"""Of a text and its instruction."""
 _SAMPLING_FIELDS = tuple(field.name for field in fields(SamplingParams))
 
 
@@ -102,7 +104,8 @@ class Speaker:
     ) -> SpeechStream:
         """Begin an utterance; :meth:`end` must follow.
 
-        Requests are checked in another thread, since long texts take their time.
+        A request that may take long to check is checked in another thread. Others are not: where many come at once,
+        threads that wait for each other's turn with the interpreter take longer than the checks.
 
         Raises:
             NotReadyError: during warm-up.
@@ -127,7 +130,10 @@ class Speaker:
     async def _begin(self, text: str | None, asked: SpeechFields, route: Route, return_codes: bool) -> SpeechStream:
         account = UtteranceAccount(route, whole_text=text is not None, voice=asked.voice, meters=self.meters)
         try:
-            stream = await asyncio.to_thread(self._speak, text, asked, return_codes)
+            if self._is_quick(text, asked):
+                stream = self._speak(text, asked, return_codes)
+            else:
+                stream = await asyncio.to_thread(self._speak, text, asked, return_codes)
         except BaseException as error:
             account.refused(error)
             raise
@@ -161,6 +167,12 @@ class Speaker:
         if self.failure is not None:
             raise self.failure
 
+    def _is_quick(self, text: str | None, asked: SpeechFields) -> bool:
+        """Whether it is checked in less than half a millisecond: short, and spoken by a voice that is at hand."""
+        name = self._voice_name(asked)
+        at_hand = asked.voice_file is None and (name is None or self.voices.at_hand(name))
+        return at_hand and len(text or "") + len(asked.instruct or "") <= QUICK_CHARS
+
     def _speak(self, text: str | None, asked: SpeechFields, return_codes: bool) -> SpeechStream:
         return self.engine.speak_for(current_call().owner, text, self._options(asked), return_codes=return_codes)
 
@@ -183,8 +195,11 @@ class Speaker:
                 raise InvalidRequestError("voice and voice_file both say who speaks; give one of them")
             file = asked.voice_file
             return self._cache.get(blake2b(file.encode(), digest_size=16).digest(), lambda: decode_voice(file))
-        name = self.engine.settings.voice if asked.voice is None else asked.voice
+        name = self._voice_name(asked)
         return None if name is None else self.voices.get(name) or name
+
+    def _voice_name(self, asked: SpeechFields) -> str | None:
+        return self.engine.settings.voice if asked.voice is None else asked.voice
 
     def _sampling(self, asked: SpeechFields) -> tuple[SamplingParams | None, int | None]:
         """The checkpoint's own parameters with those asked for on top, and the seed if one was asked for."""
