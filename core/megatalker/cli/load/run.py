@@ -66,12 +66,12 @@ def measure(
             checkpoint = Checkpoint.open(settings.checkpoint)
             engine = stack.enter_context(Engine.open(settings, checkpoint=checkpoint))
             engine.warmup()
-            spare_what_is_loaded()
-            switch_threads_often()
             environment = environment_of(checkpoint, engine.device, str(engine.dtype), engine.codec)
             environment["backend"] = engine.backend
             shown = settings.model_dump(mode="json", exclude={"server", "ray", "agent"})
             runner = _Runner(engine, engine, wanted, progress)
+        spare_what_is_loaded()  # a pause of this process would be heard as a gap
+        switch_threads_often()
         cases, capacity = asyncio.run(runner.run())
         return LoadReport(command_line(), environment, shown, asdict(wanted.script), cases, capacity)
 
