@@ -5,8 +5,12 @@ import sys
 import pytest
 from pydantic import SecretStr
 
+from megatalker.cli.load import run
+from megatalker.cli.load.drive import Heard, Script
 from megatalker.cli.load.remote import Servers
+from megatalker.cli.load.traffic import Traffic
 from megatalker.errors import UnsupportedError
+from megatalker.settings import Settings
 
 
 class Client:
@@ -39,6 +43,23 @@ def test_utterances_go_to_every_connection_by_turns(monkeypatch: pytest.MonkeyPa
         ("a", "key", ["check", "3"], True),
         ("b", "key", ["check", "4"], True),
     ]
+
+
+def test_nothing_that_is_loaded_is_looked_at_while_a_server_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    spared: list[str] = []
+    monkeypatch.setattr(Client, "made", [], raising=False)
+    monkeypatch.setattr("megatalker.serving.client.RemoteEngine", Client)
+    monkeypatch.setattr(run, "spare_what_is_loaded", lambda: spared.append("before"))
+    monkeypatch.setattr(run, "switch_threads_often", lambda: None)
+
+    async def drive(_engine: object, traffic: Traffic, *_: object) -> Heard:
+        spared.append("a load")
+        return Heard(traffic, 1.0, [], 0.0, 0.0)
+
+    monkeypatch.setattr(run, "drive", drive)
+    wanted = run.Measurement([Traffic("burst", 1)], Script(), 1.0, None, ["a"])
+    run.measure(wanted, Settings(), lambda _: None)
+    assert spared == ["before", "a load", "a load"], "the first one warms up"
 
 
 def test_without_the_client_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
