@@ -3,6 +3,7 @@
 #include "passes.cuh"
 #include "wide_attention.cuh"
 #include "wide_input.cuh"
+#include "wide_predictor_attention.cuh"
 #include "wide_product.cuh"
 
 // False: leave the kernel.
@@ -49,7 +50,7 @@ __device__ __forceinline__ bool run_wide_pass(int number) {
       const PhaseKind kind = within ? PhaseKind(i) : layer < 0 ? PROJECT : HEAD;
       if (kind == ATTENTION) {
         if (s.launch.mode == PREFILL && !phase_after([&] { append_all(layer); })) return false;
-        if (!phase_after([&] { attend_wide(layer, rows); })) return false;
+        if (!phase_after([&] { s.pass.talker ? attend_talker(layer) : attend_predictor(layer, rows); })) return false;
         if (s.pass.talker && s.wide.chunks > rows && !phase_after([&] { combine_all(rows); })) return false;
         continue;
       }

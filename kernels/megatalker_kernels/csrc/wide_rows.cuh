@@ -5,26 +5,40 @@
 
 constexpr int SQUARES = (MAX_HIDDEN / KBLOCK + WARPS - 1) / WARPS * WARPS;  // of a row, whole chains
 
-// Stores four neighbouring columns of a row of an operand. A column block of eight rows lies as a fragment of weights does: see
-// packing.py.
-__device__ inline void put_columns(void* operand, int row, int column, uint2 pairs) {
-  constexpr int WORDS = TILE * 4;  // of a matrix
+constexpr int MATRIX_WORDS = TILE * 4;  // of a fragment's four
+
+// Where the words of a row of an operand begin that hold the pair of columns `column`, a multiple of four. A column block of eight rows
+// lies as a fragment of weights does: see packing.py.
+__device__ inline u32* operand_words(void* operand, int row, int column) {
   const u64 fragment = u64(column / KBLOCK) * (wide_shared().wide.padded / TILE) + row / TILE;
-  u32* place = static_cast<u32*>(operand) + (fragment * 4 + column % 8 / 4) * WORDS + row % TILE * 4 + column % KBLOCK / 8;
-  place[0] = pairs.x, place[2 * WORDS] = pairs.y;
+  return static_cast<u32*>(operand) + (fragment * 4 + column % 8 / 4) * MATRIX_WORDS + row % TILE * 4 + column % KBLOCK / 8;
 }
 
-// Four columns of a row, times the weights of the norm in front of the next product; or as they are, if it has none. Eight
-// neighbouring lanes have a column block; if not `there`, it stays out.
+// Stores four neighbouring columns of a row of an operand.
+__device__ inline void put_columns(void* operand, int row, int column, uint2 pairs) {
+  u32* words = operand_words(operand, row, column);
+  words[0] = pairs.x, words[2 * MATRIX_WORDS] = pairs.y;
+}
+
+// Sixteen, from a multiple of that on.
+__device__ inline void put_sixteen(void* operand, int row, int column, const uint2 (&pairs)[4]) {
+  u32* words = operand_words(operand, row, column);
+#pragma unroll
+  for (int odd = 0; odd < 2; ++odd, words += MATRIX_WORDS) {
+    *reinterpret_cast<uint2*>(words) = {pairs[odd].x, pairs[odd + 2].x};
+    *reinterpret_cast<uint2*>(words + 2 * MATRIX_WORDS) = {pairs[odd].y, pairs[odd + 2].y};
+  }
+}
+
+// Four columns of a row, times the weights of the norm in front of the next product. Eight neighbouring lanes have a column block; if
+// not `there`, it stays out.
 __device__ inline void put_operand(bool there, int row, int column, float4 x, const float* norm) {
   const WideBuffers& wide = wide_shared().wide;
   x = without_tags(x);
   const float squares = sum_of_eight(sum_of_squares(x));
   if (!there) return;
-  if (norm) {
-    x = x * __ldg(reinterpret_cast<const float4*>(norm + column));
-    if (column % KBLOCK == 0) wide.squares[row * SQUARES + column / KBLOCK] = squares;
-  }
+  x = x * __ldg(reinterpret_cast<const float4*>(norm + column));
+  if (column % KBLOCK == 0) wide.squares[row * SQUARES + column / KBLOCK] = squares;
   put_columns(wide.operand, row, column, {pack(x.x, x.y), pack(x.z, x.w)});
 }
 
