@@ -127,12 +127,12 @@ def test_what_was_launched_while_the_device_computed_began_later() -> None:
 
 def test_newcomers_that_press_take_their_share_of_the_time() -> None:
     one = pace()
-    one.note_pass(10, 0.1, pressed=False)
+    one.note_pass(10, 0.1, beside=False)
     assert one.credit.balance_s == 0, "time that nobody missed"
     assert one.rows_on_credit() == 0
     one.lend()
     assert one.rows_on_credit() >= 1, "one pass"
-    one.note_pass(10, 0.05, pressed=True)
+    one.note_pass(10, 0.05, beside=True)
     assert one.rows_on_credit() == 0
     due_s = -one.credit.balance_s * (1 - NEWCOMERS_SHARE) / NEWCOMERS_SHARE
     one.note_others(0.99 * due_s, 1)
@@ -140,9 +140,9 @@ def test_newcomers_that_press_take_their_share_of_the_time() -> None:
     one.note_others(0.02 * due_s, 1)
     assert one.rows_on_credit() >= 1
     one.note_others(1e6, 1)
-    one.note_pass(1, 0.001, pressed=True)
+    one.note_pass(1, 0.001, beside=True)
     assert one.rows_on_credit() == 0, "nothing is saved up"
-    one.note_pass(10, 1e6, pressed=True)
+    one.note_pass(10, 1e6, beside=True)
     assert one.credit.balance_s == -MOST_PRESSED_DEBT_S, "nor owed for ever"
 
 
@@ -153,7 +153,7 @@ def test_newcomers_take_turns_with_those_that_play() -> None:
     share = 1 - NEED_MARGIN / 2
     one.lend()
     assert one.turn.is_open
-    one.note_pass(10, 0.004, pressed=False)
+    one.note_pass(10, 0.004, beside=False)
     due_s = -one.turn.balance_s * (1 - share) / share
     one.note_others(0.99 * due_s, MOST_CODEC_FRAMES)
     assert not one.turn.is_open
@@ -161,7 +161,7 @@ def test_newcomers_take_turns_with_those_that_play() -> None:
     assert one.turn.is_open
     one.note_others(1e6, MOST_CODEC_FRAMES)
     assert one.turn.balance_s == pytest.approx(SAVED_S * share / (1 - share)), "little is saved up"
-    one.note_pass(10, 1e6, pressed=False)
+    one.note_pass(10, 1e6, beside=False)
     assert one.turn.balance_s == -MOST_DEBT_S, "nor owed for long"
 
 

@@ -26,7 +26,7 @@ from megatalker.engine.scheduling import (
     select_audio,
 )
 from megatalker.engine.talker_stage import MOST_LAUNCH_ROWS
-from megatalker.engine.worker import PROMPT_LAUNCHES, PROMPTS_S
+from megatalker.engine.worker import PROMPT_LAUNCHES, PROMPTS_S, Worker
 from megatalker.interfaces import CodecState, DecodeStep, Frame, Limit, StreamHandle, StreamRequest
 
 Event = tuple[str, list[int]]
@@ -200,6 +200,26 @@ def test_newcomers_and_streams_that_would_run_dry_take_turns(
     begun = [index for index, (kind, _) in enumerate(kinds) if kind == "prompts"]
     assert [kinds[index][1] for index in begun] == [[2], [3], [4]], "one at a time"
     assert all(later - earlier > 1 for earlier, later in pairwise(begun)), "with a launch for others in between"
+
+
+def test_passes_beside_streams_that_play_are_charged_to_newcomers(
+    open_engine: Opener, launches: Launches, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether there was room for them or not."""
+    charged: list[bool] = []
+    monkeypatch.setattr(Worker, "_warm", True)
+    monkeypatch.setattr(Pace, "note_pass", lambda pace, rows, seconds, *, beside: charged.append(beside))
+    engine = open_engine()
+    second: list[SpeechStream] = []
+
+    def arrive(index: int) -> None:
+        if launches.events[index][0] == "frames" and index > 3 and not second:
+            second.append(engine.speak_for("second", TEXT, seed=2))
+
+    launches.on_launch = arrive
+    hear(*begin(engine, 1))
+    hear(*second)
+    assert charged == [False, True]
 
 
 @pytest.mark.parametrize("pressed", [True, False])

@@ -38,9 +38,9 @@ MOST_STREAMS = 1024
 LoadedT = TypeVar("LoadedT", FakeTalker, FakeCodec)
 Costs = tuple[list[int], list[float]]
 """Sizes of launches, and milliseconds of each."""
-PROMPTS: Costs = [8, 24, 256, 1024, 2048], [1.11, 1.18, 2.09, 6.08, 13.9]
+PROMPTS: Costs = [8, 24, 256, 1024, 2048], [1.08, 1.15, 1.77, 4.96, 11.0]
 """By rows."""
-FRAMES: Costs = [1, 8, 9, 16, 32, 64, 128, 256, 512], [1.91, 2.62, 4.27, 4.38, 4.97, 6.04, 7.67, 11.5, 21.0]
+FRAMES: Costs = [1, 8, 9, 16, 32, 64, 128, 256, 512], [1.90, 2.63, 3.97, 4.13, 4.57, 5.57, 7.23, 10.7, 19.2]
 """By streams: see docs/megakernel.md."""
 PROMPT_CALL_MS, FRAME_CALL_MS, AUDIO_CALL_MS = (1.2, 0.11), (0.3, 0.003), (0.3, 0.007)
 """What the calls of the backends take the host beside hundreds of listeners in other threads, traced, and for each

@@ -54,7 +54,7 @@ LEAST_CREDIT_S = 0.001
 MOST_DEBT_S = 0.01
 """After a pass: when many come at once, the next one should not have to wait for long."""
 MOST_PRESSED_DEBT_S = 0.1
-"""As above, of a pass for which others' playback ran dry."""
+"""As above, before one for which others' playback runs dry."""
 SLOW_SHARE = 0.9
 """Of a frame's duration, from which on a device is too slow to make it for all in one launch."""
 SOON_S = 0.1
@@ -212,7 +212,9 @@ class Pace:
     turn: Account = field(default_factory=lambda: Account(MOST_DEBT_S))
     """For passes for which others have the time."""
     credit: Account = field(default_factory=lambda: Account(MOST_PRESSED_DEBT_S))
-    """For passes for which they have none to spare."""
+    """For passes for which they have none to spare: of the share that newcomers get at least, what others have not paid
+    yet.
+    """
     _free_at: float = 0.0
     """When the device had done what was asked of it last: what is launched while it computes begins then."""
 
@@ -257,11 +259,11 @@ class Pace:
         """As :attr:`Room.rows`, of a pass for which others wait though their playback runs dry; 0: not now."""
         return max(1.0, self.prompts.within(PRESSED_PASS_S)) if self.credit.is_open else 0.0
 
-    def note_pass(self, rows: int, seconds: float, *, pressed: bool) -> None:
-        """Newcomers with so many rows of prompts took so long; ``pressed``: on credit."""
+    def note_pass(self, rows: int, seconds: float, *, beside: bool) -> None:
+        """Newcomers with so many rows of prompts took so long; ``beside``: while others played, who pay for it."""
         self.prompts.note(rows, seconds)
         self.turn.spend(seconds)
-        if pressed:
+        if beside:
             self.credit.spend(seconds)
 
     def note_frames(self, streams: int, launched_at: float, done_at: float) -> None:

@@ -32,8 +32,8 @@ class TalkerStage:
     def __init__(self, state: WorkerState, calls: GuardedCalls, builder: PromptBuilder, settings: Settings) -> None:
         self._state, self._work, self._calls = state, state.talker_work, calls
         self._builder, self._settings = builder, settings
-        self.pressed = False
-        """There are newcomers, and started streams whose playback would run dry during their pass."""
+        self.pressed = self.beside = False
+        """There are newcomers, and streams whose playback would run dry during their pass; or that play at all."""
         self.gathering = False
         """Newcomers are kept waiting for others."""
         self.left_over = False
@@ -87,7 +87,7 @@ class TalkerStage:
         running.sort(key=lambda grant: urgency(candidate(0, grant.taker)))
         new = [utterance for utterance in waiting if not utterance.admitted]
         granted = self._with_room(new, now) if new else []
-        self.pressed = self.gathering = self.left_over = False
+        self.pressed = self.beside = self.gathering = self.left_over = False
         trial = next((grant for grant in running + granted if grant.taker.is_suspect("talker")), None)
         if trial is not None:
             return [trial]
@@ -109,7 +109,7 @@ class TalkerStage:
         others, pace = playing(self._state.utterances, now), self._state.pace
         room = pace.room(others, now)
         count = int(max(0, min(fitting(rows, min(left, room.rows - rows_begun)), room.streams - begun)))
-        self.pressed = not count
+        self.pressed, self.beside = not count, bool(others)
         on_credit = pace.rows_on_credit() if self.pressed else 0
         if on_credit:
             count = max(0 if begun else 1, fitting(rows, min(left, on_credit - rows_begun)))

@@ -129,7 +129,7 @@ class Worker(threading.Thread):
         grants, begun, rows = talker.next_prompts(clock()), 0, 0
         if not grants:
             return False
-        pressed = talker.pressed
+        pressed, beside = talker.pressed, talker.beside
         self._codec.collect(math.inf if pressed else clock() + LAUNCH_S)
         began_at = clock()
         for launch in count(1):
@@ -146,7 +146,7 @@ class Worker(threading.Thread):
         self._decode()
         self._start_audio()
         if self._warm:
-            self._state.pace.note_pass(rows, clock() - began_at, pressed=pressed)
+            self._state.pace.note_pass(rows, clock() - began_at, beside=beside)
         for utterance in self._state.utterances:
             utterance.chunking.rest()
         return True
