@@ -1,7 +1,7 @@
 // Products of many rows: ways to divide them among blocks, and which one is taken.
 #pragma once
+#include "wide_lone_warps.cuh"
 #include "wide_warpgroups.cuh"
-#include "wide_warps.cuh"
 
 template <class D>
 __device__ __forceinline__ bool multiply_parts(PhaseKind kind, int layer, int rows) {
@@ -19,6 +19,8 @@ __device__ __forceinline__ bool multiply_parts(PhaseKind kind, int layer, int ro
     }
     if constexpr (D::BY_WARPGROUPS) {
       if (!multiply_by_warpgroups<D>(part)) return false;
+    } else if constexpr (D::WHOLE_UNITS) {
+      if (!multiply_by_lone_warps<D>(part)) return false;
     } else {
       if (!multiply_by_warps<D>(part)) return false;
     }
@@ -48,7 +50,7 @@ struct Divisions {
   template <class D>
   __device__ static int cost(PhaseKind kind, const Extent& extent, int rows) {
     const bool adds = kind == OUT || kind == DOWN || kind == PROJECT;  // these count squares of whole column blocks
-    if (adds && D::COLUMNS % KBLOCK || D::BY_WARPGROUPS && extent.columns / KBLOCK % OF_UNIT) return NEVER;
+    if (adds && D::COLUMNS % KBLOCK || D::WHOLE_UNITS && extent.columns / KBLOCK % OF_UNIT) return NEVER;
     const int parts = (extent.tiles + D::TILES - 1) / D::TILES * ((rows + D::ROWS_ - 1) / D::ROWS_);
     return (parts + BLOCKS - 1) / BLOCKS * D::COST;
   }
@@ -82,8 +84,9 @@ struct Divisions {
 
 // Costs are measured on an H200, in tenths of a microsecond for 1024 columns.
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-using Division = Divisions<WarpDivision<1, 1, 1, 4, 25>,   // 32 x 16: weights x rows
-                           WarpDivision<1, 1, 2, 4, 30>,   // 32 x 32
+using Division = Divisions<LoneWarpDivision<1, 4, 25>,     // 32 x 16: weights x rows
+                           LoneWarpDivision<2, 4, 30>,     // 32 x 32
+                           WarpDivision<1, 1, 2, 4, 30>,   // the same, of any number of columns
                            WarpgroupDivision<1, 4, 35>,    // 32 x 64
                            WarpgroupDivision<1, 6, 42>,    // 48 x 64
                            WarpgroupDivision<2, 4, 48>,    // 32 x 128

@@ -17,7 +17,7 @@ struct WarpgroupDivision {
   static constexpr int WEIGHTS = SPLIT * TILES, COPIES = WEIGHTS + SPLIT * OF_CHAIN;  // of a stage
   using Shares = WideShares<ROWS_, COLUMNS, SPLIT == 1 ? 1 : WARPS>;
   static_assert(DEPTH >= 2 && ROWS_ <= MOST_ROWS && COPIES <= 32 * WARPS && CHAINS * SPLIT == WARPS);
-  static constexpr bool BY_WARPGROUPS = true;  // which takes whole units
+  static constexpr bool BY_WARPGROUPS = true, WHOLE_UNITS = true;
 };
 
 // Which stage comes next.

@@ -18,7 +18,7 @@ struct WarpDivision {
   static_assert(DEPTH >= 2 && TILES <= MOST_TILES && ROWS_ <= MOST_ROWS && EIGHTS % GROUP == 0);
   static_assert(CHAINS * SPLIT == WARPS && (SPLIT == 1 || CHAINS <= 2));
 
-  static constexpr bool BY_WARPGROUPS = false;
+  static constexpr bool BY_WARPGROUPS = false, WHOLE_UNITS = false;
 };
 
 // A group's way through the column blocks of its chains, STEPS at a time.
@@ -105,13 +105,13 @@ struct WideSums {
   float upper[D::MS][D::NS][4] = {}, lower[D::MS][D::NS][4] = {};  // of the chain at work, by halves
   float kept[D::MS][D::NS][4] = {};                                // of all earlier chains; if others share them, of the first
 
-  // A column block: of its rows and weights the first fragments.
-  __device__ void add(const uint4* rows, const uint4* weights) {
+  // A column block: of its rows and weights the first fragments, and vectors from a tile's to the next.
+  __device__ void add(const uint4* rows, const uint4* weights, int of_tile = VECTORS) {
     const int lane = own_thread() & 31;
     rows += (lane >> 3 & 1) * VECTORS + (lane >> 4) * TILE + lane % TILE, weights += lane;
     uint4 w[D::NS];
 #pragma unroll
-    for (int n = 0; n < D::NS; ++n) w[n] = load_matrices(weights + n * VECTORS);
+    for (int n = 0; n < D::NS; ++n) w[n] = load_matrices(weights + n * of_tile);
 #pragma unroll
     for (int m = 0; m < D::MS; ++m) {
       const uint4 x = load_matrices(rows + 2 * m * VECTORS), y = load_matrices(rows + 2 * m * VECTORS + VECTORS / 2);
