@@ -1,7 +1,8 @@
 """Prompts against the arguments that the official generate() hands its talker, bit for bit."""
 
-import dataclasses
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from megatalker.errors import InvalidRequestError
 from megatalker.prompt import Layout, Prompt, PromptPlanner, PromptText
 from megatalker.prompt.builder import WARM_LENGTHS
 from megatalker.prompt.rows import PromptRows
+from megatalker.testing.random_checkpoint import TINY, write_checkpoint
 from megatalker.voices import Voice
 from megatalker_conformance.official_prompts import OfficialPrompts, same_prompt
 from prompt_helpers import REFERENCE_TEXT, builder, cloned, ids_needed, plain_speaker
@@ -169,18 +171,29 @@ def test_sixteen_bit(tiny_custom_voice: Checkpoint, official: Callable[..., Offi
     assert same_prompt(prompt, expected)
 
 
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_widths_that_fill_no_vector_of_the_processor(tmp_path: Path, layout: Layout) -> None:
+    """Numbers at the end of a call are computed by other instructions than those before: a call's end is a text's."""
+    checkpoint = Checkpoint.open(write_checkpoint(tmp_path / "narrow", replace(TINY, text_hidden=44)))
+    official, voice = OfficialPrompts(checkpoint), Voice.named(plain_speaker(checkpoint))
+    plan = PromptPlanner(checkpoint).plan(voice=voice, layout=layout)
+    texts = [PromptText(text_ids(checkpoint.tokenizer, text), plan) for text in TEXTS]
+    for text, prompt in zip(TEXTS, builder(checkpoint).build_all(texts), strict=True):
+        assert same_prompt(prompt, official(text, layout, voice))
+
+
 def drop_row(prompt: Prompt, row: int) -> Prompt:
-    return dataclasses.replace(prompt, embeds=torch.cat([prompt.embeds[:row], prompt.embeds[row + 1 :]]))
+    return replace(prompt, embeds=torch.cat([prompt.embeds[:row], prompt.embeds[row + 1 :]]))
 
 
 MUTATIONS: dict[str, Callable[[Prompt], Prompt]] = {
     "first row dropped": lambda prompt: drop_row(prompt, 0),
     "speaker row dropped": lambda prompt: drop_row(prompt, 6),
     "text row dropped": lambda prompt: drop_row(prompt, len(prompt.embeds) - 1),
-    "end of text dropped": lambda prompt: dataclasses.replace(prompt, trailing=prompt.trailing[:-1]),
-    "first trailing row dropped": lambda prompt: dataclasses.replace(prompt, trailing=prompt.trailing[1:]),
-    "one bit": lambda prompt: dataclasses.replace(prompt, embeds=prompt.embeds.nextafter(torch.tensor(9.0))),
-    "pad": lambda prompt: dataclasses.replace(prompt, pad=prompt.trailing[-1]),
+    "end of text dropped": lambda prompt: replace(prompt, trailing=prompt.trailing[:-1]),
+    "first trailing row dropped": lambda prompt: replace(prompt, trailing=prompt.trailing[1:]),
+    "one bit": lambda prompt: replace(prompt, embeds=prompt.embeds.nextafter(torch.tensor(9.0))),
+    "pad": lambda prompt: replace(prompt, pad=prompt.trailing[-1]),
 }
 
 

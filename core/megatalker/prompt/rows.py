@@ -63,7 +63,10 @@ class PromptRows:
             calls: rows of each call; together n. ``None``: one call.
         """
         calls = [len(embedded)] if calls is None else list(calls)
-        hidden = F.silu(_linear(embedded, self._weight_1, self._bias_1, calls), inplace=True)
+        hidden = _linear(embedded, self._weight_1, self._bias_1, calls)
+        # a CPU computes the last numbers of a call one by one, by another exponential than those before
+        for some in torch.split(hidden, calls) if self._device.type == "cpu" else (hidden,):
+            F.silu(some, inplace=True)
         return _linear(hidden, self._weight_2, self._bias_2, calls)
 
     def project_split(self, embedded: Tensor) -> Tensor:
