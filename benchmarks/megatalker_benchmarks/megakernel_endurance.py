@@ -108,7 +108,6 @@ def failover(checkpoint: str, streams: int) -> dict[str, Any]:
         backend="megakernel",
         fallbacks=("reference",),
         max_streams=streams,
-        backends={"megakernel": {"max_streams": streams}},
     )
     run, launches = Kernel.run, 0
 

@@ -15,4 +15,5 @@ def load_context(
     Raises:
         SettingsError: the backend's own settings are wrong.
     """
-    return LoadContext(device, dtype, own_settings(spec, settings or Settings.read()))
+    settings = settings or Settings.read()
+    return LoadContext(device, dtype, own_settings(spec, settings), settings.max_streams)

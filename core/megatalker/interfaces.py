@@ -103,6 +103,9 @@ class LoadContext(Generic[SettingsT]):
     dtype: torch.dtype
     settings: SettingsT
     """An instance of the specification's own ``settings`` class."""
+    max_streams: int = 8
+    """Streams that the engine runs at the same time: a talker holds as many, or as many as it can, where its own
+    settings say nothing else."""
     early: bool = False
     """Warm-up may end when one stream is served as it should be, and leave the rest to
     :meth:`TalkerDecoder.prepare`."""

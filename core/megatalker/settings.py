@@ -189,7 +189,7 @@ class Settings(BaseSettings):
     language: str = "auto"
     """Default language of what is said: one of the checkpoint's, or ``auto``."""
     max_streams: Positive = 8
-    """Streams decoding at the same time."""
+    """Streams decoding at the same time; a talker backend holds as many, unless its own settings say otherwise."""
     max_waiting: Annotated[Integer, Field(ge=0)] = 64
     """Requests that may wait for a free stream; one more is refused with ``CapacityError``. Of other owners' only those
     count whose turn comes before, and none without work: they wait for text, or for their consumer

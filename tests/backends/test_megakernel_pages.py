@@ -79,9 +79,9 @@ def test_who_asked_for_pages_that_cannot_be_made_receives_none() -> None:
 
 def test_pages_begin_with_what_256_mib_hold_and_never_exceed_the_limit() -> None:
     shape = KernelShape.fit(*MODELS["0.6B"], code_groups=16, max_positions=4096, processors=132, capability=90)
-    limit = choose_page_limit(shape, MegakernelSettings(max_streams=8))
+    limit = choose_page_limit(shape, MegakernelSettings(), 8)
     assert (limit, choose_first_pages(shape, limit)) == (8 * 64, 2**28 // (28 * 2 * 8 * 64 * 128 * 2))
-    assert choose_page_limit(shape, MegakernelSettings(pages=5)) == choose_first_pages(shape, 5) == 5
+    assert choose_page_limit(shape, MegakernelSettings(pages=5), 8) == choose_first_pages(shape, 5) == 5
 
 
 def test_growth_is_for_all_or_for_nobody() -> None:

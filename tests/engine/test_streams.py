@@ -215,9 +215,12 @@ def test_unbatched_streams_advance_side_by_side(open_engine: Opener) -> None:
     assert max(ends) - min(ends) < 40, "none is left to the end"
 
 
-def test_a_batching_backend_gets_all_ready_streams_in_one_call_up_to_its_limit(open_engine: Opener) -> None:
+def test_a_batching_backend_gets_all_ready_streams_in_one_call_up_to_its_limit(
+    open_engine: Opener, caplog: pytest.LogCaptureFixture
+) -> None:
     fakes = fakes_with(capabilities=replace(CAPABILITIES, max_streams=3))
     engine = open_engine(fakes, max_streams=8)
+    assert "talker backend fake holds 3 streams at a time, max_streams is 8: the others wait" in caplog.messages
     with engine.borrow_backends():
         streams = [engine.speak(TEXT) for _ in range(5)]
     for stream in streams:

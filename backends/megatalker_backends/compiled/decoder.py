@@ -23,7 +23,7 @@ from megatalker_backends.compiled.graphs import GraphRunner
 from megatalker_backends.compiled.memory import choose_positions
 from megatalker_backends.compiled.model import PLAIN, Model, Units
 from megatalker_backends.compiled.runner import DirectRunner, Outcome, Runner, Share
-from megatalker_backends.compiled.settings import CompiledSettings
+from megatalker_backends.compiled.settings import MOST_STREAMS, CompiledSettings
 from megatalker_backends.compiler import CompilerError, keeps_compiled_code
 
 CPU_BATCH = 4
@@ -54,14 +54,15 @@ class CompiledDecoder(TalkerDecoder):
     def __init__(self, checkpoint: Checkpoint, context: LoadContext[CompiledSettings]) -> None:
         settings = context.settings
         config = checkpoint.config
-        positions = choose_positions(config.talker, settings, context.device, context.dtype)
+        self._streams = settings.max_streams or min(context.max_streams, MOST_STREAMS)
+        positions = choose_positions(config.talker, settings, self._streams, context.device, context.dtype)
         self._settings = settings
         self._compile = wants_compile(settings.compile, context.device)
-        self._capabilities = replace(CAPABILITIES, max_streams=settings.max_streams, max_positions=positions)
-        self._table = StreamTable(settings.max_streams)
+        self._capabilities = replace(CAPABILITIES, max_streams=self._streams, max_positions=positions)
+        self._table = StreamTable(self._streams)
         self._model = Model(
             checkpoint,
-            max_streams=settings.max_streams,
+            max_streams=self._streams,
             max_positions=positions,
             device=context.device,
             dtype=context.dtype,
@@ -80,7 +81,7 @@ class CompiledDecoder(TalkerDecoder):
         if self._warm:
             return
         model = self._model
-        sizes = _batch_sizes(self._settings.max_streams, model.device)
+        sizes = _batch_sizes(self._streams, model.device)
         early = self._compile and self._early and model.device.type == "cpu" and keeps_compiled_code()
         sizes, later = (sizes[:1], sizes[1:]) if early else (sizes, [])
         units = units_to_run(self._settings.compile, model, sizes) if self._compile else {}

@@ -30,7 +30,13 @@ from megatalker_backends.megakernel.prefix import PrefixCache
 from megatalker_backends.megakernel.prompts import Prompt, packed
 from megatalker_backends.megakernel.sampler import kernel_sampling
 from megatalker_backends.megakernel.settings import MegakernelSettings
-from megatalker_backends.megakernel.sizes import choose_first_pages, choose_page_limit, choose_positions, choose_shape
+from megatalker_backends.megakernel.sizes import (
+    choose_first_pages,
+    choose_page_limit,
+    choose_positions,
+    choose_shape,
+    choose_streams,
+)
 from megatalker_backends.megakernel.transfer import TextFeed
 from megatalker_backends.megakernel.weights import pack_checkpoint
 from megatalker_kernels.constants import PAGE, ROWS
@@ -72,28 +78,28 @@ class MegakernelDecoder(TalkerDecoder):
         if reason is not None:
             raise BackendUnavailableError(f"talker backend 'megakernel' cannot run here: {reason}")
         shape = choose_shape(config, settings, context.device)
-        limit = choose_page_limit(shape, settings)
+        streams = choose_streams(settings, context.max_streams)
+        limit = choose_page_limit(shape, settings, streams)
         pages = choose_first_pages(shape, limit)
         positions = min(choose_positions(config, settings), limit * PAGE)
         reuses = settings.prefix_rows >= ROWS
-        self._capabilities = replace(
-            CAPABILITIES, max_streams=settings.max_streams, max_positions=positions, prefix_reuse=reuses
-        )
+        self._capabilities = replace(CAPABILITIES, max_streams=streams, max_positions=positions, prefix_reuse=reuses)
         self._eos_id = config.codec_eos_id
-        self._table = StreamTable(settings.max_streams)
+        self._table = StreamTable(streams)
         self._lost: set[StreamHandle] = set()
         self._machine: Machine | None = None
         with _memory_of(context.device):
             self._model = pack_checkpoint(checkpoint, shape, context.device)
             # One slot and one page more than streams have: warming up needs a stream of its own.
-            self._space = Workspace(shape, settings.max_streams + 1, 1 + pages, context.device)
+            self._space = Workspace(shape, streams + 1, 1 + pages, context.device)
             self._prefix = PrefixCache(self._space, settings.prefix_rows)
         self._pages = PagePool(pages, limit, partial(_enlarge, self._space))
         self._text, self._wide_text = (
             TextFeed(self._space.text),
             TextFeed(self._space.wide.text[: self._space.wide.streams]),
         )
-        self._write_pages([Grant(settings.max_streams, 0, (WARM_UP_PAGE,))])
+        self._warm_up_slot = streams
+        self._write_pages([Grant(self._warm_up_slot, 0, (WARM_UP_PAGE,))])
 
     @property
     def capabilities(self) -> TalkerCapabilities:
@@ -101,7 +107,7 @@ class MegakernelDecoder(TalkerDecoder):
 
     @torch.inference_mode()
     def warmup(self) -> None:
-        slot = self._settings.max_streams
+        slot = self._warm_up_slot
         self._space.assign([(slot, kernel_sampling(SamplingParams()), ())])
         with self._faults():
             self._run_prompts([Prompt(slot, torch.zeros(ROWS, self._space.text.shape[1], device=self._device), 0)])

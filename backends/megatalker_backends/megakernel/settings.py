@@ -7,12 +7,14 @@ from pydantic import Field, model_validator
 from megatalker.interfaces import BackendSettings
 from megatalker.settings import Integer
 
+MOST_STREAMS = 2048
+
 
 class MegakernelSettings(BackendSettings):
     """The ``[backends.megakernel]`` table."""
 
-    max_streams: Annotated[Integer, Field(ge=1, le=2048)] = 8
-    """Streams held at the same time, and the largest batch."""
+    max_streams: Annotated[Integer, Field(ge=1, le=MOST_STREAMS)] | None = None
+    """Streams held at the same time, and the largest batch. ``None``: the engine's ``max_streams``, 2048 at most."""
     wide_from: Annotated[Integer, Field(ge=1)] = 9
     """Streams of a call from which on launches of the kernel of many rows, of up to 512, take the place of those of the
     megakernel, of 8. A stream says the same in either."""
@@ -21,7 +23,7 @@ class MegakernelSettings(BackendSettings):
     for this number, rounded up to 64."""
     pages: Annotated[Integer, Field(ge=1)] | None = None
     """Pages of keys and values, 64 positions each, that all streams share, at most. Loading takes what 256 MiB hold;
-    when streams need more, their number doubles. ``None``: enough for ``max_streams`` full streams."""
+    when streams need more, their number doubles. ``None``: enough for all streams at full length."""
     prefix_rows: Annotated[Integer, Field(ge=0)] = 512
     """Prompt rows whose keys and values are remembered, for prompts of 48 rows or more that begin alike. 0 turns that
     off."""

@@ -5,7 +5,7 @@ from dataclasses import replace
 import torch
 
 from megatalker.checkpoint.config import ModelConfig
-from megatalker_backends.megakernel.settings import MegakernelSettings
+from megatalker_backends.megakernel.settings import MOST_STREAMS, MegakernelSettings
 from megatalker_backends.megakernel.weights import stack_shape
 from megatalker_kernels.constants import PAGE, STORED
 from megatalker_kernels.errors import ShapeError
@@ -49,9 +49,14 @@ def choose_shape(config: ModelConfig, settings: MegakernelSettings, device: torc
     return replace(shape, stages=stages)
 
 
-def choose_page_limit(shape: KernelShape, settings: MegakernelSettings) -> int:
+def choose_streams(settings: MegakernelSettings, wanted: int) -> int:
+    """Streams held at the same time, for an engine that runs ``wanted``."""
+    return settings.max_streams or min(wanted, MOST_STREAMS)
+
+
+def choose_page_limit(shape: KernelShape, settings: MegakernelSettings, streams: int) -> int:
     """Pages that the streams share, at most."""
-    return settings.pages or settings.max_streams * shape.max_pages
+    return settings.pages or streams * shape.max_pages
 
 
 def choose_first_pages(shape: KernelShape, limit: int) -> int:

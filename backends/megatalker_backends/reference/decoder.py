@@ -37,8 +37,9 @@ CAPABILITIES = TalkerCapabilities(
 class ReferenceSettings(BackendSettings):
     """Settings of the ``reference`` talker backend."""
 
-    max_streams: Annotated[Integer, Field(ge=1)] = 32
-    """Streams held at the same time. They decode one after another; each costs the memory of its own cache."""
+    max_streams: Annotated[Integer, Field(ge=1)] | None = None
+    """Streams held at the same time. They decode one after another; each costs the memory of its own cache. ``None``:
+    the engine's ``max_streams``."""
     max_positions: Annotated[Integer, Field(ge=2)] | None = None
     """Prompt rows plus frames of one stream, at most the checkpoint's own limit. ``None``: that limit."""
 
@@ -62,19 +63,20 @@ class ReferenceDecoder(TalkerDecoder):
 
     def __init__(self, checkpoint: Checkpoint, context: LoadContext[ReferenceSettings]) -> None:
         settings = context.settings
+        streams = settings.max_streams or context.max_streams
         config = checkpoint.config
         limit = config.talker.max_positions
         positions = limit if settings.max_positions is None else min(settings.max_positions, limit)
-        self._capabilities = replace(CAPABILITIES, max_streams=settings.max_streams, max_positions=positions)
+        self._capabilities = replace(CAPABILITIES, max_streams=streams, max_positions=positions)
         self._device = context.device
         self._dtype = context.dtype
         self._groups = config.num_code_groups
         self._eos_id = config.codec_eos_id
         self._predictor_vocab = config.predictor.vocab_size
         self._talker = load_official_model(checkpoint, context.device, context.dtype).model.talker
-        self._sampler = SamplerRows(settings.max_streams, CodeVocabulary.of(config), context.device)
-        self._row_ids = torch.arange(settings.max_streams, device=context.device)
-        self._table = StreamTable[_Stream](settings.max_streams)
+        self._sampler = SamplerRows(streams, CodeVocabulary.of(config), context.device)
+        self._row_ids = torch.arange(streams, device=context.device)
+        self._table = StreamTable[_Stream](streams)
 
     @property
     def capabilities(self) -> TalkerCapabilities:

@@ -158,7 +158,15 @@ def talker_role(
         return probe(spec, checkpoint, device, settings).reason
 
     def load(spec: TalkerBackend) -> CheckedTalker:
-        return load_talker(spec, checkpoint, _context(spec, device, settings))
+        talker = load_talker(spec, checkpoint, _context(spec, device, settings))
+        if talker.max_streams is not None and talker.max_streams < settings.max_streams:
+            logger.warning(
+                "talker backend %s holds %d streams at a time, max_streams is %d: the others wait",
+                spec.name,
+                talker.max_streams,
+                settings.max_streams,
+            )
+        return talker
 
     role = BackendRole("talker", _options(specs, refusal, load), strict=settings.backend != "auto")
     role.tell_left_out()
@@ -201,4 +209,4 @@ def _options(
 
 def _context(spec: TalkerBackend | CodecBackend, device: torch.device, settings: Settings) -> LoadContext:
     dtype, own = computing_dtype(spec, device, settings), own_settings(spec, settings)
-    return LoadContext(device, dtype, own, early=settings.warmup == "first")
+    return LoadContext(device, dtype, own, settings.max_streams, early=settings.warmup == "first")
