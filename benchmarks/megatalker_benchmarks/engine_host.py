@@ -2,6 +2,7 @@
 
 Talker and codec are stand-ins that compute nothing. Without ``--pace`` the engine runs as fast as it can, all streams
 in every step. With it they keep one second ahead of playback, and a step of the talker sleeps as long as a GPU would.
+With ``--burst`` so many texts come at one moment, again and again: how long until their first chunks.
 """
 
 import argparse
@@ -20,6 +21,8 @@ from torch import Tensor
 import megatalker.plugins
 from megatalker import Checkpoint, Engine, Settings
 from megatalker.checkpoint.config import FRAME_SAMPLES, FRAME_SECONDS
+from megatalker.cli.load.report import percentiles_ms
+from megatalker.engine.interpreter import spare_what_is_loaded, switch_threads_often
 from megatalker.interfaces import (
     Codec,
     CodecBackend,
@@ -155,7 +158,7 @@ class Reading:
         )
 
 
-async def listen(engine: Engine, streams: int, seconds: float, lead_s: float | None) -> dict[str, float]:
+async def listen(engine: Engine, streams: int, seconds: float, lead_s: float | None) -> dict[str, Any]:
     """Take the chunks of endless streams; figures of the time after the first chunks."""
     begun = 0
 
@@ -188,12 +191,29 @@ async def listen(engine: Engine, streams: int, seconds: float, lead_s: float | N
     }
 
 
+async def burst(engine: Engine, texts: int, times: int = 20) -> dict[str, Any]:
+    """Milliseconds from the common beginning to first chunks, over all of ``times``."""
+    first: list[float] = []
+
+    async def hear(seed: int, began: float) -> None:
+        async with engine.speak(TEXT, seed=seed) as stream:
+            await anext(stream)
+            first.append(time.monotonic() - began)
+
+    for _ in range(times):
+        began = time.monotonic()
+        await asyncio.gather(*(hear(seed, began) for seed in range(texts)))
+        await asyncio.sleep(0.2)
+    return {"first_chunk_ms": percentiles_ms(first)}
+
+
 def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--streams", type=int, default=500)
     parser.add_argument("--seconds", type=float, default=5.0)
     parser.add_argument("--pace", action="store_true", help="in real time, with steps as long as a GPU's")
+    parser.add_argument("--burst", action="store_true", help="all at one moment, instead of endless streams")
     add_json_option(parser)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
@@ -202,8 +222,13 @@ def main() -> None:
         settings = Settings(max_streams=options.streams, runaway_guard=True, **endless)
         registry = BackendRegistry([("stand-ins", StandIns(options.pace))])
         with Engine.open(settings, checkpoint=checkpoint, registry=registry) as engine:
+            spare_what_is_loaded()
+            switch_threads_often()
             lead_s = LEAD_S if options.pace else None
-            figures = asyncio.run(listen(engine, options.streams, options.seconds, lead_s))
+            if options.burst:
+                figures = asyncio.run(burst(engine, options.streams))
+            else:
+                figures = asyncio.run(listen(engine, options.streams, options.seconds, lead_s))
     hand_out({"streams": options.streams, "paced": options.pace, **figures}, options.json)
 
 

@@ -23,7 +23,7 @@ from megatalker_kernels.launching import SOURCES, Kernel, Module
 from megatalker_kernels.model import PackedModel
 from megatalker_kernels.module import GpuModule, capability, processors
 from megatalker_kernels.nvrtc import architecture, compile_kernel
-from megatalker_kernels.schedule import Launch, Row, schedule
+from megatalker_kernels.schedule import Launch, PromptRows, schedule
 from megatalker_kernels.shapes import KernelShape, shared_bytes
 from megatalker_kernels.spec.frame import Specification
 from megatalker_kernels.timing import time_frames
@@ -124,18 +124,13 @@ class Bench:
 
 def cases(bench: Bench) -> Iterator[tuple[str, Launch]]:
     """Prompts, then frames of mixed sampling kinds for growing batches."""
-    packed = prompt_rows(0, 0, PROMPT_ROWS) + prompt_rows(3, 60, 7) + prompt_rows(4, 125, 6)
+    packed = PromptRows([(0, range(PROMPT_ROWS), True), (3, range(60, 67), True), (4, range(125, 131), True)])
     yield "prefill of three prompts", Launch("prefill", packed, wide=True)
     slots = len(bench.streams.positions)
     for chosen in (range(1), range(1, 2), range(2, min(5, slots)), range(slots)):
         for frame in (0, 5):
             yield f"decode slots {list(chosen)} frame {frame}", Launch("decode", bench.streams.rows(chosen, frame))
     yield f"wide decode slots 0..{slots - 1}", Launch("decode", bench.streams.rows(range(slots), 6), wide=True)
-
-
-def prompt_rows(slot: int, first: int, count: int) -> tuple[Row, ...]:
-    """The last rows of a prompt."""
-    return tuple(Row(slot, first + index, heard=index == count - 1) for index in range(count))
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from megatalker_kernels.constants import CHUNK, ROWS
 from megatalker_kernels.params import ROW_FIELDS
-from megatalker_kernels.schedule import Launch
+from megatalker_kernels.schedule import Launch, PromptRows
 from megatalker_kernels.shapes import KernelShape
 
 Numbers = NDArray[np.int32]
@@ -45,14 +45,19 @@ class Plan:
 
 def plan_rows(shape: KernelShape, launch: Launch) -> Plan:
     """The plan of a wide launch."""
-    slot, position, frame, forced, heard = zip(*launch.rows, strict=True)
-    row = np.zeros((len(launch.rows), len(ROW_FIELDS) + shape.code_groups), np.int32)
-    for field, values in enumerate((slot, position, frame)):
-        row[:, field] = values
-    for index, codes in enumerate(forced):
-        if codes is not None:
-            row[index, 3:] = (True, *codes)
-    positions, wanted = row[:, ROW_FIELDS.index("position")], np.array(heard)
+    rows = launch.rows
+    row = np.zeros((len(rows), len(ROW_FIELDS) + shape.code_groups), np.int32)
+    if isinstance(rows, PromptRows):
+        row[:, 0], row[:, 1], wanted = rows.slot, rows.position, rows.heard
+    else:
+        slot, position, frame, forced, heard = zip(*rows, strict=True)
+        for field, values in enumerate((slot, position, frame)):
+            row[:, field] = values
+        for index, codes in enumerate(forced):
+            if codes is not None:
+                row[index, 3:] = (True, *codes)
+        wanted = np.array(heard)
+    positions = row[:, ROW_FIELDS.index("position")]
     chunks = positions // CHUNK + 1
     first = chunks.cumsum() - chunks
     of_row = np.repeat(np.arange(len(row)), chunks)

@@ -1,8 +1,10 @@
 """What one launch does, and in which order: its phases, each of which publishes what the next one awaits."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
+
+import numpy as np
 
 from megatalker_kernels.constants import CHUNK, ROWS, WIDE_ROWS, WIDE_STREAMS
 from megatalker_kernels.errors import ShapeError
@@ -11,7 +13,7 @@ from megatalker_kernels.shapes import KernelShape
 
 
 class Row(NamedTuple):
-    """One row of a launch: a stream that takes a frame, or one position of a prompt. A tuple: there are thousands."""
+    """One row of a launch: a stream that takes a frame, or one position of a prompt."""
 
     slot: int
     position: int
@@ -24,6 +26,32 @@ class Row(NamedTuple):
     """The row's hidden state and logits are wanted; of a prompt, the last one's."""
 
 
+class PromptRows:
+    """The rows of prompts, as arrays: there are thousands, and a :class:`Row` for each would take ten times as long.
+
+    Args:
+        parts: of each prompt its slot, the positions that are taken, and whether the last of them is heard.
+    """
+
+    def __init__(self, parts: Sequence[tuple[int, range, bool]]) -> None:
+        lengths = [len(positions) for _, positions, _ in parts]
+        ends = np.cumsum(lengths)
+        self.slot = np.repeat(np.array([slot for slot, _, _ in parts]), lengths)
+        first = np.array([positions.start for _, positions, _ in parts])
+        self.position = np.arange(len(self.slot)) + np.repeat(first - (ends - lengths), lengths)
+        self.heard = np.zeros(len(self.slot), bool)
+        self.heard[ends - 1] = [heard for _, _, heard in parts]
+
+    def __len__(self) -> int:
+        return len(self.slot)
+
+    def __getitem__(self, index: int) -> Row:
+        return Row(int(self.slot[index]), int(self.position[index]), heard=bool(self.heard[index]))
+
+    def __iter__(self) -> Iterator[Row]:
+        return map(self.__getitem__, range(len(self)))
+
+
 @dataclass(frozen=True, slots=True)
 class Launch:
     """One run of a kernel, or of its specification.
@@ -33,7 +61,7 @@ class Launch:
     """
 
     mode: Literal["decode", "prefill"]
-    rows: tuple[Row, ...]
+    rows: tuple[Row, ...] | PromptRows
     wide: bool = False
     """By the kernel of many rows: up to ``WIDE_STREAMS`` streams, or ``WIDE_ROWS`` positions of prompts, those of
     one prompt in their order."""

@@ -3,12 +3,14 @@
 import ctypes
 from typing import Any
 
+import pytest
 import torch
 
 from megatalker_kernels.launching import Kernel
 from megatalker_kernels.module import Arguments
 from megatalker_kernels.params import Structures
-from megatalker_kernels.schedule import Launch, Row
+from megatalker_kernels.plan import plan_rows
+from megatalker_kernels.schedule import Launch, PromptRows, Row
 from megatalker_kernels.shapes import KernelShape
 from megatalker_kernels.trial import MODELS, random_model
 from megatalker_kernels.workspace import Workspace
@@ -65,3 +67,19 @@ def test_a_launch_is_told_where_the_pages_are_now() -> None:
         (space.predictor_kv.data_ptr(), space.page_table.data_ptr()),
         (space.wide.predictor_kv.data_ptr(), space.page_table.data_ptr()),
     }
+
+
+@pytest.mark.parametrize(
+    "parts", [[(4, range(1), True)], [(0, range(3, 40), False), (2, range(120, 300), True), (7, range(2), True)]]
+)
+def test_rows_of_prompts_are_planned_as_rows_one_by_one(parts: list[tuple[int, range, bool]]) -> None:
+    shape = KernelShape.fit(*MODELS["0.6B"], code_groups=16, max_positions=4096, processors=132, capability=90)
+    rows = PromptRows(parts)
+    single = tuple(
+        Row(slot, position, heard=heard and position == positions[-1])
+        for slot, positions, heard in parts
+        for position in positions
+    )
+    assert (len(rows), tuple(rows)) == (len(single), single)
+    ours, theirs = (plan_rows(shape, Launch("prefill", some, wide=True)).joined() for some in (rows, single))
+    assert torch.equal(ours, theirs)

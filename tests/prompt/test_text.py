@@ -65,7 +65,8 @@ texts = tricky | st.text(st.characters(exclude_categories=["Cs"], exclude_charac
 @example(["\u1100", "\u1161", "\u11a8."])
 def test_pieces_give_the_ids_of_the_whole(tokenizer: Any, pieces: list[str]) -> None:
     assume(not any(token in "".join(pieces) for token in CONTROL))
-    assert in_pieces(tokenizer, pieces) == whole(tokenizer, "".join(pieces))
+    text = "".join(pieces)
+    assert in_pieces(tokenizer, pieces) == IncrementalTokenizer(tokenizer).whole(text) == whole(tokenizer, text)
 
 
 @settings(max_examples=60, deadline=None)

@@ -18,6 +18,11 @@ class Prompt:
     known: int
     """How many rows' keys and values are in the stream's pages already; not all."""
 
+    @property
+    def rows(self) -> int:
+        """All of them."""
+        return self.embeds.shape[0]
+
 
 def packed(prompts: Sequence[Prompt], most_rows: int, most_chunks: int) -> Iterator[list[tuple[Prompt, range]]]:
     """The positions of each launch, prompt after prompt, without gaps.
@@ -31,7 +36,7 @@ def packed(prompts: Sequence[Prompt], most_rows: int, most_chunks: int) -> Itera
     rows = chunks = 0
     for prompt in prompts:
         begin = prompt.known
-        for position in range(prompt.known, len(prompt.embeds)):
+        for position in range(prompt.known, prompt.rows):
             wanted = position // CHUNK + 1
             if rows == most_rows or (rows and chunks + wanted > most_chunks):
                 if position > begin:
@@ -39,6 +44,6 @@ def packed(prompts: Sequence[Prompt], most_rows: int, most_chunks: int) -> Itera
                 yield launch
                 launch, rows, chunks, begin = [], 0, 0, position
             rows, chunks = rows + 1, chunks + wanted
-        launch.append((prompt, range(begin, len(prompt.embeds))))
+        launch.append((prompt, range(begin, prompt.rows)))
     if launch:
         yield launch

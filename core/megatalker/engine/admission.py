@@ -210,9 +210,10 @@ def grants(wishing: Iterable[Utterance], holding: Iterable[Utterance], rows: int
     left = {id(one): one for one in holding}
     resting = deque(sorted((one for one in left.values() if one.lends_at <= now), key=lambda one: -one.in_hand_s(now)))
     free, held, found = rows - len(left), Counter(one.owner for one in left.values()), list[Grant]()
+    alone = len(queues.keys() | held.keys()) == 1
     while queues:
         few = max(held.values(), default=0) - AN_EXCHANGE
-        due = [queue for owner, queue in queues.items() if held[owner] <= few]
+        due = [] if alone else [queue for owner, queue in queues.items() if held[owner] <= few]
         taker, lender = min(due or queues.values(), key=lambda queue: queue[0][0])[0][1], None
         if free > 0:
             free -= 1

@@ -45,7 +45,7 @@ class SpeechOptions:
         Raises:
             InvalidRequestError: there is no option of such a name, or ``options`` is something else.
         """
-        known = [field.name for field in fields(cls)]
+        known = [field.name for field in fields(cls)] if changes else []
         for name in changes:
             if name not in known:
                 close = difflib.get_close_matches(name, known, n=1)

@@ -287,7 +287,8 @@ class TalkerStage:
             asked = utterance.request
             most = min(asked.max_segment_frames, asked.max_frames - decoder.start)
             decoder.max_frames = frames_that_fit(rows, most, max_positions)
-            request = self._calls.device("prompt", partial(decoder.request, self._builder))
+            ask = partial(decoder.request, self._builder)
+            request = self._calls.device("prompt", ask) if decoder.frames else ask()
         except Exception as error:  # whatever it is, it concerns this utterance alone
             utterance.end("error", error)
             return None

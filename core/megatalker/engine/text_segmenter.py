@@ -57,6 +57,12 @@ class TextSegment:
             self.text += text
             self.ids += self._incremental.feed(text)
 
+    def fill(self, text: str) -> None:
+        """All of its text, at once."""
+        self.text = text.lstrip()
+        self.skipped += len(text) - len(self.text)
+        self.ids, self.complete = self._incremental.whole(text), True
+
     def finish(self) -> None:
         """No text will be appended."""
         if not self.complete:
@@ -132,7 +138,7 @@ class TextSegmenter:
     def add(self, text: str) -> None:
         """Append a complete segment."""
         self.characters += len(text)
-        self._append(TextSegment(self._tokenizer)).feed(text)
+        self._append(TextSegment(self._tokenizer)).fill(text)
         self._close()
 
     def feed(self, text: str) -> None:

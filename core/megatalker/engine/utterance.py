@@ -299,8 +299,9 @@ class Utterance:
 
     def new_stream(self, prompt: Prompt) -> DecoderStream:
         """The decoder stream of the text that comes next, which begins with this prompt."""
-        segment, seed = self.text.upcoming, stream_seed(self.progress.seed, self.progress.segments)
-        sampling = replace(self.request.sampling, seed=seed)
+        segment, sampling, number = self.text.upcoming, self.request.sampling, self.progress.segments
+        if number:
+            sampling = replace(sampling, seed=stream_seed(sampling.seed, number))
         return DecoderStream.of(segment, len(segment.ids), prompt, sampling, self.frames)
 
     def end(self, reason: FinishReason, error: Exception | None = None) -> None:

@@ -143,6 +143,11 @@ class IncrementalTokenizer:
         self._finished = True
         return self._encode(self._pending.rstrip())
 
+    def whole(self, text: str) -> list[int]:
+        """The ids of a text that is all there; call nothing else then."""
+        self._finished = True
+        return self._encode(text.strip())
+
     def _encode(self, text: str) -> list[int]:
         ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
         return ids
