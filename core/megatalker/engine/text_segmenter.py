@@ -58,10 +58,8 @@ class TextSegment:
             self.ids += self._incremental.feed(text)
 
     def fill(self, text: str) -> None:
-        """All of its text, at once."""
-        self.text = text.lstrip()
-        self.skipped += len(text) - len(self.text)
-        self.ids, self.complete = self._incremental.whole(text), True
+        """All of its text, stripped, at once."""
+        self.text, self.ids, self.complete = text, self._incremental.whole(text), True
 
     def finish(self) -> None:
         """No text will be appended."""
@@ -136,7 +134,7 @@ class TextSegmenter:
         return self._finished and self._current is None and not self._coming
 
     def add(self, text: str) -> None:
-        """Append a complete segment."""
+        """Append a complete segment, stripped."""
         self.characters += len(text)
         self._append(TextSegment(self._tokenizer)).fill(text)
         self._close()

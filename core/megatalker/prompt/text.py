@@ -144,9 +144,9 @@ class IncrementalTokenizer:
         return self._encode(self._pending.rstrip())
 
     def whole(self, text: str) -> list[int]:
-        """The ids of a text that is all there; call nothing else then."""
+        """The ids of a text that is all there and stripped; call nothing else then."""
         self._finished = True
-        return self._encode(text.strip())
+        return self._encode(text)
 
     def _encode(self, text: str) -> list[int]:
         ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
