@@ -1,6 +1,6 @@
 """Measures the Pipecat service: text in to first audio out, interruption, event-loop lag with many sessions at once.
 
-megatalker bench pipecat --backend compiled --checkpoint demo --json benchmarks/results/pipecat.json
+megatalker bench pipecat --backend compiled --checkpoint demo --json benchmarks/results/cpu/pipecat.json
 
 Milliseconds throughout. Sentence mode and token mode are compared with a simulated language model; interruptions are
 measured alone, on a busy event loop, and beside other sessions that speak.
