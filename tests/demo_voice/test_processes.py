@@ -23,25 +23,31 @@ from megatalker.checkpoint.template import role_ids
 from megatalker.checkpoint.tokenizer import load_tokenizer
 from megatalker_demo_voice.tokens import encode_texts
 
-folder = Path(sys.argv[1])
-processes = Processes.start("cpu")
-team, group = processes.team(1)
-tokenizer = load_tokenizer(folder)
-config = parsed_config(SMALL, folder)
-codes = torch.randint(0, 128, (20, 16), generator=torch.Generator().manual_seed(1)).to(torch.uint8)
-ids = encode_texts(tokenizer, ["One two.", "Three."])
-data = TalkerData.build(codes, [12, 8], ids, [1141, 1142], [0, 1], processes.device)
-layout = Layout(config, role_ids(tokenizer), "english", processes.device)
-plan = TalkerPlan(config, 0.5, 128, 1e-3, 0.2, 0.0, 0, folder / "state", 1e9, False)
-trainer = TalkerTrainer(plan, data, layout, processes.device, lambda line: None, group)
-before = torch.cat([parameter.detach().flatten() for parameter in trainer.talker.parameters()])
-trainer.run(lambda share: None)
-after = torch.cat([parameter.detach().flatten() for parameter in trainer.talker.parameters()])
-assert not torch.equal(before, after)
-others = [torch.empty_like(after) for _ in range(processes.count)]
-dist.all_gather(others, after)
-assert all(torch.equal(other, after) for other in others), "processes of a team must hold the same talker"
-processes.stop()
+
+def main(folder):
+    processes = Processes.start("cpu")
+    team, group = processes.team(1)
+    tokenizer = load_tokenizer(folder)
+    config = parsed_config(SMALL, folder)
+    codes = torch.randint(0, 128, (20, 16), generator=torch.Generator().manual_seed(1)).to(torch.uint8)
+    ids = encode_texts(tokenizer, ["One two.", "Three."])
+    data = TalkerData.build(codes, [12, 8], ids, [1141, 1142], [0, 1], processes.device)
+    layout = Layout(config, role_ids(tokenizer), "english", processes.device)
+    plan = TalkerPlan(config, 0.5, 128, 1e-3, 0.2, 0.0, 0, folder / "state", 1e9, False)
+    trainer = TalkerTrainer(plan, data, layout, processes.device, lambda line: None, group)
+    before = torch.cat([parameter.detach().flatten() for parameter in trainer.talker.parameters()])
+    trainer.run(lambda share: None)
+    after = torch.cat([parameter.detach().flatten() for parameter in trainer.talker.parameters()])
+    assert not torch.equal(before, after)
+    others = [torch.empty_like(after) for _ in range(processes.count)]
+    dist.all_gather(others, after)
+    assert all(torch.equal(other, after) for other in others), "processes of a team must hold the same talker"
+    processes.stop()
+
+
+main(Path(sys.argv[1]))
+threads = [name.read_text() for name in Path("/proc/self/task").glob("*/comm")]
+assert not any("gloo" in thread for thread in threads), f"processes that stopped must leave no thread behind: {threads}"
 """
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
+import torch.distributed.nn  # before there is a group: its functions' defaults keep the one they find, for ever
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,11 @@ class Processes:
         return mine, groups[mine] if groups else None
 
     def stop(self) -> None:
-        """Leave the others, once all have come so far: who is still sending would be cut off."""
+        """Leave the others, once all have come so far: who is still sending would be cut off.
+
+        Threads of a group end with its last reference. Drop those before the program ends: a thread that lets go of a
+        tensor while Python is torn down aborts the process.
+        """
         self.wait_for_all()
         if self.count > 1:
             dist.destroy_process_group()

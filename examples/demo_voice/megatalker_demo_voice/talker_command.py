@@ -124,7 +124,6 @@ def run(options: argparse.Namespace) -> None:
         log(f"{candidate.name} at {share:.0%}: {json.dumps(report)}")
 
     trainer.run(watch)
-    processes.wait_for_all()
     processes.stop()
 
 

@@ -117,6 +117,7 @@ class TalkerTrainer:
                 if saving.due():
                     self._save()
                     watch(self._share)
+        self._work.clear()  # its steps refer to this trainer, which would hold its group beyond its last user
         if self._leads:
             if seen is not None:
                 self._tell(seen)
