@@ -23,7 +23,7 @@ from megatalker_kernels.launching import SOURCES, Kernel, Module
 from megatalker_kernels.model import PackedModel
 from megatalker_kernels.module import GpuModule, capability, processors
 from megatalker_kernels.nvrtc import architecture, compile_kernel
-from megatalker_kernels.schedule import Launch, PromptRows, schedule
+from megatalker_kernels.schedule import Launch, PackedRows, schedule
 from megatalker_kernels.shapes import KernelShape, shared_bytes
 from megatalker_kernels.spec.frame import Specification
 from megatalker_kernels.timing import time_frames
@@ -124,7 +124,7 @@ class Bench:
 
 def cases(bench: Bench) -> Iterator[tuple[str, Launch]]:
     """Prompts, then frames of mixed sampling kinds for growing batches."""
-    packed = PromptRows([(0, range(PROMPT_ROWS), True), (3, range(60, 67), True), (4, range(125, 131), True)])
+    packed = PackedRows([(0, range(PROMPT_ROWS), True), (3, range(60, 67), True), (4, range(125, 131), True)])
     yield "prefill of three prompts", Launch("prefill", packed, wide=True)
     slots = len(bench.streams.positions)
     for chosen in (range(1), range(1, 2), range(2, min(5, slots)), range(slots)):

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from megatalker_kernels.constants import CHUNK, ROWS
 from megatalker_kernels.params import ROW_FIELDS
-from megatalker_kernels.schedule import Launch, PromptRows
+from megatalker_kernels.schedule import Launch, PackedRows
 from megatalker_kernels.shapes import KernelShape
 
 Numbers = NDArray[np.int32]
@@ -47,7 +47,7 @@ def plan_rows(shape: KernelShape, launch: Launch) -> Plan:
     """The plan of a wide launch."""
     rows = launch.rows
     row = np.zeros((len(rows), len(ROW_FIELDS) + shape.code_groups), np.int32)
-    if isinstance(rows, PromptRows):
+    if isinstance(rows, PackedRows):
         row[:, 0], row[:, 1], wanted = rows.slot, rows.position, rows.heard
     else:
         slot, position, frame, forced, heard = zip(*rows, strict=True)

@@ -26,7 +26,7 @@ class Row(NamedTuple):
     """The row's hidden state and logits are wanted; of a prompt, the last one's."""
 
 
-class PromptRows:
+class PackedRows:
     """The rows of prompts, as arrays: there are thousands, and a :class:`Row` for each would take ten times as long.
 
     Args:
@@ -61,7 +61,7 @@ class Launch:
     """
 
     mode: Literal["decode", "prefill"]
-    rows: tuple[Row, ...] | PromptRows
+    rows: tuple[Row, ...] | PackedRows
     wide: bool = False
     """By the kernel of many rows: up to ``WIDE_STREAMS`` streams, or ``WIDE_ROWS`` positions of prompts, those of
     one prompt in their order."""

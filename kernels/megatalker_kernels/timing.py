@@ -14,7 +14,7 @@ from megatalker_kernels.launching import Kernel
 from megatalker_kernels.model import PackedModel
 from megatalker_kernels.module import Arguments, GpuModule
 from megatalker_kernels.packing import stream
-from megatalker_kernels.schedule import Launch, PromptRows, schedule
+from megatalker_kernels.schedule import Launch, PackedRows, schedule
 from megatalker_kernels.shapes import KernelShape
 from megatalker_kernels.trial import Streams, fill_streams, pages_for, samplings
 from megatalker_kernels.workspace import Workspace
@@ -90,7 +90,7 @@ def _time_wide(
             yield entry
         if context == WIDE_CONTEXTS[0]:
             for prompts, rows in PROMPTS:
-                packed = PromptRows([(slot, range(rows), True) for slot in range(prompts)])
+                packed = PackedRows([(slot, range(rows), True) for slot in range(prompts)])
                 launches = [Launch("prefill", packed, wide=True)] * frames
                 entry = {"prompts": prompts, "rows": rows, "median_ms": _time_launches(kernel, launches)}
                 say(f"prompts: {entry}")

@@ -7,7 +7,7 @@ from emulation import needs_compiler
 from megakernel_emulator import MegakernelEmulator, assert_launches_leave_as_much, assert_same_results
 from megatalker_kernels.diff import POSITIONS, Bench, cases
 from megatalker_kernels.launching import Kernel
-from megatalker_kernels.schedule import Launch, PromptRows
+from megatalker_kernels.schedule import Launch, PackedRows
 from megatalker_kernels.shapes import KernelShape, StackShape
 from megatalker_kernels.trial import MODELS, fill_streams, random_model, samplings
 
@@ -98,7 +98,7 @@ def test_wide_frames_leave_the_bits_of_the_megakernel(bench: Bench, sizes: tuple
 
 def test_packed_prompts_leave_the_bits_of_single_ones(bench: Bench) -> None:
     """Of the wide kernel alone, and of prompts that stop and go on."""
-    rows = PromptRows([(0, range(20), True), (3, range(60, 67), True), (5, range(250, 259), True)])
+    rows = PackedRows([(0, range(20), True), (3, range(60, 67), True), (5, range(250, 259), True)])
     ours, theirs = bench.ours, bench.theirs
     ours.wide.text[: len(rows)].normal_(generator=torch.Generator().manual_seed(3))
     other = Kernel(bench.model, theirs, *bench.modules, stall_timeout_s=STALL_TIMEOUT_S)
@@ -108,7 +108,7 @@ def test_packed_prompts_leave_the_bits_of_single_ones(bench: Bench) -> None:
     done = 0
     first = [(0, range(1), False), (0, range(1, 17), False), (0, range(17, 20), True)]
     for part in (*first, (3, range(60, 67), True), (5, range(250, 259), True)):
-        some = PromptRows([part])
+        some = PackedRows([part])
         theirs.wide.text[: len(some)] = ours.wide.text[done : done + len(some)]
         other.run(Launch("prefill", some, wide=True))
         other.check()

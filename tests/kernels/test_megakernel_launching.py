@@ -10,7 +10,7 @@ from megatalker_kernels.launching import Kernel
 from megatalker_kernels.module import Arguments
 from megatalker_kernels.params import Structures
 from megatalker_kernels.plan import plan_rows
-from megatalker_kernels.schedule import Launch, PromptRows, Row
+from megatalker_kernels.schedule import Launch, PackedRows, Row
 from megatalker_kernels.shapes import KernelShape
 from megatalker_kernels.trial import MODELS, random_model
 from megatalker_kernels.workspace import Workspace
@@ -74,7 +74,7 @@ def test_a_launch_is_told_where_the_pages_are_now() -> None:
 )
 def test_rows_of_prompts_are_planned_as_rows_one_by_one(parts: list[tuple[int, range, bool]]) -> None:
     shape = KernelShape.fit(*MODELS["0.6B"], code_groups=16, max_positions=4096, processors=132, capability=90)
-    rows = PromptRows(parts)
+    rows = PackedRows(parts)
     single = tuple(
         Row(slot, position, heard=heard and position == positions[-1])
         for slot, positions, heard in parts

@@ -9,7 +9,7 @@ from emulation import needs_compiler
 from megakernel_emulator import MegakernelEmulator, assert_launches_leave_as_much, assert_same_results
 from megatalker_kernels.constants import ROWS
 from megatalker_kernels.launching import Kernel
-from megatalker_kernels.schedule import Launch, PromptRows
+from megatalker_kernels.schedule import Launch, PackedRows
 from megatalker_kernels.shapes import KernelShape, StackShape
 from megatalker_kernels.trial import fill_streams, pages_for, random_model
 from megatalker_kernels.workspace import Workspace
@@ -42,7 +42,7 @@ def kernels() -> tuple[Kernel, Kernel, Workspace, Workspace]:
 def test_prompts(kernels: tuple[Kernel, Kernel, Workspace, Workspace], rows: int) -> None:
     fill_streams(kernels[2], POSITIONS)
     kernels[2].wide.text[:rows].normal_(generator=torch.Generator().manual_seed(rows))
-    run_both(kernels, Launch("prefill", PromptRows([(4, range(rows), True)]), wide=True))
+    run_both(kernels, Launch("prefill", PackedRows([(4, range(rows), True)]), wide=True))
 
 
 def test_frames(kernels: tuple[Kernel, Kernel, Workspace, Workspace]) -> None:

@@ -41,7 +41,7 @@ from megatalker_backends.megakernel.transfer import TextFeed
 from megatalker_backends.megakernel.weights import pack_checkpoint
 from megatalker_kernels.constants import PAGE, ROWS
 from megatalker_kernels.errors import KernelError
-from megatalker_kernels.schedule import Launch, PromptRows, Row
+from megatalker_kernels.schedule import Launch, PackedRows, Row
 from megatalker_kernels.transfer import send
 from megatalker_kernels.workspace import Workspace
 
@@ -177,7 +177,7 @@ class MegakernelDecoder(TalkerDecoder):
         """Launches over the rows of all prompts that are not known yet, packed; nothing waits for them."""
         machine, wide = self._ready(), self._space.wide
         for parts in packed(prompts, wide.text.shape[0], wide.chunks):
-            rows = PromptRows([(prompt.slot, taken, taken.stop == prompt.rows) for prompt, taken in parts])
+            rows = PackedRows([(prompt.slot, taken, taken.stop == prompt.rows) for prompt, taken in parts])
             embeds = [prompt.embeds[taken.start : taken.stop] for prompt, taken in parts]
             torch.cat(embeds, out=wide.text[: len(rows)])
             machine.run(Launch("prefill", rows, wide=True))

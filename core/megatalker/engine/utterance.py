@@ -299,9 +299,10 @@ class Utterance:
 
     def new_stream(self, prompt: Prompt) -> DecoderStream:
         """The decoder stream of the text that comes next, which begins with this prompt."""
-        segment, sampling, number = self.text.upcoming, self.request.sampling, self.progress.segments
-        if number:
-            sampling = replace(sampling, seed=stream_seed(sampling.seed, number))
+        segment, sampling = self.text.upcoming, self.request.sampling
+        seed = stream_seed(sampling.seed, self.progress.segments)
+        if seed != sampling.seed:  # all parameters are checked again then
+            sampling = replace(sampling, seed=seed)
         return DecoderStream.of(segment, len(segment.ids), prompt, sampling, self.frames)
 
     def end(self, reason: FinishReason, error: Exception | None = None) -> None:
