@@ -2,7 +2,9 @@
 
 Talker and codec are stand-ins that compute nothing. Without ``--pace`` the engine runs as fast as it can, all streams
 in every step. With it they keep one second ahead of playback, and a step of the talker sleeps as long as a GPU would.
-With ``--burst`` so many texts come at one moment, again and again: how long until their first chunks.
+With ``--burst`` so many texts come at one moment, again and again: how long until their first chunks. With
+``--megakernel`` as well, the talker is the host's side of the megakernel, and launches take as long as those of an
+H200, or less with ``--device-speed``: 2.5 is what a host of 2.5 times this one's slowness sees.
 """
 
 import argparse
@@ -11,7 +13,9 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -39,14 +43,14 @@ from megatalker.interfaces import (
 )
 from megatalker.plugins import BackendRegistry
 from megatalker.testing.random_checkpoint import TINY, write_checkpoint
+from megatalker_backends.megakernel.decoder import CAPABILITIES
 from megatalker_benchmarks.report import add_json_option, hand_out
+from megatalker_benchmarks.timed_device import DISTINCT, Device
 
 TEXT = "The small boats sail home before it gets dark and cold."
 LEAD_S = 1.0
 STEP_S = 10e-3
 """Of a step of the talker, with ``--pace``."""
-DISTINCT = 97
-"""Frames until the codes repeat: more than a loop that the engine would take for a runaway."""
 
 
 class IdleTalker(TalkerDecoder):
@@ -120,16 +124,21 @@ class StandIns:
     """Offers both to an engine."""
 
     paced: bool
+    device: Device | None = None
+    """The talker is the megakernel's host side, on this."""
 
     @megatalker.plugins.hookimpl
     def megatalker_backends(self) -> list[TalkerBackend | CodecBackend]:
         common: dict[str, Any] = {"name": "idle", "summary": "computes nothing", "api_version": 2}
+        talker = TalkerBackend(
+            **common,
+            capabilities=TALKER,
+            load=lambda checkpoint, _: IdleTalker(checkpoint.config.num_code_groups, self.paced),
+        )
+        if self.device is not None:
+            talker = TalkerBackend(**common, capabilities=CAPABILITIES, load=self.device.decoder)
         return [
-            TalkerBackend(
-                **common,
-                capabilities=TALKER,
-                load=lambda checkpoint, _: IdleTalker(checkpoint.config.num_code_groups, self.paced),
-            ),
+            talker,
             CodecBackend(**common, capabilities=CODEC, load=lambda *_: IdleCodec()),
         ]
 
@@ -214,14 +223,21 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=5.0)
     parser.add_argument("--pace", action="store_true", help="in real time, with steps as long as a GPU's")
     parser.add_argument("--burst", action="store_true", help="all at one moment, instead of endless streams")
+    parser.add_argument("--megakernel", action="store_true", help="with --burst: its host side, on a device in time")
+    parser.add_argument("--device-speed", type=float, default=1.0, help="times that of an H200")
     add_json_option(parser)
     options = parser.parse_args()
+    if options.megakernel and not options.burst:
+        parser.error("--megakernel goes with --burst: its streams end after some hundred frames")
+    device = Device(options.device_speed) if options.megakernel else None
     with tempfile.TemporaryDirectory() as folder:
         checkpoint = Checkpoint.open(write_checkpoint(Path(folder) / "tiny", TINY))
+        many = {"max_streams": options.streams, "max_waiting": options.streams}
         endless = {"max_frames": 2**20, "max_segment_frames": 2**20}
-        settings = Settings(max_streams=options.streams, runaway_guard=True, **endless)
-        registry = BackendRegistry([("stand-ins", StandIns(options.pace))])
-        with Engine.open(settings, checkpoint=checkpoint, registry=registry) as engine:
+        settings = Settings(dtype="bfloat16" if device else "auto", runaway_guard=True, **many, **endless)
+        registry = BackendRegistry([("stand-ins", StandIns(options.pace, device))])
+        opened = partial(Engine.open, settings, checkpoint=checkpoint, registry=registry)
+        with device.in_use() if device else nullcontext(), opened() as engine:
             spare_what_is_loaded()
             switch_threads_often()
             lead_s = LEAD_S if options.pace else None

@@ -1,15 +1,19 @@
 """Rows of prompts, packed into launches."""
 
 from dataclasses import replace
+from itertools import chain
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from megakernel_helpers import megakernel, voice
 from megatalker.checkpoint import Checkpoint
 from megatalker.errors import CapacityError, InvalidRequestError
 from megatalker.interfaces import DecodeStep, StreamRequest
 from megatalker_backends.megakernel.prompts import Prompt, packed
+from megatalker_kernels.constants import CHUNK
 
 Positions = list[list[tuple[int, int, int]]]
 
@@ -40,6 +44,27 @@ def test_far_positions_fill_a_launch_sooner() -> None:
     """Positions 127 and 128 attend to one and two pieces."""
     assert positions([(130, 126)], 8, 4) == [[(0, 126, 129)], [(0, 129, 130)]]
     assert positions([(130, 128)], 8, 1) == [[(0, 128, 129)], [(0, 129, 130)]]
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 300), st.integers(0, 299)), max_size=8),
+    st.integers(1, 400),
+    st.integers(1, 900),
+)
+def test_a_launch_ends_where_the_next_position_does_not_fit(
+    prompts: list[tuple[int, int]], most_rows: int, most_chunks: int
+) -> None:
+    rows = [(count, known) for count, known in prompts if known < count]
+    launches = positions(rows, most_rows, most_chunks)
+    flat = [[(slot, place) for slot, start, stop in launch for place in range(start, stop)] for launch in launches]
+    assert list(chain.from_iterable(flat)) == [
+        (slot, place) for slot, (count, known) in enumerate(rows) for place in range(known, count)
+    ]
+    taken = [sum(place // CHUNK + 1 for _, place in launch) for launch in flat]
+    for launch, chunks in zip(flat, taken, strict=True):
+        assert len(launch) == 1 or (len(launch) <= most_rows and chunks <= most_chunks)
+    for (launch, chunks), following in zip(zip(flat, taken, strict=True), flat[1:], strict=False):
+        assert len(launch) == most_rows or chunks + following[0][1] // CHUNK + 1 > most_chunks
 
 
 def test_bad_requests_hold_nothing(tiny_1b7: Checkpoint) -> None:

@@ -10,6 +10,7 @@ from megatalker.engine import Engine
 from megatalker.plugins import BackendRegistry
 from megatalker.settings import Settings
 from megatalker_benchmarks.engine_host import StandIns, burst, listen
+from megatalker_benchmarks.timed_device import AUDIO, FRAMES, PROMPTS, Device
 
 
 @pytest.mark.parametrize("lead_s", [None, 1.0])
@@ -30,3 +31,18 @@ def test_it_tells_when_those_who_come_at_once_are_heard(tiny_custom_voice: Check
     with Engine.open(Settings(max_streams=4), checkpoint=tiny_custom_voice, registry=registry) as engine:
         first = asyncio.run(burst(engine, 6, times=2))["first_chunk_ms"]
     assert 0 < first["p50"] <= first["p95"] <= first["max"]
+
+
+@pytest.mark.slow
+def test_it_tells_when_they_are_heard_where_launches_take_time(tiny_custom_voice: Checkpoint) -> None:
+    """A prompt, a frame and its audio, one after another, and on a slower device later."""
+    settings = Settings(dtype="bfloat16", max_streams=2)
+    heard = []
+    for speed in (1.0, 0.05):
+        device = Device(speed)
+        registry = BackendRegistry([("stand-ins", StandIns(paced=False, device=device))])
+        with device.in_use(), Engine.open(settings, checkpoint=tiny_custom_voice, registry=registry) as engine:
+            heard.append(asyncio.run(burst(engine, 2, times=5))["first_chunk_ms"])
+    least_ms = PROMPTS[1][0] + FRAMES[1][0] + AUDIO[1][0]
+    assert heard[0]["p50"] > least_ms
+    assert heard[1]["p50"] > 20 * least_ms

@@ -32,16 +32,11 @@ from megatalker.engine.worker import Worker, WorkerSettings
 from megatalker.interfaces import CodecState, DecodeStep, Frame, LoadContext, StreamHandle, StreamRequest
 from megatalker.prompt import PromptBuilder
 from megatalker.settings import Settings
+from megatalker_benchmarks.timed_device import AUDIO, FRAMES, PROMPTS, Costs
 
 TEXT = "The quick brown fox jumps over the lazy dog again and again."
 MOST_STREAMS = 1024
 LoadedT = TypeVar("LoadedT", FakeTalker, FakeCodec)
-Costs = tuple[list[int], list[float]]
-"""Sizes of launches, and milliseconds of each."""
-PROMPTS: Costs = [8, 24, 256, 1024, 2048], [1.08, 1.15, 1.77, 4.96, 11.0]
-"""By rows."""
-FRAMES: Costs = [1, 8, 9, 16, 32, 64, 128, 256, 512], [1.90, 2.63, 3.97, 4.13, 4.57, 5.57, 7.23, 10.7, 19.2]
-"""By streams: see docs/megakernel.md."""
 PROMPT_CALL_MS, FRAME_CALL_MS, AUDIO_CALL_MS = (1.2, 0.11), (0.3, 0.003), (0.3, 0.007)
 """What the calls of the backends take the host beside hundreds of listeners in other threads, traced, and for each
 stream.
@@ -50,8 +45,6 @@ TAKING_MS = 0.015
 """For a chunk, by its listener in another thread, which the engine's thread waits for."""
 CHECKING_MS = 0.08
 """For a request, as above."""
-AUDIO: Costs = [1, 8, 64, 128], [0.76, 1.2, 4.5, 8.4]
-"""By frames."""
 
 
 @dataclass

@@ -1,11 +1,12 @@
 """The ``megakernel`` talker decoder: slots, pages and results around launches."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from itertools import chain, islice
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -118,8 +119,11 @@ class MegakernelDecoder(TalkerDecoder):
 
     @torch.inference_mode()
     def prefill(self, requests: Sequence[StreamRequest]) -> list[StreamHandle]:
-        with self._table.admit(requests) as entries, ExitStack() as held, self._faults():
-            grants = [held.enter_context(self._pages.admit(entry.row, entry.positions)) for entry in entries]
+        with (
+            self._table.admit(requests) as entries,
+            self._pages.admit({entry.row: entry.positions for entry in entries}) as grants,
+            self._faults(),
+        ):
             self._write_pages(grants)
             slots = [grant.slot for grant in grants]
             self._space.assign(
@@ -217,7 +221,8 @@ class MegakernelDecoder(TalkerDecoder):
             (grant.slot, chunk, page) for grant in grants for chunk, page in enumerate(grant.pages, grant.first_chunk)
         ]
         if entries:
-            slot, chunk, page = send(torch.tensor(entries, dtype=torch.int32).T.contiguous(), self._device)
+            table = np.array(entries, np.int32).T.copy()  # several times as fast as a tensor of tuples
+            slot, chunk, page = send(torch.from_numpy(table), self._device)
             self._space.page_table[slot, chunk] = page
 
     # --- faults

@@ -46,18 +46,19 @@ class PagePool:
         return self._held[slot]
 
     @contextmanager
-    def admit(self, slot: int, positions: int) -> Iterator[Grant]:
-        """Pages for a stream that begins with this many positions; they are free again when the block raises.
+    def admit(self, positions: Mapping[int, int]) -> Iterator[list[Grant]]:
+        """Pages for slots (keys) that begin with so many positions (values); they are free again when the block raises.
 
         Raises:
-            CapacityError: there are not enough.
+            CapacityError: there are not enough for all.
         """
-        self._provide(-(-positions // PAGE))
-        self._held[slot] = []
+        self._provide(sum(map(_pages_of, positions.values())))
+        self._held |= {slot: [] for slot in positions}
         try:
-            yield self._extend(slot, positions)
+            yield [self._extend(slot, count) for slot, count in positions.items()]
         except BaseException:
-            self.release(slot)
+            for slot in positions:
+                self.release(slot)
             raise
 
     def grow(self, positions: Mapping[int, int]) -> list[Grant]:
@@ -66,7 +67,7 @@ class PagePool:
         Raises:
             CapacityError: there are not enough for all; nobody has received any.
         """
-        missing = {slot: -(-count // PAGE) - len(self._held[slot]) for slot, count in positions.items()}
+        missing = {slot: _pages_of(count) - len(self._held[slot]) for slot, count in positions.items()}
         self._provide(sum(missing.values()))
         return [self._extend(slot, positions[slot]) for slot, pages in missing.items() if pages > 0]
 
@@ -91,7 +92,11 @@ class PagePool:
 
     def _extend(self, slot: int, positions: int) -> Grant:
         held = self._held[slot]
-        fresh = tuple(heapq.heappop(self._unused) for _ in range(len(held), -(-positions // PAGE)))
+        fresh = tuple(heapq.heappop(self._unused) for _ in range(len(held), _pages_of(positions)))
         first = len(held)
         held += fresh
         return Grant(slot, first, fresh)
+
+
+def _pages_of(positions: int) -> int:
+    return -(-positions // PAGE)

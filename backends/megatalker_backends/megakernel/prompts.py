@@ -36,14 +36,18 @@ def packed(prompts: Sequence[Prompt], most_rows: int, most_chunks: int) -> Itera
     rows = chunks = 0
     for prompt in prompts:
         begin = prompt.known
-        for position in range(prompt.known, prompt.rows):
-            wanted = position // CHUNK + 1
-            if rows == most_rows or (rows and chunks + wanted > most_chunks):
-                if position > begin:
-                    launch.append((prompt, range(begin, position)))
+        while begin < prompt.rows:
+            wanted = begin // CHUNK + 1  # by each position up to the next piece's first
+            count = min(prompt.rows - begin, wanted * CHUNK - begin, most_rows - rows, (most_chunks - chunks) // wanted)
+            if count <= 0 and rows:
                 yield launch
-                launch, rows, chunks, begin = [], 0, 0, position
-            rows, chunks = rows + 1, chunks + wanted
-        launch.append((prompt, range(begin, prompt.rows)))
+                launch, rows, chunks = [], 0, 0
+                continue
+            count = max(count, 1)
+            if launch and launch[-1][0] is prompt:
+                launch[-1] = prompt, range(launch[-1][1].start, begin + count)
+            else:
+                launch.append((prompt, range(begin, begin + count)))
+            begin, rows, chunks = begin + count, rows + count, chunks + count * wanted
     if launch:
         yield launch

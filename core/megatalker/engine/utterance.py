@@ -339,10 +339,10 @@ def playing(utterances: Sequence[Utterance], now: float) -> list[Playing]:
     """Those that need audio or a frame within the time of a pass of newcomers."""
     found = []
     for utterance in utterances:
-        dry_at, frames = utterance.progress.playback.dry_at, utterance.ungiven
+        dry_at = utterance.progress.playback.dry_at
         if dry_at is None:
             continue
-        dry_at += utterance.coming_s
+        dry_at, frames = dry_at + utterance.coming_s, utterance.ungiven
         if frames:
             needs = dry_at < now + SOON_S or utterance.due(now)
         else:
