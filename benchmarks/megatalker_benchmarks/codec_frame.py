@@ -20,6 +20,7 @@ from torch import Tensor
 
 from megatalker.checkpoint import Checkpoint
 from megatalker.checkpoint.official import load_official_codec
+from megatalker.cli.options import prepare_file
 from megatalker.interfaces import LoadContext
 from megatalker.plugins.device import resolve_device
 from megatalker.testing.random_checkpoint import write_checkpoint
@@ -56,6 +57,8 @@ def main(
 ) -> None:
     """Time the streaming codec, and measure its error against one full official forward on the CPU."""
     place = resolve_device(device)
+    if output is not None:
+        prepare_file(output)
     with tempfile.TemporaryDirectory() as folder:
         named = write_checkpoint(Path(folder), PUBLISHED) if shape == "published" else "demo"
         opened = Checkpoint.open(checkpoint or named)

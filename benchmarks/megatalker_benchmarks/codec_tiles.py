@@ -4,7 +4,6 @@ megatalker bench codec-tiles --json codec_tiles.json
 """
 
 import argparse
-import json
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -25,6 +24,7 @@ from megatalker_backends.streaming.graphs import GraphCapture
 from megatalker_backends.streaming.model import StreamingDecoder
 from megatalker_backends.streaming.weights import Weights
 from megatalker_benchmarks.codec_frame import PUBLISHED
+from megatalker_benchmarks.report import add_json_option, keep
 from megatalker_kernels.codec.launcher import CodecKernels
 from megatalker_kernels.codec.numbers import Numbers
 from megatalker_kernels.codec.structures import TICKET_WORDS, Product
@@ -192,7 +192,7 @@ def _sizes(tile: Tile | WarpgroupTile) -> list[int]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path)
+    add_json_option(parser)
     options = parser.parse_args()
     device = torch.device("cuda", torch.cuda.current_device())
     with tempfile.TemporaryDirectory() as folder:
@@ -207,8 +207,7 @@ def main() -> None:
         calls.append(measure(weights, config, trial, streams, frames))
         print({name: calls[-1][name] for name in ("streams", "frames", "us", "best_us")})  # noqa: T201
         if options.json:
-            report = {"device": torch.cuda.get_device_name(device), "calls": calls}
-            options.json.write_text(json.dumps(report) + "\n", encoding="utf-8")
+            keep({"device": torch.cuda.get_device_name(device), "calls": calls}, options.json)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ Each wants an environment of its own: ``benchmarks/peers/PEER.txt`` pins it, and
 """
 
 import argparse
-import json
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -21,6 +20,7 @@ import torch
 
 from megatalker.checkpoint.config import FRAME_SAMPLES
 from megatalker.checkpoint.official import load_qwen_tts
+from megatalker_benchmarks.report import add_json_option, hand_out
 
 TEXT = "The quick brown fox jumps over the lazy dog, and then it takes a long rest in the warm afternoon sun."
 LIMITS = (8, 24, 40)
@@ -112,7 +112,7 @@ def main() -> None:
     parser.add_argument("--speaker", required=True)
     parser.add_argument("--rounds", type=int, default=5, help=f"of {len(LIMITS)} calls each")
     parser.add_argument("--device", type=torch.device, default=torch.device("cuda", 0))
-    parser.add_argument("--json", type=Path)
+    add_json_option(parser)
     options = parser.parse_args()
     speak = PEERS[options.peer](options.checkpoint, options.speaker, options.device)
     speak(LIMITS[0])
@@ -128,10 +128,7 @@ def main() -> None:
         "frame_ms": frame_ms(calls),
         "first_chunk_ms": statistics.median(first_ms) if first_ms else None,
     }
-    text = json.dumps(report, indent=1)
-    print(text)  # noqa: T201
-    if options.json:
-        options.json.write_text(text + "\n", encoding="utf-8")
+    hand_out(report, options.json)
 
 
 def _dtype(device: torch.device) -> torch.dtype:

@@ -5,6 +5,7 @@ import itertools
 import json
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 from fake_backend import Behaviour, Fakes
 from megatalker.checkpoint import Checkpoint
 from megatalker.cli.load.drive import Heard, Script, drive
-from megatalker.cli.load.report import Case, LoadReport, save, table
+from megatalker.cli.load.report import Case, LoadReport, errors, save, table
 from megatalker.cli.load.traffic import Traffic
 from megatalker.engine import Engine
 from megatalker.engine.speech import SpeechEngine
@@ -75,6 +76,8 @@ def test_requests_that_are_refused_are_counted_by_kind(open_engine: Opener, monk
     case = Case.of(play(engine, Traffic("burst", 4)), None)
     assert case.errors == {"CapacityError": 2}
     assert (case.requests, case.heard, case.borne) == (4, 2, False)
+    heard_all = replace(case, errors={})
+    assert errors(LoadReport("", {}, {}, {}, [case, heard_all])) == ["errors of 4 at once: 2 CapacityError"]
 
 
 @pytest.mark.slow

@@ -1,9 +1,12 @@
 """Options shared by several commands, and the settings they make."""
 
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from megatalker.errors import InvalidRequestError
 
 if TYPE_CHECKING:
     from megatalker.settings import Settings
@@ -34,3 +37,26 @@ def read_settings(config: Path | None, **options: Any) -> "Settings":
     from megatalker.settings import Settings
 
     return Settings.read(config, **given(**options))
+
+
+def make_folder(folder: Path) -> None:
+    """Have a folder that can be written to. Asked for before anything is measured whose results it should hold.
+
+    Raises:
+        InvalidRequestError: nothing can be written there.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise InvalidRequestError(
+            f"the folder {str(folder)!r} cannot be written to: {error.strerror}; name another"
+        ) from error
+
+
+def prepare_file(file: Path) -> None:
+    """As :func:`make_folder`, for one file."""
+    make_folder(file.parent)
+    if file.is_dir():
+        raise InvalidRequestError(f"{str(file)!r} is a folder, expected a file to write; name one in it")

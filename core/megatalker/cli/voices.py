@@ -7,7 +7,7 @@ import typer
 from rich.table import Table
 
 from megatalker.cli.console import say_plainly, stdout
-from megatalker.cli.options import ConfigOption, read_settings
+from megatalker.cli.options import ConfigOption, make_folder, read_settings
 from megatalker.errors import InvalidRequestError, SettingsError
 
 voices = typer.Typer(add_completion=False, no_args_is_help=True, help="Recorded voices in a folder.")
@@ -33,7 +33,7 @@ def add(
     from megatalker.voices.folder import Manifest, Recording, add_recording
 
     folder, longest_s = _folder(voices_dir, config)
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     try:
         content = ref_audio.read_bytes()
     except OSError as error:

@@ -14,6 +14,7 @@ from megatalker.cli.options import (
     ConfigOption,
     DeviceOption,
     DtypeOption,
+    make_folder,
     read_settings,
 )
 from megatalker.cli.status import Status
@@ -44,6 +45,8 @@ def bench(
         bounds = read_requirements(require) if require else []
     except SettingsError as error:
         raise typer.BadParameter(str(error), param_hint="--require") from error
+    if out is not None:
+        make_folder(out)
     with Status() as status:
         status.stage("importing torch")
         from megatalker.cli.bench.measure import measure

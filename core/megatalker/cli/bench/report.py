@@ -131,7 +131,6 @@ def _gain(key: str, first: Summary, other: Summary) -> float:
 
 def save(report: Report, folder: Path, stem: str = "bench") -> list[Path]:
     """Write ``STEM.json``, and ``STEM.png`` if matplotlib (extra ``bench``) is installed; returns what was written."""
-    folder.mkdir(parents=True, exist_ok=True)
     target = folder / f"{stem}.json"
     target.write_text(json.dumps(asdict(report), indent=1) + "\n")
     try:

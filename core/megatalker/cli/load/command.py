@@ -1,7 +1,7 @@
 """``megatalker load``: many emulated listeners at once, on an engine in this process or on a server."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,10 +14,20 @@ from megatalker.cli.options import (
     DeviceOption,
     DtypeOption,
     given,
+    make_folder,
     read_settings,
 )
 from megatalker.cli.status import Status
 from megatalker.errors import InvalidRequestError
+
+if TYPE_CHECKING:
+    from megatalker.cli.load.traffic import Traffic
+
+LONGEST_S = 86_400.0
+MOST_AT_ONCE = 100_000
+"""Listeners at one moment: each is a task of this process."""
+MOST_REQUESTS = 1_000_000
+"""Of one load."""
 
 
 def load(
@@ -27,20 +37,27 @@ def load(
     capacity: Annotated[
         bool, typer.Option("--capacity", help="Search the most endless streams at once without an underrun.")
     ] = False,
-    most: Annotated[int, typer.Option(min=1, help="The most streams that --capacity tries.")] = 1024,
-    seconds: Annotated[float, typer.Option(min=0.1, help="Of each load.")] = 15.0,
-    length: Annotated[float, typer.Option(min=0.08, help="Seconds of speech of a request; it is made so long.")] = 4.0,
+    most: Annotated[int, typer.Option(min=1, max=MOST_AT_ONCE, help="The most streams that --capacity tries.")] = 1024,
+    seconds: Annotated[float, typer.Option(min=0.1, max=LONGEST_S, help="Of each load.")] = 15.0,
+    length: Annotated[
+        float, typer.Option(min=0.08, max=LONGEST_S, help="Seconds of speech of a request; it is made so long.")
+    ] = 4.0,
     natural: Annotated[bool, typer.Option("--natural", help="Speech ends where the model ends it.")] = False,
-    live: Annotated[float | None, typer.Option(min=0.1, help="Feed text at so many words a second.")] = None,
-    ahead: Annotated[float | None, typer.Option(min=0.1, help="Seconds that speech may be ahead of playback.")] = None,
-    ramp: Annotated[float, typer.Option(min=0, help="Seconds over which endless streams begin.")] = 0.0,
+    live: Annotated[float | None, typer.Option(min=0.1, max=1000, help="Feed text at so many words a second.")] = None,
+    ahead: Annotated[
+        float | None, typer.Option(min=0.1, max=LONGEST_S, help="Seconds that speech may be ahead of playback.")
+    ] = None,
+    ramp: Annotated[float, typer.Option(min=0, max=LONGEST_S, help="Seconds over which endless streams begin.")] = 0.0,
     texts: Annotated[Path | None, typer.Option(help="File with a text to say on each line.")] = None,
     url: Annotated[
         str | None,
         typer.Option(help="Of a server, or of several, comma-separated, by turns; their key: setting server.api_key."),
     ] = None,
     connections: Annotated[
-        int, typer.Option(min=1, help="WebSockets to each URL, by turns: a balancer sends a whole one to one server.")
+        int,
+        typer.Option(
+            min=1, max=1000, help="WebSockets to each URL, by turns: a balancer sends a whole one to one server."
+        ),
     ] = 1,
     max_streams: Annotated[int | None, typer.Option(min=1, help="Streams decoding at a time.")] = None,
     voice: Annotated[str | None, typer.Option(help="A speaker's name.")] = None,
@@ -64,8 +81,12 @@ def load(
     loads = [Traffic("streams", amount, ramp) for amount in _numbers("--streams", streams, whole=True)]
     loads += [Traffic("rate", amount) for amount in _numbers("--rate", rate)]
     loads += [Traffic("burst", amount) for amount in _numbers("--burst", burst, whole=True)]
+    for one in loads:
+        _require_bounded(one, seconds)
     if not loads and not capacity:
         raise InvalidRequestError("there is no load; give --streams, --rate, --burst or --capacity")
+    if out is not None:
+        make_folder(out)
     engine_options = given(
         checkpoint=checkpoint, backend=backend, codec=codec, device=device, dtype=dtype, max_streams=max_streams
     )
@@ -84,11 +105,13 @@ def load(
     wanted = Measurement(loads, script, seconds, most if capacity else None, urls, connections)
     with Status() as status:
         status.stage("importing torch")
-        from megatalker.cli.load.report import save, table
+        from megatalker.cli.load.report import errors, save, table
 
         settings = read_settings(config, **engine_options)
         report = measure(wanted, settings, status.stage)
     stdout.print(table(report))
+    for line in errors(report):
+        stdout.print(line, highlight=False, soft_wrap=True)
     if report.capacity is not None:
         stdout.print(f"{report.capacity} endless streams at once without an underrun", highlight=False)
     if out is not None:
@@ -108,6 +131,12 @@ def _numbers(option: str, text: str | None, *, whole: bool = False) -> list[floa
             raise InvalidRequestError(f"{option} is {text!r}, expected {expected}, comma-separated")
         found.append(number)
     return found
+
+
+def _require_bounded(load: "Traffic", seconds: float) -> None:
+    requests, most = (load.amount * seconds, MOST_REQUESTS) if load.pattern == "rate" else (load.amount, MOST_AT_ONCE)
+    if requests > most:
+        raise InvalidRequestError(f"{load} are {requests:g} requests, expected {most} at most; ask for fewer")
 
 
 def _lines(path: Path) -> list[str]:

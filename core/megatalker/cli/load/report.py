@@ -97,19 +97,32 @@ def table(report: LoadReport) -> Table:
     """A row for each load; times are milliseconds."""
     first = [f"first p{percent}" for percent in PERCENTS]
     shown = Table("load", "asked", *first, "audible p95", "gaps", "worst gap", "speech s/s", "errors")
-    unit = {"streams": "streams", "rate": "a second", "burst": "at once"}
     for case in report.cases:
         shown.add_row(
-            f"{case.amount:g} {unit[case.pattern]}",
+            _label(case),
             str(case.requests),
             *(_shown(case.first_chunk_ms, percent) for percent in PERCENTS),
             _shown(case.audible_ms, 95),
             str(case.underruns),
             f"{case.worst_gap_ms:.0f}",
             f"{case.speech_s_per_s:.1f}",
-            ", ".join(f"{count} {kind}" for kind, count in case.errors.items()) or "-",
+            str(sum(case.errors.values()) or "-"),
         )
     return shown
+
+
+def errors(report: LoadReport) -> list[str]:
+    """A line for each load that had errors: how many of which kind."""
+    return [
+        f"errors of {_label(case)}: {', '.join(f'{count} {kind}' for kind, count in case.errors.items())}"
+        for case in report.cases
+        if case.errors
+    ]
+
+
+def _label(case: Case) -> str:
+    unit = {"streams": "streams", "rate": "a second", "burst": "at once"}
+    return f"{case.amount:g} {unit[case.pattern]}"
 
 
 def _shown(percentiles: dict[str, float] | None, percent: int) -> str:
@@ -118,7 +131,6 @@ def _shown(percentiles: dict[str, float] | None, percent: int) -> str:
 
 def save(report: LoadReport, folder: Path) -> list[Path]:
     """Write ``load.json``, and ``load.png`` if matplotlib (extra ``bench``) is installed; returns what was written."""
-    folder.mkdir(parents=True, exist_ok=True)
     target = folder / "load.json"
     target.write_text(json.dumps(asdict(report), indent=1) + "\n", encoding="utf-8")
     try:

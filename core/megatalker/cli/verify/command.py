@@ -15,6 +15,7 @@ from megatalker.cli.options import (
     ConfigOption,
     DeviceOption,
     DtypeOption,
+    prepare_file,
     read_settings,
 )
 from megatalker.cli.programs import load_program
@@ -51,6 +52,8 @@ def verify(
         skipped = read_parts(skip) if skip else frozenset()
     except SettingsError as error:
         raise typer.BadParameter(str(error), param_hint="--skip") from error
+    for wanted in filter(None, (json, markdown)):
+        prepare_file(wanted)
     settings = read_settings(config, checkpoint=checkpoint, backend=backend, codec=codec, device=device, dtype=dtype)
     order = Order(ref_audio, ref_text, frames, word_errors, recogniser, skipped)
     with Status() as status:
@@ -66,7 +69,6 @@ def verify(
     stdout.print(card.table())
     for path, text in ((json, card.json), (markdown, card.markdown)):
         if path is not None:
-            path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text(), encoding="utf-8")
             say_plainly(f"wrote {path}")
     if not card.passed:
