@@ -26,7 +26,7 @@ from megatalker.cli.load.traffic import Traffic
 from megatalker.serving.protocol.messages import Open, Text
 from megatalker.serving.server.keyring import hash_key, new_key
 from megatalker_benchmarks.callers import counts
-from megatalker_benchmarks.report import add_json_option, hand_out
+from megatalker_benchmarks.report import add_json_option, hand_out, number, whole
 from megatalker_benchmarks.serve_process import serve_process
 
 IDLE = 100
@@ -139,13 +139,15 @@ async def _quiet(url: str) -> None:
 def main() -> int:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=30.0, help="of a phase")
+    parser.add_argument("--rounds", type=whole(), default=3)
+    parser.add_argument("--seconds", type=number(), default=30.0, help="of a phase")
     parser.add_argument(
-        "--rate", type=float, default=1.0, help="requests a second of the other key, 2 s of speech each"
+        "--rate", type=number(), default=1.0, help="requests a second of the other key, 2 s of speech each"
     )
-    parser.add_argument("--slow", type=int, default=8, help="readers at 2 kB/s; as many as there are rows by default")
-    parser.add_argument("--unread", type=int, default=8, help="readers that read nothing")
+    parser.add_argument(
+        "--slow", type=whole(0), default=8, help="readers at 2 kB/s; as many as there are rows by default"
+    )
+    parser.add_argument("--unread", type=whole(0), default=8, help="readers that read nothing")
     parser.add_argument("--checkpoint", default="demo")
     parser.add_argument("--backend", default="auto")
     add_json_option(parser)

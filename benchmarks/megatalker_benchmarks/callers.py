@@ -21,7 +21,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from megatalker.cli.load.drive import TEXTS
 from megatalker_benchmarks.caller import POISON, ROUTES, Caller, Speech, Tally
-from megatalker_benchmarks.report import add_json_option, hand_out
+from megatalker_benchmarks.report import add_json_option, hand_out, number, whole
 from megatalker_benchmarks.serve_process import serve_process
 
 SETTLE_S = 30.0
@@ -91,9 +91,9 @@ async def crowd(server: Watched, caller: Caller, callers: int, seconds: float, s
             await asyncio.sleep(min(LOOK_EVERY_S, seconds / 6))
 
     async def poison() -> None:
-        for number in range(round(seconds / POISON_EVERY_S) or 1):
-            await asyncio.sleep(min(POISON_EVERY_S, seconds) / 2 if number == 0 else POISON_EVERY_S)
-            await caller.poison(POISON[number % len(POISON)])
+        for index in range(round(seconds / POISON_EVERY_S) or 1):
+            await asyncio.sleep(min(POISON_EVERY_S, seconds) / 2 if index == 0 else POISON_EVERY_S)
+            await caller.poison(POISON[index % len(POISON)])
 
     looking = asyncio.create_task(look())
     calls = [caller.call(random.Random(f"{seed} {number}"), until) for number in range(callers)]
@@ -151,9 +151,9 @@ async def run(server: Watched, callers: int, seconds: float, texts: Sequence[str
 def main() -> int:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--callers", type=int, default=20)
-    parser.add_argument("--seconds", type=float, default=180.0)
-    parser.add_argument("--max-frames", type=int, default=120, help="of an utterance")
+    parser.add_argument("--callers", type=whole(), default=20)
+    parser.add_argument("--seconds", type=number(), default=180.0)
+    parser.add_argument("--max-frames", type=whole(), default=120, help="of an utterance")
     parser.add_argument("--checkpoint", default="demo")
     parser.add_argument("--backend", default="auto")
     add_json_option(parser)

@@ -20,6 +20,7 @@ from megatalker.sampling import SamplingParams
 from megatalker_backends.compiled.decoder import CompiledDecoder
 from megatalker_backends.compiled.settings import CompiledSettings
 from megatalker_backends.reference.decoder import ReferenceDecoder, ReferenceSettings
+from megatalker_benchmarks.report import whole
 
 
 def main() -> None:
@@ -52,11 +53,11 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--checkpoint", default="demo")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16", "float16"])
-    parser.add_argument("--batches", type=int, nargs="+", default=[1, 4, 8])
+    parser.add_argument("--batches", type=whole(), nargs="+", default=[1, 4, 8])
     parser.add_argument("--compile", nargs="+", default=["auto"], choices=["auto", "on", "off"])
     parser.add_argument("--reference", action="store_true", help="time the reference backend as well")
-    parser.add_argument("--prompt", type=int, default=40, help="rows of each stream's prompt")
-    parser.add_argument("--frames", type=int, default=50, help="timed frames, after five others")
+    parser.add_argument("--prompt", type=whole(), default=40, help="rows of each stream's prompt")
+    parser.add_argument("--frames", type=whole(), default=50, help="timed frames, after five others")
     return parser.parse_args()
 
 

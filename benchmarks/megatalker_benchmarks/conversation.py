@@ -25,7 +25,7 @@ from pipecat.transports.base_transport import TransportParams
 from megatalker import Engine, Settings
 from megatalker_benchmarks.mock_openai import MockOpenAI
 from megatalker_benchmarks.pipecat_rig import PATIENCE_S, environment
-from megatalker_benchmarks.report import add_json_option, hand_out
+from megatalker_benchmarks.report import add_json_option, hand_out, number, whole
 from megatalker_benchmarks.vowels import RATE, utterance
 from megatalker_pipecat import MegatalkerTTSService
 from megatalker_pipecat.agent.conversation import Conversation
@@ -141,8 +141,10 @@ def main() -> None:
     parser.add_argument("--backend", help="talker backend; by default the best available")
     parser.add_argument("--checkpoint", default="demo")
     parser.add_argument("--device", help="cpu, cuda or cuda:N; by default CUDA where there is one")
-    parser.add_argument("--rounds", type=int, default=12, help="questions")
-    parser.add_argument("--thought", type=float, default=0.0, help="seconds that the mock language model thinks")
+    parser.add_argument("--rounds", type=whole(), default=12, help="questions")
+    parser.add_argument(
+        "--thought", type=number(zero=True), default=0.0, help="seconds that the mock language model thinks"
+    )
     parser.add_argument("--wav", type=Path, help="keep the agent's part of the conversation")
     add_json_option(parser)
     options = parser.parse_args()

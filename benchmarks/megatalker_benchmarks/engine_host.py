@@ -44,7 +44,7 @@ from megatalker.interfaces import (
 from megatalker.plugins import BackendRegistry
 from megatalker.testing.random_checkpoint import TINY, write_checkpoint
 from megatalker_backends.megakernel.decoder import CAPABILITIES
-from megatalker_benchmarks.report import add_json_option, hand_out
+from megatalker_benchmarks.report import add_json_option, hand_out, number, whole
 from megatalker_benchmarks.timed_device import DISTINCT, Device
 
 TEXT = "The small boats sail home before it gets dark and cold."
@@ -219,12 +219,12 @@ async def burst(engine: Engine, texts: int, times: int = 20) -> dict[str, Any]:
 def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--streams", type=int, default=500)
-    parser.add_argument("--seconds", type=float, default=5.0)
+    parser.add_argument("--streams", type=whole(), default=500)
+    parser.add_argument("--seconds", type=number(), default=5.0)
     parser.add_argument("--pace", action="store_true", help="in real time, with steps as long as a GPU's")
     parser.add_argument("--burst", action="store_true", help="all at one moment, instead of endless streams")
     parser.add_argument("--megakernel", action="store_true", help="with --burst: its host side, on a device in time")
-    parser.add_argument("--device-speed", type=float, default=1.0, help="times that of an H200")
+    parser.add_argument("--device-speed", type=number(), default=1.0, help="times that of an H200")
     add_json_option(parser)
     options = parser.parse_args()
     if options.megakernel and not options.burst:

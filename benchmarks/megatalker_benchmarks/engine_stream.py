@@ -16,7 +16,7 @@ import torch
 from megatalker import Engine, SamplingParams, Settings
 from megatalker.checkpoint.config import FRAME_SECONDS
 from megatalker.cli.status import Status
-from megatalker_benchmarks.report import add_json_option, hand_out
+from megatalker_benchmarks.report import add_json_option, hand_out, whole
 
 WORDS = ("the", "small", "boats", "sail", "home", "before", "it", "gets", "dark", "and", "cold")
 ENDLESS = SamplingParams(min_new_tokens=2**31 - 1)
@@ -62,10 +62,10 @@ def main() -> None:
     parser.add_argument("--checkpoint", default="demo")
     parser.add_argument("--backend", default="auto")
     parser.add_argument("--device", default="auto")
-    parser.add_argument("--tokens", type=int, default=24)
-    parser.add_argument("--frames", type=int, default=120)
-    parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--streams", type=int, default=8)
+    parser.add_argument("--tokens", type=whole(), default=24)
+    parser.add_argument("--frames", type=whole(), default=120)
+    parser.add_argument("--rounds", type=whole(), default=20)
+    parser.add_argument("--streams", type=whole(), default=8)
     add_json_option(parser)
     options = parser.parse_args()
     settings = Settings.read(

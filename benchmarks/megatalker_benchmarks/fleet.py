@@ -18,7 +18,7 @@ from rich.table import Table
 
 from megatalker.errors import InvalidRequestError, MegatalkerError
 from megatalker_benchmarks.fleet_model import Demand, Fleet, ServiceTimes, read_report, replicas_needed, simulate
-from megatalker_benchmarks.report import add_json_option, keep
+from megatalker_benchmarks.report import add_json_option, keep, number, whole
 
 
 def predict(times: ServiceTimes, demand: Demand, fleet: Fleet, price: float) -> dict[str, Any]:
@@ -68,17 +68,19 @@ def options_of(arguments: list[str]) -> argparse.Namespace:
     )
     parser.add_argument("measured", type=Path, help="load.json of one server: cases --streams and --burst")
     parser.add_argument("--rate", type=_numbers, default=[], help="requests a second, comma-separated")
-    parser.add_argument("--length", type=float, default=4.0, help="median seconds of speech of a request")
-    parser.add_argument("--spread", type=float, default=0.0, help="of the length: standard deviation of its logarithm")
-    parser.add_argument("--ahead", type=float, help="seconds that speech may be ahead of playback")
-    parser.add_argument("--seconds", type=float, default=600.0, help="that are simulated")
-    parser.add_argument("--max-streams", type=int, required=True, help="rows of a replica")
-    parser.add_argument("--max-waiting", type=int, default=64)
-    parser.add_argument("--replicas", type=int, help="left out: as few as --p95 needs")
+    parser.add_argument("--length", type=number(), default=4.0, help="median seconds of speech of a request")
     parser.add_argument(
-        "--p95", type=float, default=200.0, help="ms within which 95 in 100 shall have their first chunk"
+        "--spread", type=number(zero=True), default=0.0, help="of the length: standard deviation of its logarithm"
     )
-    parser.add_argument("--price", type=float, default=3.0, help="dollars an hour of one machine")
+    parser.add_argument("--ahead", type=number(), help="seconds that speech may be ahead of playback")
+    parser.add_argument("--seconds", type=number(), default=600.0, help="that are simulated")
+    parser.add_argument("--max-streams", type=whole(), required=True, help="rows of a replica")
+    parser.add_argument("--max-waiting", type=whole(0), default=64)
+    parser.add_argument("--replicas", type=whole(), help="left out: as few as --p95 needs")
+    parser.add_argument(
+        "--p95", type=number(), default=200.0, help="ms within which 95 in 100 shall have their first chunk"
+    )
+    parser.add_argument("--price", type=number(zero=True), default=3.0, help="dollars an hour of one machine")
     parser.add_argument("--against", type=Path, help="load.json of a run on so many replicas: cases --rate")
     add_json_option(parser)
     options = parser.parse_args(arguments)

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from megatalker import Engine, SamplingParams, Settings, SpeechStream
-from megatalker_benchmarks.report import add_json_option, keep
+from megatalker_benchmarks.report import add_json_option, keep, whole
 from megatalker_kernels.constants import ROWS
 from megatalker_kernels.diff import Bench
 from megatalker_kernels.errors import KernelStalledError
@@ -150,8 +150,8 @@ def failover(checkpoint: str, streams: int) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", choices=MODELS, default="0.6B")
-    parser.add_argument("--frames", type=int, default=10_000)
-    parser.add_argument("--cycles", type=int, default=100)
+    parser.add_argument("--frames", type=whole(), default=10_000)
+    parser.add_argument("--cycles", type=whole(), default=100)
     parser.add_argument("--checkpoint", default="demo", help="for the utterance that changes its backend")
     add_json_option(parser)
     options = parser.parse_args()

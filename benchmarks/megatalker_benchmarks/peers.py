@@ -20,7 +20,7 @@ import torch
 
 from megatalker.checkpoint.config import FRAME_SAMPLES
 from megatalker.checkpoint.official import load_qwen_tts
-from megatalker_benchmarks.report import add_json_option, hand_out
+from megatalker_benchmarks.report import add_json_option, hand_out, whole
 
 TEXT = "The quick brown fox jumps over the lazy dog, and then it takes a long rest in the warm afternoon sun."
 LIMITS = (8, 24, 40)
@@ -110,7 +110,7 @@ def main() -> None:
     parser.add_argument("peer", choices=PEERS)
     parser.add_argument("checkpoint", type=Path, help="a CustomVoice checkpoint")
     parser.add_argument("--speaker", required=True)
-    parser.add_argument("--rounds", type=int, default=5, help=f"of {len(LIMITS)} calls each")
+    parser.add_argument("--rounds", type=whole(), default=5, help=f"of {len(LIMITS)} calls each")
     parser.add_argument("--device", type=torch.device, default=torch.device("cuda", 0))
     add_json_option(parser)
     options = parser.parse_args()

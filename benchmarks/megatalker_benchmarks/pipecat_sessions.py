@@ -21,7 +21,7 @@ from pipecat.services.tts_service import TextAggregationMode
 
 from megatalker import Engine, Settings
 from megatalker_benchmarks.pipecat_rig import LoopWatch, Session, busy_loop, environment, sessions
-from megatalker_benchmarks.report import add_json_option, hand_out
+from megatalker_benchmarks.report import add_json_option, hand_out, number, whole
 from megatalker_pipecat import MegatalkerTTSService
 
 SHORT = "Good morning, how can I help you today?"
@@ -163,10 +163,10 @@ def main() -> None:
     parser.add_argument("--backend", help="talker backend; by default the best available")
     parser.add_argument("--checkpoint", default="demo")
     parser.add_argument("--device", help="cpu, cuda or cuda:N; by default CUDA where there is one")
-    parser.add_argument("--sessions", type=int, default=8)
-    parser.add_argument("--rounds", type=int, default=12)
-    parser.add_argument("--tokens-per-second", type=float, default=50.0, help="of the simulated language model")
-    parser.add_argument("--rate", type=int, default=24_000, help="sample rate of the pipeline")
+    parser.add_argument("--sessions", type=whole(), default=8)
+    parser.add_argument("--rounds", type=whole(), default=12)
+    parser.add_argument("--tokens-per-second", type=number(), default=50.0, help="of the simulated language model")
+    parser.add_argument("--rate", type=whole(), default=24_000, help="sample rate of the pipeline")
     add_json_option(parser)
     options = parser.parse_args()
     logger.remove()

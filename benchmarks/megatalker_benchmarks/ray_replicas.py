@@ -22,7 +22,7 @@ from megatalker.cli.load.player import Player
 from megatalker.errors import ConnectionFailedError, MegatalkerError
 from megatalker.sampling import SamplingParams
 from megatalker.serving.client import RemoteEngine
-from megatalker_benchmarks.report import add_json_option, hand_out
+from megatalker_benchmarks.report import add_json_option, hand_out, number, whole
 
 REPLICAS = 2
 AHEAD_S = 1.0
@@ -224,8 +224,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--checkpoint", default="demo")
     parser.add_argument("--backend", default="auto")
-    parser.add_argument("--streams", type=int, default=8, help="at once, over both replicas")
-    parser.add_argument("--seconds", type=float, default=8.0, help="of speech of each")
+    parser.add_argument("--streams", type=whole(), default=8, help="at once, over both replicas")
+    parser.add_argument("--seconds", type=number(), default=8.0, help="of speech of each")
     add_json_option(parser)
     options = parser.parse_args()
     frames = round(options.seconds / FRAME_SECONDS)

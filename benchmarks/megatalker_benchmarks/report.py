@@ -1,14 +1,47 @@
-"""What a program of this package found, printed as JSON and, where asked for, kept in a file."""
+"""What the programs of this package share: numbers that they are told, and what they found as JSON, printed and, where
+asked for, kept in a file.
+"""
 
 import argparse
 import json
+import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from megatalker.cli.options import prepare_file
 from megatalker.errors import InvalidRequestError
+
+
+def whole(least: int = 1) -> Callable[[str], int]:
+    """The ``type`` of an argument: an integer from ``least`` on."""
+
+    def read(text: str) -> int:
+        try:
+            found = int(text)
+        except ValueError:
+            found = least - 1
+        if found < least:
+            raise argparse.ArgumentTypeError(f"{text!r}, expected a whole number from {least} on")
+        return found
+
+    return read
+
+
+def number(*, zero: bool = False) -> Callable[[str], float]:
+    """The ``type`` of an argument: a finite number above 0, or 0 as well."""
+
+    def read(text: str) -> float:
+        try:
+            found = float(text)
+        except ValueError:
+            found = math.nan
+        if not (0 < found < math.inf or (zero and found == 0)):
+            raise argparse.ArgumentTypeError(f"{text!r}, expected a number {'from 0 on' if zero else 'above 0'}")
+        return found
+
+    return read
 
 
 def add_json_option(parser: argparse.ArgumentParser) -> None:

@@ -28,7 +28,7 @@ from megatalker.engine import EngineMetrics
 from megatalker.engine.interpreter import spare_what_is_loaded, switch_threads_often
 from megatalker.errors import MegatalkerError
 from megatalker.testing.random_checkpoint import TINY, write_checkpoint
-from megatalker_benchmarks.report import add_json_option, hand_out
+from megatalker_benchmarks.report import add_json_option, hand_out, number, whole
 
 TEXTS = 64
 AHEAD_S = 2.0
@@ -197,9 +197,11 @@ async def run(engine: Engine, streams: int, seconds: float, frames: int) -> dict
 def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--streams", type=int, default=50)
-    parser.add_argument("--seconds", type=float, default=120.0)
-    parser.add_argument("--frames", type=int, default=30, help="of the longest texts; others have a quarter at least")
+    parser.add_argument("--streams", type=whole(), default=50)
+    parser.add_argument("--seconds", type=number(), default=120.0)
+    parser.add_argument(
+        "--frames", type=whole(), default=30, help="of the longest texts; others have a quarter at least"
+    )
     parser.add_argument("--checkpoint", help="by default a tiny one of random weights")
     parser.add_argument("--backend", default="compiled")
     parser.add_argument("--device", default="cpu")

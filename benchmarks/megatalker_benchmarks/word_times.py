@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from megatalker import Checkpoint, Engine
 from megatalker.checkpoint.config import SAMPLE_RATE
-from megatalker_benchmarks.report import add_json_option, hand_out
+from megatalker_benchmarks.report import add_json_option, hand_out, whole
 from megatalker_demo_voice.espeak import Espeak, EspeakFiles
 from megatalker_demo_voice.speakers import SPEAKERS
 from megatalker_demo_voice.speech import Clip, speak
@@ -36,7 +36,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--checkpoint", default="demo")
     parser.add_argument("--backend", default="compiled")
-    parser.add_argument("--texts", type=int, default=60)
+    parser.add_argument("--texts", type=whole(), default=60)
     parser.add_argument("--espeak", type=Path, help="folder made by examples/demo_voice/portable_espeak.sh")
     add_json_option(parser)
     options = parser.parse_args()

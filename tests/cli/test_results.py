@@ -1,6 +1,7 @@
-"""Where results go is found out before anything is measured for them."""
+"""Numbers that make no sense, and places where no result can be kept, are found out before anything is measured."""
 
 import argparse
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from commands import error_of, megatalker
 from megatalker.cli.options import make_folder, prepare_file
 from megatalker.errors import InvalidRequestError
-from megatalker_benchmarks.report import add_json_option
+from megatalker_benchmarks.report import add_json_option, number, whole
 
 NOWHERE = Path("/proc/results")
 
@@ -39,6 +40,28 @@ def test_programs_refuse_a_file_before_they_begin(tmp_path: Path, capsys: pytest
     with pytest.raises(SystemExit):
         parser.parse_args(["--json", str(NOWHERE / "found.json")])
     assert "argument --json: the folder '/proc/results' cannot be written to" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "expected"),
+    [
+        (whole(), "0", "a whole number from 1 on"),
+        (whole(), "1.5", "a whole number from 1 on"),
+        (whole(0), "-1", "a whole number from 0 on"),
+        (number(), "0", "a number above 0"),
+        (number(), "nan", "a number above 0"),
+        (number(), "inf", "a number above 0"),
+        (number(zero=True), "-0.1", "a number from 0 on"),
+        (number(zero=True), "much", "a number from 0 on"),
+    ],
+)
+def test_programs_refuse_numbers_that_make_no_sense(kind: Callable[[str], float], text: str, expected: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match=f"'{text}', expected {expected}"):
+        kind(text)
+
+
+def test_programs_take_all_others() -> None:
+    assert (whole()("1"), whole(0)("0"), number()("0.5"), number(zero=True)("0")) == (1, 0, 0.5, 0.0)
 
 
 @pytest.mark.slow

@@ -96,13 +96,11 @@ class TalkerStage:
             return (due + running + granted)[:1]
         first = due or running
         rows, left = _prompt_rows(first), self._state.pace.most_rows - rows_begun
-        count = max(0 if begun else 1, fitting(rows, left))
-        chosen, rows = first[:count], rows[:count]
+        chosen = first[: max(0 if begun else 1, fitting(rows, left))]
         if granted and not due:
-            wanted = _prompt_rows(granted)
-            count = self._newcomers(wanted, left - sum(rows), now, begun, rows_begun)
-            chosen, rows = chosen + granted[:count], rows + wanted[:count]
-        count = max(1, fitting(rows, MOST_LAUNCH_ROWS))
+            left -= sum(rows[: len(chosen)])
+            chosen += granted[: self._newcomers(_prompt_rows(granted), left, now, begun, rows_begun)]
+        count = max(1, fitting(_prompt_rows(chosen), MOST_LAUNCH_ROWS))
         self.left_over = len(chosen) > count
         return chosen[:count]
 
