@@ -23,6 +23,8 @@ def test_a_folder_is_made_and_nothing_left_in_it(tmp_path: Path) -> None:
 def test_what_cannot_be_written_to_is_named(tmp_path: Path) -> None:
     with pytest.raises(InvalidRequestError, match=r"folder '/proc/results' cannot be written to: .*; name another"):
         make_folder(NOWHERE)
+    with pytest.raises(InvalidRequestError, match="'/proc/self' cannot be written to"):
+        make_folder(Path("/proc/self"))  # which is there
     taken = tmp_path / "file"
     taken.write_text("")
     with pytest.raises(InvalidRequestError, match="cannot be written to"):
