@@ -4,7 +4,8 @@ Talker and codec are stand-ins that compute nothing. Without ``--pace`` the engi
 in every step. With it they keep one second ahead of playback, and a step of the talker sleeps as long as a GPU would.
 With ``--burst`` so many texts come at one moment, again and again: how long until their first chunks. With
 ``--megakernel`` as well, the talker is the host's side of the megakernel, and launches take as long as those of an
-H200, or less with ``--device-speed``: 2.5 is what a host of 2.5 times this one's slowness sees.
+H200, or less with ``--device-speed``: 2.5 is what a host of 2.5 times this one's slowness sees. With ``--rate`` instead
+of ``--burst`` requests of 4 s of speech come at random moments, and are played in real time.
 """
 
 import argparse
@@ -25,7 +26,9 @@ from torch import Tensor
 import megatalker.plugins
 from megatalker import Checkpoint, Engine, Settings
 from megatalker.checkpoint.config import FRAME_SAMPLES, FRAME_SECONDS
-from megatalker.cli.load.report import percentiles_ms
+from megatalker.cli.load.drive import Script, drive
+from megatalker.cli.load.report import Case, percentiles_ms
+from megatalker.cli.load.traffic import Traffic
 from megatalker.engine.interpreter import spare_what_is_loaded, switch_threads_often
 from megatalker.interfaces import (
     Codec,
@@ -216,6 +219,14 @@ async def burst(engine: Engine, texts: int, times: int = 20) -> dict[str, Any]:
     return {"first_chunk_ms": percentiles_ms(first)}
 
 
+async def arrivals(engine: Engine, rate: float, seconds: float) -> dict[str, Any]:
+    """What listeners hear who come at random moments, ``rate`` a second."""
+    await drive(engine, Traffic("burst", 8), Script(), 1.0)  # what launches take is learnt
+    case = Case.of(await drive(engine, Traffic("rate", rate), Script(), seconds), None)
+    names = ("requests", "first_chunk_ms", "underruns", "worst_gap_ms", "speech_s_per_s", "errors")
+    return {name: getattr(case, name) for name in names}
+
+
 def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -223,12 +234,15 @@ def main() -> None:
     parser.add_argument("--seconds", type=number(), default=5.0)
     parser.add_argument("--pace", action="store_true", help="in real time, with steps as long as a GPU's")
     parser.add_argument("--burst", action="store_true", help="all at one moment, instead of endless streams")
-    parser.add_argument("--megakernel", action="store_true", help="with --burst: its host side, on a device in time")
+    parser.add_argument("--rate", type=number(), help="with --megakernel: requests a second, for so many --seconds")
+    parser.add_argument("--megakernel", action="store_true", help="its host side, on a device in time")
     parser.add_argument("--device-speed", type=number(), default=1.0, help="times that of an H200")
     add_json_option(parser)
     options = parser.parse_args()
-    if options.megakernel and not options.burst:
-        parser.error("--megakernel goes with --burst: its streams end after some hundred frames")
+    if options.rate is not None and not options.megakernel:
+        parser.error("--rate goes with --megakernel")
+    if options.megakernel and options.rate is None and not options.burst:
+        parser.error("--megakernel goes with --burst or --rate: its streams end after some hundred frames")
     device = Device(options.device_speed) if options.megakernel else None
     with tempfile.TemporaryDirectory() as folder:
         checkpoint = Checkpoint.open(write_checkpoint(Path(folder) / "tiny", TINY))
@@ -241,7 +255,9 @@ def main() -> None:
             spare_what_is_loaded()
             switch_threads_often()
             lead_s = LEAD_S if options.pace else None
-            if options.burst:
+            if options.rate is not None:
+                figures = asyncio.run(arrivals(engine, options.rate, options.seconds))
+            elif options.burst:
                 figures = asyncio.run(burst(engine, options.streams))
             else:
                 figures = asyncio.run(listen(engine, options.streams, options.seconds, lead_s))

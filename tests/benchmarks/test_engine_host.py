@@ -9,7 +9,7 @@ from megatalker.checkpoint import Checkpoint
 from megatalker.engine import Engine
 from megatalker.plugins import BackendRegistry
 from megatalker.settings import Settings
-from megatalker_benchmarks.engine_host import StandIns, burst, listen
+from megatalker_benchmarks.engine_host import StandIns, arrivals, burst, listen
 from megatalker_benchmarks.timed_device import AUDIO, FRAMES, PROMPTS, Device
 
 
@@ -46,3 +46,15 @@ def test_it_tells_when_they_are_heard_where_launches_take_time(tiny_custom_voice
     least_ms = PROMPTS[1][0] + FRAMES[1][0] + AUDIO[1][0]
     assert heard[0]["p50"] > least_ms
     assert heard[1]["p50"] > 20 * least_ms
+
+
+@pytest.mark.slow
+def test_it_tells_what_those_hear_who_come_at_random_moments(tiny_custom_voice: Checkpoint) -> None:
+    device, settings = Device(), Settings(dtype="bfloat16", max_streams=8)
+    registry = BackendRegistry([("stand-ins", StandIns(paced=False, device=device))])
+    with device.in_use(), Engine.open(settings, checkpoint=tiny_custom_voice, registry=registry) as engine:
+        figures = asyncio.run(arrivals(engine, 4.0, 2.0))
+    assert figures["errors"] == {}
+    assert figures["requests"] > 1
+    assert figures["first_chunk_ms"]["p50"] > PROMPTS[1][0] + FRAMES[1][0] + AUDIO[1][0]
+    assert figures["speech_s_per_s"] > 1
