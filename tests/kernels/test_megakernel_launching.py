@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 
+from megatalker_benchmarks.timed_device import IdleModule
 from megatalker_kernels.launching import Kernel
 from megatalker_kernels.module import Arguments
 from megatalker_kernels.params import Structures
@@ -28,26 +29,15 @@ def told(arguments: Arguments, kind: Any) -> Any:
     )
 
 
-class Listener:
+class Listener(IdleModule):
     """In place of a GPU."""
 
-    clock_hz = 10**9
-
     def __init__(self) -> None:
+        super().__init__(SHAPE)
         self.launched: list[Any] = []
 
-    def entry(self, name: str, *, shared_bytes: int = 0) -> str:
-        return name
-
-    def start(self, function: str, blocks: int, threads: int, arguments: Arguments) -> None:
-        size = ctypes.sizeof({"megatalker_layout": PARAMS, "megatalker_wide_layout": WIDE_PARAMS}[function])
-        ctypes.c_int.from_address(told(arguments, ctypes.c_void_p).value).value = size
-
-    def start_together(self, function: str, blocks: int, threads: int, shared: int, arguments: Arguments) -> None:
+    def start_together(self, function: str, blocks: int, threads: int, shared_bytes: int, arguments: Arguments) -> None:
         self.launched.append(told(arguments, {"megatalker_frame": PARAMS, "megatalker_wide": WIDE_PARAMS}[function]))
-
-    def synchronize(self) -> None:
-        pass
 
 
 def test_a_launch_is_told_where_the_pages_are_now() -> None:
