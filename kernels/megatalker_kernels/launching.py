@@ -201,7 +201,7 @@ class Kernel:
         )  # kept until the next launch, which follows in stream order
         for name, start in zip(WIDE_PLAN, parts.starts(), strict=True):
             setattr(wide, name, plan.data_ptr() + start * plan.element_size())
-        wide.chunks, wide.heards, wide.padded = len(parts.chunk), len(parts.source), parts.padded
+        wide.chunks, wide.heards = len(parts.chunk), len(parts.source)
 
     def _fill_buffers(self, to: Any, buffers: dict[str, torch.Tensor]) -> None:
         model, constants = self._model, self._model.constants

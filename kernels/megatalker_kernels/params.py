@@ -90,7 +90,7 @@ class Structures:
         self.wide_buffers = _structure(
             "WideBuffers",
             [(name, ctypes.c_void_p) for name in (*WIDE_PLAN, *WIDE_POINTERS)]
-            + [(name, ctypes.c_int) for name in ("chunks", "heards", "padded", "room")],
+            + [(name, ctypes.c_int) for name in ("chunks", "heards", "room")],
         )
         self.wide_params = _structure(
             "WideParams", [("to", self.buffers), ("launch", self.launch), ("wide", self.wide_buffers)]

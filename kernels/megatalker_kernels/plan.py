@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from megatalker_kernels.constants import CHUNK, ROWS
+from megatalker_kernels.constants import CHUNK
 from megatalker_kernels.params import ROW_FIELDS
 from megatalker_kernels.schedule import Launch, PackedRows
 from megatalker_kernels.shapes import KernelShape
@@ -26,11 +26,6 @@ class Plan:
     first: Numbers
     heard: Numbers
     source: Numbers
-
-    @property
-    def padded(self) -> int:
-        """Rows that operands have room for."""
-        return -(-len(self.row) // (2 * ROWS)) * 2 * ROWS
 
     def joined(self) -> Tensor:
         """All arrays one behind the other."""

@@ -84,7 +84,7 @@ class Launch:
     @property
     def merged(self) -> bool:
         """The predictor's first two positions share a pass, as two rows a stream."""
-        return not self.wide and 2 * len(self.rows) <= ROWS
+        return self.mode == "decode" and (self.wide or 2 * len(self.rows) <= ROWS)
 
     @property
     def finish(self) -> bool:
@@ -138,8 +138,8 @@ def _predictor(shape: KernelShape, launch: Launch) -> Iterator[Phase]:
         picks = None
     for position in range(1 if launch.merged else 0, shape.code_groups):
         if launch.wide:
-            yield Phase(BEGIN, "predictor", position, picks=position - 1 if position else None)
-            if shape.projects and position == 0:
+            yield Phase(BEGIN, "predictor", position, picks=position - 1)
+            if shape.projects and position == 1:
                 yield Phase(PROJECT, "predictor")
         for layer in range(shape.predictor.layers):
             for type_ in LAYER:

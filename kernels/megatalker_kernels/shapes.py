@@ -17,6 +17,7 @@ from megatalker_kernels.constants import (
     TILE,
     WARPS,
     WEIGHT,
+    WIDE_STREAMS,
 )
 from megatalker_kernels.errors import ShapeError
 from megatalker_kernels.phases import PhaseType, StackName
@@ -26,7 +27,9 @@ STAGE_COLUMNS = (1024, 512)
 SMALL_THINGS = 4096
 """Bytes of shared memory for what does not grow with a model."""
 WIDE_SMALL_THINGS = 8192
-"""Of these, in a block of the kernel of many rows."""
+"""Of these, in a block of the kernel of many rows;"""
+WIDE_STREAM_THINGS = 192
+"""and for each of the streams whose codes such a block chooses."""
 ENOUGH_STAGES = 4
 """Depth of the ring that is worth more than room for a matrix's whole operand."""
 MAX_CHOICES = 4096
@@ -170,9 +173,12 @@ class KernelShape:
     def max_phases(self) -> int:
         """Phases of the longest launch, and one for its start."""
         layer, around = len(phases.LAYER), 1 + len((phases.PROJECT, phases.SUM, phases.HEAD))
-        begin_and_head = len((phases.BEGIN, phases.HEAD))
-        passes = self.code_groups * (self.predictor.layers * layer + begin_and_head)  # the first one has no head
-        return around + passes + self.talker.layers * (layer + len((phases.COMBINE,)))
+        predictor, talker = self.predictor.layers * layer, self.talker.layers * layer
+        few = self.code_groups * (predictor + len((phases.HEAD,))) + talker
+        passes = self.code_groups - 1  # where the first two positions share one
+        many = passes * (predictor + len((phases.BEGIN, phases.HEAD))) + talker
+        many += self.talker.layers * len((phases.COMBINE,))
+        return around + max(few, many)
 
     def largest(self, name: str) -> int:
         """The larger of both stacks' values of one size."""
@@ -217,7 +223,7 @@ class KernelShape:
             "PREDICTOR_SHAPE": self.predictor.macro,
             "BLOCKS": self.blocks,
             "SHARED_BYTES": shared_bytes(self),
-            "WIDE_ARENA_BYTES": shared_bytes(self) - WIDE_SMALL_THINGS,
+            "WIDE_ARENA_BYTES": (shared_bytes(self) - wide_small_bytes(self)) // 128 * 128,
             "EXTENTS": " ".join(self._extent_macros()),
         }
         return [(f"MT_{name}", str(value)) for name, value in (constants.macros() | phases.macros() | values).items()]
@@ -275,6 +281,13 @@ def _frame_rules(shape: KernelShape) -> Iterator[tuple[bool, str]]:
     )
     yield shape.max_pages >= 1, "a stream needs at least one page"
     yield shape.blocks >= 1 and shape.in_flight >= 1, "blocks and in_flight must be at least 1"
+
+
+def wide_small_bytes(shape: KernelShape) -> int:
+    """Shared memory of a block of the kernel of many rows beside its arena; ``csrc/wide_shared.cuh`` asserts that it is
+    enough.
+    """
+    return WIDE_SMALL_THINGS + -(-WIDE_STREAMS // shape.blocks) * WIDE_STREAM_THINGS
 
 
 def stage_bytes(shape: KernelShape) -> int:

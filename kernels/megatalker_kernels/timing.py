@@ -4,6 +4,7 @@ import ctypes
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -82,7 +83,7 @@ def _time_wide(
         for width in widths:
             launches = [Launch("decode", streams.rows(range(width), frame), wide=True) for frame in range(frames)]
             entry: dict[str, Any] = {"context": context, "streams": width}
-            entry["median_ms"] = _time_launches(kernel, launches)
+            entry |= _time_launches(kernel, launches)
             say(f"wide: {entry}")
             if context == WIDE_CONTEXTS[-1] and width in PROFILED_WIDTHS:
                 entry["profile"] = profile_frame(kernel, model.shape, streams, width, 5, wide=True)
@@ -92,7 +93,7 @@ def _time_wide(
             for prompts, rows in PROMPTS:
                 packed = PackedRows([(slot, range(rows), True) for slot in range(prompts)])
                 launches = [Launch("prefill", packed, wide=True)] * frames
-                entry = {"prompts": prompts, "rows": rows, "median_ms": _time_launches(kernel, launches)}
+                entry = {"prompts": prompts, "rows": rows} | _time_launches(kernel, launches)
                 say(f"prompts: {entry}")
                 yield entry
 
@@ -101,7 +102,7 @@ def _time_decode(kernel: Kernel, streams: Streams, batch: int, frames: int) -> d
     device_ms, codes_ms, wall_ms = [], [], []
     for frame in range(WARM_UP + frames):
         launch = Launch("decode", streams.rows(range(batch), frame))
-        start, end = _events()
+        start, end = _event(), _event()
         began = time.perf_counter()
         start.record()
         ticket = kernel.run(launch)
@@ -154,16 +155,24 @@ def _say_profile(profile: dict[str, Any], say: Callable[[str], None]) -> None:
         say(f"  {kind}: " + ", ".join(f"{name} {value:.2f}" for name, value in entry.items()))
 
 
-def _time_launches(kernel: Kernel, launches: Sequence[Launch]) -> float:
-    times = []
+def _time_launches(kernel: Kernel, launches: Sequence[Launch]) -> dict[str, float]:
+    """Median milliseconds of a launch that follows another one, and of one that the idle device has to wait for."""
+    marks = [_event() for _ in range(len(launches) + 1)]
+    marks[0].record()
+    for launch, mark in zip(launches, marks[1:], strict=True):
+        kernel.run(launch)
+        mark.record()
+    kernel.check()
+    alone = []
     for launch in launches:
-        start, end = _events()
+        start, end = _event(), _event()
         start.record()
         kernel.run(launch)
         end.record()
         kernel.check()
-        times.append(start.elapsed_time(end))
-    return float(statistics.median(times))
+        alone.append(start.elapsed_time(end))
+    queued = [before.elapsed_time(after) for before, after in pairwise(marks)]
+    return {"median_ms": float(statistics.median(queued)), "alone_ms": float(statistics.median(alone))}
 
 
 def time_reading(model: PackedModel, repeats: int = 50) -> float:
@@ -181,7 +190,7 @@ def time_reading(model: PackedModel, repeats: int = 50) -> float:
     )
     times = []
     for _ in range(repeats):
-        start, end = _events()
+        start, end = _event(), _event()
         start.record()
         module.start(entry, 3 * model.shape.blocks, 512, arguments)
         end.record()
@@ -190,6 +199,5 @@ def time_reading(model: PackedModel, repeats: int = 50) -> float:
     return float(statistics.median(times))
 
 
-def _events() -> tuple[torch.cuda.Event, torch.cuda.Event]:
-    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
-    return start, end
+def _event() -> torch.cuda.Event:
+    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]

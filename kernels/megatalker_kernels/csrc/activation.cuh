@@ -46,7 +46,16 @@ __device__ inline void load_operand(const Origin& origin, int begin, int size, b
   };
   // Adds those of the pairs first, first + 4, ... of every lane. Eight lanes have a column block, whatever the number of rows.
   const auto count = [&](int first, const float (&own)[AT_ONCE]) {
-    const float sum = pairs <= 4 ? sum_of_eight(own[0]) : sums_of_eight(own);  // of pair first + 4 * part
+    if (pairs <= 4) {
+      const float sum = sum_of_eight(own[0]);
+#pragma unroll
+      for (int pair = 0; pair < 4; ++pair) {
+        const float its = __shfl_sync(0xffffffffu, sum, pair * 8);
+        squares += pair < pairs && row(pair) == row(part) ? its : 0.f;
+      }
+      return;
+    }
+    const float sum = sums_of_eight(own);  // of pair first + 4 * part
     const int blocks = min(pairs - (first - place), 4 * AT_ONCE) >> shift;
 #pragma unroll 4
     for (int block = 0; block < blocks; ++block) {

@@ -32,6 +32,13 @@ __device__ __forceinline__ bool proceed() {
   return all_arrived();
 }
 
+// The same, noted in the profile.
+__device__ inline bool await_phase() {
+  if (!proceed()) return false;
+  if (own_thread() == 0) stamp(1);
+  return true;
+}
+
 // The last block to leave makes the words ready for the next launch.
 __device__ inline void leave() {
   if (threadIdx.x != 0) return;

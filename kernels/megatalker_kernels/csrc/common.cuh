@@ -49,4 +49,10 @@ struct Common {
 
 __device__ inline Common& common() { return *static_cast<Common*>(block_memory()); }
 
+// All threads of the block: what they will read often comes to shared memory.
+template <int BY>
+__device__ inline void copy_words(void* target, const void* source, int bytes) {
+  for (int i = threadIdx.x; i < bytes / 4; i += BY) static_cast<int*>(target)[i] = static_cast<const int*>(source)[i];
+}
+
 __device__ inline ConsumerState& own_state() { return common().state[threadIdx.x >> 5]; }

@@ -13,6 +13,12 @@ __device__ inline bool attend_layer(int layer) {
   return attend<Predictor::HEAD_DIM, Predictor::QUERIES>(layer);
 }
 
+struct FramePlace {
+  __device__ static SamplerScratch& scratch() { return shared().scratch; }
+  __device__ static const Row& row(int index) { return shared().launch.row[index]; }
+  __device__ static const Sampling& sampling(int index) { return shared().sampling[index]; }
+};
+
 // One code of every row. A single row is chosen by every block for itself, which saves a hand-over; of several rows each has
 // a block of its own.
 __device__ inline bool pick(int codebook) {
@@ -20,7 +26,7 @@ __device__ inline bool pick(int codebook) {
   const int rows = s.launch.rows, assigned = rows == 1 ? 0 : blockIdx.x, thread = threadIdx.x;
   const u32 tag = tag_of_phase(0);
   if (assigned < rows && !s.launch.row[assigned].forced) {
-    const int code = choose_code(s.scratch, s.launch.row[assigned], assigned, s.sampling[assigned], codebook);
+    const int code = choose_code<FramePlace>(assigned, codebook);
     if (thread == 0 && rows == 1) s.codes[0][codebook] = code;
     if (thread == 0 && rows > 1) publish_quad(s.to.chosen + assigned * QUAD, {float(code)}, tag);
   }
@@ -196,13 +202,10 @@ __device__ inline void run_frame() {
 // in front of everything else.
 __device__ inline void copy_params(const Params& params) {
   Shared& s = shared();
-  const auto copy = [](void* target, const void* source, int size) {
-    for (int i = threadIdx.x; i < size / 4; i += THREADS) static_cast<int*>(target)[i] = static_cast<const int*>(source)[i];
-  };
-  copy(&s.to, &params.to, sizeof(Buffers));
-  copy(&s.launch, &params.launch, sizeof(Launch));
+  copy_words<THREADS>(&s.to, &params.to, sizeof(Buffers));
+  copy_words<THREADS>(&s.launch, &params.launch, sizeof(Launch));
   for (int row = 0; row < params.launch.rows; ++row) {
-    copy(&s.sampling[row], &params.to.sampling[params.launch.row[row].slot], sizeof(Sampling));
+    copy_words<THREADS>(&s.sampling[row], &params.to.sampling[params.launch.row[row].slot], sizeof(Sampling));
   }
 }
 

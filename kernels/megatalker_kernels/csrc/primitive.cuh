@@ -78,7 +78,9 @@ struct Fragments {
 template <int TILES>
 __device__ inline void multiply_warpgroup(float (&c)[TILES][4], Fragments a, Fragments b, bool add) {
 #define FOUR(i) "+f"(c[i][0]), "+f"(c[i][1]), "+f"(c[i][2]), "+f"(c[i][3])
-#define NUMBERS_16 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15"
+#define NUMBERS_8 "%0,%1,%2,%3,%4,%5,%6,%7"
+#define NUMBERS_12 NUMBERS_8 ",%8,%9,%10,%11"
+#define NUMBERS_16 NUMBERS_12 ",%12,%13,%14,%15"
 #define NUMBERS_24 NUMBERS_16 ",%16,%17,%18,%19,%20,%21,%22,%23"
 #define NUMBERS_32 NUMBERS_24 ",%24,%25,%26,%27,%28,%29,%30,%31"
 #define NUMBERS_48 NUMBERS_32 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47"
@@ -87,8 +89,12 @@ __device__ inline void multiply_warpgroup(float (&c)[TILES][4], Fragments a, Fra
   "mov.b64 a, {%" #A ", %" #A_ "}; mov.b64 b, {%" #B ", %" #B_ "};"                                        \
   "wgmma.mma_async.sync.aligned.m64n" #COLUMNS "k16.f32.bf16.bf16 {" NUMBERS "}, a, b, add, 1, 1, 0, 0; }"
 #define OPERANDS "r"(a.low), "r"(a.high), "r"(b.low), "r"(b.high), "r"(u32(add))
-  static_assert(TILES == 4 || TILES == 6 || TILES == 8 || TILES == 12);
-  if constexpr (TILES == 4) {
+  static_assert(TILES == 2 || TILES == 3 || TILES == 4 || TILES == 6 || TILES == 8 || TILES == 12);
+  if constexpr (TILES == 2) {
+    asm volatile(WGMMA(16, NUMBERS_8, 8, 9, 10, 11, 12) : FOUR(0), FOUR(1) : OPERANDS);
+  } else if constexpr (TILES == 3) {
+    asm volatile(WGMMA(24, NUMBERS_12, 12, 13, 14, 15, 16) : FOUR(0), FOUR(1), FOUR(2) : OPERANDS);
+  } else if constexpr (TILES == 4) {
     asm volatile(WGMMA(32, NUMBERS_16, 16, 17, 18, 19, 20) : FOUR(0), FOUR(1), FOUR(2), FOUR(3) : OPERANDS);
   } else if constexpr (TILES == 6) {
     asm volatile(WGMMA(48, NUMBERS_24, 24, 25, 26, 27, 28)
@@ -105,6 +111,8 @@ __device__ inline void multiply_warpgroup(float (&c)[TILES][4], Fragments a, Fra
                  : OPERANDS);
   }
 #undef FOUR
+#undef NUMBERS_8
+#undef NUMBERS_12
 #undef NUMBERS_16
 #undef NUMBERS_24
 #undef NUMBERS_32

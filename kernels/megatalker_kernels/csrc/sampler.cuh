@@ -267,9 +267,13 @@ __device__ inline int choose(SamplerScratch& scratch, const Choice& choice) {
   return id < u32(choice.count) || id == u32(choice.last_id) ? int(id) : 0;
 }
 
-// Code `codebook` of a row. The ids that can become code 0 are those below the suppressed ones, and end-of-speech.
-__device__ __noinline__ int choose_code(SamplerScratch& scratch, const Row& row, int index, const Sampling& sampling, int codebook) {
+// Code `codebook` of a row. The ids that can become code 0 are those below the suppressed ones, and end-of-speech. `Place` knows where
+// in shared memory the row, its parameters and the scratch are: handed over as pointers, they would be read as if they could be anywhere.
+template <class Place>
+__device__ __noinline__ int choose_code(int index, int codebook) {
   const Buffers& to = common().to;
+  const Row& row = Place::row(index);
+  const Sampling& sampling = Place::sampling(index);
   const bool first = codebook == 0;
   Choice choice;
   choice.logits = first ? to.pending + u64(row.slot) * Talker::VOCAB
@@ -283,5 +287,5 @@ __device__ __noinline__ int choose_code(SamplerScratch& scratch, const Row& row,
   choice.count = first ? FIRST_SUPPRESSED + 1 : Predictor::VOCAB;
   choice.last_id = first ? to.eos : Predictor::VOCAB - 1;
   choice.last_barred = row.frame < sampling.min_frames;
-  return choose(scratch, choice);
+  return choose(Place::scratch(), choice);
 }

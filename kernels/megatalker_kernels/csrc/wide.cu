@@ -14,8 +14,7 @@ __device__ inline bool begin_phase() {
 
 template <class Work>
 __device__ inline bool phase_after(Work work) {
-  if (!begin_phase() || !proceed()) return false;
-  if (threadIdx.x == 0) stamp(1);
+  if (!begin_phase() || !await_phase()) return false;
   work();
   return end_phase(true);
 }
@@ -25,8 +24,11 @@ __device__ inline void begin_wide_pass(int number) {
   consumer_sync();
   if (threadIdx.x == 0) {
     WidePass& p = s.pass;
+    p.kind = number == TALKER_PASS ? OF_TALKER : number == 1 ? OF_PAIRS : OF_PREDICTOR;
     p.talker = number == TALKER_PASS;
     p.number = number;
+    p.rows = s.launch.rows << (p.kind == OF_PAIRS);
+    p.padded = padded_rows(p.rows);
     p.sizes = p.talker ? Sizes::of<Talker>() : Sizes::of<Predictor>();
     p.norms = p.talker ? s.to.talker_norms : s.to.predictor_norms;
     p.eps = p.talker ? s.to.talker_eps : s.to.predictor_eps;
@@ -39,24 +41,24 @@ __device__ inline void begin_wide_pass(int number) {
 __device__ __forceinline__ bool run_wide_pass(int number) {
   WideShared& s = wide_shared();
   begin_wide_pass(number);
-  if (!phase_after([&] { begin_rows(s.launch.rows); })) return false;
-  const auto heads = [&] { return number == TALKER_PASS ? s.wide.heards : number > 0 ? s.launch.rows : 0; };
+  if (!phase_after([&] { begin_rows(); })) return false;
+  const auto heads = [&] { return s.pass.talker ? s.wide.heards : s.launch.rows; };
 #pragma unroll 1
-  for (int layer = PROJECTS && number == 0 ? -1 : 0; layer < s.pass.sizes.layers + (heads() > 0); ++layer) {
-    const int rows = s.launch.rows, layers = s.pass.sizes.layers;
+  for (int layer = PROJECTS && number == 1 ? -1 : 0; layer < s.pass.sizes.layers + (heads() > 0); ++layer) {
+    const int layers = s.pass.sizes.layers;
     const bool within = layer >= 0 && layer < layers;
 #pragma unroll 1
     for (int i = 0; i < (within ? LAYER_PHASES : 1); ++i) {
       const PhaseKind kind = within ? PhaseKind(i) : layer < 0 ? PROJECT : HEAD;
       if (kind == ATTENTION) {
         if (s.launch.mode == PREFILL && !phase_after([&] { append_all(layer); })) return false;
-        if (!phase_after([&] { s.pass.talker ? attend_talker(layer) : attend_predictor(layer, rows); })) return false;
-        if (s.pass.talker && s.wide.chunks > rows && !phase_after([&] { combine_all(rows); })) return false;
+        if (!begin_phase() || !(s.pass.talker ? attend_talker(layer) : attend_predictor(layer)) || !end_phase(true)) return false;
+        if (s.pass.talker && s.wide.chunks > s.pass.rows && !phase_after([&] { combine_all(s.pass.rows); })) return false;
         continue;
       }
-      const int which = within ? layer : number == TALKER_PASS || layer < 0 ? 0 : number - 1;
-      if (!begin_phase() || !product_wide(kind, which, kind == HEAD ? heads() : rows)) return false;
-      if (kind == HEAD && number == TALKER_PASS) store_hidden();
+      const int which = within ? layer : s.pass.talker ? 0 : number - 1;  // which is 0 for the projection
+      if (!begin_phase() || !product_wide(kind, which, within ? s.pass.rows : heads())) return false;
+      if (kind == HEAD && s.pass.talker) store_hidden();
       if (!end_phase(true)) return false;
     }
   }
@@ -65,12 +67,9 @@ __device__ __forceinline__ bool run_wide_pass(int number) {
 
 extern "C" __global__ void __launch_bounds__(CONSUMERS, 1) megatalker_wide(const __grid_constant__ WideParams params) {
   WideShared& s = wide_shared();
-  const auto copy = [](void* target, const void* source, int size) {
-    for (int i = threadIdx.x; i < size / 4; i += CONSUMERS) static_cast<int*>(target)[i] = static_cast<const int*>(source)[i];
-  };
-  copy(&s.to, &params.to, sizeof(Buffers));
-  copy(&s.launch, &params.launch, sizeof(Launch));
-  copy(&s.wide, &params.wide, sizeof(WideBuffers));
+  copy_words<CONSUMERS>(&s.to, &params.to, sizeof(Buffers));
+  copy_words<CONSUMERS>(&s.launch, &params.launch, sizeof(Launch));
+  copy_words<CONSUMERS>(&s.wide, &params.wide, sizeof(WideBuffers));
   if (threadIdx.x < THREADS / 32) s.state[threadIdx.x] = ConsumerState{};
   if (threadIdx.x == 0) {
     s.quit = s.arrived = 0;
@@ -87,7 +86,8 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS, 1) megatalker_wide(const
   consumer_sync();
   choose_divisions();
   lay_out_chunks();
-  int pass = s.launch.mode == DECODE ? 0 : TALKER_PASS;
+  if (s.launch.mode == DECODE) read_own_rows();
+  int pass = s.launch.mode == DECODE ? 1 : TALKER_PASS;
 #pragma unroll 1
   while (pass <= TALKER_PASS && run_wide_pass(pass)) ++pass;
   leave();

@@ -91,15 +91,25 @@ struct PieceFeed {
   int page = 0;
   const Stored* source;  // the next piece, of neighbours in a page
   int pieces = 0;        // of them
+  int brought = 0;
   int stored;            // positions of them
 
   __device__ PieceFeed(int layer, int count)
       : layer(layer), count(count), laps(wide_shared().piece_laps[own_warp()]), number(own_warp() * BLOCKS + blockIdx.x) {
-    admit_to_copies();
     further = read_chunk(number, count);
     if (number < count) begin_unit();
+  }
+
+  __device__ void begin() {
+    admit_to_copies();
 #pragma unroll 1
     for (int i = 0; i < WarpSpace::SLOTS - 1; ++i) bring();
+  }
+
+  // Nothing that was begun is under way any more.
+  __device__ void abandon() {
+#pragma unroll 1
+    for (int i = 0; i < brought; ++i) await_piece<0>(&wide_shared().piece_landed[own_warp()][i], laps >> i & 1);
   }
 
   __device__ void end() {
@@ -122,7 +132,7 @@ struct PieceFeed {
     if (pieces > 0) {
       const int bytes = max(0, min(PIECE, stored)) * TALKER_DIM * int(sizeof(Stored));
       bring_piece(WarpSpace::own().slot[next], source, bytes, &wide_shared().piece_landed[own_warp()][next]);
-      source += WarpSpace::NUMBERS, stored -= PIECE;
+      source += WarpSpace::NUMBERS, stored -= PIECE, ++brought;
       if (--pieces == 0) go_on();
     }
     end_piece();
@@ -245,12 +255,20 @@ __device__ __forceinline__ void attend_unit(const WideUnit& unit, const UnitHead
   if (unit.chunks() > 1 && mine && quarter == 0) *reinterpret_cast<float2*>(partial + D) = {peak, mass};
 }
 
-__device__ __noinline__ void attend_talker(int layer) {
+// What earlier launches stored is on its way before the phase before is over. False: leave the kernel.
+__device__ __noinline__ bool attend_talker(int layer) {
   const int count = wide_shared().wide.chunks * TALKER_HEADS, first = own_warp() * BLOCKS + blockIdx.x;
+  const bool stored = wide_shared().launch.mode == DECODE;
   RowChunk next = read_chunk(first, count), further = read_chunk(first + WARPS * BLOCKS, count);
-  UnitHeads next_heads(first, next);
   const HeadNorms<Talker> norms(wide_shared().to.talker_norms, layer);
   PieceFeed feed(layer, count);
+  if (stored) feed.begin();
+  if (!await_phase()) {
+    feed.abandon();
+    return false;
+  }
+  if (!stored) feed.begin();
+  UnitHeads next_heads(first, next);
   each_of_warp(count, [&](int number) {
     const WideUnit unit(number, next, layer);
     const UnitHeads heads = next_heads;
@@ -259,6 +277,7 @@ __device__ __noinline__ void attend_talker(int layer) {
     attend_unit(unit, heads, norms, feed);
   });
   feed.end();
+  return true;
 }
 
 // Puts the chunks of a row's head together, where there are several.

@@ -3,9 +3,9 @@
 #include "wide_copy.cuh"
 #include "wide_warps.cuh"
 
-template <int MS_, int NS_, int COST_>
-struct LoneWarpDivision : WarpDivision<1, 1, MS_, NS_, COST_> {
-  using Base = WarpDivision<1, 1, MS_, NS_, COST_>;
+template <int MS_, int NS_, int FIXED_, int SLOPE_>
+struct LoneWarpDivision : WarpDivision<1, 1, MS_, NS_, FIXED_, SLOPE_> {
+  using Base = WarpDivision<1, 1, MS_, NS_, FIXED_, SLOPE_>;
   static constexpr bool WHOLE_UNITS = true;
   static constexpr int PARTS = OF_CHAIN / Base::STEPS;  // stages of a unit
   static_assert(Base::CHAINS == 1 && Base::DEPTH <= MOST_PIECES);
@@ -25,7 +25,7 @@ struct LoneCopy {
   __device__ explicit LoneCopy(const WidePart& x) {
     WideShared& s = wide_shared();
     const int lane = own_thread() & 31, chain = own_thread() >> 5, apart = x.apart();
-    const int eights = min(D::EIGHTS, (s.wide.padded - x.row) / TILE);
+    const int eights = x.eights(D::EIGHTS);
     all = D::STEPS * (D::TILES + eights) * FRAGMENT_BYTES;
     weights = lane < D::TILES;
     landed = s.piece_landed[chain];
@@ -82,6 +82,7 @@ __device__ inline bool multiply_by_lone_warps(const WidePart& x) {
   }
   find_factors(x, D::ROWS_);
   WideSums<D> sums;
+  constexpr int STEPS_AT_ONCE = D::MS > 2 ? 1 : D::STEPS;  // of large parts, registers hold one
   int slot = 0;
 #pragma unroll 1
   for (int stage = 0; stage < stages; ++stage) {
@@ -89,7 +90,7 @@ __device__ inline bool multiply_by_lone_warps(const WidePart& x) {
     laps ^= 1u << slot;
     const uint4* weights = s.arena + slot * D::STAGE_VECTORS + warp * D::STEPS * D::ITEMS * VECTORS;
     const uint4* rows = weights + D::TILES * D::STEPS * VECTORS;
-#pragma unroll
+#pragma unroll STEPS_AT_ONCE
     for (int step = 0; step < D::STEPS; ++step) {
       sums.add(rows + step * D::EIGHTS * VECTORS, weights + step * VECTORS, D::STEPS * VECTORS);
     }

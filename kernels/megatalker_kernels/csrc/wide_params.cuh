@@ -1,6 +1,6 @@
 // What the host passes to the kernel of many rows, beside what both kernels get. Its buffers have room for all rows of a launch, and
 // some are laid out in another way: `x` is the residual stream [rows][hidden] as it is, `qkv` [rows][qkv] as it is, and
-// `attention` and `activation` are operands, [columns / KBLOCK][padded rows][KBLOCK] bfloat16 (see put_columns). `partial` is
+// `attention` and `activation` are operands, [columns / KBLOCK][padded rows][KBLOCK] bfloat16 (see WidePass and put_columns). `partial` is
 // [chunks][heads][head_dim + CHUNK_STATS], `predictor_kv` [layers][room][2][kv heads][GROUPS][head_dim].
 #pragma once
 #include "params.cuh"
@@ -26,7 +26,6 @@ struct WideBuffers {
   RowChunk* row_chunk;   // [chunks], as `chunk`
   int chunks;
   int heards;
-  int padded;            // rows, a multiple of 16
   int room;              // rows of `predictor_kv`
 };
 

@@ -52,7 +52,7 @@ struct Divisions {
     const bool adds = kind == OUT || kind == DOWN || kind == PROJECT;  // these count squares of whole column blocks
     if (adds && D::COLUMNS % KBLOCK || D::WHOLE_UNITS && extent.columns / KBLOCK % OF_UNIT) return NEVER;
     const int parts = (extent.tiles + D::TILES - 1) / D::TILES * ((rows + D::ROWS_ - 1) / D::ROWS_);
-    return (parts + BLOCKS - 1) / BLOCKS * D::COST;
+    return (parts + BLOCKS - 1) / BLOCKS * (D::FIXED * 1024 + D::SLOPE * extent.columns);
   }
 
   // The number of the one that costs least.
@@ -82,45 +82,47 @@ struct Divisions {
   }
 };
 
-// Costs are measured on an H200, in tenths of a microsecond for 1024 columns.
+// Behind the sizes of a division: what a part costs, and each 1024 columns of it, in tenths of a microsecond, measured on an H200.
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-using Division = Divisions<LoneWarpDivision<1, 4, 25>,     // 32 x 16: weights x rows
-                           LoneWarpDivision<2, 4, 30>,     // 32 x 32
-                           WarpDivision<1, 1, 2, 4, 30>,   // the same, of any number of columns
-                           WarpgroupDivision<1, 4, 35>,    // 32 x 64
-                           WarpgroupDivision<1, 6, 42>,    // 48 x 64
-                           WarpgroupDivision<2, 4, 48>,    // 32 x 128
-                           WarpgroupDivision<2, 6, 55>,    // 48 x 128
-                           WarpgroupDivision<2, 8, 65>,    // 64 x 128
-                           WarpgroupDivision<2, 12, 85>>;  // 96 x 128
+using Division = Divisions<LoneWarpDivision<1, 4, 26, 5>,       // 32 x 16: weights x rows
+                           LoneWarpDivision<2, 4, 23, 8>,       // 32 x 32
+                           WarpDivision<1, 1, 2, 4, 24, 12>,    // the same, of any number of columns
+                           WarpgroupDivision<1, 6, 32, 15>,     // 48 x 64
+                           LoneWarpDivision<4, 4, 35, 16>,      // 32 x 64
+                           WarpgroupDivision<1, 12, 14, 48>,    // 96 x 64
+                           WarpgroupDivision<1, 8, 25, 38>,     // 64 x 64
+                           WarpgroupDivision<2, 8, 24, 60>,     // 64 x 128
+                           WarpgroupDivision<2, 12, 20, 70>>;   // 96 x 128
 #else
-using Division = Divisions<WarpDivision<1, 1, 2, 4, 30>,                                           // 32 x 32: weights x rows
-                           WarpDivision<1, 2, 2, 4, 55>,                                           // 32 x 64
-                           WarpDivision<1, 2, 2, WARPS * 64 * 52 * 4 <= ARENA_BYTES ? 6 : 4, 70>,  // 48 x 64, where the sums fit
-                           WarpDivision<2, 4, 2, 4, 140>,                                          // 64 x 128
-                           WarpDivision<2, 4, 2, 6, 190>>;                                         // 96 x 128
+using Division = Divisions<WarpDivision<1, 1, 2, 4, 0, 30>,                                           // 32 x 32: weights x rows
+                           WarpDivision<1, 2, 2, 4, 0, 55>,                                           // 32 x 64
+                           WarpDivision<1, 2, 2, WARPS * 64 * 52 * 4 <= ARENA_BYTES ? 6 : 4, 0, 70>,  // 48 x 64, where the sums fit
+                           WarpDivision<2, 4, 2, 4, 0, 140>,                                          // 64 x 128
+                           WarpDivision<2, 4, 2, 6, 0, 190>>;                                         // 96 x 128
 #endif
 
 // For all passes of a launch.
 __device__ inline void choose_divisions() {
   WideShared& s = wide_shared();
-  const auto sizes = [](bool talker) { return talker ? Sizes::of<Talker>() : Sizes::of<Predictor>(); };
-  const int thread = own_thread(), talker = thread / KINDS, which = thread % KINDS;
-  if (talker < 2) {
-    const int rows = which == HEAD && talker ? s.wide.heards : s.launch.rows;
-    s.division[talker][which] = Division::best(PhaseKind(which), sizes(talker), rows);
+  const auto sizes = [](int pass) { return pass == OF_TALKER ? Sizes::of<Talker>() : Sizes::of<Predictor>(); };
+  const int thread = own_thread();
+  if (thread < PASS_KINDS * KINDS) {
+    const int pass = thread / KINDS, which = thread % KINDS;
+    const bool pairs = pass == OF_PAIRS && which != HEAD && which != PROJECT;
+    const int rows = pass == OF_TALKER && which == HEAD ? s.wide.heards : s.launch.rows << pairs;
+    s.division[pass][which] = Division::best(PhaseKind(which), sizes(pass), rows);
   }
   consumer_sync();
 #pragma unroll 1
-  for (int i = thread; i < 2 * KINDS * MOST_TILES; i += CONSUMERS) {
-    const int talker = i / MOST_TILES / KINDS, which = i / MOST_TILES % KINDS, own = i % MOST_TILES;
-    const Extent extent(PhaseKind(which), sizes(talker));
-    const int number = Division::first_tile(s.division[talker][which], extent) + own;
-    s.tile[talker][which][own] = find_tile(talker, PhaseKind(which), min(number, extent.tiles - 1));
+  for (int i = thread; i < PASS_KINDS * KINDS * MOST_TILES; i += CONSUMERS) {
+    const int pass = i / MOST_TILES / KINDS, which = i / MOST_TILES % KINDS, own = i % MOST_TILES;
+    const Extent extent(PhaseKind(which), sizes(pass));
+    const int number = Division::first_tile(s.division[pass][which], extent) + own;
+    s.tile[pass][which][own] = find_tile(pass == OF_TALKER, PhaseKind(which), min(number, extent.tiles - 1));
   }
 }
 
 __device__ __forceinline__ bool product_wide(PhaseKind kind, int layer, int rows) {
   const WideShared& s = wide_shared();
-  return Division::multiply_by(s.division[s.pass.talker][kind], kind, layer, rows);
+  return Division::multiply_by(s.division[s.pass.kind][kind], kind, layer, rows);
 }

@@ -38,13 +38,16 @@ struct WidePart {
 
   __device__ const WideTile& own_tile(int own) const {
     const WideShared& s = wide_shared();
-    return (first ? s.tile[s.pass.talker][kind] : s.further_tile)[own];
+    return (first ? s.tile[s.pass.kind][kind] : s.further_tile)[own];
   }
 
   __device__ const char* weights(const WideTile& tile) const { return tile.start + layer * tile.of_layer; }
 
   // Bytes from one column block of the rows to the next.
-  __device__ int apart() const { return wide_shared().wide.padded / TILE * FRAGMENT_BYTES; }
+  __device__ int apart() const { return wide_shared().pass.padded / TILE * FRAGMENT_BYTES; }
+
+  // Eights of rows from the part's first one on that are to be read, of so many.
+  __device__ int eights(int most) const { return min(most, (padded_rows(rows) - row) / TILE); }
 };
 
 __device__ __noinline__ WideTile find_tile(bool talker, PhaseKind kind, int number) {
@@ -91,6 +94,7 @@ __device__ inline void finish_wide(PhaseKind kind, int layer, bool there, int ro
     }
     return;
   }
+  if (kind == PROJECT) row *= 2;
   float4& residual = four(to.x + u64(row) * z.hidden + column);
   if (there) {
     value = kind == PROJECT ? value + four(const_cast<float*>(to.projection_bias) + column) : residual + value;
@@ -100,16 +104,16 @@ __device__ inline void finish_wide(PhaseKind kind, int layer, bool there, int ro
   if (kind == OUT) norm += layer * z.norms + z.norms - z.hidden;
   if (kind == DOWN) norm += (layer + 1) * z.norms;  // of the next layer, or the final one
   int place = row;
-  if (kind == DOWN && layer == z.layers - 1 && s.pass.talker && there) place = s.wide.heard[row];
+  if (kind == DOWN && layer == z.layers - 1 && there) {  // whose head is wanted
+    if (s.pass.talker) place = s.wide.heard[row];
+    if (s.pass.kind == OF_PAIRS) place = row % 2 ? row / 2 : -1;
+  }
   put_operand(there && place >= 0, place, column, value, norm);
 }
 
 // The phase before is over, as far as this part has to wait for it. False: leave the kernel.
 __device__ inline bool may_read(const WidePart& part) {
-  if (!part.first) return true;
-  if (!proceed()) return false;
-  if (own_thread() == 0) stamp(1);
-  return true;
+  return !part.first || await_phase();
 }
 
 // Of the part's rows, for products that follow a norm.

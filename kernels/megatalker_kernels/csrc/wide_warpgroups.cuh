@@ -4,19 +4,18 @@
 #include "wide_copy.cuh"
 #include "wide_tiles.cuh"
 
-// `ACROSS` warpgroups lie along the rows, each with 64 of them and all tiles; if that is one, both share the chains.
-template <int ACROSS_, int TILES_, int COST_>
+// `ACROSS` warpgroups lie along the rows, each with 64 of them; if that is one, each has half of the tiles.
+template <int ACROSS_, int TILES_, int FIXED_, int SLOPE_>
 struct WarpgroupDivision {
-  static constexpr int ACROSS = ACROSS_, TILES = TILES_, COST = COST_;
-  static constexpr int SPLIT = WARPS / 4 / ACROSS, CHAINS = WARPS / SPLIT;
+  static constexpr int ACROSS = ACROSS_, TILES = TILES_, FIXED = FIXED_, SLOPE = SLOPE_;
+  static constexpr int DOWN = WARPS / 4 / ACROSS, EACH = TILES / DOWN;  // tiles of a warpgroup
   static constexpr int COLUMNS = TILES * TILE, ROWS_ = ACROSS * 64, EIGHTS = ROWS_ / TILE;
-  // A stage is the column blocks that a unit has of a chain: of each share of the chains first weights, tile by tile, then rows,
-  // block by block.
-  static constexpr int SHARE_VECTORS = OF_CHAIN * (TILES + EIGHTS) * VECTORS, STAGE_VECTORS = SPLIT * SHARE_VECTORS;
-  static constexpr int DEPTH = clamped(ARENA_BYTES / 16 / STAGE_VECTORS, 0, MOST_STAGES), AHEAD = DEPTH - 1;
-  static constexpr int WEIGHTS = SPLIT * TILES, COPIES = WEIGHTS + SPLIT * OF_CHAIN;  // of a stage
-  using Shares = WideShares<ROWS_, COLUMNS, SPLIT == 1 ? 1 : WARPS>;
-  static_assert(DEPTH >= 2 && ROWS_ <= MOST_ROWS && COPIES <= 32 * WARPS && CHAINS * SPLIT == WARPS);
+  // A stage is the column blocks that a unit has of a chain: first weights, tile by tile, then rows, block by block.
+  static constexpr int STAGE_VECTORS = OF_CHAIN * (TILES + EIGHTS) * VECTORS;
+  static constexpr int DEPTH = clamped(ARENA_BYTES / 16 / STAGE_VECTORS, 0, MOST_STAGES);
+  static constexpr int COPIES = TILES + OF_CHAIN;  // of a stage
+  using Shares = WideShares<ROWS_, COLUMNS, 1>;
+  static_assert(DEPTH >= 2 && ROWS_ <= MOST_ROWS && COPIES <= 32 * WARPS && EACH * DOWN == TILES);
   static constexpr bool BY_WARPGROUPS = true, WHOLE_UNITS = true;
 };
 
@@ -41,22 +40,21 @@ struct WarpgroupCopy {
 
   __device__ explicit WarpgroupCopy(const WidePart& x) {
     const int number = (own_thread() & 31) * WARPS + (own_thread() >> 5), apart = x.apart();
-    const int eights = min(D::EIGHTS, (wide_shared().wide.padded - x.row) / TILE);
-    all = D::SPLIT * OF_CHAIN * (D::TILES + eights) * FRAGMENT_BYTES;
-    weights = number < D::WEIGHTS;
+    const int eights = x.eights(D::EIGHTS);
+    all = OF_CHAIN * (D::TILES + eights) * FRAGMENT_BYTES;
+    weights = number < D::TILES;
     if (weights) {
-      const int share = number / D::TILES, own = number % D::TILES;
-      const WideTile& tile = x.own_tile(own);
+      const WideTile& tile = x.own_tile(number);
       bytes = OF_CHAIN * FRAGMENT_BYTES;
       of_unit = OF_UNIT * FRAGMENT_BYTES * (tile.of_pair ? 2 : 1), of_chain = bytes;
-      source = x.weights(tile) + (tile.of_pair ? tile.of_pair - 1 : 0) * OF_UNIT * FRAGMENT_BYTES + share * D::CHAINS * of_chain;
-      target = share * D::SHARE_VECTORS + own * OF_CHAIN * VECTORS;
+      source = x.weights(tile) + (tile.of_pair ? tile.of_pair - 1 : 0) * OF_UNIT * FRAGMENT_BYTES;
+      target = number * OF_CHAIN * VECTORS;
     } else if (number < D::COPIES) {
-      const int share = (number - D::WEIGHTS) / OF_CHAIN, step = (number - D::WEIGHTS) % OF_CHAIN;
+      const int step = number - D::TILES;
       bytes = eights * FRAGMENT_BYTES;
       of_unit = OF_UNIT * apart, of_chain = apart;
-      source = x.operand + (share * D::CHAINS + step * WARPS) * apart + x.row / TILE * FRAGMENT_BYTES;
-      target = share * D::SHARE_VECTORS + (D::TILES * OF_CHAIN + step * D::EIGHTS) * VECTORS;
+      source = x.operand + step * WARPS * apart + x.row / TILE * FRAGMENT_BYTES;
+      target = (D::TILES * OF_CHAIN + step * D::EIGHTS) * VECTORS;
     }
   }
 
@@ -75,8 +73,8 @@ struct WarpgroupCopy {
 // What a warp has of the sums.
 template <class D>
 struct WarpgroupSums {
-  float upper[D::TILES][4] = {}, lower[D::TILES][4] = {};    // of the chain at work, by halves
-  float kept[D::Shares::SUMS / D::SPLIT][D::TILES][4] = {};  // of all chains; if warpgroups share them, of each
+  float upper[D::EACH][4] = {}, lower[D::EACH][4] = {};  // of the chain at work, by halves
+  float kept[D::EACH][4] = {};                           // of the chains before
 
   // A stage: of its rows and weights the first fragments. `add`: to what is there already. Both are done when `await` returns.
   __device__ void begin(Fragments rows, Fragments weights, bool add) {
@@ -94,7 +92,7 @@ struct WarpgroupSums {
   template <class Visit>
   __device__ static void each(Visit visit) {
 #pragma unroll
-    for (int n = 0; n < D::TILES; ++n) {
+    for (int n = 0; n < D::EACH; ++n) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) visit(n, i);
     }
@@ -105,20 +103,13 @@ struct WarpgroupSums {
     each([&](int n, int i) { has_changed(upper[n][i]), has_changed(lower[n][i]); });
   }
 
-  __device__ void end_chain(int chain) {
-    each([&](int n, int i) {
-      const float sum = upper[n][i] + lower[n][i];
-#pragma unroll
-      for (int k = 0; k < D::Shares::SUMS / D::SPLIT; ++k)
-        kept[k][n][i] += D::SPLIT == 1 || k == chain ? sum : 0;  // without a branch, at which products would wait
-    });
+  __device__ void end_chain() {
+    each([&](int n, int i) { kept[n][i] += upper[n][i] + lower[n][i]; });
   }
 
   __device__ void put_all(int warp) const {
-#pragma unroll
-    for (int k = 0; k < D::Shares::SUMS / D::SPLIT; ++k) {
-      D::Shares::put(D::SPLIT == 1 ? 0 : warp / 4 * D::CHAINS + k, warp % (4 * D::ACROSS) * 16, 0, kept[k]);
-    }
+    const int across = D::ACROSS == 1 ? warp % 4 : warp, down = D::DOWN == 1 ? 0 : warp / 4;
+    D::Shares::put(0, across * 16, down * D::EACH * TILE, kept);
   }
 };
 
@@ -126,8 +117,8 @@ struct WarpgroupSums {
 template <class D>
 __device__ __forceinline__ bool multiply_by_warpgroups(const WidePart& x) {
   WideShared& s = wide_shared();
-  const int warp = __shfl_sync(0xffffffffu, own_thread() >> 5, 0), share = D::SPLIT == 1 ? 0 : warp / 4;
-  const int stages = D::CHAINS * x.units, ahead = min(D::AHEAD, stages);
+  const int warp = __shfl_sync(0xffffffffu, own_thread() >> 5, 0), group = warp / 4;
+  const int stages = WARPS * x.units, ahead = stages > D::DEPTH ? D::DEPTH - 1 : stages;
   u32 laps = s.laps;
   const WarpgroupCopy<D> copy(x);
   ChainStage next, now;
@@ -154,10 +145,11 @@ __device__ __forceinline__ bool multiply_by_warpgroups(const WidePart& x) {
 #pragma unroll 1
   for (int stage = 0; stage < stages; ++stage) {
     wait_for(&s.landed[now.slot], laps >> now.slot & 1);
-    const uint4* weights = s.arena + now.slot * D::STAGE_VECTORS + share * D::SHARE_VECTORS;
-    const uint4* rows = weights + (D::TILES * OF_CHAIN + (D::SPLIT == 1 ? warp / 4 * TILE : 0)) * VECTORS;
+    const uint4* weights = s.arena + now.slot * D::STAGE_VECTORS;
+    const uint4* rows = weights + (D::TILES * OF_CHAIN + (D::ACROSS == 1 ? 0 : group * TILE)) * VECTORS;
+    if (D::DOWN > 1) weights += group * D::EACH * OF_CHAIN * VECTORS;
     sums.begin({rows, VECTORS}, {weights, OF_CHAIN * VECTORS}, now.unit > 0);
-    if (stage + D::AHEAD < stages) {  // where everybody was one stage ago
+    if (stage + ahead < stages) {  // where everybody was one stage ago
       if (stage > 0) wait_for(&s.multiplied[next.slot], (laps >> next.slot & 1) ^ 1);
       copy.expect(next.slot);
       copy.begin(next);
@@ -166,7 +158,7 @@ __device__ __forceinline__ bool multiply_by_warpgroups(const WidePart& x) {
     sums.await();
     if ((own_thread() & 31) == 0) mbarrier_arrive(&s.multiplied[now.slot]);
     laps ^= 1u << now.slot;
-    if (now.unit == x.units - 1) sums.end_chain(now.chain);
+    if (now.unit == x.units - 1) sums.end_chain();
     now.advance(x, D::DEPTH);
   }
   consumer_sync();

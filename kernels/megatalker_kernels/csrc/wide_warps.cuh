@@ -5,9 +5,9 @@
 
 // How a block's warps share a part of a product: `DOWN` of them lie along the weights, `ACROSS` along the rows, each with
 // MS x NS products of sixteen rows and a tile; and those groups of DOWN x ACROSS warps share the chains.
-template <int DOWN_, int ACROSS_, int MS_, int NS_, int COST_>
+template <int DOWN_, int ACROSS_, int MS_, int NS_, int FIXED_, int SLOPE_>
 struct WarpDivision {
-  static constexpr int DOWN = DOWN_, ACROSS = ACROSS_, MS = MS_, NS = NS_, COST = COST_;
+  static constexpr int DOWN = DOWN_, ACROSS = ACROSS_, MS = MS_, NS = NS_, FIXED = FIXED_, SLOPE = SLOPE_;
   static constexpr int GROUP = DOWN * ACROSS, SPLIT = WARPS / GROUP, CHAINS = WARPS / SPLIT;
   static constexpr int TILES = DOWN * NS, EIGHTS = ACROSS * MS * 2, ITEMS = TILES + EIGHTS;
   static constexpr int COLUMNS = TILES * TILE, ROWS_ = EIGHTS * TILE;
@@ -59,7 +59,7 @@ struct WideLoader {
     rows = x.operand + (x.row / TILE + member) * FRAGMENT_BYTES + lane * 16;
     target = shared_address(s.arena) + (group * D::STEPS * D::ITEMS + member) * FRAGMENT_BYTES + lane * 16;
 #pragma unroll
-    for (int i = 0; i < EIGHTS; ++i) there |= u32(x.row + (i * D::GROUP + member) * TILE < s.wide.padded) << i;
+    for (int i = 0; i < EIGHTS; ++i) there |= u32(x.row + (i * D::GROUP + member) * TILE < padded_rows(x.rows)) << i;
 #pragma unroll
     for (int i = 0; i < TILES; ++i) {
       const int which = min(i * D::GROUP + member, D::TILES - 1);

@@ -27,7 +27,8 @@ from megatalker_kernels.workspace import WideWorkspace, Workspace
 class RowBuffers:
     """The rows of one wide launch: what a caller reads and writes of a workspace, and scratch laid out as for few."""
 
-    def __init__(self, shape: KernelShape, wide: WideWorkspace, rows: int) -> None:
+    def __init__(self, shape: KernelShape, wide: WideWorkspace, launch: Launch) -> None:
+        rows = len(launch.rows) << launch.merged
         predictor, new = shape.predictor, partial(torch.zeros, device=wide.device)
         self.text, self.codes, self.predictor_logits = wide.text, wide.codes, wide.predictor_logits
         self.x = new(rows * shape.largest("hidden"))
@@ -99,7 +100,7 @@ class Specification:
 
     def _begin(self, launch: Launch) -> None:
         self._launch = launch
-        self._rows_space = RowBuffers(self._shape, self._space.wide, len(launch.rows)) if launch.wide else self._space
+        self._rows_space = RowBuffers(self._shape, self._space.wide, launch) if launch.wide else self._space
         self._codes = [[0] * self._shape.code_groups for _ in launch.rows]
         raw = self._space.sampling.cpu().numpy()
         self._sampling = [Sampling.from_buffer_copy(raw[row.slot].tobytes()) for row in launch.rows]
