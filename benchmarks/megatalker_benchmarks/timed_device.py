@@ -32,9 +32,9 @@ from megatalker_kernels.workspace import Workspace
 
 Costs = tuple[list[int], list[float]]
 """Sizes of launches, and milliseconds of each, of 0.6B shapes on an H200: see docs/megakernel.md."""
-PROMPTS: Costs = [8, 24, 256, 1024, 2048], [1.08, 1.15, 1.77, 4.96, 11.0]
+PROMPTS: Costs = [8, 24, 256, 1024, 2048], [0.96, 1.03, 1.60, 4.57, 10.1]
 """By rows."""
-FRAMES: Costs = [1, 8, 9, 16, 32, 64, 128, 256, 512], [1.90, 2.63, 3.97, 4.13, 4.57, 5.57, 7.23, 10.7, 19.2]
+FRAMES: Costs = [1, 8, 9, 16, 32, 64, 128, 256, 512], [1.88, 2.62, 3.54, 3.70, 4.10, 5.17, 6.57, 10.2, 18.5]
 """By streams."""
 AUDIO: Costs = [1, 8, 64, 128], [0.76, 1.2, 4.5, 8.4]
 """By frames."""
