@@ -69,11 +69,8 @@ def test_endless_streams_that_begin_at_once(
 
 def test_as_many_as_it_can_make_are_all_heard(tiny_custom_voice: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of several numbers, since one stream more changes who begins with whom."""
-    missing = []
     for count in (480, 490, 500):
         heard = listen(tiny_custom_voice, at_once(count), until_s=6, speech_s=60, max_ahead_s=2.0, patch=monkeypatch)
         assert all(one.first_s for one in heard)
-        assert len(gaps(heard)) < 0.1 * count
+        assert not gaps(heard)
         assert first_p95(heard) < 1.2
-        missing.append(sum(gaps(heard)) / count)
-    assert np.mean(missing) < 0.001

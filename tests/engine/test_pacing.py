@@ -6,6 +6,7 @@ import pytest
 
 from megatalker.checkpoint.config import FRAME_SECONDS
 from megatalker.engine.scheduling import (
+    AUDIO_MARGIN_S,
     LONG_CODEC_STEP_S,
     LONG_PASS_BESIDE_S,
     LONG_PASS_S,
@@ -113,6 +114,26 @@ def test_newcomers_must_be_able_to_go_on_themselves() -> None:
     assert slow.room(playing, 5.0).streams == pytest.approx((FRAME_SECONDS - MARGIN_S - 0.01) / 0.001)
     playing += [Playing(5.08, 0)] * 4
     assert slow.room(playing, 5.0).streams == pytest.approx((FRAME_SECONDS - MARGIN_S - 0.01) / 0.001 - 4)
+
+
+def test_audio_is_due_as_far_as_a_launch_before_it_would_make_somebodys_too_late() -> None:
+    enough_s = 0.008 + 0.01 + AUDIO_MARGIN_S  # a step, after a launch
+    first = Playing(5.0 + enough_s + 1e-6, MOST_CODEC_FRAMES)
+    assert pace().pressed_until([first], 8, 5.0) < 5.0, "nobody's"
+    assert pace().pressed_until([first], 8, 5.0 + 2e-6) == first.dry_at
+
+
+def test_audio_that_can_wait_is_due_where_that_of_a_later_one_waits_for_it() -> None:
+    later, last = Playing(5.075, MOST_CODEC_FRAMES), Playing(90.0, 1)
+    assert pace().pressed_until([last, later], 8, 5.0) < 5.0
+    many = [later] * 3
+    soon = Playing(5.0751, 1)
+    assert pace().pressed_until([last, soon, *many], 8, 5.0) == soon.dry_at
+
+
+def test_audio_is_made_in_large_pieces_where_the_device_is_too_slow_for_all() -> None:
+    slow = pace(launch_s=FRAME_SECONDS)
+    assert slow.pressed_until([Playing(5.0, 1)], 8, 5.0) == -math.inf
 
 
 def test_what_was_launched_while_the_device_computed_began_later() -> None:

@@ -44,7 +44,7 @@ def run_policy(frame_s: float, frames: int, max_frames: int = 8) -> tuple[list[i
         now += frame_s
         policy.note_frame(now)
         pending += 1
-        if policy.due(pending, clock.ahead(now)):
+        if pending >= policy.target:
             clock.deliver(now, pending * FRAME_SECONDS)
             policy.note_chunk(pending, clock.ahead(now), 100, frame_s)
             sizes.append(pending)
@@ -79,7 +79,7 @@ def test_after_waiting_for_text_a_chunk_is_small_again() -> None:
     policy.note_chunk(4, 2.0, 100, 0.0)
     assert policy.target == 8
     policy.restart()
-    assert policy.due(1, -3.0)
+    assert policy.target == 1
 
 
 @given(rtf=st.floats(0.01, 0.9), max_frames=st.integers(1, 64))
@@ -100,7 +100,7 @@ def test_many_that_begin_at_once_are_heard_without_a_gap(rtf: float, codec: floa
         if clock.dry_at is not None:  # while newcomers begin, nothing is learned of speed
             policy.note_frame(now)
         pending += 1
-        if policy.due(pending, clock.ahead(now)):
+        if pending >= policy.target:
             now += pending * codec * frame_s
             clock.deliver(now, pending * FRAME_SECONDS)
             policy.note_chunk(pending, clock.ahead(now), 100, frame_s)

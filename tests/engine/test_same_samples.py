@@ -7,7 +7,7 @@ import pytest
 
 from megatalker.checkpoint import Checkpoint
 from megatalker.engine import Engine
-from megatalker.engine.chunks import ChunkPolicy
+from megatalker.engine.utterance import Utterance
 from megatalker.settings import Settings
 
 TEXT = "Hello there. How are you?"
@@ -31,7 +31,7 @@ def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
 
 def cut(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     """Chunks of ``size`` frames, whatever the playback clock says."""
-    monkeypatch.setattr(ChunkPolicy, "due", lambda _policy, pending, _ahead_s: pending >= size)
+    monkeypatch.setattr(Utterance, "due", lambda one, pressed: one.ungiven >= size or one.ending is not None)
 
 
 def heard(engine: Engine, seed: int) -> tuple[list[int], bytes]:

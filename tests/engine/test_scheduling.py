@@ -342,8 +342,10 @@ def test_time_in_which_others_begin_is_not_taken_for_the_speed_of_a_stream(
     launches.on_launch = look
     with monkeypatch.context() as patch:
         seen: list[float] = []
-        due = ChunkPolicy.due
-        patch.setattr(ChunkPolicy, "due", lambda policy, *asked: seen.append(policy.frame_s) or due(policy, *asked))
+        note = ChunkPolicy.note_chunk
+        patch.setattr(
+            ChunkPolicy, "note_chunk", lambda policy, *made: seen.append(policy.frame_s) or note(policy, *made)
+        )
         hear(*first)
     hear(*arrived)
     assert arrived

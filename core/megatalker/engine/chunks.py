@@ -89,10 +89,6 @@ class ChunkPolicy:
         """The stream waits for text and keeps no audio back: what comes then is awaited like a first chunk."""
         self._last_frame_at, self.target = None, 1
 
-    def due(self, pending: int, ahead_s: float) -> bool:
-        """Whether to hand out the ``pending`` frames now: enough of them, or playback cannot wait for another."""
-        return pending > 0 and (pending >= self.target or (ahead_s < self.reserve_s and self._keeps_up))
-
     def note_chunk(self, frames: int, ahead_s: float, most: int, round_s: float) -> None:
         """A chunk was handed out, ``ahead_s`` includes it. The next is twice as large if it fits in that time, but has
         no more frames than ``most``.
@@ -106,10 +102,6 @@ class ChunkPolicy:
         frame_s = max(self.frame_s, least_s)
         fits = int((ahead_s - self.reserve_s) / frame_s) if frame_s and not slow else 2 * frames
         self.target = max(1, min(2 * frames, self.max_frames, most, fits))
-
-    @property
-    def _keeps_up(self) -> bool:
-        return self.frame_s < FRAME_SECONDS
 
     @property
     def reserve_s(self) -> float:

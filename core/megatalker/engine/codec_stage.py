@@ -22,7 +22,7 @@ from megatalker.engine.chunks import Waiter, wake
 from megatalker.engine.guarded_calls import REQUEST_ERRORS, Fault, GuardedCalls
 from megatalker.engine.outputs import Chunk
 from megatalker.engine.runaway import frame_levels
-from megatalker.engine.scheduling import MOST_CODEC_STREAMS, Candidate, select_audio
+from megatalker.engine.scheduling import MOST_CODEC_STREAMS, Candidate, Playing, select_audio
 from megatalker.engine.state import WorkerState
 from megatalker.engine.utterance import CodecReplay, Progress, Utterance, candidate
 from megatalker.interfaces import CodecState
@@ -109,11 +109,7 @@ class CodecStage:
         """
         utterances = self._state.utterances
         try:
-            due = [
-                candidate(index, one, one.ungiven)
-                for index, one in enumerate(utterances)
-                if one.due(now) and self._has_state(one)
-            ]
+            due = self._due(now)
         except Exception:
             self._lose_what_is_under_way()
             raise
@@ -135,6 +131,21 @@ class CodecStage:
             self._lose_what_is_under_way()
             raise
         return True
+
+    def _due(self, now: float) -> list[Candidate]:
+        """Of whose frames audio should be made now."""
+        utterances = self._state.utterances
+        decoded = [
+            (index, one, frames, one.runs_dry_at) for index, one in enumerate(utterances) if (frames := one.ungiven)
+        ]
+        playing = [Playing(dry_at, frames) for _, _, frames, dry_at in decoded if dry_at is not None]
+        busy = sum(one.admitted and one.idle_since is None for one in utterances) if playing else 0
+        pressed_until = self._state.pace.pressed_until(playing, busy, now)
+        return [
+            candidate(index, one, frames)
+            for index, one, frames, dry_at in decoded
+            if one.due(pressed=dry_at is not None and dry_at <= pressed_until) and self._has_state(one)
+        ]
 
     def _choose(self, due: Sequence[Candidate]) -> tuple[list[Utterance], bool]:
         """The streams of the next step of the codec, and whether it is a trial of one that may have made one fail."""

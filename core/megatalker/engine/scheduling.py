@@ -38,6 +38,8 @@ MOST_SURPRISE = 4.0
 touched for the first time."""
 MARGIN_S = 0.035
 """By which newcomers' passes may take longer than thought."""
+AUDIO_MARGIN_S = 0.05
+"""By which audio may come later than thought, a pass of newcomers before it included."""
 NEWCOMERS_SHARE = 0.05
 """Of the time, for newcomers, where the device is too slow for them and for the streams that play."""
 MOST_SHARE = 0.95
@@ -222,12 +224,12 @@ class Pace:
         """For a pass that begins ``now``. After it what was decoded is made audio, then the others get a frame each,
         with the newcomers; always those first whose playback runs dry first.
         """
-        ordered = sorted(playing, key=lambda one: one.dry_at)
+        ordered = sorted(playing)
         if not ordered:
             return Room(math.inf, math.inf)
         decoded = [one for one in ordered if one.frames]
         others = [one for one in ordered if not one.frames]
-        each_s = self.audio.of(self.most_frames) / self.most_frames
+        each_s = self._audio_each_s
         ends = list(accumulate(one.frames * each_s for one in decoded))
         audio_s, launch_s = ends[-1] if ends else 0.0, self.frames.of(len(ordered))
         ends += [audio_s + launch_s + (place + 1) * each_s for place in range(len(others))]
@@ -236,6 +238,21 @@ class Pace:
         before = sum(one.dry_at < now + self.prompts.fixed_s + FRAME_SECONDS for one in others)
         rows = self.prompts.within(min(spare_s, LONG_PASS_BESIDE_S))
         return Room(rows, first_s / each_s - before if each_s else math.inf)
+
+    def pressed_until(self, decoded: Iterable[Playing], streams: int, now: float) -> float:
+        """Audio is due of all whose playback runs dry by this moment. Each is given its audio after those that run dry
+        before; were a frame for so many ``streams`` launched first, that of the last of them would come too late.
+        Where the device is too slow for all this is ``-inf``: audio in larger pieces costs less.
+        """
+        found = -math.inf
+        if self.is_slow(streams):
+            return found
+        least_s, done_at, each_s = self.frames.of(streams) + AUDIO_MARGIN_S, now, self._audio_each_s
+        for dry_at, frames in sorted(decoded):
+            done_at += frames * each_s
+            if dry_at - done_at < least_s:
+                found = dry_at
+        return found
 
     def is_slow(self, streams: int) -> bool:
         """A frame of so many streams, as audio, takes most of its own duration."""
@@ -254,6 +271,11 @@ class Pace:
     def most_frames(self) -> int:
         """Of one step of the codec."""
         return _at_most(MOST_CODEC_FRAMES, self.audio.within(LONG_CODEC_STEP_S))
+
+    @property
+    def _audio_each_s(self) -> float:
+        """Of a frame, in full steps of the codec."""
+        return self.audio.of(self.most_frames) / self.most_frames
 
     def rows_on_credit(self) -> float:
         """As :attr:`Room.rows`, of a pass for which others wait though their playback runs dry; 0: not now."""

@@ -273,21 +273,26 @@ class Utterance:
         """When the next frame may be made without getting too far ahead of playback; 0: at once. Infinite: when the
         consumer has taken some of what there is.
         """
-        limit, dry_at = self.request.max_ahead_s, self.progress.playback.dry_at
+        limit, dry_at = self.request.max_ahead_s, self.runs_dry_at
         if self.ungiven:
             return 0.0
         if self.chunks.is_full(self.coming_s):
             return math.inf
         if limit is None or dry_at is None:
             return 0.0
-        return hold_until(dry_at + self.coming_s, limit, self.chunking.target)
+        return hold_until(dry_at, limit, self.chunking.target)
 
-    def due(self, now: float) -> bool:
-        """Whether audio should be made of its frames now. A stream that waits for text or a row keeps none back."""
-        ungiven = len(self.frames) - self.given
-        if not ungiven:
-            return False
-        if self.chunking.due(ungiven, self.progress.playback.ahead(now)):
+    @property
+    def runs_dry_at(self) -> float | None:
+        """When playback will have used up the audio that was handed out or is coming; ``None`` before the first."""
+        dry_at = self.progress.playback.dry_at
+        return None if dry_at is None else dry_at + self.coming_s
+
+    def due(self, *, pressed: bool) -> bool:
+        """Whether audio should be made of its frames now, of which there are some: there are enough for a chunk, or its
+        playback is ``pressed`` for them. A stream that waits for text or a row keeps none back.
+        """
+        if pressed or self.ungiven >= self.chunking.target:
             return True
         return self.ending is not None or self.starved or self.decoder is None or not self.admitted
 
@@ -339,12 +344,11 @@ def playing(utterances: Sequence[Utterance], now: float) -> list[Playing]:
     """Those that need audio or a frame within the time of a pass of newcomers."""
     found = []
     for utterance in utterances:
-        dry_at = utterance.progress.playback.dry_at
+        dry_at, frames = utterance.runs_dry_at, utterance.ungiven
         if dry_at is None:
             continue
-        dry_at, frames = dry_at + utterance.coming_s, utterance.ungiven
         if frames:
-            needs = dry_at < now + SOON_S or utterance.due(now)
+            needs = utterance.due(pressed=dry_at < now + SOON_S)
         else:
             rests = utterance.rests_until > now + SOON_S or utterance.chunks.is_full()
             needs = not rests and utterance.decodable
