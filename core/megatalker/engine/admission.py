@@ -192,7 +192,7 @@ class Grant(NamedTuple):
     """Its owner has at least :data:`AN_EXCHANGE` rows fewer than another one, whose streams it need not wait for."""
 
 
-def grants(wishing: Iterable[Utterance], holding: Iterable[Utterance], rows: int, now: float) -> list[Grant]:
+def grants(wishing: Sequence[Utterance], holding: Iterable[Utterance], rows: int, now: float) -> list[Grant]:
     """Rows for those who wait, in the order in which they get them.
 
     Free rows come first, then those of streams without work, of which the ones with the most audio in hand lend first;
@@ -208,8 +208,9 @@ def grants(wishing: Iterable[Utterance], holding: Iterable[Utterance], rows: int
     for place, one in enumerate(wishing):
         queues[one.owner].append((place, one))
     left = {id(one): one for one in holding}
-    resting = deque(sorted((one for one in left.values() if one.lends_at <= now), key=lambda one: -one.in_hand_s(now)))
     free, held, found = rows - len(left), Counter(one.owner for one in left.values()), list[Grant]()
+    lenders = [one for one in left.values() if one.lends_at <= now] if free < len(wishing) else []
+    resting = deque(sorted(lenders, key=lambda one: -one.in_hand_s(now)))
     alone = len(queues.keys() | held.keys()) == 1
     while queues:
         few = max(held.values(), default=0) - AN_EXCHANGE

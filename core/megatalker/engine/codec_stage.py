@@ -133,14 +133,21 @@ class CodecStage:
         return True
 
     def _due(self, now: float) -> list[Candidate]:
-        """Of whose frames audio should be made now."""
+        """Of whose frames audio should be made now; of nobody's where a launch of frames comes first."""
         utterances = self._state.utterances
-        decoded = [
-            (index, one, frames, one.runs_dry_at) for index, one in enumerate(utterances) if (frames := one.ungiven)
-        ]
-        playing = [Playing(dry_at, frames) for _, _, frames, dry_at in decoded if dry_at is not None]
-        busy = sum(one.admitted and one.idle_since is None for one in utterances) if playing else 0
-        pressed_until = self._state.pace.pressed_until(playing, busy, now)
+        decoded, playing, hungry_at, busy = [], [], math.inf, 0
+        for index, one in enumerate(utterances):
+            frames, dry_at = one.ungiven, one.runs_dry_at
+            busy += one.admitted and one.idle_since is None
+            if frames:
+                decoded.append((index, one, frames, dry_at))
+                if dry_at is not None:
+                    playing.append(Playing(dry_at, frames))
+            elif dry_at is not None and dry_at < hungry_at and one.decodable and one.held_until <= now:
+                hungry_at = dry_at
+        pressed_until, frames_first = self._state.pace.turn_of(playing, hungry_at, busy, now)
+        if frames_first and len(playing) == len(decoded):  # without newcomers
+            return []
         return [
             candidate(index, one, frames)
             for index, one, frames, dry_at in decoded

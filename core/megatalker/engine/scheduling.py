@@ -40,6 +40,8 @@ MARGIN_S = 0.035
 """By which newcomers' passes may take longer than thought."""
 AUDIO_MARGIN_S = 0.05
 """By which audio may come later than thought, a pass of newcomers before it included."""
+FRAMES_MARGIN_S = 0.01
+"""As above, of a launch of frames."""
 NEWCOMERS_SHARE = 0.05
 """Of the time, for newcomers, where the device is too slow for them and for the streams that play."""
 MOST_SHARE = 0.95
@@ -165,6 +167,15 @@ class Playing(NamedTuple):
     """Decoded, to be made audio soon."""
 
 
+class Turn(NamedTuple):
+    """What streams that play need next."""
+
+    pressed_until: float
+    """Audio is due of all whose playback runs dry by this moment."""
+    frames_first: bool
+    """Audio that is due can wait for a launch of frames, and somebody's next frame cannot wait for audio."""
+
+
 @dataclass(frozen=True, slots=True)
 class Room:
     """What the next pass of newcomers may take, so that nobody's playback runs dry."""
@@ -239,20 +250,24 @@ class Pace:
         rows = self.prompts.within(min(spare_s, LONG_PASS_BESIDE_S))
         return Room(rows, first_s / each_s - before if each_s else math.inf)
 
-    def pressed_until(self, decoded: Iterable[Playing], streams: int, now: float) -> float:
-        """Audio is due of all whose playback runs dry by this moment. Each is given its audio after those that run dry
-        before; were a frame for so many ``streams`` launched first, that of the last of them would come too late.
-        Where the device is too slow for all this is ``-inf``: audio in larger pieces costs less.
+    def turn_of(self, decoded: Iterable[Playing], hungry_at: float, streams: int, now: float) -> Turn:
+        """Whose turn is it: of audio of what was ``decoded``, made first for those whose playback runs dry first, or of
+        a frame for so many ``streams``? Of those that have none decoded the first runs dry at ``hungry_at``.
+
+        Where the device is too slow for all nobody's audio is pressed for: in larger pieces it costs less.
         """
-        found = -math.inf
         if self.is_slow(streams):
-            return found
-        least_s, done_at, each_s = self.frames.of(streams) + AUDIO_MARGIN_S, now, self._audio_each_s
+            return Turn(-math.inf, frames_first=False)
+        launch_s, each_s = self.frames.of(streams), self._audio_each_s
+        pressed_until, least_s, done_at = -math.inf, math.inf, now
         for dry_at, frames in sorted(decoded):
             done_at += frames * each_s
-            if dry_at - done_at < least_s:
-                found = dry_at
-        return found
+            spare_s = dry_at - done_at - launch_s
+            least_s = min(least_s, spare_s)
+            if spare_s < AUDIO_MARGIN_S:
+                pressed_until = dry_at
+        frame_s = launch_s + 2 * self.most_frames * each_s + FRAMES_MARGIN_S  # with audio before and after it
+        return Turn(pressed_until, least_s > FRAMES_MARGIN_S and hungry_at - now < frame_s)
 
     def is_slow(self, streams: int) -> bool:
         """A frame of so many streams, as audio, takes most of its own duration."""
@@ -276,6 +291,11 @@ class Pace:
     def _audio_each_s(self) -> float:
         """Of a frame, in full steps of the codec."""
         return self.audio.of(self.most_frames) / self.most_frames
+
+    @property
+    def is_open(self) -> bool:
+        """A pass of newcomers may begin, were there room for it."""
+        return self.turn.is_open or self.credit.is_open
 
     def rows_on_credit(self) -> float:
         """As :attr:`Room.rows`, of a pass for which others wait though their playback runs dry; 0: not now."""

@@ -4,6 +4,7 @@ import logging
 import math
 from collections.abc import Sequence
 from functools import partial
+from operator import methodcaller
 
 from megatalker.engine.admission import AdmissionLimits, Grant, fair, grants, queue_refusal, waited_too_long
 from megatalker.engine.blame import pass_trial
@@ -13,7 +14,7 @@ from megatalker.engine.scheduling import fitting, select, urgency
 from megatalker.engine.state import StepInProgress, WorkerState
 from megatalker.engine.utterance import Codes, DecoderStream, Utterance, candidate, playing
 from megatalker.errors import CapacityError
-from megatalker.interfaces import DecodeStep, StreamHandle, StreamRequest
+from megatalker.interfaces import DecodeStep, StreamRequest
 from megatalker.plugins.checked import CheckedTalker
 from megatalker.prompt import PromptBuilder
 from megatalker.settings import Settings
@@ -45,7 +46,7 @@ class TalkerStage:
         while self._work.to_release:
             handle = self._work.to_release.pop()
             try:
-                self._calls.step(self._state.talker, "release", partial(_release, handle))
+                self._calls.step(self._state.talker, "release", methodcaller("release", handle))
             except REQUEST_ERRORS as error:  # it refuses to release what it handed out itself
                 name = self._state.talker.last
                 raise Fault(self._state.talker, name, f"release raised {type(error).__name__}: {error}") from error
@@ -106,7 +107,11 @@ class TalkerStage:
 
     def _newcomers(self, rows: Sequence[int], left: int, now: float, begun: int, rows_begun: int) -> int:
         """How many of those with prompts of so many ``rows`` begin, in ``left`` rows at most."""
-        others, pace = playing(self._state.utterances, now), self._state.pace
+        pace, utterances = self._state.pace, self._state.utterances
+        self.gathering = not begun and not pace.is_open and any(one.admitted for one in utterances)
+        if self.gathering:  # whatever room there is
+            return 0
+        others = playing(utterances, now)
         room = pace.room(others, now)
         count = int(max(0, min(fitting(rows, min(left, room.rows - rows_begun)), room.streams - begun)))
         self.pressed, self.beside = not count, bool(others)
@@ -339,11 +344,9 @@ class TalkerStage:
 
     def _begin(self, chosen: Sequence[Utterance]) -> None:
         shares = [(utterance, utterance.decoder) for utterance in chosen if utterance.decoder is not None]
-        steps, now = [_step(decoder) for _, decoder in shares], self._state.clock()
+        steps, role, now = [_step(decoder) for _, decoder in shares], self._state.talker, self._state.clock()
         try:
-            finish = self._calls.step(
-                self._state.talker, "decode", lambda talker: talker.decode(steps), chosen, ends=False
-            )
+            finish = self._calls.step(role, "decode", lambda talker: talker.decode(steps), chosen, ends=False)
         except REQUEST_ERRORS as error:
             self._sort_out(chosen, error)
             return
@@ -394,7 +397,3 @@ def _step(decoder: DecoderStream) -> DecodeStep:
     assert decoder.handle is not None, "only decodable utterances are chosen"
     assert row is not None, "as above"
     return DecodeStep(decoder.handle, row)
-
-
-def _release(handle: StreamHandle, talker: CheckedTalker) -> None:
-    talker.release(handle)
