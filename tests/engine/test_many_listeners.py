@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
+import virtual_device
 from megatalker.checkpoint import Checkpoint
 from virtual_device import Listener, listen
 
@@ -74,3 +75,23 @@ def test_as_many_as_it_can_make_are_all_heard(tiny_custom_voice: Checkpoint, mon
         assert all(one.first_s for one in heard)
         assert not gaps(heard)
         assert first_p95(heard) < 1.2
+
+
+@pytest.fixture
+def slow_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its calls take 1.4 times as long."""
+    for name in ("PROMPT_CALL_MS", "FRAME_CALL_MS", "AUDIO_CALL_MS"):
+        once, each = getattr(virtual_device, name)
+        monkeypatch.setattr(virtual_device, name, (1.4 * once, 1.4 * each))
+
+
+@pytest.mark.usefixtures("slow_host")
+def test_on_a_slow_host_all_wait_longer_and_nobody_hears_a_gap(
+    tiny_custom_voice: Checkpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for count in (470, 495, 505):  # chunks of hundreds fall together
+        heard = listen(tiny_custom_voice, at_once(count), until_s=6, speech_s=60, max_ahead_s=2.0, patch=monkeypatch)
+        assert not gaps(heard)
+    # somebody's next frame is needed before others' audio, which can wait
+    heard = listen(tiny_custom_voice, poisson(300, 3), until_s=60, speech_s=4, max_ahead_s=None, patch=monkeypatch)
+    assert len(gaps(heard)) < 20
