@@ -11,8 +11,8 @@ YOUNG_BEFORE_FULL = 1000
 
 
 def spare_what_is_loaded() -> None:
-    """Exclude all objects of now from garbage collection, and let full collections be rare. For a process that keeps its
-    engine until it ends.
+    """Exclude all objects of now from garbage collection, and let full collections be rare: for a process that keeps
+    its engine until it ends.
 
     Libraries and weights are some hundred thousand objects that stay: each full collection looks at all of them, in a
     pause of about 0.1 s in which no stream gets anything. What 500 streams hold takes 20 ms, every two seconds.
