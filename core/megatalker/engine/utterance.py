@@ -273,11 +273,11 @@ class Utterance:
         """When the next frame may be made without getting too far ahead of playback; 0: at once. Infinite: when the
         consumer has taken some of what there is.
         """
-        limit, dry_at = self.request.max_ahead_s, self.runs_dry_at
         if self.ungiven:
             return 0.0
         if self.chunks.is_full(self.coming_s):
             return math.inf
+        limit, dry_at = self.request.max_ahead_s, self.runs_dry_at
         if limit is None or dry_at is None:
             return 0.0
         return hold_until(dry_at, limit, self.chunking.target)
