@@ -100,13 +100,9 @@ class ChunkPolicy:
         least_s = round_s if slow else LEAST_OF_ROUND * round_s
         self.frame_s = self.frame_s or min(least_s, MOST_EXPECTED_S)
         frame_s = max(self.frame_s, least_s)
-        fits = int((ahead_s - self.reserve_s) / frame_s) if frame_s and not slow else 2 * frames
+        reserve_s = 2 * self.frame_s + SLACK_S  # the next chunk is begun so long before playback runs dry
+        fits = int((ahead_s - reserve_s) / frame_s) if frame_s and not slow else 2 * frames
         self.target = max(1, min(2 * frames, self.max_frames, most, fits))
-
-    @property
-    def reserve_s(self) -> float:
-        """How long before playback runs dry the next chunk should be begun."""
-        return 2 * self.frame_s + SLACK_S
 
 
 def chunk_limit(max_chunk_frames: int, max_ahead_s: float | None) -> int:
