@@ -17,10 +17,10 @@ from torch import Tensor
 
 from megatalker.checkpoint import Checkpoint
 from megatalker.checkpoint.config import CodecConfig
+from megatalker.plugins.graphs import GraphCapture
 from megatalker.testing.random_checkpoint import write_checkpoint
 from megatalker_backends.streaming.fused.decoder import FusedDecoder
 from megatalker_backends.streaming.fused.weights import FusedWeights
-from megatalker_backends.streaming.graphs import GraphCapture
 from megatalker_backends.streaming.model import StreamingDecoder
 from megatalker_backends.streaming.weights import Weights
 from megatalker_benchmarks.codec_frame import PUBLISHED

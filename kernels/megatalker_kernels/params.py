@@ -48,10 +48,10 @@ def sampling(talker: Filter, predictor: Filter, *, seed: int, penalty: float, mi
 
 
 POINTERS_FIRST = ("weights", "block_offset", "talker_norms", "predictor_norms", "projection_bias")
-POINTERS_MIDDLE = ("talker_rope", "predictor_rope", "talker_kv", "predictor_kv", "page_table")
+POINTERS_MIDDLE = ("talker_rope", "predictor_rope", "talker_kv", "predictor_kv")
 POINTERS_LAST = (
     *("text", "x", "qkv", "attention", "activation", "chosen", "partial", "arrivals", "hidden", "projected", "pending"),
-    *("predictor_logits", "seen", "sampling", "gumbel_table", "decay_table", "barrier", "profile", "codes", "status"),
+    *("predictor_logits", "stream", "gumbel_table", "decay_table", "barrier", "profile", "codes", "status"),
 )
 
 
@@ -67,6 +67,8 @@ class Structures:
     def __init__(self, shape: KernelShape) -> None:
         groups = shape.code_groups
         tables = ctypes.c_void_p * groups
+        seen, pages = ctypes.c_uint32 * (shape.talker.vocab // 32), ctypes.c_int * shape.max_pages
+        self.stream = _structure("Stream", [("sampling", Sampling), ("seen", seen), ("pages", pages)])
         self.row = _structure(
             "Row",
             [(name, ctypes.c_int) for name in ROW_FIELDS] + [("codes", ctypes.c_int * groups)],
@@ -101,6 +103,7 @@ class Structures:
         return {
             "Filter": Filter,
             "Sampling": Sampling,
+            "Stream": self.stream,
             "Row": self.row,
             "Launch": self.launch,
             "Buffers": self.buffers,

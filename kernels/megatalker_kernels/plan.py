@@ -1,6 +1,7 @@
 """What a wide launch does with its rows, as arrays for the kernel."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import accumulate
 
 import numpy as np
@@ -10,10 +11,13 @@ from torch import Tensor
 
 from megatalker_kernels.constants import CHUNK
 from megatalker_kernels.params import ROW_FIELDS
-from megatalker_kernels.schedule import Launch, PackedRows
+from megatalker_kernels.schedule import Launch, PackedRows, Row
 from megatalker_kernels.shapes import KernelShape
 
 Numbers = NDArray[np.int32]
+
+REMEMBERED = 256
+"""Plans of one prompt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +43,23 @@ class Plan:
 
 
 def plan_rows(shape: KernelShape, launch: Launch) -> Plan:
-    """The plan of a wide launch."""
+    """The plan of a wide launch. That of one prompt is remembered by its positions: it takes longer than the launch."""
     rows = launch.rows
+    if not isinstance(rows, PackedRows) or len(rows.parts) > 1:
+        return _plan(shape, rows)
+    slot, positions, heard = rows.parts[0]
+    plan = _plan_of_one(shape, positions, heard)
+    row = plan.row.copy()
+    row[:, ROW_FIELDS.index("slot")] = slot
+    return replace(plan, row=row)
+
+
+@lru_cache(REMEMBERED)
+def _plan_of_one(shape: KernelShape, positions: range, heard: bool) -> Plan:
+    return _plan(shape, PackedRows([(0, positions, heard)]))
+
+
+def _plan(shape: KernelShape, rows: tuple[Row, ...] | PackedRows) -> Plan:
     row = np.zeros((len(rows), len(ROW_FIELDS) + shape.code_groups), np.int32)
     if isinstance(rows, PackedRows):
         row[:, 0], row[:, 1], wanted = rows.slot, rows.position, rows.heard

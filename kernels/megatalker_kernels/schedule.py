@@ -2,9 +2,11 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from megatalker_kernels.constants import CHUNK, ROWS, WIDE_ROWS, WIDE_STREAMS
 from megatalker_kernels.errors import ShapeError
@@ -34,16 +36,29 @@ class PackedRows:
     """
 
     def __init__(self, parts: Sequence[tuple[int, range, bool]]) -> None:
-        lengths = [len(positions) for _, positions, _ in parts]
-        ends = np.cumsum(lengths)
-        self.slot = np.repeat(np.array([slot for slot, _, _ in parts]), lengths)
-        first = np.array([positions.start for _, positions, _ in parts])
-        self.position = np.arange(len(self.slot)) + np.repeat(first - (ends - lengths), lengths)
-        self.heard = np.zeros(len(self.slot), bool)
-        self.heard[ends - 1] = [heard for _, _, heard in parts]
+        self.parts = parts
+        self._lengths = [len(positions) for _, positions, _ in parts]
+
+    @cached_property
+    def slot(self) -> NDArray[np.int64]:
+        """``[rows]``, as the next two."""
+        slots: NDArray[np.int64] = np.repeat([slot for slot, _, _ in self.parts], self._lengths)
+        return slots
+
+    @cached_property
+    def position(self) -> NDArray[np.int64]:
+        """Index of the key/value pair that each writes."""
+        return np.concatenate([np.arange(positions.start, positions.stop) for _, positions, _ in self.parts])
+
+    @cached_property
+    def heard(self) -> NDArray[np.bool_]:
+        """Its hidden state and logits are wanted."""
+        heard = np.zeros(len(self), bool)
+        heard[np.cumsum(self._lengths) - 1] = [heard for _, _, heard in self.parts]
+        return heard
 
     def __len__(self) -> int:
-        return len(self.slot)
+        return sum(self._lengths)
 
     def __getitem__(self, index: int) -> Row:
         return Row(int(self.slot[index]), int(self.position[index]), heard=bool(self.heard[index]))

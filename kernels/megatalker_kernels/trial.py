@@ -5,6 +5,7 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import accumulate, pairwise
 
 import numpy as np
 import torch
@@ -16,7 +17,7 @@ from megatalker_kernels.params import Sampling, sampling, sampling_filter
 from megatalker_kernels.phases import StackName
 from megatalker_kernels.schedule import Row
 from megatalker_kernels.shapes import KernelShape, StackShape
-from megatalker_kernels.workspace import Workspace
+from megatalker_kernels.workspace import Assignment, Workspace
 
 _PREDICTOR = StackShape(1024, 3072, 5, 16, 8, 128, 2048)
 MODELS = {
@@ -140,12 +141,13 @@ def fill_streams(
     for buffer in (space.talker_kv, space.pending, space.hidden, space.text):
         buffer.normal_(generator=generator)
     space.pending.mul_(2.5)
-    page = 0
-    for slot, position in enumerate(positions):
-        chunks = position // PAGE + 1
-        space.page_table[slot, :chunks] = torch.arange(page, page + chunks, dtype=torch.int32).to(space.device)
-        page += chunks
-    space.assign([(slot, kinds[slot % len(kinds)], range(slot, 60, 7)) for slot in range(len(positions))])
+    ends = list(accumulate(position // PAGE + 1 for position in positions))
+    space.assign(
+        [
+            Assignment(slot, kinds[slot % len(kinds)], range(slot, 60, 7), range(begin, end))
+            for slot, (begin, end) in enumerate(pairwise([0, *ends]))
+        ]
+    )
     return Streams(positions)
 
 

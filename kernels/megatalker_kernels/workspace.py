@@ -2,8 +2,9 @@
 
 import ctypes
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import prod
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -24,7 +25,7 @@ from megatalker_kernels.constants import (
     StatusWord,
 )
 from megatalker_kernels.errors import GuardError
-from megatalker_kernels.params import Sampling
+from megatalker_kernels.params import Sampling, Structures
 from megatalker_kernels.shapes import KernelShape
 from megatalker_kernels.transfer import send
 
@@ -75,6 +76,18 @@ class GuardedBuffers:
         """Take over the contents of every buffer of an equally sized set."""
         for name, raw in self._raw.items():
             raw.copy_(other._raw[name])
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """What a stream begins with in its slot."""
+
+    slot: int
+    sampling: Sampling
+    history: Sequence[int] = ()
+    """First codes that were emitted already."""
+    pages: Sequence[int] = ()
+    """Of keys and values, in the order of its positions."""
 
 
 class WideWorkspace(GuardedBuffers):
@@ -135,7 +148,6 @@ class Workspace(GuardedBuffers):
         self.talker_kv = self._new("talker_kv", (talker.layers, pages, *pairs), STORED)
         pairs = (2, predictor.kv_heads, PAGE, predictor.head_dim)
         self.predictor_kv = self._new("predictor_kv", (predictor.layers, ROWS, *pairs), STORED)
-        self.page_table = self._new("page_table", (slots, shape.max_pages), whole)
         self.text = self._new("text", (ROWS, talker.hidden), real)
         self.x = self._new("x", (ROWS * shape.largest("hidden"),), real)
         self.qkv = self._new("qkv", (ROWS * shape.largest("qkv"),), real)
@@ -149,8 +161,10 @@ class Workspace(GuardedBuffers):
         self.projected = self._new("projected", (ROWS, predictor.hidden), real)
         self.pending = self._new("pending", (slots, talker.vocab), real)
         self.predictor_logits = self._new("predictor_logits", (ROWS, groups - 1, predictor.vocab), real)
-        self.seen = self._new("seen", (slots, talker.vocab // 32), whole)
-        self.sampling = self._new("sampling", (slots, ctypes.sizeof(Sampling)), torch.uint8)
+        stream = Structures(shape).stream
+        self.stream = self._new("stream", (slots, ctypes.sizeof(stream) // whole.itemsize), whole)
+        self._fields = [_words(field) for field in (stream.sampling, stream.seen, stream.pages)]
+        self.sampling, self.seen, self.page_table = (self.stream[:, words] for words in self._fields)
         self.barrier = self._new("barrier", (BarrierWord.PROGRESS + shape.blocks,), whole)
         self.codes = self._new("codes", (ROWS, groups + 1), whole, host=True)
         self.status = self._new("status", (len(StatusWord),), whole, host=True)
@@ -187,20 +201,22 @@ class Workspace(GuardedBuffers):
         super().copy_from(other)
         self.wide.copy_from(other.wide)
 
-    def assign(self, streams: Sequence[tuple[int, Sampling, Sequence[int]]]) -> None:
-        """Give slots to streams: each a slot, its parameters, and the first codes that were emitted already."""
-        seen = np.zeros((len(streams), self.seen.shape[1]), np.uint32)
-        for bits, (_, _, history) in zip(seen, streams, strict=True):
-            if history:
-                codes = np.asarray(history, np.uint32)
-                np.bitwise_or.at(bits, codes // 32, np.uint32(1) << codes % 32)
-        slots = np.array([[slot] for slot, _, _ in streams], np.uint32)
-        parameters = np.frombuffer(b"".join(bytes(sampling) for _, sampling, _ in streams), np.uint32)
-        words = np.hstack([slots, seen, parameters.reshape(len(streams), -1)])  # one piece, for one copy
-        sent = send(torch.from_numpy(words.view(np.int32)), self.device)
-        slot, behind = sent[:, 0], 1 + seen.shape[1]
-        self.seen[slot] = sent[:, 1:behind]
-        self.sampling.view(torch.int32)[slot] = sent[:, behind:]
+    def assign(self, streams: Sequence[Assignment]) -> None:
+        """Give slots to streams."""
+        sampling, seen, pages = self._fields
+        words = np.zeros((len(streams), self.stream.shape[1] + 1), np.int32)  # one piece, for one copy
+        for record, one in zip(words, streams, strict=True):
+            record[-1] = one.slot
+            record[sampling] = np.frombuffer(memoryview(one.sampling), np.int32)
+            if one.history:
+                codes = np.asarray(one.history, np.uint32)
+                np.bitwise_or.at(record[seen].view(np.uint32), codes // 32, np.uint32(1) << codes % 32)
+            record[pages][: len(one.pages)] = one.pages
+        if len(streams) == 1:  # half as long as below
+            send(torch.from_numpy(words[0, :-1]), self.device, into=self.stream[streams[0].slot])
+            return
+        sent = send(torch.from_numpy(words), self.device)
+        self.stream[sent[:, -1]] = sent[:, :-1]
 
     def forget_results(self) -> None:
         """Clear what phases handed over, so that no tag of a launch long ago is taken for a new one."""
@@ -212,3 +228,9 @@ class Workspace(GuardedBuffers):
         self.barrier.zero_()
         self.arrivals.zero_()
         self.status.zero_()
+
+
+def _words(field: Any) -> slice:
+    """Where a member of a structure lies in it, counted in words."""
+    begin, end = field.offset // 4, (field.offset + field.size) // 4
+    return slice(begin, end)

@@ -53,9 +53,9 @@ def test_a_launch_is_told_where_the_pages_are_now() -> None:
             seen.append((space.talker_kv.data_ptr(), pages))
     launched = [params.to for params in listener.launched]
     assert [(to.talker_kv, to.pages) for to in launched] == seen
-    assert {(to.predictor_kv, to.page_table) for to in launched} == {
-        (space.predictor_kv.data_ptr(), space.page_table.data_ptr()),
-        (space.wide.predictor_kv.data_ptr(), space.page_table.data_ptr()),
+    assert {(to.predictor_kv, to.stream) for to in launched} == {
+        (space.predictor_kv.data_ptr(), space.stream.data_ptr()),
+        (space.wide.predictor_kv.data_ptr(), space.stream.data_ptr()),
     }
 
 

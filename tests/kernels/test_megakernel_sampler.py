@@ -20,7 +20,7 @@ from megatalker_backends.megakernel.sizes import choose_shape
 from megatalker_backends.megakernel.weights import pack_checkpoint
 from megatalker_kernels.schedule import Launch, Row
 from megatalker_kernels.spec.frame import Specification
-from megatalker_kernels.workspace import Workspace
+from megatalker_kernels.workspace import Assignment, Workspace
 
 TEMPERATURES = st.sampled_from([1e-6, 0.2, 0.9, 1.0, 1.7, 50.0, 1e6])
 TOP_K = st.sampled_from([None, 1, 2, 7, 50, 64, 65, 100, 1000, 2**31 - 1])
@@ -60,7 +60,7 @@ class Desk:
                 logits.div_(step).round_().mul_(step)
 
     def codes(self, params: SamplingParams, frame: int, history: tuple[int, ...]) -> list[int]:
-        self.space.assign([(1, kernel_sampling(params), history)])
+        self.space.assign([Assignment(1, kernel_sampling(params), history)])
         return self._specification.choices(Launch("decode", (Row(1, 0, frame),)))[0]
 
 

@@ -13,12 +13,12 @@ from emulation import needs_compiler
 from megatalker.checkpoint import Checkpoint
 from megatalker.checkpoint.config import FRAME_SAMPLES
 from megatalker.errors import BackendUnavailableError
+from megatalker.plugins.graphs import run_directly
 from megatalker_backends.streaming.fused import choice, kernels
 from megatalker_backends.streaming.fused.decoder import MAX_TILES, FusedDecoder
 from megatalker_backends.streaming.fused.kernels import Kernels
 from megatalker_backends.streaming.fused.runner import FusedRunner
 from megatalker_backends.streaming.fused.weights import FusedWeights, Matrix, Wave
-from megatalker_backends.streaming.graphs import run_directly
 from megatalker_backends.streaming.model import StreamingDecoder
 from megatalker_backends.streaming.settings import StreamingSettings
 from megatalker_backends.streaming.weights import Weights

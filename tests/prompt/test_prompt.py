@@ -12,9 +12,8 @@ from torch import Tensor
 from megatalker.checkpoint import Checkpoint
 from megatalker.checkpoint.template import reference_ids, text_ids
 from megatalker.errors import InvalidRequestError
-from megatalker.prompt import Layout, Prompt, PromptPlanner, PromptText
-from megatalker.prompt.builder import WARM_LENGTHS
-from megatalker.prompt.rows import PromptRows
+from megatalker.prompt import Layout, Prompt, PromptBuilder, PromptPlanner, PromptText
+from megatalker.prompt.captured import LENGTHS, CapturedBodies
 from megatalker.testing.random_checkpoint import TINY, write_checkpoint
 from megatalker.voices import Voice
 from megatalker_conformance.official_prompts import OfficialPrompts, same_prompt
@@ -307,14 +306,62 @@ def test_tables_are_never_copied_whole(tiny_custom_voice: Checkpoint, monkeypatc
     prompts.frame_rows(torch.zeros(2, 16, dtype=torch.long))
 
 
-def test_warm_up_has_a_gpu_multiply_as_many_rows_as_texts_may_have(
-    tiny_custom_voice: Checkpoint, monkeypatch: pytest.MonkeyPatch
+def in_place(work: Callable[[], tuple[Tensor, Tensor]]) -> Callable[[], tuple[Tensor, Tensor]]:
+    """In place of a CUDA graph, whose results are the same tensors each time."""
+    results = work()
+
+    def replay() -> tuple[Tensor, Tensor]:
+        for result, new in zip(results, work(), strict=True):
+            result.copy_(new)
+        return results
+
+    return replay
+
+
+def capture_in_place(prompts: PromptBuilder) -> None:
+    prompts.warmup()
+    assert prompts._captured is None, "a processor needs none"
+    prompts._captured = CapturedBodies(prompts._rows, prompts._captured_body, in_place)
+
+
+@pytest.mark.parametrize(
+    ("device", "dtype"),
+    [
+        ("cpu", torch.float32),
+        *(
+            pytest.param("cuda", dtype, marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here"))
+            for dtype in (torch.float32, torch.bfloat16)
+        ),
+    ],
+)
+def test_texts_that_come_alone_have_the_prompts_that_were_captured_for_their_length(
+    tiny_custom_voice: Checkpoint, device: str, dtype: torch.dtype
 ) -> None:
-    prompts, lengths = builder(tiny_custom_voice), list[int]()
-    project = PromptRows.project
-    monkeypatch.setattr(PromptRows, "project", lambda rows, text: (lengths.append(len(text)), project(rows, text))[1])
-    prompts.warmup()
-    assert lengths == [], "a processor needs none"
-    monkeypatch.setattr(prompts, "_device", torch.device("cuda"))
-    prompts.warmup()
-    assert lengths == list(range(1, WARM_LENGTHS + 1))
+    fresh, prompts = (PromptBuilder(tiny_custom_voice, torch.device(device), dtype) for _ in range(2))
+    if device == "cuda":
+        prompts.warmup()
+    else:
+        capture_in_place(prompts)
+    noise = torch.Generator().manual_seed(3)
+    voice, built = Voice.named(plain_speaker(tiny_custom_voice)), []
+    for layout in LAYOUTS:
+        for length in (*range(1, LENGTHS + 1), 2 * LENGTHS):
+            ids = torch.randint(100, (length,), generator=noise).tolist()
+            built.append([one.build(ids, voice=voice, layout=layout) for one in (fresh, prompts)])
+    for expected, found in built:  # after all: a later text must not change what an earlier one was given
+        assert torch.equal(found.embeds, expected.embeds)
+        assert torch.equal(found.trailing, expected.trailing)
+        assert (found.complete, found.prefix_length) == (True, expected.prefix_length)
+
+
+def test_captured_prompts_serve_whole_texts_of_voices_without_reference_codes_alone(
+    tiny_base: Checkpoint,
+) -> None:
+    fresh, prompts = builder(tiny_base), builder(tiny_base)
+    capture_in_place(prompts)
+    for voice, complete in ((cloned(tiny_base, frames=9), True), (cloned(tiny_base), False), (cloned(tiny_base), True)):
+        ids = list(range(1, 41))
+        expected, found = (one.build(ids, voice=voice, complete=complete) for one in (fresh, prompts))
+        assert torch.equal(found.embeds, expected.embeds)
+        assert torch.equal(found.trailing, expected.trailing)
+        assert found.complete == complete

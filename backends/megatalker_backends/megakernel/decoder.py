@@ -44,7 +44,7 @@ from megatalker_kernels.constants import PAGE, ROWS
 from megatalker_kernels.errors import KernelError
 from megatalker_kernels.schedule import Launch, PackedRows, Row
 from megatalker_kernels.transfer import send
-from megatalker_kernels.workspace import Workspace
+from megatalker_kernels.workspace import Assignment, Workspace
 
 CAPABILITIES = TalkerCapabilities(
     devices=frozenset({"cpu", "cuda"}),
@@ -100,7 +100,6 @@ class MegakernelDecoder(TalkerDecoder):
             TextFeed(self._space.wide.text[: self._space.wide.streams]),
         )
         self._warm_up_slot = streams
-        self._write_pages([Grant(self._warm_up_slot, 0, (WARM_UP_PAGE,))])
 
     @property
     def capabilities(self) -> TalkerCapabilities:
@@ -109,7 +108,7 @@ class MegakernelDecoder(TalkerDecoder):
     @torch.inference_mode()
     def warmup(self) -> None:
         slot = self._warm_up_slot
-        self._space.assign([(slot, kernel_sampling(SamplingParams()), ())])
+        self._space.assign([Assignment(slot, kernel_sampling(SamplingParams()), pages=[WARM_UP_PAGE])])
         with self._faults():
             self._run_prompts([Prompt(slot, torch.zeros(ROWS, self._space.text.shape[1], device=self._device), 0)])
             machine = self._ready()
@@ -124,18 +123,18 @@ class MegakernelDecoder(TalkerDecoder):
             self._pages.admit({entry.row: entry.positions for entry in entries}) as grants,
             self._faults(),
         ):
-            self._write_pages(grants)
-            slots = [grant.slot for grant in grants]
             self._space.assign(
                 [
-                    (slot, kernel_sampling(request.sampling), request.history)
-                    for slot, request in zip(slots, requests, strict=True)
+                    Assignment(grant.slot, kernel_sampling(request.sampling), request.history, grant.pages)
+                    for grant, request in zip(grants, requests, strict=True)
                 ]
             )
             embeds = [send(request.embeds, self._device) for request in requests]
             heads = [(keys, grant.pages) for keys, grant in zip(self._prefix.keys(embeds), grants, strict=True)]
             known = self._prefix.restore(heads)
-            self._run_prompts([Prompt(*parts) for parts in zip(slots, embeds, known, strict=True)])
+            self._run_prompts(
+                [Prompt(grant.slot, rows, count) for grant, rows, count in zip(grants, embeds, known, strict=True)]
+            )
             self._prefix.remember(heads)
         return [entry.handle for entry in entries]
 
@@ -183,7 +182,7 @@ class MegakernelDecoder(TalkerDecoder):
         for parts in packed(prompts, wide.text.shape[0], wide.chunks):
             rows = PackedRows([(prompt.slot, taken, taken.stop == prompt.rows) for prompt, taken in parts])
             embeds = [prompt.embeds[taken.start : taken.stop] for prompt, taken in parts]
-            torch.cat(embeds, out=wide.text[: len(rows)])
+            wide.text[: len(rows)].copy_(torch.cat(embeds) if len(embeds) > 1 else embeds[0])
             machine.run(Launch("prefill", rows, wide=True))
 
     def _launch(
@@ -217,6 +216,7 @@ class MegakernelDecoder(TalkerDecoder):
         return Frame(step.stream, None, logits)
 
     def _write_pages(self, grants: Sequence[Grant]) -> None:
+        """For streams that have begun."""
         entries = [
             (grant.slot, chunk, page) for grant in grants for chunk, page in enumerate(grant.pages, grant.first_chunk)
         ]

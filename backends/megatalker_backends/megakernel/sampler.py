@@ -1,15 +1,17 @@
 """The sampling parameters of a stream as the kernel reads them."""
 
+from functools import lru_cache
+
 from megatalker.sampling import SamplingParams
 from megatalker_kernels.params import Sampling, sampling, sampling_filter
+
+_filter = lru_cache(64)(sampling_filter)
 
 
 def kernel_sampling(params: SamplingParams) -> Sampling:
     """The same parameters in the kernel's structure."""
-    talker = sampling_filter(
-        do_sample=params.do_sample, temperature=params.temperature, top_k=params.top_k, top_p=params.top_p
-    )
-    predictor = sampling_filter(
+    talker = _filter(do_sample=params.do_sample, temperature=params.temperature, top_k=params.top_k, top_p=params.top_p)
+    predictor = _filter(
         do_sample=params.predictor_do_sample,
         temperature=params.predictor_temperature,
         top_k=params.predictor_top_k,

@@ -24,8 +24,12 @@ class TextFeed:
         """
         target, devices = self._target[: len(rows)], {row.device for row in rows}
         if devices == {self._staging.device}:
-            target.copy_(self._staging[: len(rows)].copy_(torch.stack(rows)), non_blocking=True)
+            target.copy_(self._staging[: len(rows)].copy_(_stacked(rows)), non_blocking=True)
             return
         if devices != {target.device}:
             rows = [send(row, target.device) for row in rows]
-        target.copy_(torch.stack(rows))
+        target.copy_(_stacked(rows))
+
+
+def _stacked(rows: list[Tensor]) -> Tensor:
+    return torch.stack(rows) if len(rows) > 1 else rows[0][None]

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from megatalker.checkpoint.config import CodecConfig
 from megatalker.errors import SettingsError
+from megatalker.plugins.graphs import GraphCapture
 from megatalker_backends.compiler import CompilerError, compiler_errors
-from megatalker_backends.streaming.graphs import GraphCapture
 from megatalker_backends.streaming.model import StreamingDecoder
 from megatalker_backends.streaming.precision import exact_products
 from megatalker_backends.streaming.settings import StreamingSettings

@@ -52,8 +52,8 @@ class Download:
         """Samples of each."""
         self._done: torch.cuda.Event | None = None
         # one copy for all, since the codec may reuse its buffers; from a GPU into page-locked memory
-        whole = torch.cat(chunks)
-        self._samples = whole.to("cpu", non_blocking=whole.is_cuda)
+        whole = chunks[0] if len(chunks) == 1 else torch.cat(chunks)
+        self._samples = whole.to("cpu", non_blocking=whole.is_cuda, copy=True)
         if whole.is_cuda:
             self._done = torch.cuda.Event()  # type: ignore[no-untyped-call]
             self._done.record(torch.cuda.current_stream(whole.device))

@@ -19,12 +19,12 @@ from torch import Tensor
 from megatalker.checkpoint import Checkpoint
 from megatalker.checkpoint.template import role_ids
 from megatalker.errors import InvalidRequestError
+from megatalker.plugins.graphs import GraphCapture
+from megatalker.prompt.captured import CapturedBodies
 from megatalker.prompt.plan import Layout, PromptPlan, PromptPlanner
 from megatalker.prompt.rows import PromptRows
 from megatalker.voices import Voice
 
-WARM_LENGTHS = 128
-"""Of texts, in tokens: long sentences."""
 WARM_ROWS = 512
 """Of texts that are read at once."""
 HEADS = 256
@@ -69,6 +69,10 @@ class _Body:
     codec: list[Tensor]
     trailing: Tensor
 
+    def joined(self) -> tuple[Tensor, Tensor]:
+        """Its rows and ``trailing``."""
+        return torch.cat(self.text) + torch.cat(self.codec), self.trailing
+
 
 class PromptBuilder:
     """Builds the prompts of one checkpoint. Holds the text projection, a few rows, and the heads used last."""
@@ -89,6 +93,7 @@ class PromptBuilder:
             self._rows.codec([config.codec_pad_id, config.codec_bos_id]), 1
         )
         self._planner = PromptPlanner(checkpoint)
+        self._captured: CapturedBodies | None = None
         self._head = lru_cache(HEADS)(self._compute_head)
 
     def build(
@@ -117,6 +122,8 @@ class PromptBuilder:
             return []
         for text in texts:
             _check_text(text)
+        if len(texts) == 1 and (prompt := self._build_alone(texts[0])) is not None:
+            return [prompt]
         heads = [self._head_of(text.plan) for text in texts]
         bodies = [self._body(text, rows) for text, rows in zip(texts, self._text_rows(texts), strict=True)]
         # text and codec side of all prompts, added at once: hundreds of launches less where many begin
@@ -133,13 +140,27 @@ class PromptBuilder:
 
     def warmup(self) -> None:
         """Let a GPU load what multiplies the rows of a text, which differs from one length to the next, and lock the
-        memory that texts pass through: else the first text of each length waits for it, up to 3 ms.
+        memory that texts pass through: else the first text of each length waits for it, up to 3 ms. What a text that
+        comes alone takes is captured: one launch instead of fifteen.
         """
-        if self._device.type != "cuda":
-            return
-        for length in range(1, WARM_LENGTHS + 1):
-            self._rows.text([0] * length)
-        self._rows.embed([0] * WARM_ROWS)
+        if self._device.type == "cuda" and self._captured is None:
+            self._rows.embed([0] * WARM_ROWS)
+            self._captured = CapturedBodies(self._rows, self._captured_body, GraphCapture(self._device))
+
+    def _captured_body(self, layout: Layout, embedded: Tensor) -> tuple[Tensor, Tensor]:
+        rows = self._rows.project(embedded, _official_calls(layout, len(embedded)))
+        return self._plain_body(rows, layout, complete=True).joined()
+
+    def _build_alone(self, text: PromptText) -> Prompt | None:
+        """The prompt of a text like one that was captured."""
+        if self._captured is None or not text.complete or text.plan.voice.reference_codes is not None:
+            return None
+        body = self._captured.get(text.plan.layout, text.ids)
+        if body is None:
+            return None
+        head, (rows, trailing) = self._head_of(text.plan), body
+        whole = torch.cat([head, rows, trailing])
+        return Prompt(whole[: -len(trailing)], whole[-len(trailing) :], self.pad_row, True, len(head))
 
     def text_rows(self, ids: Sequence[int]) -> Tensor:
         """``[n, H]``: rows of text that arrived after the prompt was built, whatever the split.
@@ -165,7 +186,10 @@ class PromptBuilder:
         if not whole:
             return list(map(self._rows_so_far, texts))
         ids = list(map(_ids, whole))
-        calls = chain.from_iterable(_official_calls(text, len(own)) for text, own in zip(whole, ids, strict=True))
+        calls = chain.from_iterable(
+            [len(own)] if text.plan.voice.reference_codes is not None else _official_calls(text.plan.layout, len(own))
+            for text, own in zip(whole, ids, strict=True)
+        )
         rows = self._rows.project(self._rows.embed(list(chain.from_iterable(ids))), list(calls))
         done = iter(torch.split(rows, list(map(len, ids))))
         return [next(done) if text.complete else self._rows_so_far(text) for text in texts]
@@ -181,10 +205,13 @@ class PromptBuilder:
         codes = text.plan.voice.reference_codes
         if codes is not None:
             return self._in_context(rows, self._rows.frames(codes), text.plan.layout, text.complete)
-        if text.plan.layout == "upfront":
+        return self._plain_body(rows, text.plan.layout, text.complete)
+
+    def _plain_body(self, rows: Tensor, layout: Layout, complete: bool) -> _Body:
+        if layout == "upfront":
             codec = [self._codec_pads(len(rows) + 1), self._codec_begin]
             return _Body([rows, self._end, self._pad], codec, self._pad)
-        return _Body([rows[:1]], [self._codec_begin], self._closed(rows[1:], text.complete))
+        return _Body([rows[:1]], [self._codec_begin], self._closed(rows[1:], complete))
 
     def _in_context(self, rows: Tensor, frames: Tensor, layout: Layout, complete: bool) -> _Body:
         text, codec = self._closed(rows, complete), [self._codec_begin, frames]
@@ -234,10 +261,9 @@ def _ids(text: PromptText) -> list[int]:
     return [*(text.plan.voice.reference_text_ids or ()), *text.ids]
 
 
-def _official_calls(text: PromptText, rows: int) -> list[int]:
-    """How the official package groups these text rows where it projects them."""
-    alone = text.plan.layout == "interleaved" and text.plan.voice.reference_codes is None
-    return [1, rows - 1] if alone else [rows]
+def _official_calls(layout: Layout, rows: int) -> list[int]:
+    """How the official package groups text rows where it projects them, and there are no reference codes."""
+    return [1, rows - 1] if layout == "interleaved" else [rows]
 
 
 def _check_text(text: PromptText) -> None:

@@ -218,7 +218,7 @@ __device__ __forceinline__ bool attend(int layer) {
 #pragma unroll 1
   for (int left = range.count(); left > 0; --left, unit.advance()) {
     Positions<D> positions;
-    if (s.pass.page_table) {
+    if (s.pass.stream) {
       positions.take(unit, ring);
     } else {
       positions.read(unit, layer);

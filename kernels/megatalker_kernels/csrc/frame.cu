@@ -9,7 +9,7 @@ static_assert(ROWS <= BLOCKS, "one block chooses for one row");
 
 __device__ inline bool attend_layer(int layer) {
   constexpr bool SAME = Talker::HEAD_DIM == Predictor::HEAD_DIM && Talker::QUERIES == Predictor::QUERIES;
-  if (SAME || shared().pass.page_table) return attend<Talker::HEAD_DIM, Talker::QUERIES>(layer);
+  if (SAME || shared().pass.stream) return attend<Talker::HEAD_DIM, Talker::QUERIES>(layer);
   return attend<Predictor::HEAD_DIM, Predictor::QUERIES>(layer);
 }
 
@@ -62,7 +62,7 @@ __device__ inline void mark_seen() {
   const Shared& s = shared();
   if (blockIdx.x != 0 || threadIdx.x >= s.launch.rows) return;
   const int code = s.codes[threadIdx.x][0];
-  s.to.seen[s.launch.row[threadIdx.x].slot * (Talker::VOCAB / 32) + code / 32] |= 1u << (code % 32);
+  s.to.stream[s.launch.row[threadIdx.x].slot].seen[code / 32] |= 1u << (code % 32);
 }
 
 // The talker's input: the sum of the frame's code embeddings and the text row.
@@ -139,7 +139,7 @@ __device__ __noinline__ void begin_pass(int pass) {
     p.last = pass == PROJECTION_PASS ? PROJECT : HEAD;
     p.phases = p.sizes.layers * LAYER_PHASES + has_last_phase(pass);
     p.norms = talker ? s.to.talker_norms : s.to.predictor_norms;
-    p.page_table = talker ? s.to.page_table : nullptr;
+    p.stream = talker ? s.to.stream : nullptr;
     p.kv = talker ? s.to.talker_kv : s.to.predictor_kv;
     p.layer_elements = talker ? TalkerRows::layer_elements() : u64(ROWS) * Predictor::PAGE_ELEMENTS;
     p.eps = talker ? s.to.talker_eps : s.to.predictor_eps;
@@ -205,7 +205,7 @@ __device__ inline void copy_params(const Params& params) {
   copy_words<THREADS>(&s.to, &params.to, sizeof(Buffers));
   copy_words<THREADS>(&s.launch, &params.launch, sizeof(Launch));
   for (int row = 0; row < params.launch.rows; ++row) {
-    copy_words<THREADS>(&s.sampling[row], &params.to.sampling[params.launch.row[row].slot], sizeof(Sampling));
+    copy_words<THREADS>(&s.sampling[row], &params.to.stream[params.launch.row[row].slot].sampling, sizeof(Sampling));
   }
 }
 

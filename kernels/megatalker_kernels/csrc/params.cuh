@@ -22,6 +22,13 @@ struct Sampling {
   int min_frames;
 };
 
+// What a stream's slot holds beside keys and values.
+struct Stream {
+  Sampling sampling;
+  u32 seen[Talker::VOCAB / 32];  // bits of the ids that were its first codes
+  int pages[MAX_PAGES];          // of the talker's keys and values
+};
+
 // One row of a launch: a stream that takes a frame, or one position of a prompt.
 struct Row {
   int slot;            // which stream's state
@@ -52,7 +59,6 @@ struct Buffers {
   const float* predictor_rope;
   Stored* talker_kv;                // [layers][pages][2][kv heads][PAGE][head_dim], dimensions as in units.cuh
   Stored* predictor_kv;             // [layers][ROWS][2][kv heads][PAGE][head_dim]
-  const int* page_table;            // [slots][MAX_PAGES]
   int pages;
   int slots;
   const float* text;                // [ROWS][talker hidden]: text rows (decode) or prompt rows (prefill, of the kernel of many rows)
@@ -67,8 +73,7 @@ struct Buffers {
   float* projected;                 // [ROWS][predictor hidden]
   float* pending;                   // [slots][talker vocab]
   float* predictor_logits;          // [ROWS][GROUPS - 1][predictor vocab]
-  u32* seen;                        // [slots][talker vocab / 32]
-  const Sampling* sampling;         // [slots]
+  Stream* stream;                   // [slots]
   const i64* gumbel_table;          // [2 * GUMBEL_ROWS][4]
   const i64* decay_table;           // [DECAY_ROWS][4]
   u32* barrier;                     // [PROGRESS + BLOCKS] words, see status.cuh; zero before the first launch and after an abort

@@ -278,7 +278,7 @@ __device__ __noinline__ int choose_code(int index, int codebook) {
   Choice choice;
   choice.logits = first ? to.pending + u64(row.slot) * Talker::VOCAB
                         : to.predictor_logits + (u64(index) * (GROUPS - 1) + codebook - 1) * Predictor::VOCAB;
-  choice.seen = first ? to.seen + row.slot * (Talker::VOCAB / 32) : nullptr;
+  choice.seen = first ? to.stream[row.slot].seen : nullptr;
   choice.filter = first ? &sampling.talker : &sampling.predictor;
   choice.key = sampling.key;
   choice.penalty = sampling.penalty;

@@ -18,7 +18,7 @@ struct Pass {
   int first_phase, phases;
   PhaseKind last;            // phase, after those of the layers
   const float* norms;
-  const int* page_table;  // [slots][MAX_PAGES], or null: a row's slot is its page
+  const Stream* stream;   // [slots], whose pages are meant; or null: a row's slot is its page
   Stored* kv;             // [layers][pages][2][kv heads][PAGE][head_dim]
   u64 layer_elements;     // of `kv`
   float eps;

@@ -11,7 +11,7 @@ struct RowsAtWork {
   __device__ static int slot(int row) { return shared().slot[row]; }
   __device__ static int position(int row) { return shared().position[row]; }
   __device__ static int fresh_from(int row) { return shared().fresh_from[row]; }
-  __device__ static const int* page_table() { return shared().pass.page_table; }
+  __device__ static const Stream* streams() { return shared().pass.stream; }
   __device__ static Stored* layer(int number) { return shared().pass.kv + number * shared().pass.layer_elements; }
 };
 
@@ -22,7 +22,7 @@ struct TalkerRows {
   __device__ static int slot(int row) { return shared().launch.row[row].slot; }
   __device__ static int position(int row) { return shared().launch.row[row].position; }
   __device__ static int fresh_from(int row) { return position(row); }
-  __device__ static const int* page_table() { return shared().to.page_table; }
+  __device__ static const Stream* streams() { return shared().to.stream; }
   __device__ static u64 layer_elements() { return u64(shared().to.pages) * Talker::PAGE_ELEMENTS; }
   __device__ static Stored* layer(int number) { return shared().to.talker_kv + number * layer_elements(); }
 };
@@ -59,8 +59,8 @@ struct WorkUnit {
 
   // Where the key of a position lies; its value lies `values_apart` further.
   __device__ Stored* key(int layer, int at, int head_dim) const {
-    const int* table = Rows::page_table();
-    const u64 page = table ? __ldg(table + Rows::slot(row) * MAX_PAGES + at / PAGE) : Rows::slot(row);
+    const Stream* streams = Rows::streams();
+    const u64 page = streams ? __ldg(streams[Rows::slot(row)].pages + at / PAGE) : Rows::slot(row);
     return Rows::layer(layer) + ((page * 2 * Rows::heads() + head) * PAGE + at % PAGE) * head_dim;
   }
   __device__ static int values_apart(int head_dim) { return Rows::heads() * PAGE * head_dim; }

@@ -34,7 +34,7 @@ __device__ inline void lay_out_chunks() {
   for (int i = blockIdx.x * CONSUMERS + own_thread(); i < s.wide.chunks; i += BLOCKS * CONSUMERS) {
     const int place = s.wide.chunk[i], row = place / MAX_CHUNKS, number = place % MAX_CHUNKS;
     const Row& which = s.wide.row[row];
-    const int* table = s.to.page_table + which.slot * MAX_PAGES + number * PAGES_OF_CHUNK;
+    const int* table = s.to.stream[which.slot].pages + number * PAGES_OF_CHUNK;
     const bool two = which.position >= number * CHUNK + PAGE;
     s.wide.row_chunk[i] = {row, number, which.position, s.wide.first[row], {table[0], table[two]}};
   }

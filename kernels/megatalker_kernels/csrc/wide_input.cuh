@@ -17,7 +17,7 @@ __device__ inline void read_own_rows() {
   for (int index = blockIdx.x; index < s.launch.rows; index += BLOCKS) {
     const Row& row = s.wide.row[index];
     copy_words<CONSUMERS>(&s.own_row[index / BLOCKS], &row, sizeof(Row));
-    copy_words<CONSUMERS>(&s.own_sampling[index / BLOCKS], &s.to.sampling[row.slot], sizeof(Sampling));
+    copy_words<CONSUMERS>(&s.own_sampling[index / BLOCKS], &s.to.stream[row.slot].sampling, sizeof(Sampling));
   }
   consumer_sync();
 }
@@ -41,7 +41,7 @@ __device__ inline void publish_wide(int index) {
   for (int i = 0; i < GROUPS; ++i) s.to.codes[index * (GROUPS + 1) + i] = picked[i];
   __threadfence_system();
   *const_cast<volatile int*>(s.to.codes + index * (GROUPS + 1) + GROUPS) = s.to.ticket;
-  s.to.seen[s.wide.row[index].slot * (Talker::VOCAB / 32) + first / 32] |= 1u << (first % 32);
+  s.to.stream[s.wide.row[index].slot].seen[first / 32] |= 1u << (first % 32);
 }
 
 __device__ inline float4 input_of(int index, int code, int column) {

@@ -6,11 +6,11 @@ import torch
 
 from megatalker.checkpoint.config import CodecConfig
 from megatalker.errors import BackendUnavailableError, SettingsError
+from megatalker.plugins.graphs import GraphCapture, run_directly
 from megatalker_backends.streaming.fused.decoder import FusedDecoder
 from megatalker_backends.streaming.fused.runner import FusedRunner
 from megatalker_backends.streaming.fused.trial import largest_difference, why_not_float16
 from megatalker_backends.streaming.fused.weights import FusedWeights
-from megatalker_backends.streaming.graphs import GraphCapture, run_directly
 from megatalker_backends.streaming.model import StreamingDecoder
 from megatalker_backends.streaming.settings import StreamingSettings
 from megatalker_kernels.codec.launcher import CodecKernels
