@@ -13,6 +13,7 @@ from megatalker.checkpoint import Checkpoint
 from megatalker.checkpoint.template import reference_ids, text_ids
 from megatalker.errors import InvalidRequestError
 from megatalker.prompt import Layout, Prompt, PromptBuilder, PromptPlanner, PromptText
+from megatalker.prompt.builder import CAPTURED_TOGETHER
 from megatalker.prompt.captured import LENGTHS, CapturedBodies
 from megatalker.testing.random_checkpoint import TINY, write_checkpoint
 from megatalker.voices import Voice
@@ -354,14 +355,20 @@ def test_texts_that_come_alone_have_the_prompts_that_were_captured_for_their_len
         assert (found.complete, found.prefix_length) == (True, expected.prefix_length)
 
 
-def test_captured_prompts_serve_whole_texts_of_voices_without_reference_codes_alone(
-    tiny_base: Checkpoint,
-) -> None:
-    fresh, prompts = builder(tiny_base), builder(tiny_base)
+def test_captured_and_other_prompts_that_are_built_together_equal_those_built_alone(tiny_base: Checkpoint) -> None:
+    fresh, prompts, planner = builder(tiny_base), builder(tiny_base), PromptPlanner(tiny_base)
     capture_in_place(prompts)
-    for voice, complete in ((cloned(tiny_base, frames=9), True), (cloned(tiny_base), False), (cloned(tiny_base), True)):
-        ids = list(range(1, 41))
-        expected, found = (one.build(ids, voice=voice, complete=complete) for one in (fresh, prompts))
-        assert torch.equal(found.embeds, expected.embeds)
-        assert torch.equal(found.trailing, expected.trailing)
-        assert found.complete == complete
+    plain, in_context = (planner.plan(voice=voice) for voice in (cloned(tiny_base), cloned(tiny_base, frames=9)))
+    texts = [
+        PromptText(list(range(start, start + length)), plan, complete)
+        for start, (length, plan, complete) in enumerate(
+            [(40, plain, True), (40, in_context, True), (40, plain, False), (300, plain, True), (40, plain, True)], 1
+        )
+    ]
+    for count in (len(texts), CAPTURED_TOGETHER + 1):
+        some = (texts * count)[:count]
+        for text, found in zip(some, prompts.build_all(some), strict=True):
+            (expected,) = fresh.build_all([text])
+            assert torch.equal(found.embeds, expected.embeds)
+            assert torch.equal(found.trailing, expected.trailing)
+            assert (found.complete, found.prefix_length) == (text.complete, expected.prefix_length)

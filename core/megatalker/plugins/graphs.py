@@ -15,6 +15,8 @@ class GraphCapture:
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._pool = torch.cuda.graph_pool_handle()
+        self._aside = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        """One for all: matrix libraries keep memory for every stream that they meet."""
 
     def __call__(self, work: Callable[[], Result]) -> Callable[[], Result]:
         """Capture ``work``; waits for what the device is doing.
@@ -23,7 +25,7 @@ class GraphCapture:
             A function that replays it, on the current stream, and returns the very tensors that ``work`` returned.
         """
         with torch.cuda.device(self._device):
-            with _side_stream():
+            with _side_stream(self._aside):
                 for _ in range(2):  # libraries set themselves up here, which a capture forbids
                     work()
             graph = torch.cuda.CUDAGraph()
@@ -44,8 +46,7 @@ def run_directly(work: Callable[[], Result]) -> Callable[[], Result]:
 
 
 @contextmanager
-def _side_stream() -> Iterator[None]:
-    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+def _side_stream(stream: torch.cuda.Stream) -> Iterator[None]:
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         yield

@@ -21,7 +21,7 @@ class PromptRows:
     """
 
     def __init__(self, checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype) -> None:
-        self.device, self._dtype = device, dtype
+        self._device, self._dtype = device, dtype
         self._text_table = checkpoint.tensor("talker.model.text_embedding.weight")
         self._first_table = checkpoint.tensor("talker.model.codec_embedding.weight")
         self._rest_tables = [
@@ -31,24 +31,15 @@ class PromptRows:
         self._codebook_size = checkpoint.config.predictor.vocab_size
         layer = "talker.text_projection.linear_fc"
         self._weight_1, self._bias_1, self._weight_2, self._bias_2 = (
-            self.send(checkpoint.tensor(f"{layer}{name}")) for name in ("1.weight", "1.bias", "2.weight", "2.bias")
+            self._send(checkpoint.tensor(f"{layer}{name}")) for name in ("1.weight", "1.bias", "2.weight", "2.bias")
         )
 
     def text(self, ids: Sequence[int]) -> Tensor:
         """:meth:`embed` and :meth:`project`: ``[n, H]``."""
         return self.project(self.embed(ids))
 
-    def embed(self, ids: Sequence[int]) -> Tensor:
+    def embed(self, ids: Sequence[int], *, into: Tensor | None = None) -> Tensor:
         """``[n, text width]``: rows of the text table, on the device.
-
-        Raises:
-            InvalidRequestError: an id outside the text vocabulary.
-        """
-        return self.send(self.look_up(ids))
-
-    def look_up(self, ids: Sequence[int], *, into: Tensor | None = None) -> Tensor:
-        """``[n, text width]``: rows of the text table as it is, on the host, where a GPU takes them from without
-        waiting for what it is doing.
 
         Args:
             ids: of the text vocabulary.
@@ -63,11 +54,8 @@ class PromptRows:
                 raise InvalidRequestError(
                     f"text id {token} is outside the text vocabulary of {size}; use this checkpoint's tokenizer"
                 )
-        return _rows_of(self._text_table, ids, self._room(self._text_table, len(ids)) if into is None else into)
-
-    def send(self, rows: Tensor) -> Tensor:
-        """Rows of a table on the device, as numbers of its type."""
-        return rows.to(self.device, non_blocking=True).to(self._dtype)
+        rows = self._look_up(self._text_table, ids)
+        return self._send(rows) if into is None else into.copy_(rows, non_blocking=True)
 
     def project(self, embedded: Tensor, calls: Sequence[int] | None = None) -> Tensor:
         """``[n, text width]`` -> ``[n, H]``.
@@ -82,7 +70,7 @@ class PromptRows:
         calls = [len(embedded)] if calls is None else list(calls)
         hidden = _linear(embedded, self._weight_1, self._bias_1, calls)
         # a CPU computes the last numbers of a call one by one, by another exponential than those before
-        for some in torch.split(hidden, calls) if self.device.type == "cpu" else (hidden,):
+        for some in torch.split(hidden, calls) if self._device.type == "cpu" else (hidden,):
             F.silu(some, inplace=True)
         return _linear(hidden, self._weight_2, self._bias_2, calls)
 
@@ -98,7 +86,7 @@ class PromptRows:
 
     def codec(self, ids: Sequence[int]) -> Tensor:
         """Rows of the talker's own codec table (codes 0 and the special ids): ``[n, H]``."""
-        return self.send(_rows_of(self._first_table, ids, self._room(self._first_table, len(ids))))
+        return self._send(self._look_up(self._first_table, ids))
 
     def frames(self, codes: Tensor) -> Tensor:
         """Sum of each frame's code embeddings: ``[N, code groups]`` integer -> ``[N, H]``, added in the official order.
@@ -121,16 +109,20 @@ class PromptRows:
         rows = self._room(self._first_table, len(codes), groups)
         for group, table in enumerate(tables):
             rows[:, group] = table.index_select(0, codes[:, group])
-        return self.send(rows).sum(1)
+        return self._send(rows).sum(1)
+
+    def _look_up(self, table: Tensor, ids: Sequence[int]) -> Tensor:
+        rows = self._room(table, len(ids))
+        # 20 times as fast as indexing with a tensor
+        torch.index_select(table, 0, torch.tensor(ids, dtype=torch.long), out=rows)
+        return rows
 
     def _room(self, table: Tensor, *rows: int) -> Tensor:
-        return torch.empty(*rows, table.shape[1], dtype=table.dtype, pin_memory=self.device.type == "cuda")
+        """On the host, where a GPU takes them from without waiting for what it is doing."""
+        return torch.empty(*rows, table.shape[1], dtype=table.dtype, pin_memory=self._device.type == "cuda")
 
-
-def _rows_of(table: Tensor, ids: Sequence[int], into: Tensor) -> Tensor:
-    # 20 times as fast as indexing with a tensor
-    torch.index_select(table, 0, torch.tensor(ids, dtype=torch.long), out=into)
-    return into
+    def _send(self, rows: Tensor) -> Tensor:
+        return rows.to(self._device, non_blocking=True).to(self._dtype)
 
 
 def _linear(rows: Tensor, weight: Tensor, bias: Tensor, calls: list[int]) -> Tensor:
