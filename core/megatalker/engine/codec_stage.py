@@ -137,13 +137,16 @@ class CodecStage:
         utterances = self._state.utterances
         decoded, playing, hungry_at, busy = [], [], math.inf, 0
         for index, one in enumerate(utterances):
-            frames, dry_at = one.ungiven, one.runs_dry_at
+            frames = one.ungiven
             busy += one.admitted and one.idle_since is None
+            if not frames and one.rests_until > now:
+                continue
+            dry_at = one.runs_dry_at
             if frames:
                 decoded.append((index, one, frames, dry_at))
                 if dry_at is not None:
                     playing.append(Playing(dry_at, frames))
-            elif dry_at is not None and dry_at < hungry_at and one.decodable and one.held_until <= now:
+            elif dry_at is not None and dry_at < hungry_at and one.decodable and one.held_until(now) <= now:
                 hungry_at = dry_at
         pressed_until, frames_first = self._state.pace.turn_of(playing, hungry_at, busy, now)
         if frames_first and len(playing) == len(decoded):  # without newcomers

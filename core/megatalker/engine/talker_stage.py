@@ -145,16 +145,12 @@ class TalkerStage:
         for index, utterance in enumerate(utterances):
             if now < utterance.rests_until or not utterance.admitted:  # nothing about them can have changed
                 continue
-            if utterance.decodable:
-                held_until = utterance.held_until
-                if held_until <= now:
-                    utterance.idle_since = None
-                    ready.append(candidate(index, utterance))
-                    if utterance.suspected and trial is None and utterance.is_suspect("talker"):
-                        trial = utterance
-                    continue
-                if held_until < math.inf:
-                    utterance.rests_until = held_until
+            if utterance.decodable and utterance.held_until(now) <= now:
+                utterance.idle_since = None
+                ready.append(candidate(index, utterance))
+                if utterance.suspected and trial is None and utterance.is_suspect("talker"):
+                    trial = utterance
+                continue
             if utterance.starved:
                 utterance.chunking.restart()
                 utterance.progress.playback.excuse()

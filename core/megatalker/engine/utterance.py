@@ -268,11 +268,20 @@ class Utterance:
         """The next frame can be made, were it not for playback."""
         return self.decoding and not self.starved
 
-    @property
-    def held_until(self) -> float:
-        """When the next frame may be made without getting too far ahead of playback; 0: at once. Infinite: when the
-        consumer has taken some of what there is.
+    def held_until(self, now: float) -> float:
+        """When the next frame may be made without getting too far ahead of playback: what was found before counts until
+        then. Not later than ``now``: at once. Infinite: when the consumer has taken some of what there is.
         """
+        if self.rests_until > now:
+            return self.rests_until
+        held_until = self._held_until
+        if now < held_until < math.inf:
+            self.rests_until = held_until
+            self.chunking.rest()
+        return held_until
+
+    @property
+    def _held_until(self) -> float:
         if self.ungiven:
             return 0.0
         if self.chunks.is_full(self.coming_s):
@@ -285,8 +294,8 @@ class Utterance:
     @property
     def runs_dry_at(self) -> float | None:
         """When playback will have used up the audio that was handed out or is coming; ``None`` before the first."""
-        dry_at = self.progress.playback.dry_at
-        return None if dry_at is None else dry_at + self.coming_s
+        dry_at, coming = self.progress.playback.dry_at, self.given - self.progress.frames
+        return dry_at + coming * FRAME_SECONDS if coming and dry_at is not None else dry_at
 
     def due(self, *, pressed: bool) -> bool:
         """Whether audio should be made of its frames now, of which there are some: there are enough for a chunk, or its
@@ -344,15 +353,11 @@ def playing(utterances: Sequence[Utterance], now: float) -> list[Playing]:
     """Those that need audio or a frame within the time of a pass of newcomers."""
     found = []
     for utterance in utterances:
-        dry_at, frames = utterance.runs_dry_at, utterance.ungiven
-        if dry_at is None:
+        frames = utterance.ungiven
+        if not frames and (utterance.rests_until > now + SOON_S or utterance.chunks.is_full()):
             continue
-        if frames:
-            needs = utterance.due(pressed=dry_at < now + SOON_S)
-        else:
-            rests = utterance.rests_until > now + SOON_S or utterance.chunks.is_full()
-            needs = not rests and utterance.decodable
-        if needs:
+        dry_at = utterance.runs_dry_at
+        if dry_at is not None and (utterance.due(pressed=dry_at < now + SOON_S) if frames else utterance.decodable):
             found.append(Playing(dry_at, frames))
     return found
 

@@ -214,12 +214,12 @@ class Worker(threading.Thread):
         """Until the first stream that was ahead of playback may go on, until waiting for a row makes a difference, or
         until the talker may have prepared something; ``None``: until there is a command.
         """
-        held = [max(one.held_until, one.rests_until) for one in self._state.utterances if one.decodable]
-        until = min(held, default=math.inf)
+        now = self._state.clock()
+        until = min((one.held_until(now) for one in self._state.utterances if one.decodable), default=math.inf)
         if self._state.failure is None:
             talker = self._state.talker.loaded
             until = min(until, self._talker.rows_change_at(), math.inf if talker is None else talker.prepare_at)
-        return None if until == math.inf else max(0.0, until - self._state.clock())
+        return None if until == math.inf else max(0.0, until - now)
 
     def _obey(self, command: Command) -> None:
         state = self._state
