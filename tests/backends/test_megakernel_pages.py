@@ -17,6 +17,10 @@ from megatalker_kernels.shapes import KernelShape
 from megatalker_kernels.trial import MODELS
 from megatalker_kernels.workspace import GUARD_BYTES, Workspace
 
+CPU = torch.device("cpu")
+PAGE_BYTES = 28 * 2 * 8 * PAGE * 128 * 2
+"""Of the 0.6B talker."""
+
 
 def pool_of(pages: int, limit: int | None = None, enlarged: list[int] | None = None) -> PagePool:
     """That notes in ``enlarged`` what it asks for."""
@@ -79,9 +83,26 @@ def test_who_asked_for_pages_that_cannot_be_made_receives_none() -> None:
 
 def test_pages_begin_with_what_256_mib_hold_and_never_exceed_the_limit() -> None:
     shape = KernelShape.fit(*MODELS["0.6B"], code_groups=16, max_positions=4096, processors=132, capability=90)
-    limit = choose_page_limit(shape, MegakernelSettings(), 8)
-    assert (limit, choose_first_pages(shape, limit)) == (8 * 64, 2**28 // (28 * 2 * 8 * 64 * 128 * 2))
-    assert choose_page_limit(shape, MegakernelSettings(pages=5), 8) == choose_first_pages(shape, 5) == 5
+    limit = choose_page_limit(shape, MegakernelSettings(), 1024)
+    assert (limit, choose_first_pages(shape, limit, 1024, CPU)) == (1024 * 64, 2**28 // PAGE_BYTES)
+    assert choose_page_limit(shape, MegakernelSettings(pages=5), 8) == choose_first_pages(shape, 5, 8, CPU) == 5
+
+
+@pytest.mark.parametrize(
+    ("streams", "free", "limit", "pages"),
+    [
+        (8, 80 * 10**9, 8 * 64, 2**28 // PAGE_BYTES),
+        (300, 80 * 10**9, 300 * 64, 600),
+        (300, 80 * 10**9, 500, 500),
+        (300, 10 * 10**9, 300 * 64, 10**10 // 4 // PAGE_BYTES),
+    ],
+)
+def test_a_gpu_has_two_pages_a_stream_from_the_first_where_a_quarter_of_its_free_memory_holds_them(
+    monkeypatch: pytest.MonkeyPatch, streams: int, free: int, limit: int, pages: int
+) -> None:
+    shape = KernelShape.fit(*MODELS["0.6B"], code_groups=16, max_positions=4096, processors=132, capability=90)
+    monkeypatch.setattr("torch.cuda.mem_get_info", lambda _device: (free, 2 * free))
+    assert choose_first_pages(shape, limit, streams, torch.device("cuda")) == pages
 
 
 def test_growth_is_for_all_or_for_nobody() -> None:

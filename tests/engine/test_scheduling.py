@@ -15,6 +15,7 @@ from fake_backend import CAPABILITIES, CODEC_CAPABILITIES, Behaviour, FakeCodec,
 from megatalker.checkpoint.config import FRAME_SECONDS
 from megatalker.engine import Engine, SpeechStream
 from megatalker.engine.chunks import ChunkPolicy
+from megatalker.engine.newcomers import MOST_LAUNCH_ROWS
 from megatalker.engine.scheduling import (
     MOST_CODEC_FRAMES,
     MOST_CODEC_STREAMS,
@@ -25,7 +26,6 @@ from megatalker.engine.scheduling import (
     fitting,
     select_audio,
 )
-from megatalker.engine.talker_stage import MOST_LAUNCH_ROWS
 from megatalker.engine.worker import PROMPT_LAUNCHES, PROMPTS_S, Worker
 from megatalker.interfaces import CodecState, DecodeStep, Frame, Limit, StreamHandle, StreamRequest
 
@@ -135,7 +135,7 @@ def test_prompts_that_take_a_device_long_do_not_keep_those_before_from_their_fir
 def test_a_prompt_longer_than_a_launch_is_one_by_itself(
     open_engine: Opener, launches: Launches, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("megatalker.engine.talker_stage.MOST_LAUNCH_ROWS", 1)
+    monkeypatch.setattr("megatalker.engine.newcomers.MOST_LAUNCH_ROWS", 1)
     hear(*begin(open_engine(), 2))
     assert launches.events[:3] == [("prompts", [1]), ("prompts", [2]), ("frames", [1, 2])]
 

@@ -7,12 +7,13 @@ import threading
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
 
 from engine_stage import TEXT, Opener, codes_of, fakes_with, plain_codes
-from fake_backend import CAPABILITIES, Fakes
+from fake_backend import CAPABILITIES, Behaviour, Fakes
 from megatalker.checkpoint import Checkpoint
 from megatalker.checkpoint.config import FRAME_SAMPLES
 from megatalker.engine import SpeechStream
@@ -23,7 +24,7 @@ from megatalker.errors import (
     MegatalkerError,
     UnsupportedError,
 )
-from megatalker.interfaces import StreamRequest
+from megatalker.interfaces import Limit, StreamRequest
 from megatalker.sampling import SamplingParams
 from waiting import HANG_S
 
@@ -273,3 +274,23 @@ def test_fifty_streams_half_cancelled_leave_no_rows_and_no_trace(
             assert fakes.loaded["fake"].streams == {}
     metrics = engine.metrics()
     assert (metrics.streams, metrics.active, metrics.waiting, metrics.errors) == (150, 0, 0, 0)
+
+
+def test_hundreds_who_hang_up_at_once_keep_nobody_waiting(open_engine: Opener) -> None:
+    fakes, held, streams = Fakes(), list[int](), list[SpeechStream]()
+
+    def note(call: int) -> None:
+        held.append(len(fakes.loaded["fake"].streams))
+        if call == 3:
+            for stream in streams[1:]:
+                stream.cancel()
+
+    capabilities = replace(CAPABILITIES, max_streams=Limit.NONE)
+    fakes.talkers["fake"] = Behaviour(frames=60, capabilities=capabilities, on_decode=note)
+    engine = open_engine(fakes, max_streams=200)
+    with engine.borrow_backends():
+        streams += [engine.speak(TEXT, seed=seed) for seed in range(200)]
+    assert len(streams[0].read_all())
+    ends = [before - after for before, after in pairwise(held)]
+    assert (max(held), held[-1]) == (200, 1)
+    assert max(ends) <= 40, "16 after a launch of frames, 16 after one of audio"

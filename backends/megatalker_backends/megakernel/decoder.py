@@ -82,7 +82,7 @@ class MegakernelDecoder(TalkerDecoder):
         shape = choose_shape(config, settings, context.device)
         streams = choose_streams(settings, context.max_streams)
         limit = choose_page_limit(shape, settings, streams)
-        pages = choose_first_pages(shape, limit)
+        pages = choose_first_pages(shape, limit, streams, context.device)
         positions = min(choose_positions(config, settings), limit * PAGE)
         reuses = settings.prefix_rows >= ROWS
         self._capabilities = replace(CAPABILITIES, max_streams=streams, max_positions=positions, prefix_reuse=reuses)

@@ -14,7 +14,11 @@ from megatalker_kernels.shapes import KernelShape
 
 DEFAULT_POSITIONS = 4096
 FIRST_PAGE_BYTES = 2**28
-"""What pages take before streams need more."""
+"""What pages take before streams need more, at least."""
+FIRST_PAGES_A_STREAM = 2
+"""As above, on a GPU: for a prompt and a sentence. All streams wait when there must be more."""
+MOST_FIRST_MEMORY = 0.25
+"""As above, of the memory that is free."""
 INTERPRETED_GPU = (132, 90)
 """Multiprocessors and compute capability that the specification is laid out for: an H200."""
 
@@ -59,8 +63,12 @@ def choose_page_limit(shape: KernelShape, settings: MegakernelSettings, streams:
     return settings.pages or streams * shape.max_pages
 
 
-def choose_first_pages(shape: KernelShape, limit: int) -> int:
-    """Pages that the streams share before they need more."""
+def choose_first_pages(shape: KernelShape, limit: int, streams: int, device: torch.device) -> int:
+    """Pages that so many streams share before they need more."""
     talker = shape.talker
     page_bytes = talker.layers * 2 * talker.kv_heads * PAGE * talker.head_dim * STORED.itemsize
-    return min(limit, max(1, FIRST_PAGE_BYTES // page_bytes))
+    first_bytes = FIRST_PAGE_BYTES
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        first_bytes = max(first_bytes, int(min(FIRST_PAGES_A_STREAM * streams * page_bytes, MOST_FIRST_MEMORY * free)))
+    return min(limit, max(1, first_bytes // page_bytes))

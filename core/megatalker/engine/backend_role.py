@@ -85,8 +85,8 @@ class BackendRole(Generic[InstanceT]):
     """Why the backend before was taken out."""
     last: str = ""
     """Name of the backend that serves, or served last."""
-    serving: InstanceT | None = None
-    """That backend. Only its facts may be asked for after it was given up."""
+    instance: InstanceT = field(init=False, repr=False)
+    """That backend; not set before one was loaded. Only its facts may be asked for after it was given up."""
 
     def next(self) -> BackendOption[InstanceT] | None:
         """The first backend that is not faulty and can run, or ``None``; one that is accused only where there is no
@@ -113,7 +113,7 @@ class BackendRole(Generic[InstanceT]):
     def fill(self, option: BackendOption[InstanceT], instance: InstanceT) -> str:
         """``instance`` serves from now on; returns the name of the backend that served before, if any."""
         self.loaded = LoadedBackend(self.kind, option.name, instance)
-        self.serving = instance
+        self.instance = instance
         previous, self.last = self.last, option.name
         return previous
 

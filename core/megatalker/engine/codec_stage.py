@@ -159,8 +159,7 @@ class CodecStage:
 
     def _choose(self, due: Sequence[Candidate]) -> tuple[list[Utterance], bool]:
         """The streams of the next step of the codec, and whether it is a trial of one that may have made one fail."""
-        codec = self._state.codec.serving
-        limit = (None if codec is None else codec.max_streams) or MOST_CODEC_STREAMS
+        limit = self._state.codec.instance.max_streams or MOST_CODEC_STREAMS
         picked = select_audio(due, limit=min(limit, MOST_CODEC_STREAMS), frames=self._state.pace.most_frames)
         chosen = [self._state.utterances[index] for index in picked]
         trial = next((one for one in chosen if one.suspected and one.is_suspect("codec")), None)

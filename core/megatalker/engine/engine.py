@@ -18,6 +18,7 @@ from megatalker.engine.admission import AdmissionLimits
 from megatalker.engine.backend_role import codec_role, talker_role
 from megatalker.engine.chunks import ChunkPolicy, ChunkQueue, chunk_limit
 from megatalker.engine.commands import Command, CommandQueue, Lend, Wake, Warmup
+from megatalker.engine.endings import end_everything
 from megatalker.engine.guarded_calls import CallRegister
 from megatalker.engine.options import SpeechOptions
 from megatalker.engine.outputs import EngineMetrics
@@ -28,7 +29,7 @@ from megatalker.engine.stream import SpeechStream, require_process
 from megatalker.engine.text_segmenter import TextSegmenter
 from megatalker.engine.utterance import Progress, Utterance
 from megatalker.engine.watchdog import Watchdog
-from megatalker.engine.worker import WorkerSettings, end_everything
+from megatalker.engine.worker import WorkerSettings
 from megatalker.errors import EngineClosedError, MegatalkerError
 from megatalker.plugins import BackendRegistry
 from megatalker.plugins.checked import CheckedCodec, CheckedTalker
@@ -137,7 +138,9 @@ class Engine:
         if text is None:
             utterance.rest_since(utterance.progress.requested_at)
         self._commands.submit(
-            utterance, AdmissionLimits.of(self.settings, self._talker.max_streams), self._state.throughput
+            utterance,
+            AdmissionLimits.of(self.settings, self._state.talker.instance.max_streams),
+            self._state.throughput,
         )
         return SpeechStream(
             utterance, self._commands, self._requests.text_checker() if text is None else None, keep_alive=self
@@ -232,14 +235,8 @@ class Engine:
 
     @property
     def _limits(self) -> TalkerLimits:
-        talker = self._talker
+        talker = self._state.talker.instance
         return TalkerLimits(self.backend, talker.capabilities.seeded_sampling, talker.max_positions)
-
-    @property
-    def _talker(self) -> CheckedTalker:
-        talker = self._state.talker.serving
-        assert talker is not None, "an open engine has had a talker"
-        return talker
 
     def _require_serving(self) -> None:
         require_process(self._process)

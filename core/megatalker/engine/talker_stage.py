@@ -1,44 +1,30 @@
 """The talker's launches: prompts in, frames out."""
 
 import logging
-import math
 from collections.abc import Sequence
 from functools import partial
 from operator import methodcaller
 
-from megatalker.engine.admission import AdmissionLimits, Grant, fair, grants, queue_refusal, waited_too_long
+from megatalker.engine.admission import Grant, fair
 from megatalker.engine.blame import pass_trial
 from megatalker.engine.guarded_calls import REQUEST_ERRORS, Fault, GuardedCalls
 from megatalker.engine.request import frames_that_fit
-from megatalker.engine.scheduling import fitting, select, urgency
+from megatalker.engine.scheduling import select
 from megatalker.engine.state import StepInProgress, WorkerState
-from megatalker.engine.utterance import Codes, DecoderStream, Utterance, candidate, playing
+from megatalker.engine.utterance import Codes, DecoderStream, Utterance, candidate
 from megatalker.errors import CapacityError
 from megatalker.interfaces import DecodeStep, StreamRequest
-from megatalker.plugins.checked import CheckedTalker
 from megatalker.prompt import PromptBuilder
-from megatalker.settings import Settings
 
 logger = logging.getLogger(__name__)
-
-MOST_LAUNCH_ROWS = 768
-"""Of prompts in one launch: the next ones are built while a device computes these. A longer prompt is a launch by
-itself.
-"""
 
 
 class TalkerStage:
     """Prefill, decode and release for all utterances."""
 
-    def __init__(self, state: WorkerState, calls: GuardedCalls, builder: PromptBuilder, settings: Settings) -> None:
+    def __init__(self, state: WorkerState, calls: GuardedCalls, builder: PromptBuilder) -> None:
         self._state, self._work, self._calls = state, state.talker_work, calls
-        self._builder, self._settings = builder, settings
-        self.pressed = self.beside = False
-        """There are newcomers, and streams whose playback would run dry during their pass; or that play at all."""
-        self.gathering = False
-        """Newcomers are kept waiting for others."""
-        self.left_over = False
-        """More prompts may begin in this pass than fit into its next launch."""
+        self._builder = builder
 
     def release(self) -> bool:
         """Free the rows of streams that nobody needs any more; says whether there were any."""
@@ -63,65 +49,6 @@ class TalkerStage:
                 self._read_text(utterance, decoder)
                 did = True
         return did
-
-    def next_prompts(self, now: float, begun: int = 0, rows_begun: int = 0) -> list[Grant]:
-        """Whose decoder streams begin or continue in the next launch of a pass that began ``now``, with so many streams
-        and rows: those that are due alone; else those that hold a row of the backend, then others by turns while there
-        are such rows. One that is not among them, and has waited too long for its first row, ends.
-
-        Those others gather until it is their turn, or, where the playback of a started stream would run dry meanwhile,
-        until they have credit: each of their passes takes long, and hardly longer for many.
-        """
-        waiting = [utterance for utterance in self._state.utterances if utterance.needs_prefill]
-        chosen = self._choose(waiting, now, begun, rows_begun)
-        taken = {id(grant.taker) for grant in chosen}
-        for utterance in waiting:
-            left_over = id(utterance) not in taken and not utterance.admitted and utterance.ending is None
-            if left_over and now > self._patience_ends(utterance):
-                state = self._state
-                error = waited_too_long(state.utterances, utterance.owner, self._limits, state.throughput)
-                utterance.end("error", error)
-        return chosen
-
-    def _choose(self, waiting: Sequence[Utterance], now: float, begun: int, rows_begun: int) -> list[Grant]:
-        running = [Grant(utterance) for utterance in waiting if utterance.admitted]
-        running.sort(key=lambda grant: urgency(candidate(0, grant.taker)))
-        new = [utterance for utterance in waiting if not utterance.admitted]
-        granted = self._with_room(new, now) if new else []
-        self.pressed = self.beside = self.gathering = self.left_over = False
-        trial = next((grant for grant in running + granted if grant.taker.is_suspect("talker")), None)
-        if trial is not None:
-            return [trial]
-        due = [grant for grant in granted if grant.due]
-        if not self.batches:
-            return (due + running + granted)[:1]
-        first = due or running
-        rows, left = _prompt_rows(first), self._state.pace.most_rows - rows_begun
-        chosen = first[: max(0 if begun else 1, fitting(rows, left))]
-        if granted and not due:
-            left -= sum(rows[: len(chosen)])
-            chosen += granted[: self._newcomers(_prompt_rows(granted), left, now, begun, rows_begun)]
-        count = max(1, fitting(_prompt_rows(chosen), MOST_LAUNCH_ROWS))
-        self.left_over = len(chosen) > count
-        return chosen[:count]
-
-    def _newcomers(self, rows: Sequence[int], left: int, now: float, begun: int, rows_begun: int) -> int:
-        """How many of those with prompts of so many ``rows`` begin, in ``left`` rows at most."""
-        pace, utterances = self._state.pace, self._state.utterances
-        self.gathering = not begun and not pace.is_open and any(one.admitted for one in utterances)
-        if self.gathering:  # whatever room there is
-            return 0
-        others = playing(utterances, now)
-        room = pace.room(others, now)
-        count = int(max(0, min(fitting(rows, min(left, room.rows - rows_begun)), room.streams - begun)))
-        self.pressed, self.beside = not count, bool(others)
-        on_credit = pace.rows_on_credit() if self.pressed else 0
-        if on_credit:
-            count = max(0 if begun else 1, fitting(rows, min(left, on_credit - rows_begun)))
-        elif others and not begun and not pace.turn.is_open:
-            count = 0
-        self.gathering = not count
-        return count
 
     def prefill(self, grants: Sequence[Grant]) -> None:
         """Begin or continue these decoder streams, all prompts in one call, in the rows that are lent to them."""
@@ -160,10 +87,10 @@ class TalkerStage:
                 if utterance.chunks.is_full():
                     utterance.progress.playback.excuse()
                     utterance.rest_since(now)
-        talker, slow = self._talker, self._state.pace.is_slow(len(ready))
+        talker, slow = self._state.talker.instance, self._state.pace.is_slow(len(ready))
         ready = fair(ready, utterances, now) if slow else ready
         limit = len(ready) if talker.max_streams is None else talker.max_streams
-        chosen = [utterances[index] for index in select(ready, batch=self.batches, limit=limit)]
+        chosen = [utterances[index] for index in select(ready, batch=talker.capabilities.batch, limit=limit)]
         if trial is not None:
             chosen = [trial]
         if chosen:
@@ -196,36 +123,7 @@ class TalkerStage:
         if served[0].suspected:
             pass_trial(self._state.utterances, self._state.talker, served[0])
 
-    @property
-    def batches(self) -> bool:
-        """The backend takes many streams at about the cost of one."""
-        return self._talker.capabilities.batch
-
     # ---- prefill
-
-    @property
-    def _limits(self) -> AdmissionLimits:
-        return AdmissionLimits.of(self._settings, self._talker.max_streams, self._work.row_limit)
-
-    @property
-    def _talker(self) -> CheckedTalker:
-        loaded = self._state.talker.loaded
-        assert loaded is not None, "a tick runs only with both roles filled"
-        return loaded.instance
-
-    def _with_room(self, wishing: Sequence[Utterance], now: float) -> list[Grant]:
-        """Those of them that get a row, and from whom. One whose first text came too late for a place in the queue
-        ends.
-        """
-        state, limits = self._state, self._limits
-        for utterance in wishing:
-            if utterance.progress.segments == 0 and utterance.idle_since is not None:
-                error = queue_refusal(state.utterances, utterance.owner, limits, state.throughput)
-                if error is not None:
-                    utterance.end("error", error)
-            utterance.idle_since = None
-        wishing = state.turns.order([utterance for utterance in wishing if utterance.ending is None])
-        return grants(wishing, [one for one in state.utterances if one.admitted], limits.rows, now)
 
     def _take_rows(self, lenders: Sequence[Utterance]) -> None:
         """Free the rows of these streams, which go on later, from the frames they have."""
@@ -237,22 +135,6 @@ class TalkerStage:
                 decoder.handle = None
             self._state.counters.lent += 1
         self.release()
-
-    def rows_change_at(self) -> float:
-        """When one that waits for a row may borrow one, or has waited too long, though nothing else happens."""
-        utterances = self._state.utterances
-        wishing = [one for one in utterances if one.needs_prefill and not one.admitted]
-        if not wishing:
-            return math.inf
-        moments = [one.lends_at for one in utterances if one.admitted] + list(map(self._patience_ends, wishing))
-        return min(moments, default=math.inf)
-
-    def _patience_ends(self, utterance: Utterance) -> float:
-        """One that has begun waits as long as it must."""
-        max_wait_s = self._settings.max_wait_s
-        if max_wait_s is None or utterance.progress.segments:
-            return math.inf
-        return utterance.progress.requested_at + max_wait_s
 
     def _read_text(self, utterance: Utterance, decoder: DecoderStream) -> None:
         ids = decoder.new_ids
@@ -282,7 +164,7 @@ class TalkerStage:
 
     def _request(self, utterance: Utterance, decoder: DecoderStream) -> StreamRequest | None:
         """The prefill that begins or continues the decoder stream; ``None``: the utterance has ended."""
-        max_positions = self._talker.max_positions
+        max_positions = self._state.talker.instance.max_positions
         try:
             rows = len(decoder.prompt.embeds)
             asked = utterance.request
@@ -382,10 +264,6 @@ class TalkerStage:
         decoder, utterance.decoder = utterance.decoder, None
         if decoder is not None and decoder.handle is not None:
             self._work.to_release.append(decoder.handle)
-
-
-def _prompt_rows(grants: Sequence[Grant]) -> list[int]:
-    return [grant.taker.prompt_rows for grant in grants]
 
 
 def _step(decoder: DecoderStream) -> DecodeStep:

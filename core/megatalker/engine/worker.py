@@ -11,11 +11,12 @@ from typing import Any
 import torch
 
 from megatalker.engine.backend_role import LoadedBackend
-from megatalker.engine.blame import leave_untried
 from megatalker.engine.codec_stage import CodecStage
 from megatalker.engine.commands import Cancel, Command, CommandQueue, Feed, FinishText, Lend, Submit, Warmup
+from megatalker.engine.endings import end_everything, finish, refuse_waiting
 from megatalker.engine.failover import fill, not_warmed_up, replace
 from megatalker.engine.guarded_calls import CallRegister, Fault, GuardedCalls, Superseded
+from megatalker.engine.newcomers import Newcomers
 from megatalker.engine.preparation import go_on
 from megatalker.engine.state import WorkerState
 from megatalker.engine.talker_stage import TalkerStage
@@ -31,6 +32,8 @@ LAUNCH_S = 0.005
 """Audio that is needed sooner is waited for before prompts are built and launched."""
 PROMPTS_S = 0.15
 """After so long a pass goes on to first frames, whoever is left over: until a device is known it may be slow."""
+MOST_ENDINGS = 16
+"""Of streams between two launches."""
 PROMPT_LAUNCHES = 3
 """For those who arrive during the first, before all get their first frame; more only where prompts are left over."""
 
@@ -52,7 +55,8 @@ class Worker(threading.Thread):
         super().__init__(name=f"megatalker-worker-{register.generation}", daemon=True)
         self._state, self._commands, self._builder, self._threads = state, commands, own.builder, own.threads
         self._calls = GuardedCalls(register, state.talker, own.settings.step_deadline_s)
-        self._talker = TalkerStage(state, self._calls, own.builder, own.settings)
+        self._newcomers = Newcomers(state, own.settings)
+        self._talker = TalkerStage(state, self._calls, own.builder)
         self._codec = CodecStage(state, self._calls)
         self.orphans: list[LoadedBackend[Any]] = []
         """Backends to close when a call returns after this worker was abandoned."""
@@ -125,23 +129,26 @@ class Worker(threading.Thread):
         """Begin or continue streams, and those who arrive meanwhile. Audio that has arrived is handed out before; what
         a device still computes is waited for only where playback runs dry: else it has the prompts before it is done.
         """
-        talker, clock = self._talker, self._state.clock
-        grants, begun, rows = talker.next_prompts(clock()), 0, 0
+        newcomers, clock = self._newcomers, self._state.clock
+        if not self._somebody_waits:
+            newcomers.gathering = False
+            return False
+        grants, begun, rows = newcomers.next_launch(clock()), 0, 0
         if not grants:
             return False
-        pressed, beside = talker.pressed, talker.beside
+        pressed, beside = newcomers.pressed, newcomers.beside
         self._codec.collect(math.inf if pressed else clock() + LAUNCH_S)
         began_at = clock()
         for launch in count(1):
             begun, rows = begun + len(grants), rows + sum(grant.taker.prompt_rows for grant in grants)
-            talker.prefill(grants)
-            enough = launch >= PROMPT_LAUNCHES and not talker.left_over
-            if enough or grants[0].due or not talker.batches or clock() > began_at + PROMPTS_S:
+            self._talker.prefill(grants)
+            enough = launch >= PROMPT_LAUNCHES and not newcomers.left_over
+            if enough or grants[0].due or not newcomers.batches or clock() > began_at + PROMPTS_S:
                 break
             self._obey_commands(wait=False)
             self._codec.collect(clock() + LAUNCH_S)
-            grants = talker.next_prompts(began_at, begun, rows)
-            if not grants or (talker.pressed and not (pressed or grants[0].due)):
+            grants = newcomers.next_launch(began_at, begun, rows)
+            if not grants or (newcomers.pressed and not (pressed or grants[0].due)):
                 break
         self._decode()
         self._start_audio()
@@ -158,9 +165,14 @@ class Worker(threading.Thread):
             streams = sum(utterance.admitted for utterance in self._state.utterances)
             pace.note_others(self._state.clock() - began_at, streams)
             return True
-        if self._talker.gathering:
+        if self._newcomers.gathering:
             pace.lend()
-        return self._talker.gathering
+        return self._newcomers.gathering
+
+    @property
+    def _somebody_waits(self) -> bool:
+        """For its prompt to be read."""
+        return any(one.needs_prefill for one in self._state.utterances)
 
     @property
     def _warm(self) -> bool:
@@ -186,10 +198,11 @@ class Worker(threading.Thread):
         return did
 
     def _finish_ended(self) -> bool:
-        """End the streams that have nothing more to say, once their rows are free."""
+        """End streams that have nothing more to say, once their rows are free: hundreds may hang up at one moment."""
         state = self._state
         silent = state.codec.loaded is None
         ended = [one for one in state.utterances if one.ending is not None and (silent or not one.pending)]
+        ended = ended[:MOST_ENDINGS]
         for utterance in ended:
             self._talker.retire(utterance)
         if state.failure is None:
@@ -218,7 +231,8 @@ class Worker(threading.Thread):
         until = min((one.held_until(now) for one in self._state.utterances if one.decodable), default=math.inf)
         if self._state.failure is None:
             talker = self._state.talker.loaded
-            until = min(until, self._talker.rows_change_at(), math.inf if talker is None else talker.prepare_at)
+            rows_change_at = self._newcomers.rows_change_at() if self._somebody_waits else math.inf
+            until = min(until, rows_change_at, math.inf if talker is None else talker.prepare_at)
         return None if until == math.inf else max(0.0, until - now)
 
     def _obey(self, command: Command) -> None:
@@ -341,51 +355,6 @@ class Worker(threading.Thread):
             orphans.add(loaded)
         for orphan in orphans:
             orphan.close()
-
-
-def finish(state: WorkerState, commands: CommandQueue, utterance: Utterance) -> None:
-    """The utterance is over: forget it, then tell its consumer."""
-    state.utterances.remove(utterance)
-    if utterance.suspected:
-        leave_untried(state.utterances, (state.talker, state.codec), utterance)
-    reason = utterance.ending or "error"
-    if reason == "eos" and utterance.text.characters:
-        state.throughput.note_end(utterance.delivered, utterance.text.characters)
-    state.counters.cancelled += reason == "cancelled"
-    state.counters.errors += reason == "error"
-    commands.finished(utterance)
-    utterance.forget()
-    utterance.chunks.finish(reason, utterance.error)
-
-
-def refuse_waiting(state: WorkerState, error: MegatalkerError) -> None:
-    """Nobody will be served any more: fail those who wait for something else than a stream."""
-    for done in state.warmups:
-        done.set_exception(error)
-    state.warmups.clear()
-    for loan in state.loans:
-        loan.lent.set_exception(error)
-    state.loans.clear()
-
-
-def end_everything(state: WorkerState, commands: CommandQueue, error: MegatalkerError) -> None:
-    """End all streams and requests, also those still in the queue. Nobody else may touch the state meanwhile."""
-    while True:
-        try:
-            command = commands.queue.get_nowait()
-        except queue.Empty:
-            break
-        match command:
-            case Submit(utterance):
-                state.utterances.append(utterance)
-            case Warmup(done):
-                state.warmups.append(done)
-            case Lend():
-                state.loans.append(command)
-    refuse_waiting(state, error)
-    for utterance in list(state.utterances):
-        utterance.end("error", error)
-        finish(state, commands, utterance)
 
 
 def _pass_text_on(utterance: Utterance, command: Feed | FinishText) -> None:

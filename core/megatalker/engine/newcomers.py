@@ -1,0 +1,145 @@
+"""Which streams begin, or go on, in the next launch of prompts."""
+
+import math
+from collections.abc import Sequence
+from itertools import accumulate, takewhile
+
+from megatalker.engine.admission import AdmissionLimits, Grant, grants, queue_refusal, waited_too_long
+from megatalker.engine.scheduling import fitting, urgency
+from megatalker.engine.state import WorkerState
+from megatalker.engine.utterance import Utterance, candidate, playing
+from megatalker.settings import Settings
+
+MOST_LAUNCH_ROWS = 768
+"""Of prompts in one launch: the next ones are built while a device computes these. A longer prompt is a launch by
+itself.
+"""
+
+
+class Newcomers:
+    """Chooses among streams that need a prefill."""
+
+    def __init__(self, state: WorkerState, settings: Settings) -> None:
+        self._state, self._settings = state, settings
+        self.pressed = self.beside = False
+        """There are newcomers, and streams whose playback would run dry during their pass; or that play at all."""
+        self.gathering = False
+        """Newcomers are kept waiting for others."""
+        self._chosen: list[Grant] = []
+        """Who begins in this pass, after its next launch."""
+
+    def next_launch(self, now: float, begun: int = 0, rows_begun: int = 0) -> list[Grant]:
+        """Whose decoder streams begin or continue in the next launch of a pass that began ``now``, with so many streams
+        and rows: those that are due alone; else those that hold a row of the backend, then others by turns while there
+        are such rows. One that is not among them, and has waited too long for its first row, ends.
+
+        Those others gather until it is their turn, or, where the playback of a started stream would run dry meanwhile,
+        until they have credit: each of their passes takes long, and hardly longer for many.
+        """
+        left_over = [grant for grant in self._chosen if grant.taker.ending is None] if begun else []
+        chosen = left_over or self._choose_of_waiting(now, begun, rows_begun)
+        rows = accumulate(grant.taker.prompt_rows for grant in chosen)
+        count = max(1, sum(1 for _ in takewhile(MOST_LAUNCH_ROWS.__ge__, rows)))
+        self._chosen = chosen[count:]
+        return chosen[:count]
+
+    @property
+    def batches(self) -> bool:
+        """The talker takes many streams at about the cost of one."""
+        return self._state.talker.instance.capabilities.batch
+
+    @property
+    def left_over(self) -> bool:
+        """More prompts may begin in this pass than fitted into its last launch."""
+        return bool(self._chosen)
+
+    def _choose_of_waiting(self, now: float, begun: int, rows_begun: int) -> list[Grant]:
+        waiting = [utterance for utterance in self._state.utterances if utterance.needs_prefill]
+        chosen = self._choose(waiting, now, begun, rows_begun)
+        taken = {id(grant.taker) for grant in chosen}
+        for utterance in waiting:
+            left_over = id(utterance) not in taken and not utterance.admitted and utterance.ending is None
+            if left_over and now > self._patience_ends(utterance):
+                state = self._state
+                error = waited_too_long(state.utterances, utterance.owner, self._limits, state.throughput)
+                utterance.end("error", error)
+        return chosen
+
+    def _choose(self, waiting: Sequence[Utterance], now: float, begun: int, rows_begun: int) -> list[Grant]:
+        running = [Grant(utterance) for utterance in waiting if utterance.admitted]
+        running.sort(key=lambda grant: urgency(candidate(0, grant.taker)))
+        new = [utterance for utterance in waiting if not utterance.admitted]
+        granted = self._with_room(new, now) if new else []
+        self.pressed = self.beside = self.gathering = False
+        trial = next((grant for grant in running + granted if grant.taker.is_suspect("talker")), None)
+        if trial is not None:
+            return [trial]
+        due = [grant for grant in granted if grant.due]
+        if not self.batches:
+            return (due + running + granted)[:1]
+        first = due or running
+        rows, left = _prompt_rows(first), self._state.pace.most_rows - rows_begun
+        chosen = first[: max(0 if begun else 1, fitting(rows, left))]
+        if granted and not due:
+            left -= sum(rows[: len(chosen)])
+            chosen += granted[: self._count(_prompt_rows(granted), left, now, begun, rows_begun)]
+        return chosen
+
+    def _count(self, rows: Sequence[int], left: int, now: float, begun: int, rows_begun: int) -> int:
+        """How many of those with prompts of so many ``rows`` begin, in ``left`` rows at most."""
+        pace, utterances = self._state.pace, self._state.utterances
+        self.gathering = not begun and not pace.is_open and any(one.admitted for one in utterances)
+        if self.gathering:  # whatever room there is
+            return 0
+        others = playing(utterances, now)
+        room = pace.room(others, now)
+        count = int(max(0, min(fitting(rows, min(left, room.rows - rows_begun)), room.streams - begun)))
+        self.pressed, self.beside = not count, bool(others)
+        on_credit = pace.rows_on_credit() if self.pressed else 0
+        if on_credit:
+            count = max(0 if begun else 1, fitting(rows, min(left, on_credit - rows_begun)))
+        elif others and not begun and not pace.turn.is_open:
+            count = 0
+        self.gathering = not count
+        return count
+
+    def rows_change_at(self) -> float:
+        """When one that waits for a row may borrow one, or has waited too long, though nothing else happens."""
+        utterances = self._state.utterances
+        wishing = [one for one in utterances if one.needs_prefill and not one.admitted]
+        if not wishing:
+            return math.inf
+        moments = [one.lends_at for one in utterances if one.admitted] + list(map(self._patience_ends, wishing))
+        return min(moments, default=math.inf)
+
+    def _patience_ends(self, utterance: Utterance) -> float:
+        """One that has begun waits as long as it must."""
+        max_wait_s = self._settings.max_wait_s
+        if max_wait_s is None or utterance.progress.segments:
+            return math.inf
+        return utterance.progress.requested_at + max_wait_s
+
+    # ---- who gets a row
+
+    @property
+    def _limits(self) -> AdmissionLimits:
+        state = self._state
+        return AdmissionLimits.of(self._settings, state.talker.instance.max_streams, state.talker_work.row_limit)
+
+    def _with_room(self, wishing: Sequence[Utterance], now: float) -> list[Grant]:
+        """Those of them that get a row, and from whom. One whose first text came too late for a place in the queue
+        ends.
+        """
+        state, limits = self._state, self._limits
+        for utterance in wishing:
+            if utterance.progress.segments == 0 and utterance.idle_since is not None:
+                error = queue_refusal(state.utterances, utterance.owner, limits, state.throughput)
+                if error is not None:
+                    utterance.end("error", error)
+            utterance.idle_since = None
+        wishing = state.turns.order([utterance for utterance in wishing if utterance.ending is None])
+        return grants(wishing, [one for one in state.utterances if one.admitted], limits.rows, now)
+
+
+def _prompt_rows(grants: Sequence[Grant]) -> list[int]:
+    return [grant.taker.prompt_rows for grant in grants]
