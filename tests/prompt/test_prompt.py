@@ -372,3 +372,20 @@ def test_captured_and_other_prompts_that_are_built_together_equal_those_built_al
             assert torch.equal(found.embeds, expected.embeds)
             assert torch.equal(found.trailing, expected.trailing)
             assert (found.complete, found.prefix_length) == (text.complete, expected.prefix_length)
+
+
+def test_a_full_gpu_builds_prompts_without_captures(
+    tiny_base: Checkpoint, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(*_: object) -> None:
+        raise torch.cuda.OutOfMemoryError("no room for 2 MB")
+
+    prompts = builder(tiny_base)
+    with monkeypatch.context() as patch:
+        patch.setattr(prompts, "_device", torch.device("cuda"))
+        patch.setattr(prompts._rows, "embed", lambda ids: None)
+        patch.setattr("megatalker.prompt.builder.GraphCapture", lambda device: None)
+        patch.setattr("megatalker.prompt.builder.CapturedBodies", full)
+        prompts.warmup()
+    assert "no room for 2 MB" in caplog.text
+    assert len(prompts.build([1, 2, 3], voice=cloned(tiny_base)).embeds)

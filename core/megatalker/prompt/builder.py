@@ -8,6 +8,7 @@ A prompt is rows of the talker's width::
 its first row there and adds one more to each frame, so that text may still arrive while speech has begun.
 """
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -24,6 +25,8 @@ from megatalker.prompt.captured import CapturedBodies
 from megatalker.prompt.plan import Layout, PromptPlan, PromptPlanner
 from megatalker.prompt.rows import PromptRows
 from megatalker.voices import Voice
+
+logger = logging.getLogger(__name__)
 
 WARM_ROWS = 512
 """Of texts that are read at once."""
@@ -148,9 +151,13 @@ class PromptBuilder:
         memory that texts pass through: else the first text of each length waits for it, up to 3 ms. What a text that
         comes alone takes is captured: one launch instead of fifteen.
         """
-        if self._device.type == "cuda" and self._captured is None:
-            self._rows.embed([0] * WARM_ROWS)
+        if self._device.type != "cuda" or self._captured is not None:
+            return
+        self._rows.embed([0] * WARM_ROWS)
+        try:
             self._captured = CapturedBodies(self._rows, self._captured_body, GraphCapture(self._device))
+        except RuntimeError as error:  # of torch: no memory is left, or what that made of the capture
+            logger.warning("prompts take up to a millisecond longer, for they could not be captured: %s", error)
 
     def _captured_body(self, layout: Layout, embedded: Tensor) -> tuple[Tensor, Tensor]:
         rows = self._rows.project(embedded, _official_calls(layout, len(embedded)))
