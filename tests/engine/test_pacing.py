@@ -123,28 +123,30 @@ ENOUGH_S = 0.008 + 0.01 + AUDIO_MARGIN_S
 
 def test_audio_is_due_as_far_as_a_launch_before_it_would_make_somebodys_too_late() -> None:
     first = Playing(5.0 + ENOUGH_S + 1e-6, MOST_CODEC_FRAMES)
-    assert pace().turn_of([first], math.inf, 8, 5.0) == (-math.inf, False), "nobody's"
-    assert pace().turn_of([first], math.inf, 8, 5.0 + 2e-6) == (first.dry_at, False)
+    assert pace().audio_or_frame([first], math.inf, 8, 5.0) == (-math.inf, False), "nobody's"
+    assert pace().audio_or_frame([first], math.inf, 8, 5.0 + 2e-6) == (first.dry_at, False)
 
 
 def test_audio_that_can_wait_is_due_where_that_of_a_later_one_waits_for_it() -> None:
     later, last = Playing(5.0 + ENOUGH_S + 0.007, MOST_CODEC_FRAMES), Playing(90.0, 1)
-    assert pace().turn_of([last, later], math.inf, 8, 5.0).pressed_until == -math.inf
+    assert pace().audio_or_frame([last, later], math.inf, 8, 5.0).pressed_until == -math.inf
     soon = Playing(later.dry_at + 1e-4, 1)
-    assert pace().turn_of([last, soon, later, later, later], math.inf, 8, 5.0).pressed_until == soon.dry_at
+    assert pace().audio_or_frame([last, soon, later, later, later], math.inf, 8, 5.0).pressed_until == soon.dry_at
 
 
 def test_a_frame_comes_before_audio_that_can_wait_where_somebody_needs_it_sooner() -> None:
     waiting, frame_s = Playing(5.0 + 0.008 + 0.01 + FRAMES_MARGIN_S + 1e-6, MOST_CODEC_FRAMES), 0.01 + 2 * 0.008
     hungry_at = 5.0 + frame_s + FRAMES_MARGIN_S
-    assert pace().turn_of([waiting], hungry_at - 1e-6, 8, 5.0).frames_first
-    assert not pace().turn_of([waiting], hungry_at + 1e-6, 8, 5.0).frames_first, "one more step of audio before it"
-    assert not pace().turn_of([waiting], hungry_at - 1e-2, 8, 5.0 + 2e-6).frames_first, "that audio cannot wait"
+    assert pace().audio_or_frame([waiting], hungry_at - 1e-6, 8, 5.0).frames_first
+    assert not pace().audio_or_frame([waiting], hungry_at + 1e-6, 8, 5.0).frames_first, (
+        "one more step of audio before it"
+    )
+    assert not pace().audio_or_frame([waiting], hungry_at - 1e-2, 8, 5.0 + 2e-6).frames_first, "that audio cannot wait"
 
 
 def test_audio_is_made_in_large_pieces_where_the_device_is_too_slow_for_all() -> None:
     slow = pace(launch_s=FRAME_SECONDS)
-    assert slow.turn_of([Playing(5.0, 1)], 5.0, 8, 5.0) == (-math.inf, False)
+    assert slow.audio_or_frame([Playing(5.0, 1)], 5.0, 8, 5.0) == (-math.inf, False)
 
 
 def test_what_was_launched_while_the_device_computed_began_later() -> None:

@@ -148,7 +148,7 @@ class CodecStage:
                     playing.append(Playing(dry_at, frames))
             elif dry_at is not None and dry_at < hungry_at and one.decodable and one.held_until(now) <= now:
                 hungry_at = dry_at
-        pressed_until, frames_first = self._state.pace.turn_of(playing, hungry_at, busy, now)
+        pressed_until, frames_first = self._state.pace.audio_or_frame(playing, hungry_at, busy, now)
         if frames_first and len(playing) == len(decoded):  # without newcomers
             return []
         return [

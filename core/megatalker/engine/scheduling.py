@@ -167,7 +167,7 @@ class Playing(NamedTuple):
     """Decoded, to be made audio soon."""
 
 
-class Turn(NamedTuple):
+class AudioOrFrame(NamedTuple):
     """What streams that play need next."""
 
     pressed_until: float
@@ -250,14 +250,14 @@ class Pace:
         rows = self.prompts.within(min(spare_s, LONG_PASS_BESIDE_S))
         return Room(rows, first_s / each_s - before if each_s else math.inf)
 
-    def turn_of(self, decoded: Iterable[Playing], hungry_at: float, streams: int, now: float) -> Turn:
+    def audio_or_frame(self, decoded: Iterable[Playing], hungry_at: float, streams: int, now: float) -> AudioOrFrame:
         """Whose turn is it: of audio of what was ``decoded``, made first for those whose playback runs dry first, or of
         a frame for so many ``streams``? Of those that have none decoded the first runs dry at ``hungry_at``.
 
         Where the device is too slow for all nobody's audio is pressed for: in larger pieces it costs less.
         """
         if self.is_slow(streams):
-            return Turn(-math.inf, frames_first=False)
+            return AudioOrFrame(-math.inf, frames_first=False)
         launch_s, each_s = self.frames.of(streams), self._audio_each_s
         pressed_until, least_s, done_at = -math.inf, math.inf, now
         for dry_at, frames in sorted(decoded):
@@ -267,7 +267,7 @@ class Pace:
             if spare_s < AUDIO_MARGIN_S:
                 pressed_until = dry_at
         frame_s = launch_s + 2 * self.most_frames * each_s + FRAMES_MARGIN_S  # with audio before and after it
-        return Turn(pressed_until, least_s > FRAMES_MARGIN_S and hungry_at - now < frame_s)
+        return AudioOrFrame(pressed_until, least_s > FRAMES_MARGIN_S and hungry_at - now < frame_s)
 
     def is_slow(self, streams: int) -> bool:
         """A frame of so many streams, as audio, takes most of its own duration."""
