@@ -46,7 +46,7 @@ NEWCOMERS_SHARE = 0.05
 """Of the time, for newcomers, where the device is too slow for them and for the streams that play."""
 MOST_SHARE = 0.95
 """As above, where those that play need hardly anything."""
-NEED_MARGIN = 1.25
+NEED_MARGIN = 1.5
 """So many times what they need is granted to streams that play: what they have in hand must not shrink while
 newcomers come."""
 SAVED_S = 0.003
