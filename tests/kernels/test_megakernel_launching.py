@@ -10,7 +10,7 @@ from megatalker_benchmarks.timed_device import IdleModule
 from megatalker_kernels.launching import Kernel
 from megatalker_kernels.module import Arguments
 from megatalker_kernels.params import Structures
-from megatalker_kernels.plan import plan_rows
+from megatalker_kernels.plan import REMEMBERED, _plan_of_one, plan_rows, remember_plans
 from megatalker_kernels.schedule import Launch, PackedRows, Row
 from megatalker_kernels.shapes import KernelShape
 from megatalker_kernels.trial import MODELS, random_model
@@ -73,3 +73,11 @@ def test_rows_of_prompts_are_planned_as_rows_one_by_one(parts: list[tuple[int, r
     assert (len(rows), tuple(rows)) == (len(single), single)
     ours, theirs = (plan_rows(shape, Launch("prefill", some, wide=True)).joined() for some in (rows, single))
     assert torch.equal(ours, theirs)
+
+
+def test_plans_of_lone_prompts_are_remembered_before_the_first() -> None:
+    remember_plans(SHAPE)
+    made = _plan_of_one.cache_info().misses
+    for length in (1, REMEMBERED):
+        plan_rows(SHAPE, Launch("prefill", PackedRows([(2, range(length), True)]), wide=True))
+    assert _plan_of_one.cache_info().misses == made

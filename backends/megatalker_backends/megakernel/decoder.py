@@ -42,7 +42,6 @@ from megatalker_backends.megakernel.transfer import TextFeed
 from megatalker_backends.megakernel.weights import pack_checkpoint
 from megatalker_kernels.constants import PAGE, ROWS
 from megatalker_kernels.errors import KernelError
-from megatalker_kernels.plan import REMEMBERED, plan_rows
 from megatalker_kernels.schedule import Launch, PackedRows, Row
 from megatalker_kernels.transfer import send
 from megatalker_kernels.workspace import Assignment, Workspace
@@ -113,8 +112,6 @@ class MegakernelDecoder(TalkerDecoder):
         with self._faults():
             self._run_prompts([Prompt(slot, torch.zeros(ROWS, self._space.text.shape[1], device=self._device), 0)])
             machine = self._ready()
-            for length in range(1, REMEMBERED + 1):  # else the first prompt of each length plans for 0.2 ms
-                plan_rows(self._space.shape, _prefill([(slot, range(length), True)]))
             for wide in (False, True):
                 machine.wait(machine.run(Launch("decode", (Row(slot, ROWS),), wide=wide)))
             machine.check()
@@ -183,10 +180,10 @@ class MegakernelDecoder(TalkerDecoder):
         """Launches over the rows of all prompts that are not known yet, packed; nothing waits for them."""
         machine, wide = self._ready(), self._space.wide
         for parts in packed(prompts, wide.text.shape[0], wide.chunks):
-            launch = _prefill([(prompt.slot, taken, taken.stop == prompt.rows) for prompt, taken in parts])
+            rows = PackedRows([(prompt.slot, taken, taken.stop == prompt.rows) for prompt, taken in parts])
             embeds = [prompt.embeds[taken.start : taken.stop] for prompt, taken in parts]
-            wide.text[: len(launch.rows)].copy_(torch.cat(embeds) if len(embeds) > 1 else embeds[0])
-            machine.run(launch)
+            wide.text[: len(rows)].copy_(torch.cat(embeds) if len(embeds) > 1 else embeds[0])
+            machine.run(Launch("prefill", rows, wide=True))
 
     def _launch(
         self, steps: Sequence[DecodeStep], entries: Sequence[TableEntry], wide: bool, return_logits: bool
@@ -245,10 +242,6 @@ class MegakernelDecoder(TalkerDecoder):
             raise BackendFaultError(
                 f"stream {lost[0]} was lost when a launch was abandoned; release it, and prefill again from its codes"
             )
-
-
-def _prefill(parts: Sequence[tuple[int, range, bool]]) -> Launch:
-    return Launch("prefill", PackedRows(parts), wide=True)
 
 
 def _row(step: DecodeStep, entry: TableEntry) -> Row:

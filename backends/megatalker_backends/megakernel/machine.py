@@ -8,6 +8,7 @@ from megatalker_backends.megakernel.settings import MegakernelSettings
 from megatalker_kernels.launching import SOURCES, Kernel
 from megatalker_kernels.model import PackedModel
 from megatalker_kernels.module import GpuModule
+from megatalker_kernels.plan import remember_plans
 from megatalker_kernels.schedule import Launch
 from megatalker_kernels.spec.frame import Specification
 from megatalker_kernels.workspace import Workspace
@@ -63,6 +64,7 @@ class Gpu:
         with torch.cuda.device(self._device):
             modules = [GpuModule.compiled(model.shape, self._device, source=source) for source in SOURCES]
             self._kernel = Kernel(model, space, *modules, stall_timeout_s=settings.stall_timeout_s)
+        remember_plans(model.shape)
 
     def run(self, launch: Launch) -> int:
         with torch.cuda.device(self._device):

@@ -294,8 +294,8 @@ class Utterance:
     @property
     def runs_dry_at(self) -> float | None:
         """When playback will have used up the audio that was handed out or is coming; ``None`` before the first."""
-        dry_at, coming = self.progress.playback.dry_at, self.given - self.progress.frames
-        return dry_at + coming * FRAME_SECONDS if coming and dry_at is not None else dry_at
+        dry_at = self.progress.playback.dry_at
+        return None if dry_at is None else dry_at + self.coming_s
 
     def due(self, *, pressed: bool) -> bool:
         """Whether audio should be made of its frames now, of which there are some: there are enough for a chunk, or its

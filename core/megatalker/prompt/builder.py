@@ -74,10 +74,6 @@ class _Body:
     codec: list[Tensor]
     trailing: Tensor
 
-    def joined(self) -> tuple[Tensor, Tensor]:
-        """Its rows and ``trailing``."""
-        return torch.cat(self.text) + torch.cat(self.codec), self.trailing
-
 
 class PromptBuilder:
     """Builds the prompts of one checkpoint. Holds the text projection, a few rows, and the heads used last."""
@@ -161,7 +157,8 @@ class PromptBuilder:
 
     def _captured_body(self, layout: Layout, embedded: Tensor) -> tuple[Tensor, Tensor]:
         rows = self._rows.project(embedded, _official_calls(layout, len(embedded)))
-        return self._plain_body(rows, layout, complete=True).joined()
+        body = self._plain_body(rows, layout, complete=True)
+        return torch.cat(body.text) + torch.cat(body.codec), body.trailing
 
     def _build_captured(self, text: PromptText) -> Prompt | None:
         """The prompt of a text like one that was captured."""
