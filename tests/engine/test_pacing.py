@@ -18,7 +18,6 @@ from megatalker.engine.scheduling import (
     MOST_PROMPT_ROWS,
     MOST_SHARE,
     MOST_SURPRISE,
-    NEED_MARGIN,
     NEWCOMERS_SHARE,
     PRESSED_PASS_S,
     SAVED_S,
@@ -181,10 +180,12 @@ def test_newcomers_that_press_take_their_share_of_the_time() -> None:
 
 
 def test_newcomers_take_turns_with_those_that_play() -> None:
-    """By the share of the time that these leave: here a launch and a step for all take half of a frame's duration."""
+    """By the share of the time that these leave: here a launch and a step for all take half of a frame's duration, and
+    they are granted a quarter more than that.
+    """
     one = pace(launch_s=FRAME_SECONDS / 4, step_s=FRAME_SECONDS / 4)
     assert one.need(MOST_CODEC_FRAMES) == pytest.approx(0.5)
-    share = 1 - NEED_MARGIN / 2
+    share = 1 - 0.5 * 1.25
     one.lend()
     assert one.turn.is_open
     one.note_pass(10, 0.004, beside=False)
@@ -197,6 +198,13 @@ def test_newcomers_take_turns_with_those_that_play() -> None:
     assert one.turn.balance_s == pytest.approx(SAVED_S * share / (1 - share)), "little is saved up"
     one.note_pass(10, 1e6, beside=False)
     assert one.turn.balance_s == -MOST_DEBT_S, "nor owed for long"
+
+
+def test_the_fuller_a_device_the_more_than_they_need_is_granted_to_those_that_play() -> None:
+    for need, granted in ((0.2, 0.208), (0.6, 0.816)):
+        one, share = pace(launch_s=need * FRAME_SECONDS, step_s=0.0), 1 - granted
+        one.note_others(1e6, 1)
+        assert one.turn.balance_s == pytest.approx(SAVED_S * share / (1 - share))
 
 
 def test_who_needs_all_the_time_leaves_newcomers_their_least_share() -> None:

@@ -4,6 +4,7 @@ import asyncio
 import itertools
 import json
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,10 +14,10 @@ import pytest
 
 from fake_backend import Behaviour, Fakes
 from megatalker.checkpoint import Checkpoint
-from megatalker.cli.load.drive import Heard, Script, drive
+from megatalker.cli.load.drive import SETTLE_S, Heard, Script, drive
 from megatalker.cli.load.report import Case, LoadReport, errors, save, table
 from megatalker.cli.load.traffic import Traffic
-from megatalker.engine import Engine
+from megatalker.engine import Engine, SpeechStream
 from megatalker.engine.speech import SpeechEngine
 from megatalker.settings import Settings
 from waiting import HANG_S
@@ -58,6 +59,19 @@ def test_endless_streams_are_followed_by_others_and_end_with_the_load(open_engin
     assert len(heard.players) > 2
     assert not any(player.error for player in heard.players)
     assert engine.metrics().active + engine.metrics().waiting <= 2
+
+
+def test_the_engine_may_settle_before_another_load(open_engine: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
+    cancelled_at, cancel = [], SpeechStream.cancel
+
+    def noted(stream: SpeechStream) -> None:
+        cancelled_at.append(time.monotonic())
+        cancel(stream)
+
+    monkeypatch.setattr(SpeechStream, "cancel", noted)
+    play(open_engine(), Traffic("streams", 2), seconds=0.2)
+    assert len(cancelled_at) >= 2
+    assert time.monotonic() - max(cancelled_at) >= SETTLE_S
 
 
 def test_requests_that_are_refused_are_counted_by_kind(open_engine: Opener, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,9 +46,6 @@ NEWCOMERS_SHARE = 0.05
 """Of the time, for newcomers, where the device is too slow for them and for the streams that play."""
 MOST_SHARE = 0.95
 """As above, where those that play need hardly anything."""
-NEED_MARGIN = 1.5
-"""So many times what they need is granted to streams that play: what they have in hand must not shrink while
-newcomers come."""
 SAVED_S = 0.003
 """Of others' time: what newcomers get beside it is all they can save up for a pass that follows at once."""
 PRESSED_PASS_S = 0.02
@@ -321,8 +318,9 @@ class Pace:
     def note_others(self, seconds: float, streams: int) -> None:
         """So many streams that play had so much time to themselves."""
         self.credit.earn(seconds, NEWCOMERS_SHARE)
-        share = min(MOST_SHARE, max(NEWCOMERS_SHARE, 1 - NEED_MARGIN * self.need(streams)))
-        self.turn.earn(seconds, share)
+        need = self.need(streams)
+        granted = need * (1 + need**2)  # what they have in hand must not shrink; a full device can catch up the least
+        self.turn.earn(seconds, min(MOST_SHARE, max(NEWCOMERS_SHARE, 1 - granted)))
 
     def lend(self) -> None:
         """Nobody else has anything to do now."""

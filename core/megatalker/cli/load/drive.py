@@ -17,6 +17,8 @@ from megatalker.sampling import SamplingParams
 DRAIN_S = 10.0
 """How long to wait, after the measurement, for first chunks that are still to come."""
 POLL_S = 0.02
+SETTLE_S = 0.3
+"""In which an engine is done with those who hung up: what a device still made for them kept the next load waiting."""
 FOREVER = 2**31 - 1
 """Frames before which speech may not end."""
 
@@ -70,7 +72,7 @@ class Heard:
 
 
 async def drive(engine: SpeechEngine, traffic: Traffic, script: Script, seconds: float) -> Heard:
-    """Play a load for ``seconds``, then wait for first chunks still to come and cancel the rest.
+    """Play a load for ``seconds``, wait for first chunks still to come, cancel the rest, and let the engine settle.
 
     A request that is refused or fails is counted with its kind of error, and does not end the load.
     """
@@ -91,6 +93,7 @@ async def drive(engine: SpeechEngine, traffic: Traffic, script: Script, seconds:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
+    await asyncio.sleep(SETTLE_S)
     return Heard(traffic, measured, session.players, audio_s, cpu)
 
 
