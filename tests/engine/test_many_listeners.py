@@ -7,7 +7,9 @@ import pytest
 
 import virtual_device
 from megatalker.checkpoint import Checkpoint
-from virtual_device import Listener, listen
+from megatalker.engine import worker
+from megatalker.interfaces import StreamHandle, StreamRequest
+from virtual_device import DeviceTalker, Listener, listen
 
 pytestmark = pytest.mark.slow
 
@@ -66,6 +68,27 @@ def test_endless_streams_that_begin_at_once(
     heard = listen(tiny_custom_voice, at_once(count), until_s=5, speech_s=60, max_ahead_s=2.0, patch=monkeypatch)
     assert sum(gaps(heard)) < 0.002 * count
     assert first_p95(heard) < 0.0012 * count
+
+
+def test_those_who_come_at_one_moment_begin_together_and_one_alone_waits_for_nobody(
+    tiny_custom_voice: Checkpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, prefill = list[tuple[float, int]](), DeviceTalker.prefill
+
+    def noted(talker: DeviceTalker, requests: Sequence[StreamRequest]) -> list[StreamHandle]:
+        begun.append((talker.time.now, len(requests)))
+        return prefill(talker, requests)
+
+    monkeypatch.setattr(DeviceTalker, "prefill", noted)
+    coming = [1.0, *(1.0 + 0.9 * place * worker.GATHER_S for place in range(100))]
+    listen(tiny_custom_voice, coming[:17], until_s=2, speech_s=60, max_ahead_s=2.0, patch=monkeypatch)
+    assert [count for _, count in begun] == [17], "two were there when the engine's thread looked"
+    begun.clear()
+    listen(tiny_custom_voice, coming, until_s=2, speech_s=60, max_ahead_s=2.0, patch=monkeypatch)
+    assert begun[0][0] - coming[0] < 1.5 * worker.MOST_GATHERING_S, "others go on coming"
+    monkeypatch.setattr(worker, "GATHER_S", 0.5)
+    (alone,) = listen(tiny_custom_voice, [1.0], until_s=2, speech_s=60, max_ahead_s=2.0, patch=monkeypatch)
+    assert alone.first_s < 0.02
 
 
 def test_as_many_as_it_can_make_are_all_heard(tiny_custom_voice: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:

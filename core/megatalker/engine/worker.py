@@ -28,6 +28,10 @@ from megatalker.settings import Settings
 logger = logging.getLogger(__name__)
 
 LEND_POLL_S = 0.05
+GATHER_S = 0.0003
+"""Requests that follow one another so soon come at one moment,"""
+MOST_GATHERING_S = 0.01
+"""which ends after so long."""
 LAUNCH_S = 0.005
 """Audio that is needed sooner is waited for before prompts are built and launched."""
 PROMPTS_S = 0.15
@@ -84,10 +88,10 @@ class Worker(threading.Thread):
                 self._fill()
                 self._talker.take()  # what was begun when a codec failed
                 self._warm_up()
-            idle = not self._timed_tick()
+            did = self._timed_tick()
             self._prepare()
             self._lend()
-            self._obey_commands(wait=idle)
+            self._obey_commands(0.0 if did else self._time_to_wait())
         except Fault as fault:
             replace(state, self._calls, fault)
         except Exception as error:  # nothing is left to try, or this engine has a bug: nobody may wait for ever
@@ -133,6 +137,7 @@ class Worker(threading.Thread):
         if not self._somebody_waits:
             newcomers.gathering = False
             return False
+        self._gather()
         grants, begun, rows = newcomers.next_launch(clock()), 0, 0
         if not grants:
             return False
@@ -145,7 +150,7 @@ class Worker(threading.Thread):
             enough = launch >= PROMPT_LAUNCHES and not newcomers.left_over
             if enough or grants[0].due or not newcomers.batches or clock() > began_at + PROMPTS_S:
                 break
-            self._obey_commands(wait=False)
+            self._obey_commands()
             self._codec.collect(clock() + LAUNCH_S)
             grants = newcomers.next_launch(began_at, begun, rows)
             if not grants or (newcomers.pressed and not (pressed or grants[0].due)):
@@ -157,6 +162,16 @@ class Worker(threading.Thread):
         for utterance in self._state.utterances:
             utterance.chunking.rest()
         return True
+
+    def _gather(self) -> None:
+        """Wait for those who follow at once, where several have come and nobody speaks: they are checked in another
+        thread, which a pass for the first few would hold up, and they would wait for its end.
+        """
+        utterances, clock = self._state.utterances, self._state.clock
+        until = clock() + MOST_GATHERING_S
+        while len(utterances) > 1 and not any(one.admitted for one in utterances) and clock() < until:
+            if not self._obey_commands(GATHER_S):
+                break
 
     def _serve_started(self) -> bool:
         """Audio or frames of the streams that have begun, while newcomers gather."""
@@ -213,15 +228,17 @@ class Worker(threading.Thread):
 
     # ---- commands
 
-    def _obey_commands(self, *, wait: bool) -> None:
-        timeout = self._time_to_wait() if wait else 0.0
+    def _obey_commands(self, timeout: float | None = 0.0) -> bool:
+        """Wait for a command, so long or for ever, and obey all; says whether there was any."""
+        did = False
         try:
             command = self._commands.queue.get(block=timeout != 0.0, timeout=timeout)
             while True:
+                did = True
                 self._obey(command)
                 command = self._commands.queue.get_nowait()
         except queue.Empty:
-            pass
+            return did
 
     def _time_to_wait(self) -> float | None:
         """Until the first stream that was ahead of playback may go on, until waiting for a row makes a difference, or
