@@ -80,7 +80,7 @@ def test_those_who_come_at_one_moment_begin_together_and_one_alone_waits_for_nob
         return prefill(talker, requests)
 
     monkeypatch.setattr(DeviceTalker, "prefill", noted)
-    coming = [1.0, *(1.0 + 0.9 * place * worker.GATHER_S for place in range(100))]
+    coming = [1.0, *(1.0 + 0.9 * place * worker.GATHER_S for place in range(200))]
     listen(tiny_custom_voice, coming[:17], until_s=2, speech_s=60, max_ahead_s=2.0, patch=monkeypatch)
     assert [count for _, count in begun] == [17], "two were there when the engine's thread looked"
     begun.clear()

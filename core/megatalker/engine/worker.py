@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 LEND_POLL_S = 0.05
 GATHER_S = 0.0003
 """Requests that follow one another so soon come at one moment,"""
-MOST_GATHERING_S = 0.01
+MOST_GATHERING_S = 0.02
 """which ends after so long."""
 LAUNCH_S = 0.005
 """Audio that is needed sooner is waited for before prompts are built and launched."""
