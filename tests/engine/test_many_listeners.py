@@ -100,6 +100,18 @@ def test_as_many_as_it_can_make_are_all_heard(tiny_custom_voice: Checkpoint, mon
         assert first_p95(heard) < 1.2
 
 
+def test_where_each_chunk_takes_the_host_long_they_become_larger_until_all_keep_pace(
+    tiny_custom_voice: Checkpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server in the same process: were everybody sent frame by frame, there would be no time for larger chunks."""
+    monkeypatch.setattr(virtual_device, "TAKING_MS", 0.06)
+    for count in (480, 490, 500):
+        heard = listen(tiny_custom_voice, at_once(count), until_s=6, speech_s=60, max_ahead_s=2.0, patch=monkeypatch)
+        assert all(one.first_s for one in heard)
+        assert len(gaps(heard)) < 0.1 * count
+        assert first_p95(heard) < 2
+
+
 @pytest.fixture
 def slow_host(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its calls take 1.4 times as long."""

@@ -18,8 +18,6 @@ SLACK_S = 0.02
 LEAST_OF_ROUND = 0.5
 """From one frame of a stream to the next, whatever was seen of it. All of it would make chunks so small that handing
 them out takes the time that is missing."""
-A_LITTLE_SLOWER = 1.2
-"""Than playback: chunks stay small, for larger ones would pause for longer where a moment's load passes."""
 MOST_EXPECTED_S = 0.9 * FRAME_SECONDS
 """From one frame to the next, of a stream that has just begun: it is not given up as too slow."""
 SMOOTHING = 0.3
@@ -96,7 +94,7 @@ class ChunkPolicy:
         ``round_s``: what the engine needs for a frame of everybody, audio included. No stream is taken to be much
         faster: right after a large chunk its own frames come quickly, and of one that has just begun nothing is known.
         """
-        slow = round_s >= A_LITTLE_SLOWER * FRAME_SECONDS
+        slow = round_s >= FRAME_SECONDS
         least_s = round_s if slow else LEAST_OF_ROUND * round_s
         self.frame_s = self.frame_s or min(least_s, MOST_EXPECTED_S)
         frame_s = max(self.frame_s, least_s)

@@ -18,7 +18,7 @@ UNBATCHED_STEPS = 2
 """Streams decoded per tick by a backend that takes them one after another: few, so that a newcomer waits little."""
 MOST_CODEC_STREAMS = 64
 """Of one step of the codec: larger ones save no time, and a newcomer waits for their end."""
-MEMORY_S = 5.0
+MEMORY_S = 2.0
 """Of the estimate of frames a second."""
 MOST_PROMPT_ROWS = 5120
 """Of the prompts of one pass, about 150 sentences."""
