@@ -5,16 +5,18 @@ in every step. With it they keep one second ahead of playback, and a step of the
 With ``--burst`` so many texts come at one moment, again and again: how long until their first chunks. With
 ``--megakernel`` as well, the talker is the host's side of the megakernel, and launches take as long as those of an
 H200, or less with ``--device-speed``: 2.5 is what a host of 2.5 times this one's slowness sees. With ``--rate`` instead
-of ``--burst`` requests of 4 s of speech come at random moments, and are played in real time.
+of ``--burst`` requests of 4 s of speech come at random moments, and are played in real time. With ``--serve`` the
+engine waits behind a server for ``megatalker load --url``, until it is interrupted.
 """
 
 import argparse
 import asyncio
+import logging
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -45,6 +47,9 @@ from megatalker.interfaces import (
     TalkerDecoder,
 )
 from megatalker.plugins import BackendRegistry
+from megatalker.serving.server.late_engine import LateEngine
+from megatalker.serving.server.logs import configure
+from megatalker.serving.server.running import TalkServer, bind
 from megatalker.testing.random_checkpoint import TINY, write_checkpoint
 from megatalker_backends.megakernel.decoder import CAPABILITIES
 from megatalker_benchmarks.report import add_json_option, hand_out, number, whole
@@ -227,6 +232,14 @@ async def arrivals(engine: Engine, rate: float, seconds: float) -> dict[str, Any
     return {name: getattr(case, name) for name in names}
 
 
+def serve(settings: Settings, checkpoint: Checkpoint, registry: BackendRegistry) -> None:
+    """Until the process is interrupted; its log says when it is ready."""
+    configure("text")
+    logging.getLogger("megatalker").setLevel(logging.INFO)
+    with bind(settings.server) as bound, suppress(KeyboardInterrupt):
+        TalkServer(LateEngine(settings, checkpoint, registry), settings.server, bound).run()
+
+
 def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -235,21 +248,29 @@ def main() -> None:
     parser.add_argument("--pace", action="store_true", help="in real time, with steps as long as a GPU's")
     parser.add_argument("--burst", action="store_true", help="all at one moment, instead of endless streams")
     parser.add_argument("--rate", type=number(), help="with --megakernel: requests a second, for so many --seconds")
+    parser.add_argument("--serve", type=whole(0), metavar="PORT", help="with --megakernel; 0 takes a free one")
     parser.add_argument("--megakernel", action="store_true", help="its host side, on a device in time")
     parser.add_argument("--device-speed", type=number(), default=1.0, help="times that of an H200")
     add_json_option(parser)
     options = parser.parse_args()
-    if options.rate is not None and not options.megakernel:
-        parser.error("--rate goes with --megakernel")
-    if options.megakernel and options.rate is None and not options.burst:
-        parser.error("--megakernel goes with --burst or --rate: its streams end after some hundred frames")
+    if not options.megakernel and (options.rate, options.serve) != (None, None):
+        parser.error("--rate and --serve go with --megakernel")
+    if options.megakernel and (options.rate, options.serve) == (None, None) and not options.burst:
+        parser.error("--megakernel goes with --burst, --rate or --serve: its streams end after some hundred frames")
     device = Device(options.device_speed) if options.megakernel else None
     with tempfile.TemporaryDirectory() as folder:
         checkpoint = Checkpoint.open(write_checkpoint(Path(folder) / "tiny", TINY))
         many = {"max_streams": options.streams, "max_waiting": options.streams}
         endless = {"max_frames": 2**20, "max_segment_frames": 2**20}
-        settings = Settings(dtype="bfloat16" if device else "auto", runaway_guard=True, **many, **endless)
+        server = {} if options.serve is None else {"port": options.serve}
+        settings = Settings(
+            dtype="bfloat16" if device else "auto", runaway_guard=True, server=server, **many, **endless
+        )
         registry = BackendRegistry([("stand-ins", StandIns(options.pace, device))])
+        if device is not None and options.serve is not None:
+            with device.in_use():
+                serve(settings, checkpoint, registry)
+            return
         opened = partial(Engine.open, settings, checkpoint=checkpoint, registry=registry)
         with device.in_use() if device else nullcontext(), opened() as engine:
             spare_what_is_loaded()

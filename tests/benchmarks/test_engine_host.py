@@ -1,15 +1,22 @@
 """The benchmark of the engine's own processor time runs, and adds up."""
 
 import asyncio
+import signal
+import subprocess
+import sys
 from collections.abc import Sequence
 
 import pytest
 
 from megatalker.checkpoint import Checkpoint
+from megatalker.cli.load.drive import Script, drive
+from megatalker.cli.load.traffic import Traffic
 from megatalker.engine import Engine
 from megatalker.plugins import BackendRegistry
+from megatalker.serving.client import RemoteEngine
 from megatalker.settings import Settings
 from megatalker_benchmarks.engine_host import StandIns, arrivals, burst, listen
+from megatalker_benchmarks.ready_line import wait_until_ready
 from megatalker_benchmarks.timed_device import AUDIO, FRAMES, PROMPTS, Device
 
 
@@ -58,3 +65,28 @@ def test_it_tells_what_those_hear_who_come_at_random_moments(tiny_custom_voice: 
     assert figures["requests"] > 1
     assert figures["first_chunk_ms"]["p50"] > PROMPTS[1][0] + FRAMES[1][0] + AUDIO[1][0]
     assert figures["speech_s_per_s"] > 1
+
+
+@pytest.mark.slow
+def test_it_serves_until_it_is_interrupted() -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "megatalker_benchmarks.engine_host",
+        "--streams",
+        "4",
+        "--megakernel",
+        "--serve",
+        "0",
+    ]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stderr is not None
+            with RemoteEngine(wait_until_ready(server.stderr)["url"]) as engine:
+                heard = asyncio.run(drive(engine, Traffic("burst", 2), Script(length_s=0.4), 1.0))
+        finally:
+            server.send_signal(signal.SIGINT)
+            server.communicate()
+    assert [player.error for player in heard.players] == [None, None]
+    assert [player.audio_s for player in heard.players] == pytest.approx([0.4, 0.4])
+    assert server.returncode == 0
