@@ -1,6 +1,7 @@
 """Streams of an engine on fake backends: what comes out, in what order, within which limits, and how it ends."""
 
 import threading
+import time
 from dataclasses import replace
 from itertools import pairwise
 
@@ -12,7 +13,7 @@ from engine_stage import TEXT, Opener, codes_of, fakes_with, plain_codes
 from fake_backend import CAPABILITIES, Behaviour, FakeCodec, Fakes
 from megatalker.checkpoint import Checkpoint
 from megatalker.checkpoint.config import FRAME_SAMPLES, FRAME_SECONDS
-from megatalker.engine import SpeechStream
+from megatalker.engine import SpeechStream, worker
 from megatalker.errors import (
     InvalidRequestError,
 )
@@ -123,6 +124,19 @@ def test_a_stream_without_text_waits_and_is_not_fed_pad(open_engine: Opener, tin
     codes = [tuple(row) for chunk in early for row in chunk.codes.tolist()] + rest
     assert codes == plain_codes(tiny_custom_voice, TEXT, 4, "interleaved", frames=30)
     assert stream.facts().underruns == 0, "the caller was late, not the engine"
+
+
+def test_one_that_speaks_beside_streams_without_text_is_alone(
+    open_engine: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where several come at one moment, others are waited for."""
+    monkeypatch.setattr(worker, "GATHER_S", 0.5 * HANG_S)
+    engine = open_engine()
+    resting = [engine.speak(None) for _ in range(2)]
+    began = time.monotonic()
+    next(engine.speak(TEXT))
+    assert time.monotonic() - began < 0.5 * HANG_S
+    assert not any(stream.finish_reason for stream in resting)
 
 
 def test_feeding_nothing_ends_without_audio(open_engine: Opener) -> None:

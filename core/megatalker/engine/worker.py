@@ -168,10 +168,11 @@ class Worker(threading.Thread):
         thread, which a pass for the first few would hold up, and they would wait for its end.
         """
         utterances, clock = self._state.utterances, self._state.clock
+        if any(one.admitted for one in utterances) or sum(one.needs_prefill for one in utterances) < 2:
+            return
         until = clock() + MOST_GATHERING_S
-        while len(utterances) > 1 and not any(one.admitted for one in utterances) and clock() < until:
-            if not self._obey_commands(GATHER_S):
-                break
+        while clock() < until and self._obey_commands(GATHER_S):
+            pass
 
     def _serve_started(self) -> bool:
         """Audio or frames of the streams that have begun, while newcomers gather."""
