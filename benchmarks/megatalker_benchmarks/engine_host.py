@@ -18,7 +18,6 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -246,9 +245,10 @@ def main() -> None:
     parser.add_argument("--streams", type=whole(), default=500)
     parser.add_argument("--seconds", type=number(), default=5.0)
     parser.add_argument("--pace", action="store_true", help="in real time, with steps as long as a GPU's")
-    parser.add_argument("--burst", action="store_true", help="all at one moment, instead of endless streams")
-    parser.add_argument("--rate", type=number(), help="with --megakernel: requests a second, for so many --seconds")
-    parser.add_argument("--serve", type=whole(0), metavar="PORT", help="with --megakernel; 0 takes a free one")
+    instead = parser.add_mutually_exclusive_group()
+    instead.add_argument("--burst", action="store_true", help="all at one moment, instead of endless streams")
+    instead.add_argument("--rate", type=number(), help="with --megakernel: requests a second, for so many --seconds")
+    instead.add_argument("--serve", type=whole(0), metavar="PORT", help="with --megakernel; 0 takes a free one")
     parser.add_argument("--megakernel", action="store_true", help="its host side, on a device in time")
     parser.add_argument("--device-speed", type=number(), default=1.0, help="times that of an H200")
     add_json_option(parser)
@@ -262,17 +262,15 @@ def main() -> None:
         checkpoint = Checkpoint.open(write_checkpoint(Path(folder) / "tiny", TINY))
         many = {"max_streams": options.streams, "max_waiting": options.streams}
         endless = {"max_frames": 2**20, "max_segment_frames": 2**20}
-        server = {} if options.serve is None else {"port": options.serve}
-        settings = Settings(
-            dtype="bfloat16" if device else "auto", runaway_guard=True, server=server, **many, **endless
-        )
+        dtype, server = "bfloat16" if device else "auto", {"port": options.serve or 0}
+        settings = Settings(dtype=dtype, runaway_guard=True, server=server, **many, **endless)
         registry = BackendRegistry([("stand-ins", StandIns(options.pace, device))])
-        if device is not None and options.serve is not None:
-            with device.in_use():
+        in_use = device.in_use() if device else nullcontext()
+        if options.serve is not None:
+            with in_use:
                 serve(settings, checkpoint, registry)
             return
-        opened = partial(Engine.open, settings, checkpoint=checkpoint, registry=registry)
-        with device.in_use() if device else nullcontext(), opened() as engine:
+        with in_use, Engine.open(settings, checkpoint=checkpoint, registry=registry) as engine:
             spare_what_is_loaded()
             switch_threads_often()
             lead_s = LEAD_S if options.pace else None

@@ -69,16 +69,8 @@ def test_it_tells_what_those_hear_who_come_at_random_moments(tiny_custom_voice: 
 
 @pytest.mark.slow
 def test_it_serves_until_it_is_interrupted() -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "megatalker_benchmarks.engine_host",
-        "--streams",
-        "4",
-        "--megakernel",
-        "--serve",
-        "0",
-    ]
+    options = ["--streams", "4", "--megakernel", "--serve", "0"]
+    command = [sys.executable, "-m", "megatalker_benchmarks.engine_host", *options]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as server:
         try:
             assert server.stderr is not None

@@ -28,9 +28,9 @@ from megatalker.settings import Settings
 logger = logging.getLogger(__name__)
 
 LEND_POLL_S = 0.05
-GATHER_S = 0.0003
+ARRIVALS_APART_S = 0.0003
 """Requests that follow one another so soon come at one moment,"""
-MOST_GATHERING_S = 0.02
+MOST_ARRIVALS_S = 0.02
 """which ends after so long."""
 LAUNCH_S = 0.005
 """Audio that is needed sooner is waited for before prompts are built and launched."""
@@ -137,7 +137,7 @@ class Worker(threading.Thread):
         if not self._somebody_waits:
             newcomers.gathering = False
             return False
-        self._gather()
+        self._await_arrivals()
         grants, begun, rows = newcomers.next_launch(clock()), 0, 0
         if not grants:
             return False
@@ -163,15 +163,15 @@ class Worker(threading.Thread):
             utterance.chunking.rest()
         return True
 
-    def _gather(self) -> None:
+    def _await_arrivals(self) -> None:
         """Wait for those who follow at once, where several have come and nobody speaks: they are checked in another
         thread, which a pass for the first few would hold up, and they would wait for its end.
         """
         utterances, clock = self._state.utterances, self._state.clock
         if any(one.admitted for one in utterances) or sum(one.needs_prefill for one in utterances) < 2:
             return
-        until = clock() + MOST_GATHERING_S
-        while clock() < until and self._obey_commands(GATHER_S):
+        until = clock() + MOST_ARRIVALS_S
+        while clock() < until and self._obey_commands(ARRIVALS_APART_S):
             pass
 
     def _serve_started(self) -> bool:
