@@ -168,11 +168,11 @@ def test_newcomers_that_press_take_their_share_of_the_time() -> None:
     one.note_pass(10, 0.05, beside=True)
     assert one.rows_on_credit() == 0
     due_s = -one.credit.balance_s * (1 - NEWCOMERS_SHARE) / NEWCOMERS_SHARE
-    one.note_others(0.99 * due_s, 1)
+    one.note_others(0.99 * due_s, 1, 0)
     assert one.rows_on_credit() == 0
-    one.note_others(0.02 * due_s, 1)
+    one.note_others(0.02 * due_s, 1, 0)
     assert one.rows_on_credit() >= 1
-    one.note_others(1e6, 1)
+    one.note_others(1e6, 1, 0)
     one.note_pass(1, 0.001, beside=True)
     assert one.rows_on_credit() == 0, "nothing is saved up"
     one.note_pass(10, 1e6, beside=True)
@@ -190,11 +190,11 @@ def test_newcomers_take_turns_with_those_that_play() -> None:
     assert one.turn.is_open
     one.note_pass(10, 0.004, beside=False)
     due_s = -one.turn.balance_s * (1 - share) / share
-    one.note_others(0.99 * due_s, MOST_CODEC_FRAMES)
+    one.note_others(0.99 * due_s, MOST_CODEC_FRAMES, 0)
     assert not one.turn.is_open
-    one.note_others(0.02 * due_s, MOST_CODEC_FRAMES)
+    one.note_others(0.02 * due_s, MOST_CODEC_FRAMES, 0)
     assert one.turn.is_open
-    one.note_others(1e6, MOST_CODEC_FRAMES)
+    one.note_others(1e6, MOST_CODEC_FRAMES, 0)
     assert one.turn.balance_s == pytest.approx(SAVED_S * share / (1 - share)), "little is saved up"
     one.note_pass(10, 1e6, beside=False)
     assert one.turn.balance_s == -MOST_DEBT_S, "nor owed for long"
@@ -203,19 +203,36 @@ def test_newcomers_take_turns_with_those_that_play() -> None:
 def test_the_fuller_a_device_the_more_than_they_need_is_granted_to_those_that_play() -> None:
     for need, granted in ((0.2, 0.208), (0.6, 0.816)):
         one, share = pace(launch_s=need * FRAME_SECONDS, step_s=0.0), 1 - granted
-        one.note_others(1e6, 1)
+        one.note_others(1e6, 1, 0)
         assert one.turn.balance_s == pytest.approx(SAVED_S * share / (1 - share))
+
+
+def test_what_a_host_takes_beside_its_device_is_granted_to_those_that_play_and_left_free_for_them() -> None:
+    one = pace(launch_s=0.2 * FRAME_SECONDS, step_s=0.0)
+    playing, before = [Playing(dry_at=1.0, frames=0)], one.room([Playing(dry_at=1.0, frames=0)], 0.95)
+    one.note_others(0.2 * FRAME_SECONDS, 1, 1)
+    assert one.slowdown == pytest.approx(1.0)
+    one.note_others(0.2 * FRAME_SECONDS, 1, 0)  # chunks are handed out
+    for _ in range(1000):
+        one.note_others(0.6 * FRAME_SECONDS, 1, 1)
+    assert one.slowdown == pytest.approx(3.0, rel=0.01)
+    share = 1 - 0.6 * (1 + 0.6**2)
+    assert one.turn.balance_s == pytest.approx(SAVED_S * share / (1 - share), rel=0.05)
+    assert one.room(playing, 0.95).rows < before.rows
+    for _ in range(1000):
+        one.note_others(0.1 * FRAME_SECONDS, 1, 1)
+    assert one.slowdown == 1.0, "a device that is quicker than thought slows nobody down"
 
 
 def test_who_needs_all_the_time_leaves_newcomers_their_least_share() -> None:
     one = pace(launch_s=2 * FRAME_SECONDS)
-    one.note_others(1e6, 1)
+    one.note_others(1e6, 1, 0)
     assert one.turn.balance_s == pytest.approx(SAVED_S * NEWCOMERS_SHARE / (1 - NEWCOMERS_SHARE))
 
 
 def test_who_needs_hardly_any_time_leaves_newcomers_nearly_all() -> None:
     one = Pace()
-    one.note_others(1e6, 1)
+    one.note_others(1e6, 1, 0)
     assert one.turn.balance_s == pytest.approx(SAVED_S * MOST_SHARE / (1 - MOST_SHARE))
 
 

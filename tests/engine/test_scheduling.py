@@ -230,7 +230,7 @@ def test_an_owner_with_few_rows_does_not_wait_for_those_of_one_with_many(
     most = 0.0 if pressed else inf
     monkeypatch.setattr(Pace, "room", lambda pace, playing, now: Room(most if playing else inf, inf))
     monkeypatch.setattr(Pace, "lend", lambda pace: None)
-    monkeypatch.setattr(Pace, "note_others", lambda pace, seconds, streams: None)
+    monkeypatch.setattr(Pace, "note_others", lambda pace, seconds, streams, frames: None)
     engine = open_engine()
     arrived: list[SpeechStream] = []
 

@@ -192,6 +192,13 @@ class Grant(NamedTuple):
     """Its owner has at least :data:`AN_EXCHANGE` rows fewer than another one, whose streams it need not wait for."""
 
 
+def is_owed(wishing: Iterable[Utterance], holding: Iterable[Utterance]) -> bool:
+    """Whether the first of their :func:`grants` would be due, were there a row for it."""
+    held = Counter(one.owner for one in holding)
+    few = max(held.values(), default=0) - AN_EXCHANGE
+    return few >= 0 and any(held[owner] <= few for owner in {one.owner for one in wishing})
+
+
 def grants(wishing: Sequence[Utterance], holding: Iterable[Utterance], rows: int, now: float) -> list[Grant]:
     """Rows for those who wait, in the order in which they get them.
 

@@ -139,7 +139,7 @@ class CodecStage:
         for index, one in enumerate(utterances):
             frames = one.ungiven
             busy += one.admitted and one.idle_since is None
-            if not frames and one.rests_until > now:
+            if not frames and (one.rests_until > now or not one.admitted):
                 continue
             dry_at = one.runs_dry_at
             if frames:

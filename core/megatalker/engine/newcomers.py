@@ -4,8 +4,8 @@ import math
 from collections.abc import Sequence
 from itertools import accumulate, takewhile
 
-from megatalker.engine.admission import AdmissionLimits, Grant, grants, queue_refusal, waited_too_long
-from megatalker.engine.scheduling import fitting, urgency
+from megatalker.engine.admission import AdmissionLimits, Grant, grants, is_owed, queue_refusal, waited_too_long
+from megatalker.engine.scheduling import Room, fitting, urgency
 from megatalker.engine.state import WorkerState
 from megatalker.engine.utterance import Utterance, candidate, playing
 from megatalker.settings import Settings
@@ -14,6 +14,7 @@ MOST_LAUNCH_ROWS = 768
 """Of prompts in one launch: the next ones are built while a device computes these. A longer prompt is a launch by
 itself.
 """
+NO_ROOM, ALL_ROOM = Room(0.0, 0.0), Room(math.inf, math.inf)
 
 
 class Newcomers:
@@ -66,11 +67,15 @@ class Newcomers:
         return chosen
 
     def _choose(self, waiting: Sequence[Utterance], now: float, begun: int, rows_begun: int) -> list[Grant]:
+        self.pressed = self.beside = self.gathering = False
         running = [Grant(utterance) for utterance in waiting if utterance.admitted]
         running.sort(key=lambda grant: urgency(candidate(0, grant.taker)))
-        new = [utterance for utterance in waiting if not utterance.admitted]
-        granted = self._with_room(new, now) if new else []
-        self.pressed = self.beside = self.gathering = False
+        new, granted, room = self._in_queue(waiting), list[Grant](), ALL_ROOM
+        if new:
+            if self.batches and not is_owed(new, self._holding):
+                room = self._room(now, begun, rows_begun)
+            self.gathering = room is NO_ROOM  # found out first: who would begin takes longer
+            granted = [] if self.gathering else self._with_rows(new, now)
         trial = next((grant for grant in running + granted if grant.taker.is_suspect("talker")), None)
         if trial is not None:
             return [trial]
@@ -82,23 +87,30 @@ class Newcomers:
         chosen = first[: max(0 if begun else 1, fitting(rows, left))]
         if granted and not due:
             left -= sum(rows[: len(chosen)])
-            chosen += granted[: self._count(_prompt_rows(granted), left, now, begun, rows_begun)]
+            chosen += granted[: self._count(_prompt_rows(granted), left, room, begun, rows_begun)]
         return chosen
 
-    def _count(self, rows: Sequence[int], left: int, now: float, begun: int, rows_begun: int) -> int:
-        """How many of those with prompts of so many ``rows`` begin, in ``left`` rows at most."""
+    def _room(self, now: float, begun: int, rows_begun: int) -> Room:
+        """For new streams in the next launch, unless on credit; :data:`NO_ROOM`: not on credit either."""
         pace, utterances = self._state.pace, self._state.utterances
-        self.gathering = not begun and not pace.is_open and any(one.admitted for one in utterances)
-        if self.gathering:  # whatever room there is
-            return 0
+        if not begun and not pace.is_open and any(one.admitted for one in utterances):  # whatever room there is
+            return NO_ROOM
         others = playing(utterances, now)
-        room = pace.room(others, now)
-        count = int(max(0, min(fitting(rows, min(left, room.rows - rows_begun)), room.streams - begun)))
-        self.pressed, self.beside = not count, bool(others)
+        rows, streams = pace.room(others, now)
+        self.beside, self.pressed = bool(others), min(rows - rows_begun, streams - begun) < 1
+        if self.pressed and not pace.credit.is_open:
+            return NO_ROOM
+        return Room(rows - rows_begun, streams - begun)
+
+    def _count(self, rows: Sequence[int], left: int, room: Room, begun: int, rows_begun: int) -> int:
+        """How many of those with prompts of so many ``rows`` begin, in ``left`` rows at most."""
+        pace = self._state.pace
+        count = int(max(0, min(fitting(rows, min(left, room.rows)), room.streams)))
+        self.pressed = not count
         on_credit = pace.rows_on_credit() if self.pressed else 0
         if on_credit:
             count = max(0 if begun else 1, fitting(rows, min(left, on_credit - rows_begun)))
-        elif others and not begun and not pace.turn.is_open:
+        elif self.beside and not begun and not pace.turn.is_open:
             count = 0
         self.gathering = not count
         return count
@@ -126,19 +138,25 @@ class Newcomers:
         state = self._state
         return AdmissionLimits.of(self._settings, state.talker.instance.max_streams, state.talker_work.row_limit)
 
-    def _with_room(self, wishing: Sequence[Utterance], now: float) -> list[Grant]:
-        """Those of them that get a row, and from whom. One whose first text came too late for a place in the queue
-        ends.
-        """
+    @property
+    def _holding(self) -> list[Utterance]:
+        return [one for one in self._state.utterances if one.admitted]
+
+    def _in_queue(self, waiting: Sequence[Utterance]) -> list[Utterance]:
+        """Those of them without a row. One whose first text came too late for a place in the queue ends."""
         state, limits = self._state, self._limits
-        for utterance in wishing:
+        new = [utterance for utterance in waiting if not utterance.admitted]
+        for utterance in new:
             if utterance.progress.segments == 0 and utterance.idle_since is not None:
                 error = queue_refusal(state.utterances, utterance.owner, limits, state.throughput)
                 if error is not None:
                     utterance.end("error", error)
             utterance.idle_since = None
-        wishing = state.turns.order([utterance for utterance in wishing if utterance.ending is None])
-        return grants(wishing, [one for one in state.utterances if one.admitted], limits.rows, now)
+        return [utterance for utterance in new if utterance.ending is None]
+
+    def _with_rows(self, new: Sequence[Utterance], now: float) -> list[Grant]:
+        """Those of them that get a row, and from whom."""
+        return grants(self._state.turns.order(new), self._holding, self._limits.rows, now)
 
 
 def _prompt_rows(grants: Sequence[Grant]) -> list[int]:

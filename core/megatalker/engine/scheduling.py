@@ -20,6 +20,8 @@ MOST_CODEC_STREAMS = 64
 """Of one step of the codec: larger ones save no time, and a newcomer waits for their end."""
 MEMORY_S = 2.0
 """Of the estimate of frames a second."""
+SLOWDOWN_MEMORY_S = 0.4
+"""Of :attr:`Pace.slowdown`, as above."""
 MOST_PROMPT_ROWS = 5120
 """Of the prompts of one pass, about 150 sentences."""
 MOST_CODEC_FRAMES = 128
@@ -173,8 +175,7 @@ class AudioOrFrame(NamedTuple):
     """Audio that is due can wait for a launch of frames, and somebody's next frame cannot wait for audio."""
 
 
-@dataclass(frozen=True, slots=True)
-class Room:
+class Room(NamedTuple):
     """What the next pass of newcomers may take, so that nobody's playback runs dry."""
 
     rows: float
@@ -225,6 +226,10 @@ class Pace:
     """For passes for which they have none to spare: of the share that newcomers get at least, what others have not paid
     yet.
     """
+    _played_s: float = 0.0
+    """Of late, the time that streams that play had to themselves,"""
+    _needed_s: float = 0.0
+    """and what a device alone needs for the frames they got in it."""
     _free_at: float = 0.0
     """When the device had done what was asked of it last: what is launched while it computes begins then."""
 
@@ -237,9 +242,10 @@ class Pace:
             return Room(math.inf, math.inf)
         decoded = [one for one in ordered if one.frames]
         others = [one for one in ordered if not one.frames]
-        each_s = self._audio_each_s
+        slowdown = self.slowdown
+        each_s, launch_s = slowdown * self._audio_each_s, slowdown * self.frames.of(len(ordered))
         ends = list(accumulate(one.frames * each_s for one in decoded))
-        audio_s, launch_s = ends[-1] if ends else 0.0, self.frames.of(len(ordered))
+        audio_s = ends[-1] if ends else 0.0
         ends += [audio_s + launch_s + (place + 1) * each_s for place in range(len(others))]
         spare_s = min(one.dry_at - end for one, end in zip(decoded + others, ends, strict=True)) - now - MARGIN_S
         first_s = FRAME_SECONDS - MARGIN_S - audio_s - launch_s
@@ -271,8 +277,15 @@ class Pace:
         return self.need(streams) > SLOW_SHARE
 
     def need(self, streams: int) -> float:
-        """The share of time that a frame of so many streams takes, as audio."""
+        """The share of a device's time that a frame of so many streams takes, as audio."""
         return (self.frames.of(streams) + streams * self.audio.each_s) / FRAME_SECONDS
+
+    @property
+    def slowdown(self) -> float:
+        """How many times as long as a device alone needs do frames take those that play: a host that hands out audio
+        keeps it waiting. 1 while nothing is known.
+        """
+        return max(1.0, self._played_s / self._needed_s) if self._needed_s else 1.0
 
     @property
     def most_rows(self) -> int:
@@ -315,10 +328,13 @@ class Pace:
         self.audio.note(frames, done_at - max(launched_at, self._free_at))
         self._free_at = done_at
 
-    def note_others(self, seconds: float, streams: int) -> None:
-        """So many streams that play had so much time to themselves."""
+    def note_others(self, seconds: float, streams: int, frames: int) -> None:
+        """So many streams that play had so much time to themselves, and got so many frames."""
+        keep = 0.5 ** (seconds / SLOWDOWN_MEMORY_S)
+        needed_s = FRAME_SECONDS * self.need(frames) if frames else 0.0
+        self._played_s, self._needed_s = keep * self._played_s + seconds, keep * self._needed_s + needed_s
         self.credit.earn(seconds, NEWCOMERS_SHARE)
-        need = self.need(streams)
+        need = self.slowdown * self.need(streams)
         granted = need * (1 + need**2)  # what they have in hand must not shrink; a full device can catch up the least
         self.turn.earn(seconds, min(MOST_SHARE, max(NEWCOMERS_SHARE, 1 - granted)))
 

@@ -294,8 +294,9 @@ class Utterance:
     @property
     def runs_dry_at(self) -> float | None:
         """When playback will have used up the audio that was handed out or is coming; ``None`` before the first."""
-        dry_at = self.progress.playback.dry_at
-        return None if dry_at is None else dry_at + self.coming_s
+        progress = self.progress
+        dry_at = progress.playback.dry_at
+        return None if dry_at is None else dry_at + (self.given - progress.frames) * FRAME_SECONDS
 
     def due(self, *, pressed: bool) -> bool:
         """Whether audio should be made of its frames now, of which there are some: there are enough for a chunk, or its
@@ -353,11 +354,10 @@ def playing(utterances: Sequence[Utterance], now: float) -> list[Playing]:
     """Those that need audio or a frame within the time of a pass of newcomers."""
     found = []
     for utterance in utterances:
-        frames = utterance.ungiven
-        if not frames and (utterance.rests_until > now + SOON_S or utterance.chunks.is_full()):
+        dry_at, frames = utterance.runs_dry_at, utterance.ungiven
+        if dry_at is None or (not frames and (utterance.rests_until > now + SOON_S or utterance.chunks.is_full())):
             continue
-        dry_at = utterance.runs_dry_at
-        if dry_at is not None and (utterance.due(pressed=dry_at < now + SOON_S) if frames else utterance.decodable):
+        if utterance.due(pressed=dry_at < now + SOON_S) if frames else utterance.decodable:
             found.append(Playing(dry_at, frames))
     return found
 

@@ -176,10 +176,11 @@ class Worker(threading.Thread):
 
     def _serve_started(self) -> bool:
         """Audio or frames of the streams that have begun, while newcomers gather."""
-        began_at, pace = self._state.clock(), self._state.pace
+        state = self._state
+        began_at, pace, frames = state.clock(), state.pace, state.counters.frames
         if self._start_audio() or self._decode():
-            streams = sum(utterance.admitted for utterance in self._state.utterances)
-            pace.note_others(self._state.clock() - began_at, streams)
+            streams = sum(one.admitted and one.idle_since is None for one in state.utterances)
+            pace.note_others(state.clock() - began_at, streams, state.counters.frames - frames)
             return True
         if self._newcomers.gathering:
             pace.lend()
