@@ -121,6 +121,19 @@ def slow_host(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("slow_host")
+def test_what_a_slow_host_takes_is_left_to_those_who_play(
+    tiny_custom_voice: Checkpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Newcomers come no faster than it, not only its device, can serve them with the others."""
+    monkeypatch.setattr(virtual_device, "TAKING_MS", 0.1)
+    for count in (470, 485, 505):
+        heard = listen(tiny_custom_voice, at_once(count), until_s=6, speech_s=60, max_ahead_s=2.0, patch=monkeypatch)
+        assert all(one.first_s for one in heard)
+        assert len(gaps(heard)) < 0.1 * count
+        assert first_p95(heard) < 3
+
+
+@pytest.mark.usefixtures("slow_host")
 def test_on_a_slow_host_all_wait_longer_and_nobody_hears_a_gap(
     tiny_custom_voice: Checkpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,6 +2,7 @@
 
 import threading
 from dataclasses import replace
+from itertools import product
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from engine_stage import TEXT, Opener, codes_of, fakes_with, order_of_prompts, p
 from fake_backend import CAPABILITIES
 from megatalker.checkpoint import Checkpoint
 from megatalker.engine import Engine
-from megatalker.engine.admission import ENOUGH_S, Grant, Turns, fair, grants
+from megatalker.engine.admission import ENOUGH_S, Grant, Turns, fair, grants, is_owed
 from megatalker.engine.scheduling import REST_S, Pace
 from megatalker.engine.utterance import DecoderStream, Utterance, candidate
 from megatalker.errors import CapacityError
@@ -206,6 +207,15 @@ def test_who_is_due_goes_first_though_rows_are_free(busy_engine: Engine) -> None
     held = [holding(busy_engine, "a") for _ in range(2)]
     back, new = wish(busy_engine, "a", begun=True), wish(busy_engine, "b")
     assert grants([back, new], held, 3, 0.0) == [Grant(new, due=True)]
+
+
+@pytest.mark.parametrize(
+    ("held", "wishing"), [*product(("", "a", "aa", "aaa", "aab", "aaabb"), ("a", "b", "ab", "abc"))]
+)
+def test_whether_a_row_is_owed_is_known_without_the_grants(busy_engine: Engine, held: str, wishing: str) -> None:
+    holders = [holding(busy_engine, owner) for owner in held]
+    new = [wish(busy_engine, owner) for owner in wishing]
+    assert is_owed(new, holders) == grants(new, holders, 9, 0.0)[0].due
 
 
 def test_of_a_slow_device_s_launch_each_owner_gets_as_much_as_the_one_with_fewest(busy_engine: Engine) -> None:
