@@ -216,6 +216,11 @@ def test_what_a_host_takes_beside_its_device_is_granted_to_those_that_play_and_l
     for _ in range(1000):
         one.note_others(0.6 * FRAME_SECONDS, 1, 1)
     assert one.slowdown == pytest.approx(3.0, rel=0.01)
+    cold = Pace()
+    cold.note_others(1.0, 1, 1)
+    cold.frames.fixed_s = 0.2 * FRAME_SECONDS
+    cold.note_others(0.2 * FRAME_SECONDS, 1, 1)
+    assert cold.slowdown == pytest.approx(1.0), "time before anything was known tells nothing"
     share = 1 - 0.6 * (1 + 0.6**2)
     assert one.turn.balance_s == pytest.approx(SAVED_S * share / (1 - share), rel=0.05)
     assert one.room(playing, 0.95).rows < before.rows

@@ -332,7 +332,8 @@ class Pace:
         """So many streams that play had so much time to themselves, and got so many frames."""
         keep = 0.5 ** (seconds / SLOWDOWN_MEMORY_S)
         needed_s = FRAME_SECONDS * self.need(frames) if frames else 0.0
-        self._played_s, self._needed_s = keep * self._played_s + seconds, keep * self._needed_s + needed_s
+        if needed_s or self._needed_s:  # else nobody knows yet what launches take
+            self._played_s, self._needed_s = keep * self._played_s + seconds, keep * self._needed_s + needed_s
         self.credit.earn(seconds, NEWCOMERS_SHARE)
         need = self.slowdown * self.need(streams)
         granted = need * (1 + need**2)  # what they have in hand must not shrink; a full device can catch up the least
