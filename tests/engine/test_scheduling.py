@@ -14,9 +14,8 @@ from engine_stage import TEXT, Opener
 from fake_backend import CAPABILITIES, CODEC_CAPABILITIES, Behaviour, FakeCodec, Fakes, FakeTalker
 from megatalker.checkpoint.config import FRAME_SECONDS
 from megatalker.engine import Engine, SpeechStream
-from megatalker.engine.admission import Grant
 from megatalker.engine.chunks import ChunkPolicy
-from megatalker.engine.newcomers import MOST_LAUNCH_ROWS, NO_ROOM, Newcomers
+from megatalker.engine.newcomers import MOST_LAUNCH_ROWS
 from megatalker.engine.scheduling import (
     MOST_CODEC_FRAMES,
     MOST_CODEC_STREAMS,
@@ -27,7 +26,6 @@ from megatalker.engine.scheduling import (
     fitting,
     select_audio,
 )
-from megatalker.engine.utterance import Utterance
 from megatalker.engine.worker import PROMPT_LAUNCHES, PROMPTS_S, Worker
 from megatalker.interfaces import CodecState, DecodeStep, Frame, Limit, StreamHandle, StreamRequest
 
@@ -249,42 +247,6 @@ def test_an_owner_with_few_rows_does_not_wait_for_those_of_one_with_many(
     hear(*arrived)
     assert launches.after(launches.arrived_at, 3) == [("prompts", [4]), ("frames", [4]), ("audio", [1])]
     assert engine_talker(engine).prefills[3].sampling.seed == 4, "alone, and before who came earlier"
-
-
-@pytest.mark.parametrize("room", [0.0, inf], ids=["no room", "not their turn"])
-def test_while_nobody_may_begin_it_is_not_asked_who_would(
-    open_engine: Opener, launches: Launches, monkeypatch: pytest.MonkeyPatch, room: float
-) -> None:
-    """With hundreds that wait the answer takes longer than a launch."""
-    asked, refused, count, may_begin = list[int](), list[bool](), Newcomers._with_rows, Newcomers._room
-
-    def note(newcomers: Newcomers, new: Sequence[Utterance], now: float) -> list[Grant]:
-        asked.append(len(new))
-        return count(newcomers, new, now)
-
-    def refuse(newcomers: Newcomers, now: float, begun: int, rows_begun: int) -> Room:
-        found = may_begin(newcomers, now, begun, rows_begun)
-        refused.append(found is NO_ROOM)
-        return found
-
-    monkeypatch.setattr(Newcomers, "_with_rows", note)
-    monkeypatch.setattr(Newcomers, "_room", refuse)
-    monkeypatch.setattr(Pace, "room", lambda pace, playing, now: Room(room if playing else inf, inf))
-    monkeypatch.setattr(Pace, "is_open", not room)
-    monkeypatch.setattr(Pace, "lend", lambda pace: None)
-    monkeypatch.setattr(Pace, "note_others", lambda pace, seconds, streams, frames: None)
-    engine = open_engine()
-    second: list[SpeechStream] = []
-
-    def arrive(index: int) -> None:
-        if launches.events[index][0] == "frames" and index > 3 and not second:
-            second.append(engine.speak(TEXT, seed=2))
-
-    launches.on_launch = arrive
-    hear(*begin(engine, 1))
-    hear(*second)
-    assert sum(refused) >= 2
-    assert asked == [1] * refused.count(False)
 
 
 def test_nobody_waits_for_newcomers_where_nobody_has_begun(
