@@ -24,12 +24,12 @@ def test_while_nobody_may_begin_it_is_not_asked_who_would(
     asked, refused, with_rows, may_begin = list[int](), list[bool](), Newcomers._with_rows, Newcomers._room
     second: list[SpeechStream] = []
 
-    def ask(newcomers: Newcomers, new: Sequence[Utterance], now: float) -> list[Grant]:
+    def ask(newcomers: Newcomers, new: Sequence[Utterance], holding: Sequence[Utterance], now: float) -> list[Grant]:
         asked.append(len(new))
-        return with_rows(newcomers, new, now)
+        return with_rows(newcomers, new, holding, now)
 
-    def refuse(newcomers: Newcomers, now: float, begun: int, rows_begun: int) -> Room:
-        found = may_begin(newcomers, now, begun, rows_begun)
+    def refuse(newcomers: Newcomers, holding: Sequence[Utterance], now: float, begun: int, rows_begun: int) -> Room:
+        found = may_begin(newcomers, holding, now, begun, rows_begun)
         refused.append(found is NO_ROOM)
         return found
 
@@ -39,7 +39,7 @@ def test_while_nobody_may_begin_it_is_not_asked_who_would(
 
     monkeypatch.setattr(Newcomers, "_with_rows", ask)
     monkeypatch.setattr(Newcomers, "_room", refuse)
-    monkeypatch.setattr(Pace, "room", lambda pace, playing, now: Room(0.0 if second and sum(refused) < 3 else inf, inf))
+    monkeypatch.setattr(Pace, "room", lambda *_: Room(0.0 if is_open and second and len(refused) < 4 else inf, inf))
     monkeypatch.setattr(Pace, "is_open", is_open)
     monkeypatch.setattr(Pace, "lend", lambda pace: None)
     monkeypatch.setattr(Pace, "note_others", lambda pace, seconds, streams, frames: None)

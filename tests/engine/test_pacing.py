@@ -209,24 +209,28 @@ def test_the_fuller_a_device_the_more_than_they_need_is_granted_to_those_that_pl
 
 def test_what_a_host_takes_beside_its_device_is_granted_to_those_that_play_and_left_free_for_them() -> None:
     one = pace(launch_s=0.2 * FRAME_SECONDS, step_s=0.0)
-    playing, before = [Playing(dry_at=1.0, frames=0)], one.room([Playing(dry_at=1.0, frames=0)], 0.95)
+    playing = [Playing(dry_at=1.0, frames=0)]
+    before = one.room(playing, 0.95)
     one.note_others(0.2 * FRAME_SECONDS, 1, 1)
     assert one.slowdown == pytest.approx(1.0)
     one.note_others(0.2 * FRAME_SECONDS, 1, 0)  # chunks are handed out
     for _ in range(1000):
         one.note_others(0.6 * FRAME_SECONDS, 1, 1)
     assert one.slowdown == pytest.approx(3.0, rel=0.01)
-    cold = Pace()
-    cold.note_others(1.0, 1, 1)
-    cold.frames.fixed_s = 0.2 * FRAME_SECONDS
-    cold.note_others(0.2 * FRAME_SECONDS, 1, 1)
-    assert cold.slowdown == pytest.approx(1.0), "time before anything was known tells nothing"
     share = 1 - 0.6 * (1 + 0.6**2)
     assert one.turn.balance_s == pytest.approx(SAVED_S * share / (1 - share), rel=0.05)
     assert one.room(playing, 0.95).rows < before.rows
     for _ in range(1000):
         one.note_others(0.1 * FRAME_SECONDS, 1, 1)
     assert one.slowdown == 1.0, "a device that is quicker than thought slows nobody down"
+
+
+def test_what_frames_took_before_launches_were_known_slows_nobody_down() -> None:
+    one = Pace()
+    one.note_others(1.0, 1, 1)
+    one.frames.fixed_s = 0.2 * FRAME_SECONDS
+    one.note_others(0.2 * FRAME_SECONDS, 1, 1)
+    assert one.slowdown == pytest.approx(1.0)
 
 
 def test_who_needs_all_the_time_leaves_newcomers_their_least_share() -> None:

@@ -72,10 +72,11 @@ class Newcomers:
         running.sort(key=lambda grant: urgency(candidate(0, grant.taker)))
         new, granted, room = self._in_queue(waiting), list[Grant](), ALL_ROOM
         if new:
-            if self.batches and not is_owed(new, self._holding):
-                room = self._room(now, begun, rows_begun)
+            holding = [one for one in self._state.utterances if one.admitted]
+            if self.batches and not is_owed(new, holding):
+                room = self._room(holding, now, begun, rows_begun)
             self.gathering = room is NO_ROOM  # found out first: who would begin takes longer
-            granted = [] if self.gathering else self._with_rows(new, now)
+            granted = [] if self.gathering else self._with_rows(new, holding, now)
         trial = next((grant for grant in running + granted if grant.taker.is_suspect("talker")), None)
         if trial is not None:
             return [trial]
@@ -90,17 +91,16 @@ class Newcomers:
             chosen += granted[: self._count(_prompt_rows(granted), left, room, begun, rows_begun)]
         return chosen
 
-    def _room(self, now: float, begun: int, rows_begun: int) -> Room:
+    def _room(self, holding: Sequence[Utterance], now: float, begun: int, rows_begun: int) -> Room:
         """For new streams in the next launch, unless on credit; :data:`NO_ROOM`: not on credit either."""
-        pace, utterances = self._state.pace, self._state.utterances
-        if not begun and not pace.is_open and any(one.admitted for one in utterances):  # whatever room there is
+        pace = self._state.pace
+        if holding and not begun and not pace.is_open:  # whatever room there is
             return NO_ROOM
-        others = playing(utterances, now)
+        others = playing(self._state.utterances, now)
         rows, streams = pace.room(others, now)
-        self.beside, self.pressed = bool(others), min(rows - rows_begun, streams - begun) < 1
-        if self.pressed and not pace.credit.is_open:
-            return NO_ROOM
-        return Room(rows - rows_begun, streams - begun)
+        room = Room(rows - rows_begun, streams - begun)
+        self.beside, self.pressed = bool(others), min(room) < 1
+        return NO_ROOM if self.pressed and not pace.credit.is_open else room
 
     def _count(self, rows: Sequence[int], left: int, room: Room, begun: int, rows_begun: int) -> int:
         """How many of those with prompts of so many ``rows`` begin, in ``left`` rows at most."""
@@ -138,10 +138,6 @@ class Newcomers:
         state = self._state
         return AdmissionLimits.of(self._settings, state.talker.instance.max_streams, state.talker_work.row_limit)
 
-    @property
-    def _holding(self) -> list[Utterance]:
-        return [one for one in self._state.utterances if one.admitted]
-
     def _in_queue(self, waiting: Sequence[Utterance]) -> list[Utterance]:
         """Those of them without a row. One whose first text came too late for a place in the queue ends."""
         state, limits = self._state, self._limits
@@ -154,9 +150,9 @@ class Newcomers:
             utterance.idle_since = None
         return [utterance for utterance in new if utterance.ending is None]
 
-    def _with_rows(self, new: Sequence[Utterance], now: float) -> list[Grant]:
+    def _with_rows(self, new: Sequence[Utterance], holding: Sequence[Utterance], now: float) -> list[Grant]:
         """Those of them that get a row, and from whom."""
-        return grants(self._state.turns.order(new), self._holding, self._limits.rows, now)
+        return grants(self._state.turns.order(new), holding, self._limits.rows, now)
 
 
 def _prompt_rows(grants: Sequence[Grant]) -> list[int]:

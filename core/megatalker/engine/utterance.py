@@ -209,7 +209,7 @@ class Utterance:
     @property
     def coming_s(self) -> float:
         """Seconds of audio that the codec is at."""
-        return (self.given - self.delivered) * FRAME_SECONDS
+        return (self.given - self.progress.frames) * FRAME_SECONDS
 
     def is_suspect(self, kind: Kind) -> bool:
         """It goes alone in the calls of this role: one of them has failed."""
@@ -294,9 +294,8 @@ class Utterance:
     @property
     def runs_dry_at(self) -> float | None:
         """When playback will have used up the audio that was handed out or is coming; ``None`` before the first."""
-        progress = self.progress
-        dry_at = progress.playback.dry_at
-        return None if dry_at is None else dry_at + (self.given - progress.frames) * FRAME_SECONDS
+        dry_at = self.progress.playback.dry_at
+        return None if dry_at is None else dry_at + self.coming_s
 
     def due(self, *, pressed: bool) -> bool:
         """Whether audio should be made of its frames now, of which there are some: there are enough for a chunk, or its
