@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 from pydantic import SecretStr
 from websockets.asyncio.client import connect
 
-from megatalker.cli.load.drive import TEXTS, Heard, Script, drive
+from megatalker.cli.load.drive import TEXTS, Heard, Script, drive, listening_to
 from megatalker.cli.load.remote import Servers
 from megatalker.cli.load.report import Case, percentiles_ms
 from megatalker.cli.load.traffic import Traffic
@@ -99,9 +99,9 @@ async def run(
     with Servers([url], 1, SecretStr(keys["caller"])) as servers:
 
         async def phase() -> Heard:
-            return await drive(servers, traffic, script, seconds)
+            return await drive(listening_to(servers), traffic, script, seconds)
 
-        await drive(servers, traffic, script, min(5.0, seconds))
+        await drive(listening_to(servers), traffic, script, min(5.0, seconds))
         for _ in range(rounds):
             phases["calm"].append(await phase())
             async with attacked(url, keys["attacker"], slow, unread):

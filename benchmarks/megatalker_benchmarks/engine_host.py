@@ -27,7 +27,7 @@ from torch import Tensor
 import megatalker.plugins
 from megatalker import Checkpoint, Engine, Settings
 from megatalker.checkpoint.config import FRAME_SAMPLES, FRAME_SECONDS
-from megatalker.cli.load.drive import Script, drive
+from megatalker.cli.load.drive import Script, drive, listening_to
 from megatalker.cli.load.report import Case, percentiles_ms
 from megatalker.cli.load.traffic import Traffic
 from megatalker.engine.interpreter import spare_what_is_loaded, switch_threads_often
@@ -225,8 +225,8 @@ async def burst(engine: Engine, texts: int, times: int = 20) -> dict[str, Any]:
 
 async def arrivals(engine: Engine, rate: float, seconds: float) -> dict[str, Any]:
     """What listeners hear who come at random moments, ``rate`` a second."""
-    await drive(engine, Traffic("burst", 8), Script(), 1.0)  # what launches take is learnt
-    case = Case.of(await drive(engine, Traffic("rate", rate), Script(), seconds), None)
+    await drive(listening_to(engine), Traffic("burst", 8), Script(), 1.0)  # what launches take is learnt
+    case = Case.of(await drive(listening_to(engine), Traffic("rate", rate), Script(), seconds), None)
     names = ("requests", "first_chunk_ms", "underruns", "worst_gap_ms", "speech_s_per_s", "errors")
     return {name: getattr(case, name) for name in names}
 

@@ -47,7 +47,10 @@ def test_wrong_options_are_one_line(tmp_path: Path) -> None:
         ({"rate": "5,1e6", "seconds": 2.0}, "1e\\+06 requests a second are 2e\\+06 requests"),
         ({"rate": "1", "out": Path("/proc/results")}, "the folder '/proc/results' cannot be written to"),
         ({"rate": "1", "url": "http://localhost:8000", "backend": "compiled"}, "the server decides about backend"),
-        ({"rate": "1", "connections": 2}, "--connections is about servers"),
+        ({"rate": "1", "connections": 2}, "--connections and --http are about servers"),
+        ({"rate": "1", "http": True}, "--connections and --http are about servers"),
+        ({"rate": "1", "url": "http://a", "http": True, "connections": 2}, "leave --connections out"),
+        ({"rate": "1", "url": "http://a", "http": True, "live": 3.0}, "leave --live out"),
         ({"rate": "1", "texts": Path("/nowhere/texts")}, "--texts: '/nowhere/texts' cannot be read"),
     ],
 )

@@ -14,7 +14,7 @@ import pytest
 
 from fake_backend import Behaviour, Fakes
 from megatalker.checkpoint import Checkpoint
-from megatalker.cli.load.drive import SETTLE_S, Heard, Script, drive
+from megatalker.cli.load.drive import SETTLE_S, Heard, Script, drive, listening_to
 from megatalker.cli.load.report import Case, LoadReport, errors, save, table
 from megatalker.cli.load.traffic import Traffic
 from megatalker.engine import Engine, SpeechStream
@@ -41,7 +41,7 @@ def open_engine(tiny_custom_voice: Checkpoint) -> Iterator[Opener]:
 
 
 def play(engine: SpeechEngine, traffic: Traffic, script: Script = SHORT, seconds: float = 1.0) -> Heard:
-    return asyncio.run(drive(engine, traffic, script, seconds))
+    return asyncio.run(drive(listening_to(engine), traffic, script, seconds))
 
 
 @pytest.mark.slow

@@ -13,9 +13,11 @@ from megatalker.checkpoint.config import SAMPLE_RATE
 from megatalker.errors import InvalidRequestError
 from megatalker.voices.reference_audio import check_rate
 
-__all__ = ["StreamResampler", "WavWriter", "to_pcm16"]
+__all__ = ["StreamResampler", "WavWriter", "from_pcm16", "to_pcm16"]
 
 Samples = NDArray[np.float32]
+LOUDEST = np.float32(32767)
+"""As a 16-bit sample."""
 
 
 def to_pcm16(samples: Samples) -> bytes:
@@ -26,9 +28,14 @@ def to_pcm16(samples: Samples) -> bytes:
     """
     if not np.isfinite(samples).all():
         raise InvalidRequestError("the audio holds samples that are not finite, expected values from -1 to 1")
-    scaled = np.clip(samples, -1.0, 1.0) * np.float32(32767)
+    scaled = np.clip(samples, -1.0, 1.0) * LOUDEST
     data: bytes = np.rint(scaled).astype("<i2").tobytes()
     return data
+
+
+def from_pcm16(data: bytes) -> Samples:
+    """The float samples of :func:`to_pcm16`, to its precision; a byte after the last whole sample is left out."""
+    return np.frombuffer(data, "<i2", len(data) // 2).astype(np.float32) / LOUDEST
 
 
 class StreamResampler:

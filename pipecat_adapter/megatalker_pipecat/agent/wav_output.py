@@ -4,12 +4,11 @@ import asyncio
 import time
 from pathlib import Path
 
-import numpy as np
 from pipecat.frames.frames import OutputAudioRawFrame, StartFrame
 from pipecat.transports.base_output import BaseOutputTransport
 from pipecat.transports.base_transport import TransportParams
 
-from megatalker.serving.audio import WavWriter
+from megatalker.serving.audio import WavWriter, from_pcm16
 
 
 class WavOutput(BaseOutputTransport):
@@ -34,7 +33,7 @@ class WavOutput(BaseOutputTransport):
         await self.set_transport_ready(frame)
 
     async def write_audio_frame(self, frame: OutputAudioRawFrame) -> bool:
-        pcm = np.frombuffer(frame.audio, "<i2").astype(np.float32) / np.float32(32767)
+        pcm = from_pcm16(frame.audio)
         self._wav.write(pcm)
         seconds = len(pcm) / frame.sample_rate
         self.seconds += seconds

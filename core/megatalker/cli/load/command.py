@@ -59,6 +59,9 @@ def load(
             min=1, max=1000, help="WebSockets to each URL, by turns: a balancer sends a whole one to one server."
         ),
     ] = 1,
+    http: Annotated[
+        bool, typer.Option("--http", help="Ask the URL by POST /v1/audio/speech, a connection for each request.")
+    ] = False,
     max_streams: Annotated[int | None, typer.Option(min=1, help="Streams decoding at a time.")] = None,
     voice: Annotated[str | None, typer.Option(help="A speaker's name.")] = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Folder for load.json and load.png.")] = None,
@@ -92,8 +95,12 @@ def load(
     )
     if url is not None and engine_options:
         raise InvalidRequestError(f"with --url the server decides about {', '.join(engine_options)}; leave it out here")
-    if url is None and connections != 1:
-        raise InvalidRequestError("--connections is about servers; give --url, too")
+    if url is None and (http or connections != 1):
+        raise InvalidRequestError("--connections and --http are about servers; give --url, too")
+    if http and connections != 1:
+        raise InvalidRequestError("--http makes a connection for each request; leave --connections out")
+    if http and live is not None:
+        raise InvalidRequestError("--http asks for whole texts; leave --live out, or --http")
     script = Script(
         texts=TEXTS if texts is None else _lines(texts),
         length_s=None if natural else length,
@@ -102,7 +109,7 @@ def load(
         voice=voice,
     )
     urls = [] if url is None else [one.strip() for one in url.split(",")]
-    wanted = Measurement(loads, script, seconds, most if capacity else None, urls, connections)
+    wanted = Measurement(loads, script, seconds, most if capacity else None, urls, connections, http)
     with Status() as status:
         status.stage("importing torch")
         from megatalker.cli.load.report import errors, save, table

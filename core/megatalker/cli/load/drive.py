@@ -1,10 +1,14 @@
-"""Plays one load against an engine: every listener is a task of one event loop, none has a thread."""
+"""Plays one load: every listener is a task of one event loop, none has a thread."""
 
 import asyncio
 import itertools
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
 
 from megatalker.checkpoint.config import FRAME_SECONDS
 from megatalker.cli.load.player import Player
@@ -21,6 +25,11 @@ SETTLE_S = 0.3
 """In which an engine is done with those who hung up: what a device still made for them kept the next load waiting."""
 FOREVER = 2**31 - 1
 """Frames before which speech may not end."""
+
+Samples = NDArray[np.float32]
+Listen = Callable[[str, SpeechOptions, float | None], AsyncIterator[Samples]]
+"""Has a text spoken, given at once or at so many words a second, and yields its samples as they come. Raises a
+``MegatalkerError`` where something is wrong with it."""
 
 TEXTS = (
     "Good morning, thank you for calling. How can I help you today?",
@@ -71,12 +80,21 @@ class Heard:
     """Processor time of all players together."""
 
 
-async def drive(engine: SpeechEngine, traffic: Traffic, script: Script, seconds: float) -> Heard:
+class RunawayError(MegatalkerError):
+    """Speech was ended since it was looping, or silent after its text."""
+
+
+def listening_to(engine: SpeechEngine) -> Listen:
+    """An engine, near or far, as loads are played against it."""
+    return partial(_listen, engine)
+
+
+async def drive(listen: Listen, traffic: Traffic, script: Script, seconds: float) -> Heard:
     """Play a load for ``seconds``, wait for first chunks still to come, cancel the rest, and let the engine settle.
 
     A request that is refused or fails is counted with its kind of error, and does not end the load.
     """
-    session = _Session(engine, traffic, script)
+    session = _Session(listen, traffic, script)
     began, cpu = time.monotonic(), time.thread_time()
     tasks = set()
     for start in traffic.starts(seconds, seed=0):
@@ -98,8 +116,8 @@ async def drive(engine: SpeechEngine, traffic: Traffic, script: Script, seconds:
 
 
 class _Session:
-    def __init__(self, engine: SpeechEngine, traffic: Traffic, script: Script) -> None:
-        self._engine, self._traffic, self._script = engine, traffic, script
+    def __init__(self, listen: Listen, traffic: Traffic, script: Script) -> None:
+        self._listen, self._traffic, self._script = listen, traffic, script
         self._numbers = itertools.count()
         self.players: list[Player] = []
         self.closing = False
@@ -116,24 +134,30 @@ class _Session:
     async def _speak(self) -> bool:
         index = next(self._numbers)
         script = self._script
-        text, live = script.texts[index % len(script.texts)], script.words_a_second
         player = Player(time.monotonic())
         self.players.append(player)
         try:
             options = script.options(index, endless=self._traffic.endless)
-            async with self._engine.speak(None if live else text, options) as stream:
-                writer = asyncio.create_task(_write(stream, text, live)) if live else None
-                try:
-                    async for chunk in stream:
-                        player.take(chunk.pcm, time.monotonic())
-                finally:
-                    if writer is not None:
-                        writer.cancel()
-            if stream.finish_reason == "runaway":
-                player.error = "Runaway"
+            async for pcm in self._listen(script.texts[index % len(script.texts)], options, script.words_a_second):
+                player.take(pcm, time.monotonic())
         except MegatalkerError as error:
             player.error = type(error).__name__
         return player.error is None
+
+
+async def _listen(
+    engine: SpeechEngine, text: str, options: SpeechOptions, words_a_second: float | None
+) -> AsyncIterator[Samples]:
+    async with engine.speak(text if words_a_second is None else None, options) as stream:
+        writer = None if words_a_second is None else asyncio.create_task(_write(stream, text, words_a_second))
+        try:
+            async for chunk in stream:
+                yield chunk.pcm
+        finally:
+            if writer is not None:
+                writer.cancel()
+    if stream.finish_reason == "runaway":
+        raise RunawayError
 
 
 async def _write(stream: Speech, text: str, words_a_second: float) -> None:

@@ -7,16 +7,18 @@ from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from typing import Any
 
+from pydantic import SecretStr
+
 from megatalker.checkpoint import Checkpoint
 from megatalker.cli.bench.report import command_line, environment_of
 from megatalker.cli.load.capacity import largest
-from megatalker.cli.load.drive import Script, drive
+from megatalker.cli.load.drive import Listen, Script, drive, listening_to
 from megatalker.cli.load.remote import Servers
 from megatalker.cli.load.report import Case, LoadReport
+from megatalker.cli.load.speech_route import SpeechRoute
 from megatalker.cli.load.traffic import Traffic
 from megatalker.engine import Engine
 from megatalker.engine.interpreter import spare_what_is_loaded, switch_threads_often
-from megatalker.engine.speech import SpeechEngine
 from megatalker.settings import Settings
 
 FIRST_TRIED = 16
@@ -37,7 +39,9 @@ class Measurement:
     urls: Sequence[str] = ()
     """Of servers, in place of an engine in this process."""
     connections: int = 1
-    """To each of them."""
+    """WebSockets to each of them."""
+    http: bool = False
+    """No WebSockets: :class:`SpeechRoute`."""
 
 
 def measure(
@@ -57,10 +61,8 @@ def measure(
     """
     with ExitStack() as stack:
         if wanted.urls:
-            remote = stack.enter_context(Servers(wanted.urls, wanted.connections, settings.server.api_key))
-            remote.check()
             environment, shown = {"server": ", ".join(wanted.urls), "megatalker": version("megatalker")}, {}
-            runner = _Runner(remote, None, wanted, progress)
+            runner = _Runner(_served(wanted, settings.server.api_key, stack), None, wanted, progress)
         else:
             progress("loading")
             checkpoint = Checkpoint.open(settings.checkpoint)
@@ -69,23 +71,34 @@ def measure(
             environment = environment_of(checkpoint, engine.device, str(engine.dtype), engine.codec)
             environment["backend"] = engine.backend
             shown = settings.model_dump(mode="json", exclude={"server", "ray", "agent"})
-            runner = _Runner(engine, engine, wanted, progress)
+            runner = _Runner(listening_to(engine), engine, wanted, progress)
         spare_what_is_loaded()  # a pause of this process would be heard as a gap
         switch_threads_often()
         cases, capacity = asyncio.run(runner.run())
         return LoadReport(command_line(), environment, shown, asdict(wanted.script), cases, capacity)
 
 
+def _served(wanted: Measurement, key: SecretStr | None, stack: ExitStack) -> Listen:
+    """What servers say, which are asked first whether they speak."""
+    if wanted.http:
+        route = SpeechRoute(wanted.urls, key)
+        asyncio.run(route.check())
+        return route.listen
+    servers = stack.enter_context(Servers(wanted.urls, wanted.connections, key))
+    servers.check()
+    return listening_to(servers)
+
+
 class _Runner:
     def __init__(
-        self, engine: SpeechEngine, local: Engine | None, wanted: Measurement, progress: Callable[[str], None]
+        self, listen: Listen, local: Engine | None, wanted: Measurement, progress: Callable[[str], None]
     ) -> None:
-        self._engine, self._local, self._wanted, self._progress = engine, local, wanted, progress
+        self._listen, self._local, self._wanted, self._progress = listen, local, wanted, progress
         self._cases: list[Case] = []
 
     async def run(self) -> tuple[list[Case], int | None]:
         wanted = self._wanted
-        await drive(self._engine, Traffic("burst", 2), wanted.script, WARM_UP_S)
+        await drive(self._listen, Traffic("burst", 2), wanted.script, WARM_UP_S)
         for traffic in wanted.loads:
             await self._measure(traffic)
         if wanted.most is None:
@@ -98,7 +111,7 @@ class _Runner:
     async def _measure(self, traffic: Traffic) -> Case:
         self._progress(f"{traffic}, {self._wanted.seconds:g} s")
         before = self._metrics()
-        heard = await drive(self._engine, traffic, self._wanted.script, self._wanted.seconds)
+        heard = await drive(self._listen, traffic, self._wanted.script, self._wanted.seconds)
         after = self._metrics()
         added = None
         if before is not None and after is not None:

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from megatalker.checkpoint.config import FRAME_SAMPLES
 from megatalker.engine.outputs import Chunk
 from megatalker.errors import InvalidRequestError
-from megatalker.serving.audio import to_pcm16
+from megatalker.serving.audio import from_pcm16, to_pcm16
 from megatalker.serving.protocol.messages import AudioFormat
 
 VERSION = 1
@@ -88,7 +88,7 @@ def unpack(message: bytes) -> Packet:
 def _samples(data: bytes, audio: AudioFormat) -> NDArray[np.float32]:
     if audio == "f32le":
         return np.frombuffer(data, "<f4").astype(np.float32)
-    return np.frombuffer(data, "<i2").astype(np.float32) / np.float32(32767)
+    return from_pcm16(data)
 
 
 def _codes(data: bytes, groups: int) -> NDArray[np.int64] | None:

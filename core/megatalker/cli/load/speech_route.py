@@ -1,0 +1,95 @@
+"""Listeners of ``POST /v1/audio/speech``: each request has a connection of its own, as from many callers."""
+
+import itertools
+import json
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import asdict
+from http import HTTPStatus
+from types import ModuleType
+from typing import Any
+
+from pydantic import SecretStr
+
+from megatalker.cli.load.drive import Samples
+from megatalker.engine.options import SpeechOptions
+from megatalker.errors import ConnectionFailedError, MegatalkerError, UnsupportedError
+from megatalker.serving.audio import from_pcm16
+from megatalker.serving.protocol.messages import Problem
+
+PATH = "/v1/audio/speech"
+CONNECT_S = 10.0
+SILENCE_S = 60.0
+"""After which a server that owes speech is given up; waiting for a free stream counts."""
+
+
+class SpeechRoute:
+    """The route of servers, by turns.
+
+    Args:
+        urls: of servers.
+        key: that they want, if any.
+
+    Raises:
+        UnsupportedError: aiohttp is not installed.
+    """
+
+    def __init__(self, urls: Sequence[str], key: SecretStr | None) -> None:
+        self._aiohttp = _aiohttp()
+        self._headers = {} if key is None else {"Authorization": f"Bearer {key.get_secret_value()}"}
+        self._urls = itertools.cycle([url.rstrip("/") + PATH for url in urls])
+
+    async def listen(self, text: str, options: SpeechOptions, words_a_second: float | None) -> AsyncIterator[Samples]:
+        """As :data:`~megatalker.cli.load.drive.Listen`; a text is always given at once.
+
+        Raises:
+            ConnectionFailedError: the server cannot be reached, stopped sending, or broke the response off.
+            MegatalkerError: what it answers instead of speech, by its own name.
+        """
+        assert words_a_second is None, "refused with the options"
+        url, rest = next(self._urls), b""
+        patience = self._aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S, sock_read=SILENCE_S)
+        asked = self._aiohttp.request("POST", url, json=_body(text, options), headers=self._headers, timeout=patience)
+        try:
+            async with asked as response:
+                if response.status != HTTPStatus.OK:
+                    raise _refusal(response.status, await response.read())
+                async for data in response.content.iter_any():
+                    data = rest + data
+                    rest = data[len(data) // 2 * 2 :]
+                    yield from_pcm16(data)
+        except (self._aiohttp.ClientError, TimeoutError) as error:
+            raise ConnectionFailedError(f"{url}: {type(error).__name__}: {error}") from error
+
+    async def check(self) -> None:
+        """Have one frame spoken; raises as :meth:`listen`."""
+        async for _ in self.listen("Hello.", SpeechOptions(max_frames=1), None):
+            pass
+
+
+def _aiohttp() -> ModuleType:
+    try:
+        import aiohttp
+    except ImportError as error:
+        raise UnsupportedError("--http needs aiohttp; pip install 'megatalker[bench]'") from error
+    return aiohttp
+
+
+def _body(text: str, options: SpeechOptions) -> dict[str, Any]:
+    fields = {
+        "voice": options.voice,
+        "seed": options.seed,
+        "max_frames": options.max_frames,
+        "max_ahead_s": options.max_ahead_s,
+        "sampling": None if options.sampling is None else asdict(options.sampling),
+    }
+    given = {name: value for name, value in fields.items() if value is not None}
+    return {"input": text, "response_format": "pcm", **given}
+
+
+def _refusal(status: int, body: bytes) -> MegatalkerError:
+    """The error of a response, under the name that the server gave it."""
+    try:
+        error = json.loads(body)["error"]
+        return Problem(type=error["type"], message=error["message"]).exception()
+    except (ValueError, KeyError, TypeError):
+        return MegatalkerError(f"HTTP {status}: {body[:200].decode(errors='replace')!r}, expected speech")
