@@ -9,7 +9,7 @@ import soundfile
 from numpy.typing import NDArray
 
 from megatalker.errors import InvalidRequestError
-from megatalker.serving.audio import StreamResampler, WavWriter, to_pcm16
+from megatalker.serving.audio import StreamResampler, WavWriter, from_pcm16, to_pcm16
 from megatalker.voices import read_reference
 
 Samples = NDArray[np.float32]
@@ -109,6 +109,10 @@ def test_a_long_file_is_refused(tmp_path: Path) -> None:
 def test_pcm16_is_rounded_and_clipped() -> None:
     samples = np.array([0, 1, -1, 2, -7, 0.5, 1.4 / 32767, 1.6 / 32767, -1.6 / 32767], np.float32)
     assert struct.unpack("<9h", to_pcm16(samples)) == (0, 32767, -32767, 32767, -32767, 16384, 1, 2, -2)
+
+
+def test_pcm16_is_read_to_the_last_whole_sample() -> None:
+    assert from_pcm16(struct.pack("<3h", 0, 32767, -32767) + b"\x01").tolist() == [0.0, 1.0, -1.0]
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])

@@ -54,7 +54,7 @@ class Packet:
 def pack(utterance: str, chunk: Chunk, audio: AudioFormat) -> bytes:
     """A chunk of an utterance as one binary message."""
     name = utterance.encode()
-    samples = chunk.pcm.astype("<f4").tobytes() if audio == "f32le" else to_pcm16(chunk.pcm)
+    samples = chunk.pcm.astype("<f4", copy=False).tobytes() if audio == "f32le" else to_pcm16(chunk.pcm)
     groups, codes = (0, b"") if chunk.codes is None else (chunk.codes.shape[1], chunk.codes.astype("<u2").tobytes())
     kind = _FORMATS.index(audio) | (_FINAL if chunk.final else 0)
     header = _HEADER.pack(VERSION, kind, chunk.frames, chunk.index, chunk.sample_offset, groups, len(name))
