@@ -97,11 +97,12 @@ async def run(
     phases: dict[str, list[Heard]] = {"calm": [], "attack": []}
     script, held = Script(length_s=2.0), []
     with Servers([url], 1, SecretStr(keys["caller"])) as servers:
+        listen = listening_to(servers)
 
         async def phase() -> Heard:
-            return await drive(listening_to(servers), traffic, script, seconds)
+            return await drive(listen, traffic, script, seconds)
 
-        await drive(listening_to(servers), traffic, script, min(5.0, seconds))
+        await drive(listen, traffic, script, min(5.0, seconds))
         for _ in range(rounds):
             phases["calm"].append(await phase())
             async with attacked(url, keys["attacker"], slow, unread):

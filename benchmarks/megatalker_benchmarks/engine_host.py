@@ -225,8 +225,9 @@ async def burst(engine: Engine, texts: int, times: int = 20) -> dict[str, Any]:
 
 async def arrivals(engine: Engine, rate: float, seconds: float) -> dict[str, Any]:
     """What listeners hear who come at random moments, ``rate`` a second."""
-    await drive(listening_to(engine), Traffic("burst", 8), Script(), 1.0)  # what launches take is learnt
-    case = Case.of(await drive(listening_to(engine), Traffic("rate", rate), Script(), seconds), None)
+    listen = listening_to(engine)
+    await drive(listen, Traffic("burst", 8), Script(), 1.0)  # what launches take is learnt
+    case = Case.of(await drive(listen, Traffic("rate", rate), Script(), seconds), None)
     names = ("requests", "first_chunk_ms", "underruns", "worst_gap_ms", "speech_s_per_s", "errors")
     return {name: getattr(case, name) for name in names}
 

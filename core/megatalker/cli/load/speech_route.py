@@ -3,10 +3,8 @@
 import itertools
 import json
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import asdict
 from http import HTTPStatus
 from types import ModuleType
-from typing import Any
 
 from pydantic import SecretStr
 
@@ -14,6 +12,7 @@ from megatalker.cli.load.drive import Samples
 from megatalker.engine.options import SpeechOptions
 from megatalker.errors import ConnectionFailedError, MegatalkerError, UnsupportedError
 from megatalker.serving.audio import from_pcm16
+from megatalker.serving.protocol.asking import speech_fields
 from megatalker.serving.protocol.messages import Problem
 
 PATH = "/v1/audio/speech"
@@ -35,6 +34,7 @@ class SpeechRoute:
 
     def __init__(self, urls: Sequence[str], key: SecretStr | None) -> None:
         self._aiohttp = _aiohttp()
+        self._patience = self._aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S, sock_read=SILENCE_S)
         self._headers = {} if key is None else {"Authorization": f"Bearer {key.get_secret_value()}"}
         self._urls = itertools.cycle([url.rstrip("/") + PATH for url in urls])
 
@@ -47,8 +47,8 @@ class SpeechRoute:
         """
         assert words_a_second is None, "refused with the options"
         url, rest = next(self._urls), b""
-        patience = self._aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S, sock_read=SILENCE_S)
-        asked = self._aiohttp.request("POST", url, json=_body(text, options), headers=self._headers, timeout=patience)
+        body = {"input": text, "response_format": "pcm", **speech_fields(options), "seed": options.chosen_seed()}
+        asked = self._aiohttp.request("POST", url, json=body, headers=self._headers, timeout=self._patience)
         try:
             async with asked as response:
                 if response.status != HTTPStatus.OK:
@@ -72,18 +72,6 @@ def _aiohttp() -> ModuleType:
     except ImportError as error:
         raise UnsupportedError("--http needs aiohttp; pip install 'megatalker[bench]'") from error
     return aiohttp
-
-
-def _body(text: str, options: SpeechOptions) -> dict[str, Any]:
-    fields = {
-        "voice": options.voice,
-        "seed": options.seed,
-        "max_frames": options.max_frames,
-        "max_ahead_s": options.max_ahead_s,
-        "sampling": None if options.sampling is None else asdict(options.sampling),
-    }
-    given = {name: value for name, value in fields.items() if value is not None}
-    return {"input": text, "response_format": "pcm", **given}
 
 
 def _refusal(status: int, body: bytes) -> MegatalkerError:

@@ -3,7 +3,6 @@
 import itertools
 import time
 import weakref
-from dataclasses import asdict
 from types import TracebackType
 from typing import Any, Self
 from urllib.parse import urlsplit, urlunsplit
@@ -16,9 +15,8 @@ from megatalker.prompt.text import check_piece
 from megatalker.serving.client.connection import Connection, Patience
 from megatalker.serving.client.session import RemoteSession
 from megatalker.serving.client.stream import RemoteStream
+from megatalker.serving.protocol.asking import speech_fields
 from megatalker.serving.protocol.messages import Open, invalid
-from megatalker.serving.protocol.voice_files import encode_voice
-from megatalker.voices import Voice
 
 _SCHEMES = {"http": "ws", "https": "wss", "ws": "ws", "wss": "wss"}
 
@@ -68,19 +66,12 @@ class RemoteEngine:
         """
         self._connection.require_open()
         options = SpeechOptions.of(options, changes)
-        seed, voice = options.chosen_seed(), options.voice
+        seed = options.chosen_seed()
         message = _message(
             id=str(next(self._names)),
             text=None if text is None else check_piece(text),
-            voice=voice if not isinstance(voice, Voice) else None,
-            voice_file=encode_voice(voice) if isinstance(voice, Voice) else None,
-            language=options.language,
-            instruct=options.instruct,
-            sampling=None if options.sampling is None else asdict(options.sampling),
+            **speech_fields(options),
             seed=seed,
-            layout=options.layout,
-            max_frames=options.max_frames,
-            max_ahead_s=options.max_ahead_s,
             return_codes=options.return_codes,
             format="f32le",
         )
