@@ -3,13 +3,14 @@
 import asyncio
 import json
 import urllib.request
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import soundfile
+from numpy.typing import NDArray
+from pipecat.evals.client_transport import EvalClientRecorder
 from pipecat.evals.results import EvalScriptResult
 from pipecat.evals.scenario import EvalExpectation, EvalScriptScenario, EvalScriptTurn, EvalSendAfter
 from pipecat.evals.session import EvalSession, EvalSessionParams
@@ -40,7 +41,8 @@ WINDOW_S, REST_S, QUIET = 0.04, 0.3, 0.01
 THOUGHT_S = 1.0  # a rest before each answer that is longer than any within one
 
 
-def test_a_spoken_conversation_with_barge_in(tmp_path: Path) -> None:
+def test_a_spoken_conversation_with_barge_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(EvalClientRecorder, "GAP_S", 0)  # shorter rests than that would be left out of the recording
     for name, vowels, pitch in (("ask.wav", ASK, LOW), ("stop.wav", STOP, HIGH)):
         soundfile.write(tmp_path / name, utterance(vowels, pitch), RATE)
     with MockOpenAI({LOW: ASKED, HIGH: STOPPED}, {ASKED: STORY, STOPPED: SHORT}, THOUGHT_S) as mock:
@@ -68,11 +70,16 @@ def test_a_spoken_conversation_with_barge_in(tmp_path: Path) -> None:
     reported = _reported_as_spoken(result.events_seen)
     assert kept.split()[: len(reported)] == reported
     assert len(kept.split()) - len(reported) <= 1, "at most the word that the interruption met on its way out"
-    story_begins, speech_ends, answer_begins = _story(_audible(tmp_path / "talk.wav"))
-    stop_s = len(utterance(STOP, HIGH)) / RATE
-    assert speech_ends - story_begins == pytest.approx(BARGE_IN_S + stop_s, abs=0.8)  # the user is the last one heard
-    assert answer_begins > speech_ends
-    assert SLOW_WORD_S > (speech_ends - stop_s - story_begins) / len(kept.split()) > FAST_WORD_S
+    heard = _audible(tmp_path / "talk.wav")
+    stop_begins, stop_ends = _when_said(utterance(STOP, HIGH), tmp_path / "talk.wav")
+    story = [(start, min(end, stop_begins)) for start, end in heard[1:] if start < stop_begins]
+    assert stop_begins - story[0][0] == pytest.approx(BARGE_IN_S, abs=0.8)
+    *_, speech_ends = (end for start, end in heard if start < stop_ends)
+    assert speech_ends == pytest.approx(stop_ends, abs=0.8), "the user is the last one heard"
+    answer_begins = next(start for start, _ in heard if start > stop_ends)
+    assert answer_begins - stop_ends > THOUGHT_S
+    spoken_s = sum(end - start for start, end in story)
+    assert SLOW_WORD_S > spoken_s / len(kept.split()) > FAST_WORD_S
 
 
 def _assert_turns_are_logged(folder: Path) -> None:
@@ -133,12 +140,13 @@ def _reported_as_spoken(events: list[dict[str, Any]]) -> list[str]:
     return [event["text"] for event in events[begin:end] if event["type"] == "tts_response"]
 
 
-def _story(audible: list[tuple[float, float]]) -> tuple[float, float, float]:
-    """When the story begins, when speech ends that began with it, and when the next begins: around the longest rest."""
-    after_the_question = audible[1:]
-    rests = [(later[0] - earlier[1], earlier[1], later[0]) for earlier, later in pairwise(after_the_question)]
-    _, ends, begins_again = max(rests)
-    return after_the_question[0][0], ends, begins_again
+def _when_said(words: NDArray[np.int16], recording: Path) -> tuple[float, float]:
+    """When somebody begins and ends to say exactly ``words``, in seconds: where the recording resembles them most."""
+    samples, rate = soundfile.read(recording)
+    room = len(samples) + len(words)
+    likeness = np.fft.irfft(np.fft.rfft(samples, room) * np.fft.rfft(words, room).conj(), room)
+    begins = int(np.argmax(likeness[: len(samples)])) / rate
+    return begins, begins + len(words) / rate
 
 
 def _audible(recording: Path) -> list[tuple[float, float]]:
