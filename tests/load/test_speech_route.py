@@ -116,7 +116,7 @@ def test_a_load_is_measured_and_leaves_nobody_behind(tiny_custom_voice: Checkpoi
         metrics = served.engine.metrics()
     burst, streams = report.cases
     assert (burst.heard, burst.errors) == (3, {})
-    assert burst.speech_s_per_s == pytest.approx(1.2, rel=0.2)
+    assert 0.3 < burst.speech_s_per_s < 1.25, "0.4 s for each, in a second or, of a busy machine, in some more"
     assert (streams.heard, streams.errors) == (2, {})
     assert metrics.active + metrics.waiting == 0
 
