@@ -12,11 +12,11 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import torch
 
+from megatalker.cli.options import file_argument
 from megatalker_kernels.comparison import Difference, compare
 from megatalker_kernels.errors import KernelStalledError
 from megatalker_kernels.launching import SOURCES, Kernel, Module
@@ -181,7 +181,7 @@ def main(arguments: list[str] | None = None) -> int:
         bench = Bench(model, modules, POSITIONS, options.stall_timeout)
         report["cases"], failed = _run(bench, options)
     if options.json:
-        Path(options.json).write_text(json.dumps(report, indent=1, default=Difference.as_dict) + "\n", encoding="utf-8")
+        options.json.write_text(json.dumps(report, indent=1, default=Difference.as_dict) + "\n", encoding="utf-8")
     _say("FAILED" if failed else "ok")
     return 1 if failed else 0
 
@@ -253,7 +253,7 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--stages", type=int, default=0, help="another depth of the ring in shared memory")
     parser.add_argument("--in-flight", type=int, default=1, help="copies into the ring requested at once")
     parser.add_argument("--stall-timeout", type=float, default=0.05, help="seconds a wait in the kernel may take")
-    parser.add_argument("--json", help="write the whole report to this file")
+    parser.add_argument("--json", type=file_argument, help="write the whole report to this file")
     return parser.parse_args(arguments)
 
 

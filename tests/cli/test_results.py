@@ -10,6 +10,7 @@ from commands import error_of, megatalker
 from megatalker.cli.options import make_folder, prepare_file
 from megatalker.errors import InvalidRequestError
 from megatalker_benchmarks.report import add_json_option, number, whole
+from megatalker_kernels import diff
 
 NOWHERE = Path("/proc/results")
 
@@ -39,9 +40,10 @@ def test_programs_refuse_a_file_before_they_begin(tmp_path: Path, capsys: pytest
     parser = argparse.ArgumentParser()
     add_json_option(parser)
     assert parser.parse_args(["--json", str(tmp_path / "found.json")]).json == tmp_path / "found.json"
-    with pytest.raises(SystemExit):
-        parser.parse_args(["--json", str(NOWHERE / "found.json")])
-    assert "argument --json: the folder '/proc/results' cannot be written to" in capsys.readouterr().err
+    for program in (parser.parse_args, diff.main):
+        with pytest.raises(SystemExit):
+            program(["--json", str(NOWHERE / "found.json")])
+        assert "argument --json: the folder '/proc/results' cannot be written to" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
