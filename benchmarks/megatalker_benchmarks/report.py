@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from megatalker.cli.options import file_argument
+from megatalker.cli.options import prepare_file
+from megatalker.errors import InvalidRequestError
 
 
 def whole(least: int = 1) -> Callable[[str], int]:
@@ -45,7 +46,7 @@ def number(*, zero: bool = False) -> Callable[[str], float]:
 
 def add_json_option(parser: argparse.ArgumentParser) -> None:
     """``--json FILE``, for :func:`hand_out`."""
-    parser.add_argument("--json", type=file_argument, help="write the result into this file, too")
+    parser.add_argument("--json", type=_writable, help="write the result into this file, too")
 
 
 def hand_out(found: Mapping[str, Any], file: Path | None) -> None:
@@ -58,6 +59,14 @@ def hand_out(found: Mapping[str, Any], file: Path | None) -> None:
 def keep(found: Mapping[str, Any], file: Path) -> None:
     """Write ``found`` with the command that found it."""
     file.write_text(_text(found), encoding="utf-8")
+
+
+def _writable(file: str) -> Path:
+    try:
+        prepare_file(Path(file))
+    except InvalidRequestError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+    return Path(file)
 
 
 def _text(found: Mapping[str, Any]) -> str:

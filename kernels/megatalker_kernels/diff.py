@@ -12,11 +12,11 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
 
-from megatalker.cli.options import file_argument
 from megatalker_kernels.comparison import Difference, compare
 from megatalker_kernels.errors import KernelStalledError
 from megatalker_kernels.launching import SOURCES, Kernel, Module
@@ -253,8 +253,12 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--stages", type=int, default=0, help="another depth of the ring in shared memory")
     parser.add_argument("--in-flight", type=int, default=1, help="copies into the ring requested at once")
     parser.add_argument("--stall-timeout", type=float, default=0.05, help="seconds a wait in the kernel may take")
-    parser.add_argument("--json", type=file_argument, help="write the whole report to this file")
-    return parser.parse_args(arguments)
+    parser.add_argument("--json", type=Path, help="write the whole report to this file")
+    options = parser.parse_args(arguments)
+    file: Path | None = options.json
+    if file is not None and (file.is_dir() or not file.parent.is_dir()):
+        parser.error(f"--json is {str(file)!r}, expected a file in a folder that is there; name another, or make it")
+    return options
 
 
 if __name__ == "__main__":

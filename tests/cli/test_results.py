@@ -40,10 +40,18 @@ def test_programs_refuse_a_file_before_they_begin(tmp_path: Path, capsys: pytest
     parser = argparse.ArgumentParser()
     add_json_option(parser)
     assert parser.parse_args(["--json", str(tmp_path / "found.json")]).json == tmp_path / "found.json"
-    for program in (parser.parse_args, diff.main):
-        with pytest.raises(SystemExit):
-            program(["--json", str(NOWHERE / "found.json")])
-        assert "argument --json: the folder '/proc/results' cannot be written to" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        parser.parse_args(["--json", str(NOWHERE / "found.json")])
+    assert "argument --json: the folder '/proc/results' cannot be written to" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("file", [NOWHERE / "cases.json", NOWHERE.parent])
+def test_the_comparison_of_kernels_refuses_a_file_before_it_begins(
+    file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        diff.main(["--json", str(file)])
+    assert f"--json is '{file}', expected a file in a folder that is there" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """Options shared by several commands, and the settings they make."""
 
-import argparse
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -61,13 +60,3 @@ def prepare_file(file: Path) -> None:
     make_folder(file.parent)
     if file.is_dir():
         raise InvalidRequestError(f"{str(file)!r} is a folder, expected a file to write; name one in it")
-
-
-def file_argument(name: str) -> Path:
-    """The ``type`` of an argument of :mod:`argparse`: a file that can be written, by :func:`prepare_file`."""
-    file = Path(name)
-    try:
-        prepare_file(file)
-    except InvalidRequestError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
-    return file
