@@ -1,8 +1,10 @@
 """Utterances without work hold nothing that others need; how long one waits for a row."""
 
+import itertools
 import threading
 import time
 from dataclasses import replace
+from typing import cast
 
 import pytest
 
@@ -10,8 +12,9 @@ from engine_stage import TEXT, Opener, codes_of, fakes_with, order_of_prompts, p
 from fake_backend import CAPABILITIES, Behaviour, Fakes
 from megatalker.checkpoint import Checkpoint
 from megatalker.engine import Engine, SpeechStream
-from megatalker.engine.admission import expected_wait_s
+from megatalker.engine.admission import AdmissionLimits, expected_wait_s, queue_refusal
 from megatalker.engine.scheduling import Throughput
+from megatalker.engine.utterance import Utterance
 from megatalker.errors import CapacityError
 from waiting import HANG_S, eventually
 
@@ -164,6 +167,25 @@ def test_the_wait_is_that_for_the_first_row_that_those_before_leave_free(busy_en
     assert expected_wait_s(busy, 2, seen) == pytest.approx(40.0), "the third takes the place of the first"
     seen.note_work(frames=10_000, seconds=10.0)
     assert expected_wait_s(busy, 2, seen) < 2, "what was seen long ago counts less"
+
+
+class AdmittedOnceSeen:
+    """What a caller's thread sees of a request that the worker admits meanwhile."""
+
+    owner, idle_since = "", None
+
+    def __init__(self) -> None:
+        self._looks = itertools.count()
+
+    @property
+    def admitted(self) -> bool:
+        return next(self._looks) > 0
+
+
+def test_one_that_is_admitted_while_the_queue_is_counted_is_in_it() -> None:
+    opened = cast("list[Utterance]", [AdmittedOnceSeen(), AdmittedOnceSeen()])
+    limits = AdmissionLimits(rows=1, max_waiting=1, max_open=9, max_streams_per_owner=None, max_wait_s=None)
+    assert isinstance(queue_refusal(opened, "", limits, Throughput()), CapacityError)
 
 
 def test_who_waits_too_long_for_a_row_is_told_when_to_try_again(open_engine: Opener) -> None:

@@ -123,13 +123,14 @@ def _before(opened: Iterable[Utterance], owner: str) -> list[Utterance]:
     """Those with work that come before one more of ``owner``: all that run, but none where it gets another owner's row
     at once; and of those that wait all of its own, and as many of each other owner's as turns put before it.
     """
-    busy = [one for one in opened if one.idle_since is None]
-    own = sum(one.owner == owner for one in busy)
-    running = [one for one in busy if one.admitted]
+    running, waiting = list[Utterance](), list[Utterance]()
+    for one in opened:
+        if one.idle_since is None:
+            (running if one.admitted else waiting).append(one)  # looked at once: the worker may admit it meanwhile
+    turns = 1 + sum(one.owner == owner for one in waiting)
+    own = turns - 1 + sum(one.owner == owner for one in running)
     if max(Counter(one.owner for one in running).values(), default=0) >= own + AN_EXCHANGE:
         return []
-    waiting = [one for one in busy if not one.admitted]
-    turns = 1 + sum(one.owner == owner for one in waiting)
     taken: Counter[str] = Counter()
     for one in waiting:
         taken[one.owner] += 1

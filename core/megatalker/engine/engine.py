@@ -186,16 +186,16 @@ class Engine:
         """Counters since the engine was opened."""
         state, commands = self._state, self._commands
         opened = commands.unfinished()
-        active = sum(utterance.admitted for utterance in opened)
-        idle = sum(utterance.idle_since is not None and not utterance.admitted for utterance in opened)
+        without_row = [utterance for utterance in opened if not utterance.admitted]
+        idle = sum(utterance.idle_since is not None for utterance in without_row)
         roles, talker = (state.talker, state.codec), state.talker.loaded
         faulty = {f"{role.kind} {name}": why for role in roles for name, why in role.faulty.items()}
         return EngineMetrics(
             **dataclasses.asdict(state.counters),
             streams=commands.submitted,
             tokens=state.counters.frames * self.checkpoint.config.num_code_groups,
-            active=active,
-            waiting=len(opened) - active - idle,
+            active=len(opened) - len(without_row),
+            waiting=len(without_row) - idle,
             idle=idle,
             backend=self.backend,
             codec=self.codec,
