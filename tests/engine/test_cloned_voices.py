@@ -1,5 +1,6 @@
 """The codec of cloned voices: their reference frames are replayed once a voice, not once an utterance."""
 
+import threading
 import time
 from dataclasses import replace
 
@@ -13,6 +14,7 @@ from megatalker.engine.codec_stage import LEAST_REPLAY_FRAMES, WARM_VOICES
 from megatalker.errors import InvalidRequestError
 from megatalker.settings import Settings
 from megatalker.voices import Voice
+from waiting import HANG_S
 
 TEXT = "Hello there, this is a sentence of a few words."
 REFERENCE_FRAMES = 5
@@ -84,15 +86,24 @@ def slow_codec(frame_s: float) -> Fakes:
 
 
 def test_others_go_on_while_a_long_reference_is_heard(tiny_base: Checkpoint) -> None:
-    fakes = slow_codec(0.002)
+    fakes, asked = slow_codec(0.002), threading.Event()
+
+    def hold(call: int) -> None:
+        assert call == 0 or asked.wait(HANG_S)
+
+    fakes.talkers["fake"].on_decode = hold
     with Engine.open(Settings(max_chunk_frames=1), checkpoint=tiny_base, registry=fakes.registry) as engine:
         other = engine.speak(TEXT, voice=replace(voice(tiny_base, 1), reference_codes=None, reference_text_ids=None))
         next(other)
-        engine.speak(TEXT, voice=voice(tiny_base, 0, LONG), max_frames=1).read_all()
+        cloned = engine.speak(TEXT, voice=voice(tiny_base, 0, LONG), max_frames=1)
+        asked.set()
+        cloned.read_all()
         assert len(other.read_all()) == 59 * 1920
         assert other.switches == ()
-    calls = [sum(call) for call in fakes.loaded["noise"].calls]
-    pieces = [index for index, frames in enumerate(calls) if frames > 2]
+    codec = fakes.loaded["noise"]
+    calls = [sum(call) for call in codec.calls]
+    hears = next(states[0] for states, frames in zip(codec.states, calls, strict=True) if frames > 2)
+    pieces = [index for index, states in enumerate(codec.states) if states[0] is hears]
     assert sum(calls[index] for index in pieces) == LONG
     assert len(pieces) >= 3
     assert pieces[-1] - pieces[0] >= len(pieces) + 1, "audio of the other is made between them"

@@ -161,6 +161,8 @@ class FakeCodec(Codec):
         self.behaviour = behaviour
         self.calls: list[list[int]] = []
         """Frames of each state of each call."""
+        self.states: list[Sequence[CodecState]] = []
+        """Of each call."""
         self.closed = threading.Event()
 
     @property
@@ -173,6 +175,7 @@ class FakeCodec(Codec):
     def decode(self, states: Sequence[CodecState], codes: Sequence[Tensor]) -> list[Tensor]:
         call = len(self.calls)
         self.calls.append([len(item) for item in codes])
+        self.states.append(states)
         self.behaviour.on_decode(call)
         chunks: list[Any] = [self._decode(state, item) for state, item in zip(states, codes, strict=True)]
         return self.behaviour.spoil(call, chunks)
