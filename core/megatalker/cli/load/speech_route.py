@@ -12,13 +12,10 @@ from megatalker.cli.load.drive import Samples
 from megatalker.engine.options import SpeechOptions
 from megatalker.errors import ConnectionFailedError, MegatalkerError, UnsupportedError
 from megatalker.serving.audio import from_pcm16
-from megatalker.serving.protocol.asking import speech_fields
+from megatalker.serving.protocol.asking import ANSWER_TIMEOUT_S, CONNECT_TIMEOUT_S, key_headers, speech_fields
 from megatalker.serving.protocol.messages import Problem
 
 PATH = "/v1/audio/speech"
-CONNECT_S = 10.0
-SILENCE_S = 60.0
-"""After which a server that owes speech is given up; waiting for a free stream counts."""
 
 
 class SpeechRoute:
@@ -34,8 +31,10 @@ class SpeechRoute:
 
     def __init__(self, urls: Sequence[str], key: SecretStr | None) -> None:
         self._aiohttp = _aiohttp()
-        self._patience = self._aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S, sock_read=SILENCE_S)
-        self._headers = {} if key is None else {"Authorization": f"Bearer {key.get_secret_value()}"}
+        self._patience = self._aiohttp.ClientTimeout(
+            total=None, sock_connect=CONNECT_TIMEOUT_S, sock_read=ANSWER_TIMEOUT_S
+        )
+        self._headers = key_headers(None if key is None else key.get_secret_value())
         self._urls = itertools.cycle([url.rstrip("/") + PATH for url in urls])
 
     async def listen(self, text: str, options: SpeechOptions, words_a_second: float | None) -> AsyncIterator[Samples]:

@@ -15,7 +15,7 @@ from megatalker.prompt.text import check_piece
 from megatalker.serving.client.connection import Connection, Patience
 from megatalker.serving.client.session import RemoteSession
 from megatalker.serving.client.stream import RemoteStream
-from megatalker.serving.protocol.asking import speech_fields
+from megatalker.serving.protocol.asking import ANSWER_TIMEOUT_S, CONNECT_TIMEOUT_S, key_headers, speech_fields
 from megatalker.serving.protocol.messages import Open, invalid
 
 _SCHEMES = {"http": "ws", "https": "wss", "ws": "ws", "wss": "wss"}
@@ -43,16 +43,16 @@ class RemoteEngine:
         url: str,
         *,
         api_key: str | None = None,
-        connect_timeout_s: float = 10.0,
-        answer_timeout_s: float = 60.0,
+        connect_timeout_s: float = CONNECT_TIMEOUT_S,
+        answer_timeout_s: float = ANSWER_TIMEOUT_S,
     ) -> None:
         for name, value in (("connect_timeout_s", connect_timeout_s), ("answer_timeout_s", answer_timeout_s)):
             if not 0 < value < float("inf"):
                 raise SettingsError(f"{name} is {value!r}, expected a number of seconds above 0")
-        headers = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
         self.url = url
         self._names = itertools.count(1)
-        self._connection = Connection(_endpoint(url), headers, Patience(connect_timeout_s, answer_timeout_s))
+        patience = Patience(connect_timeout_s, answer_timeout_s)
+        self._connection = Connection(_endpoint(url), key_headers(api_key), patience)
         self._closer = weakref.finalize(self, self._connection.close)
 
     def speak(self, text: str | None, options: SpeechOptions | None = None, **changes: Any) -> RemoteStream:

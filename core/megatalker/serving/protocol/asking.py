@@ -1,4 +1,4 @@
-"""The options of an utterance as what a client asks a server for."""
+"""How a client asks a server: with which fields, under which key, and how long it waits for an answer."""
 
 from dataclasses import asdict
 from typing import Any
@@ -6,6 +6,15 @@ from typing import Any
 from megatalker.engine.options import SpeechOptions
 from megatalker.serving.protocol.voice_files import encode_voice
 from megatalker.voices import Voice
+
+CONNECT_TIMEOUT_S = 10.0
+ANSWER_TIMEOUT_S = 60.0
+"""After which a server that owes speech is given up; waiting for a free stream counts."""
+
+
+def key_headers(api_key: str | None) -> dict[str, str]:
+    """Of requests to a server that wants this key; none for ``None``."""
+    return {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
 
 
 def speech_fields(options: SpeechOptions) -> dict[str, Any]:
