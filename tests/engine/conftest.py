@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from engine_stage import Opener
+from engine_stage import EngineClock, Opener
 from fake_backend import Fakes
 from megatalker.checkpoint import Checkpoint
 from megatalker.engine import Engine
+from megatalker.engine.state import WorkerState
 from megatalker.settings import Settings
 
 
@@ -25,6 +26,16 @@ def open_engine(tiny_custom_voice: Checkpoint, arrival: None) -> Iterator[Opener
             return stack.enter_context(engine)
 
         yield opener
+
+
+@pytest.fixture
+def engine_clock(monkeypatch: pytest.MonkeyPatch) -> EngineClock:
+    """Of the engines that are opened from now on."""
+    clock = EngineClock()
+    monkeypatch.setattr(
+        "megatalker.engine.engine.WorkerState", lambda talker, codec, _: WorkerState(talker, codec, clock)
+    )
+    return clock
 
 
 @pytest.fixture

@@ -309,8 +309,9 @@ def test_without_a_fallback_streams_deliver_what_they_have_and_raise(
     behaviour = Behaviour(on_decode=raise_at(20))
     fakes = Fakes(talkers={"first": behaviour, "second": Behaviour()} if settings else {"first": behaviour})
     engine = open_engine(fakes, **settings)
-    streams = together(engine)
-    waiting = engine.speak(None)
+    with engine.borrow_backends():
+        waiting = engine.speak(None)
+        streams = [engine.speak(TEXT, seed=seed, return_codes=True) for seed in SEEDS]
     for stream, (codes, _) in zip(streams, undisturbed(), strict=True):
         made: list[list[int]] = []
         with pytest.raises(BackendFaultError, match="device lost"):

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from torch import Tensor
 
+from engine_stage import EngineClock
 from fake_backend import CODEC_CAPABILITIES, Behaviour, FakeCodec, Fakes, FakeTalker
 from late_audio import LateDownload
 from megatalker.checkpoint import Checkpoint
@@ -71,7 +72,7 @@ def prompt_beside_audio_under_way(
         if diary.events[-1] == "start 3":
             started.set()
             wait_for(asked)
-            monkeypatch.setattr(StepUnderWay, "dry_at", property(lambda step: time.monotonic() + dry_in_s))
+            monkeypatch.setattr(StepUnderWay, "dry_at", time.monotonic() + dry_in_s)
 
     monkeypatch.setattr(LateDownload, "on_start", note_and_let_another_ask)
     fakes = Fakes(talkers={"fake": Behaviour(frames=None, on_prefill=lambda _: diary.note("prompt"))})
@@ -103,7 +104,7 @@ def test_each_frame_is_begun_before_the_audio_of_the_frame_before_is_waited_for(
 
 
 def test_the_next_step_of_audio_is_started_before_the_one_before_is_waited_for(
-    tiny_custom_voice: Checkpoint, diary: Diary
+    tiny_custom_voice: Checkpoint, diary: Diary, engine_clock: EngineClock
 ) -> None:
     one_stream = {"noise": Behaviour(codec_capabilities=replace(CODEC_CAPABILITIES, max_streams=1))}
     fakes = Fakes(talkers={"fake": Behaviour(frames=2)}, codecs=one_stream)

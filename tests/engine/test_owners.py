@@ -10,7 +10,7 @@ import torch
 from engine_stage import TEXT, Opener, codes_of, fakes_with, order_of_prompts, plain_codes
 from fake_backend import CAPABILITIES
 from megatalker.checkpoint import Checkpoint
-from megatalker.engine import Engine
+from megatalker.engine import Engine, SpeechStream
 from megatalker.engine.admission import ENOUGH_S, Grant, Turns, fair, grants, is_owed
 from megatalker.engine.scheduling import REST_S, Pace
 from megatalker.engine.utterance import DecoderStream, Utterance, candidate
@@ -39,14 +39,15 @@ def test_owners_take_turns(open_engine: Opener) -> None:
 def test_an_owner_that_comes_again_and_again_does_not_pass_others_for_ever(open_engine: Opener) -> None:
     fakes = fakes_with(frames=3)
     engine = open_engine(fakes, max_streams=1)
-    with engine.borrow_backends():
-        streams = [engine.speak_for("many", TEXT, seed=seed) for seed in range(1, 5)]
+    streams: list[SpeechStream] = []
 
     def come_again(_: object) -> None:
         if len(streams) < 8:
             streams.append(engine.speak_for("again", TEXT, seed=7 + len(streams)))
 
     fakes.talkers["fake"].on_prefill = come_again
+    with engine.borrow_backends():
+        streams += [engine.speak_for("many", TEXT, seed=seed) for seed in range(1, 5)]
     for index in range(8):
         streams[index].read_all()
     order = order_of_prompts(fakes)

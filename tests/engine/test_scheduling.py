@@ -1,6 +1,5 @@
 """The order of launches: newcomers' prompts together, their first frames and first audio alone, then by deadline."""
 
-import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -10,7 +9,7 @@ from math import inf
 import pytest
 from torch import Tensor
 
-from engine_stage import TEXT, Opener
+from engine_stage import TEXT, EngineClock, Opener
 from fake_backend import CAPABILITIES, CODEC_CAPABILITIES, Behaviour, FakeCodec, Fakes, FakeTalker
 from megatalker.checkpoint.config import FRAME_SECONDS
 from megatalker.engine import Engine, SpeechStream
@@ -52,7 +51,7 @@ class Launches:
 
 
 @pytest.fixture
-def launches(monkeypatch: pytest.MonkeyPatch) -> Launches:
+def launches(monkeypatch: pytest.MonkeyPatch, engine_clock: EngineClock) -> Launches:
     seen = Launches()
     prefill, decode, audio = FakeTalker.prefill, FakeTalker.decode, FakeCodec.decode
 
@@ -124,10 +123,14 @@ def test_prompts_of_many_are_launched_one_part_after_the_other_before_their_firs
 
 
 def test_prompts_that_take_a_device_long_do_not_keep_those_before_from_their_first_frame(
-    open_engine: Opener, launches: Launches
+    open_engine: Opener, launches: Launches, engine_clock: EngineClock
 ) -> None:
     engine = open_engine(Fakes(talkers={"fake": Behaviour(capabilities=WIDE)}), max_streams=60)
-    launches.on_launch = lambda index: time.sleep(PROMPTS_S if launches.events[index][0] == "prompts" else 0)
+
+    def take_long(index: int) -> None:
+        engine_clock.passed_s += PROMPTS_S * (launches.events[index][0] == "prompts")
+
+    launches.on_launch = take_long
     hear(*begin(engine, 60))
     assert [kind for kind, _ in launches.events[:3]] == ["prompts", "frames", "audio"]
 
@@ -192,9 +195,8 @@ def test_newcomers_and_streams_that_would_run_dry_take_turns(
             monkeypatch.setattr(Cost, "within", lambda cost, seconds: 0.0)
             arrived.extend(engine.speak(TEXT, seed=seed) for seed in range(3))
 
-    first = begin(engine, 1)
     launches.on_launch = arrive
-    hear(*first)
+    hear(*begin(engine, 1))
     hear(*arrived)
     kinds = [event for event in launches.events[launches.arrived_at :] if event[0] == "prompts" or event[1] == [1]]
     begun = [index for index, (kind, _) in enumerate(kinds) if kind == "prompts"]
@@ -209,7 +211,7 @@ def test_passes_beside_streams_that_play_are_charged_to_newcomers(
     charged: list[bool] = []
     monkeypatch.setattr(Worker, "_warm", True)
     monkeypatch.setattr(Pace, "note_pass", lambda pace, rows, seconds, *, beside: charged.append(beside))
-    engine = open_engine()
+    engine = open_engine(max_chunk_frames=1)
     second: list[SpeechStream] = []
 
     def arrive(index: int) -> None:
@@ -240,9 +242,9 @@ def test_an_owner_with_few_rows_does_not_wait_for_those_of_one_with_many(
             arrived.append(engine.speak_for("many", TEXT, seed=3))
             arrived.append(engine.speak_for("few", TEXT, seed=4))
 
+    launches.on_launch = arrive
     with engine.borrow_backends():
         first = [engine.speak_for("many", TEXT, seed=seed) for seed in range(3)]
-    launches.on_launch = arrive
     hear(*first)
     hear(*arrived)
     assert launches.after(launches.arrived_at, 3) == [("prompts", [4]), ("frames", [4]), ("audio", [1])]
@@ -325,10 +327,9 @@ def test_a_backend_that_takes_streams_one_after_another_speaks_before_it_reads_t
 
 
 def test_time_in_which_others_begin_is_not_taken_for_the_speed_of_a_stream(
-    open_engine: Opener, launches: Launches, monkeypatch: pytest.MonkeyPatch
+    open_engine: Opener, launches: Launches, engine_clock: EngineClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Which would be found too slow to play, and be kept back while it plays nothing."""
-    pause = threading.Event()
     engine = open_engine(max_chunk_frames=1)
     arrived: list[SpeechStream] = []
 
@@ -336,9 +337,8 @@ def test_time_in_which_others_begin_is_not_taken_for_the_speed_of_a_stream(
         if launches.events[index] == ("audio", [1]) and not arrived:
             arrived.append(engine.speak(TEXT, seed=9))
         elif launches.events[index] == ("prompts", [2]):
-            pause.wait(FRAME_SECONDS)
+            engine_clock.passed_s += FRAME_SECONDS
 
-    first = begin(engine, 1)
     launches.on_launch = look
     with monkeypatch.context() as patch:
         seen: list[float] = []
@@ -346,7 +346,7 @@ def test_time_in_which_others_begin_is_not_taken_for_the_speed_of_a_stream(
         patch.setattr(
             ChunkPolicy, "note_chunk", lambda policy, *made: seen.append(policy.frame_s) or note(policy, *made)
         )
-        hear(*first)
+        hear(*begin(engine, 1))
     hear(*arrived)
     assert arrived
     assert max(seen) < FRAME_SECONDS
@@ -365,9 +365,8 @@ def test_newcomers_leave_time_for_a_round_of_all_that_play(
             monkeypatch.setattr(Cost, "of", lambda cost, size: 0.06)
             arrived.append(engine.speak(TEXT, seed=9))
 
-    first = begin(engine, 2)
     launches.on_launch = arrive
-    hear(*first)
+    hear(*begin(engine, 2))
     hear(*arrived)
     assert launches.after(launches.arrived_at, 1) == [("frames", [1, 2])], "before the newcomer's prompt"
 
@@ -380,6 +379,7 @@ def engine_talker(engine: Engine) -> FakeTalker:
 
 def test_the_engine_counts_what_its_time_is_spent_on(open_engine: Opener, launches: Launches) -> None:
     engine = open_engine()
+    engine._state.clock = time.monotonic
     hear(*begin(engine, 3))
     metrics = engine.metrics()
     frames = [what for kind, what in launches.events if kind == "frames"]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from engine_stage import TEXT, Opener, codes_of, fakes_with, plain_codes
+from engine_stage import TEXT, EngineClock, Opener, codes_of, fakes_with, plain_codes
 from fake_backend import CAPABILITIES, Behaviour, FakeCodec, Fakes
 from megatalker.checkpoint import Checkpoint
 from megatalker.checkpoint.config import FRAME_SAMPLES, FRAME_SECONDS
@@ -20,7 +20,7 @@ from megatalker.errors import (
 from megatalker.prompt import Layout
 from megatalker.prompt.text import IncrementalTokenizer
 from megatalker.voices import Voice
-from waiting import HANG_S
+from waiting import HANG_S, eventually
 
 
 def plain_pcm(codes: list[tuple[int, ...]]) -> np.ndarray:
@@ -108,7 +108,9 @@ def test_text_fed_word_by_word_gives_the_codes_of_the_whole(open_engine: Opener)
     assert codes_of(stream) == whole
 
 
-def test_a_stream_without_text_waits_and_is_not_fed_pad(open_engine: Opener, tiny_custom_voice: Checkpoint) -> None:
+def test_a_stream_without_text_waits_and_is_not_fed_pad(
+    open_engine: Opener, engine_clock: EngineClock, tiny_custom_voice: Checkpoint
+) -> None:
     fakes = Fakes()
     stream = open_engine(fakes).speak(None, seed=4, return_codes=True)
     stream.feed("Hello there, ")
@@ -117,7 +119,8 @@ def test_a_stream_without_text_waits_and_is_not_fed_pad(open_engine: Opener, tin
     while sum(chunk.frames for chunk in early) < known - 1:
         early.append(next(stream))
     assert len(fakes.loaded["fake"].calls) == known - 1, "one for each row that is certain; the first is in the prompt"
-    threading.Event().wait(2 * known * FRAME_SECONDS)  # playback has run dry by now
+    eventually(lambda: stream._utterance.progress.playback.excused, "it waits for text")
+    engine_clock.passed_s += 2 * known * FRAME_SECONDS  # playback has run dry by now
     stream.feed("this is a sentence of a few words.")
     stream.finish()
     rest = codes_of(stream)

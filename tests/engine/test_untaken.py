@@ -1,11 +1,11 @@
 """``max_untaken_s``: a stream waits for a consumer that does not take what was made, and goes on when it does."""
 
 import asyncio
-import time
 
 import numpy as np
 import pytest
 
+from engine_stage import EngineClock
 from fake_backend import Behaviour, Fakes
 from megatalker.checkpoint import Checkpoint
 from megatalker.engine import Engine
@@ -30,7 +30,9 @@ def frames_when_it_stands_still(fakes: Fakes) -> int:
 
 
 @pytest.mark.slow
-def test_a_stream_waits_for_its_consumer_and_loses_nothing(tiny_custom_voice: Checkpoint) -> None:
+def test_a_stream_waits_for_its_consumer_and_loses_nothing(
+    tiny_custom_voice: Checkpoint, engine_clock: EngineClock
+) -> None:
     fakes = Fakes(talkers={"fake": Behaviour(frames=FRAMES)})
     with open_engine(tiny_custom_voice, fakes, max_untaken_s=LIMIT_S) as engine:
         stream = engine.speak(TEXT, seed=1)
@@ -38,7 +40,7 @@ def test_a_stream_waits_for_its_consumer_and_loses_nothing(tiny_custom_voice: Ch
         assert LIMIT_S <= made * 0.08 <= LIMIT_S + 8 * 0.08, "the limit, and at most one chunk more"
         neighbour = engine.speak(TEXT, seed=2).read_all()
         assert len(neighbour) == FRAMES * 1920, "others do not wait with it"
-        time.sleep(2 * LIMIT_S)  # a player would have run dry long ago
+        engine_clock.passed_s += 2 * LIMIT_S  # a player would have run dry long ago
         spoken = stream.read_all()
         assert stream.facts().underruns == 0, "whose fault it was"
     with open_engine(tiny_custom_voice, Fakes(talkers={"fake": Behaviour(frames=FRAMES)})) as engine:

@@ -1,9 +1,12 @@
 """Warm-up: a backend that was asked for by name is that backend or an error."""
 
+import time
+
 import pytest
 
 from engine_stage import TEXT, Opener
 from fake_backend import Behaviour, Fakes
+from megatalker.engine.worker import Worker
 from megatalker.errors import BackendUnavailableError, SettingsError
 
 
@@ -31,6 +34,16 @@ def test_a_backend_asked_for_by_name_that_cannot_warm_up_is_an_error(
     with pytest.raises(BackendUnavailableError, match=message):
         engine.speak(TEXT)
     assert "second" not in fakes.loaded
+
+
+def test_who_knows_that_warmup_failed_is_served_no_more(open_engine: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long the engine takes to note it."""
+    fail = Worker._fail
+    monkeypatch.setattr(Worker, "_fail", lambda worker, error: (time.sleep(0.2), fail(worker, error)))
+    engine = open_engine(Fakes(talkers={"first": BROKEN, "second": Behaviour()}), backend="first")
+    for use in (engine.warmup, lambda: engine.speak(TEXT)):
+        with pytest.raises(BackendUnavailableError, match="no compiler"):
+            use()
 
 
 def test_auto_goes_on_with_the_next_backend_and_says_so(open_engine: Opener) -> None:

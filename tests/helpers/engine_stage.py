@@ -1,5 +1,6 @@
 """Engines on fake backends."""
 
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -17,6 +18,19 @@ from megatalker.voices import Voice
 TEXT = "Hello there, this is a sentence of a few words."
 
 Opener = Callable[..., Engine]
+
+
+class EngineClock:
+    """What an engine takes for the time: it goes on with what the engine does, however busy this machine is."""
+
+    def __init__(self) -> None:
+        self.passed_s = 0.0
+        """What a test has let pass."""
+        self._began_at, self._reads = time.monotonic(), 0
+
+    def __call__(self) -> float:
+        self._reads += 1
+        return self._began_at + self.passed_s + 1e-5 * self._reads
 
 
 def fakes_with(**changes: Any) -> Fakes:

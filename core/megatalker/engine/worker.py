@@ -292,11 +292,11 @@ class Worker(threading.Thread):
                 raise
             replace(state, self._calls, fault)
             error = not_warmed_up(fault)
+            if not state.utterances:  # nothing is accepted any more once the callers know
+                raise error from fault
             for done in state.warmups:
                 done.set_exception(error)
             state.warmups.clear()
-            if not state.utterances:
-                raise error from fault
             self._fill()
             return
         for done in state.warmups:

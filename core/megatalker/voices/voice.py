@@ -107,7 +107,7 @@ class Voice:
         """Read a file written by :meth:`save`.
 
         Raises:
-            InvalidRequestError: no such file, or not a voice file.
+            InvalidRequestError: no such file, one that cannot be read, or not a voice file.
         """
         if not Path(path).is_file():
             raise InvalidRequestError(f"voice file {str(path)!r} does not exist")
@@ -115,6 +115,8 @@ class Voice:
             with safetensors.safe_open(Path(path), framework="pt") as file:
                 metadata = file.metadata() or {}
                 tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118 - not a mapping
+        except OSError as error:
+            raise InvalidRequestError(f"voice file {str(path)!r} cannot be read: {error}") from error
         except safetensors.SafetensorError as error:
             raise InvalidRequestError(
                 f"{str(path)!r} is not a voice file: {error}; write one with Voice.save"
