@@ -218,7 +218,8 @@ class Settings(BaseSettings):
     """A stream whose consumer has this much audio still to take waits until it takes some. ``None``: make it all.
     ``megatalker serve`` sets 20 where nothing else is said, so that slow clients cost no memory."""
     max_chunk_frames: Positive = 8
-    """The first chunk is 1 frame; later ones double up to this many while playback is safely ahead."""
+    """The first chunk is 1 frame; later ones double up to this many while playback is safely ahead. A chunk may
+    hold a frame or two more where others were about to run dry and frames came first."""
     runaway_guard: bool = True
     """End a stream that goes on in silence or in a loop long after its text (:mod:`megatalker.engine.runaway`)."""
     threads: Positive | Literal["auto"] = "auto"

@@ -254,7 +254,8 @@ class MegatalkerTTSService(DeliveringTTSService):
             return
         try:
             if context.utterance is None:
-                utterance = await self._begin(None, context_id, context)
+                with self._kept_open(context_id):
+                    utterance = await self._begin(None, context_id, context)
                 self._start_delivery(utterance, context_id, context)
             else:
                 utterance = context.utterance

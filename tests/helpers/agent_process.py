@@ -1,14 +1,14 @@
 """The real agent in a process of its own, for tests."""
 
+import itertools
 import os
 import socket
 import subprocess
 import sys
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +20,7 @@ QUICK = {
     "MEGATALKER_MAX_FRAMES": "20",
 }
 """An agent that is soon there, and says little."""
+_PORTS = itertools.count()
 
 
 @dataclass(frozen=True)
@@ -40,9 +41,7 @@ def agent_at_work(
     folder: Path, *arguments: str, environ: Mapping[str, str], port: int | None = None
 ) -> Iterator[Agent]:
     """Run ``python -m megatalker_pipecat.agent`` in ``folder``, by default on a free port; yields when it answers."""
-    if port is None:
-        with socket.create_server(("127.0.0.1", 0)) as probe:
-            port = probe.getsockname()[1]
+    port = port or _free_port()
     command = [sys.executable, "-m", "megatalker_pipecat.agent", "--host", "127.0.0.1", "--port", str(port), *arguments]
     log = folder / "agent.log"
     with log.open("w") as output:
@@ -56,6 +55,15 @@ def agent_at_work(
             process.wait(HANG_S)
         finally:
             process.kill()
+
+
+def _free_port() -> int:
+    """One that the system gives to nobody who asks for any: it is to be free until the agent takes it."""
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    while True:
+        port = 20_000 + 100 * worker + next(_PORTS) % 100
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
 
 
 def surroundings(environ: Mapping[str, str]) -> dict[str, str]:
@@ -72,5 +80,5 @@ def _wait_for(url: str, process: "subprocess.Popen[bytes]", log: Path) -> None:
         try:
             with urllib.request.urlopen(url, timeout=1):
                 return
-        except (urllib.error.URLError, TimeoutError):
+        except OSError:
             time.sleep(0.1)

@@ -26,7 +26,7 @@ from megatalker_livekit import TTS
 from megatalker_livekit.errors import api_error
 from serving import serving
 from session_stage import FRAMES, engine_on, fakes
-from waiting import HANG_S
+from waiting import HANG_S, eventually
 
 BYTES = FRAMES * 1920 * 2
 AT_ONCE = APIConnectOptions(max_retry=2, retry_interval=0.0)
@@ -97,7 +97,12 @@ async def test_a_full_engine_is_asked_again(tiny_custom_voice: Checkpoint, ask: 
         speaker = TTS(engine=engine)
         failures = failures_of(speaker)
         held = engine.speak("On and on.")
-        speaker.on("error", lambda _: held.cancel())
+
+        def make_room(_: object) -> None:
+            held.cancel()
+            eventually(lambda: not engine.metrics().active, "it has ended")
+
+        speaker.on("error", make_room)
         stream = ask(speaker)
         await anext(stream)
         await stream.aclose()
@@ -220,10 +225,10 @@ async def test_an_engine_that_is_silent_for_too_long(tiny_custom_voice: Checkpoi
 @pytest.mark.asyncio
 async def test_a_pause_in_the_text_is_no_silence_of_the_engine(tiny_custom_voice: Checkpoint) -> None:
     with engine_on(fakes(), tiny_custom_voice) as engine:
-        stream = TTS(engine=engine).stream(conn_options=APIConnectOptions(max_retry=0, timeout=0.05))
+        stream = TTS(engine=engine).stream(conn_options=APIConnectOptions(max_retry=0, timeout=1.0))
         stream.push_text("A very good morning ")
         await anext(stream)
-        await asyncio.sleep(0.2)
+        await asyncio.sleep(4.0)
         stream.push_text("to you.")
         stream.end_input()
         assert await collect(stream)

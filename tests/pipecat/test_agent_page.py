@@ -44,10 +44,13 @@ expect.set_options(timeout=1000 * HANG_S)
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def browser(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Browser]:
-    """It hears a question, and after a while something that interrupts the answer, again and again."""
+    """When it is connected, it hears a question, and after a while something that interrupts the answer, again and
+    again.
+    """
     file = tmp_path_factory.mktemp("microphone") / "user.wav"
     rest = np.zeros(6 * RATE, np.int16)
-    soundfile.write(file, np.concatenate([utterance("aeiaeiaei", LOW), rest, utterance("aeiaeia", HIGH), rest]), RATE)
+    question, interruption = utterance("aeiaeiaei", LOW), utterance("aeiaeia", HIGH)
+    soundfile.write(file, np.concatenate([rest, question, rest, interruption, rest]), RATE)
     async with open_browser(microphone=file) as browser:
         yield browser
 
@@ -204,12 +207,12 @@ async def test_stop_and_escape_interrupt_without_a_word(browser: Browser, speak_
     speak_with(plug_in)
     async with open_for_calls(Desk(None)) as address, page_of(browser, address) as page:
         await call(page)
-        cut = page.locator(".agent.cut")
+        agent, cut = page.locator(".agent"), page.locator(".agent.cut")
         for stop in (lambda: page.click("#stop"), lambda: page.keyboard.press("Escape")):
-            before = await cut.count()
+            before, said = await cut.count(), await agent.count()
             await say(page, f"{WORDS} " * 10)
             await be_in_state(page, "speaking")
-            await expect(page.locator(".agent").last.locator("span").first).not_to_be_empty()
+            await expect(agent.nth(said).locator("span").first).not_to_be_empty()
             await stop()
             await expect(cut).not_to_have_count(before)  # two sentences, where one had just ended
             await be_in_state(page, "listening")

@@ -2,18 +2,23 @@
 
 import asyncio
 import time
+from itertools import accumulate
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pipecat.frames.frames import Frame, TTSAudioRawFrame, TTSSpeakFrame
+from pipecat.frames.frames import TTSAudioRawFrame, TTSSpeakFrame
 from pipecat.pipeline.worker import PipelineParams
 from pipecat.services.tts_service import TextAggregationMode
 
-from megatalker import FRAME_SAMPLES, Checkpoint
+from megatalker import FRAME_SAMPLES, Checkpoint, SpeechStream
+from megatalker.checkpoint.config import FRAME_SECONDS
+from megatalker.engine import Chunk
 from megatalker_pipecat import MegatalkerTTSService
 from megatalker_pipecat.audio import LeadingSilence, Pcm, Sound, to_bytes
+from megatalker_pipecat.context_speech import ContextSpeech
 from pipecat_stage import pcm16, perform, turn
 from session_stage import FRAMES, engine_on, fakes
 
@@ -158,21 +163,39 @@ async def test_slow_speech_stays_in_its_context(tiny_custom_voice: Checkpoint) -
 
 
 @pytest.mark.asyncio
-async def test_max_ahead_s_bounds_the_lead_over_all_sentences(tiny_custom_voice: Checkpoint) -> None:
-    limit, began, lead = 0.6, 0.0, [0.0]
+@pytest.mark.parametrize("mode", list(TextAggregationMode))
+async def test_a_context_waits_for_an_engine_that_is_not_there_yet(
+    tiny_custom_voice: Checkpoint, mode: TextAggregationMode
+) -> None:
+    class Late(MegatalkerTTSService):
+        async def _begin(self, *asked: Any) -> ContextSpeech:
+            await asyncio.sleep(0.4)
+            return await super()._begin(*asked)
 
-    def measure(frame: Frame) -> None:
-        nonlocal began
-        if isinstance(frame, TTSAudioRawFrame):
-            now = asyncio.get_running_loop().time()
-            began = began or now
-            made = lead[0] = lead[0] + frame.num_frames / 24_000
-            leads.append(made - (now - began))
+    with engine_on(fakes(), tiny_custom_voice) as engine:
+        service = Late(engine=engine, stop_frame_timeout_s=0.1, text_aggregation_mode=mode)
+        heard = await perform(service, turn("Good morning."))
+        assert len(heard.audio()) == 2 * FRAMES * FRAME_SAMPLES
+        assert not heard.up
 
-    leads: list[float] = []
+
+@pytest.mark.asyncio
+async def test_max_ahead_s_bounds_the_lead_over_all_sentences(
+    tiny_custom_voice: Checkpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limit, made, take = 0.6, list[Chunk](), SpeechStream.__anext__
+
+    async def note(stream: SpeechStream) -> Chunk:
+        made.append(await take(stream))
+        return made[-1]
+
+    monkeypatch.setattr(SpeechStream, "__anext__", note)
     with engine_on(fakes(frames=8), tiny_custom_voice, max_chunk_frames=2) as engine:
         service = MegatalkerTTSService(engine=engine, settings=MegatalkerTTSService.Settings(max_ahead_s=limit))
-        heard = await perform(service, turn("One. ", "Two. ", "Three."), watch=measure)
+        heard = await perform(service, turn("One. ", "Two. ", "Three."))
         assert len(heard.audio()) == 2 * 24 * FRAME_SAMPLES
+        seconds = accumulate(chunk.frames * FRAME_SECONDS for chunk in made)
+        passed = [chunk.decoded_at - made[0].decoded_at for chunk in made]
+        leads = [total - since for total, since in zip(seconds, passed, strict=True)]
         assert max(leads) <= limit + 0.01
         assert max(leads) > limit / 2

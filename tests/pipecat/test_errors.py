@@ -25,6 +25,7 @@ from megatalker.errors import (
 from megatalker_pipecat import EnginePool, MegatalkerTTSService
 from megatalker_pipecat.errors import category_of, category_of_text
 from pipecat_stage import Heard, perform, turn
+from serving import ENDLESS, endless
 from session_stage import FRAMES, engine_on, fakes
 
 MODES = list(TextAggregationMode)
@@ -158,8 +159,9 @@ async def test_text_that_cannot_be_spoken_concerns_itself_only(
 async def test_an_engine_that_is_full_is_a_passing_error(
     tiny_custom_voice: Checkpoint, mode: TextAggregationMode
 ) -> None:
-    plug_in = fakes(frames=None, capabilities=replace(CAPABILITIES, max_streams=1))
-    with engine_on(plug_in, tiny_custom_voice, max_waiting=0) as engine, engine.speak("On and on.", max_frames=2000):
+    plug_in = endless()
+    plug_in.talkers["fake"].capabilities = replace(CAPABILITIES, max_streams=1, max_positions=10**9)
+    with engine_on(plug_in, tiny_custom_voice, max_waiting=0, **ENDLESS) as engine, engine.speak("On and on."):
         service = MegatalkerTTSService(engine=engine, text_aggregation_mode=mode)
         heard = await perform(service, turn("One ", "two ", "three."))
         found = [error for error in errors(heard) if isinstance(error.exception, CapacityError)]

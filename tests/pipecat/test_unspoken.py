@@ -10,7 +10,7 @@ from fake_backend import CAPABILITIES
 from megatalker import Checkpoint
 from megatalker_pipecat import EnginePool, MegatalkerTTSService
 from pipecat_stage import Heard, perform, turn
-from serving import serving
+from serving import ENDLESS, endless, serving
 from session_stage import FRAMES, engine_on, fakes
 
 pytestmark = pytest.mark.asyncio
@@ -61,8 +61,9 @@ async def test_a_service_that_is_unusable_has_spoken_nothing(tiny_custom_voice: 
 
 @pytest.mark.parametrize("mode", list(TextAggregationMode))
 async def test_when_no_speech_could_begin(tiny_custom_voice: Checkpoint, mode: TextAggregationMode) -> None:
-    plug_in = fakes(frames=None, capabilities=replace(CAPABILITIES, max_streams=1))
-    with engine_on(plug_in, tiny_custom_voice, max_waiting=0) as engine, engine.speak("On and on.", max_frames=2000):
+    plug_in = endless()
+    plug_in.talkers["fake"].capabilities = replace(CAPABILITIES, max_streams=1, max_positions=10**9)
+    with engine_on(plug_in, tiny_custom_voice, max_waiting=0, **ENDLESS) as engine, engine.speak("On and on."):
         service = Service(engine=engine, text_aggregation_mode=mode)
         heard = await perform(service, turn(FIRST, SECOND, THIRD))
     assert service.is_usable

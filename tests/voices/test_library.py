@@ -17,7 +17,7 @@ from megatalker.cli import voices as command
 from megatalker.errors import InvalidRequestError, SettingsError
 from megatalker.voices import Voice
 from megatalker.voices.cache import VoiceCache
-from megatalker.voices.folder import Manifest, Recording, add_recording
+from megatalker.voices.folder import Manifest, Recording, add_recording, voices_in
 from megatalker.voices.library import VoiceLibrary
 from megatalker.voices.reference_checks import read_good_reference
 from voice_recordings import WORDS, Samples, speech, wav
@@ -184,6 +184,32 @@ def test_a_voice_that_changes_between_look_and_use_is_not_mixed(
         voices.get("anna")
     voices.refresh()
     assert same(voices.get("anna"), 180)
+
+
+def test_a_look_at_the_folder_that_began_earlier_hides_no_newer_voice(
+    library: Callable[..., VoiceLibrary], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    voices = library()
+    listed, go_on = threading.Event(), threading.Event()
+
+    def list_and_wait(folder: Path) -> dict[str, Path]:
+        found = voices_in(folder)
+        if not listed.is_set():
+            listed.set()
+            assert go_on.wait(HANG_S)
+        return found
+
+    monkeypatch.setattr("megatalker.voices.library.voices_in", list_and_wait)
+    earlier, later = threading.Thread(target=voices.refresh), threading.Thread(target=voices.refresh)
+    earlier.start()
+    assert listed.wait(HANG_S)
+    Voice.designed("calm").save(tmp_path / "new.safetensors")
+    later.start()
+    later.join(0.5)
+    go_on.set()
+    for look in (earlier, later):
+        look.join(HANG_S)
+    assert "new" in voices
 
 
 def test_no_voice_becomes_another_however_many_ask(library: Callable[..., VoiceLibrary], tmp_path: Path) -> None:

@@ -69,7 +69,7 @@ class VoiceLibrary:
     ) -> None:
         self.folder = folder
         self._checkpoint, self._cache, self._max_seconds = checkpoint, cache, max_seconds
-        self._cloning = threading.Lock()
+        self._cloning, self._refreshing = threading.Lock(), threading.Lock()
         self._clone = clone
         self._entries: Mapping[str, VoiceEntry] = {}
         self._faults: Mapping[str, MegatalkerError] = {}
@@ -85,15 +85,16 @@ class VoiceLibrary:
         """
         if self.folder is None:
             return
-        entries: dict[str, VoiceEntry] = {}
-        faults: dict[str, MegatalkerError] = {}
-        for name, path in voices_in(self.folder).items():
-            try:
-                entries[name] = self._entry(name, path)
-            except MegatalkerError as error:
-                faults[name] = error
-                logger.error("voice %r cannot be used: %s", name, error)
-        self._entries, self._faults = entries, faults
+        with self._refreshing:  # what was seen earlier must not replace what was seen later
+            entries: dict[str, VoiceEntry] = {}
+            faults: dict[str, MegatalkerError] = {}
+            for name, path in voices_in(self.folder).items():
+                try:
+                    entries[name] = self._entry(name, path)
+                except MegatalkerError as error:
+                    faults[name] = error
+                    logger.error("voice %r cannot be used: %s", name, error)
+            self._entries, self._faults = entries, faults
 
     def get(self, name: str) -> Voice | None:
         """The voice of this name, cloned now if nobody asked for it before; ``None`` if there is none.

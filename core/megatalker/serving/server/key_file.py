@@ -34,14 +34,17 @@ async def following(keyring: Keyring, file: Path | None) -> AsyncIterator[None]:
 
 
 async def _follow(keyring: Keyring, file: Path, stop: asyncio.Event) -> None:
-    known = await asyncio.to_thread(_content, file)
+    known = await _read_again(keyring, file, None)  # it may have changed since the settings were read
     # The folder, and whatever changes in it: editors and ConfigMaps put another file in place of the first. And now and
     # then without a change: some file systems tell of none.
     async for _ in awatch(file.parent, recursive=False, watch_filter=None, stop_event=stop, yield_on_timeout=True):
-        content = await asyncio.to_thread(_content, file)
-        if content == known:
-            continue
-        known = content
+        known = await _read_again(keyring, file, known)
+
+
+async def _read_again(keyring: Keyring, file: Path, known: bytes | None) -> bytes | None:
+    """Take the keys of a file whose content is not what is ``known`` of it; returns its content."""
+    content = await asyncio.to_thread(_content, file)
+    if content != known:
         try:
             settings = await asyncio.to_thread(Settings.read, file)
             keyring.replace(settings.server.keys)
@@ -49,6 +52,7 @@ async def _follow(keyring: Keyring, file: Path, stop: asyncio.Event) -> None:
             logger.error("the keys stay as they were: %s", error)
         else:
             logger.info("read %d keys from %s", len(settings.server.keys), file)
+    return content
 
 
 def _content(file: Path) -> bytes | None:
