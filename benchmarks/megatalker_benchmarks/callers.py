@@ -20,7 +20,7 @@ import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
 from megatalker.cli.load.drive import TEXTS
-from megatalker_benchmarks.caller import POISON, ROUTES, Caller, Speech, Tally
+from megatalker_benchmarks.caller import POISON, ROUTES, SILENCE_S, Caller, Speech, Tally
 from megatalker_benchmarks.report import add_json_option, hand_out, number, whole
 from megatalker_benchmarks.serve_process import serve_process
 
@@ -48,7 +48,7 @@ class Watched(Protocol):
 
 async def counts(url: str) -> Counts:
     """What the server says that it has counted."""
-    async with httpx.AsyncClient() as client:
+    async with httpx.AsyncClient(timeout=SILENCE_S) as client:
         text = (await client.get(url + "/metrics")).text
     found: Counts = Counter()
     for family in text_string_to_metric_families(text):

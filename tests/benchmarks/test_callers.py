@@ -37,7 +37,7 @@ class Here:
 @pytest.mark.slow
 def test_rude_callers_disturb_nobody_and_leave_nothing_behind(tiny_custom_voice: Checkpoint) -> None:
     with serving(tiny_custom_voice, fakes_with()) as served:
-        found = asyncio.run(run(Here(served), 6, 2.0, [TEXT, "It is ten o'clock."], 60))
+        found = asyncio.run(run(Here(served), 6, 8.0, [TEXT, "It is ten o'clock."], 60))
     assert found["wrong"] == []
     assert found["compared"] == found["bit_equal"] > 10
     assert found["poisoned"] == 2

@@ -75,7 +75,7 @@ def test_it_serves_until_it_is_interrupted() -> None:
         try:
             assert server.stderr is not None
             with RemoteEngine(wait_until_ready(server.stderr)["url"]) as engine:
-                heard = asyncio.run(drive(listening_to(engine), Traffic("burst", 2), Script(length_s=0.4), 1.0))
+                heard = asyncio.run(drive(listening_to(engine), Traffic("burst", 2), Script(length_s=0.4), 3.0))
         finally:
             server.send_signal(signal.SIGINT)
             server.communicate()

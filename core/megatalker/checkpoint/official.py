@@ -5,6 +5,7 @@ import importlib
 import importlib.util
 import io
 import logging
+import os
 import shutil
 import sys
 import threading
@@ -33,6 +34,13 @@ def why_no_official() -> str | None:
     return f"the official package qwen-tts is not installed; {INSTALL}"
 
 
+def refuse_telemetry() -> None:
+    """To be called before the first import of onnxruntime, which reports to its makers from version 1.29 on. Who has
+    set its ``ORT_DISABLE_TELEMETRY`` has decided already.
+    """
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+
+
 def load_qwen_tts() -> ModuleType:
     """Import the official package, once, without its banners.
 
@@ -48,6 +56,7 @@ def load_qwen_tts() -> ModuleType:
         missing = why_no_official()
         if missing is not None:
             raise UnsupportedError(missing)
+        refuse_telemetry()
         try:
             with _stand_ins(), quiet(), contextlib.redirect_stdout(io.StringIO()):
                 return importlib.import_module("qwen_tts")

@@ -61,6 +61,8 @@ class Status:
     def stop(self) -> None:
         """Show nothing more. May be called again."""
         self._left.set()
+        if self._logger.is_alive():
+            self._logger.join()
         if stderr.is_terminal:
             self._progress.stop()
         for package in PACKAGES:
