@@ -50,7 +50,8 @@ async def open_browser(*arguments: str, microphone: Path | None = None) -> Async
         )
     expect.set_options(timeout=SLOWEST_MS)
     async with async_playwright() as playwright:
-        browser = await playwright.chromium.launch(executable_path=needs_chromium(), args=[*QUIET, *arguments])
+        chromium, args = needs_chromium(), [*QUIET, *arguments]
+        browser = await playwright.chromium.launch(executable_path=chromium, args=args, timeout=SLOWEST_MS)
         try:
             yield browser
         finally:

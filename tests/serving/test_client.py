@@ -229,8 +229,8 @@ def test_dropping_the_last_reference_frees_the_row(connect: Pair) -> None:
 def test_dropping_the_client_ends_its_thread_and_frees_the_rows(connect: Pair) -> None:
     fakes = endless()
     served, _ = connect(fakes, **ENDLESS)
-    before = threading.active_count()
     remote = RemoteEngine(served.url)
+    thread = remote._connection._thread
     stream = remote.speak(TEXT)
     next(stream)
     del remote
@@ -238,7 +238,7 @@ def test_dropping_the_client_ends_its_thread_and_frees_the_rows(connect: Pair) -
     del stream
     gc.collect()
     eventually(lambda: served.rows_free(fakes), "its row is free")
-    eventually(lambda: threading.active_count() == before, "its thread is gone")
+    eventually(lambda: not thread.is_alive(), "its thread is gone")
 
 
 def test_what_is_cancelled_before_it_was_sent_is_never_sent() -> None:

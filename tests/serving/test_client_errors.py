@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
+from websockets.asyncio.client import connect as connect_socket
 from websockets.sync.server import ServerConnection
 
 from client_stage import Pair, rogue_server
@@ -21,8 +22,6 @@ from megatalker.errors import (
     SettingsError,
 )
 from megatalker.serving.client import RemoteEngine
-from megatalker.serving.server.running import bind
-from megatalker.settings import ServerSettings
 from serving import ENDLESS, TEXT, endless, fakes_with, serving
 from waiting import HANG_S, eventually
 
@@ -131,12 +130,14 @@ def test_impossible_timeouts_are_refused() -> None:
 
 
 def test_a_refused_connection_names_the_url() -> None:
-    with bind(ServerSettings(port=0)) as bound:
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))  # nobody else gets the port, and nobody listens
         port = bound.getsockname()[1]
-    with RemoteEngine(f"http://127.0.0.1:{port}") as remote:
-        for _ in range(2):
-            with pytest.raises(ConnectionFailedError, match=f"ws://127.0.0.1:{port}/v1/speak.*is the server running"):
-                next(remote.speak(TEXT))
+        with RemoteEngine(f"http://127.0.0.1:{port}") as remote:
+            for _ in range(2):
+                complaint = f"ws://127.0.0.1:{port}/v1/speak.*is the server running"
+                with pytest.raises(ConnectionFailedError, match=complaint):
+                    next(remote.speak(TEXT))
 
 
 def test_another_kind_of_server_is_recognised(connect: Pair) -> None:
@@ -185,12 +186,16 @@ def test_a_dropped_connection_ends_its_streams_and_the_next_one_reconnects(conne
             assert len(opened) == 2 * round_
 
 
-def test_a_server_that_never_answers_is_given_up() -> None:
+def test_a_server_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     def ignore(connection: ServerConnection) -> None:
         with suppress(Exception):
             while True:
                 connection.recv(HANG_S)
 
+    def without_pings(*arguments: Any, **options: Any) -> Any:
+        return connect_socket(*arguments, **options | {"ping_interval": None})  # whose answer may come late, too
+
+    monkeypatch.setattr("megatalker.serving.client.connection.connect", without_pings)
     with rogue_server(ignore) as url, RemoteEngine(url, answer_timeout_s=0.3) as remote:
         for text in (TEXT, None):
             with pytest.raises(ConnectionFailedError, match=r"has not answered for 0\.3 s"):
@@ -208,7 +213,7 @@ def test_a_server_that_is_dead_is_noticed_even_while_nothing_is_awaited_of_it() 
         with connection.protocol_mutex:  # nothing is read any more, not even what keeps connections alive
             over.wait(HANG_S)
 
-    with rogue_server(freeze) as url, RemoteEngine(url, answer_timeout_s=0.4) as remote:
+    with rogue_server(freeze) as url, RemoteEngine(url, answer_timeout_s=3.0) as remote:
         stream = remote.speak(None)
         with pytest.raises(ConnectionFailedError, match="keepalive ping timeout"):
             next(stream)

@@ -3,6 +3,7 @@
 import base64
 import io
 import json
+import socket
 import threading
 from typing import Any
 
@@ -101,10 +102,14 @@ def test_a_client_that_goes_away_frees_its_row(serve: Server) -> None:
 def test_a_client_that_goes_away_while_it_waits_for_a_row_waits_no_more(serve: Server) -> None:
     fakes = endless()
     served = serve(fakes, **ENDLESS, max_streams=1)
+    body = json.dumps({"input": TEXT})
+    head = f"POST {SPEECH} HTTP/1.1\r\nhost: here\r\ncontent-type: application/json\r\n"
+    request = f"{head}content-length: {len(body)}\r\n\r\n{body}"
     with served.engine.speak(TEXT) as occupant:
         next(occupant)
-        with pytest.raises(httpx.ReadTimeout):
-            httpx.post(served.url + SPEECH, json={"input": TEXT}, timeout=0.3)
+        with socket.create_connection(("127.0.0.1", httpx.URL(served.url).port or 0), HANG_S) as client:
+            client.sendall(request.encode())
+            eventually(lambda: served.engine.metrics().waiting == 1, "it waits")
         eventually(lambda: served.engine.metrics().waiting == 0, "nothing waits")
         assert served.engine.metrics().active == 1
     assert fakes.loaded["fake"].issued == 1
@@ -114,7 +119,8 @@ def test_a_client_that_goes_away_while_it_waits_for_a_row_waits_no_more(serve: S
 def test_a_client_that_reads_nothing_for_too_long_is_dropped(serve: Server) -> None:
     fakes = endless()
     served = serve(fakes, **ENDLESS, max_untaken_s=1.0, server={"send_timeout_s": 0.2})
-    with httpx.stream("POST", served.url + SPEECH, json={"input": TEXT}, timeout=HANG_S):
+    asked = {"input": TEXT, "response_format": "pcm"}  # which fills the kernel's buffers soonest
+    with httpx.stream("POST", served.url + SPEECH, json=asked, timeout=HANG_S):
         eventually(lambda: fakes.loaded["fake"].issued == 1 and served.rows_free(fakes), "its row is free")
 
 
@@ -180,7 +186,7 @@ def test_what_is_no_request_has_the_same_kind_of_answer(
 
 def test_a_full_server_asks_to_try_again(serve: Server) -> None:
     served = serve(endless(), **ENDLESS, max_streams=1, max_waiting=0)
-    with served.engine.speak(TEXT) as occupant:
+    with served.engine.speak("Hi.") as occupant:  # so few frames that a second is enough, however slow they are
         next(occupant)
         response = post(served)
     assert (response.status_code, response.headers["retry-after"]) == (429, "1")

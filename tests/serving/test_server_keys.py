@@ -47,6 +47,13 @@ def status(served: Served, key: str) -> int:
     return httpx.get(served.url + "/v1/models", headers=bearer(key)).status_code
 
 
+def write(file: Path, content: str) -> None:
+    """At one moment: nobody reads half of it, or nothing."""
+    beside = file.with_suffix(".new")
+    beside.write_text(content)
+    beside.replace(file)
+
+
 # ---- keys
 
 
@@ -108,16 +115,25 @@ def test_keys_that_change_in_the_settings_file_change_in_the_server(
     file = tmp_path / "keys.toml"
     served = serve(server=settings(), settings_file=file)
     before = served.talk(additional_headers=bearer(KEY))
-    file.write_text(f'[server.keys.carl]\nhash = "{hash_key("mt-carl")}"\n')
+    write(file, f'[server.keys.carl]\nhash = "{hash_key("mt-carl")}"\n')
     eventually(lambda: status(served, KEY) == 401, "Anna's key is gone")
     assert status(served, "mt-carl") == 200
     before.say("open", text=TEXT)
     assert "key 'anna' was removed" in before.hear_until("error").last["error"]["message"]
-    file.write_text("[server.keys.carl]\nhash = 'short'\n")
+    write(file, "[server.keys.carl]\nhash = 'short'\n")
     eventually(lambda: "the keys stay as they were" in caplog.text, "it was read")
     file.unlink()
     eventually(lambda: "does not exist" in caplog.text, "it was missed")
     assert status(served, "mt-carl") == 200
+
+
+def test_keys_that_changed_before_the_server_started_are_those_of_the_file(serve: Server, tmp_path: Path) -> None:
+    """It may take long to start, and its settings were read before."""
+    file = tmp_path / "keys.toml"
+    write(file, f'[server.keys.carl]\nhash = "{hash_key("mt-carl")}"\n')
+    served = serve(server=settings(), settings_file=file)
+    eventually(lambda: status(served, "mt-carl") == 200, "it looked")
+    assert status(served, KEY) == 401
 
 
 def test_new_keys_close_a_server_and_no_keys_open_none() -> None:

@@ -25,17 +25,34 @@ from waiting import HANG_S, eventually
 EAVESDROP = """
 const connect = AudioNode.prototype.connect;
 AudioNode.prototype.connect = function (target, ...rest) {
-  if (target instanceof AudioDestinationNode && !window.ear) window.ear = new AnalyserNode(target.context);
-  if (target instanceof AudioDestinationNode) connect.call(this, window.ear);
+  if (target instanceof AudioDestinationNode) {
+    window.ear ??= new AnalyserNode(target.context);
+    window.echo ??= lastingEcho(target.context);
+    connect.call(this, ear);
+    connect.call(this, echo);
+  }
   return connect.call(this, target, ...rest);
 };
-window.loudness = () => {
-  const heard = new Float32Array(window.ear?.fftSize ?? 0);
-  window.ear?.getFloatTimeDomainData(heard);
-  return window.ear?.context.state === "running" ? Math.max(...heard) : 0;
+function lastingEcho(context) {
+  const echo = new DelayNode(context, { delayTime: 1, maxDelayTime: 1 });
+  echo.connect(echo);
+  echo.connect((echo.ear = new AnalyserNode(context)));
+  return echo;
+}
+window.loudness = (ear) => {
+  const heard = new Float32Array(ear?.fftSize ?? 0);
+  ear?.getFloatTimeDomainData(heard);
+  return ear?.context.state === "running" ? Math.max(...heard) : 0;
 };
 """
-"""Hears what the page sends to the loudspeaker."""
+"""Hears what the page sends to the loudspeaker; whoever looks late still hears its echo, each second again."""
+
+STOP_AFTER_3_S = """
+const button = document.getElementById("record");
+new MutationObserver(() => {
+  if (button.textContent === "Stop recording (3 s)") button.click();
+}).observe(button, { childList: true });
+"""
 
 
 class Visit:
@@ -46,6 +63,7 @@ class Visit:
         self.complaints: list[str] = []
         self.asked: list[str] = []
         """URLs."""
+        self.sockets: list[WebSocket] = []
         self.sent: list[str | bytes] = []
         self.events: list[str] = []
         self.samples: list[int] = []
@@ -57,6 +75,7 @@ class Visit:
 
     def _listen(self, socket: WebSocket) -> None:
         self.asked.append(socket.url)
+        self.sockets.append(socket)
         socket.on("framesent", lambda message: self.sent.append(message))
         socket.on("framereceived", self._receive)
 
@@ -86,19 +105,41 @@ class Visit:
         return await self.page.locator(f".panel .{name}").nth(panel).get_attribute("value") or "0"
 
     async def loud(self) -> bool:
-        return bool(await self.page.evaluate("loudness()") > 0.1)
+        return bool(await self.page.evaluate("loudness(window.ear)") > 0.1)
+
+    async def echoes(self) -> bool:
+        return bool(await self.page.evaluate("loudness(window.echo?.ear)") > 0.1)
 
     async def silent(self) -> bool:
-        return bool(await self.page.evaluate("loudness()") == 0)
+        return bool(await self.page.evaluate("loudness(window.ear)") == 0)
+
+    async def listens(self) -> bool:
+        return bool(await self.page.evaluate("Boolean(window.ear)"))
+
+    async def hold(self) -> None:
+        """Let no time pass for the loudspeaker, whatever comes."""
+        await self.page.evaluate("ear.context.suspend()")
+
+    async def let_go(self) -> None:
+        await self.page.evaluate("ear.context.resume()")
 
     async def far_ahead(self) -> bool:
         return await self.figure("arrived") - await self.figure("played") > 20 * 24_000
 
+    async def hung_up(self) -> bool:
+        return all(socket.is_closed() for socket in self.sockets)
+
+    async def cancelled_twice(self) -> bool:
+        return bool([event for event in self.events if '"cancelled"' in event][1:])
+
     async def clock(self) -> float:
         return float(await self.page.evaluate("ear.context.currentTime"))
 
+    async def arrived(self, frames: int) -> bool:
+        return await self.figure("arrived") == sum(self.samples) == frames * 1920
+
     async def dry(self) -> bool:
-        return await self.figure("played") == sum(self.samples) > 0
+        return await self.figure("played") == sum(self.samples) > 0 and await self.silent()
 
 
 async def until(look: Callable[[], Awaitable[bool]], what: str) -> None:
@@ -127,9 +168,11 @@ def test_the_page_is_open_and_brings_no_code_inside(serve: Server) -> None:
 @pytest.mark.slow
 @pytest.mark.asyncio
 async def test_all_that_is_sent_is_heard_and_a_pause_of_the_server_is_a_gap(tiny_1b7: Checkpoint) -> None:
-    pauses, go_on = threading.Event(), threading.Event()
+    held, pauses, go_on = (threading.Event() for _ in range(3))
 
     def pause(call: int) -> None:
+        if call == 0:
+            held.wait(HANG_S)
         if call == 5:
             pauses.set()
             go_on.wait(HANG_S)
@@ -153,9 +196,18 @@ async def test_all_that_is_sent_is_heard_and_a_pause_of_the_server_is_a_gap(tiny
             await page.get_by_label("Seed").fill("7")
             await page.get_by_role("combobox", name="Voice").first.select_option("serena")
             await visit.press("Speak")
+            await until(visit.listens, "the sound is about to begin")
+            await visit.hold()
+            held.set()
             await asyncio.to_thread(pauses.wait, HANG_S)
+            frames = sum(map(sum, fakes.loaded["noise"].calls))
+            await until(lambda: visit.arrived(frames), "all so far is there")
+            await visit.let_go()
             await until(visit.dry, "all so far is played")
+            await visit.hold()
             go_on.set()
+            await until(lambda: visit.arrived(12), "the rest is there")
+            await visit.let_go()
             await visit.status("All is said.")
             assert json.loads(visit.sent[0]) == {"type": "open", "id": "1"} | chosen
             assert json.loads(visit.events[0])["instruct"] == "followed"
@@ -164,8 +216,9 @@ async def test_all_that_is_sent_is_heard_and_a_pause_of_the_server_is_a_gap(tiny
             await expect(page.locator(".made-by").first).to_have_text("backend fake · codec noise · seed 7")
             first, factor = [float(await visit.value(name)) for name in ("first", "rtf")]
             assert 0 < first <= factor * 12 * 0.08, "the first of all that arrived"
+            await page.evaluate("echo.disconnect(), (echo = null)")
             await visit.press("Play again")
-            await until(visit.loud, "the first sound, again")
+            await until(visit.echoes, "the first sound, again")
             await visit.status("All is said.")
             assert (await visit.figure("played"), await visit.figure("gaps")) == (12 * 1920, 0)
             assert len(visit.sent) == 1, "nothing was asked for again"
@@ -193,7 +246,7 @@ async def test_stop_ends_sound_and_speech_and_a_server_that_goes_is_told(serve: 
             await visit.status("Stopped.")
             await asyncio.to_thread(eventually, lambda: served.rows_free(fakes), "the stream has ended")
             assert served.engine.metrics().cancelled == cancelled
-        assert [event for event in visit.events if '"cancelled"' in event][1:], "the server ended both"
+        await until(visit.cancelled_twice, "the server ended both")
         await page.evaluate("text.value = '\\ud800'")  # half a character, which cannot be sent
         await visit.press("Speak")
         await visit.status("not JSON")
@@ -201,6 +254,7 @@ async def test_stop_ends_sound_and_speech_and_a_server_that_goes_is_told(serve: 
         await visit.press("Speak")
         await until(visit.loud, "it speaks")
         await asyncio.to_thread(served.stop)
+        await until(visit.hung_up, "the page knows")
         await visit.press("Speak")
         await visit.status("does not answer. Is it running?")
         assert not visit.complaints
@@ -233,8 +287,8 @@ async def test_a_recording_becomes_a_voice_that_speaks(tiny_base: Checkpoint, tm
             await visit.press("Add the voice")
             await visit.status("anna can speak now")
             await page.get_by_label("Name").fill("bert")
+            await page.evaluate(STOP_AFTER_3_S)
             await visit.press("Record")
-            await page.get_by_role("button", name="Stop recording (3 s)").click()
             await expect(page.locator("#preview")).to_be_visible()
             await visit.press("Add the voice")
             await visit.status("bert can speak now")

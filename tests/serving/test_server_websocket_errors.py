@@ -1,7 +1,6 @@
 """``/v1/speak`` when something is wrong: refused messages, late texts, faults, and the end of the server."""
 
 import threading
-import time
 from typing import Any
 
 import pytest
@@ -121,11 +120,16 @@ def test_an_utterance_whose_text_never_comes_ends(serve: Server) -> None:
     eventually(lambda: not served.engine.metrics().waiting, "nothing waits")
 
 
+@pytest.mark.slow
 def test_a_finished_utterance_may_take_longer_than_the_text_timeout(serve: Server) -> None:
-    talk = serve(fakes_with(on_decode=lambda call: time.sleep(0.02)), server={"text_timeout_s": 0.2}).talk()
+    more = threading.Event()
+    talk = serve(fakes_with(on_decode=lambda call: more.wait(HANG_S)), server={"text_timeout_s": 2.0}).talk()
     talk.say("open")
     talk.say("text", text=TEXT)
     talk.say("finish")
+    talk.say("open", id="later")
+    assert "no text came" in talk.hear_all("later").last["error"]["message"], "so long has passed"
+    more.set()
     assert talk.hear_all().last["finish_reason"] == "eos"
 
 
