@@ -50,7 +50,12 @@ def two_codecs(**faults: Any) -> Fakes:
 def together(engine: Engine, **arguments: Any) -> list[SpeechStream]:
     """One stream for each seed, all in the engine before the first tick."""
     with engine.borrow_backends():
-        return [engine.speak(TEXT, seed=seed, return_codes=True, **arguments) for seed in SEEDS]
+        return everybody(engine, **arguments)
+
+
+def everybody(engine: Engine, **arguments: Any) -> list[SpeechStream]:
+    """One stream for each seed."""
+    return [engine.speak(TEXT, seed=seed, return_codes=True, **arguments) for seed in SEEDS]
 
 
 def outcome(stream: SpeechStream) -> Outcome:
@@ -310,8 +315,7 @@ def test_without_a_fallback_streams_deliver_what_they_have_and_raise(
     fakes = Fakes(talkers={"first": behaviour, "second": Behaviour()} if settings else {"first": behaviour})
     engine = open_engine(fakes, **settings)
     with engine.borrow_backends():
-        waiting = engine.speak(None)
-        streams = [engine.speak(TEXT, seed=seed, return_codes=True) for seed in SEEDS]
+        waiting, streams = engine.speak(None), everybody(engine)
     for stream, (codes, _) in zip(streams, undisturbed(), strict=True):
         made: list[list[int]] = []
         with pytest.raises(BackendFaultError, match="device lost"):

@@ -9,7 +9,6 @@ from pipecat.services.tts_service import TextAggregationMode
 from pipecat.tests.utils import SleepFrame
 from pipecat.utils.errors import ErrorCategory
 
-from fake_backend import CAPABILITIES
 from megatalker import Checkpoint, Engine, Settings
 from megatalker.errors import (
     BackendFaultError,
@@ -159,9 +158,8 @@ async def test_text_that_cannot_be_spoken_concerns_itself_only(
 async def test_an_engine_that_is_full_is_a_passing_error(
     tiny_custom_voice: Checkpoint, mode: TextAggregationMode
 ) -> None:
-    plug_in = endless()
-    plug_in.talkers["fake"].capabilities = replace(CAPABILITIES, max_streams=1, max_positions=10**9)
-    with engine_on(plug_in, tiny_custom_voice, max_waiting=0, **ENDLESS) as engine, engine.speak("On and on."):
+    full = {**ENDLESS, "max_streams": 1, "max_waiting": 0}
+    with engine_on(endless(), tiny_custom_voice, **full) as engine, engine.speak("On and on."):
         service = MegatalkerTTSService(engine=engine, text_aggregation_mode=mode)
         heard = await perform(service, turn("One ", "two ", "three."))
         found = [error for error in errors(heard) if isinstance(error.exception, CapacityError)]

@@ -1,12 +1,9 @@
 """What was not spoken because something failed does not enter the conversation as spoken."""
 
-from dataclasses import replace
-
 import pytest
 from pipecat.frames.frames import LLMFullResponseEndFrame, TTSAudioRawFrame, TTSSpeakFrame
 from pipecat.services.tts_service import TextAggregationMode
 
-from fake_backend import CAPABILITIES
 from megatalker import Checkpoint
 from megatalker_pipecat import EnginePool, MegatalkerTTSService
 from pipecat_stage import Heard, perform, turn
@@ -61,9 +58,8 @@ async def test_a_service_that_is_unusable_has_spoken_nothing(tiny_custom_voice: 
 
 @pytest.mark.parametrize("mode", list(TextAggregationMode))
 async def test_when_no_speech_could_begin(tiny_custom_voice: Checkpoint, mode: TextAggregationMode) -> None:
-    plug_in = endless()
-    plug_in.talkers["fake"].capabilities = replace(CAPABILITIES, max_streams=1, max_positions=10**9)
-    with engine_on(plug_in, tiny_custom_voice, max_waiting=0, **ENDLESS) as engine, engine.speak("On and on."):
+    full = {**ENDLESS, "max_streams": 1, "max_waiting": 0}
+    with engine_on(endless(), tiny_custom_voice, **full) as engine, engine.speak("On and on."):
         service = Service(engine=engine, text_aggregation_mode=mode)
         heard = await perform(service, turn(FIRST, SECOND, THIRD))
     assert service.is_usable
