@@ -22,6 +22,7 @@ FOLDERS = {
 }
 MOST_ENTRIES = 12
 MOST_LINES = 400
+IN_ONE_FILE = ROOT / "examples" / "nano_megatalker.py"  # on purpose; test_nano.py bounds it
 MEDIAN_LINES = 120
 
 
@@ -89,7 +90,7 @@ def test_core_shows_at_most_a_dozen_entries() -> None:
 
 
 def test_files_are_short() -> None:
-    lines = {path: len(path.read_text().splitlines()) for path in python_files()}
+    lines = {path: len(path.read_text().splitlines()) for path in python_files() if path != IN_ONE_FILE}
     assert statistics.median(lines.values()) < MEDIAN_LINES
     assert not {str(path.relative_to(ROOT)): count for path, count in lines.items() if count > MOST_LINES}
 
