@@ -47,9 +47,10 @@ test: checks unit ## everything CI checks
 test-fast: $(VENV)/dev.stamp ## unit tests that take no time, for the inner loop
 	$(BIN)/$(UNIT_TESTS) -m "not slow"
 
-lint: $(VENV)/dev.stamp ## ruff, formatting included
+lint: $(VENV)/dev.stamp ## ruff, formatting included; plain words in what was added
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/python release/wording.py
 
 types: $(VENV)/dev.stamp ## mypy, strict
 	$(BIN)/mypy
