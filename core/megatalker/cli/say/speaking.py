@@ -20,7 +20,7 @@ from megatalker.cli.say.standard_input import StandardInput
 from megatalker.cli.status import Status
 from megatalker.engine import Engine, SpeechStream
 from megatalker.errors import InvalidRequestError, MegatalkerError
-from megatalker.prompt.text import clean_text
+from megatalker.prompt.text import check_text
 from megatalker.sampling import SamplingParams
 from megatalker.settings import Settings
 from megatalker.voices import Voice, VoiceCloner, read_reference
@@ -125,7 +125,7 @@ def _check(source: StandardInput, settings: Settings, *, spoken: bool) -> None:
     if source.error is not None:
         raise source.error
     if not spoken and source.blank:
-        clean_text("", settings.max_text_chars)  # raises what the same text on the command line does
+        check_text("", settings.max_text_chars)  # raises what the same text on the command line does
     if not spoken:
         raise InvalidRequestError("there is nothing to say in standard input; expected at least one letter or digit")
 

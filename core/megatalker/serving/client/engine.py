@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from megatalker.engine.options import SpeechOptions
 from megatalker.errors import SettingsError
-from megatalker.prompt.text import check_piece
+from megatalker.prompt.text import require_text
 from megatalker.serving.client.connection import Connection, Patience
 from megatalker.serving.client.session import RemoteSession
 from megatalker.serving.client.stream import RemoteStream
@@ -69,7 +69,7 @@ class RemoteEngine:
         seed = options.chosen_seed()
         message = _message(
             id=str(next(self._names)),
-            text=None if text is None else check_piece(text),
+            text=None if text is None else require_text(text),
             **speech_fields(options),
             seed=seed,
             return_codes=options.return_codes,

@@ -8,7 +8,7 @@ from megatalker.checkpoint.config import FRAME_SECONDS
 from megatalker.engine.outputs import BackendSwitch, StreamFacts
 from megatalker.engine.stream import ChunkStream
 from megatalker.errors import InvalidRequestError
-from megatalker.prompt.text import check_piece
+from megatalker.prompt.text import require_text
 from megatalker.serving.client.connection import Connection
 from megatalker.serving.client.session import RemoteSession
 from megatalker.serving.protocol.messages import Cancel, Finish, Text
@@ -40,7 +40,7 @@ class RemoteStream(ChunkStream):
         with self._feeding:
             if self._session.text_complete:
                 raise InvalidRequestError("this stream has all its text; open one with speak(None) to feed text to it")
-            check_piece(text)
+            require_text(text)
             if text and self.finish_reason is None:
                 self._connection.send(self._session, Text(id=self._session.id, text=text))
 
