@@ -1,6 +1,6 @@
 """Text that callers have fed and the worker has not read yet: it reads a bounded number of characters a tick."""
 
-from collections.abc import Sequence
+from itertools import islice
 
 from megatalker.engine.utterance import Utterance
 
@@ -11,20 +11,19 @@ LEAST_SHARE = 64
 """Characters that an utterance reads at once where many have text: some seconds of speech."""
 
 
-def read_incoming(utterances: Sequence[Utterance], now: float) -> bool:
-    """Read some of the text that was fed, by turns; says whether there was any."""
-    waiting = [one for one in utterances if one.incoming.unread and one.ending is None]
-    if not waiting:
-        return False
-    waiting.sort(key=lambda one: one.incoming.read_at)
-    share = max(LEAST_SHARE, TICK_CHARS // len(waiting))
-    for utterance in waiting[: TICK_CHARS // share]:
-        utterance.incoming.read_at = now
+def read_incoming(unread: dict[Utterance, None]) -> None:
+    """Read some of the text that was fed to these, by turns; those that have more go to the end of ``unread``."""
+    share = max(LEAST_SHARE, TICK_CHARS // len(unread))
+    for utterance in list(islice(unread, TICK_CHARS // share)):
+        del unread[utterance]
+        if utterance.ending is not None:
+            continue
         try:
             _read(utterance, share)
         except Exception as error:  # whatever it is, it concerns this utterance alone
             utterance.end("error", error)
-    return True
+        if utterance.incoming.unread:
+            unread[utterance] = None
 
 
 def _read(utterance: Utterance, most: int) -> None:

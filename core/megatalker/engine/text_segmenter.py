@@ -237,8 +237,6 @@ class IncomingText:
     complete: bool = False
     """No piece follows."""
     end_read: bool = False
-    read_at: float = 0.0
-    """When some of it was last read."""
 
     @property
     def unread(self) -> bool:

@@ -121,7 +121,9 @@ class Worker(threading.Thread):
         state, did = self._state, False
         if state.failure is None:
             did |= self._talker.release()
-            did |= read_incoming(state.utterances, state.clock())
+            if state.unread:
+                read_incoming(state.unread)
+                did = True
             did |= self._talker.read_text()
             did |= self._begin_streams() or self._serve_started()
         else:
@@ -266,8 +268,10 @@ class Worker(threading.Thread):
                     utterance.end("eos")
             case Feed(utterance, text, at):
                 utterance.incoming.pieces.append((text, at))
+                state.unread[utterance] = None
             case FinishText(utterance):
                 utterance.incoming.complete = True
+                state.unread[utterance] = None
             case Cancel(utterance):
                 utterance.drop_pending()
                 utterance.end("cancelled")

@@ -9,7 +9,15 @@ from megatalker.errors import InvalidRequestError
 from megatalker.prompt.cleaning import TextCleaner, clean, join_surrogates
 from megatalker.prompt.control_tokens import ControlTokens
 
-__all__ = ["IncrementalTokenizer", "TextChecker", "check_text", "prepare_text", "require_text", "speakable"]
+__all__ = [
+    "IncrementalTokenizer",
+    "TextChecker",
+    "check_characters",
+    "check_text",
+    "prepare_text",
+    "require_text",
+    "speakable",
+]
 
 _NOT_TEXT = re.compile("[\0\ud800-\udfff]")
 
@@ -46,7 +54,7 @@ def check_text(text: object, max_chars: int, tokens: ControlTokens | None = None
             control token.
     """
     checked = _bounded(require_text(text), max_chars)
-    _refuse_bad_characters(checked)
+    check_characters(checked)
     _refuse_control_tokens(checked, tokens)
     return checked
 
@@ -75,7 +83,8 @@ def _bounded(text: str, max_chars: int) -> str:
     return stripped
 
 
-def _refuse_bad_characters(text: str) -> None:
+def check_characters(text: str) -> str:
+    """``text``; raises ``InvalidRequestError`` for a NUL character or half of a surrogate pair."""
     found = _NOT_TEXT.search(text)
     if found is not None:
         character, position = found[0], found.start()
@@ -84,6 +93,7 @@ def _refuse_bad_characters(text: str) -> None:
             f"the text holds {kind} at position {position}, expected Unicode text; "
             "remove it, decode the source with the right encoding, or leave clean_text on"
         )
+    return text
 
 
 def _refuse_control_tokens(text: str, tokens: ControlTokens | None) -> None:
@@ -143,7 +153,7 @@ class TextChecker:
     def _pass(self, piece: str) -> str:
         half, self._half = self._half, ""  # a half that stays alone is not kept for the piece after the refused one
         whole, rest = join_surrogates(half + piece)
-        _refuse_bad_characters(whole)
+        check_characters(whole)
         joined = self._tail + whole
         _refuse_control_tokens(joined, self._tokens)
         self._half = rest
