@@ -9,8 +9,8 @@ text comes out as it came in. In this order:
    characters without a sound vanish, and what cannot be text becomes a space.
 4. Zero-width joiners stay only where a script or an emoji needs them.
 5. Control tokens become a space.
-6. White space becomes one plain space; a blank line, or a paragraph separator, is a space and a line break. No other
-   line breaks are left: each one ends a paragraph.
+6. White space becomes one plain space; after a blank line, or a paragraph separator, it is a space and two line
+   breaks. No other line breaks are left: each one ends a paragraph.
 
 Work is linear in the text, and what is held back for the next piece is bounded: half a character, a joiner, or the
 beginning of an escape sequence or a control token.
@@ -25,17 +25,22 @@ from megatalker.prompt.control_tokens import ControlTokens
 __all__ = ["PARAGRAPH_END", "TextCleaner", "clean", "join_surrogates", "paragraphs"]
 
 PARAGRAPH_END = "\n"
+_BLANK_LINE = 2 * PARAGRAPH_END
+"""Two, so that clean text is left as it is when it is cleaned again."""
 
 _ODD = re.compile(r"[^ -~]|  ")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _ESCAPES = "\x1b\x9b"
 _ESCAPE = (
-    r"(?:\x1b\[|\x9b)[0-?]{0,64}[ -/]{0,4}[@-~]"  # colours and cursor movements
+    r"\x1b\[[0-?]{0,64}[ -/]{0,4}[@-~]|\x9b[0-9;]{1,64}[A-Za-z]"  # colours and cursor movements
     r"|\x1b[\]PX^_][^\x07\x1b]{0,256}(?:\x07|\x1b\\)"  # titles and links
-    r"|\x1b[ #%()*+\-./][0-~]|\x1b[78=>\[\]]"
+    r"|\x1b[#%()*+\-./][0-~]|\x1b[78=>\[\]]"
 )
-_ESCAPE_PREFIX = r"(?:\x1b\[|\x9b)[0-?]{0,64}[ -/]{0,4}\Z|\x1b[\]PX^_][^\x07\x1b]{0,256}\x1b?\Z|\x1b[ #%()*+\-./]?\Z"
-_WHOLE_ESCAPE = re.compile(r"(?:\x1b\[|\x9b)[0-?]{0,64}[ -/]{0,4}\Z|" + _ESCAPE)
+_ESCAPE_PREFIX = (
+    r"\x1b\[[0-?]{0,64}[ -/]{0,4}\Z|\x9b[0-9;]{0,64}\Z"
+    r"|\x1b[\]PX^_][^\x07\x1b]{0,256}\x1b?\Z|\x1b[#%()*+\-./]?\Z"
+)
+_WHOLE_ESCAPE = re.compile(r"\x1b\[[0-?]{0,64}[ -/]{0,4}\Z|" + _ESCAPE)
 _GROWING_ESCAPE = re.compile(f"(?P<prefix>{_ESCAPE_PREFIX})|{_ESCAPE}")
 _JOINERS = re.compile("[\u200c\u200d]+")
 _JOINING = re.compile("[\u0600-\u08ff\u0900-\u0dff\u0f00-\u0fff\u1000-\u109f\u1780-\u18af\ufb50-\ufdff\ufe70-\ufefc]")
@@ -178,7 +183,7 @@ class _Spaces:
         if self._breaks < 2 or self._ended:
             return space
         self._ended = True
-        return space + PARAGRAPH_END
+        return space + _BLANK_LINE
 
 
 def clean(text: str, tokens: ControlTokens | None = None) -> str:
