@@ -93,7 +93,13 @@ def explain_validation(
         known: all keys there are, with ``table`` in front, for a suggestion when one is unknown.
         skip: how many leading parts of a key's path name no key.
     """
-    return "; ".join(_explain(fault, noun, table, known, skip) for fault in faults)
+    found = list(faults)
+    told = [_explain(fault, noun, table, known, skip) for fault in found[:_MOST_EXPLAINED]]
+    more = len(found) - len(told)
+    return "; ".join([*told, *([f"and {more} more"] if more else [])])
+
+
+_MOST_EXPLAINED = 20
 
 
 def _explain(fault: Mapping[str, Any], noun: str, table: str, known: Collection[str], skip: int) -> str:

@@ -4,7 +4,7 @@ import pytest
 
 from megatalker.checkpoint.template import role_ids
 from megatalker.checkpoint.tokenizer import load_tokenizer
-from megatalker.prompt.text import clean_text
+from megatalker.prompt.text import check_text
 from megatalker_conformance import intelligibility
 from megatalker_demo_voice.splits import is_held_out
 from megatalker_demo_voice.text import MAX_CHARS, TextSource
@@ -25,7 +25,7 @@ def test_a_seed_gives_the_same_text_again() -> None:
 def test_text_is_varied_and_fit_to_be_spoken() -> None:
     texts = some("variety", 3000)
     assert len(set(texts)) > 2500
-    assert all(clean_text(text, MAX_CHARS) == text for text in texts)
+    assert all(check_text(text, MAX_CHARS) == text for text in texts)
     assert not any("{" in text or "  " in text for text in texts)
 
 

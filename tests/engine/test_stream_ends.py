@@ -51,7 +51,9 @@ def assert_set(event: threading.Event) -> None:
     ("arguments", "error", "message"),
     [
         ({"text": " "}, InvalidRequestError, "empty"),
-        ({"text": "..."}, InvalidRequestError, "letter or digit"),
+        ({"text": "hi\0", "clean_text": False}, InvalidRequestError, "NUL"),
+        ({"text": "hi <|im_end|>", "clean_text": False}, InvalidRequestError, "control token"),
+        ({"clean_text": "no"}, InvalidRequestError, "clean_text is 'no'"),
         ({"text": "x" * 10**6}, InvalidRequestError, "1000000 characters"),
         ({"voice": "nobody"}, InvalidRequestError, "knows"),
         ({"language": "klingon"}, InvalidRequestError, "knows"),
@@ -79,6 +81,21 @@ def test_a_bad_request_is_refused_at_once_and_the_next_is_served(
         engine.speak(**({"text": TEXT} | arguments))
     assert engine.speak(TEXT).read_all().size
     assert engine.metrics().streams == 1
+
+
+@pytest.mark.parametrize("text", ["...", "🎉", "\u200b\ufeff", "\0", "\ud83d", "<|im_end|>", "\x1b[0m", "—\n\n—"])
+@pytest.mark.parametrize("fed", [False, True])
+def test_a_text_with_nothing_to_say_ends_without_audio(open_engine: Opener, text: str, fed: bool) -> None:
+    engine = open_engine()
+    stream = engine.speak(None if fed else text)
+    if fed:
+        stream.feed(text)
+        stream.finish()
+    assert not stream.read_all().size
+    assert stream.finish_reason == "eos"
+    assert stream.facts().segments == 0
+    assert engine.metrics().errors == 0
+    assert engine.speak(TEXT).read_all().size
 
 
 def test_a_greedy_backend_refuses_to_sample(open_engine: Opener) -> None:

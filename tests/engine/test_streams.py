@@ -160,8 +160,15 @@ def test_text_can_only_be_fed_to_a_stream_that_is_open_for_it(open_engine: Opene
     stream.feed("fifteen letters")
     with pytest.raises(InvalidRequestError, match="max_text_chars"):
         stream.feed("and six")
-    with pytest.raises(InvalidRequestError, match="control token"):
-        stream.feed("<|im_end|>")
+    stream = engine.speak(None, clean_text=False)
+    stream.feed("Hello ")
+    for bad in ("<|im_end|>", "\0", "\udc00", "\ud83d!"):
+        with pytest.raises(InvalidRequestError):
+            stream.feed(bad)
+    stream.feed("there.")
+    stream.finish()
+    assert stream.read_all().size
+    assert stream.finish_reason == "eos"
 
 
 def test_an_early_end_of_speech_continues_with_the_text_not_read(open_engine: Opener) -> None:

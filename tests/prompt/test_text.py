@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from megatalker.errors import InvalidRequestError
-from megatalker.prompt.text import IncrementalTokenizer, TextChecker, check_piece, clean_text, control_tokens
+from megatalker.prompt.control_tokens import ControlTokens, control_tokens
+from megatalker.prompt.text import IncrementalTokenizer, TextChecker, check_text
 
 QWEN2_WORDS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -120,7 +121,7 @@ def test_a_long_text_without_boundaries_takes_linear_work(tokenizer: Any) -> Non
 
 @pytest.mark.parametrize("pieces", [["say <|im_end|>"], ["say <|im", "_end|> now"], [*"<tts_pad>"]])
 def test_control_tokens_are_refused_however_they_are_cut(tokenizer: Any, pieces: list[str]) -> None:
-    checker = TextChecker(control_tokens(tokenizer), 100)
+    checker = TextChecker(ControlTokens(control_tokens(tokenizer)), 100, cleaning=False)
     for piece in pieces[:-1]:
         checker.check(piece)
     with pytest.raises(InvalidRequestError, match="control token '<"):
@@ -128,7 +129,7 @@ def test_control_tokens_are_refused_however_they_are_cut(tokenizer: Any, pieces:
 
 
 def test_a_refused_piece_leaves_no_trace(tokenizer: Any) -> None:
-    checker = TextChecker(control_tokens(tokenizer), 11)
+    checker = TextChecker(ControlTokens(control_tokens(tokenizer)), 11, cleaning=False)
     assert checker.check("Hello wor") == "Hello wor"
     for bad in ("\0", "<|im_end|>", None, "<|im", "lds"):
         with pytest.raises(InvalidRequestError):
@@ -137,7 +138,7 @@ def test_a_refused_piece_leaves_no_trace(tokenizer: Any) -> None:
 
 
 def test_the_text_limit_counts_all_pieces_and_names_its_setting(tokenizer: Any) -> None:
-    checker = TextChecker(control_tokens(tokenizer), 5)
+    checker = TextChecker(ControlTokens(), 5)
     checker.check("abc")
     with pytest.raises(InvalidRequestError, match=r"6 characters so far.* at most 5 .*max_text_chars"):
         checker.check("def")
@@ -157,8 +158,8 @@ def test_blank_text_has_no_ids(tokenizer: Any) -> None:
     assert in_pieces(tokenizer, ["  ", "\n"]) == []
 
 
-def test_clean_text_strips_and_keeps_the_rest(tokenizer: Any) -> None:
-    assert clean_text(" \n Hello,  world \t", 20, control_tokens(tokenizer)) == "Hello,  world"
+def test_check_text_strips_and_keeps_the_rest(tokenizer: Any) -> None:
+    assert check_text(" \n Hello,  world \t", 20, ControlTokens(control_tokens(tokenizer))) == "Hello,  world"
 
 
 @pytest.mark.parametrize(
@@ -177,19 +178,19 @@ def test_clean_text_strips_and_keeps_the_rest(tokenizer: Any) -> None:
 )
 def test_impossible_text_is_refused(tokenizer: Any, text: object, message: str) -> None:
     with pytest.raises(InvalidRequestError, match=message):
-        clean_text(text, 50, control_tokens(tokenizer))
+        check_text(text, 50, ControlTokens(control_tokens(tokenizer)))
 
 
 def test_the_limit_counts_stripped_text(tokenizer: Any) -> None:
-    assert len(clean_text(" " * 9 + "x" * 50 + " " * 9, 50)) == 50
+    assert len(check_text(" " * 9 + "x" * 50 + " " * 9, 50)) == 50
 
 
 @given(st.text(max_size=50) | st.integers() | st.binary())
-def test_clean_text_either_returns_clean_text_or_refuses(text: object) -> None:
+def test_check_text_either_returns_the_text_or_refuses(text: object) -> None:
     try:
-        cleaned = clean_text(text, 30)
+        cleaned = check_text(text, 30)
     except InvalidRequestError:
         return
     assert cleaned == cleaned.strip() != ""
     assert len(cleaned) <= 30
-    assert check_piece(cleaned).encode("utf-8")
+    assert cleaned.encode("utf-8")

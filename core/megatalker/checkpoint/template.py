@@ -13,7 +13,7 @@ def text_ids(tokenizer: Any, text: str) -> list[int]:
 
     Args:
         tokenizer: :attr:`megatalker.checkpoint.Checkpoint.tokenizer`.
-        text: cleaned text (:func:`megatalker.prompt.text.clean_text`), without surrounding line breaks.
+        text: cleaned text (:func:`megatalker.prompt.text.prepare_text`), without surrounding line breaks.
 
     Raises:
         InvalidRequestError: the text is empty, or begins with a line break that would merge into the template.

@@ -132,7 +132,8 @@ class Engine:
         owners take turns, and ``settings.max_streams_per_owner`` bounds each. :meth:`speak` is for the owner ``""``.
         """
         self._require_serving()
-        request, segmenter = self._requests.check(text, SpeechOptions.of(options, changes), self._limits)
+        options = SpeechOptions.of(options, changes)
+        request, segmenter = self._requests.check(text, options, self._limits)
         utterance = self._utterance(request, segmenter, owner)
         utterance.progress.text_chars = len(text or "")
         if text is None:
@@ -143,7 +144,7 @@ class Engine:
             self._state.throughput,
         )
         return SpeechStream(
-            utterance, self._commands, self._requests.text_checker() if text is None else None, keep_alive=self
+            utterance, self._commands, self._requests.text_checker(options) if text is None else None, keep_alive=self
         )
 
     def check(self, options: SpeechOptions | None = None, **changes: Any) -> None:

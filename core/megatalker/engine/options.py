@@ -37,6 +37,9 @@ class SpeechOptions:
     """Seconds of audio that may be made ahead of playback; by default ``settings.max_ahead_s``."""
     return_codes: bool = False
     """Chunks carry their codes."""
+    clean_text: bool = True
+    """Make the text fit to be spoken (:mod:`megatalker.prompt.cleaning`). ``False`` gives the model the text as it is,
+    equal to the official prompt, and refuses text with characters that are none or with control tokens."""
 
     @classmethod
     def of(cls, options: Self | None, changes: Mapping[str, Any]) -> Self:

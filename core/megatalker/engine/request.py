@@ -9,8 +9,8 @@ from megatalker.engine.options import SpeechOptions
 from megatalker.engine.text_segmenter import TextSegmenter
 from megatalker.errors import InvalidRequestError, UnsupportedError
 from megatalker.prompt import Layout, PromptPlan, PromptPlanner
-from megatalker.prompt.sentences import split_sentences
-from megatalker.prompt.text import TextChecker, clean_text, control_tokens
+from megatalker.prompt.control_tokens import ControlTokens, control_tokens
+from megatalker.prompt.text import TextChecker, check_text, prepare_text
 from megatalker.sampling import SamplingParams
 from megatalker.settings import LONGEST_S, Settings
 from megatalker.voices import Voice, default_voice
@@ -44,7 +44,7 @@ class RequestChecker:
     def __init__(self, settings: Settings, checkpoint: Checkpoint) -> None:
         self._settings, self._checkpoint = settings, checkpoint
         self._planner = PromptPlanner(checkpoint)
-        self._control_tokens = control_tokens(checkpoint.tokenizer)
+        self._control_tokens = ControlTokens(control_tokens(checkpoint.tokenizer))
 
     def check(self, text: str | None, options: SpeechOptions, limits: TalkerLimits) -> tuple[Request, TextSegmenter]:
         """The request and its text, if that is whole.
@@ -53,6 +53,8 @@ class RequestChecker:
             InvalidRequestError: something about the request can never work; the message says what would.
             UnsupportedError: the backend is greedy only, and the request samples.
         """
+        if not isinstance(options.clean_text, bool):
+            raise InvalidRequestError(f"clean_text is {options.clean_text!r}, expected True or False")
         request = self._request(text, options)
         sampling = request.sampling
         if not limits.seeded_sampling and (sampling.do_sample or sampling.predictor_do_sample):
@@ -60,14 +62,14 @@ class RequestChecker:
                 f"backend {limits.name!r} is greedy only; ask for do_sample=False and predictor_do_sample=False, "
                 "or choose another backend"
             )
-        segmenter = self._segmenter(text, request.plan)
+        segmenter = self._segmenter(text, request.plan, cleaning=options.clean_text)
         longest = max((len(segment.ids) for segment in segmenter.coming), default=1)
         frames_that_fit(request.plan.prefill_rows(longest), request.max_frames, limits.max_positions)
         return request, segmenter
 
-    def text_checker(self) -> TextChecker:
+    def text_checker(self, options: SpeechOptions) -> TextChecker:
         """For the pieces of a text that arrives bit by bit."""
-        return TextChecker(self._control_tokens, self._settings.max_text_chars)
+        return TextChecker(self._control_tokens, self._settings.max_text_chars, cleaning=options.clean_text)
 
     def _request(self, text: str | None, options: SpeechOptions) -> Request:
         settings = self._settings
@@ -120,7 +122,7 @@ class RequestChecker:
         if text is None or not _string(what, text).strip():
             return None
         try:
-            clean_text(text, self._settings.max_text_chars, self._control_tokens)
+            check_text(text, self._settings.max_text_chars, self._control_tokens)
         except InvalidRequestError as error:
             raise InvalidRequestError(f"{what}: {error}") from error
         return text  # as it came: the official package does not strip it either
@@ -147,18 +149,12 @@ class RequestChecker:
             )
         return asked
 
-    def _segmenter(self, text: str | None, plan: PromptPlan) -> TextSegmenter:
-        settings = self._settings
-        segmenter = TextSegmenter(self._checkpoint.tokenizer, settings.max_segment_chars, plan.ids_needed)
+    def _segmenter(self, text: str | None, plan: PromptPlan, *, cleaning: bool) -> TextSegmenter:
+        settings, tokenizer = self._settings, self._checkpoint.tokenizer
+        segmenter = TextSegmenter(tokenizer, settings.max_segment_chars, plan.ids_needed, clean=cleaning)
         if text is not None:
-            cleaned = clean_text(text, settings.max_text_chars, self._control_tokens)
-            for segment in split_sentences(cleaned, settings.max_segment_chars):
-                segmenter.add(segment)
-            segmenter.finish()
-            if segmenter.exhausted:
-                raise InvalidRequestError(
-                    f"there is nothing to say in {text[:40]!r}; expected at least one letter or digit"
-                )
+            whole = prepare_text(text, settings.max_text_chars, self._control_tokens, cleaning=cleaning)
+            segmenter.add_whole(whole)
         return segmenter
 
 

@@ -69,6 +69,8 @@ class WorkerState:
     clock: Callable[[], float]
     utterances: list[Utterance] = field(default_factory=list)
     """Unfinished, oldest first."""
+    unread: dict[Utterance, None] = field(default_factory=dict)
+    """Those with text that was fed and not read, in the order in which they get a turn."""
     talker_work: TalkerWork = field(default_factory=TalkerWork)
     turns: Turns = field(default_factory=Turns)
     """Of those that wait for a row."""

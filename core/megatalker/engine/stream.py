@@ -148,25 +148,33 @@ class SpeechStream(ChunkStream):
     def feed(self, text: str) -> None:
         """Append a piece of text, such as a word of a language model's answer; ignored when the stream has ended.
 
+        A refused piece ends nothing: it is left out, and the pieces before and after it are spoken.
+
         Raises:
-            InvalidRequestError: the stream was opened with its whole text or was told to finish, the piece cannot be
-                spoken, or all pieces together exceed ``max_text_chars``.
+            InvalidRequestError: the stream was opened with its whole text or was told to finish, the piece is no text,
+                or all pieces together exceed ``max_text_chars``. With ``clean_text=False`` also where the piece cannot
+                be spoken.
         """
         require_process(self._process)
         with self._feeding:
             if self._text_checker is None:
                 raise InvalidRequestError("this stream has all its text; open one with speak(None) to feed text to it")
-            piece = self._text_checker.check(text)
-            if piece and self.finish_reason is None:
-                self._progress.text_chars += len(piece)
-                self._commands.put(Feed(self._utterance, piece, time.monotonic()))
+            ready = self._text_checker.check(text)
+            if self.finish_reason is None:
+                self._progress.text_chars += len(text)
+                self._feed(ready)
 
     def finish(self) -> None:
         """The text is complete: say what is left, then end. May be called again."""
         with self._feeding:
             if self._text_checker is not None:
+                self._feed(self._text_checker.finish())
                 self._text_checker = None
                 self._commands.put(FinishText(self._utterance))
+
+    def _feed(self, ready: str) -> None:
+        if ready:
+            self._commands.put(Feed(self._utterance, ready, time.monotonic()))
 
     # ---- end
 

@@ -4,62 +4,95 @@ Text given at once is cut by :func:`megatalker.prompt.sentences.split_sentences`
 that arrives bit by bit is spoken before its sentences are known, so its segment ends at the first sentence end at or
 after ``max_chars``, or at the first space from twice as many, or anywhere from four times, whichever comes first. That
 needs one character of look-ahead and nothing else: it does not depend on how the text was split into pieces. Up to
-``max_chars`` both ways are the same.
+``max_chars`` both ways are the same. In clean text, the end of a paragraph ends a segment of any length, both ways.
 
 End of speech ends the decoder stream, as it officially does. It is not held back while text is still to come: that
 would change codes. What the stream had not read by then is not lost either: it becomes a segment of its own. Segments
 without a letter or digit are not spoken.
 """
 
-import re
 import unicodedata
 from collections import deque
+from dataclasses import dataclass, field
 from typing import Any
 
+from megatalker.prompt.cleaning import PARAGRAPH_END, paragraphs
+from megatalker.prompt.sentences import split_sentences
 from megatalker.prompt.text import IncrementalTokenizer, speakable
 
-_SENTENCE_END = re.compile(
-    r"""[.!?…]+["'”’»)\]]*(?=\s)"""  # noqa: RUF001 - where words are separated by spaces
-    r"""|[。！？｡]+[”’」』）》]*(?=[^。！？｡”’」』）》])"""  # noqa: RUF001 - and where they are not
-    r"""|(?<=\S)(?=\n)"""
-)
-_SPACE = re.compile(r"(?<=\S)(?=\s)")
+_STOPS, _CLOSERS = frozenset(".!?…"), frozenset("\"'”’»)]")  # noqa: RUF001
+"""End a sentence where words are separated by spaces: stops, then maybe closers, then white space."""
+_WIDE_STOPS, _WIDE_CLOSERS = frozenset("。！？｡"), frozenset("”’」』）》")  # noqa: RUF001
+"""End one where they are not: stops, then maybe closers, then anything else."""
 _SPACE_FACTOR = 2
-"""A segment that found no end of a sentence ends at a space from this many times ``max_chars``,"""
+"""A segment that found no end of a sentence ends at a space from this many times ``max_chars``."""
 _HARD_FACTOR = 4
-"""and anywhere from this many times."""
+"""A segment that found no space either ends anywhere from this many times ``max_chars``."""
+
+
+class _CutFinder:
+    """Finds where a segment of arriving text ends; looks at each character once."""
+
+    __slots__ = ("_after_blank", "_after_stop", "_after_wide_stop", "_max_chars", "_place")
+
+    def __init__(self, max_chars: int) -> None:
+        self._max_chars = max_chars
+        self._place = 0
+        """Characters of the segment so far, leading white space included."""
+        self._after_blank = True
+        self._after_stop = self._after_wide_stop = False
+
+    def find(self, text: str) -> int | None:
+        """Where ``text`` leaves the segment, an index into it; ``None``: all of it belongs to the segment."""
+        for index, character in enumerate(text):
+            if self._ends_before(character):
+                return index
+            self._place += 1
+            self._after_blank = character.isspace()
+            self._after_stop = character in _STOPS or (self._after_stop and character in _CLOSERS)
+            self._after_wide_stop = character in _WIDE_STOPS or (self._after_wide_stop and character in _WIDE_CLOSERS)
+        return None
+
+    def _ends_before(self, character: str) -> bool:
+        place, least = self._place, self._max_chars
+        if place < least:
+            return False
+        if place >= least * _HARD_FACTOR:
+            return True
+        if character.isspace():
+            at_line_end = character == "\n" and not self._after_blank
+            if self._after_stop or at_line_end or (place >= least * _SPACE_FACTOR and not self._after_blank):
+                return True
+        return self._after_wide_stop and character not in _WIDE_STOPS and character not in _WIDE_CLOSERS
 
 
 class TextSegment:
-    """Text of one decoder stream, and its token ids as far as they are certain."""
+    """Text of one decoder stream, and its token ids as far as they are certain.
 
-    def __init__(self, tokenizer: Any, skipped: int = 0) -> None:
+    Args:
+        tokenizer: the checkpoint's.
+        cut_finder: knows where the segment ends, for text that arrives bit by bit.
+    """
+
+    def __init__(self, tokenizer: Any, cut_finder: _CutFinder | None = None) -> None:
         self.text = ""
         self.ids: list[int] = []
         self.complete = False
-        self.skipped = skipped
-        """Characters of what was cut as one segment that are not in ``text``: blanks, and what was spoken before."""
-        self._tokenizer = tokenizer
+        self.speakable = False
+        """There is a letter or digit in it."""
+        self._tokenizer, self._cut_finder = tokenizer, cut_finder
         self._incremental = IncrementalTokenizer(tokenizer)
 
-    @property
-    def speakable(self) -> bool:
-        """There is a letter or digit in it."""
-        return speakable(self.text)
-
-    def feed(self, text: str) -> None:
-        """Append text."""
-        if not self.text:
-            stripped = text.lstrip()
-            self.skipped += len(text) - len(stripped)
-            text = stripped
-        if text:
-            self.text += text
-            self.ids += self._incremental.feed(text)
+    def take(self, text: str) -> str | None:
+        """Append ``text`` up to the end of the segment; returns what follows it, ``None``: the segment goes on."""
+        cut = None if self._cut_finder is None else self._cut_finder.find(text)
+        self._feed(text if cut is None else text[:cut])
+        return None if cut is None else text[cut:]
 
     def fill(self, text: str) -> None:
         """All of its text, stripped, at once."""
         self.text, self.ids, self.complete = text, self._incremental.whole(text), True
+        self.speakable = speakable(text)
 
     def finish(self) -> None:
         """No text will be appended."""
@@ -68,25 +101,20 @@ class TextSegment:
             self.complete = True
 
     def rest(self, ids_fed: int) -> "TextSegment":
-        """A new segment with the text that follows the first ``ids_fed`` ids."""
+        """A new segment with the text that follows the first ``ids_fed`` ids; it ends where this one would have."""
         read: str = self._tokenizer.decode(self.ids[:ids_fed], skip_special_tokens=False)
         start = len(read.rstrip("\ufffd"))  # half a character was read: read it again
-        rest = TextSegment(self._tokenizer, self.skipped + start)
-        rest.feed(unicodedata.normalize("NFC", self.text)[start:])  # as the tokenizer does
+        rest = TextSegment(self._tokenizer, self._cut_finder)
+        rest._feed(unicodedata.normalize("NFC", self.text)[start:])  # as the tokenizer does
         return rest
 
-
-def _cut_point(segment: TextSegment, text: str, max_chars: int) -> int | None:
-    """Where ``text``, which follows ``segment``, leaves it: an index into ``text``, or ``None`` for "not in here"."""
-    known, joined = len(segment.text), segment.text + text
-    cuts = []
-    if len(joined) > (latest := max(known, max_chars * _HARD_FACTOR - segment.skipped)):
-        cuts.append(latest)
-    for pattern, factor in ((_SENTENCE_END, 1), (_SPACE, _SPACE_FACTOR)):
-        earliest = max(known, max_chars * factor - segment.skipped)
-        ends = (match.end() for match in pattern.finditer(joined))
-        cuts.extend(next(([end] for end in ends if end >= earliest), []))
-    return min(cuts) - known if cuts else None
+    def _feed(self, text: str) -> None:
+        if not self.text:
+            text = text.lstrip()
+        if text:
+            self.text += text
+            self.speakable = self.speakable or speakable(text)
+            self.ids += self._incremental.feed(text)
 
 
 class TextSegmenter:
@@ -98,10 +126,11 @@ class TextSegmenter:
         tokenizer: the checkpoint's.
         max_chars: see the module.
         ids_needed: ids that must be known before a segment whose text still arrives can begin.
+        clean: the text is clean (:mod:`megatalker.prompt.cleaning`): each line break in it ends a paragraph.
     """
 
-    def __init__(self, tokenizer: Any, max_chars: int, ids_needed: int = 1) -> None:
-        self._tokenizer, self._max_chars, self._ids_needed = tokenizer, max_chars, ids_needed
+    def __init__(self, tokenizer: Any, max_chars: int, ids_needed: int = 1, *, clean: bool = False) -> None:
+        self._tokenizer, self._max_chars, self._ids_needed, self._clean = tokenizer, max_chars, ids_needed, clean
         self._coming: deque[TextSegment] = deque()
         self._current: TextSegment | None = None
         self._open: TextSegment | None = None
@@ -133,6 +162,13 @@ class TextSegmenter:
         """Everything has been spoken, and nothing will come."""
         return self._finished and self._current is None and not self._coming
 
+    def add_whole(self, text: str) -> None:
+        """The whole text at once, stripped."""
+        for paragraph in paragraphs(text) if self._clean else [text]:
+            for segment in split_sentences(paragraph, self._max_chars):
+                self.add(segment)
+        self.finish()
+
     def add(self, text: str) -> None:
         """Append a complete segment, stripped."""
         self.characters += len(text)
@@ -142,15 +178,18 @@ class TextSegmenter:
     def feed(self, text: str) -> None:
         """Append a piece of text that arrives bit by bit."""
         self.characters += len(text)
-        while text:
-            segment = self._open or self._append(TextSegment(self._tokenizer))
-            cut = _cut_point(segment, text, self._max_chars)
-            if cut is None:
-                segment.feed(text)
-                return
-            segment.feed(text[:cut])
-            self._close()
-            text = text[cut:]
+        parts = text.split(PARAGRAPH_END) if self._clean else [text]
+        for index, part in enumerate(parts):
+            if index:
+                self._close()
+            self._feed(part)
+
+    def _feed(self, text: str) -> None:
+        rest: str | None = text
+        while rest:
+            rest = (self._open or self._append(TextSegment(self._tokenizer, _CutFinder(self._max_chars)))).take(rest)
+            if rest is not None:
+                self._close()
 
     def finish(self) -> None:
         """No text will be appended."""
@@ -186,4 +225,32 @@ class TextSegmenter:
             return
         segment.finish()
         if segment is not self._current and not segment.speakable:
-            self._coming.remove(segment)
+            self._coming.pop()  # the open one is the last
+
+
+@dataclass(slots=True)
+class IncomingText:
+    """Pieces of one utterance's text, in the order in which they came."""
+
+    pieces: deque[tuple[str, float]] = field(default_factory=deque)
+    """Each with the moment when it came."""
+    complete: bool = False
+    """No piece follows."""
+    end_read: bool = False
+
+    @property
+    def unread(self) -> bool:
+        """There is something to read: text, or its end."""
+        return bool(self.pieces) or (self.complete and not self.end_read)
+
+    @property
+    def came_at(self) -> float:
+        """When the next text came."""
+        return self.pieces[0][1]
+
+    def take(self, most: int) -> str:
+        """The next piece, or as many of its characters."""
+        text, came_at = self.pieces.popleft()
+        if len(text) > most:
+            self.pieces.appendleft((text[most:], came_at))
+        return text[:most]

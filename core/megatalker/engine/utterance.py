@@ -16,7 +16,7 @@ from megatalker.engine.outputs import BackendSwitch, FinishReason
 from megatalker.engine.request import Request
 from megatalker.engine.runaway import RunawayDetector
 from megatalker.engine.scheduling import REST_S, SOON_S, Candidate, Playing
-from megatalker.engine.text_segmenter import TextSegment, TextSegmenter
+from megatalker.engine.text_segmenter import IncomingText, TextSegment, TextSegmenter
 from megatalker.interfaces import CodecState, StreamHandle, StreamRequest
 from megatalker.plugins.registry import Kind
 from megatalker.prompt import Prompt, PromptBuilder, PromptText
@@ -169,6 +169,8 @@ class Utterance:
     runaway: RunawayDetector | None
     owner: str = ""
     """Rows go to owners by turns."""
+    incoming: IncomingText = field(default_factory=IncomingText)
+    """Text that was fed and is not in ``text`` yet."""
     idle_since: float | None = None
     """Since when it has had no work: no text to speak, or audio enough that nobody takes."""
     turn: tuple[int, int] | None = None

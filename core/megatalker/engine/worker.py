@@ -16,11 +16,11 @@ from megatalker.engine.commands import Cancel, Command, CommandQueue, Feed, Fini
 from megatalker.engine.endings import end_everything, finish, refuse_waiting
 from megatalker.engine.failover import fill, not_warmed_up, replace
 from megatalker.engine.guarded_calls import CallRegister, Fault, GuardedCalls, Superseded
+from megatalker.engine.incoming_text import read_incoming
 from megatalker.engine.newcomers import Newcomers
 from megatalker.engine.preparation import go_on
 from megatalker.engine.state import WorkerState
 from megatalker.engine.talker_stage import TalkerStage
-from megatalker.engine.utterance import Utterance
 from megatalker.errors import BackendFaultError, CapacityError, EngineClosedError, MegatalkerError
 from megatalker.prompt import PromptBuilder
 from megatalker.settings import Settings
@@ -121,6 +121,9 @@ class Worker(threading.Thread):
         state, did = self._state, False
         if state.failure is None:
             did |= self._talker.release()
+            if state.unread:
+                read_incoming(state.unread)
+                did = True
             did |= self._talker.read_text()
             did |= self._begin_streams() or self._serve_started()
         else:
@@ -261,11 +264,14 @@ class Worker(threading.Thread):
                 state.utterances.append(utterance)
                 if state.failure is not None:
                     utterance.end("error", state.failure)
-            case Feed(utterance) | FinishText(utterance):
-                try:
-                    _pass_text_on(utterance, command)
-                except Exception as error:  # whatever it is, it concerns this utterance alone
-                    utterance.end("error", error)
+                elif utterance.text.exhausted:  # there is nothing to say
+                    utterance.end("eos")
+            case Feed(utterance, text, at):
+                utterance.incoming.pieces.append((text, at))
+                state.unread[utterance] = None
+            case FinishText(utterance):
+                utterance.incoming.complete = True
+                state.unread[utterance] = None
             case Cancel(utterance):
                 utterance.drop_pending()
                 utterance.end("cancelled")
@@ -374,15 +380,3 @@ class Worker(threading.Thread):
             orphans.add(loaded)
         for orphan in orphans:
             orphan.close()
-
-
-def _pass_text_on(utterance: Utterance, command: Feed | FinishText) -> None:
-    text = utterance.text
-    if isinstance(command, Feed):
-        if not utterance.progress.segments and not text.can_begin:
-            utterance.progress.requested_at = command.at
-        text.feed(command.text)
-        return
-    text.finish()
-    if utterance.decoder is None and text.exhausted:
-        utterance.end("eos")

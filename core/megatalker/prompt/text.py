@@ -2,55 +2,67 @@
 
 import re
 import unicodedata
-from collections.abc import Collection
+from copy import deepcopy
 from typing import Any
 
 from megatalker.errors import InvalidRequestError
+from megatalker.prompt.cleaning import TextCleaner, clean, join_surrogates
+from megatalker.prompt.control_tokens import ControlTokens
 
-__all__ = ["IncrementalTokenizer", "TextChecker", "check_piece", "clean_text", "control_tokens", "speakable"]
+__all__ = [
+    "IncrementalTokenizer",
+    "TextChecker",
+    "check_characters",
+    "check_text",
+    "prepare_text",
+    "require_text",
+    "speakable",
+]
 
 _NOT_TEXT = re.compile("[\0\ud800-\udfff]")
 
 
-def clean_text(text: object, max_chars: int, tokens: Collection[str] = ()) -> str:
-    """The text without surrounding whitespace.
+def prepare_text(text: object, max_chars: int, tokens: ControlTokens, *, cleaning: bool = True) -> str:
+    """A whole text as it is spoken: cleaned (:mod:`megatalker.prompt.cleaning`), or only checked.
+
+    Args:
+        text: what the caller passed.
+        max_chars: the longest text accepted, counted after stripping, before and after cleaning.
+        tokens: the checkpoint's, which become spaces; without ``cleaning`` text must not contain them.
+        cleaning: ``False`` leaves the text as it is, except for surrounding white space.
+
+    Raises:
+        InvalidRequestError: not a string, blank or too long; without ``cleaning`` also as :func:`check_text`.
+    """
+    if not cleaning:
+        return check_text(text, max_chars, tokens)
+    stripped = _bounded(require_text(text), max_chars)
+    cleaned = clean(stripped, tokens)
+    return _bounded(cleaned, max_chars) if cleaned else ""
+
+
+def check_text(text: object, max_chars: int, tokens: ControlTokens | None = None) -> str:
+    """The text as it is, without surrounding white space.
 
     Args:
         text: what the caller passed.
         max_chars: the longest text accepted, counted after stripping.
-        tokens: :func:`control_tokens` of the checkpoint, which text must not contain.
+        tokens: of the checkpoint, which text must not contain.
 
     Raises:
-        InvalidRequestError: not a string, blank, too long, or as :func:`check_piece`, or a control token.
+        InvalidRequestError: not a string, blank, too long, or it holds a NUL character, half of a surrogate pair or a
+            control token.
     """
-    cleaned = check_piece(text).strip()
-    if not cleaned:
-        raise InvalidRequestError("the text is empty; expected at least one word to speak")
-    if len(cleaned) > max_chars:
-        raise InvalidRequestError(
-            f"the text has {len(cleaned)} characters, expected at most {max_chars}; "
-            "send it in parts, or raise the setting max_text_chars"
-        )
-    _refuse_control_tokens(cleaned, tokens)
-    return cleaned
+    checked = _bounded(require_text(text), max_chars)
+    check_characters(checked)
+    _refuse_control_tokens(checked, tokens)
+    return checked
 
 
-def check_piece(text: object) -> str:
-    """Text, or a piece of it, unchanged.
-
-    Raises:
-        InvalidRequestError: not a string, or it holds a NUL character or half of a surrogate pair.
-    """
+def require_text(text: object) -> str:
+    """``text`` if it is a string; raises ``InvalidRequestError`` for anything else."""
     if not isinstance(text, str):
         raise InvalidRequestError(f"the text is of type {type(text).__name__}, expected str")
-    found = _NOT_TEXT.search(text)
-    if found is not None:
-        character, position = found[0], found.start()
-        kind = "a NUL character" if character == "\0" else f"a lone surrogate (U+{ord(character):04X})"
-        raise InvalidRequestError(
-            f"the text holds {kind} at position {position}, expected Unicode text; "
-            "remove it, or decode the source with the right encoding"
-        )
     return text
 
 
@@ -59,50 +71,100 @@ def speakable(text: str) -> bool:
     return any(map(str.isalnum, text))
 
 
-def control_tokens(tokenizer: Any) -> tuple[str, ...]:
-    """The strings that the tokenizer turns into control ids, such as ``<|im_end|>`` and ``<tts_pad>``."""
-    return tuple(token.content for token in tokenizer.get_added_tokens_decoder().values())
+def _bounded(text: str, max_chars: int) -> str:
+    stripped = text.strip()
+    if not stripped:
+        raise InvalidRequestError("the text is empty; expected at least one word to speak")
+    if len(stripped) > max_chars:
+        raise InvalidRequestError(
+            f"the text has {len(stripped)} characters, expected at most {max_chars}; "
+            "send it in parts, or raise the setting max_text_chars"
+        )
+    return stripped
+
+
+def check_characters(text: str) -> str:
+    """``text``; raises ``InvalidRequestError`` for a NUL character or half of a surrogate pair."""
+    found = _NOT_TEXT.search(text)
+    if found is not None:
+        character, position = found[0], found.start()
+        kind = "a NUL character" if character == "\0" else f"a lone surrogate (U+{ord(character):04X})"
+        raise InvalidRequestError(
+            f"the text holds {kind} at position {position}, expected Unicode text; "
+            "remove it, decode the source with the right encoding, or leave clean_text on"
+        )
+    return text
+
+
+def _refuse_control_tokens(text: str, tokens: ControlTokens | None) -> None:
+    token = None if tokens is None else tokens.first_in(text)
+    if token is not None:
+        raise InvalidRequestError(
+            f"the text contains the control token {token!r}, expected plain text; remove it, write it in words, "
+            "or leave clean_text on"
+        )
 
 
 class TextChecker:
-    """Checks the pieces of one text that arrives bit by bit.
+    """Checks the pieces of one text that arrives bit by bit, and cleans them unless told not to.
 
     Args:
-        tokens: :func:`control_tokens` of the checkpoint.
-        max_chars: the longest text accepted, all pieces together.
+        tokens: control tokens of the checkpoint.
+        max_chars: the longest text accepted, all pieces together, before and after cleaning.
+        cleaning: ``False`` leaves the text as it is, and refuses what cannot be spoken.
     """
 
-    def __init__(self, tokens: Collection[str], max_chars: int) -> None:
+    def __init__(self, tokens: ControlTokens, max_chars: int, *, cleaning: bool = True) -> None:
         self._tokens, self._max_chars = tokens, max_chars
-        self._reach = max(map(len, tokens), default=1) - 1
-        self._tail = ""
-        self._chars = 0
+        self._cleaner = TextCleaner(tokens) if cleaning else None
+        self._half = self._tail = ""
+        """Without cleaning: half a character, and the end of the text, in which a control token may have begun."""
+        self._chars = self._cleaned_chars = 0
 
     def check(self, text: object) -> str:
-        """The next piece, unchanged. A refused piece leaves no trace.
+        """What is to be spoken now that this piece is there. A refused piece leaves no trace.
 
         Raises:
-            InvalidRequestError: as :func:`check_piece`; a control token, also one that the pieces form together; or the
-                text is too long.
+            InvalidRequestError: not a string, or the text is too long. Without cleaning also for a NUL character, half
+                a surrogate pair whose other half does not follow, and a control token, also one that the pieces form
+                together.
         """
-        piece = check_piece(text)
-        joined = self._tail + piece
+        piece = require_text(text)
+        self._require_room(self._chars + len(piece))
+        ready = self._pass(piece) if self._cleaner is None else self._clean(self._cleaner, piece)
+        self._chars += len(piece)
+        return ready
+
+    def finish(self) -> str:
+        """The text is complete: what was held back of it."""
+        return "" if self._cleaner is None else self._cleaner.finish()
+
+    def _clean(self, cleaner: TextCleaner, piece: str) -> str:
+        before = None if self._cleaned_chars + 4 * len(piece) < self._max_chars else deepcopy(cleaner)
+        ready = cleaner.feed(piece)
+        try:
+            self._require_room(self._cleaned_chars + len(ready))
+        except InvalidRequestError:
+            self._cleaner = before
+            raise
+        self._cleaned_chars += len(ready)
+        return ready
+
+    def _pass(self, piece: str) -> str:
+        half, self._half = self._half, ""  # a half that stays alone is not kept for the piece after the refused one
+        whole, rest = join_surrogates(half + piece)
+        check_characters(whole)
+        joined = self._tail + whole
         _refuse_control_tokens(joined, self._tokens)
-        chars = self._chars + len(piece)
+        self._half = rest
+        self._tail = joined[max(0, len(joined) - self._tokens.reach) :]
+        return whole
+
+    def _require_room(self, chars: int) -> None:
         if chars > self._max_chars:
             raise InvalidRequestError(
                 f"the text has {chars} characters so far, expected at most {self._max_chars} in one stream; "
                 "open another one, or raise the setting max_text_chars"
-            )
-        self._tail, self._chars = joined[max(0, len(joined) - self._reach) :], chars
-        return piece
-
-
-def _refuse_control_tokens(text: str, tokens: Collection[str]) -> None:
-    for token in tokens:
-        if token in text:
-            raise InvalidRequestError(
-                f"the text contains the control token {token!r}, expected plain text; remove it or write it in words"
             )
 
 

@@ -59,6 +59,7 @@ def say(
         bool | None,
         typer.Option("--play/--no-play", show_default="plays if megatalker[play] is installed, unless --out is -"),
     ] = None,
+    raw_text: Annotated[bool, typer.Option("--raw-text", help="Give the model TEXT as it is, not cleaned.")] = False,
     warmup: Annotated[bool, typer.Option(help="Compile first: slower to start, faster to speak.")] = False,
     checkpoint: CheckpointOption = None,
     backend: BackendOption = None,
@@ -97,6 +98,7 @@ def say(
             seed=seed,
             sampling=sampling,
             warmup=warmup,
+            clean_text=not raw_text,
         )
         report = speak(order, settings, Destination(out, raw=format_ is Format.PCM, play=play), status)
     for line in report:

@@ -20,7 +20,7 @@ from megatalker.cli.say.standard_input import StandardInput
 from megatalker.cli.status import Status
 from megatalker.engine import Engine, SpeechStream
 from megatalker.errors import InvalidRequestError, MegatalkerError
-from megatalker.prompt.text import clean_text
+from megatalker.prompt.text import check_text
 from megatalker.sampling import SamplingParams
 from megatalker.settings import Settings
 from megatalker.voices import Voice, VoiceCloner, read_reference
@@ -53,6 +53,7 @@ class Order:
     sampling: Mapping[str, Any]
     """Fields of ``SamplingParams`` that are not to be the checkpoint's own; a top-k of 0 keeps all."""
     warmup: bool
+    clean_text: bool = True
 
 
 def speak(order: Order, settings: Settings, destination: Destination, status: Status) -> list[str]:
@@ -104,6 +105,7 @@ def _speak(order: Order, settings: Settings, destination: Destination, status: S
         instruct=order.instruct,
         sampling=sampling,
         seed=order.seed,
+        clean_text=order.clean_text,
     )
     source = None if order.text is not None else StandardInput(stream)
     if source is not None:
@@ -116,18 +118,19 @@ def _speak(order: Order, settings: Settings, destination: Destination, status: S
         status.figures(f"{destination.seconds:6.1f} s  {_figures(stream)}")
     ended = time.monotonic() - began
     if source is not None:
-        _check(source, settings, spoken=destination.seconds > 0)
+        _check(source, settings)
+    if stream.finish_reason == "eos" and not destination.seconds:
+        where = "standard input" if order.text is None else f"{order.text[:40]!r}"
+        raise InvalidRequestError(f"there is nothing to say in {where}; expected at least one letter or digit")
     destination.finish()
     return _report(stream, checkpoint, destination, first_sample, ended)
 
 
-def _check(source: StandardInput, settings: Settings, *, spoken: bool) -> None:
+def _check(source: StandardInput, settings: Settings) -> None:
     if source.error is not None:
         raise source.error
-    if not spoken and source.blank:
-        clean_text("", settings.max_text_chars)  # raises what the same text on the command line does
-    if not spoken:
-        raise InvalidRequestError("there is nothing to say in standard input; expected at least one letter or digit")
+    if source.blank:
+        check_text("", settings.max_text_chars)  # raises what the same text on the command line does
 
 
 def _voice(checkpoint: Checkpoint, order: VoiceOrder) -> Voice | str | None:

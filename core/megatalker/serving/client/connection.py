@@ -11,7 +11,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketExce
 
 from megatalker.errors import ConnectionFailedError, EngineClosedError, InvalidRequestError, MegatalkerError
 from megatalker.serving.client.session import RemoteSession
-from megatalker.serving.protocol.messages import Cancel, Failed, Open, Request, read_event
+from megatalker.serving.protocol.messages import REFUSED_TEXT, Cancel, Failed, Open, Request, read_event
 from megatalker.serving.protocol.packets import unpack
 
 logger = logging.getLogger(__name__)
@@ -110,7 +110,7 @@ class Connection:
             try:
                 socket = await self._connected()
                 if session.id in self._sessions:
-                    await socket.send(message.model_dump_json())
+                    await socket.send(message.to_json())
             except ConnectionClosed:
                 pass  # the reader finds out, too, and knows why
             except (OSError, WebSocketException) as error:
@@ -154,7 +154,8 @@ class Connection:
             if self._sessions[event.id].take_event(event):
                 del self._sessions[event.id]
         elif isinstance(event, Failed):  # such as more text for an utterance that has just ended
-            logger.debug("%s refused a message: %s", self._url, event.error.message)
+            level = logging.WARNING if event.error.message.startswith(REFUSED_TEXT) else logging.DEBUG
+            logger.log(level, "%s refused a message: %s", self._url, event.error.message)
 
     async def _watch(self) -> None:
         limit = self._patience.answer_s

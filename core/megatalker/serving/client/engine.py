@@ -1,6 +1,7 @@
 """The face of an engine in front of a megatalker server."""
 
 import itertools
+import sys
 import time
 import weakref
 from types import TracebackType
@@ -11,7 +12,8 @@ from pydantic import ValidationError
 
 from megatalker.engine.options import SpeechOptions
 from megatalker.errors import SettingsError
-from megatalker.prompt.text import check_piece
+from megatalker.prompt.control_tokens import ControlTokens
+from megatalker.prompt.text import TextChecker, check_characters, require_text
 from megatalker.serving.client.connection import Connection, Patience
 from megatalker.serving.client.session import RemoteSession
 from megatalker.serving.client.stream import RemoteStream
@@ -69,7 +71,7 @@ class RemoteEngine:
         seed = options.chosen_seed()
         message = _message(
             id=str(next(self._names)),
-            text=None if text is None else check_piece(text),
+            text=None if text is None else _checked(text, options),
             **speech_fields(options),
             seed=seed,
             return_codes=options.return_codes,
@@ -78,7 +80,7 @@ class RemoteEngine:
         now = time.monotonic()
         session = RemoteSession(message.id, seed, now, text_complete=text is not None, quiet_since=now)
         self._connection.send(session, message)
-        return RemoteStream(session, self._connection, self)
+        return RemoteStream(session, self._connection, None if options.clean_text else _checker(), self)
 
     def check(self, options: SpeechOptions | None = None, **changes: Any) -> None:
         """Ask the server whether it could speak with these options; waits for its answer. Nothing is spoken.
@@ -113,6 +115,15 @@ def _endpoint(url: str) -> str:
         raise SettingsError(f"the server's URL is {url!r}, expected something like 'http://localhost:8000'")
     path = parts.path.rstrip("/") + "/v1/speak"
     return urlunsplit((_SCHEMES[parts.scheme], parts.netloc, path, "", ""))
+
+
+def _checker() -> TextChecker:
+    """Finds what no server can speak; how long a text may be, and what it must not contain, only the server knows."""
+    return TextChecker(ControlTokens(), sys.maxsize, cleaning=False)
+
+
+def _checked(text: str, options: SpeechOptions) -> str:
+    return require_text(text) if options.clean_text else check_characters(require_text(text))
 
 
 def _message(**fields: object) -> Open:

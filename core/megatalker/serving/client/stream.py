@@ -8,7 +8,7 @@ from megatalker.checkpoint.config import FRAME_SECONDS
 from megatalker.engine.outputs import BackendSwitch, StreamFacts
 from megatalker.engine.stream import ChunkStream
 from megatalker.errors import InvalidRequestError
-from megatalker.prompt.text import check_piece
+from megatalker.prompt.text import TextChecker, require_text
 from megatalker.serving.client.connection import Connection
 from megatalker.serving.client.session import RemoteSession
 from megatalker.serving.protocol.messages import Cancel, Finish, Text
@@ -22,8 +22,12 @@ class RemoteStream(ChunkStream):
     ``ConnectionFailedError`` when the server cannot be reached, stops answering or goes away.
     """
 
-    def __init__(self, session: RemoteSession, connection: Connection, keep_alive: object) -> None:
+    def __init__(
+        self, session: RemoteSession, connection: Connection, checker: TextChecker | None, keep_alive: object
+    ) -> None:
+        """``checker``: of pieces that the server does not clean."""
         super().__init__(session.chunks)
+        self._checker = checker
         self._session, self._connection, self._keep_alive = session, connection, keep_alive
         self._feeding = Lock()
         self._finalizer = weakref.finalize(self, connection.send, session, Cancel(id=session.id))
@@ -32,17 +36,18 @@ class RemoteStream(ChunkStream):
     def feed(self, text: str) -> None:
         """Append a piece of text; ignored when the stream has ended.
 
-        What only the server can know to be wrong with it ends the stream with ``InvalidRequestError``.
+        A piece that only the server can know to be wrong is left out, with a warning in the log; the rest is spoken.
 
         Raises:
-            InvalidRequestError: the stream was opened with its whole text or was told to finish, or this is no text.
+            InvalidRequestError: the stream was opened with its whole text or was told to finish, or this is no text;
+                with ``clean_text=False`` also a NUL character or half a surrogate pair.
         """
         with self._feeding:
             if self._session.text_complete:
                 raise InvalidRequestError("this stream has all its text; open one with speak(None) to feed text to it")
-            check_piece(text)
-            if text and self.finish_reason is None:
-                self._connection.send(self._session, Text(id=self._session.id, text=text))
+            piece = require_text(text) if self._checker is None else self._checker.check(text)
+            if piece and self.finish_reason is None:
+                self._connection.send(self._session, Text(id=self._session.id, text=piece))
 
     def finish(self) -> None:
         """The text is complete: say what is left, then end. May be called again."""

@@ -31,4 +31,5 @@ def speech_fields(options: SpeechOptions) -> dict[str, Any]:
         "layout": options.layout,
         "max_frames": options.max_frames,
         "max_ahead_s": options.max_ahead_s,
+        "clean_text": options.clean_text,
     }

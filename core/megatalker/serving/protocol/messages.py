@@ -5,9 +5,12 @@ ends with exactly one ``done`` or ``error`` event that carries its id. An ``erro
 that was refused; it ends nothing. Audio comes as binary messages (:mod:`megatalker.serving.protocol.packets`).
 """
 
-from typing import Annotated, Any, Literal
+import json
+import re
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+from pydantic_core import PydanticSerializationError
 
 from megatalker import errors
 from megatalker.errors import CapacityError, InvalidRequestError, MegatalkerError, explain_validation
@@ -22,10 +25,32 @@ InstructFate = Literal["followed", "ignored"]
 """What becomes of an instruction: some checkpoints take none."""
 
 
+REFUSED_TEXT = "text of utterance"
+"""How the message of an error begins that concerns a piece of text; its utterance goes on without it."""
+MAX_KEYS = 64
+"""Keys that an object in a message may have; each unknown one is a complaint of its own."""
+Kind = TypeVar("Kind")
+_HALF_CHARACTER = re.compile(r"\\u[dD][89a-fA-F]")
+
+
 class Message(BaseModel):
     """Unknown keys are refused by name; nothing is converted."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _bound_keys(cls, data: object) -> object:
+        if isinstance(data, dict) and len(data) > MAX_KEYS:
+            raise ValueError(f"it has {len(data)} keys, expected at most {MAX_KEYS}")
+        return data
+
+    def to_json(self) -> str:
+        """The message as it is sent; half a character of text, which the next piece may complete, is escaped."""
+        try:
+            return self.model_dump_json()
+        except PydanticSerializationError:
+            return json.dumps(self.model_dump())
 
 
 class SpeechFields(Message):
@@ -37,12 +62,14 @@ class SpeechFields(Message):
     """A voice of the client's own instead: the content of a file made by ``Voice.save``, in base64."""
     language: str | None = None
     instruct: str | None = None
-    sampling: dict[str, Any] | None = None
+    sampling: Annotated[dict[str, Any], Field(max_length=MAX_KEYS)] | None = None
     """Fields of :class:`~megatalker.sampling.SamplingParams`; those left out are the checkpoint's own."""
     seed: Annotated[int, Field(ge=0, lt=2**64)] | None = None
     layout: Literal["auto", "upfront", "interleaved"] = "auto"
     max_frames: Annotated[int, Field(ge=1)] | None = None
     max_ahead_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    clean_text: bool = True
+    """``false``: the text goes to the model as it is; pieces that cannot be spoken are refused."""
 
 
 class Open(SpeechFields):
@@ -167,10 +194,7 @@ _EVENTS: TypeAdapter[Event] = TypeAdapter(Annotated[Event, Field(discriminator="
 
 def read_request(text: str) -> Request:
     """A client's message; raises ``InvalidRequestError`` for anything else."""
-    try:
-        return _REQUESTS.validate_json(text)
-    except ValidationError as error:
-        raise invalid(error) from error
+    return read_message(_REQUESTS, text)
 
 
 def read_event(text: str) -> Event:
@@ -179,6 +203,25 @@ def read_event(text: str) -> Event:
         return _EVENTS.validate_json(text)
     except ValidationError as error:
         raise invalid(error) from error
+
+
+def read_message(adapter: TypeAdapter[Kind], text: str) -> Kind:
+    """A message of this kind, whose text may hold half a character: clients cut where they like.
+
+    Raises:
+        InvalidRequestError: it is none.
+    """
+    try:
+        try:
+            return adapter.validate_json(text)
+        except ValidationError:
+            if _HALF_CHARACTER.search(text) is None:
+                raise
+            return adapter.validate_python(json.loads(text))  # which takes what JSON's own rules allow
+    except ValidationError as error:
+        raise invalid(error) from error
+    except ValueError as error:
+        raise InvalidRequestError(f"this is not JSON: {error}") from error
 
 
 def invalid(error: ValidationError) -> InvalidRequestError:

@@ -8,9 +8,9 @@ says the rest and closes. What goes wrong is an ``error`` with a code; it ends o
 
 from typing import Annotated, Literal
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter
 
-from megatalker.serving.protocol.messages import EndReason, Message, SpeechFields, UtteranceId, invalid
+from megatalker.serving.protocol.messages import EndReason, Message, SpeechFields, UtteranceId, read_message
 
 ErrorCode = Literal[
     "MODEL_LOADING",  # try again when GET /health answers 200
@@ -33,11 +33,19 @@ class PlainFields(Message):
     max_new_tokens: Annotated[int, Field(ge=2)] | None = None
     """As officially: frames of 80 ms and the end, which is one more. Of the whole utterance."""
     seed: Annotated[int, Field(ge=0, lt=2**64)] | None = None
+    clean_text: bool = True
+    """``false``: the text goes to the model as it is."""
 
     def speech_fields(self) -> SpeechFields:
         """The same in our words."""
         frames = None if self.max_new_tokens is None else self.max_new_tokens - 1
-        return SpeechFields(language=self.language, voice=self.speaker, max_frames=frames, seed=self.seed)
+        return SpeechFields(
+            language=self.language,
+            voice=self.speaker,
+            max_frames=frames,
+            seed=self.seed,
+            clean_text=self.clean_text,
+        )
 
 
 class Start(PlainFields):
@@ -104,7 +112,4 @@ _REQUESTS: TypeAdapter[PlainRequest] = TypeAdapter(Annotated[PlainRequest, Field
 
 def read_plain_request(text: str) -> PlainRequest:
     """A client's message; raises ``InvalidRequestError`` for anything else."""
-    try:
-        return _REQUESTS.validate_json(text)
-    except ValidationError as error:
-        raise invalid(error) from error
+    return read_message(_REQUESTS, text)

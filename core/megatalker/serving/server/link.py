@@ -48,7 +48,7 @@ class Link:
 
     async def tell(self, event: Message) -> None:
         """Send an event."""
-        await self._send(event.model_dump_json())
+        await self._send(event.to_json())
 
     async def tell_failure(self, utterance: str, error: Exception) -> None:
         """End an utterance with an error event; what nobody intended goes to the log as well."""

@@ -7,7 +7,7 @@ from starlette.websockets import WebSocketDisconnect
 from megatalker.checkpoint.config import SAMPLE_RATE
 from megatalker.engine import SpeechStream
 from megatalker.errors import InvalidRequestError
-from megatalker.serving.protocol.messages import Done, Facts, InstructFate, Open, Opened, Switched
+from megatalker.serving.protocol.messages import REFUSED_TEXT, Done, Facts, InstructFate, Open, Opened, Switched
 from megatalker.serving.protocol.packets import pack
 from megatalker.serving.server.link import Link
 
@@ -47,7 +47,12 @@ class SocketUtterance:
     # ---- from the client
 
     def feed(self, text: str) -> None:
-        """More text. A refused piece ends the utterance with that error: what follows would make no sense without."""
+        """More text. A refused piece ends nothing: the pieces before and after it are spoken.
+
+        Raises:
+            InvalidRequestError: the piece is refused; the message names the utterance.
+        """
+        self._expect_text()
         try:
             if len(text) > self._max_piece_chars:
                 raise InvalidRequestError(
@@ -55,9 +60,7 @@ class SocketUtterance:
                 )
             self.stream.feed(text)
         except InvalidRequestError as error:
-            self._refuse(error)
-        else:
-            self._expect_text()
+            raise InvalidRequestError(f"{REFUSED_TEXT} {self._id!r}: {error}; the rest of it is spoken") from error
 
     def finish(self) -> None:
         """The text is complete."""

@@ -187,6 +187,7 @@ class Speaker:
             layout=asked.layout,
             max_frames=asked.max_frames,
             max_ahead_s=asked.max_ahead_s,
+            clean_text=asked.clean_text,
         )
 
     def _voice(self, asked: SpeechFields) -> str | Voice | None:

@@ -1,0 +1,42 @@
+"""Text that callers have fed and the worker has not read yet: it reads a bounded number of characters a tick."""
+
+from itertools import islice
+
+from megatalker.engine.utterance import Utterance
+
+TICK_CHARS = 1024
+"""Characters of all utterances that are cut and tokenised in one tick. 1,024 of the costliest ones (Chinese sentences
+of one character) take about 3 ms."""
+LEAST_SHARE = 64
+"""Characters that an utterance reads at once where many have text: some seconds of speech."""
+
+
+def read_incoming(unread: dict[Utterance, None]) -> None:
+    """Read some of the text that was fed to these, by turns; those that have more go to the end of ``unread``."""
+    share = max(LEAST_SHARE, TICK_CHARS // len(unread))
+    for utterance in list(islice(unread, TICK_CHARS // share)):
+        del unread[utterance]
+        if utterance.ending is not None:
+            continue
+        try:
+            _read(utterance, share)
+        except Exception as error:  # whatever it is, it concerns this utterance alone
+            utterance.end("error", error)
+        if utterance.incoming.unread:
+            unread[utterance] = None
+
+
+def _read(utterance: Utterance, most: int) -> None:
+    incoming, text, progress = utterance.incoming, utterance.text, utterance.progress
+    while incoming.pieces and most > 0:
+        if not progress.segments and not text.can_begin:
+            progress.requested_at = incoming.came_at
+        piece = incoming.take(most)
+        most -= len(piece)
+        text.feed(piece)
+    if incoming.pieces or not incoming.complete:
+        return
+    incoming.end_read = True
+    text.finish()
+    if utterance.decoder is None and text.exhausted:
+        utterance.end("eos")
