@@ -9,10 +9,16 @@ from numpy.typing import NDArray
 
 from megatalker.plugins.registry import Kind
 
-FinishReason = Literal["eos", "max_frames", "cancelled", "runaway", "error"]
-"""Why a stream ended: it said everything, reached ``max_frames`` (or a segment ``max_segment_frames``), was cancelled,
-was caught looping or silent after its text (:mod:`megatalker.engine.runaway`), or failed
-(:attr:`SpeechStream.error <megatalker.engine.SpeechStream.error>`)."""
+FinishReason = Literal["eos", "max_frames", "incomplete", "cancelled", "runaway", "error"]
+"""Why a stream ended.
+
+* ``eos``: it said everything.
+* ``max_frames``: it has as many frames as the request, or the engine's settings, allow.
+* ``incomplete``: everything was tried, and some text was left out: a segment reached its limit of frames, or ended too
+  early twice (:mod:`megatalker.engine.endings`).
+* ``runaway``: a segment was caught looping or silent after its text (:mod:`megatalker.engine.runaway`) and was cut.
+* ``cancelled``: its consumer wanted no more.
+* ``error``: it failed (:attr:`SpeechStream.error <megatalker.engine.SpeechStream.error>`)."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -77,6 +83,9 @@ class StreamFacts:
     underruns: int
     """Times an emulated player that starts at the first chunk ran dry while the engine had text to speak."""
     switches: tuple[BackendSwitch, ...]
+    unsaid_chars: int = 0
+    """Characters of the text that were left out, estimated at the usual rate of speech for a segment that was cut.
+    Above 0 whenever ``finish_reason`` is ``incomplete`` or ``runaway``; not counted when it is ``cancelled``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +121,10 @@ class EngineMetrics:
     """Streams of all those launches."""
     lent: int
     """Times that a stream lent its row to another: it had no work, or its owner many rows."""
+    repeated: int
+    """Segments that were spoken once more, since their speech was too short for their text."""
+    incomplete: int
+    """Streams that ended as ``incomplete`` or ``runaway``: some of their text was left out."""
     active: int
     """Streams that hold, or are about to hold again, rows of the backend."""
     waiting: int

@@ -7,8 +7,8 @@ needs one character of look-ahead and nothing else: it does not depend on how th
 ``max_chars`` both ways are the same.
 
 End of speech ends the decoder stream, as it officially does. It is not held back while text is still to come: that
-would change codes. What the stream had not read by then is not lost either: it becomes a segment of its own. Segments
-without a letter or digit are not spoken.
+would change codes. What the stream had not read by then is not lost either: it becomes a segment of its own, or the
+whole segment is spoken once more (:mod:`megatalker.engine.endings`). Segments without a letter or digit are not spoken.
 """
 
 import re
@@ -37,6 +37,8 @@ class TextSegment:
         self.text = ""
         self.ids: list[int] = []
         self.complete = False
+        self.repeated = False
+        """It is spoken for the second time."""
         self.skipped = skipped
         """Characters of what was cut as one segment that are not in ``text``: blanks, and what was spoken before."""
         self._tokenizer = tokenizer
@@ -67,12 +69,20 @@ class TextSegment:
             self.ids += self._incremental.finish()
             self.complete = True
 
-    def rest(self, ids_fed: int) -> "TextSegment":
-        """A new segment with the text that follows the first ``ids_fed`` ids."""
+    def read(self, ids_fed: int) -> tuple[str, str]:
+        """The text of the first ``ids_fed`` ids, and the text that follows them."""
+        if self.complete and ids_fed >= len(self.ids):
+            return self.text, ""
         read: str = self._tokenizer.decode(self.ids[:ids_fed], skip_special_tokens=False)
         start = len(read.rstrip("\ufffd"))  # half a character was read: read it again
-        rest = TextSegment(self._tokenizer, self.skipped + start)
-        rest.feed(unicodedata.normalize("NFC", self.text)[start:])  # as the tokenizer does
+        text = unicodedata.normalize("NFC", self.text)  # as the tokenizer does
+        return text[:start], text[start:]
+
+    def rest(self, ids_fed: int) -> "TextSegment":
+        """A new segment with the text that follows the first ``ids_fed`` ids."""
+        read, follows = self.read(ids_fed)
+        rest = TextSegment(self._tokenizer, self.skipped + len(read))
+        rest.feed(follows)
         return rest
 
 
@@ -114,6 +124,16 @@ class TextSegmenter:
     def coming(self) -> tuple[TextSegment, ...]:
         """Segments that have not begun."""
         return tuple(self._coming)
+
+    @property
+    def current(self) -> TextSegment | None:
+        """The segment that is being spoken."""
+        return self._current
+
+    @property
+    def chars_coming(self) -> int:
+        """Characters of the segments that have not begun and hold something to say."""
+        return sum(len(segment.text) for segment in self._coming if segment.speakable)
 
     @property
     def upcoming(self) -> TextSegment:
@@ -160,6 +180,14 @@ class TextSegmenter:
     def begin(self) -> None:
         """The upcoming segment is being spoken."""
         self._current = self._coming.popleft()
+
+    def repeat(self) -> None:
+        """The current segment's decoder stream ended too early: all of the segment is spoken once more."""
+        current, self._current = self._current, None
+        if current is None:
+            raise RuntimeError("no segment is being spoken")
+        current.repeated = True
+        self._coming.appendleft(current)
 
     def end(self, ids_fed: int) -> None:
         """The current segment's decoder stream ended after reading ``ids_fed`` ids: the rest is spoken next."""

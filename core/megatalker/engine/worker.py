@@ -13,7 +13,7 @@ import torch
 from megatalker.engine.backend_role import LoadedBackend
 from megatalker.engine.codec_stage import CodecStage
 from megatalker.engine.commands import Cancel, Command, CommandQueue, Feed, FinishText, Lend, Submit, Warmup
-from megatalker.engine.endings import end_everything, finish, refuse_waiting
+from megatalker.engine.endings import end_everything, finish, refuse_waiting, retire
 from megatalker.engine.failover import fill, not_warmed_up, replace
 from megatalker.engine.guarded_calls import CallRegister, Fault, GuardedCalls, Superseded
 from megatalker.engine.newcomers import Newcomers
@@ -221,7 +221,7 @@ class Worker(threading.Thread):
         ended = [one for one in state.utterances if one.ending is not None and (silent or not one.pending)]
         ended = ended[:MOST_ENDINGS]
         for utterance in ended:
-            self._talker.retire(utterance)
+            retire(state, utterance)
         if state.failure is None:
             self._talker.release()
         for utterance in ended:
@@ -378,11 +378,14 @@ class Worker(threading.Thread):
 
 def _pass_text_on(utterance: Utterance, command: Feed | FinishText) -> None:
     text = utterance.text
+    if utterance.ending is not None:
+        if isinstance(command, Feed) and utterance.ending != "cancelled":
+            utterance.progress.unsaid_chars += len(command.text)
+        return
     if isinstance(command, Feed):
         if not utterance.progress.segments and not text.can_begin:
             utterance.progress.requested_at = command.at
         text.feed(command.text)
         return
     text.finish()
-    if utterance.decoder is None and text.exhausted:
-        utterance.end("eos")
+    utterance.end_if_said()
