@@ -7,6 +7,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from megatalker.errors import IncompleteSpeechError
 from megatalker.plugins.registry import Kind
 
 FinishReason = Literal["eos", "max_frames", "incomplete", "cancelled", "runaway", "error"]
@@ -86,6 +87,33 @@ class StreamFacts:
     unsaid_chars: int = 0
     """Characters of the text that were left out, estimated at the usual rate of speech for a segment that was cut.
     Above 0 whenever ``finish_reason`` is ``incomplete`` or ``runaway``; not counted when it is ``cancelled``."""
+
+
+_WHY_INCOMPLETE: Mapping[FinishReason | None, str] = {
+    "incomplete": "a segment reached its limit of frames (setting max_segment_frames, the backend's max_positions), or "
+    "its speech ended too early twice; try another seed, or shorter sentences",
+    "runaway": "a segment went on in silence or in a loop after its text and was cut; try another seed",
+    "max_frames": "it reached the bound max_frames; raise the setting, or send less text at a time",
+}
+
+
+def require_complete(facts: StreamFacts, *, bound_asked: bool = False) -> None:
+    """Raise unless the speech, which is over, holds all of its text. For callers that would not look at the reason.
+
+    Args:
+        facts: of the stream.
+        bound_asked: the request itself asked for ``max_frames``, so that ending there is what its caller wants.
+
+    Raises:
+        IncompleteSpeechError: some text was left out.
+    """
+    why = _WHY_INCOMPLETE.get(facts.finish_reason)
+    if why is None or (facts.finish_reason == "max_frames" and (bound_asked or not facts.unsaid_chars)):
+        return
+    unit = "character" if facts.unsaid_chars == 1 else "characters"
+    raise IncompleteSpeechError(
+        f"the speech is over and leaves out about {facts.unsaid_chars} {unit} of its text: {why}"
+    )
 
 
 @dataclass(frozen=True, slots=True)

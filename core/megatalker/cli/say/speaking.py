@@ -19,6 +19,7 @@ from megatalker.cli.say.destination import Destination
 from megatalker.cli.say.standard_input import StandardInput
 from megatalker.cli.status import Status
 from megatalker.engine import Engine, SpeechStream
+from megatalker.engine.outputs import require_complete
 from megatalker.errors import InvalidRequestError, MegatalkerError
 from megatalker.prompt.text import clean_text
 from megatalker.sampling import SamplingParams
@@ -118,6 +119,7 @@ def _speak(order: Order, settings: Settings, destination: Destination, status: S
     if source is not None:
         _check(source, settings, spoken=destination.seconds > 0)
     destination.finish()
+    require_complete(stream.facts())
     return _report(stream, checkpoint, destination, first_sample, ended)
 
 
