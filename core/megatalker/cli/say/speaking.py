@@ -117,7 +117,7 @@ def _speak(order: Order, settings: Settings, destination: Destination, status: S
         status.figures(f"{destination.seconds:6.1f} s  {_figures(stream)}")
     ended = time.monotonic() - began
     if source is not None:
-        _check(source, settings, spoken=destination.seconds > 0)
+        _check(source, settings, spoken=destination.seconds > 0 or stream.finish_reason != "eos")
     destination.finish()
     require_complete(stream.facts())
     return _report(stream, checkpoint, destination, first_sample, ended)

@@ -132,23 +132,27 @@ async def audio_body(utterance: HttpUtterance, encoder: Encoder) -> AsyncIterato
 async def event_body(
     utterance: HttpUtterance, encoder: Encoder, instructions: InstructFate | None
 ) -> AsyncIterator[bytes]:
-    """The same as OpenAI's server-sent events, ended by ``speech.audio.done`` or ``error``.
+    """The same as OpenAI's server-sent events, ended by ``speech.audio.done`` or ``error``, both with the facts.
 
     Of ``usage``, input tokens are those of the text, output tokens the frames.
     """
     try:
         async for data in audio_body(utterance, encoder):
             yield _event(type="speech.audio.delta", audio=base64.b64encode(data).decode())
-        facts = utterance.stream.facts()
-        heard, spoken = await asyncio.to_thread(utterance.speaker.count_tokens, utterance.text), facts.frames
+        spoken = utterance.stream.facts().frames
+        heard = await asyncio.to_thread(utterance.speaker.count_tokens, utterance.text)
         yield _event(
             type="speech.audio.done",
             usage={"input_tokens": heard, "output_tokens": spoken, "total_tokens": heard + spoken},
-            facts={**asdict(facts), "switches": list(map(str, utterance.stream.switches))},
+            facts=_facts(utterance.stream),
             instructions=instructions,
         )
     except MegatalkerError as error:
-        yield _event(type="error", error=problem(error).model_dump())
+        yield _event(type="error", error=problem(error).model_dump(), facts=_facts(utterance.stream))
+
+
+def _facts(stream: SpeechStream) -> dict[str, object]:
+    return {**asdict(stream.facts()), "switches": list(map(str, stream.switches))}
 
 
 def _event(**fields: object) -> bytes:
