@@ -1,14 +1,13 @@
 """Text that a model leaves out is said again or reported, and what follows it is spoken."""
 
 import logging
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from engine_stage import Opener, codes_of, fakes_with
-from fake_backend import CAPABILITIES, Behaviour, Fakes
+from fake_backend import CAPABILITIES, Behaviour, Fakes, ends_after
 from megatalker.checkpoint.config import FRAME_SAMPLES
 from megatalker.engine.speech_rate import is_short, letters, unsaid_chars
 from megatalker.errors import BackendFaultError
@@ -19,26 +18,6 @@ from waiting import eventually
 FOUR = "The first one is here. A second one follows. Then the third is said. The fourth ends it."
 SENTENCES = ["The first one is here.", "A second one follows.", "Then the third is said.", "The fourth ends it."]
 GREEDY = SamplingParams(do_sample=False, predictor_do_sample=False)
-Spoil = Callable[[int, list[Any]], Any]
-
-
-def ends_after(*frames: int | None) -> tuple[Fakes, Spoil]:
-    """Fakes whose decoder streams end after these many frames each, in the order in which they begin; the last number
-    counts for all that follow; ``None``: never.
-    """
-    spoken: dict[int, int] = {}
-
-    def end(call: int, result: list[Any]) -> list[Any]:
-        changed = []
-        for frame in result:
-            most = frames[min(frame.stream, len(frames)) - 1]  # streams are numbered from 1
-            if most is not None and spoken.get(frame.stream, 0) >= most:
-                frame = Frame(frame.stream, None)
-            spoken[frame.stream] = spoken.get(frame.stream, 0) + 1
-            changed.append(frame)
-        return changed
-
-    return fakes_with(frames=None, spoil=end), end
 
 
 def texts(fakes: Fakes) -> list[int]:
@@ -61,7 +40,7 @@ def test_a_segment_that_reaches_its_limit_ends_alone(open_engine: Opener, layout
 
 
 def test_only_the_segment_that_is_too_long_is_cut(open_engine: Opener) -> None:
-    fakes, _ = ends_after(19, None, 19)
+    fakes = ends_after(19, None, 19)
     stream = open_engine(fakes, max_segment_frames=20, max_segment_chars=24, short_speech="repeat").speak(FOUR)
     assert len(stream.read_all()) == (3 * 19 + 20) * FRAME_SAMPLES
     facts = stream.facts()
@@ -125,7 +104,7 @@ def test_a_segment_that_runs_away_ends_alone(open_engine: Opener, which: int) ->
 
 
 def test_a_segment_whose_audio_falls_silent_ends_alone(open_engine: Opener) -> None:
-    fakes, _ = ends_after(None, 25)
+    fakes = ends_after(None, 25)
     fakes.codecs["noise"] = Behaviour(
         spoil=lambda call, chunks: [chunk * 0 if 20 < call < 60 else chunk for chunk in chunks]
     )
@@ -145,7 +124,7 @@ def test_short_speech_is_said_once_more_with_a_seed_of_its_own(
 ) -> None:
     found = []
     for _ in range(2):
-        fakes, _ = ends_after(5, 25)
+        fakes = ends_after(5, 25)
         engine = open_engine(fakes, max_segment_chars=24, short_speech="repeat")
         with caplog.at_level(logging.WARNING, "megatalker"):
             stream = engine.speak(" ".join(SENTENCES[:2]), seed=7, layout=layout, return_codes=True)
@@ -162,7 +141,7 @@ def test_short_speech_is_said_once_more_with_a_seed_of_its_own(
 
 @pytest.mark.parametrize("layout", ["upfront", "interleaved"])
 def test_speech_that_is_short_again_is_reported(open_engine: Opener, layout: str) -> None:
-    fakes, _ = ends_after(25, 5, 5, 25)
+    fakes = ends_after(25, 5, 5, 25)
     stream = open_engine(fakes, max_segment_chars=24, short_speech="repeat").speak(FOUR, layout=layout)
     stream.read_all()
     facts = stream.facts()
@@ -173,27 +152,27 @@ def test_speech_that_is_short_again_is_reported(open_engine: Opener, layout: str
 
 
 def test_speech_without_a_frame_is_short(open_engine: Opener) -> None:
-    fakes, _ = ends_after(0)
+    fakes = ends_after(0)
     stream = open_engine(fakes, short_speech="repeat").speak("Hello.")
     assert (stream.read_all().size, stream.finish_reason, stream.facts().segments) == (0, "incomplete", 2)
 
 
 def test_what_is_not_drawn_at_random_is_not_said_again(open_engine: Opener) -> None:
-    fakes, _ = ends_after(5, 25)
+    fakes = ends_after(5, 25)
     stream = open_engine(fakes, short_speech="repeat").speak(SENTENCES[0], sampling=GREEDY)
     assert (len(stream.read_all()), stream.finish_reason) == (5 * FRAME_SAMPLES, "incomplete")
 
 
 @pytest.mark.parametrize(("setting", "reason"), [("report", "incomplete"), ("believe", "eos")])
 def test_short_speech_can_be_reported_at_once_or_believed(open_engine: Opener, setting: str, reason: str) -> None:
-    fakes, _ = ends_after(5, 25)
+    fakes = ends_after(5, 25)
     stream = open_engine(fakes, short_speech=setting).speak(SENTENCES[0])
     assert (len(stream.read_all()), stream.finish_reason) == (5 * FRAME_SAMPLES, reason)
 
 
 def test_a_second_try_moves_to_another_backend_like_any_stream(open_engine: Opener) -> None:
     def speak(fails_at: int | None) -> list[tuple[int, ...]]:
-        fakes, _ = ends_after(5, 25)
+        fakes = ends_after(5, 25)
 
         def fail(call: int) -> None:
             if call == fails_at:
@@ -211,7 +190,7 @@ def test_a_second_try_moves_to_another_backend_like_any_stream(open_engine: Open
 
 
 def test_text_fed_in_pieces_is_said_again_from_the_start_of_its_segment(open_engine: Opener) -> None:
-    fakes, _ = ends_after(3, 25)
+    fakes = ends_after(3, 25)
     engine = open_engine(fakes, short_speech="repeat")
     stream = engine.speak(None)
     stream.feed("The first one is here and goes on ")
