@@ -97,8 +97,9 @@ class Utterance:
             if speech.finish_reason == "max_frames":
                 self._owner.report(error)
                 return
-            self._emitter.end_input()
-            await self._emitter.join()  # what is left in it is dropped when an attempt fails
+            if samples:
+                self._emitter.end_input()
+                await self._emitter.join()  # what is left in it is dropped when an attempt fails
             raise api_error(error, again=not self._heard) from error
 
     def say_nothing(self) -> None:

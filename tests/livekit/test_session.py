@@ -20,7 +20,12 @@ from session_stage import FRAMES, engine_on, fakes
 pytestmark = pytest.mark.asyncio
 
 ANSWERS = {"Hello.": ["Good ", "morning, ", "sir."], "And you?": ["Very well."]}
-REAL = {"max_frames": 6, "short_speech": "believe", "runaway_guard": False, "backends": {"compiled": {"compile": "off"}}}
+REAL = {
+    "max_frames": 6,
+    "short_speech": "believe",
+    "runaway_guard": False,
+    "backends": {"compiled": {"compile": "off"}},
+}
 """Real backends, for what is equal to the bit. Codes of fakes depend on the last bit of a text's rows, which depends on
 how many of them were computed together."""
 
