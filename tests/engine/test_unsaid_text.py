@@ -9,7 +9,7 @@ import pytest
 from engine_stage import Opener, codes_of, fakes_with
 from fake_backend import CAPABILITIES, Behaviour, Fakes, ends_after
 from megatalker.checkpoint.config import FRAME_SAMPLES
-from megatalker.engine.speech_rate import is_short, letters, unsaid_chars
+from megatalker.engine.speech_rate import is_short, letters, resume_at, spoken_chars
 from megatalker.errors import BackendFaultError
 from megatalker.interfaces import Frame
 from megatalker.sampling import SamplingParams
@@ -39,6 +39,28 @@ def test_a_segment_that_reaches_its_limit_ends_alone(open_engine: Opener, layout
     assert engine.metrics().incomplete == 1
 
 
+def test_the_sentences_that_a_cut_segment_did_not_reach_are_spoken_next(open_engine: Opener) -> None:
+    """All four are one segment."""
+    fakes = ends_after(None, None, 25)
+    stream = open_engine(fakes, max_segment_frames=30, short_speech="repeat").speak(FOUR)
+    stream.read_all()
+    facts, prompts = stream.facts(), texts(fakes)
+    assert (facts.segments, facts.finish_reason, facts.frames) == (3, "incomplete", 30 + 30 + 25)
+    assert prompts == sorted(set(prompts), reverse=True), "less to say each time"
+    assert 1 <= facts.unsaid_chars < 10
+
+
+def test_the_sentences_that_short_speech_did_not_reach_are_spoken_next(open_engine: Opener) -> None:
+    """As the checkpoint ``demo``, which said one paragraph of three."""
+    fakes = ends_after(14, 14, 25)
+    text = "Good morning.\n\nHow are you?\n\nGood night."
+    stream = open_engine(fakes, short_speech="repeat").speak(text)
+    stream.read_all()
+    facts, prompts = stream.facts(), texts(fakes)
+    assert (facts.segments, facts.finish_reason, facts.unsaid_chars) == (3, "eos", 0)
+    assert prompts[0] == prompts[1] > prompts[2]
+
+
 def test_only_the_segment_that_is_too_long_is_cut(open_engine: Opener) -> None:
     fakes = ends_after(19, None, 19)
     stream = open_engine(fakes, max_segment_frames=20, max_segment_chars=24, short_speech="repeat").speak(FOUR)
@@ -66,7 +88,7 @@ def test_text_fed_in_pieces_goes_on_after_a_limit(open_engine: Opener) -> None:
         stream.feed(letter)
     stream.finish()
     stream.read_all()
-    assert (stream.facts().segments, stream.finish_reason) == (3, "incomplete")
+    assert (stream.facts().segments, stream.finish_reason) == (4, "incomplete")
 
 
 def test_the_bound_of_the_request_ends_it_and_counts_what_is_left(open_engine: Opener) -> None:
@@ -274,7 +296,29 @@ def test_speech_that_cannot_hold_its_text_is_short(text: str, seconds: float) ->
 
 def test_what_is_unsaid_is_estimated_by_the_share_of_the_usual_duration() -> None:
     assert letters("one sentence") == 11
-    assert unsaid_chars("one sentence", 5) == 7  # of 12 characters
-    assert unsaid_chars("one sentence", 0) == 12
-    assert unsaid_chars("one sentence", 11) == 0
-    assert unsaid_chars("...", 0) == 0
+    assert spoken_chars("one sentence", 5) == 4  # of 12 characters
+    assert spoken_chars("one sentence", 0) == 0
+    assert spoken_chars("one sentence", 14) == 12
+    assert spoken_chars("...", 0) == 3
+
+
+@pytest.mark.parametrize(
+    ("spoken", "follows"),
+    [
+        (0, "Two two.\nThree."),
+        (4, "Two two.\nThree."),
+        (5, "Two two.\nThree."),
+        (12, "Two two.\nThree."),
+        (14, "Three."),
+        (19, "Three."),
+        (20, ""),
+    ],
+)
+def test_speech_goes_on_at_the_sentence_that_was_being_spoken(spoken: int, follows: str) -> None:
+    text = "One. Two two.\nThree."
+    assert text[resume_at(text, spoken) :] == follows
+
+
+@pytest.mark.parametrize("text", ["", "One", "One two three", "。。。", "\n\n"])
+def test_speech_always_goes_on_behind_the_first_sentence(text: str) -> None:
+    assert resume_at(text, 0) == len(text)

@@ -3,8 +3,10 @@
 A segment ends with its end of speech, at its limit of frames, or because it runs away. Whatever ends it, the text that
 follows is spoken. End of speech is believed unless the speech is too short for its text
 (:mod:`megatalker.engine.speech_rate`) or the decoder stream had not even read all of it: then the segment is spoken
-once more, and if that is no better, what is left out is counted and the utterance ends as ``incomplete``. The audio of
-the first try may have been played by then. Words that are heard twice are the lesser evil.
+once more. If that is no better, and after a limit or a runaway, the utterance goes on with the sentence that was being
+spoken, or the next one where that is the segment's first. What is left out between is counted, and the utterance ends
+as ``incomplete`` or ``runaway``. Audio of what is repeated may have been played before. Words that are heard twice are
+the lesser evil.
 
 The second try is a decoder stream like any other, so that its seed follows from the request's seed and the number of
 streams that the utterance had before (:func:`megatalker.engine.options.stream_seed`): the same request gives the same
@@ -18,7 +20,7 @@ from typing import Literal
 from megatalker.engine.blame import leave_untried
 from megatalker.engine.commands import CommandQueue, Lend, Submit, Warmup
 from megatalker.engine.runaway import PATIENCE_FRAMES
-from megatalker.engine.speech_rate import is_short, unsaid_chars
+from megatalker.engine.speech_rate import is_short, resume_at, spoken_chars
 from megatalker.engine.state import WorkerState
 from megatalker.engine.utterance import DecoderStream, Utterance
 from megatalker.errors import MegatalkerError
@@ -45,9 +47,21 @@ def end_segment(state: WorkerState, utterance: Utterance, decoder: DecoderStream
         state.counters.repeated += 1
         text.repeat()
         return
+    said = None
     if short or end != "eos":
-        frames = max(0, decoder.frames - PATIENCE_FRAMES) if end == "runaway" else decoder.frames
-        chars = max(1, unsaid_chars(decoder.segment.read(decoder.ids_fed)[0], frames))
+        said = _leave_unsaid(utterance, decoder, end)
+    text.end(decoder.ids_fed, said)
+    utterance.end_if_said()
+
+
+def _leave_unsaid(utterance: Utterance, decoder: DecoderStream, end: SegmentEnd) -> int:
+    """Count what a decoder stream left out; returns where in the text that it read to go on: at a sentence."""
+    read, _ = decoder.segment.read(decoder.ids_fed)
+    frames = max(0, decoder.frames - PATIENCE_FRAMES) if end == "runaway" else decoder.frames
+    spoken = spoken_chars(read, frames)
+    said = resume_at(read, spoken)
+    chars = max(0 if end == "eos" else 1, said - spoken)
+    if chars:
         logger.warning(
             "stream with seed %d: about %d of %d characters are left unsaid after %d frames (%s)",
             utterance.progress.seed,
@@ -57,8 +71,7 @@ def end_segment(state: WorkerState, utterance: Utterance, decoder: DecoderStream
             end,
         )
         utterance.leave_unsaid(chars, "runaway" if end == "runaway" else "incomplete")
-    text.end(decoder.ids_fed)
-    utterance.end_if_said()
+    return said
 
 
 def retire(state: WorkerState, utterance: Utterance) -> None:

@@ -13,8 +13,8 @@ from megatalker.checkpoint.config import FRAME_SECONDS
 MOST_LETTERS_A_FRAME = 25 * FRAME_SECONDS
 """25 letters a second are about the fastest that people speak, and 1.7 times what was measured: no quick but complete
 speech is taken for short."""
-USUAL_LETTERS_A_FRAME = 1.0
-"""The median that was measured."""
+USUAL_LETTERS_A_FRAME = 0.8
+"""No text of 20 letters and more, digits apart, was spoken more slowly: what is taken for spoken was spoken."""
 PAUSE_LETTERS = 3.0
 """A pause between two sentences lasts at least as long as this many letters at the fastest rate: 0.12 s."""
 _DIGIT_LETTERS = 3.0
@@ -48,12 +48,20 @@ def is_short(text: str, frames: int) -> bool:
     return letters(text) + PAUSE_LETTERS * pauses > MOST_LETTERS_A_FRAME * frames
 
 
-def unsaid_chars(text: str, frames: int) -> int:
-    """Estimate how many characters at the end of ``text`` are left unsaid after ``frames`` at the usual rate."""
+def spoken_chars(text: str, frames: int) -> int:
+    """Estimate how many characters of ``text`` are spoken after ``frames``, at the usual rate."""
     whole = letters(text)
-    if not whole:
-        return 0
-    return round(len(text) * max(0.0, 1 - USUAL_LETTERS_A_FRAME * frames / whole))
+    return round(len(text) * min(1.0, USUAL_LETTERS_A_FRAME * frames / whole)) if whole else len(text)
+
+
+def resume_at(text: str, spoken: int) -> int:
+    """Where to go on in ``text``, of which this many characters are spoken: at the start of the sentence that was being
+    spoken, or of the next one where that is the first sentence, or at the end. Above 0 unless there is no text.
+    """
+    if spoken >= len(text):
+        return len(text)
+    starts = [match.end() for match in _PAUSE.finditer(text)]
+    return max((start for start in starts if start <= spoken), default=min(starts, default=len(text)))
 
 
 def _letters_in(character: str) -> float:

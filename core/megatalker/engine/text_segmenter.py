@@ -78,11 +78,14 @@ class TextSegment:
         text = unicodedata.normalize("NFC", self.text)  # as the tokenizer does
         return text[:start], text[start:]
 
-    def rest(self, ids_fed: int) -> "TextSegment":
-        """A new segment with the text that follows the first ``ids_fed`` ids."""
+    def rest(self, ids_fed: int, said: int | None = None) -> "TextSegment":
+        """A new segment with the text that follows the first ``ids_fed`` ids, or of their text the first ``said``
+        characters.
+        """
         read, follows = self.read(ids_fed)
-        rest = TextSegment(self._tokenizer, self.skipped + len(read))
-        rest.feed(follows)
+        said = len(read) if said is None else said
+        rest = TextSegment(self._tokenizer, self.skipped + said)
+        rest.feed(read[said:] + follows)
         return rest
 
 
@@ -189,12 +192,14 @@ class TextSegmenter:
         current.repeated = True
         self._coming.appendleft(current)
 
-    def end(self, ids_fed: int) -> None:
-        """The current segment's decoder stream ended after reading ``ids_fed`` ids: the rest is spoken next."""
+    def end(self, ids_fed: int, said: int | None = None) -> None:
+        """The current segment's decoder stream ended after reading ``ids_fed`` ids: the rest is spoken next, with what
+        follows the first ``said`` characters of the text that it read.
+        """
         current, self._current = self._current, None
         if current is None:
             raise RuntimeError("no segment is being spoken")
-        rest = current.rest(ids_fed)
+        rest = current.rest(ids_fed, said)
         self._coming.appendleft(rest)
         if current is self._open:
             self._open = rest

@@ -17,7 +17,7 @@ from megatalker.engine.outputs import BackendSwitch, FinishReason
 from megatalker.engine.request import Request
 from megatalker.engine.runaway import RunawayDetector
 from megatalker.engine.scheduling import REST_S, SOON_S, Candidate, Playing
-from megatalker.engine.speech_rate import unsaid_chars
+from megatalker.engine.speech_rate import spoken_chars
 from megatalker.engine.text_segmenter import TextSegment, TextSegmenter
 from megatalker.interfaces import CodecState, StreamHandle, StreamRequest
 from megatalker.plugins.registry import Kind
@@ -351,7 +351,7 @@ class Utterance:
         left, decoder = self.text.chars_coming, self.decoder
         if decoder is not None:
             read, follows = decoder.segment.read(decoder.ids_fed)
-            left += unsaid_chars(read, decoder.frames) + len(follows)
+            left += len(read) - spoken_chars(read, decoder.frames) + len(follows)
         return left
 
     def drop_pending(self) -> None:
