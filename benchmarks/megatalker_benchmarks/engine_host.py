@@ -262,7 +262,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         checkpoint = Checkpoint.open(write_checkpoint(Path(folder) / "tiny", TINY))
         many = {"max_streams": options.streams, "max_waiting": options.streams}
-        endless = {"max_frames": 2**20, "max_segment_frames": 2**20}
+        endless = {"max_frames": 2**20, "max_segment_frames": 2**20, "short_speech": "believe"}
         dtype, server = "bfloat16" if device else "auto", {"port": options.serve or 0}
         settings = Settings(dtype=dtype, runaway_guard=True, server=server, **many, **endless)
         registry = BackendRegistry([("stand-ins", StandIns(options.pace, device))])

@@ -211,7 +211,7 @@ def main() -> None:
     made = tempfile.TemporaryDirectory() if options.checkpoint is None else nullcontext()
     with made as folder:
         path = options.checkpoint if folder is None else write_checkpoint(Path(folder) / "tiny", TINY)
-        room = {"max_streams": options.streams, "max_waiting": options.streams}
+        room = {"max_streams": options.streams, "max_waiting": options.streams, "short_speech": "believe"}
         settings = Settings.read(backend=options.backend, fallbacks=(), device=options.device, **room)
         with Engine.open(settings, checkpoint=Checkpoint.open(path), registry=BackendRegistry.installed()) as engine:
             if options.warmup:

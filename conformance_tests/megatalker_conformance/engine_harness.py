@@ -104,6 +104,7 @@ class EngineHarness:
             max_streams=min(8, self._talker.max_streams or 8),
             step_deadline_s=600.0,
             runaway_guard=False,
+            short_speech="believe",
         )
         # what the run's own configuration says about backends has been used to load them
         settings = settings.model_copy(update={"backends": {}, "codecs": {}})

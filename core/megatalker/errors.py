@@ -15,6 +15,7 @@ __all__ = [
     "CheckpointError",
     "ConnectionFailedError",
     "EngineClosedError",
+    "IncompleteSpeechError",
     "InvalidRequestError",
     "MalformedResultError",
     "MegatalkerError",
@@ -67,6 +68,10 @@ class CapacityError(MegatalkerError):
         super().__init__(message)
         self.retry_after_s = retry_after_s
         """Seconds until there should be room, where that can be told."""
+
+
+class IncompleteSpeechError(MegatalkerError):
+    """The speech is over and leaves out some of its text; the message says how much, and why. Its audio is good."""
 
 
 class UnsupportedError(MegatalkerError, NotImplementedError):

@@ -34,6 +34,7 @@ Integer = Annotated[int, BeforeValidator(_refuse_bool_and_float)]
 Positive = Annotated[Integer, Field(ge=1)]
 LONGEST_S = 1e6
 """Of all times that may be asked for, eleven days: every clock and timer counts so far."""
+ShortSpeech = Literal["repeat", "report", "believe"]
 Seconds = Annotated[float, BeforeValidator(_refuse_bool), Field(gt=0, le=LONGEST_S, allow_inf_nan=False)]
 
 
@@ -210,8 +211,9 @@ class Settings(BaseSettings):
     max_frames: Positive = 65_536
     """Frames of one utterance. Reaching it ends the stream with that reason."""
     max_segment_frames: Positive | None = None
-    """Frames of one segment. Reaching it ends the stream with the reason ``max_frames``. ``None``: as the checkpoint
-    says, one less than the ``max_new_tokens`` of its ``generation_config.json``, of which the last is the end."""
+    """Frames of one segment. Reaching it ends that segment; the stream goes on with the next one and ends with the
+    reason ``incomplete``. ``None``: as the checkpoint says, one less than the ``max_new_tokens`` of its
+    ``generation_config.json``, of which the last is the end."""
     max_ahead_s: Seconds | None = None
     """A stream further ahead of playback than this waits. ``None``: speak as fast as the device can."""
     max_untaken_s: Seconds | None = None
@@ -221,7 +223,12 @@ class Settings(BaseSettings):
     """The first chunk is 1 frame; later ones double up to this many while playback is safely ahead. A chunk may
     hold a frame or two more where others were about to run dry and frames came first."""
     runaway_guard: bool = True
-    """End a stream that goes on in silence or in a loop long after its text (:mod:`megatalker.engine.runaway`)."""
+    """End a segment that goes on in silence or in a loop long after its text (:mod:`megatalker.engine.runaway`). The
+    stream goes on with the next one and ends with the reason ``runaway``."""
+    short_speech: ShortSpeech = "repeat"
+    """A segment whose speech is too short for its text: ``repeat`` speaks it once more with another seed, and reports
+    what is left out if that is no better; ``report`` reports at once; ``believe`` does neither, for checkpoints whose
+    weights are random and for comparisons with the official package."""
     threads: Positive | Literal["auto"] = "auto"
     """Processor threads of one operation of torch in the engine's thread. ``auto``: one for small checkpoints, and
     beside a CUDA device, where operations are too short to share, otherwise as many as torch takes (one a core)."""

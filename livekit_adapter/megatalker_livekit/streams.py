@@ -7,7 +7,6 @@ the engine's stream, whose rows are free within a frame.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
@@ -15,12 +14,12 @@ from typing import TYPE_CHECKING
 from livekit.agents import APIConnectOptions, APITimeoutError, tts, utils
 
 from megatalker import FRAME_SECONDS
+from megatalker.engine.outputs import require_complete
 from megatalker.engine.speech import Speech
-from megatalker.errors import InvalidRequestError, MegatalkerError
+from megatalker.errors import IncompleteSpeechError, InvalidRequestError, MegatalkerError
 from megatalker.prompt.text import speakable
 from megatalker.serving.audio import to_pcm16
 from megatalker_livekit.errors import api_error
-from megatalker_livekit.plugin import logger
 
 if TYPE_CHECKING:
     from megatalker_livekit.tts import TTS
@@ -71,6 +70,8 @@ class Utterance:
 
         Raises:
             APITimeoutError: it has all the text, and has said nothing for too long.
+            APIError: the speech is over and leaves out some of its text. What was spoken has been handed over. Where a
+                setting bounds it (``max_frames``), the event ``error`` says so instead.
         """
         samples = told = 0
         try:
@@ -89,8 +90,17 @@ class Utterance:
             raise APITimeoutError(message, retryable=not self._heard) from None
         if speech.finish_reason == "eos" and not samples:
             self.say_nothing()
-        elif speech.finish_reason != "eos":
-            logger.warning("the speech ended before its text: %s", speech.finish_reason)
+            return
+        try:
+            require_complete(speech.facts())
+        except IncompleteSpeechError as error:
+            if speech.finish_reason == "max_frames":
+                self._owner.report(error)
+                return
+            if samples:
+                self._emitter.end_input()
+                await self._emitter.join()  # what is left in it is dropped when an attempt fails
+            raise api_error(error, again=not self._heard) from error
 
     def say_nothing(self) -> None:
         """A moment of silence instead of speech."""
@@ -170,7 +180,4 @@ class SynthesizeStream(tts.SynthesizeStream):
         try:
             speech.feed(piece)
         except InvalidRequestError as error:  # the speech goes on without this piece
-            failure = tts.TTSError(
-                timestamp=time.time(), label=self._owner.label, error=api_error(error), recoverable=True
-            )
-            self._owner.emit("error", failure)
+            self._owner.report(error)

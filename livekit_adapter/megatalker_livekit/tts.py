@@ -1,5 +1,6 @@
 """The text-to-speech plugin: text in, speech of a shared engine out."""
 
+import time
 import weakref
 from typing import Any, ClassVar, Literal
 
@@ -9,9 +10,11 @@ from livekit.agents.types import DEFAULT_API_CONNECT_OPTIONS, APIConnectOptions
 import megatalker
 from megatalker import SAMPLE_RATE
 from megatalker.engine.speech import SpeechEngine
+from megatalker.errors import MegatalkerError
 from megatalker.serving.sessions.engines import EnginePool, Lease
 from megatalker.serving.sessions.languages import name_of
 from megatalker.serving.sessions.source import Source
+from megatalker_livekit.errors import api_error
 from megatalker_livekit.streams import ChunkedStream, SynthesizeStream
 
 
@@ -109,6 +112,11 @@ class TTS(tts.TTS[Literal["backend_switched"]]):
             self._source.give_up()
             lease.leave()
         return self._source.replaceable
+
+    def report(self, error: MegatalkerError) -> None:
+        """Some text could not be spoken, and the speech goes on or is over without it: emit ``error``."""
+        failure = tts.TTSError(timestamp=time.time(), label=self.label, error=api_error(error), recoverable=True)
+        self.emit("error", failure)
 
     async def aclose(self) -> None:
         """End all speech and give the engine back; it is closed if nobody else uses it."""

@@ -3,9 +3,8 @@
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
-from loguru import logger
-
 from megatalker.engine import BackendSwitch
+from megatalker.engine.outputs import require_complete
 from megatalker.engine.speech import Speech
 from megatalker_pipecat.audio import Sound
 from megatalker_pipecat.timing import SpokenWord, WordClock
@@ -23,7 +22,11 @@ class SpokenPiece:
 
 
 class ContextSpeech:
-    """Speech of the engine, made ready for Pipecat. Iterate over it once, with ``async for``."""
+    """Speech of the engine, made ready for Pipecat. Iterate over it once, with ``async for``.
+
+    The iteration raises what the engine's raises, and ``IncompleteSpeechError`` after the last piece of speech that
+    leaves out some of its text.
+    """
 
     def __init__(self, speech: Speech, text: str | None, sound: Sound, words: WordClock) -> None:
         """``text``: what is said, ``None`` when it will be fed."""
@@ -64,11 +67,11 @@ class ContextSpeech:
             yield SpokenPiece(audio, self._words.due(self._sound.seconds), self._new_switches())
         if self._speech.finish_reason == "cancelled":
             return
-        if self._speech.finish_reason != "eos":
-            logger.warning(f"the speech ended before its text: {self._speech.finish_reason}")
-        audio = self._sound.finish()
+        audio, facts = self._sound.finish(), self._speech.facts()
+        words = self._words.rest(self._sound.seconds, unsaid_chars=facts.unsaid_chars)
+        yield SpokenPiece(audio, words, self._new_switches())
+        require_complete(facts)
         self.complete = True
-        yield SpokenPiece(audio, self._words.rest(self._sound.seconds), self._new_switches())
 
     def _new_switches(self) -> tuple[BackendSwitch, ...]:
         switches = self._speech.switches[self._told :]

@@ -2,16 +2,20 @@
 
 from pipecat.utils.errors import ErrorCategory
 
-from megatalker.errors import CapacityError, ConnectionFailedError
+from megatalker.errors import CapacityError, ConnectionFailedError, IncompleteSpeechError
 from megatalker.serving.sessions.faults import GONE, IMPOSSIBLE
 
 
 def category_of(error: BaseException) -> ErrorCategory | None:
-    """The category of an error of ours, ``None`` for others. An impossible request is permanent, a full engine not."""
+    """The category of an error of ours, ``None`` for others. An impossible request is permanent; a full engine, or a
+    text of which some was left out, is not.
+    """
     if isinstance(error, CapacityError):
         return ErrorCategory.RATE_LIMIT
     if isinstance(error, ConnectionFailedError):
         return ErrorCategory.CONNECTIVITY
+    if isinstance(error, IncompleteSpeechError):
+        return ErrorCategory.APPLICATION
     if isinstance(error, GONE):
         return ErrorCategory.SERVER
     return ErrorCategory.INVALID_REQUEST if isinstance(error, IMPOSSIBLE) else None

@@ -84,11 +84,14 @@ class WordClock:
             self._last_s, self._last_units = begins_s, piece.units
         return words
 
-    def rest(self, audio_s: float) -> list[SpokenWord]:
+    def rest(self, audio_s: float, unsaid_chars: int = 0) -> list[SpokenWord]:
         """All words that are left; the utterance took ``audio_s`` seconds, from which the pace is learned.
 
-        They share the audio after the beginning of the last word that was reported.
+        They share the audio after the beginning of the last word that was reported. Words of the last ``unsaid_chars``
+        characters are left out: they were not spoken.
         """
+        if unsaid_chars:
+            self._leave_out(unsaid_chars)
         left = self._last_units + sum(piece.units for piece, _ in self._waiting)
         per_unit = max(0.0, audio_s - self._last_s) / left if left else 0.0
         begins_s = self._last_s + self._last_units * per_unit
@@ -97,8 +100,14 @@ class WordClock:
             words.append(SpokenWord(piece.text, begins_s, piece.joined))
             begins_s += piece.units * per_unit
         self._waiting.clear()
-        self._pace.learn(self._units, audio_s)
+        if not unsaid_chars:
+            self._pace.learn(self._units, audio_s)
         return words
+
+    def _leave_out(self, chars: int) -> None:
+        while self._waiting and chars > 0:
+            piece, _ = self._waiting.pop()
+            chars -= len(piece.text) + (not piece.joined)
 
     def _take(self, pieces: list[Piece], heard_s: float) -> None:
         self._waiting += [(piece, heard_s) for piece in pieces]

@@ -22,6 +22,7 @@ def open_engine(tiny_custom_voice: Checkpoint, arrival: None) -> Iterator[Opener
             fakes: Fakes | None = None, *, checkpoint: Checkpoint = tiny_custom_voice, **settings: Any
         ) -> Engine:
             fakes = fakes or Fakes()
+            settings = {"short_speech": "believe"} | settings  # a fake's frames know nothing of the text
             engine = Engine.open(Settings(**settings), checkpoint=checkpoint, registry=fakes.registry)
             return stack.enter_context(engine)
 

@@ -31,9 +31,9 @@ def test_a_segment_is_bounded_as_the_checkpoint_says(
     checkpoint = Checkpoint.open(folder)
     endless, short = fakes_with(frames=None), fakes_with(frames=12)
     stream = open_engine(endless, checkpoint=checkpoint).speak(TWO_SENTENCES)
-    assert (len(stream.read_all()), stream.finish_reason) == (12 * FRAME_SAMPLES, "max_frames")
+    assert (len(stream.read_all()), stream.finish_reason) == (2 * 12 * FRAME_SAMPLES, "incomplete"), "each sentence"
     stream = open_engine(endless, checkpoint=checkpoint, max_segment_frames=20).speak(TWO_SENTENCES)
-    assert (len(stream.read_all()), stream.finish_reason) == (20 * FRAME_SAMPLES, "max_frames")
+    assert (len(stream.read_all()), stream.finish_reason) == (2 * 20 * FRAME_SAMPLES, "incomplete"), "each sentence"
     stream = open_engine(short, checkpoint=checkpoint, max_segment_frames=13, max_segment_chars=30).speak(TWO_SENTENCES)
     assert (len(stream.read_all()), stream.finish_reason) == (24 * FRAME_SAMPLES, "eos"), "each segment anew"
 

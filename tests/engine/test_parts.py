@@ -10,11 +10,10 @@ from hypothesis import strategies as st
 
 from megatalker.checkpoint.config import FRAME_SAMPLES, FRAME_SECONDS
 from megatalker.engine.chunks import ChunkPolicy, ChunkQueue, PlaybackClock, hold_until, wake
-from megatalker.engine.options import random_seed
+from megatalker.engine.options import random_seed, stream_seed
 from megatalker.engine.outputs import Chunk
 from megatalker.engine.runaway import MAX_PERIOD_FRAMES, PATIENCE_FRAMES, RunawayDetector, frame_levels
 from megatalker.engine.scheduling import UNBATCHED_STEPS, Candidate, select
-from megatalker.engine.utterance import stream_seed
 
 
 def test_playback_starts_with_the_first_chunk_and_counts_each_time_it_runs_dry() -> None:

@@ -121,7 +121,7 @@ def test_frames_are_clamped_to_the_positions_of_the_backend_and_a_prompt_too_lon
     stream = engine.speak("Hello")
     frames = len(stream.read_all()) // FRAME_SAMPLES
     assert frames + len(fakes.loaded["fake"].prefills[0].embeds) == 40
-    assert stream.finish_reason == "max_frames"
+    assert stream.finish_reason == "incomplete"
     with pytest.raises(InvalidRequestError, match="40 positions"):
         engine.speak("Hello there " * 20)
 

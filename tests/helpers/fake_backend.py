@@ -248,3 +248,20 @@ class Fakes:
             return self.loaded[name]
 
         return load
+
+
+def ends_after(*frames: int | None) -> Fakes:
+    """Fakes whose decoder streams end after these many frames each, in the order in which they begin; the last number
+    counts for all that follow; ``None``: never.
+    """
+    spoken: dict[int, int] = {}
+
+    def end(call: int, result: list[Frame]) -> list[Frame]:
+        return [Frame(frame.stream, None) if is_over(frame.stream) else frame for frame in result]
+
+    def is_over(stream: StreamHandle) -> bool:
+        spoken[stream] = spoken.get(stream, 0) + 1
+        most = frames[min(stream, len(frames)) - 1]  # streams are numbered from 1
+        return most is not None and spoken[stream] > most
+
+    return Fakes(talkers={"fake": Behaviour(frames=None, spoil=end)})

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from livekit.agents import Plugin
+from livekit.agents import APIStatusError, Plugin
 from livekit.agents.metrics import TTSMetrics
 from livekit.agents.tts import TTSError
 
-from fake_backend import Fakes
+from fake_backend import Fakes, ends_after
 from livekit_stage import collect, same_speech, say, until
 from megatalker import Checkpoint, Engine, Settings, SpeechOptions
 from megatalker.errors import InvalidRequestError, SettingsError
@@ -229,3 +229,40 @@ async def test_files_are_downloaded_for_the_checkpoint_in_the_settings(monkeypat
     (plugin,) = (plugin for plugin in Plugin.registered_plugins if plugin.package == "megatalker_livekit")
     plugin.download_files()
     assert opened == ["org/voice"]
+
+
+# ---- text that is left unsaid
+
+FOUR = "The first one is here. A second one follows. Then the third is said. The fourth ends it."
+
+
+@pytest.mark.parametrize("written", [False, True])
+async def test_text_that_is_left_out_is_an_error_after_all_that_was_spoken(
+    tiny_custom_voice: Checkpoint, written: bool
+) -> None:
+    with engine_on(ends_after(None), tiny_custom_voice, max_segment_frames=25, max_segment_chars=24) as engine:
+        speaker, failures = TTS(engine=engine), list[TTSError]()
+        speaker.on("error", failures.append)
+        stream, heard = say(speaker, FOUR) if written else speaker.synthesize(FOUR), b""
+        with pytest.raises(APIStatusError, match="leaves out about") as raised:  # noqa: PT012 - while it is listened to
+            async for event in stream:
+                heard += bytes(event.frame.data)
+        assert not raised.value.retryable, "the user would hear everything twice"
+        assert len(heard) >= (3 if written else 4) * 25 * 1920 * 2
+        assert [failure.recoverable for failure in failures] == [False]
+
+
+async def test_text_of_which_nothing_is_spoken_is_tried_again(tiny_custom_voice: Checkpoint) -> None:
+    with engine_on(ends_after(0, 0, 25), tiny_custom_voice) as engine:
+        heard = await collect(TTS(engine=engine).synthesize("Good morning, sir."))
+    assert len(heard) >= 25 * 1920 * 2
+
+
+async def test_a_bound_in_the_settings_is_told_by_the_event(tiny_custom_voice: Checkpoint) -> None:
+    with engine_on(ends_after(None), tiny_custom_voice, max_frames=25) as engine:
+        speaker, failures = TTS(engine=engine), list[TTSError]()
+        speaker.on("error", failures.append)
+        assert len(await collect(say(speaker, FOUR))) >= 25 * 1920 * 2
+    (failure,) = failures
+    assert failure.recoverable
+    assert "max_frames" in str(failure.error)

@@ -1,9 +1,10 @@
 """What was not spoken because something failed does not enter the conversation as spoken."""
 
 import pytest
-from pipecat.frames.frames import LLMFullResponseEndFrame, TTSAudioRawFrame, TTSSpeakFrame
+from pipecat.frames.frames import ErrorFrame, LLMFullResponseEndFrame, TTSAudioRawFrame, TTSSpeakFrame
 from pipecat.services.tts_service import TextAggregationMode
 
+from fake_backend import ends_after
 from megatalker import Checkpoint
 from megatalker_pipecat import EnginePool, MegatalkerTTSService
 from pipecat_stage import Heard, perform, turn
@@ -89,3 +90,41 @@ async def test_a_sentence_that_fails_alone(tiny_custom_voice: Checkpoint) -> Non
     with engine_on(fakes(), tiny_custom_voice) as engine:
         heard = await perform(Service(engine=engine), turn(FIRST, "And <|im_end|> then. ", THIRD))
     assert heard.words() == [*FIRST.split(), *THIRD.split()]
+
+
+LONG = ["The first one is here. ", "A second one follows. ", "Then the third is said."]
+
+
+@pytest.mark.parametrize("mode", list(TextAggregationMode))
+async def test_words_that_a_model_leaves_out_are_not_reported_as_spoken(
+    tiny_custom_voice: Checkpoint, mode: TextAggregationMode
+) -> None:
+    """Of the last sentence, a segment of its own in both modes, the speech ends too early twice."""
+    sentences = 2 if mode is TextAggregationMode.SENTENCE else 1
+    plug_in = ends_after(*[25] * sentences, 6)
+    with engine_on(plug_in, tiny_custom_voice, max_segment_chars=24, max_chunk_frames=1) as engine:
+        heard = await perform(Service(engine=engine, text_aggregation_mode=mode), turn(*LONG))
+    said = "".join(LONG).split()
+    words = heard.words()
+    assert words == said[: len(words)]
+    assert len(said) - 5 <= len(words) < len(said)
+    (error,) = [frame for frame in heard.up if isinstance(frame, ErrorFrame)]
+    assert "leaves out about" in error.error
+    assert not error.fatal
+    assert isinstance(heard.down[-1], LLMFullResponseEndFrame), "the turn ended as every turn"
+
+
+async def test_a_sentence_of_which_some_is_left_out_does_not_end_the_turn(tiny_custom_voice: Checkpoint) -> None:
+    with engine_on(ends_after(25, 3, 3, 25), tiny_custom_voice) as engine:
+        heard = await perform(Service(engine=engine), turn(*LONG))
+    words = heard.words()
+    assert words[:5] == LONG[0].split()
+    assert words[-5:] == LONG[2].split()
+    assert "follows." not in words
+
+
+async def test_a_sentence_that_was_said_again_is_spoken(tiny_custom_voice: Checkpoint) -> None:
+    with engine_on(ends_after(3, 25), tiny_custom_voice) as engine:
+        heard = await perform(Service(engine=engine), turn(*LONG))
+    assert heard.words() == "".join(LONG).split()
+    assert not heard.up

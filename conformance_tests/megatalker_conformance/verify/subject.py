@@ -70,9 +70,12 @@ class Subject:
 
     @property
     def engine_settings(self) -> Settings:
-        """Of an engine on these backends and no others: one that fails must not be replaced in silence."""
+        """Of an engine on these backends and no others: one that fails must not be replaced in silence, and speech that
+        is too short is theirs.
+        """
         names = {"backend": self.talker_backend.name, "codec": self.codec_backend.name}
-        return self.settings.model_copy(update=names | {"fallbacks": (), "codec_fallbacks": ()})
+        own = {"fallbacks": (), "codec_fallbacks": (), "short_speech": "believe"}
+        return self.settings.model_copy(update=names | own)
 
     @cached_property
     def modes(self) -> list[Mode]:

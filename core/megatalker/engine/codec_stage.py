@@ -19,6 +19,7 @@ from torch import Tensor
 from megatalker.checkpoint.config import FRAME_SAMPLES, SAMPLE_RATE
 from megatalker.engine.blame import pass_trial
 from megatalker.engine.chunks import Waiter, wake
+from megatalker.engine.endings import end_segment
 from megatalker.engine.guarded_calls import REQUEST_ERRORS, Fault, GuardedCalls
 from megatalker.engine.outputs import Chunk
 from megatalker.engine.runaway import frame_levels
@@ -344,9 +345,9 @@ class CodecStage:
         if utterance.runaway is not None:
             decoder = utterance.decoder
             reason = utterance.runaway.audio(levels, text_done=decoder is not None and decoder.text_done_at(first))
-            if reason is not None and utterance.ending is None:
-                logger.warning("stream with seed %d runs away and is ended: %s", progress.seed, reason)
-                utterance.end("runaway")
+            if reason is not None and decoder is not None and utterance.ending is None:
+                logger.warning("stream with seed %d runs away and is cut: %s", progress.seed, reason)
+                end_segment(self._state, utterance, decoder, "runaway")
         return waiters
 
 

@@ -1,12 +1,96 @@
-"""How utterances end, and what becomes of those who wait when there is nobody left to serve them."""
+"""How segments and utterances end, and what becomes of requests that wait when no backend is left to serve them.
 
+A segment ends with its end of speech, at its limit of frames, or because it runs away. Whatever ends it, the text that
+follows is spoken. End of speech is believed unless the speech is too short for its text
+(:mod:`megatalker.engine.speech_rate`) or the decoder stream had not even read all of it: then the segment is spoken
+once more. If that is no better, and after a limit or a runaway, the utterance goes on with the sentence that was being
+spoken, or the next one where that is the segment's first. What is left out between is counted, and the utterance ends
+as ``incomplete`` or ``runaway``. Audio of what is repeated may have been played before. Words that are heard twice are
+the lesser evil.
+
+The second try is a decoder stream like any other, so that its seed follows from the request's seed and the number of
+streams that the utterance had before (:func:`megatalker.engine.options.stream_seed`): the same request gives the same
+codes, on whichever backend. Where nothing is drawn at random it would say the same, and is left out.
+"""
+
+import logging
 import queue
+from typing import Literal
 
 from megatalker.engine.blame import leave_untried
 from megatalker.engine.commands import CommandQueue, Lend, Submit, Warmup
+from megatalker.engine.runaway import PATIENCE_FRAMES
+from megatalker.engine.speech_rate import is_short, resume_at, spoken_chars
 from megatalker.engine.state import WorkerState
-from megatalker.engine.utterance import Utterance
+from megatalker.engine.utterance import DecoderStream, Utterance
 from megatalker.errors import MegatalkerError
+from megatalker.prompt.text import speakable
+
+logger = logging.getLogger(__name__)
+
+SegmentEnd = Literal["eos", "limit", "runaway"]
+"""Why a decoder stream is over: end of speech, as many frames as it may have, or :mod:`megatalker.engine.runaway`."""
+
+
+def end_segment(state: WorkerState, utterance: Utterance, decoder: DecoderStream, end: SegmentEnd) -> None:
+    """The utterance's decoder stream is over: go on with the text that follows, or end where there is none."""
+    text, short = utterance.text, end == "eos" and _is_short(utterance, decoder)
+    retire(state, utterance)
+    utterance.chunking.rest()
+    if short and utterance.short_speech == "repeat" and _may_differ(utterance) and not decoder.segment.repeated:
+        logger.warning(
+            "stream with seed %d: %d frames are too few for %d characters; they are spoken once more",
+            utterance.progress.seed,
+            decoder.frames,
+            len(decoder.segment.text),
+        )
+        state.counters.repeated += 1
+        text.repeat()
+        return
+    said = None
+    if short or end != "eos":
+        said = _leave_unsaid(utterance, decoder, end)
+    text.end(decoder.ids_fed, said)
+    utterance.end_if_said()
+
+
+def _leave_unsaid(utterance: Utterance, decoder: DecoderStream, end: SegmentEnd) -> int:
+    """Count what a decoder stream left out; returns where in the text that it read to go on: at a sentence."""
+    read, _ = decoder.segment.read(decoder.ids_fed)
+    frames = max(0, decoder.frames - PATIENCE_FRAMES) if end == "runaway" else decoder.frames
+    spoken = spoken_chars(read, frames)
+    said = resume_at(read, spoken)
+    chars = max(0 if end == "eos" else 1, said - spoken)
+    if chars:
+        logger.warning(
+            "stream with seed %d: about %d of %d characters are left unsaid after %d frames (%s)",
+            utterance.progress.seed,
+            chars,
+            len(decoder.segment.text),
+            decoder.frames,
+            end,
+        )
+        utterance.leave_unsaid(chars, "runaway" if end == "runaway" else "incomplete")
+    return said
+
+
+def retire(state: WorkerState, utterance: Utterance) -> None:
+    """The utterance's decoder stream is over; its rows are freed in this tick or at the start of the next."""
+    decoder, utterance.decoder = utterance.decoder, None
+    if decoder is not None and decoder.handle is not None:
+        state.talker_work.to_release.append(decoder.handle)
+
+
+def _is_short(utterance: Utterance, decoder: DecoderStream) -> bool:
+    if utterance.short_speech == "believe":
+        return False
+    read, follows = decoder.segment.read(decoder.ids_fed)
+    return speakable(follows) or is_short(read, decoder.frames)
+
+
+def _may_differ(utterance: Utterance) -> bool:
+    sampling = utterance.request.sampling
+    return sampling.do_sample or sampling.predictor_do_sample
 
 
 def finish(state: WorkerState, commands: CommandQueue, utterance: Utterance) -> None:
@@ -19,6 +103,7 @@ def finish(state: WorkerState, commands: CommandQueue, utterance: Utterance) -> 
         state.throughput.note_end(utterance.delivered, utterance.text.characters)
     state.counters.cancelled += reason == "cancelled"
     state.counters.errors += reason == "error"
+    state.counters.incomplete += reason in ("incomplete", "runaway")
     commands.finished(utterance)
     utterance.forget()
     utterance.chunks.finish(reason, utterance.error)

@@ -259,6 +259,7 @@ class Engine:
             chunks=ChunkQueue(settings.max_untaken_s, wake),
             chunking=ChunkPolicy(chunk_limit(settings.max_chunk_frames, request.max_ahead_s)),
             runaway=RunawayDetector() if settings.runaway_guard else None,
+            short_speech=settings.short_speech,
             owner=owner,
         )
 

@@ -17,6 +17,7 @@ def read_incoming(unread: dict[Utterance, None]) -> None:
     for utterance in list(islice(unread, TICK_CHARS // share)):
         del unread[utterance]
         if utterance.ending is not None:
+            utterance.drop_incoming()
             continue
         try:
             _read(utterance, share)
@@ -38,5 +39,4 @@ def _read(utterance: Utterance, most: int) -> None:
         return
     incoming.end_read = True
     text.finish()
-    if utterance.decoder is None and text.exhausted:
-        utterance.end("eos")
+    utterance.end_if_said()

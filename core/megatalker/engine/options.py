@@ -11,6 +11,8 @@ from megatalker.prompt import Layout
 from megatalker.sampling import SamplingParams
 from megatalker.voices import Voice
 
+_MASK = 2**64 - 1
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpeechOptions:
@@ -76,3 +78,19 @@ class SpeechOptions:
 def random_seed() -> int:
     """A seed nobody chose. Below 2**53, so that it survives JSON and spreadsheets."""
     return secrets.randbelow(2**53)
+
+
+def stream_seed(seed: int, index: int) -> int:
+    """The seed of one decoder stream of an utterance: the request's own for the first, well mixed (SplitMix64) for the
+    others, which speak further segments or speak one once more.
+
+    Args:
+        seed: of the request.
+        index: streams that the utterance had before.
+    """
+    if index == 0:
+        return seed
+    mixed = (seed + index * 0x9E3779B97F4A7C15) & _MASK
+    mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & _MASK
+    return mixed ^ (mixed >> 31)

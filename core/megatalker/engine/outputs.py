@@ -7,12 +7,19 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from megatalker.errors import IncompleteSpeechError
 from megatalker.plugins.registry import Kind
 
-FinishReason = Literal["eos", "max_frames", "cancelled", "runaway", "error"]
-"""Why a stream ended: it said everything, reached ``max_frames`` (or a segment ``max_segment_frames``), was cancelled,
-was caught looping or silent after its text (:mod:`megatalker.engine.runaway`), or failed
-(:attr:`SpeechStream.error <megatalker.engine.SpeechStream.error>`)."""
+FinishReason = Literal["eos", "max_frames", "incomplete", "cancelled", "runaway", "error"]
+"""Why a stream ended.
+
+* ``eos``: it said everything.
+* ``max_frames``: it has as many frames as the request, or the engine's settings, allow.
+* ``incomplete``: everything was tried, and some text was left out: a segment reached its limit of frames, or ended too
+  early twice (:mod:`megatalker.engine.endings`).
+* ``runaway``: a segment was caught looping or silent after its text (:mod:`megatalker.engine.runaway`) and was cut.
+* ``cancelled``: its consumer wanted no more.
+* ``error``: it failed (:attr:`SpeechStream.error <megatalker.engine.SpeechStream.error>`)."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -77,6 +84,36 @@ class StreamFacts:
     underruns: int
     """Times an emulated player that starts at the first chunk ran dry while the engine had text to speak."""
     switches: tuple[BackendSwitch, ...]
+    unsaid_chars: int = 0
+    """Characters of the text that were left out, estimated at the usual rate of speech for a segment that was cut.
+    Above 0 whenever ``finish_reason`` is ``incomplete`` or ``runaway``; not counted when it is ``cancelled``."""
+
+
+_WHY_INCOMPLETE: Mapping[FinishReason | None, str] = {
+    "incomplete": "a segment reached its limit of frames (setting max_segment_frames, the backend's max_positions), or "
+    "its speech ended too early twice; try another seed, or shorter sentences",
+    "runaway": "a segment went on in silence or in a loop after its text and was cut; try another seed",
+    "max_frames": "it reached the bound max_frames; raise the setting, or send less text at a time",
+}
+
+
+def require_complete(facts: StreamFacts, *, bound_asked: bool = False) -> None:
+    """Raise unless the speech, which is over, holds all of its text. For callers that would not look at the reason.
+
+    Args:
+        facts: of the stream.
+        bound_asked: the request itself asked for ``max_frames``, so that ending there is what its caller wants.
+
+    Raises:
+        IncompleteSpeechError: some text was left out.
+    """
+    why = _WHY_INCOMPLETE.get(facts.finish_reason)
+    if why is None or (facts.finish_reason == "max_frames" and (bound_asked or not facts.unsaid_chars)):
+        return
+    unit = "character" if facts.unsaid_chars == 1 else "characters"
+    raise IncompleteSpeechError(
+        f"the speech is over and leaves out about {facts.unsaid_chars} {unit} of its text: {why}"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +149,10 @@ class EngineMetrics:
     """Streams of all those launches."""
     lent: int
     """Times that a stream lent its row to another: it had no work, or its owner many rows."""
+    repeated: int
+    """Segments that were spoken once more, since their speech was too short for their text."""
+    incomplete: int
+    """Streams that ended as ``incomplete`` or ``runaway``: some of their text was left out."""
     active: int
     """Streams that hold, or are about to hold again, rows of the backend."""
     waiting: int

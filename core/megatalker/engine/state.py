@@ -37,6 +37,8 @@ class Counters:
     decode_calls: int = 0
     decode_rows: int = 0
     lent: int = 0
+    repeated: int = 0
+    incomplete: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -140,13 +140,15 @@ class SpeechStream(ChunkStream):
         self._progress = utterance.progress
         self._keep_alive = keep_alive
         self._feeding = Lock()
+        self._ignored_chars = 0
         self._finalizer = weakref.finalize(self, commands.queue.put, Cancel(utterance))
         self._finalizer.atexit = False
 
     # ---- text
 
     def feed(self, text: str) -> None:
-        """Append a piece of text, such as a word of a language model's answer; ignored when the stream has ended.
+        """Append a piece of text, such as a word of a language model's answer. When the stream has ended it is not
+        spoken, and counts in ``facts().unsaid_chars`` unless the stream was cancelled.
 
         A refused piece ends nothing: it is left out, and the pieces before and after it are spoken.
 
@@ -160,9 +162,13 @@ class SpeechStream(ChunkStream):
             if self._text_checker is None:
                 raise InvalidRequestError("this stream has all its text; open one with speak(None) to feed text to it")
             ready = self._text_checker.check(text)
+            if self.finish_reason == "cancelled":
+                return
+            self._progress.text_chars += len(text)
             if self.finish_reason is None:
-                self._progress.text_chars += len(text)
                 self._feed(ready)
+            else:
+                self._ignored_chars += len(text)
 
     def finish(self) -> None:
         """The text is complete: say what is left, then end. May be called again."""
@@ -240,6 +246,7 @@ class SpeechStream(ChunkStream):
             rtf=None if last is None else (last - progress.requested_at) / audio_s,
             underruns=progress.playback.underruns,
             switches=progress.switches,
+            unsaid_chars=progress.unsaid_chars + self._ignored_chars,
         )
 
 

@@ -7,6 +7,7 @@ from operator import methodcaller
 
 from megatalker.engine.admission import Grant, fair
 from megatalker.engine.blame import pass_trial
+from megatalker.engine.endings import end_segment
 from megatalker.engine.guarded_calls import REQUEST_ERRORS, Fault, GuardedCalls
 from megatalker.engine.request import frames_that_fit
 from megatalker.engine.scheduling import select
@@ -114,10 +115,10 @@ class TalkerStage:
         if self._state.talker.loaded is not None and self._state.talker.loaded.warm:
             self._state.pace.note_frames(len(frames), step.launched_at, now)
         for (utterance, decoder), frame in zip(step.shares, frames, strict=True):
-            if utterance.ending is not None:  # by its audio, meanwhile
+            if utterance.ending is not None or utterance.decoder is not decoder:  # by its audio, meanwhile
                 continue
             if frame.codes is None:
-                self._end_stream(utterance, decoder)
+                end_segment(self._state, utterance, decoder, "eos")
             else:
                 self._add(utterance, decoder, frame.codes, now)
         if served[0].suspected:
@@ -163,7 +164,7 @@ class TalkerStage:
         }
 
     def _request(self, utterance: Utterance, decoder: DecoderStream) -> StreamRequest | None:
-        """The prefill that begins or continues the decoder stream; ``None``: the utterance has ended."""
+        """The prefill that begins or continues the decoder stream; ``None``: the stream or the utterance has ended."""
         max_positions = self._state.talker.instance.max_positions
         try:
             rows = len(decoder.prompt.embeds)
@@ -176,7 +177,7 @@ class TalkerStage:
             utterance.end("error", error)
             return None
         if decoder.frames >= decoder.max_frames:  # this backend has fewer positions than the one before
-            utterance.end("max_frames")
+            end_segment(self._state, utterance, decoder, "limit")
             return None
         return request
 
@@ -246,24 +247,12 @@ class TalkerStage:
         self._state.counters.frames += 1
         reason = utterance.runaway.frame(codes, text_done) if utterance.runaway is not None else None
         if reason is not None:
-            logger.warning("stream with seed %d runs away and is ended: %s", utterance.progress.seed, reason)
-            utterance.end("runaway")
-        elif decoder.frames >= decoder.max_frames:
+            logger.warning("stream with seed %d runs away and is cut: %s", utterance.progress.seed, reason)
+            end_segment(self._state, utterance, decoder, "runaway")
+        elif len(utterance.frames) >= utterance.request.max_frames:
             utterance.end("max_frames")
-
-    def _end_stream(self, utterance: Utterance, decoder: DecoderStream) -> None:
-        """End of speech: go on with what was not read, then with what follows; end when there is nothing."""
-        utterance.text.end(decoder.ids_fed)
-        self.retire(utterance)
-        utterance.chunking.rest()
-        if utterance.text.exhausted:
-            utterance.end("eos")
-
-    def retire(self, utterance: Utterance) -> None:
-        """The utterance's decoder stream is over; its rows are freed in this tick or at the start of the next."""
-        decoder, utterance.decoder = utterance.decoder, None
-        if decoder is not None and decoder.handle is not None:
-            self._work.to_release.append(decoder.handle)
+        elif decoder.frames >= decoder.max_frames:
+            end_segment(self._state, utterance, decoder, "limit")
 
 
 def _step(decoder: DecoderStream) -> DecodeStep:

@@ -7,8 +7,8 @@ needs one character of look-ahead and nothing else: it does not depend on how th
 ``max_chars`` both ways are the same. In clean text, the end of a paragraph ends a segment of any length, both ways.
 
 End of speech ends the decoder stream, as it officially does. It is not held back while text is still to come: that
-would change codes. What the stream had not read by then is not lost either: it becomes a segment of its own. Segments
-without a letter or digit are not spoken.
+would change codes. What the stream had not read by then is not lost either: it becomes a segment of its own, or the
+whole segment is spoken once more (:mod:`megatalker.engine.endings`). Segments without a letter or digit are not spoken.
 """
 
 import unicodedata
@@ -80,6 +80,8 @@ class TextSegment:
         self.complete = False
         self.speakable = False
         """There is a letter or digit in it."""
+        self.repeated = False
+        """It is spoken for the second time."""
         self._tokenizer, self._cut_finder = tokenizer, cut_finder
         self._incremental = IncrementalTokenizer(tokenizer)
 
@@ -100,12 +102,23 @@ class TextSegment:
             self.ids += self._incremental.finish()
             self.complete = True
 
-    def rest(self, ids_fed: int) -> "TextSegment":
-        """A new segment with the text that follows the first ``ids_fed`` ids; it ends where this one would have."""
+    def read(self, ids_fed: int) -> tuple[str, str]:
+        """The text of the first ``ids_fed`` ids, and the text that follows them."""
+        if self.complete and ids_fed >= len(self.ids):
+            return self.text, ""
         read: str = self._tokenizer.decode(self.ids[:ids_fed], skip_special_tokens=False)
         start = len(read.rstrip("\ufffd"))  # half a character was read: read it again
+        text = unicodedata.normalize("NFC", self.text)  # as the tokenizer does
+        return text[:start], text[start:]
+
+    def rest(self, ids_fed: int, said: int | None = None) -> "TextSegment":
+        """A new segment with the text that follows the first ``ids_fed`` ids, or of their text the first ``said``
+        characters; it ends where this one would have.
+        """
+        read, follows = self.read(ids_fed)
+        said = len(read) if said is None else said
         rest = TextSegment(self._tokenizer, self._cut_finder)
-        rest._feed(unicodedata.normalize("NFC", self.text)[start:])  # as the tokenizer does
+        rest._feed(read[said:] + follows)
         return rest
 
     def _feed(self, text: str) -> None:
@@ -143,6 +156,16 @@ class TextSegmenter:
     def coming(self) -> tuple[TextSegment, ...]:
         """Segments that have not begun."""
         return tuple(self._coming)
+
+    @property
+    def current(self) -> TextSegment | None:
+        """The segment that is being spoken."""
+        return self._current
+
+    @property
+    def chars_coming(self) -> int:
+        """Characters of the segments that have not begun and hold something to say."""
+        return sum(len(segment.text) for segment in self._coming if segment.speakable)
 
     @property
     def upcoming(self) -> TextSegment:
@@ -200,12 +223,22 @@ class TextSegmenter:
         """The upcoming segment is being spoken."""
         self._current = self._coming.popleft()
 
-    def end(self, ids_fed: int) -> None:
-        """The current segment's decoder stream ended after reading ``ids_fed`` ids: the rest is spoken next."""
+    def repeat(self) -> None:
+        """The current segment's decoder stream ended too early: all of the segment is spoken once more."""
         current, self._current = self._current, None
         if current is None:
             raise RuntimeError("no segment is being spoken")
-        rest = current.rest(ids_fed)
+        current.repeated = True
+        self._coming.appendleft(current)
+
+    def end(self, ids_fed: int, said: int | None = None) -> None:
+        """The current segment's decoder stream ended after reading ``ids_fed`` ids: the rest is spoken next, with what
+        follows the first ``said`` characters of the text that it read.
+        """
+        current, self._current = self._current, None
+        if current is None:
+            raise RuntimeError("no segment is being spoken")
+        rest = current.rest(ids_fed, said)
         self._coming.appendleft(rest)
         if current is self._open:
             self._open = rest
@@ -242,6 +275,11 @@ class IncomingText:
     def unread(self) -> bool:
         """There is something to read: text, or its end."""
         return bool(self.pieces) or (self.complete and not self.end_read)
+
+    @property
+    def chars(self) -> int:
+        """Characters that have not been read."""
+        return sum(len(text) for text, _ in self.pieces)
 
     @property
     def came_at(self) -> float:

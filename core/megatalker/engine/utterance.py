@@ -12,15 +12,18 @@ from torch import Tensor
 
 from megatalker.checkpoint.config import FRAME_SECONDS
 from megatalker.engine.chunks import ChunkPolicy, ChunkQueue, PlaybackClock, hold_until
+from megatalker.engine.options import stream_seed
 from megatalker.engine.outputs import BackendSwitch, FinishReason
 from megatalker.engine.request import Request
 from megatalker.engine.runaway import RunawayDetector
 from megatalker.engine.scheduling import REST_S, SOON_S, Candidate, Playing
+from megatalker.engine.speech_rate import spoken_chars
 from megatalker.engine.text_segmenter import IncomingText, TextSegment, TextSegmenter
 from megatalker.interfaces import CodecState, StreamHandle, StreamRequest
 from megatalker.plugins.registry import Kind
 from megatalker.prompt import Prompt, PromptBuilder, PromptText
 from megatalker.sampling import SamplingParams
+from megatalker.settings import ShortSpeech
 
 Codes = tuple[int, ...]
 
@@ -28,8 +31,6 @@ RESUME_SHARE = 0.5
 """A stream that lent its row because nobody took its audio wants it back when so much of that is left: not for each
 chunk taken.
 """
-
-_MASK = 2**64 - 1
 
 
 @dataclass(slots=True)
@@ -46,6 +47,8 @@ class Progress:
     segments: int = 0
     text_chars: int = 0
     """Of the text so far."""
+    unsaid_chars: int = 0
+    """Characters of the text that were left out, estimated where a segment was cut."""
     prefilled_at: float | None = None
     """When its first decoder stream began."""
     last_decoded_at: float | None = None
@@ -167,6 +170,8 @@ class Utterance:
     chunks: ChunkQueue
     chunking: ChunkPolicy
     runaway: RunawayDetector | None
+    short_speech: ShortSpeech = "repeat"
+    """What to do about speech that is too short for its text."""
     owner: str = ""
     """Rows go to owners by turns."""
     incoming: IncomingText = field(default_factory=IncomingText)
@@ -189,6 +194,8 @@ class Utterance:
     """It was found too far ahead of playback to decode before this moment."""
     suspected: set[tuple[Kind, str]] = field(default_factory=set)
     """The backends that failed in a call for it; see :mod:`megatalker.engine.blame`."""
+    flaw: FinishReason | None = None
+    """How it will end since a segment did not say all of its text; ``None`` while nothing is missing."""
     ending: FinishReason | None = None
     """Nothing more will be decoded: hand out what is pending, then end like this."""
     error: Exception | None = None
@@ -322,9 +329,39 @@ class Utterance:
         return DecoderStream.of(segment, len(segment.ids), prompt, sampling, self.frames)
 
     def end(self, reason: FinishReason, error: Exception | None = None) -> None:
-        """Decode nothing more; the first call decides."""
-        if self.ending is None:
-            self.ending, self.error = reason, error
+        """Decode nothing more; the first call decides. Text that is left counts as unsaid, unless nobody listens."""
+        if self.ending is not None:
+            return
+        self.ending, self.error = reason, error
+        if reason in ("max_frames", "error"):
+            self.progress.unsaid_chars += self._chars_left
+        self.drop_incoming()
+
+    def drop_incoming(self) -> None:
+        """Speech is over: text that was fed and not read counts as unsaid, unless nobody listens."""
+        if self.ending != "cancelled":
+            self.progress.unsaid_chars += self.incoming.chars
+        self.incoming.pieces.clear()
+
+    def end_if_said(self) -> None:
+        """End where all text has been spoken and none will come."""
+        if self.decoder is None and self.text.exhausted:
+            self.end(self.flaw or "eos")
+
+    def leave_unsaid(self, chars: int, flaw: FinishReason) -> None:
+        """A segment is over and left this many characters out. Missing text outweighs a segment that ran away."""
+        self.progress.unsaid_chars += chars
+        if self.flaw is None or flaw == "incomplete":
+            self.flaw = flaw
+
+    @property
+    def _chars_left(self) -> int:
+        """Characters that are not spoken where it ends now; those of the current segment are estimated."""
+        left, decoder = self.text.chars_coming, self.decoder
+        if decoder is not None:
+            read, follows = decoder.segment.read(decoder.ids_fed)
+            left += len(read) - spoken_chars(read, decoder.frames) + len(follows)
+        return left
 
     def drop_pending(self) -> None:
         """Nobody wants to hear the frames that were not handed out."""
@@ -361,15 +398,3 @@ def playing(utterances: Sequence[Utterance], now: float) -> list[Playing]:
         if utterance.due(pressed=dry_at < now + SOON_S) if frames else utterance.decodable:
             found.append(Playing(dry_at, frames))
     return found
-
-
-def stream_seed(seed: int, segment: int) -> int:
-    """The seed of the decoder stream of one segment: the request's own for the first, well mixed (SplitMix64) for the
-    others.
-    """
-    if segment == 0:
-        return seed
-    mixed = (seed + segment * 0x9E3779B97F4A7C15) & _MASK
-    mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
-    mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & _MASK
-    return mixed ^ (mixed >> 31)

@@ -13,7 +13,7 @@ import torch
 from megatalker.engine.backend_role import LoadedBackend
 from megatalker.engine.codec_stage import CodecStage
 from megatalker.engine.commands import Cancel, Command, CommandQueue, Feed, FinishText, Lend, Submit, Warmup
-from megatalker.engine.endings import end_everything, finish, refuse_waiting
+from megatalker.engine.endings import end_everything, finish, refuse_waiting, retire
 from megatalker.engine.failover import fill, not_warmed_up, replace
 from megatalker.engine.guarded_calls import CallRegister, Fault, GuardedCalls, Superseded
 from megatalker.engine.incoming_text import read_incoming
@@ -224,7 +224,7 @@ class Worker(threading.Thread):
         ended = [one for one in state.utterances if one.ending is not None and (silent or not one.pending)]
         ended = ended[:MOST_ENDINGS]
         for utterance in ended:
-            self._talker.retire(utterance)
+            retire(state, utterance)
         if state.failure is None:
             self._talker.release()
         for utterance in ended:

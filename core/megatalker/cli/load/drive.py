@@ -14,6 +14,7 @@ from megatalker.checkpoint.config import FRAME_SECONDS
 from megatalker.cli.load.player import Player
 from megatalker.cli.load.traffic import Traffic
 from megatalker.engine.options import SpeechOptions
+from megatalker.engine.outputs import require_complete
 from megatalker.engine.speech import Speech, SpeechEngine
 from megatalker.errors import MegatalkerError
 from megatalker.sampling import SamplingParams
@@ -80,8 +81,9 @@ class Heard:
     """Processor time of all players together."""
 
 
-class RunawayError(MegatalkerError):
-    """Speech was ended since it was looping, or silent after its text."""
+def never_ends(options: SpeechOptions) -> bool:
+    """Whether speech is made to go on until something cuts it, which is no error then."""
+    return options.sampling is not None and options.sampling.min_new_tokens == FOREVER
 
 
 def listening_to(engine: SpeechEngine) -> Listen:
@@ -156,8 +158,8 @@ async def _listen(
         finally:
             if writer is not None:
                 writer.cancel()
-    if stream.finish_reason == "runaway":
-        raise RunawayError
+    if not never_ends(options):
+        require_complete(stream.facts(), bound_asked=options.max_frames is not None)
 
 
 async def _write(stream: Speech, text: str, words_a_second: float) -> None:

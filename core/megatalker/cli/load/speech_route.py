@@ -8,7 +8,7 @@ from types import ModuleType
 
 from pydantic import SecretStr
 
-from megatalker.cli.load.drive import Samples
+from megatalker.cli.load.drive import Samples, never_ends
 from megatalker.engine.options import SpeechOptions
 from megatalker.errors import ConnectionFailedError, MegatalkerError, UnsupportedError
 from megatalker.serving.audio import from_pcm16
@@ -56,6 +56,9 @@ class SpeechRoute:
                     data = rest + data
                     rest = data[len(data) // 2 * 2 :]
                     yield from_pcm16(data)
+        except self._aiohttp.ClientPayloadError as error:  # the response was broken off
+            if not never_ends(options):
+                raise ConnectionFailedError(f"{url}: {type(error).__name__}: {error}") from error
         except (self._aiohttp.ClientError, TimeoutError) as error:
             raise ConnectionFailedError(f"{url}: {type(error).__name__}: {error}") from error
 

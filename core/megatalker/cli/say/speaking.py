@@ -19,6 +19,7 @@ from megatalker.cli.say.destination import Destination
 from megatalker.cli.say.standard_input import StandardInput
 from megatalker.cli.status import Status
 from megatalker.engine import Engine, SpeechStream
+from megatalker.engine.outputs import require_complete
 from megatalker.errors import InvalidRequestError, MegatalkerError
 from megatalker.prompt.text import check_text
 from megatalker.sampling import SamplingParams
@@ -123,6 +124,7 @@ def _speak(order: Order, settings: Settings, destination: Destination, status: S
         where = "standard input" if order.text is None else f"{order.text[:40]!r}"
         raise InvalidRequestError(f"there is nothing to say in {where}; expected at least one letter or digit")
     destination.finish()
+    require_complete(stream.facts())
     return _report(stream, checkpoint, destination, first_sample, ended)
 
 

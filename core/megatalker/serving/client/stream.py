@@ -30,11 +30,13 @@ class RemoteStream(ChunkStream):
         self._checker = checker
         self._session, self._connection, self._keep_alive = session, connection, keep_alive
         self._feeding = Lock()
+        self._ignored_chars = 0
         self._finalizer = weakref.finalize(self, connection.send, session, Cancel(id=session.id))
         self._finalizer.atexit = False
 
     def feed(self, text: str) -> None:
-        """Append a piece of text; ignored when the stream has ended.
+        """Append a piece of text. When the stream has ended it is not spoken, and counts in ``facts().unsaid_chars``
+        unless the stream was cancelled.
 
         A piece that only the server can know to be wrong is left out, with a warning in the log; the rest is spoken.
 
@@ -46,7 +48,9 @@ class RemoteStream(ChunkStream):
             if self._session.text_complete:
                 raise InvalidRequestError("this stream has all its text; open one with speak(None) to feed text to it")
             piece = require_text(text) if self._checker is None else self._checker.check(text)
-            if piece and self.finish_reason is None:
+            if self.finish_reason is not None:
+                self._ignored_chars += 0 if self.finish_reason == "cancelled" else len(piece)
+            elif piece:
                 self._connection.send(self._session, Text(id=self._session.id, text=piece))
 
     def finish(self) -> None:
@@ -79,7 +83,8 @@ class RemoteStream(ChunkStream):
     def facts(self) -> StreamFacts:
         """Figures so far, measured here: times include the network.
 
-        ``queue_wait_s``, ``segments`` and ``underruns`` are the server's, and ``None`` or 0 until the stream has ended.
+        ``queue_wait_s``, ``segments``, ``underruns`` and ``unsaid_chars`` are the server's, and ``None`` or 0 until the
+        stream has ended.
         """
         session, first = self._session, self._chunks.first_delivered_at
         audio_s, last, server = session.frames_received * FRAME_SECONDS, session.last_received_at, session.server_facts
@@ -97,4 +102,5 @@ class RemoteStream(ChunkStream):
             rtf=None if last is None else (last - session.requested_at) / audio_s,
             underruns=0 if server is None else server.underruns,
             switches=session.switches,
+            unsaid_chars=(0 if server is None else server.unsaid_chars) + self._ignored_chars,
         )

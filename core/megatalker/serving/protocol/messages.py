@@ -19,8 +19,8 @@ MAX_ID_LENGTH = 64
 
 UtteranceId = Annotated[str, Field(max_length=MAX_ID_LENGTH)]
 AudioFormat = Literal["s16le", "f32le"]
-EndReason = Literal["eos", "max_frames", "cancelled", "runaway"]
-"""Why speech is over where nothing went wrong."""
+EndReason = Literal["eos", "max_frames", "incomplete", "cancelled", "runaway"]
+"""Why speech is over where nothing failed; see :data:`megatalker.engine.outputs.FinishReason`."""
 InstructFate = Literal["followed", "ignored"]
 """What becomes of an instruction: some checkpoints take none."""
 
@@ -150,6 +150,7 @@ class Facts(Message):
     ttfc_s: float | None
     rtf: float | None
     underruns: int
+    unsaid_chars: int = 0
 
 
 class Done(Message):

@@ -91,6 +91,8 @@ class Complete(Message):
     id: UtteranceId
     finish_reason: EndReason
     audio_s: float
+    unsaid_chars: int = 0
+    """Characters of the text that were left out; estimated."""
 
 
 class Error(Message):

@@ -14,6 +14,7 @@ from fastapi.sse import format_sse_event
 from starlette.types import Message, Receive, Scope, Send
 
 from megatalker.engine import Chunk, SpeechStream
+from megatalker.engine.outputs import require_complete
 from megatalker.errors import MegatalkerError
 from megatalker.serving.protocol.messages import InstructFate, SpeechFields
 from megatalker.serving.server.encoding import Encoder, Samples
@@ -30,6 +31,8 @@ class HttpUtterance:
     speaker: Speaker
     text: str
     stream: SpeechStream
+    bound_asked: bool
+    """The request has a ``max_frames`` of its own."""
     first: Chunk | None
     """``None`` if there is no speech."""
 
@@ -40,11 +43,15 @@ class HttpUtterance:
         A client that goes away meanwhile, maybe while it waits for a free stream, ends the stream.
 
         Raises:
+            IncompleteSpeechError: nothing of the text was spoken.
             MegatalkerError: as :meth:`Speaker.begin`, or nothing could be spoken.
         """
         stream = await speaker.begin(text, asked, "http")
         try:
-            return cls(speaker, text, stream, await _first_chunk(stream, request))
+            utterance = cls(speaker, text, stream, asked.max_frames is not None, await _first_chunk(stream, request))
+            if utterance.first is None:
+                utterance.require_complete()
+            return utterance
         except BaseException:
             speaker.end(stream)
             raise
@@ -54,11 +61,20 @@ class HttpUtterance:
         self.speaker.end(self.stream)
 
     async def chunks(self) -> AsyncIterator[Samples]:
-        """All samples, as they come."""
+        """All samples, as they come.
+
+        Raises:
+            IncompleteSpeechError: after the last sample, where some text was left out.
+        """
         if self.first is not None:
             yield self.first.pcm
             async for chunk in self.stream:
                 yield chunk.pcm
+        self.require_complete()
+
+    def require_complete(self) -> None:
+        """Raise ``IncompleteSpeechError`` unless the speech, which is over, holds all text that it was to hold."""
+        require_complete(self.stream.facts(), bound_asked=self.bound_asked)
 
 
 class AudioResponse(StreamingResponse):
@@ -116,23 +132,27 @@ async def audio_body(utterance: HttpUtterance, encoder: Encoder) -> AsyncIterato
 async def event_body(
     utterance: HttpUtterance, encoder: Encoder, instructions: InstructFate | None
 ) -> AsyncIterator[bytes]:
-    """The same as OpenAI's server-sent events, ended by ``speech.audio.done`` or ``error``.
+    """The same as OpenAI's server-sent events, ended by ``speech.audio.done`` or ``error``, both with the facts.
 
     Of ``usage``, input tokens are those of the text, output tokens the frames.
     """
     try:
         async for data in audio_body(utterance, encoder):
             yield _event(type="speech.audio.delta", audio=base64.b64encode(data).decode())
-        facts = utterance.stream.facts()
-        heard, spoken = await asyncio.to_thread(utterance.speaker.count_tokens, utterance.text), facts.frames
+        spoken = utterance.stream.facts().frames
+        heard = await asyncio.to_thread(utterance.speaker.count_tokens, utterance.text)
         yield _event(
             type="speech.audio.done",
             usage={"input_tokens": heard, "output_tokens": spoken, "total_tokens": heard + spoken},
-            facts={**asdict(facts), "switches": list(map(str, utterance.stream.switches))},
+            facts=_facts(utterance.stream),
             instructions=instructions,
         )
     except MegatalkerError as error:
-        yield _event(type="error", error=problem(error).model_dump())
+        yield _event(type="error", error=problem(error).model_dump(), facts=_facts(utterance.stream))
+
+
+def _facts(stream: SpeechStream) -> dict[str, object]:
+    return {**asdict(stream.facts()), "switches": list(map(str, stream.switches))}
 
 
 def _event(**fields: object) -> bytes:

@@ -63,6 +63,12 @@ class Meters:
             buckets=RTF_BUCKETS,
             registry=self.registry,
         )
+        self._unsaid = Counter(
+            "megatalker_unsaid_characters",
+            "Characters of texts that were left out, estimated.",
+            ["route"],
+            registry=self.registry,
+        )
         self._audio = Counter("megatalker_audio_seconds", "Speech made.", ["route"], registry=self.registry)
         self._underruns = Counter(
             "megatalker_underruns",
@@ -78,6 +84,7 @@ class Meters:
         self._ended.labels(route, facts.finish_reason or "cancelled").inc()
         self._audio.labels(route).inc(facts.audio_s)
         self._underruns.labels(route).inc(facts.underruns)
+        self._unsaid.labels(route).inc(facts.unsaid_chars)
         if facts.ttfc_s is not None:
             self._ttfc.labels(route).observe(facts.ttfc_s)
         if facts.queue_wait_s is not None:
@@ -116,6 +123,8 @@ class _EngineCollector(Collector):
             ("decode_calls", "Launches of frames.", metrics.decode_calls),
             ("decode_rows", "Streams of all launches of frames.", metrics.decode_rows),
             ("lent", "Times that a stream lent its row to another.", metrics.lent),
+            ("repeated", "Segments spoken once more, since their speech was too short.", metrics.repeated),
+            ("incomplete", "Streams that left out some of their text.", metrics.incomplete),
         ):
             yield CounterMetricFamily(f"megatalker_engine_{name}", what, value=value)
         yield GaugeMetricFamily("megatalker_engine_active", "Streams that hold rows of the backend.", metrics.active)

@@ -164,7 +164,9 @@ class PlainSession:
         reason = facts.finish_reason
         assert reason is not None, "the iteration has ended"
         assert reason != "error", "the iteration raises errors"
-        await self._link.tell(Complete(id=asked.id, finish_reason=reason, audio_s=facts.audio_s))
+        await self._link.tell(
+            Complete(id=asked.id, finish_reason=reason, audio_s=facts.audio_s, unsaid_chars=facts.unsaid_chars)
+        )
 
     async def _tell_failure(self, utterance: str | None, error: Exception, invalid: ErrorCode) -> None:
         """``invalid`` is the code of what can never work."""

@@ -9,6 +9,7 @@ from megatalker.errors import (
     BackendFaultError,
     CapacityError,
     EngineClosedError,
+    IncompleteSpeechError,
     InvalidRequestError,
     MegatalkerError,
     UnsupportedError,
@@ -96,6 +97,7 @@ _WORDS: dict[type[MegatalkerError], str] = {
     UnknownVoiceError: "voice_not_found",
     CapacityError: "rate_limit_exceeded",
     BackendFaultError: "backend_fault",
+    IncompleteSpeechError: "incomplete_speech",
 }
 
 

@@ -63,6 +63,7 @@ class UtteranceAccount:
             "codec": facts.codec,
             "switches": len(facts.switches),
             "finish_reason": facts.finish_reason,
+            "unsaid_chars": facts.unsaid_chars,
             "error": None if stream.error is None else type(stream.error).__name__,
             "request_id": self._call.id,
         }

@@ -67,8 +67,10 @@ export class Connection {
     }
     if (event.type !== "done" && event.type !== "error") return;
     this.#utterances.delete(event.id);
-    if (event.type === "done") utterance?.done();
-    else utterance?.failed(new Error(event.error.message));
+    if (event.type === "error") utterance?.failed(new Error(event.error.message));
+    else if (event.finish_reason !== "cancelled" && event.facts.unsaid_chars)
+      utterance?.failed(new Error(`About ${event.facts.unsaid_chars} characters of the text were left out.`));
+    else utterance?.done();
   }
 
   /** A message was refused without being told which: a `cancel` that came too late, or an `open`. */
