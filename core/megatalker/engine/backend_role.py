@@ -2,14 +2,15 @@
 
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 
 from megatalker.checkpoint import Checkpoint
+from megatalker.errors import describe_error
 from megatalker.interfaces import CodecBackend, LoadContext, TalkerBackend
 from megatalker.plugins import BackendRegistry, computing_dtype, probe
 from megatalker.plugins.checked import CheckedCodec, CheckedTalker, load_codec, load_talker
@@ -30,6 +31,8 @@ class BackendOption(Generic[InstanceT]):
     refusal: Callable[[], str | None]
     """Asks whether it can run here: the reason why not, or ``None``."""
     load: Callable[[], InstanceT]
+    configured: bool = False
+    """The settings hold a table for it."""
 
 
 @dataclass(slots=True, eq=False)
@@ -43,6 +46,8 @@ class LoadedBackend(Generic[InstanceT]):
     """From now on a call that takes long is a fault, not a compilation."""
     calls: int = 0
     """That succeeded."""
+    refusals: int = 0
+    """Requests without room in it, one after another, though it held no other stream."""
     preparing: str | None = None
     """What it has prepared beside its work."""
     unprepared: str | None = None
@@ -55,7 +60,7 @@ class LoadedBackend(Generic[InstanceT]):
         try:
             self.instance.close()
         except BaseException as error:  # it was given up already; its last words belong in the log only
-            logger.warning("%s backend %s failed to close: %s: %s", self.kind, self.name, type(error).__name__, error)
+            logger.warning("%s backend %s failed to close: %s", self.kind, self.name, describe_error(error))
 
 
 @dataclass(slots=True)
@@ -97,11 +102,21 @@ class BackendRole(Generic[InstanceT]):
         for option in sorted(options, key=lambda option: option.name in self.accused):
             if option.name in self.faulty:
                 continue
-            reason = option.refusal()
+            reason = _refusal(option)
             if reason is None:
                 return option
             logger.info("%s backend %s is passed over: %s", self.kind, option.name, reason)
         return None
+
+    @property
+    def has_substitute(self) -> bool:
+        """Another backend could take over from the one that serves."""
+        others = (option for option in self.options if option.name != self.last and option.name not in self.faulty)
+        return any(_refusal(option) is None for option in others)
+
+    def is_configured(self, name: str) -> bool:
+        """The settings hold a table for the backend of this name."""
+        return any(option.configured for option in self.options if option.name == name)
 
     def tell_left_out(self) -> None:
         """Log which fallbacks cannot run here, and why, before one is needed."""
@@ -130,7 +145,7 @@ class BackendRole(Generic[InstanceT]):
 
     def why_empty(self) -> str:
         """One line for the error of a role that nothing can fill."""
-        refusals = {option.name: option.refusal() for option in self.options if option.name not in self.faulty}
+        refusals = {option.name: _refusal(option) for option in self.options if option.name not in self.faulty}
         reasons = self.faulty | {name: reason for name, reason in refusals.items() if reason is not None}
         failed = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
         others = "no other can take over" if self.options[1:] else "no fallback is configured or installed"
@@ -168,7 +183,8 @@ def talker_role(
             )
         return talker
 
-    role = BackendRole("talker", _options(specs, refusal, load), strict=settings.backend != "auto")
+    options = _options(specs, refusal, load, settings.backends)
+    role = BackendRole("talker", options, strict=settings.backend != "auto")
     role.tell_left_out()
     return role
 
@@ -187,7 +203,8 @@ def codec_role(
     def load(spec: CodecBackend) -> CheckedCodec:
         return load_codec(spec, checkpoint, _context(spec, device, settings))
 
-    role = BackendRole("codec", _options(specs, refusal, load), strict=settings.codec != "auto")
+    options = _options(specs, refusal, load, settings.codecs)
+    role = BackendRole("codec", options, strict=settings.codec != "auto")
     role.tell_left_out()
     return role
 
@@ -202,9 +219,23 @@ def _order(
 
 
 def _options(
-    specs: Sequence[SpecT], refusal: Callable[[SpecT], str | None], load: Callable[[SpecT], InstanceT]
+    specs: Sequence[SpecT],
+    refusal: Callable[[SpecT], str | None],
+    load: Callable[[SpecT], InstanceT],
+    tables: Mapping[str, Mapping[str, Any]],
 ) -> list[BackendOption[InstanceT]]:
-    return [BackendOption(spec.name, partial(refusal, spec), partial(load, spec)) for spec in specs]
+    return [
+        BackendOption(spec.name, partial(refusal, spec), partial(load, spec), bool(tables.get(spec.name)))
+        for spec in specs
+    ]
+
+
+def _refusal(option: BackendOption[Any]) -> str | None:
+    """As ``option.refusal``; one that cannot be asked cannot run."""
+    try:
+        return option.refusal()
+    except Exception as error:  # a stranger's backend may fail in any way
+        return describe_error(error)
 
 
 def _context(spec: TalkerBackend | CodecBackend, device: torch.device, settings: Settings) -> LoadContext:

@@ -24,11 +24,12 @@ from megatalker.engine.options import SpeechOptions
 from megatalker.engine.outputs import EngineMetrics
 from megatalker.engine.request import Request, RequestChecker, TalkerLimits
 from megatalker.engine.runaway import RunawayDetector
+from megatalker.engine.running_clock import RunningClock
 from megatalker.engine.state import WorkerState
 from megatalker.engine.stream import SpeechStream, require_process
 from megatalker.engine.text_segmenter import TextSegmenter
 from megatalker.engine.utterance import Progress, Utterance
-from megatalker.engine.watchdog import Watchdog
+from megatalker.engine.watchdog import Watchdog, look_period_s
 from megatalker.engine.worker import WorkerSettings
 from megatalker.errors import EngineClosedError, MegatalkerError
 from megatalker.plugins import BackendRegistry
@@ -63,8 +64,11 @@ class Engine:
             settings,
             resolve_threads(settings.threads, checkpoint, self.device),
         )
-        watchdog = Watchdog(self._state, self._commands, CallRegister(time.monotonic), own)
-        self._closer = weakref.finalize(self, _close, self._state, self._commands, watchdog, self._process)
+        self._register = CallRegister(time.monotonic, 2 * look_period_s(settings.step_deadline_s))
+        watchdog = Watchdog(self._state, self._commands, self._register, own)
+        self._closer = weakref.finalize(
+            self, _close, self._state, self._commands, watchdog, self._register.clock, self._process
+        )
         watchdog.worker.start()
         watchdog.start()
         try:
@@ -259,18 +263,19 @@ class Engine:
             chunking=ChunkPolicy(chunk_limit(settings.max_chunk_frames, request.max_ahead_s)),
             runaway=RunawayDetector() if settings.runaway_guard else None,
             owner=owner,
+            paused_before_s=self._register.clock.paused_s,
         )
 
 
-def _close(state: WorkerState, commands: CommandQueue, watchdog: Watchdog, process: int) -> None:
+def _close(state: WorkerState, commands: CommandQueue, watchdog: Watchdog, clock: RunningClock, process: int) -> None:
     if process != os.getpid():  # a forked child has none of the threads
         return
     commands.close()
     if threading.current_thread() in (watchdog.worker, watchdog):  # a collected engine: the worker ends by itself
         watchdog.stop()
         return
-    deadline = time.monotonic() + CLOSE_TIMEOUT_S
-    while (worker := watchdog.worker).is_alive() and time.monotonic() < deadline:
+    deadline = clock() + CLOSE_TIMEOUT_S
+    while (worker := watchdog.worker).is_alive() and clock() < deadline:
         worker.join(0.05)  # the watchdog may put another worker in its place meanwhile
     watchdog.stop()
     watchdog.join(CLOSE_TIMEOUT_S)

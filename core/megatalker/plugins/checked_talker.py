@@ -18,7 +18,7 @@ from megatalker.interfaces import (
     TalkerCapabilities,
     TalkerDecoder,
 )
-from megatalker.plugins.checks import check_ids, describe, expect, is_finite, stated_limit
+from megatalker.plugins.checks import backend_call, check_ids, describe, expect, is_finite, stated_limit
 from megatalker.sampling import SamplingParams
 
 
@@ -77,7 +77,9 @@ class CheckedTalker:
             )
         if not requests:
             return []
-        handles = self._check_handles(self.decoder.prefill(requests), len(requests))
+        with backend_call("prefill", CapacityError):
+            answer = self.decoder.prefill(requests)
+        handles = self._check_handles(answer, len(requests))
         for handle, request in zip(handles, requests, strict=True):
             self._streams[handle] = _Stream(len(request.embeds))
         return handles
@@ -106,7 +108,8 @@ class CheckedTalker:
             self._frames_are_due = False
             frames = self._ask(steps, return_logits) if put_off else answer
             if callable(frames):
-                frames = frames()
+                with backend_call("decode", CapacityError):
+                    frames = frames()
             return self._note(self._check_frames(frames, steps, return_logits))
 
         return take
@@ -115,7 +118,8 @@ class CheckedTalker:
         """As :meth:`TalkerDecoder.release`; an unknown or released stream raises ``InvalidRequestError``."""
         self._require_taken()
         self._find(stream)
-        self.decoder.release(stream)
+        with backend_call("release"):
+            self.decoder.release(stream)
         del self._streams[stream]
 
     def prepare(self) -> str | None:
@@ -144,7 +148,8 @@ class CheckedTalker:
         self.decoder.close()
 
     def _ask(self, steps: Sequence[DecodeStep], return_logits: bool) -> list[Frame] | Callable[[], list[Frame]]:
-        answer = self.decoder.decode(steps, return_logits=return_logits)
+        with backend_call("decode", CapacityError):
+            answer = self.decoder.decode(steps, return_logits=return_logits)
         self._works_in_call = not callable(answer)
         return answer
 
@@ -250,7 +255,7 @@ class CheckedTalker:
                     f"prefill returned handle {handle} after {self._last_handle}; expected a larger one each time"
                 )
             self._last_handle = handle
-        return handles
+        return list(handles)
 
     def _check_frames(self, frames: object, steps: Sequence[DecodeStep], return_logits: bool) -> list[Frame]:
         if not isinstance(frames, list) or len(frames) != len(steps):
