@@ -2,7 +2,7 @@
 
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Generic, TypeVar
@@ -31,8 +31,6 @@ class BackendOption(Generic[InstanceT]):
     refusal: Callable[[], str | None]
     """Asks whether it can run here: the reason why not, or ``None``."""
     load: Callable[[], InstanceT]
-    configured: bool = False
-    """The settings hold a table for it."""
 
 
 @dataclass(slots=True, eq=False)
@@ -47,7 +45,7 @@ class LoadedBackend(Generic[InstanceT]):
     calls: int = 0
     """That succeeded."""
     refusals: int = 0
-    """Requests without room in it, one after another, though it held no other stream."""
+    """Requests that it has refused since its last frame."""
     preparing: str | None = None
     """What it has prepared beside its work."""
     unprepared: str | None = None
@@ -114,10 +112,6 @@ class BackendRole(Generic[InstanceT]):
         others = (option for option in self.options if option.name != self.last and option.name not in self.faulty)
         return any(_refusal(option) is None for option in others)
 
-    def is_configured(self, name: str) -> bool:
-        """The settings hold a table for the backend of this name."""
-        return any(option.configured for option in self.options if option.name == name)
-
     def tell_left_out(self) -> None:
         """Log which fallbacks cannot run here, and why, before one is needed."""
         for option in self.options[1:]:
@@ -183,8 +177,7 @@ def talker_role(
             )
         return talker
 
-    options = _options(specs, refusal, load, settings.backends)
-    role = BackendRole("talker", options, strict=settings.backend != "auto")
+    role = BackendRole("talker", _options(specs, refusal, load), strict=settings.backend != "auto")
     role.tell_left_out()
     return role
 
@@ -203,8 +196,7 @@ def codec_role(
     def load(spec: CodecBackend) -> CheckedCodec:
         return load_codec(spec, checkpoint, _context(spec, device, settings))
 
-    options = _options(specs, refusal, load, settings.codecs)
-    role = BackendRole("codec", options, strict=settings.codec != "auto")
+    role = BackendRole("codec", _options(specs, refusal, load), strict=settings.codec != "auto")
     role.tell_left_out()
     return role
 
@@ -219,15 +211,9 @@ def _order(
 
 
 def _options(
-    specs: Sequence[SpecT],
-    refusal: Callable[[SpecT], str | None],
-    load: Callable[[SpecT], InstanceT],
-    tables: Mapping[str, Mapping[str, Any]],
+    specs: Sequence[SpecT], refusal: Callable[[SpecT], str | None], load: Callable[[SpecT], InstanceT]
 ) -> list[BackendOption[InstanceT]]:
-    return [
-        BackendOption(spec.name, partial(refusal, spec), partial(load, spec), bool(tables.get(spec.name)))
-        for spec in specs
-    ]
+    return [BackendOption(spec.name, partial(refusal, spec), partial(load, spec)) for spec in specs]
 
 
 def _refusal(option: BackendOption[Any]) -> str | None:

@@ -19,12 +19,11 @@ from megatalker.engine.backend_role import codec_role, talker_role
 from megatalker.engine.chunks import ChunkPolicy, ChunkQueue, chunk_limit
 from megatalker.engine.commands import Command, CommandQueue, Lend, Wake, Warmup
 from megatalker.engine.endings import end_everything
-from megatalker.engine.guarded_calls import CallRegister
+from megatalker.engine.guarded_calls import CallRegister, RunningClock
 from megatalker.engine.options import SpeechOptions
 from megatalker.engine.outputs import EngineMetrics
 from megatalker.engine.request import Request, RequestChecker, TalkerLimits
 from megatalker.engine.runaway import RunawayDetector
-from megatalker.engine.running_clock import RunningClock
 from megatalker.engine.state import WorkerState
 from megatalker.engine.stream import SpeechStream, require_process
 from megatalker.engine.text_segmenter import TextSegmenter

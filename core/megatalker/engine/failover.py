@@ -60,10 +60,11 @@ def replace(state: WorkerState, calls: GuardedCalls, fault: Fault) -> None:
 
 def not_warmed_up(fault: Fault) -> MegatalkerError | None:
     """The error for those who wait for the warm-up that failed, where no other backend may stand in silently: this one
-    was asked for by name, or cannot do what its own settings ask for. Else ``None``.
+    was asked for by name, or says which of its own settings cannot be met. Else ``None``.
     """
     role, cause = fault.role, fault.__cause__
-    if isinstance(cause, SettingsError) and role.is_configured(fault.name):
+    own_settings = f"{'backends' if role.kind == 'talker' else 'codecs'}.{fault.name}."
+    if isinstance(cause, SettingsError) and own_settings in str(cause):
         return cause
     if not role.strict or fault.name != role.options[0].name:
         return None

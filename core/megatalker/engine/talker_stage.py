@@ -19,7 +19,7 @@ from megatalker.prompt import PromptBuilder
 logger = logging.getLogger(__name__)
 
 MOST_REFUSALS = 3
-"""Requests in a row for which a backend that holds no other stream has no room: the last of them goes to another."""
+"""Requests that a backend may refuse without a frame in between; the last of them is tried by another."""
 
 
 class TalkerStage:
@@ -214,12 +214,9 @@ class TalkerStage:
 
     def _refused(self, utterance: Utterance, error: Exception) -> None:
         """The backend does not take a prompt: it has no row left, or the prompt is impossible."""
-        if not isinstance(error, CapacityError):
-            utterance.end("error", error)
-            return
         held = self._held
-        if held == 0:
-            self._refused_alone(utterance, error)
+        if held == 0 or not isinstance(error, CapacityError):
+            self._end_refused(utterance, error)
             return
         # it holds fewer streams than it promised: remember how many, and let the stream wait for one
         logger.warning("%s backend holds only %d streams now: %s", self._state.talker.last, held, error)
@@ -231,23 +228,25 @@ class TalkerStage:
         """Streams in the backend."""
         return sum(other.decoder is not None and other.decoder.handle is not None for other in self._state.utterances)
 
-    def _refused_alone(self, utterance: Utterance, error: CapacityError) -> None:
-        """The backend has no room for the one stream there is. End its utterance, unless that is the backend's fault:
-        where another could take over, it must have room for something harmless, and for one of a few requests.
+    def _end_refused(self, utterance: Utterance, error: Exception) -> None:
+        """End an utterance that the backend does not want, unless that is the backend's fault: where another could take
+        over, it must serve something harmless, and one of a few requests.
 
         Raises:
-            Fault: it has not.
+            Fault: it does not.
         """
         role = self._state.talker
-        if role.loaded is not None and role.has_substitute:
-            try:
-                self._calls.step(role, "a stream without others", methodcaller("try_out"))
-            except REQUEST_ERRORS as again:
-                reason = f"it holds no stream and has no room for one: {describe_error(again)}"
-                raise Fault(role, role.last, reason) from again
-            role.loaded.refusals += 1
-            if role.loaded.refusals >= MOST_REFUSALS:
-                reason = f"it holds no stream and had no room for {MOST_REFUSALS} requests in a row: {error}"
+        loaded = role.loaded
+        if loaded is not None and error is loaded.instance.own_refusal and role.has_substitute:
+            if self._held == 0:
+                try:
+                    self._calls.step(role, "something harmless", methodcaller("try_out"))
+                except REQUEST_ERRORS as again:
+                    reason = f"it holds no stream and refuses anything: {describe_error(again)}"
+                    raise Fault(role, role.last, reason) from again
+            loaded.refusals += 1
+            if loaded.refusals >= MOST_REFUSALS:
+                reason = f"it refused {MOST_REFUSALS} requests in a row, the last one with {describe_error(error)}"
                 raise Fault(role, role.last, reason, [utterance]) from error
         utterance.end("error", error)
 
@@ -266,14 +265,11 @@ class TalkerStage:
     def _sort_out(self, chosen: Sequence[Utterance], error: Exception) -> None:
         """A step was refused and nobody advanced: find out whom it concerns. One without room waits for others."""
         if len(chosen) == 1:
-            if not isinstance(error, CapacityError):
-                chosen[0].end("error", error)
-                return
-            alone = self._held == 1
+            waits = isinstance(error, CapacityError) and self._held > 1
             self._take_rows(chosen)
-            if alone:
+            if not waits:
                 chosen[0].admitted = True
-                self._refused_alone(chosen[0], error)
+                self._end_refused(chosen[0], error)
             return
         for utterance in chosen:
             self._begin([utterance])

@@ -1,6 +1,7 @@
 """A talker decoder in its checking shell; see :mod:`megatalker.plugins.checked`."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
 
@@ -55,6 +56,8 @@ class CheckedTalker:
         self._streams: dict[StreamHandle, _Stream] = {}
         self._last_handle = 0
         self._frames_are_due = False
+        self.own_refusal: Exception | None = None
+        """The latest ``InvalidRequestError`` or ``CapacityError`` of the backend itself, not of this shell."""
         self._works_in_call = False
         """Its decode returns frames: it is called when they are waited for, so that nothing else waits for it."""
 
@@ -77,7 +80,7 @@ class CheckedTalker:
             )
         if not requests:
             return []
-        with backend_call("prefill", CapacityError):
+        with self._refusals():
             answer = self.decoder.prefill(requests)
         handles = self._check_handles(answer, len(requests))
         for handle, request in zip(handles, requests, strict=True):
@@ -108,7 +111,7 @@ class CheckedTalker:
             self._frames_are_due = False
             frames = self._ask(steps, return_logits) if put_off else answer
             if callable(frames):
-                with backend_call("decode", CapacityError):
+                with self._refusals():
                     frames = frames()
             return self._note(self._check_frames(frames, steps, return_logits))
 
@@ -148,7 +151,7 @@ class CheckedTalker:
         self.decoder.close()
 
     def _ask(self, steps: Sequence[DecodeStep], return_logits: bool) -> list[Frame] | Callable[[], list[Frame]]:
-        with backend_call("decode", CapacityError):
+        with self._refusals():
             answer = self.decoder.decode(steps, return_logits=return_logits)
         self._works_in_call = not callable(answer)
         return answer
@@ -161,6 +164,14 @@ class CheckedTalker:
             else:
                 stream.positions += 1
         return frames
+
+    @contextmanager
+    def _refusals(self) -> Iterator[None]:
+        try:
+            yield
+        except (InvalidRequestError, CapacityError) as error:
+            self.own_refusal = error
+            raise
 
     # --- what goes in
 

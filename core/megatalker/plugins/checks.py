@@ -19,18 +19,16 @@ LARGEST_SAMPLE = 1 + 1e-4
 
 
 @contextmanager
-def backend_call(what: str, *allowed: type[Exception]) -> Iterator[None]:
-    """Around a call into a backend. What is wrong with a request is found before: a backend that finds more has failed.
+def backend_call(what: str) -> Iterator[None]:
+    """Around a call that a backend has no reason to refuse: what is wrong with a request was found before.
 
     Raises:
-        MalformedResultError: the backend raised ``InvalidRequestError`` or ``CapacityError``, unless it is ``allowed``.
+        MalformedResultError: the backend raised ``InvalidRequestError`` or ``CapacityError``.
         Exception: whatever else it raised.
     """
     try:
         yield
     except (InvalidRequestError, CapacityError) as error:
-        if isinstance(error, allowed):
-            raise
         raise MalformedResultError(f"{what} raised {describe_error(error)}, which only core may raise here") from error
 
 
