@@ -20,6 +20,7 @@ from megatalker.engine.chunks import ChunkPolicy, ChunkQueue, chunk_limit
 from megatalker.engine.commands import Command, CommandQueue, Lend, Wake, Warmup
 from megatalker.engine.endings import end_everything
 from megatalker.engine.guarded_calls import CallRegister, RunningClock
+from megatalker.engine.leaving import at_exit, end_thread
 from megatalker.engine.options import SpeechOptions
 from megatalker.engine.outputs import EngineMetrics
 from megatalker.engine.request import Request, RequestChecker, TalkerLimits
@@ -39,6 +40,8 @@ from megatalker.settings import Settings
 
 CLOSE_TIMEOUT_S = 10.0
 """How long closing waits for a backend call in progress before it is abandoned."""
+LEAVE_PATIENCE_S = 0.5
+"""How long a backend call may go on when Python is left, before it is interrupted: most end, and backends are freed."""
 
 
 class Engine:
@@ -68,6 +71,7 @@ class Engine:
         self._closer = weakref.finalize(
             self, _close, self._state, self._commands, watchdog, self._register.clock, self._process
         )
+        at_exit(partial(_leave, weakref.ref(watchdog), self._commands))
         watchdog.worker.start()
         watchdog.start()
         try:
@@ -264,6 +268,16 @@ class Engine:
             owner=owner,
             paused_before_s=self._register.clock.paused_s,
         )
+
+
+def _leave(watchdog: "weakref.ref[Watchdog]", commands: CommandQueue) -> None:
+    """Python is being left. An engine that is still open is closed; one that was closed may still be in a call."""
+    watched = watchdog()
+    if watched is not None and watched.worker.is_alive():
+        commands.close()
+        watched.worker.join(LEAVE_PATIENCE_S)
+        watched.stop()
+        end_thread(watched.worker)
 
 
 def _close(state: WorkerState, commands: CommandQueue, watchdog: Watchdog, clock: RunningClock, process: int) -> None:

@@ -92,12 +92,15 @@ class Worker(threading.Thread):
             self._prepare()
             self._lend()
             self._obey_commands(0.0 if did else self._time_to_wait())
-        except Fault as fault:
-            replace(state, self._calls, fault)
         except Superseded:
             raise
-        except BaseException as error:  # nothing is left to try, or this engine has a bug: nobody may wait for ever
-            self._fail(error)
+        except BaseException as error:
+            if self._commands.closing and state.opened.done():  # what fails then was interrupted
+                return
+            if isinstance(error, Fault):
+                replace(state, self._calls, error)
+            else:  # nothing is left to try, or this engine has a bug: nobody may wait for ever
+                self._fail(error)
 
     def _timed_tick(self) -> bool:
         clock, counters, paused_s = self._state.clock, self._state.counters, self._calls.paused_s
@@ -293,7 +296,7 @@ class Worker(threading.Thread):
                 state.talker.loaded.prepare_at = 0.0
         except Fault as fault:
             error = not_warmed_up(fault)
-            if error is None:
+            if error is None or self._commands.closing:
                 raise
             replace(state, self._calls, fault)
             if not state.utterances:  # nothing is accepted any more once the callers know
