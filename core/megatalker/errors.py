@@ -86,6 +86,15 @@ class ConnectionFailedError(MegatalkerError, ConnectionError):
     """A megatalker server cannot be reached, stopped answering, or the connection to it broke."""
 
 
+def describe_error(error: BaseException) -> str:
+    """The error's class and text, for messages. Never raises, whatever a stranger's class does when it is printed."""
+    try:
+        text = str(error)
+    except BaseException as broken:
+        text = f"its text cannot be read, for that raised {type(broken).__name__}"
+    return f"{type(error).__name__}: {text}"
+
+
 def explain_validation(
     faults: Iterable[Mapping[str, Any]], *, noun: str = "", table: str = "", known: Collection[str] = (), skip: int = 0
 ) -> str:

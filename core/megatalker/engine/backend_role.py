@@ -5,11 +5,12 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 
 from megatalker.checkpoint import Checkpoint
+from megatalker.errors import describe_error
 from megatalker.interfaces import CodecBackend, LoadContext, TalkerBackend
 from megatalker.plugins import BackendRegistry, computing_dtype, probe
 from megatalker.plugins.checked import CheckedCodec, CheckedTalker, load_codec, load_talker
@@ -43,6 +44,8 @@ class LoadedBackend(Generic[InstanceT]):
     """From now on a call that takes long is a fault, not a compilation."""
     calls: int = 0
     """That succeeded."""
+    refusals: int = 0
+    """Requests that it has refused since its last frame."""
     preparing: str | None = None
     """What it has prepared beside its work."""
     unprepared: str | None = None
@@ -55,7 +58,7 @@ class LoadedBackend(Generic[InstanceT]):
         try:
             self.instance.close()
         except BaseException as error:  # it was given up already; its last words belong in the log only
-            logger.warning("%s backend %s failed to close: %s: %s", self.kind, self.name, type(error).__name__, error)
+            logger.warning("%s backend %s failed to close: %s", self.kind, self.name, describe_error(error))
 
 
 @dataclass(slots=True)
@@ -97,11 +100,17 @@ class BackendRole(Generic[InstanceT]):
         for option in sorted(options, key=lambda option: option.name in self.accused):
             if option.name in self.faulty:
                 continue
-            reason = option.refusal()
+            reason = _refusal(option)
             if reason is None:
                 return option
             logger.info("%s backend %s is passed over: %s", self.kind, option.name, reason)
         return None
+
+    @property
+    def has_substitute(self) -> bool:
+        """Another backend could take over from the one that serves."""
+        others = (option for option in self.options if option.name != self.last and option.name not in self.faulty)
+        return any(_refusal(option) is None for option in others)
 
     def tell_left_out(self) -> None:
         """Log which fallbacks cannot run here, and why, before one is needed."""
@@ -130,7 +139,7 @@ class BackendRole(Generic[InstanceT]):
 
     def why_empty(self) -> str:
         """One line for the error of a role that nothing can fill."""
-        refusals = {option.name: option.refusal() for option in self.options if option.name not in self.faulty}
+        refusals = {option.name: _refusal(option) for option in self.options if option.name not in self.faulty}
         reasons = self.faulty | {name: reason for name, reason in refusals.items() if reason is not None}
         failed = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
         others = "no other can take over" if self.options[1:] else "no fallback is configured or installed"
@@ -205,6 +214,14 @@ def _options(
     specs: Sequence[SpecT], refusal: Callable[[SpecT], str | None], load: Callable[[SpecT], InstanceT]
 ) -> list[BackendOption[InstanceT]]:
     return [BackendOption(spec.name, partial(refusal, spec), partial(load, spec)) for spec in specs]
+
+
+def _refusal(option: BackendOption[Any]) -> str | None:
+    """As ``option.refusal``; one that cannot be asked cannot run."""
+    try:
+        return option.refusal()
+    except Exception as error:  # a stranger's backend may fail in any way
+        return describe_error(error)
 
 
 def _context(spec: TalkerBackend | CodecBackend, device: torch.device, settings: Settings) -> LoadContext:

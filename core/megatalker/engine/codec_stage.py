@@ -27,6 +27,7 @@ from megatalker.engine.scheduling import MOST_CODEC_STREAMS, Candidate, Playing,
 from megatalker.engine.state import WorkerState
 from megatalker.engine.utterance import CodecReplay, Progress, Utterance, candidate
 from megatalker.interfaces import CodecState
+from megatalker.plugins.checks import samples_complaint
 
 logger = logging.getLogger(__name__)
 
@@ -231,12 +232,14 @@ class CodecStage:
     def _arrived(self, download: Download, served: Sequence[Utterance]) -> tuple[Samples, list[float]]:
         """The chunks, one after another, and the level of each frame."""
         samples = self._calls.step(self._state.codec, "decode", lambda _: download.wait(), served)
-        levels = frame_levels(samples)
-        if not all(map(math.isfinite, levels)) and not np.isfinite(samples).all():
-            role, chunks = self._state.codec, np.split(samples, list(accumulate(download.sizes)))
-            index = next(index for index, chunk in enumerate(chunks) if not np.isfinite(chunk).all())
-            raise Fault(role, role.last, f"codec chunk {index} holds NaN or infinity", served)
-        return samples, levels
+        if not peak(samples) <= 1.0:
+            role, chunks = self._state.codec, np.split(samples, list(accumulate(download.sizes))[:-1])
+            for index, chunk in enumerate(chunks):
+                complaint = samples_complaint(peak(chunk))
+                if complaint is not None:
+                    raise Fault(role, role.last, f"codec chunk {index} {complaint}", served)
+            np.clip(samples, -1.0, 1.0, out=samples)
+        return samples, frame_levels(samples)
 
     # ---- states
 
@@ -349,6 +352,11 @@ class CodecStage:
                 logger.warning("stream with seed %d runs away and is cut: %s", progress.seed, reason)
                 end_segment(self._state, utterance, decoder, "runaway")
         return waiters
+
+
+def peak(samples: Samples) -> float:
+    """The largest absolute value; NaN where there is one."""
+    return max(float(samples.max()), -float(samples.min()))
 
 
 def _log(chunk: Chunk, progress: Progress) -> None:

@@ -19,7 +19,8 @@ from megatalker.engine.backend_role import codec_role, talker_role
 from megatalker.engine.chunks import ChunkPolicy, ChunkQueue, chunk_limit
 from megatalker.engine.commands import Command, CommandQueue, Lend, Wake, Warmup
 from megatalker.engine.endings import end_everything
-from megatalker.engine.guarded_calls import CallRegister
+from megatalker.engine.guarded_calls import CallRegister, RunningClock
+from megatalker.engine.leaving import at_exit, end_thread
 from megatalker.engine.options import SpeechOptions
 from megatalker.engine.outputs import EngineMetrics
 from megatalker.engine.request import Request, RequestChecker, TalkerLimits
@@ -28,7 +29,7 @@ from megatalker.engine.state import WorkerState
 from megatalker.engine.stream import SpeechStream, require_process
 from megatalker.engine.text_segmenter import TextSegmenter
 from megatalker.engine.utterance import Progress, Utterance
-from megatalker.engine.watchdog import Watchdog
+from megatalker.engine.watchdog import Watchdog, look_period_s
 from megatalker.engine.worker import WorkerSettings
 from megatalker.errors import EngineClosedError, MegatalkerError
 from megatalker.plugins import BackendRegistry
@@ -39,6 +40,8 @@ from megatalker.settings import Settings
 
 CLOSE_TIMEOUT_S = 10.0
 """How long closing waits for a backend call in progress before it is abandoned."""
+LEAVE_PATIENCE_S = 0.5
+"""How long a backend call may go on when Python is left, before it is interrupted: most end, and backends are freed."""
 
 
 class Engine:
@@ -63,8 +66,12 @@ class Engine:
             settings,
             resolve_threads(settings.threads, checkpoint, self.device),
         )
-        watchdog = Watchdog(self._state, self._commands, CallRegister(time.monotonic), own)
-        self._closer = weakref.finalize(self, _close, self._state, self._commands, watchdog, self._process)
+        self._register = CallRegister(time.monotonic, 2 * look_period_s(settings.step_deadline_s))
+        watchdog = Watchdog(self._state, self._commands, self._register, own)
+        self._closer = weakref.finalize(
+            self, _close, self._state, self._commands, watchdog, self._register.clock, self._process
+        )
+        at_exit(partial(_leave, weakref.ref(watchdog), self._commands))
         watchdog.worker.start()
         watchdog.start()
         try:
@@ -261,18 +268,29 @@ class Engine:
             runaway=RunawayDetector() if settings.runaway_guard else None,
             short_speech=settings.short_speech,
             owner=owner,
+            paused_before_s=self._register.clock.paused_s,
         )
 
 
-def _close(state: WorkerState, commands: CommandQueue, watchdog: Watchdog, process: int) -> None:
+def _leave(watchdog: "weakref.ref[Watchdog]", commands: CommandQueue) -> None:
+    """Python is being left. An engine that is still open is closed; one that was closed may still be in a call."""
+    watched = watchdog()
+    if watched is not None and watched.worker.is_alive():
+        commands.close()
+        watched.worker.join(LEAVE_PATIENCE_S)
+        watched.stop()
+        end_thread(watched.worker)
+
+
+def _close(state: WorkerState, commands: CommandQueue, watchdog: Watchdog, clock: RunningClock, process: int) -> None:
     if process != os.getpid():  # a forked child has none of the threads
         return
     commands.close()
     if threading.current_thread() in (watchdog.worker, watchdog):  # a collected engine: the worker ends by itself
         watchdog.stop()
         return
-    deadline = time.monotonic() + CLOSE_TIMEOUT_S
-    while (worker := watchdog.worker).is_alive() and time.monotonic() < deadline:
+    deadline = clock() + CLOSE_TIMEOUT_S
+    while (worker := watchdog.worker).is_alive() and clock() < deadline:
         worker.join(0.05)  # the watchdog may put another worker in its place meanwhile
     watchdog.stop()
     watchdog.join(CLOSE_TIMEOUT_S)

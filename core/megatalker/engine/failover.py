@@ -9,7 +9,14 @@ from megatalker.engine.blame import blame, drop_accusation
 from megatalker.engine.guarded_calls import Fault, GuardedCalls
 from megatalker.engine.outputs import BackendSwitch
 from megatalker.engine.state import WorkerState
-from megatalker.errors import BackendFaultError, BackendUnavailableError, CheckpointError, MegatalkerError
+from megatalker.errors import (
+    BackendFaultError,
+    BackendUnavailableError,
+    CheckpointError,
+    MegatalkerError,
+    SettingsError,
+    describe_error,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -29,12 +36,13 @@ def fill(state: WorkerState, calls: GuardedCalls, role: BackendRole[InstanceT]) 
         logger.info("loading %s backend %s", role.kind, option.name)
         try:
             instance = calls.load(role, option.name, _loader(role, option))
-        except CheckpointError:  # no backend can read what is damaged
-            raise
         except Exception as error:  # a stranger's loader may fail in any way
-            if role.strict and not role.last:
+            opening = not role.last
+            if opening and isinstance(error, CheckpointError):  # no backend can read what is damaged
+                raise
+            if opening and role.strict:
                 raise _not_loaded(role, option.name, error) from error
-            role.give_up(option.name, f"loading raised {type(error).__name__}: {error}")
+            role.give_up(option.name, f"loading raised {describe_error(error)}")
             drop_accusation(state.utterances, role, option.name)
             continue
         previous = role.fill(option, instance)
@@ -50,8 +58,16 @@ def replace(state: WorkerState, calls: GuardedCalls, fault: Fault) -> None:
         calls.close(fault.role, loaded)
 
 
-def not_warmed_up(fault: Fault) -> MegatalkerError:
-    """The error where a backend that was asked for by name cannot be warmed up: no other may stand in for it."""
+def not_warmed_up(fault: Fault) -> MegatalkerError | None:
+    """The error for those who wait for the warm-up that failed, where no other backend may stand in silently: this one
+    was asked for by name, or says which of its own settings cannot be met. Else ``None``.
+    """
+    role, cause = fault.role, fault.__cause__
+    own_settings = f"{'backends' if role.kind == 'talker' else 'codecs'}.{fault.name}."
+    if isinstance(cause, SettingsError) and own_settings in str(cause):
+        return cause
+    if not role.strict or fault.name != role.options[0].name:
+        return None
     return BackendUnavailableError(
         f"{fault.role.kind} backend {fault.name!r} was asked for by name and cannot be used here: {fault.reason}. "
         "Mend that, or choose another backend (megatalker backends lists them; 'auto' takes the best that works)."
@@ -65,8 +81,8 @@ def _loader(role: BackendRole[InstanceT], option: BackendOption[InstanceT]) -> C
         instance = option.load()
         try:
             instance.try_out()
-        except Exception:
-            instance.close()
+        except BaseException:
+            LoadedBackend(role.kind, option.name, instance).close()
             raise
         return instance
 
@@ -100,7 +116,7 @@ def _not_loaded(role: BackendRole[Any], name: str, error: Exception) -> Megatalk
     if isinstance(error, MegatalkerError):
         return error
     return BackendUnavailableError(
-        f"{role.kind} backend {name!r} failed to load: {type(error).__name__}: {error}. "
+        f"{role.kind} backend {name!r} failed to load: {describe_error(error)}. "
         "Fix that, or choose another backend (megatalker backends lists them)."
     )
 

@@ -1,13 +1,15 @@
 """Calls into backends: each has a deadline, and what goes wrong in one becomes a fault of that backend."""
 
+import math
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from megatalker.engine.backend_role import BackendRole, InstanceT, LoadedBackend
 from megatalker.engine.utterance import Utterance
-from megatalker.errors import CapacityError, InvalidRequestError, SettingsError
+from megatalker.errors import CapacityError, InvalidRequestError, describe_error
 from megatalker.plugins.checked import CheckedTalker
 
 ResultT = TypeVar("ResultT")
@@ -52,11 +54,50 @@ class CallInProgress:
     deadline: float
 
 
-class CallRegister:
-    """Which worker is in charge, and the backend call it is in. Shared by workers and watchdog, guarded by ``lock``."""
+class RunningClock:
+    """Seconds in which this process was running. Thread-safe.
 
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self.clock = clock
+    A process that is stopped (SIGSTOP, ``docker pause``, a debugger) or swapped out does not run, and neither does what
+    it waits for in itself. Such a pause shows as a long gap between two readings, so something must read the clock
+    regularly, at intervals well below ``longest_gap_s``.
+
+    Args:
+        source: seconds that pass in any case, monotonic.
+        longest_gap_s: of a longer gap between two readings this much is counted. By default all of it.
+    """
+
+    def __init__(self, source: Callable[[], float] = time.monotonic, longest_gap_s: float = math.inf) -> None:
+        self._source, self._longest_gap_s = source, longest_gap_s
+        self._lock = threading.Lock()
+        self._read_at = source()
+        self._paused_s = 0.0
+
+    def __call__(self) -> float:
+        """Seconds since some moment, pauses left out."""
+        with self._lock:
+            now = self._source()
+            self._paused_s += max(0.0, now - self._read_at - self._longest_gap_s)
+            self._read_at = now
+            return now - self._paused_s
+
+    @property
+    def paused_s(self) -> float:
+        """Seconds of pauses until now."""
+        self()
+        return self._paused_s
+
+
+class CallRegister:
+    """Which worker is in charge, and the backend call it is in. Shared by workers and watchdog, guarded by ``lock``.
+
+    Args:
+        clock: seconds, monotonic.
+        longest_gap_s: how long the clock may go unread before the process is taken to have been stopped.
+    """
+
+    def __init__(self, clock: Callable[[], float], longest_gap_s: float = math.inf) -> None:
+        self.clock = RunningClock(clock, longest_gap_s)
+        """For deadlines."""
         self.lock = threading.RLock()
         self.generation = 0
         self.call: CallInProgress | None = None
@@ -102,6 +143,11 @@ class GuardedCalls:
         self.seconds = 0.0
         """Spent in calls until now."""
 
+    @property
+    def paused_s(self) -> float:
+        """How long the process was stopped until now."""
+        return self._register.clock.paused_s
+
     def step(
         self,
         role: BackendRole[InstanceT],
@@ -122,7 +168,7 @@ class GuardedCalls:
 
         Raises:
             Fault: the call raised.
-            InvalidRequestError, CapacityError: the backend blames the request.
+            InvalidRequestError, CapacityError: the request is to blame, or there is no room for it now.
         """
         loaded = role.loaded
         if loaded is None:
@@ -135,14 +181,14 @@ class GuardedCalls:
         return result
 
     def warmup(self, role: BackendRole[InstanceT]) -> None:
-        """Warm a loaded backend up; raises ``Fault``, or ``SettingsError`` where a setting cannot be met here."""
+        """Warm a loaded backend up; raises ``Fault``."""
         loaded = role.loaded
         if loaded is None:
             raise EmptyRoleError
         try:
             self._call(role, loaded, "warm-up", loaded.instance.warmup, LOAD_DEADLINE_S)
         except REQUEST_ERRORS as error:
-            raise Fault(role, loaded.name, f"warm-up raised {_describe(error)}") from error
+            raise Fault(role, loaded.name, f"warm-up raised {describe_error(error)}") from error
         loaded.warm = True
 
     def prepare(self, talker: LoadedBackend[CheckedTalker]) -> str | None:
@@ -161,7 +207,7 @@ class GuardedCalls:
         return self._guarded(self._talker, self._talker.last, what, call, self._deadline_s * COLD_FACTOR)
 
     def close(self, role: BackendRole[Any], loaded: LoadedBackend[Any]) -> None:
-        """Free a backend, at most for one deadline."""
+        """Free a backend, at most for one deadline; what it raises goes to the log."""
         self.last_used = None
         self._guarded(role, loaded.name, "closing", loaded.close, self._deadline_s)
 
@@ -177,10 +223,10 @@ class GuardedCalls:
         self.last_used = loaded
         try:
             return self._guarded(role, loaded.name, what, call, seconds, served)
-        except (*REQUEST_ERRORS, SettingsError):
+        except REQUEST_ERRORS:
             raise
         except Exception as error:  # a stranger's backend may fail in any way
-            raise Fault(role, loaded.name, f"{what} raised {_describe(error)}", served) from error
+            raise Fault(role, loaded.name, f"{what} raised {describe_error(error)}", served) from error
 
     def _guarded(
         self,
@@ -191,19 +237,30 @@ class GuardedCalls:
         seconds: float,
         served: Sequence[Utterance] = (),
     ) -> ResultT:
-        """The result of ``call``; even an attempt to end the process is an ordinary failure of the backend."""
+        """The result of ``call``. Even an attempt to end the process is an ordinary failure of the backend, and so is
+        an error that cannot be printed: everything that is raised here can be.
+        """
         self._register.enter(self._generation, role, name, what, seconds, served)
         began = self._register.clock()
         try:
             return call()
-        except Exception:
-            raise
         except BaseException as error:
-            raise RuntimeError(f"{type(error).__name__} in a backend: {error}") from error
+            if isinstance(error, Exception) and _can_be_printed(error):
+                raise
+            raise RuntimeError(f"{describe_error(error)} (raised in a backend)") from None
         finally:
             self.seconds += self._register.clock() - began
             self._register.leave(self._generation)
 
 
-def _describe(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"
+def _can_be_printed(error: BaseException | None) -> bool:
+    """Whether the texts of the error and of what it came from can be read, as a traceback does."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        try:
+            "".join((str(error), repr(error)))
+        except BaseException:
+            return False
+        error = error.__cause__ or error.__context__
+    return True

@@ -1,7 +1,7 @@
 """Which streams begin, or go on, in the next launch of prompts."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import accumulate, takewhile
 
 from megatalker.engine.admission import AdmissionLimits, Grant, grants, is_owed, queue_refusal, waited_too_long
@@ -20,8 +20,9 @@ NO_ROOM, ALL_ROOM = Room(0.0, 0.0), Room(math.inf, math.inf)
 class Newcomers:
     """Chooses among streams that need a prefill."""
 
-    def __init__(self, state: WorkerState, settings: Settings) -> None:
-        self._state, self._settings = state, settings
+    def __init__(self, state: WorkerState, settings: Settings, paused_s: Callable[[], float]) -> None:
+        """``paused_s``: how long the process was stopped until now."""
+        self._state, self._settings, self._paused_s = state, settings, paused_s
         self.pressed = self.beside = False
         """There are newcomers, and streams whose playback would run dry during their pass; or that play at all."""
         self.gathering = False
@@ -129,7 +130,7 @@ class Newcomers:
         max_wait_s = self._settings.max_wait_s
         if max_wait_s is None or utterance.progress.segments:
             return math.inf
-        return utterance.progress.requested_at + max_wait_s
+        return utterance.progress.requested_at + max_wait_s + self._paused_s() - utterance.paused_before_s
 
     # ---- who gets a row
 

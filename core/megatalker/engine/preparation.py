@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from megatalker.engine.backend_role import LoadedBackend
 from megatalker.engine.guarded_calls import GuardedCalls
 from megatalker.engine.utterance import Utterance
+from megatalker.errors import describe_error
 from megatalker.plugins.checked import CheckedTalker
 
 logger = logging.getLogger(__name__)
@@ -34,7 +35,7 @@ def go_on(
     try:
         talker.preparing = calls.prepare(talker)
     except Exception as error:  # it can do without
-        reason, what = f"{type(error).__name__}: {error}", talker.preparing or "what it prepared"
+        reason, what = describe_error(error), talker.preparing or "what it prepared"
         logger.error("talker backend %s goes on without %s: %s", talker.name, what, reason)
         talker.preparing, talker.unprepared = None, reason
     if talker.preparing is None:

@@ -13,11 +13,14 @@ from megatalker.engine.request import frames_that_fit
 from megatalker.engine.scheduling import select
 from megatalker.engine.state import StepInProgress, WorkerState
 from megatalker.engine.utterance import Codes, DecoderStream, Utterance, candidate
-from megatalker.errors import CapacityError
+from megatalker.errors import CapacityError, describe_error
 from megatalker.interfaces import DecodeStep, StreamRequest
 from megatalker.prompt import PromptBuilder
 
 logger = logging.getLogger(__name__)
+
+MOST_REFUSALS = 3
+"""Requests that a backend may refuse without a frame in between; the last of them is tried by another."""
 
 
 class TalkerStage:
@@ -36,7 +39,7 @@ class TalkerStage:
                 self._calls.step(self._state.talker, "release", methodcaller("release", handle))
             except REQUEST_ERRORS as error:  # it refuses to release what it handed out itself
                 name = self._state.talker.last
-                raise Fault(self._state.talker, name, f"release raised {type(error).__name__}: {error}") from error
+                raise Fault(self._state.talker, name, f"release raised {describe_error(error)}") from error
         return did
 
     def read_text(self) -> bool:
@@ -109,11 +112,13 @@ class TalkerStage:
         except REQUEST_ERRORS as error:
             self._sort_out(served, error)
             return
-        now, counters = self._state.clock(), self._state.counters
+        now, counters, loaded = self._state.clock(), self._state.counters, self._state.talker.loaded
         counters.decode_calls += 1
         counters.decode_rows += len(frames)
-        if self._state.talker.loaded is not None and self._state.talker.loaded.warm:
-            self._state.pace.note_frames(len(frames), step.launched_at, now)
+        if loaded is not None:
+            loaded.refusals = 0
+            if loaded.warm:
+                self._state.pace.note_frames(len(frames), step.launched_at, now)
         for (utterance, decoder), frame in zip(step.shares, frames, strict=True):
             if utterance.ending is not None or utterance.decoder is not decoder:  # by its audio, meanwhile
                 continue
@@ -210,14 +215,41 @@ class TalkerStage:
 
     def _refused(self, utterance: Utterance, error: Exception) -> None:
         """The backend does not take a prompt: it has no row left, or the prompt is impossible."""
-        held = sum(other.decoder is not None and other.decoder.handle is not None for other in self._state.utterances)
+        held = self._held
         if held == 0 or not isinstance(error, CapacityError):
-            utterance.end("error", error)
+            self._end_refused(utterance, error)
             return
         # it holds fewer streams than it promised: remember how many, and let the stream wait for one
         logger.warning("%s backend holds only %d streams now: %s", self._state.talker.last, held, error)
         self._work.row_limit = held
         utterance.admitted = False
+
+    @property
+    def _held(self) -> int:
+        """Streams in the backend."""
+        return sum(other.decoder is not None and other.decoder.handle is not None for other in self._state.utterances)
+
+    def _end_refused(self, utterance: Utterance, error: Exception) -> None:
+        """End an utterance that the backend does not want, unless that is the backend's fault: where another could take
+        over, it must serve something harmless, and one of a few requests.
+
+        Raises:
+            Fault: it does not.
+        """
+        role = self._state.talker
+        loaded = role.loaded
+        if loaded is not None and error is loaded.instance.own_refusal and role.has_substitute:
+            if self._held == 0:
+                try:
+                    self._calls.step(role, "something harmless", methodcaller("try_out"))
+                except REQUEST_ERRORS as again:
+                    reason = f"it holds no stream and refuses anything: {describe_error(again)}"
+                    raise Fault(role, role.last, reason) from again
+            loaded.refusals += 1
+            if loaded.refusals >= MOST_REFUSALS:
+                reason = f"it refused {MOST_REFUSALS} requests in a row, the last one with {describe_error(error)}"
+                raise Fault(role, role.last, reason, [utterance]) from error
+        utterance.end("error", error)
 
     # ---- decode
 
@@ -232,9 +264,13 @@ class TalkerStage:
         self._work.step = StepInProgress(shares, finish, now)
 
     def _sort_out(self, chosen: Sequence[Utterance], error: Exception) -> None:
-        """A step was refused and nobody advanced: find out whom it concerns."""
+        """A step was refused and nobody advanced: find out whom it concerns. One without room waits for others."""
         if len(chosen) == 1:
-            chosen[0].end("error", error)
+            waits = isinstance(error, CapacityError) and self._held > 1
+            self._take_rows(chosen)
+            if not waits:
+                chosen[0].admitted = True
+                self._end_refused(chosen[0], error)
             return
         for utterance in chosen:
             self._begin([utterance])

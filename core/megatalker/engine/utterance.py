@@ -176,6 +176,8 @@ class Utterance:
     """Rows go to owners by turns."""
     incoming: IncomingText = field(default_factory=IncomingText)
     """Text that was fed and is not in ``text`` yet."""
+    paused_before_s: float = 0.0
+    """How long the process had been stopped when it was asked for: what is added meanwhile is no waiting."""
     idle_since: float | None = None
     """Since when it has had no work: no text to speak, or audio enough that nobody takes."""
     turn: tuple[int, int] | None = None

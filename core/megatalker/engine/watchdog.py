@@ -8,22 +8,33 @@ from megatalker.engine.guarded_calls import CallRegister
 from megatalker.engine.state import WorkerState
 from megatalker.engine.worker import Worker, WorkerSettings
 
-MAX_PERIOD_S = 1.0
+LOOKS_PER_DEADLINE = 20
+"""So often the watchdog looks at a call before it is late. A pause of the whole process counts as two looks at most."""
+MAX_PERIOD_S = 0.25
+
+
+def look_period_s(step_deadline_s: float) -> float:
+    """Seconds between two looks."""
+    return min(step_deadline_s / LOOKS_PER_DEADLINE, MAX_PERIOD_S)
 
 
 class Watchdog(threading.Thread):
-    """Looks at the call in progress a few times per deadline. It cannot help while a hung call holds the GIL."""
+    """Looks at the call in progress many times per deadline. It cannot help while a hung call holds the GIL.
+
+    Only time that it was there to see counts: its looks are the regular readings of the register's clock, which leaves
+    out how long the process was stopped.
+    """
 
     def __init__(self, state: WorkerState, commands: CommandQueue, register: CallRegister, own: WorkerSettings) -> None:
         super().__init__(name="megatalker-watchdog", daemon=True)
         self._state, self._commands, self._register, self._own = state, commands, register, own
-        self._period = min(own.settings.step_deadline_s / 4, MAX_PERIOD_S)
+        self._period_s = look_period_s(own.settings.step_deadline_s)
         self._ended = threading.Event()
         self.worker = self._new_worker()
         """The thread in charge."""
 
     def run(self) -> None:
-        while not self._ended.wait(self._period):
+        while not self._ended.wait(self._period_s):
             self._replace_hung_worker()
 
     def stop(self) -> None:
@@ -41,8 +52,8 @@ class Watchdog(threading.Thread):
 
     def _replace_hung_worker(self) -> None:
         with self._register.lock:
-            call = self._register.call
-            if call is None or self._register.clock() < call.deadline:
+            call, now = self._register.call, self._register.clock()
+            if call is None or now < call.deadline:
                 return
             reason = f"{call.what} did not return within {call.seconds:g} s"
             blame(self._state.utterances, call.role, call.name, reason, call.served)

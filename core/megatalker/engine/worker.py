@@ -21,7 +21,8 @@ from megatalker.engine.newcomers import Newcomers
 from megatalker.engine.preparation import go_on
 from megatalker.engine.state import WorkerState
 from megatalker.engine.talker_stage import TalkerStage
-from megatalker.errors import BackendFaultError, CapacityError, EngineClosedError, MegatalkerError
+from megatalker.engine.utterance import Utterance
+from megatalker.errors import BackendFaultError, CapacityError, EngineClosedError, MegatalkerError, describe_error
 from megatalker.prompt import PromptBuilder
 from megatalker.settings import Settings
 
@@ -59,7 +60,7 @@ class Worker(threading.Thread):
         super().__init__(name=f"megatalker-worker-{register.generation}", daemon=True)
         self._state, self._commands, self._builder, self._threads = state, commands, own.builder, own.threads
         self._calls = GuardedCalls(register, state.talker, own.settings.step_deadline_s)
-        self._newcomers = Newcomers(state, own.settings)
+        self._newcomers = Newcomers(state, own.settings, lambda: self._calls.paused_s)
         self._talker = TalkerStage(state, self._calls, own.builder)
         self._codec = CodecStage(state, self._calls)
         self.orphans: list[LoadedBackend[Any]] = []
@@ -92,13 +93,18 @@ class Worker(threading.Thread):
             self._prepare()
             self._lend()
             self._obey_commands(0.0 if did else self._time_to_wait())
-        except Fault as fault:
-            replace(state, self._calls, fault)
-        except Exception as error:  # nothing is left to try, or this engine has a bug: nobody may wait for ever
-            self._fail(error)
+        except Superseded:
+            raise
+        except BaseException as error:
+            if self._commands.closing and state.opened.done():  # what fails then was interrupted
+                return
+            if isinstance(error, Fault):
+                replace(state, self._calls, error)
+            else:  # nothing is left to try, or this engine has a bug: nobody may wait for ever
+                self._fail(error)
 
     def _timed_tick(self) -> bool:
-        clock, counters = self._state.clock, self._state.counters
+        clock, counters, paused_s = self._state.clock, self._state.counters, self._calls.paused_s
         frames = counters.frames
         began, called = clock(), self._calls.seconds
         did = self._tick()
@@ -108,7 +114,8 @@ class Worker(threading.Thread):
             counters.backend_s += backend_s
             counters.host_s += clock() - began - backend_s
             if self._warm:
-                self._state.throughput.note_work(counters.frames - frames, clock() - began)
+                seconds = clock() - began - (self._calls.paused_s - paused_s)
+                self._state.throughput.note_work(counters.frames - frames, max(0.0, seconds))
         return did
 
     def _tick(self) -> bool:
@@ -180,10 +187,11 @@ class Worker(threading.Thread):
     def _serve_started(self) -> bool:
         """Audio or frames of the streams that have begun, while newcomers gather."""
         state = self._state
-        began_at, pace, frames = state.clock(), state.pace, state.counters.frames
+        began_at, pace, frames, paused_s = state.clock(), state.pace, state.counters.frames, self._calls.paused_s
         if self._start_audio() or self._decode():
             streams = sum(one.admitted and one.idle_since is None for one in state.utterances)
-            pace.note_others(state.clock() - began_at, streams, state.counters.frames - frames)
+            seconds = state.clock() - began_at - (self._calls.paused_s - paused_s)
+            pace.note_others(max(0.0, seconds), streams, state.counters.frames - frames)
             return True
         if self._newcomers.gathering:
             pace.lend()
@@ -283,7 +291,7 @@ class Worker(threading.Thread):
             refuse_waiting(state, state.failure)
 
     def _warm_up(self) -> None:
-        """Warm both backends up where somebody waits for it. A backend asked for by name has no substitute here."""
+        """Warm both backends up where somebody waits for it."""
         state = self._state
         if not state.warmups:
             return
@@ -294,10 +302,10 @@ class Worker(threading.Thread):
             if state.talker.loaded is not None:
                 state.talker.loaded.prepare_at = 0.0
         except Fault as fault:
-            if not fault.role.strict or fault.name != fault.role.options[0].name:
+            error = not_warmed_up(fault)
+            if error is None or self._commands.closing:
                 raise
             replace(state, self._calls, fault)
-            error = not_warmed_up(fault)
             if not state.utterances:  # nothing is accepted any more once the callers know
                 raise error from fault
             for done in state.warmups:
@@ -339,7 +347,7 @@ class Worker(threading.Thread):
         if not state.opened.done():
             state.opened.set_result(None)
 
-    def _fail(self, error: Exception) -> None:
+    def _fail(self, error: BaseException) -> None:
         """Nobody can be served any more."""
         state = self._state
         if not state.opened.done():
@@ -352,8 +360,8 @@ class Worker(threading.Thread):
             state.failure = error
             logger.error("%s", error)
         else:
-            state.failure = BackendFaultError(f"the engine failed: {type(error).__name__}: {error}; open a new engine")
-            logger.exception("the engine failed")
+            state.failure = BackendFaultError(f"the engine failed: {describe_error(error)}; open a new engine")
+            logger.error("the engine failed", exc_info=error)
         refuse_waiting(state, state.failure)
         for utterance in state.utterances:
             utterance.end("error", state.failure)

@@ -9,7 +9,7 @@ from torch import Tensor
 from megatalker.checkpoint.config import FRAME_SAMPLES, SAMPLE_RATE, CodecConfig
 from megatalker.errors import CapacityError, InvalidRequestError, MalformedResultError, UnsupportedError
 from megatalker.interfaces import Codec, CodecCapabilities, CodecState
-from megatalker.plugins.checks import describe, expect, stated_limit
+from megatalker.plugins.checks import backend_call, describe, expect, samples_complaint, stated_limit
 
 
 class CheckedState(CodecState):
@@ -20,7 +20,8 @@ class CheckedState(CodecState):
 
     def copy(self) -> Self:
         """As :meth:`CodecState.copy`; a copy that is the state itself raises ``MalformedResultError``."""
-        twin = expect(CodecState, self.inner.copy(), "a codec state's copy")
+        with backend_call("copy of a codec state"):
+            twin = expect(CodecState, self.inner.copy(), "a codec state's copy")
         if twin is self.inner:
             raise MalformedResultError("a codec state's copy is the state itself, expected an independent one")
         return type(self)(self.owner, twin)
@@ -46,7 +47,8 @@ class CheckedCodec:
 
     def open(self) -> CheckedState:
         """As :meth:`Codec.open`."""
-        return CheckedState(self, expect(CodecState, self.codec.open(), "what open returned"))
+        with backend_call("open"):
+            return CheckedState(self, expect(CodecState, self.codec.open(), "what open returned"))
 
     def decode(self, states: Sequence[CodecState], codes: Sequence[Tensor]) -> list[Tensor]:
         """As :meth:`Codec.decode`; ``codes`` may be of any integer type and on any device.
@@ -61,9 +63,10 @@ class CheckedCodec:
         checked = self._check_codes(codes, len(inner))
         if not inner:
             return []
-        chunks = self.codec.decode(inner, checked)
+        with backend_call("decode"):
+            chunks = self.codec.decode(inner, checked)
         _check_chunks(chunks, checked)
-        return chunks
+        return list(chunks)
 
     def encode(self, audio: Tensor) -> Tensor:
         """As :meth:`Codec.encode`; ``audio`` may be of any floating-point type and on any device.
@@ -71,7 +74,7 @@ class CheckedCodec:
         Raises:
             UnsupportedError: the capabilities do not list ``encode``.
             InvalidRequestError: no samples, several channels, or values that are not finite.
-            MalformedResultError: the backend did not return codes.
+            MalformedResultError: the backend did not return at least one frame of codes from the codebook.
         """
         if not self.capabilities.encode:
             raise UnsupportedError(
@@ -85,18 +88,26 @@ class CheckedCodec:
         samples = audio.detach().to("cpu", torch.float32)
         if not bool(torch.isfinite(samples).all()):
             raise InvalidRequestError("audio holds NaN or infinity, expected samples within [-1, 1]; check its source")
-        codes = expect(Tensor, self.codec.encode(samples), "what encode returned")
-        if codes.dtype != torch.int64 or codes.ndim != 2 or codes.shape[1] != self._config.num_quantizers:
+        with backend_call("encode"):
+            codes = expect(Tensor, self.codec.encode(samples), "what encode returned")
+        shaped = codes.ndim == 2 and len(codes) > 0 and codes.shape[1] == self._config.num_quantizers
+        if codes.dtype != torch.int64 or not shaped:
             raise MalformedResultError(
-                f"encode returned {describe(codes)}, expected int64 [frames, {self._config.num_quantizers}]"
+                f"encode returned {describe(codes)}, expected int64 [frames >= 1, {self._config.num_quantizers}]"
+            )
+        if codes.device.type == "cpu" and not self._inside(codes):
+            raise MalformedResultError(
+                f"encode returned codes from {int(codes.min())} to {int(codes.max())}, "
+                f"expected 0 to {self._config.codebook_size - 1}"
             )
         return codes
 
     def try_out(self) -> None:
         """Make the audio of one frame; raises what goes wrong, and ``MalformedResultError`` where that is no audio."""
         (chunk,) = self.decode([self.open()], [torch.zeros(1, self._config.num_quantizers, dtype=torch.int64)])
-        if not bool(chunk.isfinite().all()):
-            raise MalformedResultError("the codec's audio holds NaN or infinity")
+        complaint = samples_complaint(float(chunk.abs().max()))
+        if complaint is not None:
+            raise MalformedResultError(f"the codec's audio {complaint}")
 
     def warmup(self) -> None:
         """As :meth:`Codec.warmup`."""

@@ -1,6 +1,7 @@
 """A talker decoder in its checking shell; see :mod:`megatalker.plugins.checked`."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
 
@@ -18,7 +19,7 @@ from megatalker.interfaces import (
     TalkerCapabilities,
     TalkerDecoder,
 )
-from megatalker.plugins.checks import check_ids, describe, expect, is_finite, stated_limit
+from megatalker.plugins.checks import backend_call, check_ids, describe, expect, is_finite, stated_limit
 from megatalker.sampling import SamplingParams
 
 
@@ -55,6 +56,8 @@ class CheckedTalker:
         self._streams: dict[StreamHandle, _Stream] = {}
         self._last_handle = 0
         self._frames_are_due = False
+        self.own_refusal: Exception | None = None
+        """The latest ``InvalidRequestError`` or ``CapacityError`` of the backend itself, not of this shell."""
         self._works_in_call = False
         """Its decode returns frames: it is called when they are waited for, so that nothing else waits for it."""
 
@@ -77,7 +80,9 @@ class CheckedTalker:
             )
         if not requests:
             return []
-        handles = self._check_handles(self.decoder.prefill(requests), len(requests))
+        with self._refusals():
+            answer = self.decoder.prefill(requests)
+        handles = self._check_handles(answer, len(requests))
         for handle, request in zip(handles, requests, strict=True):
             self._streams[handle] = _Stream(len(request.embeds))
         return handles
@@ -106,7 +111,8 @@ class CheckedTalker:
             self._frames_are_due = False
             frames = self._ask(steps, return_logits) if put_off else answer
             if callable(frames):
-                frames = frames()
+                with self._refusals():
+                    frames = frames()
             return self._note(self._check_frames(frames, steps, return_logits))
 
         return take
@@ -115,7 +121,8 @@ class CheckedTalker:
         """As :meth:`TalkerDecoder.release`; an unknown or released stream raises ``InvalidRequestError``."""
         self._require_taken()
         self._find(stream)
-        self.decoder.release(stream)
+        with backend_call("release"):
+            self.decoder.release(stream)
         del self._streams[stream]
 
     def prepare(self) -> str | None:
@@ -144,7 +151,8 @@ class CheckedTalker:
         self.decoder.close()
 
     def _ask(self, steps: Sequence[DecodeStep], return_logits: bool) -> list[Frame] | Callable[[], list[Frame]]:
-        answer = self.decoder.decode(steps, return_logits=return_logits)
+        with self._refusals():
+            answer = self.decoder.decode(steps, return_logits=return_logits)
         self._works_in_call = not callable(answer)
         return answer
 
@@ -156,6 +164,14 @@ class CheckedTalker:
             else:
                 stream.positions += 1
         return frames
+
+    @contextmanager
+    def _refusals(self) -> Iterator[None]:
+        try:
+            yield
+        except (InvalidRequestError, CapacityError) as error:
+            self.own_refusal = error
+            raise
 
     # --- what goes in
 
@@ -250,7 +266,7 @@ class CheckedTalker:
                     f"prefill returned handle {handle} after {self._last_handle}; expected a larger one each time"
                 )
             self._last_handle = handle
-        return handles
+        return list(handles)
 
     def _check_frames(self, frames: object, steps: Sequence[DecodeStep], return_logits: bool) -> list[Frame]:
         if not isinstance(frames, list) or len(frames) != len(steps):

@@ -1,16 +1,42 @@
 """Small checks that the shells of talkers and codecs share."""
 
+import math
 import operator
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 import torch
 from torch import Tensor
 
-from megatalker.errors import InvalidRequestError, MalformedResultError
+from megatalker.errors import CapacityError, InvalidRequestError, MalformedResultError, describe_error
 from megatalker.interfaces import Limit
 
 ValueT = TypeVar("ValueT")
+
+LARGEST_SAMPLE = 1 + 1e-4
+"""The official decoder's samples lie within [-1, 1], and a codec's within 1e-4 of them: a larger one is a fault."""
+
+
+@contextmanager
+def backend_call(what: str) -> Iterator[None]:
+    """Around a call that a backend has no reason to refuse: what is wrong with a request was found before.
+
+    Raises:
+        MalformedResultError: the backend raised ``InvalidRequestError`` or ``CapacityError``.
+        Exception: whatever else it raised.
+    """
+    try:
+        yield
+    except (InvalidRequestError, CapacityError) as error:
+        raise MalformedResultError(f"{what} raised {describe_error(error)}, which only core may raise here") from error
+
+
+def samples_complaint(peak: float) -> str | None:
+    """What is wrong with samples whose largest absolute value is ``peak`` (NaN: one of them is), if anything."""
+    if not math.isfinite(peak):
+        return "holds NaN or infinity"
+    return f"reaches {peak:g}, expected samples within [-1, 1]" if peak > LARGEST_SAMPLE else None
 
 
 def expect(kind: type, value: ValueT, source: str) -> ValueT:

@@ -11,6 +11,7 @@ named in its distribution's metadata as ``[project.entry-points.megatalker]``.
 import importlib.metadata
 import itertools
 import logging
+import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, TypeVar
@@ -19,7 +20,7 @@ import pluggy
 import torch
 
 from megatalker.checkpoint import Checkpoint
-from megatalker.errors import BackendNotFoundError, BackendUnavailableError, PluginError
+from megatalker.errors import BackendNotFoundError, BackendUnavailableError, PluginError, describe_error
 from megatalker.interfaces import API_VERSION, Availability, CodecBackend, TalkerBackend
 from megatalker.plugins.device import dtype_name, resolve_dtype
 from megatalker.plugins.options import own_settings, refuse_unknown_tables
@@ -88,8 +89,9 @@ class BackendRegistry:
         for entry in sorted(entries, key=lambda entry: entry.name, reverse=True):
             try:
                 registry.register(entry.load(), entry.name)
-            except Exception as error:  # a stranger's plug-in may fail in any way, and must not take the others down
-                reason = f"{type(error).__name__}: {error}{_version_advice(error)}"
+            except BaseException as error:  # a stranger's plug-in may fail in any way, and not take the others down
+                _raise_if_interrupted(error)
+                reason = f"{describe_error(error)}{_version_advice(error)}"
                 logger.warning("plug-in %r is ignored: %s. Fix or uninstall it.", entry.name, reason)
                 registry.broken.append(BrokenPlugin(entry.name, reason))
         return registry
@@ -252,7 +254,13 @@ def _check(spec: object, plugin: str) -> Kind:
     return kind
 
 
-def _version_advice(error: Exception) -> str:
+def _raise_if_interrupted(error: BaseException) -> None:
+    """Ctrl-C is meant for the program: Python raises it in the main thread only."""
+    if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
+        raise error
+
+
+def _version_advice(error: BaseException) -> str:
     """For a plug-in that fails on a name that another version of the contract had, or will have."""
     if isinstance(error, ImportError) and (error.name or "").partition(".")[0] == PROJECT:
         return f"; if it is written for another API version than {API_VERSION}, upgrade one side ({CHANGES})"
@@ -271,9 +279,12 @@ def probe(
     if device.type not in spec.capabilities.devices:
         return Availability(f"runs on {', '.join(sorted(spec.capabilities.devices))}, not on {device.type}")
     try:
-        answer = spec.probe(checkpoint, device, own)
-    except Exception as error:  # a stranger's probe may fail in any way; the reason is what the user needs
-        return Availability(f"its probe failed: {type(error).__name__}: {error}")
+        answer: object = spec.probe(checkpoint, device, own)
+    except BaseException as error:  # a stranger's probe may fail in any way; the reason is what the user needs
+        _raise_if_interrupted(error)
+        return Availability(f"its probe failed: {describe_error(error)}")
+    if not isinstance(answer, Availability):
+        return Availability(f"its probe returned {type(answer).__name__}, expected Availability")
     dtype = computing_dtype(spec, device, settings)
     if answer.available and dtype not in spec.capabilities.dtypes:
         known = ", ".join(sorted(dtype_name(known) for known in spec.capabilities.dtypes))

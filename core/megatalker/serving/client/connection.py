@@ -13,6 +13,7 @@ from megatalker.errors import ConnectionFailedError, EngineClosedError, InvalidR
 from megatalker.serving.client.session import RemoteSession
 from megatalker.serving.protocol.messages import REFUSED_TEXT, Cancel, Failed, Open, Request, read_event
 from megatalker.serving.protocol.packets import unpack
+from megatalker.serving.timers import SplitTimers
 
 logger = logging.getLogger(__name__)
 
@@ -32,6 +33,10 @@ class Patience:
     """For a word from the server while it owes one."""
 
 
+class ClientLoop(SplitTimers, asyncio.SelectorEventLoop):
+    """A pause of this process is not taken for a server that does not answer."""
+
+
 class Connection:
     """Connects when there is something to say, and again after the connection broke.
 
@@ -40,7 +45,7 @@ class Connection:
 
     def __init__(self, url: str, headers: dict[str, str], patience: Patience) -> None:
         self._url, self._headers, self._patience = url, headers, patience
-        self._loop = asyncio.new_event_loop()
+        self._loop = ClientLoop()
         self._outbox: asyncio.Queue[tuple[RemoteSession, Request]] = asyncio.Queue()
         self._stopping = asyncio.Event()
         self._sessions: dict[str, RemoteSession] = {}
@@ -159,9 +164,13 @@ class Connection:
 
     async def _watch(self) -> None:
         limit = self._patience.answer_s
+        period = min(POLL_S, limit / 4)
         while True:
-            await asyncio.sleep(min(POLL_S, limit / 4))
+            slept_at = time.monotonic()
+            await asyncio.sleep(period)
+            paused_s = max(0.0, time.monotonic() - slept_at - 2 * period)  # this process was, not the server
             for session in list(self._sessions.values()):
+                session.quiet_since += paused_s
                 quiet = time.monotonic() - session.quiet_since
                 if session.chunks.reason is None and session.awaited and quiet > limit:
                     session.fail(ConnectionFailedError(f"{self._url} has not answered for {limit:g} s"))

@@ -6,7 +6,7 @@ import os
 import signal
 import socket
 import ssl
-import time
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -16,6 +16,7 @@ import uvicorn
 from megatalker.errors import MegatalkerError, SettingsError
 from megatalker.serving.server.app import create_app
 from megatalker.serving.server.connections import SocketConnection, http_connection
+from megatalker.serving.server.event_loop import ServerLoop
 from megatalker.serving.server.late_engine import ServedEngine
 from megatalker.serving.server.speaker import Speaker
 from megatalker.settings import ServerSettings
@@ -92,6 +93,7 @@ class TalkServer(uvicorn.Server):
             uvicorn.Config(
                 app,
                 log_config=None,
+                loop=f"{ServerLoop.__module__}:{ServerLoop.__name__}",
                 http=http_connection(settings),
                 ws=SocketConnection,
                 ws_max_size=settings.max_message_bytes,
@@ -150,14 +152,16 @@ class TalkServer(uvicorn.Server):
             await self._drain()
         logger.info("stopping")
         await asyncio.to_thread(self._engine.close)
-        deadline = time.monotonic() + self._settings.shutdown_timeout_s
-        while self.speaker.running and time.monotonic() < deadline:
-            await asyncio.sleep(POLL_S)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._settings.shutdown_timeout_s):
+                while self.speaker.running:
+                    await asyncio.sleep(POLL_S)
         await super().shutdown(sockets)
 
     async def _drain(self) -> None:
         limit_s = self._settings.drain_timeout_s
         logger.info("draining for up to %g s: what is spoken is finished, nothing new is begun", limit_s)
-        deadline = time.monotonic() + limit_s
-        while self._drains and self.speaker.busy and self.speaker.failure is None and time.monotonic() < deadline:
-            await asyncio.sleep(POLL_S)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(limit_s):
+                while self._drains and self.speaker.busy and self.speaker.failure is None:
+                    await asyncio.sleep(POLL_S)
