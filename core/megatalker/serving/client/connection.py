@@ -11,6 +11,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketExce
 
 from megatalker.errors import ConnectionFailedError, EngineClosedError, InvalidRequestError, MegatalkerError
 from megatalker.serving.client.session import RemoteSession
+from megatalker.serving.protocol.asking import shown_url
 from megatalker.serving.protocol.messages import Cancel, Failed, Open, Request, read_event
 from megatalker.serving.protocol.packets import unpack
 
@@ -40,6 +41,7 @@ class Connection:
 
     def __init__(self, url: str, headers: dict[str, str], patience: Patience) -> None:
         self._url, self._headers, self._patience = url, headers, patience
+        self._shown = shown_url(url)
         self._loop = asyncio.new_event_loop()
         self._outbox: asyncio.Queue[tuple[RemoteSession, Request]] = asyncio.Queue()
         self._stopping = asyncio.Event()
@@ -68,7 +70,7 @@ class Connection:
         """End everything with ``EngineClosedError``, and wait for the thread unless this is it. May be called again."""
         with self._lock:
             if self._closed is None:
-                self._closed = EngineClosedError(f"the client of {self._url} was closed; open a new one")
+                self._closed = EngineClosedError(f"the client of {self._shown} was closed; open a new one")
                 self._loop.call_soon_threadsafe(self._stopping.set)
         if threading.current_thread() is not self._thread:
             self._thread.join(CLOSE_TIMEOUT_S)
@@ -85,7 +87,7 @@ class Connection:
         with self._lock:
             if self._closed is None:
                 failure = next(iter(done)).exception()
-                self._closed = ConnectionFailedError(f"the client of {self._url} failed: {failure!r}; open a new one")
+                self._closed = ConnectionFailedError(f"the client of {self._shown} failed: {failure!r}; open a new one")
         await asyncio.sleep(0)  # what was sent before is posted by now
         self._fail_all(self._closed)
         for job in jobs:
@@ -114,7 +116,7 @@ class Connection:
             except ConnectionClosed:
                 pass  # the reader finds out, too, and knows why
             except (OSError, WebSocketException) as error:
-                self._fail_all(ConnectionFailedError(f"cannot connect to {self._url}: {_why(error)}"))
+                self._fail_all(ConnectionFailedError(f"cannot connect to {self._shown}: {_why(error)}"))
 
     async def _connected(self) -> ClientConnection:
         if self._socket is None:
@@ -140,7 +142,7 @@ class Connection:
         except InvalidRequestError as error:
             why = f"its messages cannot be read: {error}"
         self._socket = None
-        self._fail_all(ConnectionFailedError(f"the connection to {self._url} broke: {why}; speak again to reconnect"))
+        self._fail_all(ConnectionFailedError(f"the connection to {self._shown} broke: {why}; speak again to reconnect"))
         await socket.close()
 
     def _take(self, message: str | bytes) -> None:
@@ -154,7 +156,7 @@ class Connection:
             if self._sessions[event.id].take_event(event):
                 del self._sessions[event.id]
         elif isinstance(event, Failed):  # such as more text for an utterance that has just ended
-            logger.debug("%s refused a message: %s", self._url, event.error.message)
+            logger.debug("%s refused a message: %s", self._shown, event.error.message)
 
     async def _watch(self) -> None:
         limit = self._patience.answer_s
@@ -163,7 +165,7 @@ class Connection:
             for session in list(self._sessions.values()):
                 quiet = time.monotonic() - session.quiet_since
                 if session.chunks.reason is None and session.awaited and quiet > limit:
-                    session.fail(ConnectionFailedError(f"{self._url} has not answered for {limit:g} s"))
+                    session.fail(ConnectionFailedError(f"{self._shown} has not answered for {limit:g} s"))
                     self._post(session, Cancel(id=session.id))
 
     def _fail_all(self, error: MegatalkerError) -> None:
