@@ -68,9 +68,12 @@ class Worker(threading.Thread):
 
     def run(self) -> None:
         """Work until the engine closes, or until another worker has taken over."""
-        torch.set_num_threads(self._threads)  # of this thread
-        for utterance in self._state.utterances:  # what the worker before had under way
-            utterance.rewind_codec()
+        try:
+            torch.set_num_threads(self._threads)  # of this thread
+            for utterance in self._state.utterances:  # what the worker before had under way
+                utterance.rewind_codec()
+        except BaseException as error:
+            self._fail(error)
         with torch.no_grad():
             try:
                 while not self._done:
@@ -94,7 +97,9 @@ class Worker(threading.Thread):
             self._obey_commands(0.0 if did else self._time_to_wait())
         except Fault as fault:
             replace(state, self._calls, fault)
-        except Exception as error:  # nothing is left to try, or this engine has a bug: nobody may wait for ever
+        except Superseded:
+            raise
+        except BaseException as error:  # nothing is left to try, or this engine has a bug: nobody may wait for ever
             self._fail(error)
 
     def _timed_tick(self) -> bool:
@@ -333,7 +338,7 @@ class Worker(threading.Thread):
         if not state.opened.done():
             state.opened.set_result(None)
 
-    def _fail(self, error: Exception) -> None:
+    def _fail(self, error: BaseException) -> None:
         """Nobody can be served any more."""
         state = self._state
         if not state.opened.done():

@@ -8,7 +8,13 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
+from pydantic_settings import (
+    BaseSettings,
+    EnvSettingsSource,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    TomlConfigSettingsSource,
+)
 from pydantic_settings import SettingsError as UnreadableEnvironment
 
 from megatalker.errors import SettingsError, explain_validation, suggest
@@ -41,6 +47,7 @@ __all__ = [
     "Seconds",
     "ServerSettings",
     "Settings",
+    "key_names",
     "known_keys",
 ]
 
@@ -288,7 +295,7 @@ class Settings(BaseSettings):
                 raise SettingsError(f"unknown setting {name!r}{suggest(name, known_keys(cls))}")
         reader: type[Settings] = cls
         if config_file is not None:
-            reader = type(cls.__name__, (cls,), {"model_config": SettingsConfigDict(toml_file=config_file)})
+            reader = _reader(cls, config_file)
         _refuse_unknown_environment(cls)
         try:
             settings = reader(**overrides)
@@ -307,6 +314,32 @@ def _refuse_unknown_environment(settings: type[Settings]) -> None:
             key = name[len(ENV_PREFIX) :].lower().split("__")[0]
             if key not in settings.model_fields:
                 raise SettingsError(f"unknown setting {name} in the environment{suggest(key, settings.model_fields)}")
+
+
+def key_names(file: Path) -> set[str]:
+    """Names of the keys in ``[server.keys]`` of this file and of the environment, whatever else is wrong there.
+
+    Raises:
+        SettingsError: that cannot be told.
+    """
+    reader = _reader(Settings, file)
+    environment = EnvSettingsSource(reader)
+    names: set[str] = set()
+    for source in Settings.settings_customise_sources(reader, environment, environment, environment, environment):
+        try:
+            server = source().get("server", {})
+        except UnreadableEnvironment as error:
+            raise SettingsError(str(error)) from error
+        keys = server.get("keys", {}) if isinstance(server, Mapping) else None
+        if not isinstance(keys, Mapping):
+            raise SettingsError(f"[server.keys] of settings file {str(file)!r} is no table")
+        names |= set(keys)
+    return names
+
+
+def _reader(settings: type[Settings], file: Path) -> type[Settings]:
+    """The same class, for another file."""
+    return type(settings.__name__, (settings,), {"model_config": SettingsConfigDict(toml_file=file)})
 
 
 def known_keys(model: type[BaseModel], table: str = "") -> list[str]:

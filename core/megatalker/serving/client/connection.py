@@ -10,6 +10,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
 
 from megatalker.errors import ConnectionFailedError, EngineClosedError, InvalidRequestError, MegatalkerError
+from megatalker.serving.background import start_task, start_thread
 from megatalker.serving.client.session import RemoteSession
 from megatalker.serving.protocol.asking import shown_url
 from megatalker.serving.protocol.messages import Cancel, Failed, Open, Request, read_event
@@ -50,8 +51,7 @@ class Connection:
         self._reader: asyncio.Task[None] | None = None
         self._closed: MegatalkerError | None = None
         self._lock = threading.RLock()  # a finalizer may send while this thread is sending
-        self._thread = threading.Thread(target=self._run, name="megatalker-client", daemon=True)
-        self._thread.start()
+        self._thread = start_thread(self._run, "megatalker-client", self._die)
 
     def require_open(self) -> None:
         """Raise ``EngineClosedError`` after :meth:`close`, or why nothing can be sent any more."""
@@ -77,6 +77,12 @@ class Connection:
 
     # ---- in the thread
 
+    def _die(self, error: BaseException) -> None:
+        with self._lock:
+            if self._closed is None:
+                self._closed = ConnectionFailedError(f"the client of {self._shown} failed: {error!r}; open a new one")
+        self._fail_all(self._closed)
+
     def _run(self) -> None:
         with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
             runner.run(self._main())
@@ -87,6 +93,7 @@ class Connection:
         with self._lock:
             if self._closed is None:
                 failure = next(iter(done)).exception()
+                logger.error("the client of %s failed", self._shown, exc_info=failure)
                 self._closed = ConnectionFailedError(f"the client of {self._shown} failed: {failure!r}; open a new one")
         await asyncio.sleep(0)  # what was sent before is posted by now
         self._fail_all(self._closed)
@@ -130,7 +137,7 @@ class Connection:
                 compression=None,  # noise does not shrink
                 max_size=MAX_MESSAGE_BYTES,
             )
-            self._reader = asyncio.create_task(self._read(self._socket))
+            self._reader = start_task(self._read(self._socket), "megatalker-client")
         return self._socket
 
     async def _read(self, socket: ClientConnection) -> None:
@@ -141,6 +148,9 @@ class Connection:
             why = str(error)
         except InvalidRequestError as error:
             why = f"its messages cannot be read: {error}"
+        except Exception as error:  # a bug of this client: nobody may wait for what is not read any more
+            logger.exception("the client of %s failed", self._shown)
+            why = f"the client failed ({type(error).__name__})"
         self._socket = None
         self._fail_all(ConnectionFailedError(f"the connection to {self._shown} broke: {why}; speak again to reconnect"))
         await socket.close()
