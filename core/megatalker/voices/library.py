@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from stat import S_ISDIR
 
 import numpy as np
 from numpy.typing import NDArray
@@ -229,12 +230,15 @@ class VoiceLibrary:
 
 def _signature(folder: Path) -> object:
     """What tells whether files of voices have changed, without reading them. Never raises."""
+    if not folder.is_dir():
+        return None
     found: list[tuple[str, int, int, int]] = []
     for path in _visible(folder):
         for one in (path, *_visible(path)):
             with suppress(OSError):
                 facts = one.stat()
-                found.append((str(one), facts.st_ino, facts.st_size, facts.st_mtime_ns))
+                written = (0, 0) if S_ISDIR(facts.st_mode) else (facts.st_size, facts.st_mtime_ns)
+                found.append((str(one), facts.st_ino, *written))
     return found
 
 

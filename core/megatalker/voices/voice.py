@@ -22,7 +22,7 @@ _LARGEST = 1e4
 """Of the values of a speaker embedding, which lie around 10: what is far beyond overflows in 16-bit arithmetic."""
 
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-_LARGEST_CODE = 2**24
+_LARGEST_ID = 2**24
 """As of any id of a checkpoint; what its own codebook does not have is refused with the request."""
 _MOST_BYTES = 1 << 24
 """Of a voice file; one with a minute of reference codes has a hundredth of it."""
@@ -74,6 +74,10 @@ class Voice:
         _check_tensors(self.x_vector, self.reference_codes)
         if self.reference_text_ids is not None and not self.reference_text_ids:
             raise InvalidRequestError("reference_text_ids are empty; expected the ids of what the recording says")
+        if not all(0 <= number <= _LARGEST_ID for number in self.reference_text_ids or ()):
+            raise InvalidRequestError(
+                f"reference_text_ids hold numbers outside of 0 to {_LARGEST_ID}, which are no ids"
+            )
 
     @classmethod
     def named(cls, speaker: str) -> "Voice":
@@ -196,14 +200,16 @@ def _check_tensors(x_vector: Tensor | None, codes: Tensor | None) -> None:
             f"x_vector reaches {float(x_vector.abs().max()):g}, expected values from -{_LARGEST:g} to {_LARGEST:g}; "
             "make the voice with VoiceCloner"
         )
-    if codes is not None and not (codes.ndim == 2 and codes.shape[0] >= 1 and codes.dtype == torch.int64):
+    if codes is not None and not (
+        codes.ndim == 2 and codes.shape[0] >= 1 <= codes.shape[1] and codes.dtype == torch.int64
+    ):
         raise InvalidRequestError(
             f"reference_codes have shape {list(codes.shape)} and type {codes.dtype}, "
-            "expected int64 of shape [frames >= 1, groups]"
+            "expected int64 of shape [frames >= 1, groups >= 1]"
         )
-    if codes is not None and codes.numel() and not 0 <= int(codes.min()) <= int(codes.max()) <= _LARGEST_CODE:
+    if codes is not None and not 0 <= int(codes.min()) <= int(codes.max()) <= _LARGEST_ID:
         raise InvalidRequestError(
-            f"reference_codes reach from {int(codes.min())} to {int(codes.max())}, expected 0 to {_LARGEST_CODE}; "
+            f"reference_codes reach from {int(codes.min())} to {int(codes.max())}, expected 0 to {_LARGEST_ID}; "
             "make the voice with VoiceCloner"
         )
 
