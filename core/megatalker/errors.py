@@ -4,6 +4,7 @@ Each message names what is wrong, what was expected and what to do. Catch :class
 """
 
 import difflib
+import re
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
@@ -116,8 +117,13 @@ def explain_validation(
 _MOST_EXPLAINED = 20
 
 
+_UNION_TAGS = ("function-", "literal[")
+"""How pydantic's names of the alternatives of a value begin; they are no keys."""
+
+
 def _explain(fault: Mapping[str, Any], noun: str, table: str, known: Collection[str], skip: int) -> str:
     path = [str(part) for part in (fault["loc"][skip:] or fault["loc"])]
+    path = [part for part in path if not part.startswith(_UNION_TAGS)]
     key = ".".join(([table] if table else []) + path)
     if fault["type"] == "json_invalid":
         return f"this is not JSON: {fault['ctx']['error']}"
@@ -126,7 +132,26 @@ def _explain(fault: Mapping[str, Any], noun: str, table: str, known: Collection[
     name = f"{noun} {key!r}" if noun else key or "the message"
     if fault["type"] == "missing":
         return f"{name} is missing"
-    return f"{name} is {_short(fault['input'])}: {fault['msg'].removeprefix('Value error, ')}"
+    message = fault["msg"].removeprefix("Value error, ")
+    if noun == "setting" and (any(map(_SECRET_NAME.search, path[-2:])) or fault["type"] in _TABLE_EXPECTED):
+        return f"{name} (its value is not shown): {message}"
+    return f"{name} is {_short(_masked(fault['input']))}: {message}"
+
+
+_SECRET_NAME = re.compile(r"(^|_)(keys?|hash|secret|password|passwd|token|credentials?)(_env)?$", re.IGNORECASE)
+"""Settings that are secrets or hold them, by the last word of their names."""
+_TABLE_EXPECTED = ("dict_type", "mapping_type", "model_type", "model_attributes_type")
+"""Faults of values that stand where a table is expected, maybe one of secrets."""
+
+
+def _masked(value: object) -> object:
+    """A table without what may be secret in it."""
+    if not isinstance(value, Mapping):
+        return value
+    return {
+        name: "***" if _SECRET_NAME.search(str(name)) or isinstance(inner, Mapping | list | tuple) else inner
+        for name, inner in value.items()
+    }
 
 
 def suggest(name: str, known: Collection[str]) -> str:

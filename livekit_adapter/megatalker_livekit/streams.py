@@ -19,6 +19,7 @@ from megatalker.engine.speech import Speech
 from megatalker.errors import IncompleteSpeechError, InvalidRequestError, MegatalkerError
 from megatalker.prompt.text import speakable
 from megatalker.serving.audio import to_pcm16
+from megatalker.serving.background import start_task
 from megatalker_livekit.errors import api_error
 
 if TYPE_CHECKING:
@@ -154,11 +155,19 @@ class SynthesizeStream(tts.SynthesizeStream):
         output_emitter.start_segment(segment_id=utils.shortuuid())
         async with utterance.open(None) as speech:
             self._feed(first, speech)
-            feeding = asyncio.create_task(self._feed_rest(text, speech, utterance))
+            failures: list[BaseException] = []
+
+            def give_up(error: BaseException) -> None:
+                failures.append(error)
+                speech.cancel()  # it would wait for text for ever
+
+            feeding = start_task(self._feed_rest(text, speech, utterance), "megatalker-feeding", give_up)
             try:
                 await utterance.play(speech)
             finally:
                 await utils.aio.cancel_and_wait(feeding)
+            if failures:
+                raise failures[0]
 
     async def _text(self) -> AsyncIterator[str]:
         """The pieces of the one segment there is; a flush ends it."""

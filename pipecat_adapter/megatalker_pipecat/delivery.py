@@ -108,7 +108,7 @@ class DeliveringTTSService(TTSService):
 
     def _run_after_deliveries(self, work: Coroutine[Any, Any, None]) -> None:
         """Do something when everything that is being delivered now has been."""
-        deliveries = asyncio.gather(*self._deliveries)
+        deliveries = asyncio.gather(*self._deliveries, return_exceptions=True)  # Pipecat logs each by itself
 
         async def wait_and_work() -> None:
             await deliveries

@@ -1,6 +1,5 @@
 """What can be changed about the speech, when the service is made and while it speaks."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import ClassVar, Self
@@ -11,10 +10,15 @@ from pipecat.utils.types import NOT_GIVEN, NotGiven, assert_given, is_given
 import megatalker
 from megatalker.errors import SettingsError
 from megatalker.sampling import SamplingParams
+from megatalker.settings import LONGEST_S
 from megatalker.voices import Voice
 
 ENGINE_FIELDS = frozenset({"model", "backend", "checkpoint"})
 """Fields that say which engine speaks; the others belong to each utterance."""
+
+
+def _is_time(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= LONGEST_S
 
 
 @dataclass
@@ -98,7 +102,7 @@ class MegatalkerTTSSettings(TTSSettings):
         elif is_given(self.checkpoint):
             self.model = self.checkpoint
         ahead = self.max_ahead_s
-        if is_given(ahead) and ahead is not None and not (math.isfinite(ahead) and ahead > 0):
+        if is_given(ahead) and ahead is not None and not _is_time(ahead):
             raise SettingsError(f"max_ahead_s is {ahead!r}, expected a number of seconds above 0, or None")
         if is_given(self.sampling) and not isinstance(self.sampling, SamplingParams | None):
             raise SettingsError(f"sampling is {self.sampling!r}, expected megatalker.SamplingParams or None")

@@ -65,3 +65,43 @@ def test_what_cannot_be_done_is_said_and_changes_nothing() -> None:
     Path("megatalker.toml").write_text("voise = 'ryan'\n")
     with pytest.raises(SettingsError, match="unknown setting 'voise'"):
         add("anna")
+
+
+@pytest.mark.parametrize("name", ["api_key", "anonymous", "", " anna", "a\nb", "mt-" + "a" * 43])
+def test_a_name_that_no_server_accepts_is_refused_and_writes_nothing(name: str) -> None:
+    with pytest.raises(SettingsError, match=r"key cannot be named|itself a key"):
+        add(name)
+    assert not list(Path().iterdir())
+    Path("megatalker.toml").write_text(WRITTEN)
+    with pytest.raises(SettingsError, match=r"key cannot be named|itself a key"):
+        add(name)
+    assert Path("megatalker.toml").read_text() == WRITTEN
+    assert [path.name for path in Path().iterdir()] == ["megatalker.toml"]
+
+
+@pytest.mark.parametrize(
+    "written", ["server = {port = 81}\n", "[server]\nport = 81\nkeys = {}\n", "[server]\nport = 81"]
+)
+def test_keys_are_added_to_tables_however_they_are_written(written: str) -> None:
+    file = Path("megatalker.toml")
+    file.write_text(written)
+    file.chmod(0o640)
+    for name in ("anna", "a.b", 'ü"'):
+        add(name)
+    remove("anna")
+    assert list(Settings.read().server.keys) == ["a.b", 'ü"']
+    assert Settings.read().server.port == 81
+    assert stat.S_IMODE(file.stat().st_mode) == 0o640
+
+
+def test_a_link_to_a_settings_file_stays_one_and_a_folder_in_its_place_is_told() -> None:
+    Path("real.toml").write_text(WRITTEN)
+    Path("megatalker.toml").symlink_to("real.toml")
+    add("anna")
+    assert Path("megatalker.toml").is_symlink()
+    assert "anna" in Path("real.toml").read_text()
+    Path("folder.toml").mkdir()
+    with pytest.raises(SettingsError, match="is a folder, expected a file"):
+        add("anna", config=Path("folder.toml"))
+    with pytest.raises(SettingsError, match="cannot be written"):
+        add("anna", config=Path("nowhere/megatalker.toml"))

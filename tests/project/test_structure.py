@@ -76,12 +76,43 @@ def test_rooms_of_core_import_each_other_as_drawn() -> None:
 def test_nothing_that_runs_imports_testing_and_the_client_does_not_know_the_server() -> None:
     client = {name for path in (CORE / "serving" / "client").rglob("*.py") for name in imported(path)}
     assert not [name for name in client if name.startswith("megatalker.serving.server")]
-    settings = set(imported(CORE / "settings.py"))
+    settings = {name for path in (CORE / "settings").rglob("*.py") for name in imported(path)}
     assert not [name for name in settings if name.startswith("megatalker.serving")]
     for folder in ("core", "backends", "kernels", "pipecat_adapter", "livekit_adapter"):
         for path in (ROOT / folder).rglob("*.py"):
             if "testing" not in path.parts:
                 assert not [name for name in imported(path) if name.startswith("megatalker.testing")], path
+
+
+BEGINS_WORK = re.compile(
+    r"(?<!tasks)\.create_task\(|ensure_future\(|\bThread\(|threading\.Thread\)|\.submit\(|ThreadPoolExecutor\("
+    r"|_thread\.start_new_thread|run_coroutine_threadsafe|\bTimer\(|loop\.run_in_executor|add_done_callback\("
+)
+"""What begins work beside the code that goes on; tasks of a group end with it, and with their exceptions."""
+WORK_IN_SIGHT = {
+    "core/megatalker/serving/background.py": "the one place where work begins that nobody awaits",
+    "core/megatalker/checkpoint/hub.py": "its result is asked for when the download ends",
+    "core/megatalker/cli/load/drive.py": "gathered at the end, and raised",
+    "core/megatalker/cli/say/standard_input.py": "a thread that keeps what it raised, and ends its stream",
+    "core/megatalker/engine/engine.py": "requests of the engine's own queue",
+    "core/megatalker/engine/watchdog.py": "a thread whose failure ends the engine",
+    "core/megatalker/engine/worker.py": "a thread whose failure ends the engine",
+    "core/megatalker/serving/client/connection.py": "whichever of them ends ends the client, with its exception",
+    "core/megatalker/serving/server/audio_response.py": "awaited before the response begins",
+    "core/megatalker/serving/server/conversation.py": "a callback of a group's task",
+    "core/megatalker/serving/sessions/engines.py": "awaited by the session that asks",
+    "pipecat_adapter/megatalker_pipecat/agent/terminal.py": "awaited until the conversation is over",
+    "pipecat_adapter/megatalker_pipecat/delivery.py": "tasks of Pipecat, which logs what they raise",
+}
+"""Files where work may begin, and who learns of its exceptions; each has a test that makes it fail."""
+
+
+def test_nothing_begins_work_whose_exceptions_nobody_sees() -> None:
+    folders = ("core", "backends", "kernels", "pipecat_adapter", "livekit_adapter")
+    files = {
+        str(path.relative_to(ROOT)): path.read_text() for folder in folders for path in (ROOT / folder).rglob("*.py")
+    }
+    assert {name for name, text in files.items() if BEGINS_WORK.search(text)} == set(WORK_IN_SIGHT)
 
 
 def test_core_shows_at_most_a_dozen_entries() -> None:

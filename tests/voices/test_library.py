@@ -17,7 +17,7 @@ from megatalker.cli import voices as command
 from megatalker.errors import InvalidRequestError, SettingsError
 from megatalker.voices import Voice
 from megatalker.voices.cache import VoiceCache
-from megatalker.voices.folder import Manifest, Recording, add_recording, voices_in
+from megatalker.voices.folder import Manifest, Recording, StorageFullError, add_recording, voices_in
 from megatalker.voices.library import VoiceLibrary
 from megatalker.voices.reference_checks import read_good_reference
 from voice_recordings import WORDS, Samples, speech, wav
@@ -376,7 +376,7 @@ def test_nothing_half_written_is_seen(tmp_path: Path, monkeypatch: pytest.Monkey
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(Path, "write_text", full)
-    with pytest.raises(InvalidRequestError, match="No space left"):
+    with pytest.raises(StorageFullError, match="No space left"):
         add_recording(tmp_path, "anna", recording(), 30.0)
     assert not list(tmp_path.iterdir())
     shutil.rmtree(tmp_path)

@@ -176,13 +176,9 @@ def test_a_voice_is_bound_to_its_checkpoint(
         PromptBuilder(tiny_base, CPU, torch.float32).build([5], voice=voice)
 
 
-def test_unreadable_voice_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreadable_voice_files(tmp_path: Path) -> None:
     with pytest.raises(InvalidRequestError, match="does not exist"):
         Voice.load(tmp_path / "nowhere")
-    with monkeypatch.context() as patch:
-        patch.setattr(Path, "is_file", lambda path: True)  # it vanishes while it is asked for
-        with pytest.raises(InvalidRequestError, match=r"nowhere' cannot be read: "):
-            Voice.load(tmp_path / "nowhere")
     garbage = tmp_path / "garbage"
     garbage.write_bytes(b"RIFF this is no safetensors file")
     with pytest.raises(InvalidRequestError, match="not a voice file"):

@@ -5,7 +5,7 @@ from typing import Annotated, Self
 from pydantic import Field, model_validator
 
 from megatalker.interfaces import BackendSettings
-from megatalker.settings import Integer
+from megatalker.settings import Integer, Seconds
 
 MOST_STREAMS = 2048
 
@@ -29,7 +29,7 @@ class MegakernelSettings(BackendSettings):
     off."""
     interpret: bool = False
     """Run the kernel's executable specification in torch instead of the kernel: for tests, on any device, slow."""
-    stall_timeout_s: Annotated[float, Field(gt=0, le=10)] = 0.05
+    stall_timeout_s: Annotated[Seconds, Field(le=10)] = 0.05
     """How long a wait inside the kernel may take before the launch is abandoned and the backend declared faulty."""
     blocks: Annotated[Integer, Field(ge=1)] | None = None
     """Blocks of the kernel. ``None``: one on each multiprocessor, which is also the most."""

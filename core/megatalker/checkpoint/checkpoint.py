@@ -98,8 +98,8 @@ class Checkpoint:
             return cls(_DEMO, "demo")
         if name_or_path == "demo-base":
             return cls(composed("demo-base", _DEMO, _DEMO_BASE), "demo-base")
-        folder = Path(name_or_path).expanduser()
-        if folder.is_dir():
+        folder = _folder(name_or_path)
+        if folder is not None:
             return cls(folder, folder.resolve().name)
         if isinstance(name_or_path, str) and _HUB_ID.fullmatch(repository := name_or_path.removeprefix(PREFIX)):
             fetch = download_from_modelscope if name_or_path.startswith(PREFIX) else download
@@ -155,8 +155,18 @@ class Checkpoint:
         return f"Checkpoint({self.name!r}, {self.config.variant}, {self.config.size}, {str(self.folder)!r})"
 
 
+def _folder(name_or_path: str | Path) -> Path | None:
+    try:
+        folder = Path(name_or_path).expanduser()
+        return folder if folder.is_dir() else None
+    except (OSError, RuntimeError, ValueError):  # a name that is too long, nobody's home, no path at all
+        return None
+
+
 def _read_json(path: Path) -> Mapping[str, Any]:
     try:
+        if path.exists() and not path.is_file():
+            raise OSError("it is no regular file")  # a pipe would be waited for
         content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise CheckpointError(f"{path}: does not exist, but the official layout has it; copy it here") from error

@@ -3,6 +3,7 @@
 import contextlib
 import threading
 from collections.abc import Callable, Collection, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
@@ -196,13 +197,13 @@ def _reported(repository: str, files: list[RemoteFile], progress: ProgressCallba
         while not stopped.wait(POLL_SECONDS):
             progress(DownloadProgress(repository, _present(folder, files), total))
 
-    watcher = threading.Thread(target=watch, name="megatalker-download", daemon=True)
-    watcher.start()
-    try:
-        yield
-    finally:
-        stopped.set()
-        watcher.join()
+    with ThreadPoolExecutor(1, "megatalker-download") as pool:
+        watching = pool.submit(watch)
+        try:
+            yield
+        finally:
+            stopped.set()
+        watching.result()  # raises what the callback raised
     progress(DownloadProgress(repository, total, total))
 
 

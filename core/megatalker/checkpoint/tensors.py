@@ -119,9 +119,13 @@ def _files(folder: Path) -> list[Path]:
     try:
         content: Mapping[str, Any] = json.loads(index.read_text(encoding="utf-8"))
         names = sorted(set(content["weight_map"].values()))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CheckpointError(f"{index}: not a safetensors index: {type(error).__name__}: {error}") from error
-    missing = [name for name in names if not (folder / name).is_file()]
+        if not names or not all(isinstance(name, str) and Path(name).name == name for name in names):
+            raise ValueError("expected 'weight_map' to lead from tensors to files of this folder")
+        missing = [name for name in names if not (folder / name).is_file()]
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OSError) as error:
+        raise CheckpointError(
+            f"{index}: not a safetensors index: {type(error).__name__}: {error}; download it again"
+        ) from error
     if missing:
         raise CheckpointError(f"{folder}: {index.name} lists {missing[0]!r}, which does not exist; download it again")
     return [folder / name for name in names]

@@ -1,5 +1,9 @@
 """``megatalker keys``: the keys of a server, by name, in its settings file."""
 
+import os
+import shutil
+import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -76,18 +80,55 @@ def _read(config: Path | None) -> "tuple[Path, TOMLDocument]":
 
     path = config or Path(CONFIG_FILE)
     read_settings(path if path.exists() else None)  # refuses what is wrong with it, in the usual words
-    return path, tomlkit.parse(path.read_text(encoding="utf-8") if path.exists() else "")
+    try:
+        return path, tomlkit.parse(path.read_text(encoding="utf-8") if path.exists() else "")
+    except (OSError, ValueError) as error:
+        raise SettingsError(f"settings file {str(path)!r} cannot be changed: {error}") from error
 
 
 def _keys(document: "TOMLDocument") -> "TomlTable":
-    import tomlkit
+    from tomlkit import inline_table, table
+    from tomlkit.items import InlineTable
 
-    server = document.setdefault("server", tomlkit.table(is_super_table=True))
-    table: TomlTable = server.setdefault("keys", tomlkit.table(is_super_table=True))
-    return table
+    server = document.setdefault("server", table(is_super_table=True))
+    own = inline_table() if isinstance(server, InlineTable) else table(is_super_table=True)
+    keys: TomlTable = server.setdefault("keys", own)
+    return keys
 
 
 def _write(path: Path, document: "TOMLDocument") -> None:
-    if not path.exists():
-        path.touch(mode=0o600)
-    path.write_text(document.as_string(), encoding="utf-8")
+    """Put a file in the place of the old one, once it is known that a server accepts it.
+
+    Raises:
+        SettingsError: a server would refuse the new file, or it cannot be written.
+    """
+    text = document.as_string()
+    with tempfile.TemporaryDirectory() as folder:
+        trial = Path(folder) / path.name
+        trial.write_text(text, encoding="utf-8")
+        try:
+            read_settings(trial)
+        except SettingsError as error:
+            raise SettingsError(str(error).replace(repr(str(trial)), repr(str(path)))) from error
+    try:
+        _replace(path.resolve(), text)  # a link stays one
+    except OSError as error:
+        raise SettingsError(f"settings file {str(path)!r} cannot be written: {error.strerror}") from error
+
+
+def _replace(path: Path, text: str) -> None:
+    """At one moment, so that a server never reads half of it, with the owner and the mode that the file had."""
+    new = path.with_name(f".{path.name}.new")
+    try:
+        new.unlink(missing_ok=True)
+        new.touch(mode=0o600)
+        new.write_text(text, encoding="utf-8")
+        if path.exists():
+            shutil.copystat(path, new)
+            os.chown(new, path.stat().st_uid, path.stat().st_gid)
+        new.replace(path)
+    except OSError:  # a file mounted into a container cannot be replaced, nor one in a folder of somebody else
+        path.write_text(text, encoding="utf-8")
+    finally:
+        with suppress(OSError):
+            new.unlink(missing_ok=True)

@@ -10,6 +10,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Column
 
 from megatalker.cli.console import say_plainly, stderr
+from megatalker.serving.background import start_thread
 
 PACKAGES = ("megatalker", "megatalker_backends", "megatalker_kernels")
 """Their loggers tell, at level INFO, what they are about to do."""
@@ -32,7 +33,7 @@ class Status:
         self._stage = ""
         self._log_every_s = log_every_s
         self._left = threading.Event()
-        self._logger = threading.Thread(target=self._log, name="megatalker-status", daemon=True)
+        self._logger: threading.Thread | None = None
         self._listener = _Listener(self)
 
     def stage(self, what: str) -> None:
@@ -50,7 +51,7 @@ class Status:
         if stderr.is_terminal:
             self._progress.start()
         else:
-            self._logger.start()
+            self._logger = start_thread(self._log, "megatalker-status")
         return self
 
     def __exit__(
@@ -61,7 +62,7 @@ class Status:
     def stop(self) -> None:
         """Show nothing more. May be called again."""
         self._left.set()
-        if self._logger.is_alive():
+        if self._logger is not None:
             self._logger.join()
         if stderr.is_terminal:
             self._progress.stop()

@@ -1,12 +1,17 @@
 """Notices a backend call that hangs, and puts another worker in the place of the one inside it."""
 
+import logging
 import threading
 
 from megatalker.engine.blame import blame
 from megatalker.engine.commands import CommandQueue
+from megatalker.engine.endings import end_everything
 from megatalker.engine.guarded_calls import CallRegister
 from megatalker.engine.state import WorkerState
 from megatalker.engine.worker import Worker, WorkerSettings
+from megatalker.errors import BackendFaultError
+
+logger = logging.getLogger(__name__)
 
 LOOKS_PER_DEADLINE = 20
 """So often the watchdog looks at a call before it is late. A pause of the whole process counts as two looks at most."""
@@ -35,7 +40,10 @@ class Watchdog(threading.Thread):
 
     def run(self) -> None:
         while not self._ended.wait(self._period_s):
-            self._replace_hung_worker()
+            try:
+                self._replace_hung_worker()
+            except Exception as error:  # such as no memory for another thread: nobody may wait for ever
+                self._fail(error)
 
     def stop(self) -> None:
         """End the thread."""
@@ -60,6 +68,15 @@ class Watchdog(threading.Thread):
             self._register.supersede()
             self.worker = self._new_worker()
             self.worker.start()
+
+    def _fail(self, error: Exception) -> None:
+        logger.exception("the engine's watchdog failed")
+        with self._register.lock:
+            self._register.supersede()
+        failure = BackendFaultError(f"the engine failed: {type(error).__name__}; open a new engine")
+        self._state.failure = failure
+        end_everything(self._state, self._commands, failure)
+        self._ended.set()
 
     def _new_worker(self) -> Worker:
         return Worker(self._state, self._commands, self._register, self._own)

@@ -21,7 +21,6 @@ from megatalker.engine.newcomers import Newcomers
 from megatalker.engine.preparation import go_on
 from megatalker.engine.state import WorkerState
 from megatalker.engine.talker_stage import TalkerStage
-from megatalker.engine.utterance import Utterance
 from megatalker.errors import BackendFaultError, CapacityError, EngineClosedError, MegatalkerError, describe_error
 from megatalker.prompt import PromptBuilder
 from megatalker.settings import Settings
@@ -69,9 +68,12 @@ class Worker(threading.Thread):
 
     def run(self) -> None:
         """Work until the engine closes, or until another worker has taken over."""
-        torch.set_num_threads(self._threads)  # of this thread
-        for utterance in self._state.utterances:  # what the worker before had under way
-            utterance.rewind_codec()
+        try:
+            torch.set_num_threads(self._threads)  # of this thread
+            for utterance in self._state.utterances:  # what the worker before had under way
+                utterance.rewind_codec()
+        except BaseException as error:
+            self._fail(error)
         with torch.no_grad():
             try:
                 while not self._done:

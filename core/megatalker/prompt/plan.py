@@ -146,3 +146,22 @@ class PromptPlanner:
                 f"the voice's x_vector has {len(voice.x_vector)} values, expected {config.talker.hidden_size}; "
                 "clone it again with this checkpoint"
             )
+        self._check_reference(voice)
+
+    def _check_reference(self, voice: Voice) -> None:
+        """A voice file may hold any numbers; those without a row in a table would fail on the device."""
+        config, codes, ids = self._config, voice.reference_codes, voice.reference_text_ids
+        if codes is not None:
+            first, others = config.first_suppressed_id, config.predictor.vocab_size
+            fits = codes.shape[1] == config.num_code_groups
+            if not fits or int(codes[:, 0].max()) >= first or int(codes[:, 1:].max()) >= others:
+                raise InvalidRequestError(
+                    f"the voice's reference_codes have shape {list(codes.shape)} and reach {int(codes.max())}, "
+                    f"expected {config.num_code_groups} groups, below {first} in the first and {others} in the others; "
+                    "clone it again with this checkpoint"
+                )
+        if ids is not None and max(ids) >= config.text_vocab_size:
+            raise InvalidRequestError(
+                f"the voice's reference_text_ids reach {max(ids)}, expected ids below {config.text_vocab_size}; "
+                "clone it again with this checkpoint"
+            )

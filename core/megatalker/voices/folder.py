@@ -10,24 +10,52 @@
         transcript.txt    every word that is said in it; needed where in_context is true
 """
 
+import errno
 import json
+import logging
 import re
 import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from megatalker.errors import InvalidRequestError, explain_validation
+from megatalker.errors import CapacityError, InvalidRequestError, explain_validation
+from megatalker.voices.files import UnreadableVoiceError, read_regular_file
 from megatalker.voices.reference_checks import read_good_reference
+
+logger = logging.getLogger(__name__)
 
 SUFFIX = ".safetensors"
 MANIFEST, REFERENCE, TRANSCRIPT = "manifest.json", "reference.wav", "transcript.txt"
 KEPT = "encoded-"
 """How files begin that the library itself writes into a voice's folder."""
 
+MOST_BYTES = {MANIFEST: 1 << 20, REFERENCE: 1 << 28, TRANSCRIPT: 1 << 20}
+"""Larger files are not read."""
+LEFTOVER_S = 60.0
+"""What is being written or deleted is done by then, or was interrupted."""
+
 _NAME = re.compile(r"\w[\w-]{0,63}")
+_LEFTOVER = re.compile(r"\..+\.(new|gone)")
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+
+
+class VoiceExistsError(InvalidRequestError):
+    """A voice is to be added whose name is taken."""
+
+
+class StorageError(CapacityError):
+    """Nothing can be written where voices are kept, or deleted there."""
+
+
+class StorageFullError(StorageError):
+    """There is no room left where voices are kept."""
 
 
 class Manifest(BaseModel):
@@ -71,17 +99,18 @@ def read_recording(path: Path) -> Recording:
     """The files of ``path``, unchecked but for the manifest.
 
     Raises:
-        InvalidRequestError: one is missing, unreadable, or no manifest.
+        InvalidRequestError: one is missing, unreadable (then an :class:`UnreadableVoiceError`), or no manifest.
     """
     try:
-        manifest = Manifest.model_validate_json((path / MANIFEST).read_bytes())
-        reference = (path / REFERENCE).read_bytes()
-        transcript = (path / TRANSCRIPT).read_text(encoding="utf-8").strip() if manifest.in_context else None
+        manifest = Manifest.model_validate_json(_content(path, MANIFEST))
+        reference = _content(path, REFERENCE)
+        transcript = _content(path, TRANSCRIPT).decode().strip() if manifest.in_context else None
     except ValidationError as error:
         faults = explain_validation(error.errors(include_url=False), known=Manifest.model_fields)
         raise InvalidRequestError(f"voice {path.name!r}: {MANIFEST}: {faults}") from error
     except (OSError, UnicodeDecodeError) as error:
-        raise InvalidRequestError(
+        held = isinstance(error, FileNotFoundError | UnicodeDecodeError)
+        raise (InvalidRequestError if held else UnreadableVoiceError)(
             f"voice {path.name!r} cannot be read: {error}; expected {MANIFEST}, {REFERENCE} and, in context, "
             f"{TRANSCRIPT} in UTF-8"
         ) from error
@@ -92,56 +121,140 @@ def add_recording(folder: Path, name: str, recording: Recording, max_seconds: fl
     """Check a recording and put it into the folder, whole or not at all.
 
     Raises:
-        InvalidRequestError: there is such a voice, the name is impossible, or the recording makes no good voice.
+        InvalidRequestError: the name is impossible or taken (:class:`VoiceExistsError`), or the recording makes no good
+            voice.
+        StorageError: the folder cannot be written to, or is full (:class:`StorageFullError`).
     """
     path = folder / check_name(name)
     _refuse_existing(folder, name)
     read_good_reference(recording.reference, recording.transcript, max_seconds)
-    new = folder / f".{name}.new"
-    new.mkdir()
+    remove_leftovers(folder)
+    new: Path | None = None
     try:
-        (new / MANIFEST).write_text(json.dumps(recording.manifest.model_dump(), indent=2) + "\n", encoding="utf-8")
+        new = Path(tempfile.mkdtemp(prefix=f".{name}.", suffix=".new", dir=folder))
+        manifest = json.dumps(recording.manifest.model_dump(), indent=2) + "\n"
+        (new / MANIFEST).write_text(manifest, encoding="utf-8", errors="backslashreplace")
         (new / REFERENCE).write_bytes(recording.reference)
         if recording.transcript is not None:
-            (new / TRANSCRIPT).write_text(recording.transcript + "\n", encoding="utf-8")
+            (new / TRANSCRIPT).write_text(recording.transcript + "\n", encoding="utf-8", errors="replace")
+        new.chmod(0o777 & ~_umask(folder))
         new.rename(path)
     except OSError as error:
-        shutil.rmtree(new)
-        _refuse_existing(folder, name)
-        raise InvalidRequestError(f"voice {name!r} cannot be written: {error}") from error
+        if error.errno in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR):  # somebody else was quicker
+            raise _taken(name) from error
+        raise _storage_error(f"voice {name!r} cannot be kept", error) from error
+    finally:
+        if new is not None:
+            shutil.rmtree(new, ignore_errors=True)  # gone where it has been renamed
 
 
 def remove_voice(folder: Path, name: str) -> None:
-    """Delete all that is kept of a voice. Raises ``InvalidRequestError`` where there is none."""
+    """Delete all that is kept of a voice.
+
+    Raises:
+        InvalidRequestError: there is none.
+        StorageError: the folder cannot be written to.
+    """
     file, path = folder / f"{check_name(name)}{SUFFIX}", folder / name
-    if file.is_file():
-        file.unlink()
-    elif path.is_dir():
-        gone = path.rename(folder / f".{name}.gone")
-        shutil.rmtree(gone)
-    else:
-        raise InvalidRequestError(f"there is no voice {name!r} in {str(folder)!r}")
+    try:
+        if file.is_file():
+            file.unlink()
+        elif path.is_dir():
+            gone = Path(tempfile.mkdtemp(prefix=f".{name}.", suffix=".gone", dir=folder))
+            shutil.rmtree(path.rename(gone), ignore_errors=True)  # what is left of it is a leftover
+        else:
+            raise FileNotFoundError
+    except FileNotFoundError as error:
+        raise InvalidRequestError(f"there is no voice {name!r} in {str(folder)!r}") from error
+    except OSError as error:
+        raise _storage_error(f"voice {name!r} cannot be removed", error) from error
+    remove_leftovers(folder)
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Delete what interrupted processes have left half written or half deleted. Never raises."""
+    with suppress(OSError):
+        for path in folder.iterdir():
+            if _LEFTOVER.fullmatch(path.name) and path.is_dir() and not path.is_symlink():
+                age_s = time.time() - path.stat().st_mtime
+                if age_s > LEFTOVER_S:
+                    shutil.rmtree(path, ignore_errors=True)
 
 
 def voices_in(folder: Path) -> dict[str, Path]:
-    """The files and folders of the voices by name, sorted.
+    """The files and folders of the voices by name, sorted; see :func:`foreign_entries` for the rest.
 
     Raises:
         InvalidRequestError: there is no such folder, a name is impossible, or is that of a file and of a folder.
     """
-    if not folder.is_dir():
-        raise InvalidRequestError(f"the voices folder {str(folder)!r} does not exist; expected a folder of voices")
     found: dict[str, Path] = {}
-    for path in sorted(folder.iterdir()):
-        if path.name.startswith(".") or not (path.is_dir() or path.suffix == SUFFIX):
+    for path, why_not in _entries(folder):
+        if why_not is not None:
             continue
-        name = check_name(path.name if path.is_dir() else path.stem)
+        name = check_name(path.stem if path.suffix == SUFFIX else path.name)
         if name in found:
             raise InvalidRequestError(f"two voices are named {name!r}: {found[name].name} and {path.name}; rename one")
         found[name] = path
     return found
 
 
+def foreign_entries(folder: Path) -> dict[str, str]:
+    """Names of what is no voice, such as ``lost+found``, and why not. Hidden entries are left out.
+
+    Raises:
+        InvalidRequestError: there is no such folder.
+    """
+    return {path.name: why_not for path, why_not in _entries(folder) if why_not is not None}
+
+
+def _entries(folder: Path) -> Iterator[tuple[Path, str | None]]:
+    """What is in the folder, sorted, and why it is no voice."""
+    try:
+        paths = sorted(folder.iterdir())
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise InvalidRequestError(
+            f"the voices folder {str(folder)!r} does not exist; expected a folder of voices"
+        ) from error
+    except OSError as error:
+        raise InvalidRequestError(f"the voices folder {str(folder)!r} cannot be read: {error.strerror}") from error
+    for path in paths:
+        if not path.name.startswith("."):
+            yield path, _why_no_voice(path)
+
+
+def _why_no_voice(path: Path) -> str | None:
+    try:
+        if path.is_file():
+            return None if path.suffix == SUFFIX else "it is another kind of file"
+        if not path.is_dir():
+            return "it is neither a file nor a folder"
+        own = (MANIFEST, REFERENCE, TRANSCRIPT)
+        return None if any(inner.name in own for inner in path.iterdir()) else f"it is a folder without {MANIFEST}"
+    except OSError as error:
+        return f"it cannot be read: {error.strerror}"
+
+
+def _content(path: Path, name: str) -> bytes:
+    return read_regular_file(path / name, MOST_BYTES[name])
+
+
 def _refuse_existing(folder: Path, name: str) -> None:
-    if name in voices_in(folder):
-        raise InvalidRequestError(f"there is a voice {name!r} already; remove it, or choose another name")
+    if name in voices_in(folder) or (folder / name).exists():
+        raise _taken(name)
+
+
+def _taken(name: str) -> VoiceExistsError:
+    return VoiceExistsError(f"there is a voice {name!r} already; remove it, or choose another name")
+
+
+def _storage_error(what: str, error: OSError) -> StorageError:
+    """For everybody to read: it names no path, which stands in the log."""
+    logger.error("%s: %s", what, error)
+    if error.errno in _FULL:
+        return StorageFullError(f"{what}: {error.strerror}; make room where voices are kept, and try again")
+    return StorageError(f"{what}: {error.strerror}; let the server write to the folder of voices, and try again")
+
+
+def _umask(folder: Path) -> int:
+    """What others may not do in a voice's folder: the same as in the folder of all voices."""
+    return ~folder.stat().st_mode & 0o777

@@ -2,10 +2,12 @@
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from stat import S_ISDIR
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,12 +17,15 @@ from megatalker.checkpoint import Checkpoint
 from megatalker.errors import InvalidRequestError, MegatalkerError
 from megatalker.voices.cache import VoiceCache
 from megatalker.voices.cloner import VoiceCloner
+from megatalker.voices.files import UnreadableVoiceError
 from megatalker.voices.folder import (
     KEPT,
     SUFFIX,
     Recording,
     add_recording,
+    foreign_entries,
     read_recording,
+    remove_leftovers,
     remove_voice,
     voices_in,
 )
@@ -28,6 +33,10 @@ from megatalker.voices.reference_checks import read_good_reference
 from megatalker.voices.voice import Voice, VoiceKind
 
 logger = logging.getLogger(__name__)
+
+SETTLE_S = 0.1
+"""A folder that looks the same after this long is taken for written."""
+MOST_LOOKS = 50
 
 Clone = Callable[[NDArray[np.float32], str | None], Voice]
 
@@ -73,9 +82,14 @@ class VoiceLibrary:
         self._clone = clone
         self._entries: Mapping[str, VoiceEntry] = {}
         self._faults: Mapping[str, MegatalkerError] = {}
+        self._foreign: Mapping[str, str] = {}
+        self._seen: object = None
+        if folder is not None:
+            remove_leftovers(folder)
         self.refresh()
         for fault in self._faults.values():
-            raise fault
+            if not isinstance(fault, UnreadableVoiceError):
+                raise fault
 
     def refresh(self) -> None:
         """Look at the folder again. A voice with a fault is told in the log, and whoever asks for it gets an error.
@@ -86,6 +100,7 @@ class VoiceLibrary:
         if self.folder is None:
             return
         with self._refreshing:  # what was seen earlier must not replace what was seen later
+            seen = _signature(self.folder)
             entries: dict[str, VoiceEntry] = {}
             faults: dict[str, MegatalkerError] = {}
             for name, path in voices_in(self.folder).items():
@@ -94,7 +109,25 @@ class VoiceLibrary:
                 except MegatalkerError as error:
                     faults[name] = error
                     logger.error("voice %r cannot be used: %s", name, error)
-            self._entries, self._faults = entries, faults
+            self._entries, self._faults, self._seen = entries, faults, seen
+            self._tell_foreign(foreign_entries(self.folder))
+
+    def refresh_if_changed(self) -> None:
+        """As :meth:`refresh`, where something has changed in the folder since, and does not change any more."""
+        if self.folder is None or _signature(self.folder) == self._seen:
+            return
+        for _ in range(MOST_LOOKS):
+            before = _signature(self.folder)
+            time.sleep(SETTLE_S)
+            if _signature(self.folder) == before:
+                break
+        self.refresh()
+
+    def _tell_foreign(self, foreign: Mapping[str, str]) -> None:
+        for name, why in foreign.items():
+            if self._foreign.get(name) != why:
+                logger.warning("%r in the folder of voices is no voice and is skipped: %s", name, why)
+        self._foreign = foreign
 
     def get(self, name: str) -> Voice | None:
         """The voice of this name, cloned now if nobody asked for it before; ``None`` if there is none.
@@ -193,6 +226,27 @@ class VoiceLibrary:
     def _require_base(self) -> None:
         if self._clone is None and self._checkpoint.config.variant != "base":
             VoiceCloner(self._checkpoint)  # which says why not
+
+
+def _signature(folder: Path) -> object:
+    """What tells whether files of voices have changed, without reading them. Never raises."""
+    if not folder.is_dir():
+        return None
+    found: list[tuple[str, int, int, int]] = []
+    for path in _visible(folder):
+        for one in (path, *_visible(path)):
+            with suppress(OSError):
+                facts = one.stat()
+                written = (0, 0) if S_ISDIR(facts.st_mode) else (facts.st_size, facts.st_mtime_ns)
+                found.append((str(one), facts.st_ino, *written))
+    return found
+
+
+def _visible(folder: Path) -> list[Path]:
+    try:
+        return sorted(path for path in folder.iterdir() if not path.name.startswith((".", KEPT)))
+    except OSError:
+        return []
 
 
 def _keep(voice: Voice, path: Path) -> None:

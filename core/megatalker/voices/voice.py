@@ -1,24 +1,31 @@
 """What a voice is, how it is kept in a file, and which voices and languages a checkpoint offers."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-import safetensors
 import torch
-from pydantic import BaseModel, ConfigDict
-from safetensors.torch import save_file
+from pydantic import BaseModel, ConfigDict, ValidationError
+from safetensors.torch import load, save
 from torch import Tensor
 
 from megatalker.checkpoint import Checkpoint
-from megatalker.errors import InvalidRequestError
+from megatalker.errors import InvalidRequestError, explain_validation
+from megatalker.voices.files import UnreadableVoiceError, read_regular_file
 
 VoiceKind = Literal["speaker", "design", "clone"]
 
 _FORMAT = "megatalker-voice-1"
 _LARGEST = 1e4
 """Of the values of a speaker embedding, which lie around 10: what is far beyond overflows in 16-bit arithmetic."""
+
+_FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+_LARGEST_ID = 2**24
+"""As of any id of a checkpoint; what its own codebook does not have is refused with the request."""
+_MOST_BYTES = 1 << 24
+"""Of a voice file; one with a minute of reference codes has a hundredth of it."""
 
 
 class _Fields(BaseModel):
@@ -67,6 +74,10 @@ class Voice:
         _check_tensors(self.x_vector, self.reference_codes)
         if self.reference_text_ids is not None and not self.reference_text_ids:
             raise InvalidRequestError("reference_text_ids are empty; expected the ids of what the recording says")
+        if not all(0 <= number <= _LARGEST_ID for number in self.reference_text_ids or ()):
+            raise InvalidRequestError(
+                f"reference_text_ids hold numbers outside of 0 to {_LARGEST_ID}, which are no ids"
+            )
 
     @classmethod
     def named(cls, speaker: str) -> "Voice":
@@ -92,6 +103,10 @@ class Voice:
 
     def save(self, path: str | Path) -> None:
         """Write the voice to one safetensors file, so that a recording is encoded once."""
+        Path(path).write_bytes(self.to_bytes())
+
+    def to_bytes(self) -> bytes:
+        """The content of a file that :meth:`load` reads."""
         tensors = {"x_vector": self.x_vector, "reference_codes": self.reference_codes}
         fields = _Fields(
             speaker=self.speaker,
@@ -100,32 +115,51 @@ class Voice:
             checkpoint_fingerprint=self.checkpoint_fingerprint,
         )
         present = {name: tensor.contiguous() for name, tensor in tensors.items() if tensor is not None}
-        save_file(present, Path(path), metadata={"format": _FORMAT, "voice": fields.model_dump_json()})
+        content: bytes = save(present, metadata={"format": _FORMAT, "voice": fields.model_dump_json()})
+        return content
 
     @classmethod
     def load(cls, path: str | Path) -> "Voice":
         """Read a file written by :meth:`save`.
 
         Raises:
-            InvalidRequestError: no such file, one that cannot be read, or not a voice file.
+            InvalidRequestError: no such file, one that cannot be read (an
+                :class:`~megatalker.voices.files.UnreadableVoiceError`), or not a voice file.
         """
-        if not Path(path).is_file():
-            raise InvalidRequestError(f"voice file {str(path)!r} does not exist")
         try:
-            with safetensors.safe_open(Path(path), framework="pt") as file:
-                metadata = file.metadata() or {}
-                tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118 - not a mapping
+            content = read_regular_file(Path(path), _MOST_BYTES)
+        except (FileNotFoundError, NotADirectoryError, ValueError) as error:  # ValueError: no possible path
+            raise InvalidRequestError(f"voice file {str(path)!r} does not exist") from error
         except OSError as error:
-            raise InvalidRequestError(f"voice file {str(path)!r} cannot be read: {error}") from error
-        except safetensors.SafetensorError as error:
+            raise UnreadableVoiceError(f"voice file {str(path)!r} cannot be read: {error.strerror or error}") from error
+        return cls.from_bytes(content, repr(str(path)))
+
+    @classmethod
+    def from_bytes(cls, content: bytes, name: str = "voice_file") -> "Voice":
+        """The voice in the content of such a file.
+
+        Args:
+            content: of the file.
+            name: what errors call it.
+
+        Raises:
+            InvalidRequestError: it is not a voice file.
+        """
+        if len(content) > _MOST_BYTES:
+            raise InvalidRequestError(f"{name} has {len(content):,} bytes, expected at most {_MOST_BYTES:,}")
+        try:
+            tensors = load(content)
+            length = int.from_bytes(content[:8], "little")
+            metadata = json.loads(content[8 : 8 + length]).get("__metadata__") or {}
+        except Exception as error:  # of safetensors itself, or of torch about types that it does not know
             raise InvalidRequestError(
-                f"{str(path)!r} is not a voice file: {error}; write one with Voice.save"
+                f"{name} is not a voice file: {type(error).__name__}: {error}; write one with Voice.save"
             ) from error
         if metadata.get("format") != _FORMAT:
             raise InvalidRequestError(
-                f"{str(path)!r} has format {metadata.get('format')!r}, expected {_FORMAT!r}; write one with Voice.save"
+                f"{name} has format {metadata.get('format')!r}, expected {_FORMAT!r}; write one with Voice.save"
             )
-        return _from_file(path, metadata.get("voice"), tensors)
+        return _from_file(name, metadata.get("voice"), tensors)
 
 
 def list_speakers(checkpoint: Checkpoint) -> list[str]:
@@ -154,28 +188,40 @@ def default_voice(checkpoint: Checkpoint) -> Voice:
 
 
 def _check_tensors(x_vector: Tensor | None, codes: Tensor | None) -> None:
-    if x_vector is not None and not (x_vector.ndim == 1 and x_vector.is_floating_point() and x_vector.isfinite().all()):
+    if x_vector is not None and not (
+        x_vector.ndim == 1 and x_vector.numel() and x_vector.dtype in _FLOATS and x_vector.isfinite().all()
+    ):
         raise InvalidRequestError(
             f"x_vector has shape {list(x_vector.shape)} and type {x_vector.dtype}, "
-            "expected finite floats of shape [hidden size]"
+            "expected finite floats of 16, 32 or 64 bits and shape [hidden size]"
         )
     if x_vector is not None and bool((x_vector.abs() > _LARGEST).any()):
         raise InvalidRequestError(
             f"x_vector reaches {float(x_vector.abs().max()):g}, expected values from -{_LARGEST:g} to {_LARGEST:g}; "
             "make the voice with VoiceCloner"
         )
-    if codes is not None and not (codes.ndim == 2 and codes.shape[0] >= 1 and codes.dtype == torch.int64):
+    if codes is not None and not (
+        codes.ndim == 2 and codes.shape[0] >= 1 <= codes.shape[1] and codes.dtype == torch.int64
+    ):
         raise InvalidRequestError(
             f"reference_codes have shape {list(codes.shape)} and type {codes.dtype}, "
-            "expected int64 of shape [frames >= 1, groups]"
+            "expected int64 of shape [frames >= 1, groups >= 1]"
+        )
+    if codes is not None and not 0 <= int(codes.min()) <= int(codes.max()) <= _LARGEST_ID:
+        raise InvalidRequestError(
+            f"reference_codes reach from {int(codes.min())} to {int(codes.max())}, expected 0 to {_LARGEST_ID}; "
+            "make the voice with VoiceCloner"
         )
 
 
-def _from_file(path: str | Path, text: str | None, tensors: Mapping[str, Tensor]) -> Voice:
+def _from_file(name: str, text: str | None, tensors: Mapping[str, Tensor]) -> Voice:
     try:
         fields = _Fields.model_validate_json(text or "")
         return Voice(
             **fields.model_dump(), x_vector=tensors.get("x_vector"), reference_codes=tensors.get("reference_codes")
         )
-    except ValueError as error:  # InvalidRequestError of an impossible voice included
-        raise InvalidRequestError(f"{str(path)!r} is not a voice file: {error}; write one with Voice.save") from error
+    except ValidationError as error:
+        faults = explain_validation(error.errors(include_url=False))
+        raise InvalidRequestError(f"{name} is not a voice file: {faults}; write one with Voice.save") from error
+    except InvalidRequestError as error:  # an impossible voice
+        raise InvalidRequestError(f"{name} is not a voice file: {error}; write one with Voice.save") from error

@@ -73,14 +73,14 @@ NO_LLM = (
 def _hearing(wish: EndpointSettings, environ: Mapping[str, str]) -> Endpoint | None:
     if wish.url is not None:
         return _own_server("agent.stt", wish, environ)
-    key = environ.get(DEEPGRAM_KEY)
+    key = _key(DEEPGRAM_KEY, environ)
     return Endpoint("deepgram", key, wish.model) if key else None
 
 
 def _answering(wish: EndpointSettings, environ: Mapping[str, str]) -> Endpoint | None:
     if wish.url is not None:
         return _own_server("agent.llm", wish, environ)
-    key = environ.get(OPENAI_KEY)
+    key = _key(OPENAI_KEY, environ)
     return Endpoint("openai", key, wish.model) if key else None
 
 
@@ -89,7 +89,20 @@ def _own_server(table: str, wish: EndpointSettings, environ: Mapping[str, str]) 
         raise SettingsError(f"{table}.url is set, {table}.model is not: name the model that {wish.url} serves")
     key = "none"  # the OpenAI client would send OPENAI_API_KEY to a stranger's server if it were given none
     if wish.key_env is not None:
-        key = environ.get(wish.key_env, "")
+        key = _key(wish.key_env, environ)
         if not key:
-            raise SettingsError(f"{table}.key_env names {wish.key_env!r}, which the environment does not hold; set it")
+            raise SettingsError(
+                f"{table}.key_env names {_shown(wish.key_env)}, which the environment does not hold, or holds empty; "
+                "set it"
+            )
     return Endpoint("openai", key, wish.model, wish.url)
+
+
+def _key(name: str, environ: Mapping[str, str]) -> str:
+    """A key from the environment; one that is empty or blank is none."""
+    return environ.get(name, "").strip()
+
+
+def _shown(name: str) -> str:
+    """A variable's name as people write them; anything else may be the key itself, and is not shown."""
+    return repr(name) if name.isupper() and len(name) <= 40 else "a variable (not shown: it may be a key)"

@@ -16,7 +16,7 @@ DEFAULT_PROMPT = (
 
 
 class _Table(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
 
 class EndpointSettings(_Table):
@@ -26,7 +26,7 @@ class EndpointSettings(_Table):
     """Base URL of an OpenAI-compatible server, such as ``http://localhost:8000/v1``."""
     model: str | None = None
     """The model's name there; needed with ``url``, else the provider's default."""
-    key_env: str | None = None
+    key_env: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")] | None = None
     """Name of the environment variable that holds the key for ``url``; ``None``: no key is sent."""
 
 

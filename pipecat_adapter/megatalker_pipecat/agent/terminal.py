@@ -2,7 +2,6 @@
 
 import asyncio
 import sys
-import threading
 from collections.abc import AsyncIterator
 from io import FileIO, RawIOBase
 
@@ -11,6 +10,7 @@ from pipecat.pipeline.worker import PipelineWorker
 from pipecat.processors.aggregators.llm_response_universal import AssistantTurnStoppedMessage, UserTurnStoppedMessage
 
 from megatalker.errors import MegatalkerError
+from megatalker.serving.background import start_task, start_thread
 from megatalker_pipecat.agent.conversation import Conversation
 from megatalker_pipecat.agent.ends import Ends
 from megatalker_pipecat.agent.logs import log_less
@@ -49,7 +49,8 @@ async def talk_here(plan: Plan, ends: Ends, typed: RawIOBase | None = None) -> N
     await conversation.greet()
     typing = None
     if plan.stt is None:
-        typing = asyncio.create_task(_pass_on(conversation.worker, typed or FileIO(STDIN, closefd=False)))
+        lines = typed or FileIO(STDIN, closefd=False)
+        typing = start_task(_pass_on(conversation.worker, lines, failures), "megatalker-typing")
     await running
     if typing is not None:
         typing.cancel()
@@ -79,20 +80,23 @@ def _print_what_is_said(conversation: Conversation, failures: list[str]) -> None
     conversation.worker.add_event_handler("on_pipeline_error", failed)
 
 
-async def _pass_on(worker: PipelineWorker, typed: RawIOBase) -> None:
+async def _pass_on(worker: PipelineWorker, typed: RawIOBase, failures: list[str]) -> None:
     interrupts = typed.isatty()
-    async for line in _arriving(typed):
-        if interrupts:
-            await worker.rtvi.interrupt_bot()
-        await worker.flush_pipeline(timeout=QUIET_S)
-        await worker.queue_frame(LLMMessagesAppendFrame([{"role": "user", "content": line}], run_llm=True))
+    try:
+        async for line in _arriving(typed):
+            if interrupts:
+                await worker.rtvi.interrupt_bot()
+            await worker.flush_pipeline(timeout=QUIET_S)
+            await worker.queue_frame(LLMMessagesAppendFrame([{"role": "user", "content": line}], run_llm=True))
+    except Exception as error:  # nothing more can be typed: the conversation ends, and says why
+        failures.append(f"what is typed cannot be passed on ({type(error).__name__}: {error})")
     await worker.queue_frame(EndFrame())
 
 
 async def _arriving(typed: RawIOBase) -> AsyncIterator[str]:
     """Lines as they are typed. Unbuffered input is read, because a thread that waits in buffered input blocks exit."""
     loop = asyncio.get_running_loop()
-    queue: asyncio.Queue[str | None] = asyncio.Queue()
+    queue: asyncio.Queue[str | BaseException | None] = asyncio.Queue()
 
     def read() -> None:
         for line in typed:
@@ -100,6 +104,8 @@ async def _arriving(typed: RawIOBase) -> AsyncIterator[str]:
                 loop.call_soon_threadsafe(queue.put_nowait, words)
         loop.call_soon_threadsafe(queue.put_nowait, None)
 
-    threading.Thread(target=read, name="megatalker-stdin", daemon=True).start()
+    start_thread(read, "megatalker-stdin", lambda error: loop.call_soon_threadsafe(queue.put_nowait, error))
     while (line := await queue.get()) is not None:
+        if isinstance(line, BaseException):
+            raise line
         yield line

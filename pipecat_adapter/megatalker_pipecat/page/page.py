@@ -13,6 +13,7 @@ from fastapi.staticfiles import StaticFiles
 from pipecat.pipeline.worker import PipelineWorker
 
 import megatalker
+from megatalker.serving.background import start_task
 from megatalker.serving.sessions.engines import Lease
 from megatalker.voices import default_voice, list_languages, list_speakers
 from megatalker_pipecat.page.controls import Controls
@@ -126,7 +127,7 @@ class Page:
 
     @asynccontextmanager
     async def _loaded(self) -> AsyncIterator[None]:
-        loading = asyncio.create_task(self._load())
+        loading = start_task(self._load(), "megatalker-load")
         try:
             yield
         finally:

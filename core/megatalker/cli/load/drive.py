@@ -18,6 +18,7 @@ from megatalker.engine.outputs import require_complete
 from megatalker.engine.speech import Speech, SpeechEngine
 from megatalker.errors import MegatalkerError
 from megatalker.sampling import SamplingParams
+from megatalker.serving.background import start_task
 
 DRAIN_S = 10.0
 """How long to wait, after the measurement, for first chunks that are still to come."""
@@ -112,7 +113,9 @@ async def drive(listen: Listen, traffic: Traffic, script: Script, seconds: float
         player.error = "NoAnswer"
     for task in tasks:
         task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+    for ended in await asyncio.gather(*tasks, return_exceptions=True):
+        if isinstance(ended, Exception):  # what refuses or fails a request is counted; this is neither
+            raise ended
     await asyncio.sleep(SETTLE_S)
     return Heard(traffic, measured, session.players, audio_s, cpu)
 
@@ -151,13 +154,23 @@ async def _listen(
     engine: SpeechEngine, text: str, options: SpeechOptions, words_a_second: float | None
 ) -> AsyncIterator[Samples]:
     async with engine.speak(text if words_a_second is None else None, options) as stream:
-        writer = None if words_a_second is None else asyncio.create_task(_write(stream, text, words_a_second))
+        failures: list[BaseException] = []
+
+        def give_up(error: BaseException) -> None:
+            failures.append(error)
+            stream.cancel()
+
+        writing = None
+        if words_a_second is not None:
+            writing = start_task(_write(stream, text, words_a_second), "megatalker-writer", give_up)
         try:
             async for chunk in stream:
                 yield chunk.pcm
         finally:
-            if writer is not None:
-                writer.cancel()
+            if writing is not None:
+                writing.cancel()
+        if failures:
+            raise failures[0]
     if not never_ends(options):
         require_complete(stream.facts(), bound_asked=options.max_frames is not None)
 

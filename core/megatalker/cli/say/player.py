@@ -1,7 +1,6 @@
 """Plays PCM on the default sound device, beside the thread that receives it. Needs the extra ``play``."""
 
 import queue
-import threading
 from typing import Any
 
 import numpy as np
@@ -9,6 +8,7 @@ from numpy.typing import NDArray
 
 from megatalker.checkpoint.config import SAMPLE_RATE
 from megatalker.errors import UnsupportedError
+from megatalker.serving.background import start_thread
 
 
 def player_missing() -> str | None:
@@ -42,23 +42,34 @@ class Player:
 
         self._output: Any = sounddevice.OutputStream(samplerate=SAMPLE_RATE, channels=1, dtype="float32")
         self._output.start()
-        self._thread = threading.Thread(target=self._run, name="megatalker-player", daemon=True)
-        self._thread.start()
+        self._failure: BaseException | None = None
+        self._thread = start_thread(self._run, "megatalker-player", self._fail)
 
     def write(self, pcm: NDArray[np.float32]) -> None:
         """Queue mono float32 samples at 24 kHz; returns at once."""
         self._chunks.put(pcm)
 
     def finish(self) -> None:
-        """Wait until everything has been played."""
+        """Wait until everything has been played.
+
+        Raises:
+            UnsupportedError: the sound device failed meanwhile.
+        """
         self._chunks.put(None)
         self._thread.join()
+        if self._failure is not None:
+            raise UnsupportedError(
+                f"the sound device failed ({self._failure}), and not everything was played; use --no-play --out FILE"
+            ) from self._failure
         self._output.stop()
 
     def close(self) -> None:
         """Be silent. May be called again."""
         self._chunks.put(None)
         self._output.close()
+
+    def _fail(self, error: BaseException) -> None:
+        self._failure = error
 
     def _run(self) -> None:
         while (pcm := self._chunks.get()) is not None:

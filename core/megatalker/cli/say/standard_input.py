@@ -30,8 +30,10 @@ class StandardInput(threading.Thread):
             self._read()
         except MegatalkerError as error:
             self.error = error
-        except OSError as error:
-            self.error = InvalidRequestError(f"cannot read standard input: {error.strerror}")
+        except BaseException as error:  # whatever it is, the stream must not wait for more text
+            why = (error.strerror if isinstance(error, OSError) else None) or f"{type(error).__name__}: {error}"
+            self.error = InvalidRequestError(f"cannot read standard input: {why}")
+            self.error.__cause__ = error
         if self.error is not None:
             self._stream.cancel()
 

@@ -10,7 +10,9 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
 
 from megatalker.errors import ConnectionFailedError, EngineClosedError, InvalidRequestError, MegatalkerError
+from megatalker.serving.background import start_task, start_thread
 from megatalker.serving.client.session import RemoteSession
+from megatalker.serving.protocol.asking import shown_url
 from megatalker.serving.protocol.messages import REFUSED_TEXT, Cancel, Failed, Open, Request, read_event
 from megatalker.serving.protocol.packets import unpack
 from megatalker.serving.timers import SplitTimers
@@ -45,6 +47,7 @@ class Connection:
 
     def __init__(self, url: str, headers: dict[str, str], patience: Patience) -> None:
         self._url, self._headers, self._patience = url, headers, patience
+        self._shown = shown_url(url)
         self._loop = ClientLoop()
         self._outbox: asyncio.Queue[tuple[RemoteSession, Request]] = asyncio.Queue()
         self._stopping = asyncio.Event()
@@ -53,8 +56,7 @@ class Connection:
         self._reader: asyncio.Task[None] | None = None
         self._closed: MegatalkerError | None = None
         self._lock = threading.RLock()  # a finalizer may send while this thread is sending
-        self._thread = threading.Thread(target=self._run, name="megatalker-client", daemon=True)
-        self._thread.start()
+        self._thread = start_thread(self._run, "megatalker-client", self._die)
 
     def require_open(self) -> None:
         """Raise ``EngineClosedError`` after :meth:`close`, or why nothing can be sent any more."""
@@ -73,12 +75,18 @@ class Connection:
         """End everything with ``EngineClosedError``, and wait for the thread unless this is it. May be called again."""
         with self._lock:
             if self._closed is None:
-                self._closed = EngineClosedError(f"the client of {self._url} was closed; open a new one")
+                self._closed = EngineClosedError(f"the client of {self._shown} was closed; open a new one")
                 self._loop.call_soon_threadsafe(self._stopping.set)
         if threading.current_thread() is not self._thread:
             self._thread.join(CLOSE_TIMEOUT_S)
 
     # ---- in the thread
+
+    def _die(self, error: BaseException) -> None:
+        with self._lock:
+            if self._closed is None:
+                self._closed = ConnectionFailedError(f"the client of {self._shown} failed: {error!r}; open a new one")
+        self._fail_all(self._closed)
 
     def _run(self) -> None:
         with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
@@ -90,7 +98,8 @@ class Connection:
         with self._lock:
             if self._closed is None:
                 failure = next(iter(done)).exception()
-                self._closed = ConnectionFailedError(f"the client of {self._url} failed: {failure!r}; open a new one")
+                logger.error("the client of %s failed", self._shown, exc_info=failure)
+                self._closed = ConnectionFailedError(f"the client of {self._shown} failed: {failure!r}; open a new one")
         await asyncio.sleep(0)  # what was sent before is posted by now
         self._fail_all(self._closed)
         for job in jobs:
@@ -119,7 +128,7 @@ class Connection:
             except ConnectionClosed:
                 pass  # the reader finds out, too, and knows why
             except (OSError, WebSocketException) as error:
-                self._fail_all(ConnectionFailedError(f"cannot connect to {self._url}: {_why(error)}"))
+                self._fail_all(ConnectionFailedError(f"cannot connect to {self._shown}: {_why(error)}"))
 
     async def _connected(self) -> ClientConnection:
         if self._socket is None:
@@ -133,7 +142,7 @@ class Connection:
                 compression=None,  # noise does not shrink
                 max_size=MAX_MESSAGE_BYTES,
             )
-            self._reader = asyncio.create_task(self._read(self._socket))
+            self._reader = start_task(self._read(self._socket), "megatalker-client")
         return self._socket
 
     async def _read(self, socket: ClientConnection) -> None:
@@ -144,8 +153,11 @@ class Connection:
             why = str(error)
         except InvalidRequestError as error:
             why = f"its messages cannot be read: {error}"
+        except Exception as error:  # a bug of this client: nobody may wait for what is not read any more
+            logger.exception("the client of %s failed", self._shown)
+            why = f"the client failed ({type(error).__name__})"
         self._socket = None
-        self._fail_all(ConnectionFailedError(f"the connection to {self._url} broke: {why}; speak again to reconnect"))
+        self._fail_all(ConnectionFailedError(f"the connection to {self._shown} broke: {why}; speak again to reconnect"))
         await socket.close()
 
     def _take(self, message: str | bytes) -> None:
@@ -160,7 +172,7 @@ class Connection:
                 del self._sessions[event.id]
         elif isinstance(event, Failed):  # such as more text for an utterance that has just ended
             level = logging.WARNING if event.error.message.startswith(REFUSED_TEXT) else logging.DEBUG
-            logger.log(level, "%s refused a message: %s", self._url, event.error.message)
+            logger.log(level, "%s refused a message: %s", self._shown, event.error.message)
 
     async def _watch(self) -> None:
         limit = self._patience.answer_s
@@ -173,7 +185,7 @@ class Connection:
                 session.quiet_since += paused_s
                 quiet = time.monotonic() - session.quiet_since
                 if session.chunks.reason is None and session.awaited and quiet > limit:
-                    session.fail(ConnectionFailedError(f"{self._url} has not answered for {limit:g} s"))
+                    session.fail(ConnectionFailedError(f"{self._shown} has not answered for {limit:g} s"))
                     self._post(session, Cancel(id=session.id))
 
     def _fail_all(self, error: MegatalkerError) -> None:

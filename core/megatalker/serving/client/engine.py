@@ -17,8 +17,15 @@ from megatalker.prompt.text import TextChecker, check_characters, require_text
 from megatalker.serving.client.connection import Connection, Patience
 from megatalker.serving.client.session import RemoteSession
 from megatalker.serving.client.stream import RemoteStream
-from megatalker.serving.protocol.asking import ANSWER_TIMEOUT_S, CONNECT_TIMEOUT_S, key_headers, speech_fields
+from megatalker.serving.protocol.asking import (
+    ANSWER_TIMEOUT_S,
+    CONNECT_TIMEOUT_S,
+    key_headers,
+    shown_url,
+    speech_fields,
+)
 from megatalker.serving.protocol.messages import Open, invalid
+from megatalker.settings import LONGEST_S
 
 _SCHEMES = {"http": "ws", "https": "wss", "ws": "ws", "wss": "wss"}
 
@@ -49,8 +56,8 @@ class RemoteEngine:
         answer_timeout_s: float = ANSWER_TIMEOUT_S,
     ) -> None:
         for name, value in (("connect_timeout_s", connect_timeout_s), ("answer_timeout_s", answer_timeout_s)):
-            if not 0 < value < float("inf"):
-                raise SettingsError(f"{name} is {value!r}, expected a number of seconds above 0")
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= LONGEST_S:
+                raise SettingsError(f"{name} is {value!r}, expected a number of seconds above 0, at most {LONGEST_S:g}")
         self.url = url
         self._names = itertools.count(1)
         patience = Patience(connect_timeout_s, answer_timeout_s)
@@ -112,7 +119,7 @@ def _endpoint(url: str) -> str:
     except ValueError:  # an impossible port, or half an IPv6 address
         possible = False
     if not possible:
-        raise SettingsError(f"the server's URL is {url!r}, expected something like 'http://localhost:8000'")
+        raise SettingsError(f"the server's URL is {shown_url(url)!r}, expected something like 'http://localhost:8000'")
     path = parts.path.rstrip("/") + "/v1/speak"
     return urlunsplit((_SCHEMES[parts.scheme], parts.netloc, path, "", ""))
 

@@ -1,9 +1,11 @@
 """How a client asks a server: with which fields, under which key, and how long it waits for an answer."""
 
+import re
 from dataclasses import asdict
 from typing import Any
 
 from megatalker.engine.options import SpeechOptions
+from megatalker.errors import SettingsError
 from megatalker.serving.protocol.voice_files import encode_voice
 from megatalker.voices import Voice
 
@@ -13,8 +15,24 @@ ANSWER_TIMEOUT_S = 60.0
 
 
 def key_headers(api_key: str | None) -> dict[str, str]:
-    """Of requests to a server that wants this key; none for ``None``."""
-    return {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
+    """Headers of requests to a server that wants this key; none for ``None``.
+
+    Raises:
+        SettingsError: the key is empty, as that of a variable that is not set, or cannot stand in a header.
+    """
+    if api_key is None:
+        return {}
+    if not (isinstance(api_key, str) and api_key.isascii() and api_key.isprintable()) or " " in api_key or not api_key:
+        found = "empty" if isinstance(api_key, str) and not api_key.strip() else "no key (it is not shown)"
+        raise SettingsError(
+            f"api_key is {found}; expected printable ASCII characters without spaces, or None for a server without keys"
+        )
+    return {"Authorization": f"Bearer {api_key}"}
+
+
+def shown_url(url: str) -> str:
+    """The URL without the user name and password that may stand in it, for messages and logs."""
+    return re.sub(r"//[^/?#]*@", "//", url)
 
 
 def speech_fields(options: SpeechOptions) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Assembles the routes over one engine."""
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,6 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 
 from megatalker.errors import InvalidRequestError, MegatalkerError, explain_validation
+from megatalker.serving.background import count_lost_exceptions
 from megatalker.serving.server.aliases import Aliases
 from megatalker.serving.server.body_limit import BodyLimit
 from megatalker.serving.server.conversation import Conversation
@@ -27,7 +29,7 @@ from megatalker.serving.server.openai_speech import speech_routes
 from megatalker.serving.server.openapi import describe
 from megatalker.serving.server.page import serve_page
 from megatalker.serving.server.plain_session import PlainSession
-from megatalker.serving.server.problems import NoRouteError, TooLongError, respond
+from megatalker.serving.server.problems import NoRouteError, TooLongError, respond, storage_trouble
 from megatalker.serving.server.speaker import Speaker
 from megatalker.serving.server.tokens import token_routes
 from megatalker.serving.server.tts_stream import tts_stream_routes
@@ -35,6 +37,8 @@ from megatalker.serving.server.voice_routes import voice_routes, watching
 from megatalker.settings import ServerSettings
 from megatalker.voices.cache import VoiceCache
 from megatalker.voices.library import VoiceLibrary
+
+logger = logging.getLogger(__name__)
 
 
 def create_app(
@@ -55,12 +59,14 @@ def create_app(
     speaker = Speaker(engine, library, cache, settings)
     aliases = Aliases(speaker, settings)
     keyring = Keyring(settings)
+    health = speaker.meters.background
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
+        count_lost_exceptions(asyncio.get_running_loop(), health)
         if not settings.lazy:
             speaker.begin_warm_up()
-        async with watching(library), following(keyring, settings_file):
+        async with watching(library, health), following(keyring, settings_file, health):
             yield
         await asyncio.to_thread(engine.close)
         await speaker.warm_up_over()
@@ -135,6 +141,14 @@ def _answer_errors(app: FastAPI, meters: Meters) -> None:
         response = answer(kind(about), error.status_code)
         response.headers.update(error.headers or {})  # such as the methods that are allowed
         return response
+
+    @app.exception_handler(OSError)
+    async def no_disk(_request: Request, error: OSError) -> Response:
+        trouble = storage_trouble(error)
+        if trouble is None:
+            raise error
+        logger.error("a request cannot be stored: %s", error)
+        return answer(trouble)
 
     @app.exception_handler(Exception)
     async def unexpected(request: Request, error: Exception) -> Response:

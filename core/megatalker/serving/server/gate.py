@@ -94,7 +94,7 @@ class Gate:
         refused: Callable[[Exception, Route], None],
     ) -> None:
         self._app, self._keyring, self._refused = app, keyring, refused
-        self._hosts = [pattern.lower() for pattern in settings.allowed_hosts]
+        self._hosts = [pattern.lower().strip("[]") for pattern in settings.allowed_hosts]
         self._origins = settings.allowed_origins
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -116,7 +116,10 @@ class Gate:
     def _check_host(self, connection: HTTPConnection) -> None:
         host = connection.headers.get("host", "")
         if self._hosts and not any(fnmatchcase(_without_port(host).lower(), pattern) for pattern in self._hosts):
-            raise HostError(f"this server does not answer for host {host!r}; its setting allowed_hosts says for which")
+            raise HostError(
+                f"this server does not answer for host {host!r}; its setting server.allowed_hosts says for which "
+                "(without it and without a key, a server on a loopback address answers for localhost alone)"
+            )
 
     def _check_origin(self, connection: HTTPConnection) -> None:
         """Browsers say which page asks. Without a look at it any page could speak through a server on its visitor's
@@ -144,4 +147,5 @@ def _agreeing(connection: HTTPConnection, send: Send) -> Send:
 
 
 def _without_port(host: str) -> str:
-    return host.rpartition(":")[0] if re.search(r":\d+$", host) else host
+    """The name alone, an IPv6 address without its brackets."""
+    return re.sub(r":\d*$", "", host).strip("[]") if host.count(":") < 2 or "]" in host else host

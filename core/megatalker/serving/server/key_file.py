@@ -1,62 +1,91 @@
-"""Keys that change while the server runs: it reads its settings file again when that changes."""
+"""Keys that change while the server runs: it looks at its settings file again and again.
+
+It looks, and is not told: what tells of changes runs out of watches, does not know network file systems, and loses a
+folder that is replaced. A removed key must not go on working by any of that.
+"""
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import time
+from contextlib import AbstractAsyncContextManager, nullcontext
 from pathlib import Path
 
-from watchfiles import awatch
-
 from megatalker.errors import SettingsError
+from megatalker.serving.background import BackgroundHealth, Trouble, looking
 from megatalker.serving.server.keyring import Keyring
-from megatalker.settings import Settings
+from megatalker.settings import Settings, key_names
+from megatalker.settings.values import check_file
 
 logger = logging.getLogger(__name__)
 
+NAME = "keys"
+"""What this work is called in logs, in ``GET /ready`` and in metrics."""
+SETTLE_S = 0.05
+"""A file whose content is the same after this long is taken for written."""
+MOST_LOOKS = 20
 
-@asynccontextmanager
-async def following(keyring: Keyring, file: Path | None) -> AsyncIterator[None]:
+
+def following(keyring: Keyring, file: Path | None, health: BackgroundHealth) -> AbstractAsyncContextManager[None]:
     """Meanwhile the keys are those of ``[server.keys]`` in this settings file, which need not exist yet.
 
-    A file that cannot be used, or is gone, changes nothing, and the log says so.
+    While it is gone or cannot be read, the keys stay as they are. Of a file in which something is wrong, names that it
+    does not have are removed.
     """
     if file is None:
-        yield
-        return
-    stop = asyncio.Event()
-    task = asyncio.create_task(_follow(keyring, file.absolute(), stop))
-    try:
-        yield
-    finally:
-        stop.set()
-        await task
+        return nullcontext()
+    return looking(KeyFile(keyring, file.absolute()).look, NAME, health)
 
 
-async def _follow(keyring: Keyring, file: Path, stop: asyncio.Event) -> None:
-    known = await _read_again(keyring, file, None)  # it may have changed since the settings were read
-    # The folder, and whatever changes in it: editors and ConfigMaps put another file in place of the first. And now and
-    # then without a change: some file systems tell of none.
-    async for _ in awatch(file.parent, recursive=False, watch_filter=None, stop_event=stop, yield_on_timeout=True):
-        known = await _read_again(keyring, file, known)
+class KeyFile:
+    """A settings file, and the keys of a server that follow it."""
 
+    def __init__(self, keyring: Keyring, file: Path) -> None:
+        self._keyring, self._file = keyring, file
+        self._taken: bytes | None = None
+        """The content whose keys are in use."""
+        self._seen = False
+        """There was a file."""
 
-async def _read_again(keyring: Keyring, file: Path, known: bytes | None) -> bytes | None:
-    """Take the keys of a file whose content is not what is ``known`` of it; returns its content."""
-    content = await asyncio.to_thread(_content, file)
-    if content != known:
+    async def look(self) -> None:
+        """Take the keys of a file that has changed.
+
+        Raises:
+            Trouble: it cannot be used.
+        """
+        content = await asyncio.to_thread(self._read)
+        if content is None or content == self._taken:
+            return
         try:
-            settings = await asyncio.to_thread(Settings.read, file)
-            keyring.replace(settings.server.keys)
+            settings = await asyncio.to_thread(Settings.read, self._file)
+            self._keyring.replace(settings.server.keys)
         except SettingsError as error:
-            logger.error("the keys stay as they were: %s", error)
-        else:
-            logger.info("read %d keys from %s", len(settings.server.keys), file)
-    return content
+            removed = self._keyring.keep_only(await asyncio.to_thread(key_names, self._file))
+            if removed:
+                logger.warning("removed the keys %s, which are not in %s", ", ".join(removed), self._file)
+            raise Trouble("the settings file is wrong, and the keys stay as they were", error) from error
+        self._taken = content
+        logger.info("read %d keys from %s", len(settings.server.keys), self._file)
+
+    def _read(self) -> bytes | None:
+        """The content, once it stays the same; ``None`` while there has never been a file."""
+        try:
+            check_file(self._file, must_exist=self._seen)
+            content = self._file.read_bytes()
+            self._seen = True
+            for _ in range(MOST_LOOKS):
+                if content == self._taken:
+                    return content
+                time.sleep(SETTLE_S)
+                before, content = content, self._file.read_bytes()
+                if before == content:
+                    return content
+        except FileNotFoundError:
+            if not self._seen:
+                return None
+            raise Trouble(_GONE, f"{str(self._file)!r} does not exist") from None
+        except (SettingsError, OSError) as error:
+            raise Trouble(_GONE, error) from error
+        raise Trouble("the settings file is being written all the time, and the keys stay as they were", self._file)
 
 
-def _content(file: Path) -> bytes | None:
-    try:
-        return file.read_bytes()
-    except OSError:
-        return None
+_GONE = "the settings file cannot be read, and the keys stay as they were"

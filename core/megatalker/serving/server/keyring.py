@@ -5,15 +5,15 @@ A key is 256 random bits, so its plain SHA-256 says nothing about it: slow hashe
 
 import hashlib
 import secrets
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from itsdangerous import BadSignature, SignatureExpired, URLSafeTimedSerializer
 from starlette.requests import HTTPConnection
 
-from megatalker.errors import SettingsError
 from megatalker.serving.server.callers import ANONYMOUS, Caller
 from megatalker.serving.server.problems import AuthenticationError
 from megatalker.settings import KeySettings, ServerSettings
+from megatalker.settings.values import check_keys
 
 KEY_PREFIX = "mt-"
 """So that scanners of repositories find keys that leak."""
@@ -38,7 +38,8 @@ class Keyring:
     """Tells callers by what they send.
 
     Raises:
-        SettingsError: two names have one key, or a name means another caller.
+        SettingsError: two names have one key, or a name means another caller
+            (:func:`~megatalker.settings.check_keys`).
     """
 
     def __init__(self, settings: ServerSettings) -> None:
@@ -58,11 +59,7 @@ class Keyring:
         Raises:
             SettingsError: as the class; nothing is changed then.
         """
-        if len({key.hash for key in keys.values()}) < len(keys):
-            raise SettingsError("two names of [server.keys] have the same hash; make a key of its own for each")
-        for name in (OWNER, ANONYMOUS):
-            if name in keys:
-                raise SettingsError(f"a key cannot be named {name!r}, which means another caller; choose another name")
+        check_keys(keys)
         before = self._by_hash
         self._by_hash = self._owner | {key.hash: _caller(name, key, before.get(key.hash)) for name, key in keys.items()}
         if self._by_hash:
@@ -71,6 +68,15 @@ class Keyring:
         self._by_name = {caller.name: caller for caller in everybody}
         for caller in before.values():
             caller.removed = caller not in everybody
+
+    def keep_only(self, names: Collection[str]) -> list[str]:
+        """Forget every key of ``[server.keys]`` with another name; returns the names of those that went."""
+        gone = [caller for caller in self._by_hash.values() if caller.name not in {*names, OWNER}]
+        self._by_hash = {digest: caller for digest, caller in self._by_hash.items() if caller not in gone}
+        for caller in gone:
+            caller.removed = True
+        self._by_name = {name: caller for name, caller in self._by_name.items() if caller not in gone}
+        return [caller.name for caller in gone]
 
     def caller(self, connection: HTTPConnection) -> Caller:
         """Who asks.
@@ -83,8 +89,7 @@ class Keyring:
         if self._anonymous is not None:
             return self._anonymous
         scheme, _, key = connection.headers.get("authorization", "").partition(" ")
-        # a look-up by hash: its time tells about the hash at most, from which no key can be made
-        caller = self._by_hash.get(hash_key(key.strip())) if scheme.lower() == "bearer" else None
+        caller = self._bearer(key.strip()) if scheme.lower() == "bearer" else None
         if caller is None:
             raise AuthenticationError("the API key is missing or wrong; send it as 'Authorization: Bearer KEY'")
         return caller
@@ -93,6 +98,14 @@ class Keyring:
         """What opens WebSockets in this caller's name, and nothing else, for ``token_lifetime_s``."""
         token = self._signer.dumps(caller.name)
         return token if isinstance(token, str) else token.decode()
+
+    def _bearer(self, key: str) -> Caller | None:
+        """Compare with every key, each in constant time."""
+        asked, found = hash_key(key), None
+        for digest, caller in self._by_hash.items():
+            if secrets.compare_digest(digest, asked) and key:
+                found = caller
+        return found
 
     def _token_bearer(self, token: str) -> Caller:
         try:

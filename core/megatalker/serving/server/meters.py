@@ -8,6 +8,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoM
 from prometheus_client.registry import Collector
 
 from megatalker.engine import SpeechStream
+from megatalker.serving.background import BackgroundHealth
 from megatalker.serving.server.late_engine import ServedEngine
 
 Route = Literal["http", "websocket"]
@@ -23,6 +24,9 @@ class Meters:
     def __init__(self, engine: ServedEngine) -> None:
         self.registry = CollectorRegistry()
         self.registry.register(_EngineCollector(engine))
+        self.background = BackgroundHealth()
+        """Of this server's work in the background."""
+        self.registry.register(_BackgroundCollector(self.background))
         self._ended = Counter(
             "megatalker_utterances",
             "Utterances that ended, by reason.",
@@ -97,6 +101,25 @@ class Meters:
     def refused(self, error: Exception, route: Route) -> None:
         """A request, or a message of a WebSocket, was answered with this error."""
         self._refused.labels(route, type(error).__name__).inc()
+
+
+class _BackgroundCollector(Collector):
+    def __init__(self, health: BackgroundHealth) -> None:
+        self._health = health
+
+    def collect(self) -> Iterator[Metric]:
+        failures = CounterMetricFamily(
+            "megatalker_background_failures", "Failures of work in the background.", labels=["work"]
+        )
+        troubled = GaugeMetricFamily(
+            "megatalker_background_troubled", "Work in the background that fails now.", labels=["work"]
+        )
+        troubles = self._health.troubles()
+        for name, count in self._health.failures().items():
+            failures.add_metric([name], count)
+            troubled.add_metric([name], int(name in troubles))
+        yield failures
+        yield troubled
 
 
 class _EngineCollector(Collector):

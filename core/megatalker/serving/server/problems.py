@@ -1,5 +1,6 @@
 """Errors as clients see them: a status, and a JSON body that names type and message."""
 
+import errno
 import math
 from http import HTTPStatus
 
@@ -15,6 +16,7 @@ from megatalker.errors import (
     UnsupportedError,
 )
 from megatalker.serving.protocol.messages import Problem
+from megatalker.voices.folder import StorageError, StorageFullError, VoiceExistsError
 
 RETRY_AFTER_S = 1.0
 """Where nothing better is known."""
@@ -50,10 +52,6 @@ class UnknownVoiceError(InvalidRequestError):
     """There is no such voice."""
 
 
-class VoiceExistsError(InvalidRequestError):
-    """A voice is to be added whose name is taken."""
-
-
 class NoRouteError(InvalidRequestError):
     """There is nothing at this path, or not for this method."""
 
@@ -81,6 +79,8 @@ _STATUS: dict[type[MegatalkerError], int] = {
     UnknownModelError: 404,
     UnknownVoiceError: 404,
     VoiceExistsError: 409,
+    StorageFullError: 507,
+    StorageError: 503,
     InvalidRequestError: 400,
     UnsupportedError: 400,
     CapacityError: 429,
@@ -95,6 +95,7 @@ _WORDS: dict[type[MegatalkerError], str] = {
     AuthenticationError: "invalid_api_key",
     UnknownModelError: "model_not_found",
     UnknownVoiceError: "voice_not_found",
+    StorageError: "storage_unavailable",
     CapacityError: "rate_limit_exceeded",
     BackendFaultError: "backend_fault",
     IncompleteSpeechError: "incomplete_speech",
@@ -106,8 +107,18 @@ def problem(error: BaseException) -> Problem:
     if isinstance(error, MegatalkerError):
         public = next(kind for kind in type(error).__mro__ if kind.__module__ == MegatalkerError.__module__)
         retry_after_s = _retry_after_s(error) if _status(error) in RETRIED else None
-        return Problem(type=public.__name__, message=str(error), retry_after_s=retry_after_s)
+        message = str(error).encode(errors="backslashreplace").decode()  # halves of characters cannot be sent
+        return Problem(type=public.__name__, message=message, retry_after_s=retry_after_s)
     return Problem(type="InternalError", message=f"the server failed ({type(error).__name__}); its log says more")
+
+
+def storage_trouble(error: OSError) -> StorageError | None:
+    """What the machine's disk refuses, as an error for clients: an upload that is too large for memory goes there."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return StorageFullError("the server has no room for the request; try again, or send less")
+    if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM) or "temporary directory" in str(error):
+        return StorageError("the server cannot store the request; try again later")
+    return None
 
 
 def respond(error: BaseException, status: int | None = None, param: str | None = None) -> JSONResponse:

@@ -7,6 +7,7 @@ import signal
 import socket
 import ssl
 from contextlib import suppress
+from ipaddress import ip_address
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -24,6 +25,7 @@ from megatalker.settings import ServerSettings
 logger = logging.getLogger(__name__)
 
 POLL_S = 0.02
+LOOPBACK_HOSTS = ("localhost", "localhost.", "127.0.0.1", "::1")
 
 
 def bind(settings: ServerSettings) -> socket.socket:
@@ -38,12 +40,25 @@ def bind(settings: ServerSettings) -> socket.socket:
     try:
         bound.bind((settings.host, settings.port))
         bound.listen()
-    except OSError as error:
+    except (OSError, ValueError) as error:  # ValueError: no host at all, such as one with a NUL or a very long label
         bound.close()
+        why = (error.strerror if isinstance(error, OSError) else None) or error
         raise SettingsError(
-            f"cannot serve on host {settings.host!r}, port {settings.port}: {error.strerror or error}; choose another"
+            f"cannot serve on host {settings.host!r}, port {settings.port}: {why}; choose another"
         ) from error
     return bound
+
+
+def guard_loopback(settings: ServerSettings, address: str) -> ServerSettings:
+    """The same, and for a server that listens at the loopback ``address`` without keys the hosts that it answers for.
+
+    Nobody but this machine's programs should reach such a server. But a web page can have its own name resolve to
+    127.0.0.1 (DNS rebinding), and a browser then lets it ask; the ``Host`` header tells.
+    """
+    keyed = settings.api_key is not None or settings.keys
+    if keyed or settings.allowed_hosts or not ip_address(address.partition("%")[0]).is_loopback:
+        return settings
+    return settings.model_copy(update={"allowed_hosts": (*LOOPBACK_HOSTS, settings.host, address)})
 
 
 def _tls(settings: ServerSettings) -> dict[str, Any]:
@@ -88,6 +103,7 @@ class TalkServer(uvicorn.Server):
         bound: socket.socket,
         settings_file: Path | None = None,
     ) -> None:
+        settings = guard_loopback(settings, bound.getsockname()[0])
         app = create_app(engine, settings, settings_file)
         super().__init__(
             uvicorn.Config(

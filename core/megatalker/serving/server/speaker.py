@@ -8,8 +8,9 @@ from typing import Literal
 
 from megatalker.engine import SpeechStream
 from megatalker.engine.options import SpeechOptions, random_seed
-from megatalker.errors import InvalidRequestError, MegatalkerError
+from megatalker.errors import BackendFaultError, InvalidRequestError, MegatalkerError
 from megatalker.sampling import SamplingParams
+from megatalker.serving.background import start_task
 from megatalker.serving.protocol.messages import InstructFate, SpeechFields
 from megatalker.serving.protocol.voice_files import decode_voice
 from megatalker.serving.server.callers import current_call
@@ -55,7 +56,7 @@ class Speaker:
     def begin_warm_up(self) -> None:
         """Warm the engine up, once; :attr:`ready` or :attr:`failure` says what comes of it."""
         if self._warming is None:
-            self._warming = asyncio.create_task(self._warm_up())
+            self._warming = start_task(self._warm_up(), "warm-up")
 
     async def warm_up_over(self) -> None:
         """Wait for the end of what :meth:`begin_warm_up` began, if anything."""
@@ -65,8 +66,17 @@ class Speaker:
     async def _warm_up(self) -> None:
         try:
             await asyncio.to_thread(self.engine.warmup)
+        except asyncio.CancelledError:
+            raise
         except MegatalkerError as error:
             self._failure = error
+        except BaseException as error:  # whatever a plug-in, a library or the machine comes up with
+            logger.critical("the engine cannot be opened", exc_info=True)
+            self.meters.background.failed("warm-up", f"it failed ({type(error).__name__})")
+            self._failure = BackendFaultError(
+                f"the engine cannot be opened ({type(error).__name__}); the server's log says more"
+            )
+            self._failure.__cause__ = error
         else:
             self._warm = True
 

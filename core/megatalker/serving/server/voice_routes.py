@@ -1,24 +1,20 @@
 """``/v1/voices``: which voices there are, and adding and removing those that the server keeps."""
 
 import asyncio
-import logging
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Annotated
 
 from fastapi import APIRouter, Form, Response, UploadFile
-from watchfiles import DefaultFilter, awatch
 
-from megatalker.errors import InvalidRequestError
+from megatalker.errors import MegatalkerError
+from megatalker.serving.background import BackgroundHealth, Trouble, looking
 from megatalker.serving.server.callers import current_call
 from megatalker.serving.server.openapi import errors
-from megatalker.serving.server.problems import ForbiddenError, UnknownVoiceError, VoiceExistsError
+from megatalker.serving.server.problems import ForbiddenError, UnknownVoiceError
 from megatalker.serving.server.speaker import Speaker
 from megatalker.voices import list_speakers
-from megatalker.voices.folder import KEPT, Manifest, Recording
+from megatalker.voices.folder import Manifest, Recording, VoiceExistsError
 from megatalker.voices.library import VoiceLibrary
-
-logger = logging.getLogger(__name__)
 
 PATH = "/v1/voices"
 
@@ -34,7 +30,7 @@ def voice_routes(speaker: Speaker) -> APIRouter:
         entries += [{"id": name, "kind": entry.kind, "summary": entry.summary} for name, entry in library.items()]
         return {"object": "list", "data": entries}
 
-    @router.post(PATH, status_code=201, responses=errors(400, 409, 429))
+    @router.post(PATH, status_code=201, responses=errors(400, 409, 429, 503, 507))
     async def add(
         name: Annotated[str, Form()],
         reference: UploadFile,
@@ -53,7 +49,7 @@ def voice_routes(speaker: Speaker) -> APIRouter:
         await asyncio.to_thread(library.add, name, recording)
         return {"id": name, "kind": "clone", "summary": summary}
 
-    @router.delete(PATH + "/{name}", status_code=204, responses=errors(400, 404, 429))
+    @router.delete(PATH + "/{name}", status_code=204, responses=errors(400, 404, 429, 503, 507))
     async def remove(name: str) -> Response:
         """Delete a voice that the server keeps, with its recording. Utterances that speak with it go on."""
         _require_manager()
@@ -72,31 +68,15 @@ def _require_manager() -> None:
     caller.count_request()
 
 
-@asynccontextmanager
-async def watching(library: VoiceLibrary) -> AsyncIterator[None]:
+def watching(library: VoiceLibrary, health: BackgroundHealth) -> AbstractAsyncContextManager[None]:
     """Meanwhile the library follows what changes in its folder."""
     if library.folder is None:
-        yield
-        return
-    stop = asyncio.Event()
-    task = asyncio.create_task(_watch(library, stop))
-    try:
-        yield
-    finally:
-        stop.set()
-        await task
+        return nullcontext()
 
-
-async def _watch(library: VoiceLibrary, stop: asyncio.Event) -> None:
-    assert library.folder is not None
-    async for _ in awatch(library.folder, watch_filter=_Filter(), stop_event=stop):
+    async def look() -> None:
         try:
-            await asyncio.to_thread(library.refresh)
-        except InvalidRequestError:
-            logger.exception("the voices stay as they were")
+            await asyncio.to_thread(library.refresh_if_changed)
+        except MegatalkerError as error:
+            raise Trouble("the folder of voices cannot be read, and the voices stay as they were", error) from error
 
-
-class _Filter(DefaultFilter):
-    """Not what is half written, nor what the library keeps for itself."""
-
-    ignore_entity_patterns = (*DefaultFilter.ignore_entity_patterns, rf"^{KEPT}", r"^\.")
+    return looking(look, "voices", health)

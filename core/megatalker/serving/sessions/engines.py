@@ -1,15 +1,21 @@
 """The engines of this process: each is opened once, off the event loop, and shared by all sessions that want it."""
 
 import asyncio
+import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from types import TracebackType
 from typing import Self
 
 import megatalker
 from megatalker.engine.speech import Speech, SpeechEngine
+from megatalker.errors import BackendFaultError
+from megatalker.serving.background import start_thread
+
+logger = logging.getLogger(__name__)
 
 PER_REQUEST = {"voice", "language", "max_ahead_s", "agent"}
 """Settings that each request brings itself: engines that differ in nothing else are the same engine."""
@@ -91,7 +97,7 @@ class EnginePool:
             if shared is None:
                 shared = self._engines[key] = _Shared(key)
                 shared.loaded.set_running_or_notify_cancel()  # a session that gives up must not cancel it for others
-                threading.Thread(target=self._load, args=(shared, load), name="megatalker-load", daemon=True).start()
+                start_thread(partial(self._load, shared, load), "megatalker-load")
             shared.leases += 1
             return shared
 
@@ -100,6 +106,9 @@ class EnginePool:
             engine = load()
         except BaseException as error:
             self._forget(shared)
+            logger.error("an engine cannot be loaded: %s: %s", type(error).__name__, error)  # if nobody waits for it
+            if not isinstance(error, Exception):  # an exit of a plug-in would end every session that waits
+                error = BackendFaultError(f"the engine cannot be loaded: {type(error).__name__}: {error}")
             shared.loaded.set_exception(error)
         else:
             shared.loaded.set_result(engine)
@@ -120,7 +129,7 @@ class EnginePool:
         self._forget(shared)
         closed: Future[None] = Future()
         closed.set_running_or_notify_cancel()
-        threading.Thread(target=_close, args=(shared, closed), name="megatalker-close", daemon=True).start()
+        start_thread(partial(_close, shared, closed), "megatalker-close")
         return closed
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import megatalker
 from megatalker.engine.speech import SpeechEngine
 from megatalker.errors import CapacityError, SettingsError
+from megatalker.serving.protocol.asking import shown_url
 from megatalker.serving.sessions.engines import EnginePool, Lease
 from megatalker.serving.sessions.faults import GONE
 
@@ -125,7 +126,7 @@ class Source:
 
     def __str__(self) -> str:
         if self.settings is None:
-            return "a remote engine" if self._server_url is None else f"the server at {self._server_url}"
+            return "a remote engine" if self._server_url is None else f"the server at {shown_url(self._server_url)}"
         return f"checkpoint {self.settings.checkpoint!r} with backend {self.settings.backend!r}"
 
     def _target(self, changes: dict[str, str]) -> megatalker.Settings | None:

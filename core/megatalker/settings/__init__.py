@@ -7,35 +7,54 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, ValidationError
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic_settings import (
+    BaseSettings,
+    EnvSettingsSource,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    TomlConfigSettingsSource,
+)
 from pydantic_settings import SettingsError as UnreadableEnvironment
 
 from megatalker.errors import SettingsError, explain_validation, suggest
+from megatalker.settings.values import (
+    LONGEST_S,
+    Amount,
+    Bytes,
+    Deadline,
+    Integer,
+    Key,
+    KeyHash,
+    Positive,
+    Seconds,
+    Secret,
+    Share,
+    SigningSecret,
+    SomePath,
+    check_file,
+    check_keys,
+)
+
+__all__ = [
+    "CONFIG_FILE",
+    "ENV_PREFIX",
+    "LONGEST_S",
+    "Integer",
+    "KeySettings",
+    "Positive",
+    "RaySettings",
+    "Seconds",
+    "ServerSettings",
+    "Settings",
+    "ShortSpeech",
+    "key_names",
+    "known_keys",
+]
 
 ENV_PREFIX = "MEGATALKER_"
-CONFIG_FILE = "megatalker.toml"
-
-
-def _refuse_bool(value: object) -> object:
-    if isinstance(value, bool):
-        raise ValueError("expected a number")
-    return value
-
-
-def _refuse_bool_and_float(value: object) -> object:
-    if isinstance(value, bool | float):
-        raise ValueError("expected an integer")
-    return value
-
-
-Integer = Annotated[int, BeforeValidator(_refuse_bool_and_float)]
-"""``true`` and ``4.0`` are no integers; the text ``"4"``, as the environment has it, is one."""
-Positive = Annotated[Integer, Field(ge=1)]
-LONGEST_S = 1e6
-"""Of all times that may be asked for, eleven days: every clock and timer counts so far."""
 ShortSpeech = Literal["repeat", "report", "believe"]
-Seconds = Annotated[float, BeforeValidator(_refuse_bool), Field(gt=0, le=LONGEST_S, allow_inf_nan=False)]
+CONFIG_FILE = "megatalker.toml"
 
 
 class _TomlFile(TomlConfigSettingsSource):
@@ -49,6 +68,8 @@ class _TomlFile(TomlConfigSettingsSource):
         except UnicodeDecodeError as error:
             line = error.object.count(b"\n", 0, error.start) + 1
             raise SettingsError(f"settings file {str(file_path)!r} is not UTF-8 text (line {line})") from error
+        except (ValueError, RecursionError) as error:  # a number of thousands of digits, or thousands of brackets
+            raise SettingsError(f"settings file {str(file_path)!r} cannot be understood: {error}") from error
         except OSError as error:
             raise SettingsError(f"settings file {str(file_path)!r} cannot be read: {error.strerror}") from error
 
@@ -56,9 +77,9 @@ class _TomlFile(TomlConfigSettingsSource):
 class KeySettings(BaseModel):
     """A key that opens the server, by its name: ``[server.keys.NAME]``, written by ``megatalker keys add NAME``."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
-    hash: Annotated[str, Field(pattern="^sha256:[0-9a-f]{64}$")]
+    hash: KeyHash
     """Of the key, which is kept nowhere."""
     max_streams: Positive | None = None
     """Utterances that it may have open at a time, spoken or waiting. ``None``: as many as the engine takes."""
@@ -71,42 +92,45 @@ class KeySettings(BaseModel):
 class ServerSettings(BaseModel):
     """What ``megatalker serve`` is started with, besides the engine's own settings."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
     host: str = "127.0.0.1"
     """``0.0.0.0`` serves the network."""
     port: Annotated[Integer, Field(ge=0, le=65535)] = 8000
     """0 takes a free one, which the log names."""
-    api_key: SecretStr | None = None
+    api_key: Key | None = None
     """Where set, speech is for those who send it: ``Authorization: Bearer KEY``. It may manage voices."""
     keys: Mapping[str, KeySettings] = Field(default_factory=dict)
     """Further keys, by name, each with limits of its own."""
     token_lifetime_s: Positive = 60
     """Seconds that a token of ``POST /v1/tokens`` opens WebSockets for."""
-    token_secret: SecretStr | None = None
-    """What tokens are signed with. ``None``: drawn at the start; servers behind one address need the same."""
+    token_secret: SigningSecret | None = None
+    """What tokens are signed with, at least 16 characters. ``None``: drawn at the start; servers behind one address
+    need the same."""
     max_streams_per_connection: Positive = 32
     """Utterances that one WebSocket may have open at a time."""
     allowed_hosts: tuple[str, ...] = ()
-    """``Host`` headers that are answered, without port; ``*.example.com`` takes its subdomains. None: all."""
+    """``Host`` headers that are answered, without port; ``*.example.com`` takes its subdomains. None: all; but a server
+    on a loopback address without keys answers for ``localhost``, ``127.0.0.1``, ``::1`` and its ``host`` alone, so that
+    no web page reaches it under a name of its own."""
     allowed_origins: tuple[str, ...] = ()
     """Web pages that may ask, such as ``https://app.example.com``, besides those of the server itself; ``*``: all."""
-    tls_certificate: Path | None = None
+    tls_certificate: SomePath | None = None
     """PEM file; with it and ``tls_key`` the server speaks HTTPS and WSS."""
-    tls_key: Path | None = None
+    tls_key: SomePath | None = None
     """PEM file with the private key."""
-    tls_key_password: SecretStr | None = None
+    tls_key_password: Secret | None = None
     """Where the private key is encrypted."""
     lazy: bool = False
     """Load the backends at the first request, which waits for it, and not at the start."""
     log_format: Literal["text", "json"] = "text"
     """Lines of the log: ``key=value`` pairs, or one JSON object each."""
-    voices_dir: Path | None = None
+    voices_dir: SomePath | None = None
     """A folder of voices, served by their names: recordings (``megatalker voices add``) and voice files
     (``Voice.save``, ``megatalker say --save-voice``). What changes in it changes in the server."""
-    max_upload_bytes: Annotated[Integer, Field(ge=1024)] = 1 << 25
+    max_upload_bytes: Bytes = 1 << 25
     """Of a request that adds a voice."""
-    voice_cache_size: Positive = 64
+    voice_cache_size: Annotated[Integer, Field(ge=1, le=100_000)] = 64
     """Cloned voices that are kept in memory, those used last."""
     voice_cache_ttl_s: Seconds = 3600.0
     """One that nobody used for so long is forgotten, and read again when somebody does."""
@@ -117,7 +141,7 @@ class ServerSettings(BaseModel):
     voice_aliases: Mapping[str, str] | None = None
     """Further names of voices in OpenAI's requests. ``None``: OpenAI's voices (``alloy``, ``ash``, ...) go round the
     voices known here."""
-    max_message_bytes: Annotated[Integer, Field(ge=1024)] = 1 << 20
+    max_message_bytes: Bytes = 1 << 20
     """Of a request's body, and of one message of a WebSocket."""
     max_connections: Positive = 1000
     """One more takes the place of a connection that has sent no whole request yet, or is refused."""
@@ -142,11 +166,11 @@ class RaySettings(BaseModel):
     """With ``max_replicas``, the fewest."""
     max_replicas: Positive | None = None
     """As many as the load asks for, up to this number. ``None``: always ``replicas``."""
-    target_load: Annotated[float, BeforeValidator(_refuse_bool), Field(gt=0, le=1)] = 0.75
+    target_load: Share = 0.75
     """Share of its rows (``max_streams``) that a replica should use; streams that wait count as if they had one."""
-    gpus: Annotated[float, BeforeValidator(_refuse_bool), Field(ge=0)] | None = None
+    gpus: Amount | None = None
     """Of one replica; a fraction lets several share one. ``None``: one where ``device`` is ``cuda``."""
-    cpus: Annotated[float, BeforeValidator(_refuse_bool), Field(ge=0)] = 1.0
+    cpus: Amount = 1.0
     """Processor cores that Ray sets aside for a replica."""
 
 
@@ -167,6 +191,7 @@ class Settings(BaseSettings):
         toml_file=CONFIG_FILE,
         extra="forbid",
         frozen=True,
+        hide_input_in_errors=True,
     )
 
     checkpoint: str = "demo"
@@ -189,7 +214,7 @@ class Settings(BaseSettings):
     """Default speaker of CustomVoice checkpoints; ``None``: the checkpoint's first."""
     language: str = "auto"
     """Default language of what is said: one of the checkpoint's, or ``auto``."""
-    max_streams: Positive = 8
+    max_streams: Annotated[Integer, Field(ge=1, le=4096)] = 8
     """Streams decoding at the same time; a talker backend holds as many, unless its own settings say otherwise."""
     max_waiting: Annotated[Integer, Field(ge=0)] = 64
     """Requests that may wait for a free stream; one more is refused with ``CapacityError``. Of other owners' only those
@@ -219,7 +244,7 @@ class Settings(BaseSettings):
     max_untaken_s: Seconds | None = None
     """A stream whose consumer has this much audio still to take waits until it takes some. ``None``: make it all.
     ``megatalker serve`` sets 20 where nothing else is said, so that slow clients cost no memory."""
-    max_chunk_frames: Positive = 8
+    max_chunk_frames: Annotated[Integer, Field(ge=1, le=65_536)] = 8
     """The first chunk is 1 frame; later ones double up to this many while playback is safely ahead. A chunk may
     hold a frame or two more where others were about to run dry and frames came first."""
     runaway_guard: bool = True
@@ -229,14 +254,14 @@ class Settings(BaseSettings):
     """A segment whose speech is too short for its text: ``repeat`` speaks it once more with another seed, and reports
     what is left out if that is no better; ``report`` reports at once; ``believe`` does neither, for checkpoints whose
     weights are random and for comparisons with the official package."""
-    threads: Positive | Literal["auto"] = "auto"
+    threads: Annotated[Integer, Field(ge=1, le=1024)] | Literal["auto"] = "auto"
     """Processor threads of one operation of torch in the engine's thread. ``auto``: one for small checkpoints, and
     beside a CUDA device, where operations are too short to share, otherwise as many as torch takes (one a core)."""
     warmup: Literal["all", "first"] | None = None
     """What warm-up waits for: ``all`` that the backends prepare, or what the ``first`` stream needs, while they prepare
     the rest beside their work, with the same results (log, ``GET /ready``). ``None``: ``all``. ``megatalker serve``
     sets ``first`` where nothing else is said."""
-    step_deadline_s: Seconds = 20.0
+    step_deadline_s: Deadline = 20.0
     """A backend call that takes longer marks the backend faulty."""
     backends: Mapping[str, Mapping[str, Any]] = Field(default_factory=dict)
     """Each talker backend's own settings, checked by the backend's own model."""
@@ -272,22 +297,23 @@ class Settings(BaseSettings):
         Raises:
             SettingsError: see the class.
         """
-        if config_file is not None and not config_file.is_file():
-            raise SettingsError(f"settings file {str(config_file)!r} does not exist")
+        check_file(config_file or Path(CONFIG_FILE), must_exist=config_file is not None)
         for name in overrides:
             if name not in cls.model_fields and name.lower() in cls.model_fields:  # pydantic would take it
                 raise SettingsError(f"unknown setting {name!r}{suggest(name, known_keys(cls))}")
         reader: type[Settings] = cls
         if config_file is not None:
-            reader = type(cls.__name__, (cls,), {"model_config": SettingsConfigDict(toml_file=config_file)})
+            reader = _reader(cls, config_file)
         _refuse_unknown_environment(cls)
         try:
-            return reader(**overrides)
+            settings = reader(**overrides)
         except ValidationError as error:
             faults = explain_validation(error.errors(), noun="setting", known=known_keys(cls))
             raise SettingsError(faults) from error
         except UnreadableEnvironment as error:
             raise SettingsError(f"{error}; expected JSON") from error
+        check_keys(settings.server.keys)
+        return settings
 
 
 def _refuse_unknown_environment(settings: type[Settings]) -> None:
@@ -296,6 +322,32 @@ def _refuse_unknown_environment(settings: type[Settings]) -> None:
             key = name[len(ENV_PREFIX) :].lower().split("__")[0]
             if key not in settings.model_fields:
                 raise SettingsError(f"unknown setting {name} in the environment{suggest(key, settings.model_fields)}")
+
+
+def key_names(file: Path) -> set[str]:
+    """Names of the keys in ``[server.keys]`` of this file and of the environment, whatever else is wrong there.
+
+    Raises:
+        SettingsError: that cannot be told.
+    """
+    reader = _reader(Settings, file)
+    environment = EnvSettingsSource(reader)
+    names: set[str] = set()
+    for source in Settings.settings_customise_sources(reader, environment, environment, environment, environment):
+        try:
+            server = source().get("server", {})
+        except UnreadableEnvironment as error:
+            raise SettingsError(str(error)) from error
+        keys = server.get("keys", {}) if isinstance(server, Mapping) else None
+        if not isinstance(keys, Mapping):
+            raise SettingsError(f"[server.keys] of settings file {str(file)!r} is no table")
+        names |= set(keys)
+    return names
+
+
+def _reader(settings: type[Settings], file: Path) -> type[Settings]:
+    """The same class, for another file."""
+    return type(settings.__name__, (settings,), {"model_config": SettingsConfigDict(toml_file=file)})
 
 
 def known_keys(model: type[BaseModel], table: str = "") -> list[str]:

@@ -1,0 +1,147 @@
+"""Work in the background: tasks and threads whose failures are logged, told to whoever depends on them, and counted.
+
+Tasks and threads begin here and nowhere else, except where their result is awaited by the code that began them.
+"""
+
+import asyncio
+import logging
+import threading
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any
+
+logger = logging.getLogger(__name__)
+
+OnFailure = Callable[[BaseException], object]
+
+LOOK_S = 1.0
+"""Time between two looks at what is followed by looking."""
+LOOK_SHARE = 0.02
+"""A look that takes long is followed by a longer pause, so that looks take at most this share of the time."""
+LONGEST_PAUSE_S = 30.0
+"""Looks that fail come less and less often, down to this."""
+
+
+class BackgroundHealth:
+    """What fails in the background, by the name of the work. Thread-safe."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock, self._lock = clock, threading.Lock()
+        self._failures: Counter[str] = Counter()
+        self._troubles: dict[str, tuple[float, str]] = {}
+
+    def failed(self, name: str, why: str | None = None) -> None:
+        """Count a failure. With ``why``, for everybody to read, the work is in trouble until :meth:`well`."""
+        with self._lock:
+            self._failures[name] += 1
+            if why is not None:
+                since, _ = self._troubles.get(name, (self._clock(), ""))
+                self._troubles[name] = since, why
+
+    def well(self, name: str) -> bool:
+        """Note that the work goes on as it should; returns whether that is news."""
+        with self._lock:
+            self._failures.setdefault(name, 0)
+            return self._troubles.pop(name, None) is not None
+
+    def troubles(self, for_s: float = 0.0) -> dict[str, str]:
+        """What is wrong, by name, for at least this many seconds."""
+        now = self._clock()
+        with self._lock:
+            return {name: why for name, (since, why) in self._troubles.items() if now - since >= for_s}
+
+    def failures(self) -> dict[str, int]:
+        """Failures so far, by name; 0 for work that has never failed."""
+        with self._lock:
+            return dict(self._failures)
+
+
+def count_lost_exceptions(loop: asyncio.AbstractEventLoop, health: BackgroundHealth) -> None:
+    """Count what the event loop itself logs: exceptions of callbacks and timers, and of tasks that nobody awaits."""
+    before = loop.get_exception_handler()
+
+    def handle(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        health.failed("event loop")
+        loop.default_exception_handler(context) if before is None else before(loop, context)
+
+    loop.set_exception_handler(handle)
+
+
+def start_task(work: Coroutine[Any, Any, None], name: str, on_failure: OnFailure | None = None) -> asyncio.Task[None]:
+    """Begin a task of the running event loop. Keep the reference: the loop keeps none.
+
+    Args:
+        work: what it does.
+        name: for logs.
+        on_failure: called with its exception, in the event loop, after that was logged. A cancelled task did not fail.
+    """
+    task = asyncio.create_task(work, name=name)
+    task.add_done_callback(lambda done: None if done.cancelled() else _tell(name, done.exception(), on_failure))
+    return task
+
+
+def start_thread(work: Callable[[], object], name: str, on_failure: OnFailure | None = None) -> threading.Thread:
+    """Begin a daemon thread; ``on_failure`` is called in it with its exception, after that was logged."""
+
+    def run() -> None:
+        try:
+            work()
+        except BaseException as error:
+            _tell(name, error, on_failure)
+
+    thread = threading.Thread(target=run, name=name, daemon=True)
+    thread.start()
+    return thread
+
+
+class Trouble(Exception):  # noqa: N818 - no error of this program
+    """Something outside is not as it should be, and may be mended at any time.
+
+    Args:
+        why: for everybody to read, without paths.
+        details: for the log.
+    """
+
+    def __init__(self, why: str, details: object) -> None:
+        super().__init__(f"{why}: {details}")
+        self.why = why
+
+
+@asynccontextmanager
+async def looking(look: Callable[[], Awaitable[None]], name: str, health: BackgroundHealth) -> AsyncIterator[None]:
+    """Meanwhile ``look`` is awaited once a second. Its failures are logged when they change, and it is tried again."""
+    task = start_task(_look_again(look, name, health), name, lambda _error: health.failed(name, "it has stopped"))
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+
+
+async def _look_again(look: Callable[[], Awaitable[None]], name: str, health: BackgroundHealth) -> None:
+    told, pause_s = "", LOOK_S
+    while True:
+        began = time.monotonic()
+        try:
+            await look()
+        except Exception as error:
+            expected = isinstance(error, Trouble)
+            health.failed(name, error.why if isinstance(error, Trouble) else f"it fails ({type(error).__name__})")
+            if told != (told := repr(error)):
+                logger.error("%s: %s; trying again", name, error, exc_info=not expected)
+            pause_s = LOOK_S if expected else min(2 * pause_s, LONGEST_PAUSE_S)
+        else:
+            told, pause_s = "", LOOK_S
+            if health.well(name):
+                logger.warning("%s: all is well again", name)
+        await asyncio.sleep(max(pause_s, (time.monotonic() - began) / LOOK_SHARE))
+
+
+def _tell(name: str, error: BaseException | None, on_failure: OnFailure | None) -> None:
+    if error is None:
+        return
+    logger.error("%s failed", name, exc_info=error)
+    if on_failure is not None:
+        on_failure(error)
