@@ -266,9 +266,9 @@ class Worker(threading.Thread):
                     _pass_text_on(utterance, command)
                 except Exception as error:  # whatever it is, it concerns this utterance alone
                     utterance.end("error", error)
-            case Cancel(utterance):
+            case Cancel(utterance, error):
                 utterance.drop_pending()
-                utterance.end("cancelled")
+                utterance.end("cancelled" if error is None else "error", error)
             case Warmup(done):
                 state.warmups.append(done)
             case Lend():

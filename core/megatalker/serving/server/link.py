@@ -8,8 +8,12 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from megatalker.errors import InvalidRequestError, MegatalkerError
 from megatalker.serving.protocol.messages import Failed, Message
 from megatalker.serving.server.problems import problem
+from megatalker.serving.server.token_bucket import TokenBucket
 
 logger = logging.getLogger(__name__)
+
+ERRORS, ERRORS_A_SECOND = 200, 20
+"""Error events that a connection may earn. A second one is what comes back."""
 
 
 def log_defect(error: Exception) -> None:
@@ -36,15 +40,16 @@ async def receive_text(socket: WebSocket) -> str:
 
 
 class Link:
-    """Sends one message at a time, in the order asked for, and gives a client up that accepts nothing for too long.
+    """Sends one message at a time, in the order asked for.
 
     Raises:
-        WebSocketDisconnect: from each method, when the client is gone or was given up.
+        WebSocketDisconnect: from each method, when the client is gone, or was dropped because it reads nothing.
     """
 
-    def __init__(self, socket: WebSocket, timeout_s: float) -> None:
-        self._socket, self._timeout_s = socket, timeout_s
+    def __init__(self, socket: WebSocket) -> None:
+        self._socket = socket
         self._turn = asyncio.Lock()
+        self._errors = TokenBucket(ERRORS_A_SECOND, ERRORS)
 
     async def tell(self, event: Message) -> None:
         """Send an event."""
@@ -55,18 +60,20 @@ class Link:
         log_defect(error)
         await self.tell(Failed(id=utterance, error=problem(error)))
 
+    async def count_error(self) -> None:
+        """A message of the client is about to be answered with an error; one that earns too many is hung up on."""
+        if self._errors.take():
+            reason = f"more than {ERRORS_A_SECOND} messages a second that cannot be obeyed"
+            await self._socket.close(1008, reason)
+            raise WebSocketDisconnect(1008, reason)
+
     async def play(self, packet: bytes) -> None:
         """Send a chunk of audio."""
         await self._send(packet)
 
     async def _send(self, message: str | bytes) -> None:
         async with self._turn:
-            try:
-                async with asyncio.timeout(self._timeout_s):
-                    if isinstance(message, str):
-                        await self._socket.send_text(message)
-                    else:
-                        await self._socket.send_bytes(message)
-            except TimeoutError:
-                logger.warning("a client accepted nothing for %g s and is dropped", self._timeout_s)
-                raise WebSocketDisconnect(1008, "the client does not read") from None
+            if isinstance(message, str):
+                await self._socket.send_text(message)
+            else:
+                await self._socket.send_bytes(message)

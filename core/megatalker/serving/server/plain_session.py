@@ -32,7 +32,6 @@ from megatalker.serving.server.encoding import pieces
 from megatalker.serving.server.link import Link, log_defect, receive_text
 from megatalker.serving.server.problems import DrainingError, NotReadyError, UnknownVoiceError, problem
 from megatalker.serving.server.speaker import Speaker
-from megatalker.settings import ServerSettings
 from megatalker.voices import list_speakers
 
 MAX_ASKED = 16
@@ -67,9 +66,9 @@ class _Asked:
 class PlainSession:
     """Obeys one client until it stops or goes away; then everything it asked for is cancelled."""
 
-    def __init__(self, socket: WebSocket, speaker: Speaker, settings: ServerSettings) -> None:
+    def __init__(self, socket: WebSocket, speaker: Speaker) -> None:
         self._socket, self._speaker = socket, speaker
-        self._link = Link(socket, settings.send_timeout_s)
+        self._link = Link(socket)
         self._fields: SpeechFields | None = None
         self._asked: deque[_Asked] = deque()
         self._news = asyncio.Event()
@@ -171,6 +170,7 @@ class PlainSession:
         if isinstance(error, WebSocketDisconnect):
             raise error
         log_defect(error)
+        await self._link.count_error()
         self._speaker.meters.refused(error, "websocket")
         internal: ErrorCode = "INTERNAL_ERROR"
         codes = {**_CODES, MegatalkerError: invalid}
