@@ -135,11 +135,12 @@ class ServerSettings(BaseModel):
     max_message_bytes: Annotated[Integer, Field(ge=1024)] = 1 << 20
     """Of a request's body, and of one message of a WebSocket."""
     max_connections: Positive = 1000
-    """One more takes the place of a connection that has sent no whole request yet, or is refused."""
+    """One more takes the place of a connection that has sent no whole request yet, or of one of the owner (key or
+    address) that has most; or it is refused."""
     request_timeout_s: Seconds = 30.0
     """A connection has this long to send a whole request."""
     send_timeout_s: Seconds = 30.0
-    """A client that accepts nothing for this long is dropped."""
+    """A client that does not read what it is sent within this time is dropped."""
     text_timeout_s: Seconds = 120.0
     """An open utterance for which no text arrives for this long ends with an error."""
     drain_timeout_s: Seconds = 30.0
@@ -214,7 +215,8 @@ class Settings(BaseSettings):
     """A request that waits longer for a free stream ends with ``CapacityError``, and is refused at once where that is
     foreseen. ``None``: it waits as long as it takes. ``megatalker serve`` sets 30 where nothing else is said."""
     max_open: Positive = 1024
-    """Streams open at the same time, with those that have no work; one more is refused with ``CapacityError``."""
+    """Streams open at the same time, with those that have no work; one more is refused with ``CapacityError``, or ends
+    one of an owner that has at least two more."""
     max_streams_per_owner: Positive | None = None
     """As ``max_open``, of those that ``Engine.speak`` was given the same ``owner`` for. ``None``: no limit."""
     max_text_chars: Positive = 20_000
