@@ -22,9 +22,9 @@ from rich.table import Table
 
 from megatalker.serving.server.keyring import hash_key, new_key
 from megatalker_benchmarks.attacks import ATTACKS
-from megatalker_benchmarks.callers import MAX_GROWTH, settled
+from megatalker_benchmarks.callers import MAX_GROWTH, Watched, settled
 from megatalker_benchmarks.report import add_json_option, hand_out, number, whole
-from megatalker_benchmarks.serve_process import ServeProcess, serve_process
+from megatalker_benchmarks.serve_process import serve_process
 from megatalker_benchmarks.victims import Victims, behave
 
 MOST_SLOWER = 1.5
@@ -49,7 +49,7 @@ def attacking(name: str, url: str, key: str | None) -> Iterator[None]:
 
 
 async def attacked(
-    server: ServeProcess, name: str, keys: dict[str, str], rounds: int, seconds: float, rate: float
+    server: Watched, name: str, keys: dict[str, str], rounds: int, seconds: float, rate: float
 ) -> dict[str, Any]:
     """All phases of one attack; ``wrong`` in the result says what is not as it should be."""
     phases: dict[str, list[Victims]] = {"calm": [], "attack": []}

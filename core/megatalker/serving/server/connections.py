@@ -21,6 +21,9 @@ LINGER_S = 2.0
 """A client that is still sending when it is refused has this long to read why. Closing at once would reset the
 connection, and the reset would throw the answer away."""
 
+PAUSE_S = 0.05
+"""What is sent only to be dropped is read at intervals: a client that pours it takes no time from others."""
+
 
 class Connection(asyncio.Protocol):
     """A connection that is closed where the client does not read what is sent, and that counts among all others.
@@ -86,6 +89,11 @@ class Connection(asyncio.Protocol):
         self._lingering = True
         self.transport.resume_reading()
         return self.loop.call_later(LINGER_S, self.transport.abort)
+
+    def read_later(self) -> None:
+        """What comes is dropped: read on after a pause."""
+        self.transport.pause_reading()
+        self.loop.call_later(PAUSE_S, self.transport.resume_reading)
 
     # ---- its place among others
 

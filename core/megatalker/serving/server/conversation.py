@@ -6,6 +6,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from megatalker.errors import InvalidRequestError
 from megatalker.serving.protocol.messages import Cancel, Failed, Finish, Open, Request, Text, read_request
+from megatalker.serving.server.callers import current_call
 from megatalker.serving.server.link import Link, receive_text
 from megatalker.serving.server.problems import problem
 from megatalker.serving.server.socket_utterance import SocketUtterance
@@ -18,7 +19,7 @@ class Conversation:
 
     def __init__(self, socket: WebSocket, speaker: Speaker, settings: ServerSettings) -> None:
         self._socket, self._speaker, self._settings = socket, speaker, settings
-        self._link = Link(socket)
+        self._link = Link(socket, speaker.socket_errors.of_owner(current_call().owner))
         self._utterances: dict[str, SocketUtterance] = {}
 
     async def run(self) -> None:

@@ -51,6 +51,9 @@ class HttpConnection(Connection, HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
+        if self._lingering:
+            self.read_later()
+            return
         for begin in range(0, len(data), PART_BYTES):
             if self._lingering or self.transport.is_closing() or self.transport.get_protocol() is not self:
                 return
@@ -61,6 +64,8 @@ class HttpConnection(Connection, HttpToolsProtocol):
                 why = _too_large(f"the request line, headers and chunks exceed {MAX_FRAMING_BYTES} bytes")
                 self._refuse(why, linger=True)
                 return
+        if self._begun and self.cycle is not None and self.cycle.response_complete and not self.transport.is_closing():
+            self.read_later()  # the rest of a request that was refused
 
     # ---- what the parser finds
 

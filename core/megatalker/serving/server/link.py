@@ -13,7 +13,9 @@ from megatalker.serving.server.token_bucket import TokenBucket
 logger = logging.getLogger(__name__)
 
 ERRORS, ERRORS_A_SECOND = 200, 20
-"""Error events that a connection may earn. A second one is what comes back."""
+"""Error events that a connection may earn, and how many more each second."""
+OWNER_ERRORS, OWNER_ERRORS_A_SECOND = 1000, 200
+"""Error events of all connections of an owner together; each costs a tenth of a millisecond or two."""
 
 
 def log_defect(error: Exception) -> None:
@@ -46,8 +48,8 @@ class Link:
         WebSocketDisconnect: from each method, when the client is gone, or was dropped because it reads nothing.
     """
 
-    def __init__(self, socket: WebSocket) -> None:
-        self._socket = socket
+    def __init__(self, socket: WebSocket, owner_errors: TokenBucket) -> None:
+        self._socket, self._owner_errors = socket, owner_errors
         self._turn = asyncio.Lock()
         self._errors = TokenBucket(ERRORS_A_SECOND, ERRORS)
 
@@ -61,11 +63,15 @@ class Link:
         await self.tell(Failed(id=utterance, error=problem(error)))
 
     async def count_error(self) -> None:
-        """A message of the client is about to be answered with an error; one that earns too many is hung up on."""
+        """A message of the client is about to be answered with an error. A connection that earns too many is hung up
+        on; an owner whose connections do has to wait.
+        """
         if self._errors.take():
             reason = f"more than {ERRORS_A_SECOND} messages a second that cannot be obeyed"
             await self._socket.close(1008, reason)
             raise WebSocketDisconnect(1008, reason)
+        while wait_s := self._owner_errors.take():
+            await asyncio.sleep(wait_s)
 
     async def play(self, packet: bytes) -> None:
         """Send a chunk of audio."""

@@ -28,6 +28,7 @@ from megatalker.serving.protocol.plain_messages import (
     Stop,
     read_plain_request,
 )
+from megatalker.serving.server.callers import current_call
 from megatalker.serving.server.encoding import pieces
 from megatalker.serving.server.link import Link, log_defect, receive_text
 from megatalker.serving.server.problems import DrainingError, NotReadyError, UnknownVoiceError, problem
@@ -68,7 +69,7 @@ class PlainSession:
 
     def __init__(self, socket: WebSocket, speaker: Speaker) -> None:
         self._socket, self._speaker = socket, speaker
-        self._link = Link(socket)
+        self._link = Link(socket, speaker.socket_errors.of_owner(current_call().owner))
         self._fields: SpeechFields | None = None
         self._asked: deque[_Asked] = deque()
         self._news = asyncio.Event()

@@ -16,8 +16,8 @@ from megatalker.settings import ServerSettings
 PART_BYTES = 1 << 12
 """What came is parsed in parts of this size, between which others get their turn: the smallest frame has 6 bytes, and
 parsing one takes 5 to 10 microseconds."""
-EMPTY_FRAMES, EMPTY_FRAMES_A_SECOND = 1000, 100
-"""Frames that complete no message: pings, pongs and parts of a message. A second one is what comes back."""
+EMPTY_FRAMES, EMPTY_FRAMES_A_SECOND = 100, 20
+"""Pings, pongs, and parts of a message that complete none and have fewer than ``PART_BYTES``."""
 TRY_AGAIN_LATER, POLICY_VIOLATION = 1013, 1008
 
 
@@ -35,9 +35,11 @@ class SocketConnection(Connection, WebSocketsSansIOProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Parse what came, part by part."""
-        if not self._lingering:
-            self._unparsed += data
-            self._parse()
+        if self._lingering:
+            self.read_later()
+            return
+        self._unparsed += data
+        self._parse()
 
     def _parse(self) -> None:
         self._parse_is_due = False
@@ -101,22 +103,27 @@ class SocketConnection(Connection, WebSocketsSansIOProtocol):
             super().handle_pong(event)
 
     def handle_cont(self, event: Frame) -> None:
-        if event.fin or self._may_have_empty_frame():
+        if self._may_have(event):
             super().handle_cont(event)
 
     def handle_text(self, event: Frame) -> None:
-        if event.fin or self._may_have_empty_frame():
+        if self._may_have(event):
             super().handle_text(event)
 
     def handle_bytes(self, event: Frame) -> None:
-        if event.fin or self._may_have_empty_frame():
+        if self._may_have(event):
             super().handle_bytes(event)
+
+    def _may_have(self, event: Frame) -> bool:
+        return event.fin or len(event.data) >= PART_BYTES or self._may_have_empty_frame()
 
     def _may_have_empty_frame(self) -> bool:
         if self.close_sent:
             return False
         if self._empty_frames.take():
-            self.hang_up(POLICY_VIOLATION, f"more than {EMPTY_FRAMES_A_SECOND} pings, pongs and fragments a second")
+            self.hang_up(
+                POLICY_VIOLATION, f"more than {EMPTY_FRAMES_A_SECOND} pings, pongs and small fragments a second"
+            )
             return False
         return True
 
