@@ -1,168 +1,173 @@
-"""One key against another's first chunk, on a server process: ``megatalker bench attack --help``.
+"""Attacks on a server process, and what other callers hear of them: ``megatalker bench attack --help``.
 
-The attacker opens 100 utterances, gives each a few words, reads nothing and leaves them open; and asks for long
-speech over HTTP that it reads at 2 kB/s, or not at all. Meanwhile the other key makes requests at random moments.
-Phases without and with the attacker alternate, so that whatever else the machine does falls on both. The command fails
-where the other key's p95 grew by more than half, or any of its requests failed.
+Each attack runs in a process of its own against a server process, from another address than its victims and, where the
+server asks for keys, with a key of its own. Meanwhile the victims ask for "Hello." over HTTP and WebSocket at random
+moments, each on a new connection, and one listens to a long text. Phases without and with the attack alternate, so that
+whatever else the machine does falls on both. The command fails where the p95 of a first chunk grew by more than half,
+the listener heard a gap of more than 100 ms that it did not hear without the attack, a victim was refused, or the
+server keeps memory or file descriptors.
 """
 
 import argparse
 import asyncio
-import json
-import socket
+import math
+import subprocess
 import sys
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any
-from urllib.parse import urlsplit
 
-from pydantic import SecretStr
-from websockets.asyncio.client import connect
+from rich.console import Console
+from rich.table import Table
 
-from megatalker.cli.load.drive import TEXTS, Heard, Script, drive, listening_to
-from megatalker.cli.load.remote import Servers
-from megatalker.cli.load.report import Case, percentiles_ms
-from megatalker.cli.load.traffic import Traffic
-from megatalker.serving.protocol.messages import Open, Text
 from megatalker.serving.server.keyring import hash_key, new_key
-from megatalker_benchmarks.callers import counts
+from megatalker_benchmarks.attacks import ATTACKS
+from megatalker_benchmarks.callers import MAX_GROWTH, Watched, settled
 from megatalker_benchmarks.report import add_json_option, hand_out, number, whole
 from megatalker_benchmarks.serve_process import serve_process
+from megatalker_benchmarks.victims import Victims, behave
 
-IDLE = 100
-"""Utterances that are opened and left."""
-IDLE_A_CONNECTION = 25
-FEW_WORDS = "It is ten "
-BYTES_A_READ, READ_EVERY_S, FOR_EVER_S = 200, 0.1, 1e6
-LONG = " ".join(TEXTS) * 3
-MOST_GROWTH = 1.5
-"""Of the other key's p95."""
-SETTLED_S = 60.0
+MOST_SLOWER = 1.5
+"""Of the victims' p95."""
+MOST_GAP_MS = 100.0
+REACHED_S = 1.0
+"""An attack has begun after this time."""
+WARM_S = 5.0
 
 
-@asynccontextmanager
-async def attacked(url: str, key: str, slow: int, unread: int) -> AsyncIterator[None]:
-    """Meanwhile everything is open that the attacker opens."""
-    async with AsyncExitStack() as stack:
-        for first in range(0, IDLE, IDLE_A_CONNECTION):
-            await stack.enter_async_context(_idle(url, key, range(first, min(IDLE, first + IDLE_A_CONNECTION))))
-        pauses = [READ_EVERY_S] * slow + [FOR_EVER_S] * unread
-        readers = [asyncio.create_task(_read(url, key, pause_s)) for pause_s in pauses]
+@contextmanager
+def attacking(name: str, url: str, key: str | None) -> Iterator[None]:
+    """Meanwhile the attack goes on."""
+    command = [sys.executable, "-m", "megatalker_benchmarks.attacks", name, url, *([] if key is None else [key])]
+    with subprocess.Popen(command) as running:
         try:
             yield
+            if running.poll() is not None:
+                raise RuntimeError(f"the attack {name!r} ended by itself with status {running.returncode}")
         finally:
-            for reader in readers:
-                reader.cancel()
-            await asyncio.gather(*readers, return_exceptions=True)
+            running.kill()
 
 
-@asynccontextmanager
-async def _idle(url: str, key: str, numbers: range) -> AsyncIterator[None]:
-    headers = {"Authorization": f"Bearer {key}"}
-    endpoint = url.replace("http", "ws", 1) + "/v1/speak"
-    async with connect(endpoint, additional_headers=headers, compression=None, max_queue=1, close_timeout=0) as socket_:
-        for number in numbers:
-            await socket_.send(Open(id=str(number)).model_dump_json())
-            await socket_.send(Text(id=str(number), text=FEW_WORDS).model_dump_json())
-        yield
-        socket_.transport.abort()
-
-
-async def _read(url: str, key: str, pause_s: float) -> None:
-    """Ask for a long text, and read a little of its speech after each pause."""
-    address = urlsplit(url)
-    connection = socket.socket()
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-    connection.connect((address.hostname, address.port))
-    body = json.dumps({"input": LONG, "response_format": "pcm"}).encode()
-    head = (
-        f"POST /v1/audio/speech HTTP/1.1\r\nhost: {address.netloc}\r\nauthorization: Bearer {key}\r\n"
-        f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
-    )
-    reader, writer = await asyncio.open_connection(sock=connection, limit=BYTES_A_READ)
-    try:
-        writer.write(head.encode() + body)
-        while await reader.read(BYTES_A_READ):
-            await asyncio.sleep(pause_s)
-    finally:
-        writer.transport.abort()
-
-
-async def run(
-    url: str, keys: dict[str, str], rounds: int, seconds: float, traffic: Traffic, slow: int, unread: int
+async def attacked(
+    server: Watched, name: str, keys: dict[str, str], rounds: int, seconds: float, rate: float
 ) -> dict[str, Any]:
-    """All phases; ``growth`` in the result is that of the p95 of all phases of a kind together, null where a
-    phase was silent.
-    """
-    phases: dict[str, list[Heard]] = {"calm": [], "attack": []}
-    script, held = Script(length_s=2.0), []
-    with Servers([url], 1, SecretStr(keys["caller"])) as servers:
-        listen = listening_to(servers)
-
-        async def phase() -> Heard:
-            return await drive(listen, traffic, script, seconds)
-
-        await drive(listen, traffic, script, min(5.0, seconds))
-        for _ in range(rounds):
-            phases["calm"].append(await phase())
-            async with attacked(url, keys["attacker"], slow, unread):
-                phases["attack"].append(await phase())
-                held.append(await _open(url))
-            await _quiet(url)
-    found: dict[str, Any] = {}
-    for name, heards in phases.items():
-        cases = [Case.of(heard, None) for heard in heards]
-        players = [player for heard in heards for player in heard.players]
-        found[name] = {
-            "heard": sum(case.heard for case in cases),
-            "first_chunk_ms": percentiles_ms([one.first_at - one.requested_at for one in players if one.first_at]),
-            "first_chunk_ms_by_phase": [case.first_chunk_ms for case in cases],
-            "requests": len(players),
-            "errors": [case.errors for case in cases],
-            "underruns": sum(case.underruns for case in cases),
-        }
-    p95 = {name: (found[name]["first_chunk_ms"] or {}).get("p95") for name in phases}
-    growth = p95["attack"] / p95["calm"] if all(p95.values()) else None
-    return {**found, "open_at_the_end_of_attacks": held, "growth": growth}
+    """All phases of one attack; ``wrong`` in the result says what is not as it should be."""
+    phases: dict[str, list[Victims]] = {"calm": [], "attack": []}
+    held_before, memory_before = await settled(server), server.memory_mib()
+    most_memory = memory_before
+    for _ in range(rounds):
+        phases["calm"].append(await behave(server.url, keys.get("victim"), rate, seconds))
+        with attacking(name, server.url, keys.get("attacker")):
+            await asyncio.sleep(REACHED_S)
+            phases["attack"].append(await behave(server.url, keys.get("victim"), rate, seconds))
+            most_memory = max(most_memory, server.memory_mib())
+        held_after = await settled(server, held_before)
+    found: dict[str, Any] = {phase: _together(seen).summary() for phase, seen in phases.items()}
+    found["slower"] = _slower(found)
+    found["memory_mib"] = {"before": memory_before, "attack": most_memory, "after": server.memory_mib()}
+    found["held"] = {"before": held_before, "after": held_after}
+    return {"about": ATTACKS[name].about, **found, "wrong": wrong(found)}
 
 
-async def _open(url: str) -> dict[str, int]:
-    now = await counts(url)
-    return {what: now[f"megatalker_engine_{what}", "", ""] for what in ("active", "waiting", "idle")}
+def wrong(found: dict[str, Any]) -> list[str]:
+    """Bars that an attack broke."""
+    calm, attack, memory, held = found["calm"], found["attack"], found["memory_mib"], found["held"]
+    broken = []
+    if attack["failed"]:
+        broken.append(f"victims failed: {attack['failed']}")
+    for route, slower in found["slower"].items():
+        if slower is None or slower > MOST_SLOWER:
+            grew = "was never heard" if slower is None else f"grew {slower:.2f} times, expected at most {MOST_SLOWER}"
+            broken.append(f"{route}: the first chunk's p95 {grew}")
+    if attack["gap_ms"] > max(MOST_GAP_MS, calm["gap_ms"]):
+        broken.append(f"a gap of {attack['gap_ms']:.0f} ms, expected at most {MOST_GAP_MS:.0f}")
+    if memory["after"] > MAX_GROWTH * memory["before"]:
+        broken.append(f"memory was {memory['before']:.0f} MiB, is {memory['after']:.0f} MiB")
+    broken += [
+        f"{what} was {before:g}, is {held['after'][what]:g}"
+        for what, before in held["before"].items()
+        if held["after"][what] > before
+    ]
+    return broken
 
 
-async def _quiet(url: str) -> None:
-    async with asyncio.timeout(SETTLED_S):
-        while any((await _open(url)).values()):
-            await asyncio.sleep(0.1)
+def _together(seen: Sequence[Victims]) -> Victims:
+    whole_ = Victims()
+    for one in seen:
+        whole_.http_s += one.http_s
+        whole_.websocket_s += one.websocket_s
+        whole_.failed += one.failed
+        whole_.gap_s = max(whole_.gap_s, one.gap_s)
+    return whole_
+
+
+def _slower(found: dict[str, Any]) -> dict[str, float | None]:
+    """How many times the p95 without the attack is that with it; null where a phase was silent."""
+    slower: dict[str, float | None] = {}
+    for route in ("http", "websocket"):
+        grew = _p95(found["attack"], route) / _p95(found["calm"], route)
+        slower[route] = None if math.isnan(grew) else grew
+    return slower
+
+
+def _p95(phase: dict[str, Any], route: str) -> float:
+    return float((phase[f"{route}_first_chunk_ms"] or {}).get("p95", math.nan))
+
+
+def show(found: dict[str, dict[str, Any]]) -> None:
+    """Print a table of all attacks."""
+    table = Table("attack", "HTTP p95 ms", "WebSocket p95 ms", "gap ms", "failed", "memory MiB", "held", "")
+    for name, one in found.items():
+        calm, attack, memory = one["calm"], one["attack"], one["memory_mib"]
+        routes = [f"{_p95(calm, route):.0f} → {_p95(attack, route):.0f}" for route in ("http", "websocket")]
+        held = [f"{one['held'][when]['file_descriptors']:.0f}" for when in ("before", "after")]
+        table.add_row(
+            name,
+            *routes,
+            f"{calm['gap_ms']:.0f} → {attack['gap_ms']:.0f}",
+            str(sum(attack["failed"].values())),
+            f"{memory['before']:.0f} → {memory['attack']:.0f} → {memory['after']:.0f}",
+            " → ".join(held),
+            "wrong" if one["wrong"] else "ok",
+        )
+    Console(stderr=True).print(table)
 
 
 def main() -> int:
     """Command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=whole(), default=3)
-    parser.add_argument("--seconds", type=number(), default=30.0, help="of a phase")
-    parser.add_argument(
-        "--rate", type=number(), default=1.0, help="requests a second of the other key, 2 s of speech each"
+    kinds = "\n".join(f"  {name:16}{attack.about}" for name, attack in ATTACKS.items())
+    parser = argparse.ArgumentParser(
+        description=f"{__doc__}\nattacks:\n{kinds}", formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument(
-        "--slow", type=whole(0), default=8, help="readers at 2 kB/s; as many as there are rows by default"
-    )
-    parser.add_argument("--unread", type=whole(0), default=8, help="readers that read nothing")
+    parser.add_argument("attacks", nargs="*", metavar="ATTACK", help="by default all")
+    parser.add_argument("--rounds", type=whole(), default=1)
+    parser.add_argument("--seconds", type=number(), default=20.0, help="of a phase")
+    parser.add_argument("--rate", type=number(), default=2.0, help="requests a second of the victims, on each route")
     parser.add_argument("--checkpoint", default="demo")
     parser.add_argument("--backend", default="auto")
     add_json_option(parser)
     options = parser.parse_args()
-    keys = {name: new_key() for name in ("caller", "attacker")}
-    settings = "".join(f'[server.keys.{name}]\nhash = "{hash_key(key)}"\n' for name, key in keys.items())
-    with serve_process("--checkpoint", options.checkpoint, "--backend", options.backend, settings=settings) as server:
-        traffic = Traffic("rate", options.rate)
-        found = asyncio.run(
-            run(server.url, keys, options.rounds, options.seconds, traffic, options.slow, options.unread)
-        )
-    hand_out(found, options.json)
-    served = found["growth"] is not None and not any(found["attack"]["errors"])
-    return 0 if served and found["growth"] <= MOST_GROWTH else 1
+    unknown = [name for name in options.attacks if name not in ATTACKS]
+    if unknown:
+        parser.error(f"no attack {', '.join(map(repr, unknown))}; expected some of {', '.join(ATTACKS)}")
+    names = options.attacks or list(ATTACKS)
+    found: dict[str, dict[str, Any]] = {}
+    for anonymous in (False, True):
+        chosen = [name for name in names if ATTACKS[name].anonymous == anonymous]
+        keys = {} if anonymous else {name: new_key() for name in ("victim", "attacker")}
+        settings = "".join(f'[server.keys.{name}]\nhash = "{hash_key(key)}"\n' for name, key in keys.items())
+        with ExitStack() as stack:
+            if chosen:
+                command = ("--checkpoint", options.checkpoint, "--backend", options.backend)
+                server = stack.enter_context(serve_process(*command, settings=settings))
+                asyncio.run(behave(server.url, keys.get("victim"), options.rate, min(WARM_S, options.seconds)))
+            for name in chosen:
+                run = attacked(server, name, keys, options.rounds, options.seconds, options.rate)
+                found[name] = asyncio.run(run)
+                sys.stderr.write(f"{name}: {'; '.join(found[name]['wrong']) or 'ok'}\n")
+    show(found)
+    hand_out({"attacks": found}, options.json)
+    return 1 if any(one["wrong"] for one in found.values()) else 0
 
 
 if __name__ == "__main__":

@@ -130,13 +130,28 @@ def test_open_streams_are_bounded_all_together_and_by_owner(open_engine: Opener)
     streams = [engine.speak_for(owner, None) for owner in ("a", "a", "b")]
     with pytest.raises(CapacityError, match=r"2 streams of this owner are open already.*max_streams_per_owner"):
         engine.speak_for("a", TEXT)
-    streams.append(engine.speak_for("b", None))
+    streams.append(engine.speak_for("c", None))
     with pytest.raises(CapacityError, match=r"4 streams are open already.*max_open"):
-        engine.speak_for("c", TEXT)
+        engine.speak_for("b", TEXT)
     streams[0].cancel()
     eventually(lambda: (seen := engine.metrics()).active + seen.waiting + seen.idle == 3, "it is forgotten")
     assert engine.metrics().cancelled == 1
     engine.speak_for("a", TEXT).read_all()
+
+
+def test_where_all_places_are_taken_the_owner_with_most_gives_one_up(open_engine: Opener) -> None:
+    engine = open_engine(max_open=4)
+    greedy, few = [engine.speak_for("a", None) for _ in range(3)], engine.speak_for("b", None)
+    assert len(engine.speak_for("c", TEXT).read_all()), "c has two fewer than a"
+    with pytest.raises(CapacityError, match="this owner has more of them than others"):
+        greedy[0].read_all()
+    third = engine.speak_for("c", None)
+    with pytest.raises(CapacityError, match="4 streams are open already"):
+        engine.speak_for("c", TEXT)
+    for stream in (*greedy[1:], few, third):
+        stream.feed(TEXT)
+        stream.finish()
+        assert len(stream.read_all())
 
 
 def test_an_unread_stream_wants_its_row_back_for_more_than_one_chunk(open_engine: Opener) -> None:

@@ -15,28 +15,11 @@ from megatalker.errors import SettingsError
 from megatalker.serving.server.conversation import Conversation
 from megatalker.serving.server.running import bind
 from megatalker.settings import ServerSettings
-from serving import TEXT, Served, Server, fakes_with
+from raw_socket import answer, plug, read_all
+from serving import TEXT, Server, fakes_with
 from waiting import HANG_S, eventually
 
 HEAD = f"POST {SPEECH} HTTP/1.1\r\nhost: here\r\ncontent-type: application/json\r\n"
-
-
-def plug(served: Served, sent: str = "") -> socket.socket:
-    """A connection on which this was sent."""
-    connection = served.sockets.enter_context(
-        socket.create_connection(("127.0.0.1", int(served.url.rsplit(":", 1)[1])), HANG_S)
-    )
-    connection.sendall(sent.encode())
-    return connection
-
-
-def answer(connection: socket.socket) -> tuple[int, str]:
-    """Status and error message, once the server has hung up."""
-    received = b""
-    while part := connection.recv(1 << 16):
-        received += part
-    head, _, body = received.partition(b"\r\n\r\n")
-    return int(head.split()[1]), json.loads(body)["error"]["message"]
 
 
 # ---- requests that never come
@@ -85,6 +68,117 @@ def test_a_request_that_came_behind_another_may_take_its_time(serve: Server) -> 
     while received.count(end) < 2 and (part := connection.recv(1 << 16)):
         received += part
     assert received.count(end) == 2, "both came to their end"
+
+
+def test_a_connection_whose_request_was_answered_early_is_not_kept_for_ever(serve: Server) -> None:
+    """The rest of a refused request is no reason to wait for another one for ever."""
+    served = serve(server={"api_key": "secret", "request_timeout_s": 0.2})
+    connection = plug(served, f"{HEAD}content-length: 5\r\n\r\n")
+    assert b" 401 " in connection.recv(1 << 16)
+    connection.sendall(b"12345")
+    read_all(connection)
+    eventually(lambda: not served.server.server_state.connections, "it is closed")
+
+
+# ---- requests without measure
+
+
+LINE = "GET / HTTP/1.1\r\n"
+CHUNKED = f"{HEAD}transfer-encoding: chunked\r\n\r\n"
+WITHOUT_MEASURE = {
+    "address": ("GET /" + "x" * 8_000, 414, "more than 8000 bytes"),
+    "long address": ("GET /" + "x" * 100_000, 414, "more than 8000 bytes"),
+    "headers": (LINE + "a: b\r\n" * 102, 431, "more than 100 headers"),
+    "many headers": (LINE + "a: b\r\n" * 5_000, 431, "more than 100 headers"),
+    "header": (f"{LINE}a: {'b' * 8_188}\r\n\r\n", 431, "a header of the request has more than 8190 bytes"),
+    "unended header": (f"{LINE}a: {'b' * 100_000}", 431, "exceed 65536 bytes"),
+    "unended name": (f"{LINE}{'b' * 100_000}", 431, "exceed 65536 bytes"),
+    "all headers": (LINE + f"a: {'b' * 8_000}\r\n" * 12, 431, "exceed 65536 bytes"),
+    "empty lines": ("\r\n" * 50_000, 431, "exceed 65536 bytes"),
+    "chunk extension": (f"{CHUNKED}1;{'x' * 100_000}", 431, "chunks exceed"),
+    "tiny chunks": (CHUNKED + "1\r\nx\r\n" * 20_000, 431, "chunks exceed"),
+    "trailers": (f"{CHUNKED}0\r\n" + f"a: {'b' * 8_000}\r\n" * 12, 431, "exceed"),
+    "many trailers": (f"{CHUNKED}0\r\n" + "a: b\r\n" * 102, 431, "more than 100 headers"),
+    "nonsense": ("nonsense\r\n\r\n", 400, "invalid http request"),
+}
+
+
+@pytest.mark.parametrize("what", WITHOUT_MEASURE)
+def test_a_request_is_bounded_in_every_part(serve: Server, what: str) -> None:
+    sent, status, complaint = WITHOUT_MEASURE[what]
+    connection = plug(serve())
+    connection.sendall(sent.encode())
+    found, message = answer(connection)
+    assert (found, complaint in message) == (status, True), message
+
+
+def test_a_request_just_within_the_bounds_is_answered(serve: Server) -> None:
+    served = serve(server={"max_message_bytes": 1 << 20})
+    headers = "".join(f"x-{number}: b\r\n" for number in range(96)) + f"x: {'b' * 8_187}\r\n"
+    body = json.dumps({"input": TEXT})
+    chunks = "".join(f"1\r\n{letter}\r\n" for letter in body)
+    request = f"{HEAD}{headers}transfer-encoding: chunked\r\n\r\n{chunks}0\r\n\r\n"
+    assert plug(served, request).recv(1 << 10).startswith(b"HTTP/1.1 200")
+    assert plug(served, f"GET /{'x' * 7_999} HTTP/1.1\r\n\r\n").recv(1 << 10).startswith(b"HTTP/1.1 404")
+    large = post(served, input=TEXT, instruct="x" * 900_000)
+    assert large.status_code == 400, "it is read to the end"
+
+
+def test_requests_behind_one_that_is_under_way_are_bounded(serve: Server) -> None:
+    go = threading.Event()
+    served = serve(fakes_with(on_decode=lambda call: go.wait(HANG_S)))
+    body = json.dumps({"input": TEXT})
+    connection = plug(served, f"{HEAD}content-length: {len(body)}\r\n\r\n{body}" + "GET /live HTTP/1.1\r\n\r\n" * 100)
+    assert read_all(connection) == b"", "an error would be taken for the answer to the first"
+    go.set()
+    assert post(served).status_code == 200
+
+
+# ---- answers that nobody reads
+
+ASSET = "GET /docs/assets/swagger-ui-bundle.js HTTP/1.1\r\nhost: here\r\n"
+
+
+@pytest.mark.parametrize("sent", [(ASSET + "\r\n") * 12, ASSET + "connection: close\r\n\r\n"])
+def test_a_client_that_does_not_read_its_answers_is_dropped(serve: Server, sent: str) -> None:
+    served = serve(server={"send_timeout_s": 0.3, "max_connections": 2})
+    served.server._bound.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 14)
+    connection = plug(served, sent, receives=1 << 12)
+    eventually(lambda: served.server.server_state.tasks, "it is being answered")
+    eventually(lambda: not served.server.server_state.connections, "it is dropped")
+    eventually(lambda: not served.server.server_state.tasks, "nobody goes on answering")
+    assert len(read_all(connection)) < 1_000_000
+
+
+def test_the_rest_of_an_answer_that_nobody_reads_is_dropped(serve: Server) -> None:
+    """Less than what makes a transport tell that it is full."""
+    served = serve(server={"send_timeout_s": 0.3})
+    served.server._bound.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 12)
+    request = "GET /openapi.json HTTP/1.1\r\nhost: here\r\nconnection: close\r\n\r\n"
+    plug(served, request, receives=1 << 10)
+    connections = served.server.server_state.connections
+    eventually(lambda: any(one.transport.is_closing() for one in set(connections)), "it waits for the client")
+    eventually(lambda: not connections, "it is dropped")
+
+
+# ---- HTTP/1.0
+
+
+@pytest.mark.parametrize("format_", ["pcm", "wav"])
+def test_http_1_0_hears_no_chunk_headers(serve: Server, format_: str) -> None:
+    served = serve()
+    body = json.dumps({"input": TEXT, "response_format": format_, "seed": 1})
+    head = HEAD.replace("1.1", "1.0")
+    received = read_all(plug(served, f"{head}content-length: {len(body)}\r\n\r\n{body}"))
+    headers, _, samples = received.partition(b"\r\n\r\n")
+    assert b"transfer-encoding" not in headers.lower()
+    assert samples == post(served, response_format=format_, seed=1).content
+
+
+def test_http_1_0_hears_the_length_where_it_is_known(serve: Server) -> None:
+    received = read_all(plug(serve(), "GET /v1/models HTTP/1.0\r\n\r\n"))
+    headers, _, body = received.partition(b"\r\n\r\n")
+    assert f"content-length: {len(body)}".encode() in headers.lower()
 
 
 # ---- too many connections
@@ -168,7 +262,7 @@ class Flood:
 
 def test_others_get_their_turn_between_two_messages(serve: Server) -> None:
     served = serve()
-    flood = Flood(500)
+    flood = Flood(150)
 
     async def turns() -> int:
         reading = asyncio.create_task(Conversation(flood, served.server.speaker, ServerSettings()).run())
@@ -178,4 +272,4 @@ def test_others_get_their_turn_between_two_messages(serve: Server) -> None:
             count += 1
         return count
 
-    assert asyncio.run(turns()) >= 500
+    assert asyncio.run(turns()) >= 150

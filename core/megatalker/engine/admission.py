@@ -8,7 +8,8 @@ its first row (``max_wait_s``), all that are open (``max_open``), and those of o
 Rows go to owners by turns, so that nobody waits for all that another owner has asked for. Where none is free, an owner
 that has at least two rows fewer than another gets one of that owner's, though the stream in it has work. So what is
 foreseen of a wait, and the place in the queue, are one owner's: what others have asked for counts as far as turns put
-it before.
+it before. Open streams are shared by the same rule: where ``max_open`` is reached, an owner that has at least two more
+than another one gives one up to it.
 """
 
 import heapq
@@ -64,6 +65,37 @@ def refusal(
     if len(opened) >= limits.max_open:
         return CapacityError(f"{len(opened)} streams are open already; end one, or raise the setting max_open")
     return None if newcomer.idle_since is not None else queue_refusal(opened, newcomer.owner, limits, throughput)
+
+
+def gives_place(opened: Collection[Utterance], newcomer: Utterance, limits: AdmissionLimits) -> Utterance | None:
+    """The utterance that ends so that ``newcomer`` can be opened, where ``max_open`` is reached: of the owner that has
+    most, if that is :data:`AN_EXCHANGE` more than the newcomer's; the one without work for longest, else the last that
+    has not begun. ``None``: there is a place, or nobody has to give one up.
+    """
+    if len(opened) < limits.max_open:
+        return None
+    held = Counter(one.owner for one in opened)
+
+    def ease(one: Utterance) -> tuple[int, bool, float]:
+        rests_since = one.idle_since  # looked at once: the worker may change it meanwhile
+        return held[one.owner], rests_since is not None, -(rests_since or -one.progress.requested_at)
+
+    able = [
+        one
+        for one in opened
+        if held[one.owner] >= held[newcomer.owner] + AN_EXCHANGE
+        and one.ending is None
+        and (one.idle_since is not None or not (one.admitted or one.progress.segments))
+    ]
+    return max(able, key=ease, default=None)
+
+
+def gave_place(limits: AdmissionLimits) -> CapacityError:
+    """The end of an utterance that :func:`gives_place` chose."""
+    return CapacityError(
+        f"{limits.max_open} streams are open, and this owner has more of them than others; this one has ended so that "
+        "another owner gets one; end streams that have nothing to say, or raise the setting max_open"
+    )
 
 
 def queue_refusal(

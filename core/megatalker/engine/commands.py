@@ -5,7 +5,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from queue import SimpleQueue
 
-from megatalker.engine.admission import AdmissionLimits, refusal
+from megatalker.engine.admission import AdmissionLimits, gave_place, gives_place, refusal
 from megatalker.engine.scheduling import Throughput
 from megatalker.engine.utterance import Utterance
 from megatalker.errors import EngineClosedError
@@ -37,9 +37,10 @@ class FinishText:
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    """Nobody listens any more."""
+    """Nobody listens any more; or, with an error, somebody else needs its place."""
 
     utterance: Utterance
+    error: Exception | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +95,7 @@ class CommandQueue:
             self.queue.put(command)
 
     def submit(self, utterance: Utterance, limits: AdmissionLimits, throughput: Throughput) -> None:
-        """Queue a new utterance.
+        """Queue a new utterance. One of another owner may have to end for it.
 
         Raises:
             CapacityError: the limits do not allow it now.
@@ -102,9 +103,13 @@ class CommandQueue:
         """
         with self._lock:
             self._require_open()
-            refused = refusal(self._opened, utterance, limits, throughput)
+            leaver = gives_place(self._opened, utterance, limits)
+            refused = refusal(self._opened - {leaver}, utterance, limits, throughput)
             if refused is not None:
                 raise refused
+            if leaver is not None:
+                self._opened.discard(leaver)
+                self.queue.put(Cancel(leaver, gave_place(limits)))
             self._opened.add(utterance)
             self.submitted += 1
             self.queue.put(Submit(utterance))

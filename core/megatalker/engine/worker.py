@@ -282,9 +282,9 @@ class Worker(threading.Thread):
             case FinishText(utterance):
                 utterance.incoming.complete = True
                 state.unread[utterance] = None
-            case Cancel(utterance):
+            case Cancel(utterance, error):
                 utterance.drop_pending()
-                utterance.end("cancelled")
+                utterance.end("cancelled" if error is None else "error", error)
             case Warmup(done):
                 state.warmups.append(done)
             case Lend():

@@ -33,7 +33,15 @@ NAME = "megatalker"
 HEALTH_PERIOD_S = 2.0
 """Between two looks at a replica: after so long at most it is known to be dead."""
 DRAIN_POLL_S = 0.2
-OF_THE_PROXY = ("host", "port", "request_timeout_s", "tls_certificate", "tls_key", "tls_key_password")
+OF_THE_PROXY = (
+    "host",
+    "port",
+    "forwarded_allow_ips",
+    "request_timeout_s",
+    "tls_certificate",
+    "tls_key",
+    "tls_key_password",
+)
 
 
 def application(args: dict[str, Any]) -> serve.Application:

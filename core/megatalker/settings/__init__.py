@@ -1,5 +1,6 @@
 """Settings: keyword arguments, then ``MEGATALKER_*`` environment variables, then ``megatalker.toml``, then defaults."""
 
+import ipaddress
 import os
 import tomllib
 from collections.abc import Mapping
@@ -27,6 +28,7 @@ from megatalker.settings.values import (
     Key,
     KeyHash,
     Positive,
+    Proxy,
     Seconds,
     Secret,
     Share,
@@ -113,6 +115,9 @@ class ServerSettings(BaseModel):
     """``Host`` headers that are answered, without port; ``*.example.com`` takes its subdomains. None: all; but a server
     on a loopback address without keys answers for ``localhost``, ``127.0.0.1``, ``::1`` and its ``host`` alone, so that
     no web page reaches it under a name of its own."""
+    forwarded_allow_ips: tuple[Proxy, ...] = ()
+    """Addresses and networks of proxies whose ``X-Forwarded-For`` and ``X-Forwarded-Proto`` are believed; ``*``: all,
+    where nobody else reaches the server. None: every caller behind a proxy has the proxy's address."""
     allowed_origins: tuple[str, ...] = ()
     """Web pages that may ask, such as ``https://app.example.com``, besides those of the server itself; ``*``: all."""
     tls_certificate: SomePath | None = None
@@ -144,11 +149,12 @@ class ServerSettings(BaseModel):
     max_message_bytes: Bytes = 1 << 20
     """Of a request's body, and of one message of a WebSocket."""
     max_connections: Positive = 1000
-    """One more takes the place of a connection that has sent no whole request yet, or is refused."""
+    """One more takes the place of a connection that has sent no whole request yet, or of one of the owner (key or
+    address) that has most; or it is refused."""
     request_timeout_s: Seconds = 30.0
     """A connection has this long to send a whole request."""
     send_timeout_s: Seconds = 30.0
-    """A client that accepts nothing for this long is dropped."""
+    """A client that does not read what it is sent within this time is dropped."""
     text_timeout_s: Seconds = 120.0
     """An open utterance for which no text arrives for this long ends with an error."""
     drain_timeout_s: Seconds = 30.0
@@ -224,7 +230,8 @@ class Settings(BaseSettings):
     """A request that waits longer for a free stream ends with ``CapacityError``, and is refused at once where that is
     foreseen. ``None``: it waits as long as it takes. ``megatalker serve`` sets 30 where nothing else is said."""
     max_open: Positive = 1024
-    """Streams open at the same time, with those that have no work; one more is refused with ``CapacityError``."""
+    """Streams open at the same time, with those that have no work; one more is refused with ``CapacityError``, or ends
+    one of an owner that has at least two more."""
     max_streams_per_owner: Positive | None = None
     """As ``max_open``, of those that ``Engine.speak`` was given the same ``owner`` for. ``None``: no limit."""
     max_text_chars: Positive = 20_000

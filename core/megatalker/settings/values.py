@@ -1,6 +1,7 @@
 """Types of settings: numbers with bounds, paths, secrets, names and hashes of keys."""
 
 import hashlib
+import ipaddress
 import re
 import stat
 from collections.abc import Mapping
@@ -58,6 +59,18 @@ def _refuse_impossible_path(path: object) -> object:
 
 
 SomePath = Annotated[Path, BeforeValidator(_refuse_impossible_path)]
+
+
+def _check_proxy(value: str) -> str:
+    if value != "*":
+        try:
+            ipaddress.ip_network(value)
+        except ValueError:
+            raise ValueError("expected an address such as 10.0.0.7, a network such as 10.0.0.0/8, or *") from None
+    return value
+
+
+Proxy = Annotated[str, AfterValidator(_check_proxy)]
 
 SHORTEST_SECRET = 16
 """Characters of ``token_secret``: 64 bits in hexadecimal digits, the least that nobody tries out."""

@@ -107,7 +107,7 @@ def create_app(
     async def speak_plainly(socket: WebSocket) -> None:
         await socket.accept()
         with speaker.meters.connections.track_inprogress():
-            await PlainSession(socket, speaker, settings).run()
+            await PlainSession(socket, speaker).run()
 
     serve_page(app)
     _answer_errors(app, speaker.meters)

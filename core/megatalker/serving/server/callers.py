@@ -1,13 +1,16 @@
 """Who asks, and what each may have: limits, and the account of one request or connection."""
 
+import ipaddress
 import time
 import uuid
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from megatalker.errors import CapacityError
 from megatalker.serving.server.problems import AuthenticationError
+from megatalker.serving.server.token_bucket import TokenBucket
 
 ANONYMOUS = "anonymous"
 """The caller of a server that asks for no key."""
@@ -51,13 +54,12 @@ class Caller:
         self.removed = False
         """Its key opens nothing any more; connections that it opened before begin nothing more."""
         self._max_streams, self._clock = max_streams, clock
-        self._per_minute = requests_per_minute
-        self._left, self._counted_at = float(requests_per_minute or 0), clock()
+        self._per_minute, self._requests = requests_per_minute, self._bucket(requests_per_minute)
 
     def limit(self, *, max_streams: int | None, requests_per_minute: int | None, manage_voices: bool) -> None:
         """Other limits from now on; what it has and has asked for counts on."""
         if requests_per_minute != self._per_minute:
-            self._left = float(requests_per_minute or 0)
+            self._requests = self._bucket(requests_per_minute)
         self._max_streams, self._per_minute, self.manage_voices = max_streams, requests_per_minute, manage_voices
 
     def count_request(self) -> None:
@@ -65,18 +67,16 @@ class Caller:
 
         What was not asked for in the last minute is saved up, but no longer.
         """
-        if self._per_minute is None:
-            return
-        now, each_s = self._clock(), 60.0 / self._per_minute
-        self._left = min(self._per_minute, self._left + (now - self._counted_at) / each_s)
-        self._counted_at = now
-        if self._left < 1:
+        wait_s = 0.0 if self._requests is None else self._requests.take()
+        if wait_s:
             raise RateLimitError(
                 f"key {self.name!r} may ask {self._per_minute} times a minute and has; wait, or raise its "
                 "requests_per_minute",
-                retry_after_s=(1 - self._left) * each_s,
+                retry_after_s=wait_s,
             )
-        self._left -= 1
+
+    def _bucket(self, per_minute: int | None) -> TokenBucket | None:
+        return None if per_minute is None else TokenBucket(per_minute / 60.0, per_minute, self._clock)
 
     def take_stream(self) -> None:
         """One utterance more; :meth:`give_stream_back` must follow. Raises ``StreamLimitError`` at the limit."""
@@ -108,8 +108,8 @@ class Call:
 
     @property
     def owner(self) -> str:
-        """Whose utterances they are where owners take turns: the key's, or the address's where nobody has a key."""
-        return f"client {self.client}" if self.caller.name == ANONYMOUS else f"key {self.caller.name}"
+        """The owner of its utterances and connections: the key, or the address where callers have no keys."""
+        return address_owner(self.client) if self.caller.name == ANONYMOUS else f"key {self.caller.name}"
 
     def take_stream(self) -> None:
         """One utterance more; raises ``LimitError`` where call or caller may not have it, and counts it otherwise.
@@ -131,6 +131,22 @@ class Call:
         """An utterance has ended."""
         self.streams -= 1
         self.caller.give_stream_back()
+
+
+@lru_cache(4096)
+def address_owner(address: str) -> str:
+    """The owner that callers without a key at this address count for. Of IPv6 it is the network of 64 bits, in which a
+    client chooses its address itself.
+    """
+    try:
+        known = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return f"client {address[:64]}"
+    if isinstance(known, ipaddress.IPv6Address):
+        if known.ipv4_mapped is None:
+            return f"client {ipaddress.ip_network((known, 64), strict=False)}"
+        known = known.ipv4_mapped
+    return f"client {known}"
 
 
 _CALL: ContextVar[Call] = ContextVar("megatalker_call")

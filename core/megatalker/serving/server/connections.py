@@ -1,100 +1,177 @@
-"""Connections before there is a request: how many may be open, and how long a request may take to arrive."""
+"""What HTTP connections and WebSockets have in common: deadlines for what they send, and a share of all places."""
 
 import asyncio
 import logging
+import time
+from abc import abstractmethod
 from asyncio import TimerHandle
-from http import HTTPStatus
-from typing import ClassVar
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any, ClassVar
 
-from fastapi.responses import JSONResponse
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
-from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
-
-from megatalker.errors import CapacityError, InvalidRequestError
-from megatalker.serving.server.problems import respond
+from megatalker.serving.server.callers import Call, address_owner
+from megatalker.serving.server.problems import TooManyConnectionsError
 from megatalker.settings import ServerSettings
 
 logger = logging.getLogger(__name__)
 
+CONNECTION = "connection"
+"""The key of ``scope["state"]`` under which an application finds the connection that a request came on."""
+LINGER_S = 2.0
+"""A client that is still sending when it is refused has this long to read why. Closing at once would reset the
+connection, and the reset would throw the answer away."""
 
-class HttpConnection(HttpToolsProtocol):
-    """A connection that has ``request_timeout_s`` for each whole request, among at most ``max_connections``.
+PAUSE_S = 0.05
+"""What is sent only to be dropped is read at intervals: a client that pours it takes no time from others."""
 
-    When there are too many, the one that has waited longest for a whole request makes room: idle connections lock
-    nobody out. Where every connection is busy the newcomer is told to try again.
+
+class Connection(asyncio.Protocol):
+    """A connection that is closed where the client does not read what is sent, and that counts among all others.
+
+    Goes before uvicorn's own class among the bases, which sets ``transport``, ``loop``, ``scope`` and ``connections``.
     """
 
     settings: ClassVar[ServerSettings]
-    waiting: ClassVar[dict["HttpConnection", TimerHandle]]
-    """Connections without a whole request, those that have waited longest first."""
+    transport: asyncio.Transport
+    loop: asyncio.AbstractEventLoop
+    connections: set[Any]
+    """All connections of the server, this one among them."""
+    address = ""
+    """The owner of a connection whose caller is not known yet: the client's address."""
+    made_at = 0.0
+    _deadline: TimerHandle | None = None
+    _lingering = False
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn's own
+    def connection_made(self, transport: Any) -> None:
+        """Count the connection."""
         super().connection_made(transport)
-        if len(self.connections) > self.settings.max_connections:
-            logger.warning("more than %d connections", self.settings.max_connections)
-            next(iter(self.waiting), self)._refuse(
-                CapacityError("too many connections are open; try again, or raise the server's setting max_connections")
-            )
-        if not transport.is_closing():
-            self._expect_request()
-
-    def on_message_begin(self) -> None:
-        super().on_message_begin()
-        self._expect_request()
-
-    def on_message_complete(self) -> None:
-        self._expect_nothing()
-        super().on_message_complete()
-
-    def on_response_complete(self) -> None:
-        super().on_response_complete()
-        if self.cycle.response_complete and not self.transport.is_closing():  # else another request came meanwhile
-            self._expect_request()
+        self.made_at = time.monotonic()
+        peer = transport.get_extra_info("peername")
+        self.address = address_owner(str(peer[0]) if isinstance(peer, tuple) else "")
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._expect_nothing()
+        """Stop the clock."""
+        self._stop_deadline()
+        scope: Any = getattr(self, "scope", None)
+        if scope:
+            scope["state"].pop(CONNECTION, None)  # each keeps the other alive
         super().connection_lost(exc)
 
-    def _expect_request(self) -> None:
-        if self not in self.waiting:
-            self.waiting[self] = self.loop.call_later(self.settings.request_timeout_s, self._lose_patience)
+    # ---- what the client does not read
 
-    def _expect_nothing(self) -> None:
-        timer = self.waiting.pop(self, None)
-        if timer is not None:
-            timer.cancel()
+    def pause_writing(self) -> None:
+        """The client reads more slowly than it is answered; it has ``send_timeout_s`` for what is waiting."""
+        super().pause_writing()
+        self.start_send_deadline()
 
-    def _lose_patience(self) -> None:
-        self._refuse(
-            InvalidRequestError(
-                f"no whole request came within {self.settings.request_timeout_s:g} s; send it faster, "
-                "or raise the server's setting request_timeout_s"
-            ),
-            HTTPStatus.REQUEST_TIMEOUT,
-        )
-
-    def _refuse(self, error: Exception, status: HTTPStatus = HTTPStatus.SERVICE_UNAVAILABLE) -> None:
-        self._expect_nothing()
-        if self.cycle is None or not self.cycle.response_started:
-            self.transport.write(_raw(respond(error, status)))
-        self.transport.close()
-
-
-def http_connection(settings: ServerSettings) -> type[HttpConnection]:
-    """The class of one server's connections, as uvicorn wants it."""
-    return type("HttpConnection", (HttpConnection,), {"settings": settings, "waiting": {}})
-
-
-class SocketConnection(WebSocketsSansIOProtocol):
-    """A WebSocket that may be leaving while the server stops: uvicorn's own fails on it, and the server with it."""
-
-    def shutdown(self) -> None:
+    def resume_writing(self) -> None:
+        """The client has read nearly all of it."""
+        super().resume_writing()
         if not self.transport.is_closing():
-            super().shutdown()
+            self._stop_deadline()
+
+    def start_send_deadline(self) -> None:
+        """Give the client up where it has not read what is waiting within ``send_timeout_s`` from now."""
+        if self._deadline is None:
+            self._deadline = self.loop.call_later(self.settings.send_timeout_s, self._give_up)
+
+    def _give_up(self) -> None:
+        logger.warning("a client read nothing for %g s and is dropped", self.settings.send_timeout_s)
+        self.transport.abort()
+
+    def _stop_deadline(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def linger(self) -> TimerHandle:
+        """Close after ``LINGER_S``, or when the client does; until then what it sends is dropped."""
+        self._lingering = True
+        self.transport.resume_reading()
+        return self.loop.call_later(LINGER_S, self.transport.abort)
+
+    def read_later(self) -> None:
+        """What comes is dropped: read on after a pause."""
+        self.transport.pause_reading()
+        self.loop.call_later(PAUSE_S, self.transport.resume_reading)
+
+    # ---- its place among others
+
+    @property
+    def call(self) -> Call | None:
+        """The request or conversation that the connection is used for, once the application has begun it."""
+        scope: Any = getattr(self, "scope", None)
+        found: Call | None = scope["state"].get("call") if scope else None
+        return found
+
+    @property
+    def owner(self) -> str:
+        """The key or address that the connection counts for."""
+        return self.address if self.call is None else self.call.owner
+
+    @property
+    @abstractmethod
+    def waiting(self) -> bool:
+        """No whole request has come since the last one was answered."""
+
+    @property
+    @abstractmethod
+    def idle(self) -> bool:
+        """Nothing is under way on it, though the client may be there."""
+
+    @abstractmethod
+    def give_way(self, error: TooManyConnectionsError) -> None:
+        """Tell the client why, and close."""
+
+    def make_room(self) -> None:
+        """A connection was made: where there are too many, close one that sends no request, of the address that has
+        most of them. Where there is none, the new one may stay until its owner is known (:meth:`claim_place`).
+        """
+        if len(self.connections) <= self.settings.max_connections or len(self._open()) <= self.settings.max_connections:
+            return
+        logger.warning("more than %d connections", self.settings.max_connections)
+        waiting = [one for one in self._open() if one.waiting and one is not self]
+        if waiting:
+            held = Counter(one.address for one in waiting)
+            max(waiting, key=lambda one: (held[one.address], -one.made_at)).give_way(TooManyConnectionsError())
+        elif _greatest(self._open()) == self.address:
+            self.give_way(TooManyConnectionsError())
+
+    def claim_place(self) -> None:
+        """Its owner is known now: where there are too many connections, the owner that has most of them gives one up to
+        an owner with at least two fewer; an idle one if it has any, else its newest.
+
+        Raises:
+            TooManyConnectionsError: no owner has that many more; this connection has no place.
+        """
+        everybody = self._open()
+        if len(everybody) <= self.settings.max_connections:
+            return
+        held = Counter(one.owner for one in everybody)
+        greatest = _greatest(everybody)
+        if held[greatest] < held[self.owner] + 1:  # itself is counted already
+            raise TooManyConnectionsError()
+        theirs = [one for one in everybody if one.owner == greatest and one is not self]
+        idle = [one for one in theirs if one.idle]
+        chosen = min(idle, key=_age) if idle else max(theirs, key=_age)
+        chosen.give_way(TooManyConnectionsError())
+
+    def _open(self) -> "list[Connection]":
+        return [one for one in self.connections if not one.transport.is_closing()]
 
 
-def _raw(response: JSONResponse) -> bytes:
-    status = HTTPStatus(response.status_code)
-    lines = [b"HTTP/1.1 %d %s" % (status, status.phrase.encode())]
-    lines += [name + b": " + value for name, value in (*response.raw_headers, (b"connection", b"close"))]
-    return b"\r\n".join([*lines, b"", bytes(response.body)])
+def _age(connection: Connection) -> float:
+    return connection.made_at
+
+
+def _greatest(connections: Iterable[Connection]) -> str:
+    return max(Counter(one.owner for one in connections).items(), key=lambda held: held[1])[0]
+
+
+def watch_closing(connections: Iterable[Any]) -> None:
+    """Start the deadline of each connection that is closing: it stays open until the client has read what is waiting.
+    To be called now and then.
+    """
+    for connection in connections:
+        if connection.transport.is_closing():
+            connection.start_send_deadline()

@@ -6,6 +6,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from megatalker.errors import InvalidRequestError
 from megatalker.serving.protocol.messages import Cancel, Failed, Finish, Open, Request, Text, read_request
+from megatalker.serving.server.callers import current_call
 from megatalker.serving.server.link import Link, receive_text
 from megatalker.serving.server.problems import problem
 from megatalker.serving.server.socket_utterance import SocketUtterance
@@ -18,7 +19,7 @@ class Conversation:
 
     def __init__(self, socket: WebSocket, speaker: Speaker, settings: ServerSettings) -> None:
         self._socket, self._speaker, self._settings = socket, speaker, settings
-        self._link = Link(socket, settings.send_timeout_s)
+        self._link = Link(socket, speaker.socket_errors.of_owner(current_call().owner))
         self._utterances: dict[str, SocketUtterance] = {}
 
     async def run(self) -> None:
@@ -34,6 +35,7 @@ class Conversation:
             try:
                 await self._obey(read_request(await receive_text(self._socket)), tasks)
             except InvalidRequestError as error:
+                await self._link.count_error()
                 self._speaker.meters.refused(error, "websocket")
                 await self._link.tell(Failed(id=None, error=problem(error)))
 
@@ -58,6 +60,7 @@ class Conversation:
         try:
             stream = await self._speaker.begin(request.text, request, "websocket", return_codes=request.return_codes)
         except Exception as error:
+            await self._link.count_error()
             self._speaker.meters.refused(error, "websocket")
             await self._link.tell_failure(request.id, error)
             return

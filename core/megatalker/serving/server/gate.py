@@ -12,6 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from megatalker.errors import MegatalkerError
 from megatalker.serving.server import logs
 from megatalker.serving.server.callers import Call, current_call, enter_call, leave_call
+from megatalker.serving.server.connections import CONNECTION
 from megatalker.serving.server.keyring import SUBPROTOCOL, Keyring
 from megatalker.serving.server.meters import Route
 from megatalker.serving.server.problems import HostError, OriginError, respond
@@ -107,6 +108,8 @@ class Gate:
             self._check_origin(connection)
             if path not in OPEN_PATHS and not path.startswith(OPEN_FOLDERS):
                 current_call().caller = self._keyring.caller(connection)
+                if (made := scope["state"].get(CONNECTION)) is not None:  # else another server holds it, such as Ray's
+                    made.claim_place()
         except MegatalkerError as error:
             self._refused(error, "http" if scope["type"] == "http" else "websocket")
             await respond(error)(scope, receive, send)

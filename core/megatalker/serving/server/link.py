@@ -8,8 +8,14 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from megatalker.errors import InvalidRequestError, MegatalkerError
 from megatalker.serving.protocol.messages import Failed, Message
 from megatalker.serving.server.problems import problem
+from megatalker.serving.server.token_bucket import TokenBucket
 
 logger = logging.getLogger(__name__)
+
+ERRORS, ERRORS_A_SECOND = 200, 20
+"""Error events that a connection may earn, and how many more each second."""
+OWNER_ERRORS, OWNER_ERRORS_A_SECOND = 1000, 200
+"""Error events of all connections of an owner together; each costs a tenth of a millisecond or two."""
 
 
 def log_defect(error: Exception) -> None:
@@ -36,15 +42,16 @@ async def receive_text(socket: WebSocket) -> str:
 
 
 class Link:
-    """Sends one message at a time, in the order asked for, and gives a client up that accepts nothing for too long.
+    """Sends one message at a time, in the order asked for.
 
     Raises:
-        WebSocketDisconnect: from each method, when the client is gone or was given up.
+        WebSocketDisconnect: from each method, when the client is gone, or was dropped because it reads nothing.
     """
 
-    def __init__(self, socket: WebSocket, timeout_s: float) -> None:
-        self._socket, self._timeout_s = socket, timeout_s
+    def __init__(self, socket: WebSocket, owner_errors: TokenBucket) -> None:
+        self._socket, self._owner_errors = socket, owner_errors
         self._turn = asyncio.Lock()
+        self._errors = TokenBucket(ERRORS_A_SECOND, ERRORS)
 
     async def tell(self, event: Message) -> None:
         """Send an event."""
@@ -55,18 +62,24 @@ class Link:
         log_defect(error)
         await self.tell(Failed(id=utterance, error=problem(error)))
 
+    async def count_error(self) -> None:
+        """A message of the client is about to be answered with an error. A connection that earns too many is hung up
+        on; an owner whose connections do has to wait.
+        """
+        if self._errors.take():
+            reason = f"more than {ERRORS_A_SECOND} messages a second that cannot be obeyed"
+            await self._socket.close(1008, reason)
+            raise WebSocketDisconnect(1008, reason)
+        while wait_s := self._owner_errors.take():
+            await asyncio.sleep(wait_s)
+
     async def play(self, packet: bytes) -> None:
         """Send a chunk of audio."""
         await self._send(packet)
 
     async def _send(self, message: str | bytes) -> None:
         async with self._turn:
-            try:
-                async with asyncio.timeout(self._timeout_s):
-                    if isinstance(message, str):
-                        await self._socket.send_text(message)
-                    else:
-                        await self._socket.send_bytes(message)
-            except TimeoutError:
-                logger.warning("a client accepted nothing for %g s and is dropped", self._timeout_s)
-                raise WebSocketDisconnect(1008, "the client does not read") from None
+            if isinstance(message, str):
+                await self._socket.send_text(message)
+            else:
+                await self._socket.send_bytes(message)

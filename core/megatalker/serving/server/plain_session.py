@@ -28,11 +28,11 @@ from megatalker.serving.protocol.plain_messages import (
     Stop,
     read_plain_request,
 )
+from megatalker.serving.server.callers import current_call
 from megatalker.serving.server.encoding import pieces
 from megatalker.serving.server.link import Link, log_defect, receive_text
 from megatalker.serving.server.problems import DrainingError, NotReadyError, UnknownVoiceError, problem
 from megatalker.serving.server.speaker import Speaker
-from megatalker.settings import ServerSettings
 from megatalker.voices import list_speakers
 
 MAX_ASKED = 16
@@ -67,9 +67,9 @@ class _Asked:
 class PlainSession:
     """Obeys one client until it stops or goes away; then everything it asked for is cancelled."""
 
-    def __init__(self, socket: WebSocket, speaker: Speaker, settings: ServerSettings) -> None:
+    def __init__(self, socket: WebSocket, speaker: Speaker) -> None:
         self._socket, self._speaker = socket, speaker
-        self._link = Link(socket, settings.send_timeout_s)
+        self._link = Link(socket, speaker.socket_errors.of_owner(current_call().owner))
         self._fields: SpeechFields | None = None
         self._asked: deque[_Asked] = deque()
         self._news = asyncio.Event()
@@ -173,6 +173,7 @@ class PlainSession:
         if isinstance(error, WebSocketDisconnect):
             raise error
         log_defect(error)
+        await self._link.count_error()
         self._speaker.meters.refused(error, "websocket")
         internal: ErrorCode = "INTERNAL_ERROR"
         codes = {**_CODES, MegatalkerError: invalid}

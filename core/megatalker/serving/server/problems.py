@@ -32,6 +32,16 @@ class DrainingError(CapacityError):
     """The server is about to stop."""
 
 
+class TooManyConnectionsError(CapacityError):
+    """As many connections are open as may be."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "too many connections are open, and this caller has its share of them; try again, or raise the server's "
+            "setting max_connections"
+        )
+
+
 class AuthenticationError(InvalidRequestError):
     """The API key is missing or wrong."""
 
@@ -73,6 +83,7 @@ class UnknownModelError(InvalidRequestError):
 _STATUS: dict[type[MegatalkerError], int] = {
     NotReadyError: 503,
     DrainingError: 503,
+    TooManyConnectionsError: 503,
     AuthenticationError: 401,
     ForbiddenError: 403,
     TooLongError: 413,

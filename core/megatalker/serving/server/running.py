@@ -16,9 +16,11 @@ import uvicorn
 
 from megatalker.errors import MegatalkerError, SettingsError
 from megatalker.serving.server.app import create_app
-from megatalker.serving.server.connections import SocketConnection, http_connection
+from megatalker.serving.server.connections import watch_closing
 from megatalker.serving.server.event_loop import ServerLoop
+from megatalker.serving.server.http_connection import http_connection
 from megatalker.serving.server.late_engine import ServedEngine
+from megatalker.serving.server.socket_connection import socket_connection
 from megatalker.serving.server.speaker import Speaker
 from megatalker.settings import ServerSettings
 
@@ -111,9 +113,11 @@ class TalkServer(uvicorn.Server):
                 log_config=None,
                 loop=f"{ServerLoop.__module__}:{ServerLoop.__name__}",
                 http=http_connection(settings),
-                ws=SocketConnection,
+                ws=socket_connection(settings),
                 ws_max_size=settings.max_message_bytes,
                 ws_per_message_deflate=False,  # noise does not shrink
+                proxy_headers=bool(settings.forwarded_allow_ips),
+                forwarded_allow_ips=list(settings.forwarded_allow_ips),
                 **_tls(settings),
                 timeout_graceful_shutdown=max(1, round(settings.shutdown_timeout_s)),
             )
@@ -132,7 +136,9 @@ class TalkServer(uvicorn.Server):
         await super().serve(sockets or [self._bound])
 
     async def on_tick(self, counter: int) -> bool:
-        """Announce readiness once; stop when the engine has failed for good."""
+        """Announce readiness once; stop when the engine has failed for good; look after connections that close."""
+        if counter % 10 == 0:  # each second
+            watch_closing(self.server_state.connections)
         self.failure = self.speaker.failure
         if self.failure is not None:
             return True

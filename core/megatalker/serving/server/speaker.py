@@ -15,8 +15,10 @@ from megatalker.serving.protocol.messages import InstructFate, SpeechFields
 from megatalker.serving.protocol.voice_files import decode_voice
 from megatalker.serving.server.callers import current_call
 from megatalker.serving.server.late_engine import ServedEngine
+from megatalker.serving.server.link import OWNER_ERRORS, OWNER_ERRORS_A_SECOND
 from megatalker.serving.server.meters import Meters, Route
 from megatalker.serving.server.problems import DrainingError, NotReadyError
+from megatalker.serving.server.token_bucket import OwnerBuckets
 from megatalker.serving.server.utterance_account import UtteranceAccount
 from megatalker.settings import ServerSettings
 from megatalker.voices import Voice
@@ -45,6 +47,8 @@ class Speaker:
         self._cache = cache
         self.running: dict[SpeechStream, UtteranceAccount] = {}
         """Begun and not ended."""
+        self.socket_errors = OwnerBuckets(OWNER_ERRORS_A_SECOND, OWNER_ERRORS)
+        """Error events on WebSockets."""
         self.draining = False
         """What runs is finished, nothing new is begun."""
         self._warm = settings.lazy
