@@ -187,7 +187,7 @@ class Settings(BaseSettings):
     voice: str | None = None
     """Default speaker of CustomVoice checkpoints; ``None``: the checkpoint's first."""
     language: str = "auto"
-    """Default language of what is said: one of the checkpoint's, or ``auto``."""
+    """Default language of what is said: one of the checkpoint's by name or code (``en``, ``en-US``), or ``auto``."""
     max_streams: Positive = 8
     """Streams decoding at the same time; a talker backend holds as many, unless its own settings say otherwise."""
     max_waiting: Annotated[Integer, Field(ge=0)] = 64

@@ -10,7 +10,6 @@ import megatalker
 from megatalker import SAMPLE_RATE
 from megatalker.engine.speech import SpeechEngine
 from megatalker.serving.sessions.engines import EnginePool, Lease
-from megatalker.serving.sessions.languages import name_of
 from megatalker.serving.sessions.source import Source
 from megatalker_livekit.streams import ChunkedStream, SynthesizeStream
 
@@ -84,8 +83,6 @@ class TTS(tts.TTS[Literal["backend_switched"]]):
         Raises:
             InvalidRequestError: there is no such option.
         """
-        if isinstance(language := changes.get("language"), str):
-            changes["language"] = name_of(language) or language
         self._options = megatalker.SpeechOptions.of(self._options, changes)
 
     # ---- life

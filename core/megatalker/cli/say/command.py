@@ -35,7 +35,7 @@ def say(
     ] = None,
     format_: Annotated[Format, typer.Option("--format", help="pcm: bare 16-bit samples.")] = Format.WAV,
     voice: Annotated[str | None, typer.Option(help="Speaker name, or a voice file made with --save-voice.")] = None,
-    language: Annotated[str | None, typer.Option(help="auto, english, chinese, ...")] = None,
+    language: Annotated[str | None, typer.Option(help="auto, english, en-US, ...")] = None,
     instruct: Annotated[
         str | None, typer.Option(help="Style or voice description, where the checkpoint takes one.")
     ] = None,
