@@ -116,6 +116,9 @@ class ServerSettings(BaseModel):
     voice_aliases: Mapping[str, str] | None = None
     """Further names of voices in OpenAI's requests. ``None``: OpenAI's voices (``alloy``, ``ash``, ...) go round the
     voices known here."""
+    strict: bool = False
+    """Refuse fields of requests that are unknown, other types than documented, and other models. Otherwise what clients
+    of other servers send is understood where it can be, and left out and named where it cannot."""
     max_message_bytes: Annotated[Integer, Field(ge=1024)] = 1 << 20
     """Of a request's body, and of one message of a WebSocket."""
     max_connections: Positive = 1000

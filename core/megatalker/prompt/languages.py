@@ -24,9 +24,7 @@ _THREE_LETTERS = {
 
 
 def name_of(code: str) -> str | None:
-    """Return the engine's name of a BCP 47 code without regard to its region: ``german`` for ``de-AT``; ``None``: it has
-    none.
-    """
+    """Return the engine's name of a BCP 47 code: ``german`` for ``de-AT``; ``None``: it has none."""
     primary = code.strip().replace("_", "-").partition("-")[0].lower()
     return NAMES.get(_THREE_LETTERS.get(primary, primary))
 

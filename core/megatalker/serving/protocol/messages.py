@@ -5,16 +5,24 @@ ends with exactly one ``done`` or ``error`` event that carries its id. An ``erro
 that was refused; it ends nothing. Audio comes as binary messages (:mod:`megatalker.serving.protocol.packets`).
 """
 
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
 
 from megatalker import errors
 from megatalker.errors import CapacityError, InvalidRequestError, MegatalkerError, explain_validation
+from megatalker.serving.protocol.leniency import Integer, Number, read_fields, read_json
 
 MAX_ID_LENGTH = 64
 
-UtteranceId = Annotated[str, Field(max_length=MAX_ID_LENGTH)]
+
+def _whole(name: object) -> object:
+    """Return a name that can be sent back: half of a surrogate pair cannot."""
+    return name.encode("utf-16", "surrogatepass").decode("utf-16", "replace") if isinstance(name, str) else name
+
+
+UtteranceId = Annotated[str, BeforeValidator(_whole), Field(max_length=MAX_ID_LENGTH)]
 AudioFormat = Literal["s16le", "f32le"]
 EndReason = Literal["eos", "max_frames", "cancelled", "runaway"]
 """Why speech is over where nothing went wrong."""
@@ -39,10 +47,10 @@ class SpeechFields(Message):
     instruct: str | None = None
     sampling: dict[str, Any] | None = None
     """Fields of :class:`~megatalker.sampling.SamplingParams`; those left out are the checkpoint's own."""
-    seed: Annotated[int, Field(ge=0, lt=2**64)] | None = None
+    seed: Annotated[Integer, Field(ge=0, lt=2**64)] | None = None
     layout: Literal["auto", "upfront", "interleaved"] = "auto"
-    max_frames: Annotated[int, Field(ge=1)] | None = None
-    max_ahead_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    max_frames: Annotated[Integer, Field(ge=1)] | None = None
+    max_ahead_s: Annotated[Number, Field(gt=0)] | None = None
 
 
 class Open(SpeechFields):
@@ -88,6 +96,8 @@ class Opened(Message):
     codec: str
     seed: int
     instruct: InstructFate | None = None
+    ignored: Annotated[tuple[str, ...], Field(exclude_if=lambda names: not names)] = ()
+    """Fields of the request that mean nothing here."""
 
 
 class Switch(Message):
@@ -159,18 +169,37 @@ class Failed(Message):
 
 
 Request = Open | Text | Finish | Cancel
+M = TypeVar("M", bound=Message)
 Event = Opened | Switched | Done | Failed
 
-_REQUESTS: TypeAdapter[Request] = TypeAdapter(Annotated[Request, Field(discriminator="type")])
+_KINDS: dict[object, type[Request]] = {"open": Open, "text": Text, "finish": Finish, "cancel": Cancel}
 _EVENTS: TypeAdapter[Event] = TypeAdapter(Annotated[Event, Field(discriminator="type")])
 
 
-def read_request(text: str) -> Request:
-    """A client's message; raises ``InvalidRequestError`` for anything else."""
-    try:
-        return _REQUESTS.validate_json(text)
-    except ValidationError as error:
-        raise invalid(error) from error
+def read_request(text: str, *, strict: bool = False) -> tuple[Request, tuple[str, ...]]:
+    """Return a client's message, and the names of the fields in it that were left out.
+
+    Args:
+        text: JSON.
+        strict: see :func:`~megatalker.serving.protocol.leniency.read_fields`.
+
+    Raises:
+        InvalidRequestError: it is something else.
+    """
+    return read_message(text, _KINDS, strict=strict)
+
+
+def read_message(text: str, kinds: Mapping[object, type[M]], *, strict: bool) -> tuple[M, tuple[str, ...]]:
+    """Return the message of one of these kinds, told by its ``type``; as :func:`read_request` otherwise."""
+    given = read_json(text)
+    if not isinstance(given, dict):
+        raise InvalidRequestError(f"the message is {given!r:.60}: it should be an object")
+    kind = given.get("type")
+    model = kinds.get(kind) if isinstance(kind, str) else None
+    if model is None:
+        what = "type is missing" if kind is None else f"type is {kind!r:.60}"
+        raise InvalidRequestError(f"{what}, expected one of {', '.join(map(repr, kinds))}")
+    return read_fields(model, given, strict=strict)
 
 
 def read_event(text: str) -> Event:
