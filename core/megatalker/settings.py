@@ -1,13 +1,15 @@
 """Settings: keyword arguments, then ``MEGATALKER_*`` environment variables, then ``megatalker.toml``, then defaults."""
 
+import ipaddress
 import os
+import re
 import tomllib
 from collections.abc import Mapping
 from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 from pydantic_settings import SettingsError as UnreadableEnvironment
 
@@ -35,6 +37,25 @@ Positive = Annotated[Integer, Field(ge=1)]
 LONGEST_S = 1e6
 """Of all times that may be asked for, eleven days: every clock and timer counts so far."""
 Seconds = Annotated[float, BeforeValidator(_refuse_bool), Field(gt=0, le=LONGEST_S, allow_inf_nan=False)]
+
+
+def _check_proxy(value: str) -> str:
+    if value != "*":
+        try:
+            ipaddress.ip_network(value)
+        except ValueError:
+            raise ValueError("expected an address such as 10.0.0.7, a network such as 10.0.0.0/8, or *") from None
+    return value
+
+
+Proxy = Annotated[str, AfterValidator(_check_proxy)]
+
+
+def _check_prefix(value: str) -> str:
+    prefix = value.rstrip("/")
+    if not re.fullmatch(r"(/[A-Za-z0-9._~-]+)*", prefix):
+        raise ValueError("expected a path such as /speech, of letters, digits and . _ ~ -")
+    return prefix
 
 
 class _TomlFile(TomlConfigSettingsSource):
@@ -88,6 +109,11 @@ class ServerSettings(BaseModel):
     """Utterances that one WebSocket may have open at a time."""
     allowed_hosts: tuple[str, ...] = ()
     """``Host`` headers that are answered, without port; ``*.example.com`` takes its subdomains. None: all."""
+    trusted_proxies: tuple[Proxy, ...] = ()
+    """Addresses and networks of proxies whose ``X-Forwarded-For``, ``-Proto``, ``-Host`` and ``-Prefix`` are believed;
+    ``*``: all, where nobody else reaches the server."""
+    root_path: Annotated[str, AfterValidator(_check_prefix)] = ""
+    """The prefix under which a reverse proxy offers the server, such as ``/speech``, whether it cuts it off or not."""
     allowed_origins: tuple[str, ...] = ()
     """Web pages that may ask, such as ``https://app.example.com``, besides those of the server itself; ``*``: all."""
     tls_certificate: Path | None = None

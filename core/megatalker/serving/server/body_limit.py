@@ -6,9 +6,10 @@ from starlette.datastructures import Headers
 from starlette.middleware.body_limit import RequestBodyLimitMiddleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from megatalker.serving.server.forwarded import route_path
 from megatalker.serving.server.meters import Route
 from megatalker.serving.server.problems import TooLongError, respond
-from megatalker.serving.server.voice_routes import PATH as UPLOADS
+from megatalker.serving.server.voice_routes import PATHS as UPLOADS
 from megatalker.settings import ServerSettings
 
 
@@ -27,7 +28,7 @@ class BodyLimit:
         self._apps = {name: RequestBodyLimitMiddleware(app, limit) for name, limit in self._limits.items()}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        name = "max_upload_bytes" if scope["type"] == "http" and scope["path"] == UPLOADS else "max_message_bytes"
+        name = "max_upload_bytes" if scope["type"] == "http" and route_path(scope) in UPLOADS else "max_message_bytes"
         declared = Headers(scope=scope).get("content-length", "") if scope["type"] == "http" else ""
         if declared.isdecimal() and int(declared) > self._limits[name]:
             error = TooLongError()
