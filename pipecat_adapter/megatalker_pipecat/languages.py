@@ -27,7 +27,7 @@ def name_of(language: Language) -> str:
 
 
 def recognised(language: Language | str | NotGiven | None) -> Language | str | NotGiven | None:
-    """Return Pipecat's language for the engine's name or a code, so that sentences are cut by its rules; others are left."""
+    """Return Pipecat's language for the engine's name or a code, whose rules cut sentences; others are left."""
     if isinstance(language, str) and not isinstance(language, Language):
         return _LANGUAGES.get(languages.resolve(language, _LANGUAGES) or "", language)
     return language

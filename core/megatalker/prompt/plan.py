@@ -12,6 +12,7 @@ from megatalker.checkpoint.template import instruct_ids, role_ids
 from megatalker.errors import InvalidRequestError
 from megatalker.prompt.languages import resolve
 from megatalker.voices import Voice, VoiceKind, list_languages, list_speakers
+from megatalker.voices.voice import is_voice_path
 
 logger = logging.getLogger(__name__)
 
@@ -140,7 +141,8 @@ class PromptPlanner:
             )
         if voice.speaker is not None and voice.speaker.lower() not in config.speakers:
             known = ", ".join(list_speakers(self._checkpoint))
-            raise InvalidRequestError(f"unknown speaker {voice.speaker!r}; this checkpoint knows {known}")
+            hint = "; a voice file is read by Voice.load" if is_voice_path(voice.speaker) else ""
+            raise InvalidRequestError(f"unknown speaker {voice.speaker!r}; this checkpoint knows {known}{hint}")
         if voice.checkpoint_fingerprint not in (None, self._checkpoint.fingerprint):
             raise InvalidRequestError(
                 f"the voice was cloned with another checkpoint than {name!r}; clone it again with this one"

@@ -28,7 +28,7 @@ def tts_stream_routes(speaker: Speaker, settings: ServerSettings) -> APIRouter:
     @router.post(
         "/tts/stream",
         response_class=StreamingResponse,
-        responses=bodies("Samples: 16-bit, little-endian, mono, 24 kHz.", media_type) | errors(429),
+        responses=bodies("Samples: 16-bit, little-endian, mono, 24 kHz.", media_type) | errors(404, 429),
         openapi_extra=body_schema(StreamRequest),
     )
     async def stream(request: Request) -> Response:
