@@ -155,6 +155,10 @@ class RequestChecker:
             for segment in split_sentences(cleaned, settings.max_segment_chars):
                 segmenter.add(segment)
             segmenter.finish()
+            if segmenter.exhausted:
+                raise InvalidRequestError(
+                    f"there is nothing to say in {text[:40]!r}; expected at least one letter or digit"
+                )
         return segmenter
 
 

@@ -84,12 +84,12 @@ class HttpUtterance:
         """All samples, as they come; a short silence where there was nothing to say, which clients would take for an
         error otherwise.
         """
-        if self.first is None:
+        if self.first is not None:
+            yield self.first.pcm
+            async for chunk in self.stream:
+                yield chunk.pcm
+        elif self.stream.finish_reason == "eos":
             yield np.zeros(NOTHING_SAMPLES, np.float32)
-            return
-        yield self.first.pcm
-        async for chunk in self.stream:
-            yield chunk.pcm
 
 
 class AudioResponse(StreamingResponse):
