@@ -12,7 +12,6 @@ from megatalker import SAMPLE_RATE
 from megatalker.engine.speech import SpeechEngine
 from megatalker.errors import MegatalkerError
 from megatalker.serving.sessions.engines import EnginePool, Lease
-from megatalker.serving.sessions.languages import name_of
 from megatalker.serving.sessions.source import Source
 from megatalker_livekit.errors import api_error
 from megatalker_livekit.streams import ChunkedStream, SynthesizeStream
@@ -87,8 +86,6 @@ class TTS(tts.TTS[Literal["backend_switched"]]):
         Raises:
             InvalidRequestError: there is no such option.
         """
-        if isinstance(language := changes.get("language"), str):
-            changes["language"] = name_of(language) or language
         self._options = megatalker.SpeechOptions.of(self._options, changes)
 
     # ---- life

@@ -4,7 +4,7 @@ from loguru import logger
 from pipecat.transcriptions.language import Language
 from pipecat.utils.types import NotGiven
 
-from megatalker.serving.sessions import languages
+from megatalker.prompt import languages
 
 AUTO = "auto"
 """The model finds out the language by itself."""
@@ -27,7 +27,7 @@ def name_of(language: Language) -> str:
 
 
 def recognised(language: Language | str | NotGiven | None) -> Language | str | NotGiven | None:
-    """A language given by the engine's name, as Pipecat's, so that sentences are cut by its rules; others unchanged."""
+    """Return Pipecat's language for the engine's name or a code, whose rules cut sentences; others are left."""
     if isinstance(language, str) and not isinstance(language, Language):
-        return _LANGUAGES.get(language.lower(), language)
+        return _LANGUAGES.get(languages.resolve(language, _LANGUAGES) or "", language)
     return language

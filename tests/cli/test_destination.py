@@ -5,15 +5,20 @@ import os
 import pty
 import re
 import subprocess
+import sys
 import wave
 from pathlib import Path
 
+import av
 import numpy as np
 import pytest
 import soundfile
 
 from commands import COMMAND, error_of, megatalker, one_line
 from megatalker.checkpoint import Checkpoint
+from megatalker.cli.say.destination import Destination, OutputError
+from megatalker.cli.say.formats import STREAMED, Format
+from megatalker.errors import InvalidRequestError
 from waiting import HANG_S
 
 SAY = ("say", "Hello there.", "--seed", "3", "--checkpoint")
@@ -51,6 +56,50 @@ def test_pcm_is_the_bare_samples(tiny_custom_voice: Checkpoint, tmp_path: Path) 
         assert len(data) > 0
         assert len(data) % (1920 * 2) == 0
         assert data[:4] != b"RIFF"
+
+
+SOUND = (0.3 * np.sin(2 * np.pi * 220 * np.arange(24_000) / 24_000)).astype(np.float32)
+
+
+@pytest.mark.parametrize("name", ["x.mp3", "x.FLAC", "x.ogg", "x.opus", "x.m4a", "x.aac", "x.wav", "x.raw", "x"])
+def test_the_ending_of_a_file_names_its_format(name: str, tmp_path: Path) -> None:
+    destination = Destination(str(tmp_path / name), play=False)
+    for part in np.array_split(SOUND, 7):
+        destination.write(part)
+    destination.finish()
+    if name == "x.raw":
+        assert (tmp_path / name).stat().st_size == 2 * len(SOUND)
+        return
+    with av.open(tmp_path / name) as file:
+        found = file.format.name
+        samples = np.concatenate([frame.to_ndarray().reshape(-1) for frame in file.decode(audio=0)])
+    expected = {"mp3": "mp3", "flac": "flac", "ogg": "ogg", "opus": "ogg", "m4a": "mp4", "aac": "aac"}
+    assert expected.get(name.rpartition(".")[2].lower(), "wav") in found
+    rate = 48_000 if name in ("x.ogg", "x.opus") else 24_000  # in which FFmpeg decodes Opus
+    assert len(samples) / rate == pytest.approx(1.0, abs=0.1)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+@pytest.mark.parametrize("kind", [kind for kind in Format if kind not in STREAMED])
+def test_a_full_disk_is_told_for_every_format(kind: Format) -> None:
+    def write(seconds: int) -> None:
+        destination = Destination("/dev/full", kind=kind, play=False)
+        try:
+            for _ in range(seconds):
+                destination.write(SOUND)
+            destination.finish()
+        finally:
+            destination.close()
+
+    for seconds in (1, 50):
+        with pytest.raises(OutputError, match="cannot write /dev/full"):
+            write(seconds)
+
+
+def test_aac_without_its_library_is_refused_with_what_is_known(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(sys.modules, "megatalker.serving.server.encoding", None)
+    with pytest.raises(InvalidRequestError, match=r"megatalker\[server\].* or write mp3, opus, flac or wav"):
+        Destination(str(tmp_path / "x.m4a"), play=False).write(SOUND)
 
 
 @pytest.mark.usefixtures("short")

@@ -8,6 +8,7 @@ import soundfile
 
 from commands import megatalker, one_line
 from megatalker.checkpoint import Checkpoint
+from megatalker.cli.say.text_argument import check_text_argument
 
 pytestmark = pytest.mark.slow
 
@@ -32,6 +33,15 @@ def test_say_writes_a_playable_file_and_reports(tiny_custom_voice: Checkpoint, t
         (["say", "Hi", "--backend", "turbo"], "'turbo' is not installed; installed: compiled, megakernel, reference"),
         (["say", "Hi", "--backend", "megakernel"], "'megakernel' cannot run here: needs a CUDA GPU"),
         (["say", "Hi", "--voice", "nobody"], "nobody"),
+        (["say", "Hi", "--voice", "missing.safetensors"], "voice file 'missing.safetensors' does not exist"),
+        (["say", "Hi", "--voice", "voices/anna"], "voice file 'voices/anna' does not exist"),
+        (["say", "notes.txt"], "'notes.txt' looks like the name of a file, and there is no such file"),
+        (
+            ["say", "Hi", "-o", "x.xyz"],
+            "the ending '.xyz' of x.xyz names no format that can be written; expected one of .wav",
+        ),
+        (["say", "Hi", "-o", "x.mp3", "--format", "wav"], "--format wav and the ending of x.mp3 differ"),
+        (["say", "Hi", "-o", "-", "--format", "mp3"], "standard output takes wav or pcm, not mp3"),
         (["say", "Hi", "--language", "klingon"], "klingon"),
         (["say", "Hi", "--checkpoint", "/nowhere"], "CheckpointError"),
         (["say", "Hi", "--device", "tpu"], "device is 'tpu', expected auto, cpu, cuda, cuda:N or mps"),
@@ -53,6 +63,19 @@ def test_bad_input_is_one_clear_line(
     assert done.returncode == 1
     assert message in one_line(done.stderr)
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("name", ["speech.txt", "a name with blanks", "Hello."])
+def test_the_name_of_a_file_is_not_spoken(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text("Good morning.")
+    done = megatalker("say", name, cwd=tmp_path)
+    assert done.returncode == 1
+    assert f"{name!r} is a file; to speak what is in it: megatalker say - < " in one_line(done.stderr)
+
+
+@pytest.mark.parametrize("text", ["Hello.", "See notes.txt", "v1.5", "x" * 5_000 + ".txt", "a\n.txt", "-", ""])
+def test_other_texts_are_texts(text: str) -> None:
+    check_text_argument(text)
 
 
 def test_cloned_voice_can_be_kept_and_used_again(tiny_base: Checkpoint, tmp_path: Path) -> None:

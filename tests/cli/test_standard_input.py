@@ -84,6 +84,8 @@ def test_characters_may_be_split_over_reads(
         (b" \n\t\n", "the text is empty"),
         (b"... !\n", "nothing to say in standard input"),
         (b"Hello \xff there", "standard input is not UTF-8 at byte 6 (invalid start byte); expected UTF-8 text"),
+        (b"\xef\xbb\xbfHello \xff there", "standard input is not UTF-8 at byte 9"),
+        (b"\xef\xbb\xbf \n", "the text is empty"),
         (b"Hello \xc3", "standard input is not UTF-8 at byte 6 (unexpected end of data)"),
         (b"word " * 4_001, "20005 characters"),
         (b"Hello \x00 there", "a NUL character"),

@@ -113,7 +113,7 @@ async def test_options_change_from_the_next_utterance_on(engine: Engine) -> None
     assert same_speech(await collect(speaker.synthesize("Hello.")), expected)
     await before.aclose()
     speaker.update_options(voice=None)
-    assert speaker.options == SpeechOptions(language="german", seed=4)
+    assert speaker.options == SpeechOptions(language="de-AT", seed=4)
 
 
 @pytest.mark.parametrize("language", ["auto", "german", "beijing_dialect", None])

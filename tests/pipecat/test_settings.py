@@ -108,7 +108,7 @@ def test_names_are_recognised() -> None:
     assert recognised(None) is None
 
 
-@pytest.mark.parametrize("language", [Language.JA, "japanese"])
+@pytest.mark.parametrize("language", [Language.JA, "japanese", "ja-JP"])
 def test_sentences_are_cut_by_the_rules_of_the_language(language: Language | str) -> None:
     service = MegatalkerTTSService(engine_settings=Settings(), settings=Wanted(language=language))
     assert service.settings.language == "japanese"  # type: ignore[attr-defined]

@@ -10,6 +10,7 @@ from torch import Tensor
 from megatalker.checkpoint import Checkpoint
 from megatalker.checkpoint.template import reference_ids, text_ids
 from megatalker.errors import InvalidRequestError
+from megatalker.prompt import PromptPlanner
 from megatalker.voices import Voice, list_languages, list_speakers
 from prompt_helpers import builder, cloned, plain_speaker
 
@@ -22,6 +23,32 @@ def test_unknown_names_list_the_known_ones(tiny_custom_voice: Checkpoint) -> Non
         prompts.build([5], voice=voice, language="klingon")
     with pytest.raises(InvalidRequestError, match=f"'nobody'.*{', '.join(list_speakers(tiny_custom_voice))}"):
         prompts.build([5], voice=Voice.named("nobody"))
+
+
+@pytest.mark.parametrize(
+    ("code", "name"),
+    [
+        ("en", "english"),
+        ("en-US", "english"),
+        ("EN_gb", "english"),
+        (" English ", "english"),
+        ("zh-Hans-CN", "chinese"),
+        ("pt_BR", "portuguese"),
+        ("deu", "german"),
+        ("cmn", "chinese"),
+        ("AUTO", "auto"),
+    ],
+)
+def test_languages_may_be_given_by_their_codes(tiny_custom_voice: Checkpoint, code: str, name: str) -> None:
+    planner, voice = PromptPlanner(tiny_custom_voice), Voice.named(plain_speaker(tiny_custom_voice))
+    assert planner.plan(voice=voice, language=code).tags == planner.plan(voice=voice, language=name).tags
+
+
+@pytest.mark.parametrize("code", ["pl", "e", "en glish", "", "-en", "xx-en"])
+def test_codes_of_other_languages_are_refused(tiny_custom_voice: Checkpoint, code: str) -> None:
+    voice = Voice.named(plain_speaker(tiny_custom_voice))
+    with pytest.raises(InvalidRequestError, match="also by codes such as en-US"):
+        PromptPlanner(tiny_custom_voice).plan(voice=voice, language=code)
 
 
 def test_dialects_are_no_languages(tiny_custom_voice: Checkpoint) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 from typing import Any
 
+import httpx
 import numpy as np
 import openai
 import pytest
@@ -56,3 +57,31 @@ def test_livekit(tiny_custom_voice: Checkpoint, model: str, options: dict[str, A
     expected = SPEECH_SAMPLES / options.get("speed", 1.0)
     assert len(samples) == pytest.approx(expected, rel=0.1)
     assert np.abs(samples).max() > 1_000
+
+
+@pytest.mark.usefixtures("soundless")
+@pytest.mark.parametrize("text", ["🎉", "..."])
+@pytest.mark.asyncio
+async def test_a_text_without_a_sound_is_no_error_for_pipecat(serve: Server, text: str) -> None:
+    async with openai.DefaultAsyncHttpxClient() as connections:
+        service = OpenAITTSService(api_key="any", base_url=serve().url + "/v1", http_client=connections)
+        heard = await perform(service, [TTSSpeakFrame(text), TTSSpeakFrame(TEXT)])
+    assert not heard.up
+    assert len(heard.audio()) / 2 == pytest.approx(SPEECH_SAMPLES, rel=0.03)
+
+
+@pytest.mark.usefixtures("soundless")
+@pytest.mark.parametrize("model", ["gpt-4o-mini-tts", "tts-1"])
+@pytest.mark.parametrize("options", [{}, {"response_format": "wav"}, {"response_format": "pcm"}])
+def test_a_text_without_a_sound_is_no_error_for_livekit(
+    tiny_custom_voice: Checkpoint, model: str, options: dict[str, Any]
+) -> None:
+    async def heard(url: str) -> int:
+        speech = livekit_openai.TTS(base_url=url + "/v1", api_key="any", model=model, **options)
+        async with speech, speech.synthesize("🎉") as stream:
+            return sum([event.frame.samples_per_channel async for event in stream])
+
+    with serving(tiny_custom_voice) as served:
+        samples = asyncio.run(asyncio.wait_for(heard(served.url), HANG_S))
+        assert httpx.get(served.url + "/metrics").text.count("megatalker_refusals_total{") == 0
+    assert 0 < samples < 24_000 / 4

@@ -137,7 +137,6 @@ def test_a_client_that_reads_nothing_for_too_long_is_dropped(serve: Server) -> N
         ({"speed": 0.24}, 400, "speed is 0.24"),
         ({"speed": 4.1}, 400, "speed is 4.1"),
         ({"speed": "fast"}, 400, "speed is 'fast'"),
-        ({"model": "tts-2"}, 404, "model is 'tts-2', expected 'tiny_custom_voice'"),
         ({"voice": "nobody"}, 400, "unknown speaker 'nobody'"),
         ({"voice": {"id": "nobody"}}, 400, "unknown speaker 'nobody'"),
         ({"voice_file": "é"}, 400, "not base64"),
@@ -165,7 +164,7 @@ def test_errors_name_their_type_and_what_is_wrong(
     [
         ("POST", SPEECH, b"nonsense", 400, "this is not JSON"),
         ("POST", SPEECH, b'{"input": "Hi.", "voice": "\\ud800"}', 400, "unknown speaker '\\ud800'"),
-        ("POST", SPEECH, b'{"input": "Hi.", "\\ud800": 1}', 400, "unable to parse raw data as a unicode string"),
+        ("POST", SPEECH, b"[1]", 400, "it should be an object"),
         ("POST", SPEECH, b'{"input": "Hi.", "sampling": {"\\ud800": 1}}', 400, "sampling has no '\\ud800'"),
         ("GET", SPEECH, b"", 405, "Method Not Allowed"),
         ("GET", "/v2/voices", b"", 404, "GET /v2/voices"),

@@ -1,13 +1,14 @@
 """Keys, their limits, tokens of browsers, and the allow-lists: who may use a server."""
 
 import hashlib
+import re
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 from starlette.requests import HTTPConnection
-from websockets.exceptions import InvalidStatus
+from websockets.exceptions import ConnectionClosedError, InvalidStatus
 from websockets.typing import Subprotocol
 
 from http_client import SPEECH, post
@@ -294,10 +295,36 @@ def test_a_page_of_somebody_else_may_not_ask_unless_it_is_listed(serve: Server) 
         if allowed:
             served.talk(additional_headers=headers).socket.close()
         else:
-            with pytest.raises(InvalidStatus) as refused:
-                served.talk(additional_headers=headers)
-            assert refused.value.response.status_code == 403
+            with pytest.raises(ConnectionClosedError) as refused:
+                served.talk(additional_headers=headers).hear()
+            assert refused.value.rcvd is not None
+            assert refused.value.rcvd.code == 1008
+            assert re.search(f"'{origin}' may not ask; .* allowed_origins", refused.value.rcvd.reason)
     assert refusals(served, "OriginError", "websocket") == 2
+
+
+@pytest.mark.parametrize(
+    ("origin", "host", "allowed"),
+    [
+        ("https://speech.example.com", "speech.example.com:443", True),
+        ("http://speech.example.com:80", "speech.example.com", True),
+        ("https://speech.example.com", "speech.example.com:80", False),
+        ("https://" + "é" * 200, "speech.example.com", False),
+    ],
+)
+def test_a_page_and_its_server_have_one_origin_whether_the_usual_port_is_named_or_not(
+    serve: Server, origin: str, host: str, allowed: bool
+) -> None:
+    answer = httpx.get(serve().url + "/", headers={"origin": origin.encode(), "host": host})
+    assert answer.status_code == (200 if allowed else 403)
+
+
+def test_a_page_hears_why_its_token_opens_nothing(serve: Server) -> None:
+    served = serve(server=settings())
+    with pytest.raises(ConnectionClosedError, match="no token of this server") as refused:
+        served.talk("/v1/speak?token=x", origin=served.url, subprotocols=[Subprotocol("megatalker")]).hear()
+    assert refused.value.rcvd is not None
+    assert refused.value.rcvd.code == 1008
 
 
 def test_listed_pages_may_read_answers_across_origins(serve: Server) -> None:

@@ -73,7 +73,7 @@ def test_events_are_understood(serve: Server) -> None:
 
 
 def test_errors_are_its_own_classes_with_our_words(serve: Server) -> None:
-    served = serve(endless(), **ENDLESS, max_streams=1, max_waiting=0, server={"api_key": "secret"})
+    served = serve(endless(), **ENDLESS, max_streams=1, max_waiting=0, server={"api_key": "secret", "strict": True})
     speech = client(served, "secret").audio.speech
     with pytest.raises(openai.BadRequestError, match="unknown speaker 'nobody'"):
         speech.create(model="tiny_custom_voice", voice="nobody", input=TEXT)

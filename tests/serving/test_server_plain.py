@@ -92,12 +92,12 @@ def test_each_part_of_the_body_is_40_ms_and_the_first_comes_with_the_first_frame
     ("body", "complaint"),
     [
         ({"text": " "}, "the text is empty"),
-        ({"text": None}, "text is None"),
+        ({"text": None}, "text is missing"),
         ({"speaker": "nobody"}, "unknown speaker 'nobody'"),
         ({"language": "klingon"}, "klingon"),
         ({"max_new_tokens": 1}, "max_new_tokens is 1"),
         ({"max_new_tokens": 10**6}, "max_frames is 999999"),
-        ({"voice": "ryan"}, "unknown key 'voice'"),
+        ({"speakr": "ryan"}, "did you mean 'speaker'?"),
     ],
 )
 def test_what_the_stream_refuses(serve: Server, body: dict[str, Any], complaint: str) -> None:

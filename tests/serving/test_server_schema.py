@@ -23,7 +23,7 @@ KEY = {"Authorization": "Bearer secret"}
 
 @pytest.fixture(scope="module")
 def served(tiny_custom_voice: Checkpoint) -> Iterator[Served]:
-    with serving(tiny_custom_voice, server={"api_key": "secret"}, max_frames=40) as served:
+    with serving(tiny_custom_voice, server={"api_key": "secret", "strict": True}, max_frames=40) as served:
         yield served
 
 

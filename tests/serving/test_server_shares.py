@@ -198,7 +198,7 @@ def test_a_forwarded_address_is_believed_from_proxies_that_are_named(
     """The last address that no named proxy has: what stands before it may be forged."""
     go, seen = threading.Event(), []
     fakes = fakes_with(on_decode=lambda call: go.wait(HANG_S))
-    served = serve(fakes, server={"forwarded_allow_ips": allowed})
+    served = serve(fakes, server={"trusted_proxies": allowed})
     speak_for = served.engine.speak_for
 
     def watched(owner: str, *arguments: Any, **options: Any) -> Any:
@@ -213,8 +213,8 @@ def test_a_forwarded_address_is_believed_from_proxies_that_are_named(
 
 @pytest.mark.parametrize("wrong", ["proxy.local", "10.0.0.0/40", "", "10.0.0.1/8"])
 def test_a_proxy_is_an_address_or_a_network(wrong: str) -> None:
-    with pytest.raises(SettingsError, match=r"server\.forwarded_allow_ips.*expected an address such as"):
-        Settings.read(server={"forwarded_allow_ips": [wrong]})
+    with pytest.raises(SettingsError, match=r"server\.trusted_proxies.*expected an address such as"):
+        Settings.read(server={"trusted_proxies": [wrong]})
 
 
 # ---- rates

@@ -44,7 +44,14 @@ def test_a_voice_is_added_spoken_with_and_removed(tiny_base: Checkpoint, tmp_pat
         assert (tmp_path / "anna" / "transcript.txt").read_text().strip() == WORDS
         assert httpx.delete(served.url + "/v1/voices/anna").status_code == 204
         assert listed(served) == ["bert"]
-        assert post(served, voice="anna").status_code == 400
+        unknown = post(served, voice="anna")
+        assert (unknown.status_code, unknown.json()["error"]["param"]) == (404, "voice")
+        assert "unknown voice 'anna'; this server keeps bert; POST" in unknown.json()["error"]["message"]
+        unnamed = post(served)
+        assert (unnamed.status_code, "this server keeps bert; POST" in unnamed.json()["error"]["message"]) == (
+            400,
+            True,
+        )
         assert not (tmp_path / "anna").exists()
         assert upload(served, "anna", 230).status_code == 201, "the name is free again"
         assert said(served, "anna") != said(served, "bert")

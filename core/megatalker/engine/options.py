@@ -22,7 +22,8 @@ class SpeechOptions:
     """A speaker's name, or a :class:`~megatalker.voices.Voice`; by default ``settings.voice``, else the checkpoint's
     own."""
     language: str | None = None
-    """``auto`` or a language of the checkpoint; by default ``settings.language``."""
+    """``auto``, or a language of the checkpoint by name or code (``en``, ``en-US``); by default
+    ``settings.language``."""
     instruct: str | None = None
     """How to speak, or the voice described in words, where the checkpoint takes one."""
     sampling: SamplingParams | None = None

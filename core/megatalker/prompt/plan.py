@@ -10,7 +10,9 @@ from typing import Literal
 from megatalker.checkpoint import Checkpoint
 from megatalker.checkpoint.template import instruct_ids, role_ids
 from megatalker.errors import InvalidRequestError
+from megatalker.prompt.languages import resolve
 from megatalker.voices import Voice, VoiceKind, list_languages, list_speakers
+from megatalker.voices.voice import is_voice_path
 
 logger = logging.getLogger(__name__)
 
@@ -76,7 +78,7 @@ class PromptPlanner:
 
         Args:
             voice: of the kind that the checkpoint's variant speaks with.
-            language: ``auto`` or a language of the checkpoint, in any case.
+            language: ``auto``, or a language of the checkpoint by its name or code (``en``, ``en-US``), in any case.
             instruct: how to speak. Checkpoints that ignore it officially (0.6B, and ``base``) say so once in the log.
             layout: see :mod:`megatalker.prompt.builder`.
 
@@ -102,9 +104,12 @@ class PromptPlanner:
         return [config.codec_think_id, config.codec_think_bos_id, language_id, config.codec_think_eos_id]
 
     def _language_id(self, language: str, voice: Voice) -> int | None:
-        known, name = list_languages(self._checkpoint), language.lower()
-        if name not in known:
-            raise InvalidRequestError(f"unknown language {language!r}; this checkpoint knows {', '.join(known)}")
+        known = list_languages(self._checkpoint)
+        name = resolve(language, known)
+        if name is None:
+            raise InvalidRequestError(
+                f"unknown language {language!r}; this checkpoint knows {', '.join(known)}, also by codes such as en-US"
+            )
         dialect = self._config.dialects.get(voice.speaker.lower()) if voice.speaker is not None else None
         if dialect is not None and name in ("auto", "chinese"):
             name = dialect
@@ -136,7 +141,8 @@ class PromptPlanner:
             )
         if voice.speaker is not None and voice.speaker.lower() not in config.speakers:
             known = ", ".join(list_speakers(self._checkpoint))
-            raise InvalidRequestError(f"unknown speaker {voice.speaker!r}; this checkpoint knows {known}")
+            hint = "; a voice file is read by Voice.load" if is_voice_path(voice.speaker) else ""
+            raise InvalidRequestError(f"unknown speaker {voice.speaker!r}; this checkpoint knows {known}{hint}")
         if voice.checkpoint_fingerprint not in (None, self._checkpoint.fingerprint):
             raise InvalidRequestError(
                 f"the voice was cloned with another checkpoint than {name!r}; clone it again with this one"

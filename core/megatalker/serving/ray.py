@@ -36,7 +36,7 @@ DRAIN_POLL_S = 0.2
 OF_THE_PROXY = (
     "host",
     "port",
-    "forwarded_allow_ips",
+    "trusted_proxies",
     "request_timeout_s",
     "tls_certificate",
     "tls_key",

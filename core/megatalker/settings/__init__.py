@@ -2,13 +2,14 @@
 
 import ipaddress
 import os
+import re
 import tomllib
 from collections.abc import Mapping
 from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 from pydantic_settings import (
     BaseSettings,
     EnvSettingsSource,
@@ -36,6 +37,7 @@ from megatalker.settings.values import (
     SomePath,
     check_file,
     check_keys,
+    check_prefix,
 )
 
 __all__ = [
@@ -115,9 +117,11 @@ class ServerSettings(BaseModel):
     """``Host`` headers that are answered, without port; ``*.example.com`` takes its subdomains. None: all; but a server
     on a loopback address without keys answers for ``localhost``, ``127.0.0.1``, ``::1`` and its ``host`` alone, so that
     no web page reaches it under a name of its own."""
-    forwarded_allow_ips: tuple[Proxy, ...] = ()
-    """Addresses and networks of proxies whose ``X-Forwarded-For`` and ``X-Forwarded-Proto`` are believed; ``*``: all,
-    where nobody else reaches the server. None: every caller behind a proxy has the proxy's address."""
+    trusted_proxies: tuple[Proxy, ...] = ()
+    """Addresses and networks of proxies whose ``X-Forwarded-For``, ``-Proto``, ``-Host`` and ``-Prefix`` are believed;
+    ``*``: all, where nobody else reaches the server. None: every caller behind a proxy has the proxy's address."""
+    root_path: Annotated[str, AfterValidator(check_prefix)] = ""
+    """The prefix under which a reverse proxy offers the server, such as ``/speech``, whether it cuts it off or not."""
     allowed_origins: tuple[str, ...] = ()
     """Web pages that may ask, such as ``https://app.example.com``, besides those of the server itself; ``*``: all."""
     tls_certificate: SomePath | None = None
@@ -146,6 +150,9 @@ class ServerSettings(BaseModel):
     voice_aliases: Mapping[str, str] | None = None
     """Further names of voices in OpenAI's requests. ``None``: OpenAI's voices (``alloy``, ``ash``, ...) go round the
     voices known here."""
+    strict: bool = False
+    """Refuse fields of requests that are unknown, other types than documented, and other models. Otherwise what clients
+    of other servers send is understood where it can be, and left out and named where it cannot."""
     max_message_bytes: Bytes = 1 << 20
     """Of a request's body, and of one message of a WebSocket."""
     max_connections: Positive = 1000
@@ -219,7 +226,7 @@ class Settings(BaseSettings):
     voice: str | None = None
     """Default speaker of CustomVoice checkpoints; ``None``: the checkpoint's first."""
     language: str = "auto"
-    """Default language of what is said: one of the checkpoint's, or ``auto``."""
+    """Default language of what is said: one of the checkpoint's by name or code (``en``, ``en-US``), or ``auto``."""
     max_streams: Annotated[Integer, Field(ge=1, le=4096)] = 8
     """Streams decoding at the same time; a talker backend holds as many, unless its own settings say otherwise."""
     max_waiting: Annotated[Integer, Field(ge=0)] = 64

@@ -72,6 +72,15 @@ def _check_proxy(value: str) -> str:
 
 Proxy = Annotated[str, AfterValidator(_check_proxy)]
 
+
+def check_prefix(value: str) -> str:
+    """The prefix of paths without a slash at its end."""
+    prefix = value.rstrip("/")
+    if not re.fullmatch(r"(/[A-Za-z0-9._~-]+)*", prefix):
+        raise ValueError("expected a path such as /speech, of letters, digits and . _ ~ -")
+    return prefix
+
+
 SHORTEST_SECRET = 16
 """Characters of ``token_secret``: 64 bits in hexadecimal digits, the least that nobody tries out."""
 RESERVED_KEY_NAMES = ("api_key", "anonymous")

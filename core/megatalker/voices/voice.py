@@ -162,6 +162,11 @@ class Voice:
         return _from_file(name, metadata.get("voice"), tensors)
 
 
+def is_voice_path(name: str) -> bool:
+    """Whether a voice's name looks like the path of a voice file."""
+    return bool(Path(name).suffix) or "/" in name or "\\" in name
+
+
 def list_speakers(checkpoint: Checkpoint) -> list[str]:
     """The built-in speakers, sorted; empty unless the checkpoint is ``custom_voice``."""
     return sorted(checkpoint.config.speakers)

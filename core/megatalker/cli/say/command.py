@@ -1,6 +1,5 @@
 """``megatalker say``: its options."""
 
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -17,14 +16,9 @@ from megatalker.cli.options import (
     given,
     read_settings,
 )
+from megatalker.cli.say.formats import Format
+from megatalker.cli.say.text_argument import check_text_argument
 from megatalker.cli.status import Status
-
-
-class Format(StrEnum):
-    """Of files and of standard output."""
-
-    WAV = "wav"
-    PCM = "pcm"
 
 
 def say(
@@ -33,9 +27,12 @@ def say(
         str | None,
         typer.Option("--out", "-o", help="File, or - for standard output.", show_default="speech.wav unless played"),
     ] = None,
-    format_: Annotated[Format, typer.Option("--format", help="pcm: bare 16-bit samples.")] = Format.WAV,
+    format_: Annotated[
+        Format | None,
+        typer.Option("--format", help="pcm: bare 16-bit samples.", show_default="by the ending of --out, else wav"),
+    ] = None,
     voice: Annotated[str | None, typer.Option(help="Speaker name, or a voice file made with --save-voice.")] = None,
-    language: Annotated[str | None, typer.Option(help="auto, english, chinese, ...")] = None,
+    language: Annotated[str | None, typer.Option(help="auto, english, en-US, ...")] = None,
     instruct: Annotated[
         str | None, typer.Option(help="Style or voice description, where the checkpoint takes one.")
     ] = None,
@@ -72,6 +69,7 @@ def say(
 
     Sampling options that are left out are the checkpoint's own. What was spoken before an error or Ctrl-C is kept.
     """
+    check_text_argument(text)
     settings = read_settings(config, checkpoint=checkpoint, backend=backend, codec=codec, device=device, dtype=dtype)
     sampling = given(
         do_sample=do_sample,
@@ -100,6 +98,6 @@ def say(
             warmup=warmup,
             clean_text=not raw_text,
         )
-        report = speak(order, settings, Destination(out, raw=format_ is Format.PCM, play=play), status)
+        report = speak(order, settings, Destination(out, kind=format_, play=play), status)
     for line in report:
         say_plainly(line)

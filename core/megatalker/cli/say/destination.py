@@ -3,7 +3,8 @@
 import io
 import os
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -11,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from megatalker.checkpoint.config import SAMPLE_RATE
+from megatalker.cli.say.formats import Format, Writer, choose_format, open_writer
 from megatalker.cli.say.player import Player, player_missing
 from megatalker.errors import InvalidRequestError, MegatalkerError
-from megatalker.serving.audio import WavWriter, to_pcm16
 
 Samples = NDArray[np.float32]
 
@@ -23,25 +24,27 @@ class OutputError(MegatalkerError):
 
 
 class Destination:
-    """Takes samples while they are made. A file is created with the first of them, and is whole after every call.
+    """Takes samples while they are made. A file is created with the first of them; WAV and bare samples are whole after
+    every call, other formats when they are closed.
 
     Args:
-        out: file name, ``-`` for standard output, or ``None``: ``speech.wav`` (``speech.pcm``) unless played.
-        raw: bare little-endian 16-bit samples instead of WAV.
+        out: file name, ``-`` for standard output, or ``None``: ``speech.wav`` unless played.
+        kind: the format; ``None``: as the file's ending says, else WAV.
         play: on the sound device; ``None``: if there is one, unless ``out`` is ``-``.
 
     Raises:
-        InvalidRequestError: the file cannot be written, or standard output is a terminal or closed.
+        InvalidRequestError: the file cannot be written, its ending names no format, or standard output is a terminal or
+            closed.
         UnsupportedError: ``play``, and there is no sound device.
     """
 
-    def __init__(self, out: str | None, *, raw: bool = False, play: bool | None = None) -> None:
-        self._raw = raw
+    def __init__(self, out: str | None, *, kind: Format | None = None, play: bool | None = None) -> None:
+        self._kind = choose_format(out, kind)
         self._stdout = _claim_standard_output() if out == "-" else None
         playing = (self._stdout is None and player_missing() is None) if play is None else play
-        self._path = None if self._stdout else _path(out, "speech.pcm" if raw else "speech.wav", needed=not playing)
+        self._path = None if self._stdout else _path(out, f"speech.{self._kind}", needed=not playing)
         self._player = Player() if playing else None
-        self._writer: WavWriter | _PcmWriter | None = None
+        self._writer: Writer | None = None
         self._samples = 0
 
     @property
@@ -72,12 +75,8 @@ class Destination:
             OutputError: such as a full disk.
             BrokenPipeError: whoever reads has left.
         """
-        try:
+        with self._told():
             self._write(samples)
-        except BrokenPipeError:
-            raise
-        except OSError as error:
-            raise OutputError(f"cannot write {self.name}: {error.strerror}; {self.kept}") from error
         self._samples += len(samples)
 
     def finish(self) -> None:
@@ -87,6 +86,9 @@ class Destination:
             OutputError, BrokenPipeError: as :meth:`write`.
         """
         self.write(np.empty(0, np.float32))
+        if self._writer is not None:
+            with self._told():
+                self._writer.close()
         if self._player is not None:
             self._player.finish()
         self.close()
@@ -99,29 +101,24 @@ class Destination:
         if self._player is not None:
             self._player.close()
 
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        try:
+            yield
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise OutputError(f"cannot write {self.name}: {error.strerror}; {self.kept}") from error
+
     def _write(self, samples: Samples) -> None:
         if self._writer is None:
             target = self._stdout or self._path
             if target is not None:
-                self._writer = _PcmWriter(target) if self._raw else WavWriter(target)
+                self._writer = open_writer(target, self._kind)
         if self._writer is not None:
             self._writer.write(samples)
         if self._player is not None:
             self._player.write(samples)
-
-
-class _PcmWriter:
-    """Writes bare 16-bit samples; as :class:`WavWriter <megatalker.serving.audio.WavWriter>` otherwise."""
-
-    def __init__(self, target: Path | BinaryIO) -> None:
-        self._file = target.open("wb") if isinstance(target, Path) else target
-
-    def write(self, samples: Samples) -> None:
-        self._file.write(to_pcm16(samples))
-        self._file.flush()
-
-    def close(self) -> None:
-        self._file.close()
 
 
 class _Unseekable(io.BufferedWriter):

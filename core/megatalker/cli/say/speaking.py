@@ -24,7 +24,8 @@ from megatalker.errors import InvalidRequestError, MegatalkerError
 from megatalker.prompt.text import check_text
 from megatalker.sampling import SamplingParams
 from megatalker.settings import Settings
-from megatalker.voices import Voice, VoiceCloner, read_reference
+from megatalker.voices import Voice, VoiceCloner, list_speakers, read_reference
+from megatalker.voices.voice import is_voice_path
 
 INTERRUPTED = 130
 BROKEN_PIPE = 141
@@ -140,9 +141,10 @@ def _voice(checkpoint: Checkpoint, order: VoiceOrder) -> Voice | str | None:
         for option, value in (("--ref-text", order.ref_text), ("--save-voice", order.save_voice)):
             if value is not None:
                 raise InvalidRequestError(f"{option} goes with --ref-audio, which is missing")
-        if order.name is not None and Path(order.name).is_file():
-            return Voice.load(Path(order.name))
-        return order.name
+        name = order.name
+        if name is None or name.lower() in list_speakers(checkpoint):
+            return name
+        return Voice.load(name) if is_voice_path(name) or Path(name).is_file() else name
     if order.name is not None:
         raise InvalidRequestError("--voice and --ref-audio both name a voice; give one of them")
     with VoiceCloner(checkpoint) as cloner:

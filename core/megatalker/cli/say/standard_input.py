@@ -40,19 +40,19 @@ class StandardInput(threading.Thread):
     def _read(self) -> None:
         if sys.stdin is None:
             raise InvalidRequestError("standard input is closed; expected text from a pipe, a file or a terminal")
-        decoder = codecs.getincrementaldecoder("utf-8")()
+        decoder = codecs.getincrementaldecoder("utf-8-sig")()  # a byte order mark is not text
         lines = io.IncrementalNewlineDecoder(decoder, translate=True)
         before = 0
         data = b"-"
         while data:
             # not sys.stdin: its lock would be held while waiting, and a process cannot end without it
             data = os.read(sys.stdin.fileno(), READ_BYTES)
-            held = len(decoder.getstate()[0])
             try:
                 text = lines.decode(data, final=not data)
             except UnicodeDecodeError as error:
+                place = before + len(data) - len(error.object) + error.start
                 raise InvalidRequestError(
-                    f"standard input is not UTF-8 at byte {before - held + error.start} ({error.reason}); "
+                    f"standard input is not UTF-8 at byte {place} ({error.reason}); "
                     "expected UTF-8 text, convert it with iconv"
                 ) from error
             before += len(data)

@@ -6,18 +6,25 @@ that was refused; it ends nothing. Audio comes as binary messages (:mod:`megatal
 """
 
 import json
-import re
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 from pydantic_core import PydanticSerializationError
 
 from megatalker import errors
 from megatalker.errors import CapacityError, InvalidRequestError, MegatalkerError, explain_validation
+from megatalker.serving.protocol.leniency import Integer, Number, read_fields, read_json
 
 MAX_ID_LENGTH = 64
 
-UtteranceId = Annotated[str, Field(max_length=MAX_ID_LENGTH)]
+
+def _whole(name: object) -> object:
+    """Return a name that can be sent back: half of a surrogate pair cannot."""
+    return name.encode("utf-16", "surrogatepass").decode("utf-16", "replace") if isinstance(name, str) else name
+
+
+UtteranceId = Annotated[str, BeforeValidator(_whole), Field(max_length=MAX_ID_LENGTH)]
 AudioFormat = Literal["s16le", "f32le"]
 EndReason = Literal["eos", "max_frames", "incomplete", "cancelled", "runaway"]
 """Why speech is over where nothing failed; see :data:`megatalker.engine.outputs.FinishReason`."""
@@ -29,8 +36,6 @@ REFUSED_TEXT = "text of utterance"
 """How the message of an error begins that concerns a piece of text; its utterance goes on without it."""
 MAX_KEYS = 64
 """Keys that an object in a message may have; each unknown one is a complaint of its own."""
-Kind = TypeVar("Kind")
-_HALF_CHARACTER = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 class Message(BaseModel):
@@ -64,10 +69,10 @@ class SpeechFields(Message):
     instruct: str | None = None
     sampling: Annotated[dict[str, Any], Field(max_length=MAX_KEYS)] | None = None
     """Fields of :class:`~megatalker.sampling.SamplingParams`; those left out are the checkpoint's own."""
-    seed: Annotated[int, Field(ge=0, lt=2**64)] | None = None
+    seed: Annotated[Integer, Field(ge=0, lt=2**64)] | None = None
     layout: Literal["auto", "upfront", "interleaved"] = "auto"
-    max_frames: Annotated[int, Field(ge=1)] | None = None
-    max_ahead_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    max_frames: Annotated[Integer, Field(ge=1)] | None = None
+    max_ahead_s: Annotated[Number, Field(gt=0)] | None = None
     clean_text: bool = True
     """``false``: the text goes to the model as it is; pieces that cannot be spoken are refused."""
 
@@ -115,6 +120,8 @@ class Opened(Message):
     codec: str
     seed: int
     instruct: InstructFate | None = None
+    ignored: Annotated[tuple[str, ...], Field(exclude_if=lambda names: not names)] = ()
+    """Fields of the request that mean nothing here."""
 
 
 class Switch(Message):
@@ -187,15 +194,37 @@ class Failed(Message):
 
 
 Request = Open | Text | Finish | Cancel
+M = TypeVar("M", bound=Message)
 Event = Opened | Switched | Done | Failed
 
-_REQUESTS: TypeAdapter[Request] = TypeAdapter(Annotated[Request, Field(discriminator="type")])
+_KINDS: dict[object, type[Request]] = {"open": Open, "text": Text, "finish": Finish, "cancel": Cancel}
 _EVENTS: TypeAdapter[Event] = TypeAdapter(Annotated[Event, Field(discriminator="type")])
 
 
-def read_request(text: str) -> Request:
-    """A client's message; raises ``InvalidRequestError`` for anything else."""
-    return read_message(_REQUESTS, text)
+def read_request(text: str, *, strict: bool = False) -> tuple[Request, tuple[str, ...]]:
+    """Return a client's message, and the names of the fields in it that were left out.
+
+    Args:
+        text: JSON.
+        strict: see :func:`~megatalker.serving.protocol.leniency.read_fields`.
+
+    Raises:
+        InvalidRequestError: it is something else.
+    """
+    return read_message(text, _KINDS, strict=strict)
+
+
+def read_message(text: str, kinds: Mapping[object, type[M]], *, strict: bool) -> tuple[M, tuple[str, ...]]:
+    """Return the message of one of these kinds, told by its ``type``; as :func:`read_request` otherwise."""
+    given = read_json(text)
+    if not isinstance(given, dict):
+        raise InvalidRequestError(f"the message is {given!r:.60}: it should be an object")
+    kind = given.get("type")
+    model = kinds.get(kind) if isinstance(kind, str) else None
+    if model is None:
+        what = "type is missing" if kind is None else f"type is {kind!r:.60}"
+        raise InvalidRequestError(f"{what}, expected one of {', '.join(map(repr, kinds))}")
+    return read_fields(model, given, strict=strict)
 
 
 def read_event(text: str) -> Event:
@@ -204,25 +233,6 @@ def read_event(text: str) -> Event:
         return _EVENTS.validate_json(text)
     except ValidationError as error:
         raise invalid(error) from error
-
-
-def read_message(adapter: TypeAdapter[Kind], text: str) -> Kind:
-    """A message of this kind, whose text may hold half a character: clients cut where they like.
-
-    Raises:
-        InvalidRequestError: it is none.
-    """
-    try:
-        try:
-            return adapter.validate_json(text)
-        except ValidationError:
-            if _HALF_CHARACTER.search(text) is None:
-                raise
-            return adapter.validate_python(json.loads(text))  # which takes what JSON's own rules allow
-    except ValidationError as error:
-        raise invalid(error) from error
-    except ValueError as error:
-        raise InvalidRequestError(f"this is not JSON: {error}") from error
 
 
 def invalid(error: ValidationError) -> InvalidRequestError:

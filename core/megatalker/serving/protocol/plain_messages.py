@@ -8,8 +8,9 @@ says the rest and closes. What goes wrong is an ``error`` with a code; it ends o
 
 from typing import Annotated, Literal
 
-from pydantic import Field, TypeAdapter
+from pydantic import Field
 
+from megatalker.serving.protocol.leniency import Integer
 from megatalker.serving.protocol.messages import EndReason, Message, SpeechFields, UtteranceId, read_message
 
 ErrorCode = Literal[
@@ -30,9 +31,9 @@ class PlainFields(Message):
     language: str | None = None
     speaker: str | None = None
     """A speaker of the checkpoint, or a voice the server keeps (``GET /v1/voices``)."""
-    max_new_tokens: Annotated[int, Field(ge=2)] | None = None
+    max_new_tokens: Annotated[Integer, Field(ge=2)] | None = None
     """As officially: frames of 80 ms and the end, which is one more. Of the whole utterance."""
-    seed: Annotated[int, Field(ge=0, lt=2**64)] | None = None
+    seed: Annotated[Integer, Field(ge=0, lt=2**64)] | None = None
     clean_text: bool = True
     """``false``: the text goes to the model as it is."""
 
@@ -82,6 +83,8 @@ class Ready(Message):
     sample_rate: int
     format: Literal["s16le"] = "s16le"
     backend: str
+    ignored: Annotated[tuple[str, ...], Field(exclude_if=lambda names: not names)] = ()
+    """Fields of ``start`` that mean nothing here."""
 
 
 class Complete(Message):
@@ -109,9 +112,9 @@ class Error(Message):
 PlainRequest = Start | Speak | Cancel | Stop
 PlainEvent = Ready | Complete | Error
 
-_REQUESTS: TypeAdapter[PlainRequest] = TypeAdapter(Annotated[PlainRequest, Field(discriminator="type")])
+_KINDS: dict[object, type[PlainRequest]] = {"start": Start, "speak": Speak, "cancel": Cancel, "stop": Stop}
 
 
-def read_plain_request(text: str) -> PlainRequest:
-    """A client's message; raises ``InvalidRequestError`` for anything else."""
-    return read_message(_REQUESTS, text)
+def read_plain_request(text: str, *, strict: bool = False) -> tuple[PlainRequest, tuple[str, ...]]:
+    """Return a client's message, as :func:`~megatalker.serving.protocol.messages.read_request`."""
+    return read_message(text, _KINDS, strict=strict)

@@ -18,16 +18,18 @@ from megatalker.serving.background import count_lost_exceptions
 from megatalker.serving.server.aliases import Aliases
 from megatalker.serving.server.body_limit import BodyLimit
 from megatalker.serving.server.conversation import Conversation
+from megatalker.serving.server.forwarded import Forwarded, route_path
 from megatalker.serving.server.gate import PROBES, REQUEST_ID, Account, Gate
 from megatalker.serving.server.information import health_routes
 from megatalker.serving.server.key_file import following
 from megatalker.serving.server.keyring import Keyring
 from megatalker.serving.server.late_engine import ServedEngine
 from megatalker.serving.server.meters import Meters
+from megatalker.serving.server.methods import HeadRequests, allowed_methods, options
 from megatalker.serving.server.models import model_routes
 from megatalker.serving.server.openai_speech import speech_routes
 from megatalker.serving.server.openapi import describe
-from megatalker.serving.server.page import serve_page
+from megatalker.serving.server.page import DOCS_ASSETS, serve_docs, serve_page
 from megatalker.serving.server.plain_session import PlainSession
 from megatalker.serving.server.problems import NoRouteError, TooLongError, respond, storage_trouble
 from megatalker.serving.server.speaker import Speaker
@@ -74,21 +76,24 @@ def create_app(
     app = FastAPIOffline(
         title="megatalker",
         lifespan=lifespan,
+        docs_url=None,
         redoc_url=None,
-        static_url="/docs/assets",
-        telemetry={"operation_spans": False, "exclude": lambda scope: scope["path"] in PROBES},
+        static_url=f"/{DOCS_ASSETS}",
+        telemetry={"operation_spans": False, "exclude": lambda scope: route_path(scope) in PROBES},
     )
     app.state.speaker = speaker
+    app.add_middleware(HeadRequests)
     app.add_middleware(BodyLimit, settings=settings, refused=speaker.meters.refused)
     app.add_middleware(Gate, settings=settings, keyring=keyring, refused=speaker.meters.refused)
     app.add_middleware(
         CORSMiddleware,
         allow_origins=settings.allowed_origins,
-        allow_methods=["GET", "POST", "DELETE"],
+        allow_methods=["GET", "HEAD", "POST", "DELETE"],
         allow_headers=["*"],
         expose_headers=["*"],
     )
     app.add_middleware(Account, max_streams=settings.max_streams_per_connection)
+    app.add_middleware(Forwarded, settings=settings)
     app.include_router(health_routes(speaker))
     keyed = [Depends(HTTPBearer(auto_error=False, description="Where the server has a key."))]  # the gate checks it
     app.include_router(model_routes(speaker, aliases), dependencies=keyed)
@@ -107,9 +112,10 @@ def create_app(
     async def speak_plainly(socket: WebSocket) -> None:
         await socket.accept()
         with speaker.meters.connections.track_inprogress():
-            await PlainSession(socket, speaker).run()
+            await PlainSession(socket, speaker, strict=settings.strict).run()
 
     serve_page(app)
+    serve_docs(app)
     _answer_errors(app, speaker.meters)
     describe(app)
     return app
@@ -136,10 +142,15 @@ def _answer_errors(app: FastAPI, meters: Meters) -> None:
     async def refused(request: Request, error: HTTPException) -> Response:
         if error.status_code == 413:
             return answer(TooLongError())
+        allowed = allowed_methods(app, request.scope) if error.status_code == 405 else []
+        if allowed and request.method == "OPTIONS":
+            return options(allowed)
         about = f"{request.method} {request.url.path}: {error.detail}"
         kind = NoRouteError if error.status_code in (404, 405) else InvalidRequestError
         response = answer(kind(about), error.status_code)
-        response.headers.update(error.headers or {})  # such as the methods that are allowed
+        response.headers.update(error.headers or {})
+        if allowed:
+            response.headers["Allow"] = ", ".join(allowed)
         return response
 
     @app.exception_handler(OSError)

@@ -4,24 +4,42 @@ import asyncio
 import base64
 import json
 import logging
-from collections.abc import AsyncIterator, Callable
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import asdict, dataclass
-from typing import Self
+from tempfile import SpooledTemporaryFile
+from typing import BinaryIO, Self, TypeVar, cast
+from urllib.parse import quote
 
+import numpy as np
 from fastapi import Request
 from fastapi.responses import StreamingResponse
 from fastapi.sse import format_sse_event
 from starlette.types import Message, Receive, Scope, Send
 
+from megatalker.checkpoint.config import SAMPLE_RATE
 from megatalker.engine import Chunk, SpeechStream
 from megatalker.engine.outputs import require_complete
 from megatalker.errors import MegatalkerError
+from megatalker.serving.protocol.leniency import told_names
 from megatalker.serving.protocol.messages import InstructFate, SpeechFields
 from megatalker.serving.server.encoding import Encoder, Samples
 from megatalker.serving.server.problems import problem
 from megatalker.serving.server.speaker import Speaker
 
 logger = logging.getLogger(__name__)
+T = TypeVar("T")
+
+NOTHING_SAMPLES = SAMPLE_RATE // 50
+"""The answer to a text without a sound: 20 ms of silence."""
+MEMORY_BYTES = 1 << 20
+"""A whole file is kept in memory up to this size, about 20 s of WAV, and on disk beyond it."""
+PIECE_BYTES = 1 << 16
+"""A whole file is sent in pieces of this size, each within the time that a client has to accept it."""
+LIVE_HEADERS = {
+    "Cache-Control": "no-store",
+    "X-Accel-Buffering": "no",  # nginx would hold the first samples back
+}
 
 
 @dataclass(frozen=True)
@@ -48,7 +66,8 @@ class HttpUtterance:
         """
         stream = await speaker.begin(text, asked, "http")
         try:
-            utterance = cls(speaker, text, stream, asked.max_frames is not None, await _first_chunk(stream, request))
+            first = await _unless_gone(anext(stream, None), stream, request)
+            utterance = cls(speaker, text, stream, asked.max_frames is not None, first)
             if utterance.first is None:
                 utterance.require_complete()
             return utterance
@@ -60,8 +79,18 @@ class HttpUtterance:
         """The response is over, or nobody listens any more."""
         self.speaker.end(self.stream)
 
+    def headers(self, ignored: tuple[str, ...]) -> dict[str, str]:
+        """What every response says of its speech, and of the fields of the request that mean nothing here."""
+        headers = {
+            "X-Sample-Rate": str(SAMPLE_RATE),
+            "X-Megatalker-Seed": str(self.stream.seed),
+            "X-Megatalker-Backend": header_value(self.stream.backend),
+        }
+        return headers | ({"X-Megatalker-Ignored": ", ".join(told_names(ignored))} if ignored else {})
+
     async def chunks(self) -> AsyncIterator[Samples]:
-        """All samples, as they come.
+        """All samples, as they come; a short silence where there was nothing to say, which clients would take for an
+        error otherwise.
 
         Raises:
             IncompleteSpeechError: after the last sample, where some text was left out.
@@ -70,6 +99,8 @@ class HttpUtterance:
             yield self.first.pcm
             async for chunk in self.stream:
                 yield chunk.pcm
+        elif self.stream.finish_reason == "eos":
+            yield np.zeros(NOTHING_SAMPLES, np.float32)
         self.require_complete()
 
     def require_complete(self) -> None:
@@ -96,7 +127,7 @@ class AudioResponse(StreamingResponse):
         send_timeout_s: float,
         on_end: Callable[[], None],
     ) -> None:
-        super().__init__(body, media_type=media_type, headers=headers)
+        super().__init__(body, media_type=media_type, headers=LIVE_HEADERS | headers)
         self._send_timeout_s, self._on_end = send_timeout_s, on_end
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -118,6 +149,14 @@ class AudioResponse(StreamingResponse):
             logger.error("a response breaks off: %s: %s", type(error).__name__, error)
 
 
+def header_value(text: str) -> str:
+    """Return a text as a header can hold it: what is not printable ASCII is percent-encoded."""
+    return quote(text, safe=_PRINTABLE, errors="surrogatepass")
+
+
+_PRINTABLE = "".join(map(chr, range(0x20, 0x7F)))
+
+
 async def audio_body(utterance: HttpUtterance, encoder: Encoder) -> AsyncIterator[bytes]:
     """The speech in its format."""
     async for samples in utterance.chunks():
@@ -127,6 +166,39 @@ async def audio_body(utterance: HttpUtterance, encoder: Encoder) -> AsyncIterato
     rest = await asyncio.to_thread(encoder.finish) if encoder.slow else encoder.finish()
     if rest:
         yield rest
+
+
+async def whole_file(
+    utterance: HttpUtterance, make: Callable[[BinaryIO], Encoder], request: Request
+) -> tuple[AsyncIterator[bytes], int]:
+    """Return a file of the whole speech, whose header states its length, and its bytes.
+
+    Raises:
+        MegatalkerError: the speech could not be completed.
+    """
+    # not a context manager: it is closed with the iterator
+    file = SpooledTemporaryFile(MEMORY_BYTES)  # noqa: SIM115
+    try:
+        encoder = make(cast("BinaryIO", file))
+
+        async def encode() -> None:
+            async for samples in utterance.chunks():
+                await asyncio.to_thread(encoder.encode, samples)
+            await asyncio.to_thread(encoder.finish)
+
+        await _unless_gone(encode(), utterance.stream, request)
+        size = file.seek(0, os.SEEK_END)
+        file.seek(0)
+    except BaseException:
+        file.close()
+        raise
+    return _pieces(file), size
+
+
+async def _pieces(file: "SpooledTemporaryFile[bytes]") -> AsyncIterator[bytes]:
+    with file:
+        while data := file.read(PIECE_BYTES):
+            yield data
 
 
 async def event_body(
@@ -159,16 +231,17 @@ def _event(**fields: object) -> bytes:
     return format_sse_event(data_str=json.dumps(fields))
 
 
-async def _first_chunk(stream: SpeechStream, request: Request) -> Chunk | None:
-    first = asyncio.ensure_future(anext(stream, None))
+async def _unless_gone(work: Awaitable[T], stream: SpeechStream, request: Request) -> T:
+    """Wait for ``work`` on this stream, which ends early where the client goes away."""
+    working = asyncio.ensure_future(work)
     gone = asyncio.ensure_future(_disconnected(request))
     try:
-        await asyncio.wait((first, gone), return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((working, gone), return_when=asyncio.FIRST_COMPLETED)
         if gone.done():
             stream.cancel()
-        return await first
+        return await working
     finally:
-        first.cancel()
+        working.cancel()
         gone.cancel()
 
 

@@ -9,9 +9,10 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from megatalker.errors import MegatalkerError
 from megatalker.serving.server.callers import StreamLimitError, current_call
+from megatalker.serving.server.forwarded import route_path
 from megatalker.serving.server.meters import Route
 from megatalker.serving.server.problems import TooLongError, respond
-from megatalker.serving.server.voice_routes import PATH as UPLOADS
+from megatalker.serving.server.voice_routes import PATHS as UPLOADS
 from megatalker.settings import ServerSettings
 
 MAX_UPLOADS = 4
@@ -35,7 +36,7 @@ class BodyLimit:
         self._apps = {name: RequestBodyLimitMiddleware(app, limit) for name, limit in self._limits.items()}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        upload = scope["type"] == "http" and scope["method"] == "POST" and scope["path"] == UPLOADS
+        upload = scope["type"] == "http" and scope["method"] == "POST" and route_path(scope) in UPLOADS
         name = "max_upload_bytes" if upload else "max_message_bytes"
         declared = Headers(scope=scope).get("content-length", "") if scope["type"] == "http" else ""
         if declared.isdecimal() and int(declared) > self._limits[name]:

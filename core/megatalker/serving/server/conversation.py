@@ -8,6 +8,7 @@ from megatalker.errors import InvalidRequestError
 from megatalker.serving.protocol.messages import Cancel, Failed, Finish, Open, Request, Text, read_request
 from megatalker.serving.server.callers import current_call
 from megatalker.serving.server.link import Link, receive_text
+from megatalker.serving.server.logs import log_ignored
 from megatalker.serving.server.problems import problem
 from megatalker.serving.server.socket_utterance import SocketUtterance
 from megatalker.serving.server.speaker import Speaker
@@ -33,15 +34,17 @@ class Conversation:
     async def _listen(self, tasks: asyncio.TaskGroup) -> None:
         while True:
             try:
-                await self._obey(read_request(await receive_text(self._socket)), tasks)
+                text = await receive_text(self._socket)
+                await self._obey(*read_request(text, strict=self._settings.strict), tasks)
             except InvalidRequestError as error:
                 await self._link.count_error()
                 self._speaker.meters.refused(error, "websocket")
                 await self._link.tell(Failed(id=None, error=problem(error)))
 
-    async def _obey(self, request: Request, tasks: asyncio.TaskGroup) -> None:
+    async def _obey(self, request: Request, ignored: tuple[str, ...], tasks: asyncio.TaskGroup) -> None:
+        log_ignored(ignored)
         if isinstance(request, Open):
-            await self._open(request, tasks)
+            await self._open(request, ignored, tasks)
             return
         utterance = self._utterances.get(request.id)
         if utterance is None:
@@ -54,7 +57,7 @@ class Conversation:
             case Cancel():
                 utterance.stream.cancel()
 
-    async def _open(self, request: Open, tasks: asyncio.TaskGroup) -> None:
+    async def _open(self, request: Open, ignored: tuple[str, ...], tasks: asyncio.TaskGroup) -> None:
         if request.id in self._utterances:
             raise InvalidRequestError(f"open: an utterance {request.id!r} is open already; use another id")
         try:
@@ -70,6 +73,7 @@ class Conversation:
             self._link,
             max_piece_chars=self._speaker.engine.settings.max_text_chars,
             instruct=self._speaker.instruct_fate(request),
+            ignored=ignored,
             text_timeout_s=self._settings.text_timeout_s,
         )
         self._utterances[request.id] = utterance

@@ -2,10 +2,10 @@
 
 import io
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from fractions import Fraction
 from functools import partial
-from typing import Literal
+from typing import BinaryIO, Literal, Protocol
 
 import av
 import av.filter
@@ -22,7 +22,11 @@ PIECE_BYTES = FRAME_SAMPLES
 
 
 class Encoder(ABC):
-    """Turns float32 ``[n]`` at 24 kHz, mono, into bytes of a format."""
+    """Turns float32 ``[n]`` at 24 kHz, mono, into bytes of a format.
+
+    One that was made for a ``file``, which can seek, writes there instead of returning bytes; after :meth:`finish` its
+    header states the true length where the format has one.
+    """
 
     media_type: str
     slow = False
@@ -48,18 +52,27 @@ class PcmEncoder(Encoder):
 
     media_type = "audio/pcm"
 
+    def __init__(self, file: BinaryIO | None = None) -> None:
+        self._file = file
+
     def encode(self, samples: Samples) -> bytes:
-        return to_pcm16(samples)
+        data = to_pcm16(samples)
+        if self._file is None:
+            return data
+        self._file.write(data)
+        return b""
 
 
 class WavEncoder(Encoder):
-    """A header that states the largest possible length, as players of streams expect, then 16-bit samples."""
+    """A header, then 16-bit samples. Without a ``file`` the header states the largest possible length, as players of
+    streams expect.
+    """
 
     media_type = "audio/wav"
 
-    def __init__(self) -> None:
+    def __init__(self, file: BinaryIO | None = None) -> None:
         self._pipe = _Pipe()
-        self._writer = WavWriter(self._pipe)
+        self._writer = WavWriter(file or self._pipe)
 
     def encode(self, samples: Samples) -> bytes:
         self._writer.write(samples)
@@ -74,11 +87,20 @@ class CompressingEncoder(Encoder):
 
     slow = True
 
-    def __init__(self, media_type: str, container: str, codec: str, muxing: Mapping[str, str], **coding: str) -> None:
-        """``muxing`` and ``coding`` are FFmpeg's options of container and codec."""
+    def __init__(
+        self,
+        media_type: str,
+        container: str,
+        codec: str,
+        muxing: Mapping[str, str],
+        file: BinaryIO | None = None,
+        **coding: str,
+    ) -> None:
+        """``muxing`` are FFmpeg's options of a container that is sent piece by piece, ``coding`` those of the codec."""
         self.media_type = media_type
         self._pipe, self._clock = _Pipe(), _Clock()
-        self._file = av.open(self._pipe, "w", format=container, options={"flush_packets": "1", **muxing})
+        options = {"flush_packets": "1", **muxing} if file is None else {}
+        self._file = av.open(file or self._pipe, "w", format=container, options=options)
         stream = self._file.add_stream(codec, rate=SAMPLE_RATE, layout="mono", options=coding)
         assert isinstance(stream, av.AudioStream)
         self._stream = stream
@@ -99,7 +121,13 @@ class CompressingEncoder(Encoder):
 
 
 _UNSEEKABLE_MP3 = {"write_xing": "0", "id3v2_version": "0"}  # what these hold is known at the end only
-ENCODERS: dict[ResponseFormat, Callable[[], Encoder]] = {
+
+
+class _MakeEncoder(Protocol):
+    def __call__(self, *, file: BinaryIO | None = None) -> Encoder: ...
+
+
+ENCODERS: dict[ResponseFormat, _MakeEncoder] = {
     "mp3": partial(CompressingEncoder, "audio/mpeg", "mp3", "libmp3lame", _UNSEEKABLE_MP3, b="96000"),
     "opus": partial(CompressingEncoder, "audio/ogg", "ogg", "libopus", {"page_duration": "20000"}, b="48000"),
     "aac": partial(CompressingEncoder, "audio/aac", "adts", "aac", {}, b="96000"),

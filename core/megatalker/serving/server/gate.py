@@ -8,11 +8,13 @@ from fnmatch import fnmatchcase
 from starlette.datastructures import MutableHeaders
 from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.websockets import WebSocket
 
 from megatalker.errors import MegatalkerError
 from megatalker.serving.server import logs
 from megatalker.serving.server.callers import Call, current_call, enter_call, leave_call
 from megatalker.serving.server.connections import CONNECTION
+from megatalker.serving.server.forwarded import route_path
 from megatalker.serving.server.keyring import SUBPROTOCOL, Keyring
 from megatalker.serving.server.meters import Route
 from megatalker.serving.server.problems import HostError, OriginError, respond
@@ -20,7 +22,7 @@ from megatalker.settings import ServerSettings
 
 PROBES = frozenset({"/health", "/live", "/ready", "/metrics"})
 """What orchestrators ask all the time: neither yes nor "not yet" is worth a line."""
-OPEN_PATHS = PROBES | {"/", "/openapi.json", "/docs", "/docs/oauth2-redirect"}
+OPEN_PATHS = PROBES | {"/", "/openapi.json", "/docs"}
 OPEN_FOLDERS = ("/docs/assets/", "/static/")
 """With ``OPEN_PATHS``, what is answered without a key. Every other path asks for it, also one that does not exist."""
 REQUEST_ID = "x-request-id"
@@ -64,7 +66,7 @@ class Account:
         finally:
             logs.write(
                 "connection" if websocket else "request",
-                quiet=scope["path"] in PROBES and status in (200, 503),
+                quiet=route_path(scope) in PROBES and status in (200, 503),
                 method=scope.get("method", "WEBSOCKET"),
                 path=scope["path"],
                 status=status,
@@ -102,7 +104,7 @@ class Gate:
         if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
             return
-        connection, path = HTTPConnection(scope), scope["path"]
+        connection, path = HTTPConnection(scope), route_path(scope)
         try:
             self._check_host(connection)
             self._check_origin(connection)
@@ -112,7 +114,10 @@ class Gate:
                     made.claim_place()
         except MegatalkerError as error:
             self._refused(error, "http" if scope["type"] == "http" else "websocket")
-            await respond(error)(scope, receive, send)
+            if scope["type"] == "websocket" and "origin" in connection.headers:
+                await _close(error, WebSocket(scope, receive, _agreeing(connection, send)))
+            else:
+                await respond(error)(scope, receive, send)
             return
         await self._app(scope, receive, _agreeing(connection, send))
 
@@ -131,8 +136,27 @@ class Gate:
         origin = connection.headers.get("origin")
         if origin is None or "*" in self._origins or origin in self._origins:
             return
-        if origin.partition("://")[2] != connection.headers.get("host"):
-            raise OriginError(f"pages of {origin!r} may not ask; allow them in the server's setting allowed_origins")
+        scheme, _, page = origin.partition("://")
+        port = _DEFAULT_PORTS.get(scheme, "")
+        if page.removesuffix(port) != connection.headers.get("host", "").removesuffix(port):
+            raise OriginError(f"pages of {origin!r:.60} may not ask; the setting allowed_origins allows them")
+
+
+_DEFAULT_PORTS = {"http": ":80", "https": ":443"}
+
+
+async def _close(error: MegatalkerError, socket: WebSocket) -> None:
+    """Refuse a WebSocket of a web page, which cannot read an HTTP answer: it hears why when it is closed."""
+    await socket.accept()
+    await socket.close(_REFUSED, str(error).encode()[:_LONGEST_REASON].decode(errors="ignore"))
+
+
+_REFUSED = 1008
+"""The protocol's code for what a server's policy forbids."""
+
+
+_LONGEST_REASON = 123
+"""Bytes, by the protocol."""
 
 
 def _agreeing(connection: HTTPConnection, send: Send) -> Send:

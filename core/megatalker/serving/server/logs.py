@@ -5,6 +5,7 @@ import logging
 import time
 from typing import Any, Literal
 
+from megatalker.serving.protocol.leniency import told_names
 from megatalker.serving.server.callers import known_call
 
 access = logging.getLogger("megatalker.serving.access")
@@ -15,6 +16,12 @@ def write(event: str, *, quiet: bool = False, **fields: object) -> None:
     """An event with its fields; those that are ``None`` are left out. ``quiet``: at level DEBUG."""
     known = {name: value for name, value in fields.items() if value is not None}
     access.log(logging.DEBUG if quiet else logging.INFO, event, extra={"fields": known})
+
+
+def log_ignored(names: tuple[str, ...]) -> None:
+    """Note which fields of a request mean nothing here."""
+    if names:
+        write("ignored", fields=", ".join(told_names(names)))
 
 
 def configure(log_format: Literal["text", "json"]) -> None:

@@ -1,4 +1,4 @@
-"""``GET /v1/models``: the one model, as OpenAI lists them."""
+"""``GET /v1/models``: the one model, as OpenAI and voice pickers list them."""
 
 import time
 
@@ -18,6 +18,7 @@ def model_routes(speaker: Speaker, aliases: Aliases) -> APIRouter:
     def entry(name: str) -> dict[str, object]:
         return {
             "id": name,
+            "name": name,
             "object": "model",
             "created": began,
             "owned_by": "megatalker",
@@ -32,9 +33,11 @@ def model_routes(speaker: Speaker, aliases: Aliases) -> APIRouter:
         }
 
     @router.get("/v1/models")
+    @router.get("/v1/audio/models")
     def models() -> dict[str, object]:
-        """The model that is served here."""
-        return {"object": "list", "data": [entry(aliases.model)]}
+        """The model that is served here; ``models`` is for voice pickers that look there."""
+        found = [entry(aliases.model)]
+        return {"object": "list", "data": found, "models": found}
 
     @router.get("/v1/models/{name:path}", responses=errors(404))
     def model(name: str) -> dict[str, object]:

@@ -1,18 +1,33 @@
 """``POST /v1/audio/speech``: OpenAI's speech API, with our own fields beside its fields."""
 
-from typing import Annotated, Literal
+from typing import Annotated, BinaryIO, Literal
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import StreamingResponse
 from pydantic import Field, field_validator
 
-from megatalker.checkpoint.config import SAMPLE_RATE
 from megatalker.errors import InvalidRequestError
+from megatalker.serving.protocol.leniency import Number
 from megatalker.serving.protocol.messages import SpeechFields
 from megatalker.serving.server.aliases import Aliases
-from megatalker.serving.server.audio_response import AudioResponse, HttpUtterance, audio_body, event_body
-from megatalker.serving.server.encoding import ENCODERS, FASTEST, SLOWEST, ResponseFormat, StretchingEncoder
+from megatalker.serving.server.audio_response import (
+    AudioResponse,
+    HttpUtterance,
+    audio_body,
+    event_body,
+    header_value,
+    whole_file,
+)
+from megatalker.serving.server.encoding import (
+    ENCODERS,
+    FASTEST,
+    SLOWEST,
+    Encoder,
+    ResponseFormat,
+    StretchingEncoder,
+)
 from megatalker.serving.server.openapi import bodies, errors
+from megatalker.serving.server.request_body import body_schema, read_body
 from megatalker.serving.server.speaker import Speaker
 from megatalker.settings import ServerSettings
 
@@ -23,13 +38,16 @@ class SpeechRequest(SpeechFields):
     input: Annotated[str, Field(json_schema_extra={"minLength": 1})]
     """What to say."""
     model: str | None = None
-    """The model served here or one of its aliases (``GET /v1/models``), or nothing."""
+    """The model served here or one of its aliases (``GET /v1/models``); it answers to any other name, too, unless the
+    server is strict. The header ``X-Megatalker-Model`` tells what served."""
     instructions: str | None = None
     """OpenAI's name for ``instruct``."""
     response_format: ResponseFormat = "mp3"
-    speed: Annotated[float, Field(ge=SLOWEST, le=FASTEST)] = 1.0
+    speed: Annotated[Number, Field(ge=SLOWEST, le=FASTEST)] = 1.0
     """2 takes half the time, at the same pitch."""
     stream_format: Literal["audio", "sse"] = "audio"
+    stream: bool = True
+    """``False`` answers with a whole file when all is said: with its length, and a true header. Events are a stream."""
 
     @field_validator("voice", mode="before")
     @classmethod
@@ -49,6 +67,11 @@ class SpeechRequest(SpeechFields):
         fields |= {"instruct": self.instruct or self.instructions, "voice": aliases.voice(self.voice)}
         return SpeechFields(**fields)
 
+    def encoder(self, file: BinaryIO | None = None) -> Encoder:
+        """What makes the format that is asked for; see :class:`~megatalker.serving.server.encoding.Encoder`."""
+        encoder = ENCODERS[self.response_format](file=file)
+        return encoder if self.speed == 1.0 else StretchingEncoder(self.speed, encoder)
+
 
 def speech_routes(speaker: Speaker, settings: ServerSettings, aliases: Aliases) -> APIRouter:
     """The route over this speaker."""
@@ -59,32 +82,36 @@ def speech_routes(speaker: Speaker, settings: ServerSettings, aliases: Aliases) 
         "/v1/audio/speech",
         response_class=StreamingResponse,
         responses=bodies("Speech while it is made.", *media_types, "text/event-stream") | errors(404, 429),
+        openapi_extra=body_schema(SpeechRequest),
     )
-    async def speech(body: SpeechRequest, request: Request) -> Response:
+    async def speech(request: Request) -> Response:
         """Speak; audio is sent while it is made.
 
         The header ``X-Megatalker-Instructions`` says whether instructions are ``followed``, or ``ignored`` because this
         checkpoint takes none.
         """
-        if body.model is not None:
+        body, ignored = await read_body(request, SpeechRequest, strict=settings.strict)
+        if body.model is not None and settings.strict:
             aliases.require_model(body.model)
         asked = body.speech_fields(aliases)
         utterance = await HttpUtterance.begin(speaker, body.input, asked, request)
-        stream, encoder = utterance.stream, ENCODERS[body.response_format]()
-        if body.speed != 1.0:
-            encoder = StretchingEncoder(body.speed, encoder)
-        headers = {
-            "X-Megatalker-Seed": str(stream.seed),
-            "X-Megatalker-Backend": stream.backend,
-            "X-Sample-Rate": str(SAMPLE_RATE),
-        }
+        headers = utterance.headers(ignored) | {"X-Megatalker-Model": header_value(aliases.model)}
         instructions = speaker.instruct_fate(asked)
         if instructions is not None:
             headers["X-Megatalker-Instructions"] = instructions
-        if body.stream_format == "audio":
-            content, media_type = audio_body(utterance, encoder), encoder.media_type
-        else:
-            content, media_type = event_body(utterance, encoder, instructions), "text/event-stream"
+        try:
+            if body.stream_format == "sse":
+                content, media_type = event_body(utterance, body.encoder(), instructions), "text/event-stream"
+            elif body.stream:
+                encoder = body.encoder()
+                content, media_type = audio_body(utterance, encoder), encoder.media_type
+            else:
+                content, size = await whole_file(utterance, body.encoder, request)
+                media_type = ENCODERS[body.response_format]().media_type
+                headers["Content-Length"] = str(size)
+        except BaseException:
+            utterance.end()
+            raise
         return AudioResponse(content, media_type, headers, settings.send_timeout_s, utterance.end)
 
     return router

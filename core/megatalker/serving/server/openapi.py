@@ -85,6 +85,11 @@ def _correct(schema: dict[str, Any]) -> None:
         components.pop(name, None)
     components |= {model.__name__: model.model_json_schema(ref_template=_REF) for model in (ErrorDetails, ErrorBody)}
     components["ErrorBody"].pop("$defs", None)
+    for operation in (operation for path in schema["paths"].values() for operation in path.values()):
+        body = operation.get("requestBody", {}).get("content", {}).get("application/json", {})
+        if "title" in body.get("schema", {}):  # of a route that reads its body itself
+            name = body["schema"]["title"]
+            components[name], body["schema"] = body["schema"], {"$ref": _REF.format(model=name)}
 
 
 _REF = "#/components/schemas/{model}"

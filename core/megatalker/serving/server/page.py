@@ -1,12 +1,16 @@
-"""The page at ``/``, and its files at ``/static/``: no build step, and nothing that another server is asked for."""
+"""The page at ``/`` with its files at ``/static/``, and ``/docs``: no build step, no other server is asked, and every
+address is relative, so that a reverse proxy may offer them under any prefix.
+"""
 
 from importlib.resources import files
 from pathlib import Path
 
 from fastapi import FastAPI
+from fastapi.openapi.docs import get_swagger_ui_html
 from fastapi.staticfiles import StaticFiles
-from starlette.responses import FileResponse, Response
+from starlette.responses import FileResponse, HTMLResponse, Response
 
+DOCS_ASSETS = "docs/assets"
 STATIC = Path(str(files("megatalker.serving.server") / "static"))
 POLICY = {
     "default-src": "'none'",
@@ -42,3 +46,17 @@ def serve_page(app: FastAPI) -> None:
         return FileResponse(STATIC / "index.html", headers=HEADERS)
 
     app.mount("/static", _Files(directory=STATIC))
+
+
+def serve_docs(app: FastAPI) -> None:
+    """Add the page at ``/docs``, whose files lie at ``/docs/assets/``."""
+
+    @app.get("/docs", include_in_schema=False)
+    def docs() -> HTMLResponse:
+        return get_swagger_ui_html(
+            openapi_url="openapi.json",
+            title=f"{app.title} - Swagger UI",
+            swagger_js_url=f"{DOCS_ASSETS}/swagger-ui-bundle.js",
+            swagger_css_url=f"{DOCS_ASSETS}/swagger-ui.css",
+            swagger_favicon_url=f"{DOCS_ASSETS}/favicon.png",
+        )

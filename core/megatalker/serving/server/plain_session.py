@@ -15,6 +15,7 @@ from megatalker.errors import (
     InvalidRequestError,
     MegatalkerError,
 )
+from megatalker.serving.protocol.leniency import told_names
 from megatalker.serving.protocol.messages import SpeechFields
 from megatalker.serving.protocol.plain_messages import (
     Cancel,
@@ -31,6 +32,7 @@ from megatalker.serving.protocol.plain_messages import (
 from megatalker.serving.server.callers import current_call
 from megatalker.serving.server.encoding import pieces
 from megatalker.serving.server.link import Link, log_defect, receive_text
+from megatalker.serving.server.logs import log_ignored
 from megatalker.serving.server.problems import DrainingError, NotReadyError, UnknownVoiceError, problem
 from megatalker.serving.server.speaker import Speaker
 from megatalker.voices import list_speakers
@@ -67,9 +69,10 @@ class _Asked:
 class PlainSession:
     """Obeys one client until it stops or goes away; then everything it asked for is cancelled."""
 
-    def __init__(self, socket: WebSocket, speaker: Speaker) -> None:
+    def __init__(self, socket: WebSocket, speaker: Speaker, *, strict: bool) -> None:
         self._socket, self._speaker = socket, speaker
         self._link = Link(socket, speaker.socket_errors.of_owner(current_call().owner))
+        self._strict = strict
         self._fields: SpeechFields | None = None
         self._asked: deque[_Asked] = deque()
         self._news = asyncio.Event()
@@ -91,14 +94,16 @@ class PlainSession:
     async def _listen(self) -> None:
         while True:
             try:
-                await self._obey(read_plain_request(await receive_text(self._socket)))
+                request, ignored = read_plain_request(await receive_text(self._socket), strict=self._strict)
+                log_ignored(ignored)
+                await self._obey(request, ignored)
             except Exception as error:
                 await self._tell_failure(None, error, "INVALID_MESSAGE")
 
-    async def _obey(self, request: PlainRequest) -> None:
+    async def _obey(self, request: PlainRequest, ignored: tuple[str, ...]) -> None:
         match request:
             case Start():
-                await self._start(request)
+                await self._start(request, ignored)
             case Speak():
                 await self._ask(request)
             case Cancel():
@@ -108,7 +113,7 @@ class PlainSession:
                 self._stopped = True
                 self._news.set()
 
-    async def _start(self, request: Start) -> None:
+    async def _start(self, request: Start, ignored: tuple[str, ...]) -> None:
         fields, speaker = request.speech_fields(), self._speaker
         known = (*list_speakers(speaker.engine.checkpoint), *(name for name, _ in speaker.voices.items()))
         if fields.voice is not None and fields.voice.lower() not in map(str.lower, known):
@@ -117,7 +122,8 @@ class PlainSession:
             return
         await speaker.check(fields)
         self._fields = fields
-        await self._link.tell(Ready(sample_rate=SAMPLE_RATE, backend=speaker.engine.backend))
+        ready = Ready(sample_rate=SAMPLE_RATE, backend=speaker.engine.backend, ignored=told_names(ignored))
+        await self._link.tell(ready)
 
     async def _ask(self, request: Speak) -> None:
         if self._fields is None or self._stopped:

@@ -15,6 +15,7 @@ from megatalker.errors import (
     MegatalkerError,
     UnsupportedError,
 )
+from megatalker.serving.protocol.leniency import FieldError
 from megatalker.serving.protocol.messages import Problem
 from megatalker.voices.folder import StorageError, StorageFullError, VoiceExistsError
 
@@ -58,8 +59,11 @@ class OriginError(ForbiddenError):
     """Pages of this ``Origin`` may not ask."""
 
 
-class UnknownVoiceError(InvalidRequestError):
+class UnknownVoiceError(FieldError):
     """There is no such voice."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, "voice")
 
 
 class NoRouteError(InvalidRequestError):
@@ -76,8 +80,11 @@ class TooLongError(InvalidRequestError):
         )
 
 
-class UnknownModelError(InvalidRequestError):
+class UnknownModelError(FieldError):
     """Another model than the one served was asked for."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, "model")
 
 
 _STATUS: dict[type[MegatalkerError], int] = {
@@ -143,8 +150,8 @@ def respond(error: BaseException, status: int | None = None, param: str | None =
         headers["Retry-After"] = str(math.ceil(_retry_after_s(error)))
     if code == 401:
         headers["WWW-Authenticate"] = "Bearer"
-    if isinstance(error, UnknownModelError):
-        param = "model"
+    if isinstance(error, FieldError):
+        param = error.field
     told = problem(error).model_dump(exclude={"retry_after_s"})  # which is in the header
     return JSONResponse({"error": {**told, "code": _word(error, code), "param": param}}, code, headers)
 

@@ -116,8 +116,7 @@ class TalkServer(uvicorn.Server):
                 ws=socket_connection(settings),
                 ws_max_size=settings.max_message_bytes,
                 ws_per_message_deflate=False,  # noise does not shrink
-                proxy_headers=bool(settings.forwarded_allow_ips),
-                forwarded_allow_ips=list(settings.forwarded_allow_ips),
+                proxy_headers=False,  # the application's own (trusted_proxies)
                 **_tls(settings),
                 timeout_graceful_shutdown=max(1, round(settings.shutdown_timeout_s)),
             )

@@ -7,6 +7,7 @@ from starlette.websockets import WebSocketDisconnect
 from megatalker.checkpoint.config import SAMPLE_RATE
 from megatalker.engine import SpeechStream
 from megatalker.errors import InvalidRequestError
+from megatalker.serving.protocol.leniency import told_names
 from megatalker.serving.protocol.messages import REFUSED_TEXT, Done, Facts, InstructFate, Open, Opened, Switched
 from megatalker.serving.protocol.packets import pack
 from megatalker.serving.server.link import Link
@@ -21,6 +22,7 @@ class SocketUtterance:
         link: where to send it.
         max_piece_chars: longer pieces of text are refused before they cost time.
         instruct: what becomes of the request's instruction.
+        ignored: fields of the request that mean nothing here.
         text_timeout_s: an utterance whose text is not complete ends with an error when none arrives for this long.
     """
 
@@ -32,11 +34,12 @@ class SocketUtterance:
         *,
         max_piece_chars: int,
         instruct: InstructFate | None,
+        ignored: tuple[str, ...] = (),
         text_timeout_s: float,
     ) -> None:
         self.stream = stream
         self._id, self._format, self._link = request.id, request.format, link
-        self._instruct = instruct
+        self._instruct, self._ignored = instruct, ignored
         self._max_piece_chars, self._text_timeout_s = max_piece_chars, text_timeout_s
         self._told_switches = 0
         self._refusal: InvalidRequestError | None = None
@@ -95,6 +98,7 @@ class SocketUtterance:
                 codec=facts.codec,
                 seed=facts.seed,
                 instruct=self._instruct,
+                ignored=told_names(self._ignored),
             )
         )
         async for chunk in self.stream:

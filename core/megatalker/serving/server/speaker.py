@@ -4,7 +4,7 @@ import asyncio
 import logging
 from dataclasses import fields, replace
 from hashlib import blake2b
-from typing import Literal
+from typing import Literal, NoReturn
 
 from megatalker.engine import SpeechStream
 from megatalker.engine.options import SpeechOptions, random_seed
@@ -17,7 +17,7 @@ from megatalker.serving.server.callers import current_call
 from megatalker.serving.server.late_engine import ServedEngine
 from megatalker.serving.server.link import OWNER_ERRORS, OWNER_ERRORS_A_SECOND
 from megatalker.serving.server.meters import Meters, Route
-from megatalker.serving.server.problems import DrainingError, NotReadyError
+from megatalker.serving.server.problems import DrainingError, NotReadyError, UnknownVoiceError
 from megatalker.serving.server.token_bucket import OwnerBuckets
 from megatalker.serving.server.utterance_account import UtteranceAccount
 from megatalker.settings import ServerSettings
@@ -27,6 +27,8 @@ from megatalker.voices.library import VoiceLibrary
 
 logger = logging.getLogger(__name__)
 
+TOLD_VOICES = 20
+"""Voices that an error names."""
 QUICK_CHARS = 500
 """Of a text and its instruction."""
 _SAMPLING_FIELDS = tuple(field.name for field in fields(SamplingParams))
@@ -211,7 +213,21 @@ class Speaker:
             file = asked.voice_file
             return self._cache.get(blake2b(file.encode(), digest_size=16).digest(), lambda: decode_voice(file))
         name = self._voice_name(asked)
-        return None if name is None else self.voices.get(name) or name
+        voice = None if name is None else self.voices.get(name)
+        if voice is None and self.engine.checkpoint.config.variant == "base":
+            self._refuse_voice(name)
+        return voice or name
+
+    def _refuse_voice(self, name: str | None) -> NoReturn:
+        """Say which voices a Base checkpoint can speak with here, and how it gets more."""
+        kept = [known for known, _ in self.voices.items()]
+        more = f" and {len(kept) - TOLD_VOICES} more" if len(kept) > TOLD_VOICES else ""
+        voices = f"this server keeps {', '.join(kept[:TOLD_VOICES])}{more}" if kept else "this server keeps no voice"
+        where = "" if self.voices.folder is not None else " (with the setting voices_dir)"
+        how = f"{voices}; POST /v1/voices or `megatalker voices add` adds one{where}"
+        if name is None:
+            raise InvalidRequestError(f"a Base checkpoint has no voice of its own, and none is named; {how}")
+        raise UnknownVoiceError(f"unknown voice {name!r:.80}; {how}")
 
     def _voice_name(self, asked: SpeechFields) -> str | None:
         return self.engine.settings.voice if asked.voice is None else asked.voice

@@ -5,11 +5,11 @@ from collections.abc import AsyncIterator
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import StreamingResponse
 
-from megatalker.checkpoint.config import SAMPLE_RATE
 from megatalker.serving.protocol.plain_messages import PlainFields
 from megatalker.serving.server.audio_response import AudioResponse, HttpUtterance
 from megatalker.serving.server.encoding import PcmEncoder, pieces
 from megatalker.serving.server.openapi import bodies, errors
+from megatalker.serving.server.request_body import body_schema, read_body
 from megatalker.serving.server.speaker import Speaker
 from megatalker.settings import ServerSettings
 
@@ -28,16 +28,14 @@ def tts_stream_routes(speaker: Speaker, settings: ServerSettings) -> APIRouter:
     @router.post(
         "/tts/stream",
         response_class=StreamingResponse,
-        responses=bodies("Samples: 16-bit, little-endian, mono, 24 kHz.", media_type) | errors(429),
+        responses=bodies("Samples: 16-bit, little-endian, mono, 24 kHz.", media_type) | errors(404, 429),
+        openapi_extra=body_schema(StreamRequest),
     )
-    async def stream(body: StreamRequest, request: Request) -> Response:
+    async def stream(request: Request) -> Response:
         """Speak; each part of the chunked body is 40 ms of speech, sent as soon as it is made."""
+        body, ignored = await read_body(request, StreamRequest, strict=settings.strict)
         utterance = await HttpUtterance.begin(speaker, body.text, body.speech_fields(), request)
-        headers = {
-            "X-Sample-Rate": str(SAMPLE_RATE),
-            "X-Megatalker-Seed": str(utterance.stream.seed),
-            "X-Megatalker-Backend": utterance.stream.backend,
-        }
+        headers = utterance.headers(ignored)
         return AudioResponse(_body(utterance), media_type, headers, settings.send_timeout_s, utterance.end)
 
     return router

@@ -17,20 +17,27 @@ from megatalker.voices.folder import Manifest, Recording, VoiceExistsError
 from megatalker.voices.library import VoiceLibrary
 
 PATH = "/v1/voices"
+PATHS = (PATH, "/v1/audio/voices")
+"""Our own, and that of other servers."""
 
 
 def voice_routes(speaker: Speaker) -> APIRouter:
     """The routes over this speaker's voices."""
     router, library = APIRouter(), speaker.voices
 
-    @router.get(PATH)
+    @router.get(PATHS[0])
+    @router.get(PATHS[1])
     def voices() -> dict[str, object]:
-        """The checkpoint's speakers and the server's voices; ``voice`` in a request is one of these ids."""
-        entries = [{"id": name, "kind": "speaker"} for name in list_speakers(speaker.engine.checkpoint)]
+        """The checkpoint's speakers and the server's voices; ``voice`` in a request is one of these ids. ``voices`` is
+        for voice pickers that look there.
+        """
+        speakers = list_speakers(speaker.engine.checkpoint)
+        entries: list[dict[str, str]] = [{"id": name, "kind": "speaker"} for name in speakers]
         entries += [{"id": name, "kind": entry.kind, "summary": entry.summary} for name, entry in library.items()]
-        return {"object": "list", "data": entries}
+        return {"object": "list", "data": entries, "voices": [{"name": entry["id"], **entry} for entry in entries]}
 
-    @router.post(PATH, status_code=201, responses=errors(400, 409, 429, 503, 507))
+    @router.post(PATHS[0], status_code=201, responses=errors(400, 409, 429, 503, 507))
+    @router.post(PATHS[1], status_code=201, responses=errors(400, 409, 429, 503, 507))
     async def add(
         name: Annotated[str, Form()],
         reference: UploadFile,
@@ -49,16 +56,24 @@ def voice_routes(speaker: Speaker) -> APIRouter:
         await asyncio.to_thread(library.add, name, recording)
         return {"id": name, "kind": "clone", "summary": summary}
 
-    @router.delete(PATH + "/{name}", status_code=204, responses=errors(400, 404, 429, 503, 507))
+    @router.delete(PATHS[0] + "/{name}", status_code=204, responses=errors(400, 404, 429, 503, 507))
+    @router.delete(PATHS[1] + "/{name}", status_code=204, responses=errors(400, 404, 429, 503, 507))
     async def remove(name: str) -> Response:
         """Delete a voice that the server keeps, with its recording. Utterances that speak with it go on."""
         _require_manager()
         if name not in library:
-            raise UnknownVoiceError(f"this server keeps no voice {name!r}; GET {PATH} lists them")
+            raise UnknownVoiceError(_cannot_remove(name, speaker))
         await asyncio.to_thread(library.remove, name)
         return Response(status_code=204)
 
     return router
+
+
+def _cannot_remove(name: str, speaker: Speaker) -> str:
+    kept = ", ".join(name for name, _ in speaker.voices.items()) or "none"
+    if name.lower() in map(str.lower, list_speakers(speaker.engine.checkpoint)):
+        return f"{name!r} is a speaker of the checkpoint and cannot be removed; voices that this server keeps: {kept}"
+    return f"this server keeps no voice {name!r:.80}; voices that it keeps: {kept}"
 
 
 def _require_manager() -> None:

@@ -44,9 +44,9 @@ export class Connection {
   #listen(socket) {
     socket.onmessage = ({ data }) => (typeof data === "string" ? this.#hear(JSON.parse(data)) : this.#play(data));
     socket.onerror = null;
-    socket.onclose = () => {
+    socket.onclose = ({ reason }) => {
       for (const { failed } of this.#utterances.values())
-        failed(new Error("The connection to the server broke off before everything was said."));
+        failed(new Error(reason || "The connection to the server broke off before everything was said."));
       this.#utterances.clear();
     };
     return socket;
