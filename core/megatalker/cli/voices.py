@@ -65,11 +65,11 @@ def show(name: NameArgument, voices_dir: FolderOption = None, config: ConfigOpti
     """Show what is kept of a voice, and check its recording."""
     from megatalker.checkpoint.config import SAMPLE_RATE
     from megatalker.voices import Voice
-    from megatalker.voices.folder import read_recording, voices_in
+    from megatalker.voices.folder import find_voice, read_recording
     from megatalker.voices.reference_checks import read_good_reference
 
     folder, longest_s = _folder(voices_dir, config)
-    path = voices_in(folder).get(name)
+    path = find_voice(folder, name)
     if path is None:
         raise InvalidRequestError(f"there is no voice {name!r} in {str(folder)!r}")
     table = Table(show_header=False)

@@ -11,7 +11,6 @@
 """
 
 import json
-import re
 import shutil
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -20,14 +19,13 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from megatalker.errors import InvalidRequestError, explain_validation
+from megatalker.voices.names import check_name, name_key
 from megatalker.voices.reference_checks import read_good_reference
 
 SUFFIX = ".safetensors"
 MANIFEST, REFERENCE, TRANSCRIPT = "manifest.json", "reference.wav", "transcript.txt"
 KEPT = "encoded-"
 """How files begin that the library itself writes into a voice's folder."""
-
-_NAME = re.compile(r"\w[\w-]{0,63}")
 
 
 class Manifest(BaseModel):
@@ -58,15 +56,6 @@ class Recording:
         return blake2b(text.encode() + b"\0" + self.reference, digest_size=16, person=b"trimmed").digest()
 
 
-def check_name(name: str) -> str:
-    """The name, if it can be that of a voice; it becomes a file name, so nothing else may pass."""
-    if not _NAME.fullmatch(name):
-        raise InvalidRequestError(
-            f"a voice cannot be named {name[:80]!r}; expected up to 64 letters, digits, '-' and '_', not '-' at first"
-        )
-    return name
-
-
 def read_recording(path: Path) -> Recording:
     """The files of ``path``, unchecked but for the manifest.
 
@@ -94,7 +83,8 @@ def add_recording(folder: Path, name: str, recording: Recording, max_seconds: fl
     Raises:
         InvalidRequestError: there is such a voice, the name is impossible, or the recording makes no good voice.
     """
-    path = folder / check_name(name)
+    name = check_name(name)
+    path = folder / name
     _refuse_existing(folder, name)
     read_good_reference(recording.reference, recording.transcript, max_seconds)
     new = folder / f".{name}.new"
@@ -113,14 +103,18 @@ def add_recording(folder: Path, name: str, recording: Recording, max_seconds: fl
 
 def remove_voice(folder: Path, name: str) -> None:
     """Delete all that is kept of a voice. Raises ``InvalidRequestError`` where there is none."""
-    file, path = folder / f"{check_name(name)}{SUFFIX}", folder / name
-    if file.is_file():
-        file.unlink()
-    elif path.is_dir():
-        gone = path.rename(folder / f".{name}.gone")
-        shutil.rmtree(gone)
-    else:
+    path = find_voice(folder, check_name(name))
+    if path is None:
         raise InvalidRequestError(f"there is no voice {name!r} in {str(folder)!r}")
+    if path.is_dir():
+        shutil.rmtree(path.rename(folder / f".{path.name}.gone"))
+    else:
+        path.unlink()
+
+
+def find_voice(folder: Path, name: str) -> Path | None:
+    """The file or folder of a voice, however its name is written; raises as :func:`voices_in`."""
+    return next((path for known, path in voices_in(folder).items() if name_key(known) == name_key(name)), None)
 
 
 def voices_in(folder: Path) -> dict[str, Path]:
@@ -132,16 +126,18 @@ def voices_in(folder: Path) -> dict[str, Path]:
     if not folder.is_dir():
         raise InvalidRequestError(f"the voices folder {str(folder)!r} does not exist; expected a folder of voices")
     found: dict[str, Path] = {}
+    keys: dict[str, Path] = {}
     for path in sorted(folder.iterdir()):
         if path.name.startswith(".") or not (path.is_dir() or path.suffix == SUFFIX):
             continue
         name = check_name(path.name if path.is_dir() else path.stem)
-        if name in found:
-            raise InvalidRequestError(f"two voices are named {name!r}: {found[name].name} and {path.name}; rename one")
+        other = keys.setdefault(name_key(name), path)
+        if other is not path:
+            raise InvalidRequestError(f"two voices are named {name!r}: {other.name} and {path.name}; rename one")
         found[name] = path
     return found
 
 
 def _refuse_existing(folder: Path, name: str) -> None:
-    if name in voices_in(folder):
+    if find_voice(folder, name) is not None:
         raise InvalidRequestError(f"there is a voice {name!r} already; remove it, or choose another name")

@@ -24,6 +24,7 @@ from megatalker.voices.folder import (
     remove_voice,
     voices_in,
 )
+from megatalker.voices.names import name_key
 from megatalker.voices.reference_checks import read_good_reference
 from megatalker.voices.voice import Voice, VoiceKind
 
@@ -63,7 +64,7 @@ class VoiceLibrary:
         self,
         folder: Path | None,
         checkpoint: Checkpoint,
-        cache: VoiceCache,
+        cache: VoiceCache[Voice],
         max_seconds: float,
         clone: Clone | None = None,
     ) -> None:
@@ -73,6 +74,8 @@ class VoiceLibrary:
         self._clone = clone
         self._entries: Mapping[str, VoiceEntry] = {}
         self._faults: Mapping[str, MegatalkerError] = {}
+        self._names: Mapping[str, str] = {}
+        """Names as they are listed, by what all ways to write them have in common."""
         self.refresh()
         for fault in self._faults.values():
             raise fault
@@ -94,7 +97,8 @@ class VoiceLibrary:
                 except MegatalkerError as error:
                     faults[name] = error
                     logger.error("voice %r cannot be used: %s", name, error)
-            self._entries, self._faults = entries, faults
+            names = {name_key(name): name for name in (*entries, *faults)}
+            self._entries, self._faults, self._names = entries, faults, names
 
     def get(self, name: str) -> Voice | None:
         """The voice of this name, cloned now if nobody asked for it before; ``None`` if there is none.
@@ -102,6 +106,7 @@ class VoiceLibrary:
         Raises:
             InvalidRequestError: there is one, and something is wrong with it.
         """
+        name = self.listed_name(name)
         fault = self._faults.get(name)
         if fault is not None:
             raise InvalidRequestError(str(fault)) from fault
@@ -112,7 +117,7 @@ class VoiceLibrary:
 
     def at_hand(self, name: str) -> bool:
         """Whether :meth:`get` need not make anything, and so returns or raises at once."""
-        entry = self._entries.get(name)
+        entry = self._entries.get(self.listed_name(name))
         return entry is None or entry.voice is not None or entry.digest in self._cache
 
     def add(self, name: str, recording: Recording) -> None:
@@ -123,7 +128,7 @@ class VoiceLibrary:
         """
         folder = self._writable()
         self._refuse_speaker(name)
-        self._require_base()
+        self.require_base()
         add_recording(folder, name, recording, self._max_seconds)
         try:
             self.refresh()
@@ -138,12 +143,29 @@ class VoiceLibrary:
         remove_voice(self._writable(), name)
         self.refresh()
 
+    def clone(self, samples: NDArray[np.float32], transcript: str | None) -> Voice:
+        """Encode a recording that is not kept here, one at a time; raises as :meth:`VoiceCloner.clone`."""
+        with self._cloning:
+            if self._clone is None:
+                cloner = VoiceCloner(self._checkpoint)
+                self._clone = lambda audio, text: cloner.clone(audio, reference_text=text)
+            return self._clone(samples, transcript)
+
+    def require_base(self) -> None:
+        """Raise ``InvalidRequestError`` or ``UnsupportedError`` where recordings cannot be cloned."""
+        if self._clone is None:
+            VoiceCloner(self._checkpoint)  # which says why not
+
     def items(self) -> Iterator[tuple[str, VoiceEntry]]:
         """All voices that can be asked for, by name."""
         return iter(self._entries.items())
 
+    def listed_name(self, name: str) -> str:
+        """The name of this voice as it is listed: case and Unicode's forms do not tell voices apart."""
+        return self._names.get(name_key(name), name)
+
     def __contains__(self, name: object) -> bool:
-        return name in self._entries or name in self._faults
+        return isinstance(name, str) and name_key(name) in self._names
 
     def _writable(self) -> Path:
         if self.folder is None:
@@ -155,7 +177,7 @@ class VoiceLibrary:
         if path.suffix == SUFFIX and path.is_file():
             voice = Voice.load(path)
             return VoiceEntry(voice.kind, voice=voice)
-        self._require_base()
+        self.require_base()
         recording = read_recording(path)
         digest = recording.digest
         known = self._entries.get(name)
@@ -178,21 +200,13 @@ class VoiceLibrary:
         with suppress(InvalidRequestError):  # there is none, or half of one: it is made again
             return Voice.load(kept)
         samples = self._checked(entry.path.name, recording)
-        with self._cloning:
-            if self._clone is None:
-                cloner = VoiceCloner(self._checkpoint)
-                self._clone = lambda audio, text: cloner.clone(audio, reference_text=text)
-            voice = self._clone(samples, recording.transcript)
+        voice = self.clone(samples, recording.transcript)
         _keep(voice, kept)
         return voice
 
     def _refuse_speaker(self, name: str) -> None:
-        if name in self._checkpoint.config.speakers:
+        if name_key(name) in map(name_key, self._checkpoint.config.speakers):
             raise InvalidRequestError(f"voice {name!r} is named like a speaker of the checkpoint; rename it")
-
-    def _require_base(self) -> None:
-        if self._clone is None and self._checkpoint.config.variant != "base":
-            VoiceCloner(self._checkpoint)  # which says why not
 
 
 def _keep(voice: Voice, path: Path) -> None:

@@ -35,6 +35,13 @@ class SpeechFields(Message):
     """A speaker of the checkpoint, or a voice the server keeps (``GET /v1/voices``)."""
     voice_file: str | None = None
     """A voice of the client's own instead: the content of a file made by ``Voice.save``, in base64."""
+    ref_audio: str | None = None
+    """A recording to clone instead, for ``base`` checkpoints: an audio file in base64, plain or as a ``data:`` URL. It
+    goes before ``voice``."""
+    ref_text: str | None = None
+    """Every word that is said in ``ref_audio``, for in-context cloning; without, only how it sounds is cloned."""
+    x_vector_only_mode: bool | None = None
+    """Clone only how ``ref_audio`` sounds, whatever ``ref_text`` says."""
     language: str | None = None
     instruct: str | None = None
     sampling: dict[str, Any] | None = None
@@ -88,6 +95,8 @@ class Opened(Message):
     codec: str
     seed: int
     instruct: InstructFate | None = None
+    warnings: Annotated[tuple[str, ...], Field(exclude_if=lambda texts: not texts)] = ()
+    """What makes ``ref_audio`` or ``ref_text`` a poor reference."""
 
 
 class Switch(Message):

@@ -33,6 +33,7 @@ from megatalker.serving.server.tokens import token_routes
 from megatalker.serving.server.tts_stream import tts_stream_routes
 from megatalker.serving.server.voice_routes import voice_routes, watching
 from megatalker.settings import ServerSettings
+from megatalker.voices import Voice
 from megatalker.voices.cache import VoiceCache
 from megatalker.voices.library import VoiceLibrary
 
@@ -50,7 +51,7 @@ def create_app(
         SettingsError: two keys cannot be told apart.
     """
     settings = settings or ServerSettings()
-    cache = VoiceCache(settings.voice_cache_size, settings.voice_cache_ttl_s)
+    cache = VoiceCache[Voice](settings.voice_cache_size, settings.voice_cache_ttl_s)
     library = VoiceLibrary(settings.voices_dir, engine.checkpoint, cache, engine.settings.max_reference_s)
     speaker = Speaker(engine, library, cache, settings)
     aliases = Aliases(speaker, settings)
@@ -62,6 +63,7 @@ def create_app(
             speaker.begin_warm_up()
         async with watching(library), following(keyring, settings_file):
             yield
+        speaker.references.close()
         await asyncio.to_thread(engine.close)
         await speaker.warm_up_over()
 

@@ -81,6 +81,8 @@ def speech_routes(speaker: Speaker, settings: ServerSettings, aliases: Aliases) 
         instructions = speaker.instruct_fate(asked)
         if instructions is not None:
             headers["X-Megatalker-Instructions"] = instructions
+        if warnings := speaker.warnings(stream):
+            headers["X-Megatalker-Warnings"] = "; ".join(warnings).encode("ascii", "backslashreplace").decode()
         if body.stream_format == "audio":
             content, media_type = audio_body(utterance, encoder), encoder.media_type
         else:

@@ -21,6 +21,7 @@ class SocketUtterance:
         link: where to send it.
         max_piece_chars: longer pieces of text are refused before they cost time.
         instruct: what becomes of the request's instruction.
+        warnings: what makes the recording that came along a poor reference.
         text_timeout_s: an utterance whose text is not complete ends with an error when none arrives for this long.
     """
 
@@ -32,11 +33,12 @@ class SocketUtterance:
         *,
         max_piece_chars: int,
         instruct: InstructFate | None,
+        warnings: tuple[str, ...],
         text_timeout_s: float,
     ) -> None:
         self.stream = stream
         self._id, self._format, self._link = request.id, request.format, link
-        self._instruct = instruct
+        self._instruct, self._warnings = instruct, warnings
         self._max_piece_chars, self._text_timeout_s = max_piece_chars, text_timeout_s
         self._told_switches = 0
         self._refusal: InvalidRequestError | None = None
@@ -92,6 +94,7 @@ class SocketUtterance:
                 codec=facts.codec,
                 seed=facts.seed,
                 instruct=self._instruct,
+                warnings=self._warnings,
             )
         )
         async for chunk in self.stream:

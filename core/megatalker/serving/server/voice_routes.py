@@ -51,7 +51,7 @@ def voice_routes(speaker: Speaker) -> APIRouter:
         manifest = Manifest(summary=summary, in_context=words is not None)
         recording = Recording(manifest, await reference.read(), words)
         await asyncio.to_thread(library.add, name, recording)
-        return {"id": name, "kind": "clone", "summary": summary}
+        return {"id": library.listed_name(name), "kind": "clone", "summary": summary}
 
     @router.delete(PATH + "/{name}", status_code=204, responses=errors(400, 404, 429))
     async def remove(name: str) -> Response:
