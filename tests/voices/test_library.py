@@ -371,6 +371,19 @@ def test_voices_on_the_command_line(
             act("anna")
 
 
+def test_the_command_line_warns_of_a_poor_recording(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    half = speech(2.4)
+    Path("anna.wav").write_bytes(wav(np.concatenate([half, np.zeros(48_000, np.float32), half])))
+    folder = tmp_path / "kept"
+    command.add("anna", Path("anna.wav"), WORDS, voices_dir=folder)
+    assert "warning: the reference audio has a pause of 2." in capsys.readouterr().err
+    command.show("anna", voices_dir=folder)
+    assert "good" not in capsys.readouterr().out
+
+
 def test_nothing_half_written_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(self: Path, *arguments: Any, **options: Any) -> int:
         raise OSError(28, "No space left on device")

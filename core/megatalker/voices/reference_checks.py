@@ -6,7 +6,7 @@ from megatalker.voices.reference_audio import ReferenceSource, Samples, mix_down
 from megatalker.voices.reference_edges import find_speech, trim_edges
 from megatalker.voices.reference_faults import ReferenceFault, source_faults, speech_faults
 
-__all__ = ["examine_reference", "read_good_reference"]
+__all__ = ["examine_reference", "read_good_reference", "reference_warnings"]
 
 
 def examine_reference(source: ReferenceSource, transcript: str | None) -> tuple[Samples, list[ReferenceFault]]:
@@ -27,6 +27,11 @@ def examine_reference(source: ReferenceSource, transcript: str | None) -> tuple[
     samples = to_24_khz(mono, rate)
     seconds = len(trim_edges(samples)) / SAMPLE_RATE
     return samples, [*source_faults(mono, rate), *speech_faults(find_speech(samples), seconds, transcript)]
+
+
+def reference_warnings(source: ReferenceSource, transcript: str | None) -> list[str]:
+    """Say what makes a recording a poor reference; arguments and errors are those of :func:`examine_reference`."""
+    return list(map(str, examine_reference(source, transcript)[1]))
 
 
 def read_good_reference(content: bytes, transcript: str | None, max_seconds: float) -> Samples:

@@ -17,6 +17,7 @@ from megatalker.serving.server.speaker import Speaker
 from megatalker.voices import list_speakers
 from megatalker.voices.folder import KEPT, Manifest, Recording
 from megatalker.voices.library import VoiceLibrary
+from megatalker.voices.reference_checks import reference_warnings
 
 logger = logging.getLogger(__name__)
 
@@ -41,8 +42,9 @@ def voice_routes(speaker: Speaker) -> APIRouter:
         transcript: Annotated[str | None, Form()] = None,
         summary: Annotated[str, Form()] = "",
     ) -> dict[str, object]:
-        """Clone a recording (``multipart/form-data``): WAV, FLAC, OGG or MP3, 3 to 15 s of clear speech, and every word
-        that is said in it. Without ``transcript`` only how the speaker sounds is cloned. Answers when it can be used.
+        """Clone a recording (``multipart/form-data``): WAV, FLAC, OGG, MP3, M4A, MP4, AAC or WebM, 3 to 15 s of clear
+        speech, and every word that is said in it. Without ``transcript`` only how the speaker sounds is cloned. Answers
+        when it can be used; ``warnings`` say why it may sound worse than it could.
         """
         _require_manager()
         if name in library:
@@ -51,7 +53,9 @@ def voice_routes(speaker: Speaker) -> APIRouter:
         manifest = Manifest(summary=summary, in_context=words is not None)
         recording = Recording(manifest, await reference.read(), words)
         await asyncio.to_thread(library.add, name, recording)
-        return {"id": library.listed_name(name), "kind": "clone", "summary": summary}
+        warnings = await asyncio.to_thread(reference_warnings, recording.reference, words)
+        added = {"id": library.listed_name(name), "kind": "clone", "summary": summary}
+        return added | ({"warnings": warnings} if warnings else {})
 
     @router.delete(PATH + "/{name}", status_code=204, responses=errors(400, 404, 429))
     async def remove(name: str) -> Response:
