@@ -72,7 +72,7 @@ def _decode(file: Any, size: int, name: str) -> tuple[Samples, int]:
     except ImportError:
         raise UnsupportedError(
             f"{name} is not audio that can be read here, expected WAV, FLAC, OGG or MP3; "
-            "M4A, MP4, AAC and WebM need PyAV: pip install av"
+            "M4A, MP4, AAC and WebM need PyAV: pip install av, or the extra server"
         ) from None
     try:
         return _gather(_by_av(av, file), name)
