@@ -94,9 +94,9 @@ class Opened(Message):
     backend: str
     codec: str
     seed: int
-    instruct: InstructFate | None = None
     warnings: Annotated[tuple[str, ...], Field(exclude_if=lambda texts: not texts)] = ()
     """What makes ``ref_audio`` or ``ref_text`` a poor reference."""
+    instruct: InstructFate | None = None
 
 
 class Switch(Message):

@@ -66,8 +66,8 @@ class Conversation:
             stream,
             self._link,
             max_piece_chars=self._speaker.engine.settings.max_text_chars,
-            instruct=self._speaker.instruct_fate(request),
             warnings=self._speaker.warnings(stream),
+            instruct=self._speaker.instruct_fate(request),
             text_timeout_s=self._settings.text_timeout_s,
         )
         self._utterances[request.id] = utterance

@@ -79,10 +79,10 @@ def speech_routes(speaker: Speaker, settings: ServerSettings, aliases: Aliases) 
             "X-Sample-Rate": str(SAMPLE_RATE),
         }
         instructions = speaker.instruct_fate(asked)
+        if warnings := speaker.warnings(utterance.stream):
+            headers["X-Megatalker-Warnings"] = "; ".join(warnings).encode("ascii", "backslashreplace").decode()
         if instructions is not None:
             headers["X-Megatalker-Instructions"] = instructions
-        if warnings := speaker.warnings(stream):
-            headers["X-Megatalker-Warnings"] = "; ".join(warnings).encode("ascii", "backslashreplace").decode()
         if body.stream_format == "audio":
             content, media_type = audio_body(utterance, encoder), encoder.media_type
         else:

@@ -20,8 +20,8 @@ class SocketUtterance:
         stream: what the engine makes of it.
         link: where to send it.
         max_piece_chars: longer pieces of text are refused before they cost time.
-        instruct: what becomes of the request's instruction.
         warnings: what makes the recording that came along a poor reference.
+        instruct: what becomes of the request's instruction.
         text_timeout_s: an utterance whose text is not complete ends with an error when none arrives for this long.
     """
 
@@ -32,13 +32,14 @@ class SocketUtterance:
         link: Link,
         *,
         max_piece_chars: int,
-        instruct: InstructFate | None,
         warnings: tuple[str, ...],
+        instruct: InstructFate | None,
         text_timeout_s: float,
     ) -> None:
         self.stream = stream
+        self._warnings = warnings
         self._id, self._format, self._link = request.id, request.format, link
-        self._instruct, self._warnings = instruct, warnings
+        self._instruct = instruct
         self._max_piece_chars, self._text_timeout_s = max_piece_chars, text_timeout_s
         self._told_switches = 0
         self._refusal: InvalidRequestError | None = None
@@ -93,8 +94,8 @@ class SocketUtterance:
                 backend=facts.backend,
                 codec=facts.codec,
                 seed=facts.seed,
-                instruct=self._instruct,
                 warnings=self._warnings,
+                instruct=self._instruct,
             )
         )
         async for chunk in self.stream:
