@@ -94,7 +94,7 @@ def test_a_recording_in_the_request_speaks(served: Served, clones: Clones) -> No
         assert said(served, ref_audio=form, ref_text=f" {WORDS} ") == first
     assert said(served, ref_audio=REFERENCE, ref_text=WORDS, voice="alloy") == first, "OpenAI's client always names one"
     assert clones.texts == [WORDS, WORDS], "each recording is encoded once"
-    assert all(name.startswith("megatalker-references") for name in clones.threads), clones.threads
+    assert all(name.startswith("megatalker-cloning") for name in clones.threads), clones.threads
 
 
 def test_without_a_text_only_the_sound_is_cloned(served: Served, clones: Clones) -> None:

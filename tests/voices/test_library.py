@@ -1,8 +1,10 @@
 """Recorded voices in a folder: what is refused, what changes, what is kept, and that no voice becomes another."""
 
 import json
+import os
 import random
 import shutil
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +20,7 @@ from megatalker.errors import InvalidRequestError, SettingsError
 from megatalker.voices import Voice
 from megatalker.voices.cache import VoiceCache
 from megatalker.voices.folder import Manifest, Recording, add_recording, voices_in
-from megatalker.voices.library import VoiceLibrary
+from megatalker.voices.library import NICENESS, VoiceLibrary
 from megatalker.voices.reference_checks import read_good_reference
 from voice_recordings import WORDS, Samples, speech, wav
 from waiting import HANG_S
@@ -341,6 +343,29 @@ def test_the_checkpoint_s_own_encoders_clone(tiny_base: Checkpoint, tmp_path: Pa
     assert voice is not None
     assert voice.in_context
     assert voice.checkpoint_fingerprint == tiny_base.fingerprint
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere threads have no priority of their own")
+def test_one_thread_encodes_and_gives_way_to_others(tiny_base: Checkpoint, tmp_path: Path) -> None:
+    seen: set[tuple[int, int]] = set()
+
+    def clone(samples: Samples, _: str | None) -> Voice:
+        seen.add((threading.get_native_id(), os.getpriority(os.PRIO_PROCESS, threading.get_native_id())))
+        return Voice(x_vector=digest(samples))
+
+    usual = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+    voices = VoiceLibrary(tmp_path, tiny_base, VoiceCache(9, 99.0), 30.0, clone)
+    adding = [
+        threading.Thread(target=voices.add, args=(name, recording(pitch))) for name, pitch in (("a", 110), ("b", 140))
+    ]
+    for thread in adding:
+        thread.start()
+    for thread in adding:
+        thread.join(HANG_S)
+    voices.close()
+    [(encoder, priority)] = seen
+    assert encoder != threading.get_native_id()
+    assert priority == min(19, usual + NICENESS)
 
 
 # ---- on the command line

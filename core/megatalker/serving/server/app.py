@@ -63,7 +63,7 @@ def create_app(
             speaker.begin_warm_up()
         async with watching(library), following(keyring, settings_file):
             yield
-        speaker.references.close()
+        library.close()
         await asyncio.to_thread(engine.close)
         await speaker.warm_up_over()
 

@@ -3,7 +3,6 @@
 import asyncio
 from collections import Counter
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from hashlib import blake2b
 
@@ -45,16 +44,11 @@ class ReferenceVoices:
     def __init__(self, library: VoiceLibrary, engine: Settings, server: ServerSettings) -> None:
         self._library, self._settings = library, engine
         self._cache = VoiceCache[ReferenceVoice](server.voice_cache_size, server.voice_cache_ttl_s)
-        self._lane = ThreadPoolExecutor(1, thread_name_prefix="megatalker-references")
         self._encodings: dict[bytes, asyncio.Task[ReferenceVoice]] = {}
         self._waiting: Counter[str] = Counter()
         """Recordings that wait or are encoded, of each owner."""
         self._turns: dict[str, asyncio.Lock] = {}
         """Held by the recording of an owner that waits for the one thread or is there."""
-
-    def close(self) -> None:
-        """Encode nothing that waits."""
-        self._lane.shutdown(wait=False, cancel_futures=True)
 
     async def voice(self, owner: str, asked: SpeechFields) -> ReferenceVoice | None:
         """Return the voice of the recording in a request, or ``None`` where it has none.
@@ -96,7 +90,7 @@ class ReferenceVoices:
 
     async def _encode(self, owner: str, key: bytes, make: Callable[[], ReferenceVoice]) -> ReferenceVoice:
         async with self._turns.setdefault(owner, asyncio.Lock()):
-            return await asyncio.get_running_loop().run_in_executor(self._lane, self._cache.get, key, make)
+            return await asyncio.get_running_loop().run_in_executor(self._library.encoding, self._cache.get, key, make)
 
     def _encoded(self, owner: str, key: bytes, task: asyncio.Task[ReferenceVoice]) -> None:
         del self._encodings[key]
