@@ -345,6 +345,25 @@ def test_the_checkpoint_s_own_encoders_clone(tiny_base: Checkpoint, tmp_path: Pa
     assert voice.checkpoint_fingerprint == tiny_base.fingerprint
 
 
+def test_of_two_ways_to_write_a_name_one_is_added(library: Callable[..., VoiceLibrary]) -> None:
+    voices, found = library(), list[str]()
+
+    def add(name: str) -> None:
+        try:
+            voices.add(name, recording())
+            found.append("added")
+        except InvalidRequestError as error:
+            found.append("already" if "already" in str(error) else str(error))
+
+    threads = [threading.Thread(target=add, args=(name,)) for name in ("zoë", "ZOË", "Zoe\u0308", "zoe\u0308")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(HANG_S)
+    assert sorted(found) == ["added"] + ["already"] * 3
+    assert len(dict(voices.items())) == 1
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere threads have no priority of their own")
 def test_one_thread_encodes_and_gives_way_to_others(tiny_base: Checkpoint, tmp_path: Path) -> None:
     seen: set[tuple[int, int]] = set()

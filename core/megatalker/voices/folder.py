@@ -12,6 +12,7 @@
 
 import json
 import shutil
+from collections.abc import Iterator
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
@@ -19,7 +20,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from megatalker.errors import InvalidRequestError, explain_validation
-from megatalker.voices.names import check_name, name_key
+from megatalker.voices.names import check_name, name_key, tidy_name
 from megatalker.voices.reference_checks import read_good_reference
 
 SUFFIX = ".safetensors"
@@ -113,8 +114,13 @@ def remove_voice(folder: Path, name: str) -> None:
 
 
 def find_voice(folder: Path, name: str) -> Path | None:
-    """The file or folder of a voice, however its name is written; raises as :func:`voices_in`."""
-    return next((path for known, path in voices_in(folder).items() if name_key(known) == name_key(name)), None)
+    """Find the file or folder of a voice, however its name is written; ``None`` if there is none.
+
+    Raises:
+        InvalidRequestError: there is no such folder, or a name in it is impossible.
+    """
+    found = {known: path for known, path in _named(folder) if name_key(known) == name_key(name)}
+    return found.get(tidy_name(name)) or next(iter(found.values()), None)
 
 
 def voices_in(folder: Path) -> dict[str, Path]:
@@ -123,19 +129,23 @@ def voices_in(folder: Path) -> dict[str, Path]:
     Raises:
         InvalidRequestError: there is no such folder, a name is impossible, or is that of a file and of a folder.
     """
-    if not folder.is_dir():
-        raise InvalidRequestError(f"the voices folder {str(folder)!r} does not exist; expected a folder of voices")
     found: dict[str, Path] = {}
     keys: dict[str, Path] = {}
-    for path in sorted(folder.iterdir()):
-        if path.name.startswith(".") or not (path.is_dir() or path.suffix == SUFFIX):
-            continue
-        name = check_name(path.name if path.is_dir() else path.stem)
+    for name, path in _named(folder):
         other = keys.setdefault(name_key(name), path)
         if other is not path:
             raise InvalidRequestError(f"two voices are named {name!r}: {other.name} and {path.name}; rename one")
         found[name] = path
     return found
+
+
+def _named(folder: Path) -> Iterator[tuple[str, Path]]:
+    """Voices in the folder with their names, sorted; two may have the same."""
+    if not folder.is_dir():
+        raise InvalidRequestError(f"the voices folder {str(folder)!r} does not exist; expected a folder of voices")
+    for path in sorted(folder.iterdir()):
+        if not path.name.startswith(".") and (path.is_dir() or path.suffix == SUFFIX):
+            yield check_name(path.name if path.is_dir() else path.stem), path
 
 
 def _refuse_existing(folder: Path, name: str) -> None:

@@ -76,7 +76,7 @@ class VoiceLibrary:
     ) -> None:
         self.folder = folder
         self._checkpoint, self._cache, self._max_seconds = checkpoint, cache, max_seconds
-        self._refreshing = threading.Lock()
+        self._adding, self._refreshing = threading.Lock(), threading.Lock()
         self.encoding = ThreadPoolExecutor(1, thread_name_prefix="megatalker-cloning", initializer=_yield_to_others)
         """The one thread that encodes recordings; it gives way to speech that runs."""
         self._clone = clone
@@ -137,7 +137,8 @@ class VoiceLibrary:
         folder = self._writable()
         self._refuse_speaker(name)
         self.require_base()
-        add_recording(folder, name, recording, self._max_seconds)
+        with self._adding:  # two ways to write one name must not both be free
+            add_recording(folder, name, recording, self._max_seconds)
         try:
             self.refresh()
             self.get(name)
