@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable, Iterator
 from functools import cache
 
+import numpy as np
 import pytest
 import torch
 
@@ -11,6 +12,7 @@ from megatalker import Checkpoint, Engine, Voice, VoiceCloner
 from megatalker.checkpoint import checkpoint as module
 from megatalker.checkpoint.config import SAMPLE_RATE
 from megatalker.checkpoint.official import load_official_codec
+from megatalker.voices import clone_voice
 from megatalker_conformance.intelligibility import DIGIT_STRINGS, Examiner, Pcm
 from megatalker_demo_voice.clones_command import MODES, PRINTED, REFERENCE, likeness
 from megatalker_demo_voice.likeness import VoicePrint
@@ -92,6 +94,24 @@ def test_recordings_survive_the_round_trip_through_its_codec(base: Checkpoint, r
     found = likeness({name: VoicePrint.of(samples) for name, samples in made.items()}, prints)
     assert found["nearest"] == 1
     assert found["control"] == 0
+
+
+@pytest.mark.slow
+def test_a_silent_tail_of_the_recording_eats_no_speech(
+    base: Checkpoint, engine: Engine, recordings: dict[str, Pcm]
+) -> None:
+    """As users record: they speak, and then look for the button."""
+    spoken = recordings["otto"]
+    tailed = np.concatenate([spoken, np.zeros(3 * SAMPLE_RATE, np.float32)])
+
+    def seconds(recording: Pcm, *, trim: bool) -> float:
+        voice = clone_voice(base, recording, reference_text=REFERENCE, trim=trim)
+        said = [engine.speak(PRINTED[0], voice=voice, seed=seed, max_frames=200).read_all() for seed in (1, 2, 3)]
+        return sum(map(len, said)) / SAMPLE_RATE
+
+    whole = seconds(spoken, trim=True)
+    assert seconds(tailed, trim=True) > 0.9 * whole
+    assert seconds(tailed, trim=False) < 0.8 * whole, "which is why it is cut"
 
 
 @pytest.mark.slow

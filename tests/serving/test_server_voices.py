@@ -1,10 +1,13 @@
 """``/v1/voices``: adding, listing and removing voices of a server, and what is not allowed."""
 
 import threading
+import unicodedata
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import httpx
+import numpy as np
 import pytest
 
 from http_client import SPEECH, post
@@ -72,6 +75,40 @@ def test_what_cannot_be_added_or_removed_is_told(tiny_base: Checkpoint, tmp_path
         long = httpx.post(served.url + "/v1/voices", data={"name": "bert"}, files=files)
         assert (long.status_code, "max_upload_bytes" in long.json()["error"]["message"]) == (413, True)
         assert listed(served) == ["anna"]
+
+
+@pytest.mark.parametrize("name", ["สมชาย", "हिन्दी", "Anna Lena", "d'Artagnan", "Nguyễn", "字" * 60])
+def test_names_of_all_scripts_go_over_http(tiny_base: Checkpoint, tmp_path: Path, name: str) -> None:
+    composed, decomposed = (unicodedata.normalize(form, name) for form in ("NFC", "NFD"))
+    with serving(tiny_base, server={"voices_dir": tmp_path}) as served:
+        assert upload(served, decomposed).json()["id"] == composed
+        assert upload(served, composed.upper()).status_code == 409
+        assert listed(served) == [composed]
+        assert said(served, composed) == said(served, decomposed.upper())
+        with served.talk("/api/v1/speak") as talk:
+            talk.say("start", speaker=decomposed)
+            assert talk.hear_event()["type"] == "ready"
+        assert httpx.delete(f"{served.url}/v1/voices/{quote(decomposed.upper())}").status_code == 204
+        assert httpx.delete(f"{served.url}/v1/voices/{quote(composed)}").status_code == 404
+        assert listed(served) == []
+
+
+def test_a_voice_goes_before_an_alias_however_it_is_written(tiny_base: Checkpoint, tmp_path: Path) -> None:
+    with serving(tiny_base, server={"voices_dir": tmp_path}) as served:
+        upload(served, "aaa", 200)
+        upload(served, "Alloy")
+        assert said(served, "alloy") == said(served, "Alloy") != said(served, "aaa")
+
+
+def test_what_makes_a_voice_poor_is_told(tiny_base: Checkpoint, tmp_path: Path) -> None:
+    half = speech(2.4)
+    paused = np.concatenate([half, np.zeros(48_000, np.float32), half])
+    files = {"reference": ("voice.m4a", wav(paused))}
+    with serving(tiny_base, server={"voices_dir": tmp_path}) as served:
+        answer = httpx.post(served.url + "/v1/voices", data={"name": "anna", "transcript": WORDS}, files=files)
+        assert answer.status_code == 201
+        [warning] = answer.json()["warnings"]
+        assert "has a pause of 2." in warning
 
 
 def test_only_keys_that_may_manage_voices_do(tiny_base: Checkpoint, tmp_path: Path) -> None:

@@ -41,8 +41,8 @@ def test_cloning_equals_the_official_prompt(tiny_base: Checkpoint, recording: np
     official = load_official_model(tiny_base, CPU, torch.float32)
     [item] = official.create_voice_clone_prompt((recording, 24_000), REFERENCE_TEXT)
     with VoiceCloner(tiny_base, CPU) as cloner:
-        voice = cloner.clone(recording, reference_text=REFERENCE_TEXT)
-        alone = cloner.clone(recording)
+        voice = cloner.clone(recording, reference_text=REFERENCE_TEXT, trim=False)
+        alone = cloner.clone(recording, trim=False)
     assert voice.in_context
     assert same(voice.x_vector, item.ref_spk_embedding)
     assert same(voice.reference_codes, item.ref_code)
@@ -82,7 +82,7 @@ def test_a_loud_recording_is_taken_as_the_official_package_takes_it_but_silently
     tiny_base: Checkpoint, recording: npt.NDArray[np.float32], capsys: pytest.CaptureFixture[str]
 ) -> None:
     loud = recording * np.float32(1.7 / np.abs(recording).max())
-    voice = clone_voice(tiny_base, loud, reference_text=REFERENCE_TEXT, device=CPU)
+    voice = clone_voice(tiny_base, loud, reference_text=REFERENCE_TEXT, trim=False, device=CPU)
     assert capsys.readouterr().out == ""
     official = load_official_model(tiny_base, CPU, torch.float32)
     [item] = official.create_voice_clone_prompt((loud, 24_000), REFERENCE_TEXT)

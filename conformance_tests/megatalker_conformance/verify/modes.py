@@ -37,7 +37,8 @@ def modes(checkpoint: Checkpoint, recording: NDArray[float32] | None, reference_
 
     Args:
         checkpoint: any variant.
-        recording: a voice to clone, ``[samples]`` at 24 kHz; without one, ``base`` checkpoints get a made-up voice.
+        recording: a voice to clone, ``[samples]`` at 24 kHz, encoded as it is; without one, ``base`` checkpoints get a
+            made-up voice.
         reference_text: what is said there.
 
     Raises:
@@ -45,9 +46,9 @@ def modes(checkpoint: Checkpoint, recording: NDArray[float32] | None, reference_
     """
     if recording is not None:
         with VoiceCloner(checkpoint) as cloner:
-            found = [Mode("cloned, speaker only", cloner.clone(recording))]
+            found = [Mode("cloned, speaker only", cloner.clone(recording, trim=False))]
             if reference_text is not None:
-                voice = cloner.clone(recording, reference_text=reference_text)
+                voice = cloner.clone(recording, reference_text=reference_text, trim=False)
                 found.append(Mode("cloned, in context", voice, reference_text=reference_text))
     elif checkpoint.config.variant == "base":
         found = list(_made_up(checkpoint))

@@ -21,7 +21,9 @@ FolderOption = Annotated[
 @voices.command()
 def add(
     name: NameArgument,
-    ref_audio: Annotated[Path, typer.Option(help="A recording: WAV, FLAC, OGG or MP3, 3 to 15 s of clear speech.")],
+    ref_audio: Annotated[
+        Path, typer.Option(help="A recording (WAV, FLAC, OGG, MP3, M4A, WebM), 3 to 15 s of clear speech.")
+    ],
     ref_text: Annotated[
         str | None, typer.Option(help="Every word that is said in it; without, only how it sounds is cloned.")
     ] = None,
@@ -31,6 +33,8 @@ def add(
 ) -> None:
     """Check a recording and put it into the folder. A server that watches the folder serves it at once."""
     from megatalker.voices.folder import Manifest, Recording, add_recording
+    from megatalker.voices.names import tidy_name
+    from megatalker.voices.reference_checks import reference_warnings
 
     folder, longest_s = _folder(voices_dir, config)
     make_folder(folder)
@@ -41,7 +45,9 @@ def add(
     words = None if ref_text is None else ref_text.strip()
     manifest = Manifest(summary=summary, in_context=words is not None)
     add_recording(folder, name, Recording(manifest, content, words), longest_s)
-    say_plainly(f"added voice {name!r} to {folder}")
+    for warning in reference_warnings(content, words):
+        say_plainly(f"warning: {warning}")
+    say_plainly(f"added voice {tidy_name(name)!r} to {folder}")
 
 
 @voices.command("list")
@@ -65,11 +71,11 @@ def show(name: NameArgument, voices_dir: FolderOption = None, config: ConfigOpti
     """Show what is kept of a voice, and check its recording."""
     from megatalker.checkpoint.config import SAMPLE_RATE
     from megatalker.voices import Voice
-    from megatalker.voices.folder import read_recording, voices_in
-    from megatalker.voices.reference_checks import read_good_reference
+    from megatalker.voices.folder import find_voice, read_recording
+    from megatalker.voices.reference_checks import read_good_reference, reference_warnings
 
     folder, longest_s = _folder(voices_dir, config)
-    path = voices_in(folder).get(name)
+    path = find_voice(folder, name)
     if path is None:
         raise InvalidRequestError(f"there is no voice {name!r} in {str(folder)!r}")
     table = Table(show_header=False)
@@ -78,7 +84,9 @@ def show(name: NameArgument, voices_dir: FolderOption = None, config: ConfigOpti
         recording = read_recording(path)
         samples = read_good_reference(recording.reference, recording.transcript, longest_s)
         table.add_row("summary", recording.manifest.summary)
-        table.add_row("recording", f"{len(samples) / SAMPLE_RATE:.1f} s, good")
+        warnings = reference_warnings(recording.reference, recording.transcript)
+        verdict = "; ".join(warnings) or "good"
+        table.add_row("recording", f"{len(samples) / SAMPLE_RATE:.1f} s, {verdict}")
         table.add_row("transcript", recording.transcript or "none: only how the speaker sounds is cloned")
     else:
         voice = Voice.load(path)

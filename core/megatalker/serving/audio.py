@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from megatalker.checkpoint.config import SAMPLE_RATE
 from megatalker.errors import InvalidRequestError
-from megatalker.voices.reference_audio import check_rate
+from megatalker.voices.audio_file import check_rate
 
 __all__ = ["StreamResampler", "WavWriter", "from_pcm16", "to_pcm16"]
 

@@ -1,8 +1,6 @@
 """Settings: keyword arguments, then ``MEGATALKER_*`` environment variables, then ``megatalker.toml``, then defaults."""
 
-import ipaddress
 import os
-import re
 import tomllib
 from collections.abc import Mapping
 from importlib.resources.abc import Traversable

@@ -6,17 +6,18 @@ from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
-from megatalker.voices.voice import Voice
+Kept = TypeVar("Kept")
 
 
 @dataclass(slots=True)
-class _Entry:
-    voice: "Future[Voice]"
+class _Entry(Generic[Kept]):
+    voice: "Future[Kept]"
     used_at: float
 
 
-class VoiceCache:
+class VoiceCache(Generic[Kept]):
     """The voices used last, by a digest of all that they are made of: equal keys are equal voices. Thread-safe.
 
     Callers that ask for the same voice at the same time wait for one of them to make it; others do not wait.
@@ -29,10 +30,10 @@ class VoiceCache:
 
     def __init__(self, most: int, ttl_s: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._most, self._ttl_s, self._clock = most, ttl_s, clock
-        self._entries: OrderedDict[bytes, _Entry] = OrderedDict()
+        self._entries: OrderedDict[bytes, _Entry[Kept]] = OrderedDict()
         self._lock = threading.Lock()
 
-    def get(self, key: bytes, make: Callable[[], Voice]) -> Voice:
+    def get(self, key: bytes, make: Callable[[], Kept]) -> Kept:
         """The voice of this key, made by ``make`` where it is not here; raises what ``make`` raises, to all who wait
         for it, and keeps nothing then.
         """

@@ -27,6 +27,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from megatalker.errors import CapacityError, InvalidRequestError, explain_validation
 from megatalker.voices.files import UnreadableVoiceError, read_regular_file
+from megatalker.voices.names import check_name, name_key, tidy_name
 from megatalker.voices.reference_checks import read_good_reference
 
 logger = logging.getLogger(__name__)
@@ -41,7 +42,6 @@ MOST_BYTES = {MANIFEST: 1 << 20, REFERENCE: 1 << 28, TRANSCRIPT: 1 << 20}
 LEFTOVER_S = 60.0
 """What is being written or deleted is done by then, or was interrupted."""
 
-_NAME = re.compile(r"\w[\w-]{0,63}")
 _LEFTOVER = re.compile(r"\..+\.(new|gone)")
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
@@ -81,18 +81,9 @@ class Recording:
 
     @property
     def digest(self) -> bytes:
-        """Of everything that decides how it sounds."""
+        """Of everything that decides how it sounds, the way it is encoded included: with trimmed edges."""
         text = "" if self.transcript is None else f"in context: {self.transcript}"
-        return blake2b(text.encode() + b"\0" + self.reference, digest_size=16).digest()
-
-
-def check_name(name: str) -> str:
-    """The name, if it can be that of a voice; it becomes a file name, so nothing else may pass."""
-    if not _NAME.fullmatch(name):
-        raise InvalidRequestError(
-            f"a voice cannot be named {name[:80]!r}; expected up to 64 letters, digits, '-' and '_', not '-' at first"
-        )
-    return name
+        return blake2b(text.encode() + b"\0" + self.reference, digest_size=16, person=b"trimmed").digest()
 
 
 def read_recording(path: Path) -> Recording:
@@ -125,7 +116,8 @@ def add_recording(folder: Path, name: str, recording: Recording, max_seconds: fl
             voice.
         StorageError: the folder cannot be written to, or is full (:class:`StorageFullError`).
     """
-    path = folder / check_name(name)
+    name = check_name(name)
+    path = folder / name
     _refuse_existing(folder, name)
     read_good_reference(recording.reference, recording.transcript, max_seconds)
     remove_leftovers(folder)
@@ -155,15 +147,15 @@ def remove_voice(folder: Path, name: str) -> None:
         InvalidRequestError: there is none.
         StorageError: the folder cannot be written to.
     """
-    file, path = folder / f"{check_name(name)}{SUFFIX}", folder / name
+    path = find_voice(folder, check_name(name))
     try:
-        if file.is_file():
-            file.unlink()
-        elif path.is_dir():
-            gone = Path(tempfile.mkdtemp(prefix=f".{name}.", suffix=".gone", dir=folder))
+        if path is None:
+            raise FileNotFoundError
+        if path.is_dir():
+            gone = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".gone", dir=folder))
             shutil.rmtree(path.rename(gone), ignore_errors=True)  # what is left of it is a leftover
         else:
-            raise FileNotFoundError
+            path.unlink()
     except FileNotFoundError as error:
         raise InvalidRequestError(f"there is no voice {name!r} in {str(folder)!r}") from error
     except OSError as error:
@@ -181,6 +173,16 @@ def remove_leftovers(folder: Path) -> None:
                     shutil.rmtree(path, ignore_errors=True)
 
 
+def find_voice(folder: Path, name: str) -> Path | None:
+    """Find the file or folder of a voice, however its name is written; ``None`` if there is none.
+
+    Raises:
+        InvalidRequestError: there is no such folder, or a name in it is impossible.
+    """
+    found = {known: path for known, path in _named(folder) if name_key(known) == name_key(name)}
+    return found.get(tidy_name(name)) or next(iter(found.values()), None)
+
+
 def voices_in(folder: Path) -> dict[str, Path]:
     """The files and folders of the voices by name, sorted; see :func:`foreign_entries` for the rest.
 
@@ -188,14 +190,20 @@ def voices_in(folder: Path) -> dict[str, Path]:
         InvalidRequestError: there is no such folder, a name is impossible, or is that of a file and of a folder.
     """
     found: dict[str, Path] = {}
-    for path, why_not in _entries(folder):
-        if why_not is not None:
-            continue
-        name = check_name(path.stem if path.suffix == SUFFIX else path.name)
-        if name in found:
-            raise InvalidRequestError(f"two voices are named {name!r}: {found[name].name} and {path.name}; rename one")
+    keys: dict[str, Path] = {}
+    for name, path in _named(folder):
+        other = keys.setdefault(name_key(name), path)
+        if other is not path:
+            raise InvalidRequestError(f"two voices are named {name!r}: {other.name} and {path.name}; rename one")
         found[name] = path
     return found
+
+
+def _named(folder: Path) -> Iterator[tuple[str, Path]]:
+    """Voices in the folder with their names, sorted; two may have the same."""
+    for path, why_not in _entries(folder):
+        if why_not is None:
+            yield check_name(path.stem if path.suffix == SUFFIX else path.name), path
 
 
 def foreign_entries(folder: Path) -> dict[str, str]:
@@ -239,7 +247,7 @@ def _content(path: Path, name: str) -> bytes:
 
 
 def _refuse_existing(folder: Path, name: str) -> None:
-    if name in voices_in(folder) or (folder / name).exists():
+    if find_voice(folder, name) is not None or (folder / name).exists():
         raise _taken(name)
 
 

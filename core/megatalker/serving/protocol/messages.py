@@ -65,6 +65,13 @@ class SpeechFields(Message):
     """A speaker of the checkpoint, or a voice the server keeps (``GET /v1/voices``)."""
     voice_file: str | None = None
     """A voice of the client's own instead: the content of a file made by ``Voice.save``, in base64."""
+    ref_audio: str | None = None
+    """A recording to clone instead, for ``base`` checkpoints: an audio file in base64, plain or as a ``data:`` URL. It
+    goes before ``voice``."""
+    ref_text: str | None = None
+    """Every word that is said in ``ref_audio``, for in-context cloning; without, only how it sounds is cloned."""
+    x_vector_only_mode: bool | None = None
+    """Clone only how ``ref_audio`` sounds, whatever ``ref_text`` says."""
     language: str | None = None
     instruct: str | None = None
     sampling: Annotated[dict[str, Any], Field(max_length=MAX_KEYS)] | None = None
@@ -119,6 +126,8 @@ class Opened(Message):
     backend: str
     codec: str
     seed: int
+    warnings: Annotated[tuple[str, ...], Field(exclude_if=lambda texts: not texts)] = ()
+    """What makes ``ref_audio`` or ``ref_text`` a poor reference."""
     instruct: InstructFate | None = None
     ignored: Annotated[tuple[str, ...], Field(exclude_if=lambda names: not names)] = ()
     """Fields of the request that mean nothing here."""

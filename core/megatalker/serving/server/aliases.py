@@ -4,6 +4,7 @@ from megatalker.serving.server.problems import UnknownModelError
 from megatalker.serving.server.speaker import Speaker
 from megatalker.settings import ServerSettings
 from megatalker.voices import list_speakers
+from megatalker.voices.names import name_key
 
 OPENAI_VOICES = (
     "alloy", "ash", "ballad", "cedar", "coral", "echo", "fable", "marin", "nova", "onyx", "sage", "shimmer", "verse",
@@ -26,7 +27,7 @@ class Aliases:
 
     def voice(self, name: str | None) -> str | None:
         """The voice that a request means; voices of this name come before aliases."""
-        return name if name is None or name in self._known() else self.voices().get(name, name)
+        return name if name is None or self._is_known(name) else self.voices().get(name, name)
 
     def voices(self) -> dict[str, str | None]:
         """What each alias stands for. Where nothing is configured, OpenAI's voices go round the voices known here, the
@@ -37,6 +38,10 @@ class Aliases:
         first, known = self._speaker.engine.settings.voice, self._known()
         order = [first, *(name for name in known if name != first)] if first in known else known
         return {alias: order[index % len(order)] if order else None for index, alias in enumerate(OPENAI_VOICES)}
+
+    def _is_known(self, name: str) -> bool:
+        speakers = list_speakers(self._speaker.engine.checkpoint)
+        return name in self._speaker.voices or name_key(name) in map(name_key, speakers)
 
     def _known(self) -> list[str]:
         """Speakers of the checkpoint; what the server keeps where it has none."""

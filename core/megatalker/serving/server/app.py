@@ -37,6 +37,7 @@ from megatalker.serving.server.tokens import token_routes
 from megatalker.serving.server.tts_stream import tts_stream_routes
 from megatalker.serving.server.voice_routes import voice_routes, watching
 from megatalker.settings import ServerSettings
+from megatalker.voices import Voice
 from megatalker.voices.cache import VoiceCache
 from megatalker.voices.library import VoiceLibrary
 
@@ -56,7 +57,7 @@ def create_app(
         SettingsError: two keys cannot be told apart.
     """
     settings = settings or ServerSettings()
-    cache = VoiceCache(settings.voice_cache_size, settings.voice_cache_ttl_s)
+    cache = VoiceCache[Voice](settings.voice_cache_size, settings.voice_cache_ttl_s)
     library = VoiceLibrary(settings.voices_dir, engine.checkpoint, cache, engine.settings.max_reference_s)
     speaker = Speaker(engine, library, cache, settings)
     aliases = Aliases(speaker, settings)
@@ -70,6 +71,7 @@ def create_app(
             speaker.begin_warm_up()
         async with watching(library, health), following(keyring, settings_file, health):
             yield
+        library.close()
         await asyncio.to_thread(engine.close)
         await speaker.warm_up_over()
 

@@ -72,6 +72,7 @@ class Conversation:
             stream,
             self._link,
             max_piece_chars=self._speaker.engine.settings.max_text_chars,
+            warnings=self._speaker.warnings(stream),
             instruct=self._speaker.instruct_fate(request),
             ignored=ignored,
             text_timeout_s=self._settings.text_timeout_s,

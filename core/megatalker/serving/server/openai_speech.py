@@ -97,6 +97,8 @@ def speech_routes(speaker: Speaker, settings: ServerSettings, aliases: Aliases) 
         utterance = await HttpUtterance.begin(speaker, body.input, asked, request)
         headers = utterance.headers(ignored) | {"X-Megatalker-Model": header_value(aliases.model)}
         instructions = speaker.instruct_fate(asked)
+        if warnings := speaker.warnings(utterance.stream):
+            headers["X-Megatalker-Warnings"] = "; ".join(warnings).encode("ascii", "backslashreplace").decode()
         if instructions is not None:
             headers["X-Megatalker-Instructions"] = instructions
         try:

@@ -36,6 +36,7 @@ from megatalker.serving.server.logs import log_ignored
 from megatalker.serving.server.problems import DrainingError, NotReadyError, UnknownVoiceError, problem
 from megatalker.serving.server.speaker import Speaker
 from megatalker.voices import list_speakers
+from megatalker.voices.names import name_key
 
 MAX_ASKED = 16
 """Utterances of one session that may be asked for and not complete."""
@@ -116,7 +117,7 @@ class PlainSession:
     async def _start(self, request: Start, ignored: tuple[str, ...]) -> None:
         fields, speaker = request.speech_fields(), self._speaker
         known = (*list_speakers(speaker.engine.checkpoint), *(name for name, _ in speaker.voices.items()))
-        if fields.voice is not None and fields.voice.lower() not in map(str.lower, known):
+        if fields.voice is not None and name_key(fields.voice) not in map(name_key, known):
             unknown = UnknownVoiceError(f"unknown speaker {fields.voice!r}; known: {', '.join(known) or 'none'}")
             await self._tell_failure(None, unknown, "UNKNOWN_VOICE")
             return

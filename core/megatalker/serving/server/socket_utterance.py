@@ -21,6 +21,7 @@ class SocketUtterance:
         stream: what the engine makes of it.
         link: where to send it.
         max_piece_chars: longer pieces of text are refused before they cost time.
+        warnings: what makes the recording that came along a poor reference.
         instruct: what becomes of the request's instruction.
         ignored: fields of the request that mean nothing here.
         text_timeout_s: an utterance whose text is not complete ends with an error when none arrives for this long.
@@ -33,11 +34,13 @@ class SocketUtterance:
         link: Link,
         *,
         max_piece_chars: int,
+        warnings: tuple[str, ...],
         instruct: InstructFate | None,
         ignored: tuple[str, ...] = (),
         text_timeout_s: float,
     ) -> None:
         self.stream = stream
+        self._warnings = warnings
         self._id, self._format, self._link = request.id, request.format, link
         self._instruct, self._ignored = instruct, ignored
         self._max_piece_chars, self._text_timeout_s = max_piece_chars, text_timeout_s
@@ -97,6 +100,7 @@ class SocketUtterance:
                 backend=facts.backend,
                 codec=facts.codec,
                 seed=facts.seed,
+                warnings=self._warnings,
                 instruct=self._instruct,
                 ignored=told_names(self._ignored),
             )

@@ -18,6 +18,7 @@ from megatalker.serving.server.late_engine import ServedEngine
 from megatalker.serving.server.link import OWNER_ERRORS, OWNER_ERRORS_A_SECOND
 from megatalker.serving.server.meters import Meters, Route
 from megatalker.serving.server.problems import DrainingError, NotReadyError, UnknownVoiceError
+from megatalker.serving.server.references import ReferenceVoices
 from megatalker.serving.server.token_bucket import OwnerBuckets
 from megatalker.serving.server.utterance_account import UtteranceAccount
 from megatalker.settings import ServerSettings
@@ -44,9 +45,12 @@ class Speaker:
         settings: the server's.
     """
 
-    def __init__(self, engine: ServedEngine, voices: VoiceLibrary, cache: VoiceCache, settings: ServerSettings) -> None:
+    def __init__(
+        self, engine: ServedEngine, voices: VoiceLibrary, cache: VoiceCache[Voice], settings: ServerSettings
+    ) -> None:
         self.engine, self.voices, self.meters = engine, voices, Meters(engine)
         self._cache = cache
+        self.references = ReferenceVoices(voices, engine.settings, settings)
         self.running: dict[SpeechStream, UtteranceAccount] = {}
         """Begun and not ended."""
         self.socket_errors = OwnerBuckets(OWNER_ERRORS_A_SECOND, OWNER_ERRORS)
@@ -146,15 +150,22 @@ class Speaker:
     async def _begin(self, text: str | None, asked: SpeechFields, route: Route, return_codes: bool) -> SpeechStream:
         account = UtteranceAccount(route, whole_text=text is not None, voice=asked.voice, meters=self.meters)
         try:
+            reference = await self.references.voice(current_call().owner, asked)
+            voice = None if reference is None else reference.voice
             if self._is_quick(text, asked):
-                stream = self._speak(text, asked, return_codes)
+                stream = self._speak(text, asked, voice, return_codes)
             else:
-                stream = await asyncio.to_thread(self._speak, text, asked, return_codes)
+                stream = await asyncio.to_thread(self._speak, text, asked, voice, return_codes)
         except BaseException as error:
             account.refused(error)
             raise
+        account.warnings = () if reference is None else reference.warnings
         self.running[stream] = account
         return stream
+
+    def warnings(self, stream: SpeechStream) -> tuple[str, ...]:
+        """Return what makes the recording that came with the request a poor reference."""
+        return self.running[stream].warnings
 
     def end(self, stream: SpeechStream) -> None:
         """The utterance is over, or nobody listens any more."""
@@ -186,16 +197,19 @@ class Speaker:
     def _is_quick(self, text: str | None, asked: SpeechFields) -> bool:
         """Whether it is checked in less than half a millisecond: short, and spoken by a voice that is at hand."""
         name = self._voice_name(asked)
-        at_hand = asked.voice_file is None and (name is None or self.voices.at_hand(name))
+        at_hand = bool(asked.ref_audio) or (asked.voice_file is None and (name is None or self.voices.at_hand(name)))
         return at_hand and len(text or "") + len(asked.instruct or "") <= QUICK_CHARS
 
-    def _speak(self, text: str | None, asked: SpeechFields, return_codes: bool) -> SpeechStream:
-        return self.engine.speak_for(current_call().owner, text, self._options(asked), return_codes=return_codes)
+    def _speak(
+        self, text: str | None, asked: SpeechFields, reference: Voice | None, return_codes: bool
+    ) -> SpeechStream:
+        options = self._options(asked, reference)
+        return self.engine.speak_for(current_call().owner, text, options, return_codes=return_codes)
 
-    def _options(self, asked: SpeechFields) -> SpeechOptions:
+    def _options(self, asked: SpeechFields, reference: Voice | None = None) -> SpeechOptions:
         sampling, seed = self._sampling(asked)
         return SpeechOptions(
-            voice=self._voice(asked),
+            voice=self._voice(asked) if reference is None else reference,
             language=asked.language,
             instruct=asked.instruct,
             sampling=sampling,

@@ -37,6 +37,8 @@ class UtteranceAccount:
             "speak", attributes={"megatalker.route": route, "megatalker.request_id": self._call.id}
         )
         self._voice = voice
+        self.warnings: tuple[str, ...] = ()
+        """What makes the recording that came along a poor reference."""
 
     def refused(self, error: BaseException) -> None:
         """The engine did not take it."""

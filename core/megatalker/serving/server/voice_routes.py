@@ -15,6 +15,7 @@ from megatalker.serving.server.speaker import Speaker
 from megatalker.voices import list_speakers
 from megatalker.voices.folder import Manifest, Recording, VoiceExistsError
 from megatalker.voices.library import VoiceLibrary
+from megatalker.voices.reference_checks import reference_warnings
 
 PATH = "/v1/voices"
 PATHS = (PATH, "/v1/audio/voices")
@@ -44,8 +45,9 @@ def voice_routes(speaker: Speaker) -> APIRouter:
         transcript: Annotated[str | None, Form()] = None,
         summary: Annotated[str, Form()] = "",
     ) -> dict[str, object]:
-        """Clone a recording (``multipart/form-data``): WAV, FLAC, OGG or MP3, 3 to 15 s of clear speech, and every word
-        that is said in it. Without ``transcript`` only how the speaker sounds is cloned. Answers when it can be used.
+        """Clone a recording (``multipart/form-data``): WAV, FLAC, OGG, MP3, M4A, MP4, AAC or WebM, 3 to 15 s of clear
+        speech, and every word that is said in it. Without ``transcript`` only how the speaker sounds is cloned. Answers
+        when it can be used; ``warnings`` say why it may sound worse than it could.
         """
         _require_manager()
         if name in library:
@@ -54,7 +56,9 @@ def voice_routes(speaker: Speaker) -> APIRouter:
         manifest = Manifest(summary=summary, in_context=words is not None)
         recording = Recording(manifest, await reference.read(), words)
         await asyncio.to_thread(library.add, name, recording)
-        return {"id": name, "kind": "clone", "summary": summary}
+        warnings = await asyncio.to_thread(reference_warnings, recording.reference, words)
+        added = {"id": library.listed_name(name), "kind": "clone", "summary": summary}
+        return added | ({"warnings": warnings} if warnings else {})
 
     @router.delete(PATHS[0] + "/{name}", status_code=204, responses=errors(400, 404, 429, 503, 507))
     @router.delete(PATHS[1] + "/{name}", status_code=204, responses=errors(400, 404, 429, 503, 507))
