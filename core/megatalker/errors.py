@@ -97,7 +97,7 @@ def explain_validation(
 
 
 def _explain(fault: Mapping[str, Any], noun: str, table: str, known: Collection[str], skip: int) -> str:
-    path = [str(part) for part in (fault["loc"][skip:] or fault["loc"])]
+    path = [str(part) for part in (fault["loc"][skip:] or fault["loc"]) if "[" not in str(part)]  # types of a union
     key = ".".join(([table] if table else []) + path)
     if fault["type"] == "json_invalid":
         return f"this is not JSON: {fault['ctx']['error']}"
