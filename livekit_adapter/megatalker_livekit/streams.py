@@ -10,9 +10,11 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from livekit.agents import APIConnectOptions, APITimeoutError, tts, utils
+from livekit.agents.types import TimedString
 
 from megatalker import FRAME_SECONDS
 from megatalker.engine.speech import Speech
@@ -36,7 +38,7 @@ class Utterance:
     def __init__(self, owner: TTS, emitter: tts.AudioEmitter, timeout_s: float, *, stream: bool) -> None:
         """``timeout_s``: how long the engine may be silent once it has all the text."""
         self._owner, self._emitter, self._timeout_s = owner, emitter, timeout_s
-        self._options = owner.options
+        self._options = replace(owner.options, word_times=True)
         self._patience = asyncio.timeout(None)
         self._complete = False
         emitter.initialize(
@@ -78,6 +80,7 @@ class Utterance:
                 if complete:
                     self.owes_speech()
                 async for chunk in speech:
+                    self._tell_words(speech)  # they go with the next audio that is pushed
                     self._emitter.push(to_pcm16(chunk.pcm))
                     samples += len(chunk.pcm)
                     self._wait_anew()
@@ -87,10 +90,17 @@ class Utterance:
         except TimeoutError:
             message = f"no speech for {self._timeout_s:g} s although the text is complete; is the engine overloaded?"
             raise APITimeoutError(message, retryable=not self._heard) from None
+        self._tell_words(speech)
         if speech.finish_reason == "eos" and not samples:
             self.say_nothing()
         elif speech.finish_reason != "eos":
             logger.warning("the speech ended before its text: %s", speech.finish_reason)
+
+    def _tell_words(self, speech: Speech) -> None:
+        words = speech.take_words()
+        if words:
+            timed = [TimedString(one.before + one.text, start_time=one.begins_s, end_time=one.ends_s) for one in words]
+            self._emitter.push_timed_transcript(timed)
 
     def say_nothing(self) -> None:
         """A moment of silence instead of speech."""

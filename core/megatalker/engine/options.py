@@ -37,6 +37,8 @@ class SpeechOptions:
     """Seconds of audio that may be made ahead of playback; by default ``settings.max_ahead_s``."""
     return_codes: bool = False
     """Chunks carry their codes."""
+    word_times: bool = False
+    """``stream.take_words`` tells which words were spoken, and estimates when (:mod:`megatalker.engine.word_times`)."""
 
     @classmethod
     def of(cls, options: Self | None, changes: Mapping[str, Any]) -> Self:

@@ -16,6 +16,7 @@ import unicodedata
 from collections import deque
 from typing import Any
 
+from megatalker.engine.words import letters
 from megatalker.prompt.text import IncrementalTokenizer, speakable
 
 _SENTENCE_END = re.compile(
@@ -109,6 +110,8 @@ class TextSegmenter:
         self._finished = False
         self.characters = 0
         """Of all text so far."""
+        self.letters_said = 0
+        """Letters and digits of the segments that are over."""
 
     @property
     def coming(self) -> tuple[TextSegment, ...]:
@@ -167,6 +170,7 @@ class TextSegmenter:
         if current is None:
             raise RuntimeError("no segment is being spoken")
         rest = current.rest(ids_fed)
+        self.letters_said += letters(current.text) - letters(rest.text)
         self._coming.appendleft(rest)
         if current is self._open:
             self._open = rest

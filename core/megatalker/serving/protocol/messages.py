@@ -5,11 +5,12 @@ ends with exactly one ``done`` or ``error`` event that carries its id. An ``erro
 that was refused; it ends nothing. Audio comes as binary messages (:mod:`megatalker.serving.protocol.packets`).
 """
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from megatalker import errors
+from megatalker.engine.word_times import SpokenWord
 from megatalker.errors import CapacityError, InvalidRequestError, MegatalkerError, explain_validation
 
 MAX_ID_LENGTH = 64
@@ -53,6 +54,8 @@ class Open(SpeechFields):
     text: str | None = None
     format: AudioFormat = "s16le"
     return_codes: bool = False
+    word_times: bool = False
+    """``words`` events tell which words were spoken, and estimate when."""
 
 
 class Text(Message):
@@ -107,6 +110,39 @@ class Switched(Switch):
     id: UtteranceId
 
 
+class WordTime(Message):
+    """A word that was spoken, and an estimate of when."""
+
+    word: str
+    """As it was written, punctuation included."""
+    before: str
+    """What stands between it and the word before; ``before + word`` of all words is the text."""
+    start: float
+    """Seconds of the utterance's audio."""
+    end: float
+    joined: bool
+    """It stands in a run without spaces, such as Chinese."""
+
+    @classmethod
+    def of(cls, word: SpokenWord, *, speed: float = 1.0) -> Self:
+        """The same in milliseconds' precision; ``speed``: how many times faster than the engine's the audio is."""
+        start, end = (round(seconds / speed, 3) for seconds in (word.begins_s, word.ends_s))
+        return cls(word=word.text, before=word.before, start=start, end=end, joined=word.joined)
+
+    def spoken(self) -> SpokenWord:
+        """The same as the engine says it."""
+        return SpokenWord(self.word, self.start, self.end, self.before, self.joined)
+
+
+class Words(Message):
+    """Words whose audio has been sent, in order. The times are estimates: the model tells none."""
+
+    type: Literal["words"] = "words"
+    id: UtteranceId
+    words: tuple[WordTime, ...]
+    estimated: Literal[True] = True
+
+
 class Facts(Message):
     """As :class:`megatalker.engine.StreamFacts`, measured in the server."""
 
@@ -159,7 +195,7 @@ class Failed(Message):
 
 
 Request = Open | Text | Finish | Cancel
-Event = Opened | Switched | Done | Failed
+Event = Opened | Switched | Words | Done | Failed
 
 _REQUESTS: TypeAdapter[Request] = TypeAdapter(Annotated[Request, Field(discriminator="type")])
 _EVENTS: TypeAdapter[Event] = TypeAdapter(Annotated[Event, Field(discriminator="type")])

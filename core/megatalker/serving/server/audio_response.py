@@ -4,7 +4,7 @@ import asyncio
 import base64
 import json
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Self
 
@@ -14,8 +14,9 @@ from fastapi.sse import format_sse_event
 from starlette.types import Message, Receive, Scope, Send
 
 from megatalker.engine import Chunk, SpeechStream
+from megatalker.engine.word_times import SpokenWord
 from megatalker.errors import MegatalkerError
-from megatalker.serving.protocol.messages import InstructFate, SpeechFields
+from megatalker.serving.protocol.messages import InstructFate, SpeechFields, WordTime
 from megatalker.serving.server.encoding import Encoder, Samples
 from megatalker.serving.server.problems import problem
 from megatalker.serving.server.speaker import Speaker
@@ -34,7 +35,9 @@ class HttpUtterance:
     """``None`` if there is no speech."""
 
     @classmethod
-    async def begin(cls, speaker: Speaker, text: str, asked: SpeechFields, request: Request) -> Self:
+    async def begin(
+        cls, speaker: Speaker, text: str, asked: SpeechFields, request: Request, *, word_times: bool = False
+    ) -> Self:
         """Begin it; :meth:`end` must follow.
 
         A client that goes away meanwhile, maybe while it waits for a free stream, ends the stream.
@@ -42,7 +45,7 @@ class HttpUtterance:
         Raises:
             MegatalkerError: as :meth:`Speaker.begin`, or nothing could be spoken.
         """
-        stream = await speaker.begin(text, asked, "http")
+        stream = await speaker.begin(text, asked, "http", word_times=word_times)
         try:
             return cls(speaker, text, stream, await _first_chunk(stream, request))
         except BaseException:
@@ -114,15 +117,22 @@ async def audio_body(utterance: HttpUtterance, encoder: Encoder) -> AsyncIterato
 
 
 async def event_body(
-    utterance: HttpUtterance, encoder: Encoder, instructions: InstructFate | None
+    utterance: HttpUtterance, encoder: Encoder, instructions: InstructFate | None, *, speed: float = 1.0
 ) -> AsyncIterator[bytes]:
     """The same as OpenAI's server-sent events, ended by ``speech.audio.done`` or ``error``.
+
+    Where word times were asked for, ``speech.audio.words`` events come between those; ``speed`` is how many times
+    faster than the engine's audio the encoder's is.
 
     Of ``usage``, input tokens are those of the text, output tokens the frames.
     """
     try:
         async for data in audio_body(utterance, encoder):
             yield _event(type="speech.audio.delta", audio=base64.b64encode(data).decode())
+            if words := utterance.stream.take_words():
+                yield _words(words, speed)
+        if words := utterance.stream.take_words():
+            yield _words(words, speed)
         facts = utterance.stream.facts()
         heard, spoken = await asyncio.to_thread(utterance.speaker.count_tokens, utterance.text), facts.frames
         yield _event(
@@ -133,6 +143,12 @@ async def event_body(
         )
     except MegatalkerError as error:
         yield _event(type="error", error=problem(error).model_dump())
+
+
+def _words(words: Sequence[SpokenWord], speed: float) -> bytes:
+    """OpenAI has no such event; its transcriptions name words and times like this."""
+    spoken = [WordTime.of(word, speed=speed).model_dump() for word in words]
+    return _event(type="speech.audio.words", words=spoken, estimated=True)
 
 
 def _event(**fields: object) -> bytes:

@@ -30,6 +30,8 @@ class SpeechRequest(SpeechFields):
     speed: Annotated[float, Field(ge=SLOWEST, le=FASTEST)] = 1.0
     """2 takes half the time, at the same pitch."""
     stream_format: Literal["audio", "sse"] = "audio"
+    word_timestamps: bool = False
+    """With ``stream_format`` ``sse``: ``speech.audio.words`` events tell which words were spoken, and estimate when."""
 
     @field_validator("voice", mode="before")
     @classmethod
@@ -69,7 +71,9 @@ def speech_routes(speaker: Speaker, settings: ServerSettings, aliases: Aliases) 
         if body.model is not None:
             aliases.require_model(body.model)
         asked = body.speech_fields(aliases)
-        utterance = await HttpUtterance.begin(speaker, body.input, asked, request)
+        if body.word_timestamps and body.stream_format != "sse":
+            raise InvalidRequestError('word_timestamps come as events; ask for them with "stream_format": "sse"')
+        utterance = await HttpUtterance.begin(speaker, body.input, asked, request, word_times=body.word_timestamps)
         stream, encoder = utterance.stream, ENCODERS[body.response_format]()
         if body.speed != 1.0:
             encoder = StretchingEncoder(body.speed, encoder)
@@ -84,7 +88,8 @@ def speech_routes(speaker: Speaker, settings: ServerSettings, aliases: Aliases) 
         if body.stream_format == "audio":
             content, media_type = audio_body(utterance, encoder), encoder.media_type
         else:
-            content, media_type = event_body(utterance, encoder, instructions), "text/event-stream"
+            events = event_body(utterance, encoder, instructions, speed=body.speed)
+            content, media_type = events, "text/event-stream"
         return AudioResponse(content, media_type, headers, settings.send_timeout_s, utterance.end)
 
     return router

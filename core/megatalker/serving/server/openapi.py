@@ -44,7 +44,9 @@ _EVENT = {
                 "contentSchema": {
                     "type": "object",
                     "required": ["type"],
-                    "properties": {"type": {"enum": ["speech.audio.delta", "speech.audio.done", "error"]}},
+                    "properties": {
+                        "type": {"enum": ["speech.audio.delta", "speech.audio.words", "speech.audio.done", "error"]}
+                    },
                 },
             }
         },

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections.abc import Mapping
 from dataclasses import fields, replace
 from hashlib import blake2b
 from typing import Literal
@@ -100,7 +101,13 @@ class Speaker:
         return bool(self.running or self._beginning)
 
     async def begin(
-        self, text: str | None, asked: SpeechFields, route: Route, *, return_codes: bool = False
+        self,
+        text: str | None,
+        asked: SpeechFields,
+        route: Route,
+        *,
+        return_codes: bool = False,
+        word_times: bool = False,
     ) -> SpeechStream:
         """Begin an utterance; :meth:`end` must follow.
 
@@ -117,7 +124,7 @@ class Speaker:
         self._beginning += 1
         try:
             await self._warmed_up()
-            return await self._begin(text, asked, route, return_codes)
+            return await self._begin(text, asked, route, return_codes=return_codes, word_times=word_times)
         finally:
             self._beginning -= 1
 
@@ -127,13 +134,13 @@ class Speaker:
         await self._warmed_up()
         await asyncio.to_thread(lambda: self.engine.check(self._options(asked)))
 
-    async def _begin(self, text: str | None, asked: SpeechFields, route: Route, return_codes: bool) -> SpeechStream:
+    async def _begin(self, text: str | None, asked: SpeechFields, route: Route, **wanted: bool) -> SpeechStream:
         account = UtteranceAccount(route, whole_text=text is not None, voice=asked.voice, meters=self.meters)
         try:
             if self._is_quick(text, asked):
-                stream = self._speak(text, asked, return_codes)
+                stream = self._speak(text, asked, wanted)
             else:
-                stream = await asyncio.to_thread(self._speak, text, asked, return_codes)
+                stream = await asyncio.to_thread(self._speak, text, asked, wanted)
         except BaseException as error:
             account.refused(error)
             raise
@@ -173,8 +180,8 @@ class Speaker:
         at_hand = asked.voice_file is None and (name is None or self.voices.at_hand(name))
         return at_hand and len(text or "") + len(asked.instruct or "") <= QUICK_CHARS
 
-    def _speak(self, text: str | None, asked: SpeechFields, return_codes: bool) -> SpeechStream:
-        return self.engine.speak_for(current_call().owner, text, self._options(asked), return_codes=return_codes)
+    def _speak(self, text: str | None, asked: SpeechFields, wanted: Mapping[str, bool]) -> SpeechStream:
+        return self.engine.speak_for(current_call().owner, text, self._options(asked), **wanted)
 
     def _options(self, asked: SpeechFields) -> SpeechOptions:
         sampling, seed = self._sampling(asked)
