@@ -24,6 +24,7 @@ NAMES = (
     "quickstart",
     "install",
     "voices",
+    "websocket",
     "settings",
     "livekit",
     "operation",
@@ -70,7 +71,7 @@ def test_the_readme_is_short() -> None:
 
 
 def test_only_known_kinds_of_snippets() -> None:
-    assert {snippet.language for snippet in snippets(*PAGES)} <= {"bash", "python", "toml", "text"}
+    assert {snippet.language for snippet in snippets(*PAGES)} <= {"bash", "javascript", "python", "toml", "text"}
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from importlib.metadata import version
 from pathlib import Path
 
 from fastapi import Depends, FastAPI, Request, Response, WebSocket
@@ -67,6 +68,7 @@ def create_app(
 
     app = FastAPIOffline(
         title="megatalker",
+        version=version("megatalker"),
         lifespan=lifespan,
         redoc_url=None,
         static_url="/docs/assets",
