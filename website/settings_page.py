@@ -32,6 +32,11 @@ directory (`--config FILE` names another). An unknown key is refused by name.
 | environment | `MEGATALKER_BACKENDS__COMPILED__MAX_STREAMS=4` |
 | `megatalker.toml` | `max_streams = 4` below `[backends.compiled]` |
 
+In the environment, lists and tables are JSON, or values with commas between them:
+`MEGATALKER_SERVER__ALLOWED_ORIGINS=https://a.example.com,https://b.example.com`,
+`MEGATALKER_SERVER__VOICE_ALIASES=alloy=mina,ash=otto`. White space and one pair of quotes around a value are dropped.
+Variables with which Kubernetes and Docker tell where a service called megatalker is (its host, port) are no settings.
+
 ```toml title="megatalker.toml"
 checkpoint = "demo"
 backend = "auto"       # the best available; a name here is that backend or an error

@@ -1,9 +1,9 @@
-"""How far the adapter's estimates of word times are off, measured on the demo voice.
+"""How far the estimates of word times are off, measured on the demo voice.
 
 megatalker bench word-times --json benchmarks/results/cpu/word_times.json
 
 The voice learned to speak from espeak-ng, which tells when each word of a text begins. Its speech of the same text,
-stretched evenly to the length of the voice's, says when the voice speaks each word; the adapter has to guess that from
+stretched evenly to the length of the voice's, says when the voice speaks each word; the engine has to guess that from
 text and audio alone. Text is that which the voice was not trained on; the pace is learned from one utterance to the
 next, as in a session.
 """
@@ -15,19 +15,17 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
-from megatalker_pipecat.utterance import Utterance
 from numpy.typing import NDArray
 
-from megatalker import Checkpoint, Engine
+from megatalker import Checkpoint, Engine, SpeechStream
 from megatalker.checkpoint.config import SAMPLE_RATE
+from megatalker.engine.words import cut
+from megatalker.serving.audio import to_pcm16
 from megatalker_benchmarks.report import add_json_option, hand_out, whole
 from megatalker_demo_voice.espeak import Espeak, EspeakFiles
 from megatalker_demo_voice.speakers import SPEAKERS
 from megatalker_demo_voice.speech import Clip, speak
 from megatalker_demo_voice.text import TextSource
-from megatalker_pipecat.audio import LeadingSilence, Sound
-from megatalker_pipecat.timing import Pace, WordClock
-from megatalker_pipecat.words import cut
 
 FEWEST_WORDS = 4
 
@@ -56,7 +54,7 @@ def main() -> None:
 
 async def measure(options: argparse.Namespace) -> tuple[list[float], list[float]]:
     """For every word, estimate less truth in seconds; for every text, the voice's duration relative to espeak-ng's."""
-    errors, ratios, pace = [], [], Pace()
+    errors, ratios = [], []
     source = TextSource("word times")
     with tempfile.TemporaryDirectory() as scratch:
         espeak = Espeak(EspeakFiles.prepare(options.espeak, Path(scratch)))
@@ -69,24 +67,25 @@ async def measure(options: argparse.Namespace) -> tuple[list[float], list[float]
                 clip = speak(espeak, text, SPEAKERS[speaker])
                 if clip is None:
                     continue
-                stream = engine.speak(text, voice=SPEAKERS[speaker].name, seed=len(ratios))
-                guessed, end = await estimates(Utterance(stream, text, Sound(SAMPLE_RATE, trim=True), WordClock(pace)))
+                stream = engine.speak(text, voice=SPEAKERS[speaker].name, seed=len(ratios), word_times=True)
+                guessed, first, end = await estimates(stream)
                 begin, true_end = sounding(clip.samples)
-                ratio = (end - LeadingSilence.PREROLL_S) / (true_end - begin)
+                ratio = (end - first) / (true_end - begin)
                 ratios.append(ratio)
-                truth = [(start - begin) * ratio + LeadingSilence.PREROLL_S for start in word_starts(clip)]
+                truth = [(start - begin) * ratio + first for start in word_starts(clip)]
                 if len(truth) == len(guessed):
                     errors += [guess - true for guess, true in zip(guessed, truth, strict=True)]
     return errors, ratios
 
 
-async def estimates(utterance: Utterance) -> tuple[list[float], float]:
-    """When the adapter says that each word begins, and where the last sound is, both in seconds."""
-    begins, parts = [], []
-    async for passage in utterance:
-        begins += [word.begins_s for word in passage.words]
-        parts.append(np.frombuffer(passage.audio, "<i2"))
-    return begins, sounding(np.concatenate(parts))[1]
+async def estimates(stream: SpeechStream) -> tuple[list[float], float, float]:
+    """When each word is said to begin, and where the first and the last sound are, in seconds."""
+    words, parts = [], []
+    async for chunk in stream:
+        words += stream.take_words()
+        parts.append(np.frombuffer(to_pcm16(chunk.pcm), "<i2"))
+    words += stream.take_words()
+    return [word.begins_s for word in words], *sounding(np.concatenate(parts))
 
 
 def sounding(samples: NDArray[np.int16]) -> tuple[float, float]:

@@ -9,9 +9,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from livekit.agents import APIConnectOptions, APITimeoutError, tts, utils
+from livekit.agents.types import TimedString
 
 from megatalker import FRAME_SECONDS
 from megatalker.engine.outputs import require_complete
@@ -36,7 +38,7 @@ class Utterance:
     def __init__(self, owner: TTS, emitter: tts.AudioEmitter, timeout_s: float, *, stream: bool) -> None:
         """``timeout_s``: how long the engine may be silent once it has all the text."""
         self._owner, self._emitter, self._timeout_s = owner, emitter, timeout_s
-        self._options = owner.options
+        self._options = replace(owner.options, word_times=True)
         self._patience = asyncio.timeout(None)
         self._complete = False
         emitter.initialize(
@@ -80,6 +82,7 @@ class Utterance:
                 if complete:
                     self.owes_speech()
                 async for chunk in speech:
+                    self._tell_words(speech)  # they go with the next audio that is pushed
                     self._emitter.push(to_pcm16(chunk.pcm))
                     samples += len(chunk.pcm)
                     self._wait_anew()
@@ -89,6 +92,7 @@ class Utterance:
         except TimeoutError:
             message = f"no speech for {self._timeout_s:g} s although the text is complete; is the engine overloaded?"
             raise APITimeoutError(message, retryable=not self._heard) from None
+        self._tell_words(speech)
         if speech.finish_reason == "eos" and not samples:
             self.say_nothing()
             return
@@ -102,6 +106,12 @@ class Utterance:
                 self._emitter.end_input()
                 await self._emitter.join()  # what is left in it is dropped when an attempt fails
             raise api_error(error, again=not self._heard) from error
+
+    def _tell_words(self, speech: Speech) -> None:
+        words = speech.take_words()
+        if words:
+            timed = [TimedString(one.before + one.text, start_time=one.begins_s, end_time=one.ends_s) for one in words]
+            self._emitter.push_timed_transcript(timed)
 
     def say_nothing(self) -> None:
         """A moment of silence instead of speech."""

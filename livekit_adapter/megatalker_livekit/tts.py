@@ -23,6 +23,8 @@ class TTS(tts.TTS[Literal["backend_switched"]]):
     In this process, all instances with the same engine settings share one engine. It is loaded off the event loop, by
     :meth:`prewarm` or when there is first something to say, and closed when the last of them is closed.
 
+    Word times (``aligned_transcript``) are estimates (:mod:`megatalker.engine.word_times`).
+
     Text is fed to the model piece by piece as the language model writes it.
 
     Events, besides the framework's:
@@ -53,7 +55,11 @@ class TTS(tts.TTS[Literal["backend_switched"]]):
             SettingsError: an impossible combination, or an unknown setting in environment or file.
             InvalidRequestError: there is no such option.
         """
-        super().__init__(capabilities=tts.TTSCapabilities(streaming=True), sample_rate=SAMPLE_RATE, num_channels=1)
+        super().__init__(
+            capabilities=tts.TTSCapabilities(streaming=True, aligned_transcript=True),
+            sample_rate=SAMPLE_RATE,
+            num_channels=1,
+        )
         self._source = Source(self.engines, engine_settings, engine, server_url)
         self._options = megatalker.SpeechOptions()
         self._streams: weakref.WeakSet[ChunkedStream | SynthesizeStream] = weakref.WeakSet()

@@ -1,22 +1,24 @@
 """One stream of the engine on its way into one audio context."""
 
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from megatalker.checkpoint.config import SAMPLE_RATE
 from megatalker.engine import BackendSwitch
 from megatalker.engine.outputs import require_complete
 from megatalker.engine.speech import Speech
+from megatalker.engine.word_times import SpokenWord
 from megatalker_pipecat.audio import Sound
-from megatalker_pipecat.timing import SpokenWord, WordClock
 
 
 @dataclass(frozen=True, slots=True)
 class SpokenPiece:
-    """Audio, and the words that begin in it or right after it."""
+    """Audio, and the words that begin in it."""
 
     audio: bytes
     """16-bit PCM, possibly empty."""
     words: list[SpokenWord]
+    """Their times count from the start of the audio."""
     switches: tuple[BackendSwitch, ...]
     """Moves to other backends since the piece before."""
 
@@ -28,13 +30,12 @@ class ContextSpeech:
     leaves out some of its text.
     """
 
-    def __init__(self, speech: Speech, text: str | None, sound: Sound, words: WordClock) -> None:
-        """``text``: what is said, ``None`` when it will be fed."""
-        self._speech, self._sound, self._words = speech, sound, words
-        if text is not None:
-            words.feed(text)
-            words.end_text()
+    def __init__(self, speech: Speech, sound: Sound) -> None:
+        """``speech`` with word times."""
+        self._speech, self._sound = speech, sound
         self._told = 0
+        self._made_s = 0.0
+        """Audio of the engine, leading silence included."""
         self.complete = False
         """Everything has been handed out, the end of the text reached."""
 
@@ -50,12 +51,10 @@ class ContextSpeech:
             InvalidRequestError: it cannot be spoken; the utterance goes on without it.
         """
         self._speech.feed(text)
-        self._words.feed(text, self._sound.seconds)
 
     def end_text(self) -> None:
         """No text follows."""
         self._speech.finish()
-        self._words.end_text(self._sound.seconds)
 
     def cancel(self) -> None:
         """End it now; never waits."""
@@ -64,14 +63,22 @@ class ContextSpeech:
     async def __aiter__(self) -> AsyncIterator[SpokenPiece]:
         async for chunk in self._speech:
             audio = self._sound.push(chunk.pcm)
-            yield SpokenPiece(audio, self._words.due(self._sound.seconds), self._new_switches())
+            self._made_s += len(chunk.pcm) / SAMPLE_RATE
+            words = self._new_words() if self._sound.seconds else []
+            yield SpokenPiece(audio, words, self._new_switches())
         if self._speech.finish_reason == "cancelled":
             return
         audio, facts = self._sound.finish(), self._speech.facts()
-        words = self._words.rest(self._sound.seconds, unsaid_chars=facts.unsaid_chars)
-        yield SpokenPiece(audio, words, self._new_switches())
+        yield SpokenPiece(audio, self._new_words(), self._new_switches())
         require_complete(facts)
         self.complete = True
+
+    def _new_words(self) -> list[SpokenWord]:
+        trimmed_s = self._made_s - self._sound.seconds
+        return [
+            replace(word, begins_s=max(0.0, word.begins_s - trimmed_s), ends_s=max(0.0, word.ends_s - trimmed_s))
+            for word in self._speech.take_words(begun=True)
+        ]
 
     def _new_switches(self) -> tuple[BackendSwitch, ...]:
         switches = self._speech.switches[self._told :]

@@ -23,10 +23,10 @@ from pipecat.processors.frame_processor import FrameDirection
 from pipecat.services.tts_service import TTSService
 
 from megatalker.engine.chunks import PlaybackClock
+from megatalker.engine.word_times import SpokenWord
 from megatalker_pipecat.audio import silence
 from megatalker_pipecat.context_speech import ContextSpeech
 from megatalker_pipecat.contexts import Context, Contexts
-from megatalker_pipecat.timing import Pace, SpokenWord
 
 SILENCE_S = 0.02
 """Stands for the audio of a context that had nothing to say, such as an emoji. Without any audio Pipecat would take the
@@ -48,7 +48,6 @@ class DeliveringTTSService(TTSService):
         self._deliveries: set[asyncio.Task[None]] = set()
         self._playback = PlaybackClock()
         """When the audio handed out so far will have been played, over all contexts."""
-        self._pace = Pace()
 
     # ---- one utterance
 

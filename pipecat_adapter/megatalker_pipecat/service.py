@@ -18,6 +18,7 @@ from pipecat.utils.tracing.service_decorators import traced_tts
 
 import megatalker
 from megatalker.engine.speech import SpeechEngine
+from megatalker.engine.word_times import SpokenWord
 from megatalker.errors import ConnectionFailedError, InvalidRequestError
 from megatalker.prompt.text import speakable
 from megatalker.serving.sessions.engines import EnginePool, Lease
@@ -30,7 +31,6 @@ from megatalker_pipecat.delivery import DeliveringTTSService, SentenceFailed
 from megatalker_pipecat.errors import category_of, category_of_text
 from megatalker_pipecat.languages import name_of, recognised
 from megatalker_pipecat.settings import MegatalkerTTSSettings
-from megatalker_pipecat.timing import SpokenWord, WordClock
 
 SLOW_LOAD_S = 5.0
 """A pipeline that waits longer than this for an engine is told how to avoid it."""
@@ -50,7 +50,7 @@ class MegatalkerTTSService(DeliveringTTSService):
     ``SENTENCE`` mode speaks sentence by sentence. ``TOKEN`` mode feeds the model each piece of the language model's
     answer as it comes; the first word is heard sooner, and a turn keeps the settings it began with.
 
-    Word timestamps are estimates (:mod:`megatalker_pipecat.timing`).
+    Word timestamps are estimates (:mod:`megatalker.engine.word_times`).
 
     Events, besides those of ``TTSService``:
         on_backend_switched(service, switch): a backend failed in the middle of speech, which goes on on another; see
@@ -235,7 +235,7 @@ class MegatalkerTTSService(DeliveringTTSService):
         else:
             if not context.spoken:
                 yield self._silent_frame(context_id, context)
-            await self._report_word(SpokenWord(text, begins_s=0.0, joined=False), context_id, context)
+            await self._report_word(SpokenWord(text, begins_s=0.0, ends_s=0.0), context_id, context)
 
     async def _sentence(self, text: str, context_id: str, context: Context) -> AsyncGenerator[Frame, None]:
         with self._kept_open(context_id):
@@ -268,7 +268,7 @@ class MegatalkerTTSService(DeliveringTTSService):
 
     async def _begin(self, text: str | None, context_id: str, context: Context) -> ContextSpeech:
         """Open a stream of the engine for the context, once playback is near enough."""
-        options = self._settings.options(self._voices)
+        options = replace(self._settings.options(self._voices), word_times=True)
         limit = options.max_ahead_s
         if limit is not None:
             # Half of the lead may be left from what was said before, so that the next utterance has time to begin.
@@ -278,7 +278,7 @@ class MegatalkerTTSService(DeliveringTTSService):
         lease = await self._lease()
         speech = await lease.speak(text, options)
         sound = Sound(self.sample_rate, trim=not context.spoken)
-        context.utterance = ContextSpeech(speech, text, sound, WordClock(self._pace))
+        context.utterance = ContextSpeech(speech, sound)
         if self._contexts.find(context_id) is not context:  # interrupted meanwhile
             context.utterance.cancel()
         return context.utterance

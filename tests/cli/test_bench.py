@@ -13,6 +13,7 @@ from commands import megatalker, one_line
 from kept import compiling
 from megatalker.cli.bench.metrics import METRICS
 from snippets import COMPARES, snippets
+from waiting import PROCESS_S
 
 pytestmark = pytest.mark.slow
 
@@ -41,6 +42,9 @@ def test_other_measurements_stand_behind_it_and_are_not_imported_to_be_listed(tm
     assert done.returncode == 0
     for name in declared:
         assert f" {name} " in done.stdout
+    assert "--help says what it takes" not in done.stdout
+    assert "megatalker_" not in done.stdout, "each says in words what it measures"
+    assert "One key against another's first chunk" in done.stdout
 
 
 @pytest.mark.parametrize("name", ["soak", "stream", "compiled", "codec", "endurance", "kernel", "peers", "engine-host"])
@@ -55,6 +59,37 @@ def test_an_unknown_measurement_is_refused_by_name(tmp_path: Path) -> None:
     done = megatalker("bench", "nonsense", cwd=tmp_path)
     assert done.returncode == 2
     assert "nonsense" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "missing", "option"),
+    [
+        ("pipecat", "pipecat", "--sessions"),
+        ("conversation", "pipecat", "--rounds"),
+        ("soak", "psutil", "--streams"),
+        ("callers", "websockets", "--callers"),
+        ("ray", "ray", "--seconds"),
+        ("ray", "websockets", "--seconds"),
+        ("engine-host", "fastapi", "--pace"),
+        ("word-times", "megatalker_demo_voice", "--texts"),
+        ("conformance", "pytest", "alone."),
+    ],
+)
+def test_a_measurement_tells_its_options_without_the_packages_it_wants(
+    tmp_path: Path, name: str, missing: str, option: str
+) -> None:
+    program = f"import sys; sys.modules['{missing}'] = None; from megatalker.cli.main import run; run()"
+    done = subprocess.run(
+        [sys.executable, "-c", program, "bench", name, "--help"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=PROCESS_S,
+    )
+    assert done.returncode == 0, done.stderr
+    assert option in done.stdout
+    if (name, missing) != ("ray", "ray"):  # imported where it is needed
+        assert f"not installed here: {missing}" in done.stdout
 
 
 def test_a_measurement_whose_packages_are_missing_says_so(tmp_path: Path) -> None:

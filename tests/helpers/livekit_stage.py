@@ -223,8 +223,12 @@ class Conversation:
 
 
 @asynccontextmanager
-async def conversation(speaker: tts.TTS, answers: Mapping[str, Sequence[Step]]) -> AsyncIterator[Conversation]:
-    """An agent session of speech detection, recognition, language model and the plugin."""
+async def conversation(
+    speaker: tts.TTS, answers: Mapping[str, Sequence[Step]], *, aligned: bool = False
+) -> AsyncIterator[Conversation]:
+    """An agent session of speech detection, recognition, language model and the plugin; ``aligned``: the transcript is
+    made of the plugin's words.
+    """
     caller, loudspeaker = Caller(), Loudspeaker()
     session: AgentSession = AgentSession(
         vad=caller.vad,
@@ -238,6 +242,7 @@ async def conversation(speaker: tts.TTS, answers: Mapping[str, Sequence[Step]]) 
             "preemptive_generation": {"enabled": False},
         },
         tts_text_transforms=None,
+        use_tts_aligned_transcript=aligned,
         aec_warmup_duration=None,
         user_away_timeout=None,
         session_close_transcript_timeout=0.0,

@@ -9,9 +9,10 @@ import pytest
 from livekit.agents import APIStatusError, Plugin
 from livekit.agents.metrics import TTSMetrics
 from livekit.agents.tts import TTSError
+from livekit.agents.types import USERDATA_TIMED_TRANSCRIPT, TimedString
 
 from fake_backend import Fakes, ends_after
-from livekit_stage import collect, same_speech, say, until
+from livekit_stage import collect, conversation, same_speech, say, until
 from megatalker import Checkpoint, Engine, Settings, SpeechOptions
 from megatalker.errors import InvalidRequestError, SettingsError
 from megatalker.serving.audio import to_pcm16
@@ -266,3 +267,48 @@ async def test_a_bound_in_the_settings_is_told_by_the_event(tiny_custom_voice: C
     (failure,) = failures
     assert failure.recoverable
     assert "max_frames" in str(failure.error)
+
+
+# ---- word times
+
+
+@pytest.mark.parametrize("pieces", [("Good morning to you.",), ("Good ", "mor", "ning to", " you.")])
+async def test_words_come_with_the_audio_and_estimates_of_their_times(
+    tiny_custom_voice: Checkpoint, pieces: tuple[str, ...]
+) -> None:
+    with engine_on(fakes(frames=40), tiny_custom_voice) as engine:
+        speaker = TTS(engine=engine)
+        assert speaker.capabilities.aligned_transcript
+        for stream in (say(speaker, *pieces), speaker.synthesize("".join(pieces))):
+            words, heard_s = list[TimedString](), 0.0
+            async for event in stream:
+                heard_s += event.frame.duration
+                words += event.frame.userdata[USERDATA_TIMED_TRANSCRIPT]
+            assert "".join(words) == "Good morning to you."
+            times = [time for word in words for time in (word.start_time, word.end_time)]
+            assert times == sorted(times)
+            assert times[0] >= 0
+            assert times[-1] <= heard_s
+            await stream.aclose()
+
+
+async def test_words_that_were_not_said_are_in_no_transcript(tiny_custom_voice: Checkpoint) -> None:
+    with engine_on(fakes(frames=None), tiny_custom_voice) as engine:
+        stream = TTS(engine=engine, max_frames=8).synthesize("One two three four five six seven.")
+        words = [word async for event in stream for word in event.frame.userdata[USERDATA_TIMED_TRANSCRIPT]]
+        await stream.aclose()
+    said = "".join(words).split()
+    assert said == ["One", "two", "three", "four", "five", "six", "seven."][: len(said)]
+    assert len(said) < 5
+
+
+async def test_a_session_shows_the_words_that_are_spoken(tiny_custom_voice: Checkpoint) -> None:
+    """``use_tts_aligned_transcript``: what the user reads is what the plugin tells, and the same text."""
+    answer = "Good morning, sir. How are you?"
+    with engine_on(fakes(frames=40), tiny_custom_voice) as engine:
+        async with conversation(TTS(engine=engine), {"Hello.": [answer[:9], answer[9:]]}, aligned=True) as talk:
+            await talk.caller.says("Hello.")
+            await talk.hears(1)
+            await until(lambda: talk.said)
+            assert talk.said == [answer]
+            assert not talk.errors

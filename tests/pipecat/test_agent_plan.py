@@ -1,3 +1,4 @@
+import logging
 import re
 from pathlib import Path
 
@@ -6,7 +7,9 @@ from pipecat.services.deepgram.stt import DeepgramSTTService
 from pipecat.services.openai.llm import OpenAILLMService
 from pipecat.services.openai.stt import OpenAISTTService
 
+from megatalker.cli.status import PACKAGES
 from megatalker.errors import SettingsError
+from megatalker_pipecat.agent.logs import log_decisions
 from megatalker_pipecat.agent.parrot import Parrot
 from megatalker_pipecat.agent.plan import Endpoint, Plan
 from megatalker_pipecat.agent.services import answering, hearing
@@ -116,3 +119,14 @@ def test_another_settings_file(tmp_path: Path) -> None:
     (tmp_path / "other.toml").write_text('backend = "reference"\n[agent]\ngreeting = "Hello."\n')
     plan = Plan.read(text_only=True, config_file=tmp_path / "other.toml", environ={})
     assert (plan.engine.backend, plan.agent.greeting) == ("reference", "Hello.")
+
+
+@pytest.mark.parametrize(("wanted", "level"), [(False, logging.WARNING), (True, logging.INFO)])
+def test_what_the_engine_decides_is_shown_where_it_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch, wanted: bool, level: int
+) -> None:
+    logger = logging.getLogger("megatalker.engine.failover")
+    for package in PACKAGES:
+        monkeypatch.setattr(logging.getLogger(package), "level", logging.NOTSET)
+    log_decisions(wanted)
+    assert logger.getEffectiveLevel() == level

@@ -25,7 +25,6 @@ from megatalker.engine import SpeechOptions, SpeechStream
 from megatalker_pipecat import MegatalkerTTSService
 from megatalker_pipecat.audio import Sound
 from megatalker_pipecat.context_speech import ContextSpeech
-from megatalker_pipecat.timing import USUAL_PACE, Pace, WordClock
 from pipecat_stage import HANG_S, Brake, Entrance, Heard, named, pcm16, perform, turn
 from session_stage import FRAMES, engine_on, fakes, pool_of
 
@@ -137,17 +136,18 @@ async def test_the_next_turn_is_spoken_whole(tiny_custom_voice: Checkpoint, mode
 
 
 async def test_a_cancelled_utterance_says_nothing_more(tiny_custom_voice: Checkpoint) -> None:
-    """Neither words that were left, nor what the filters hold, nor anything about the pace of the voice."""
-    text, pace = "One two three four five six.", Pace()
+    """Neither words that were left, nor what the filters hold."""
+    text = "One two three four five six."
     with engine_on(fakes(frames=None), tiny_custom_voice, max_chunk_frames=1) as engine:
-        utterance = ContextSpeech(engine.speak(text), text, Sound(16_000, trim=False), WordClock(pace))
+        speech = engine.speak(text, word_times=True)
+        utterance = ContextSpeech(speech, Sound(16_000, trim=False))
         passages = []
         async for passage in utterance:
             passages.append(passage)
             utterance.cancel()
     assert len(passages) == 1
     assert not utterance.complete
-    assert pace.seconds_per_unit == USUAL_PACE
+    assert speech.take_words() == []
 
 
 async def test_only_words_that_were_spoken_are_reported(tiny_custom_voice: Checkpoint) -> None:

@@ -160,6 +160,16 @@ def read(place: str, monkeypatch: pytest.MonkeyPatch, folder: Path) -> Settings:
     return Settings.read()
 
 
+def test_the_pod_is_told_of_no_services_and_starts_where_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The cluster names a Service in the variables of every pod of its namespace, unless the pod says no."""
+    assert POD["spec"]["enableServiceLinks"] is False
+    name, (port,) = kubernetes("Service")["metadata"]["name"].upper(), kubernetes("Service")["spec"]["ports"]
+    monkeypatch.setenv(f"{name}_SERVICE_HOST", "10.43.7.12")
+    monkeypatch.setenv(f"{name}_SERVICE_PORT_{port['name'].upper()}", str(port["port"]))
+    monkeypatch.setenv(f"{name}_PORT", f"tcp://10.43.7.12:{port['port']}")
+    assert read("kubernetes", monkeypatch, tmp_path).server.port == PORT
+
+
 @pytest.mark.parametrize("place", environments())
 def test_the_settings_can_be_read(place: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     settings = read(place, monkeypatch, tmp_path)

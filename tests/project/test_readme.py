@@ -24,6 +24,7 @@ NAMES = (
     "quickstart",
     "install",
     "voices",
+    "websocket",
     "settings",
     "livekit",
     "operation",
@@ -70,7 +71,7 @@ def test_the_readme_is_short() -> None:
 
 
 def test_only_known_kinds_of_snippets() -> None:
-    assert {snippet.language for snippet in snippets(*PAGES)} <= {"bash", "python", "toml", "text"}
+    assert {snippet.language for snippet in snippets(*PAGES)} <= {"bash", "javascript", "python", "toml", "text"}
 
 
 @pytest.mark.parametrize(
@@ -140,7 +141,8 @@ def test_command_that_needs_more_than_this_machine(snippet: Snippet) -> None:
         if program == "curl":
             continue  # what it asks for needs another checkpoint; tests/serving asks for it
         if program == "pip":
-            assert set(re.findall(r"megatalker\[([\w,-]+)\]", line)) <= EXTRAS, line
+            named = re.findall(r"(?:megatalker|\.|\))\[([\w,-]+)\]", line)
+            assert {extra for extras in named for extra in extras.split(",")} <= EXTRAS, line
             continue
         if program in PROGRAMS:
             command = [sys.executable, "-c", PROGRAMS[program], *arguments, "--help"]
@@ -186,3 +188,18 @@ def _up_to_date(stamp: Path) -> bool:
     """Otherwise `make` in a copy of the repository would install the copy into this environment."""
     inputs = (ROOT / "pyproject.toml", *ROOT.glob("constraints/*.txt"))
     return stamp.exists() and stamp.stat().st_mtime >= max(each.stat().st_mtime for each in inputs)
+
+
+INSTALLS = re.compile(r"pip install (?:[^`\n]*[ \"'])?megatalker(?![\w/.-])[^`\n]*")
+"""A command that would ask a package index for megatalker."""
+
+
+def test_no_page_installs_from_an_index_that_has_no_megatalker() -> None:
+    found = []
+    for page in ROOT.rglob("*.md"):
+        inside = page.relative_to(ROOT)
+        if inside.parts[0].startswith(".") or page.name == "CHANGELOG.md":
+            continue
+        commands = INSTALLS.findall(page.read_text())
+        found += [f"{inside}: {command}" for command in commands if "@ git+$REPOSITORY" not in command]
+    assert found == ["docs/install.md: pip install 'megatalker[server]'"], "which adds an extra to what is installed"

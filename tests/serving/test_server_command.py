@@ -111,3 +111,23 @@ def test_settings_come_from_file_and_environment_with_options_on_top(
         assert "host '203.0.113.1', port 5" in one_line(foreign.stderr)
         misspelt = megatalker("serve", cwd=tmp_path, MEGATALKER_SERVER__PROT="5")
         assert "unknown setting 'server.prot'" in one_line(misspelt.stderr)
+
+
+@pytest.mark.parametrize("verbose", [False, True])
+def test_its_start_is_two_lines_unless_more_is_asked_for(
+    tiny_custom_voice: Checkpoint, tmp_path: Path, verbose: bool
+) -> None:
+    options = ("--port", "0", "--checkpoint", str(tiny_custom_voice.folder), "--backend", "compiled", "--device", "cpu")
+    environment = os.environ | {"MEGATALKER_BACKENDS__COMPILED__COMPILE": "off"}
+    command = [*COMMAND, *(["--verbose"] if verbose else []), "serve", *options]
+    with subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True) as running:
+        assert running.stderr is not None
+        lines = []
+        for line in running.stderr:
+            lines.append(line)
+            if ": ready at http" in line:
+                break
+        running.kill()
+    assert ": listening at http" in lines[0]
+    assert ": ready at http" in lines[-1]
+    assert (len(lines) == 2) is not verbose

@@ -1,7 +1,9 @@
 """Requests made up from ``/openapi.json``, right ones and wrong ones: the server answers each as the schema says."""
 
 from collections.abc import Iterator
+from importlib import metadata
 
+import httpx
 import hypothesis
 import pytest
 import schemathesis
@@ -55,3 +57,15 @@ def test_server_sent_events_keep_to_their_schema(served: Served) -> None:
     case = schema["/v1/audio/speech"]["POST"].Case(body={"input": "Hello.", "stream_format": "sse"})
     answer = case.call_and_validate(headers=KEY, checks=CHECKED)
     assert answer.headers["content-type"] == ["text/event-stream; charset=utf-8"]
+
+
+def test_it_tells_the_version_and_groups_routes_by_what_they_are_for(served: Served) -> None:
+    schema = httpx.get(served.url + "/openapi.json", headers=KEY).json()
+    assert schema["info"] == {"title": "megatalker", "version": metadata.version("megatalker")}
+    tags = {tag["name"] for tag in schema["tags"]}
+    for path, operations in schema["paths"].items():
+        for method, operation in operations.items():
+            assert set(operation["tags"]) <= tags, path
+            assert len(operation["summary"].split()) > 2, f"{method} {path}: {operation['summary']!r} says nothing"
+    assert schema["paths"]["/v1/audio/speech"]["post"]["tags"] == ["speech"]
+    assert schema["paths"]["/metrics"]["get"]["tags"] == ["operation"]

@@ -106,9 +106,9 @@ def test_numbers_in_the_environment_are_texts_that_are_read(monkeypatch: pytest.
         Settings.read()
 
 
-def test_an_environment_value_that_is_not_json_names_the_field(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MEGATALKER_SERVER", "port=80")
-    with pytest.raises(SettingsError, match=r"\"server\".*; expected JSON"):
+def test_an_environment_value_that_is_no_table_names_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MEGATALKER_SERVER", "port: 80")
+    with pytest.raises(SettingsError, match=r"variable MEGATALKER_SERVER: .*write JSON"):
         Settings.read()
 
 

@@ -8,6 +8,7 @@ from megatalker.errors import UnsupportedError
 
 PROGRAMS = "megatalker.programs"
 BENCHMARKS = "megatalker.benchmarks"
+BRINGS_ALL = "install what it needs (pip install 'megatalker[dev]' brings everything)"
 
 
 def load_program(name: str) -> Callable[..., Any]:
@@ -33,8 +34,5 @@ def imported(entry: EntryPoint) -> Callable[..., Any]:
     try:
         program: Callable[..., Any] = entry.load()
     except ImportError as error:
-        raise UnsupportedError(
-            f"cannot run {entry.name!r}: {error.name or error} is missing; "
-            "install what it needs (pip install 'megatalker[dev]' brings everything)"
-        ) from error
+        raise UnsupportedError(f"cannot run {entry.name!r}: {error.name or error} is missing; {BRINGS_ALL}") from error
     return program

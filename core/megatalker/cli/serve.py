@@ -17,12 +17,14 @@ from megatalker.cli.options import (
     given,
     read_settings,
 )
+from megatalker.cli.status import PACKAGES
 from megatalker.errors import UnsupportedError
 
 logger = logging.getLogger("megatalker.serving.server")
 
 
 def serve(
+    context: typer.Context,
     host: Annotated[
         str | None, typer.Option(help="Address to serve on; 0.0.0.0 is the network.", show_default="127.0.0.1")
     ] = None,
@@ -68,7 +70,10 @@ def serve(
     )
     configure(settings.server.log_format)
     keep_compiled_code()
-    logger.setLevel(logging.INFO)
+    if not context.find_root().params.get("verbose"):  # what runs, and requests; not all that was decided on the way
+        for package in PACKAGES:
+            logging.getLogger(package).setLevel(logging.WARNING)
+        logging.getLogger("megatalker.serving").setLevel(logging.INFO)
     with bind(settings.server) as bound:
         with download_bar() as progress:
             opened = Checkpoint.open(settings.checkpoint, progress=progress)

@@ -30,6 +30,7 @@ from megatalker.engine.stream import SpeechStream, require_process
 from megatalker.engine.text_segmenter import TextSegmenter
 from megatalker.engine.utterance import Progress, Utterance
 from megatalker.engine.watchdog import Watchdog, look_period_s
+from megatalker.engine.word_times import Pace, WordClock
 from megatalker.engine.worker import WorkerSettings
 from megatalker.errors import EngineClosedError, MegatalkerError
 from megatalker.plugins import BackendRegistry
@@ -37,6 +38,7 @@ from megatalker.plugins.checked import CheckedCodec, CheckedTalker
 from megatalker.plugins.device import resolve_device, resolve_dtype, resolve_threads
 from megatalker.prompt import PromptBuilder
 from megatalker.settings import Settings
+from megatalker.voices import Voice
 
 CLOSE_TIMEOUT_S = 10.0
 """How long closing waits for a backend call in progress before it is abandoned."""
@@ -61,6 +63,8 @@ class Engine:
         self._commands = CommandQueue()
         self._state = WorkerState(talker_role(*place), codec_role(*place), time.monotonic)
         self._requests = RequestChecker(settings, checkpoint)
+        self._paces: dict[str | None, Pace] = {}
+        """Of speakers by name, and of all other voices together."""
         own = WorkerSettings(
             PromptBuilder(checkpoint, self.device, self.dtype),
             settings,
@@ -139,8 +143,8 @@ class Engine:
         owners take turns, and ``settings.max_streams_per_owner`` bounds each. :meth:`speak` is for the owner ``""``.
         """
         self._require_serving()
-        options = SpeechOptions.of(options, changes)
-        request, segmenter = self._requests.check(text, options, self._limits)
+        asked = SpeechOptions.of(options, changes)
+        request, segmenter = self._requests.check(text, asked, self._limits)
         utterance = self._utterance(request, segmenter, owner)
         utterance.progress.text_chars = len(text or "")
         if text is None:
@@ -150,9 +154,9 @@ class Engine:
             AdmissionLimits.of(self.settings, self._state.talker.instance.max_streams),
             self._state.throughput,
         )
-        return SpeechStream(
-            utterance, self._commands, self._requests.text_checker(options) if text is None else None, keep_alive=self
-        )
+        checker = self._requests.text_checker(asked) if text is None else None
+        words = self._word_clock(segmenter.whole, asked) if asked.word_times else None
+        return SpeechStream(utterance, self._commands, checker, keep_alive=self, words=words)
 
     def check(self, options: SpeechOptions | None = None, **changes: Any) -> None:
         """Whether text that arrives bit by bit could be spoken with these options; nothing is spoken.
@@ -255,6 +259,15 @@ class Engine:
     def _put(self, command: Command) -> None:
         self._require_serving()
         self._commands.put(command)
+
+    def _word_clock(self, text: str | None, asked: SpeechOptions) -> WordClock:
+        """For one utterance, with what its speaker's pace is known to be."""
+        voice = asked.voice.speaker if isinstance(asked.voice, Voice) else asked.voice
+        clock = WordClock(self._paces.setdefault(voice, Pace()))
+        if text is not None:
+            clock.feed(text)
+            clock.end_text()
+        return clock
 
     def _utterance(self, request: Request, segmenter: TextSegmenter, owner: str) -> Utterance:
         settings = self.settings

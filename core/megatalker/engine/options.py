@@ -43,6 +43,8 @@ class SpeechOptions:
     clean_text: bool = True
     """Make the text fit to be spoken (:mod:`megatalker.prompt.cleaning`). ``False`` gives the model the text as it is,
     equal to the official prompt, and refuses text with characters that are none or with control tokens."""
+    word_times: bool = False
+    """``stream.take_words`` tells which words were spoken, and estimates when (:mod:`megatalker.engine.word_times`)."""
 
     @classmethod
     def of(cls, options: Self | None, changes: Mapping[str, Any]) -> Self:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from megatalker.engine.options import SpeechOptions
 from megatalker.engine.outputs import BackendSwitch, Chunk, FinishReason, StreamFacts
 from megatalker.engine.pieces import Pieces
+from megatalker.engine.word_times import SpokenWord
 
 __all__ = ["Speech", "SpeechEngine"]
 
@@ -47,6 +48,13 @@ class Speech(Protocol):
 
     def pieces(self, seconds: float) -> Pieces:
         """The speech in pieces of this length, which must divide a frame of 0.08 s, to iterate over instead."""
+
+    def take_words(self, *, begun: bool = False) -> list[SpokenWord]:
+        """Words that end within the chunks taken so far, without those returned before; at the end of the iteration the
+        rest of those that were spoken. Their times are estimates. Nothing unless the option ``word_times`` is on.
+
+        ``begun``: words that begin within these chunks, where that is known; their ends are guesses.
+        """
 
     def __enter__(self) -> Self: ...
 

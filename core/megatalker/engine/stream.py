@@ -19,6 +19,7 @@ from megatalker.engine.commands import Cancel, CommandQueue, Feed, FinishText
 from megatalker.engine.outputs import BackendSwitch, Chunk, FinishReason, StreamFacts
 from megatalker.engine.pieces import Pieces
 from megatalker.engine.utterance import Utterance
+from megatalker.engine.word_times import SpokenWord, WordClock
 from megatalker.errors import InvalidRequestError, UnsupportedError
 from megatalker.prompt.text import TextChecker
 
@@ -34,7 +35,15 @@ class ChunkStream(ABC):
 
     def __init__(self, chunks: ChunkQueue) -> None:
         self._chunks, self._process = chunks, os.getpid()
-        self._warned = False
+        self._warned, self._taken_frames, self._over = False, 0, False
+
+    @abstractmethod
+    def take_words(self, *, begun: bool = False) -> list[SpokenWord]:
+        """Words that end within the chunks taken so far, without those returned before; at the end of the iteration the
+        rest of those that were spoken. Their times are estimates. Nothing unless the option ``word_times`` is on.
+
+        ``begun``: words that begin within these chunks, where that is known; their ends are guesses.
+        """
 
     @abstractmethod
     def cancel(self) -> None:
@@ -51,7 +60,9 @@ class ChunkStream(ABC):
         self._warn_of_blocking()
         chunk = self._chunks.take()
         if chunk is None:
+            self._over = True
             raise StopIteration
+        self._note_taken(chunk)
         return chunk
 
     def __aiter__(self) -> Self:
@@ -61,7 +72,9 @@ class ChunkStream(ABC):
         require_process(self._process)
         chunk = await self._chunks.take_async()
         if chunk is None:
+            self._over = True
             raise StopAsyncIteration
+        self._note_taken(chunk)
         return chunk
 
     def read_all(self) -> NDArray[np.float32]:
@@ -107,6 +120,14 @@ class ChunkStream(ABC):
         """What went wrong, when ``finish_reason`` is ``error``; the iteration raises it."""
         return self._chunks.error
 
+    def _note_taken(self, chunk: Chunk) -> None:
+        self._taken_frames += chunk.frames
+
+    @property
+    def _taken_s(self) -> float:
+        """Seconds of audio that the consumer has taken."""
+        return self._taken_frames * FRAME_SECONDS
+
     def _warn_of_blocking(self) -> None:
         if self._warned:
             return
@@ -132,14 +153,21 @@ class SpeechStream(ChunkStream):
     """
 
     def __init__(
-        self, utterance: Utterance, commands: CommandQueue, text_checker: TextChecker | None, keep_alive: object
+        self,
+        utterance: Utterance,
+        commands: CommandQueue,
+        text_checker: TextChecker | None,
+        keep_alive: object,
+        words: WordClock | None = None,
     ) -> None:
-        """``text_checker`` checks incremental text, and is ``None`` when the text was given at once."""
+        """``text_checker`` checks incremental text, and is ``None`` when the text was given at once. ``words`` holds
+        that text, where word times are wanted.
+        """
         super().__init__(utterance.chunks)
         self._utterance, self._commands, self._text_checker = utterance, commands.queue, text_checker
         self._progress = utterance.progress
         self._keep_alive = keep_alive
-        self._feeding = Lock()
+        self._words, self._feeding = words, Lock()
         self._ignored_chars = 0
         self._finalizer = weakref.finalize(self, commands.queue.put, Cancel(utterance))
         self._finalizer.atexit = False
@@ -177,10 +205,27 @@ class SpeechStream(ChunkStream):
                 self._feed(self._text_checker.finish())
                 self._text_checker = None
                 self._commands.put(FinishText(self._utterance))
+                if self._words is not None:
+                    self._words.end_text(self._taken_s)
+
+    def _note_taken(self, chunk: Chunk) -> None:
+        if self._words is not None:
+            self._words.hear(chunk.pcm, self._taken_s)
+        super()._note_taken(chunk)
+
+    def take_words(self, *, begun: bool = False) -> list[SpokenWord]:
+        if self._words is None:
+            return []
+        with self._feeding:
+            if self._over and self.finish_reason != "cancelled":
+                return self._words.rest(self._taken_s, self._progress.begun, complete=self.finish_reason == "eos")
+            return self._words.due(self._taken_s, self._progress.begun, begun=begun)
 
     def _feed(self, ready: str) -> None:
         if ready:
             self._commands.put(Feed(self._utterance, ready, time.monotonic()))
+            if self._words is not None:
+                self._words.feed(ready, self._taken_s)
 
     # ---- end
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from functools import partial
 from operator import methodcaller
 
+from megatalker.checkpoint.config import FRAME_SECONDS
 from megatalker.engine.admission import Grant, fair
 from megatalker.engine.blame import pass_trial
 from megatalker.engine.endings import end_segment
@@ -13,6 +14,7 @@ from megatalker.engine.request import frames_that_fit
 from megatalker.engine.scheduling import select
 from megatalker.engine.state import StepInProgress, WorkerState
 from megatalker.engine.utterance import Codes, DecoderStream, Utterance, candidate
+from megatalker.engine.word_times import BegunSegment
 from megatalker.errors import CapacityError, describe_error
 from megatalker.interfaces import DecodeStep, StreamRequest
 from megatalker.prompt import PromptBuilder
@@ -209,6 +211,8 @@ class TalkerStage:
                     counters.begun += 1
                     counters.queue_wait_s += now - utterance.progress.requested_at
                     utterance.progress.prefilled_at = now
+                begins_s = len(utterance.frames) * FRAME_SECONDS
+                utterance.progress.begun.append(BegunSegment(utterance.text.letters_said, decoder.segment, begins_s))
                 utterance.text.begin()
                 utterance.decoder = decoder
                 utterance.progress.segments += 1

@@ -16,6 +16,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
+from megatalker.engine.words import letters
 from megatalker.prompt.cleaning import PARAGRAPH_END, paragraphs
 from megatalker.prompt.sentences import split_sentences
 from megatalker.prompt.text import IncrementalTokenizer, speakable
@@ -149,8 +150,12 @@ class TextSegmenter:
         self._open: TextSegment | None = None
         """The segment that text is appended to: the current one or the last one coming."""
         self._finished = False
+        self.whole = ""
+        """The text, where it was given at once."""
         self.characters = 0
         """Of all text so far."""
+        self.letters_said = 0
+        """Letters and digits of the segments that are over."""
 
     @property
     def coming(self) -> tuple[TextSegment, ...]:
@@ -186,7 +191,8 @@ class TextSegmenter:
         return self._finished and self._current is None and not self._coming
 
     def add_whole(self, text: str) -> None:
-        """The whole text at once, stripped."""
+        """Take the whole text at once, stripped."""
+        self.whole = text
         for paragraph in paragraphs(text) if self._clean else [text]:
             for segment in split_sentences(paragraph, self._max_chars):
                 self.add(segment)
@@ -239,6 +245,7 @@ class TextSegmenter:
         if current is None:
             raise RuntimeError("no segment is being spoken")
         rest = current.rest(ids_fed, said)
+        self.letters_said += letters(current.text) - letters(rest.text)
         self._coming.appendleft(rest)
         if current is self._open:
             self._open = rest

@@ -19,6 +19,7 @@ from megatalker.engine.runaway import RunawayDetector
 from megatalker.engine.scheduling import REST_S, SOON_S, Candidate, Playing
 from megatalker.engine.speech_rate import spoken_chars
 from megatalker.engine.text_segmenter import IncomingText, TextSegment, TextSegmenter
+from megatalker.engine.word_times import BegunSegment
 from megatalker.interfaces import CodecState, StreamHandle, StreamRequest
 from megatalker.plugins.registry import Kind
 from megatalker.prompt import Prompt, PromptBuilder, PromptText
@@ -45,6 +46,8 @@ class Progress:
     """Handed out as audio."""
     chunks: int = 0
     segments: int = 0
+    begun: list[BegunSegment] = field(default_factory=list)
+    """Those segments, for word times."""
     text_chars: int = 0
     """Of the text so far."""
     unsaid_chars: int = 0

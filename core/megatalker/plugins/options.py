@@ -5,9 +5,10 @@ from typing import Literal
 
 from pydantic import ValidationError
 
-from megatalker.errors import SettingsError, explain_validation, suggest
+from megatalker.errors import SettingsError, suggest
 from megatalker.interfaces import CodecBackend, SettingsT, TalkerBackend
 from megatalker.settings import Settings
+from megatalker.settings.sources import decode_table, explain
 
 
 def own_settings(spec: TalkerBackend[SettingsT] | CodecBackend[SettingsT], settings: Settings) -> SettingsT:
@@ -18,11 +19,11 @@ def own_settings(spec: TalkerBackend[SettingsT] | CodecBackend[SettingsT], setti
     """
     table = "backends" if isinstance(spec, TalkerBackend) else "codecs"
     try:
-        return spec.settings.model_validate(dict(getattr(settings, table).get(spec.name, {})))
+        return spec.settings.model_validate(decode_table(spec.settings, getattr(settings, table).get(spec.name, {})))
     except ValidationError as error:
         own = f"{table}.{spec.name}"
         known = [f"{own}.{key}" for key in spec.settings.model_fields]
-        raise SettingsError(explain_validation(error.errors(), noun="setting", table=own, known=known)) from error
+        raise SettingsError(explain(error, Settings, {}, table=own, known=known)) from error
 
 
 def refuse_unknown_tables(table: Literal["backends", "codecs"], settings: Settings, names: Collection[str]) -> None:

@@ -1,23 +1,14 @@
 """Settings: keyword arguments, then ``MEGATALKER_*`` environment variables, then ``megatalker.toml``, then defaults."""
 
-import os
-import tomllib
 from collections.abc import Mapping
-from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
-from pydantic_settings import (
-    BaseSettings,
-    EnvSettingsSource,
-    PydanticBaseSettingsSource,
-    SettingsConfigDict,
-    TomlConfigSettingsSource,
-)
-from pydantic_settings import SettingsError as UnreadableEnvironment
+from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
-from megatalker.errors import SettingsError, explain_validation, suggest
+from megatalker.errors import SettingsError, suggest
+from megatalker.settings.sources import TomlFile, environment, explain
 from megatalker.settings.values import (
     LONGEST_S,
     Amount,
@@ -40,7 +31,6 @@ from megatalker.settings.values import (
 
 __all__ = [
     "CONFIG_FILE",
-    "ENV_PREFIX",
     "LONGEST_S",
     "Integer",
     "KeySettings",
@@ -54,26 +44,8 @@ __all__ = [
     "known_keys",
 ]
 
-ENV_PREFIX = "MEGATALKER_"
 ShortSpeech = Literal["repeat", "report", "believe"]
 CONFIG_FILE = "megatalker.toml"
-
-
-class _TomlFile(TomlConfigSettingsSource):
-    """Names the file in its errors."""
-
-    def _read_file(self, file_path: Path | Traversable) -> dict[str, Any]:
-        try:
-            return tomllib.loads(file_path.read_text(encoding="utf-8"))
-        except tomllib.TOMLDecodeError as error:  # its message names line and column
-            raise SettingsError(f"settings file {str(file_path)!r} is not TOML: {error}") from error
-        except UnicodeDecodeError as error:
-            line = error.object.count(b"\n", 0, error.start) + 1
-            raise SettingsError(f"settings file {str(file_path)!r} is not UTF-8 text (line {line})") from error
-        except (ValueError, RecursionError) as error:  # a number of thousands of digits, or thousands of brackets
-            raise SettingsError(f"settings file {str(file_path)!r} cannot be understood: {error}") from error
-        except OSError as error:
-            raise SettingsError(f"settings file {str(file_path)!r} cannot be read: {error.strerror}") from error
 
 
 class KeySettings(BaseModel):
@@ -189,16 +161,14 @@ class Settings(BaseSettings):
     """Everything an engine is opened with. Unknown keys are refused by name, wherever they come from.
 
     Nested keys: ``backends.compiled.max_streams`` in Python and TOML, ``MEGATALKER_BACKENDS__COMPILED__MAX_STREAMS``
-    in the
-    environment.
+    in the environment. Lists and tables in the environment are JSON, or values with commas between them
+    (:mod:`megatalker.settings.sources`).
 
     Raises:
         SettingsError: through :meth:`read`; names each offending key, what was found and what was expected.
     """
 
     model_config = SettingsConfigDict(
-        env_prefix=ENV_PREFIX,
-        env_nested_delimiter="__",
         toml_file=CONFIG_FILE,
         extra="forbid",
         frozen=True,
@@ -291,12 +261,12 @@ class Settings(BaseSettings):
         cls,
         settings_cls: type[BaseSettings],
         init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - our own knows lists and service links
         dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - not a source here
         file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - not a source here
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Keyword arguments win over the environment, the environment over the file."""
-        return init_settings, env_settings, _TomlFile(settings_cls)
+        return init_settings, InitSettingsSource(settings_cls, environment(settings_cls)), TomlFile(settings_cls)
 
     @classmethod
     def read(cls, config_file: Path | None = None, **overrides: Any) -> "Settings":
@@ -316,24 +286,12 @@ class Settings(BaseSettings):
         reader: type[Settings] = cls
         if config_file is not None:
             reader = _reader(cls, config_file)
-        _refuse_unknown_environment(cls)
         try:
             settings = reader(**overrides)
         except ValidationError as error:
-            faults = explain_validation(error.errors(), noun="setting", known=known_keys(cls))
-            raise SettingsError(faults) from error
-        except UnreadableEnvironment as error:
-            raise SettingsError(f"{error}; expected JSON") from error
+            raise SettingsError(explain(error, cls, overrides, known=known_keys(cls))) from error
         check_keys(settings.server.keys)
         return settings
-
-
-def _refuse_unknown_environment(settings: type[Settings]) -> None:
-    for name in os.environ:
-        if name.upper().startswith(ENV_PREFIX):
-            key = name[len(ENV_PREFIX) :].lower().split("__")[0]
-            if key not in settings.model_fields:
-                raise SettingsError(f"unknown setting {name} in the environment{suggest(key, settings.model_fields)}")
 
 
 def key_names(file: Path) -> set[str]:
@@ -342,14 +300,9 @@ def key_names(file: Path) -> set[str]:
     Raises:
         SettingsError: that cannot be told.
     """
-    reader = _reader(Settings, file)
-    environment = EnvSettingsSource(reader)
     names: set[str] = set()
-    for source in Settings.settings_customise_sources(reader, environment, environment, environment, environment):
-        try:
-            server = source().get("server", {})
-        except UnreadableEnvironment as error:
-            raise SettingsError(str(error)) from error
+    for values in (environment(Settings), TomlFile(_reader(Settings, file))()):
+        server = values.get("server", {})
         keys = server.get("keys", {}) if isinstance(server, Mapping) else None
         if not isinstance(keys, Mapping):
             raise SettingsError(f"[server.keys] of settings file {str(file)!r} is no table")

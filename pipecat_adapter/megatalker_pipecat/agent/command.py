@@ -10,6 +10,7 @@ from pipecat.runner.run import app, main
 from megatalker.errors import MegatalkerError, SettingsError
 from megatalker_pipecat.agent.ends import ends_here
 from megatalker_pipecat.agent.engine import engine_at_hand
+from megatalker_pipecat.agent.logs import log_decisions
 from megatalker_pipecat.agent.phone import PROVIDERS
 from megatalker_pipecat.agent.plan import Plan
 from megatalker_pipecat.agent.reception import Reception
@@ -39,6 +40,7 @@ def start() -> None:
     parser = argparse.ArgumentParser(prog="megatalker-agent", description=__doc__, parents=[own])
     if {"-h", "--help"} & set(others):
         main(parser)  # prints the runner's arguments, too, and exits
+    log_decisions(bool({"-v", "--verbose"} & set(others)))
     plan = Plan.read(text_only=options.text, config_file=options.config)
     ends = ends_here(plan, options.out) if here else None
     if ends is not None:

@@ -6,8 +6,9 @@ from typing import Annotated
 from pipecat.transcriptions.language import Language
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from megatalker.errors import SettingsError, explain_validation
+from megatalker.errors import SettingsError
 from megatalker.settings import Settings, known_keys
+from megatalker.settings.sources import decode_table, explain
 
 DEFAULT_PROMPT = (
     "You are a friendly voice assistant. Your words are spoken aloud: answer in one to three short sentences of plain "
@@ -48,7 +49,7 @@ class AgentSettings(_Table):
     """The language model's instruction."""
     greeting: str | None = None
     """Said when somebody connects."""
-    backends: Annotated[tuple[str, ...], BeforeValidator(lambda names: _listed(names))] = ()
+    backends: tuple[str, ...] = ()
     """Talker backends that the page lets its user choose from, besides the engine's own; in the environment with commas
     between them. Each is loaded at the start, and takes its memory."""
     turn_log: Path | None = None
@@ -66,9 +67,9 @@ class AgentSettings(_Table):
             SettingsError: names each key that is unknown or has an impossible value.
         """
         try:
-            return cls.model_validate(dict(settings.agent))
+            return cls.model_validate(decode_table(cls, settings.agent))
         except ValidationError as error:
-            faults = explain_validation(error.errors(), noun="setting", table="agent", known=known_keys(cls, "agent"))
+            faults = explain(error, Settings, {}, table="agent", known=known_keys(cls, "agent"))
             raise SettingsError(faults) from error
 
 
@@ -77,7 +78,3 @@ def _language(code: object) -> Language:
         return Language(str(code))
     except ValueError as error:
         raise ValueError("expected a code such as 'en' or 'pt-BR'") from error
-
-
-def _listed(names: object) -> object:
-    return [name.strip() for name in names.split(",")] if isinstance(names, str) else names

@@ -6,7 +6,7 @@ try:
     import websockets  # noqa: F401 - so that its lack is explained
 except ImportError as error:
     raise ImportError(
-        "megatalker.serving.client needs the package websockets: pip install 'megatalker[client]'"
+        "megatalker.serving.client needs the package websockets: pip install 'megatalker[client]'", name=error.name
     ) from error
 
 from megatalker.serving.client.engine import RemoteEngine

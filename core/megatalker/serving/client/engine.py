@@ -82,6 +82,7 @@ class RemoteEngine:
             **speech_fields(options),
             seed=seed,
             return_codes=options.return_codes,
+            word_times=options.word_times,
             format="f32le",
         )
         now = time.monotonic()

@@ -1,12 +1,14 @@
 """The client's state of one utterance: written by the connection's thread, read by the consumer's stream."""
 
 import time
+from collections import deque
 from dataclasses import dataclass, field
 
 from megatalker.engine.chunks import ChunkQueue, wake
 from megatalker.engine.outputs import BackendSwitch, Chunk
+from megatalker.engine.word_times import SpokenWord
 from megatalker.errors import MegatalkerError
-from megatalker.serving.protocol.messages import Done, Event, Facts, Failed, Opened, Switched
+from megatalker.serving.protocol.messages import Done, Event, Facts, Failed, Opened, Switched, Words
 from megatalker.serving.protocol.packets import Packet
 
 
@@ -25,6 +27,8 @@ class RemoteSession:
     frames_received: int = 0
     chunks_received: int = 0
     last_received_at: float | None = None
+    words: deque[SpokenWord] = field(default_factory=deque)
+    """Those that nobody took; the server sends them after their audio."""
     server_facts: Facts | None = None
     """Sent with the end."""
     opened: bool = False
@@ -44,6 +48,8 @@ class RemoteSession:
                 self.opened, self.backend, self.codec, self.seed = True, event.backend, event.codec, event.seed
             case Switched():
                 self._take_switch(event)
+            case Words():
+                self.words += [word.spoken() for word in event.words]
             case Done():
                 self.server_facts = event.facts
                 self.chunks.finish(event.finish_reason)

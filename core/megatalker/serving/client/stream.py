@@ -7,6 +7,7 @@ from threading import Lock
 from megatalker.checkpoint.config import FRAME_SECONDS
 from megatalker.engine.outputs import BackendSwitch, StreamFacts
 from megatalker.engine.stream import ChunkStream
+from megatalker.engine.word_times import SpokenWord
 from megatalker.errors import InvalidRequestError
 from megatalker.prompt.text import TextChecker, require_text
 from megatalker.serving.client.connection import Connection
@@ -60,6 +61,12 @@ class RemoteStream(ChunkStream):
                 self._session.quiet_since = time.monotonic()
                 self._session.text_complete = True
                 self._connection.send(self._session, Finish(id=self._session.id))
+
+    def take_words(self, *, begun: bool = False) -> list[SpokenWord]:  # noqa: ARG002 - servers tell whole words
+        words, taken = self._session.words, []
+        while words and (self._over or words[0].ends_s <= self._taken_s) and self.finish_reason != "cancelled":
+            taken.append(words.popleft())
+        return taken
 
     def cancel(self) -> None:
         if self._chunks.finish("cancelled"):

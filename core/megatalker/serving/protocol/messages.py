@@ -7,12 +7,13 @@ that was refused; it ends nothing. Audio comes as binary messages (:mod:`megatal
 
 import json
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 from pydantic_core import PydanticSerializationError
 
 from megatalker import errors
+from megatalker.engine.word_times import SpokenWord
 from megatalker.errors import CapacityError, InvalidRequestError, MegatalkerError, explain_validation
 from megatalker.serving.protocol.leniency import Integer, Number, read_fields, read_json
 
@@ -92,6 +93,8 @@ class Open(SpeechFields):
     text: str | None = None
     format: AudioFormat = "s16le"
     return_codes: bool = False
+    word_times: bool = False
+    """``words`` events tell which words were spoken, and estimate when."""
 
 
 class Text(Message):
@@ -150,6 +153,39 @@ class Switched(Switch):
     id: UtteranceId
 
 
+class WordTime(Message):
+    """A word that was spoken, and an estimate of when."""
+
+    word: str
+    """As it was written, punctuation included."""
+    before: str
+    """What stands between it and the word before; ``before + word`` of all words is the text."""
+    start: float
+    """Seconds of the utterance's audio."""
+    end: float
+    joined: bool
+    """It stands in a run without spaces, such as Chinese."""
+
+    @classmethod
+    def of(cls, word: SpokenWord, *, speed: float = 1.0) -> Self:
+        """The same in milliseconds' precision; ``speed``: how many times faster than the engine's the audio is."""
+        start, end = (round(seconds / speed, 3) for seconds in (word.begins_s, word.ends_s))
+        return cls(word=word.text, before=word.before, start=start, end=end, joined=word.joined)
+
+    def spoken(self) -> SpokenWord:
+        """The same as the engine says it."""
+        return SpokenWord(self.word, self.start, self.end, self.before, self.joined)
+
+
+class Words(Message):
+    """Words whose audio has been sent, in order. The times are estimates: the model tells none."""
+
+    type: Literal["words"] = "words"
+    id: UtteranceId
+    words: tuple[WordTime, ...]
+    estimated: Literal[True] = True
+
+
 class Facts(Message):
     """As :class:`megatalker.engine.StreamFacts`, measured in the server."""
 
@@ -204,7 +240,7 @@ class Failed(Message):
 
 Request = Open | Text | Finish | Cancel
 M = TypeVar("M", bound=Message)
-Event = Opened | Switched | Done | Failed
+Event = Opened | Switched | Words | Done | Failed
 
 _KINDS: dict[object, type[Request]] = {"open": Open, "text": Text, "finish": Finish, "cancel": Cancel}
 _EVENTS: TypeAdapter[Event] = TypeAdapter(Annotated[Event, Field(discriminator="type")])

@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from importlib.metadata import version
 from pathlib import Path
 
 from fastapi import Depends, FastAPI, Request, Response, WebSocket
@@ -77,6 +78,7 @@ def create_app(
 
     app = FastAPIOffline(
         title="megatalker",
+        version=version("megatalker"),
         lifespan=lifespan,
         docs_url=None,
         redoc_url=None,

@@ -5,7 +5,7 @@ import base64
 import json
 import logging
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import asdict, dataclass
 from tempfile import SpooledTemporaryFile
 from typing import BinaryIO, Self, TypeVar, cast
@@ -20,9 +20,10 @@ from starlette.types import Message, Receive, Scope, Send
 from megatalker.checkpoint.config import SAMPLE_RATE
 from megatalker.engine import Chunk, SpeechStream
 from megatalker.engine.outputs import require_complete
+from megatalker.engine.word_times import SpokenWord
 from megatalker.errors import MegatalkerError
 from megatalker.serving.protocol.leniency import told_names
-from megatalker.serving.protocol.messages import InstructFate, SpeechFields
+from megatalker.serving.protocol.messages import InstructFate, SpeechFields, WordTime
 from megatalker.serving.server.encoding import Encoder, Samples
 from megatalker.serving.server.problems import problem
 from megatalker.serving.server.speaker import Speaker
@@ -55,7 +56,9 @@ class HttpUtterance:
     """``None`` if there is no speech."""
 
     @classmethod
-    async def begin(cls, speaker: Speaker, text: str, asked: SpeechFields, request: Request) -> Self:
+    async def begin(
+        cls, speaker: Speaker, text: str, asked: SpeechFields, request: Request, *, word_times: bool = False
+    ) -> Self:
         """Begin it; :meth:`end` must follow.
 
         A client that goes away meanwhile, maybe while it waits for a free stream, ends the stream.
@@ -64,7 +67,7 @@ class HttpUtterance:
             IncompleteSpeechError: nothing of the text was spoken.
             MegatalkerError: as :meth:`Speaker.begin`, or nothing could be spoken.
         """
-        stream = await speaker.begin(text, asked, "http")
+        stream = await speaker.begin(text, asked, "http", word_times=word_times)
         try:
             first = await _unless_gone(anext(stream, None), stream, request)
             utterance = cls(speaker, text, stream, asked.max_frames is not None, first)
@@ -202,15 +205,22 @@ async def _pieces(file: "SpooledTemporaryFile[bytes]") -> AsyncIterator[bytes]:
 
 
 async def event_body(
-    utterance: HttpUtterance, encoder: Encoder, instructions: InstructFate | None
+    utterance: HttpUtterance, encoder: Encoder, instructions: InstructFate | None, *, speed: float = 1.0
 ) -> AsyncIterator[bytes]:
     """The same as OpenAI's server-sent events, ended by ``speech.audio.done`` or ``error``, both with the facts.
+
+    Where word times were asked for, ``speech.audio.words`` events come between those; ``speed`` is how many times
+    faster than the engine's audio the encoder's is.
 
     Of ``usage``, input tokens are those of the text, output tokens the frames.
     """
     try:
         async for data in audio_body(utterance, encoder):
             yield _event(type="speech.audio.delta", audio=base64.b64encode(data).decode())
+            if words := utterance.stream.take_words():
+                yield _words(words, speed)
+        if words := utterance.stream.take_words():
+            yield _words(words, speed)
         spoken = utterance.stream.facts().frames
         heard = await asyncio.to_thread(utterance.speaker.count_tokens, utterance.text)
         yield _event(
@@ -225,6 +235,12 @@ async def event_body(
 
 def _facts(stream: SpeechStream) -> dict[str, object]:
     return {**asdict(stream.facts()), "switches": list(map(str, stream.switches))}
+
+
+def _words(words: Sequence[SpokenWord], speed: float) -> bytes:
+    """OpenAI has no such event; its transcriptions name words and times like this."""
+    spoken = [WordTime.of(word, speed=speed).model_dump() for word in words]
+    return _event(type="speech.audio.words", words=spoken, estimated=True)
 
 
 def _event(**fields: object) -> bytes:

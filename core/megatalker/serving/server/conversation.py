@@ -61,7 +61,13 @@ class Conversation:
         if request.id in self._utterances:
             raise InvalidRequestError(f"open: an utterance {request.id!r} is open already; use another id")
         try:
-            stream = await self._speaker.begin(request.text, request, "websocket", return_codes=request.return_codes)
+            stream = await self._speaker.begin(
+                request.text,
+                request,
+                "websocket",
+                return_codes=request.return_codes,
+                word_times=request.word_times,
+            )
         except Exception as error:
             await self._link.count_error()
             self._speaker.meters.refused(error, "websocket")

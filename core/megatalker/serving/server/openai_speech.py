@@ -48,6 +48,8 @@ class SpeechRequest(SpeechFields):
     stream_format: Literal["audio", "sse"] = "audio"
     stream: bool = True
     """``False`` answers with a whole file when all is said: with its length, and a true header. Events are a stream."""
+    word_timestamps: bool = False
+    """With ``stream_format`` ``sse``: ``speech.audio.words`` events tell which words were spoken, and estimate when."""
 
     @field_validator("voice", mode="before")
     @classmethod
@@ -94,7 +96,9 @@ def speech_routes(speaker: Speaker, settings: ServerSettings, aliases: Aliases) 
         if body.model is not None and settings.strict:
             aliases.require_model(body.model)
         asked = body.speech_fields(aliases)
-        utterance = await HttpUtterance.begin(speaker, body.input, asked, request)
+        if body.word_timestamps and body.stream_format != "sse":
+            raise InvalidRequestError('word_timestamps come as events; ask for them with "stream_format": "sse"')
+        utterance = await HttpUtterance.begin(speaker, body.input, asked, request, word_times=body.word_timestamps)
         headers = utterance.headers(ignored) | {"X-Megatalker-Model": header_value(aliases.model)}
         instructions = speaker.instruct_fate(asked)
         if warnings := speaker.warnings(utterance.stream):
@@ -103,7 +107,8 @@ def speech_routes(speaker: Speaker, settings: ServerSettings, aliases: Aliases) 
             headers["X-Megatalker-Instructions"] = instructions
         try:
             if body.stream_format == "sse":
-                content, media_type = event_body(utterance, body.encoder(), instructions), "text/event-stream"
+                content = event_body(utterance, body.encoder(), instructions, speed=body.speed)
+                media_type = "text/event-stream"
             elif body.stream:
                 encoder = body.encoder()
                 content, media_type = audio_body(utterance, encoder), encoder.media_type

@@ -1,5 +1,6 @@
 """What ``/openapi.json`` says beyond what FastAPI finds out: errors as they are, and their one body."""
 
+import re
 from http import HTTPStatus
 from typing import Any
 
@@ -44,7 +45,9 @@ _EVENT = {
                 "contentSchema": {
                     "type": "object",
                     "required": ["type"],
-                    "properties": {"type": {"enum": ["speech.audio.delta", "speech.audio.done", "error"]}},
+                    "properties": {
+                        "type": {"enum": ["speech.audio.delta", "speech.audio.words", "speech.audio.done", "error"]}
+                    },
                 },
             }
         },
@@ -72,7 +75,27 @@ def describe(app: FastAPI) -> None:
     app.openapi = corrected  # type: ignore[method-assign] # FastAPI's own way
 
 
+TAGS = {
+    "speech": ("Text in, audio out while it is made.", ("/v1/audio/speech", "/tts/")),
+    "voices": ("Speakers of the checkpoint, and voices that the server keeps.", ("/v1/voices", "/v1/audio/voices")),
+    "models": ("What ``model`` may be in a request.", ("/v1/models", "/v1/audio/models")),
+    "keys": ("Tokens in the name of a key.", ("/v1/tokens",)),
+    "operation": ("For probes and Prometheus.", ("/",)),
+}
+"""Groups of routes: what they are about, and how their paths begin. The first that fits counts."""
+
+
+def _tag(path: str) -> str:
+    return next(tag for tag, (_, beginnings) in TAGS.items() if path.startswith(beginnings))
+
+
 def _correct(schema: dict[str, Any]) -> None:
+    schema["tags"] = [{"name": tag, "description": about} for tag, (about, _) in TAGS.items()]
+    for path, operations in schema["paths"].items():
+        for operation in operations.values():
+            operation["tags"] = [_tag(path)]
+            sentence = re.split(r"[.:](?:\s|$)", operation.get("description", ""), maxsplit=1)[0]
+            operation["summary"] = " ".join(sentence.split()).replace("`", "") or operation["summary"]
     for operation in (operation for path in schema["paths"].values() for operation in path.values()):
         responses = operation["responses"]
         responses.pop("422", None)  # FastAPI's own answer to what does not fit; ours is 400

@@ -8,7 +8,17 @@ from megatalker.checkpoint.config import SAMPLE_RATE
 from megatalker.engine import SpeechStream
 from megatalker.errors import InvalidRequestError
 from megatalker.serving.protocol.leniency import told_names
-from megatalker.serving.protocol.messages import REFUSED_TEXT, Done, Facts, InstructFate, Open, Opened, Switched
+from megatalker.serving.protocol.messages import (
+    REFUSED_TEXT,
+    Done,
+    Facts,
+    InstructFate,
+    Open,
+    Opened,
+    Switched,
+    Words,
+    WordTime,
+)
 from megatalker.serving.protocol.packets import pack
 from megatalker.serving.server.link import Link
 
@@ -108,14 +118,20 @@ class SocketUtterance:
         async for chunk in self.stream:
             await self._tell_switches()
             await self._link.play(pack(self._id, chunk, self._format))
+            await self._tell_words()
         if self._refusal is not None:
             raise self._refusal
         await self._tell_switches()
+        await self._tell_words()
         reason = self.stream.finish_reason
         assert reason is not None, "the iteration has ended"
         assert reason != "error", "the iteration raises errors"
         facts = self.stream.facts()
         await self._link.tell(Done(id=self._id, finish_reason=reason, facts=Facts.model_validate(facts)))
+
+    async def _tell_words(self) -> None:
+        if words := self.stream.take_words():
+            await self._link.tell(Words(id=self._id, words=tuple(map(WordTime.of, words))))
 
     async def _tell_switches(self) -> None:
         for switch in self.stream.switches[self._told_switches :]:

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections.abc import Mapping
 from dataclasses import fields, replace
 from hashlib import blake2b
 from typing import Literal, NoReturn
@@ -120,7 +121,13 @@ class Speaker:
         return bool(self.running or self._beginning)
 
     async def begin(
-        self, text: str | None, asked: SpeechFields, route: Route, *, return_codes: bool = False
+        self,
+        text: str | None,
+        asked: SpeechFields,
+        route: Route,
+        *,
+        return_codes: bool = False,
+        word_times: bool = False,
     ) -> SpeechStream:
         """Begin an utterance; :meth:`end` must follow.
 
@@ -137,7 +144,7 @@ class Speaker:
         self._beginning += 1
         try:
             await self._warmed_up()
-            return await self._begin(text, asked, route, return_codes)
+            return await self._begin(text, asked, route, return_codes=return_codes, word_times=word_times)
         finally:
             self._beginning -= 1
 
@@ -147,15 +154,15 @@ class Speaker:
         await self._warmed_up()
         await asyncio.to_thread(lambda: self.engine.check(self._options(asked)))
 
-    async def _begin(self, text: str | None, asked: SpeechFields, route: Route, return_codes: bool) -> SpeechStream:
+    async def _begin(self, text: str | None, asked: SpeechFields, route: Route, **wanted: bool) -> SpeechStream:
         account = UtteranceAccount(route, whole_text=text is not None, voice=asked.voice, meters=self.meters)
         try:
             reference = await self.references.voice(current_call().owner, asked)
             voice = None if reference is None else reference.voice
             if self._is_quick(text, asked):
-                stream = self._speak(text, asked, voice, return_codes)
+                stream = self._speak(text, asked, voice, wanted)
             else:
-                stream = await asyncio.to_thread(self._speak, text, asked, voice, return_codes)
+                stream = await asyncio.to_thread(self._speak, text, asked, voice, wanted)
         except BaseException as error:
             account.refused(error)
             raise
@@ -201,10 +208,10 @@ class Speaker:
         return at_hand and len(text or "") + len(asked.instruct or "") <= QUICK_CHARS
 
     def _speak(
-        self, text: str | None, asked: SpeechFields, reference: Voice | None, return_codes: bool
+        self, text: str | None, asked: SpeechFields, reference: Voice | None, wanted: Mapping[str, bool]
     ) -> SpeechStream:
         options = self._options(asked, reference)
-        return self.engine.speak_for(current_call().owner, text, options, return_codes=return_codes)
+        return self.engine.speak_for(current_call().owner, text, options, **wanted)
 
     def _options(self, asked: SpeechFields, reference: Voice | None = None) -> SpeechOptions:
         sampling, seed = self._sampling(asked)

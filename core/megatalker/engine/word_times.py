@@ -1,0 +1,212 @@
+"""When each word is spoken: an estimate from the text, its segments, and the length of the audio.
+
+The model says no word times. What is known is which text a segment has, with which frame its speech begins, and how
+much audio there is. Words of the running segment are laid out along its audio at the pace of the voice, which is
+learned from one segment to the next; once the segment is over, the words that are left of it share the audio that is
+left. A word is reported when all of its audio has been handed out, and never if its segment was not spoken. Expect
+errors of some tenths of a second inside a segment, and none at its ends.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from megatalker.checkpoint.config import SAMPLE_RATE
+from megatalker.engine.words import Word, WordCutter, letters
+
+if TYPE_CHECKING:
+    from megatalker.engine.text_segmenter import TextSegment
+
+USUAL_PACE = 0.062
+"""Seconds a letter, before anything was heard: about 150 English words a minute."""
+LEARNING = 0.5
+"""Weight of the newest segment."""
+ENOUGH_UNITS = 10.0
+"""Shorter segments say little about the pace."""
+SLOWEST, FASTEST = 3.0, 1 / 3
+"""Bounds of the pace, times the usual one."""
+QUIET = 0.01
+"""What is louder than -40 dB of full scale is speech."""
+PATIENCE_S = 1.0
+"""The first word is taken to begin with the first sound, unless that takes longer."""
+
+
+class Pace:
+    """How fast a voice speaks."""
+
+    def __init__(self) -> None:
+        self.seconds_per_unit = USUAL_PACE
+
+    def learn(self, units: float, seconds: float) -> None:
+        """Speech of ``units`` took ``seconds``."""
+        if units >= ENOUGH_UNITS and seconds > 0:
+            found = min(max(seconds / units, FASTEST * USUAL_PACE), SLOWEST * USUAL_PACE)
+            self.seconds_per_unit += LEARNING * (found - self.seconds_per_unit)
+
+
+@dataclass(frozen=True, slots=True)
+class SpokenWord:
+    """A word and when it is spoken, in seconds from the start of the utterance's audio. The times are estimates."""
+
+    text: str
+    """As it was written, punctuation included."""
+    begins_s: float
+    ends_s: float
+    before: str = ""
+    """What stands between it and the word before; ``before + text`` of all words is the text."""
+    joined: bool = False
+    """It stands in a run without spaces: nothing goes between it and the word after it."""
+
+
+@dataclass(slots=True)
+class BegunSegment:
+    """A segment of the text whose speech has begun."""
+
+    letters_before: int
+    """Letters and digits of all text before it."""
+    segment: "TextSegment"
+    """Grows while its text arrives."""
+    begins_s: float
+    cut: bool = False
+    """It was ended before it had said all of its text."""
+    _counted: int = 0
+    _letters: int = 0
+
+    def reaches(self, place: int) -> bool:
+        """Whether the letter of this number lies before its end."""
+        text = self.segment.text
+        self._letters += letters(text[self._counted :])
+        self._counted = len(text)
+        return place < self.letters_before + self._letters
+
+
+class WordClock:
+    """Lays the words of one utterance along its audio."""
+
+    def __init__(self, pace: Pace) -> None:
+        self._pace = pace
+        self._cutter = WordCutter()
+        self._waiting: deque[tuple[Word, int, float]] = deque()
+        """Words not reported, the letters before each, and the audio there was before its text."""
+        self._letters = 0
+        self._at_s, self._owed_units = 0.0, 0.0
+        """The next word begins so many units after this time, at the earliest."""
+        self._sounding, self._onset_s = False, 0.0
+        self._current = -1
+        """Number of the segment that the next word belongs to."""
+        self._units_said = 0.0
+        """Words of the current segment that were reported."""
+        self._share: float | None = None
+        """Seconds a unit of the current segment, once it is over."""
+
+    def feed(self, text: str, made_s: float = 0.0) -> None:
+        """More text, cut anywhere; ``made_s`` seconds of audio had been made without it."""
+        self._take(self._cutter.feed(text), made_s)
+
+    def end_text(self, made_s: float = 0.0) -> None:
+        """No text follows."""
+        self._take(self._cutter.finish(), made_s)
+
+    def hear(self, pcm: NDArray[np.float32], at_s: float) -> None:
+        """Audio that was handed out, which begins at ``at_s``: words come after its first sound."""
+        if self._sounding:
+            return
+        loud = np.flatnonzero(np.abs(pcm) > QUIET)
+        if len(loud):
+            self._at_s = self._onset_s = at_s + float(loud[0]) / SAMPLE_RATE
+        self._sounding = len(loud) > 0 or at_s + len(pcm) / SAMPLE_RATE >= PATIENCE_S
+
+    def due(self, audio_s: float, segments: Sequence[BegunSegment], *, begun: bool = False) -> list[SpokenWord]:
+        """The words that end within the first ``audio_s`` seconds and were not reported before.
+
+        Args:
+            audio_s: audio that was handed out.
+            segments: those that have begun, in order.
+            begun: words that begin in that audio, too; their ends are guesses, which later ones may contradict.
+        """
+        return self._lay_out(audio_s, segments, None, begun=begun) if self._sounding else []
+
+    def rest(self, audio_s: float, segments: Sequence[BegunSegment], *, complete: bool) -> list[SpokenWord]:
+        """The words that are left, when the speech is over.
+
+        Args:
+            audio_s: audio of the whole utterance.
+            segments: as for :meth:`due`.
+            complete: everything was spoken. Otherwise words are left out that cannot have been.
+        """
+        words = self._lay_out(audio_s, segments, audio_s if complete else None, begun=False)
+        if complete and self._current == len(segments) - 1 >= 0:
+            self._learn(segments[self._current], audio_s)
+        self._waiting.clear()
+        self._units_said = 0.0
+        return words
+
+    def _lay_out(
+        self, audio_s: float, segments: Sequence[BegunSegment], over_s: float | None, *, begun: bool
+    ) -> list[SpokenWord]:
+        found = []
+        while self._waiting and segments:
+            word, place, not_before_s = self._waiting[0]
+            self._move_on(segments, place)
+            segment, last = segments[self._current], self._current == len(segments) - 1
+            if last and over_s is None and not segment.reaches(place):
+                break  # its segment has not begun
+            end_s = over_s if last else segments[self._current + 1].begins_s
+            begins_s = max(self._at_s, segment.begins_s, not_before_s)
+            if end_s is None or segment.cut:
+                unit_s = self._pace.seconds_per_unit
+                begins_s = max(begins_s, self._at_s + self._owed_units * unit_s)
+                ends_s = begins_s + word.units * unit_s
+                if end_s is not None and ends_s > end_s:  # the segment was over before, and says nothing more
+                    self._waiting.popleft()
+                    self._at_s, self._owed_units = end_s, 0.0
+                    continue
+            else:
+                begins_s = min(begins_s, end_s)
+                unit_s = self._shared(segments, begins_s, end_s)
+                begins_s = min(begins_s + self._owed_units * unit_s, end_s)
+                ends_s = min(begins_s + word.units * unit_s, end_s)
+            if (begins_s >= audio_s) if begun else (ends_s > audio_s):
+                break
+            self._waiting.popleft()
+            found.append(SpokenWord(word.text, begins_s, ends_s, word.before, word.joined))
+            self._at_s, self._owed_units = (begins_s, word.units) if begun else (ends_s, 0.0)
+            self._units_said += word.units
+        return found
+
+    def _move_on(self, segments: Sequence[BegunSegment], place: int) -> None:
+        """To the last segment that begins at or before the letter of this number."""
+        while self._current < 0 or (
+            self._current + 1 < len(segments) and segments[self._current + 1].letters_before <= place
+        ):
+            if self._current >= 0:
+                self._learn(segments[self._current], segments[self._current + 1].begins_s)
+            self._current += 1
+            self._units_said, self._share, self._owed_units = 0.0, None, 0.0
+
+    def _shared(self, segments: Sequence[BegunSegment], begins_s: float, end_s: float) -> float:
+        """Seconds a unit for the words that are left of the current segment, which ends at ``end_s``."""
+        if self._share is None:
+            following = self._current + 1
+            limit = segments[following].letters_before if following < len(segments) else None
+            left = self._owed_units
+            for word, place, _ in self._waiting:
+                if limit is not None and place >= limit:
+                    break
+                left += word.units
+            self._share = max(0.0, end_s - begins_s) / left
+        return self._share
+
+    def _learn(self, segment: BegunSegment, ends_s: float) -> None:
+        """The current segment is over, and its words have been reported."""
+        if not segment.cut:
+            self._pace.learn(self._units_said, ends_s - max(segment.begins_s, self._onset_s))
+
+    def _take(self, words: list[Word], made_s: float) -> None:
+        for word in words:
+            self._waiting.append((word, self._letters, made_s))
+            self._letters += letters(word.text)
