@@ -62,6 +62,7 @@ def _leave_unsaid(utterance: Utterance, decoder: DecoderStream, end: SegmentEnd)
     said = resume_at(read, spoken)
     chars = max(0 if end == "eos" else 1, said - spoken)
     if chars:
+        utterance.progress.begun[-1].cut = True
         logger.warning(
             "stream with seed %d: about %d of %d characters are left unsaid after %d frames (%s)",
             utterance.progress.seed,
