@@ -136,3 +136,18 @@ def test_sampling_options_replace_the_checkpoints(
     free_ones = files["free", "1"], files["free", "2"]
     assert len(free_ones[0]) != len(free_ones[1]) or np.abs(free_ones[0].astype(int) - free_ones[1]).max() > 2
     assert min(map(len, files.values())) >= 4 * 1920
+
+
+def test_text_that_is_left_out_is_an_error_and_what_was_spoken_is_kept(
+    tiny_custom_voice: Checkpoint, tmp_path: Path
+) -> None:
+    sampling = ("--min-new-tokens", "1000")  # until the limit, whatever random weights say
+    text = "The first one is here. A second one follows. Then the third is said."
+    options = ("-o", "out.wav", "--checkpoint", str(tiny_custom_voice.folder), *sampling)
+    limits = {"MEGATALKER_MAX_SEGMENT_FRAMES": "9", "MEGATALKER_MAX_SEGMENT_CHARS": "24"}
+    done = megatalker("say", text, *options, cwd=tmp_path, **limits)
+    assert done.returncode == 1
+    assert "IncompleteSpeechError: the speech is over and leaves out about" in one_line(done.stderr)
+    assert "2.2 s of speech are kept in out.wav" in one_line(done.stderr)
+    assert soundfile.info(tmp_path / "out.wav").frames == 3 * 9 * 1920
+    assert "Traceback" not in done.stderr

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from fake_backend import Behaviour, Fakes
+from fake_backend import Behaviour, Fakes, ends_after
 from megatalker.checkpoint import Checkpoint
 from megatalker.cli.load.drive import SETTLE_S, Heard, Script, drive, listening_to
 from megatalker.cli.load.report import Case, LoadReport, errors, save, table
@@ -122,3 +122,13 @@ def test_what_is_reported_can_be_read_by_people_and_programs(open_engine: Opener
 def test_a_load_of_which_nothing_is_heard_is_reported_as_that() -> None:
     case = Case.of(Heard(Traffic("rate", 1), 1.0, [], 0.0, 0.0), None)
     assert (case.first_chunk_ms, case.requests, case.worst_gap_ms) == (None, 0, 0.0)
+
+
+def test_speech_that_leaves_text_out_is_an_error_unless_it_is_endless(tiny_custom_voice: Checkpoint) -> None:
+    settings = Settings(max_segment_frames=10)
+    with Engine.open(settings, checkpoint=tiny_custom_voice, registry=ends_after(None).registry) as engine:
+        natural = play(engine, Traffic("burst", 2), Script(length_s=None), seconds=0.5)
+        assert [player.error for player in natural.players] == ["IncompleteSpeechError"] * 2
+        endless = play(engine, Traffic("streams", 1), seconds=0.5)
+        assert len(endless.players) > 1
+        assert not any(player.error for player in endless.players)

@@ -125,3 +125,12 @@ def test_without_aiohttp_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setitem(sys.modules, "aiohttp", None)
     with pytest.raises(UnsupportedError, match=r"megatalker\[bench\]"):
         SpeechRoute(["a"], None)
+
+
+def test_a_response_that_breaks_off_is_an_error_unless_the_speech_is_endless(tiny_custom_voice: Checkpoint) -> None:
+    with serving(tiny_custom_voice, fakes_with(frames=None), max_segment_frames=10) as served:
+        route = SpeechRoute([served.url], None)
+        with pytest.raises(ConnectionFailedError):
+            asyncio.run(hear(route, options=SpeechOptions(seed=7)))
+        endless = Script().options(7, endless=True)
+        assert sum(map(len, asyncio.run(hear(SpeechRoute([served.url], None), options=endless)))) == 10 * 1920

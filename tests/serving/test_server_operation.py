@@ -212,6 +212,7 @@ def test_every_utterance_is_written_down_with_its_facts(serve: Server, events: A
         "codec": "noise",
         "switches": 0,
         "finish_reason": "eos",
+        "unsaid_chars": 0,
     }
     assert {key: facts[key] for key in expected} == expected
     assert 0 <= facts["queue_wait_s"] <= facts["ttfc_s"]

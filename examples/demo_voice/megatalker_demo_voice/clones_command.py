@@ -68,7 +68,12 @@ def run(options: argparse.Namespace) -> None:
                 voices[mode][name] = cloner.clone(samples, reference_text=text)
     prints = {name: VoicePrint.of(samples) for name, samples in recorded.items()}
     with Engine.open(
-        checkpoint=checkpoint, backend=options.backend, codec="streaming", device="cpu", runaway_guard=False
+        checkpoint=checkpoint,
+        backend=options.backend,
+        codec="streaming",
+        device="cpu",
+        runaway_guard=False,
+        short_speech="believe",
     ) as engine:
         engine.warmup()
         result = {mode: _judged(engine, cloned, prints, options, log) for mode, cloned in voices.items()}

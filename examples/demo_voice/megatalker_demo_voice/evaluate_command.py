@@ -69,7 +69,12 @@ def _judge_voice(options: argparse.Namespace, espeak: Espeak, log: Callable[[str
     sampling = _sampling(checkpoint, options)
     result: dict[str, Any] = {"sampling": str(sampling), "bytes": _size(folder)}
     with Engine.open(
-        checkpoint=checkpoint, backend=options.backend, codec="streaming", device="cpu", runaway_guard=False
+        checkpoint=checkpoint,
+        backend=options.backend,
+        codec="streaming",
+        device="cpu",
+        runaway_guard=False,
+        short_speech="believe",
     ) as engine:
         engine.warmup()
         for name in _speakers(options):

@@ -21,7 +21,7 @@ from megatalker.checkpoint.config import SAMPLE_RATE
 from megatalker.engine import Chunk, SpeechStream
 from megatalker.engine.outputs import require_complete
 from megatalker.engine.word_times import SpokenWord
-from megatalker.errors import MegatalkerError
+from megatalker.errors import IncompleteSpeechError, MegatalkerError
 from megatalker.serving.protocol.leniency import told_names
 from megatalker.serving.protocol.messages import InstructFate, SpeechFields, WordTime
 from megatalker.serving.server.encoding import Encoder, Samples
@@ -161,14 +161,20 @@ _PRINTABLE = "".join(map(chr, range(0x20, 0x7F)))
 
 
 async def audio_body(utterance: HttpUtterance, encoder: Encoder) -> AsyncIterator[bytes]:
-    """The speech in its format."""
-    async for samples in utterance.chunks():
-        data = await asyncio.to_thread(encoder.encode, samples) if encoder.slow else encoder.encode(samples)
-        if data:
-            yield data
+    """The speech in its format; all of it comes before ``IncompleteSpeechError`` is raised."""
+    incomplete: IncompleteSpeechError | None = None
+    try:
+        async for samples in utterance.chunks():
+            data = await asyncio.to_thread(encoder.encode, samples) if encoder.slow else encoder.encode(samples)
+            if data:
+                yield data
+    except IncompleteSpeechError as error:
+        incomplete = error
     rest = await asyncio.to_thread(encoder.finish) if encoder.slow else encoder.finish()
     if rest:
         yield rest
+    if incomplete is not None:
+        raise incomplete
 
 
 async def whole_file(
