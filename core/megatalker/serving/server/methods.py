@@ -1,7 +1,7 @@
 """Methods that every route has besides its own: HEAD where there is GET, and OPTIONS."""
 
 from fastapi import FastAPI, Response
-from starlette.routing import Match
+from starlette.routing import Match, Mount
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 
@@ -24,11 +24,19 @@ class HeadRequests:
 
 def allowed_methods(app: FastAPI, scope: Scope) -> list[str]:
     """Return the methods that the path of a request takes, ``OPTIONS`` aside."""
-    methods: set[str] = set()
+    methods = [method for method in _ASKED if _is_taken(app, {**scope, "method": method})]
+    return sorted([*methods, *(["HEAD"] if "GET" in methods else [])])
+
+
+_ASKED = ("GET", "POST", "PUT", "PATCH", "DELETE")
+
+
+def _is_taken(app: FastAPI, scope: Scope) -> bool:
     for route in app.routes:
-        if route.matches(scope)[0] is not Match.NONE:
-            methods |= getattr(route, "methods", None) or set()
-    return sorted(methods | ({"HEAD"} if "GET" in methods else set()))
+        files = isinstance(route, Mount) and scope["method"] != "GET"  # which match whatever the method
+        if not files and route.matches(scope)[0] is Match.FULL:
+            return True
+    return False
 
 
 def options(methods: list[str]) -> Response:
