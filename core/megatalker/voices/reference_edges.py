@@ -1,8 +1,8 @@
 """Where the speech in a recording begins and ends, and what is left of the silence around it.
 
 An in-context voice puts the whole recording into the prompt. Where that ends in silence, the talker takes speech to be
-over, and ends the new speech early, too. A sentence takes ``demo-base`` 2.8 s with the speaker embedding alone, and with
-6 s of reference in context (means of three seeds):
+over, and ends the new speech early, too. A sentence takes ``demo-base`` 2.8 s with the speaker embedding alone, and
+with 6 s of reference in context (means of three seeds):
 
 =====================  =====  =====  =====  =====  =====  =====  =====
 silence at the end, s      0   0.10   0.15   0.30   0.50   1.00   3.00
