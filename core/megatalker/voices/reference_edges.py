@@ -1,7 +1,8 @@
 """Where the speech in a recording begins and ends, and what is left of the silence around it.
 
 An in-context voice puts the whole recording into the prompt. Where that ends in silence, the talker takes speech to be
-over, and ends the new speech early, too. Sentence of 2.7 s, spoken by ``demo-base`` with 6 s of reference:
+over, and ends the new speech early, too. A sentence takes ``demo-base`` 2.8 s with the speaker embedding alone, and
+with 6 s of reference in context (means of three seeds):
 
 =====================  =====  =====  =====  =====  =====  =====  =====
 silence at the end, s      0   0.10   0.15   0.30   0.50   1.00   3.00
@@ -26,7 +27,7 @@ Samples = NDArray[np.float32]
 Levels = NDArray[np.float64]
 
 KEPT_SILENCE_S = 0.15
-"""Seconds of silence that stay before and after the speech; with it the sentence above is nearest to its 2.7 s."""
+"""Seconds of silence that stay before and after the speech; with it both voices above are nearest to 2.8 s."""
 FRAME_S = 0.02
 _FRAME = round(SAMPLE_RATE * FRAME_S)
 _LOUD_FRAMES = 20
