@@ -142,8 +142,8 @@ def test_plain_text_comes_out_to_the_bit(text: str) -> None:
         # white space
         ("a\u00a0b\u2009c\u3000d\te", "a b c d e"),
         ("a\nb\r\nc\x85d\u2028e\x0bf\x0cg", "a b c d e f g"),
-        ("a\n\nb\r\n\r\nc\n \t\nd\u2029e\n\n\n\nf", "a \n\nb \n\nc \n\nd \n\ne \n\nf"),
-        ("a\r\r\nb", "a \n\nb"),
+        ("a\n\nb\r\n\r\nc\n \t\nd\u2029e\n\n\n\nf", "a \u2029b \u2029c \u2029d \u2029e \u2029f"),
+        ("a\r\r\nb", "a \u2029b"),
         ("\n\n a \n\n", "a"),
         # joiners and flags
         ("\u200dHel\u200dlo\u200c", "Hello"),

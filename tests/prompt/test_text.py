@@ -10,7 +10,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 
 from megatalker.errors import InvalidRequestError
 from megatalker.prompt.control_tokens import ControlTokens, control_tokens
-from megatalker.prompt.text import IncrementalTokenizer, TextChecker, check_text
+from megatalker.prompt.text import IncrementalTokenizer, TextChecker, check_text, prepare_text
 
 QWEN2_WORDS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -179,6 +179,13 @@ def test_check_text_strips_and_keeps_the_rest(tokenizer: Any) -> None:
 def test_impossible_text_is_refused(tokenizer: Any, text: object, message: str) -> None:
     with pytest.raises(InvalidRequestError, match=message):
         check_text(text, 50, ControlTokens(control_tokens(tokenizer)))
+
+
+def test_paragraphs_do_not_count_as_more_than_they_have(tokenizer: Any) -> None:
+    text = "Good morning.\n\nHow are you?\r\n\r\nGood night."
+    assert len(prepare_text(text, len(text), ControlTokens())) <= len(text)
+    checker = TextChecker(ControlTokens(), len(text))
+    assert all(checker.check(character) is not None for character in text)
 
 
 def test_the_limit_counts_stripped_text(tokenizer: Any) -> None:

@@ -140,7 +140,7 @@ class TextSegmenter:
         tokenizer: the checkpoint's.
         max_chars: see the module.
         ids_needed: ids that must be known before a segment whose text still arrives can begin.
-        clean: the text is clean (:mod:`megatalker.prompt.cleaning`): each line break in it ends a paragraph.
+        clean: the text is clean (:mod:`megatalker.prompt.cleaning`): each paragraph of it ends a segment.
     """
 
     def __init__(self, tokenizer: Any, max_chars: int, ids_needed: int = 1, *, clean: bool = False) -> None:

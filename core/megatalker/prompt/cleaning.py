@@ -9,8 +9,8 @@ text comes out as it came in. In this order:
    characters without a sound vanish, and what cannot be text becomes a space.
 4. Zero-width joiners stay only where a script or an emoji needs them.
 5. Control tokens become a space.
-6. White space becomes one plain space; after a blank line, or a paragraph separator, it is a space and two line
-   breaks. No other line breaks are left: each one ends a paragraph.
+6. White space becomes one plain space; a blank line, or a paragraph separator, is a space and a paragraph separator.
+   No other line breaks are left.
 
 Work is linear in the text, and what is held back for the next piece is bounded: half a character, a joiner, or the
 beginning of an escape sequence or a control token.
@@ -24,9 +24,8 @@ from megatalker.prompt.control_tokens import ControlTokens
 
 __all__ = ["PARAGRAPH_END", "TextCleaner", "clean", "join_surrogates", "paragraphs"]
 
-PARAGRAPH_END = "\n"
-_BLANK_LINE = 2 * PARAGRAPH_END
-"""Two, so that clean text is left as it is when it is cleaned again."""
+PARAGRAPH_END = "\u2029"
+"""Unicode's paragraph separator. No line break, so that clean text is left as it is when it is cleaned again."""
 
 _ODD = re.compile(r"[^ -~]|  ")
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -183,7 +182,7 @@ class _Spaces:
         if self._breaks < 2 or self._ended:
             return space
         self._ended = True
-        return space + _BLANK_LINE
+        return space + PARAGRAPH_END
 
 
 def clean(text: str, tokens: ControlTokens | None = None) -> str:
