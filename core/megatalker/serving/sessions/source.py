@@ -75,7 +75,7 @@ class Source:
         """
         found = self.begin(backend, checkpoint)
         try:
-            await found.lease.loaded()
+            await found.lease.warm()
         except BaseException:
             if found is not self.current:
                 found.lease.leave()
