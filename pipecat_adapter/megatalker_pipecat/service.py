@@ -160,9 +160,9 @@ class MegatalkerTTSService(DeliveringTTSService):
             SLOW_LOAD_S, logger.warning, f"{self}: still loading {self._source}; {PRELOAD}"
         )
         try:
-            found = self._source.begin(*self._settings.engine_choice())
-            await self._adopt(found)
             began = time.monotonic()
+            found = await self._source.find(*self._settings.engine_choice(), warm=False)
+            await self._adopt(found)
             await check(found.lease, self._settings.options(self._voices))
             try:
                 async with asyncio.timeout(max(0.0, WARM_UP_S - (time.monotonic() - began))):

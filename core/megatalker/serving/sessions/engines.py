@@ -247,8 +247,7 @@ def _connect(url: str) -> SpeechEngine:
 
 def _close(shared: _Shared, closed: "Future[None]") -> None:
     try:
-        shared.warm.exception()  # closing an engine that still loads or warms up comes after that
-        if shared.loaded.exception() is None:
+        if shared.loaded.exception() is None:  # waits for it: closing an engine that still loads comes after loading
             shared.loaded.result().close()
     finally:
         shared.submitters.shutdown(wait=False)
