@@ -4,7 +4,8 @@ import os
 import shutil
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 
 import torch
 
@@ -29,6 +30,19 @@ def missing_compiler(device: torch.device) -> str | None:
     return None if has_triton() else "triton does not work here"
 
 
+def keep_compiled_code() -> None:
+    """Have torch keep what it compiles under the user's cache folder, unless ``TORCHINDUCTOR_CACHE_DIR`` says where.
+
+    Its own choice is a folder for temporary files, which a reboot or a new container empties. It knows no other way to
+    be told than this variable, and the process that compiles ahead is told by it, too.
+    """
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "megatalker" / "inductor"
+    with suppress(OSError):  # where nothing can be kept there, torch's own choice stands
+        folder.mkdir(parents=True, exist_ok=True)
+        if os.access(folder, os.W_OK):
+            os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(folder))
+
+
 def keeps_compiled_code() -> bool:
     """Whether torch finds what another process has compiled."""
     from torch._inductor import config  # imports much
@@ -38,7 +52,10 @@ def keeps_compiled_code() -> bool:
 
 @contextmanager
 def compiler_errors() -> Iterator[None]:
-    """Around ``torch.compile`` and the first run of what it made: a failure to compile becomes ``CompilerError``."""
+    """Around ``torch.compile`` and the first run of what it made: a failure to compile becomes ``CompilerError``, and
+    what is compiled is kept (:func:`keep_compiled_code`).
+    """
+    keep_compiled_code()
     try:
         yield
     except Exception as error:

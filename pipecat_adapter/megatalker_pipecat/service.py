@@ -34,6 +34,8 @@ from megatalker_pipecat.settings import MegatalkerTTSSettings
 
 SLOW_LOAD_S = 5.0
 """A pipeline that waits longer than this for an engine is told how to avoid it."""
+WARM_UP_S = 10.0
+"""A pipeline waits this long for an engine to be warm; Pipecat gives a pipeline 20 s by default."""
 PRELOAD = (
     "load the engine before the pipeline with `await MegatalkerTTSService.preload(...)`, "
     "or give PipelineWorker a longer setup_timeout_secs"
@@ -147,6 +149,9 @@ class MegatalkerTTSService(DeliveringTTSService):
     async def setup(self, setup: FrameProcessorSetup) -> None:  # type: ignore[override]  # as Pipecat's own do
         """Get the engine, and check that it can speak with these settings, before the bot is ready.
 
+        A warm-up that takes long, as the first on a machine does, is not waited for: what is said meanwhile is heard
+        when it is over.
+
         Raises:
             MegatalkerError: It cannot; Pipecat reports that as a permanent error.
         """
@@ -155,7 +160,15 @@ class MegatalkerTTSService(DeliveringTTSService):
             SLOW_LOAD_S, logger.warning, f"{self}: still loading {self._source}; {PRELOAD}"
         )
         try:
-            await check(await self._lease(), self._settings.options(self._voices))
+            began = time.monotonic()
+            found = await self._source.find(*self._settings.engine_choice(), warm=False)
+            await self._adopt(found)
+            await check(found.lease, self._settings.options(self._voices))
+            try:
+                async with asyncio.timeout(max(0.0, WARM_UP_S - (time.monotonic() - began))):
+                    await found.lease.warm()
+            except TimeoutError:
+                logger.warning(f"{self}: {self._source} still warms up, and speaks when it is ready; {PRELOAD}")
         except asyncio.CancelledError:
             logger.error(f"{self}: {self._source} was not ready when the pipeline stopped waiting for it; {PRELOAD}")
             raise

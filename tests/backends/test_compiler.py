@@ -17,6 +17,7 @@ from megatalker.plugins.checked import CheckedTalker
 from megatalker.sampling import SamplingParams
 from megatalker_backends.compiled.decoder import CompiledDecoder
 from megatalker_backends.compiled.settings import CompiledSettings
+from megatalker_backends.compiler import compiler_errors
 from megatalker_backends.streaming.codec import StreamingCodec
 from megatalker_backends.streaming.settings import StreamingSettings
 
@@ -116,3 +117,30 @@ def test_a_codec_that_shall_be_compiled_needs_a_compiler(
     monkeypatch.setenv("CXX", "/nope")
     with pytest.raises(SettingsError, match=r"codecs\.streaming\.compile is true, but there is no C\+\+ compiler"):
         StreamingCodec(tiny_custom_voice, LoadContext(CPU, torch.float32, StreamingSettings(compile=True)))
+
+
+@pytest.fixture
+def user_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Of a user who has said nothing about what torch compiles."""
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "")
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def test_whatever_program_compiles_keeps_its_code_under_the_users_cache(user_cache: Path) -> None:
+    with compiler_errors():
+        assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(user_cache / "megatalker" / "inductor")
+    assert (user_cache / "megatalker" / "inductor").is_dir()
+
+
+def test_the_users_own_choice_of_a_cache_stands(user_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "/somewhere/else")
+    with compiler_errors():
+        assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == "/somewhere/else"
+
+
+def test_without_a_cache_to_write_to_torchs_own_choice_stands(user_cache: Path) -> None:
+    user_cache.write_text("")
+    with compiler_errors():
+        assert "TORCHINDUCTOR_CACHE_DIR" not in os.environ

@@ -68,11 +68,15 @@ def start(checkpoint: Checkpoint, program: str, warmup: str) -> subprocess.Popen
     )
 
 
-@pytest.mark.parametrize("warmup", ["compiles", "computes", "swallows"])
 @pytest.mark.parametrize(
-    ("end", "status"),
-    [("", 0), ("sys.exit(7)", 7), ("raise ValueError('mine')", 1), ("engine.close()", 0)],
-    ids=["end", "exit", "raise", "close"],
+    ("warmup", "end", "status"),
+    [
+        ("compiles", "", 0),
+        ("compiles", "engine.close()", 0),
+        ("computes", "raise ValueError('mine')", 1),
+        ("swallows", "sys.exit(7)", 7),
+    ],
+    ids=["end", "close", "raise", "exit"],
 )
 def test_leaving_python_interrupts_a_warm_up(tiny_custom_voice: Checkpoint, warmup: str, end: str, status: int) -> None:
     shorter = "import megatalker.engine.engine as module\nmodule.CLOSE_TIMEOUT_S = 0.2\n"

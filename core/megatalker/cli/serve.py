@@ -51,7 +51,7 @@ def serve(
         from megatalker.serving.server.late_engine import LateEngine
         from megatalker.serving.server.logs import configure
         from megatalker.serving.server.running import TalkServer, bind
-        from megatalker.serving.server.starting import keep_compiled_code, served_settings
+        from megatalker.serving.server.starting import served_settings
     except ImportError as error:
         raise UnsupportedError(f"cannot serve: {error.name} is missing; pip install 'megatalker[server]'") from error
     own = given(host=host, port=port, voices_dir=voices_dir, model=model, lazy=lazy, log_format=log_format)
@@ -69,7 +69,6 @@ def serve(
         )
     )
     configure(settings.server.log_format)
-    keep_compiled_code()
     if not context.find_root().params.get("verbose"):  # what runs, and requests; not all that was decided on the way
         for package in PACKAGES:
             logging.getLogger(package).setLevel(logging.WARNING)

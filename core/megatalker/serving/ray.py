@@ -20,7 +20,7 @@ from megatalker.serving.server.app import create_app
 from megatalker.serving.server.late_engine import LateEngine
 from megatalker.serving.server.logs import configure
 from megatalker.serving.server.speaker import Speaker
-from megatalker.serving.server.starting import keep_compiled_code, served_settings
+from megatalker.serving.server.starting import served_settings
 from megatalker.settings import RaySettings, Settings
 
 try:
@@ -80,7 +80,6 @@ class Replica:
         settings = self._settings
         configure(settings.server.log_format)
         logging.getLogger("megatalker").setLevel(logging.INFO)
-        keep_compiled_code()
         checkpoint = await asyncio.to_thread(Checkpoint.open, settings.checkpoint)
         app = create_app(LateEngine(settings, checkpoint), settings.server)
         self._speaker = app.state.speaker

@@ -241,8 +241,8 @@ class Settings(BaseSettings):
     beside a CUDA device, where operations are too short to share, otherwise as many as torch takes (one a core)."""
     warmup: Literal["all", "first"] | None = None
     """What warm-up waits for: ``all`` that the backends prepare, or what the ``first`` stream needs, while they prepare
-    the rest beside their work, with the same results (log, ``GET /ready``). ``None``: ``all``. ``megatalker serve``
-    sets ``first`` where nothing else is said."""
+    the rest beside their work, with the same results (log, ``GET /ready``). ``None``: ``all``. The server, the voice
+    agent and the adapters set ``first`` where nothing else is said."""
     step_deadline_s: Deadline = 20.0
     """A backend call that takes longer marks the backend faulty."""
     backends: Mapping[str, Mapping[str, Any]] = Field(default_factory=dict)

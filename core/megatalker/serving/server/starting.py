@@ -1,8 +1,5 @@
 """What every server does before it opens an engine, whoever started it."""
 
-import os
-from pathlib import Path
-
 from megatalker.settings import Settings
 
 MAX_UNTAKEN_S = 20.0
@@ -16,12 +13,3 @@ def served_settings(settings: Settings) -> Settings:
     unsaid: dict[str, object] = {"max_untaken_s": MAX_UNTAKEN_S, "max_wait_s": MAX_WAIT_S, "warmup": "first"}
     unsaid = {name: value for name, value in unsaid.items() if getattr(settings, name) is None}
     return settings.model_copy(update=unsaid)
-
-
-def keep_compiled_code() -> None:
-    """Have torch keep what it compiles where it is found again, unless ``TORCHINDUCTOR_CACHE_DIR`` says where.
-
-    Its own choice is a folder for temporary files, which a reboot or a new container empties.
-    """
-    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(Path(home) / "megatalker" / "inductor"))

@@ -22,6 +22,8 @@ PER_REQUEST = {"voice", "language", "max_ahead_s", "agent"}
 SUBMITTERS = 4
 """Threads per engine that check requests; a request takes about a millisecond, or one round trip to a server."""
 
+WarmUp = Callable[[SpeechEngine], None]
+
 
 @dataclass(eq=False)
 class _Shared:
@@ -29,6 +31,7 @@ class _Shared:
 
     key: str
     loaded: "Future[SpeechEngine]" = field(default_factory=Future)
+    warm: "Future[None]" = field(default_factory=Future)
     leases: int = 0
     submitters: ThreadPoolExecutor = field(default_factory=lambda: _submitters())
 
@@ -40,8 +43,11 @@ class EnginePool:
     """
 
     def __init__(self, open_engine: Callable[[megatalker.Settings], SpeechEngine] | None = None) -> None:
-        """``open_engine``: blocks until the engine is loaded and warm; by default :class:`megatalker.Engine`."""
-        self._open = open_engine or _open_and_warm_up
+        """``open_engine``: blocks until the engine is loaded and warm; by default a :class:`megatalker.Engine`, which
+        warms up once it is loaded: for the first stream at once and for others beside its work, as a server's does
+        where the setting ``warmup`` says nothing else.
+        """
+        self._open, self._warm_up = (_open, _warm_up) if open_engine is None else (open_engine, _is_warm)
         self._lock = threading.Lock()
         self._engines: dict[str, _Shared] = {}
 
@@ -55,7 +61,7 @@ class EnginePool:
         """
         lease = self.begin(settings)
         try:
-            await lease.loaded()
+            await lease.warm()
         except BaseException:
             lease.leave()
             raise
@@ -63,55 +69,62 @@ class EnginePool:
 
     def begin(self, settings: megatalker.Settings) -> "Lease":
         """A lease at once, on an engine that may still be loading; needs no event loop."""
-        return self._begin(_key(settings), lambda: self._open(settings))
+        return self._begin(_key(settings), lambda: self._open(settings), self._warm_up)
 
     def begin_server(self, url: str) -> "Lease":
         """As :meth:`begin`: a client of the server at ``url``, shared by all sessions that use this server."""
-        return self._begin(url, lambda: _connect(url))
+        return self._begin(url, lambda: _connect(url), _is_warm)
 
     def holds(self, settings: megatalker.Settings) -> bool:
         """The engine for these settings is loaded and will be shared at once."""
         with self._lock:
             shared = self._engines.get(_key(settings))
-            return shared is not None and shared.loaded.done()
+            return shared is not None and shared.warm.done()
 
-    def _begin(self, key: str, load: Callable[[], SpeechEngine]) -> "Lease":
-        shared = self._join(key, load)
-        return Lease(shared.loaded, shared.submitters, lambda: self._leave(shared), lambda: self._forget(shared))
+    def _begin(self, key: str, load: Callable[[], SpeechEngine], warm_up: WarmUp) -> "Lease":
+        shared = self._join(key, load, warm_up)
+        return Lease(
+            shared.loaded, shared.warm, shared.submitters, lambda: self._leave(shared), lambda: self._forget(shared)
+        )
 
     @staticmethod
     def borrow(engine: SpeechEngine) -> "Lease":
         """A lease on an engine that belongs to the caller, who closes it: giving the lease back leaves it open."""
-        submitters, loaded = _submitters(), Future[SpeechEngine]()
+        submitters, loaded, warm = _submitters(), Future[SpeechEngine](), _done()
         loaded.set_result(engine)
 
         def leave() -> Future[None]:
             submitters.shutdown(wait=False)
             return _done()
 
-        return Lease(loaded, submitters, leave, lambda: None)
+        return Lease(loaded, warm, submitters, leave, lambda: None)
 
-    def _join(self, key: str, load: Callable[[], SpeechEngine]) -> _Shared:
+    def _join(self, key: str, load: Callable[[], SpeechEngine], warm_up: WarmUp) -> _Shared:
         with self._lock:
             shared = self._engines.get(key)
             if shared is None:
                 shared = self._engines[key] = _Shared(key)
-                shared.loaded.set_running_or_notify_cancel()  # a session that gives up must not cancel it for others
-                start_thread(partial(self._load, shared, load), "megatalker-load")
+                for future in (shared.loaded, shared.warm):
+                    future.set_running_or_notify_cancel()  # a session that gives up must not cancel it for others
+                start_thread(partial(self._load, shared, load, warm_up), "megatalker-load")
             shared.leases += 1
             return shared
 
-    def _load(self, shared: _Shared, load: Callable[[], SpeechEngine]) -> None:
+    def _load(self, shared: _Shared, load: Callable[[], SpeechEngine], warm_up: WarmUp) -> None:
         try:
             engine = load()
+            shared.loaded.set_result(engine)
+            warm_up(engine)
         except BaseException as error:
             self._forget(shared)
             logger.error("an engine cannot be loaded: %s: %s", type(error).__name__, error)  # if nobody waits for it
             if not isinstance(error, Exception):  # an exit of a plug-in would end every session that waits
                 error = BackendFaultError(f"the engine cannot be loaded: {type(error).__name__}: {error}")
-            shared.loaded.set_exception(error)
+            if not shared.loaded.done():
+                shared.loaded.set_exception(error)
+            shared.warm.set_exception(error)
         else:
-            shared.loaded.set_result(engine)
+            shared.warm.set_result(None)
 
     def _forget(self, shared: _Shared) -> None:
         """Whoever comes next gets another engine."""
@@ -139,12 +152,14 @@ class Lease:
     def __init__(
         self,
         loading: "Future[SpeechEngine]",
+        warming: "Future[None]",
         submitters: ThreadPoolExecutor,
         leave: Callable[[], "Future[None]"],
         forget: Callable[[], None],
     ) -> None:
         """Made by :class:`EnginePool`."""
-        self._loading, self._submitters, self._leave, self._forget = loading, submitters, leave, forget
+        self._loading, self._warming, self._submitters = loading, warming, submitters
+        self._leave, self._forget = leave, forget
         self.released = False
 
     @property
@@ -155,16 +170,22 @@ class Lease:
 
     @property
     def failed(self) -> bool:
-        """The engine could not be loaded; whoever asks for it next begins again."""
-        return self._loading.done() and self._loading.exception() is not None
+        """The engine could not be loaded or warmed up; whoever asks for it next begins again."""
+        return self._warming.done() and self._warming.exception() is not None
 
     async def loaded(self) -> SpeechEngine:
-        """Wait for the engine.
+        """Wait for the engine, which may still warm up: what it is asked to say is said when that is over.
 
         Raises:
-            MegatalkerError: as ``megatalker.Engine.open`` and ``warmup``, or the server's URL cannot be used.
+            MegatalkerError: as ``megatalker.Engine.open``, or the server's URL cannot be used.
         """
         return await asyncio.wrap_future(self._loading)
+
+    async def warm(self) -> SpeechEngine:
+        """Wait for the engine and its warm-up; raises as :meth:`loaded`, and as ``megatalker.Engine.warmup``."""
+        engine = await self.loaded()
+        await asyncio.wrap_future(self._warming)
+        return engine
 
     async def speak(self, text: str | None, options: megatalker.SpeechOptions) -> Speech:
         """As ``engine.speak``, off the event loop, once the engine is loaded. When this call is cancelled, so is the
@@ -211,14 +232,19 @@ def _key(settings: megatalker.Settings) -> str:
     return settings.model_dump_json(exclude=PER_REQUEST)
 
 
-def _open_and_warm_up(settings: megatalker.Settings) -> SpeechEngine:
-    engine = megatalker.Engine.open(settings)
-    try:
-        engine.warmup()
-    except BaseException:
-        engine.close()
-        raise
-    return engine
+def _open(settings: megatalker.Settings) -> SpeechEngine:
+    if settings.warmup is None:
+        settings = settings.model_copy(update={"warmup": "first"})
+    return megatalker.Engine.open(settings)
+
+
+def _warm_up(engine: SpeechEngine) -> None:
+    assert isinstance(engine, megatalker.Engine), "the pool has opened it"
+    engine.warmup()
+
+
+def _is_warm(engine: SpeechEngine) -> None:
+    """Nothing is left to do."""
 
 
 def _connect(url: str) -> SpeechEngine:

@@ -68,15 +68,15 @@ class Source:
         assert self._server_url is not None, "there are no settings because there is a server"
         return Found(self._pool.begin_server(self._server_url), None)
 
-    async def find(self, backend: str | None = None, checkpoint: str | None = None) -> Found:
-        """As :meth:`begin`, loaded and warm.
+    async def find(self, backend: str | None = None, checkpoint: str | None = None, *, warm: bool = True) -> Found:
+        """As :meth:`begin`, loaded and, unless told otherwise, warm.
 
         Raises:
             MegatalkerError: it cannot be loaded; or a server was asked for another backend or checkpoint.
         """
         found = self.begin(backend, checkpoint)
         try:
-            await found.lease.loaded()
+            await (found.lease.warm() if warm else found.lease.loaded())
         except BaseException:
             if found is not self.current:
                 found.lease.leave()
