@@ -122,3 +122,17 @@ def test_what_is_reported_can_be_read_by_people_and_programs(open_engine: Opener
 def test_a_load_of_which_nothing_is_heard_is_reported_as_that() -> None:
     case = Case.of(Heard(Traffic("rate", 1), 1.0, [], 0.0, 0.0), None)
     assert (case.first_chunk_ms, case.requests, case.worst_gap_ms) == (None, 0, 0.0)
+
+
+def test_a_load_whose_own_work_fails_says_so(open_engine: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a request is refused with is counted; a bug, in its writer or in its listener, ends the load."""
+    engine = open_engine(max_frames=50)
+
+    def fail(*_: object) -> None:
+        raise KeyError("a bug")
+
+    for target, script in ((SpeechStream, replace(SHORT, words_a_second=50.0)), (Script, SHORT)):
+        with monkeypatch.context() as patch:
+            patch.setattr(target, "feed" if target is SpeechStream else "options", fail)
+            with pytest.raises(KeyError, match="a bug"):
+                play(engine, Traffic("burst", 1), script, seconds=0.5)

@@ -1,0 +1,66 @@
+"""Tasks and threads of the agent and of the service that fail: what depends on them goes on or ends, and says why."""
+
+import asyncio
+import io
+import types
+from typing import Any
+
+import pytest
+
+from megatalker_pipecat.agent import terminal
+from megatalker_pipecat.agent.reception import Reception
+from megatalker_pipecat.delivery import DeliveringTTSService
+from waiting import HANG_S
+
+
+class Broken(io.RawIOBase):
+    def isatty(self) -> bool:
+        return False
+
+    def __next__(self) -> bytes:
+        raise OSError(5, "Input/output error")
+
+
+async def test_standard_input_that_breaks_ends_the_conversation_with_a_failure() -> None:
+    queued: list[Any] = []
+
+    async def queue_frame(frame: Any) -> None:
+        queued.append(frame)
+
+    failures: list[str] = []
+    worker: Any = types.SimpleNamespace(queue_frame=queue_frame)
+    async with asyncio.timeout(HANG_S):
+        await terminal._pass_on(worker, Broken(), failures)
+    assert [type(frame).__name__ for frame in queued] == ["EndFrame"]
+    assert "Input/output error" in failures[0]
+
+
+async def test_what_follows_speech_follows_it_also_where_that_failed() -> None:
+    done: list[str] = []
+
+    async def fail() -> None:
+        raise RuntimeError("a delivery that broke")
+
+    async def work() -> None:
+        done.append("the engine was given back")
+
+    kept: list[asyncio.Task[None]] = []
+    delivery: Any = types.SimpleNamespace(_deliveries={asyncio.ensure_future(fail())})
+    delivery._keep = lambda coroutine, _name: kept.append(asyncio.ensure_future(coroutine))
+    DeliveringTTSService._run_after_deliveries(delivery, work())
+    await kept[0]
+    assert done == ["the engine was given back"]
+
+
+def test_a_farewell_that_fails_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    from megatalker.serving.background import start_task
+
+    async def main() -> None:
+        async def let_go() -> None:
+            raise RuntimeError("a call that does not end")
+
+        await asyncio.wait([start_task(let_go(), "megatalker-farewell")])
+
+    asyncio.run(main())
+    assert "megatalker-farewell failed" in caplog.text
+    assert "start_task(self.let_go()" in open(Reception.open.__globals__["__file__"]).read()  # noqa: SIM115, PTH123
