@@ -128,7 +128,7 @@ def test_a_load_whose_own_work_fails_says_so(open_engine: Opener, monkeypatch: p
     """What a request is refused with is counted; a bug, in its writer or in its listener, ends the load."""
     engine = open_engine(max_frames=50)
 
-    def fail(*_: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise KeyError("a bug")
 
     for target, script in ((SpeechStream, replace(SHORT, words_a_second=50.0)), (Script, SHORT)):

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from megatalker_pipecat.agent import terminal
-from megatalker_pipecat.agent.reception import Reception
 from megatalker_pipecat.delivery import DeliveringTTSService
 from waiting import HANG_S
 
@@ -21,6 +20,7 @@ class Broken(io.RawIOBase):
         raise OSError(5, "Input/output error")
 
 
+@pytest.mark.asyncio
 async def test_standard_input_that_breaks_ends_the_conversation_with_a_failure() -> None:
     queued: list[Any] = []
 
@@ -35,6 +35,7 @@ async def test_standard_input_that_breaks_ends_the_conversation_with_a_failure()
     assert "Input/output error" in failures[0]
 
 
+@pytest.mark.asyncio
 async def test_what_follows_speech_follows_it_also_where_that_failed() -> None:
     done: list[str] = []
 
@@ -50,17 +51,3 @@ async def test_what_follows_speech_follows_it_also_where_that_failed() -> None:
     DeliveringTTSService._run_after_deliveries(delivery, work())
     await kept[0]
     assert done == ["the engine was given back"]
-
-
-def test_a_farewell_that_fails_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    from megatalker.serving.background import start_task
-
-    async def main() -> None:
-        async def let_go() -> None:
-            raise RuntimeError("a call that does not end")
-
-        await asyncio.wait([start_task(let_go(), "megatalker-farewell")])
-
-    asyncio.run(main())
-    assert "megatalker-farewell failed" in caplog.text
-    assert "start_task(self.let_go()" in open(Reception.open.__globals__["__file__"]).read()  # noqa: SIM115, PTH123

@@ -136,6 +136,8 @@ def _answer_errors(app: FastAPI, meters: Meters) -> None:
     async def refused(request: Request, error: HTTPException) -> Response:
         if error.status_code == 413:
             return answer(TooLongError())
+        if isinstance(error.__cause__, OSError):  # a form that is too large for memory goes to the disk
+            return await no_disk(request, error.__cause__)
         about = f"{request.method} {request.url.path}: {error.detail}"
         kind = NoRouteError if error.status_code in (404, 405) else InvalidRequestError
         response = answer(kind(about), error.status_code)
