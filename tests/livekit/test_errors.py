@@ -11,6 +11,7 @@ from livekit.agents.tts import TTSError
 from fake_backend import Behaviour, Fakes
 from livekit_stage import collect, say, tts_class
 from megatalker import Checkpoint, Settings
+from megatalker.engine import Engine
 from megatalker.errors import (
     BackendFaultError,
     BackendNotFoundError,
@@ -232,3 +233,24 @@ async def test_a_pause_in_the_text_is_no_silence_of_the_engine(tiny_custom_voice
         stream.push_text("to you.")
         stream.end_input()
         assert await collect(stream)
+
+
+def test_a_feeder_that_fails_ends_the_speech_with_its_error(
+    tiny_custom_voice: Checkpoint, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The rest of the text never comes then, and nobody may wait for it."""
+
+    async def fail(*_: object) -> None:
+        raise KeyError("a bug")
+
+    async def main(engine: Engine) -> None:
+        stream = TTS(engine=engine).stream(conn_options=APIConnectOptions(max_retry=0))
+        monkeypatch.setattr(type(stream), "_feed_rest", fail)
+        stream.push_text("A very good morning ")
+        stream.end_input()
+        with pytest.raises(KeyError, match="a bug"):
+            await collect(stream)
+
+    with engine_on(fakes(), tiny_custom_voice) as engine:
+        asyncio.run(asyncio.wait_for(main(engine), HANG_S))
+    assert "megatalker-feeding failed" in caplog.text

@@ -132,3 +132,17 @@ def test_speech_that_leaves_text_out_is_an_error_unless_it_is_endless(tiny_custo
         endless = play(engine, Traffic("streams", 1), seconds=0.5)
         assert len(endless.players) > 1
         assert not any(player.error for player in endless.players)
+
+
+def test_a_load_whose_own_work_fails_says_so(open_engine: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a request is refused with is counted; a bug, in its writer or in its listener, ends the load."""
+    engine = open_engine(max_frames=50)
+
+    def fail(*_: object, **__: object) -> None:
+        raise KeyError("a bug")
+
+    for target, script in ((SpeechStream, replace(SHORT, words_a_second=50.0)), (Script, SHORT)):
+        with monkeypatch.context() as patch:
+            patch.setattr(target, "feed" if target is SpeechStream else "options", fail)
+            with pytest.raises(KeyError, match="a bug"):
+                play(engine, Traffic("burst", 1), script, seconds=0.5)

@@ -28,6 +28,7 @@ from megatalker.settings import Settings
 logger = logging.getLogger(__name__)
 
 LEND_POLL_S = 0.05
+MOST_FAILURES = 3  # a worker that fails more often ends: it would fail all the time
 ARRIVALS_APART_S = 0.0003
 """Requests that follow one another so soon come at one moment,"""
 MOST_ARRIVALS_S = 0.02
@@ -65,6 +66,7 @@ class Worker(threading.Thread):
         self.orphans: list[LoadedBackend[Any]] = []
         """Backends to close when a call returns after this worker was abandoned."""
         self._done = False
+        self._failures = 0
 
     def run(self) -> None:
         """Work until the engine closes, or until another worker has taken over."""
@@ -356,6 +358,11 @@ class Worker(threading.Thread):
             self._done = True
             self._free_backends()
             state.opened.set_exception(error)
+            return
+        self._failures += 1
+        if self._failures > MOST_FAILURES and state.failure is not None:  # even ending the streams fails
+            self._done = True
+            end_everything(state, self._commands, state.failure)
             return
         first = state.failure is None
         if isinstance(error, MegatalkerError):

@@ -8,6 +8,7 @@ from types import FrameType
 
 from loguru import logger
 
+from megatalker.serving.background import start_task
 from megatalker_pipecat.agent.conversation import Conversation
 from megatalker_pipecat.agent.plan import Plan
 from megatalker_pipecat.agent.turn_log import TurnLog
@@ -44,8 +45,13 @@ class Reception:
         loop = asyncio.get_running_loop()
         before = {number: signal.getsignal(number) for number in STOPS}
 
+        farewells: list[asyncio.Task[None]] = []
+
+        def begin() -> None:
+            farewells.append(start_task(self.let_go(), "megatalker-farewell"))
+
         def stop(number: int, frame: FrameType | None) -> None:
-            asyncio.run_coroutine_threadsafe(self.let_go(), loop)
+            loop.call_soon_threadsafe(begin)
             if callable(handler := before[signal.Signals(number)]):
                 handler(number, frame)
 

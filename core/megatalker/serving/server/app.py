@@ -149,6 +149,8 @@ def _answer_errors(app: FastAPI, meters: Meters) -> None:
         allowed = allowed_methods(app, request.scope) if error.status_code == 405 else []
         if allowed and request.method == "OPTIONS":
             return options(allowed)
+        if isinstance(error.__cause__, OSError):  # a form that is too large for memory goes to the disk
+            return await no_disk(request, error.__cause__)
         about = f"{request.method} {request.url.path}: {error.detail}"
         kind = NoRouteError if error.status_code in (404, 405) else InvalidRequestError
         response = answer(kind(about), error.status_code)
