@@ -142,7 +142,7 @@ def main() -> int:
     parser.add_argument("attacks", nargs="*", metavar="ATTACK", help="by default all")
     parser.add_argument("--rounds", type=whole(), default=1)
     parser.add_argument("--seconds", type=number(), default=20.0, help="of a phase")
-    parser.add_argument("--rate", type=number(), default=2.0, help="requests a second of the victims, on each route")
+    parser.add_argument("--rate", type=number(), default=1.0, help="requests a second of the victims, on each route")
     parser.add_argument("--checkpoint", default="demo")
     parser.add_argument("--backend", default="auto")
     add_json_option(parser)

@@ -15,7 +15,7 @@ from megatalker.settings import ServerSettings
 
 PART_BYTES = 1 << 12
 """What came is parsed in parts of this size, between which others get their turn: the smallest frame has 6 bytes, and
-parsing one takes 5 to 10 microseconds."""
+parsing one takes 4 to 5 microseconds (websockets 17, one core)."""
 EMPTY_FRAMES, EMPTY_FRAMES_A_SECOND = 100, 20
 """Pings, pongs, and parts of a message that complete none and have fewer than ``PART_BYTES``."""
 TRY_AGAIN_LATER, POLICY_VIOLATION = 1013, 1008
