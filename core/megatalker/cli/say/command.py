@@ -57,7 +57,11 @@ def say(
     predictor_top_p: Annotated[float | None, typer.Option(help="Of codes 1 to 15.")] = None,
     play: Annotated[
         bool | None,
-        typer.Option("--play/--no-play", show_default="plays if megatalker[play] is installed, unless --out is -"),
+        typer.Option(
+            "--play/--no-play",
+            help="Through this machine's loudspeaker.",
+            show_default="plays if megatalker[play] is installed, unless --out is -",
+        ),
     ] = None,
     warmup: Annotated[bool, typer.Option(help="Compile first: slower to start, faster to speak.")] = False,
     checkpoint: CheckpointOption = None,
