@@ -2,13 +2,17 @@
 
 import subprocess
 import sys
+from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer.main
 
 import megatalker
 from commands import megatalker as command
+from megatalker.cli.main import app
 from waiting import HANG_S
 
 HEAVY = ("torch", "numpy", "transformers", "tokenizers", "safetensors", "soundfile", "pydantic_settings", "pluggy")
@@ -77,3 +81,18 @@ def test_the_face_is_what_the_stub_lists() -> None:
     assert megatalker.Engine.__module__ == "megatalker.engine.engine"
     with pytest.raises(AttributeError, match="Nonsense"):
         megatalker.Nonsense  # noqa: B018
+
+
+def undescribed(command: Any, path: tuple[str, ...] = ("megatalker",)) -> Iterator[str]:
+    """Commands and options without a description."""
+    if not (command.help or "").strip():
+        yield " ".join(path)
+    for option in command.params:
+        if option.param_type_name == "option" and not option.help:
+            yield " ".join((*path, *option.opts))
+    for name, inner in getattr(command, "commands", {}).items():
+        yield from undescribed(inner, (*path, name))
+
+
+def test_every_command_and_option_is_described() -> None:
+    assert list(undescribed(typer.main.get_command(app))) == []

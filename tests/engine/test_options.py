@@ -78,6 +78,7 @@ def test_every_option_has_a_default_that_leaves_the_choice_to_the_engine() -> No
         "max_ahead_s": None,
         "return_codes": False,
         "clean_text": True,
+        "word_times": False,
     }
     assert SpeechOptions(sampling=SamplingParams(seed=5)).chosen_seed() == 5
     assert SpeechOptions(sampling=SamplingParams(seed=5), seed=6).chosen_seed() == 6

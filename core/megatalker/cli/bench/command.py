@@ -25,7 +25,7 @@ def bench(
     context: typer.Context,
     compare: Annotated[str | None, typer.Option(help="Talker backends, comma-separated, measured in turns.")] = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Folder for bench.json and bench.png.")] = None,
-    rounds: Annotated[int, typer.Option(min=1)] = 3,
+    rounds: Annotated[int, typer.Option(min=1, help="Times that everything is measured; medians are shown.")] = 3,
     frames: Annotated[int, typer.Option(min=8, help="Frames of each utterance and decode measurement.")] = 50,
     require: Annotated[
         str | None,

@@ -14,7 +14,6 @@ from pathlib import Path
 
 import typer
 
-from megatalker.cli.missing import stand_ins
 from megatalker.cli.programs import BENCHMARKS, BRINGS_ALL, imported
 
 _HEAD_BYTES = 1_000
@@ -45,6 +44,8 @@ def _help(entry: EntryPoint) -> None:
     Raises:
         SystemExit: it has been shown.
     """
+    from megatalker.cli.missing import stand_ins
+
     with stand_ins() as missing:
         try:
             missing.load(entry.load)()
@@ -62,7 +63,8 @@ def _about(entry: EntryPoint) -> str:
         found = find_spec(package)
         places = [] if found is None else [Path(place) for place in found.submodule_search_locations or ()]
         file = next(path for place in places for path in _files(place, rest) if path.is_file())
-        head = file.open(encoding="utf-8").read(_HEAD_BYTES)
+        with file.open(encoding="utf-8") as source:
+            head = source.read(_HEAD_BYTES)
     except (ImportError, OSError, StopIteration, UnicodeDecodeError, ValueError):
         return f"{entry.module}; --help says what it takes."
     sentence = re.match(r'\s*(?:r|R)?"""(.*?)(?:: ``megatalker bench|[.;:](?:\s|""")|""")', head, re.DOTALL)

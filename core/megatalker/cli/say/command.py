@@ -54,7 +54,11 @@ def say(
     predictor_top_p: Annotated[float | None, typer.Option(help="Of codes 1 to 15.")] = None,
     play: Annotated[
         bool | None,
-        typer.Option("--play/--no-play", show_default="plays if megatalker[play] is installed, unless --out is -"),
+        typer.Option(
+            "--play/--no-play",
+            help="Through this machine's loudspeaker.",
+            show_default="plays if megatalker[play] is installed, unless --out is -",
+        ),
     ] = None,
     raw_text: Annotated[bool, typer.Option("--raw-text", help="Give the model TEXT as it is, not cleaned.")] = False,
     warmup: Annotated[bool, typer.Option(help="Compile first: slower to start, faster to speak.")] = False,
