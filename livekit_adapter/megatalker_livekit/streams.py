@@ -17,7 +17,7 @@ from livekit.agents import APIConnectOptions, APITimeoutError, tts, utils
 from megatalker import FRAME_SECONDS
 from megatalker.engine.speech import Speech
 from megatalker.errors import InvalidRequestError, MegatalkerError
-from megatalker.prompt.text import speakable
+from megatalker.prompt.text import has_speech
 from megatalker.serving.audio import to_pcm16
 from megatalker_livekit.errors import api_error
 from megatalker_livekit.plugin import logger
@@ -120,7 +120,7 @@ class ChunkedStream(tts.ChunkedStream):
 
     async def _run(self, output_emitter: tts.AudioEmitter) -> None:
         utterance = Utterance(self._owner, output_emitter, self._conn_options.timeout, stream=False)
-        if not speakable(self.input_text):
+        if not has_speech(self.input_text):
             utterance.say_nothing()
             return
         async with utterance.open(self.input_text) as speech:

@@ -9,6 +9,7 @@ utterance, and none at its ends.
 
 from dataclasses import dataclass
 
+from megatalker.prompt.cleaning import join_surrogates
 from megatalker_pipecat.words import Piece, cut
 
 USUAL_PACE = 0.062
@@ -17,6 +18,8 @@ LEARNING = 0.5
 """Weight of the newest utterance."""
 ENOUGH_UNITS = 10.0
 """Shorter utterances say little about the pace."""
+LONGEST_WORD = 256
+"""Characters that wait for the end of their word at most; they are looked at again with each piece."""
 SLOWEST, FASTEST = 3.0, 1 / 3
 """Bounds of the pace, times the usual one."""
 
@@ -48,6 +51,8 @@ class WordClock:
 
     def __init__(self, pace: Pace) -> None:
         self._pace = pace
+        self._half = ""
+        """Half a character, whose other half may follow."""
         self._tail, self._joined = "", False
         """Text not yet cut, and whether it begins within a run without spaces."""
         self._waiting: list[tuple[Piece, float]] = []
@@ -57,13 +62,16 @@ class WordClock:
 
     def feed(self, text: str, heard_s: float = 0.0) -> None:
         """More text, cut anywhere; ``heard_s`` seconds of audio had been made without it."""
+        text, self._half = join_surrogates(self._half + text)
         self._tail += text
         pieces = cut(self._tail, joined=self._joined)
-        if pieces and pieces[-1].end == len(self._tail):  # more of it may follow
-            pieces.pop()
+        if pieces and pieces[-1].end == len(self._tail) and len(pieces[-1].text) < LONGEST_WORD:
+            pieces.pop()  # more of it may follow
         if pieces:
             self._tail = self._tail[pieces[-1].end :]
-            self._joined = pieces[-1].joined and not self._tail[0].isspace()
+            self._joined = pieces[-1].joined and not self._tail[:1].isspace()
+        else:
+            self._tail = self._tail[-LONGEST_WORD:]
         self._take(pieces, heard_s)
 
     def end_text(self, heard_s: float = 0.0) -> None:

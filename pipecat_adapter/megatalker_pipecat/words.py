@@ -4,7 +4,7 @@ import re
 import unicodedata
 from dataclasses import dataclass
 
-from megatalker.prompt.text import speakable
+from megatalker.prompt.text import has_speech
 
 __all__ = ["Piece", "cut"]
 
@@ -43,7 +43,7 @@ def cut(text: str, *, joined: bool = False) -> list[Piece]:
     start = None
     for match in _TOKEN.finditer(text):
         start = match.start() if start is None else start
-        if not speakable(match.group()):
+        if not has_speech(match.group()):
             continue
         run = text[start : match.end()]
         in_run = (joined and start == 0) or any(map(_is_wide, match.group()))
@@ -57,7 +57,7 @@ def cut(text: str, *, joined: bool = False) -> list[Piece]:
 def _parts(run: str) -> list[str]:
     parts = [""]
     for character in run:
-        begins = character.isalnum() and speakable(parts[-1])
+        begins = character.isalnum() and any(map(str.isalnum, parts[-1]))
         if begins and (_is_wide(character) or not parts[-1][-1].isascii()):
             parts.append("")
         parts[-1] += character

@@ -64,6 +64,7 @@ def create_app(
             yield
         await asyncio.to_thread(engine.close)
         await speaker.warm_up_over()
+        speaker.close()
 
     app = FastAPIOffline(
         title="megatalker",

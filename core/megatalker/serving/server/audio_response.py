@@ -19,6 +19,7 @@ from megatalker.serving.protocol.messages import InstructFate, SpeechFields
 from megatalker.serving.server.encoding import Encoder, Samples
 from megatalker.serving.server.problems import problem
 from megatalker.serving.server.speaker import Speaker
+from megatalker.serving.server.threads import run_in
 
 logger = logging.getLogger(__name__)
 
@@ -104,11 +105,12 @@ class AudioResponse(StreamingResponse):
 
 async def audio_body(utterance: HttpUtterance, encoder: Encoder) -> AsyncIterator[bytes]:
     """The speech in its format."""
+    threads = utterance.speaker.encoders
     async for samples in utterance.chunks():
-        data = await asyncio.to_thread(encoder.encode, samples) if encoder.slow else encoder.encode(samples)
+        data = await run_in(threads, encoder.encode, samples) if encoder.slow else encoder.encode(samples)
         if data:
             yield data
-    rest = await asyncio.to_thread(encoder.finish) if encoder.slow else encoder.finish()
+    rest = await run_in(threads, encoder.finish) if encoder.slow else encoder.finish()
     if rest:
         yield rest
 
@@ -124,7 +126,7 @@ async def event_body(
         async for data in audio_body(utterance, encoder):
             yield _event(type="speech.audio.delta", audio=base64.b64encode(data).decode())
         facts = utterance.stream.facts()
-        heard, spoken = await asyncio.to_thread(utterance.speaker.count_tokens, utterance.text), facts.frames
+        heard, spoken = await utterance.speaker.count_tokens(utterance.text), facts.frames
         yield _event(
             type="speech.audio.done",
             usage={"input_tokens": heard, "output_tokens": spoken, "total_tokens": heard + spoken},
