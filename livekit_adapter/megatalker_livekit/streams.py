@@ -19,7 +19,7 @@ from megatalker import FRAME_SECONDS
 from megatalker.engine.outputs import require_complete
 from megatalker.engine.speech import Speech
 from megatalker.errors import IncompleteSpeechError, InvalidRequestError, MegatalkerError
-from megatalker.prompt.text import speakable
+from megatalker.prompt.text import has_speech
 from megatalker.serving.audio import to_pcm16
 from megatalker.serving.background import start_task
 from megatalker_livekit.errors import api_error
@@ -141,7 +141,7 @@ class ChunkedStream(tts.ChunkedStream):
 
     async def _run(self, output_emitter: tts.AudioEmitter) -> None:
         utterance = Utterance(self._owner, output_emitter, self._conn_options.timeout, stream=False)
-        if not speakable(self.input_text):
+        if not has_speech(self.input_text):
             utterance.say_nothing()
             return
         async with utterance.open(self.input_text) as speech:

@@ -24,6 +24,7 @@ from pipecat.services.tts_service import TTSService
 
 from megatalker.engine.chunks import PlaybackClock
 from megatalker.engine.word_times import SpokenWord
+from megatalker.prompt.cleaning import join_surrogates
 from megatalker_pipecat.audio import silence
 from megatalker_pipecat.context_speech import ContextSpeech
 from megatalker_pipecat.contexts import Context, Contexts
@@ -140,7 +141,12 @@ class DeliveringTTSService(TTSService):
     # ---- what was not spoken
 
     async def push_frame(self, frame: Frame, direction: FrameDirection = FrameDirection.DOWNSTREAM) -> None:
-        """As ``TTSService``; a sentence that failed is over once everything spoken of it is downstream."""
+        """As ``TTSService``; a sentence that failed is over once everything spoken of it is downstream.
+
+        Pipecat reports words as the language model cut them; halves of a character that came in two pieces are joined.
+        """
+        if isinstance(frame, TTSTextFrame):
+            frame.text = _whole(frame.text)
         if not isinstance(frame, SentenceFailed):
             await super().push_frame(frame, direction)
             return
@@ -207,3 +213,8 @@ class DeliveringTTSService(TTSService):
         if self.audio_context_available(context_id):
             await self.append_to_audio_context(context_id, TTSStoppedFrame(context_id=context_id))
             await self.remove_audio_context(context_id)
+
+
+def _whole(text: str) -> str:
+    whole, half = join_surrogates(text)
+    return whole + half

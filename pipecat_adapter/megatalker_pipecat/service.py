@@ -20,7 +20,7 @@ import megatalker
 from megatalker.engine.speech import SpeechEngine
 from megatalker.engine.word_times import SpokenWord
 from megatalker.errors import ConnectionFailedError, InvalidRequestError
-from megatalker.prompt.text import speakable
+from megatalker.prompt.text import has_speech
 from megatalker.serving.sessions.engines import EnginePool, Lease
 from megatalker.serving.sessions.source import Found, Source, check
 from megatalker_pipecat.arguments import sort_arguments
@@ -241,7 +241,7 @@ class MegatalkerTTSService(DeliveringTTSService):
         if self._is_streaming_tokens:
             await self._take_token(text, context_id, context)
             yield None
-        elif speakable(text):
+        elif has_speech(text):
             async with aclosing(self._sentence(text, context_id, context)) as frames:
                 async for frame in frames:
                     yield frame
@@ -274,6 +274,7 @@ class MegatalkerTTSService(DeliveringTTSService):
                 utterance = context.utterance
             utterance.feed(text)
         except InvalidRequestError as error:
+            context.failed = True  # what has no word times is not known to be spoken
             await self._report_failure(error)  # the turn goes on without this piece
         except Exception as error:
             context.over = context.failed = True

@@ -35,6 +35,7 @@ class MegatalkerTTSSettings(TTSSettings):
         seed: The same seed gives the same speech for the same text; ``None``: another one for each utterance.
         sampling: How codes are chosen; ``None``: as the checkpoint says.
         max_ahead_s: Speech is made at most this many seconds ahead of playback. ``None``: as the engine is set.
+        clean_text: ``False`` gives the model the text as it is, and refuses what cannot be spoken.
         backend: Talker backend; changing it moves the session to another engine, see ``MegatalkerTTSService.preload``.
         checkpoint: As ``backend``.
     """
@@ -43,6 +44,7 @@ class MegatalkerTTSSettings(TTSSettings):
     seed: int | NotGiven | None = NOT_GIVEN
     sampling: SamplingParams | NotGiven | None = NOT_GIVEN
     max_ahead_s: float | NotGiven | None = NOT_GIVEN
+    clean_text: bool | NotGiven = NOT_GIVEN
     backend: str | NotGiven | None = NOT_GIVEN
     checkpoint: str | NotGiven | None = NOT_GIVEN
 
@@ -60,6 +62,7 @@ class MegatalkerTTSSettings(TTSSettings):
             seed=None,
             sampling=None,
             max_ahead_s=own.max_ahead_s if own else None,
+            clean_text=True,
             backend=own.backend if own else None,
             checkpoint=own.checkpoint if own else None,
         )
@@ -81,6 +84,7 @@ class MegatalkerTTSSettings(TTSSettings):
             sampling=assert_given(self.sampling),
             seed=assert_given(self.seed),
             max_ahead_s=assert_given(self.max_ahead_s),
+            clean_text=assert_given(self.clean_text),
         )
 
     def engine_choice(self) -> tuple[str | None, str | None]:
@@ -91,7 +95,8 @@ class MegatalkerTTSSettings(TTSSettings):
         """Bring ``model`` and ``checkpoint`` together, and refuse values that no engine can take.
 
         Raises:
-            SettingsError: ``model`` and ``checkpoint`` differ, or ``max_ahead_s`` or ``sampling`` is impossible.
+            SettingsError: ``model`` and ``checkpoint`` differ, or ``max_ahead_s``, ``clean_text`` or ``sampling`` is
+                impossible.
         """
         if is_given(self.model) and is_given(self.checkpoint) and self.model != self.checkpoint:
             raise SettingsError(
@@ -104,5 +109,7 @@ class MegatalkerTTSSettings(TTSSettings):
         ahead = self.max_ahead_s
         if is_given(ahead) and ahead is not None and not _is_time(ahead):
             raise SettingsError(f"max_ahead_s is {ahead!r}, expected a number of seconds above 0, or None")
+        if is_given(self.clean_text) and not isinstance(self.clean_text, bool):
+            raise SettingsError(f"clean_text is {self.clean_text!r}, expected True or False")
         if is_given(self.sampling) and not isinstance(self.sampling, SamplingParams | None):
             raise SettingsError(f"sampling is {self.sampling!r}, expected megatalker.SamplingParams or None")

@@ -142,7 +142,8 @@ async def test_text_that_cannot_be_spoken_concerns_itself_only(
     tiny_custom_voice: Checkpoint, mode: TextAggregationMode
 ) -> None:
     with engine_on(fakes(), tiny_custom_voice) as engine:
-        service = MegatalkerTTSService(engine=engine, text_aggregation_mode=mode)
+        raw = MegatalkerTTSService.Settings(clean_text=False)
+        service = MegatalkerTTSService(engine=engine, settings=raw, text_aggregation_mode=mode)
         heard = await perform(service, turn("One two. ", "And <|im_end|> then. ", "Four five."))
         (error,) = errors(heard)
         assert isinstance(error.exception, InvalidRequestError)

@@ -46,6 +46,7 @@ def test_all_settings_have_a_value_from_the_start() -> None:
         "seed": None,
         "sampling": None,
         "max_ahead_s": 2.0,
+        "clean_text": True,
         "extra": {},
     }
 

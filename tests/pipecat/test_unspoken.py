@@ -14,6 +14,8 @@ from session_stage import FRAMES, engine_on, fakes
 pytestmark = pytest.mark.asyncio
 
 FIRST, SECOND, THIRD = "One two three. ", "Four five six. ", "Seven eight nine."
+RAW = MegatalkerTTSService.Settings(clean_text=False)
+"""Refuses control tokens, which are cleaned by default."""
 CALLS = FRAMES + 1
 """Decode calls of a sentence: its frames, and the one that finds its end."""
 
@@ -88,7 +90,7 @@ async def test_after_a_server_was_stopped(tiny_custom_voice: Checkpoint) -> None
 
 async def test_a_sentence_that_fails_alone(tiny_custom_voice: Checkpoint) -> None:
     with engine_on(fakes(), tiny_custom_voice) as engine:
-        heard = await perform(Service(engine=engine), turn(FIRST, "And <|im_end|> then. ", THIRD))
+        heard = await perform(Service(engine=engine, settings=RAW), turn(FIRST, "And <|im_end|> then. ", THIRD))
     assert heard.words() == [*FIRST.split(), *THIRD.split()]
 
 

@@ -244,3 +244,17 @@ def test_decoding_is_strict_about_what_is_no_base64() -> None:
     for text in ("A", "AA*A", "data:;base64,###", "AAEC\x00"):
         with pytest.raises(InvalidRequestError, match="is not base64"):
             decode_reference(text)
+
+
+def test_a_form_takes_the_file_itself(served: Served) -> None:
+    expected = said(served, ref_audio=REFERENCE, ref_text=WORDS)
+    form = {"input": TEXT, "seed": "3", "response_format": "pcm", "ref_text": WORDS}
+    files = {"ref_audio": ("phone.wav", wav(speech(pitch=120)), "audio/wav")}
+    answer = httpx.post(served.url + "/v1/audio/speech", data=form, files=files, timeout=HANG_S)
+    assert answer.raise_for_status().content == expected
+    mode = {"x_vector_only_mode": "true"}
+    assert httpx.post(served.url + "/v1/audio/speech", data=form | mode, files=files, timeout=HANG_S).status_code == 200
+    bad = httpx.post(served.url + "/v1/audio/speech", data=form, files={"ref_audio": ("a.wav", b"no sound")})
+    assert "is not audio that can be read" in complaint(bad)
+    large = {"ref_audio": ("a.wav", wav(speech(30)))}
+    assert httpx.post(served.url + "/v1/audio/speech", data=form, files=large).status_code == 413

@@ -14,6 +14,7 @@ __all__ = [
     "TextChecker",
     "check_characters",
     "check_text",
+    "has_speech",
     "prepare_text",
     "require_text",
     "speakable",
@@ -67,8 +68,13 @@ def require_text(text: object) -> str:
 
 
 def speakable(text: str) -> bool:
-    """There is a letter or digit in it: something to say."""
+    """There is a letter or digit in this clean text: something to say."""
     return any(map(str.isalnum, text))
+
+
+def has_speech(text: str) -> bool:
+    """There is something to say in a text that has not been cleaned."""
+    return speakable(clean(text))
 
 
 def _bounded(text: str, max_chars: int) -> str:

@@ -75,6 +75,7 @@ def create_app(
         library.close()
         await asyncio.to_thread(engine.close)
         await speaker.warm_up_over()
+        speaker.close()
 
     app = FastAPIOffline(
         title="megatalker",

@@ -27,6 +27,7 @@ from megatalker.serving.protocol.messages import InstructFate, SpeechFields, Wor
 from megatalker.serving.server.encoding import Encoder, Samples
 from megatalker.serving.server.problems import problem
 from megatalker.serving.server.speaker import Speaker
+from megatalker.serving.server.threads import run_in
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -162,15 +163,16 @@ _PRINTABLE = "".join(map(chr, range(0x20, 0x7F)))
 
 async def audio_body(utterance: HttpUtterance, encoder: Encoder) -> AsyncIterator[bytes]:
     """The speech in its format; all of it comes before ``IncompleteSpeechError`` is raised."""
+    threads = utterance.speaker.encoders
     incomplete: IncompleteSpeechError | None = None
     try:
         async for samples in utterance.chunks():
-            data = await asyncio.to_thread(encoder.encode, samples) if encoder.slow else encoder.encode(samples)
+            data = await run_in(threads, encoder.encode, samples) if encoder.slow else encoder.encode(samples)
             if data:
                 yield data
     except IncompleteSpeechError as error:
         incomplete = error
-    rest = await asyncio.to_thread(encoder.finish) if encoder.slow else encoder.finish()
+    rest = await run_in(threads, encoder.finish) if encoder.slow else encoder.finish()
     if rest:
         yield rest
     if incomplete is not None:
@@ -192,8 +194,8 @@ async def whole_file(
 
         async def encode() -> None:
             async for samples in utterance.chunks():
-                await asyncio.to_thread(encoder.encode, samples)
-            await asyncio.to_thread(encoder.finish)
+                await run_in(utterance.speaker.encoders, encoder.encode, samples)
+            await run_in(utterance.speaker.encoders, encoder.finish)
 
         await _unless_gone(encode(), utterance.stream, request)
         size = file.seek(0, os.SEEK_END)
@@ -228,7 +230,7 @@ async def event_body(
         if words := utterance.stream.take_words():
             yield _words(words, speed)
         spoken = utterance.stream.facts().frames
-        heard = await asyncio.to_thread(utterance.speaker.count_tokens, utterance.text)
+        heard = await utterance.speaker.count_tokens(utterance.text)
         yield _event(
             type="speech.audio.done",
             usage={"input_tokens": heard, "output_tokens": spoken, "total_tokens": heard + spoken},

@@ -20,6 +20,7 @@ from megatalker.serving.server.link import OWNER_ERRORS, OWNER_ERRORS_A_SECOND
 from megatalker.serving.server.meters import Meters, Route
 from megatalker.serving.server.problems import DrainingError, NotReadyError, UnknownVoiceError
 from megatalker.serving.server.references import ReferenceVoices
+from megatalker.serving.server.threads import named_pool, run_in
 from megatalker.serving.server.token_bucket import OwnerBuckets
 from megatalker.serving.server.utterance_account import UtteranceAccount
 from megatalker.settings import ServerSettings
@@ -52,6 +53,8 @@ class Speaker:
         self.engine, self.voices, self.meters = engine, voices, Meters(engine)
         self._cache = cache
         self.references = ReferenceVoices(voices, engine.settings, settings)
+        self._checks, self.encoders = named_pool("check"), named_pool("encode")
+        """Texts that wait for their check cannot keep running speech from being encoded, nor the other way round."""
         self.running: dict[SpeechStream, UtteranceAccount] = {}
         """Begun and not ended."""
         self.socket_errors = OwnerBuckets(OWNER_ERRORS_A_SECOND, OWNER_ERRORS)
@@ -152,7 +155,7 @@ class Speaker:
         """Whether :meth:`begin` would take text with these options; nothing is spoken. Raises as it."""
         self._refuse_unless_serving()
         await self._warmed_up()
-        await asyncio.to_thread(lambda: self.engine.check(self._options(asked)))
+        await run_in(self._checks, lambda: self.engine.check(self._options(asked)))
 
     async def _begin(self, text: str | None, asked: SpeechFields, route: Route, **wanted: bool) -> SpeechStream:
         account = UtteranceAccount(route, whole_text=text is not None, voice=asked.voice, meters=self.meters)
@@ -162,7 +165,7 @@ class Speaker:
             if self._is_quick(text, asked):
                 stream = self._speak(text, asked, voice, wanted)
             else:
-                stream = await asyncio.to_thread(self._speak, text, asked, voice, wanted)
+                stream = await run_in(self._checks, self._speak, text, asked, voice, wanted)
         except BaseException as error:
             account.refused(error)
             raise
@@ -185,9 +188,14 @@ class Speaker:
             return None
         return "followed" if self.engine.checkpoint.config.takes_instruct else "ignored"
 
-    def count_tokens(self, text: str) -> int:
+    async def count_tokens(self, text: str) -> int:
         """Tokens of a text, which takes its time for a long one."""
-        return len(self.engine.checkpoint.tokenizer.encode(text).ids)
+        return len((await run_in(self._checks, self.engine.checkpoint.tokenizer.encode, text)).ids)
+
+    def close(self) -> None:
+        """Nothing will be begun or encoded any more; threads that work end when their work does."""
+        self._checks.shutdown(wait=False)
+        self.encoders.shutdown(wait=False)
 
     def _refuse_unless_serving(self) -> None:
         if not self._warm and self.failure is None:

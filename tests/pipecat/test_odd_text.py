@@ -1,0 +1,106 @@
+"""Odd text in an answer: its words are spoken and reported, and a bad piece costs itself alone."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from pipecat.frames.frames import ErrorFrame, TTSSpeakFrame
+from pipecat.services.tts_service import TextAggregationMode
+
+from megatalker import Checkpoint
+from megatalker.errors import SettingsError
+from megatalker_pipecat import MegatalkerTTSService
+from megatalker_pipecat.timing import LONGEST_WORD, Pace, WordClock
+from pipecat_stage import perform, turn
+from session_stage import engine_on, fakes
+from spoken_text import SpokenText
+
+HALVES = ("I am happy \ud83d", "\ude00 to see you.")
+FRAMES = 40
+"""More than there are tokens: no text is left when a stream ends."""
+TOKEN = TextAggregationMode.TOKEN
+
+
+@pytest.fixture
+def spoken(monkeypatch: pytest.MonkeyPatch) -> SpokenText:
+    return SpokenText(monkeypatch)
+
+
+@pytest.mark.asyncio
+async def test_half_a_character_costs_no_word(tiny_custom_voice: Checkpoint, spoken: SpokenText) -> None:
+    with engine_on(fakes(FRAMES), tiny_custom_voice) as engine:
+        heard = await perform(MegatalkerTTSService(engine=engine, text_aggregation_mode=TOKEN), turn(*HALVES))
+    assert spoken.take() == ["I am happy \U0001f600 to see you."]
+    assert heard.audio()
+    assert not [frame for frame in heard.up if isinstance(frame, ErrorFrame)]
+    assert " ".join(heard.words()) == "I am happy \U0001f600 to see you."
+
+
+@pytest.mark.asyncio
+async def test_a_refused_piece_is_not_reported_as_spoken(tiny_custom_voice: Checkpoint, spoken: SpokenText) -> None:
+    with engine_on(fakes(FRAMES), tiny_custom_voice, max_text_chars=20) as engine:
+        service = MegatalkerTTSService(engine=engine, text_aggregation_mode=TOKEN)
+        heard = await perform(service, turn("Hello there. ", "Words that are too many. ", "And more of them."))
+    assert spoken.take() == ["Hello there."]
+    assert [frame for frame in heard.up if isinstance(frame, ErrorFrame)]
+    assert " ".join(heard.words()) == "Hello there."
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("mode", list(TextAggregationMode))
+async def test_disguised_letters_are_something_to_say(
+    tiny_custom_voice: Checkpoint, spoken: SpokenText, mode: TextAggregationMode
+) -> None:
+    with engine_on(fakes(FRAMES), tiny_custom_voice) as engine:
+        service = MegatalkerTTSService(engine=engine, text_aggregation_mode=mode)
+        heard = await perform(service, turn("\U0001f177\U0001f158 \ufeff\U0001d573o."))
+    assert spoken.take() == ["HI Ho."]
+    assert len(heard.words()) == 2
+
+
+@pytest.mark.asyncio
+async def test_an_answer_of_paragraphs_is_spoken_in_full(tiny_custom_voice: Checkpoint, spoken: SpokenText) -> None:
+    with engine_on(fakes(FRAMES), tiny_custom_voice) as engine:
+        heard = await perform(MegatalkerTTSService(engine=engine), [TTSSpeakFrame("Good morning.\n\nHow are you?")])
+    assert spoken.take() == ["Good morning.", "How are you?"]
+    assert heard.words() == ["Good", "morning.", "How", "are", "you?"]
+
+
+def test_an_impossible_switch_is_refused() -> None:
+    with pytest.raises(SettingsError, match="clean_text is 'no'"):
+        MegatalkerTTSService.Settings(clean_text="no").check()  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("unit", [".", "a", ". ", "\ude00", "我", "\u0301"])
+def test_words_of_pieces_are_found_in_linear_work(unit: str) -> None:
+    def spent(chars: int) -> float:
+        def work() -> None:
+            clock = WordClock(Pace())
+            for character in (unit * chars)[:chars]:
+                clock.feed(character)
+            clock.end_text()
+
+        return seconds(work)
+
+    ratios = [spent(8_000) / spent(2_000) for _ in range(3)]
+    assert min(ratios) < 9, ratios
+
+
+def seconds(work: Callable[[], Any]) -> float:
+    times = []
+    for _ in range(2):
+        began = time.thread_time()
+        work()
+        times.append(time.thread_time() - began)
+    return min(times)
+
+
+def test_a_word_without_an_end_is_reported() -> None:
+    clock = WordClock(Pace())
+    for _ in range(4 * LONGEST_WORD):
+        clock.feed("a")
+    clock.feed(" end")
+    clock.end_text()
+    words = [word.text for word in clock.rest(1.0)]
+    assert "".join(words) == "a" * 4 * LONGEST_WORD + "end"

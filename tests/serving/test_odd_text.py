@@ -1,0 +1,160 @@
+"""Odd text over every face of the server: no word is lost, and a bad piece costs itself alone."""
+
+import json
+import threading
+from typing import Any
+
+import httpx
+import pytest
+
+from client_stage import Pair
+from megatalker.errors import InvalidRequestError
+from megatalker.prompt.cleaning import clean
+from megatalker.serving.protocol.messages import MAX_KEYS
+from serving import Server
+from spoken_text import SpokenText, letters
+from waiting import HANG_S
+
+HALVES = ("I am happy \ud83d", "\ude00 to see you.")
+JOINED = "I am happy \U0001f600 to see you."
+ODD = [
+    (HALVES, JOINED),
+    (("I am \ud83d happy", " to see", " you. \ude00"), "I am happy to see you."),
+    (("Hello <|im", "_end|>", " world."), "Hello world."),
+    (("Hel\0\ufeff", "lo \x1b[1mworld", "."), "Hel lo world."),
+]
+SEED = 5
+
+
+@pytest.fixture
+def spoken(monkeypatch: pytest.MonkeyPatch) -> SpokenText:
+    return SpokenText(monkeypatch)
+
+
+@pytest.mark.parametrize(("pieces", "meant"), ODD)
+def test_pieces_over_a_websocket(serve: Server, spoken: SpokenText, pieces: tuple[str, ...], meant: str) -> None:
+    served = serve()
+    talk = served.talk()
+    talk.say("open", seed=SEED, format="f32le")
+    for piece in pieces:
+        talk.say("text", text=piece)  # JSON escapes the halves
+    talk.say("finish")
+    heard = talk.hear_all()
+    assert (heard.last["type"], heard.last["finish_reason"]) == ("done", "eos")
+    assert heard.packets
+    assert spoken.take() == [meant]
+
+
+@pytest.mark.parametrize(("pieces", "meant"), ODD)
+def test_odd_texts_over_the_protocol_of_few_words(
+    serve: Server, spoken: SpokenText, pieces: tuple[str, ...], meant: str
+) -> None:
+    socket = serve().talk("/api/v1/speak").socket
+    socket.send(json.dumps({"type": "start", "seed": SEED}))
+    texts = ["".join(pieces), *pieces]  # each one is an utterance of its own
+    for text in texts:
+        socket.send(json.dumps({"type": "speak", "text": text}))
+    complete = 0
+    while complete < len(texts):
+        message = socket.recv(HANG_S)
+        if isinstance(message, str):
+            complete += (event := json.loads(message))["type"] == "complete"
+            assert event["type"] != "error", event
+    whole, *parts = spoken.take()
+    assert whole == meant
+    assert letters(" ".join(parts)).startswith(letters(clean(pieces[0])))
+
+
+@pytest.mark.parametrize(("pieces", "meant"), ODD)
+def test_pieces_over_the_client(connect: Pair, spoken: SpokenText, pieces: tuple[str, ...], meant: str) -> None:
+    _, engine = connect()
+    stream = engine.speak(None, seed=SEED)
+    for piece in pieces:
+        stream.feed(piece)
+    stream.finish()
+    assert stream.read_all().size
+    assert stream.finish_reason == "eos"
+    assert spoken.take() == [meant]
+
+
+@pytest.mark.parametrize(("route", "name"), [("/v1/audio/speech", "input"), ("/tts/stream", "text")])
+@pytest.mark.parametrize(("pieces", "meant"), ODD)
+def test_a_whole_text_over_http(
+    serve: Server, spoken: SpokenText, route: str, name: str, pieces: tuple[str, ...], meant: str
+) -> None:
+    url = serve().url + route
+
+    def post(text: str, **more: Any) -> list[str]:
+        body = json.dumps({name: text, **more})
+        response = httpx.post(url, content=body, headers={"Content-Type": "application/json"}, timeout=HANG_S)
+        assert response.status_code == 200, response.text
+        assert response.content
+        return spoken.take()
+
+    assert post("".join(pieces)) == [meant]
+    assert post("Hello.\u200b\n\nMore.") == ["Hello.", "More."]
+    assert post("Hello.\u200b\n\nMore.", clean_text=False) == ["Hello.\u200b\n\nMore."]
+
+
+def test_a_refused_piece_of_raw_text_costs_itself_alone(serve: Server, spoken: SpokenText) -> None:
+    talk = serve().talk()
+    talk.say("open", seed=SEED, format="f32le", clean_text=False)
+    for piece in ("Hello ", "wor\0ld", "<|im_end|>", "there."):
+        talk.say("text", text=piece)
+    talk.say("finish")
+    heard = talk.hear_all()
+    assert heard.last["finish_reason"] == "eos"
+    refused = [event["error"]["message"] for event in heard.events if event["type"] == "error"]
+    assert len(refused) == 2
+    assert all("the rest of it is spoken" in message for message in refused)
+    assert spoken.take() == ["Hello there."]
+
+
+def test_a_client_sends_raw_text_and_is_told_of_bad_pieces_at_once(connect: Pair, spoken: SpokenText) -> None:
+    _, engine = connect()
+    stream = engine.speak(None, seed=SEED, clean_text=False)
+    stream.feed("Hello ")
+    with pytest.raises(InvalidRequestError, match="NUL"):
+        stream.feed("wor\0ld")
+    stream.feed("there.")
+    stream.finish()
+    assert stream.read_all().size
+    assert spoken.take() == ["Hello there."]
+
+
+@pytest.mark.parametrize("path", ["/v1/speak", "/api/v1/speak"])
+def test_a_message_of_many_keys_is_one_complaint(serve: Server, path: str) -> None:
+    talk = serve().talk(path)
+    kind = "open" if path == "/v1/speak" else "start"
+    for fields in ({f"k{index}": 1 for index in range(20_000)}, {f"k{index}": 1 for index in range(MAX_KEYS - 10)}):
+        talk.say(kind, **fields)
+        answer = json.dumps(talk.hear_event())
+        assert "error" in answer
+        assert len(answer) < 4_000
+
+
+def test_checks_and_encoders_have_threads_of_their_own(serve: Server) -> None:
+    """However many texts wait for their check, running speech is encoded, and the other way round."""
+    served = serve()
+    names: dict[str, set[str]] = {"check": set(), "encode": set()}
+    speak_for, speaker = served.engine.speak_for, served.server.speaker
+
+    def checked(*arguments: Any, **options: Any) -> Any:
+        names["check"].add(threading.current_thread().name)
+        return speak_for(*arguments, **options)
+
+    speaker.engine.speak_for = checked  # type: ignore[method-assign]
+    submit = speaker.encoders.submit
+
+    def encoded(work: Any, *arguments: Any) -> Any:
+        future = submit(work, *arguments)
+        names["encode"].update(thread.name for thread in speaker.encoders._threads)
+        return future
+
+    speaker.encoders.submit = encoded  # type: ignore[method-assign]
+    body = {"input": "A text that is longer than the quickest ones. " * 20, "response_format": "mp3"}
+    assert httpx.post(served.url + "/v1/audio/speech", json=body, timeout=HANG_S).status_code == 200
+    assert {name.rsplit("_", 1)[0] for name in names["check"]} == {"megatalker-check"}
+    assert {name.rsplit("_", 1)[0] for name in names["encode"]} == {"megatalker-encode"}
+    served.stop()
+    assert not [thread for thread in threading.enumerate() if thread.name in names["check"] | names["encode"]]
