@@ -87,7 +87,8 @@ def prompt_beside_audio_under_way(
 
 
 def open_engine(checkpoint: Checkpoint, fakes: Fakes, **settings: object) -> Engine:
-    return Engine.open(Settings(max_chunk_frames=1, **settings), checkpoint=checkpoint, registry=fakes.registry)
+    own = Settings(max_chunk_frames=1, short_speech="believe", **settings)
+    return Engine.open(own, checkpoint=checkpoint, registry=fakes.registry)
 
 
 def test_each_frame_is_begun_before_the_audio_of_the_frame_before_is_waited_for(

@@ -51,9 +51,9 @@ def test_the_sentences_that_a_cut_segment_did_not_reach_are_spoken_next(open_eng
 
 
 def test_the_sentences_that_short_speech_did_not_reach_are_spoken_next(open_engine: Opener) -> None:
-    """As the checkpoint ``demo``, which said one paragraph of three."""
+    """As the checkpoint ``demo`` did, which said one sentence of three."""
     fakes = ends_after(14, 14, 25)
-    text = "Good morning.\n\nHow are you?\n\nGood night."
+    text = "Good morning. How are you? Good night."
     stream = open_engine(fakes, short_speech="repeat").speak(text)
     stream.read_all()
     facts, prompts = stream.facts(), texts(fakes)

@@ -319,10 +319,10 @@ def test_a_cancelled_stream_says_no_word_more(tiny_custom_voice: Checkpoint) -> 
         assert stream.take_words() == []
 
 
-def test_words_are_as_they_were_written(tiny_custom_voice: Checkpoint) -> None:
-    """Not as they were cleaned for the model: a client finds them in its own text."""
-    text = "  Well  -  hello,\tyou.\n"
+def test_words_are_those_of_the_clean_text(tiny_custom_voice: Checkpoint) -> None:
+    """A word that was not said, such as a control token's name, is not among them, and each can be sent as JSON."""
+    text = "  Well  -  he\u200bllo<|im_end|>,\tyou \ud83d.\n"
     with engine_on(tiny_custom_voice) as engine:
         words = asyncio.run(_words_of(engine.speak(text, word_times=True)))
-    assert "".join(word.before + word.text for word in words) == text.rstrip()
-    assert replace(words[0], begins_s=0, ends_s=0) == SpokenWord("Well", 0, 0, before="  ")
+    assert "".join(word.before + word.text for word in words) == "Well - hello , you"
+    assert replace(words[0], begins_s=0, ends_s=0) == SpokenWord("Well", 0, 0)

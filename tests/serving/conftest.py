@@ -11,7 +11,6 @@ import torch
 from client_stage import Pair
 from fake_backend import Fakes
 from megatalker.checkpoint import Checkpoint
-from megatalker.engine import Engine
 from megatalker.serving.client import RemoteEngine
 from megatalker.voices import Voice
 from serving import Served, Server, serving
@@ -32,22 +31,6 @@ def connect(tiny_custom_voice: Checkpoint) -> Iterator[Pair]:
 def serve(tiny_custom_voice: Checkpoint) -> Iterator[Server]:
     with ExitStack() as stack:
         yield lambda *fakes, **settings: stack.enter_context(serving(tiny_custom_voice, *fakes, **settings))
-
-
-@pytest.fixture
-def soundless(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A text without a letter is given to the engine bit by bit, which ends such a one without a chunk."""
-    speak_for = Engine.speak_for
-
-    def speak(self: Engine, owner: str, text: str | None, *arguments: Any, **options: Any) -> Any:
-        if text is None or any(map(str.isalnum, text)):
-            return speak_for(self, owner, text, *arguments, **options)
-        stream = speak_for(self, owner, None, *arguments, **options)
-        stream.feed(text)
-        stream.finish()
-        return stream
-
-    monkeypatch.setattr(Engine, "speak_for", speak)
 
 
 @pytest.fixture

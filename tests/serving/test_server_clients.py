@@ -59,7 +59,6 @@ def test_livekit(tiny_custom_voice: Checkpoint, model: str, options: dict[str, A
     assert np.abs(samples).max() > 1_000
 
 
-@pytest.mark.usefixtures("soundless")
 @pytest.mark.parametrize("text", ["🎉", "..."])
 @pytest.mark.asyncio
 async def test_a_text_without_a_sound_is_no_error_for_pipecat(serve: Server, text: str) -> None:
@@ -70,7 +69,6 @@ async def test_a_text_without_a_sound_is_no_error_for_pipecat(serve: Server, tex
     assert len(heard.audio()) / 2 == pytest.approx(SPEECH_SAMPLES, rel=0.03)
 
 
-@pytest.mark.usefixtures("soundless")
 @pytest.mark.parametrize("model", ["gpt-4o-mini-tts", "tts-1"])
 @pytest.mark.parametrize("options", [{}, {"response_format": "wav"}, {"response_format": "pcm"}])
 def test_a_text_without_a_sound_is_no_error_for_livekit(

@@ -184,7 +184,6 @@ def test_a_client_that_goes_away_before_its_file_is_whole_frees_its_row(serve: S
 # ---- nothing to say
 
 
-@pytest.mark.usefixtures("soundless")
 @pytest.mark.parametrize("text", ["🎉", "...", "?!", "—"])
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_text_without_a_sound_is_20_ms_of_silence(serve: Server, text: str, stream: bool) -> None:
@@ -206,7 +205,6 @@ def test_a_text_without_a_sound_is_20_ms_of_silence(serve: Server, text: str, st
     assert (plain.status_code, plain.content) == (200, bytes(960))
 
 
-@pytest.mark.usefixtures("soundless")
 def test_a_text_without_a_sound_ends_well_on_both_sockets(serve: Server) -> None:
     served = serve()
     talk = served.talk()

@@ -53,11 +53,11 @@ class SpokenWord:
     """A word and when it is spoken, in seconds from the start of the utterance's audio. The times are estimates."""
 
     text: str
-    """As it was written, punctuation included."""
+    """As it is spoken: a word of the clean text, punctuation included."""
     begins_s: float
     ends_s: float
     before: str = ""
-    """What stands between it and the word before; ``before + text`` of all words is the text."""
+    """What stands between it and the word before; ``before + text`` of all words is the clean text."""
     joined: bool = False
     """It stands in a run without spaces: nothing goes between it and the word after it."""
 

@@ -157,9 +157,9 @@ class WordTime(Message):
     """A word that was spoken, and an estimate of when."""
 
     word: str
-    """As it was written, punctuation included."""
+    """As it is spoken: a word of the clean text, punctuation included."""
     before: str
-    """What stands between it and the word before; ``before + word`` of all words is the text."""
+    """What stands between it and the word before; ``before + word`` of all words is the clean text."""
     start: float
     """Seconds of the utterance's audio."""
     end: float
