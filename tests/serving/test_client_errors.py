@@ -53,8 +53,8 @@ def test_what_the_server_refuses_is_raised_by_the_iteration(
     ("wishes", "complaint"),
     [
         ({"text": 5}, "expected str"),
-        ({"text": "a\0b"}, "NUL"),
-        ({"text": "\ud800"}, "surrogate"),
+        ({"text": "a\0b", "clean_text": False}, "NUL"),
+        ({"text": "\ud800", "clean_text": False}, "surrogate"),
         ({"voice": 5}, "voice is 5"),
         ({"seed": -1}, "seed is -1"),
         ({"seed": 2**64}, "seed is 18446744073709551616"),
@@ -75,15 +75,12 @@ def test_text_is_refused_as_near(connect: Pair) -> None:
     stream = remote.speak(TEXT)
     with pytest.raises(InvalidRequestError, match="has all its text"):
         stream.feed("More.")
-    stream = remote.speak(None)
+    stream = remote.speak(None, clean_text=False)
     with pytest.raises(InvalidRequestError, match="NUL"):
         stream.feed("a\0b")
-    stream.feed("Hello <|im_")
-    stream.feed("end|> there.")
-    with pytest.raises(InvalidRequestError, match=r"<\|im_end\|>"):
-        list(stream)
-    stream.feed("ignored, it has ended")
+    stream.feed("Hello there.")
     stream.finish()
+    assert stream.read_all().size
     with pytest.raises(InvalidRequestError, match="has all its text"):
         stream.feed("More.")
 

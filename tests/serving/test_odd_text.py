@@ -11,6 +11,7 @@ from client_stage import Pair
 from megatalker.errors import InvalidRequestError
 from megatalker.prompt.cleaning import clean
 from megatalker.serving.protocol.messages import MAX_KEYS
+from megatalker.serving.server.encoding import ENCODERS
 from serving import Server
 from spoken_text import SpokenText, letters
 from waiting import HANG_S
@@ -133,7 +134,7 @@ def test_a_message_of_many_keys_is_one_complaint(serve: Server, path: str) -> No
         assert len(answer) < 4_000
 
 
-def test_checks_and_encoders_have_threads_of_their_own(serve: Server) -> None:
+def test_checks_and_encoders_have_threads_of_their_own(serve: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """However many texts wait for their check, running speech is encoded, and the other way round."""
     served = serve()
     names: dict[str, set[str]] = {"check": set(), "encode": set()}
@@ -144,14 +145,22 @@ def test_checks_and_encoders_have_threads_of_their_own(serve: Server) -> None:
         return speak_for(*arguments, **options)
 
     speaker.engine.speak_for = checked  # type: ignore[method-assign]
-    submit = speaker.encoders.submit
+    make = ENCODERS["mp3"]
 
-    def encoded(work: Any, *arguments: Any) -> Any:
-        future = submit(work, *arguments)
-        names["encode"].update(thread.name for thread in speaker.encoders._threads)
-        return future
+    def made() -> Any:
+        encoder = make()
+        for name in ("encode", "finish"):
+            monkeypatch.setattr(encoder, name, noted(getattr(encoder, name)))
+        return encoder
 
-    speaker.encoders.submit = encoded  # type: ignore[method-assign]
+    def noted(work: Any) -> Any:
+        def run(*arguments: Any) -> Any:
+            names["encode"].add(threading.current_thread().name)
+            return work(*arguments)
+
+        return run
+
+    monkeypatch.setitem(ENCODERS, "mp3", made)
     body = {"input": "A text that is longer than the quickest ones. " * 20, "response_format": "mp3"}
     assert httpx.post(served.url + "/v1/audio/speech", json=body, timeout=HANG_S).status_code == 200
     assert {name.rsplit("_", 1)[0] for name in names["check"]} == {"megatalker-check"}

@@ -87,15 +87,20 @@ def test_an_impossible_request_is_told_under_its_id(
 @pytest.mark.parametrize(
     ("piece", "complaint"), [("Hello <|im_end|> there.", "<|im_end|>"), ("word " * 5_000, "25000 characters")]
 )
-def test_a_piece_that_cannot_be_spoken_ends_its_utterance(serve: Server, piece: str, complaint: str) -> None:
+def test_a_piece_that_cannot_be_spoken_costs_itself_alone(serve: Server, piece: str, complaint: str) -> None:
     fakes = Fakes()
     served = serve(fakes)
     talk = served.talk()
-    talk.say("open", id="a")
+    talk.say("open", id="a", clean_text=False)
     talk.say("text", id="a", text=piece)
+    talk.say("text", id="a", text="Hello.")
+    talk.say("finish", id="a")
     heard = talk.hear_all("a")
-    assert heard.last["error"]["type"] == "InvalidRequestError"
-    assert complaint in heard.last["error"]["message"]
+    assert heard.packets
+    assert (heard.last["type"], heard.last["finish_reason"]) == ("done", "eos")
+    (refused,) = (event["error"] for event in heard.events if event["type"] == "error")
+    assert refused["type"] == "InvalidRequestError"
+    assert complaint in refused["message"]
     eventually(lambda: served.rows_free(fakes), "its row is free")
 
 
