@@ -114,7 +114,7 @@ def explain_validation(
     return "; ".join([*told, *([f"and {more} more"] if more else [])])
 
 
-_MOST_EXPLAINED = 20
+_MOST_EXPLAINED = 10
 
 
 _UNION_TAGS = ("function-", "literal[")

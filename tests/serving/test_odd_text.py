@@ -10,7 +10,7 @@ import pytest
 from client_stage import Pair
 from megatalker.errors import InvalidRequestError
 from megatalker.prompt.cleaning import clean
-from megatalker.serving.protocol.messages import MAX_KEYS
+from megatalker.serving.protocol.leniency import MAX_KEYS
 from megatalker.serving.server.encoding import ENCODERS
 from serving import Server
 from spoken_text import SpokenText, letters
@@ -125,7 +125,7 @@ def test_a_client_sends_raw_text_and_is_told_of_bad_pieces_at_once(connect: Pair
 
 @pytest.mark.parametrize("path", ["/v1/speak", "/api/v1/speak"])
 def test_a_message_of_many_keys_is_one_complaint(serve: Server, path: str) -> None:
-    talk = serve().talk(path)
+    talk = serve(server={"strict": True}).talk(path)
     kind = "open" if path == "/v1/speak" else "start"
     for fields in ({f"k{index}": 1 for index in range(20_000)}, {f"k{index}": 1 for index in range(MAX_KEYS - 10)}):
         talk.say(kind, **fields)
@@ -136,7 +136,7 @@ def test_a_message_of_many_keys_is_one_complaint(serve: Server, path: str) -> No
 
 def test_checks_and_encoders_have_threads_of_their_own(serve: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """However many texts wait for their check, running speech is encoded, and the other way round."""
-    served = serve()
+    served = serve(short_speech="believe")
     names: dict[str, set[str]] = {"check": set(), "encode": set()}
     speak_for, speaker = served.engine.speak_for, served.server.speaker
 
@@ -147,8 +147,8 @@ def test_checks_and_encoders_have_threads_of_their_own(serve: Server, monkeypatc
     speaker.engine.speak_for = checked  # type: ignore[method-assign]
     make = ENCODERS["mp3"]
 
-    def made() -> Any:
-        encoder = make()
+    def made(**own: Any) -> Any:
+        encoder = make(**own)
         for name in ("encode", "finish"):
             monkeypatch.setattr(encoder, name, noted(getattr(encoder, name)))
         return encoder

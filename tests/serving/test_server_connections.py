@@ -19,7 +19,7 @@ from raw_socket import answer, plug, read_all
 from serving import TEXT, Server, fakes_with
 from waiting import HANG_S, eventually
 
-HEAD = f"POST {SPEECH} HTTP/1.1\r\nhost: here\r\ncontent-type: application/json\r\n"
+HEAD = f"POST {SPEECH} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
 
 
 # ---- requests that never come
@@ -136,7 +136,7 @@ def test_requests_behind_one_that_is_under_way_are_bounded(serve: Server) -> Non
 
 # ---- answers that nobody reads
 
-ASSET = "GET /docs/assets/swagger-ui-bundle.js HTTP/1.1\r\nhost: here\r\n"
+ASSET = "GET /docs/assets/swagger-ui-bundle.js HTTP/1.1\r\nhost: localhost\r\n"
 
 
 @pytest.mark.parametrize("sent", [(ASSET + "\r\n") * 12, ASSET + "connection: close\r\n\r\n"])
@@ -154,7 +154,7 @@ def test_the_rest_of_an_answer_that_nobody_reads_is_dropped(serve: Server) -> No
     """Less than what makes a transport tell that it is full."""
     served = serve(server={"send_timeout_s": 0.3})
     served.server._bound.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 12)
-    request = "GET /openapi.json HTTP/1.1\r\nhost: here\r\nconnection: close\r\n\r\n"
+    request = "GET /openapi.json HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
     plug(served, request, receives=1 << 10)
     connections = served.server.server_state.connections
     eventually(lambda: any(one.transport.is_closing() for one in set(connections)), "it waits for the client")

@@ -9,7 +9,7 @@ from waiting import HANG_S, eventually
 
 KEY = "sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
 VERSION = "sec-websocket-version: 13\r\n"
-UPGRADE = "host: here\r\nconnection: upgrade\r\nupgrade: websocket\r\n"
+UPGRADE = "host: localhost\r\nconnection: upgrade\r\nupgrade: websocket\r\n"
 LINE = "GET /v1/speak HTTP/1.1\r\n"
 BAD_HANDSHAKES = {
     "body": (f"POST /v1/speak HTTP/1.1\r\n{UPGRADE}{KEY}{VERSION}content-length: 5\r\n\r\n12345", 400),

@@ -72,9 +72,8 @@ def test_each_part_of_the_body_is_40_ms_and_the_first_comes_with_the_first_frame
     served = serve(fakes_with(on_decode=lambda call: call == 0 or more.wait(HANG_S)))
     address = ("127.0.0.1", int(served.url.rsplit(":", 1)[1]))
     body = json.dumps({"text": TEXT}).encode()
-    head = (
-        f"POST /tts/stream HTTP/1.1\r\nhost: h\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
-    )
+    head = "POST /tts/stream HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+    head += f"content-length: {len(body)}\r\n\r\n"
     with socket.create_connection(address, HANG_S) as connection, connection.makefile("rb") as file:
         connection.sendall(head.encode() + body)
         while file.readline().strip():

@@ -49,7 +49,9 @@ def linked(page: str) -> list[str]:
 @pytest.mark.parametrize("configured", [True, False])
 def test_everything_works_behind_a_prefix(serve: Server, cuts: bool, configured: bool) -> None:
     """Known by the setting, or told by a proxy that is trusted."""
-    own: dict[str, Any] = {"trusted_proxies": ["127.0.0.1"]} | ({"root_path": "/speech/"} if configured else {})
+    own: dict[str, Any] = {"trusted_proxies": ["127.0.0.1"], "allowed_hosts": ["speech.example.com"]} | (
+        {"root_path": "/speech/"} if configured else {}
+    )
     served = serve(server=own)
     told = {"x-forwarded-host": "speech.example.com"} | ({} if configured else {"x-forwarded-prefix": "/speech"})
     outside = proxy(served.url, "/speech", cuts=cuts, **told)

@@ -153,7 +153,7 @@ def test_long_requests_of_one_address_keep_no_other_out(serve: Server) -> None:
 
 def test_uploads_of_one_caller_are_bounded(serve: Server, tmp_path: Any) -> None:
     served = serve(server={"voices_dir": tmp_path})
-    head = "POST /v1/voices HTTP/1.1\r\nhost: here\r\ncontent-type: multipart/form-data; boundary=x\r\n"
+    head = "POST /v1/voices HTTP/1.1\r\nhost: localhost\r\ncontent-type: multipart/form-data; boundary=x\r\n"
     pending = [plug(served, f"{head}content-length: 100\r\n\r\n--x", source=ELSEWHERE) for _ in range(4)]
     eventually(lambda: len(served.server.server_state.tasks) == 4, "all are being read")
     status, message = answer(plug(served, f"{head}connection: close\r\ncontent-length: 0\r\n\r\n", source=ELSEWHERE))

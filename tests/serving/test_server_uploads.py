@@ -70,7 +70,7 @@ def test_a_disk_that_refuses_a_voice_is_a_status_without_its_path(
             assert (answer.status_code, str(tmp_path) in answer.text) == (status, False)
 
 
-@pytest.mark.parametrize("name", ["\ud83d", "a\0b", "..", "a" * 300, "%ED%A0%80"])
+@pytest.mark.parametrize("name", ["\ud83d!", "a\0b", "..", "a" * 300, "%ED%A0%80"])
 def test_odd_names_are_client_errors(tiny_base: Checkpoint, tmp_path: Path, name: str) -> None:
     with serving(tiny_base, server={"voices_dir": tmp_path}) as served:
         raw = name.encode(errors="surrogatepass")

@@ -67,7 +67,7 @@ def test_an_id_in_use_is_refused_and_its_utterance_goes_on(serve: Server) -> Non
         ({"text": "Hi.", "voice_file": "!"}, "InvalidRequestError", "not base64"),
         ({"text": "Hi.", "voice_file": "é"}, "InvalidRequestError", "not base64"),
         ({"text": "Hi.", "max_ahead_s": 1e308}, "InvalidRequestError", "max_ahead_s is 1e+308"),
-        ({"text": "Hi.", "voice_file": "aGk="}, "InvalidRequestError", "'voice_file' is not a voice file"),
+        ({"text": "Hi.", "voice_file": "aGk="}, "InvalidRequestError", "voice_file is not a voice file"),
         ({"text": "Hi.", "voice": "ryan", "voice_file": "aGk="}, "InvalidRequestError", "give one of them"),
         ({"text": "x" * 30_000}, "InvalidRequestError", "30000 characters"),
     ],
@@ -111,7 +111,10 @@ def test_more_text_for_a_complete_utterance_is_an_error(serve: Server) -> None:
     talk.say("text", text="More.")
     talk.hear_until("opened")
     more.set()
-    assert "has all its text" in talk.hear_all().last["error"]["message"]
+    heard = talk.hear_all()
+    (refused,) = (event["error"] for event in heard.events if event["type"] == "error")
+    assert "has all its text" in refused["message"]
+    assert heard.last["finish_reason"] == "eos", "it concerns the piece alone"
 
 
 def test_an_utterance_whose_text_never_comes_ends(serve: Server) -> None:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from megatalker.checkpoint.config import SAMPLE_RATE
 from megatalker.engine.words import Word, WordCutter, letters
+from megatalker.prompt.cleaning import PARAGRAPH_END
 
 if TYPE_CHECKING:
     from megatalker.engine.text_segmenter import TextSegment
@@ -105,7 +106,7 @@ class WordClock:
 
     def feed(self, text: str, made_s: float = 0.0) -> None:
         """More text, cut anywhere; ``made_s`` seconds of audio had been made without it."""
-        self._take(self._cutter.feed(text), made_s)
+        self._take(self._cutter.feed(text.replace(PARAGRAPH_END, "\n\n")), made_s)
 
     def end_text(self, made_s: float = 0.0) -> None:
         """No text follows."""

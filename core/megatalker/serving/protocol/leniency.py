@@ -27,6 +27,8 @@ TOLD_CHARS = 40
 """Characters of an ignored field's name that are told."""
 COMPARED_NAMES = 64
 """Unknown fields that are compared with ours: comparing takes about 0.1 ms each, and a request may hold 90,000."""
+MAX_KEYS = 64
+"""Keys that an object may have where unknown ones are refused: each is a complaint of its own."""
 LONGEST_INTEGER = 400
 """Digits; a longer number in JSON is infinite."""
 
@@ -82,7 +84,10 @@ def read_fields(model: type[M], given: Mapping[str, Any], *, strict: bool = Fals
     Raises:
         FieldError: a field is missing or has a wrong value, or its name is close to one of ours.
     """
-    fields, ignored = (given, ()) if strict else _translated(model, given)
+    if strict and len(given) > MAX_KEYS:
+        raise FieldError(f"the message has {len(given)} keys, expected at most {MAX_KEYS}", None)
+    whole = {name: value if name in _TEXTS else _whole(value) for name, value in given.items()}
+    fields, ignored = (whole, ()) if strict else _translated(model, whole)
     try:
         return model.model_validate(fields, strict=strict), ignored
     except ValidationError as error:
@@ -133,7 +138,9 @@ class _Kind:
     """Blanks around text mean nothing."""
 
 
-_VERBATIM = {"text", "input", "id"}
+_TEXTS = {"text", "input"}
+"""Texts to speak, which may hold half a character: the next piece may have the other half."""
+_VERBATIM = _TEXTS | {"id"}
 """Texts that stay what they are, also where they are empty."""
 _UNSTRIPPED = _VERBATIM | {"instruct", "instructions"}
 _NO_SEED = ("-1", "-1.0")
@@ -163,6 +170,15 @@ def _converted(name: str, kind: _Kind, value: object) -> object:
     if not isinstance(value, str) or not kind.strips:
         return value
     return _word(value, kind.words) or value.strip() if kind.words else value.strip()
+
+
+def _whole(value: object) -> object:
+    """Return a value without halves of characters, which can neither be stored nor sent back."""
+    if isinstance(value, str):
+        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    if isinstance(value, Mapping):
+        return {_whole(key): _whole(inner) for key, inner in value.items()}
+    return [_whole(inner) for inner in value] if isinstance(value, list) else value
 
 
 def _number(value: object) -> object:

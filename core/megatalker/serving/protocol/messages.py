@@ -9,23 +9,17 @@ import json
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError
 
 from megatalker import errors
 from megatalker.engine.word_times import SpokenWord
 from megatalker.errors import CapacityError, InvalidRequestError, MegatalkerError, explain_validation
-from megatalker.serving.protocol.leniency import Integer, Number, read_fields, read_json
+from megatalker.serving.protocol.leniency import MAX_KEYS, Integer, Number, read_fields, read_json
 
 MAX_ID_LENGTH = 64
 
-
-def _whole(name: object) -> object:
-    """Return a name that can be sent back: half of a surrogate pair cannot."""
-    return name.encode("utf-16", "surrogatepass").decode("utf-16", "replace") if isinstance(name, str) else name
-
-
-UtteranceId = Annotated[str, BeforeValidator(_whole), Field(max_length=MAX_ID_LENGTH)]
+UtteranceId = Annotated[str, Field(max_length=MAX_ID_LENGTH)]
 AudioFormat = Literal["s16le", "f32le"]
 EndReason = Literal["eos", "max_frames", "incomplete", "cancelled", "runaway"]
 """Why speech is over where nothing failed; see :data:`megatalker.engine.outputs.FinishReason`."""
@@ -35,21 +29,12 @@ InstructFate = Literal["followed", "ignored"]
 
 REFUSED_TEXT = "text of utterance"
 """How the message of an error begins that concerns a piece of text; its utterance goes on without it."""
-MAX_KEYS = 64
-"""Keys that an object in a message may have; each unknown one is a complaint of its own."""
 
 
 class Message(BaseModel):
     """Unknown keys are refused by name; nothing is converted."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _bound_keys(cls, data: object) -> object:
-        if isinstance(data, dict) and len(data) > MAX_KEYS:
-            raise ValueError(f"it has {len(data)} keys, expected at most {MAX_KEYS}")
-        return data
 
     def to_json(self) -> str:
         """The message as it is sent; half a character of text, which the next piece may complete, is escaped."""

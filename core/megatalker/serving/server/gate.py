@@ -114,7 +114,8 @@ class Gate:
                     made.claim_place()
         except MegatalkerError as error:
             self._refused(error, "http" if scope["type"] == "http" else "websocket")
-            if scope["type"] == "websocket" and "origin" in connection.headers:
+            page = "origin" in connection.headers and not isinstance(error, HostError)
+            if scope["type"] == "websocket" and page:
                 await _close(error, WebSocket(scope, receive, _agreeing(connection, send)))
             else:
                 await respond(error)(scope, receive, send)
@@ -123,6 +124,8 @@ class Gate:
 
     def _check_host(self, connection: HTTPConnection) -> None:
         host = connection.headers.get("host", "")
+        if not host:  # a client of HTTP/1.0; browsers, whose pages this guards against, always send it
+            return
         if self._hosts and not any(fnmatchcase(_without_port(host).lower(), pattern) for pattern in self._hosts):
             raise HostError(
                 f"this server does not answer for host {host!r}; its setting server.allowed_hosts says for which "
