@@ -123,14 +123,13 @@ class Gate:
         await self._app(scope, receive, _agreeing(connection, send))
 
     def _check_host(self, connection: HTTPConnection) -> None:
-        host = connection.headers.get("host", "")
-        if not host:  # a client of HTTP/1.0; browsers, whose pages this guards against, always send it
-            return
-        if self._hosts and not any(fnmatchcase(_without_port(host).lower(), pattern) for pattern in self._hosts):
-            raise HostError(
-                f"this server does not answer for host {host!r}; its setting server.allowed_hosts says for which "
-                "(without it and without a key, a server on a loopback address answers for localhost alone)"
-            )
+        """Compare every ``Host`` header; a client of HTTP/1.0 may send none, browsers always do."""
+        for host in connection.headers.getlist("host") if self._hosts else ():
+            if not any(fnmatchcase(_without_port(host).lower(), pattern) for pattern in self._hosts):
+                raise HostError(
+                    f"this server does not answer for host {host!r}; its setting server.allowed_hosts says for which "
+                    "(without it and without a key, a server on a loopback address answers for localhost alone)"
+                )
 
     def _check_origin(self, connection: HTTPConnection) -> None:
         """Browsers say which page asks. Without a look at it any page could speak through a server on its visitor's
