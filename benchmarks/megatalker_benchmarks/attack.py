@@ -28,7 +28,7 @@ from megatalker_benchmarks.serve_process import serve_process
 from megatalker_benchmarks.victims import Victims, behave
 
 MOST_SLOWER = 1.5
-"""Of the victims' p95."""
+"""The victims' p95 may grow this many times."""
 MOST_GAP_MS = 100.0
 REACHED_S = 1.0
 """An attack has begun after this time."""

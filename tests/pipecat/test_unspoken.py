@@ -101,7 +101,7 @@ LONG = ["The first one is here. ", "A second one follows. ", "Then the third is 
 async def test_words_that_a_model_leaves_out_are_not_reported_as_spoken(
     tiny_custom_voice: Checkpoint, mode: TextAggregationMode
 ) -> None:
-    """Of the last sentence, a segment of its own in both modes, the speech ends too early twice."""
+    """The last sentence is a segment of its own in both modes; its speech ends too early twice."""
     sentences = 2 if mode is TextAggregationMode.SENTENCE else 1
     plug_in = ends_after(*[25] * sentences, 6)
     with engine_on(plug_in, tiny_custom_voice, max_segment_chars=24, max_chunk_frames=1) as engine:

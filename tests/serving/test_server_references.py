@@ -185,7 +185,7 @@ def test_a_failure_is_not_kept(served: Served, clones: Clones, monkeypatch: pyte
     assert served.server.speaker.references._waiting == {}
 
 
-# ---- beside others
+# ---- while others speak
 
 
 def ask(served: Served, found: list[int], **body: Any) -> threading.Thread:

@@ -70,7 +70,7 @@ class Subject:
 
     @property
     def engine_settings(self) -> Settings:
-        """Of an engine on these backends and no others: one that fails must not be replaced in silence, and speech that
+        """Settings of an engine on these backends and no others: one that fails must not be replaced in silence, and speech that
         is too short is theirs.
         """
         names = {"backend": self.talker_backend.name, "codec": self.codec_backend.name}

@@ -67,9 +67,9 @@ def refusal(
     return None if newcomer.idle_since is not None else queue_refusal(opened, newcomer.owner, limits, throughput)
 
 
-def gives_place(opened: Collection[Utterance], newcomer: Utterance, limits: AdmissionLimits) -> Utterance | None:
-    """The utterance that ends so that ``newcomer`` can be opened, where ``max_open`` is reached: of the owner that has
-    most, if that is :data:`AN_EXCHANGE` more than the newcomer's; the one without work for longest, else the last that
+def gives_place(opened: Collection[Utterance], new: Utterance, limits: AdmissionLimits) -> Utterance | None:
+    """Return the utterance that ends so that ``new`` can be opened, where ``max_open`` is reached: of the owner that has
+    most, if that is :data:`AN_EXCHANGE` more than the new one's; the one without work for longest, else the last that
     has not begun. ``None``: there is a place, or nobody has to give one up.
     """
     if len(opened) < limits.max_open:
@@ -83,7 +83,7 @@ def gives_place(opened: Collection[Utterance], newcomer: Utterance, limits: Admi
     able = [
         one
         for one in opened
-        if held[one.owner] >= held[newcomer.owner] + AN_EXCHANGE
+        if held[one.owner] >= held[new.owner] + AN_EXCHANGE
         and one.ending is None
         and (one.idle_since is not None or not (one.admitted or one.progress.segments))
     ]

@@ -64,7 +64,7 @@ class Engine:
         self._state = WorkerState(talker_role(*place), codec_role(*place), time.monotonic)
         self._requests = RequestChecker(settings, checkpoint)
         self._paces: dict[str | None, Pace] = {}
-        """Of speakers by name, and of all other voices together."""
+        """Paces of speakers by name; all other voices share one."""
         own = WorkerSettings(
             PromptBuilder(checkpoint, self.device, self.dtype),
             settings,

@@ -88,7 +88,7 @@ class RunningClock:
 
 
 class CallRegister:
-    """Which worker is in charge, and the backend call it is in. Shared by workers and watchdog, guarded by ``lock``.
+    """The worker in charge, and the backend call it is in. Shared by workers and watchdog, guarded by ``lock``.
 
     Args:
         clock: seconds, monotonic.

@@ -39,7 +39,7 @@ Integer = Annotated[int, BeforeValidator(_refuse_bool_and_float), AfterValidator
 """``true`` and ``4.0`` are no integers; the text ``"4"``, as the environment has it, is one."""
 Positive = Annotated[Integer, Field(ge=1)]
 LONGEST_S = 1e6
-"""Of all times that may be asked for, eleven days: every clock and timer counts so far."""
+"""The longest time that may be asked for, eleven days: every clock and timer counts that far."""
 Seconds = Annotated[float, BeforeValidator(_refuse_bool), Field(gt=0, le=LONGEST_S, allow_inf_nan=False)]
 Deadline = Annotated[float, BeforeValidator(_refuse_bool), Field(gt=0, le=3600, allow_inf_nan=False)]
 """Seconds after which a backend's call counts as hung: whoever sets more would never learn of it."""

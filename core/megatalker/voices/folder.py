@@ -81,7 +81,7 @@ class Recording:
 
     @property
     def digest(self) -> bytes:
-        """Of everything that decides how it sounds, the way it is encoded included: with trimmed edges."""
+        """Digest of everything that decides how it sounds, the way it is encoded included: with trimmed edges."""
         text = "" if self.transcript is None else f"in context: {self.transcript}"
         return blake2b(text.encode() + b"\0" + self.reference, digest_size=16, person=b"trimmed").digest()
 

@@ -25,7 +25,7 @@ _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _LARGEST_ID = 2**24
 """As of any id of a checkpoint; what its own codebook does not have is refused with the request."""
 _MOST_BYTES = 1 << 24
-"""Of a voice file; one with a minute of reference codes has a hundredth of it."""
+"""The largest voice file; one with a minute of reference codes has a hundredth of it."""
 
 
 class _Fields(BaseModel):

@@ -245,7 +245,7 @@ def _frames(value: object) -> int | None:
 
 
 def _new_tokens(value: object) -> int | None:
-    """Return the limit that counts the end of speech, too, for so many frames."""
+    """Return the limit that counts the end of speech, too, for a number of frames."""
     return _count(value, 1, 1)
 
 

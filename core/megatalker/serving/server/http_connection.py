@@ -13,14 +13,14 @@ from megatalker.serving.server.problems import TooManyConnectionsError, respond
 from megatalker.settings import ServerSettings
 
 MAX_TARGET_BYTES = 8000
-"""Of a path with its query: as many as RFC 9110 asks every server for."""
+"""Bytes of a path with its query: as many as RFC 9110 asks every server for."""
 MAX_HEADERS = 100
 """As Apache's ``LimitRequestFields``; the library for WebSockets takes 128."""
 MAX_HEADER_BYTES = 8190
-"""Of one header with its name: Apache's ``LimitRequestFieldSize``; the library for WebSockets takes 8,192 with the end
+"""Bytes of one header with its name: Apache's ``LimitRequestFieldSize``; the library for WebSockets takes 8,192 with the end
 of the line."""
 MAX_FRAMING_BYTES = 1 << 16
-"""Of a request besides its body: request line, headers, and what divides a body into chunks, for which an eighth of the
+"""Bytes of a request besides its body: request line, headers, and what divides a body into chunks, for which an eighth of the
 body comes on top."""
 MAX_PIPELINED = 64
 """Requests that wait for the answer to one before them."""

@@ -25,7 +25,7 @@ class Meters:
         self.registry = CollectorRegistry()
         self.registry.register(_EngineCollector(engine))
         self.background = BackgroundHealth()
-        """Of this server's work in the background."""
+        """Health of this server's work in the background."""
         self.registry.register(_BackgroundCollector(self.background))
         self._ended = Counter(
             "megatalker_utterances",
