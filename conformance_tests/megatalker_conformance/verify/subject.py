@@ -70,8 +70,8 @@ class Subject:
 
     @property
     def engine_settings(self) -> Settings:
-        """Settings of an engine on these backends and no others: one that fails must not be replaced in silence, and speech that
-        is too short is theirs.
+        """Settings of an engine on these backends and no others: one that fails must not be replaced in silence, and
+        speech that is too short is theirs.
         """
         names = {"backend": self.talker_backend.name, "codec": self.codec_backend.name}
         own = {"fallbacks": (), "codec_fallbacks": (), "short_speech": "believe"}

@@ -17,11 +17,11 @@ MAX_TARGET_BYTES = 8000
 MAX_HEADERS = 100
 """As Apache's ``LimitRequestFields``; the library for WebSockets takes 128."""
 MAX_HEADER_BYTES = 8190
-"""Bytes of one header with its name: Apache's ``LimitRequestFieldSize``; the library for WebSockets takes 8,192 with the end
-of the line."""
+"""Bytes of one header with its name: Apache's ``LimitRequestFieldSize``; the library for WebSockets takes 8,192 with
+the end of the line."""
 MAX_FRAMING_BYTES = 1 << 16
-"""Bytes of a request besides its body: request line, headers, and what divides a body into chunks, for which an eighth of the
-body comes on top."""
+"""Bytes of a request besides its body: request line, headers, and what divides a body into chunks, for which an eighth
+of the body comes on top."""
 MAX_PIPELINED = 64
 """Requests that wait for the answer to one before them."""
 PART_BYTES = 1 << 14
