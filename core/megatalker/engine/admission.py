@@ -68,9 +68,10 @@ def refusal(
 
 
 def gives_place(opened: Collection[Utterance], new: Utterance, limits: AdmissionLimits) -> Utterance | None:
-    """Return the utterance that ends so that ``new`` can be opened, where ``max_open`` is reached: of the owner that
-    has most, if that is :data:`AN_EXCHANGE` more than the new one's; the one without work for longest, else the last that
-    has not begun. ``None``: there is a place, or nobody has to give one up.
+    """Return the utterance that ends so that ``new`` can be opened, where ``max_open`` is reached.
+
+    It belongs to the owner that has most, if that is :data:`AN_EXCHANGE` more than the new one's: the one without work
+    for longest, else the last that has not begun. ``None``: there is a place, or nobody has to give one up.
     """
     if len(opened) < limits.max_open:
         return None
