@@ -145,7 +145,7 @@ async def test_a_typed_conversation(
     pool = EnginePool(lambda settings: Engine.open(settings, checkpoint=tiny_custom_voice))
     monkeypatch.setattr(MegatalkerTTSService, "engines", pool)
     own = {"compiled": {"compile": "off"}}
-    engine = Settings(backend=backend, max_frames=12, device="cpu", dtype="float32", backends=own)
+    engine = Settings(backend=backend, max_frames=40, device="cpu", dtype="float32", backends=own)
     async with open_for_calls(Desk(None, engine)) as address, page_of(browser, address) as page:
         await expect(page.locator("#about")).to_contain_text(f"{backend} backend")
         await watch_announcements(page)

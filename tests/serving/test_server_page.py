@@ -247,9 +247,9 @@ async def test_stop_ends_sound_and_speech_and_a_server_that_goes_is_told(serve: 
             await asyncio.to_thread(eventually, lambda: served.rows_free(fakes), "the stream has ended")
             assert served.engine.metrics().cancelled == cancelled
         await until(visit.cancelled_twice, "the server ended both")
-        await page.evaluate("text.value = '\\ud800'")  # half a character, which cannot be sent
+        await page.evaluate("text.value = '\\ud800'")  # half a character, in which there is nothing to say
         await visit.press("Speak")
-        await visit.status("not JSON")
+        await visit.status("All is said.")
         await page.get_by_label("Text").fill("Good evening.")
         await visit.press("Speak")
         await until(visit.loud, "it speaks")
