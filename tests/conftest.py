@@ -1,6 +1,7 @@
 """Checkpoints that the tests share; each is written once per session."""
 
 import logging
+import os
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -17,6 +18,9 @@ from megatalker.testing.recipe import TINY, TINY_1B7, CheckpointRecipe
 
 hypothesis.settings.register_profile("no clock", deadline=None)  # other processes share the machine
 hypothesis.settings.load_profile("no clock")
+
+# Fake backends and random weights know nothing of their text: how long they speak says nothing.
+os.environ.setdefault("MEGATALKER_SHORT_SPEECH", "believe")
 
 torch.set_num_threads(1)  # what a test computes itself adds in the same order as an engine, which uses one thread
 
@@ -51,6 +55,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_collection_finish() -> None:
     """Full garbage collections, of which tests ask for many, need not look at all that was imported."""
     spare_what_is_loaded()
+
+
+@pytest.fixture
+def short_speech_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As without a word in the environment."""
+    monkeypatch.setenv("MEGATALKER_SHORT_SPEECH", "repeat")
 
 
 @pytest.fixture(autouse=True)

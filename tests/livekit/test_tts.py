@@ -253,6 +253,7 @@ async def test_text_that_is_left_out_is_an_error_after_all_that_was_spoken(
         assert [failure.recoverable for failure in failures] == [False]
 
 
+@pytest.mark.usefixtures("short_speech_is_repeated")
 async def test_text_of_which_nothing_is_spoken_is_tried_again(tiny_custom_voice: Checkpoint) -> None:
     with engine_on(ends_after(0, 0, 25), tiny_custom_voice) as engine:
         heard = await collect(TTS(engine=engine).synthesize("Good morning, sir."))

@@ -97,6 +97,7 @@ async def test_a_sentence_that_fails_alone(tiny_custom_voice: Checkpoint) -> Non
 LONG = ["The first one is here. ", "A second one follows. ", "Then the third is said."]
 
 
+@pytest.mark.usefixtures("short_speech_is_repeated")
 @pytest.mark.parametrize("mode", list(TextAggregationMode))
 async def test_words_that_a_model_leaves_out_are_not_reported_as_spoken(
     tiny_custom_voice: Checkpoint, mode: TextAggregationMode
@@ -116,6 +117,7 @@ async def test_words_that_a_model_leaves_out_are_not_reported_as_spoken(
     assert isinstance(heard.down[-1], LLMFullResponseEndFrame), "the turn ended as every turn"
 
 
+@pytest.mark.usefixtures("short_speech_is_repeated")
 async def test_a_sentence_of_which_some_is_left_out_does_not_end_the_turn(tiny_custom_voice: Checkpoint) -> None:
     with engine_on(ends_after(25, 3, 3, 25), tiny_custom_voice) as engine:
         heard = await perform(Service(engine=engine), turn(*LONG))

@@ -61,6 +61,7 @@ def test_the_plain_stream_breaks_off(serve: Server) -> None:
     assert (len(data), broken) == (4 * 20 * 1920 * 2, True)
 
 
+@pytest.mark.usefixtures("short_speech_is_repeated")
 def test_speech_that_was_said_again_and_is_whole_ends_well(serve: Server) -> None:
     served = serve(ends_after(4, 25), max_segment_chars=24)
     data, broken = read(served, SPEECH, input=FOUR, response_format="pcm")
@@ -78,6 +79,7 @@ def test_events_end_with_an_error_and_the_facts(serve: Server) -> None:
     assert str(events[-1]["facts"]["unsaid_chars"]) in events[-1]["error"]["message"]
 
 
+@pytest.mark.usefixtures("short_speech_is_repeated")
 def test_speech_of_which_nothing_came_is_an_error_with_a_status(serve: Server) -> None:
     response = post(serve(ends_after(0)), input="Hello there.")
     assert response.status_code == 500
