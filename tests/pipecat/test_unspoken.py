@@ -104,7 +104,7 @@ async def test_words_that_a_model_leaves_out_are_not_reported_as_spoken(
 ) -> None:
     """The last sentence is a segment of its own in both modes; its speech ends too early twice."""
     sentences = 2 if mode is TextAggregationMode.SENTENCE else 1
-    plug_in = ends_after(*[25] * sentences, 6)
+    plug_in = ends_after(*[25] * sentences, 3)
     with engine_on(plug_in, tiny_custom_voice, max_segment_chars=24, max_chunk_frames=1) as engine:
         heard = await perform(Service(engine=engine, text_aggregation_mode=mode), turn(*LONG))
     said = "".join(LONG).split()
