@@ -299,7 +299,7 @@ async def test_a_recording_becomes_a_voice_that_speaks(tiny_base: Checkpoint, tm
             assert await visit.figure("played") == sum(visit.samples) > 0
             httpx.delete(served.url + "/v1/voices/bert").raise_for_status()
             await visit.press("Speak")
-            await visit.status("clone a voice")
+            await visit.status("unknown voice 'bert'")
             await expect(page.get_by_role("status")).to_have_attribute("data-state", "failed")
             assert not visit.complaints
 
@@ -345,7 +345,8 @@ async def enter(page: Page, key: str, panel: int) -> None:
 @pytest.mark.asyncio
 async def test_the_page_is_for_everybody(serve: Server) -> None:
     warm = threading.Event()
-    served = serve(fakes_with(frames=2, on_warmup=lambda: warm.wait(HANG_S)), ready=False)
+    hosts = {"allowed_hosts": ["127.0.0.1", "insecure.test"]}
+    served = serve(fakes_with(frames=2, on_warmup=lambda: warm.wait(HANG_S)), ready=False, server=hosts)
     await asyncio.to_thread(eventually, lambda: served.server.started, "the server answers")
     async with open_page("--host-resolver-rules=MAP insecure.test 127.0.0.1") as page:
         visit = Visit(page)
