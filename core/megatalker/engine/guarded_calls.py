@@ -74,7 +74,15 @@ class RunningClock:
 
     def __call__(self) -> float:
         """Seconds since some moment, pauses left out."""
-        with self._lock:
+        now = self._source()
+        if now - self._read_at > self._longest_gap_s:
+            return self._after_pause()
+        if now > self._read_at:  # without the lock, on which threads would wait for each other at each reading
+            self._read_at = now
+        return now - self._paused_s
+
+    def _after_pause(self) -> float:
+        with self._lock:  # the first thread to read the clock counts the pause, once
             now = self._source()
             self._paused_s += max(0.0, now - self._read_at - self._longest_gap_s)
             self._read_at = now
