@@ -81,12 +81,12 @@ def _recorded() -> Iterator[_Said]:
     said = _Said()
     end = TextSegmenter.end
 
-    def recorded(segmenter: TextSegmenter, ids_fed: int) -> None:
+    def recorded(segmenter: TextSegmenter, ids_fed: int, said_chars: int | None = None) -> None:
         current = segmenter._current
         assert current is not None
         read = segmenter._tokenizer.decode(current.ids[:ids_fed], skip_special_tokens=False)
         said.texts[segmenter] = said.texts.get(segmenter, "") + read.rstrip("\ufffd") + "\n"
-        end(segmenter, ids_fed)
+        end(segmenter, ids_fed, said_chars)
 
     with mock.patch.object(TextSegmenter, "end", recorded):
         yield said
@@ -176,7 +176,9 @@ def open_engine() -> Iterator[Engine]:
     """An engine on a tiny checkpoint and backends that compute nothing."""
     with tempfile.TemporaryDirectory() as folder:
         checkpoint = Checkpoint.open(write_checkpoint(Path(folder) / "tiny", TINY))
-        settings = Settings(max_streams=8, max_waiting=64, max_segment_chars=60, runaway_guard=False)
+        settings = Settings(
+            max_streams=8, max_waiting=64, max_segment_chars=60, runaway_guard=False, short_speech="believe"
+        )
         with Engine.open(settings, checkpoint=checkpoint, registry=BackendRegistry([("fuzz", _StandIns())])) as engine:
             yield engine
 

@@ -27,7 +27,7 @@ SAY = ("say", "Hello there.", "--seed", "3", "--checkpoint")
 @pytest.fixture
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Random weights may go on for minutes."""
-    monkeypatch.setenv("MEGATALKER_MAX_FRAMES", "10")
+    monkeypatch.setenv("MEGATALKER_MAX_FRAMES", "20")
 
 
 @pytest.mark.usefixtures("short")

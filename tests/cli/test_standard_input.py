@@ -94,8 +94,9 @@ def test_characters_may_be_split_over_reads(
 def test_what_cannot_be_spoken_is_one_clear_line(
     text: bytes, message: str, tiny_custom_voice: Checkpoint, tmp_path: Path
 ) -> None:
+    raw = ("--raw-text",) if b"\x00" in text else ()
     done = megatalker(
-        *("say", "-", "-o", "x.wav", "--checkpoint", str(tiny_custom_voice.folder)),
+        *("say", "-", *raw, "-o", "x.wav", "--checkpoint", str(tiny_custom_voice.folder)),
         cwd=tmp_path,
         stdin=text,
     )

@@ -9,14 +9,12 @@ from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
-from numpy.typing import NDArray
 
 from megatalker.checkpoint.config import SAMPLE_RATE
-from megatalker.cli.say.formats import Format, Writer, choose_format, open_writer
+from megatalker.cli.say.formats import Format, choose_format
 from megatalker.cli.say.player import Player, player_missing
+from megatalker.cli.say.writers import Samples, Writer, open_writer
 from megatalker.errors import InvalidRequestError, MegatalkerError
-
-Samples = NDArray[np.float32]
 
 
 class OutputError(MegatalkerError):

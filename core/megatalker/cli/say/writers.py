@@ -1,0 +1,114 @@
+"""Who writes a file: WAV and bare samples are ours, the other formats libsndfile's or FFmpeg's."""
+
+import errno
+from collections.abc import Callable
+from pathlib import Path
+from typing import BinaryIO, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from megatalker.cli.say.formats import Format
+from megatalker.errors import InvalidRequestError
+
+Samples = NDArray[np.float32]
+
+
+class Writer(Protocol):
+    """Writes speech to one file."""
+
+    def write(self, samples: Samples) -> None:
+        """Append float32 ``[n]``, full scale 1; raises ``OSError``."""
+
+    def close(self) -> None:
+        """Complete the file and close it."""
+
+
+def open_writer(target: Path | BinaryIO, kind: Format) -> Writer:
+    """Return who writes this format.
+
+    Raises:
+        InvalidRequestError: what writes it is not installed.
+    """
+    from megatalker.serving.audio import WavWriter
+
+    if kind is Format.WAV:
+        return WavWriter(target)
+    if kind is Format.PCM:
+        return _PcmWriter(target)
+    assert isinstance(target, Path), "standard output takes no other format"
+    return (_FfmpegWriter if kind in (Format.AAC, Format.M4A) else _SndfileWriter)(target, kind)
+
+
+class _PcmWriter:
+    """Writes bare 16-bit samples, whole after every call."""
+
+    def __init__(self, target: Path | BinaryIO) -> None:
+        self._file = target.open("wb") if isinstance(target, Path) else target
+
+    def write(self, samples: Samples) -> None:
+        from megatalker.serving.audio import to_pcm16
+
+        self._file.write(to_pcm16(samples))
+        self._file.flush()
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class _SndfileWriter:
+    """Writes MP3, FLAC and Opus, which are whole when they are closed."""
+
+    def __init__(self, target: Path, kind: Format) -> None:
+        import soundfile
+
+        from megatalker.checkpoint.config import SAMPLE_RATE
+
+        container, coding = {
+            Format.MP3: ("MP3", "MPEG_LAYER_III"),
+            Format.FLAC: ("FLAC", "PCM_16"),
+            Format.OPUS: ("OGG", "OPUS"),
+        }[kind]
+        if not soundfile.check_format(container, coding):
+            raise InvalidRequestError(
+                f"libsndfile here cannot write {kind}; write wav, or install soundfile's own wheel"
+            )
+        target.open("wb").close()  # for the system's own words where that fails
+        self._broken: type[Exception] = soundfile.LibsndfileError
+        self._file = soundfile.SoundFile(target, "w", SAMPLE_RATE, 1, coding, format=container)
+
+    def write(self, samples: Samples) -> None:
+        self._safely(lambda: self._file.write(np.clip(samples, -1.0, 1.0)))
+
+    def close(self) -> None:
+        self._safely(self._file.close)
+
+    def _safely(self, step: Callable[[], None]) -> None:
+        try:
+            step()
+        except (self._broken, AssertionError) as error:  # it asserts that all was written
+            raise OSError(errno.EIO, "the encoder could not write all of it; the disk may be full") from error
+
+
+class _FfmpegWriter:
+    """Writes AAC, bare or in MP4, which is whole when it is closed."""
+
+    def __init__(self, target: Path, kind: Format) -> None:
+        try:
+            from megatalker.serving.server.encoding import CompressingEncoder
+        except ImportError:
+            raise InvalidRequestError(
+                f"{kind} needs the extra 'server', which is not installed: pip install 'megatalker[server]'; or write "
+                "mp3, opus, flac or wav"
+            ) from None
+        self._file = target.open("wb")
+        container = "adts" if kind is Format.AAC else "ipod"
+        self._encoder = CompressingEncoder(f"audio/{kind}", container, "aac", {}, file=self._file, b="96000")
+
+    def write(self, samples: Samples) -> None:
+        self._encoder.encode(samples)
+
+    def close(self) -> None:
+        if not self._file.closed:
+            with self._file:
+                self._encoder.finish()
