@@ -93,7 +93,7 @@ def firsts(checkpoint: Checkpoint, attack: Attack, seed: int) -> list[float]:
 
     def enter(owner: str, text: str | None, chunks: ChunkQueue, at: float, **options: int) -> Command:
         request, segmenter = checker.check(text, SpeechOptions(seed=1, **options), LIMITS)
-        utterance = Utterance(request, segmenter, Progress(1, at, "", ""), chunks, ChunkPolicy(8), None, owner)
+        utterance = Utterance(request, segmenter, Progress(1, at, "", ""), chunks, ChunkPolicy(8), None, owner=owner)
         if text is None:
             utterance.rest_since(at)
             idle.append(utterance)

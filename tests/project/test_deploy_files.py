@@ -31,6 +31,7 @@ COMPOSE = yaml.safe_load((FOLDER / "compose.yaml").read_text())
 OBJECTS = list(yaml.safe_load_all((FOLDER / "kubernetes.yaml").read_text()))
 RAY = yaml.safe_load((FOLDER / "ray-serve.yaml").read_text())
 PORT = ServerSettings().port
+SECRET = "long-enough-to-be-a-secret"
 
 
 def kubernetes(kind: str) -> dict[str, Any]:
@@ -139,11 +140,11 @@ def test_every_variable_is_a_setting() -> None:
 
 
 def environments() -> dict[str, dict[str, str]]:
-    """Settings in the environment, by where they stand; secrets have any value."""
+    """Settings in the environment, by where they stand; secrets have a value that is long enough."""
     image = dict(pair.split("=", 1) for pair in instruction("ENV").split())
     found = {"Dockerfile": image}
     found |= {f"compose {name}": image | one["environment"] for name, one in COMPOSE["services"].items()}
-    found["kubernetes"] = image | {one["name"]: "secret" for one in CONTAINER["env"]}
+    found["kubernetes"] = image | {one["name"]: SECRET for one in CONTAINER["env"]}
     unit = re.findall(r"^Environment=(.*)$", UNIT, re.MULTILINE)
     found["systemd"] = dict(pair.split("=", 1) for line in unit for pair in line.split())
     return found
@@ -154,7 +155,7 @@ def read(place: str, monkeypatch: pytest.MonkeyPatch, folder: Path) -> Settings:
     monkeypatch.chdir(folder)
     for name, value in environments()[place].items():
         if name.startswith("MEGATALKER_"):
-            monkeypatch.setenv(name, value)
+            monkeypatch.setenv(name, SECRET if value.startswith("${") else value)
     if place == "kubernetes":
         (folder / "megatalker.toml").write_text(CONFIGURED)
     return Settings.read()

@@ -1,7 +1,4 @@
-"""One utterance while it is made: its text, its decoder stream, its frames and how far each of them has come.
-
-Owned by the worker; the consumer's stream reads :class:`Progress` only.
-"""
+"""One utterance while it is made; owned by the worker, and the consumer's stream reads :class:`Progress` only."""
 
 import math
 from collections.abc import Sequence
@@ -29,9 +26,7 @@ from megatalker.settings import ShortSpeech
 Codes = tuple[int, ...]
 
 RESUME_SHARE = 0.5
-"""A stream that lent its row because nobody took its audio wants it back when so much of that is left: not for each
-chunk taken.
-"""
+"""A stream that lent its row because nobody took its audio wants it back when so much of that is left."""
 
 
 @dataclass(slots=True)
