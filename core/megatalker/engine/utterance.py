@@ -26,7 +26,7 @@ from megatalker.settings import ShortSpeech
 Codes = tuple[int, ...]
 
 RESUME_SHARE = 0.5
-"""A stream that lent its row because nobody took its audio wants it back when so much of that is left."""
+"""A stream that lent its row because nobody took its audio wants it back when this share of it is left."""
 
 
 @dataclass(slots=True)

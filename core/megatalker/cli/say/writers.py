@@ -1,4 +1,4 @@
-"""Who writes a file: WAV and bare samples are ours, the other formats libsndfile's or FFmpeg's."""
+"""Writers of files: WAV and bare samples are written here, the other formats by libsndfile or FFmpeg."""
 
 import errno
 from collections.abc import Callable
