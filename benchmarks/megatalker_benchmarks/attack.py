@@ -1,4 +1,4 @@
-"""Attacks on a server process, and what other callers hear of them: ``megatalker bench attack --help``.
+"""Attacks on a server process, and what other callers hear of them.
 
 Each attack runs in a process of its own against a server process, from another address than its victims and, where the
 server asks for keys, with a key of its own. Meanwhile the victims ask for "Hello." over HTTP and WebSocket at random
