@@ -31,7 +31,7 @@ NONSENSE: Sequence[str | bytes] = (
     "{}",
     b"\0\1\2",
     '{"type": "text", "id": "nobody", "text": "hello"}',
-    '{"type": "open", "id": "wrong", "seed": -1}',
+    '{"type": "open", "id": "wrong", "max_frames": 0}',
     '{"type": "open", "id": "wrong", "text": "hello", "language": "klingon"}',
 )
 """Messages each of which is answered by one error."""
