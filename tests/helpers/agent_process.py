@@ -17,7 +17,7 @@ from waiting import HANG_S
 QUICK = {
     "MEGATALKER_BACKEND": "compiled",
     "MEGATALKER_BACKENDS__COMPILED__COMPILE": "off",
-    "MEGATALKER_MAX_FRAMES": "20",
+    "MEGATALKER_MAX_FRAMES": "60",
 }
 """An agent that is soon there, and says little."""
 _PORTS = itertools.count()
