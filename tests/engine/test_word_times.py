@@ -173,6 +173,16 @@ def test_segments_are_where_they_are() -> None:
     assert_in_order(words, 6.0)
 
 
+def test_a_word_without_an_end_is_reported() -> None:
+    clock, letters = WordClock(Pace()), 1024
+    for _ in range(letters):
+        clock.feed("a")
+    clock.feed(" end")
+    clock.end_text()
+    words = [word.text for word in clock.rest(1.0, [segment_of("a" * letters + " end")], complete=True)]
+    assert "".join(words) == "a" * letters + "end"
+
+
 def test_words_of_a_segment_that_was_not_said_are_not_reported() -> None:
     clock = clock_of("One two. Three four.")
     assert [word.text for word in laid_out(clock, 9.0, [segment_of("One two.")], complete=False)] == ["One", "two."]
