@@ -203,6 +203,10 @@ def test_an_error_is_described_whatever_it_does() -> None:
 
 # ---- refusals
 
+REFUSALS = pytest.mark.parametrize(
+    "error", [CapacityError("no room"), InvalidRequestError("not this one")], ids=["full", "bad"]
+)
+
 
 def speak_until_replaced(engine: Engine, streams: int) -> int:
     """How many requests were refused until another backend served."""
@@ -220,7 +224,7 @@ def speak_until_replaced(engine: Engine, streams: int) -> int:
 
 
 @pytest.mark.parametrize("streams", [1, 3])
-@pytest.mark.parametrize("error", [CapacityError("no room"), InvalidRequestError("not this one")], ids=["full", "bad"])
+@REFUSALS
 @pytest.mark.parametrize("place", ["on_prefill", "on_decode"])
 def test_a_talker_that_refuses_everything_is_replaced(
     open_engine: Opener, tiny_custom_voice: Checkpoint, place: str, error: Exception, streams: int
@@ -232,7 +236,7 @@ def test_a_talker_that_refuses_everything_is_replaced(
     assert_spoken(engine, tiny_custom_voice)
 
 
-@pytest.mark.parametrize("error", [CapacityError("no room"), InvalidRequestError("not this one")], ids=["full", "bad"])
+@REFUSALS
 def test_a_talker_that_serves_harmless_prompts_only_is_replaced(
     open_engine: Opener, tiny_custom_voice: Checkpoint, error: Exception
 ) -> None:
@@ -244,7 +248,7 @@ def test_a_talker_that_serves_harmless_prompts_only_is_replaced(
     assert_spoken(engine, tiny_custom_voice)
 
 
-@pytest.mark.parametrize("error", [CapacityError("no room"), InvalidRequestError("not this one")], ids=["full", "bad"])
+@REFUSALS
 def test_one_bad_request_replaces_nobody_however_often_it_comes(
     open_engine: Opener, tiny_custom_voice: Checkpoint, error: Exception
 ) -> None:

@@ -38,14 +38,10 @@ class VoiceCache(Generic[Kept]):
         for it, and keeps nothing then.
         """
         with self._lock:
-            now = self._clock()
-            self._forget(now)
-            entry = self._entries.get(key)
+            entry = self._used(key)
             mine = entry is None
             if entry is None:
-                entry = self._entries[key] = _Entry(Future(), now)
-            entry.used_at = now
-            self._entries.move_to_end(key)
+                entry = self._entries[key] = _Entry(Future(), self._clock())
         if mine:
             try:
                 entry.voice.set_result(make())
@@ -55,6 +51,12 @@ class VoiceCache(Generic[Kept]):
                         del self._entries[key]
                 entry.voice.set_exception(error)
         return entry.voice.result()
+
+    def made(self, key: bytes) -> Kept | None:
+        """Return the voice of this key, or ``None`` where it is not here or still being made; never waits."""
+        with self._lock:
+            entry = self._used(key)
+        return entry.voice.result() if entry is not None and entry.voice.done() else None
 
     def __contains__(self, key: object) -> bool:
         """The voice of this key is made: :meth:`get` returns at once."""
@@ -67,6 +69,16 @@ class VoiceCache(Generic[Kept]):
         with self._lock:
             self._forget(self._clock())
             return len(self._entries)
+
+    def _used(self, key: bytes) -> _Entry[Kept] | None:
+        """The entry of this key, which counts as used now. The caller holds the lock."""
+        now = self._clock()
+        self._forget(now)
+        entry = self._entries.get(key)
+        if entry is not None:
+            entry.used_at = now
+            self._entries.move_to_end(key)
+        return entry
 
     def _forget(self, now: float) -> None:
         while self._entries:

@@ -127,14 +127,17 @@ class Connection(asyncio.Protocol):
         """A connection was made: where there are too many, close one that sends no request, of the address that has
         most of them. Where there is none, the new one may stay until its owner is known (:meth:`claim_place`).
         """
-        if len(self.connections) <= self.settings.max_connections or len(self._open()) <= self.settings.max_connections:
+        if len(self.connections) <= self.settings.max_connections:
+            return
+        everybody = self._open()
+        if len(everybody) <= self.settings.max_connections:
             return
         logger.warning("more than %d connections", self.settings.max_connections)
-        waiting = [one for one in self._open() if one.waiting and one is not self]
+        waiting = [one for one in everybody if one.waiting and one is not self]
         if waiting:
             held = Counter(one.address for one in waiting)
             max(waiting, key=lambda one: (held[one.address], -one.made_at)).give_way(TooManyConnectionsError())
-        elif _greatest(self._open()) == self.address:
+        elif _by_owner(everybody).most_common(1)[0][0] == self.address:
             self.give_way(TooManyConnectionsError())
 
     def claim_place(self) -> None:
@@ -147,9 +150,9 @@ class Connection(asyncio.Protocol):
         everybody = self._open()
         if len(everybody) <= self.settings.max_connections:
             return
-        held = Counter(one.owner for one in everybody)
-        greatest = _greatest(everybody)
-        if held[greatest] < held[self.owner] + 1:  # itself is counted already
+        held = _by_owner(everybody)
+        greatest, most = held.most_common(1)[0]
+        if most < held[self.owner] + 1:  # itself is counted already
             raise TooManyConnectionsError()
         theirs = [one for one in everybody if one.owner == greatest and one is not self]
         idle = [one for one in theirs if one.idle]
@@ -164,8 +167,8 @@ def _age(connection: Connection) -> float:
     return connection.made_at
 
 
-def _greatest(connections: Iterable[Connection]) -> str:
-    return max(Counter(one.owner for one in connections).items(), key=lambda held: held[1])[0]
+def _by_owner(connections: Iterable[Connection]) -> Counter[str]:
+    return Counter(one.owner for one in connections)
 
 
 def watch_closing(connections: Iterable[Any]) -> None:

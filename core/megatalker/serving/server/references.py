@@ -11,6 +11,7 @@ from megatalker.errors import InvalidRequestError
 from megatalker.serving.protocol.messages import SpeechFields
 from megatalker.serving.protocol.reference_files import decode_reference
 from megatalker.serving.server.callers import StreamLimitError
+from megatalker.serving.server.threads import run_in
 from megatalker.settings import ServerSettings, Settings
 from megatalker.voices import Voice
 from megatalker.voices.cache import VoiceCache
@@ -76,8 +77,9 @@ class ReferenceVoices:
         content = decode_reference(asked.ref_audio)
         text = b"" if words is None else b"in context: " + words.encode(errors="replace")
         key = blake2b(text + b"\0" + content, digest_size=16).digest()
-        if key in self._cache:
-            return self._cache.get(key, _never)
+        known = self._cache.made(key)
+        if known is not None:
+            return known
         encoding = self._encodings.get(key)
         if encoding is None:
             if self._waiting[owner] >= MAX_WAITING_OF_ONE or self._waiting.total() >= MAX_WAITING:
@@ -90,7 +92,7 @@ class ReferenceVoices:
 
     async def _encode(self, owner: str, key: bytes, make: Callable[[], ReferenceVoice]) -> ReferenceVoice:
         async with self._turns.setdefault(owner, asyncio.Lock()):
-            return await asyncio.get_running_loop().run_in_executor(self._library.encoding, self._cache.get, key, make)
+            return await run_in(self._library.encoding, self._cache.get, key, make)
 
     def _encoded(self, owner: str, key: bytes, task: asyncio.Task[ReferenceVoice]) -> None:
         del self._encodings[key]
@@ -109,7 +111,3 @@ class ReferenceVoices:
                 "it, 3 to 15 s of clear speech is best"
             )
         return ReferenceVoice(self._library.clone(samples, words), tuple(map(str, faults)))
-
-
-def _never() -> ReferenceVoice:
-    raise AssertionError("the voice is in the cache")
