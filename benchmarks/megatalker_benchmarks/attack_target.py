@@ -20,7 +20,7 @@ Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 @dataclass(frozen=True)
 class Target:
-    """Where to, and as whom."""
+    """Server that an attack is aimed at, and the API key that the attacker uses."""
 
     url: str
     key: str | None

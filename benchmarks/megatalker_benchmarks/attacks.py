@@ -35,7 +35,7 @@ class Attack:
 
     @property
     def about(self) -> str:
-        """What it does."""
+        """Description of the attack, from the docstring of the function that runs it."""
         return (self.run.__doc__ or "").strip()
 
 

@@ -71,7 +71,7 @@ class _StandIns:
 
 @dataclass
 class _Said:
-    """What decoder streams read, by the segmenter of their utterance."""
+    """Text that decoder streams have read, by the segmenter of the utterance."""
 
     texts: dict[TextSegmenter, str] = field(default_factory=dict)
 
@@ -132,7 +132,7 @@ def _joined(text: str) -> str:
 
 
 def _speak(engine: Engine, said: _Said, tokens: ControlTokens, text: str, pieces: list[str] | None) -> str:
-    """What came of it: ``spoken``, ``nothing to say``, ``refused``, or what went wrong."""
+    """Speak one text and return its outcome: ``spoken``, ``nothing to say``, ``refused``, or the failure in words."""
     try:
         stream = engine.speak(text if pieces is None else None)
         for piece in pieces or ():

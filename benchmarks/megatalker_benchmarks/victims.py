@@ -26,7 +26,7 @@ AHEAD_S = 0.5
 
 @dataclass
 class Victims:
-    """What they met with during one phase."""
+    """Latencies and failures that the victims of an attack met with during one phase."""
 
     http_s: list[float] = field(default_factory=list)
     websocket_s: list[float] = field(default_factory=list)

@@ -39,7 +39,7 @@ class StandIns(MetaPathFinder, Loader):
         """Those that were missing."""
 
     def load(self, load: Callable[[], Any]) -> Any:
-        """What ``load`` returns, which is called again for each package that it does not find.
+        """Call ``load``, once more for each package that it does not find, and return its result.
 
         Raises:
             ImportError: it fails in another way.

@@ -58,8 +58,9 @@ def spoken_chars(text: str, frames: int) -> int:
 
 
 def resume_at(text: str, spoken: int) -> int:
-    """Where to go on in ``text``, of which this many characters are spoken: at the start of the sentence that was being
-    spoken, or of the next one where that is the first sentence, or at the end. Above 0 unless there is no text.
+    """Return the index in ``text`` at which speech goes on when its first ``spoken`` characters were said: the start of
+    the sentence that was being spoken, or of the next one where that is the first, or the end. Above 0 unless there is
+    no text.
     """
     if spoken >= len(text):
         return len(text)

@@ -44,7 +44,7 @@ class _CutFinder:
         self._after_stop = self._after_wide_stop = False
 
     def find(self, text: str) -> int | None:
-        """Where ``text`` leaves the segment, an index into it; ``None``: all of it belongs to the segment."""
+        """Return the index in ``text`` at which the segment ends; ``None``: all of ``text`` belongs to the segment."""
         for index, character in enumerate(text):
             if self._ends_before(character):
                 return index

@@ -169,7 +169,7 @@ class Utterance:
     chunking: ChunkPolicy
     runaway: RunawayDetector | None
     short_speech: ShortSpeech = "repeat"
-    """What to do about speech that is too short for its text."""
+    """The setting of that name: whether speech that is too short for its text is repeated or believed."""
     owner: str = ""
     """Rows go to owners by turns."""
     incoming: IncomingText = field(default_factory=IncomingText)

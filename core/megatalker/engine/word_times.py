@@ -31,7 +31,7 @@ ENOUGH_UNITS = 10.0
 SLOWEST, FASTEST = 3.0, 1 / 3
 """Bounds of the pace, times the usual one."""
 QUIET = 0.01
-"""What is louder than -40 dB of full scale is speech."""
+"""Level below which audio counts as silence, as a part of full scale: -40 dB."""
 PATIENCE_S = 1.0
 """The first word is taken to begin with the first sound, unless that takes longer."""
 
@@ -58,7 +58,7 @@ class SpokenWord:
     begins_s: float
     ends_s: float
     before: str = ""
-    """What stands between it and the word before; ``before + text`` of all words is the clean text."""
+    """Text between the previous word and this one; ``before + text`` of all words is the clean text."""
     joined: bool = False
     """It stands in a run without spaces: nothing goes between it and the word after it."""
 
@@ -95,7 +95,7 @@ class WordClock:
         """Words not reported, the letters before each, and the audio there was before its text."""
         self._letters = 0
         self._at_s, self._owed_units = 0.0, 0.0
-        """The next word begins so many units after this time, at the earliest."""
+        """A time in the audio, in seconds, and how many units after it the next word begins at the earliest."""
         self._sounding, self._onset_s = False, 0.0
         self._current = -1
         """Number of the segment that the next word belongs to."""

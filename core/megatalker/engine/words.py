@@ -25,7 +25,7 @@ class Word:
 
     text: str
     before: str
-    """What stands between it and the word before: white space."""
+    """White space between the previous word and this one."""
     units: float
     """How long it takes to say, in letters."""
     joined: bool

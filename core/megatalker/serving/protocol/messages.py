@@ -144,7 +144,7 @@ class WordTime(Message):
     word: str
     """As it is spoken: a word of the clean text, punctuation included."""
     before: str
-    """What stands between it and the word before; ``before + word`` of all words is the clean text."""
+    """Text between the previous word and this one; ``before + word`` of all words is the clean text."""
     start: float
     """Seconds of the utterance's audio."""
     end: float
