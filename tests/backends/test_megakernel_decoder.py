@@ -269,7 +269,7 @@ def test_equal_prompt_heads_are_computed_once_and_nothing_else_changes(
 @pytest.fixture
 def from_one_page(monkeypatch: pytest.MonkeyPatch) -> None:
     """Decoders begin with a single page."""
-    monkeypatch.setattr("megatalker_backends.megakernel.sizes.FIRST_PAGE_BYTES", 0)
+    monkeypatch.setattr("megatalker_backends.megakernel.settings.FIRST_PAGE_BYTES", 0)
 
 
 def test_streams_that_outgrow_their_pages_say_the_same(

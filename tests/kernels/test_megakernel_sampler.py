@@ -14,9 +14,8 @@ from megatalker.checkpoint import Checkpoint
 from megatalker.sampling import CodeVocabulary, SamplerRows, SamplingParams
 from megatalker.sampling.numpy_sampler import choose
 from megatalker_backends.megakernel.decoder import MegakernelDecoder
-from megatalker_backends.megakernel.sampler import kernel_sampling
-from megatalker_backends.megakernel.settings import MegakernelSettings
-from megatalker_backends.megakernel.sizes import choose_shape
+from megatalker_backends.megakernel.inputs import kernel_sampling
+from megatalker_backends.megakernel.settings import MegakernelSettings, choose_shape
 from megatalker_backends.megakernel.weights import pack_checkpoint
 from megatalker_kernels.schedule import Launch, Row
 from megatalker_kernels.spec.frame import Specification

@@ -25,6 +25,7 @@ from megatalker_backends.compiled.model import PLAIN, Model, Units
 from megatalker_backends.compiled.runner import DirectRunner, Outcome, Runner, Share
 from megatalker_backends.compiled.settings import MOST_STREAMS, CompiledSettings
 from megatalker_backends.compiler import CompilerError, keeps_compiled_code
+from megatalker_backends.sizes import sizes_up_to
 
 CPU_BATCH = 4
 """Larger batches are split: on a CPU they gain little, and each size has to be compiled."""
@@ -164,4 +165,4 @@ def _batch_sizes(most: int, device: torch.device) -> list[int]:
     """Batch sizes to compile or capture; others are padded to the next, or split on a CPU."""
     if device.type == "cpu":
         return sorted({1, min(most, CPU_BATCH)})
-    return [1 << bit for bit in range((most - 1).bit_length())] + [most]
+    return sizes_up_to(most)
