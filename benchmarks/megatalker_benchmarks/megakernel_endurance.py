@@ -18,7 +18,7 @@ import torch
 from megatalker import Engine, SamplingParams, Settings, SpeechStream
 from megatalker_benchmarks.report import add_json_option, keep, whole
 from megatalker_kernels.constants import ROWS
-from megatalker_kernels.diff import Bench
+from megatalker_kernels.diff import KernelDiff
 from megatalker_kernels.errors import KernelStalledError
 from megatalker_kernels.launching import SOURCES, Kernel
 from megatalker_kernels.module import GpuModule, capability, processors
@@ -32,7 +32,7 @@ STALLED_FRAME = 20
 STREAMS = (8, 32)
 
 
-def bench_of(model: str, streams: int, device: torch.device) -> Bench:
+def bench_of(model: str, streams: int, device: torch.device) -> KernelDiff:
     """Kernels and workspaces of a random model."""
     talker, predictor = MODELS[model]
     shape = KernelShape.fit(
@@ -44,16 +44,16 @@ def bench_of(model: str, streams: int, device: torch.device) -> Bench:
         capability=capability(device),
     )
     modules = [GpuModule.compiled(shape, device, source=source) for source in SOURCES]
-    return Bench(random_model(shape, device), modules, (CONTEXT,) * streams, 0.05)
+    return KernelDiff(random_model(shape, device), modules, (CONTEXT,) * streams, 0.05)
 
 
-def launch_of(bench: Bench, frame: int) -> Launch:
+def launch_of(bench: KernelDiff, frame: int) -> Launch:
     """One frame of all streams."""
     streams = len(bench.streams.positions)
     return Launch("decode", bench.streams.rows(range(streams), frame), wide=streams > ROWS)
 
 
-def long_run(bench: Bench, frames: int) -> dict[str, Any]:
+def long_run(bench: KernelDiff, frames: int) -> dict[str, Any]:
     """Frames one after another, all checked for having come."""
     before, _ = torch.cuda.mem_get_info()
     began, slowest = time.perf_counter(), 0.0
@@ -72,7 +72,7 @@ def long_run(bench: Bench, frames: int) -> dict[str, Any]:
     }
 
 
-def aborts(bench: Bench, cycles: int) -> dict[str, Any]:
+def aborts(bench: KernelDiff, cycles: int) -> dict[str, Any]:
     """Stall, be told, go on: the next launch from the same state must choose the same codes."""
     launch = launch_of(bench, 0)
     bench.before.copy_from(bench.ours)

@@ -32,7 +32,7 @@ from megatalker_kernels.constants import ROWS
 from megatalker_kernels.schedule import Launch
 
 
-class Recorder:
+class RecordingMachine:
     """A machine that notes what it is asked."""
 
     def __init__(self, machine: Machine) -> None:
@@ -55,9 +55,9 @@ class Recorder:
 
 
 @pytest.fixture
-def recorder(decoder: CheckedTalker) -> Iterator[Recorder]:
+def recorder(decoder: CheckedTalker) -> Iterator[RecordingMachine]:
     machine = within(decoder)._ready()
-    within(decoder)._machine = recorder = Recorder(machine)
+    within(decoder)._machine = recorder = RecordingMachine(machine)
     yield recorder
     within(decoder)._machine = machine
 
@@ -113,7 +113,7 @@ def test_a_stream_says_the_same_in_any_launch(decoder: CheckedTalker, device: st
     voices = [voice(tiny_1b7, seed, *size, samplings[seed % 4]) for seed, size in enumerate(sizes)]
     for wide_from in (1, 4):
         wide = megakernel(tiny_1b7, device, max_streams=8, wide_from=wide_from)
-        within(wide)._machine = recorder = Recorder(within(wide)._ready())
+        within(wide)._machine = recorder = RecordingMachine(within(wide)._ready())
         for each, frames in zip(voices, say_together(wide, voices), strict=True):
             alone = say(decoder, each)
             assert codes_of(alone) == codes_of(frames)
@@ -130,7 +130,7 @@ def test_prompts_of_many_launches_leave_what_one_launch_leaves(
     narrow = megakernel(tiny_1b7, device, max_streams=3, prefix_rows=0)
     whole = within(narrow)._space.wide.text
     within(narrow)._space.wide.text = whole[:16]
-    within(narrow)._machine = recorder = Recorder(within(narrow)._ready())
+    within(narrow)._machine = recorder = RecordingMachine(within(narrow)._ready())
     found = say_together(narrow, voices)
     assert [len(launch.rows) for launch in recorder.launches if launch.mode == "prefill"] == [16] * 6 + [6]
     for one, other in zip(found, expected, strict=True):
@@ -230,7 +230,7 @@ def test_text_rows_may_be_of_any_float_type_and_lie_anywhere(decoder: CheckedTal
 
 
 def test_prompts_share_a_launch_and_a_frame_waits_for_its_codes_only(
-    decoder: CheckedTalker, recorder: Recorder, tiny_1b7: Checkpoint
+    decoder: CheckedTalker, recorder: RecordingMachine, tiny_1b7: Checkpoint
 ) -> None:
     sizes = (2 * ROWS + 3, 2, 70)
     stream, *others = decoder.prefill([voice(tiny_1b7, 31 + size, size, 1).request for size in sizes])
@@ -247,7 +247,7 @@ def test_prompts_share_a_launch_and_a_frame_waits_for_its_codes_only(
 
 
 def test_equal_prompt_heads_are_computed_once_and_nothing_else_changes(
-    decoder: CheckedTalker, recorder: Recorder, tiny_1b7: Checkpoint
+    decoder: CheckedTalker, recorder: RecordingMachine, tiny_1b7: Checkpoint
 ) -> None:
     first, second = voice(tiny_1b7, 21, 90, 2), voice(tiny_1b7, 22, 83, 4, SEEDED)
     second.request.embeds[:75] = first.request.embeds[:75]
@@ -301,7 +301,7 @@ def test_prompt_heads_are_reused_on_pages_that_were_made_later(
     before = within(growing)._space.talker_kv
     for text in first.text:
         growing.decode([DecodeStep(stream, text)])()
-    within(growing)._machine = recorder = Recorder(within(growing)._ready())
+    within(growing)._machine = recorder = RecordingMachine(within(growing)._ready())
     reused = say(growing, second)
     assert within(growing)._space.talker_kv is not before
     assert recorder.launches[0].rows[0].position == 48

@@ -42,7 +42,7 @@ STEPS = st.sampled_from([0.0, 1e-3, 0.5, 4.0])
 """Logits are multiples of this: the larger, the more of them are equal. 0: as they come."""
 
 
-class Desk:
+class SamplingDesk:
     """The specification's sampler on logits of our own."""
 
     def __init__(self, checkpoint: Checkpoint) -> None:
@@ -64,8 +64,8 @@ class Desk:
 
 
 @pytest.fixture(scope="module")
-def desk(tiny_1b7: Checkpoint) -> Desk:
-    return Desk(tiny_1b7)
+def desk(tiny_1b7: Checkpoint) -> SamplingDesk:
+    return SamplingDesk(tiny_1b7)
 
 
 @settings(deadline=None, max_examples=200, derandomize=True)
@@ -78,7 +78,13 @@ def desk(tiny_1b7: Checkpoint) -> Desk:
     history=st.lists(st.integers(0, 1151), max_size=40).map(tuple),
 )
 def test_choices_are_those_of_the_contract(
-    desk: Desk, params: SamplingParams, seed: int, scale: float, step: float, frame: int, history: tuple[int, ...]
+    desk: SamplingDesk,
+    params: SamplingParams,
+    seed: int,
+    scale: float,
+    step: float,
+    frame: int,
+    history: tuple[int, ...],
 ) -> None:
     desk.fill(seed, scale, step)
     rows = [desk.space.pending[1], *desk.space.predictor_logits[0]]
@@ -90,7 +96,7 @@ def test_choices_are_those_of_the_contract(
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_choices_are_those_of_the_torch_sampler(desk: Desk, seed: int) -> None:
+def test_choices_are_those_of_the_torch_sampler(desk: SamplingDesk, seed: int) -> None:
     params = SamplingParams(seed=seed, top_p=0.9, predictor_top_p=0.6, top_k=None if seed % 2 else 30)
     desk.fill(seed, 2.5, 0.25)
     history = (5, 5, 9, 600, 31, 32, 63)
@@ -102,7 +108,7 @@ def test_choices_are_those_of_the_torch_sampler(desk: Desk, seed: int) -> None:
     assert desk.codes(params, len(history), history) == expected
 
 
-def test_the_lowest_of_equal_ids_wins(desk: Desk) -> None:
+def test_the_lowest_of_equal_ids_wins(desk: SamplingDesk) -> None:
     desk.space.pending.zero_()
     desk.space.predictor_logits.zero_()
     desk.space.pending[1, [7, 3]] = 1.0

@@ -22,7 +22,7 @@ from megatalker_backends.compiled.compilation import units_to_run, wants_compile
 from megatalker_backends.compiled.graphs import GraphRunner
 from megatalker_backends.compiled.memory import choose_positions
 from megatalker_backends.compiled.model import PLAIN, Model, Units
-from megatalker_backends.compiled.runner import DirectRunner, Outcome, Runner, Share
+from megatalker_backends.compiled.runner import BatchFrames, DirectRunner, FrameRunner, Share
 from megatalker_backends.compiled.settings import MOST_STREAMS, CompiledSettings
 from megatalker_backends.compiler import CompilerError, keeps_compiled_code
 from megatalker_backends.sizes import sizes_up_to
@@ -68,7 +68,7 @@ class CompiledDecoder(TalkerDecoder):
             device=context.device,
             dtype=context.dtype,
         )
-        self._runner: Runner = DirectRunner(self._model)
+        self._runner: FrameRunner = DirectRunner(self._model)
         self._warm, self._early, self._folder = False, context.early, checkpoint.folder
         self._units: dict[int, Units] = {}
         self._later: LaterUnits | None = None
@@ -156,7 +156,7 @@ class CompiledDecoder(TalkerDecoder):
         return Frame(step.stream, None, logits)
 
 
-def _frame_logits(outcome: Outcome) -> list[FrameLogits]:
+def _frame_logits(outcome: BatchFrames) -> list[FrameLogits]:
     first, rest = outcome.first_logits.clone(), outcome.rest_logits.clone()
     return [FrameLogits(*rows) for rows in zip(first, rest, strict=True)]
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from megatalker.plugins.graphs import GraphCapture
 from megatalker_backends.compiled.model import Codes, Model, Units
-from megatalker_backends.compiled.runner import DirectRunner, Outcome, Share, idle_shares, pack, span_length, unpack
+from megatalker_backends.compiled.runner import BatchFrames, DirectRunner, Share, idle_shares, pack, span_length, unpack
 from megatalker_backends.sizes import next_size
 
 logger = logging.getLogger(__name__)
@@ -92,7 +92,7 @@ class GraphRunner:
             prompt.embeds[length:] = 0
             prompt.run()
 
-    def begin(self, shares: Sequence[Share]) -> Callable[[], Outcome]:
+    def begin(self, shares: Sequence[Share]) -> Callable[[], BatchFrames]:
         count, length = len(shares), span_length(shares)
         frame = self._frames[next_size(self._frames, count)]
         with torch.cuda.device(self._model.device):
@@ -102,10 +102,10 @@ class GraphRunner:
             self._codes_ready.record()
             frame.talk[next_size(frame.talk, length)]()
 
-        def take() -> Outcome:
+        def take() -> BatchFrames:
             self._codes_ready.synchronize()
             codes = frame.host_codes[:count].tolist()
-            return Outcome(codes, frame.codes.first_logits[:count], frame.codes.rest_logits[:count])
+            return BatchFrames(codes, frame.codes.first_logits[:count], frame.codes.rest_logits[:count])
 
         return take
 

@@ -26,7 +26,7 @@ from megatalker.plugins.stream_table import StreamTable, TableEntry
 from megatalker.sampling import SamplingParams
 from megatalker_backends.megakernel.inputs import SlotPrompt, TextFeed, kernel_sampling, packed
 from megatalker_backends.megakernel.machine import Machine, make_machine
-from megatalker_backends.megakernel.pages import Grant, PagePool
+from megatalker_backends.megakernel.pages import PageGrant, PagePool
 from megatalker_backends.megakernel.prefix import PrefixCache
 from megatalker_backends.megakernel.settings import (
     MegakernelSettings,
@@ -213,7 +213,7 @@ class MegakernelDecoder(TalkerDecoder):
             logits = replace(logits, predictor=logits.predictor[:0])
         return Frame(step.stream, None, logits)
 
-    def _write_pages(self, grants: Sequence[Grant]) -> None:
+    def _write_pages(self, grants: Sequence[PageGrant]) -> None:
         """For streams that have begun."""
         entries = [
             (grant.slot, chunk, page) for grant in grants for chunk, page in enumerate(grant.pages, grant.first_chunk)

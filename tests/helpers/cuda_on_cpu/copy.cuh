@@ -31,12 +31,19 @@ inline bool mbarrier_done(u64* barrier, u32 parity) {
   return done;
 }
 
+inline void wait_for(u64* barrier, u32 parity) {
+  while (!mbarrier_done(barrier, parity)) {
+  }
+}
+
 inline void fence_mbarrier_init() {}
 
 struct AsyncCopy {
   void* target;
-  const void* source;
+  const void* source;  // null for zeros
   int group;
+
+  void make() const { source ? std::memcpy(target, source, 16) : std::memset(target, 0, 16); }
 };
 struct AsyncCopies {
   std::vector<AsyncCopy> pending;
@@ -45,7 +52,7 @@ struct AsyncCopies {
   // Those of groups before this one.
   void make(int before) {
     const auto rest = std::stable_partition(pending.begin(), pending.end(), [&](const AsyncCopy& copy) { return copy.group < before; });
-    for (auto copy = pending.begin(); copy != rest; ++copy) std::memcpy(copy->target, copy->source, 16);
+    for (auto copy = pending.begin(); copy != rest; ++copy) copy->make();
     pending.erase(pending.begin(), rest);
   }
 };
@@ -61,6 +68,11 @@ inline void copy_async_16(void* target, const void* source) {
   own.pending.push_back({target, source, own.group});
 }
 inline void copy_async_16(u32 target, const void* source) { copy_async_16(static_cast<char*>(block_memory()) + target, source); }
+
+inline void copy_async_16(void* target, const void* source, bool wanted) { copy_async_16(target, wanted ? source : nullptr); }
+inline void copy_async_cached_16(void* target, const void* source, bool wanted) { copy_async_16(target, source, wanted); }
+
+inline void prefetch(const void*, u32) {}
 
 inline void commit_async_copies() { ++own_copies().group; }
 
