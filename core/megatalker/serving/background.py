@@ -1,24 +1,26 @@
-"""Work in the background: tasks and threads whose failures are logged, told to whoever depends on them, and counted.
+"""Background work: tasks and threads whose failures are logged, reported to whatever depends on them, and counted.
 
 Tasks and threads begin here and nowhere else, except where their result is awaited by the code that began them.
 """
 
 import asyncio
+import contextvars
 import logging
 import threading
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 logger = logging.getLogger(__name__)
 
 OnFailure = Callable[[BaseException], object]
 
-LOOK_S = 1.0
-"""Time between two looks at what is followed by looking."""
-LOOK_SHARE = 0.02
+POLL_PERIOD_S = 1.0
+"""Time between two looks at what is followed by polling."""
+POLL_SHARE = 0.02
 """A look that takes long is followed by a longer pause, so that looks take at most this share of the time."""
 LONGEST_PAUSE_S = 30.0
 """Looks that fail come less and less often, down to this."""
@@ -96,7 +98,7 @@ def start_thread(work: Callable[[], object], name: str, on_failure: OnFailure | 
     return thread
 
 
-class Trouble(Exception):  # noqa: N818 - no error of this program
+class RecoverableError(Exception):
     """Something outside is not as it should be, and may be mended at any time.
 
     Args:
@@ -110,7 +112,7 @@ class Trouble(Exception):  # noqa: N818 - no error of this program
 
 
 @asynccontextmanager
-async def looking(look: Callable[[], Awaitable[None]], name: str, health: BackgroundHealth) -> AsyncIterator[None]:
+async def polling(look: Callable[[], Awaitable[None]], name: str, health: BackgroundHealth) -> AsyncIterator[None]:
     """Meanwhile ``look`` is awaited once a second. Its failures are logged when they change, and it is tried again."""
     task = start_task(_look_again(look, name, health), name, lambda _error: health.failed(name, "it has stopped"))
     try:
@@ -121,22 +123,24 @@ async def looking(look: Callable[[], Awaitable[None]], name: str, health: Backgr
 
 
 async def _look_again(look: Callable[[], Awaitable[None]], name: str, health: BackgroundHealth) -> None:
-    told, pause_s = "", LOOK_S
+    told, pause_s = "", POLL_PERIOD_S
     while True:
         began = time.monotonic()
         try:
             await look()
         except Exception as error:
-            expected = isinstance(error, Trouble)
-            health.failed(name, error.why if isinstance(error, Trouble) else f"it fails ({type(error).__name__})")
+            expected = isinstance(error, RecoverableError)
+            health.failed(
+                name, error.why if isinstance(error, RecoverableError) else f"it fails ({type(error).__name__})"
+            )
             if told != (told := repr(error)):
                 logger.error("%s: %s; trying again", name, error, exc_info=not expected)
-            pause_s = LOOK_S if expected else min(2 * pause_s, LONGEST_PAUSE_S)
+            pause_s = POLL_PERIOD_S if expected else min(2 * pause_s, LONGEST_PAUSE_S)
         else:
-            told, pause_s = "", LOOK_S
+            told, pause_s = "", POLL_PERIOD_S
             if health.well(name):
                 logger.warning("%s: all is well again", name)
-        await asyncio.sleep(max(pause_s, (time.monotonic() - began) / LOOK_SHARE))
+        await asyncio.sleep(max(pause_s, (time.monotonic() - began) / POLL_SHARE))
 
 
 def _tell(name: str, error: BaseException | None, on_failure: OnFailure | None) -> None:
@@ -145,3 +149,18 @@ def _tell(name: str, error: BaseException | None, on_failure: OnFailure | None) 
     logger.error("%s failed", name, exc_info=error)
     if on_failure is not None:
         on_failure(error)
+
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def named_pool(name: str) -> ThreadPoolExecutor:
+    """A pool for one kind of work, so that another kind that comes in masses cannot delay it."""
+    return ThreadPoolExecutor(thread_name_prefix=f"megatalker-{name}")
+
+
+async def run_in(pool: ThreadPoolExecutor, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """The result of ``work``, called in a thread of ``pool`` with the context variables of the caller."""
+    context = contextvars.copy_context()
+    return await asyncio.get_running_loop().run_in_executor(pool, lambda: context.run(work, *args, **kwargs))

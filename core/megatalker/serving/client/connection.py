@@ -39,7 +39,7 @@ class ClientLoop(SplitTimers, asyncio.SelectorEventLoop):
     """A pause of this process is not taken for a server that does not answer."""
 
 
-class Connection:
+class RemoteConnection:
     """Connects when there is something to say, and again after the connection broke.
 
     Methods may be called from any thread and return at once, except :meth:`close`. Sessions belong to the thread.

@@ -49,7 +49,7 @@ class PlainFields(Message):
         )
 
 
-class Start(PlainFields):
+class StartSession(PlainFields):
     """How to speak from now on; begins a session, or changes it."""
 
     type: Literal["start"] = "start"
@@ -64,7 +64,7 @@ class Speak(Message):
     """Comes back in what is answered."""
 
 
-class Cancel(Message):
+class CancelAll(Message):
     """Say nothing of what was asked for any more."""
 
     type: Literal["cancel"] = "cancel"
@@ -98,7 +98,7 @@ class Complete(Message):
     """Characters of the text that were left out; estimated."""
 
 
-class Error(Message):
+class PlainError(Message):
     """Something went wrong, with the utterance of this id where there is one."""
 
     type: Literal["error"] = "error"
@@ -109,10 +109,10 @@ class Error(Message):
     """Seconds after which to try again; null where waiting does not help."""
 
 
-PlainRequest = Start | Speak | Cancel | Stop
-PlainEvent = Ready | Complete | Error
+PlainRequest = StartSession | Speak | CancelAll | Stop
+PlainEvent = Ready | Complete | PlainError
 
-_KINDS: dict[object, type[PlainRequest]] = {"start": Start, "speak": Speak, "cancel": Cancel, "stop": Stop}
+_KINDS: dict[object, type[PlainRequest]] = {"start": StartSession, "speak": Speak, "cancel": CancelAll, "stop": Stop}
 
 
 def read_plain_request(text: str, *, strict: bool = False) -> tuple[PlainRequest, tuple[str, ...]]:

@@ -22,12 +22,12 @@ from megatalker.engine import Chunk, SpeechStream
 from megatalker.engine.outputs import require_complete
 from megatalker.engine.word_times import SpokenWord
 from megatalker.errors import IncompleteSpeechError, MegatalkerError
+from megatalker.serving.background import run_in
 from megatalker.serving.protocol.leniency import told_names
 from megatalker.serving.protocol.messages import InstructFate, SpeechFields, WordTime
 from megatalker.serving.server.encoding import Encoder, Samples
 from megatalker.serving.server.problems import problem
-from megatalker.serving.server.speaker import Speaker
-from megatalker.serving.server.threads import run_in
+from megatalker.serving.server.speech_service import SpeechService
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -48,7 +48,7 @@ LIVE_HEADERS = {
 class HttpUtterance:
     """An utterance whose first chunk is there, so that what went wrong before could be told by a status."""
 
-    speaker: Speaker
+    service: SpeechService
     text: str
     stream: SpeechStream
     bound_asked: bool
@@ -58,7 +58,7 @@ class HttpUtterance:
 
     @classmethod
     async def begin(
-        cls, speaker: Speaker, text: str, asked: SpeechFields, request: Request, *, word_times: bool = False
+        cls, service: SpeechService, text: str, asked: SpeechFields, request: Request, *, word_times: bool = False
     ) -> Self:
         """Begin it; :meth:`end` must follow.
 
@@ -66,22 +66,22 @@ class HttpUtterance:
 
         Raises:
             IncompleteSpeechError: nothing of the text was spoken.
-            MegatalkerError: as :meth:`Speaker.begin`, or nothing could be spoken.
+            MegatalkerError: as :meth:`SpeechService.begin`, or nothing could be spoken.
         """
-        stream = await speaker.begin(text, asked, "http", word_times=word_times)
+        stream = await service.begin(text, asked, "http", word_times=word_times)
         try:
             first = await _unless_gone(anext(stream, None), stream, request)
-            utterance = cls(speaker, text, stream, asked.max_frames is not None, first)
+            utterance = cls(service, text, stream, asked.max_frames is not None, first)
             if utterance.first is None:
                 utterance.require_complete()
             return utterance
         except BaseException:
-            speaker.end(stream)
+            service.end(stream)
             raise
 
     def end(self) -> None:
         """The response is over, or nobody listens any more."""
-        self.speaker.end(self.stream)
+        self.service.end(self.stream)
 
     def headers(self, ignored: tuple[str, ...]) -> dict[str, str]:
         """What every response says of its speech, and of the fields of the request that mean nothing here."""
@@ -163,7 +163,7 @@ _PRINTABLE = "".join(map(chr, range(0x20, 0x7F)))
 
 async def audio_body(utterance: HttpUtterance, encoder: Encoder) -> AsyncIterator[bytes]:
     """The speech in its format; all of it comes before ``IncompleteSpeechError`` is raised."""
-    threads = utterance.speaker.encoders
+    threads = utterance.service.encoders
     incomplete: IncompleteSpeechError | None = None
     try:
         async for samples in utterance.chunks():
@@ -194,8 +194,8 @@ async def whole_file(
 
         async def encode() -> None:
             async for samples in utterance.chunks():
-                await run_in(utterance.speaker.encoders, encoder.encode, samples)
-            await run_in(utterance.speaker.encoders, encoder.finish)
+                await run_in(utterance.service.encoders, encoder.encode, samples)
+            await run_in(utterance.service.encoders, encoder.finish)
 
         await _unless_gone(encode(), utterance.stream, request)
         size = file.seek(0, os.SEEK_END)
@@ -230,7 +230,7 @@ async def event_body(
         if words := utterance.stream.take_words():
             yield _words(words, speed)
         spoken = utterance.stream.facts().frames
-        heard = await utterance.speaker.count_tokens(utterance.text)
+        heard = await utterance.service.count_tokens(utterance.text)
         yield _event(
             type="speech.audio.done",
             usage={"input_tokens": heard, "output_tokens": spoken, "total_tokens": heard + spoken},

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any, ClassVar
 
-from megatalker.serving.server.callers import Call, address_owner
+from megatalker.serving.server.callers import RequestContext, address_owner
 from megatalker.serving.server.problems import TooManyConnectionsError
 from megatalker.settings import ServerSettings
 
@@ -25,7 +25,7 @@ PAUSE_S = 0.05
 """What is sent only to be dropped is read at intervals: a client that pours it takes no time from others."""
 
 
-class Connection(asyncio.Protocol):
+class ServerConnection(asyncio.Protocol):
     """A connection that is closed where the client does not read what is sent, and that counts among all others.
 
     Goes before uvicorn's own class among the bases, which sets ``transport``, ``loop``, ``scope`` and ``connections``.
@@ -98,10 +98,10 @@ class Connection(asyncio.Protocol):
     # ---- its place among others
 
     @property
-    def call(self) -> Call | None:
+    def call(self) -> RequestContext | None:
         """The request or conversation that the connection is used for, once the application has begun it."""
         scope: Any = getattr(self, "scope", None)
-        found: Call | None = scope["state"].get("call") if scope else None
+        found: RequestContext | None = scope["state"].get("call") if scope else None
         return found
 
     @property
@@ -159,15 +159,15 @@ class Connection(asyncio.Protocol):
         chosen = min(idle, key=_age) if idle else max(theirs, key=_age)
         chosen.give_way(TooManyConnectionsError())
 
-    def _open(self) -> "list[Connection]":
+    def _open(self) -> "list[ServerConnection]":
         return [one for one in self.connections if not one.transport.is_closing()]
 
 
-def _age(connection: Connection) -> float:
+def _age(connection: ServerConnection) -> float:
     return connection.made_at
 
 
-def _by_owner(connections: Iterable[Connection]) -> Counter[str]:
+def _by_owner(connections: Iterable[ServerConnection]) -> Counter[str]:
     return Counter(one.owner for one in connections)
 
 

@@ -8,7 +8,7 @@ from fastapi.responses import JSONResponse
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from megatalker.errors import InvalidRequestError, MegatalkerError
-from megatalker.serving.server.connections import CONNECTION, Connection
+from megatalker.serving.server.connections import CONNECTION, ServerConnection
 from megatalker.serving.server.problems import TooManyConnectionsError, respond
 from megatalker.settings import ServerSettings
 
@@ -28,7 +28,7 @@ PART_BYTES = 1 << 14
 """What came is parsed in parts of this size, so that no limit is exceeded by more."""
 
 
-class HttpConnection(Connection, HttpToolsProtocol):
+class HttpConnection(ServerConnection, HttpToolsProtocol):
     """A connection that has ``request_timeout_s`` for each whole request."""
 
     _patience: TimerHandle | None = None

@@ -18,23 +18,23 @@ from megatalker.errors import (
 from megatalker.serving.protocol.leniency import told_names
 from megatalker.serving.protocol.messages import SpeechFields
 from megatalker.serving.protocol.plain_messages import (
-    Cancel,
+    CancelAll,
     Complete,
-    Error,
     ErrorCode,
+    PlainError,
     PlainRequest,
     Ready,
     Speak,
-    Start,
+    StartSession,
     Stop,
     read_plain_request,
 )
-from megatalker.serving.server.callers import current_call
+from megatalker.serving.server.callers import current_request
 from megatalker.serving.server.encoding import pieces
-from megatalker.serving.server.link import Link, log_defect, receive_text
-from megatalker.serving.server.logs import log_ignored
 from megatalker.serving.server.problems import DrainingError, NotReadyError, UnknownVoiceError, problem
-from megatalker.serving.server.speaker import Speaker
+from megatalker.serving.server.socket_session import Link, log_defect, receive_text
+from megatalker.serving.server.speech_service import SpeechService
+from megatalker.serving.server.telemetry import log_ignored
 from megatalker.voices import list_speakers
 from megatalker.voices.names import name_key
 
@@ -70,9 +70,9 @@ class _Asked:
 class PlainSession:
     """Obeys one client until it stops or goes away; then everything it asked for is cancelled."""
 
-    def __init__(self, socket: WebSocket, speaker: Speaker, *, strict: bool) -> None:
-        self._socket, self._speaker = socket, speaker
-        self._link = Link(socket, speaker.socket_errors.of_owner(current_call().owner))
+    def __init__(self, socket: WebSocket, service: SpeechService, *, strict: bool) -> None:
+        self._socket, self._service = socket, service
+        self._link = Link(socket, service.socket_errors.of_owner(current_request().owner))
         self._strict = strict
         self._fields: SpeechFields | None = None
         self._asked: deque[_Asked] = deque()
@@ -103,27 +103,27 @@ class PlainSession:
 
     async def _obey(self, request: PlainRequest, ignored: tuple[str, ...]) -> None:
         match request:
-            case Start():
+            case StartSession():
                 await self._start(request, ignored)
             case Speak():
                 await self._ask(request)
-            case Cancel():
+            case CancelAll():
                 for asked in self._asked:
                     asked.cancel()
             case Stop():
                 self._stopped = True
                 self._news.set()
 
-    async def _start(self, request: Start, ignored: tuple[str, ...]) -> None:
-        fields, speaker = request.speech_fields(), self._speaker
-        known = (*list_speakers(speaker.engine.checkpoint), *(name for name, _ in speaker.voices.items()))
+    async def _start(self, request: StartSession, ignored: tuple[str, ...]) -> None:
+        fields, service = request.speech_fields(), self._service
+        known = (*list_speakers(service.engine.checkpoint), *(name for name, _ in service.voices.items()))
         if fields.voice is not None and name_key(fields.voice) not in map(name_key, known):
             unknown = UnknownVoiceError(f"unknown speaker {fields.voice!r}; known: {', '.join(known) or 'none'}")
             await self._tell_failure(None, unknown, "UNKNOWN_VOICE")
             return
-        await speaker.check(fields)
+        await service.check(fields)
         self._fields = fields
-        ready = Ready(sample_rate=SAMPLE_RATE, backend=speaker.engine.backend, ignored=told_names(ignored))
+        ready = Ready(sample_rate=SAMPLE_RATE, backend=service.engine.backend, ignored=told_names(ignored))
         await self._link.tell(ready)
 
     async def _ask(self, request: Speak) -> None:
@@ -157,7 +157,7 @@ class PlainSession:
         if asked.cancelled:
             await self._link.tell(Complete(id=asked.id, finish_reason="cancelled", audio_s=0.0))
             return
-        stream = asked.stream = await self._speaker.begin(asked.text, asked.fields, "websocket")
+        stream = asked.stream = await self._service.begin(asked.text, asked.fields, "websocket")
         try:
             if asked.cancelled:  # meanwhile
                 stream.cancel()
@@ -167,7 +167,7 @@ class PlainSession:
                         await self._link.play(piece)
             facts = stream.facts()
         finally:
-            self._speaker.end(stream)
+            self._service.end(stream)
         reason = facts.finish_reason
         assert reason is not None, "the iteration has ended"
         assert reason != "error", "the iteration raises errors"
@@ -181,9 +181,11 @@ class PlainSession:
             raise error
         log_defect(error)
         await self._link.count_error()
-        self._speaker.meters.refused(error, "websocket")
+        self._service.metrics.refused(error, "websocket")
         internal: ErrorCode = "INTERNAL_ERROR"
         codes = {**_CODES, MegatalkerError: invalid}
         code = next((code for kind, code in codes.items() if isinstance(error, kind)), internal)
         told = problem(error)
-        await self._link.tell(Error(id=utterance, code=code, message=told.message, retry_after_s=told.retry_after_s))
+        await self._link.tell(
+            PlainError(id=utterance, code=code, message=told.message, retry_after_s=told.retry_after_s)
+        )

@@ -8,9 +8,9 @@ from websockets.frames import Frame
 from websockets.http11 import Request
 from websockets.protocol import State
 
-from megatalker.serving.server.connections import CONNECTION, LINGER_S, Connection
+from megatalker.serving.server.callers import TokenBucket
+from megatalker.serving.server.connections import CONNECTION, LINGER_S, ServerConnection
 from megatalker.serving.server.problems import TooManyConnectionsError
-from megatalker.serving.server.token_bucket import TokenBucket
 from megatalker.settings import ServerSettings
 
 PART_BYTES = 1 << 12
@@ -21,7 +21,7 @@ EMPTY_FRAMES, EMPTY_FRAMES_A_SECOND = 100, 20
 TRY_AGAIN_LATER, POLICY_VIOLATION = 1013, 1008
 
 
-class SocketConnection(Connection, WebSocketsSansIOProtocol):
+class SocketConnection(ServerConnection, WebSocketsSansIOProtocol):
     """A WebSocket that is read as fast as its messages are handled and its answers are read."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:

@@ -1,4 +1,4 @@
-"""An engine whose backends are loaded after the server listens: at its start, or at the first request."""
+"""The engine of a server, opened after the server listens: at its start, or at the first request."""
 
 import threading
 from dataclasses import asdict
@@ -35,7 +35,7 @@ class ServedEngine(Protocol):
     def close(self) -> None: ...
 
 
-class LateEngine:
+class LazyEngine:
     """Opens the engine in :meth:`warmup`; until then its backends are those that the settings name. Thread-safe.
 
     Args:
@@ -124,3 +124,16 @@ class LateEngine:
 
 def _closed() -> EngineClosedError:
     return EngineClosedError("this engine is closed; open a new one")
+
+
+MAX_UNTAKEN_S = 20.0
+"""Where the settings say nothing: slow clients should cost no memory."""
+MAX_WAIT_S = 30.0
+"""Where the settings say nothing: nobody listens to a silence of this length."""
+
+
+def served_settings(settings: Settings) -> Settings:
+    """The same, with a server's own choice where nothing was said."""
+    unsaid: dict[str, object] = {"max_untaken_s": MAX_UNTAKEN_S, "max_wait_s": MAX_WAIT_S, "warmup": "first"}
+    unsaid = {name: value for name, value in unsaid.items() if getattr(settings, name) is None}
+    return settings.model_copy(update=unsaid)

@@ -1,15 +1,21 @@
-"""``POST /v1/audio/speech``: OpenAI's speech API, with our own fields beside its fields."""
+"""Routes that speak over HTTP: OpenAI's ``POST /v1/audio/speech``, and ``POST /tts/stream``."""
 
-from typing import Annotated, BinaryIO, Literal
+import base64
+from collections.abc import AsyncIterator, Mapping
+from typing import Annotated, Any, BinaryIO, Literal
+from urllib.parse import parse_qsl
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import StreamingResponse
-from pydantic import Field, field_validator
+from pydantic import BaseModel, Field, field_validator
+from starlette.datastructures import UploadFile
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 from megatalker.errors import InvalidRequestError
-from megatalker.serving.protocol.leniency import Number
+from megatalker.serving.protocol.leniency import M, Number, read_fields, read_json
 from megatalker.serving.protocol.messages import SpeechFields
-from megatalker.serving.server.aliases import Aliases
+from megatalker.serving.protocol.plain_messages import PlainFields
 from megatalker.serving.server.audio_response import (
     AudioResponse,
     HttpUtterance,
@@ -23,13 +29,69 @@ from megatalker.serving.server.encoding import (
     FASTEST,
     SLOWEST,
     Encoder,
+    PcmEncoder,
     ResponseFormat,
     StretchingEncoder,
+    pieces,
 )
-from megatalker.serving.server.openapi import bodies, errors
-from megatalker.serving.server.request_body import body_schema, read_body
-from megatalker.serving.server.speaker import Speaker
+from megatalker.serving.server.information import Aliases
+from megatalker.serving.server.problems import bodies, errors
+from megatalker.serving.server.speech_service import SpeechService
+from megatalker.serving.server.telemetry import log_ignored
 from megatalker.settings import ServerSettings
+
+FORM = "application/x-www-form-urlencoded"
+MULTIPART = "multipart/form-data"
+
+
+def body_schema(model: type[BaseModel]) -> dict[str, Any]:
+    """Return FastAPI's ``openapi_extra`` for a route that reads this body by :func:`read_body`."""
+    content = {"application/json": {"schema": model.model_json_schema()}}
+    return {"requestBody": {"required": True, "content": content}}
+
+
+async def read_body(request: Request, model: type[M], *, strict: bool) -> tuple[M, tuple[str, ...]]:
+    """Return the body of a request, and the names of the fields in it that were left out.
+
+    JSON is found under any content type. Forms are taken as well; a file in one is its content as a ``data:`` URL.
+
+    Args:
+        request: whose body was not read yet.
+        model: what the body holds.
+        strict: see :func:`~megatalker.serving.protocol.leniency.read_fields`.
+
+    Raises:
+        InvalidRequestError: it is neither, or holds something else.
+        HTTPException: it did not come whole, or is too long.
+    """
+    try:
+        given = await _given(request)
+    except ClientDisconnect:
+        raise HTTPException(400, "the body did not come whole") from None
+    message, ignored = read_fields(model, given, strict=strict)
+    log_ignored(ignored)
+    return message, ignored
+
+
+async def _given(request: Request) -> Mapping[str, Any]:
+    media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if media_type == MULTIPART:
+        async with request.form() as form:
+            return {name: await _field(value) for name, value in form.items()}
+    body = await request.body()
+    if media_type == FORM and not body.lstrip().startswith(b"{"):  # as curl announces JSON
+        return dict(parse_qsl(body.decode(errors="replace"), keep_blank_values=True))
+    given = read_json(body) if body.strip() else {}
+    if not isinstance(given, dict):
+        raise InvalidRequestError(f"the body is {given!r:.60}: it should be an object")
+    return given
+
+
+async def _field(value: str | UploadFile) -> str:
+    if isinstance(value, str):
+        return value
+    content = base64.b64encode(await value.read()).decode()
+    return f"data:{value.content_type or 'application/octet-stream'};base64,{content}"
 
 
 class SpeechRequest(SpeechFields):
@@ -75,8 +137,8 @@ class SpeechRequest(SpeechFields):
         return encoder if self.speed == 1.0 else StretchingEncoder(self.speed, encoder)
 
 
-def speech_routes(speaker: Speaker, settings: ServerSettings, aliases: Aliases) -> APIRouter:
-    """The route over this speaker."""
+def speech_routes(service: SpeechService, settings: ServerSettings, aliases: Aliases) -> APIRouter:
+    """The route over this service."""
     router = APIRouter()
     media_types = [make().media_type for make in ENCODERS.values()]
 
@@ -98,10 +160,10 @@ def speech_routes(speaker: Speaker, settings: ServerSettings, aliases: Aliases) 
         asked = body.speech_fields(aliases)
         if body.word_timestamps and body.stream_format != "sse":
             raise InvalidRequestError('word_timestamps come as events; ask for them with "stream_format": "sse"')
-        utterance = await HttpUtterance.begin(speaker, body.input, asked, request, word_times=body.word_timestamps)
+        utterance = await HttpUtterance.begin(service, body.input, asked, request, word_times=body.word_timestamps)
         headers = utterance.headers(ignored) | {"X-Megatalker-Model": header_value(aliases.model)}
-        instructions = speaker.instruct_fate(asked)
-        if warnings := speaker.warnings(utterance.stream):
+        instructions = service.instruct_fate(asked)
+        if warnings := service.warnings(utterance.stream):
             headers["X-Megatalker-Warnings"] = "; ".join(warnings).encode("ascii", "backslashreplace").decode()
         if instructions is not None:
             headers["X-Megatalker-Instructions"] = instructions
@@ -122,3 +184,36 @@ def speech_routes(speaker: Speaker, settings: ServerSettings, aliases: Aliases) 
         return AudioResponse(content, media_type, headers, settings.send_timeout_s, utterance.end)
 
     return router
+
+
+class PlainSpeechRequest(PlainFields):
+    """What to say, and how."""
+
+    text: str
+
+
+def tts_stream_routes(service: SpeechService, settings: ServerSettings) -> APIRouter:
+    """The route over this service."""
+    router = APIRouter()
+    media_type = PcmEncoder.media_type
+
+    @router.post(
+        "/tts/stream",
+        response_class=StreamingResponse,
+        responses=bodies("Samples: 16-bit, little-endian, mono, 24 kHz.", media_type) | errors(404, 429),
+        openapi_extra=body_schema(PlainSpeechRequest),
+    )
+    async def stream(request: Request) -> Response:
+        """Speak; each part of the chunked body is 40 ms of speech, sent as soon as it is made."""
+        body, ignored = await read_body(request, PlainSpeechRequest, strict=settings.strict)
+        utterance = await HttpUtterance.begin(service, body.text, body.speech_fields(), request)
+        headers = utterance.headers(ignored)
+        return AudioResponse(_body(utterance), media_type, headers, settings.send_timeout_s, utterance.end)
+
+    return router
+
+
+async def _body(utterance: HttpUtterance) -> AsyncIterator[bytes]:
+    async for samples in utterance.chunks():
+        for piece in pieces(samples):
+            yield piece

@@ -1,28 +1,27 @@
-"""From the options of a request to a stream of the one engine, and its end."""
+"""Utterances of the one engine: from the options of a request to a stream, and its end."""
 
 import asyncio
 import logging
+import time
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from hashlib import blake2b
-from typing import Literal, NoReturn
+from typing import Any, Literal, NoReturn
+
+from opentelemetry import trace
 
 from megatalker.engine import SpeechStream
 from megatalker.engine.options import SpeechOptions, random_seed
 from megatalker.errors import BackendFaultError, InvalidRequestError, MegatalkerError
 from megatalker.sampling import SamplingParams
-from megatalker.serving.background import start_task
+from megatalker.serving.background import named_pool, run_in, start_task
 from megatalker.serving.protocol.messages import InstructFate, SpeechFields
 from megatalker.serving.protocol.voice_files import decode_voice
-from megatalker.serving.server.callers import current_call
-from megatalker.serving.server.late_engine import ServedEngine
-from megatalker.serving.server.link import OWNER_ERRORS, OWNER_ERRORS_A_SECOND
-from megatalker.serving.server.meters import Meters, Route
+from megatalker.serving.server.callers import OwnerBuckets, current_request
+from megatalker.serving.server.lazy_engine import ServedEngine
 from megatalker.serving.server.problems import DrainingError, NotReadyError, UnknownVoiceError
 from megatalker.serving.server.references import ReferenceVoices
-from megatalker.serving.server.threads import named_pool, run_in
-from megatalker.serving.server.token_bucket import OwnerBuckets
-from megatalker.serving.server.utterance_account import UtteranceAccount
+from megatalker.serving.server.telemetry import Metrics, Route, log_event
 from megatalker.settings import ServerSettings
 from megatalker.voices import Voice
 from megatalker.voices.cache import VoiceCache
@@ -30,14 +29,91 @@ from megatalker.voices.library import VoiceLibrary
 
 logger = logging.getLogger(__name__)
 
+
+class UtteranceAccount:
+    """Opened before the engine is asked. Either :meth:`refused` or :meth:`ended` must follow.
+
+    It is an OpenTelemetry span within the request's, which FastAPI makes.
+
+    Args:
+        route: how it was asked for.
+        whole_text: all text is there from the start.
+        voice: as asked for.
+        metrics: the server's.
+
+    Raises:
+        LimitError: the caller or its connection may have no further utterance now.
+    """
+
+    def __init__(self, route: Route, *, whole_text: bool, voice: str | None, metrics: Metrics) -> None:
+        self._call = current_request()
+        self._call.take_stream()
+        self._route, self._whole_text, self._meters = route, whole_text, metrics
+        self._span = trace.get_tracer("megatalker").start_span(
+            "speak", attributes={"megatalker.route": route, "megatalker.request_id": self._call.id}
+        )
+        self._voice = voice
+        self.warnings: tuple[str, ...] = ()
+        """What makes the recording that came along a poor reference."""
+
+    def refused(self, error: BaseException) -> None:
+        """The engine did not take it."""
+        self._call.give_stream_back()
+        self._span.set_status(trace.StatusCode.ERROR, f"{type(error).__name__}: {error}")
+        self._span.end()
+
+    def ended(self, stream: SpeechStream) -> None:
+        """It is over, or nobody listens any more."""
+        self._call.give_stream_back()
+        facts = stream.facts()
+        self._meters.ended(stream, self._route, whole_text=self._whole_text)
+        fields: dict[str, Any] = {
+            "route": self._route,
+            "key": self._call.caller.name,
+            "voice": self._voice,
+            "text_chars": stream.text_chars,
+            "queue_wait_s": _rounded(facts.queue_wait_s),
+            "ttfc_s": _rounded(facts.ttfc_s),
+            "rtf": _rounded(facts.rtf),
+            "frames": facts.frames,
+            "underruns": facts.underruns,
+            "backend": facts.backend,
+            "codec": facts.codec,
+            "switches": len(facts.switches),
+            "finish_reason": facts.finish_reason,
+            "unsaid_chars": facts.unsaid_chars,
+            "error": None if stream.error is None else type(stream.error).__name__,
+            "request_id": self._call.id,
+        }
+        log_event("utterance", **fields)
+        for name, at in (("prefilled", stream.prefilled_at), ("first chunk", stream.first_delivered_at)):
+            if at is not None:
+                self._span.add_event(name, timestamp=_since_1970(at))
+        self._span.set_attributes({f"megatalker.{name}": value for name, value in fields.items() if value is not None})
+        if stream.error is not None:
+            self._span.set_status(trace.StatusCode.ERROR, str(stream.error))
+        self._span.end()
+
+
+def _since_1970(at: float) -> int:
+    """A time of the monotonic clock, in nanoseconds of the other."""
+    return time.time_ns() - int((time.monotonic() - at) * 1e9)
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 6)
+
+
 TOLD_VOICES = 20
 """Voices that an error names."""
 QUICK_CHARS = 500
-"""Of a text and its instruction."""
+"""Characters of a text and its instruction that are checked in the event loop."""
+OWNER_ERRORS, OWNER_ERRORS_A_SECOND = 1000, 200
+"""Error events of all connections of an owner together; each costs a tenth of a millisecond or two."""
 _SAMPLING_FIELDS = tuple(field.name for field in fields(SamplingParams))
 
 
-class Speaker:
+class SpeechService:
     """The engine as the routes see it: begins utterances when it is warm, keeps account of them until they end.
 
     Args:
@@ -50,7 +126,7 @@ class Speaker:
     def __init__(
         self, engine: ServedEngine, voices: VoiceLibrary, cache: VoiceCache[Voice], settings: ServerSettings
     ) -> None:
-        self.engine, self.voices, self.meters = engine, voices, Meters(engine)
+        self.engine, self.voices, self.metrics = engine, voices, Metrics(engine)
         self._cache = cache
         self.references = ReferenceVoices(voices, engine.settings, settings)
         self._checks, self.encoders = named_pool("check"), named_pool("encode")
@@ -86,7 +162,7 @@ class Speaker:
             self._failure = error
         except BaseException as error:  # whatever a plug-in, a library or the machine comes up with
             logger.critical("the engine cannot be opened", exc_info=True)
-            self.meters.background.failed("warm-up", f"it failed ({type(error).__name__})")
+            self.metrics.background.failed("warm-up", f"it failed ({type(error).__name__})")
             self._failure = BackendFaultError(
                 f"the engine cannot be opened ({type(error).__name__}); the server's log says more"
             )
@@ -158,9 +234,9 @@ class Speaker:
         await run_in(self._checks, lambda: self.engine.check(self._options(asked)))
 
     async def _begin(self, text: str | None, asked: SpeechFields, route: Route, **wanted: bool) -> SpeechStream:
-        account = UtteranceAccount(route, whole_text=text is not None, voice=asked.voice, meters=self.meters)
+        account = UtteranceAccount(route, whole_text=text is not None, voice=asked.voice, metrics=self.metrics)
         try:
-            reference = await self.references.voice(current_call().owner, asked)
+            reference = await self.references.voice(current_request().owner, asked)
             voice = None if reference is None else reference.voice
             if self._is_quick(text, asked):
                 stream = self._speak(text, asked, voice, wanted)
@@ -219,7 +295,7 @@ class Speaker:
         self, text: str | None, asked: SpeechFields, reference: Voice | None, wanted: Mapping[str, bool]
     ) -> SpeechStream:
         options = self._options(asked, reference)
-        return self.engine.speak_for(current_call().owner, text, options, **wanted)
+        return self.engine.speak_for(current_request().owner, text, options, **wanted)
 
     def _options(self, asked: SpeechFields, reference: Voice | None = None) -> SpeechOptions:
         sampling, seed = self._sampling(asked)
