@@ -10,8 +10,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from megatalker.engine.outputs import FinishReason
 from megatalker.serving.protocol.leniency import Integer
-from megatalker.serving.protocol.messages import EndReason, Message, SpeechFields, UtteranceId, read_message
+from megatalker.serving.protocol.messages import Message, SpeechFields, UtteranceId, read_message
 
 ErrorCode = Literal[
     "MODEL_LOADING",  # try again when GET /health answers 200
@@ -92,7 +93,7 @@ class Complete(Message):
 
     type: Literal["complete"] = "complete"
     id: UtteranceId
-    finish_reason: EndReason
+    finish_reason: FinishReason
     audio_s: float
     unsaid_chars: int = 0
     """Characters of the text that were left out; estimated."""

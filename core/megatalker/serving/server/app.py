@@ -40,7 +40,7 @@ from megatalker.serving.server.middleware import (
 )
 from megatalker.serving.server.plain_session import PlainSession
 from megatalker.serving.server.problems import NoRouteError, TooLongError, describe, respond, storage_trouble
-from megatalker.serving.server.socket_session import Conversation
+from megatalker.serving.server.socket_session import SocketSession
 from megatalker.serving.server.speech_routes import speech_routes, tts_stream_routes
 from megatalker.serving.server.speech_service import SpeechService
 from megatalker.serving.server.telemetry import Metrics
@@ -117,15 +117,16 @@ def create_app(
 
     @app.websocket("/v1/speak")
     async def speak(socket: WebSocket) -> None:
-        await socket.accept()
-        with service.metrics.connections.track_inprogress():
-            await Conversation(socket, service, settings).run()
+        await serve_socket(socket, SocketSession)
 
     @app.websocket("/api/v1/speak")
     async def speak_plainly(socket: WebSocket) -> None:
+        await serve_socket(socket, PlainSession)
+
+    async def serve_socket(socket: WebSocket, protocol: type[SocketSession]) -> None:
         await socket.accept()
         with service.metrics.connections.track_inprogress():
-            await PlainSession(socket, service, strict=settings.strict).run()
+            await protocol(socket, service, settings).run()
 
     serve_page(app)
     serve_docs(app)

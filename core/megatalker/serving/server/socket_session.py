@@ -6,21 +6,19 @@ import logging
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from megatalker.checkpoint.config import SAMPLE_RATE
-from megatalker.engine import SpeechStream
+from megatalker.engine import Chunk
 from megatalker.errors import InvalidRequestError, MegatalkerError
 from megatalker.serving.protocol.leniency import told_names
 from megatalker.serving.protocol.messages import (
     REFUSED_TEXT,
+    AudioFormat,
     Cancel,
     Done,
-    Facts,
+    Event,
     Failed,
     Finish,
-    InstructFate,
-    Message,
     Open,
     Opened,
-    Request,
     Switched,
     Text,
     Words,
@@ -30,7 +28,7 @@ from megatalker.serving.protocol.messages import (
 from megatalker.serving.protocol.packets import pack
 from megatalker.serving.server.callers import TokenBucket, current_request
 from megatalker.serving.server.problems import problem
-from megatalker.serving.server.speech_service import SpeechService
+from megatalker.serving.server.speech_service import SpeechService, UtteranceSession
 from megatalker.serving.server.telemetry import log_ignored
 from megatalker.settings import ServerSettings
 
@@ -41,103 +39,29 @@ ERRORS, ERRORS_A_SECOND = 200, 20
 
 
 def log_defect(error: Exception) -> None:
-    """Write down what nobody intended: clients are not told more than that it happened."""
+    """Log what nobody intended: clients are told no more than that it happened."""
     if not isinstance(error, MegatalkerError):
         logger.error("an utterance failed", exc_info=error)
 
 
-async def receive_text(socket: WebSocket) -> str:
-    """The client's next message.
-
-    Raises:
-        WebSocketDisconnect: the client is gone.
-        InvalidRequestError: the message is binary.
-    """
-    await asyncio.sleep(0)  # what came at once is received without a pause: others get their turn in between
-    message = await socket.receive()
-    if message["type"] == "websocket.disconnect":
-        raise WebSocketDisconnect(message["code"])
-    text: str | None = message.get("text")
-    if text is None:
-        raise InvalidRequestError("a binary message came, expected JSON in text messages")
-    return text
-
-
-class Link:
-    """Sends one message at a time, in the order asked for.
-
-    Raises:
-        WebSocketDisconnect: from each method, when the client is gone, or was dropped because it reads nothing.
-    """
-
-    def __init__(self, socket: WebSocket, owner_errors: TokenBucket) -> None:
-        self._socket, self._owner_errors = socket, owner_errors
-        self._turn = asyncio.Lock()
-        self._errors = TokenBucket(ERRORS_A_SECOND, ERRORS)
-
-    async def tell(self, event: Message) -> None:
-        """Send an event."""
-        await self._send(event.to_json())
-
-    async def tell_failure(self, utterance: str, error: Exception) -> None:
-        """End an utterance with an error event; what nobody intended goes to the log as well."""
-        log_defect(error)
-        await self.tell(Failed(id=utterance, error=problem(error)))
-
-    async def count_error(self) -> None:
-        """A message of the client is about to be answered with an error. A connection that earns too many is hung up
-        on; an owner whose connections do has to wait.
-        """
-        if self._errors.take():
-            reason = f"more than {ERRORS_A_SECOND} messages a second that cannot be obeyed"
-            await self._socket.close(1008, reason)
-            raise WebSocketDisconnect(1008, reason)
-        while wait_s := self._owner_errors.take():
-            await asyncio.sleep(wait_s)
-
-    async def play(self, packet: bytes) -> None:
-        """Send a chunk of audio."""
-        await self._send(packet)
-
-    async def _send(self, message: str | bytes) -> None:
-        async with self._turn:
-            if isinstance(message, str):
-                await self._socket.send_text(message)
-            else:
-                await self._socket.send_bytes(message)
-
-
 class SocketUtterance:
-    """A stream of the engine, and the client that listens to it. Belongs to one event loop.
+    """One utterance of a connection: takes what the engine makes and sends it. Belongs to one event loop.
+
+    An utterance whose text is not complete ends with an error when none arrives for ``text_timeout_s``.
 
     Args:
         request: what the client asked for.
-        stream: what the engine makes of it.
-        link: where to send it.
-        max_piece_chars: longer pieces of text are refused before they cost time.
-        warnings: what makes the recording that came along a poor reference.
-        instruct: what becomes of the request's instruction.
+        session: what the engine makes of it.
+        socket: where to send it.
         ignored: fields of the request that mean nothing here.
-        text_timeout_s: an utterance whose text is not complete ends with an error when none arrives for this long.
     """
 
     def __init__(
-        self,
-        request: Open,
-        stream: SpeechStream,
-        link: Link,
-        *,
-        max_piece_chars: int,
-        warnings: tuple[str, ...],
-        instruct: InstructFate | None,
-        ignored: tuple[str, ...] = (),
-        text_timeout_s: float,
+        self, request: Open, session: UtteranceSession, socket: "SocketSession", ignored: tuple[str, ...]
     ) -> None:
-        self.stream = stream
-        self._warnings = warnings
-        self._id, self._format, self._link = request.id, request.format, link
-        self._instruct, self._ignored = instruct, ignored
-        self._max_piece_chars, self._text_timeout_s = max_piece_chars, text_timeout_s
+        self.session = session
+        self._stream = session.stream
+        self._request, self._socket, self._ignored = request, socket, ignored
         self._told_switches = 0
         self._refusal: InvalidRequestError | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -147,25 +71,29 @@ class SocketUtterance:
     # ---- from the client
 
     def feed(self, text: str) -> None:
-        """More text. A refused piece ends nothing: the pieces before and after it are spoken.
+        """Append text. A refused piece ends nothing: the pieces before and after it are spoken.
 
         Raises:
             InvalidRequestError: the piece is refused; the message names the utterance.
         """
         self._expect_text()
+        most = self.session.service.engine.settings.max_text_chars
         try:
-            if len(text) > self._max_piece_chars:
-                raise InvalidRequestError(
-                    f"a piece of text has {len(text)} characters, expected at most {self._max_piece_chars}"
-                )
-            self.stream.feed(text)
+            if len(text) > most:  # before it costs time
+                raise InvalidRequestError(f"a piece of text has {len(text)} characters, expected at most {most}")
+            self._stream.feed(text)
         except InvalidRequestError as error:
-            raise InvalidRequestError(f"{REFUSED_TEXT} {self._id!r}: {error}; the rest of it is spoken") from error
+            name = self._request.id
+            raise InvalidRequestError(f"{REFUSED_TEXT} {name!r}: {error}; the rest of it is spoken") from error
 
     def finish(self) -> None:
         """The text is complete."""
         self._expect_no_text()
-        self.stream.finish()
+        self._stream.finish()
+
+    def cancel(self) -> None:
+        """End the speech now."""
+        self._stream.cancel()
 
     # ---- to the client
 
@@ -176,116 +104,120 @@ class SocketUtterance:
             WebSocketDisconnect: the client is gone.
         """
         try:
-            await self._speak()
+            await self.speak()
         except WebSocketDisconnect:
             raise
         except Exception as error:
-            await self._link.tell_failure(self._id, error)
+            await self._socket.send_failure(self._request.id, error)
         finally:
             self._expect_no_text()
 
-    async def _speak(self) -> None:
-        facts = self.stream.facts()
-        await self._link.tell(
+    async def speak(self) -> None:
+        """Send the speech, and the event ``done``; raises what the stream does."""
+        facts, request = self._stream.facts(), self._request
+        await self._socket.send_event(
             Opened(
-                id=self._id,
+                id=request.id,
                 sample_rate=SAMPLE_RATE,
-                format=self._format,
+                format=request.format,
                 backend=facts.backend,
                 codec=facts.codec,
                 seed=facts.seed,
-                warnings=self._warnings,
-                instruct=self._instruct,
+                warnings=self.session.warnings,
+                instruct=self.session.instruct,
                 ignored=told_names(self._ignored),
             )
         )
-        async for chunk in self.stream:
+        async for chunk in self._stream:
             await self._tell_switches()
-            await self._link.play(pack(self._id, chunk, self._format))
+            await self._socket.send_chunk(request.id, chunk, request.format)
             await self._tell_words()
         if self._refusal is not None:
             raise self._refusal
         await self._tell_switches()
         await self._tell_words()
-        reason = self.stream.finish_reason
-        assert reason is not None, "the iteration has ended"
-        assert reason != "error", "the iteration raises errors"
-        facts = self.stream.facts()
-        await self._link.tell(Done(id=self._id, finish_reason=reason, facts=Facts.model_validate(facts)))
+        facts = self._stream.facts()
+        assert facts.finish_reason is not None, "the iteration has ended"
+        await self._socket.send_event(Done(id=request.id, finish_reason=facts.finish_reason, facts=facts))
 
     async def _tell_words(self) -> None:
-        if words := self.stream.take_words():
-            await self._link.tell(Words(id=self._id, words=tuple(map(WordTime.of, words))))
+        if words := self._stream.take_words():
+            await self._socket.send_event(Words(id=self._request.id, words=tuple(map(WordTime.of, words))))
 
     async def _tell_switches(self) -> None:
-        for switch in self.stream.switches[self._told_switches :]:
+        for switch in self._stream.switches[self._told_switches :]:
             self._told_switches += 1
-            await self._link.tell(
-                Switched(
-                    id=self._id,
-                    kind=switch.kind,
-                    origin=switch.origin,
-                    target=switch.target,
-                    reason=switch.reason,
-                    frame=switch.frame,
-                )
-            )
+            await self._socket.send_event(Switched.from_switch(self._request.id, switch))
 
-    # ---- patience
+    # ---- how long text may take
 
     def _expect_text(self) -> None:
         self._expect_no_text()
-        self._timer = asyncio.get_running_loop().call_later(self._text_timeout_s, self._lose_patience)
+        seconds = self._socket.settings.text_timeout_s
+        self._timer = asyncio.get_running_loop().call_later(seconds, self._give_up_on_text)
 
     def _expect_no_text(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
-    def _lose_patience(self) -> None:
-        self._refuse(
-            InvalidRequestError(
-                f"no text came for {self._text_timeout_s:g} s, expected text or finish; the utterance is ended. "
-                "The server's setting text_timeout_s allows more"
-            )
-        )
-
-    def _refuse(self, error: InvalidRequestError) -> None:
+    def _give_up_on_text(self) -> None:
         if self._refusal is None:
-            self._refusal = error
-            self.stream.cancel()
+            self._refusal = InvalidRequestError(
+                f"no text came for {self._socket.settings.text_timeout_s:g} s, expected text or finish; the utterance "
+                "is ended. The server's setting text_timeout_s allows more"
+            )
+            self._stream.cancel()
 
 
-class Conversation:
-    """Obeys one client until it goes away; then everything it began is cancelled."""
+class SocketSession:
+    """One connection: reads requests, and sends one message at a time in the order asked for. When the client goes
+    away, everything that it began is cancelled.
+
+    Another protocol over the same utterances overrides :meth:`serve`, :meth:`handle`, and the methods that send.
+
+    Raises:
+        WebSocketDisconnect: from each method that sends, when the client is gone, or was dropped because it reads
+            nothing.
+    """
 
     def __init__(self, socket: WebSocket, service: SpeechService, settings: ServerSettings) -> None:
-        self._socket, self._service, self._settings = socket, service, settings
-        self._link = Link(socket, service.socket_errors.of_owner(current_request().owner))
+        self.settings = settings
+        self._socket, self._service = socket, service
+        self._sending = asyncio.Lock()
+        self._errors = TokenBucket(ERRORS_A_SECOND, ERRORS)
+        self._owner_errors = service.socket_errors.of_owner(current_request().owner)
         self._utterances: dict[str, SocketUtterance] = {}
+        self._tasks = asyncio.TaskGroup()
 
     async def run(self) -> None:
         """Serve the connection, which must have been accepted."""
         try:
-            async with asyncio.TaskGroup() as tasks:
-                await self._listen(tasks)
+            async with self._tasks:
+                await self.serve()
         except* WebSocketDisconnect:
             pass  # which has cancelled the tasks
 
-    async def _listen(self, tasks: asyncio.TaskGroup) -> None:
+    async def serve(self) -> None:
+        """Read requests until the client goes away. What a message does wrong ends nothing."""
         while True:
             try:
-                text = await receive_text(self._socket)
-                await self._obey(*read_request(text, strict=self._settings.strict), tasks)
-            except InvalidRequestError as error:
-                await self._link.count_error()
-                self._service.metrics.refused(error, "websocket")
-                await self._link.tell(Failed(id=None, error=problem(error)))
+                await self.handle(await self._receive_text())
+            except WebSocketDisconnect:
+                raise
+            except Exception as error:
+                await self.refuse(None, error)
 
-    async def _obey(self, request: Request, ignored: tuple[str, ...], tasks: asyncio.TaskGroup) -> None:
+    async def handle(self, text: str) -> None:
+        """Do what a message asks for.
+
+        Raises:
+            InvalidRequestError: it can never work.
+        """
+        request, ignored = read_request(text, strict=self.settings.strict)
         log_ignored(ignored)
         if isinstance(request, Open):
-            await self._open(request, ignored, tasks)
+            await self._open(request, ignored)
             return
         utterance = self._utterances.get(request.id)
         if utterance is None:
@@ -296,37 +228,68 @@ class Conversation:
             case Finish():
                 utterance.finish()
             case Cancel():
-                utterance.stream.cancel()
+                utterance.cancel()
 
-    async def _open(self, request: Open, ignored: tuple[str, ...], tasks: asyncio.TaskGroup) -> None:
+    async def begin(self, request: Open, ignored: tuple[str, ...] = ()) -> SocketUtterance:
+        """Begin an utterance; ``session.end`` must follow. Raises as :meth:`SpeechService.begin`."""
+        wanted = {"return_codes": request.return_codes, "word_times": request.word_times}
+        session = await self._service.begin(request.text, request, "websocket", **wanted)
+        return SocketUtterance(request, session, self, ignored)
+
+    async def _open(self, request: Open, ignored: tuple[str, ...]) -> None:
         if request.id in self._utterances:
             raise InvalidRequestError(f"open: an utterance {request.id!r} is open already; use another id")
         try:
-            stream = await self._service.begin(
-                request.text,
-                request,
-                "websocket",
-                return_codes=request.return_codes,
-                word_times=request.word_times,
-            )
+            utterance = await self.begin(request, ignored)
         except Exception as error:
-            await self._link.count_error()
-            self._service.metrics.refused(error, "websocket")
-            await self._link.tell_failure(request.id, error)
+            await self.refuse(request.id, error)
             return
-        utterance = SocketUtterance(
-            request,
-            stream,
-            self._link,
-            max_piece_chars=self._service.engine.settings.max_text_chars,
-            warnings=self._service.warnings(stream),
-            instruct=self._service.instruct_fate(request),
-            ignored=ignored,
-            text_timeout_s=self._settings.text_timeout_s,
-        )
         self._utterances[request.id] = utterance
-        task = tasks.create_task(utterance.run())
-        task.add_done_callback(lambda _: self._end(request.id))  # runs even if the task never began
+        task = self._tasks.create_task(utterance.run())
+        task.add_done_callback(lambda _: self._utterances.pop(request.id).session.end())  # even if it never began
 
-    def _end(self, name: str) -> None:
-        self._service.end(self._utterances.pop(name).stream)
+    async def _receive_text(self) -> str:
+        await asyncio.sleep(0)  # what came at once is received without a pause: other connections run in between
+        message = await self._socket.receive()
+        if message["type"] == "websocket.disconnect":
+            raise WebSocketDisconnect(message["code"])
+        text: str | None = message.get("text")
+        if text is None:
+            raise InvalidRequestError("a binary message came, expected JSON in text messages")
+        return text
+
+    # ---- to the client
+
+    async def refuse(self, utterance: str | None, error: Exception) -> None:
+        """Answer a message with an error, and count it. A connection that earns too many errors is hung up on; an owner
+        whose connections do has to wait.
+        """
+        if self._errors.take():
+            reason = f"more than {ERRORS_A_SECOND} messages a second that cannot be obeyed"
+            await self._socket.close(1008, reason)
+            raise WebSocketDisconnect(1008, reason)
+        while wait_s := self._owner_errors.take():
+            await asyncio.sleep(wait_s)
+        self._service.metrics.refused(error, "websocket")
+        await self.send_failure(utterance, error)
+
+    async def send_failure(self, utterance: str | None, error: Exception) -> None:
+        """Send an error."""
+        log_defect(error)
+        await self.send_event(Failed(id=utterance, error=problem(error)))
+
+    async def send_event(self, event: Event) -> None:
+        """Send an event."""
+        await self.send(event.to_json())
+
+    async def send_chunk(self, utterance: str, chunk: Chunk, audio: AudioFormat) -> None:
+        """Send a chunk of an utterance's audio."""
+        await self.send(pack(utterance, chunk, audio))
+
+    async def send(self, message: str | bytes) -> None:
+        """Send a message after those before it."""
+        async with self._sending:
+            if isinstance(message, str):
+                await self._socket.send_text(message)
+            else:
+                await self._socket.send_bytes(message)

@@ -18,8 +18,9 @@ from megatalker.serving.protocol.messages import SpeechFields
 from megatalker.serving.protocol.plain_messages import PlainFields
 from megatalker.serving.server.audio_response import (
     AudioResponse,
-    HttpUtterance,
+    BegunSpeech,
     audio_body,
+    begin_speech,
     event_body,
     header_value,
     whole_file,
@@ -160,28 +161,28 @@ def speech_routes(service: SpeechService, settings: ServerSettings, aliases: Ali
         asked = body.speech_fields(aliases)
         if body.word_timestamps and body.stream_format != "sse":
             raise InvalidRequestError('word_timestamps come as events; ask for them with "stream_format": "sse"')
-        utterance = await HttpUtterance.begin(service, body.input, asked, request, word_times=body.word_timestamps)
-        headers = utterance.headers(ignored) | {"X-Megatalker-Model": header_value(aliases.model)}
-        instructions = service.instruct_fate(asked)
-        if warnings := service.warnings(utterance.stream):
+        spoken = await begin_speech(service, body.input, asked, request, word_times=body.word_timestamps)
+        headers = spoken.headers(ignored) | {"X-Megatalker-Model": header_value(aliases.model)}
+        instructions = spoken.session.instruct
+        if warnings := spoken.session.warnings:
             headers["X-Megatalker-Warnings"] = "; ".join(warnings).encode("ascii", "backslashreplace").decode()
         if instructions is not None:
             headers["X-Megatalker-Instructions"] = instructions
         try:
             if body.stream_format == "sse":
-                content = event_body(utterance, body.encoder(), instructions, speed=body.speed)
+                content = event_body(spoken, body.encoder(), speed=body.speed)
                 media_type = "text/event-stream"
             elif body.stream:
                 encoder = body.encoder()
-                content, media_type = audio_body(utterance, encoder), encoder.media_type
+                content, media_type = audio_body(spoken, encoder), encoder.media_type
             else:
-                content, size = await whole_file(utterance, body.encoder, request)
+                content, size = await whole_file(spoken, body.encoder, request)
                 media_type = ENCODERS[body.response_format]().media_type
                 headers["Content-Length"] = str(size)
         except BaseException:
-            utterance.end()
+            spoken.session.end()
             raise
-        return AudioResponse(content, media_type, headers, settings.send_timeout_s, utterance.end)
+        return AudioResponse(content, media_type, headers, settings.send_timeout_s, spoken.session.end)
 
     return router
 
@@ -206,14 +207,14 @@ def tts_stream_routes(service: SpeechService, settings: ServerSettings) -> APIRo
     async def stream(request: Request) -> Response:
         """Speak; each part of the chunked body is 40 ms of speech, sent as soon as it is made."""
         body, ignored = await read_body(request, PlainSpeechRequest, strict=settings.strict)
-        utterance = await HttpUtterance.begin(service, body.text, body.speech_fields(), request)
-        headers = utterance.headers(ignored)
-        return AudioResponse(_body(utterance), media_type, headers, settings.send_timeout_s, utterance.end)
+        spoken = await begin_speech(service, body.text, body.speech_fields(), request)
+        headers = spoken.headers(ignored)
+        return AudioResponse(_body(spoken), media_type, headers, settings.send_timeout_s, spoken.session.end)
 
     return router
 
 
-async def _body(utterance: HttpUtterance) -> AsyncIterator[bytes]:
-    async for samples in utterance.chunks():
+async def _body(speech: BegunSpeech) -> AsyncIterator[bytes]:
+    async for samples in speech.chunks():
         for piece in pieces(samples):
             yield piece

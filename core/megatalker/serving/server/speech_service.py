@@ -12,6 +12,7 @@ from opentelemetry import trace
 
 from megatalker.engine import SpeechStream
 from megatalker.engine.options import SpeechOptions, random_seed
+from megatalker.engine.outputs import require_complete
 from megatalker.errors import BackendFaultError, InvalidRequestError, MegatalkerError
 from megatalker.sampling import SamplingParams
 from megatalker.serving.background import named_pool, run_in, start_task
@@ -30,47 +31,56 @@ from megatalker.voices.library import VoiceLibrary
 logger = logging.getLogger(__name__)
 
 
-class UtteranceAccount:
-    """Opened before the engine is asked. Either :meth:`refused` or :meth:`ended` must follow.
+class UtteranceSession:
+    """One utterance over HTTP or a WebSocket, from its request to its end: the stream, and the account of it.
 
-    It is an OpenTelemetry span within the request's, which FastAPI makes.
-
-    Args:
-        route: how it was asked for.
-        whole_text: all text is there from the start.
-        voice: as asked for.
-        metrics: the server's.
+    Made by :meth:`SpeechService.begin`; :meth:`end` must follow. It is an OpenTelemetry span within that of the
+    request, which FastAPI makes.
 
     Raises:
         LimitError: the caller or its connection may have no further utterance now.
     """
 
-    def __init__(self, route: Route, *, whole_text: bool, voice: str | None, metrics: Metrics) -> None:
-        self._call = current_request()
-        self._call.take_stream()
-        self._route, self._whole_text, self._meters = route, whole_text, metrics
+    stream: SpeechStream
+
+    def __init__(self, service: "SpeechService", text: str | None, asked: SpeechFields, route: Route) -> None:
+        self._context = current_request()
+        self._context.take_stream()
+        self.service, self.text, self.asked, self._route = service, text, asked, route
         self._span = trace.get_tracer("megatalker").start_span(
-            "speak", attributes={"megatalker.route": route, "megatalker.request_id": self._call.id}
+            "speak", attributes={"megatalker.route": route, "megatalker.request_id": self._context.id}
         )
-        self._voice = voice
         self.warnings: tuple[str, ...] = ()
         """What makes the recording that came along a poor reference."""
 
-    def refused(self, error: BaseException) -> None:
-        """The engine did not take it."""
-        self._call.give_stream_back()
+    @property
+    def instruct(self) -> InstructFate | None:
+        """What becomes of the instruction of the request; ``None`` where it has none."""
+        if not (self.asked.instruct or "").strip():
+            return None
+        return "followed" if self.service.engine.checkpoint.config.takes_instruct else "ignored"
+
+    def require_complete(self) -> None:
+        """Raise ``IncompleteSpeechError`` unless the speech, which is over, holds all text that it was to hold."""
+        require_complete(self.stream.facts(), bound_asked=self.asked.max_frames is not None)
+
+    def refuse(self, error: BaseException) -> None:
+        """Close the account of an utterance that the engine did not take."""
+        self._context.give_stream_back()
         self._span.set_status(trace.StatusCode.ERROR, f"{type(error).__name__}: {error}")
         self._span.end()
 
-    def ended(self, stream: SpeechStream) -> None:
-        """It is over, or nobody listens any more."""
-        self._call.give_stream_back()
-        facts = stream.facts()
-        self._meters.ended(stream, self._route, whole_text=self._whole_text)
+    def end(self) -> None:
+        """Stop the stream, and count and log the utterance: it is over, or its client is gone."""
+        self.stream.cancel()
+        self.service.running.remove(self)
+        self._context.give_stream_back()
+        stream, facts = self.stream, self.stream.facts()
+        self.service.metrics.ended(stream, self._route, whole_text=self.text is not None)
         fields: dict[str, Any] = {
             "route": self._route,
-            "key": self._call.caller.name,
-            "voice": self._voice,
+            "key": self._context.caller.name,
+            "voice": self.asked.voice,
             "text_chars": stream.text_chars,
             "queue_wait_s": _rounded(facts.queue_wait_s),
             "ttfc_s": _rounded(facts.ttfc_s),
@@ -83,7 +93,7 @@ class UtteranceAccount:
             "finish_reason": facts.finish_reason,
             "unsaid_chars": facts.unsaid_chars,
             "error": None if stream.error is None else type(stream.error).__name__,
-            "request_id": self._call.id,
+            "request_id": self._context.id,
         }
         log_event("utterance", **fields)
         for name, at in (("prefilled", stream.prefilled_at), ("first chunk", stream.first_delivered_at)):
@@ -131,7 +141,7 @@ class SpeechService:
         self.references = ReferenceVoices(voices, engine.settings, settings)
         self._checks, self.encoders = named_pool("check"), named_pool("encode")
         """Texts that wait for their check cannot keep running speech from being encoded, nor the other way round."""
-        self.running: dict[SpeechStream, UtteranceAccount] = {}
+        self.running: set[UtteranceSession] = set()
         """Begun and not ended."""
         self.socket_errors = OwnerBuckets(OWNER_ERRORS_A_SECOND, OWNER_ERRORS)
         """Error events on WebSockets."""
@@ -207,8 +217,8 @@ class SpeechService:
         *,
         return_codes: bool = False,
         word_times: bool = False,
-    ) -> SpeechStream:
-        """Begin an utterance; :meth:`end` must follow.
+    ) -> UtteranceSession:
+        """Begin an utterance; :meth:`UtteranceSession.end` must follow.
 
         A request that may take long to check is checked in another thread. Others are not: where many come at once,
         threads that wait for each other's turn with the interpreter take longer than the checks.
@@ -233,36 +243,21 @@ class SpeechService:
         await self._warmed_up()
         await run_in(self._checks, lambda: self.engine.check(self._options(asked)))
 
-    async def _begin(self, text: str | None, asked: SpeechFields, route: Route, **wanted: bool) -> SpeechStream:
-        account = UtteranceAccount(route, whole_text=text is not None, voice=asked.voice, metrics=self.metrics)
+    async def _begin(self, text: str | None, asked: SpeechFields, route: Route, **wanted: bool) -> UtteranceSession:
+        session = UtteranceSession(self, text, asked, route)
         try:
             reference = await self.references.voice(current_request().owner, asked)
             voice = None if reference is None else reference.voice
             if self._is_quick(text, asked):
-                stream = self._speak(text, asked, voice, wanted)
+                session.stream = self._speak(text, asked, voice, wanted)
             else:
-                stream = await run_in(self._checks, self._speak, text, asked, voice, wanted)
+                session.stream = await run_in(self._checks, self._speak, text, asked, voice, wanted)
         except BaseException as error:
-            account.refused(error)
+            session.refuse(error)
             raise
-        account.warnings = () if reference is None else reference.warnings
-        self.running[stream] = account
-        return stream
-
-    def warnings(self, stream: SpeechStream) -> tuple[str, ...]:
-        """Return what makes the recording that came with the request a poor reference."""
-        return self.running[stream].warnings
-
-    def end(self, stream: SpeechStream) -> None:
-        """The utterance is over, or nobody listens any more."""
-        stream.cancel()
-        self.running.pop(stream).ended(stream)
-
-    def instruct_fate(self, asked: SpeechFields) -> InstructFate | None:
-        """What becomes of the instruction of a request; ``None`` where it has none."""
-        if not (asked.instruct or "").strip():
-            return None
-        return "followed" if self.engine.checkpoint.config.takes_instruct else "ignored"
+        session.warnings = () if reference is None else reference.warnings
+        self.running.add(session)
+        return session
 
     async def count_tokens(self, text: str) -> int:
         """Tokens of a text, which takes its time for a long one."""

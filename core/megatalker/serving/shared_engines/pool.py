@@ -151,7 +151,7 @@ class EnginePool:
             shared.warm.set_result(None)
 
     def _forget(self, shared: _Shared) -> None:
-        """Whoever comes next gets another engine."""
+        """Open another engine for the next session that asks for these settings."""
         with self._lock:
             if self._engines.get(shared.key) is shared:
                 del self._engines[shared.key]
