@@ -335,7 +335,8 @@ def test_a_websocket_is_a_span_and_a_probe_is_none(serve: Server, spans: Any) ->
 
 
 def test_every_refusal_is_counted_by_reason(serve: Server) -> None:
-    served = serve(endless(), **ENDLESS, max_streams=1, max_waiting=0, server={"max_message_bytes": 4_000})
+    own = {"max_message_bytes": 4_000, "strict": True}  # otherwise any model is spoken with
+    served = serve(endless(), **ENDLESS, max_streams=1, max_waiting=0, server=own)
     url = served.url
     with served.engine.speak(TEXT) as occupant:
         next(occupant)

@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 OnFailure = Callable[[BaseException], object]
 
 POLL_PERIOD_S = 1.0
-"""Time between two looks at what is followed by polling."""
+"""Time between two looks at something that is polled."""
 POLL_SHARE = 0.02
 """A look that takes long is followed by a longer pause, so that looks take at most this share of the time."""
 LONGEST_PAUSE_S = 30.0
@@ -27,7 +27,7 @@ LONGEST_PAUSE_S = 30.0
 
 
 class BackgroundHealth:
-    """What fails in the background, by the name of the work. Thread-safe."""
+    """Failures of background work, by the name of the work. Thread-safe."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock, self._lock = clock, threading.Lock()
@@ -43,13 +43,13 @@ class BackgroundHealth:
                 self._troubles[name] = since, why
 
     def well(self, name: str) -> bool:
-        """Note that the work goes on as it should; returns whether that is news."""
+        """Note that the work goes on as it should; returns whether it failed before."""
         with self._lock:
             self._failures.setdefault(name, 0)
             return self._troubles.pop(name, None) is not None
 
     def troubles(self, for_s: float = 0.0) -> dict[str, str]:
-        """What is wrong, by name, for at least this many seconds."""
+        """Return what has been wrong for at least this many seconds, by name."""
         now = self._clock()
         with self._lock:
             return {name: why for name, (since, why) in self._troubles.items() if now - since >= for_s}
@@ -80,7 +80,7 @@ def start_task(work: Coroutine[Any, Any, None], name: str, on_failure: OnFailure
         on_failure: called with its exception, in the event loop, after that was logged. A cancelled task did not fail.
     """
     task = asyncio.create_task(work, name=name)
-    task.add_done_callback(lambda done: None if done.cancelled() else _tell(name, done.exception(), on_failure))
+    task.add_done_callback(lambda done: None if done.cancelled() else _report(name, done.exception(), on_failure))
     return task
 
 
@@ -91,7 +91,7 @@ def start_thread(work: Callable[[], object], name: str, on_failure: OnFailure | 
         try:
             work()
         except BaseException as error:
-            _tell(name, error, on_failure)
+            _report(name, error, on_failure)
 
     thread = threading.Thread(target=run, name=name, daemon=True)
     thread.start()
@@ -113,8 +113,8 @@ class RecoverableError(Exception):
 
 @asynccontextmanager
 async def polling(look: Callable[[], Awaitable[None]], name: str, health: BackgroundHealth) -> AsyncIterator[None]:
-    """Meanwhile ``look`` is awaited once a second. Its failures are logged when they change, and it is tried again."""
-    task = start_task(_look_again(look, name, health), name, lambda _error: health.failed(name, "it has stopped"))
+    """Await ``look`` once a second within the block. Failures are logged when they change, and it is tried again."""
+    task = start_task(_poll_again(look, name, health), name, lambda _error: health.failed(name, "it has stopped"))
     try:
         yield
     finally:
@@ -122,7 +122,7 @@ async def polling(look: Callable[[], Awaitable[None]], name: str, health: Backgr
         await asyncio.wait([task])
 
 
-async def _look_again(look: Callable[[], Awaitable[None]], name: str, health: BackgroundHealth) -> None:
+async def _poll_again(look: Callable[[], Awaitable[None]], name: str, health: BackgroundHealth) -> None:
     told, pause_s = "", POLL_PERIOD_S
     while True:
         began = time.monotonic()
@@ -143,7 +143,7 @@ async def _look_again(look: Callable[[], Awaitable[None]], name: str, health: Ba
         await asyncio.sleep(max(pause_s, (time.monotonic() - began) / POLL_SHARE))
 
 
-def _tell(name: str, error: BaseException | None, on_failure: OnFailure | None) -> None:
+def _report(name: str, error: BaseException | None, on_failure: OnFailure | None) -> None:
     if error is None:
         return
     logger.error("%s failed", name, exc_info=error)
@@ -156,11 +156,11 @@ T = TypeVar("T")
 
 
 def named_pool(name: str) -> ThreadPoolExecutor:
-    """A pool for one kind of work, so that another kind that comes in masses cannot delay it."""
+    """Return a pool for one kind of work, so that masses of another kind cannot delay it."""
     return ThreadPoolExecutor(thread_name_prefix=f"megatalker-{name}")
 
 
 async def run_in(pool: ThreadPoolExecutor, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """The result of ``work``, called in a thread of ``pool`` with the context variables of the caller."""
+    """Return the result of ``work``, called in a thread of ``pool`` with the context variables of the caller."""
     context = contextvars.copy_context()
     return await asyncio.get_running_loop().run_in_executor(pool, lambda: context.run(work, *args, **kwargs))

@@ -28,9 +28,9 @@ except ImportError as error:
     raise UnsupportedError(f"cannot deploy on Ray: {error.name} is missing; pip install 'megatalker[ray]'") from error
 
 NAME = "megatalker"
-"""Of the deployment, in Ray's commands and files."""
+"""The name of the deployment in Ray's commands and files."""
 HEALTH_PERIOD_S = 2.0
-"""Between two looks at a replica: after so long at most it is known to be dead."""
+"""Time between two looks at a replica; a dead one is noticed after it at the latest."""
 DRAIN_POLL_S = 0.2
 OF_THE_PROXY = (
     "host",
@@ -44,7 +44,7 @@ OF_THE_PROXY = (
 
 
 def application(args: dict[str, Any]) -> serve.Application:
-    """What Ray Serve deploys. The settings are read once, here, and hold for every replica.
+    """Return what Ray Serve deploys. The settings are read once, here, and hold for every replica.
 
     Args:
         args: settings by name, on top of the environment and ``megatalker.toml``; ``config`` names another file.
@@ -102,7 +102,7 @@ class Replica:
 
 
 def _options(settings: Settings) -> dict[str, Any]:
-    """Of the deployment, as Ray names them; a Serve configuration file may say otherwise."""
+    """Return options of the deployment, as Ray names them; a Serve configuration file may say otherwise."""
     server, wanted = settings.server, settings.ray
     options: dict[str, Any] = {
         "name": NAME,

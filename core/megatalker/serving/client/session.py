@@ -14,7 +14,7 @@ from megatalker.serving.protocol.packets import Packet
 
 @dataclass(slots=True, eq=False)
 class RemoteSession:
-    """What is known about one utterance. Times are ``time.monotonic()`` seconds of this machine."""
+    """The state of one utterance. Times are ``time.monotonic()`` seconds of this machine."""
 
     id: str
     seed: int

@@ -1,4 +1,4 @@
-"""What a caller holds of an utterance that a server speaks."""
+"""The stream of an utterance that a server speaks, as its caller holds it."""
 
 import time
 import weakref

@@ -24,11 +24,11 @@ MAX_ID_LENGTH = 64
 UtteranceId = Annotated[str, Field(max_length=MAX_ID_LENGTH)]
 AudioFormat = Literal["s16le", "f32le"]
 InstructFate = Literal["followed", "ignored"]
-"""What becomes of an instruction: some checkpoints take none."""
+"""Whether an instruction is followed: some checkpoints take none."""
 
 
 REFUSED_TEXT = "text of utterance"
-"""How the message of an error begins that concerns a piece of text; its utterance goes on without it."""
+"""The message of an error begins like this where it concerns a piece of text; its utterance goes on without it."""
 
 
 class Message(BaseModel):
@@ -157,12 +157,12 @@ class WordTime(Message):
 
     @classmethod
     def of(cls, word: SpokenWord, *, speed: float = 1.0) -> Self:
-        """The same in milliseconds' precision; ``speed``: how many times faster than the engine's the audio is."""
+        """Return the message for a word of the engine, in milliseconds' precision; ``speed`` divides its times."""
         start, end = (round(seconds / speed, 3) for seconds in (word.begins_s, word.ends_s))
         return cls(word=word.text, before=word.before, start=start, end=end, joined=word.joined)
 
     def spoken(self) -> SpokenWord:
-        """The same as the engine says it."""
+        """Return the word as the engine reports it."""
         return SpokenWord(self.word, self.start, self.end, self.before, self.joined)
 
 
@@ -272,5 +272,5 @@ def read_event(text: str) -> Event:
 
 
 def invalid(error: ValidationError) -> InvalidRequestError:
-    """The same complaint as one of our own errors: each key with what was found and what was expected."""
+    """Return pydantic's complaint as one of our errors: each key with what was found and what was expected."""
     return InvalidRequestError(explain_validation(error.errors(include_url=False), skip=1))  # 1: the kind of message

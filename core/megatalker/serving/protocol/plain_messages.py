@@ -39,7 +39,7 @@ class PlainFields(Message):
     """``false``: the text goes to the model as it is."""
 
     def speech_fields(self) -> SpeechFields:
-        """The same in our words."""
+        """Return the same fields in our words."""
         frames = None if self.max_new_tokens is None else self.max_new_tokens - 1
         return SpeechFields(
             language=self.language,

@@ -24,7 +24,7 @@ from megatalker.serving.server.information import (
     serve_docs,
     serve_page,
 )
-from megatalker.serving.server.keyring import Keyring, following, token_routes
+from megatalker.serving.server.keyring import Keyring, follow_keys, token_routes
 from megatalker.serving.server.lazy_engine import ServedEngine
 from megatalker.serving.server.middleware import (
     PROBES,
@@ -44,7 +44,7 @@ from megatalker.serving.server.socket_session import SocketSession
 from megatalker.serving.server.speech_routes import speech_routes, tts_stream_routes
 from megatalker.serving.server.speech_service import SpeechService
 from megatalker.serving.server.telemetry import Metrics
-from megatalker.serving.server.voice_routes import voice_routes, watching
+from megatalker.serving.server.voice_routes import voice_routes, watch_voices
 from megatalker.settings import ServerSettings
 from megatalker.voices import Voice
 from megatalker.voices.cache import VoiceCache
@@ -78,7 +78,7 @@ def create_app(
         count_lost_exceptions(asyncio.get_running_loop(), health)
         if not settings.lazy:
             service.begin_warm_up()
-        async with watching(library, health), following(keyring, settings_file, health):
+        async with watch_voices(library, health), follow_keys(keyring, settings_file, health):
             yield
         library.close()
         await asyncio.to_thread(engine.close)

@@ -101,18 +101,18 @@ class Caller:
         self.streams = 0
         """Utterances it has now."""
         self.removed = False
-        """Its key opens nothing any more; connections that it opened before begin nothing more."""
+        """The key was removed: it opens nothing, and its open connections begin nothing more."""
         self._max_streams, self._clock = max_streams, clock
         self._per_minute, self._requests = requests_per_minute, self._bucket(requests_per_minute)
 
     def limit(self, *, max_streams: int | None, requests_per_minute: int | None, manage_voices: bool) -> None:
-        """Other limits from now on; what it has and has asked for counts on."""
+        """Set other limits from now on; running utterances and past requests still count."""
         if requests_per_minute != self._per_minute:
             self._requests = self._bucket(requests_per_minute)
         self._max_streams, self._per_minute, self.manage_voices = max_streams, requests_per_minute, manage_voices
 
     def count_request(self) -> None:
-        """It asks for something that costs; raises ``RateLimitError`` where it has asked too often.
+        """Count a request that costs; raises ``RateLimitError`` where there were too many.
 
         What was not asked for in the last minute is saved up, but no longer.
         """
@@ -128,7 +128,7 @@ class Caller:
         return None if per_minute is None else TokenBucket(per_minute / 60.0, per_minute, self._clock)
 
     def take_stream(self) -> None:
-        """One utterance more; :meth:`give_stream_back` must follow. Raises ``StreamLimitError`` at the limit."""
+        """Count one more utterance; :meth:`give_stream_back` must follow. Raises ``StreamLimitError`` at the limit."""
         if self._max_streams is not None and self.streams >= self._max_streams:
             raise StreamLimitError(
                 f"key {self.name!r} may have {self._max_streams} utterances at a time and has; let one end, or raise "

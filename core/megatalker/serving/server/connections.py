@@ -1,4 +1,4 @@
-"""What HTTP connections and WebSockets have in common: deadlines for what they send, and a share of all places."""
+"""The part that HTTP connections and WebSockets share: deadlines for sending, and a share of all places."""
 
 import asyncio
 import logging
@@ -22,7 +22,7 @@ LINGER_S = 2.0
 connection, and the reset would throw the answer away."""
 
 PAUSE_S = 0.05
-"""What is sent only to be dropped is read at intervals: a client that pours it takes no time from others."""
+"""Bytes that are only dropped are read at this interval, so that a client that pours them takes no time from others."""
 
 
 class ServerConnection(asyncio.Protocol):
@@ -91,7 +91,7 @@ class ServerConnection(asyncio.Protocol):
         return self.loop.call_later(LINGER_S, self.transport.abort)
 
     def read_later(self) -> None:
-        """What comes is dropped: read on after a pause."""
+        """Drop what came, and read on after a pause."""
         self.transport.pause_reading()
         self.loop.call_later(PAUSE_S, self.transport.resume_reading)
 
@@ -117,7 +117,7 @@ class ServerConnection(asyncio.Protocol):
     @property
     @abstractmethod
     def idle(self) -> bool:
-        """Nothing is under way on it, though the client may be there."""
+        """No work is under way on the connection, though the client may be there."""
 
     @abstractmethod
     def give_way(self, error: TooManyConnectionsError) -> None:
@@ -141,8 +141,8 @@ class ServerConnection(asyncio.Protocol):
             self.give_way(TooManyConnectionsError())
 
     def claim_place(self) -> None:
-        """Its owner is known now: where there are too many connections, the owner that has most of them gives one up to
-        an owner with at least two fewer; an idle one if it has any, else its newest.
+        """Take a place now that the owner is known. Where there are too many connections, the owner that has most of
+        them gives one up to an owner with at least two fewer; an idle one if it has any, else its newest.
 
         Raises:
             TooManyConnectionsError: no owner has that many more; this connection has no place.

@@ -16,7 +16,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from starlette.responses import FileResponse, HTMLResponse
 
 from megatalker.checkpoint.config import SAMPLE_RATE
-from megatalker.serving.server.problems import UnknownModelError, bodies, errors, problem
+from megatalker.serving.server.problems import UnknownModelError, content_responses, error_responses, problem
 from megatalker.serving.server.speech_service import SpeechService
 from megatalker.settings import ServerSettings
 from megatalker.voices import list_languages, list_speakers
@@ -42,12 +42,12 @@ class Aliases:
             raise UnknownModelError(f"model is {name!r}, expected {self.model!r}, which is what is served here{others}")
 
     def voice(self, name: str | None) -> str | None:
-        """The voice that a request means; voices of this name come before aliases."""
+        """Return the voice that a request means; voices of this name come before aliases."""
         return name if name is None or self._is_known(name) else self.voices().get(name, name)
 
     def voices(self) -> dict[str, str | None]:
-        """What each alias stands for. Where nothing is configured, OpenAI's voices go round the voices known here, the
-        default voice first; ``None`` is the voice of a request that names none.
+        """Return what each alias means. Where nothing is configured, OpenAI's voices go round the voices known here,
+        the default voice first; ``None`` is the voice of a request that names none.
         """
         if self._configured is not None:
             return dict(self._configured)
@@ -67,7 +67,7 @@ class Aliases:
 
 
 def model_routes(service: SpeechService, aliases: Aliases) -> APIRouter:
-    """The routes over this speaker's checkpoint."""
+    """Return the routes that tell about the checkpoint."""
     router, began, checkpoint = APIRouter(), int(time.time()), service.engine.checkpoint
 
     def entry(name: str) -> dict[str, object]:
@@ -94,7 +94,7 @@ def model_routes(service: SpeechService, aliases: Aliases) -> APIRouter:
         found = [entry(aliases.model)]
         return {"object": "list", "data": found, "models": found}
 
-    @router.get("/v1/models/{name:path}", responses=errors(404))
+    @router.get("/v1/models/{name:path}", responses=error_responses(404))
     def model(name: str) -> dict[str, object]:
         """The model by its name, or by one of its aliases."""
         aliases.require_model(name)
@@ -108,18 +108,18 @@ TROUBLE_S = 30.0
 
 
 def health_routes(service: SpeechService) -> APIRouter:
-    """What a load balancer and Prometheus ask for, without a key."""
+    """Return the routes that a load balancer and Prometheus ask for, without a key."""
     router = APIRouter()
 
-    @router.get("/live", responses=errors(503))
+    @router.get("/live", responses=error_responses(503))
     def live() -> JSONResponse:
         """200 while the process is worth keeping, also during warm-up; 503 when it has failed for good."""
         if service.failure is None:
             return JSONResponse({"status": "live"})
         return JSONResponse({"status": "failed", "error": problem(service.failure).model_dump()}, 503)
 
-    @router.get("/ready", responses=errors(503))
-    @router.get("/health", responses=errors(503))
+    @router.get("/ready", responses=error_responses(503))
+    @router.get("/health", responses=error_responses(503))
     def health() -> JSONResponse:
         """200 once the engine is warm, 503 before, while the server drains, and when nothing can be spoken any more.
         ``preparing`` is what the backend serves without until it is there, ``unprepared`` why it never will be,
@@ -139,7 +139,9 @@ def health_routes(service: SpeechService) -> APIRouter:
             body["error"] = problem(service.failure).model_dump()
         return JSONResponse(body, 200 if service.ready else 503)
 
-    @router.get("/metrics", response_class=Response, responses=bodies("Prometheus' text format.", "text/plain"))
+    @router.get(
+        "/metrics", response_class=Response, responses=content_responses("Prometheus' text format.", "text/plain")
+    )
     def metrics() -> Response:
         """Counters and histograms for Prometheus."""
         return Response(generate_latest(service.metrics.registry), media_type=CONTENT_TYPE_LATEST)

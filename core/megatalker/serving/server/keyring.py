@@ -20,26 +20,26 @@ from starlette.requests import HTTPConnection
 from megatalker.errors import SettingsError
 from megatalker.serving.background import BackgroundHealth, RecoverableError, polling
 from megatalker.serving.server.callers import ANONYMOUS, Caller, current_request
-from megatalker.serving.server.problems import AuthenticationError, errors
+from megatalker.serving.server.problems import AuthenticationError, error_responses
 from megatalker.settings import KeySettings, ServerSettings, Settings, key_names
 from megatalker.settings.values import check_file, check_keys
 
 KEY_PREFIX = "mt-"
-"""So that scanners of repositories find keys that leak."""
+"""A prefix of every key, by which scanners of repositories find keys that leak."""
 SUBPROTOCOL = "megatalker"
-"""Which a browser names beside its token, and which the server then agrees to."""
+"""The subprotocol that a browser offers along with its token, and that the server then accepts."""
 TOKEN_SUBPROTOCOL = "megatalker.token."
 OWNER = "api_key"
 """The caller with the key of the setting ``api_key``."""
 
 
 def new_key() -> str:
-    """A key that nobody can guess."""
+    """Return a key that nobody can guess."""
     return KEY_PREFIX + secrets.token_urlsafe(32)
 
 
 def hash_key(key: str) -> str:
-    """As a settings file keeps it."""
+    """Return the hash of a key, as a settings file keeps it."""
     return "sha256:" + hashlib.sha256(key.encode()).hexdigest()
 
 
@@ -88,7 +88,7 @@ class Keyring:
         return [caller.name for caller in gone]
 
     def caller(self, connection: HTTPConnection) -> Caller:
-        """Who asks.
+        """Return the caller of a request.
 
         Raises:
             AuthenticationError: no key, or one that opens nothing.
@@ -104,7 +104,7 @@ class Keyring:
         return caller
 
     def token(self, caller: Caller) -> str:
-        """What opens WebSockets in this caller's name, and nothing else, for ``token_lifetime_s``."""
+        """Return a token that opens WebSockets in this caller's name, and nothing else, for ``token_lifetime_s``."""
         token = self._signer.dumps(caller.name)
         return token if isinstance(token, str) else token.decode()
 
@@ -131,7 +131,7 @@ class Keyring:
 
 
 def _caller(name: str, key: KeySettings, before: Caller | None) -> Caller:
-    """The same as before where it is, with the limits of now."""
+    """Return the caller of a key: the one from before where there was one, with the new limits."""
     limits = key.model_dump(exclude={"hash"})
     if before is None or before.name != name:
         return Caller(name, **limits)
@@ -148,14 +148,14 @@ def _token(connection: HTTPConnection) -> str | None:
 logger = logging.getLogger(__name__)
 
 NAME = "keys"
-"""What this work is called in logs, in ``GET /ready`` and in metrics."""
+"""The name of this work in logs, in ``GET /ready`` and in metrics."""
 SETTLE_S = 0.05
 """A file whose content is the same after this long is taken for written."""
 MOST_LOOKS = 20
 
 
-def following(keyring: Keyring, file: Path | None, health: BackgroundHealth) -> AbstractAsyncContextManager[None]:
-    """Meanwhile the keys are those of ``[server.keys]`` in this settings file, which need not exist yet.
+def follow_keys(keyring: Keyring, file: Path | None, health: BackgroundHealth) -> AbstractAsyncContextManager[None]:
+    """Keep the keys equal to those of ``[server.keys]`` in this settings file, which need not exist yet.
 
     While it is gone or cannot be read, the keys stay as they are. Of a file in which something is wrong, names that it
     does not have are removed.
@@ -237,7 +237,7 @@ def token_routes(keyring: Keyring) -> APIRouter:
     """The route that gives tokens to whoever has a key."""
     router = APIRouter()
 
-    @router.post("/v1/tokens", responses=errors(429))
+    @router.post("/v1/tokens", responses=error_responses(429))
     async def tokens() -> Token:
         """A token in the name of the key that asks, with its limits. It opens WebSockets and nothing else."""
         caller = current_request().caller

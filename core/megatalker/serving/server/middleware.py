@@ -102,10 +102,10 @@ def _move(scope: Scope, prefix: str) -> None:
 
 
 PROBES = frozenset({"/health", "/live", "/ready", "/metrics"})
-"""What orchestrators ask all the time: neither yes nor "not yet" is worth a line."""
+"""Paths that orchestrators ask all the time; neither yes nor "not yet" is worth a line in the log."""
 OPEN_PATHS = PROBES | {"/", "/openapi.json", "/docs"}
 OPEN_FOLDERS = ("/docs/assets/", "/static/")
-"""With ``OPEN_PATHS``, what is answered without a key. Every other path asks for it, also one that does not exist."""
+"""Folders answered without a key, as are ``OPEN_PATHS``. Every other path needs it, also one that does not exist."""
 REQUEST_ID = "x-request-id"
 
 _GOOD_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")

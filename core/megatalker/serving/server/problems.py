@@ -24,7 +24,7 @@ from megatalker.serving.protocol.messages import Problem
 from megatalker.voices.folder import StorageError, StorageFullError, VoiceExistsError
 
 RETRY_AFTER_S = 1.0
-"""Where nothing better is known."""
+"""``Retry-After`` where nothing better is known."""
 RETRIED = (429, 503)
 """Statuses of what may succeed later."""
 
@@ -38,7 +38,7 @@ class DrainingError(CapacityError):
 
 
 class TooManyConnectionsError(CapacityError):
-    """As many connections are open as may be."""
+    """The limit of open connections is reached."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -52,7 +52,7 @@ class AuthenticationError(InvalidRequestError):
 
 
 class ForbiddenError(InvalidRequestError):
-    """Whoever asks may not have this."""
+    """The caller may not have this."""
 
 
 class HostError(ForbiddenError):
@@ -135,7 +135,7 @@ def problem(error: BaseException) -> Problem:
 
 
 def storage_trouble(error: OSError) -> StorageError | None:
-    """What the machine's disk refuses, as an error for clients: an upload that is too large for memory goes there."""
+    """Return the error for clients where the machine's disk refuses: an upload too large for memory goes there."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return StorageFullError("the server has no room for the request; try again, or send less")
     if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM) or "temporary directory" in str(error):
@@ -170,7 +170,7 @@ def _retry_after_s(error: BaseException) -> float:
 
 
 def _word(error: BaseException, status: int) -> str:
-    """A word for programs: of the class of the error where OpenAI has one, else of the status."""
+    """Return a word for programs: that of the error's class where OpenAI has one, else that of the status."""
     known = next((word for kind, word in _WORDS.items() if isinstance(error, kind)), None)
     return known or HTTPStatus(status).phrase.lower().replace(" ", "_").replace("-", "_")
 
@@ -197,8 +197,8 @@ class ErrorBody(BaseModel):
     error: ErrorDetails
 
 
-def errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """FastAPI's ``responses`` for errors that a route answers with."""
+def error_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """Return FastAPI's ``responses`` for errors that a route answers with."""
     return {status: {"model": ErrorBody, "description": HTTPStatus(status).phrase} for status in statuses}
 
 
@@ -224,8 +224,8 @@ _EVENT = {
 """One event of a stream, as OpenAPI describes them: its ``data`` is JSON."""
 
 
-def bodies(description: str, *media_types: str) -> dict[int | str, dict[str, Any]]:
-    """FastAPI's ``responses`` for a success that is not JSON."""
+def content_responses(description: str, *media_types: str) -> dict[int | str, dict[str, Any]]:
+    """Return FastAPI's ``responses`` for a success that is not JSON."""
     binary = {"schema": {"type": "string", "format": "binary"}}
     content = {media_type: _EVENT if media_type == "text/event-stream" else binary for media_type in media_types}
     return {200: {"description": description, "content": content}}

@@ -53,7 +53,7 @@ def bind(settings: ServerSettings) -> socket.socket:
 
 
 def guard_loopback(settings: ServerSettings, address: str) -> ServerSettings:
-    """The same, and for a server that listens at the loopback ``address`` without keys the hosts that it answers for.
+    """Return the settings; those of a server at the loopback ``address`` without keys limit the hosts it answers for.
 
     Nobody but this machine's programs should reach such a server. But a web page can have its own name resolve to
     127.0.0.1 (DNS rebinding), and a browser then lets it ask; the ``Host`` header tells.
@@ -158,7 +158,7 @@ class TalkServer(uvicorn.Server):
         return await super().on_tick(counter)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Obey a signal."""
+        """Begin to stop; see the class."""
         if self.service.loading:  # which cannot be interrupted, and may take minutes
             logger.info("stopping before it was ready")
             signal.signal(sig, signal.SIG_DFL)
@@ -196,4 +196,4 @@ else:
 
 
 class ServerLoop(SplitTimers, Loop):
-    """As uvicorn's own choice; a pause of the process gives up no client."""
+    """Uvicorn's own choice of loop, with timers that a pause of the process does not use up."""

@@ -1,4 +1,4 @@
-"""Voices of recordings that requests bring along: cloned one at a time, beside all that runs, and kept for a while."""
+"""Voices of recordings in requests: cloned one at a time while speech goes on, and kept for a while."""
 
 import asyncio
 from collections import Counter

@@ -62,11 +62,11 @@ class SocketUtterance:
         self.session = session
         self._stream = session.stream
         self._request, self._socket, self._ignored = request, socket, ignored
-        self._told_switches = 0
+        self._sent_switches = 0
         self._refusal: InvalidRequestError | None = None
         self._timer: asyncio.TimerHandle | None = None
         if request.text is None:
-            self._expect_text()
+            self._start_text_timer()
 
     # ---- from the client
 
@@ -76,7 +76,7 @@ class SocketUtterance:
         Raises:
             InvalidRequestError: the piece is refused; the message names the utterance.
         """
-        self._expect_text()
+        self._start_text_timer()
         most = self.session.service.engine.settings.max_text_chars
         try:
             if len(text) > most:  # before it costs time
@@ -88,7 +88,7 @@ class SocketUtterance:
 
     def finish(self) -> None:
         """The text is complete."""
-        self._expect_no_text()
+        self._stop_text_timer()
         self._stream.finish()
 
     def cancel(self) -> None:
@@ -110,7 +110,7 @@ class SocketUtterance:
         except Exception as error:
             await self._socket.send_failure(self._request.id, error)
         finally:
-            self._expect_no_text()
+            self._stop_text_timer()
 
     async def speak(self) -> None:
         """Send the speech, and the event ``done``; raises what the stream does."""
@@ -129,34 +129,34 @@ class SocketUtterance:
             )
         )
         async for chunk in self._stream:
-            await self._tell_switches()
+            await self._send_switches()
             await self._socket.send_chunk(request.id, chunk, request.format)
-            await self._tell_words()
+            await self._send_words()
         if self._refusal is not None:
             raise self._refusal
-        await self._tell_switches()
-        await self._tell_words()
+        await self._send_switches()
+        await self._send_words()
         facts = self._stream.facts()
         assert facts.finish_reason is not None, "the iteration has ended"
         await self._socket.send_event(Done(id=request.id, finish_reason=facts.finish_reason, facts=facts))
 
-    async def _tell_words(self) -> None:
+    async def _send_words(self) -> None:
         if words := self._stream.take_words():
             await self._socket.send_event(Words(id=self._request.id, words=tuple(map(WordTime.of, words))))
 
-    async def _tell_switches(self) -> None:
-        for switch in self._stream.switches[self._told_switches :]:
-            self._told_switches += 1
+    async def _send_switches(self) -> None:
+        for switch in self._stream.switches[self._sent_switches :]:
+            self._sent_switches += 1
             await self._socket.send_event(Switched.from_switch(self._request.id, switch))
 
     # ---- how long text may take
 
-    def _expect_text(self) -> None:
-        self._expect_no_text()
+    def _start_text_timer(self) -> None:
+        self._stop_text_timer()
         seconds = self._socket.settings.text_timeout_s
         self._timer = asyncio.get_running_loop().call_later(seconds, self._give_up_on_text)
 
-    def _expect_no_text(self) -> None:
+    def _stop_text_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

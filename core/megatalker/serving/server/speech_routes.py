@@ -36,7 +36,7 @@ from megatalker.serving.server.encoding import (
     pieces,
 )
 from megatalker.serving.server.information import Aliases
-from megatalker.serving.server.problems import bodies, errors
+from megatalker.serving.server.problems import content_responses, error_responses
 from megatalker.serving.server.speech_service import SpeechService
 from megatalker.serving.server.telemetry import log_ignored
 from megatalker.settings import ServerSettings
@@ -121,7 +121,7 @@ class SpeechRequest(SpeechFields):
         return voice["id"] if isinstance(voice, dict) and voice.keys() == {"id"} else voice
 
     def speech_fields(self, aliases: Aliases) -> SpeechFields:
-        """What the engine is asked for.
+        """Return the request in the words of the engine.
 
         Raises:
             InvalidRequestError: two instructions.
@@ -133,7 +133,7 @@ class SpeechRequest(SpeechFields):
         return SpeechFields(**fields)
 
     def encoder(self, file: BinaryIO | None = None) -> Encoder:
-        """What makes the format that is asked for; see :class:`~megatalker.serving.server.encoding.Encoder`."""
+        """Return an encoder for the format asked for; see :class:`~megatalker.serving.server.encoding.Encoder`."""
         encoder = ENCODERS[self.response_format](file=file)
         return encoder if self.speed == 1.0 else StretchingEncoder(self.speed, encoder)
 
@@ -146,7 +146,8 @@ def speech_routes(service: SpeechService, settings: ServerSettings, aliases: Ali
     @router.post(
         "/v1/audio/speech",
         response_class=StreamingResponse,
-        responses=bodies("Speech while it is made.", *media_types, "text/event-stream") | errors(404, 429),
+        responses=content_responses("Speech while it is made.", *media_types, "text/event-stream")
+        | error_responses(404, 429),
         openapi_extra=body_schema(SpeechRequest),
     )
     async def speech(request: Request) -> Response:
@@ -201,7 +202,8 @@ def tts_stream_routes(service: SpeechService, settings: ServerSettings) -> APIRo
     @router.post(
         "/tts/stream",
         response_class=StreamingResponse,
-        responses=bodies("Samples: 16-bit, little-endian, mono, 24 kHz.", media_type) | errors(404, 429),
+        responses=content_responses("Samples: 16-bit, little-endian, mono, 24 kHz.", media_type)
+        | error_responses(404, 429),
         openapi_extra=body_schema(PlainSpeechRequest),
     )
     async def stream(request: Request) -> Response:

@@ -51,11 +51,11 @@ class UtteranceSession:
             "speak", attributes={"megatalker.route": route, "megatalker.request_id": self._context.id}
         )
         self.warnings: tuple[str, ...] = ()
-        """What makes the recording that came along a poor reference."""
+        """Reasons why the recording in the request is a poor reference."""
 
     @property
     def instruct(self) -> InstructFate | None:
-        """What becomes of the instruction of the request; ``None`` where it has none."""
+        """Whether the instruction of the request is followed; ``None`` where it has none."""
         if not (self.asked.instruct or "").strip():
             return None
         return "followed" if self.service.engine.checkpoint.config.takes_instruct else "ignored"
@@ -146,7 +146,7 @@ class SpeechService:
         self.socket_errors = OwnerBuckets(OWNER_ERRORS_A_SECOND, OWNER_ERRORS)
         """Error events on WebSockets."""
         self.draining = False
-        """What runs is finished, nothing new is begun."""
+        """Running utterances are finished, and no others are begun."""
         self._warm = settings.lazy
         """Requests are taken; a lazy one makes the first wait."""
         self._warming: asyncio.Task[None] | None = None
@@ -238,7 +238,7 @@ class SpeechService:
             self._beginning -= 1
 
     async def check(self, asked: SpeechFields) -> None:
-        """Whether :meth:`begin` would take text with these options; nothing is spoken. Raises as it."""
+        """Raise what :meth:`begin` would raise for these options; nothing is spoken."""
         self._refuse_unless_serving()
         await self._warmed_up()
         await run_in(self._checks, lambda: self.engine.check(self._options(asked)))
@@ -260,11 +260,11 @@ class SpeechService:
         return session
 
     async def count_tokens(self, text: str) -> int:
-        """Tokens of a text, which takes its time for a long one."""
+        """Count the tokens of a text in a thread, since a long one takes time."""
         return len((await run_in(self._checks, self.engine.checkpoint.tokenizer.encode, text)).ids)
 
     def close(self) -> None:
-        """Nothing will be begun or encoded any more; threads that work end when their work does."""
+        """Stop the pools of threads: no utterance begins or is encoded any more. Running work is finished."""
         self._checks.shutdown(wait=False)
         self.encoders.shutdown(wait=False)
 
@@ -281,7 +281,7 @@ class SpeechService:
             raise self.failure
 
     def _is_quick(self, text: str | None, asked: SpeechFields) -> bool:
-        """Whether it is checked in less than half a millisecond: short, and spoken by a voice that is at hand."""
+        """Whether a request is checked within half a millisecond: a short text, and a voice that is loaded."""
         name = self._voice_name(asked)
         at_hand = bool(asked.ref_audio) or (asked.voice_file is None and (name is None or self.voices.at_hand(name)))
         return at_hand and len(text or "") + len(asked.instruct or "") <= QUICK_CHARS

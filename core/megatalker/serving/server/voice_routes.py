@@ -9,7 +9,7 @@ from fastapi import APIRouter, Form, Response, UploadFile
 from megatalker.errors import MegatalkerError
 from megatalker.serving.background import BackgroundHealth, RecoverableError, polling
 from megatalker.serving.server.callers import current_request
-from megatalker.serving.server.problems import ForbiddenError, UnknownVoiceError, errors
+from megatalker.serving.server.problems import ForbiddenError, UnknownVoiceError, error_responses
 from megatalker.serving.server.speech_service import SpeechService
 from megatalker.voices import list_speakers
 from megatalker.voices.folder import Manifest, Recording, VoiceExistsError
@@ -22,7 +22,7 @@ PATHS = (PATH, "/v1/audio/voices")
 
 
 def voice_routes(service: SpeechService) -> APIRouter:
-    """The routes over this speaker's voices."""
+    """Return the routes over the voices of a service."""
     router, library = APIRouter(), service.voices
 
     @router.get(PATHS[0])
@@ -36,8 +36,8 @@ def voice_routes(service: SpeechService) -> APIRouter:
         entries += [{"id": name, "kind": entry.kind, "summary": entry.summary} for name, entry in library.items()]
         return {"object": "list", "data": entries, "voices": [{"name": entry["id"], **entry} for entry in entries]}
 
-    @router.post(PATHS[0], status_code=201, responses=errors(400, 409, 429, 503, 507))
-    @router.post(PATHS[1], status_code=201, responses=errors(400, 409, 429, 503, 507))
+    @router.post(PATHS[0], status_code=201, responses=error_responses(400, 409, 429, 503, 507))
+    @router.post(PATHS[1], status_code=201, responses=error_responses(400, 409, 429, 503, 507))
     async def add(
         name: Annotated[str, Form()],
         reference: UploadFile,
@@ -59,8 +59,8 @@ def voice_routes(service: SpeechService) -> APIRouter:
         added = {"id": library.listed_name(name), "kind": "clone", "summary": summary}
         return added | ({"warnings": warnings} if warnings else {})
 
-    @router.delete(PATHS[0] + "/{name}", status_code=204, responses=errors(400, 404, 429, 503, 507))
-    @router.delete(PATHS[1] + "/{name}", status_code=204, responses=errors(400, 404, 429, 503, 507))
+    @router.delete(PATHS[0] + "/{name}", status_code=204, responses=error_responses(400, 404, 429, 503, 507))
+    @router.delete(PATHS[1] + "/{name}", status_code=204, responses=error_responses(400, 404, 429, 503, 507))
     async def remove(name: str) -> Response:
         """Delete a voice that the server keeps, with its recording. Utterances that speak with it go on."""
         _require_manager()
@@ -86,8 +86,8 @@ def _require_manager() -> None:
     caller.count_request()
 
 
-def watching(library: VoiceLibrary, health: BackgroundHealth) -> AbstractAsyncContextManager[None]:
-    """Meanwhile the library follows what changes in its folder."""
+def watch_voices(library: VoiceLibrary, health: BackgroundHealth) -> AbstractAsyncContextManager[None]:
+    """Keep the library equal to its folder, which may change at any time."""
     if library.folder is None:
         return nullcontext()
 

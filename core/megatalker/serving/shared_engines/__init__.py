@@ -1,1 +1,1 @@
-"""What adapters to voice-agent frameworks share: engines of a process, or a server's, for many conversations."""
+"""Engines that adapters to voice-agent frameworks share among many conversations."""

@@ -34,9 +34,9 @@ IMPOSSIBLE = (
     SettingsError,
     UnsupportedError,
 )
-"""The same request, or an engine of the same settings, can never work."""
+"""Errors after which the same request, or an engine of the same settings, can never work."""
 GONE = (BackendFaultError, EngineClosedError)
-"""No further request can succeed on the engine that raised this."""
+"""Errors after which no further request can succeed on the engine that raised them."""
 
 
 logger = logging.getLogger(__name__)
@@ -76,7 +76,7 @@ class EnginePool:
         self._engines: dict[str, _Shared] = {}
 
     async def lease(self, settings: megatalker.Settings) -> "Lease":
-        """The engine for these settings, loaded and warm.
+        """Return a lease on the engine for these settings, loaded and warm.
 
         A cancelled call leaves no trace: an engine that nobody else wants is closed once it has loaded.
 
@@ -92,11 +92,11 @@ class EnginePool:
         return lease
 
     def begin(self, settings: megatalker.Settings) -> "Lease":
-        """A lease at once, on an engine that may still be loading; needs no event loop."""
+        """Return a lease at once, on an engine that may still be loading; needs no event loop."""
         return self._begin(_key(settings), lambda: self._open(settings), self._warm_up)
 
     def begin_server(self, url: str) -> "Lease":
-        """As :meth:`begin`: a client of the server at ``url``, shared by all sessions that use this server."""
+        """Return a lease on a client of the server at ``url``, which all sessions that use this server share."""
         return self._begin(url, lambda: _connect(url), _is_warm)
 
     def holds(self, settings: megatalker.Settings) -> bool:
@@ -157,7 +157,7 @@ class EnginePool:
                 del self._engines[shared.key]
 
     def _leave(self, shared: _Shared) -> "Future[None]":
-        """One session less; the future is done when everything that had to be closed is closed."""
+        """Count one session less; the future is done when everything that had to be closed is closed."""
         with self._lock:
             shared.leases -= 1
             last = shared.leases == 0
@@ -212,7 +212,7 @@ class Lease:
         return engine
 
     async def speak(self, text: str | None, options: megatalker.SpeechOptions) -> Speech:
-        """As ``engine.speak``, off the event loop, once the engine is loaded. When this call is cancelled, so is the
+        """Call ``engine.speak`` off the event loop, once the engine is loaded. When this call is cancelled, so is the
         speech it asked for.
         """
         engine = await self.loaded()
@@ -224,7 +224,7 @@ class Lease:
             raise
 
     async def check(self, options: megatalker.SpeechOptions) -> None:
-        """As ``engine.check``, off the event loop, once the engine is loaded."""
+        """Call ``engine.check`` off the event loop, once the engine is loaded."""
         engine = await self.loaded()
         await asyncio.get_running_loop().run_in_executor(self._submitters, engine.check, options)
 
@@ -240,7 +240,7 @@ class Lease:
         return self._leave()
 
     async def release(self) -> None:
-        """As :meth:`leave`, and waits."""
+        """Give the engine back, and wait until it is closed if this was its last lease."""
         await asyncio.wrap_future(self.leave())
 
     async def __aenter__(self) -> Self:

@@ -1,4 +1,4 @@
-"""Where a session's speech comes from: a shared engine of this process, the caller's engine, or a server."""
+"""The source of a session's speech: a shared engine of this process, the caller's engine, or a server."""
 
 import logging
 from dataclasses import dataclass
@@ -41,7 +41,7 @@ class Source:
             raise SettingsError(f"{' and '.join(given)} were given, expected at most one of them: each says who speaks")
         self._pool, self._engine, self._server_url = pool, engine, server_url
         self.settings: megatalker.Settings | None = None
-        """Of the engine to begin with; ``None``: it is a server's, whose settings are its own."""
+        """Settings of the engine to begin with; ``None`` for a server, whose settings are its own."""
         if isinstance(engine, megatalker.Engine):
             self.settings = engine.settings
         elif engine is None and server_url is None:
@@ -70,7 +70,7 @@ class Source:
     async def find(
         self, backend: str | None = None, checkpoint: str | None = None, *, warm: bool = True
     ) -> LeasedEngine:
-        """As :meth:`begin`, loaded and, unless told otherwise, warm.
+        """Return what :meth:`begin` does, loaded and, unless ``warm`` is false, warm.
 
         Raises:
             MegatalkerError: it cannot be loaded; or a server was asked for another backend or checkpoint.
@@ -87,7 +87,7 @@ class Source:
     async def find_checked(
         self, options: megatalker.SpeechOptions, backend: str | None = None, checkpoint: str | None = None
     ) -> LeasedEngine:
-        """As :meth:`find`, and the engine could speak with these options; raises as :func:`check`, too."""
+        """Return what :meth:`find` does, of an engine that could speak like this; raises as :func:`check`, too."""
         found = await self.find(backend, checkpoint)
         try:
             await check(found.lease, options)
