@@ -46,9 +46,9 @@ from megatalker.interfaces import (
     TalkerDecoder,
 )
 from megatalker.plugins import BackendRegistry
-from megatalker.serving.server.late_engine import LateEngine
-from megatalker.serving.server.logs import configure
-from megatalker.serving.server.running import TalkServer, bind
+from megatalker.serving.server.lazy_engine import LazyEngine
+from megatalker.serving.server.process import TalkServer, bind
+from megatalker.serving.server.telemetry import configure_logging
 from megatalker.testing.random_checkpoint import TINY, write_checkpoint
 from megatalker_backends.megakernel.decoder import CAPABILITIES
 from megatalker_benchmarks.report import add_json_option, hand_out, number, whole
@@ -234,10 +234,10 @@ async def arrivals(engine: Engine, rate: float, seconds: float) -> dict[str, Any
 
 def serve(settings: Settings, checkpoint: Checkpoint, registry: BackendRegistry) -> None:
     """Until the process is interrupted; its log says when it is ready."""
-    configure("text")
+    configure_logging("text")
     logging.getLogger("megatalker").setLevel(logging.INFO)
     with bind(settings.server) as bound, suppress(KeyboardInterrupt):
-        TalkServer(LateEngine(settings, checkpoint, registry), settings.server, bound).run()
+        TalkServer(LazyEngine(settings, checkpoint, registry), settings.server, bound).run()
 
 
 def main() -> None:

@@ -3,7 +3,7 @@
 from livekit.agents import APIConnectionError, APIError, APIStatusError
 
 from megatalker.errors import CapacityError, ConnectionFailedError, EngineClosedError, MegatalkerError
-from megatalker.serving.sessions.faults import IMPOSSIBLE
+from megatalker.serving.shared_engines.pool import IMPOSSIBLE
 
 
 def api_error(error: MegatalkerError, *, again: bool = True) -> APIError:

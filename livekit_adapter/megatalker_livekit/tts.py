@@ -11,8 +11,8 @@ import megatalker
 from megatalker import SAMPLE_RATE
 from megatalker.engine.speech import SpeechEngine
 from megatalker.errors import MegatalkerError
-from megatalker.serving.sessions.engines import EnginePool, Lease
-from megatalker.serving.sessions.source import Source
+from megatalker.serving.shared_engines.pool import EnginePool, Lease
+from megatalker.serving.shared_engines.source import Source
 from megatalker_livekit.errors import api_error
 from megatalker_livekit.streams import ChunkedStream, SynthesizeStream
 

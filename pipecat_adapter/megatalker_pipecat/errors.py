@@ -3,7 +3,7 @@
 from pipecat.utils.errors import ErrorCategory
 
 from megatalker.errors import CapacityError, ConnectionFailedError, IncompleteSpeechError
-from megatalker.serving.sessions.faults import GONE, IMPOSSIBLE
+from megatalker.serving.shared_engines.pool import GONE, IMPOSSIBLE
 
 
 def category_of(error: BaseException) -> ErrorCategory | None:

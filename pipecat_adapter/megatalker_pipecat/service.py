@@ -21,8 +21,8 @@ from megatalker.engine.speech import SpeechEngine
 from megatalker.engine.word_times import SpokenWord
 from megatalker.errors import ConnectionFailedError, InvalidRequestError
 from megatalker.prompt.text import has_speech
-from megatalker.serving.sessions.engines import EnginePool, Lease
-from megatalker.serving.sessions.source import Found, Source, check
+from megatalker.serving.shared_engines.pool import EnginePool, Lease
+from megatalker.serving.shared_engines.source import LeasedEngine, Source, check
 from megatalker_pipecat.arguments import sort_arguments
 from megatalker_pipecat.audio import Sound
 from megatalker_pipecat.context_speech import ContextSpeech
@@ -188,7 +188,7 @@ class MegatalkerTTSService(DeliveringTTSService):
         await self._adopt(found)
         return found.lease
 
-    async def _adopt(self, found: Found) -> None:
+    async def _adopt(self, found: LeasedEngine) -> None:
         """Speak with this engine from now on; the one before is given back when nobody speaks with it any more."""
         before = self._source.adopt(found)
         if before is not None:

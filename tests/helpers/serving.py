@@ -17,7 +17,7 @@ from fake_backend import CAPABILITIES, Behaviour, Fakes
 from megatalker.checkpoint import Checkpoint
 from megatalker.engine import Engine
 from megatalker.serving.protocol.packets import Packet, unpack
-from megatalker.serving.server.running import TalkServer, bind
+from megatalker.serving.server.process import TalkServer, bind
 from megatalker.settings import ServerSettings, Settings
 from waiting import HANG_S, eventually
 
@@ -92,7 +92,7 @@ def serving(
         served.thread.start()
         try:
             if ready:
-                eventually(lambda: running.started and running.speaker.ready, "the server is ready")
+                eventually(lambda: running.started and running.service.ready, "the server is ready")
             yield served
         finally:
             served.sockets.close()

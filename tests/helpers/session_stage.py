@@ -6,7 +6,7 @@ from typing import Any
 
 from fake_backend import Behaviour, Fakes
 from megatalker import Checkpoint, Engine, Settings
-from megatalker.serving.sessions.engines import EnginePool
+from megatalker.serving.shared_engines.pool import EnginePool
 
 FRAMES = 12
 

@@ -12,7 +12,7 @@ from fake_backend import Behaviour, Fakes
 from livekit_stage import Conversation, conversation, same_speech, spoken, until
 from megatalker import BackendSwitch, Checkpoint, Engine, Settings
 from megatalker.checkpoint.config import FRAME_SAMPLES
-from megatalker.serving.sessions.engines import EnginePool
+from megatalker.serving.shared_engines.pool import EnginePool
 from megatalker_livekit import TTS
 from serving import serving
 from session_stage import FRAMES, engine_on, fakes

@@ -138,7 +138,7 @@ def test_checks_and_encoders_have_threads_of_their_own(serve: Server, monkeypatc
     """However many texts wait for their check, running speech is encoded, and the other way round."""
     served = serve(short_speech="believe")
     names: dict[str, set[str]] = {"check": set(), "encode": set()}
-    speak_for, speaker = served.engine.speak_for, served.server.speaker
+    speak_for, speaker = served.engine.speak_for, served.server.service
 
     def checked(*arguments: Any, **options: Any) -> Any:
         names["check"].add(threading.current_thread().name)

@@ -18,7 +18,7 @@ from http_client import SPEECH, pcm16, post
 from megatalker.checkpoint import Checkpoint
 from megatalker.engine import Engine
 from megatalker.serving.server.app import create_app
-from megatalker.serving.server.running import bind
+from megatalker.serving.server.process import bind
 from megatalker.settings import ServerSettings
 from serving import ENDLESS, TEXT, Server, endless, fakes_with, serving
 from waiting import HANG_S, eventually
@@ -96,7 +96,7 @@ def test_a_client_that_goes_away_frees_its_row(serve: Server) -> None:
         next(parts)
         assert fakes.loaded["fake"].streams
     eventually(lambda: served.rows_free(fakes), "its row is free")
-    eventually(lambda: not served.server.speaker.running, "the server has forgotten it")
+    eventually(lambda: not served.server.service.running, "the server has forgotten it")
 
 
 def test_a_client_that_goes_away_while_it_waits_for_a_row_waits_no_more(serve: Server) -> None:
@@ -233,7 +233,7 @@ def test_any_asgi_server_can_host_it_and_a_closed_engine_is_an_unavailable_servi
             thread.start()
             url = f"http://127.0.0.1:{bound.getsockname()[1]}"
             try:
-                eventually(lambda: server.started and app.state.speaker.ready, "the server is ready")
+                eventually(lambda: server.started and app.state.service.ready, "the server is ready")
                 assert httpx.post(url + SPEECH, json={"input": TEXT}).status_code == 200
                 engine.close()
                 response = httpx.post(url + SPEECH, json={"input": TEXT})

@@ -126,7 +126,7 @@ def test_a_session_from_start_to_stop(serve: Server) -> None:
         session.event()
     assert closed.value.rcvd is not None
     assert closed.value.rcvd.code == 1000
-    eventually(lambda: not served.server.speaker.running, "nothing runs")
+    eventually(lambda: not served.server.service.running, "nothing runs")
 
 
 def test_a_session_may_start_anew(serve: Server) -> None:
@@ -179,7 +179,7 @@ def test_a_client_that_goes_away_frees_its_row(serve: Server) -> None:
     session.say("speak", text=TEXT)
     session.socket.recv(HANG_S)
     session.socket.close()
-    eventually(lambda: served.rows_free(fakes) and not served.server.speaker.running, "its row is free")
+    eventually(lambda: served.rows_free(fakes) and not served.server.service.running, "its row is free")
 
 
 def refusal(session: Session, kind: str, **fields: Any) -> tuple[str, str | None, str]:
@@ -228,7 +228,7 @@ def test_loading_is_told(serve: Server, monkeypatch: pytest.MonkeyPatch) -> None
     session = Session(served, start=False)
     assert refusal(session, "start")[0] == "MODEL_LOADING"
     warm.set()
-    eventually(lambda: served.server.speaker.ready, "the server is ready")
+    eventually(lambda: served.server.service.ready, "the server is ready")
     session.say("start")
     assert session.event()["type"] == "ready"
 

@@ -169,7 +169,7 @@ def test_a_whole_file_that_fails_is_an_error(serve: Server) -> None:
     served = serve(fakes_with(on_decode=fail))
     response = post(served, stream=False)
     assert (response.status_code, response.json()["error"]["type"]) == (500, "BackendFaultError")
-    assert not served.server.speaker.running
+    assert not served.server.service.running
 
 
 def test_a_client_that_goes_away_before_its_file_is_whole_frees_its_row(serve: Server) -> None:
@@ -178,7 +178,7 @@ def test_a_client_that_goes_away_before_its_file_is_whole_frees_its_row(serve: S
     with pytest.raises(httpx.ReadTimeout):
         httpx.post(served.url + SPEECH, json={"input": TEXT, "stream": False, "response_format": "pcm"}, timeout=0.5)
     eventually(lambda: served.rows_free(fakes), "its row is free")
-    eventually(lambda: not served.server.speaker.running, "the server has forgotten it")
+    eventually(lambda: not served.server.service.running, "the server has forgotten it")
 
 
 # ---- nothing to say

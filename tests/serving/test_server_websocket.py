@@ -205,7 +205,7 @@ def test_a_client_that_goes_away_frees_its_rows(serve: Server, politely: bool) -
     calls = len(fakes.loaded["fake"].calls)
     time.sleep(0.05)
     assert len(fakes.loaded["fake"].calls) == calls
-    eventually(lambda: not served.server.speaker.running, "the server has forgotten the utterances")
+    eventually(lambda: not served.server.service.running, "the server has forgotten the utterances")
 
 
 # ---- slow clients

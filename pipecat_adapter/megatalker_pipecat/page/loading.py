@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import megatalker
 from megatalker.cli.status import PACKAGES
-from megatalker.serving.sessions.engines import Lease
+from megatalker.serving.shared_engines.pool import Lease
 from megatalker_pipecat.service import MegatalkerTTSService
 
 

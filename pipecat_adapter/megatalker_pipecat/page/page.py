@@ -14,7 +14,7 @@ from pipecat.pipeline.worker import PipelineWorker
 
 import megatalker
 from megatalker.serving.background import start_task
-from megatalker.serving.sessions.engines import Lease
+from megatalker.serving.shared_engines.pool import Lease
 from megatalker.voices import default_voice, list_languages, list_speakers
 from megatalker_pipecat.page.controls import Controls
 from megatalker_pipecat.page.gate import Gate

@@ -1,10 +1,14 @@
-"""Errors as clients see them: a status, and a JSON body that names type and message."""
+"""Errors as clients see them: a status and a JSON body, and how ``/openapi.json`` describes both."""
 
 import errno
 import math
+import re
 from http import HTTPStatus
+from typing import Any
 
+from fastapi import FastAPI
 from fastapi.responses import JSONResponse
+from pydantic import BaseModel
 
 from megatalker.errors import (
     BackendFaultError,
@@ -20,7 +24,7 @@ from megatalker.serving.protocol.messages import Problem
 from megatalker.voices.folder import StorageError, StorageFullError, VoiceExistsError
 
 RETRY_AFTER_S = 1.0
-"""Where nothing better is known."""
+"""``Retry-After`` where nothing better is known."""
 RETRIED = (429, 503)
 """Statuses of what may succeed later."""
 
@@ -34,7 +38,7 @@ class DrainingError(CapacityError):
 
 
 class TooManyConnectionsError(CapacityError):
-    """As many connections are open as may be."""
+    """The limit of open connections is reached."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -48,7 +52,7 @@ class AuthenticationError(InvalidRequestError):
 
 
 class ForbiddenError(InvalidRequestError):
-    """Whoever asks may not have this."""
+    """The caller may not have this."""
 
 
 class HostError(ForbiddenError):
@@ -131,7 +135,7 @@ def problem(error: BaseException) -> Problem:
 
 
 def storage_trouble(error: OSError) -> StorageError | None:
-    """What the machine's disk refuses, as an error for clients: an upload that is too large for memory goes there."""
+    """Return the error for clients where the machine's disk refuses: an upload too large for memory goes there."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return StorageFullError("the server has no room for the request; try again, or send less")
     if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM) or "temporary directory" in str(error):
@@ -166,6 +170,118 @@ def _retry_after_s(error: BaseException) -> float:
 
 
 def _word(error: BaseException, status: int) -> str:
-    """A word for programs: of the class of the error where OpenAI has one, else of the status."""
+    """Return a word for programs: that of the error's class where OpenAI has one, else that of the status."""
     known = next((word for kind, word in _WORDS.items() if isinstance(error, kind)), None)
     return known or HTTPStatus(status).phrase.lower().replace(" ", "_").replace("-", "_")
+
+
+ANYWHERE = (403, 408, 500, 503)
+"""A host or page that may not ask, a request that does not come whole, a defect, too many connections."""
+
+
+class ErrorDetails(BaseModel):
+    """What is wrong, in OpenAI's fields."""
+
+    type: str
+    """An error of ``megatalker.errors``, or ``InternalError``."""
+    message: str
+    code: str
+    """The same in a word that does not change, such as ``model_not_found``."""
+    param: str | None
+    """The field of the request that is wrong, where it is one."""
+
+
+class ErrorBody(BaseModel):
+    """The body of every error."""
+
+    error: ErrorDetails
+
+
+def error_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """Return FastAPI's ``responses`` for errors that a route answers with."""
+    return {status: {"model": ErrorBody, "description": HTTPStatus(status).phrase} for status in statuses}
+
+
+_EVENT = {
+    "schema": {
+        "type": "object",
+        "required": ["data"],
+        "properties": {
+            "data": {
+                "type": "string",
+                "contentMediaType": "application/json",
+                "contentSchema": {
+                    "type": "object",
+                    "required": ["type"],
+                    "properties": {
+                        "type": {"enum": ["speech.audio.delta", "speech.audio.words", "speech.audio.done", "error"]}
+                    },
+                },
+            }
+        },
+    }
+}
+"""One event of a stream, as OpenAPI describes them: its ``data`` is JSON."""
+
+
+def content_responses(description: str, *media_types: str) -> dict[int | str, dict[str, Any]]:
+    """Return FastAPI's ``responses`` for a success that is not JSON."""
+    binary = {"schema": {"type": "string", "format": "binary"}}
+    content = {media_type: _EVENT if media_type == "text/event-stream" else binary for media_type in media_types}
+    return {200: {"description": description, "content": content}}
+
+
+def describe(app: FastAPI) -> None:
+    """Correct the schema of an application all of whose routes are there."""
+    found = app.openapi
+
+    def corrected() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            _correct(found())
+        return found()
+
+    app.openapi = corrected  # type: ignore[method-assign] # FastAPI's own way
+
+
+TAGS = {
+    "speech": ("Text in, audio out while it is made.", ("/v1/audio/speech", "/tts/")),
+    "voices": ("Speakers of the checkpoint, and voices that the server keeps.", ("/v1/voices", "/v1/audio/voices")),
+    "models": ("What ``model`` may be in a request.", ("/v1/models", "/v1/audio/models")),
+    "keys": ("Tokens in the name of a key.", ("/v1/tokens",)),
+    "operation": ("For probes and Prometheus.", ("/",)),
+}
+"""Groups of routes: what they are about, and how their paths begin. The first that fits counts."""
+
+
+def _tag(path: str) -> str:
+    return next(tag for tag, (_, beginnings) in TAGS.items() if path.startswith(beginnings))
+
+
+def _correct(schema: dict[str, Any]) -> None:
+    schema["tags"] = [{"name": tag, "description": about} for tag, (about, _) in TAGS.items()]
+    for path, operations in schema["paths"].items():
+        for operation in operations.values():
+            operation["tags"] = [_tag(path)]
+            sentence = re.split(r"[.:](?:\s|$)", operation.get("description", ""), maxsplit=1)[0]
+            operation["summary"] = " ".join(sentence.split()).replace("`", "") or operation["summary"]
+    for operation in (operation for path in schema["paths"].values() for operation in path.values()):
+        responses = operation["responses"]
+        responses.pop("422", None)  # FastAPI's own answer to what does not fit; ours is 400
+        with_body = (400, 413) if "requestBody" in operation else ()
+        keyed = (401,) if "security" in operation else ()
+        for status in (*ANYWHERE, *with_body, *keyed):
+            responses.setdefault(str(status), _ERROR | {"description": HTTPStatus(status).phrase})
+    components = schema["components"]["schemas"]
+    for name in ("HTTPValidationError", "ValidationError"):
+        components.pop(name, None)
+    components |= {model.__name__: model.model_json_schema(ref_template=_REF) for model in (ErrorDetails, ErrorBody)}
+    components["ErrorBody"].pop("$defs", None)
+    for operation in (operation for path in schema["paths"].values() for operation in path.values()):
+        body = operation.get("requestBody", {}).get("content", {}).get("application/json", {})
+        if "title" in body.get("schema", {}):  # of a route that reads its body itself
+            name = body["schema"]["title"]
+            components[name], body["schema"] = body["schema"], {"$ref": _REF.format(model=name)}
+
+
+_REF = "#/components/schemas/{model}"
+_ERROR = {"content": {"application/json": {"schema": {"$ref": _REF.format(model="ErrorBody")}}}}

@@ -1,4 +1,4 @@
-"""Where a session's speech comes from: a shared engine of this process, the caller's engine, or a server."""
+"""The source of a session's speech: a shared engine of this process, the caller's engine, or a server."""
 
 import logging
 from dataclasses import dataclass
@@ -7,14 +7,13 @@ import megatalker
 from megatalker.engine.speech import SpeechEngine
 from megatalker.errors import CapacityError, SettingsError
 from megatalker.serving.protocol.asking import shown_url
-from megatalker.serving.sessions.engines import EnginePool, Lease
-from megatalker.serving.sessions.faults import GONE
+from megatalker.serving.shared_engines.pool import GONE, EnginePool, Lease
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class LeasedEngine:
     """A lease, and the engine settings it was taken for; ``None``: a server's."""
 
     lease: Lease
@@ -42,14 +41,14 @@ class Source:
             raise SettingsError(f"{' and '.join(given)} were given, expected at most one of them: each says who speaks")
         self._pool, self._engine, self._server_url = pool, engine, server_url
         self.settings: megatalker.Settings | None = None
-        """Of the engine to begin with; ``None``: it is a server's, whose settings are its own."""
+        """Settings of the engine to begin with; ``None`` for a server, whose settings are its own."""
         if isinstance(engine, megatalker.Engine):
             self.settings = engine.settings
         elif engine is None and server_url is None:
             self.settings = megatalker.Settings.read() if engine_settings is None else engine_settings
-        self.current: Found | None = None
+        self.current: LeasedEngine | None = None
 
-    def begin(self, backend: str | None = None, checkpoint: str | None = None) -> Found:
+    def begin(self, backend: str | None = None, checkpoint: str | None = None) -> LeasedEngine:
         """The engine for these wishes, by default as :attr:`settings` say; the current one if they ask for no other.
 
         It may still be loading. What is found is the caller's to :meth:`adopt` or to leave.
@@ -62,14 +61,16 @@ class Source:
         if self.current is not None and self.current.settings == target and not self.current.lease.failed:
             return self.current
         if self._engine is not None and target == self.settings:
-            return Found(self._pool.borrow(self._engine), target)
+            return LeasedEngine(self._pool.borrow(self._engine), target)
         if target is not None:
-            return Found(self._pool.begin(target), target)
+            return LeasedEngine(self._pool.begin(target), target)
         assert self._server_url is not None, "there are no settings because there is a server"
-        return Found(self._pool.begin_server(self._server_url), None)
+        return LeasedEngine(self._pool.begin_server(self._server_url), None)
 
-    async def find(self, backend: str | None = None, checkpoint: str | None = None, *, warm: bool = True) -> Found:
-        """As :meth:`begin`, loaded and, unless told otherwise, warm.
+    async def find(
+        self, backend: str | None = None, checkpoint: str | None = None, *, warm: bool = True
+    ) -> LeasedEngine:
+        """Return what :meth:`begin` does, loaded and, unless ``warm`` is false, warm.
 
         Raises:
             MegatalkerError: it cannot be loaded; or a server was asked for another backend or checkpoint.
@@ -85,8 +86,8 @@ class Source:
 
     async def find_checked(
         self, options: megatalker.SpeechOptions, backend: str | None = None, checkpoint: str | None = None
-    ) -> Found:
-        """As :meth:`find`, and the engine could speak with these options; raises as :func:`check`, too."""
+    ) -> LeasedEngine:
+        """Return what :meth:`find` does, of an engine that could speak like this; raises as :func:`check`, too."""
         found = await self.find(backend, checkpoint)
         try:
             await check(found.lease, options)
@@ -96,7 +97,7 @@ class Source:
             raise
         return found
 
-    def adopt(self, found: Found) -> Lease | None:
+    def adopt(self, found: LeasedEngine) -> Lease | None:
         """``found`` speaks from now on; returns the lease that is not needed any more, for the caller to release."""
         before, self.current = self.current, found
         return before.lease if before is not None and before is not found else None

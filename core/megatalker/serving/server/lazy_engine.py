@@ -1,8 +1,8 @@
-"""An engine whose backends are loaded after the server listens: at its start, or at the first request."""
+"""The engine of a server, opened after the server listens: at its start, or at the first request."""
 
 import threading
 from dataclasses import asdict
-from typing import Any, Protocol
+from typing import Any
 
 from megatalker.checkpoint import Checkpoint
 from megatalker.engine import Engine, EngineMetrics, SpeechStream
@@ -13,29 +13,13 @@ from megatalker.errors import EngineClosedError, MegatalkerError
 from megatalker.plugins import BackendRegistry
 from megatalker.settings import Settings
 
-
-class ServedEngine(Protocol):
-    """What the server wants of an :class:`~megatalker.engine.Engine`, which is one."""
-
-    settings: Settings
-    checkpoint: Checkpoint
-
-    @property
-    def backend(self) -> str: ...
-    @property
-    def codec(self) -> str: ...
-    @property
-    def failure(self) -> MegatalkerError | None: ...
-    def warmup(self) -> None: ...
-    def speak_for(
-        self, owner: str, text: str | None, options: SpeechOptions | None = None, **changes: Any
-    ) -> SpeechStream: ...
-    def check(self, options: SpeechOptions | None = None, **changes: Any) -> None: ...
-    def metrics(self) -> EngineMetrics: ...
-    def close(self) -> None: ...
+MAX_UNTAKEN_S = 20.0
+"""The default of a server: slow clients should cost no memory."""
+MAX_WAIT_S = 30.0
+"""The default of a server: nobody listens to a silence of this length."""
 
 
-class LateEngine:
+class LazyEngine:
     """Opens the engine in :meth:`warmup`; until then its backends are those that the settings name. Thread-safe.
 
     Args:
@@ -63,7 +47,7 @@ class LateEngine:
 
     @property
     def failure(self) -> MegatalkerError | None:
-        """As :attr:`Engine.failure <megatalker.engine.Engine.failure>`."""
+        """See :attr:`Engine.failure <megatalker.engine.Engine.failure>`."""
         if self._engine is not None:
             return self._engine.failure
         return _closed() if self._closed else None
@@ -79,13 +63,11 @@ class LateEngine:
     def speak_for(
         self, owner: str, text: str | None, options: SpeechOptions | None = None, **changes: Any
     ) -> SpeechStream:
-        """As :meth:`Engine.speak_for <megatalker.engine.Engine.speak_for>`, of an engine that is opened first if need
-        be.
-        """
+        """Open the engine if need be, then :meth:`Engine.speak_for <megatalker.engine.Engine.speak_for>`."""
         return self._opened().speak_for(owner, text, options, **changes)
 
     def check(self, options: SpeechOptions | None = None, **changes: Any) -> None:
-        """As :meth:`Engine.check <megatalker.engine.Engine.check>`, of an engine that is opened first if need be."""
+        """Open the engine if need be, then :meth:`Engine.check <megatalker.engine.Engine.check>`."""
         self._opened().check(options, **changes)
 
     def metrics(self) -> EngineMetrics:
@@ -124,3 +106,14 @@ class LateEngine:
 
 def _closed() -> EngineClosedError:
     return EngineClosedError("this engine is closed; open a new one")
+
+
+ServedEngine = Engine | LazyEngine
+"""An engine that a server can serve."""
+
+
+def served_settings(settings: Settings) -> Settings:
+    """Return the settings with a server's own defaults where nothing was set."""
+    unsaid: dict[str, object] = {"max_untaken_s": MAX_UNTAKEN_S, "max_wait_s": MAX_WAIT_S, "warmup": "first"}
+    unsaid = {name: value for name, value in unsaid.items() if getattr(settings, name) is None}
+    return settings.model_copy(update=unsaid)

@@ -1,7 +1,10 @@
-"""What ``GET /metrics`` tells Prometheus: the engine's counters, and what its streams looked like from here."""
+"""What a server tells its operator: metrics for Prometheus, and a log of events with fields, as text or as JSON."""
 
+import json
+import logging
+import time
 from collections.abc import Iterator
-from typing import Literal
+from typing import Any, Literal
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
@@ -9,7 +12,9 @@ from prometheus_client.registry import Collector
 
 from megatalker.engine import SpeechStream
 from megatalker.serving.background import BackgroundHealth
-from megatalker.serving.server.late_engine import ServedEngine
+from megatalker.serving.protocol.leniency import told_names
+from megatalker.serving.server.callers import known_request
+from megatalker.serving.server.lazy_engine import ServedEngine
 
 Route = Literal["http", "websocket"]
 
@@ -18,7 +23,7 @@ WAIT_BUCKETS_S = (0.001, 0.002, 0.005, *TTFC_BUCKETS_S, 20.0, 60.0)
 RTF_BUCKETS = (0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0, 1.5, 2.0, 5.0)
 
 
-class Meters:
+class Metrics:
     """Metrics of one server, in a registry of their own."""
 
     def __init__(self, engine: ServedEngine) -> None:
@@ -166,3 +171,68 @@ class _EngineCollector(Collector):
         for name in metrics.faulty:
             faulty.add_metric([name], 1)
         yield faulty
+
+
+access = logging.getLogger("megatalker.serving.access")
+"""One line for each request, each connection and each utterance."""
+
+
+def log_event(event: str, *, quiet: bool = False, **fields: object) -> None:
+    """An event with its fields; those that are ``None`` are left out. ``quiet``: at level DEBUG."""
+    known = {name: value for name, value in fields.items() if value is not None}
+    access.log(logging.DEBUG if quiet else logging.INFO, event, extra={"fields": known})
+
+
+def log_ignored(names: tuple[str, ...]) -> None:
+    """Note which fields of a request mean nothing here."""
+    if names:
+        log_event("ignored", fields=", ".join(told_names(names)))
+
+
+def configure_logging(log_format: Literal["text", "json"]) -> None:
+    """Everything that this process logs goes to standard error in this format, one line each."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
+    logging.basicConfig(handlers=[handler], force=True)
+
+
+class TextFormatter(logging.Formatter):
+    """``time LEVEL logger: message key=value ...``; a value with blanks or control characters is quoted."""
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - of the library
+        pairs = (f"{name}={_plain(value)}" for name, value in _fields(record).items())
+        return " ".join((super().formatMessage(record), *pairs))
+
+
+class JsonFormatter(logging.Formatter):
+    """One object a line: ``time`` (UTC), ``level``, ``logger``, ``message`` and the fields of the event."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+        line: dict[str, Any] = {
+            "time": f"{seconds}.{int(record.msecs):03d}Z",
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+            **_fields(record),
+        }
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line, ensure_ascii=False, default=str)
+
+
+def _fields(record: logging.LogRecord) -> dict[str, object]:
+    """Return the fields of an event, and the request that is being served, wherever a line comes from."""
+    fields: dict[str, object] = dict(getattr(record, "fields", {}))
+    call = known_request()
+    if call is not None:
+        fields.setdefault("request_id", call.id)
+    return fields
+
+
+def _plain(value: object) -> str:
+    text = f"{value:.6g}" if isinstance(value, float) else str(value)
+    return text if text.isprintable() and not set(text) & set(' "=') else json.dumps(text)

@@ -1,28 +1,28 @@
-"""From the options of a request to a stream of the one engine, and its end."""
+"""Utterances of the one engine: from the options of a request to a stream, and its end."""
 
 import asyncio
 import logging
+import time
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from hashlib import blake2b
-from typing import Literal, NoReturn
+from typing import Any, Literal, NoReturn
+
+from opentelemetry import trace
 
 from megatalker.engine import SpeechStream
 from megatalker.engine.options import SpeechOptions, random_seed
+from megatalker.engine.outputs import require_complete
 from megatalker.errors import BackendFaultError, InvalidRequestError, MegatalkerError
 from megatalker.sampling import SamplingParams
-from megatalker.serving.background import start_task
+from megatalker.serving.background import named_pool, run_in, start_task
 from megatalker.serving.protocol.messages import InstructFate, SpeechFields
 from megatalker.serving.protocol.voice_files import decode_voice
-from megatalker.serving.server.callers import current_call
-from megatalker.serving.server.late_engine import ServedEngine
-from megatalker.serving.server.link import OWNER_ERRORS, OWNER_ERRORS_A_SECOND
-from megatalker.serving.server.meters import Meters, Route
+from megatalker.serving.server.callers import OwnerBuckets, current_request
+from megatalker.serving.server.lazy_engine import ServedEngine
 from megatalker.serving.server.problems import DrainingError, NotReadyError, UnknownVoiceError
 from megatalker.serving.server.references import ReferenceVoices
-from megatalker.serving.server.threads import named_pool, run_in
-from megatalker.serving.server.token_bucket import OwnerBuckets
-from megatalker.serving.server.utterance_account import UtteranceAccount
+from megatalker.serving.server.telemetry import Metrics, Route, log_event
 from megatalker.settings import ServerSettings
 from megatalker.voices import Voice
 from megatalker.voices.cache import VoiceCache
@@ -30,14 +30,100 @@ from megatalker.voices.library import VoiceLibrary
 
 logger = logging.getLogger(__name__)
 
+
+class UtteranceSession:
+    """One utterance over HTTP or a WebSocket, from its request to its end: the stream, and the account of it.
+
+    Made by :meth:`SpeechService.begin`; :meth:`end` must follow. It is an OpenTelemetry span within that of the
+    request, which FastAPI makes.
+
+    Raises:
+        LimitError: the caller or its connection may have no further utterance now.
+    """
+
+    stream: SpeechStream
+
+    def __init__(self, service: "SpeechService", text: str | None, asked: SpeechFields, route: Route) -> None:
+        self._context = current_request()
+        self._context.take_stream()
+        self.service, self.text, self.asked, self._route = service, text, asked, route
+        self._span = trace.get_tracer("megatalker").start_span(
+            "speak", attributes={"megatalker.route": route, "megatalker.request_id": self._context.id}
+        )
+        self.warnings: tuple[str, ...] = ()
+        """Reasons why the recording in the request is a poor reference."""
+
+    @property
+    def instruct(self) -> InstructFate | None:
+        """Whether the instruction of the request is followed; ``None`` where it has none."""
+        if not (self.asked.instruct or "").strip():
+            return None
+        return "followed" if self.service.engine.checkpoint.config.takes_instruct else "ignored"
+
+    def require_complete(self) -> None:
+        """Raise ``IncompleteSpeechError`` unless the speech, which is over, holds all text that it was to hold."""
+        require_complete(self.stream.facts(), bound_asked=self.asked.max_frames is not None)
+
+    def refuse(self, error: BaseException) -> None:
+        """Close the account of an utterance that the engine did not take."""
+        self._context.give_stream_back()
+        self._span.set_status(trace.StatusCode.ERROR, f"{type(error).__name__}: {error}")
+        self._span.end()
+
+    def end(self) -> None:
+        """Stop the stream, and count and log the utterance: it is over, or its client is gone."""
+        self.stream.cancel()
+        self.service.running.remove(self)
+        self._context.give_stream_back()
+        stream, facts = self.stream, self.stream.facts()
+        self.service.metrics.ended(stream, self._route, whole_text=self.text is not None)
+        fields: dict[str, Any] = {
+            "route": self._route,
+            "key": self._context.caller.name,
+            "voice": self.asked.voice,
+            "text_chars": stream.text_chars,
+            "queue_wait_s": _rounded(facts.queue_wait_s),
+            "ttfc_s": _rounded(facts.ttfc_s),
+            "rtf": _rounded(facts.rtf),
+            "frames": facts.frames,
+            "underruns": facts.underruns,
+            "backend": facts.backend,
+            "codec": facts.codec,
+            "switches": len(facts.switches),
+            "finish_reason": facts.finish_reason,
+            "unsaid_chars": facts.unsaid_chars,
+            "error": None if stream.error is None else type(stream.error).__name__,
+            "request_id": self._context.id,
+        }
+        log_event("utterance", **fields)
+        for name, at in (("prefilled", stream.prefilled_at), ("first chunk", stream.first_delivered_at)):
+            if at is not None:
+                self._span.add_event(name, timestamp=_since_1970(at))
+        self._span.set_attributes({f"megatalker.{name}": value for name, value in fields.items() if value is not None})
+        if stream.error is not None:
+            self._span.set_status(trace.StatusCode.ERROR, str(stream.error))
+        self._span.end()
+
+
+def _since_1970(at: float) -> int:
+    """A time of the monotonic clock, in nanoseconds of the other."""
+    return time.time_ns() - int((time.monotonic() - at) * 1e9)
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 6)
+
+
 TOLD_VOICES = 20
 """Voices that an error names."""
 QUICK_CHARS = 500
-"""Of a text and its instruction."""
+"""Characters of a text and its instruction that are checked in the event loop."""
+OWNER_ERRORS, OWNER_ERRORS_A_SECOND = 1000, 200
+"""Error events of all connections of an owner together; each costs a tenth of a millisecond or two."""
 _SAMPLING_FIELDS = tuple(field.name for field in fields(SamplingParams))
 
 
-class Speaker:
+class SpeechService:
     """The engine as the routes see it: begins utterances when it is warm, keeps account of them until they end.
 
     Args:
@@ -50,17 +136,17 @@ class Speaker:
     def __init__(
         self, engine: ServedEngine, voices: VoiceLibrary, cache: VoiceCache[Voice], settings: ServerSettings
     ) -> None:
-        self.engine, self.voices, self.meters = engine, voices, Meters(engine)
+        self.engine, self.voices, self.metrics = engine, voices, Metrics(engine)
         self._cache = cache
         self.references = ReferenceVoices(voices, engine.settings, settings)
         self._checks, self.encoders = named_pool("check"), named_pool("encode")
         """Texts that wait for their check cannot keep running speech from being encoded, nor the other way round."""
-        self.running: dict[SpeechStream, UtteranceAccount] = {}
+        self.running: set[UtteranceSession] = set()
         """Begun and not ended."""
         self.socket_errors = OwnerBuckets(OWNER_ERRORS_A_SECOND, OWNER_ERRORS)
         """Error events on WebSockets."""
         self.draining = False
-        """What runs is finished, nothing new is begun."""
+        """Running utterances are finished, and no others are begun."""
         self._warm = settings.lazy
         """Requests are taken; a lazy one makes the first wait."""
         self._warming: asyncio.Task[None] | None = None
@@ -86,7 +172,7 @@ class Speaker:
             self._failure = error
         except BaseException as error:  # whatever a plug-in, a library or the machine comes up with
             logger.critical("the engine cannot be opened", exc_info=True)
-            self.meters.background.failed("warm-up", f"it failed ({type(error).__name__})")
+            self.metrics.background.failed("warm-up", f"it failed ({type(error).__name__})")
             self._failure = BackendFaultError(
                 f"the engine cannot be opened ({type(error).__name__}); the server's log says more"
             )
@@ -131,8 +217,8 @@ class Speaker:
         *,
         return_codes: bool = False,
         word_times: bool = False,
-    ) -> SpeechStream:
-        """Begin an utterance; :meth:`end` must follow.
+    ) -> UtteranceSession:
+        """Begin an utterance; :meth:`UtteranceSession.end` must follow.
 
         A request that may take long to check is checked in another thread. Others are not: where many come at once,
         threads that wait for each other's turn with the interpreter take longer than the checks.
@@ -152,48 +238,33 @@ class Speaker:
             self._beginning -= 1
 
     async def check(self, asked: SpeechFields) -> None:
-        """Whether :meth:`begin` would take text with these options; nothing is spoken. Raises as it."""
+        """Raise what :meth:`begin` would raise for these options; nothing is spoken."""
         self._refuse_unless_serving()
         await self._warmed_up()
         await run_in(self._checks, lambda: self.engine.check(self._options(asked)))
 
-    async def _begin(self, text: str | None, asked: SpeechFields, route: Route, **wanted: bool) -> SpeechStream:
-        account = UtteranceAccount(route, whole_text=text is not None, voice=asked.voice, meters=self.meters)
+    async def _begin(self, text: str | None, asked: SpeechFields, route: Route, **wanted: bool) -> UtteranceSession:
+        session = UtteranceSession(self, text, asked, route)
         try:
-            reference = await self.references.voice(current_call().owner, asked)
+            reference = await self.references.voice(current_request().owner, asked)
             voice = None if reference is None else reference.voice
             if self._is_quick(text, asked):
-                stream = self._speak(text, asked, voice, wanted)
+                session.stream = self._speak(text, asked, voice, wanted)
             else:
-                stream = await run_in(self._checks, self._speak, text, asked, voice, wanted)
+                session.stream = await run_in(self._checks, self._speak, text, asked, voice, wanted)
         except BaseException as error:
-            account.refused(error)
+            session.refuse(error)
             raise
-        account.warnings = () if reference is None else reference.warnings
-        self.running[stream] = account
-        return stream
-
-    def warnings(self, stream: SpeechStream) -> tuple[str, ...]:
-        """Return what makes the recording that came with the request a poor reference."""
-        return self.running[stream].warnings
-
-    def end(self, stream: SpeechStream) -> None:
-        """The utterance is over, or nobody listens any more."""
-        stream.cancel()
-        self.running.pop(stream).ended(stream)
-
-    def instruct_fate(self, asked: SpeechFields) -> InstructFate | None:
-        """What becomes of the instruction of a request; ``None`` where it has none."""
-        if not (asked.instruct or "").strip():
-            return None
-        return "followed" if self.engine.checkpoint.config.takes_instruct else "ignored"
+        session.warnings = () if reference is None else reference.warnings
+        self.running.add(session)
+        return session
 
     async def count_tokens(self, text: str) -> int:
-        """Tokens of a text, which takes its time for a long one."""
+        """Count the tokens of a text in a thread, since a long one takes time."""
         return len((await run_in(self._checks, self.engine.checkpoint.tokenizer.encode, text)).ids)
 
     def close(self) -> None:
-        """Nothing will be begun or encoded any more; threads that work end when their work does."""
+        """Stop the pools of threads: no utterance begins or is encoded any more. Running work is finished."""
         self._checks.shutdown(wait=False)
         self.encoders.shutdown(wait=False)
 
@@ -210,7 +281,7 @@ class Speaker:
             raise self.failure
 
     def _is_quick(self, text: str | None, asked: SpeechFields) -> bool:
-        """Whether it is checked in less than half a millisecond: short, and spoken by a voice that is at hand."""
+        """Whether a request is checked within half a millisecond: a short text, and a voice that is loaded."""
         name = self._voice_name(asked)
         at_hand = bool(asked.ref_audio) or (asked.voice_file is None and (name is None or self.voices.at_hand(name)))
         return at_hand and len(text or "") + len(asked.instruct or "") <= QUICK_CHARS
@@ -219,7 +290,7 @@ class Speaker:
         self, text: str | None, asked: SpeechFields, reference: Voice | None, wanted: Mapping[str, bool]
     ) -> SpeechStream:
         options = self._options(asked, reference)
-        return self.engine.speak_for(current_call().owner, text, options, **wanted)
+        return self.engine.speak_for(current_request().owner, text, options, **wanted)
 
     def _options(self, asked: SpeechFields, reference: Voice | None = None) -> SpeechOptions:
         sampling, seed = self._sampling(asked)

@@ -6,22 +6,23 @@ import os
 import signal
 import socket
 import ssl
+import sys
 from contextlib import suppress
 from ipaddress import ip_address
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import uvicorn
 
 from megatalker.errors import MegatalkerError, SettingsError
 from megatalker.serving.server.app import create_app
 from megatalker.serving.server.connections import watch_closing
-from megatalker.serving.server.event_loop import ServerLoop
 from megatalker.serving.server.http_connection import http_connection
-from megatalker.serving.server.late_engine import ServedEngine
+from megatalker.serving.server.lazy_engine import ServedEngine
 from megatalker.serving.server.socket_connection import socket_connection
-from megatalker.serving.server.speaker import Speaker
+from megatalker.serving.server.speech_service import SpeechService
+from megatalker.serving.timers import SplitTimers
 from megatalker.settings import ServerSettings
 
 logger = logging.getLogger(__name__)
@@ -52,7 +53,7 @@ def bind(settings: ServerSettings) -> socket.socket:
 
 
 def guard_loopback(settings: ServerSettings, address: str) -> ServerSettings:
-    """The same, and for a server that listens at the loopback ``address`` without keys the hosts that it answers for.
+    """Return the settings; those of a server at the loopback ``address`` without keys limit the hosts it answers for.
 
     Nobody but this machine's programs should reach such a server. But a web page can have its own name resolve to
     127.0.0.1 (DNS rebinding), and a browser then lets it ask; the ``Host`` header tells.
@@ -121,7 +122,7 @@ class TalkServer(uvicorn.Server):
                 timeout_graceful_shutdown=max(1, round(settings.shutdown_timeout_s)),
             )
         )
-        self.speaker: Speaker = app.state.speaker
+        self.service: SpeechService = app.state.service
         host, port = bound.getsockname()[:2]
         scheme = "http" if settings.tls_certificate is None else "https"
         self.url = f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
@@ -138,10 +139,10 @@ class TalkServer(uvicorn.Server):
         """Announce readiness once; stop when the engine has failed for good; look after connections that close."""
         if counter % 10 == 0:  # each second
             watch_closing(self.server_state.connections)
-        self.failure = self.speaker.failure
+        self.failure = self.service.failure
         if self.failure is not None:
             return True
-        if self.speaker.ready and not self._announced:
+        if self.service.ready and not self._announced:
             self._announced = True
             engine = self._engine
             used = os.times()
@@ -157,8 +158,8 @@ class TalkServer(uvicorn.Server):
         return await super().on_tick(counter)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Obey a signal."""
-        if self.speaker.loading:  # which cannot be interrupted, and may take minutes
+        """Begin to stop; see the class."""
+        if self.service.loading:  # which cannot be interrupted, and may take minutes
             logger.info("stopping before it was ready")
             signal.signal(sig, signal.SIG_DFL)
             signal.raise_signal(sig)
@@ -168,14 +169,14 @@ class TalkServer(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Finish what is spoken, or end it with an error; give clients a moment to hear of it, then disconnect them."""
-        self.speaker.draining = True
+        self.service.draining = True
         if self._drains:
             await self._drain()
         logger.info("stopping")
         await asyncio.to_thread(self._engine.close)
         with suppress(TimeoutError):
             async with asyncio.timeout(self._settings.shutdown_timeout_s):
-                while self.speaker.running:
+                while self.service.running:
                     await asyncio.sleep(POLL_S)
         await super().shutdown(sockets)
 
@@ -184,5 +185,15 @@ class TalkServer(uvicorn.Server):
         logger.info("draining for up to %g s: what is spoken is finished, nothing new is begun", limit_s)
         with suppress(TimeoutError):
             async with asyncio.timeout(limit_s):
-                while self._drains and self.speaker.busy and self.speaker.failure is None:
+                while self._drains and self.service.busy and self.service.failure is None:
                     await asyncio.sleep(POLL_S)
+
+
+if TYPE_CHECKING or sys.platform == "win32":
+    from asyncio import SelectorEventLoop as Loop
+else:
+    from uvloop import Loop
+
+
+class ServerLoop(SplitTimers, Loop):
+    """Uvicorn's own choice of loop, with timers that a pause of the process does not use up."""
