@@ -1,7 +1,8 @@
 """What the service remembers about each audio context while it lasts."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from megatalker.prompt.cleaning import TextCleaner, clean
 from megatalker_pipecat.context_speech import ContextSpeech
 
 
@@ -21,6 +22,20 @@ class Context:
     """``TOKEN`` mode: no text follows."""
     over: bool = False
     """``TOKEN`` mode: no audio follows, whatever text may come."""
+    _cleaner: TextCleaner = field(default_factory=TextCleaner)
+    """Cleans as the engine does in ``TOKEN`` mode."""
+
+    def spoken_form(self, text: str, *, complete: bool) -> str:
+        """Return ``text`` with the letters that are spoken, which the words reported for it have.
+
+        Pipecat matches words with this form. The text itself is returned where it has the same letters.
+
+        Args:
+            text: What the service is asked to speak.
+            complete: It is a sentence, not a piece of a turn.
+        """
+        cleaned = clean(text) if complete else self._cleaner.feed(text)
+        return text if _letters(cleaned) == _letters(text) else cleaned
 
 
 class Contexts:
@@ -46,3 +61,7 @@ class Contexts:
         context = self._contexts.pop(context_id, None)
         if context is not None and context.utterance is not None:
             context.utterance.cancel()
+
+
+def _letters(text: str) -> str:
+    return "".join(filter(str.isalnum, text))

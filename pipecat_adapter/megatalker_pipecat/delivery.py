@@ -147,6 +147,7 @@ class DeliveringTTSService(TTSService):
         """
         if isinstance(frame, TTSTextFrame):
             frame.text = _whole(frame.text)
+            frame.raw_text = None if frame.raw_text is None else _whole(frame.raw_text)
         if not isinstance(frame, SentenceFailed):
             await super().push_frame(frame, direction)
             return
