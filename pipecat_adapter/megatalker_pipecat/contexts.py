@@ -2,8 +2,47 @@
 
 from dataclasses import dataclass, field
 
-from megatalker.prompt.cleaning import TextCleaner, clean
+from pipecat.frames.frames import AggregatedTextFrame, TextType
+
+from megatalker.prompt.cleaning import TextCleaner
 from megatalker_pipecat.context_speech import ContextSpeech
+
+
+class WrittenAnswer:
+    """Pieces of an answer that wait until it is certain how they are spoken."""
+
+    def __init__(self) -> None:
+        self._cleaner = TextCleaner()
+        self._frames: list[AggregatedTextFrame] = []
+        self._text = self._cleaned = ""
+
+    def feed(self, frame: AggregatedTextFrame, text: str) -> None:
+        """Add a piece: as Pipecat has it in ``frame``, and as the engine is given it."""
+        self._frames.append(frame)
+        self._text += text
+        self._cleaned += self._cleaner.feed(text)
+
+    def take(self, *, complete: bool = False) -> tuple[AggregatedTextFrame, str] | None:
+        """Return what waits, as written and as spoken; ``None`` if that depends on what follows.
+
+        Args:
+            complete: Nothing follows.
+        """
+        if complete:
+            self._cleaned += self._cleaner.finish()
+        if not self._frames or self._cleaner.holds_back:
+            return None
+        written = "".join(frame.text for frame in self._frames)
+        raw = "".join(frame.raw_text or frame.text for frame in self._frames)
+        spoken = spoken_form(self._text, self._cleaned)
+        self._frames, self._text, self._cleaned = [], "", ""
+        return AggregatedTextFrame(written, TextType.TOKEN, raw_text=raw), spoken
+
+
+def spoken_form(text: str, cleaned: str) -> str:
+    """Return what Pipecat is to match reported words with: ``text`` if its words have the letters that are spoken."""
+    same = _letters(text) == _letters(cleaned) and len(text.split()) == len(cleaned.split())
+    return text if same else cleaned
 
 
 @dataclass(slots=True)
@@ -22,20 +61,8 @@ class Context:
     """``TOKEN`` mode: no text follows."""
     over: bool = False
     """``TOKEN`` mode: no audio follows, whatever text may come."""
-    _cleaner: TextCleaner = field(default_factory=TextCleaner)
-    """Cleans as the engine does in ``TOKEN`` mode."""
-
-    def spoken_form(self, text: str, *, complete: bool) -> str:
-        """Return ``text`` with the letters that are spoken, which the words reported for it have.
-
-        Pipecat matches words with this form. The text itself is returned where it has the same letters.
-
-        Args:
-            text: What the service is asked to speak.
-            complete: It is a sentence, not a piece of a turn.
-        """
-        cleaned = clean(text) if complete else self._cleaner.feed(text)
-        return text if _letters(cleaned) == _letters(text) else cleaned
+    answer: WrittenAnswer = field(default_factory=WrittenAnswer)
+    """``TOKEN`` mode: its text until Pipecat is told what of it is spoken."""
 
 
 class Contexts:

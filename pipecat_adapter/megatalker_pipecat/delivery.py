@@ -10,12 +10,19 @@ from typing import Any
 
 from loguru import logger
 from pipecat.frames.frames import (
+    AggregatedTextFrame,
     AggregatedTextProgressFrame,
     CancelFrame,
     DataFrame,
     EndFrame,
     Frame,
+    InterruptionFrame,
+    LLMFullResponseEndFrame,
+    LLMTextFrame,
+    TextFrame,
+    TextType,
     TTSAudioRawFrame,
+    TTSSpeakFrame,
     TTSStoppedFrame,
     TTSTextFrame,
 )
@@ -24,10 +31,11 @@ from pipecat.services.tts_service import TTSService
 
 from megatalker.engine.chunks import PlaybackClock
 from megatalker.engine.word_times import SpokenWord
-from megatalker.prompt.cleaning import join_surrogates
+from megatalker.prompt.cleaning import clean, join_surrogates
+from megatalker.prompt.text import has_speech
 from megatalker_pipecat.audio import silence
 from megatalker_pipecat.context_speech import ContextSpeech
-from megatalker_pipecat.contexts import Context, Contexts
+from megatalker_pipecat.contexts import Context, Contexts, WrittenAnswer, spoken_form
 
 SILENCE_S = 0.02
 """Stands for the audio of a context that had nothing to say, such as an emoji. Without any audio Pipecat would take the
@@ -47,8 +55,57 @@ class DeliveringTTSService(TTSService):
         self._register_event_handler("on_backend_switched")
         self._contexts = Contexts()
         self._deliveries: set[asyncio.Task[None]] = set()
+        self._half = ""
+        """First half of a character, whose other half may come with the next piece of the answer."""
         self._playback = PlaybackClock()
         """When the audio handed out so far will have been played, over all contexts."""
+
+    # ---- text from the pipeline
+
+    async def process_frame(self, frame: Frame, direction: FrameDirection) -> None:
+        """As ``TTSService``, for text without halves of characters, which would make Pipecat lose the frame.
+
+        Halves that come in two frames of an answer are joined.
+        """
+        if isinstance(frame, LLMTextFrame):
+            text, self._half = join_surrogates(self._half + frame.text)
+            frame.text = _well_formed(text)
+        elif isinstance(frame, TextFrame | TTSSpeakFrame):
+            frame.text = _well_formed(frame.text)
+        elif isinstance(frame, LLMFullResponseEndFrame | EndFrame | InterruptionFrame):
+            self._half = ""
+            if not isinstance(frame, InterruptionFrame):
+                await self._register_end_of_answer()
+        await super().process_frame(frame, direction)
+
+    @property
+    @abstractmethod
+    def _cleans_text(self) -> bool:
+        """Whether the engine cleans the text."""
+
+    async def _register_spoken_text(self, src_frame: AggregatedTextFrame, text: str, context_id: str) -> None:
+        """Register the text as it is spoken, so that Pipecat finds the reported words in it.
+
+        The conversation records the text as it was written.
+        """
+        if self._cleans_text and src_frame.text_type == TextType.TOKEN:
+            answer = self._contexts.get(context_id).answer
+            answer.feed(src_frame, text)
+            await self._register_answer(answer, context_id)
+            return
+        if self._cleans_text and has_speech(text):
+            text = spoken_form(text, clean(text))
+        await super()._register_spoken_text(src_frame, text, context_id)
+
+    async def _register_answer(self, answer: WrittenAnswer, context_id: str, *, complete: bool = False) -> None:
+        if (found := answer.take(complete=complete)) is not None:
+            await super()._register_spoken_text(*found, context_id)
+
+    async def _register_end_of_answer(self) -> None:
+        context_id = self._turn_context_id
+        context = None if context_id is None else self._contexts.find(context_id)
+        if context_id is not None and context is not None:
+            await self._register_answer(context.answer, context_id, complete=True)
 
     # ---- one utterance
 
@@ -141,13 +198,7 @@ class DeliveringTTSService(TTSService):
     # ---- what was not spoken
 
     async def push_frame(self, frame: Frame, direction: FrameDirection = FrameDirection.DOWNSTREAM) -> None:
-        """As ``TTSService``; a sentence that failed is over once everything spoken of it is downstream.
-
-        Pipecat reports words as the language model cut them; halves of a character that came in two pieces are joined.
-        """
-        if isinstance(frame, TTSTextFrame):
-            frame.text = _whole(frame.text)
-            frame.raw_text = None if frame.raw_text is None else _whole(frame.raw_text)
+        """As ``TTSService``; a sentence that failed is over once everything spoken of it is downstream."""
         if not isinstance(frame, SentenceFailed):
             await super().push_frame(frame, direction)
             return
@@ -216,6 +267,6 @@ class DeliveringTTSService(TTSService):
             await self.remove_audio_context(context_id)
 
 
-def _whole(text: str) -> str:
-    whole, half = join_surrogates(text)
-    return whole + half
+def _well_formed(text: str) -> str:
+    """Replace each half of a character by U+FFFD, which is spoken as a space."""
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")

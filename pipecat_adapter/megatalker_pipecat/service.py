@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from loguru import logger
-from pipecat.frames.frames import AggregatedTextFrame, Frame
+from pipecat.frames.frames import Frame
 from pipecat.processors.frame_processor import FrameProcessorSetup
 from pipecat.services.settings import ServiceSettings
 from pipecat.services.tts_service import TextAggregationMode
@@ -250,15 +250,9 @@ class MegatalkerTTSService(DeliveringTTSService):
                 yield self._silent_frame(context_id, context)
             await self._report_word(SpokenWord(text, begins_s=0.0, ends_s=0.0), context_id, context)
 
-    async def _register_spoken_text(self, src_frame: AggregatedTextFrame, text: str, context_id: str) -> None:
-        """Register the text as it is spoken, so that Pipecat finds the reported words in it.
-
-        The conversation's context records the text as it was written.
-        """
-        complete = not self._is_streaming_tokens
-        if self._settings.clean_text and (has_speech(text) or not complete):
-            text = self._contexts.get(context_id).spoken_form(text, complete=complete)
-        await super()._register_spoken_text(src_frame, text, context_id)
+    @property
+    def _cleans_text(self) -> bool:
+        return bool(self._settings.clean_text)
 
     async def _sentence(self, text: str, context_id: str, context: Context) -> AsyncGenerator[Frame, None]:
         with self._kept_open(context_id):
