@@ -13,10 +13,11 @@ from pipecat.services.tts_service import TextAggregationMode
 from megatalker import Checkpoint
 from megatalker.engine.word_times import Pace, WordClock
 from megatalker.errors import SettingsError
+from megatalker.prompt.cleaning import clean
 from megatalker_pipecat import MegatalkerTTSService
 from pipecat_stage import Entrance, perform, turn
 from session_stage import engine_on, fakes
-from spoken_text import SpokenText
+from spoken_text import SpokenText, letters
 
 HALVES = ("I am happy \ud83d", "\ude00 to see you.")
 FRAMES = 40
@@ -29,14 +30,32 @@ def spoken(monkeypatch: pytest.MonkeyPatch) -> SpokenText:
     return SpokenText(monkeypatch)
 
 
+ODD = [
+    (HALVES, "I am happy \U0001f600 to see you."),
+    (("I am \ud83d happy. ", "And you \ude00?"), "I am happy. And you ?"),
+    (("\ud83d",), None),
+    (("Hello \x1b]0;the", "re. Bye."), "Hello 0;there. Bye."),  # begins as an escape sequence does, but is none
+    (("One <|im", "_end|> two <|im"), "One two <|im"),
+]
+
+
 @pytest.mark.asyncio
-async def test_half_a_character_costs_no_word(tiny_custom_voice: Checkpoint, spoken: SpokenText) -> None:
+@pytest.mark.parametrize("mode", list(TextAggregationMode))
+@pytest.mark.parametrize(("pieces", "meant"), ODD)
+async def test_odd_pieces_cost_no_word(
+    tiny_custom_voice: Checkpoint,
+    spoken: SpokenText,
+    mode: TextAggregationMode,
+    pieces: tuple[str, ...],
+    meant: str | None,
+) -> None:
     with engine_on(fakes(FRAMES), tiny_custom_voice) as engine:
-        heard = await perform(MegatalkerTTSService(engine=engine, text_aggregation_mode=TOKEN), turn(*HALVES))
-    assert spoken.take() == ["I am happy \U0001f600 to see you."]
-    assert heard.audio()
+        heard = await perform(MegatalkerTTSService(engine=engine, text_aggregation_mode=mode), turn(*pieces))
+    assert letters(" ".join(spoken.take())) == letters(meant or "")
     assert not [frame for frame in heard.up if isinstance(frame, ErrorFrame)]
-    assert " ".join(heard.words()) == "I am happy \U0001f600 to see you."
+    if meant is not None:
+        assert heard.audio()
+        assert letters("".join(map(clean, heard.words()))) == letters(meant)
 
 
 @pytest.mark.asyncio
