@@ -1,4 +1,4 @@
-"""What the service remembers about each audio context while it lasts."""
+"""State of each audio context while it lasts."""
 
 from dataclasses import dataclass, field
 
@@ -50,13 +50,13 @@ class Context:
     """An audio context: one turn of the language model, or one ``TTSSpeakFrame``."""
 
     utterance: ContextSpeech | None = None
-    """What is being spoken in it."""
+    """Speech that is being made in it."""
     seconds: float = 0.0
     """Duration of its utterances that are over: word times count from the start of the context."""
     spoken: bool = False
-    """It has had audio."""
+    """Whether it has had audio."""
     failed: bool = False
-    """Something of its text could not be spoken."""
+    """Whether some of its text could not be spoken."""
     text_ended: bool = False
     """``TOKEN`` mode: no text follows."""
     over: bool = False
@@ -72,19 +72,19 @@ class Contexts:
         self._contexts: dict[str, Context] = {}
 
     def get(self, context_id: str) -> Context:
-        """The context of this id, a new one if need be."""
+        """Return the context of this id, a new one if need be."""
         return self._contexts.setdefault(context_id, Context())
 
     def find(self, context_id: str) -> Context | None:
-        """The context of this id if there is one."""
+        """Return the context of this id if there is one."""
         return self._contexts.get(context_id)
 
     def ids(self) -> list[str]:
-        """Of all contexts."""
+        """Return the ids of all contexts."""
         return list(self._contexts)
 
     def drop(self, context_id: str) -> None:
-        """The context is over: end what is still being spoken in it. Never waits."""
+        """Forget the context, and cancel its speech. Never waits."""
         context = self._contexts.pop(context_id, None)
         if context is not None and context.utterance is not None:
             context.utterance.cancel()

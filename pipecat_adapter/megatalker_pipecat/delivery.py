@@ -48,7 +48,7 @@ class SentenceFailed(DataFrame):
 
 
 class DeliveringTTSService(TTSService):
-    """The half of the service that knows Pipecat's audio contexts and nothing of engines."""
+    """Base of the service that handles Pipecat's audio contexts, and knows nothing of engines."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -58,12 +58,12 @@ class DeliveringTTSService(TTSService):
         self._half = ""
         """First half of a character, whose other half may come with the next piece of the answer."""
         self._playback = PlaybackClock()
-        """When the audio handed out so far will have been played, over all contexts."""
+        """Playback of the audio handed out so far, over all contexts."""
 
     # ---- text from the pipeline
 
     async def process_frame(self, frame: Frame, direction: FrameDirection) -> None:
-        """As ``TTSService``, for text without halves of characters, which would make Pipecat lose the frame.
+        """Process text without halves of characters, which would make Pipecat lose the frame.
 
         Halves that come in two frames of an answer are joined.
         """
@@ -164,7 +164,7 @@ class DeliveringTTSService(TTSService):
         self._keep(self._deliver(utterance, context_id, context), f"speech of {context_id}")
 
     def _run_after_deliveries(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do something when everything that is being delivered now has been."""
+        """Run ``work`` when everything that is being delivered now has been."""
         deliveries = asyncio.gather(*self._deliveries, return_exceptions=True)  # Pipecat logs each by itself
 
         async def wait_and_work() -> None:
@@ -193,12 +193,12 @@ class DeliveringTTSService(TTSService):
 
     @abstractmethod
     async def _report_failure(self, error: Exception) -> None:
-        """Something could not be spoken: say so upstream."""
+        """Push an error upstream: some text could not be spoken."""
 
     # ---- what was not spoken
 
     async def push_frame(self, frame: Frame, direction: FrameDirection = FrameDirection.DOWNSTREAM) -> None:
-        """As ``TTSService``; a sentence that failed is over once everything spoken of it is downstream."""
+        """Push a frame; a failed sentence is over once everything spoken of it is downstream."""
         if not isinstance(frame, SentenceFailed):
             await super().push_frame(frame, direction)
             return
@@ -235,24 +235,24 @@ class DeliveringTTSService(TTSService):
         await super().on_audio_context_completed(context_id)
 
     async def on_audio_context_interrupted(self, context_id: str) -> None:
-        """Nobody wants to hear the rest: the engine is told, and not waited for."""
+        """Drop the context: its speech is cancelled, without waiting."""
         self._contexts.drop(context_id)
         self._playback = PlaybackClock()
         await super().on_audio_context_interrupted(context_id)
 
     async def stop(self, frame: EndFrame) -> None:
-        """No text comes any more: everything begun is spoken to its end."""
+        """Speak everything begun to its end: no text follows."""
         for context_id in self._contexts.ids():
             await self.flush_audio(context_id)
         await super().stop(frame)
 
     async def cancel(self, frame: CancelFrame) -> None:
-        """Everything ends now."""
+        """End all speech now."""
         self._drop_contexts()
         await super().cancel(frame)
 
     async def cleanup(self) -> None:
-        """As :meth:`cancel`, and nothing is left running."""
+        """End all speech, and wait until nothing runs."""
         self._drop_contexts()
         await asyncio.gather(*self._deliveries)
         await super().cleanup()
