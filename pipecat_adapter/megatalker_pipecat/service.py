@@ -77,7 +77,7 @@ class MegatalkerTTSService(DeliveringTTSService):
         voices: Mapping[str, megatalker.Voice] | None = None,
         **given: Any,
     ) -> None:
-        """Loads nothing; that happens in ``setup``.
+        """Load nothing: ``setup`` does that.
 
         Args:
             engine_settings: The engine to share; by default read from the environment and ``megatalker.toml``.
@@ -149,8 +149,7 @@ class MegatalkerTTSService(DeliveringTTSService):
     async def setup(self, setup: FrameProcessorSetup) -> None:  # type: ignore[override]  # as Pipecat's own do
         """Get the engine, and check that it can speak with these settings, before the bot is ready.
 
-        A warm-up that takes long, as the first on a machine does, is not waited for: what is said meanwhile is heard
-        when it is over.
+        A long warm-up, such as the first on a machine, is not waited for: speech begins when it is over.
 
         Raises:
             MegatalkerError: It cannot; Pipecat reports that as a permanent error.
@@ -249,6 +248,10 @@ class MegatalkerTTSService(DeliveringTTSService):
             if not context.spoken:
                 yield self._silent_frame(context_id, context)
             await self._report_word(SpokenWord(text, begins_s=0.0, ends_s=0.0), context_id, context)
+
+    @property
+    def _cleans_text(self) -> bool:
+        return bool(self._settings.clean_text)
 
     async def _sentence(self, text: str, context_id: str, context: Context) -> AsyncGenerator[Frame, None]:
         with self._kept_open(context_id):
