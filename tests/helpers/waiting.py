@@ -10,11 +10,12 @@ PROCESS_S = 1800.0
 
 
 def eventually(condition: Callable[[], object], what: str) -> None:
-    """Look now and then until ``condition`` holds: looking all the time would keep other threads from working."""
-    deadline = time.monotonic() + HANG_S
+    """Look again and again, ever less often, until ``condition`` holds; what is waited for needs the processor, too."""
+    deadline, pause = time.monotonic() + HANG_S, 0.005
     while not condition():
         assert time.monotonic() < deadline, f"never happened: {what}"
-        time.sleep(0.005)
+        time.sleep(pause)
+        pause = min(0.1, 1.2 * pause)
 
 
 def stands_still(calls: Sized) -> bool:
