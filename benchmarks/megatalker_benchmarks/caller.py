@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from websockets.asyncio.client import ClientConnection, connect
 
-from megatalker.cli.load.report import percentiles_ms
+from megatalker.cli.bench.report import percentiles_ms
 from megatalker.serving.protocol.messages import Cancel, Done, Failed, Finish, Open, Text, read_event
 from megatalker.serving.protocol.packets import Packet, unpack
 
@@ -58,7 +58,7 @@ ACTS: dict[Act, int] = {
 
 
 @dataclass(frozen=True)
-class Speech:
+class HeardSpeech:
     """What was heard of one utterance."""
 
     codes: NDArray[np.int64]
@@ -102,7 +102,7 @@ class Tally:
             "first_chunk_ms": percentiles_ms(self.ttfc_s),
         }
 
-    def compare(self, what: str, heard: Speech, alone: Speech, *, whole: bool) -> None:
+    def compare(self, what: str, heard: HeardSpeech, alone: HeardSpeech, *, whole: bool) -> None:
         """Hold what was heard against what a caller alone hears, or against its beginning."""
         self.compared += 1
         count = len(heard.samples)
@@ -121,7 +121,7 @@ class Tally:
 
 
 @dataclass
-class Caller:
+class RudeCaller:
     """One of many.
 
     Args:
@@ -137,7 +137,7 @@ class Caller:
     texts: Sequence[str]
     max_frames: int
     tally: Tally
-    alone: dict[tuple[int, bool], Speech]
+    alone: dict[tuple[int, bool], HeardSpeech]
 
     async def rehearse(self) -> None:
         """Hear every text alone, in both ways of giving it."""
@@ -203,7 +203,7 @@ class Caller:
         vanish: bool = False,
         pause_s: float = 0.0,
         babble: Sequence[str | bytes] = (),
-    ) -> Speech:
+    ) -> HeardSpeech:
         """One utterance to its end, or until ``leave_at`` frames were heard."""
         text, unanswered = self.texts[number], len(babble)
         packets: list[Packet] = []
@@ -245,7 +245,7 @@ class Caller:
             feeding.cancel()
         pcm = np.concatenate([packet.pcm for packet in packets])
         codes = [packet.codes for packet in packets if packet.codes is not None]
-        return Speech(np.concatenate(codes), np.rint(pcm * 32767).astype(np.int16), reason or "")
+        return HeardSpeech(np.concatenate(codes), np.rint(pcm * 32767).astype(np.int16), reason or "")
 
     async def _hear_refusal(self, socket: ClientConnection) -> None:
         message = await _next(socket)
@@ -276,7 +276,7 @@ class Caller:
                     break
         if act == "http":
             self.tally.ends["http", alone.reason] += 1
-        heard = Speech(alone.codes[:0], np.frombuffer(data[: len(data) // 2 * 2], "<i2"))
+        heard = HeardSpeech(alone.codes[:0], np.frombuffer(data[: len(data) // 2 * 2], "<i2"))
         self.tally.compare(f"{act} {number}", heard, alone, whole=act == "http")
 
     async def _be_refused(self, client: httpx.AsyncClient, body: dict[str, Any]) -> None:

@@ -19,8 +19,8 @@ from typing import Any, Protocol
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
-from megatalker.cli.load.drive import TEXTS
-from megatalker_benchmarks.caller import POISON, ROUTES, SILENCE_S, Caller, Speech, Tally
+from megatalker.cli.bench.drive import TEXTS
+from megatalker_benchmarks.caller import POISON, ROUTES, SILENCE_S, HeardSpeech, RudeCaller, Tally
 from megatalker_benchmarks.report import add_json_option, hand_out, number, whole
 from megatalker_benchmarks.serve_process import serve_process
 
@@ -80,7 +80,7 @@ def _more(now: dict[str, float], before: dict[str, float]) -> list[str]:
     return [f"{name} was {before[name]:g}, is {now[name]:g}" for name in before if now[name] > before[name]]
 
 
-async def crowd(server: Watched, caller: Caller, callers: int, seconds: float, seed: int) -> list[float]:
+async def crowd(server: Watched, caller: RudeCaller, callers: int, seconds: float, seed: int) -> list[float]:
     """All of them for so long; returns the server's memory in MiB meanwhile."""
     until = time.monotonic() + seconds
     memory = []
@@ -124,13 +124,13 @@ def disagreements(tally: Tally, before: Counts, after: Counts) -> list[str]:
 
 async def run(server: Watched, callers: int, seconds: float, texts: Sequence[str], max_frames: int) -> dict[str, Any]:
     """Everything; ``wrong`` in the result says what is not as it should be."""
-    alone: dict[tuple[int, bool], Speech] = {}
-    await Caller(server.url, texts, max_frames, Tally(), alone).rehearse()
+    alone: dict[tuple[int, bool], HeardSpeech] = {}
+    await RudeCaller(server.url, texts, max_frames, Tally(), alone).rehearse()
     # buffers and threads of a server that was busy once
-    await crowd(server, Caller(server.url, texts, max_frames, Tally(), alone), callers, seconds / 10, seed=0)
+    await crowd(server, RudeCaller(server.url, texts, max_frames, Tally(), alone), callers, seconds / 10, seed=0)
     at_rest = await settled(server)
     before, tally = await counts(server.url), Tally()
-    memory = await crowd(server, Caller(server.url, texts, max_frames, tally, alone), callers, seconds, seed=1)
+    memory = await crowd(server, RudeCaller(server.url, texts, max_frames, tally, alone), callers, seconds, seed=1)
     now = await settled(server, at_rest)
     wrong = tally.disturbed + disagreements(tally, before, await counts(server.url))
     wrong += _more(now, at_rest)

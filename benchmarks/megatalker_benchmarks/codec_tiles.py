@@ -207,7 +207,7 @@ def main() -> None:
         calls.append(measure(weights, config, trial, streams, frames))
         print({name: calls[-1][name] for name in ("streams", "frames", "us", "best_us")})  # noqa: T201
         if options.json:
-            keep({"device": torch.cuda.get_device_name(device), "calls": calls}, options.json)
+            keep({"calls": calls}, options.json)
 
 
 if __name__ == "__main__":

@@ -15,8 +15,8 @@ from statistics import median
 from typing import Any, Self
 
 from megatalker.checkpoint.config import FRAME_SECONDS
-from megatalker.cli.load.report import percentiles_ms
-from megatalker.cli.load.traffic import Traffic
+from megatalker.cli.bench.report import percentiles_ms
+from megatalker.cli.bench.traffic import Traffic
 from megatalker.engine.chunks import chunk_limit, hold_until
 from megatalker.errors import InvalidRequestError
 from megatalker.settings import Settings
@@ -118,7 +118,9 @@ class Fleet:
 
 
 @dataclass(slots=True)
-class _Stream:
+class SimulatedStream:
+    """One utterance on a simulated server."""
+
     left: int
     first_at: float
     made: int = 1
@@ -140,7 +142,7 @@ class Server:
     clock: float = 0.0
     waiting: deque[tuple[float, int]] = field(default_factory=deque)
     """Arrival and frames of each."""
-    running: list[_Stream] = field(default_factory=list)
+    running: list[SimulatedStream] = field(default_factory=list)
     busy_s: float = 0.0
     first_chunks_s: list[float] = field(default_factory=list)
     """From the arrival to the first chunk, of those that were begun."""
@@ -178,7 +180,7 @@ class Server:
             arrived, frames = self.waiting.popleft()
             self.first_chunks_s.append(self.clock - arrived)
             if frames > 1:
-                self.running.append(_Stream(frames - 1, self.clock))
+                self.running.append(SimulatedStream(frames - 1, self.clock))
 
     def _launch(self, seconds: float) -> None:
         self.clock += seconds
@@ -186,7 +188,7 @@ class Server:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class FleetOutcome:
     """What callers met with."""
 
     requests: int
@@ -198,7 +200,7 @@ class Outcome:
     speech_s_per_s: float
 
 
-def simulate(times: ServiceTimes, demand: Demand, fleet: Fleet) -> Outcome:
+def simulate(times: ServiceTimes, demand: Demand, fleet: Fleet) -> FleetOutcome:
     """Requests go to the replicas by turns, as a load balancer sends them."""
     servers = [Server(times, fleet) for _ in range(fleet.replicas)]
     requests, frames = 0, 0
@@ -208,7 +210,7 @@ def simulate(times: ServiceTimes, demand: Demand, fleet: Fleet) -> Outcome:
     for server in servers:
         server.advance(float("inf"))
     waits = [wait for server in servers for wait in server.first_chunks_s]
-    return Outcome(
+    return FleetOutcome(
         requests=requests,
         refused=sum(server.refused for server in servers),
         first_chunk_ms=percentiles_ms(waits),

@@ -155,7 +155,7 @@ def main() -> None:
     parser.add_argument("--checkpoint", default="demo", help="for the utterance that changes its backend")
     add_json_option(parser)
     options = parser.parse_args()
-    report: dict[str, Any] = {"device": torch.cuda.get_device_name(), "model": options.model}
+    report: dict[str, Any] = {"model": options.model}
     for streams in STREAMS:
         bench = bench_of(options.model, streams, torch.device("cuda", 0))
         parts = {

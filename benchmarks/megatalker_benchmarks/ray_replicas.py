@@ -18,7 +18,7 @@ from typing import Any
 import psutil
 
 from megatalker.checkpoint.config import FRAME_SECONDS
-from megatalker.cli.load.player import Player
+from megatalker.cli.bench.playback import Playback
 from megatalker.errors import ConnectionFailedError, MegatalkerError
 from megatalker.sampling import SamplingParams
 from megatalker.serving.client import RemoteEngine
@@ -38,14 +38,14 @@ NODE = "127.0.0.2"
 
 
 @dataclass
-class Listener:
+class ReplicaClient:
     """A client with a connection of its own, as a caller has."""
 
     url: str
     number: int
     frames: int
     codes: list[list[int]] = field(default_factory=list)
-    player: Player = field(default_factory=lambda: Player(time.monotonic()))
+    player: Playback = field(default_factory=lambda: Playback(time.monotonic()))
     broken: bool = False
 
     def listen(self) -> None:
@@ -122,7 +122,7 @@ def running() -> int:
     return sum(one.replica_states.get("RUNNING", 0) for one in deployments)
 
 
-def together(listeners: list[Listener]) -> list[threading.Thread]:
+def together(listeners: list[ReplicaClient]) -> list[threading.Thread]:
     """All begin at once."""
     threads = [threading.Thread(target=listener.listen) for listener in listeners]
     for thread in threads:
@@ -130,27 +130,27 @@ def together(listeners: list[Listener]) -> list[threading.Thread]:
     return threads
 
 
-def heard_by_all(listeners: list[Listener]) -> bool:
+def heard_by_all(listeners: list[ReplicaClient]) -> bool:
     """Whether each has heard enough for the blow to fall amid its speech."""
     return all(listener.player.audio_s >= KILL_AFTER_S for listener in listeners)
 
 
 def kill_one(url: str, streams: int, frames: int) -> dict[str, Any]:
     """Kill a replica under ``streams``, and wait until there are as many as before."""
-    alone = [Listener(url, number, frames) for number in range(streams)]
+    alone = [ReplicaClient(url, number, frames) for number in range(streams)]
     for listener in alone:
         listener.listen()
-    crowd = [Listener(url, number, frames) for number in range(streams)]
+    crowd = [ReplicaClient(url, number, frames) for number in range(streams)]
     threads = together(crowd)
     eventually(lambda: heard_by_all(crowd), "speech of all")
     before = replicas()
     victim = min(before)
     os.kill(victim, signal.SIGKILL)
     killed_at = time.monotonic()
-    tried: list[Listener] = []
+    tried: list[ReplicaClient] = []
 
     def answered() -> bool:
-        tried.append(Listener(url, streams, FRAMES_OF_A_TRY))
+        tried.append(ReplicaClient(url, streams, FRAMES_OF_A_TRY))
         tried[-1].listen()
         return not tried[-1].broken
 
@@ -169,7 +169,7 @@ def kill_one(url: str, streams: int, frames: int) -> dict[str, Any]:
     for thread in threads:
         thread.join()
     kept = [listener for listener in crowd if not listener.broken]
-    again = [Listener(url, listener.number, frames) for listener in crowd if listener.broken]
+    again = [ReplicaClient(url, listener.number, frames) for listener in crowd if listener.broken]
     for thread in together(again):
         thread.join()
     return {
@@ -195,7 +195,7 @@ def drain(url: str, streams: int, frames: int) -> dict[str, Any]:
 
     from megatalker.serving.ray import NAME
 
-    crowd = [Listener(url, number, frames) for number in range(streams)]
+    crowd = [ReplicaClient(url, number, frames) for number in range(streams)]
     threads = together(crowd)
     eventually(lambda: heard_by_all(crowd), "speech of all")
     began = time.monotonic()

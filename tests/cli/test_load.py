@@ -7,7 +7,7 @@ import pytest
 
 from commands import error_of, megatalker
 from megatalker.checkpoint import Checkpoint
-from megatalker.cli.load.command import load
+from megatalker.cli.bench.load_command import load
 from megatalker.errors import InvalidRequestError
 
 
