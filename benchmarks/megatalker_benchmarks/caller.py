@@ -1,4 +1,4 @@
-"""One caller of a server, who listens, interrupts, goes away, reads slowly and talks nonsense, and what came of it."""
+"""A caller that listens, interrupts, hangs up, reads slowly and sends nonsense, and a tally of what it saw."""
 
 import asyncio
 import json
@@ -19,9 +19,9 @@ from megatalker.serving.protocol.messages import Cancel, Done, Failed, Finish, O
 from megatalker.serving.protocol.packets import Packet, unpack
 
 SILENCE_S = 120.0
-"""A server that says nothing for so long has lost the caller."""
+"""A server that is silent for longer has lost the caller."""
 PAUSE_S = 0.2
-"""Of one who reads slowly, after each message."""
+"""Seconds that a slow reader waits after each message."""
 WORDS_A_SECOND = 10.0
 TOO_LARGE = 2**63
 POISON: Sequence[dict[str, int]] = ({"top_k": TOO_LARGE}, {"predictor_top_k": TOO_LARGE})
@@ -38,7 +38,7 @@ NONSENSE: Sequence[str | bytes] = (
 BAD_BODIES: Sequence[dict[str, Any]] = ({"input": ""}, {"input": "a", "speed": 9}, {"input": "a", "voice_file": "é"})
 
 TOO_LATE = "cancel: no utterance"
-"""How the server answers a cancel of what has just ended."""
+"""The server's answer to the cancel of an utterance that has just ended."""
 
 Route = Literal["http", "websocket"]
 ROUTES: tuple[Route, ...] = ("http", "websocket")
@@ -70,7 +70,7 @@ class HeardSpeech:
 
 @dataclass
 class Tally:
-    """What the callers saw; the server's own count must agree."""
+    """Counts of what the callers saw; those of the server must agree."""
 
     acts: Counter[str] = field(default_factory=Counter)
     ends: Counter[tuple[Route, str]] = field(default_factory=Counter)
@@ -89,7 +89,7 @@ class Tally:
     ttfc_s: list[float] = field(default_factory=list)
 
     def summary(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """Return what the JSON says of it."""
         return {
             "acts": dict(sorted(self.acts.items())),
             "ended": {f"{route} {reason}": count for (route, reason), count in sorted(self.ends.items())},
@@ -103,7 +103,7 @@ class Tally:
         }
 
     def compare(self, what: str, heard: HeardSpeech, alone: HeardSpeech, *, whole: bool) -> None:
-        """Hold what was heard against what a caller alone hears, or against its beginning."""
+        """Compare an utterance with the same utterance of a caller alone, or with its beginning."""
         self.compared += 1
         count = len(heard.samples)
         if whole and count != len(alone.samples):
@@ -122,7 +122,7 @@ class Tally:
 
 @dataclass
 class RudeCaller:
-    """One of many.
+    """A caller that is rude at random.
 
     Args:
         url: of the server.
@@ -140,7 +140,7 @@ class RudeCaller:
     alone: dict[tuple[int, bool], HeardSpeech]
 
     async def rehearse(self) -> None:
-        """Hear every text alone, in both ways of giving it."""
+        """Listen to every text alone, given at once and fed word by word."""
         for number in range(len(self.texts)):
             for fed in (False, True):
                 async with self._connect() as socket:
@@ -163,7 +163,7 @@ class RudeCaller:
                     self.tally.disturbed.append(f"{act} {number}: {type(error).__name__}: {error}")
 
     async def poison(self, sampling: dict[str, int]) -> None:
-        """Ask for what no backend can do, on both routes."""
+        """Ask on both routes for sampling that no backend can do."""
         self.tally.poisoned += 2
         async with self._connect() as socket:
             await socket.send(Open(id="poison", text="hi", sampling=sampling).model_dump_json())
@@ -204,7 +204,7 @@ class RudeCaller:
         pause_s: float = 0.0,
         babble: Sequence[str | bytes] = (),
     ) -> HeardSpeech:
-        """One utterance to its end, or until ``leave_at`` frames were heard."""
+        """Listen to one utterance to its end, or until ``leave_at`` frames were heard."""
         text, unanswered = self.texts[number], len(babble)
         packets: list[Packet] = []
         opening = Open(id="it", text=None if fed else text, seed=number, max_frames=self.max_frames, return_codes=True)

@@ -57,7 +57,7 @@ async def first_audio(session: Session, rounds: int, ask: Callable[[], Any]) -> 
 
 
 async def latency(options: argparse.Namespace, settings: Settings) -> dict[str, Any]:
-    """Speak frames and simulated answers, in both modes."""
+    """Measure speak frames and simulated answers, in both modes."""
     found: dict[str, Any] = {}
     for mode in (SENTENCE, TOKEN):
         async with sessions(settings, mode, 1, options.rate) as (session,):
@@ -75,7 +75,7 @@ async def interruption(
     beside: int,
     around: AbstractAsyncContextManager[None],
 ) -> dict[str, Any]:
-    """One session is interrupted in the middle of speech, again and again, while ``beside`` others speak."""
+    """Interrupt one session amid speech, again and again, while ``beside`` other sessions speak."""
     times, release_times, frames_after, stale = [], [], [], 0
     async with sessions(settings, SENTENCE, 1 + beside, options.rate) as (session, *others), around:
         talk = [asyncio.create_task(_keep_talking(other)) for other in others]
@@ -108,7 +108,7 @@ async def _keep_talking(session: Session) -> None:
 
 
 async def together(options: argparse.Namespace, settings: Settings) -> dict[str, Any]:
-    """All sessions answer at the same time: the loop's lag, first audio of each, gaps, and how fast speech is made."""
+    """Let all sessions answer at once: the loop's lag, first audio of each, gaps, and the rate of speech."""
     async with LoopWatch() as idle:
         await asyncio.sleep(2.0)
     found: dict[str, Any] = {"loop_lag_of_the_idle_machine": summary([lag * 1e3 for lag in idle.lags])}

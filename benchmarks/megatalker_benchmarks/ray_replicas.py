@@ -28,9 +28,9 @@ REPLICAS = 2
 AHEAD_S = 1.0
 """Speech is made as it is played, so that all are still speaking when the replica is killed."""
 KILL_AFTER_S = 2.0
-"""Of speech, heard by everybody."""
+"""Seconds of speech that every client has heard by then."""
 PATIENCE_S = 180.0
-"""For whatever is waited for."""
+"""Seconds to wait for an event."""
 FRAMES_OF_A_TRY = 12
 HOST = "127.0.0.1"
 NODE = "127.0.0.2"
@@ -49,7 +49,7 @@ class ReplicaClient:
     broken: bool = False
 
     def listen(self) -> None:
-        """Hear one utterance to its end, or until the connection breaks."""
+        """Listen to one utterance to its end, or until the connection breaks."""
         sampling = SamplingParams(min_new_tokens=self.frames)
         with RemoteEngine(self.url) as engine:
             stream = engine.speak(
@@ -71,7 +71,7 @@ class ReplicaClient:
 
 
 def eventually(true: Callable[[], bool], what: str) -> None:
-    """Wait for it; raises ``TimeoutError`` where it does not come."""
+    """Wait until ``true``; raise ``TimeoutError`` if that does not come."""
     deadline = time.monotonic() + PATIENCE_S
     while not true():
         if time.monotonic() > deadline:
@@ -81,7 +81,7 @@ def eventually(true: Callable[[], bool], what: str) -> None:
 
 @contextmanager
 def cluster() -> Iterator[str]:
-    """Ray and Serve on this machine alone; yields the URL of Serve's proxy."""
+    """Run Ray and Serve on this machine alone; yield the URL of Serve's proxy."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     import ray
     from ray import serve
@@ -102,7 +102,7 @@ def cluster() -> Iterator[str]:
 
 
 def replicas() -> dict[int, psutil.Process]:
-    """Processes of replicas, by their number: of this cluster, and of no other on this machine."""
+    """Return this cluster's processes of replicas by their number, and no other's."""
     found = psutil.Process().children(recursive=True)
     return {process.pid: process for process in found if _name(process).startswith("ray::ServeReplica")}
 
@@ -115,7 +115,7 @@ def _name(process: psutil.Process) -> str:
 
 
 def running() -> int:
-    """Replicas that Serve counts as running."""
+    """Count the replicas that Serve calls running."""
     from ray import serve
 
     deployments = [one for app in serve.status().applications.values() for one in app.deployments.values()]
@@ -123,7 +123,7 @@ def running() -> int:
 
 
 def together(listeners: list[ReplicaClient]) -> list[threading.Thread]:
-    """All begin at once."""
+    """Start all clients at once."""
     threads = [threading.Thread(target=listener.listen) for listener in listeners]
     for thread in threads:
         thread.start()
@@ -131,7 +131,7 @@ def together(listeners: list[ReplicaClient]) -> list[threading.Thread]:
 
 
 def heard_by_all(listeners: list[ReplicaClient]) -> bool:
-    """Whether each has heard enough for the blow to fall amid its speech."""
+    """Whether each client has heard enough for the kill to come amid its speech."""
     return all(listener.player.audio_s >= KILL_AFTER_S for listener in listeners)
 
 
@@ -190,7 +190,7 @@ def kill_one(url: str, streams: int, frames: int) -> dict[str, Any]:
 
 
 def drain(url: str, streams: int, frames: int) -> dict[str, Any]:
-    """Take the application away while all speak."""
+    """Delete the application while all clients listen."""
     from ray import serve
 
     from megatalker.serving.ray import NAME
@@ -209,7 +209,7 @@ def drain(url: str, streams: int, frames: int) -> dict[str, Any]:
 
 @contextmanager
 def deployed(**settings: Any) -> Iterator[str]:
-    """All replicas ready to speak on a processor; yields the URL."""
+    """Deploy replicas that are ready to speak on a processor; yield the URL."""
     from ray import serve
 
     from megatalker.serving.ray import NAME, application

@@ -60,7 +60,7 @@ class BackendComparison:
 
     @property
     def medians(self) -> dict[str, dict[str, float]]:
-        """By backend and metric."""
+        """Medians by backend and metric."""
         return {name: {key: each.median for key, each in found.items()} for name, found in self.results.items()}
 
     @property

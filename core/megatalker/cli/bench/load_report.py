@@ -52,7 +52,7 @@ class LoadCase:
 
     @property
     def borne(self) -> bool:
-        """Everybody was heard without a gap."""
+        """Whether every request was heard without a gap."""
         return not self.underruns and not self.errors and self.heard == self.requests
 
 
@@ -71,7 +71,7 @@ class LoadReport:
 
 
 def table(report: LoadReport) -> Table:
-    """A row for each load; times are milliseconds."""
+    """Show a row for each load; times are milliseconds."""
     first = [f"first p{percent}" for percent in PERCENTS]
     shown = Table("load", "asked", *first, "audible p95", "gaps", "worst gap", "speech s/s", "errors")
     for case in report.cases:
@@ -89,7 +89,7 @@ def table(report: LoadReport) -> Table:
 
 
 def errors(report: LoadReport) -> list[str]:
-    """A line for each load that had errors: how many of which kind."""
+    """Return a line for each load that had errors: how many of which kind."""
     return [
         f"errors of {_label(case)}: {', '.join(f'{count} {kind}' for kind, count in case.errors.items())}"
         for case in report.cases

@@ -25,7 +25,7 @@ WARM_UP_S = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """What is asked for."""
+    """The loads to run, and what they run on."""
 
     loads: Sequence[Traffic]
     script: Script
@@ -34,11 +34,11 @@ class Measurement:
     most: int | None
     """The most streams that are tried where the capacity is searched; ``None``: it is not."""
     urls: Sequence[str] = ()
-    """Of servers, in place of an engine in this process."""
+    """Addresses of servers, in place of an engine in this process."""
     connections: int = 1
     """WebSockets to each of them."""
     http: bool = False
-    """No WebSockets: :class:`SpeechRoute`."""
+    """Use :class:`SpeechRoute` in place of WebSockets."""
 
 
 def measure(

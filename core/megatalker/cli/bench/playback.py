@@ -1,4 +1,4 @@
-"""What an emulated listener hears, who plays from the first chunk on, without a buffer."""
+"""The playback of an emulated listener: from the first chunk on, without a buffer."""
 
 from collections import Counter
 from collections.abc import Sequence
