@@ -2,24 +2,11 @@
 
 import time
 from collections.abc import Callable, Iterable
-from typing import Any, Protocol, TypeVar
 
 import pytest
 import torch
 
 _PREFIX = "megatalker:"
-
-
-T = TypeVar("T")
-
-
-class Benchmark(Protocol):
-    """What the benchmarks use of pytest-benchmark's fixture."""
-
-    group: str | None
-    extra_info: dict[str, Any]
-
-    def pedantic(self, target: Callable[[], T], *, rounds: int, warmup_rounds: int) -> T: ...
 
 
 def clock(device: torch.device) -> Callable[[], float]:

@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from megatalker.checkpoint import Checkpoint
-from megatalker_benchmarks.caller import Speech, Tally
+from megatalker_benchmarks.caller import HeardSpeech, Tally
 from megatalker_benchmarks.callers import Counts, disagreements, run
 from serving import TEXT, Served, fakes_with, serving
 
@@ -45,21 +45,21 @@ def test_rude_callers_disturb_nobody_and_leave_nothing_behind(tiny_custom_voice:
     assert min(found["refused"].values()) > 1
 
 
-ALONE = Speech(np.arange(32).reshape(2, 16), np.arange(3840, dtype=np.int16))
+ALONE = HeardSpeech(np.arange(32).reshape(2, 16), np.arange(3840, dtype=np.int16))
 
 
 @pytest.mark.parametrize(
     ("heard", "whole", "complaint"),
     [
         (ALONE, True, None),
-        (Speech(ALONE.codes, ALONE.samples + np.int16(1)), True, None),
-        (Speech(ALONE.codes[:1], ALONE.samples[:1920]), False, None),
-        (Speech(ALONE.codes, ALONE.samples + np.int16(2)), True, "samples differ by 2"),
-        (Speech(ALONE.codes + 1, ALONE.samples), True, "other codes"),
-        (Speech(ALONE.codes[:1], ALONE.samples[:1920]), True, "1920 samples, 3840 alone"),
+        (HeardSpeech(ALONE.codes, ALONE.samples + np.int16(1)), True, None),
+        (HeardSpeech(ALONE.codes[:1], ALONE.samples[:1920]), False, None),
+        (HeardSpeech(ALONE.codes, ALONE.samples + np.int16(2)), True, "samples differ by 2"),
+        (HeardSpeech(ALONE.codes + 1, ALONE.samples), True, "other codes"),
+        (HeardSpeech(ALONE.codes[:1], ALONE.samples[:1920]), True, "1920 samples, 3840 alone"),
     ],
 )
-def test_what_counts_as_disturbed(heard: Speech, whole: bool, complaint: str | None) -> None:
+def test_what_counts_as_disturbed(heard: HeardSpeech, whole: bool, complaint: str | None) -> None:
     tally = Tally()
     tally.compare("listen", heard, ALONE, whole=whole)
     assert len(tally.disturbed) == (complaint is not None)

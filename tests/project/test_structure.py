@@ -92,7 +92,7 @@ BEGINS_WORK = re.compile(
 WORK_IN_SIGHT = {
     "core/megatalker/serving/background.py": "the one place where work begins that nobody awaits",
     "core/megatalker/checkpoint/hub.py": "its result is asked for when the download ends",
-    "core/megatalker/cli/load/drive.py": "gathered at the end, and raised",
+    "core/megatalker/cli/bench/drive.py": "gathered at the end, and raised",
     "core/megatalker/cli/say/standard_input.py": "a thread that keeps what it raised, and ends its stream",
     "core/megatalker/engine/engine.py": "requests of the engine's own queue",
     "core/megatalker/engine/leaving.py": "none begins here: it ends a thread",

@@ -1,47 +1,44 @@
-"""Opens what is measured, runs every load on it, and summarises."""
+"""Open an engine or connect to servers, run every load, and summarise."""
 
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
-from importlib.metadata import version
 from typing import Any
 
 from pydantic import SecretStr
 
 from megatalker.checkpoint import Checkpoint
-from megatalker.cli.bench.report import command_line, environment_of
-from megatalker.cli.load.capacity import largest
-from megatalker.cli.load.drive import Listen, Script, drive, listening_to
-from megatalker.cli.load.remote import Servers
-from megatalker.cli.load.report import Case, LoadReport
-from megatalker.cli.load.speech_route import SpeechRoute
-from megatalker.cli.load.traffic import Traffic
+from megatalker.cli.bench.drive import Listen, Script, drive, listening_to
+from megatalker.cli.bench.load_report import LoadCase, LoadReport
+from megatalker.cli.bench.report import command_line, environment, environment_of_engine
+from megatalker.cli.bench.servers import Servers, SpeechRoute
+from megatalker.cli.bench.traffic import Traffic, largest
 from megatalker.engine import Engine
 from megatalker.engine.interpreter import spare_what_is_loaded, switch_threads_often
 from megatalker.settings import Settings
 
 FIRST_TRIED = 16
-"""Streams at once where the capacity is searched."""
+"""Streams at once with which the search for the capacity begins."""
 WARM_UP_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """What is asked for."""
+    """The loads to run, and what they run on."""
 
     loads: Sequence[Traffic]
     script: Script
     seconds: float
-    """Of each load."""
+    """How long each load lasts."""
     most: int | None
     """The most streams that are tried where the capacity is searched; ``None``: it is not."""
     urls: Sequence[str] = ()
-    """Of servers, in place of an engine in this process."""
+    """Addresses of servers, in place of an engine in this process."""
     connections: int = 1
     """WebSockets to each of them."""
     http: bool = False
-    """No WebSockets: :class:`SpeechRoute`."""
+    """Use :class:`SpeechRoute` in place of WebSockets."""
 
 
 def measure(
@@ -61,25 +58,24 @@ def measure(
     """
     with ExitStack() as stack:
         if wanted.urls:
-            environment, shown = {"server": ", ".join(wanted.urls), "megatalker": version("megatalker")}, {}
+            facts, shown = environment(server=", ".join(wanted.urls)), {}
             runner = _Runner(_served(wanted, settings.server.api_key, stack), None, wanted, progress)
         else:
             progress("loading")
             checkpoint = Checkpoint.open(settings.checkpoint)
             engine = stack.enter_context(Engine.open(settings, checkpoint=checkpoint))
             engine.warmup()
-            environment = environment_of(checkpoint, engine.device, str(engine.dtype), engine.codec)
-            environment["backend"] = engine.backend
+            facts = environment_of_engine(engine)
             shown = settings.model_dump(mode="json", exclude={"server", "ray", "agent"})
             runner = _Runner(listening_to(engine), engine, wanted, progress)
         spare_what_is_loaded()  # a pause of this process would be heard as a gap
         switch_threads_often()
         cases, capacity = asyncio.run(runner.run())
-        return LoadReport(command_line(), environment, shown, asdict(wanted.script), cases, capacity)
+        return LoadReport(command_line(), facts, shown, asdict(wanted.script), cases, capacity)
 
 
 def _served(wanted: Measurement, key: SecretStr | None, stack: ExitStack) -> Listen:
-    """What servers say, which are asked first whether they speak."""
+    """Return the servers in the form that loads are played against, once each has shown that it speaks."""
     if wanted.http:
         route = SpeechRoute(wanted.urls, key)
         asyncio.run(route.check())
@@ -94,9 +90,9 @@ class _Runner:
         self, listen: Listen, local: Engine | None, wanted: Measurement, progress: Callable[[str], None]
     ) -> None:
         self._listen, self._local, self._wanted, self._progress = listen, local, wanted, progress
-        self._cases: list[Case] = []
+        self._cases: list[LoadCase] = []
 
-    async def run(self) -> tuple[list[Case], int | None]:
+    async def run(self) -> tuple[list[LoadCase], int | None]:
         wanted = self._wanted
         await drive(self._listen, Traffic("burst", 2), wanted.script, WARM_UP_S)
         for traffic in wanted.loads:
@@ -108,10 +104,10 @@ class _Runner:
     async def _bears(self, streams: int) -> bool:
         return (await self._measure(Traffic("streams", streams))).borne
 
-    async def _measure(self, traffic: Traffic) -> Case:
+    async def _measure(self, traffic: Traffic) -> LoadCase:
         self._progress(f"{traffic}, {self._wanted.seconds:g} s")
         before = self._metrics()
-        heard = await drive(self._listen, traffic, self._wanted.script, self._wanted.seconds)
+        result = await drive(self._listen, traffic, self._wanted.script, self._wanted.seconds)
         after = self._metrics()
         added = None
         if before is not None and after is not None:
@@ -121,11 +117,11 @@ class _Runner:
             added["backend_ms_a_tick"] = added["backend_s"] / ticks * 1e3
             added["queue_wait_ms"] = added["queue_wait_s"] / begun * 1e3
             added["decode_width"] = added["decode_rows"] / calls
-        self._cases.append(Case.of(heard, added))
+        self._cases.append(LoadCase.of(result, added))
         return self._cases[-1]
 
     def _metrics(self) -> dict[str, Any] | None:
-        """The counters of an engine in this process, as far as they only grow."""
+        """Return the counters of an engine in this process that only grow."""
         if self._local is None:
             return None
         found = asdict(self._local.metrics())

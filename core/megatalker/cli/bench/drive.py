@@ -1,4 +1,4 @@
-"""Plays one load: every listener is a task of one event loop, none has a thread."""
+"""Play one load: every listener is a task of one event loop, and none has a thread."""
 
 import asyncio
 import itertools
@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from megatalker.checkpoint.config import FRAME_SECONDS
-from megatalker.cli.load.player import Player
-from megatalker.cli.load.traffic import Traffic
+from megatalker.cli.bench.playback import Playback
+from megatalker.cli.bench.traffic import Traffic
 from megatalker.engine.options import SpeechOptions
 from megatalker.engine.outputs import require_complete
 from megatalker.engine.speech import Speech, SpeechEngine
@@ -21,16 +21,16 @@ from megatalker.sampling import SamplingParams
 from megatalker.serving.background import start_task
 
 DRAIN_S = 10.0
-"""How long to wait, after the measurement, for first chunks that are still to come."""
+"""Seconds to wait, after the measurement, for first chunks that are still to come."""
 POLL_S = 0.02
 SETTLE_S = 0.3
-"""In which an engine is done with those who hung up: what a device still made for them kept the next load waiting."""
+"""Seconds in which an engine drops cancelled streams: what its device still makes for them delays the next load."""
 FOREVER = 2**31 - 1
-"""Frames before which speech may not end."""
+"""The fewest frames of speech that is cut off by something else."""
 
 Samples = NDArray[np.float32]
 Listen = Callable[[str, SpeechOptions, float | None], AsyncIterator[Samples]]
-"""Has a text spoken, given at once or at so many words a second, and yields its samples as they come. Raises a
+"""Has a text spoken, given at once or at a number of words a second, and yields its samples as they come. Raises a
 ``MegatalkerError`` where something is wrong with it."""
 
 TEXTS = (
@@ -49,14 +49,14 @@ class Script:
 
     texts: Sequence[str] = TEXTS
     length_s: float | None = 4.0
-    """Speech is made to go on for so long, and to stop then; ``None``: as the model ends it."""
+    """Speech goes on for these seconds and stops then; ``None``: as the model ends it."""
     words_a_second: float | None = None
     """Text is fed word by word, as a language model writes it; ``None``: given at once."""
     ahead_s: float | None = None
     voice: str | None = None
 
     def options(self, index: int, *, endless: bool) -> SpeechOptions:
-        """Of the request of this number."""
+        """Return the options of the request of this number."""
         frames = None if self.length_s is None else max(1, round(self.length_s / FRAME_SECONDS))
         least = FOREVER if endless else frames
         return SpeechOptions(
@@ -69,17 +69,17 @@ class Script:
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
-    """What one load came to."""
+class LoadResult:
+    """What the listeners of one load heard."""
 
     traffic: Traffic
     seconds: float
-    """That were measured."""
-    players: Sequence[Player]
+    """How long the measurement took."""
+    playbacks: Sequence[Playback]
     audio_s: float
     """Speech that arrived in that time."""
     listening_s: float
-    """Processor time of all players together."""
+    """Processor time of all listeners together."""
 
 
 def never_ends(options: SpeechOptions) -> bool:
@@ -88,11 +88,11 @@ def never_ends(options: SpeechOptions) -> bool:
 
 
 def listening_to(engine: SpeechEngine) -> Listen:
-    """An engine, near or far, as loads are played against it."""
+    """Return an engine, near or far, in the form that :func:`drive` plays loads against."""
     return partial(_listen, engine)
 
 
-async def drive(listen: Listen, traffic: Traffic, script: Script, seconds: float) -> Heard:
+async def drive(listen: Listen, traffic: Traffic, script: Script, seconds: float) -> LoadResult:
     """Play a load for ``seconds``, wait for first chunks still to come, cancel the rest, and let the engine settle.
 
     A request that is refused or fails is counted with its kind of error, and does not end the load.
@@ -105,49 +105,53 @@ async def drive(listen: Listen, traffic: Traffic, script: Script, seconds: float
         tasks.add(asyncio.create_task(session.call()))
     await asyncio.sleep(max(0.0, began + seconds - time.monotonic()))
     measured, cpu = time.monotonic() - began, time.thread_time() - cpu
-    audio_s, session.closing = sum(player.audio_s for player in session.players), True
+    audio_s, session.closing = sum(playback.audio_s for playback in session.playbacks), True
     deadline = time.monotonic() + DRAIN_S
-    while session.unanswered and time.monotonic() < deadline:
+    while session.unanswered and time.monotonic() < deadline and not all(task.done() for task in tasks):
         await asyncio.sleep(POLL_S)
-    for player in session.unanswered:
-        player.error = "NoAnswer"
+    for playback in session.unanswered:
+        playback.error = "NoAnswer"
     for task in tasks:
         task.cancel()
     for ended in await asyncio.gather(*tasks, return_exceptions=True):
         if isinstance(ended, Exception):  # what refuses or fails a request is counted; this is neither
             raise ended
     await asyncio.sleep(SETTLE_S)
-    return Heard(traffic, measured, session.players, audio_s, cpu)
+    return LoadResult(traffic, measured, session.playbacks, audio_s, cpu)
 
 
 class _Session:
     def __init__(self, listen: Listen, traffic: Traffic, script: Script) -> None:
         self._listen, self._traffic, self._script = listen, traffic, script
         self._numbers = itertools.count()
-        self.players: list[Player] = []
+        self.playbacks: list[Playback] = []
         self.closing = False
 
     @property
-    def unanswered(self) -> list[Player]:
-        return [player for player in self.players if player.first_at is None and player.error is None]
+    def unanswered(self) -> list[Playback]:
+        return [playback for playback in self.playbacks if playback.first_at is None and playback.error is None]
 
     async def call(self) -> None:
-        """One request; of endless streams one after another, until one fails."""
+        """Make one request; of endless streams one after another, until one fails."""
         while await self._speak() and self._traffic.endless and not self.closing:
             pass
 
     async def _speak(self) -> bool:
         index = next(self._numbers)
         script = self._script
-        player = Player(time.monotonic())
-        self.players.append(player)
+        playback = Playback(time.monotonic())
+        self.playbacks.append(playback)
         try:
             options = script.options(index, endless=self._traffic.endless)
             async for pcm in self._listen(script.texts[index % len(script.texts)], options, script.words_a_second):
-                player.take(pcm, time.monotonic())
+                playback.take(pcm, time.monotonic())
         except MegatalkerError as error:
-            player.error = type(error).__name__
-        return player.error is None
+            playback.error = type(error).__name__
+        except asyncio.CancelledError:
+            if self._traffic.endless:
+                playback.break_off(time.monotonic())
+            raise
+        return playback.error is None
 
 
 async def _listen(

@@ -1,5 +1,6 @@
 """``megatalker load``: many emulated listeners at once, on an engine in this process or on a server."""
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,13 +22,13 @@ from megatalker.cli.status import Status
 from megatalker.errors import InvalidRequestError
 
 if TYPE_CHECKING:
-    from megatalker.cli.load.traffic import Traffic
+    from megatalker.cli.bench.traffic import Traffic
 
 LONGEST_S = 86_400.0
 MOST_AT_ONCE = 100_000
-"""Listeners at one moment: each is a task of this process."""
+"""The most listeners at one moment: each is a task of this process."""
 MOST_REQUESTS = 1_000_000
-"""Of one load."""
+"""The most requests of one load."""
 
 
 def load(
@@ -77,9 +78,9 @@ def load(
     Every listener plays from its first chunk on, without a buffer. They are tasks of one event loop; what they cost is
     in the JSON (listening_cores). Loads run one after another.
     """
-    from megatalker.cli.load.drive import TEXTS, Script
-    from megatalker.cli.load.run import Measurement, measure
-    from megatalker.cli.load.traffic import Traffic
+    from megatalker.cli.bench.drive import TEXTS, Script
+    from megatalker.cli.bench.load_run import Measurement, measure
+    from megatalker.cli.bench.traffic import Traffic
 
     loads = [Traffic("streams", amount, ramp) for amount in _numbers("--streams", streams, whole=True)]
     loads += [Traffic("rate", amount) for amount in _numbers("--rate", rate)]
@@ -112,7 +113,8 @@ def load(
     wanted = Measurement(loads, script, seconds, most if capacity else None, urls, connections, http)
     with Status() as status:
         status.stage("importing torch")
-        from megatalker.cli.load.report import errors, save, table
+        from megatalker.cli.bench.load_report import errors, plot, table
+        from megatalker.cli.bench.report import save
 
         settings = read_settings(config, **engine_options)
         report = measure(wanted, settings, status.stage)
@@ -122,7 +124,7 @@ def load(
     if report.capacity is not None:
         stdout.print(f"{report.capacity} endless streams at once without an underrun", highlight=False)
     if out is not None:
-        for path in save(report, out):
+        for path in save(report, out, "load", partial(plot, report)):
             say_plainly(f"wrote {path}")
 
 

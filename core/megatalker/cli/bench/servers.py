@@ -1,15 +1,17 @@
-"""Listeners of ``POST /v1/audio/speech``: each request has a connection of its own, as from many callers."""
+"""Servers under load: over WebSockets that many utterances share, or over HTTP with a connection for each request."""
 
 import itertools
 import json
 from collections.abc import AsyncIterator, Sequence
 from http import HTTPStatus
 from types import ModuleType
+from typing import Any, Self
 
 from pydantic import SecretStr
 
-from megatalker.cli.load.drive import Samples, never_ends
+from megatalker.cli.bench.drive import Samples, never_ends
 from megatalker.engine.options import SpeechOptions
+from megatalker.engine.speech import Speech
 from megatalker.errors import ConnectionFailedError, MegatalkerError, UnsupportedError
 from megatalker.serving.audio import from_pcm16
 from megatalker.serving.protocol.asking import ANSWER_TIMEOUT_S, CONNECT_TIMEOUT_S, key_headers, speech_fields
@@ -18,12 +20,55 @@ from megatalker.serving.protocol.messages import Problem
 PATH = "/v1/audio/speech"
 
 
-class SpeechRoute:
-    """The route of servers, by turns.
+class Servers:
+    """A :class:`~megatalker.engine.speech.SpeechEngine` on several connections.
 
     Args:
-        urls: of servers.
-        key: that they want, if any.
+        urls: addresses of servers, or of one balancer in front of them.
+        connections: WebSockets to each; a balancer sends a whole connection to one server.
+        key: the API key that they want, if any.
+
+    Raises:
+        UnsupportedError: the client is not installed.
+        SettingsError: an impossible URL.
+    """
+
+    def __init__(self, urls: Sequence[str], connections: int, key: SecretStr | None) -> None:
+        try:
+            from megatalker.serving.client import RemoteEngine
+        except ImportError as error:
+            raise UnsupportedError(f"--url needs {error.name}; pip install 'megatalker[client]'") from error
+        secret = None if key is None else key.get_secret_value()
+        self._engines = [RemoteEngine(url, api_key=secret) for _ in range(connections) for url in urls]
+        self._next = itertools.cycle(self._engines)
+
+    def speak(self, text: str | None, options: SpeechOptions | None = None, **changes: Any) -> Speech:
+        """Speak as an engine does."""
+        return next(self._next).speak(text, options, **changes)
+
+    def check(self, options: SpeechOptions | None = None, **changes: Any) -> None:
+        """Check as an engine does, on every connection."""
+        for engine in self._engines:
+            engine.check(options, **changes)
+
+    def close(self) -> None:
+        """Close every connection."""
+        for engine in self._engines:
+            engine.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.close()
+
+
+class SpeechRoute:
+    """``POST /v1/audio/speech`` of servers, in turn.
+
+    Args:
+        urls: addresses of servers.
+        key: the API key that they want, if any.
 
     Raises:
         UnsupportedError: aiohttp is not installed.
@@ -38,7 +83,7 @@ class SpeechRoute:
         self._urls = itertools.cycle([url.rstrip("/") + PATH for url in urls])
 
     async def listen(self, text: str, options: SpeechOptions, words_a_second: float | None) -> AsyncIterator[Samples]:
-        """As :data:`~megatalker.cli.load.drive.Listen`; a text is always given at once.
+        """Listen as :data:`~megatalker.cli.bench.drive.Listen` says; a text is always given at once.
 
         Raises:
             ConnectionFailedError: the server cannot be reached, stopped sending, or broke the response off.
@@ -77,7 +122,7 @@ def _aiohttp() -> ModuleType:
 
 
 def _refusal(status: int, body: bytes) -> MegatalkerError:
-    """The error of a response, under the name that the server gave it."""
+    """Return the error of a response, under the name that the server gave it."""
     try:
         error = json.loads(body)["error"]
         return Problem(type=error["type"], message=error["message"]).exception()

@@ -1,23 +1,19 @@
-"""What loads came to, as data, table, JSON file and plot."""
+"""The result of ``megatalker load``: what listeners heard under each load, as data, table and plot."""
 
-import json
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any, Self
 
-import numpy as np
 from rich.table import Table
 
-from megatalker.cli.load.drive import Heard
-from megatalker.cli.load.traffic import Pattern
-
-PERCENTS = (50, 95, 99)
+from megatalker.cli.bench.drive import LoadResult
+from megatalker.cli.bench.playback import summary
+from megatalker.cli.bench.report import PERCENTS
+from megatalker.cli.bench.traffic import Pattern
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class LoadCase:
     """One load. Milliseconds are ``None`` where nothing was heard."""
 
     pattern: Pattern
@@ -37,36 +33,26 @@ class Case:
     errors: dict[str, int]
     speech_s_per_s: float
     listening_cores: float
-    """Processor time of all listeners, a second of measurement."""
+    """Processor time of all listeners for each second of measurement."""
     engine: dict[str, Any] | None
-    """Of the engine's metrics, what was added by this load; ``None`` of a server."""
+    """What this load added to the engine's counters; ``None`` for a server."""
 
     @classmethod
-    def of(cls, heard: Heard, engine: dict[str, Any] | None) -> Self:
-        """Summarise."""
-        players = heard.players
-        first = [player.first_at - player.requested_at for player in players if player.first_at is not None]
-        audible = [player.audible_at - player.requested_at for player in players if player.audible_at is not None]
+    def of(cls, result: LoadResult, engine: dict[str, Any] | None) -> Self:
+        """Summarise what one load came to."""
         return cls(
-            pattern=heard.traffic.pattern,
-            amount=heard.traffic.amount,
-            seconds=heard.seconds,
-            requests=len(players),
-            heard=len(first),
-            first_chunk_ms=percentiles_ms(first),
-            audible_ms=percentiles_ms(audible),
-            underruns=sum(player.underruns for player in players),
-            listeners_with_underruns=sum(player.underruns > 0 for player in players),
-            worst_gap_ms=max((player.worst_gap_s for player in players), default=0.0) * 1e3,
-            errors=dict(Counter(player.error for player in players if player.error is not None)),
-            speech_s_per_s=heard.audio_s / heard.seconds,
-            listening_cores=heard.listening_s / heard.seconds,
+            pattern=result.traffic.pattern,
+            amount=result.traffic.amount,
+            seconds=result.seconds,
+            **summary(result.playbacks),
+            speech_s_per_s=result.audio_s / result.seconds,
+            listening_cores=result.listening_s / result.seconds,
             engine=engine,
         )
 
     @property
     def borne(self) -> bool:
-        """Everybody was heard without a gap."""
+        """Whether every request was heard without a gap."""
         return not self.underruns and not self.errors and self.heard == self.requests
 
 
@@ -78,23 +64,14 @@ class LoadReport:
     environment: dict[str, str]
     settings: dict[str, Any]
     script: dict[str, Any]
-    """What every request says, and how: :class:`~megatalker.cli.load.drive.Script`."""
-    cases: Sequence[Case]
+    """What every request says, and how: :class:`~megatalker.cli.bench.drive.Script`."""
+    cases: Sequence[LoadCase]
     capacity: int | None = None
     """Endless streams at once without an underrun, where that was searched."""
 
 
-def percentiles_ms(seconds: Sequence[float]) -> dict[str, float] | None:
-    """p50, p95, p99 and max of durations, in milliseconds; ``None`` if there are none."""
-    if not seconds:
-        return None
-    milliseconds = np.array(seconds) * 1e3
-    found = {f"p{percent}": float(np.percentile(milliseconds, percent)) for percent in PERCENTS}
-    return found | {"max": float(milliseconds.max())}
-
-
 def table(report: LoadReport) -> Table:
-    """A row for each load; times are milliseconds."""
+    """Show a row for each load; times are milliseconds."""
     first = [f"first p{percent}" for percent in PERCENTS]
     shown = Table("load", "asked", *first, "audible p95", "gaps", "worst gap", "speech s/s", "errors")
     for case in report.cases:
@@ -112,7 +89,7 @@ def table(report: LoadReport) -> Table:
 
 
 def errors(report: LoadReport) -> list[str]:
-    """A line for each load that had errors: how many of which kind."""
+    """Return a line for each load that had errors: how many of which kind."""
     return [
         f"errors of {_label(case)}: {', '.join(f'{count} {kind}' for kind, count in case.errors.items())}"
         for case in report.cases
@@ -120,7 +97,7 @@ def errors(report: LoadReport) -> list[str]:
     ]
 
 
-def _label(case: Case) -> str:
+def _label(case: LoadCase) -> str:
     unit = {"streams": "streams", "rate": "a second", "burst": "at once"}
     return f"{case.amount:g} {unit[case.pattern]}"
 
@@ -129,21 +106,8 @@ def _shown(percentiles: dict[str, float] | None, percent: int) -> str:
     return "-" if percentiles is None else f"{percentiles[f'p{percent}']:.1f}"
 
 
-def save(report: LoadReport, folder: Path) -> list[Path]:
-    """Write ``load.json``, and ``load.png`` if matplotlib (extra ``bench``) is installed; returns what was written."""
-    target = folder / "load.json"
-    target.write_text(json.dumps(asdict(report), indent=1) + "\n", encoding="utf-8")
-    try:
-        import matplotlib as mpl
-    except ImportError:
-        return [target]
-    mpl.use("agg")
-    return [target, _plot(report, folder / "load.png")]
-
-
-def _plot(report: LoadReport, target: Path) -> Path:
-    from matplotlib import pyplot as plt
-
+def plot(report: LoadReport, plt: Any) -> Any:
+    """Draw a panel for each pattern of load."""
     names: dict[Pattern, str] = {"streams": "endless streams", "rate": "requests a second", "burst": "requests at once"}
     patterns = [pattern for pattern in names if any(case.pattern == pattern for case in report.cases)]
     figure, axes = plt.subplots(1, len(patterns), figsize=(5 * len(patterns), 3.6), squeeze=False)
@@ -167,7 +131,4 @@ def _plot(report: LoadReport, target: Path) -> Path:
                 axis.legend(fontsize=8)
         axis.spines[["top", "right"]].set_visible(False)
     figure.suptitle(report.environment.get("checkpoint", report.environment.get("server", "")), fontsize=10)
-    figure.tight_layout()
-    figure.savefig(target, dpi=110)
-    plt.close(figure)
-    return target
+    return figure
