@@ -82,15 +82,13 @@ class SpokenSegments:
     """Text that the streams of engines have read. Each engine speaks one text after another."""
 
     def __init__(self) -> None:
-        self._texts: dict[Engine, dict[TextSegmenter, str]] = {}
-        self._engines: dict[TextSegmenter, Engine] = {}
+        self._texts: dict[TextSegmenter, str] = {}
+        """A segment may end before its engine has returned the stream."""
+        self._segmenters: dict[Engine, list[TextSegmenter]] = {}
 
     def take(self, engine: Engine) -> str:
         """Return what the engine said since the last call, a segment a line."""
-        texts = self._texts.pop(engine, {})
-        for segmenter in texts:
-            del self._engines[segmenter]
-        return "\n".join(texts.values())
+        return "\n".join(self._texts.get(segmenter, "") for segmenter in self._segmenters.pop(engine, ()))
 
     @contextmanager
     def recorded(self) -> Iterator[None]:
@@ -99,18 +97,14 @@ class SpokenSegments:
 
         def speak_and_record(engine: Engine, *arguments: Any, **changes: Any) -> SpeechStream:
             stream = speak_for(engine, *arguments, **changes)
-            segmenter = stream._utterance.text
-            self._engines[segmenter] = engine
-            self._texts.setdefault(engine, {}).setdefault(segmenter, "")
+            self._segmenters.setdefault(engine, []).append(stream._utterance.text)
             return stream
 
         def end_and_record(segmenter: TextSegmenter, ids_fed: int, said_chars: int | None = None) -> None:
             current = segmenter._current
             assert current is not None
             read = segmenter._tokenizer.decode(current.ids[:ids_fed], skip_special_tokens=False)
-            texts = self._texts.get(self._engines[segmenter], {}) if segmenter in self._engines else {}
-            if segmenter in texts:
-                texts[segmenter] += read.rstrip("\ufffd") + "\n"
+            self._texts[segmenter] = self._texts.get(segmenter, "") + read.rstrip("\ufffd") + "\n"
             end(segmenter, ids_fed, said_chars)
 
         with (

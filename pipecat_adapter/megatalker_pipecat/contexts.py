@@ -1,18 +1,21 @@
 """State of each audio context while it lasts."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from pipecat.frames.frames import AggregatedTextFrame, TextType
+from pipecat.frames.frames import AggregatedTextFrame
+from pipecat.utils.text.base_text_aggregator import TextType
 
 from megatalker.prompt.cleaning import TextCleaner
+from megatalker.prompt.control_tokens import ControlTokens
 from megatalker_pipecat.context_speech import ContextSpeech
 
 
 class WrittenAnswer:
     """Pieces of an answer that wait until it is certain how they are spoken."""
 
-    def __init__(self) -> None:
-        self._cleaner = TextCleaner()
+    def __init__(self, tokens: ControlTokens) -> None:
+        """``tokens``: control tokens of the engine's checkpoint."""
+        self._cleaner = TextCleaner(tokens)
         self._frames: list[AggregatedTextFrame] = []
         self._text = self._cleaned = ""
 
@@ -61,7 +64,7 @@ class Context:
     """``TOKEN`` mode: no text follows."""
     over: bool = False
     """``TOKEN`` mode: no audio follows, whatever text may come."""
-    answer: WrittenAnswer = field(default_factory=WrittenAnswer)
+    answer: WrittenAnswer | None = None
     """``TOKEN`` mode: its text until Pipecat is told what of it is spoken."""
 
 

@@ -20,7 +20,6 @@ from pipecat.frames.frames import (
     LLMFullResponseEndFrame,
     LLMTextFrame,
     TextFrame,
-    TextType,
     TTSAudioRawFrame,
     TTSSpeakFrame,
     TTSStoppedFrame,
@@ -28,10 +27,12 @@ from pipecat.frames.frames import (
 )
 from pipecat.processors.frame_processor import FrameDirection
 from pipecat.services.tts_service import TTSService
+from pipecat.utils.text.base_text_aggregator import TextType
 
 from megatalker.engine.chunks import PlaybackClock
 from megatalker.engine.word_times import SpokenWord
 from megatalker.prompt.cleaning import clean, join_surrogates
+from megatalker.prompt.control_tokens import ControlTokens
 from megatalker.prompt.text import has_speech
 from megatalker_pipecat.audio import silence
 from megatalker_pipecat.context_speech import ContextSpeech
@@ -83,18 +84,24 @@ class DeliveringTTSService(TTSService):
     def _cleans_text(self) -> bool:
         """Whether the engine cleans the text."""
 
+    @abstractmethod
+    def _control_tokens(self) -> ControlTokens:
+        """Return the control tokens that it removes then, as far as they are known."""
+
     async def _register_spoken_text(self, src_frame: AggregatedTextFrame, text: str, context_id: str) -> None:
         """Register the text as it is spoken, so that Pipecat finds the reported words in it.
 
         The conversation records the text as it was written.
         """
         if self._cleans_text and src_frame.text_type == TextType.TOKEN:
-            answer = self._contexts.get(context_id).answer
-            answer.feed(src_frame, text)
-            await self._register_answer(answer, context_id)
+            context = self._contexts.get(context_id)
+            if context.answer is None:
+                context.answer = WrittenAnswer(self._control_tokens())
+            context.answer.feed(src_frame, text)
+            await self._register_answer(context.answer, context_id)
             return
         if self._cleans_text and has_speech(text):
-            text = spoken_form(text, clean(text))
+            text = spoken_form(text, clean(text, self._control_tokens()))
         await super()._register_spoken_text(src_frame, text, context_id)
 
     async def _register_answer(self, answer: WrittenAnswer, context_id: str, *, complete: bool = False) -> None:
@@ -104,7 +111,7 @@ class DeliveringTTSService(TTSService):
     async def _register_end_of_answer(self) -> None:
         context_id = self._turn_context_id
         context = None if context_id is None else self._contexts.find(context_id)
-        if context_id is not None and context is not None:
+        if context_id is not None and context is not None and context.answer is not None:
             await self._register_answer(context.answer, context_id, complete=True)
 
     # ---- one utterance

@@ -20,6 +20,7 @@ import megatalker
 from megatalker.engine.speech import SpeechEngine
 from megatalker.engine.word_times import SpokenWord
 from megatalker.errors import ConnectionFailedError, InvalidRequestError
+from megatalker.prompt.control_tokens import ControlTokens, control_tokens
 from megatalker.prompt.text import has_speech
 from megatalker.serving.shared_engines.pool import EnginePool, Lease
 from megatalker.serving.shared_engines.source import LeasedEngine, Source, check
@@ -105,6 +106,7 @@ class MegatalkerTTSService(DeliveringTTSService):
         complete.check()
         complete.language = recognised(complete.language)
         self._voices = dict(voices or {})
+        self._known_tokens: tuple[megatalker.Engine, ControlTokens] | None = None
         super().__init__(
             push_start_frame=True,
             push_stop_frames=True,
@@ -252,6 +254,15 @@ class MegatalkerTTSService(DeliveringTTSService):
     @property
     def _cleans_text(self) -> bool:
         return bool(self._settings.clean_text)
+
+    def _control_tokens(self) -> ControlTokens:
+        found = self._source.current
+        engine = None if found is None else found.lease.engine
+        if not isinstance(engine, megatalker.Engine):
+            return ControlTokens()  # a server's are unknown here
+        if self._known_tokens is None or self._known_tokens[0] is not engine:
+            self._known_tokens = engine, ControlTokens(control_tokens(engine.checkpoint.tokenizer))
+        return self._known_tokens[1]
 
     async def _sentence(self, text: str, context_id: str, context: Context) -> AsyncGenerator[Frame, None]:
         with self._kept_open(context_id):
