@@ -59,13 +59,13 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture
 def short_speech_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As without a word in the environment."""
+    """Use the default of the environment, in which short speech is repeated."""
     monkeypatch.setenv("MEGATALKER_SHORT_SPEECH", "repeat")
 
 
 @pytest.fixture(autouse=True)
 def log_levels() -> Iterator[None]:
-    """What a command sets for its process, the next test does not have."""
+    """Restore the log levels that a command sets for its process."""
     yield
     for logger in map(logging.getLogger, PACKAGES):
         if logger.level:  # setting it costs a look at every logger there is

@@ -24,7 +24,7 @@ SENTENCES = (
     "A much longer sentence keeps the decoder busy, because it goes on and on, clause after clause, without ever "
     "coming to the point that a listener hopes for, until at last it ends.",
 )
-"""Of different lengths; the first two last at least 60 frames."""
+"""Sentences of different lengths; the first two last at least 60 frames."""
 
 
 def conformance_voice(checkpoint: Checkpoint) -> Voice:

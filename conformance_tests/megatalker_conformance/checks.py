@@ -1,4 +1,4 @@
-"""What tests decide with: the rule for codes, and the question for a capability."""
+"""Decisions that tests share: how codes are chosen, and whether a backend has a capability."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -42,7 +42,7 @@ class Judge:
 
     @property
     def greedy(self) -> SamplingParams:
-        """Greedy decoding that goes on, whatever the checkpoint; with the penalty where that can be compared."""
+        """Greedy decoding that never ends, on any checkpoint; with the repetition penalty where it can be compared."""
         return replace(GREEDY if self._dtype == torch.float32 else PLAIN_GREEDY, min_new_tokens=_ENDLESS)
 
     @property

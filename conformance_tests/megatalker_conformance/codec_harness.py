@@ -50,8 +50,8 @@ class CodecHarness:
 
         Args:
             schedules: one after another; calls wider than the codec takes are split.
-            promise: what they show.
-            codec: who runs; ``None``: the codec under test.
+            promise: the promise that they test.
+            codec: the codec that runs them; ``None``: the codec under test.
         """
         executor = CodecExecutor(codec or self.codec, self.pool)
         for schedule in schedules:

@@ -1,4 +1,4 @@
-"""What a codec's caller may do, as actions: drawn at random, played on a codec, and checked against the pool."""
+"""Calls of a codec as actions: drawn at random, run on a codec, and checked against the pool."""
 
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -61,7 +61,7 @@ class Decode:
     """State and number of frames, in the order of the call."""
     form: str = "int64"
     elsewhere: bool = False
-    """In another thread."""
+    """Whether the call is made in another thread."""
 
     def __str__(self) -> str:
         states = ", ".join(f"s{state}" for state, _ in self.frames)
@@ -84,18 +84,18 @@ _CALL = 8
 
 
 def cost(actions: Iterable[Action]) -> int:
-    """In calls: those with many frames or states count as several."""
+    """Return the length of a schedule in calls; a call with many frames or states counts as several."""
     calls = [action.frames for action in actions if isinstance(action, Decode)]
     return sum(1 + sum(_CALL // 2 + count for _, count in frames) // _CALL for frames in calls)
 
 
 def states(actions: Iterable[Action]) -> list[int]:
-    """Those that are opened or copied."""
+    """Return the states that are opened or copied."""
     return [action.state for action in actions if isinstance(action, Open | Copy)]
 
 
 def only(actions: Iterable[Action], states: Iterable[int]) -> list[Action]:
-    """What is left of a schedule without all other states."""
+    """Return the part of a schedule that concerns these states."""
     kept, left = set(states), list[Action]()
     for action in actions:
         if isinstance(action, Decode):
@@ -119,7 +119,7 @@ def within(actions: Iterable[Action], width: int) -> list[Action]:
 
 
 def smaller(action: Action) -> Iterator[Action]:
-    """What may show the same with less: plainer calls, of fewer states and frames."""
+    """Yield smaller actions that may show the same fault: plainer calls, of fewer states and frames."""
     if not isinstance(action, Decode):
         return
     if action.elsewhere or action.form != "int64":

@@ -30,7 +30,7 @@ OpenEngine = Callable[[Settings, Checkpoint, BackendRegistry], Engine]
 
 @dataclass
 class Received:
-    """What one consumer got."""
+    """Chunks and events that one consumer received."""
 
     chunks: list[Chunk] = field(default_factory=list)
 

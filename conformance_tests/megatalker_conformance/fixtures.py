@@ -31,7 +31,7 @@ from megatalker_conformance.talker_harness import TalkerHarness
 
 @pytest.fixture(scope="session")
 def selection(pytestconfig: pytest.Config) -> Selection:
-    """What the command line asked for."""
+    """The options of the command line, resolved."""
     return pytestconfig.stash[SELECTION]
 
 
@@ -43,7 +43,7 @@ def registry(selection: Selection) -> BackendRegistry:
 
 @pytest.fixture(scope="session")
 def checkpoint(selection: Selection) -> Checkpoint:
-    """What every backend of this run loads."""
+    """The checkpoint that every backend of this run loads."""
     return selection.checkpoint
 
 
@@ -55,7 +55,7 @@ def device(selection: Selection) -> torch.device:
 
 @pytest.fixture(scope="session")
 def dtype(selection: Selection) -> torch.dtype:
-    """What talker decoders compute in."""
+    """The type that talker decoders compute in."""
     return selection.dtype
 
 
@@ -67,7 +67,7 @@ def frames(pytestconfig: pytest.Config) -> int:
 
 @pytest.fixture(scope="session")
 def conformance_seed(pytestconfig: pytest.Config) -> int:
-    """Of everything that a test draws at random."""
+    """Seed of everything that a test draws at random."""
     return int(pytestconfig.getoption("--conformance-seed"))
 
 
@@ -138,7 +138,7 @@ def oracle(registry: BackendRegistry, checkpoint: Checkpoint, device: torch.devi
 def pool(
     cases: Cases, checkpoint: Checkpoint, oracle: Oracle, talker: CheckedTalker, dtype: torch.dtype
 ) -> ScenarioPool:
-    """What streams do in schedules, and what they must say."""
+    """Scenarios of streams for schedules, with the codes that they must give."""
     return ScenarioPool(cases, checkpoint, oracle, talker, dtype)
 
 
@@ -197,7 +197,7 @@ def examine(
 def examine_special(
     load_special: Loader, special_checkpoints: SpecialCheckpoints, dtype: torch.dtype
 ) -> Iterator[Callable[[str], tuple[FrameExaminer, Cases]]]:
-    """As ``examine``, on a special checkpoint, with cases for it."""
+    """Examine frames as ``examine`` does, on a special checkpoint, with cases for it."""
     opened: list[Streams] = []
 
     def open_special(name: str) -> tuple[FrameExaminer, Cases]:
@@ -242,7 +242,7 @@ def codec_backend(codec_name: str, registry: BackendRegistry) -> CodecBackend:
 
 @pytest.fixture(scope="session")
 def codec(codec_backend: CodecBackend, checkpoint: Checkpoint, device: torch.device) -> Iterator[CheckedCodec]:
-    """As ``talker``, the codec under test, in float32."""
+    """The codec under test, loaded in float32."""
     codec = load_codec(codec_backend, checkpoint, load_context(codec_backend, device, torch.float32))
     codec.warmup()
     yield codec

@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class Benchmark(Protocol):
-    """What the benchmarks use of pytest-benchmark's fixture."""
+    """The part of pytest-benchmark's fixture that the benchmarks use."""
 
     group: str | None
     extra_info: dict[str, Any]
@@ -23,7 +23,7 @@ class Benchmark(Protocol):
 
 
 def clock(device: torch.device) -> Callable[[], float]:
-    """What times calls, in seconds: on a CPU what they compute, since other processes may keep them waiting."""
+    """Return a clock in seconds. On a CPU it counts processor time, since other processes may delay a call."""
     return time.process_time if device.type == "cpu" else time.perf_counter
 
 

@@ -21,16 +21,16 @@ ORACLE = "reference"
 
 @dataclass(frozen=True)
 class Followed:
-    """What the oracle did along given steps."""
+    """Results of the oracle along given steps."""
 
     codes: list[Codes | None]
-    """Of each step; ``None``, always the last one, where the stream ended."""
+    """Codes of each step; ``None``, always the last one, where the stream ended."""
     logits: TeacherForced
-    """Of the same steps, raw."""
+    """Raw logits of the same steps."""
 
 
 class Oracle:
-    """What the official modules say and compute.
+    """The official modules, whose codes and logits are the reference.
 
     Args:
         registry: where ``reference`` is registered.
@@ -61,7 +61,7 @@ class Oracle:
         return codes[:frames]
 
     def logits(self, case: Case, codes: Sequence[Codes], dtype: torch.dtype = torch.float32) -> TeacherForced:
-        """Raw logits along ``codes``; in a 16-bit ``dtype``, those whose error is the yardstick."""
+        """Return raw logits along ``codes``. In a 16-bit ``dtype`` their error is the yardstick for backends."""
         return self.follow(case, codes, dtype).logits
 
     def follow(self, case: Case, forced: Sequence[Codes | None], dtype: torch.dtype = torch.float32) -> Followed:
@@ -94,6 +94,6 @@ class Oracle:
         return self._streams[dtype]
 
     def close(self) -> None:
-        """Free what was loaded."""
+        """Free everything that is loaded."""
         for streams in self._streams.values():
             streams.decoder.close()

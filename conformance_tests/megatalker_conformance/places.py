@@ -19,7 +19,7 @@ from megatalker_conformance.precision import ERROR_RATIO, FLOAT32_ERROR, row_err
 from megatalker_conformance.streams import PLAIN_GREEDY, Case, Codes, Stream, Streams, TeacherForced
 
 ANGLE_ERROR = 2**-23
-"""Of a rotary angle in float32, relative: at far positions it exceeds all other rounding."""
+"""Relative error of a rotary angle in float32: at far positions it exceeds all other rounding."""
 SINGLE_RATIO = 4.0
 """Errors of single frames scatter more than their mean does, which ``ERROR_RATIO`` bounds."""
 LIVELY = SamplingParams(
@@ -55,14 +55,14 @@ class FrameExaminer:
         self.streams = streams
         self._oracle, self._cases, self._dtype = oracle, cases, dtype
         self.checkpoint_positions = checkpoint.config.talker.max_positions
-        """As many as the checkpoint has."""
+        """Most positions of the checkpoint."""
         self._vocabulary = CodeVocabulary.of(checkpoint.config)
         self._with_logits = streams.decoder.capabilities.forced_codes
         seeded = streams.decoder.capabilities.seeded_sampling
         self.sampling = LIVELY if seeded else replace(PLAIN_GREEDY, min_new_tokens=LIVELY.min_new_tokens)
         """How its streams choose codes."""
         self._means: list[tuple[float, float]] = []
-        """Of each frame in a 16-bit type: the decoder's mean error and that of ``reference``."""
+        """Mean errors of each frame in a 16-bit type: the decoder's, and that of ``reference``."""
         self._worst = 0.0
         """The worst of ``reference`` so far."""
 
@@ -93,7 +93,7 @@ class FrameExaminer:
         return replace(case, name=f"{case.name}, then {digest}", embeds=torch.cat((case.embeds, rows)))
 
     def _chosen(self, sampling: SamplingParams, logits: TeacherForced, codes: Codes, history: Sequence[int]) -> Codes:
-        """What the contract chooses from these logits, each code after the ``codes`` before it."""
+        """Return the codes that the contract chooses from these logits, each after the ``codes`` before it."""
         rows = [logits.talker[0], *logits.predictor[0]]
         return tuple(
             choose(

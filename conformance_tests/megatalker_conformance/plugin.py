@@ -111,7 +111,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """With only ``--codec`` given, talker tests have nothing to run against, and the other way round."""
+    """Deselect talker tests where only ``--codec`` is given, and codec tests where only ``--backend`` is."""
     unused = {fixture for fixture, names in config.stash[SELECTION].parameters().items() if not names}
     dropped = [item for item in items if unused & set(getattr(item, "fixturenames", ()))]
     if dropped:

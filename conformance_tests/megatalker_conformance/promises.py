@@ -1,4 +1,4 @@
-"""What backends promise, each with the words of the contract, and the report of a promise that was broken."""
+"""Promises of backends in the words of the contract, and the report of a broken one."""
 
 from dataclasses import dataclass
 from typing import NoReturn
@@ -11,7 +11,7 @@ class Promise:
     """One promise."""
 
     text: str
-    """In a sentence."""
+    """The promise as a sentence."""
     module: str
     """Where the contract says so, such as ``megatalker.interfaces``."""
     name: str

@@ -30,7 +30,7 @@ PATIENCE_S = 5.0
 
 @dataclass
 class Log:
-    """What happened, counted. Calls may be made to wait until the consumer has taken chunks.
+    """Counts of the calls that were made. Calls can be made to wait until the consumer has taken chunks.
 
     With ``gated`` set, the second frame is not decoded before the consumer holds the first chunk, and no chunk's codec
     call runs before the consumer holds the chunk before it. An engine that keeps chunks back would wait for itself: the
@@ -111,7 +111,7 @@ class WatchedTalker(TalkerDecoder):
 
 
 class WatchedCodec(Codec):
-    """As :class:`WatchedTalker`."""
+    """Logs the calls of a codec; see :class:`WatchedTalker`."""
 
     def __init__(self, inner: CheckedCodec, log: Log) -> None:
         self._inner = inner

@@ -29,7 +29,7 @@ MIXES = ("free", "some forced", "forced first", "forced last")
 NOISE = SamplingParams(
     temperature=1e6, top_k=None, repetition_penalty=1.0, predictor_temperature=1e6, predictor_top_k=None
 )
-"""So hot that the noise alone decides, whatever the logits: in any arithmetic, and on any checkpoint."""
+"""Sampling so hot that the noise alone decides: in any arithmetic, and on any checkpoint."""
 SAMPLED = (
     SamplingParams(min_new_tokens=ENDLESS),
     replace(GREEDY, min_new_tokens=ENDLESS, repetition_penalty=1.3),
@@ -37,12 +37,12 @@ SAMPLED = (
     SamplingParams(min_new_tokens=ENDLESS, repetition_penalty=0.3, predictor_top_k=5),
     SamplingParams(min_new_tokens=ENDLESS, do_sample=False, repetition_penalty=0.2, predictor_top_p=0.8),
 )
-"""The penalties below 1 make an emitted code likely to come again: whoever forgets one says something else."""
+"""Penalties below 1 make an emitted code likely to come again: a backend that forgets one gives other codes."""
 
 
 @dataclass(frozen=True, eq=False)
 class Scenario:
-    """What one stream does, whatever the company."""
+    """The steps of one stream, which do not depend on the other streams of a call."""
 
     case: Case
     steps: tuple[Codes | None, ...]
@@ -117,12 +117,12 @@ class ScenarioPool:
         return len(scenario.case.embeds) + scenario.begins
 
     def followed(self, number: int) -> Followed:
-        """What ``reference`` does in float32, from the first frame on."""
+        """Return the results of ``reference`` in float32, from the first frame on."""
         scenario = self.scenarios[number]
         return self._oracle.follow(scenario.case, scenario.steps)
 
     def rounded(self, number: int) -> Followed:
-        """What ``reference`` computes along the same codes in the type under test."""
+        """Return the results of ``reference`` along the same codes, in the type under test."""
         codes = [frame for frame in self.followed(number).codes if frame is not None]
         codes = codes or [self._silence]  # the first logits come before any code
         return self._oracle.follow(self.scenarios[number].case, codes, self.dtype)
@@ -157,7 +157,9 @@ class ScenarioPool:
             yield self._scenario(rows, number, sampling, steps, begins)
 
     def _alike(self) -> Iterator[Scenario]:
-        """Scenarios for whoever takes one request for another: another seed, temperature, first row, last row, past."""
+        """Yield scenarios that differ in one thing, which a backend may confuse: seed, temperature, first row, last
+        row, history.
+        """
         hot = replace(SAMPLED[2], seed=7)
         first = self._scenario(24, 40, hot, [None] * ALIKE_STEPS, 0)
         yield first

@@ -29,7 +29,7 @@ class Decode:
 
     streams: tuple[int, ...]
     how: frozenset[str] = frozenset()
-    """As for :class:`Start`, and ``logits`` and ``waited for later``."""
+    """Ways of the call: those of :class:`Start`, ``logits``, and ``waited for later``."""
 
 
 @dataclass(frozen=True)
@@ -80,14 +80,14 @@ class Writer:
         return self.width - len(self.live)
 
     def start(self, *scenarios: int) -> None:
-        """In one call."""
+        """Start streams in one call."""
         streams = tuple(zip(self._numbers, scenarios, strict=False))
         for stream, scenario in streams:
             self.live[stream] = _Live(scenario, self.pool.length(scenario), self.pool.rows(scenario))
         self.actions.append(Start(streams, self._how()))
 
     def decode(self, streams: Sequence[int]) -> None:
-        """In this order."""
+        """Decode streams in one call, in this order."""
         for stream in streams:
             self.live[stream].left -= 1
             self.live[stream].length += 1
@@ -101,7 +101,7 @@ class Writer:
         self.actions.append(Release(stream))
 
     def release_finished(self, share: float = 1.0) -> None:
-        """Those without a step left, or a random ``share`` of them."""
+        """Release streams without a step left, or a random ``share`` of them."""
         for stream in [stream for stream, live in self.live.items() if not live.left]:
             if self.chance.random() < share:
                 self.release(stream)
@@ -169,7 +169,7 @@ def of_widths(writer: Writer, widths: Sequence[int], scenarios: Sequence[int]) -
 
 
 def ends_in_company(writer: Writer, turns: int) -> list[Action]:
-    """In each call of a full house one stream ends, now and then two or three: before, after or among the others."""
+    """End one stream, at times two or three, in each call of a full batch: before, after or among the others."""
     pool, chance = writer.pool, writer.chance
     for turn in range(turns):
         while writer.room:
@@ -191,7 +191,7 @@ def ends_in_company(writer: Writer, turns: int) -> list[Action]:
 
 
 def continuations(writer: Writer) -> list[Action]:
-    """Each scenario that begins as a continuation, one beside the next."""
+    """Start every scenario that begins as a continuation, all in one batch."""
     for scenario in writer.pool.continued:
         if not writer.room:
             writer.release(next(iter(writer.live)))
@@ -219,7 +219,7 @@ def alike(writer: Writer) -> list[Action]:
 
 
 def growing(writer: Writer) -> list[Action]:
-    """Each prompt is longer than all before it, and each call wider, beside streams that are already there."""
+    """Start prompts that are each longer than all before, in ever wider calls, while other streams are open."""
     pool = writer.pool
     by_rows = {pool.rows(scenario): scenario for scenario in pool.going}
     lengths = sorted(by_rows)
@@ -231,7 +231,7 @@ def growing(writer: Writer) -> list[Action]:
 
 
 def churn(writer: Writer, rounds: int) -> list[Action]:
-    """Many streams that come and go, at all moments of their lives, beside one that waits and goes on at the end."""
+    """Start and end many streams at all moments, while one stream waits, to continue at the end."""
     pool, chance = writer.pool, writer.chance
     waiting = min(1, writer.width - 1)
     if waiting:
@@ -257,7 +257,7 @@ def churn(writer: Writer, rounds: int) -> list[Action]:
 
 
 def tidied(actions: Sequence[Action], pool: ScenarioPool, width: int) -> list[Action]:
-    """What is left of a schedule when all that cannot be done is left out."""
+    """Return the actions of a schedule that can be executed."""
     left: dict[int, int] = {}
     kept: list[Action] = []
     for action in actions:
@@ -280,12 +280,12 @@ def tidied(actions: Sequence[Action], pool: ScenarioPool, width: int) -> list[Ac
 
 
 def streams(actions: Iterable[Action]) -> list[int]:
-    """Those that are started."""
+    """Return the streams that are started."""
     return [stream for action in actions if isinstance(action, Start) for stream, _ in action.streams]
 
 
 def only(actions: Iterable[Action], streams: Iterable[int]) -> list[Action]:
-    """What is left of a schedule without all other streams."""
+    """Return the part of a schedule that concerns these streams."""
     kept = set(streams)
     left = (_of(action, kept) for action in actions)
     return [action for action in left if action is not None]
@@ -304,7 +304,7 @@ def _of(action: Action, kept: set[int]) -> Action | None:
 
 
 def smaller(action: Action) -> Iterator[Action]:
-    """What may show the same with less: narrower and plainer calls."""
+    """Yield smaller actions that may show the same fault: narrower and plainer calls."""
     if isinstance(action, Decode) and len(action.streams) > 1:
         for place in range(len(action.streams)):
             yield replace(action, streams=action.streams[:place] + action.streams[place + 1 :])

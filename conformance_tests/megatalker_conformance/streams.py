@@ -25,7 +25,7 @@ class Case:
     """A test case: all that one stream is given."""
 
     name: str
-    """For messages."""
+    """Name of the case in messages."""
     embeds: Tensor
     """``[T, hidden_size]`` prefill rows."""
     trailing: Tensor
@@ -143,7 +143,7 @@ class Streams:
         self.decoder.release(stream.handle)
 
     def release_all(self) -> None:
-        """Free whatever is still held, whatever state a failed test left it in."""
+        """Free all open streams, also after a failed test."""
         while self._open:
             try:
                 self.decoder.release(self._open.pop())

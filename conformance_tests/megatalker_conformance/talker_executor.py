@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class Comparison(Protocol):
-    """What a frame is held to."""
+    """The expected result of a frame."""
 
     def complaint(self, scenario: int, step: int, frame: Frame) -> tuple[str, str] | None:
         """Expected and found, if they differ. ``step`` counts from the stream's own start."""
@@ -214,7 +214,9 @@ def _lent(tensor: Tensor, how: frozenset[str]) -> Tensor:
 
 
 def _taken_back(lent: Sequence[Tensor], own: Sequence[Tensor]) -> tuple[str, str] | None:
-    """Write over what was lent, for it belongs to the caller again; expected and found, if somebody else did before."""
+    """Write over tensors that belong to the caller again. Return expected and found where the backend changed them
+    before.
+    """
     untouched = all(torch.equal(given, rows.to(given.dtype)) for given, rows in zip(lent, own, strict=True))
     for given in lent:
         given.fill_(torch.nan)
@@ -222,7 +224,7 @@ def _taken_back(lent: Sequence[Tensor], own: Sequence[Tensor]) -> tuple[str, str
 
 
 class _DecoderError(Exception):
-    """What a decoder raised, whatever it was, and nothing else."""
+    """An error that a decoder raised, of any kind."""
 
 
 def _call(work: Callable[[], T], how: frozenset[str]) -> T:

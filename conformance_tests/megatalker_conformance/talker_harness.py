@@ -59,7 +59,7 @@ class TalkerHarness:
         return self.house if self.batch else min(self.house, WIDEST_ALONE)
 
     def writer(self, title: str, width: int) -> Writer:
-        """For a schedule; the same title gives the same one."""
+        """Return the writer of a schedule; the same title gives the same random choices."""
         chance = random.Random(f"{self.seed} {title}")
         return Writer(self.pool, width, chance, self.talker.capabilities.forced_codes)
 
@@ -88,9 +88,9 @@ class TalkerHarness:
 
         Args:
             actions: the schedule.
-            promise: what it shows.
-            comparison: what frames are held to; ``None``: the oracle.
-            talker: who runs; ``None``: the decoder under test.
+            promise: the promise that it tests.
+            comparison: the expected frames; ``None``: those of the oracle.
+            talker: the decoder that runs it; ``None``: the decoder under test.
         """
         executor = self.executor(talker or self.talker, comparison)
         mismatch = executor.run(actions)

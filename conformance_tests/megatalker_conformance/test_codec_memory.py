@@ -63,7 +63,7 @@ def test_states_that_are_gone_leave_nothing_behind(
 
 
 def _growing(before: dict[str, int], after: dict[str, int]) -> dict[str, int]:
-    """What has grown, and by how much."""
+    """Return the kinds of memory that have grown, with the growth."""
     growth = {kind: after[kind] - before[kind] for kind in before}
     return {kind: more for kind, more in growth.items() if more > ALLOWED[kind]}
 

@@ -1,4 +1,4 @@
-"""Whatever a caller does with states, each sounds as one full forward of the official decoder over its codes."""
+"""Every state sounds like one full forward of the official decoder over its codes, after any sequence of calls."""
 
 from megatalker_conformance.codec_harness import CodecHarness
 from megatalker_conformance.codec_schedule import Action, Copy, Decode, Open, Warmup
@@ -6,7 +6,7 @@ from megatalker_conformance.promises import WARMUP
 
 SCHEDULES = 5
 CALLS = 55
-"""Of each; a call with many states or frames counts as several."""
+"""Calls of each schedule; a call with many states or frames counts as several."""
 DRAWN_WIDTH = 20
 """States of a call, at most, in random schedules."""
 MANY, LONG_CALL = 14, 28
@@ -55,7 +55,7 @@ def test_copies_of_any_age_go_their_own_way(codec_harness: CodecHarness) -> None
 
 
 def test_long_calls_of_several_states_stay_exact(codec_harness: CodecHarness) -> None:
-    """Of equal and different lengths, by states far apart in age, and by many."""
+    """Calls of equal and different lengths, with states far apart in age, and with many states."""
     old, young, new, first, second = 1, 2, 3, *codec_harness.pool.trunks
     actions: list[Action] = [Open(old, first), Decode(((old, 105),)), Open(young, second), Decode(((young, 3),))]
     actions += [Open(new, second), Decode(((new, 70), (old, 70), (young, 122)))]
@@ -82,7 +82,7 @@ def test_long_streams_stay_exact(codec_harness: CodecHarness) -> None:
 
 
 def test_a_codec_is_exact_before_and_after_its_warmup(codec_harness: CodecHarness) -> None:
-    """On an instance of its own, with states that it had before."""
+    """Uses a new instance of the codec, with states from before its warm-up."""
     states = range(1, 1 + min(codec_harness.width(3), 3))
     first, then = (Decode(tuple((state, frames + state) for state in states)) for frames in (1, 2))
     cold = codec_harness.load()

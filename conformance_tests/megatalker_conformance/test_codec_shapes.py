@@ -1,4 +1,4 @@
-"""Whatever checkpoint the run is about: codecs of fewer and of more codebooks than published ones."""
+"""Codecs of fewer and of more codebooks than published ones, on checkpoints of their own."""
 
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Isolation: a stream's codes do not depend on its neighbours, nor on who shares a call with it."""
+"""Isolation: a stream's codes do not depend on the other streams, whether they share a call with it or not."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What a talker decoder makes of what its shell lets through."""
+"""A talker decoder's results for unusual input that its shell accepts."""
 
 import pytest
 
@@ -13,7 +13,7 @@ REMAINDERS = range(65, 129)
 
 
 def test_prompts_of_every_remainder_are_right(examine: FrameExaminer, cases: Cases, measure: Measure) -> None:
-    """Whatever the tiles that a prompt is cut into, the last one is filled to any height."""
+    """Prompt lengths leave every remainder, so that the last tile of any tiling is filled to every height."""
     streams = examine.streams
     for rows in REMAINDERS:
         if rows < streams.decoder.max_positions:

@@ -17,17 +17,17 @@ PROMPT = 230
 """Rows before the long stream: its positions cross 256 and 512 while its frames cross 64, 128 and 256."""
 LEAST_FRAMES, MOST_FRAMES = 300, 600
 FREE_FRAMES = 135
-"""Of a decoder without ``forced_codes``, which has to choose each code."""
+"""Frames for a decoder without ``forced_codes``, which has to choose each code."""
 RUN_S = 5.0
 """Time for frames above :data:`LEAST_FRAMES`, of the decoder's own."""
 LONGEST_PROMPT = 8200
 PROMPT_S = 6.0
-"""What the longest prompt may take."""
+"""Seconds that the longest prompt may take."""
 
 
 def _some_codes(checkpoint: Checkpoint, frames: int) -> list[Codes]:
-    """Arbitrary, fixed codes. Code 0 is any in the first 64 frames and one of two later: what was said long ago differs
-    from what was said of late.
+    """Return arbitrary, fixed codes. Code 0 is any in the first 64 frames and one of two later, so that old and recent
+    codes differ.
     """
     config, draw = checkpoint.config, torch.Generator().manual_seed(5)
     codes = torch.randint(config.predictor.vocab_size, (frames, config.num_code_groups), generator=draw)

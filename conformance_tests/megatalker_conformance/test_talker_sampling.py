@@ -31,7 +31,7 @@ def case(streams: Streams, cases: Cases, exact_arithmetic: None) -> Case:
 
 @pytest.fixture
 def first_frame(oracle: Oracle, case: Case, checkpoint: Checkpoint) -> list[Choice]:
-    """Of code 0 and of code 1 after the greedy code 0: what they are chosen from in frame 0."""
+    """Return the choices of code 0 and, after the greedy code 0, of code 1 in frame 0."""
     codes = oracle.codes(case, 1)
     logits = oracle.logits(case, codes)
     vocabulary = CodeVocabulary.of(checkpoint.config)
@@ -58,7 +58,7 @@ def test_each_sampling_value_takes_effect(
     changes: dict[str, object],
     codebook: int,
 ) -> None:
-    """Of code 0 and of the predictor's codes, one value at a time, while the other stage is greedy."""
+    """Tests one value at a time, for code 0 and for the predictor's codes, while the other stage is greedy."""
     for sampling in _decisive(first_frame[codebook], changes):
         said = replace(case, sampling=sampling)
         judge(said, streams.say(said, FRAMES), FRAMES)

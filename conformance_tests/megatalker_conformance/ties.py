@@ -18,9 +18,9 @@ class Margin:
     """Between two codes, in units of logits."""
 
     apart: float
-    """By how much the oracle prefers its own."""
+    """Difference by which the oracle prefers its own code."""
     tie: float
-    """What rounding may bridge."""
+    """Largest difference that rounding explains."""
 
     @property
     def near(self) -> bool:
@@ -33,7 +33,9 @@ class Margin:
 def sixteen_bit_margin(
     oracle: Oracle, case: Case, frames: int, divergence: Divergence, dtype: torch.dtype, eos_id: int
 ) -> Margin:
-    """Of 16-bit runs: a tie is what twice the worst error of the official modules in that type explains."""
+    """Return the margin of a 16-bit run: a tie is what twice the worst error of the official modules in that type
+    explains.
+    """
     assert replace(case.sampling, min_new_tokens=0) == replace(PLAIN_GREEDY, min_new_tokens=0), (
         "a near-tie is read off raw logits, so 16-bit runs are compared greedily and without a penalty"
     )
@@ -53,8 +55,8 @@ def sixteen_bit_margin(
 def float32_margin(
     oracle: Oracle, case: Case, expected: Sequence[Codes], divergence: Divergence, vocabulary: CodeVocabulary
 ) -> Margin:
-    """Of a float32 run that should say ``expected``, after all rules of sampling: a tie is what the errors of two
-    float32 logits explain.
+    """Return the margin of a float32 run that should choose ``expected`` after all rules of sampling: a tie is what the
+    errors of two float32 logits explain.
     """
     frame, codebook = divergence.frame, divergence.codebook
     before = expected[:frame]

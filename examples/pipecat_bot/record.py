@@ -81,7 +81,7 @@ class Script:
 
     def __init__(self) -> None:
         self.said = ""
-        """What the user is saying; heard once."""
+        """Words that the user is saying; they are transcribed once."""
         self.app = FastAPI()
         self.app.post("/v1/audio/transcriptions")(self.hear)
         self.app.post("/v1/chat/completions")(self.answer)

@@ -21,7 +21,7 @@ from waiting import HANG_S, eventually
 
 
 class Stream:
-    """As much of a stream as standard input is fed to."""
+    """The part of a stream that standard input is fed to."""
 
     cancelled = False
 

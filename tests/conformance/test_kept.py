@@ -1,4 +1,4 @@
-"""What oracles computed is kept on disk, and only as long as it is true."""
+"""Results of oracles are kept on disk, and only while they are valid."""
 
 import os
 import subprocess
@@ -102,7 +102,7 @@ def test_an_unwritable_folder_is_named_and_costs_only_time(tmp_path: Path, make:
 
 @pytest.mark.slow
 def test_processes_share_a_folder(tmp_path: Path) -> None:
-    """Each of three processes finds, whole, whatever the others wrote meanwhile."""
+    """Each of three processes reads complete results while the others write."""
     script = (
         "import sys, torch\nfrom pathlib import Path\nfrom megatalker_conformance.kept import Kept\n"
         "kept = Kept(folder=Path(sys.argv[1]))\n"

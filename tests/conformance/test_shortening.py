@@ -1,4 +1,4 @@
-"""Failing schedules, of talkers and codecs alike, are shortened as far as they can be, at a bounded price."""
+"""Failing schedules, of talkers and codecs alike, are shortened as much as possible, at a bounded price."""
 
 from collections.abc import Callable, Iterator, Sequence
 
@@ -11,7 +11,7 @@ def halves(number: int) -> Iterator[int]:
 
 
 def short(numbers: Sequence[int], fails: Callable[[Sequence[int]], bool], effort: int) -> list[int]:
-    """Of schedules whose actions are numbers, without streams."""
+    """Shorten schedules whose actions are numbers, without streams."""
     return shortened(
         numbers,
         fails,

@@ -1,4 +1,4 @@
-"""What ``megatalker verify`` finds: all that is right with a checkpoint, and each thing that is not."""
+"""Findings of ``megatalker verify``: a sound checkpoint, and each fault of an unsound one."""
 
 import importlib.util
 from collections.abc import Callable, Mapping, Sequence
@@ -43,7 +43,7 @@ def verified(
 
 
 def of(card: Card, *outcomes: Outcome) -> list[Check]:
-    """Checks with these outcomes; what was left out was left out on purpose."""
+    """Return the checks with these outcomes, and check that nothing was left out unasked."""
     return [check for check in card.checks if check.outcome in outcomes and "--skip" not in check.found]
 
 
@@ -218,7 +218,7 @@ def test_keys_that_nothing_honours_are_listed(tiny_custom_voice: Checkpoint, mon
 
 
 class Heard(Examiner):
-    """An examiner who does not listen."""
+    """An examiner that does not listen."""
 
     understood = Understood(0.0, 1.0)
 

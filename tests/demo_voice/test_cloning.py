@@ -1,4 +1,4 @@
-"""What a voice that clones is trained with: made-up speakers, references, prompts as they are laid out for cloning."""
+"""Training data of a voice that clones: made-up speakers, references, and prompts in the layout for cloning."""
 
 from collections.abc import Sequence
 from dataclasses import replace

@@ -29,7 +29,7 @@ class Desk:
         """A call has ended."""
         self.webrtc = SmallWebRTCRequestHandler()
         self.body: dict[str, Any] = {}
-        """What came with the latest call of the page."""
+        """Body of the page's latest call."""
 
     async def answer(self, arguments: RunnerArguments) -> None:
         arguments.cli_args = argparse.Namespace(verbose=1, reception=self.reception)

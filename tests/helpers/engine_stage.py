@@ -21,11 +21,11 @@ Opener = Callable[..., Engine]
 
 
 class EngineClock:
-    """What an engine takes for the time: it goes on with what the engine does, however busy this machine is."""
+    """The engine's clock. It advances with what the engine does, also on a busy machine."""
 
     def __init__(self) -> None:
         self.passed_s = 0.0
-        """What a test has let pass."""
+        """Seconds that a test has added."""
         self._began_at, self._reads = time.monotonic(), 0
 
     def __call__(self) -> float:

@@ -162,7 +162,7 @@ class FakeCodec(Codec):
         self.calls: list[list[int]] = []
         """Frames of each state of each call."""
         self.states: list[Sequence[CodecState]] = []
-        """Of each call."""
+        """States of each call."""
         self.closed = threading.Event()
 
     @property

@@ -9,7 +9,7 @@ from megatalker.engine.codec_stage import Download, Samples
 
 
 class LateDownload(Download):
-    """Under way until it is waited for, whatever device it comes from."""
+    """A download that stays under way until it is waited for, on any device."""
 
     on_start: ClassVar[Callable[[], None]] = lambda: None
     """Called when it begins."""

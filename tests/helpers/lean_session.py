@@ -1,4 +1,4 @@
-"""What somebody without the extra ``official`` does, in one process. Takes a base checkpoint, writes ``found.json``."""
+"""A session without the extra ``official``, in one process. Takes a base checkpoint, writes ``found.json``."""
 
 import json
 import logging
@@ -21,7 +21,7 @@ def error_of(call: Callable[[], Any]) -> str:
 
 
 def told() -> list[str]:
-    """What the log says from now on."""
+    """Return a list that collects log messages from now on."""
     lines: list[str] = []
     handler = logging.Handler()
     handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]

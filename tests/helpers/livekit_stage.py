@@ -1,4 +1,4 @@
-"""A stage for the LiveKit plugin: a whole agent session without a room, with somebody who talks and listens."""
+"""A stage for the LiveKit plugin: a whole agent session without a room, with a caller that talks and listens."""
 
 import asyncio
 import time
@@ -32,7 +32,7 @@ def tts_class(plug_in: Fakes, checkpoint: Checkpoint) -> type[TTS]:
 
 
 async def spoken(engine: SpeechEngine, text: str, **options: Any) -> bytes:
-    """What the engine says alone of a text that is fed to it: 16-bit PCM."""
+    """Return the engine's speech for a text that is fed to it, generated alone: 16-bit PCM."""
     async with engine.speak(None, **options) as stream:
         stream.feed(text)
         stream.finish()
@@ -109,7 +109,7 @@ class Microphone(AudioInput):
 
 
 class Caller:
-    """Somebody who talks: :attr:`vad` and :attr:`stt` hear it."""
+    """A caller that talks; :attr:`vad` and :attr:`stt` hear it."""
 
     def __init__(self) -> None:
         self.vad, self.stt = ScriptedVAD(), ScriptedSTT()

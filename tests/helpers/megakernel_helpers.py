@@ -23,7 +23,7 @@ DEVICES = [
 ]
 """The specification on a CPU, the kernel on a GPU."""
 POSITIONS = 200
-"""Of every decoder, so that a GPU compiles one kernel for each checkpoint."""
+"""Positions of every decoder, so that a GPU compiles one kernel for each checkpoint."""
 Codes = tuple[int, ...]
 
 
@@ -45,7 +45,7 @@ def megakernel(checkpoint: Checkpoint, device: str = "cpu", **settings: Any) -> 
 
 
 def within(talker: CheckedTalker) -> MegakernelDecoder:
-    """What stands in the shell."""
+    """Return the decoder inside the shell."""
     assert isinstance(talker.decoder, MegakernelDecoder)
     return talker.decoder
 

@@ -71,7 +71,7 @@ class Ear(FrameProcessor):
 
 @dataclass
 class Heard:
-    """What came out of the service."""
+    """Frames that came out of the service."""
 
     down: Sequence[Frame]
     up: Sequence[Frame]
@@ -142,13 +142,13 @@ async def perform(
 
 
 def pcm16(engine: Engine, text: str, **wishes: Any) -> bytes:
-    """What the engine says alone, as 16-bit PCM at 24 kHz."""
+    """Return the engine's speech for a text, generated alone, as 16-bit PCM at 24 kHz."""
     samples = in_a_thread(engine.speak(text, **wishes).read_all)
     return np.rint(samples * 32767.0).astype("<i2").tobytes()
 
 
 def fed_pcm16(engine: Engine, *pieces: str, **wishes: Any) -> bytes:
-    """As :func:`pcm16`, for text whose first piece is being spoken when the others arrive."""
+    """Return :func:`pcm16` of text whose first piece is being spoken when the others arrive."""
 
     def fed() -> np.ndarray:
         with engine.speak(None, **wishes) as stream:

@@ -21,7 +21,7 @@ AUDIBLE = 0.01
 
 @dataclass
 class Heard:
-    """What an agent sent."""
+    """Audio and messages that an agent sent."""
 
     messages: list[dict[str, Any]] = field(default_factory=list)
     audible_s: float = 0.0
@@ -117,7 +117,7 @@ async def say_over_webrtc(address: str, words: str) -> Heard:
 
 
 async def say_over_websocket(address: str, words: str) -> Heard:
-    """As a client of Pipecat's websocket transport does; until it has been answered, or the agent has left."""
+    """Talk as a client of Pipecat's websocket transport does, until it has been answered or the agent has left."""
     heard, serializer = Heard(), ProtobufFrameSerializer()
     async with (
         aiohttp.ClientSession() as session,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sized
 HANG_S = 120.0
 """Nothing here takes long; only something that hangs takes this long, however busy the machine is."""
 PROCESS_S = 1800.0
-"""As ``HANG_S``, for a process, which may have to compile."""
+"""Seconds after which a process hangs; it may have to compile."""
 
 
 def eventually(condition: Callable[[], object], what: str) -> None:

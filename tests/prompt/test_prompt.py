@@ -308,7 +308,7 @@ def test_tables_are_never_copied_whole(tiny_custom_voice: Checkpoint, monkeypatc
 
 
 def in_place(work: Callable[[], tuple[Tensor, Tensor]]) -> Callable[[], tuple[Tensor, Tensor]]:
-    """In place of a CUDA graph, whose results are the same tensors each time."""
+    """Run the work directly in place of a CUDA graph, and return the same tensors each time."""
     results = work()
 
     def replay() -> tuple[Tensor, Tensor]:

@@ -45,7 +45,7 @@ def library(tiny_base: Checkpoint, tmp_path: Path) -> Callable[[], VoiceLibrary]
 
 
 def unreadable(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As ``lost+found`` is to everybody but root, who may be running this."""
+    """Make a folder unreadable as ``lost+found`` is, for root too, who may be running this."""
     folder.mkdir()
     listed = Path.iterdir
 

@@ -27,7 +27,7 @@ class Mode:
     language: str = "auto"
     instruct: str | None = None
     reference_text: str | None = None
-    """What is said in the recording of an in-context voice."""
+    """The words of an in-context voice's recording."""
     spoken: bool = True
     """It is held to the official codes, too; the others differ from one that is in a row of their prompt."""
 

@@ -18,7 +18,7 @@ _MAXRSS = 1 if sys.platform == "darwin" else 1024
 
 
 def speed(subject: Subject) -> Iterator[Check]:
-    """What ``megatalker bench`` measures, in the number format of the settings."""
+    """Measure the speed as ``megatalker bench`` does, in the number format of the settings."""
     name, device = subject.talker_backend.name, subject.device
     settings = subject.engine_settings.model_copy(update={"checkpoint": str(subject.checkpoint.folder)})
     if device.type == "cuda":

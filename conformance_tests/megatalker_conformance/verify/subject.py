@@ -1,4 +1,4 @@
-"""What is verified: a checkpoint, its backends, and the ways in which it speaks."""
+"""The subject of a verification: a checkpoint, its backends, and its ways of speaking."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -43,7 +43,7 @@ class Subject:
     talker_backend: TalkerBackend
     codec_backend: CodecBackend
     recording: NDArray[float32] | None
-    """To clone, ``[samples]`` at 24 kHz."""
+    """Recording to clone, ``[samples]`` at 24 kHz."""
     listener: MakeListener
 
     @classmethod
@@ -65,7 +65,7 @@ class Subject:
 
     @property
     def dtype(self) -> torch.dtype:
-        """What an engine would compute in."""
+        """The type that an engine would compute in."""
         return resolve_dtype(self.settings.dtype, self.device)
 
     @property

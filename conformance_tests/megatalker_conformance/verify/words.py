@@ -1,4 +1,6 @@
-"""Whether what is said can be understood: word errors of a recogniser, beside those of the same sound in disorder."""
+"""Test of whether speech can be understood: a recogniser's word errors, compared with those for the same sound in
+disorder.
+"""
 
 import importlib.util
 from collections.abc import Iterator

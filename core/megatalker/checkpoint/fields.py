@@ -7,7 +7,7 @@ from typing import Any
 from megatalker.errors import CheckpointError
 
 LARGEST = 2**24
-"""Of any size or id: more than any checkpoint has, and small enough to compute with."""
+"""Largest size or id: more than any checkpoint has, and small enough to compute with."""
 _REQUIRED: Any = object()
 
 
@@ -109,7 +109,7 @@ class Table:
         self._read.update(keys)
 
     def ignore(self, *keys: str) -> None:
-        """Take these as read: whatever their values, they change nothing here."""
+        """Mark these keys as read: their values change nothing here."""
         self._idle.update(keys)
         self._read.update(keys)
 

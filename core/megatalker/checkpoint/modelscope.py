@@ -29,7 +29,7 @@ from megatalker.errors import CheckpointError
 __all__ = ["PREFIX", "download_from_modelscope"]
 
 PREFIX = "modelscope:"
-"""What stands before an id that is to be looked up there."""
+"""Prefix of an id that is looked up on ModelScope."""
 _SITE = "https://www.modelscope.cn"
 _LIST = ".megatalker.json"
 """The files that belong into the folder, with their SHA-256, or their revision where the site lists none. Those that

@@ -11,7 +11,7 @@ from typing import Any
 from pydantic_core.core_schema import CoreSchema, any_schema
 
 MOST_MISSING = 50
-"""Packages; where more are missing, another one follows whatever is done."""
+"""Most missing packages before giving up: where more are missing, each repair only reveals another."""
 
 
 @contextmanager
@@ -36,7 +36,7 @@ class StandIns(MetaPathFinder, Loader):
 
     def __init__(self) -> None:
         self.packages: set[str] = set()
-        """Those that were missing."""
+        """Packages that were found missing."""
 
     def load(self, load: Callable[[], Any]) -> Any:
         """Call ``load``, once more for each package that it does not find, and return its result.
@@ -105,5 +105,5 @@ class _Nothing:
         return any_schema()
 
     def __call__(self, *arguments: Any, **_options: Any) -> Any:
-        """As a decorator, it changes nothing."""
+        """Return the function unchanged, when used as a decorator."""
         return arguments[0] if arguments else None

@@ -31,7 +31,7 @@ class _Stream:
 
 
 class CheckedTalker:
-    """What the engine talks to: ``decoder``, with every call checked.
+    """The engine's view of a talker: ``decoder``, with every call checked.
 
     Args:
         decoder: just loaded, holding no stream.
@@ -62,7 +62,7 @@ class CheckedTalker:
         """Its decode returns frames: it is called when they are waited for, so that nothing else waits for it."""
 
     def prefill(self, requests: Sequence[StreamRequest]) -> list[StreamHandle]:
-        """As :meth:`TalkerDecoder.prefill`.
+        """Begin streams; see :meth:`TalkerDecoder.prefill`.
 
         Raises:
             InvalidRequestError: ``embeds`` is not ``[T >= 2, hidden_size]`` finite floating point, or a history id lies
@@ -88,7 +88,8 @@ class CheckedTalker:
         return handles
 
     def decode(self, steps: Sequence[DecodeStep], *, return_logits: bool = False) -> Callable[[], list[Frame]]:
-        """As :meth:`TalkerDecoder.decode`. The function returned is to be called before anything else, once.
+        """Start one frame of each stream; see :meth:`TalkerDecoder.decode`. Call the returned function once, before any
+        other call.
 
         Raises (here, or in the function returned, before any stream has advanced):
             InvalidRequestError: an unknown, released or ended stream; a stream named twice; a malformed text row or
@@ -118,7 +119,9 @@ class CheckedTalker:
         return take
 
     def release(self, stream: StreamHandle) -> None:
-        """As :meth:`TalkerDecoder.release`; an unknown or released stream raises ``InvalidRequestError``."""
+        """Free a stream; see :meth:`TalkerDecoder.release`. An unknown or released stream raises
+        ``InvalidRequestError``.
+        """
         self._require_taken()
         self._find(stream)
         with backend_call("release"):
@@ -126,7 +129,7 @@ class CheckedTalker:
         del self._streams[stream]
 
     def prepare(self) -> str | None:
-        """As :meth:`TalkerDecoder.prepare`; ``MalformedResultError`` where it returns something else."""
+        """Prepare one item; see :meth:`TalkerDecoder.prepare`. Other results raise ``MalformedResultError``."""
         self._require_taken()
         answer: object = self.decoder.prepare()
         if answer is not None and not isinstance(answer, str):
@@ -142,12 +145,12 @@ class CheckedTalker:
         self.release(stream)
 
     def warmup(self) -> None:
-        """As :meth:`TalkerDecoder.warmup`."""
+        """Prepare for the first call; see :meth:`TalkerDecoder.warmup`."""
         self._require_taken()
         self.decoder.warmup()
 
     def close(self) -> None:
-        """As :meth:`TalkerDecoder.close`, whatever is under way."""
+        """Free all resources, also while a call is under way; see :meth:`TalkerDecoder.close`."""
         self.decoder.close()
 
     def _ask(self, steps: Sequence[DecodeStep], return_logits: bool) -> list[Frame] | Callable[[], list[Frame]]:

@@ -29,9 +29,10 @@ from megatalker.voices import Voice
 logger = logging.getLogger(__name__)
 
 WARM_ROWS = 512
-"""Of texts that are read at once."""
+"""Rows that warm-up embeds at once: as many as long texts have."""
 CAPTURED_TOGETHER = 8
-"""Texts that are built one by one, from what was captured; more of them share operations in less time."""
+"""Most texts in a call that are built one by one from a captured graph; more of them are faster in shared operations.
+"""
 HEADS = 256
 """Heads that are remembered: a voice, language and instruction each, some tens of kB."""
 
@@ -58,9 +59,9 @@ class PromptText:
     """The text of one prompt, and how it is to be spoken."""
 
     ids: Sequence[int]
-    """Of the text alone (:func:`megatalker.checkpoint.template.text_ids`), or of its beginning."""
+    """Ids of the text alone (:func:`megatalker.checkpoint.template.text_ids`), or of its beginning."""
     plan: PromptPlan
-    """From :meth:`PromptPlanner.plan`."""
+    """The plan that :meth:`PromptPlanner.plan` returned."""
     complete: bool = True
     """No text will follow. With ``False``, at least :attr:`PromptPlan.ids_needed` ids must be given, and rows do not
     depend on how the text is split; their last bits may then differ from the official prompt's."""
@@ -143,9 +144,9 @@ class PromptBuilder:
         ]
 
     def warmup(self) -> None:
-        """Let a GPU load what multiplies the rows of a text, which differs from one length to the next, and lock the
-        memory that texts pass through: else the first text of each length waits for it, up to 3 ms. What a text that
-        comes alone takes is captured: one launch instead of fifteen.
+        """Prepare a GPU: load the kernels that multiply the rows of a text, which differ by its length; lock the host
+        memory that texts are copied from; and capture the work for a single text, so that it takes one launch, not
+        fifteen. Without this the first text of each length waits up to 3 ms.
         """
         if self._device.type != "cuda" or self._captured is not None:
             return
@@ -172,7 +173,8 @@ class PromptBuilder:
         return Prompt(whole[: -len(trailing)], whole[-len(trailing) :], self.pad_row, True, len(head))
 
     def text_rows(self, ids: Sequence[int]) -> Tensor:
-        """``[n, H]``: rows of text that arrived after the prompt was built, whatever the split.
+        """Return rows ``[n, H]`` of text that arrived after the prompt was built; they do not depend on how the text
+        was split.
 
         Raises:
             InvalidRequestError: an id outside the text vocabulary.
@@ -204,7 +206,7 @@ class PromptBuilder:
         return [next(done) if text.complete else self._rows_so_far(text) for text in texts]
 
     def _rows_so_far(self, text: PromptText) -> Tensor:
-        """As above, of text that more may follow."""
+        """Return :meth:`text_rows` of the beginning of a text, which more may follow."""
         embedded = self._rows.embed(_ids(text))
         if text.plan.voice.reference_codes is not None:
             return self._rows.project_split(embedded)

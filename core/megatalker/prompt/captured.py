@@ -1,4 +1,4 @@
-"""What the text of one prompt takes on a GPU, captured: one launch instead of fifteen."""
+"""A CUDA graph of the work for one prompt's text: one launch instead of fifteen."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -10,11 +10,13 @@ from megatalker.prompt.plan import Layout
 from megatalker.prompt.rows import PromptRows
 
 LENGTHS = 128
-"""Of texts, in tokens: long sentences."""
+"""Longest text that is captured, in tokens: a long sentence."""
 
 Rows = tuple[Tensor, Tensor]
 Body = Callable[[Layout, Tensor], Rows]
-"""Of a layout and the embedded text ``[n, text width]``: the rows behind a prompt's head, and those that trail."""
+"""A function of a layout and the embedded text ``[n, text width]``. It returns the rows after a prompt's head, and the
+trailing rows.
+"""
 Capture = Callable[[Callable[[], Rows]], Callable[[], Rows]]
 
 

@@ -1,4 +1,4 @@
-"""What stands for a single character in text that is spoken: itself, a plain letter, a space, or nothing.
+"""Replacement of single characters in text that is spoken: by themselves, a plain letter, a space, or nothing.
 
 Letters and digits in disguise (mathematical, full-width, circled, ligatures) become plain ones, as NFKC has them.
 Everything that is usual in a language stays as it is: below U+2000 a compatibility decomposition marks a usual letter
@@ -42,7 +42,7 @@ _ALONGSIDE = ".,()"
 
 
 class _Characters(dict[int, int | str]):
-    """For ``str.translate``; filled as characters are met, which are at most two planes of Unicode."""
+    """Table for ``str.translate``. It is filled as characters are met, which are at most two planes of Unicode."""
 
     def __missing__(self, code: int) -> int | str:
         if code >= _IDEOGRAPHS.start:

@@ -79,7 +79,7 @@ class TextCleaner:
         return self._clean(piece, final=False)
 
     def finish(self) -> str:
-        """No text follows: what was held back."""
+        """Return the text that was held back, since no more follows."""
         return self._clean("", final=True)
 
     def _clean(self, piece: str, *, final: bool) -> str:

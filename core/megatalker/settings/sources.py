@@ -126,7 +126,7 @@ def explain(
     table: str = "",
     known: Collection[str] = (),
 ) -> str:
-    """What is wrong with settings, and which environment variable says so.
+    """Describe what is wrong with settings, and name the environment variable at fault.
 
     Args:
         error: pydantic's.

@@ -8,7 +8,7 @@ from megatalker.errors import InvalidRequestError
 
 
 class UnreadableVoiceError(InvalidRequestError):
-    """The files of a voice cannot be read here and now, whatever they hold."""
+    """The files of a voice cannot be read here and now; their content may be good."""
 
 
 def read_regular_file(path: Path, most_bytes: int) -> bytes:

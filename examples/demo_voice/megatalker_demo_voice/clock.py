@@ -1,4 +1,4 @@
-"""Learning by the clock: how far a run is decides the rate, whatever the machine's speed."""
+"""Learning rate by the clock: it depends on the part of the time that has gone by, not on the machine's speed."""
 
 import math
 import time

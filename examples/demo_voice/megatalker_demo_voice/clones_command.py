@@ -27,7 +27,7 @@ PRINTED = (
     "The small boat sailed slowly across the quiet lake before the storm.",
     "Seven brown horses were standing near the old wooden gate.",
 )
-"""What clones say to be compared: not what the reference says."""
+"""Sentences that clones say to be compared: not those of the reference."""
 _LONGEST = 200
 MODES = {"x-vector": False, "in-context": True}
 """Whether the reference's words and codes go into the prompt."""

@@ -10,7 +10,7 @@ HELD_OUT = 32
 """Made-up speakers to measure with."""
 
 _LOWEST, _HIGHEST = 64, 148
-"""Of the lower end of a speaker's melody, in Hz."""
+"""Range of the lower end of a speaker's melody, in Hz."""
 _SPANS = (1.38, 1.5)
 """Upper end of the melody, relative to the lower one."""
 _TRACTS = (0.93, 1.11)
@@ -26,14 +26,14 @@ _GAIN, _GAIN_AT, _GAIN_FALLS = 0.8, 82, 0.6
 
 
 def cast(count: int, *, held_out: bool) -> tuple[Speaker, ...]:
-    """Who speaks: the named speakers (0), or that many made-up ones; those to measure with are always the same."""
+    """Return the named speakers (0), or that many made-up ones; speakers to measure with are always the same."""
     if not count:
         return SPEAKERS
     return crowd(HELD_OUT, held_out=True) if held_out else crowd(count)
 
 
 def everyone(count: int) -> tuple[Speaker, ...]:
-    """All who may speak where there are ``count`` made-up speakers to train on."""
+    """Return all speakers that there are with ``count`` made-up ones to train on."""
     return (*SPEAKERS, *cast(count, held_out=False), *cast(count, held_out=True)) if count else SPEAKERS
 
 
@@ -50,7 +50,7 @@ def crowd(count: int, *, held_out: bool = False) -> tuple[Speaker, ...]:
 
 
 def traits(speaker: Speaker) -> tuple[float, ...]:
-    """What sets a made-up speaker apart: pitch and formants, each about -1 to 1."""
+    """Return the traits of a made-up speaker: pitch and formants, each about -1 to 1."""
     assert speaker.variant is not None
     fields = [line.split() for line in speaker.variant.splitlines()]
     low = next(float(field[1]) for field in fields if field[0] == "pitch")

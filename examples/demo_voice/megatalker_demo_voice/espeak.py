@@ -53,7 +53,7 @@ _Callback = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_short), ctype
 
 @dataclass(frozen=True, slots=True)
 class Utterance:
-    """What espeak-ng said."""
+    """Speech of espeak-ng."""
 
     samples: NDArray[np.int16]
     """``[n]`` at :data:`RATE`."""

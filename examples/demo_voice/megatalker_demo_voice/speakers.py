@@ -8,9 +8,9 @@ class Speaker:
     """One voice of espeak-ng."""
 
     name: str
-    """As in ``config.json``: lower case."""
+    """Name in ``config.json``, in lower case."""
     voice: str
-    """Of espeak-ng: a language and one of its variants."""
+    """Voice of espeak-ng: a language and one of its variants."""
     rate: int
     """Words per minute."""
     pitch: int

@@ -29,9 +29,9 @@ class TalkerData:
     text_starts: Tensor
     text_counts: Tensor
     speakers: Tensor
-    """``[n]``: codec id of each utterance's speaker, or :data:`NO_CODE` where a reference says who speaks."""
+    """``[n]``: codec id of each utterance's speaker, or :data:`NO_CODE` where a reference defines the speaker."""
     voices: Tensor
-    """``[n]``: index of each utterance's speaker among those who spoke."""
+    """``[n]``: index of each utterance's speaker among all speakers."""
 
     def __len__(self) -> int:
         return len(self.frame_counts)

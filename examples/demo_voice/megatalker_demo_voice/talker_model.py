@@ -126,13 +126,13 @@ class TalkerRows:
     codes: Tensor
     """``[batch, length, groups]``: ids of the talker's own table, then of the predictor's; or :data:`NO_CODE`."""
     speaker_row: Tensor
-    """``[batch]``: the row that says who speaks."""
+    """``[batch]``: the row of the speaker."""
     x_vectors: Tensor | None = None
     """``[batch, hidden]``: added to that row."""
 
 
 class TalkerStack(Stack):
-    """With the tables of text and of code 0."""
+    """The talker's stack, with the tables of text and of code 0."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__(config.talker)
@@ -141,7 +141,9 @@ class TalkerStack(Stack):
 
 
 class PredictorStack(Stack):
-    """With the tables of codes 1 to 15, which are as wide as the talker: it reads them, too."""
+    """The predictor's stack, with the tables of codes 1 to 15, which are as wide as the talker, since it reads them,
+    too.
+    """
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__(config.predictor)
@@ -167,7 +169,7 @@ class CodePredictor(nn.Module):
             self.small_to_mtp_projection = nn.Linear(config.talker.hidden_size, shape.hidden_size)
 
     def resize(self, x: Tensor) -> Tensor:
-        """From the talker's width to the predictor's."""
+        """Project from the talker's width to the predictor's."""
         out: Tensor = self.small_to_mtp_projection(x) if hasattr(self, "small_to_mtp_projection") else x
         return out
 

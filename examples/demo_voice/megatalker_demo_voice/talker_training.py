@@ -38,7 +38,7 @@ class TalkerPlan:
     config: ModelConfig
     seconds: float
     rows: int
-    """Of a batch, in each process."""
+    """Rows of a batch, in each process."""
     highest_rate: float
     damage: float
     """Share of frames whose codes are hidden or wrong at first, so that text is all there is to go by."""
@@ -50,7 +50,7 @@ class TalkerPlan:
     capture: bool
     """Record steps as CUDA graphs."""
     hasten: bool = False
-    """On CPUs, too: compile, and compute in bfloat16."""
+    """Compile and compute in bfloat16, on CPUs, too."""
 
 
 class TalkerTrainer:
@@ -67,7 +67,7 @@ class TalkerTrainer:
         start: Mapping[str, Tensor] | None = None,
         listener: Listener | None = None,
     ) -> None:
-        """``start``: weights to begin with, and to differ from; ``listener``: says who speaks."""
+        """``start``: weights to begin with, and to differ from; ``listener``: encodes the speaker."""
         torch.manual_seed(plan.seed)
         self.talker, self.listener = TrainableTalker(plan.config).to(device), listener
         if start is not None:

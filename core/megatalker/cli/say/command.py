@@ -71,7 +71,7 @@ def say(
 ) -> None:
     """Speak TEXT: write it while it is generated, and play it where a player is installed.
 
-    Sampling options that are left out are the checkpoint's own. What was spoken before an error or Ctrl-C is kept.
+    Sampling options that are left out are the checkpoint's own. Speech from before an error or Ctrl-C is kept.
     """
     check_text_argument(text)
     settings = read_settings(config, checkpoint=checkpoint, backend=backend, codec=codec, device=device, dtype=dtype)

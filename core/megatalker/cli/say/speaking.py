@@ -28,8 +28,9 @@ from megatalker.voices import Voice, VoiceCloner, list_speakers, read_reference
 from megatalker.voices.voice import is_voice_path
 
 INTERRUPTED = 130
+"""Exit status that shells report for programs that SIGINT ends."""
 BROKEN_PIPE = 141
-"""What shells report for programs that SIGINT and SIGPIPE end."""
+"""Exit status that shells report for programs that SIGPIPE ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,7 @@ class VoiceOrder:
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What to say, and how."""
+    """The text to say, and how to say it."""
 
     text: str | None
     """``None``: standard input, while it arrives."""
@@ -62,8 +63,8 @@ def speak(order: Order, settings: Settings, destination: Destination, status: St
     """Speak to the end; returns lines that say how it went.
 
     Raises:
-        MegatalkerError: its message says what is kept, if anything had been spoken.
-        typer.Exit: whoever reads standard output has left.
+        MegatalkerError: its message says which speech is kept, if there is any.
+        typer.Exit: the reader of standard output has closed it.
     """
     with ExitStack() as stack:
         try:
