@@ -47,7 +47,7 @@ class Judge:
 
     @property
     def manner(self) -> SamplingParams:
-        """How tests that are not about sampling choose codes: as varied as this run can be compared in."""
+        """Sampling for tests of other things: as varied as this run can be compared in."""
         if self._dtype == torch.float32 and self._seeded:
             return SamplingParams(seed=1, min_new_tokens=_ENDLESS)
         return self.greedy
@@ -73,5 +73,7 @@ class Judge:
         )
 
     def gap(self, case: Case, frames: int, divergence: Divergence) -> Margin:
-        """How far apart the oracle holds the two codes of a 16-bit run, and how far apart a near-tie may be."""
+        """Return the difference by which the oracle prefers its code in a 16-bit run, and the largest difference of a
+        near-tie.
+        """
         return sixteen_bit_margin(self._oracle, case, frames, divergence, self._dtype, self._eos_id)

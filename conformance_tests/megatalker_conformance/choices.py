@@ -30,7 +30,7 @@ class Choice:
     """Code 0 of all frames before."""
     vocabulary: CodeVocabulary
     given: int = 0
-    """How many of ``history`` came with the request."""
+    """Number of codes of ``history`` that came with the request."""
 
     def code(self) -> int:
         """The code that every backend must choose."""

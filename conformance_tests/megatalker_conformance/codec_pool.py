@@ -13,7 +13,7 @@ TRUNKS = 2
 TRUNK = 190
 """Frames."""
 FORKS = (0, 1, 2, 5, 12, 30, 73, 110)
-"""Where sequences part from a trunk, so that a state and its copy can go different ways."""
+"""Frames at which sequences part from a trunk, so that a state and its copy can go different ways."""
 BRANCH = 36
 """Frames from a fork on."""
 OPENINGS = 23

@@ -17,7 +17,7 @@ FORMS: dict[str, Callable[[Tensor], Tensor]] = {
     "every other row of an int64 tensor": lambda codes: codes.repeat_interleave(2, dim=0)[::2],
     "columns of a wider int64 tensor": lambda codes: torch.cat((codes.flip(1), codes), dim=1)[:, codes.shape[1] :],
 }
-"""How the codes of a call may lie in memory; each makes a tensor of its own."""
+"""Memory layouts of the codes of a call; each function makes a tensor of its own."""
 
 
 @dataclass(frozen=True)

@@ -60,7 +60,7 @@ class OfficialCodec:
 
     @cached_property
     def _kept(self) -> Kept:
-        return Kept.of(self._checkpoint, self._device)
+        return Kept.open(self._checkpoint, self._device)
 
     @cached_property
     def _tokenizer(self) -> Any:

@@ -49,7 +49,7 @@ def checkpoint(selection: Selection) -> Checkpoint:
 
 @pytest.fixture(scope="session")
 def device(selection: Selection) -> torch.device:
-    """Where every backend of this run works."""
+    """The device that every backend of this run uses."""
     return selection.device
 
 

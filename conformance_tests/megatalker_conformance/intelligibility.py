@@ -131,7 +131,7 @@ class Examiner:
         return self._word_errors([f"{row.capitalize()}." for row in rows], [row.split() for row in rows], WORDS)
 
     def sentences(self, sentences: Sequence[str] = SENTENCES) -> Understood:
-        """How many sentences are heard as themselves rather than as one of the others."""
+        """Count the sentences that are heard as themselves rather than as one of the others."""
         known = [plain_words(sentence) for sentence in sentences]
         with self._listener([word for words in known for word in words]) as recogniser:
             told = [

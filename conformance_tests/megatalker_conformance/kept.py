@@ -47,7 +47,7 @@ class OracleClock:
 
 
 def cache_folder() -> Path:
-    """Where results are kept: ``$XDG_CACHE_HOME/megatalker/conformance``, by default below ``~/.cache``."""
+    """Return the folder of kept results: ``$XDG_CACHE_HOME/megatalker/conformance``, by default below ``~/.cache``."""
     return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "megatalker" / "conformance"
 
 
@@ -65,7 +65,7 @@ class Kept:
         self._pruned = False
 
     @classmethod
-    def of(cls, checkpoint: Checkpoint, device: torch.device, *code: Path, folder: Path | None = None) -> "Kept":
+    def open(cls, checkpoint: Checkpoint, device: torch.device, *code: Path, folder: Path | None = None) -> "Kept":
         """Return the cache for a checkpoint and a device; it depends on the installed packages, this machine and
         ``code``.
 

@@ -71,7 +71,7 @@ class Oracle:
 
             def follow() -> dict[str, torch.Tensor]:
                 frames = self._in(dtype).follow(case, forced)
-                logits = TeacherForced.of(frames)
+                logits = TeacherForced.from_frames(frames)
                 codes = torch.tensor([frame.codes for frame in frames if frame.codes is not None])
                 return {"codes": codes, "talker": logits.talker, "predictor": logits.predictor}
 
@@ -84,7 +84,7 @@ class Oracle:
     @cached_property
     def _kept(self) -> Kept:
         code = Path(inspect.getfile(self._registry.talker(ORACLE).load)).parent
-        return Kept.of(self._checkpoint, self._device, code)
+        return Kept.open(self._checkpoint, self._device, code)
 
     def _in(self, dtype: torch.dtype) -> Streams:
         if dtype not in self._streams:

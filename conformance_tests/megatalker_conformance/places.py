@@ -56,11 +56,11 @@ class FrameExaminer:
         self._oracle, self._cases, self._dtype = oracle, cases, dtype
         self.checkpoint_positions = checkpoint.config.talker.max_positions
         """Most positions of the checkpoint."""
-        self._vocabulary = CodeVocabulary.of(checkpoint.config)
+        self._vocabulary = CodeVocabulary.from_config(checkpoint.config)
         self._with_logits = streams.decoder.capabilities.forced_codes
         seeded = streams.decoder.capabilities.seeded_sampling
         self.sampling = LIVELY if seeded else replace(PLAIN_GREEDY, min_new_tokens=LIVELY.min_new_tokens)
-        """How its streams choose codes."""
+        """Sampling of its streams."""
         self._means: list[tuple[float, float]] = []
         """Mean errors of each frame in a 16-bit type: the decoder's, and that of ``reference``."""
         self._worst = 0.0

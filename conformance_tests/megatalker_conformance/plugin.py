@@ -15,7 +15,7 @@ from megatalker.plugins.device import DTYPES
 from megatalker_conformance.kept import cache_folder
 from megatalker_conformance.measure import measured_lines
 from megatalker_conformance.selection import SELECTION, Selection, version_line
-from megatalker_conformance.timing import note_oracle_time, time_lines
+from megatalker_conformance.timing import record_oracle_time, time_lines
 
 pytest_plugins = ["megatalker_conformance.fixtures"]
 
@@ -126,7 +126,7 @@ def pytest_collection_finish() -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_makereport(item: pytest.Item) -> None:
-    note_oracle_time(item)
+    record_oracle_time(item)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

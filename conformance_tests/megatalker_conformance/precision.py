@@ -19,7 +19,7 @@ float16 and bfloat16 arithmetic give 5e-4 and more."""
 
 @dataclass(frozen=True)
 class LogitError:
-    """How far logits of one kind are from the oracle's."""
+    """Distance of logits of one kind from the oracle's."""
 
     rms: float
     peak: float
@@ -98,7 +98,7 @@ def widest_flip(found: Tensor, exact: Tensor) -> float:
 
 @dataclass(frozen=True)
 class Divergence:
-    """Where two runs part."""
+    """The first difference of two runs."""
 
     frame: int
     codebook: int

@@ -13,7 +13,7 @@ class Promise:
     text: str
     """The promise as a sentence."""
     module: str
-    """Where the contract says so, such as ``megatalker.interfaces``."""
+    """Module that contains the promise, such as ``megatalker.interfaces``."""
     name: str
     """The class or field there; empty: the module's own docstring."""
     quote: str
@@ -104,7 +104,7 @@ ENCODING = Promise(
 
 @dataclass(frozen=True)
 class Mismatch:
-    """Where a schedule goes wrong first."""
+    """The first fault of a schedule."""
 
     action: int
     """Index in the schedule."""

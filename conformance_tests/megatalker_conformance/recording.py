@@ -25,7 +25,7 @@ from megatalker.plugins import BackendRegistry, hookimpl
 from megatalker.plugins.checked import CheckedCodec, CheckedTalker
 
 PATIENCE_S = 5.0
-"""How long a backend call waits for the consumer before it notes that the consumer was kept waiting."""
+"""Longest time that a backend call waits for the consumer before it counts the consumer as blocked."""
 
 
 @dataclass

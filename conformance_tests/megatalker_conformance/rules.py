@@ -36,7 +36,7 @@ class Rule:
     before: tuple[int, ...] = ()
     """Code 0 of frames that the stream itself emitted before."""
     how: Literal["chosen", "forced"] = "chosen"
-    """How it came to emit these."""
+    """Whether the stream chose the codes of ``before`` or was forced to emit them."""
     codebooks: Sequence[int] = (0,)
     """The codes, one of which shows it."""
     others: float = FLOOR

@@ -132,7 +132,7 @@ class ScenarioPool:
         return len(self.followed(number).codes) - self.scenarios[number].begins
 
     def request(self, number: int) -> StreamRequest:
-        """How its stream starts."""
+        """Return the request that starts its stream."""
         scenario = self.scenarios[number]
         case = scenario.case
         if not scenario.begins:
@@ -180,7 +180,7 @@ class ScenarioPool:
                 frames = [self._frame(chance) if index % 2 else None for index in range(step)]
                 yield self._scenario(rows, 50 + number, replace(SAMPLED[0], seed=number), [*frames, end], begins)
         if self._seeded:
-            vocabulary = CodeVocabulary.of(self._config)
+            vocabulary = CodeVocabulary.from_config(self._config)
             # frame that ends, min_new_tokens, frames emitted before: a minimum that is just reached, and one that a
             # continuation has behind it and would meet again if frames were counted anew.
             for number, (rows, frame, least, begins) in enumerate(

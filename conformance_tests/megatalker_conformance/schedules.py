@@ -11,7 +11,7 @@ from itertools import count, cycle, islice
 from megatalker_conformance.scenarios import ScenarioPool
 
 HOW = ("strided rows", "float64 rows", "another thread")
-"""How a call may come, besides plainly."""
+"""Unusual ways to make a call."""
 
 
 @dataclass(frozen=True)

@@ -125,7 +125,7 @@ class Streams:
 
     def force(self, case: Case, codes: Sequence[Codes]) -> "TeacherForced":
         """The logits before each of these frames, each computed from the given frames before it."""
-        return TeacherForced.of(self.follow(case, codes))
+        return TeacherForced.from_frames(self.follow(case, codes))
 
     def follow(self, case: Case, forced: Sequence[Codes | None]) -> list[Frame]:
         """Start, take these steps, ``None`` being a free one, until it ends, and release; frames with logits."""
@@ -169,7 +169,7 @@ class TeacherForced:
     """``[frames, code groups - 1, predictor vocab]``; zeros for a step that ended the stream."""
 
     @classmethod
-    def of(cls, frames: Sequence[Frame]) -> "TeacherForced":
+    def from_frames(cls, frames: Sequence[Frame]) -> "TeacherForced":
         """The logits that these frames carry."""
         rows = [frame.logits for frame in frames if frame.logits is not None]
         assert len(rows) == len(frames), "return_logits gives logits for each frame"

@@ -16,7 +16,7 @@ USED = 160
 WATCHED = 24
 """The same, and memory is looked at before and after."""
 ROUNDS = 4
-"""How often, until nothing has grown: what the first calls make for good may stay, a leak goes on."""
+"""Most repetitions until nothing grows: buffers that the first calls make may stay, but a leak goes on."""
 OPENED = 2000
 """States that are not even used."""
 SAID = 40

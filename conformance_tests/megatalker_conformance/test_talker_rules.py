@@ -126,7 +126,7 @@ def open_talker(load_special: Loader, special_checkpoints: SpecialCheckpoints, d
     checkpoint = special_checkpoints.checkpoint(OPEN)
     model = OpenModel(lambda name: checkpoint.tensor(name).numpy())
     error = EXACT if dtype == torch.float32 else ROUNDED
-    return OpenTalker(load_special(OPEN), model, CodeVocabulary.of(checkpoint.config), error)
+    return OpenTalker(load_special(OPEN), model, CodeVocabulary.from_config(checkpoint.config), error)
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ def first_frame(oracle: Oracle, case: Case, checkpoint: Checkpoint) -> list[Choi
     """Return the choices of code 0 and, after the greedy code 0, of code 1 in frame 0."""
     codes = oracle.codes(case, 1)
     logits = oracle.logits(case, codes)
-    vocabulary = CodeVocabulary.of(checkpoint.config)
+    vocabulary = CodeVocabulary.from_config(checkpoint.config)
     rows = (logits.talker[0], logits.predictor[0, 0])
     return [Choice(row.numpy(), case.sampling, codebook, 0, (), vocabulary) for codebook, row in enumerate(rows)]
 

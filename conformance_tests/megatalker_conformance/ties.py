@@ -1,4 +1,4 @@
-"""Where a backend chooses another code than the official modules: how far apart these hold the two."""
+"""Differences between a backend's codes and the official modules', and the margin by which these prefer theirs."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

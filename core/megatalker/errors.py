@@ -118,7 +118,7 @@ _MOST_EXPLAINED = 10
 
 
 _UNION_TAGS = ("function-", "literal[")
-"""How pydantic's names of the alternatives of a value begin; they are no keys."""
+"""Prefixes of pydantic's names for the alternatives of a value; they are no keys."""
 
 
 def _explain(fault: Mapping[str, Any], noun: str, table: str, known: Collection[str], skip: int) -> str:

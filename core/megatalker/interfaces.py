@@ -97,7 +97,7 @@ class CodecCapabilities:
 
 @dataclass(frozen=True, slots=True)
 class LoadContext(Generic[SettingsT]):
-    """Where and how to load: device, weight dtype, and the backend's own validated settings."""
+    """The context to load in: device, weight dtype, and the backend's own validated settings."""
 
     device: torch.device
     dtype: torch.dtype

@@ -174,7 +174,7 @@ def test_end_of_speech_ends_one_stream_and_not_its_neighbour(decoder: CheckedTal
 def test_a_stream_may_end_by_its_own_choice(decoder: CheckedTalker, tiny_1b7: Checkpoint) -> None:
     """So hot that the noise alone decides; this seed's favours end-of-speech in the third frame."""
     hot = replace(SEEDED, temperature=1e6, top_k=None, repetition_penalty=1.0, min_new_tokens=0)
-    vocabulary, flat = CodeVocabulary.of(tiny_1b7.config), np.zeros(tiny_1b7.config.talker.vocab_size, np.float32)
+    vocabulary, flat = CodeVocabulary.from_config(tiny_1b7.config), np.zeros(tiny_1b7.config.talker.vocab_size, np.float32)
 
     def first_code(seed: int, frame: int) -> int:
         params = replace(hot, seed=seed)

@@ -126,12 +126,12 @@ def test_contents_differ_by_value_shape_and_type() -> None:
 def test_one_changed_weight_is_another_checkpoint(tmp_path: Path, make: Counting) -> None:
     folder = write_checkpoint(tmp_path / "tiny", TINY)
     cpu = torch.device("cpu")
-    Kept.of(Checkpoint.open(folder), cpu, folder=tmp_path / "kept").get(0, make)
+    Kept.open(Checkpoint.open(folder), cpu, folder=tmp_path / "kept").get(0, make)
     weights = folder / "model.safetensors"
     data = bytearray(weights.read_bytes())
     data[len(data) // 64 * 10 - 8] ^= 1  # where the checkpoint's own fingerprint takes no sample
     weights.write_bytes(data)
-    Kept.of(Checkpoint.open(folder), cpu, folder=tmp_path / "kept").get(0, make)
+    Kept.open(Checkpoint.open(folder), cpu, folder=tmp_path / "kept").get(0, make)
     assert make.calls == 2
 
 

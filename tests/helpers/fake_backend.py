@@ -48,7 +48,7 @@ CODEC_CAPABILITIES = CodecCapabilities(devices=frozenset({"cpu"}), dtypes=frozen
 
 @dataclass
 class Behaviour:
-    """How a fake backend behaves; the hooks run inside its calls and may raise or block."""
+    """Behaviour of a fake backend; the hooks run inside its calls and may raise or block."""
 
     frames: int | None = 30
     """Frames after which a stream chooses end-of-speech; ``None``: never."""

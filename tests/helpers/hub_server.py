@@ -36,7 +36,7 @@ class Repository:
         return hashlib.sha256(self.files[name]).hexdigest()
 
     def identity(self, name: str) -> dict[str, str]:
-        """How ModelScope tells what a file holds."""
+        """Return ModelScope's identification of a file's content."""
         return {"Sha256": self.sha256(name), "Revision": COMMIT}
 
     def ranges(self, name: str) -> list[str | None]:

@@ -38,7 +38,7 @@ def from_ulaw(data: bytes) -> Samples:
 
 @dataclass(frozen=True)
 class Wire:
-    """How a provider writes things down."""
+    """The message format of a provider."""
 
     hello: list[dict[str, Any]]
     media: Callable[[str], dict[str, Any]]

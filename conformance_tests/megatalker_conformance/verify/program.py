@@ -41,7 +41,7 @@ def verify(checkpoint: Checkpoint, settings: Settings, order: Order, progress: C
     Raises:
         MegatalkerError: a backend that was asked for cannot be had here, or the recording cannot be read.
     """
-    subject = Subject.of(checkpoint, settings, order)
+    subject = Subject.open(checkpoint, settings, order)
     try:
         checks = [check for part in PARTS for check in _checks(part, subject, progress)]
     finally:

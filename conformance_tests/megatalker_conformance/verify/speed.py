@@ -1,4 +1,4 @@
-"""How fast the engine is with this checkpoint, and what memory it takes."""
+"""Speed of the engine with this checkpoint, and the memory it takes."""
 
 import resource
 import sys

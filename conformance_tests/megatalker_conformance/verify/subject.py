@@ -47,7 +47,7 @@ class Subject:
     listener: MakeListener
 
     @classmethod
-    def of(cls, checkpoint: Checkpoint, settings: Settings, order: Order) -> "Subject":
+    def open(cls, checkpoint: Checkpoint, settings: Settings, order: Order) -> "Subject":
         """Choose the backends as an engine would; raises what :func:`~megatalker_conformance.verify.program.verify`
         does.
         """

@@ -71,7 +71,7 @@ def sixteen_bit(subject: Subject) -> Iterator[Check]:
 
 
 def _sixteen_bit_type(subject: Subject) -> torch.dtype:
-    """That of the settings, or the one that the backend has."""
+    """Return the 16-bit type of the settings, or else the one that the backend has."""
     known = subject.talker_backend.capabilities.dtypes
     for dtype in (subject.dtype, torch.bfloat16, torch.float16):
         if dtype in known and dtype != torch.float32:
@@ -84,7 +84,7 @@ def _compared(subject: Subject, name: str, case: Case, streams: Streams, expecte
     divergence = first_divergence(found, expected)
     if divergence is None:
         return Check("codes", name, "passed", f"equal in float32: all codes of {len(found)} frames")
-    vocabulary = CodeVocabulary.of(subject.checkpoint.config)
+    vocabulary = CodeVocabulary.from_config(subject.checkpoint.config)
     margin = float32_margin(subject.oracle, case, expected, divergence, vocabulary)
     text = f"equal for {divergence.frame} frames, then parts at {divergence}, {margin}"
     figures = {"apart": margin.apart, "tie": margin.tie}

@@ -114,12 +114,12 @@ class Table:
         self._read.update(keys)
 
     def ignored(self) -> list[str]:
-        """Where in the file there are keys that :meth:`ignore` was told of."""
+        """Keys of the file that :meth:`ignore` was called with."""
         inner = [path for table in self._tables.values() for path in table.ignored()]
         return [self._path(key) for key in self._content if key in self._idle] + inner
 
     def unread(self) -> list[str]:
-        """Where in the file there are keys that no method has read."""
+        """Keys of the file that no method has read."""
         inner = [path for table in self._tables.values() for path in table.unread()]
         return [self._path(key) for key in self._content if key not in self._read] + inner
 

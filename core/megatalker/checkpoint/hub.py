@@ -32,7 +32,7 @@ POLL_SECONDS = 0.2
 
 @dataclass(frozen=True, slots=True)
 class DownloadProgress:
-    """How far a download is, in bytes; as a string, one line to show."""
+    """Progress of a download, in bytes; as a string, one line to show."""
 
     repository: str
     done: int

@@ -104,7 +104,7 @@ class CheckedCodec:
             )
         return codes
 
-    def try_out(self) -> None:
+    def smoke_test(self) -> None:
         """Make the audio of one frame; raises what goes wrong, and ``MalformedResultError`` where that is no audio."""
         (chunk,) = self.decode([self.open()], [torch.zeros(1, self._config.num_quantizers, dtype=torch.int64)])
         complaint = samples_complaint(float(chunk.abs().max()))

@@ -136,7 +136,7 @@ class CheckedTalker:
             raise MalformedResultError(f"prepare returned {type(answer).__name__}, expected what is prepared, or None")
         return answer
 
-    def try_out(self) -> None:
+    def smoke_test(self) -> None:
         """Make a frame of a prompt that no healthy backend fails at; raises what goes wrong."""
         rows = torch.full((2, self._config.talker.hidden_size), 0.02)
         greedy = SamplingParams(do_sample=False, predictor_do_sample=False)

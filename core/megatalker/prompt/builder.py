@@ -273,7 +273,8 @@ def _ids(text: PromptText) -> list[int]:
 
 
 def _official_calls(layout: Layout, rows: int) -> list[int]:
-    """How the official package groups text rows where it projects them, and there are no reference codes."""
+    """Return the numbers of text rows in each projection of the official package, where there are no reference codes.
+    """
     return [1, rows - 1] if layout == "interleaved" else [rows]
 
 

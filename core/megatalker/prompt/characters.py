@@ -27,7 +27,7 @@ _IDEOGRAPHS = range(0x20000, 0x40000)
 """Planes in which everything is an ideograph, also what is newer than this Python."""
 _PLANE_14_SILENT = range(0xE0000, 0xE1000)
 _EMOJI = range(0x1F000, 0x1FB00)
-"""Where unassigned code points are emoji of a newer Unicode than Python's."""
+"""Range whose unassigned code points are emoji of a newer Unicode than Python's."""
 _BLANKS = "\ufffc\ufffd\u2800"
 """Stand for something that is not there."""
 _USUAL = "\u2116"

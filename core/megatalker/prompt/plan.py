@@ -41,7 +41,7 @@ class PromptPlan:
 
     @property
     def ids_needed(self) -> int:
-        """How many text ids must be known before an interleaved prompt can be built while text still arrives.
+        """Number of text ids that must be known before an interleaved prompt can be built while text still arrives.
 
         One, except for in-context voices, whose reference frames each take a text row.
         """

@@ -51,7 +51,7 @@ MAX_DECAY = 31.5
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """How codes are chosen from logits. Defaults are those of the official package.
+    """Options of choosing codes from logits. Defaults are those of the official package.
 
     ``predictor_*`` apply to codes 1-15 (officially ``subtalker_*``), the others to code 0.
 

@@ -102,7 +102,7 @@ class ServerSettings(BaseModel):
     tls_key: SomePath | None = None
     """PEM file with the private key."""
     tls_key_password: Secret | None = None
-    """Where the private key is encrypted."""
+    """Password of an encrypted private key."""
     lazy: bool = False
     """Load the backends at the first request, which waits for it, and not at the start."""
     log_format: Literal["text", "json"] = "text"
@@ -138,9 +138,9 @@ class ServerSettings(BaseModel):
     text_timeout_s: Seconds = 120.0
     """An open utterance for which no text arrives for this long ends with an error."""
     drain_timeout_s: Seconds = 30.0
-    """How long utterances may go on after SIGTERM, while new ones are refused; then they end with an error."""
+    """Seconds that utterances may go on after SIGTERM, while new ones are refused; then they end with an error."""
     shutdown_timeout_s: Seconds = 10.0
-    """How long clients get to read their last events when the server stops."""
+    """Seconds that clients get to read their last events when the server stops."""
 
 
 class RaySettings(BaseModel):

@@ -1,4 +1,4 @@
-"""Where settings come from besides keyword arguments: ``MEGATALKER_*`` variables and ``megatalker.toml``."""
+"""Sources of settings besides keyword arguments: ``MEGATALKER_*`` variables and ``megatalker.toml``."""
 
 import difflib
 import ipaddress

@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 SUFFIX = ".safetensors"
 MANIFEST, REFERENCE, TRANSCRIPT = "manifest.json", "reference.wav", "transcript.txt"
 KEPT = "encoded-"
-"""How files begin that the library itself writes into a voice's folder."""
+"""Prefix of the files that the library itself writes into a voice's folder."""
 
 MOST_BYTES = {MANIFEST: 1 << 20, REFERENCE: 1 << 28, TRANSCRIPT: 1 << 20}
 """Larger files are not read."""

@@ -1,4 +1,4 @@
-"""Where the speech goes: a file, standard output, the sound device."""
+"""Destinations of speech: a file, standard output, the sound device."""
 
 import io
 import os

@@ -15,7 +15,7 @@ WORD_ERRORS = 0.15
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """How to verify."""
+    """The options of a verification."""
 
     ref_audio: Path | None = None
     """A recording to clone, for ``base`` checkpoints."""
