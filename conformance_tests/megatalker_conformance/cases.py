@@ -11,7 +11,7 @@ from megatalker.checkpoint.template import text_ids
 from megatalker.prompt import PromptBuilder
 from megatalker.sampling import SamplingParams
 from megatalker.voices import Voice, default_voice
-from megatalker_conformance.streams import Case, Codes
+from megatalker_conformance.streams import Codes, StreamCase
 
 Layout = Literal["upfront", "interleaved"]
 LAYOUTS: tuple[Layout, ...] = ("upfront", "interleaved")
@@ -56,25 +56,25 @@ class Cases:
         voice: Voice | None = None,
         language: str = LANGUAGE,
         instruct: str | None = None,
-    ) -> Case:
+    ) -> StreamCase:
         """A sentence, in the checkpoint's default voice unless another is given."""
         ids = text_ids(self._checkpoint.tokenizer, text)
         speaker = self._voice if voice is None else voice
         prompt = self._builder.build(ids, voice=speaker, language=language, instruct=instruct, layout=layout)
-        return Case(f"{text[:24]!r} {layout}", prompt.embeds, prompt.trailing, prompt.pad, sampling)
+        return StreamCase(f"{text[:24]!r} {layout}", prompt.embeds, prompt.trailing, prompt.pad, sampling)
 
-    def rows(self, count: int, sampling: SamplingParams) -> Case:
+    def rows(self, count: int, sampling: SamplingParams) -> StreamCase:
         """A prompt of ``count`` rows taken from a real one in an arbitrary, fixed order."""
         base = self.prompt(SENTENCES[4], "upfront", sampling)
         order = torch.randint(len(base.embeds), (count,), generator=torch.Generator().manual_seed(count))
         return replace(base, name=f"{count} rows", embeds=base.embeds[order])
 
-    def with_text_changed_at(self, case: Case, frame: int) -> Case:
+    def with_text_changed_at(self, case: StreamCase, frame: int) -> StreamCase:
         """The same case, whose text rows from ``frame`` on are others."""
         trailing = torch.cat((case.trailing[:frame], case.trailing[frame:].flip(0)))
         return replace(case, name=f"{case.name}, other text from {frame}", trailing=trailing)
 
-    def emitted_rows(self, case: Case, emitted: Sequence[Codes]) -> torch.Tensor:
+    def emitted_rows(self, case: StreamCase, emitted: Sequence[Codes]) -> torch.Tensor:
         """``[frames, hidden_size]``: what the talker was fed for these frames."""
         codes = self._builder.frame_rows(torch.tensor(emitted))
         return codes + torch.stack([case.text(frame) for frame in range(len(emitted))])

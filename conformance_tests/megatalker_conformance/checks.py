@@ -11,7 +11,7 @@ from megatalker.sampling import SamplingParams
 from megatalker_conformance.oracle import Oracle
 from megatalker_conformance.precision import Divergence, first_divergence
 from megatalker_conformance.promises import PARITY, Promise, broken
-from megatalker_conformance.streams import GREEDY, PLAIN_GREEDY, Case, Codes
+from megatalker_conformance.streams import GREEDY, PLAIN_GREEDY, Codes, StreamCase
 from megatalker_conformance.ties import Margin, sixteen_bit_margin
 
 _ENDLESS = 10_000
@@ -52,7 +52,7 @@ class Judge:
             return SamplingParams(seed=1, min_new_tokens=_ENDLESS)
         return self.greedy
 
-    def __call__(self, case: Case, codes: Sequence[Codes], frames: int, promise: Promise = PARITY) -> None:
+    def __call__(self, case: StreamCase, codes: Sequence[Codes], frames: int, promise: Promise = PARITY) -> None:
         """Fail unless ``codes`` are those of the first ``frames`` frames of ``case``."""
         expected = self._oracle.codes(case, frames)
         divergence = first_divergence(codes, expected)
@@ -72,7 +72,7 @@ class Judge:
             found=f"{found}: {list(codes[at]) or 'the end'}",
         )
 
-    def gap(self, case: Case, frames: int, divergence: Divergence) -> Margin:
+    def gap(self, case: StreamCase, frames: int, divergence: Divergence) -> Margin:
         """Return the difference by which the oracle prefers its code in a 16-bit run, and the largest difference of a
         near-tie.
         """

@@ -98,14 +98,14 @@ class Understood:
     """The same of the disordered sound: a judge that is satisfied with it hears what it expects."""
 
 
-class Listener(Protocol):
+class WordListener(Protocol):
     """Decides which words were said."""
 
     def hear(self, pcm: Pcm) -> list[str]:
         """The words in ``[samples]`` float32 at 24 kHz, in lower case."""
 
 
-MakeListener = Callable[[Sequence[str]], AbstractContextManager[Listener]]
+MakeListener = Callable[[Sequence[str]], AbstractContextManager[WordListener]]
 """Makes one that need not tell any words apart but these; :class:`Recogniser` is one."""
 
 

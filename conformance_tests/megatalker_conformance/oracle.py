@@ -14,7 +14,7 @@ from megatalker.plugins.checked import load_talker
 from megatalker.settings import Settings
 from megatalker_conformance.kept import Kept
 from megatalker_conformance.loading import load_context
-from megatalker_conformance.streams import Case, Codes, Streams, TeacherForced
+from megatalker_conformance.streams import Codes, StreamCase, StreamsUnderTest, TeacherForced
 
 ORACLE = "reference"
 
@@ -42,11 +42,11 @@ class Oracle:
         self._registry = registry
         self._checkpoint = checkpoint
         self._device = device
-        self._streams: dict[torch.dtype, Streams] = {}
+        self._streams: dict[torch.dtype, StreamsUnderTest] = {}
         self._said: dict[str, tuple[list[Codes], int]] = {}
         self._followed: dict[tuple[str, tuple[Codes | None, ...], torch.dtype], Followed] = {}
 
-    def codes(self, case: Case, frames: int) -> list[Codes]:
+    def codes(self, case: StreamCase, frames: int) -> list[Codes]:
         """The first ``frames`` frames, fewer when the case ends before."""
         codes, asked = self._said.get(case.content, ([], 0))
         if asked < frames:
@@ -60,11 +60,11 @@ class Oracle:
             self._said[case.content] = (codes, asked)
         return codes[:frames]
 
-    def logits(self, case: Case, codes: Sequence[Codes], dtype: torch.dtype = torch.float32) -> TeacherForced:
+    def logits(self, case: StreamCase, codes: Sequence[Codes], dtype: torch.dtype = torch.float32) -> TeacherForced:
         """Return raw logits along ``codes``. In a 16-bit ``dtype`` their error is the yardstick for backends."""
         return self.follow(case, codes, dtype).logits
 
-    def follow(self, case: Case, forced: Sequence[Codes | None], dtype: torch.dtype = torch.float32) -> Followed:
+    def follow(self, case: StreamCase, forced: Sequence[Codes | None], dtype: torch.dtype = torch.float32) -> Followed:
         """Codes and raw logits of these steps, ``None`` being a free one, until the stream ends."""
         key = (case.content, tuple(forced), dtype)
         if key not in self._followed:
@@ -86,11 +86,11 @@ class Oracle:
         code = Path(inspect.getfile(self._registry.talker(ORACLE).load)).parent
         return Kept.open(self._checkpoint, self._device, code)
 
-    def _in(self, dtype: torch.dtype) -> Streams:
+    def _in(self, dtype: torch.dtype) -> StreamsUnderTest:
         if dtype not in self._streams:
             spec = self._registry.choose_talker(ORACLE, self._checkpoint, self._device, Settings.read())
             decoder = load_talker(spec, self._checkpoint, load_context(spec, self._device, dtype))
-            self._streams[dtype] = Streams(decoder)
+            self._streams[dtype] = StreamsUnderTest(decoder)
         return self._streams[dtype]
 
     def close(self) -> None:

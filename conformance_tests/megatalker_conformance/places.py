@@ -16,7 +16,14 @@ from megatalker_conformance.cases import Cases
 from megatalker_conformance.measure import Measure
 from megatalker_conformance.oracle import Oracle
 from megatalker_conformance.precision import ERROR_RATIO, FLOAT32_ERROR, row_errors
-from megatalker_conformance.streams import PLAIN_GREEDY, Case, Codes, Stream, Streams, TeacherForced
+from megatalker_conformance.streams import (
+    PLAIN_GREEDY,
+    Codes,
+    StreamCase,
+    StreamsUnderTest,
+    StreamUnderTest,
+    TeacherForced,
+)
 
 ANGLE_ERROR = 2**-23
 """Relative error of a rotary angle in float32: at far positions it exceeds all other rounding."""
@@ -50,7 +57,7 @@ class FrameExaminer:
     """
 
     def __init__(
-        self, streams: Streams, oracle: Oracle, cases: Cases, checkpoint: Checkpoint, dtype: torch.dtype
+        self, streams: StreamsUnderTest, oracle: Oracle, cases: Cases, checkpoint: Checkpoint, dtype: torch.dtype
     ) -> None:
         self.streams = streams
         self._oracle, self._cases, self._dtype = oracle, cases, dtype
@@ -66,7 +73,7 @@ class FrameExaminer:
         self._worst = 0.0
         """The worst of ``reference`` so far."""
 
-    def __call__(self, stream: Stream, given: Sequence[Codes] = ()) -> None:
+    def __call__(self, stream: StreamUnderTest, given: Sequence[Codes] = ()) -> None:
         """Advance by one frame; ``given`` are the frames that came with the request."""
         emitted = [*given, *stream.codes]
         (frame,) = self.streams.advance(stream, return_logits=self._with_logits)
@@ -85,7 +92,7 @@ class FrameExaminer:
             f"{stream.case.sampling}. See megatalker/sampling/sampler.py, at the top"
         )
 
-    def _place(self, case: Case, emitted: Sequence[Codes]) -> Case:
+    def _place(self, case: StreamCase, emitted: Sequence[Codes]) -> StreamCase:
         if not emitted:
             return case
         digest = hashlib.sha256(repr(emitted).encode()).hexdigest()[:12]
@@ -108,7 +115,7 @@ class FrameExaminer:
         )
 
     def _compare(
-        self, where: str, position: int, found: TeacherForced, exact: TeacherForced, place: Case, codes: Codes
+        self, where: str, position: int, found: TeacherForced, exact: TeacherForced, place: StreamCase, codes: Codes
     ) -> None:
         ours = row_errors(found, exact)[0]
         if self._dtype == torch.float32:

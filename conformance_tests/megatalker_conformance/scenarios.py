@@ -18,7 +18,7 @@ from megatalker.sampling import CodeVocabulary, SamplingParams
 from megatalker.sampling.numpy_sampler import choose
 from megatalker_conformance.cases import Cases
 from megatalker_conformance.oracle import Followed, Oracle
-from megatalker_conformance.streams import GREEDY, Case, Codes
+from megatalker_conformance.streams import GREEDY, Codes, StreamCase
 
 ENDLESS = 10_000
 LENGTHS = (2, 3, 9, 16, 16, 16, 17, 31, 33, 33, 47, 61, 63, 64, 64, 65, 96, 128, 129, 160, 200, 257, 330, 420)
@@ -44,7 +44,7 @@ SAMPLED = (
 class Scenario:
     """The steps of one stream, which do not depend on the other streams of a call."""
 
-    case: Case
+    case: StreamCase
     steps: tuple[Codes | None, ...]
     """Forced codes of each step of the whole case, ``None`` where they are chosen."""
     begins: int = 0
@@ -57,7 +57,7 @@ class Scenario:
         return f"{len(self.case.embeds)} prompt rows{past}, steps {forced} (F: forced), {_short(self.case)}"
 
 
-def _short(case: Case) -> str:
+def _short(case: StreamCase) -> str:
     plain = SamplingParams()
     values = {name: getattr(case.sampling, name) for name in SamplingParams.__slots__}
     return ", ".join(f"{name}={value}" for name, value in values.items() if value != getattr(plain, name))

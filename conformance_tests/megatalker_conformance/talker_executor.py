@@ -14,7 +14,7 @@ from megatalker.plugins.checked import CheckedTalker
 from megatalker_conformance.precision import ERROR_RATIO, FLOAT32_ERROR
 from megatalker_conformance.promises import Mismatch
 from megatalker_conformance.scenarios import ScenarioPool
-from megatalker_conformance.schedules import Action, Decode, Release, Start, name_of
+from megatalker_conformance.schedules import Action, DecodeStreams, ReleaseStream, StartStreams, name_of
 
 T = TypeVar("T")
 
@@ -142,12 +142,12 @@ class TalkerExecutor:
 
     def _do(self, action: Action, held: dict[int, "_Running"]) -> tuple[str, str] | None:
         match action:
-            case Start(streams, how):
+            case StartStreams(streams, how):
                 return self._start(streams, how, held)
-            case Release(stream):
+            case ReleaseStream(stream):
                 handle = held.pop(stream).handle
                 _call(lambda: self._decoder.release(handle), frozenset())
-            case Decode(streams, how):
+            case DecodeStreams(streams, how):
                 return self._decode([(stream, held[stream]) for stream in streams], how)
         return None
 

@@ -42,7 +42,7 @@ def test_no_chunk_waits_for_a_later_one(engine_harness: EngineHarness, judge: Ju
 
 
 def test_playback_never_runs_dry(engine_harness: EngineHarness, judge: Judge) -> None:
-    """Passes if one run succeeds in which every frame took the backends at most 80 % of its duration.
+    """The test succeeds if one run does in which every frame took the backends at most 80 % of its duration.
 
     In others a busy machine may keep the engine's own threads waiting; where these few are not, too.
     """

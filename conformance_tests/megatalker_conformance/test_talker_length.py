@@ -11,7 +11,7 @@ from megatalker_conformance.cases import Cases
 from megatalker_conformance.measure import Measure, clock
 from megatalker_conformance.places import FrameExaminer
 from megatalker_conformance.special import GROUPED
-from megatalker_conformance.streams import Case, Codes, Stream, Streams
+from megatalker_conformance.streams import Codes, StreamCase, StreamsUnderTest, StreamUnderTest
 
 PROMPT = 230
 """Rows before the long stream: its positions cross 256 and 512 while its frames cross 64, 128 and 256."""
@@ -135,7 +135,7 @@ def test_the_last_positions_are_right_and_the_next_is_refused(
     examine.finish(measure)
 
 
-def _refuses_more(streams: Streams, full: Stream, too_long: Case) -> None:
+def _refuses_more(streams: StreamsUnderTest, full: StreamUnderTest, too_long: StreamCase) -> None:
     for _ in range(2):
         with pytest.raises(CapacityError):
             streams.advance(full)

@@ -14,7 +14,7 @@ from megatalker_conformance.cases import SENTENCES, Cases
 from megatalker_conformance.checks import Judge, require
 from megatalker_conformance.choices import Choice
 from megatalker_conformance.oracle import Oracle
-from megatalker_conformance.streams import PLAIN_GREEDY, Case, Streams
+from megatalker_conformance.streams import PLAIN_GREEDY, StreamCase, StreamsUnderTest
 
 FRAMES = 4
 PENALTY_FRAMES = 12
@@ -24,13 +24,13 @@ HEATS = (0.9, 3.0, 10.0, 30.0, 100.0)
 
 
 @pytest.fixture
-def case(streams: Streams, cases: Cases, exact_arithmetic: None) -> Case:
+def case(streams: StreamsUnderTest, cases: Cases, exact_arithmetic: None) -> StreamCase:
     require(streams.decoder.capabilities, "seeded_sampling")
     return cases.prompt(SENTENCES[0], "interleaved", replace(PLAIN_GREEDY, min_new_tokens=FRAMES))
 
 
 @pytest.fixture
-def first_frame(oracle: Oracle, case: Case, checkpoint: Checkpoint) -> list[Choice]:
+def first_frame(oracle: Oracle, case: StreamCase, checkpoint: Checkpoint) -> list[Choice]:
     """Return the choices of code 0 and, after the greedy code 0, of code 1 in frame 0."""
     codes = oracle.codes(case, 1)
     logits = oracle.logits(case, codes)
@@ -51,9 +51,9 @@ def first_frame(oracle: Oracle, case: Case, checkpoint: Checkpoint) -> list[Choi
     ],
 )
 def test_each_sampling_value_takes_effect(
-    streams: Streams,
+    streams: StreamsUnderTest,
     judge: Judge,
-    case: Case,
+    case: StreamCase,
     first_frame: list[Choice],
     changes: dict[str, object],
     codebook: int,
@@ -85,7 +85,7 @@ def _of_stage(values: dict[str, object], codebook: int) -> dict[str, object]:
 
 @pytest.mark.parametrize("penalty", [1.5, 0.8])
 def test_repetition_penalty_counts_the_generated_code_0_history(
-    streams: Streams, cases: Cases, judge: Judge, exact_arithmetic: None, penalty: float
+    streams: StreamsUnderTest, cases: Cases, judge: Judge, exact_arithmetic: None, penalty: float
 ) -> None:
     plain = replace(PLAIN_GREEDY, min_new_tokens=PENALTY_FRAMES, repetition_penalty=penalty)
     penalised = cases.prompt(SENTENCES[1], "interleaved", plain)

@@ -10,7 +10,7 @@ from megatalker.sampling import CodeVocabulary
 from megatalker_conformance.choices import Choice
 from megatalker_conformance.oracle import Oracle
 from megatalker_conformance.precision import FLOAT32_ERROR, Divergence, LogitError
-from megatalker_conformance.streams import PLAIN_GREEDY, Case, Codes
+from megatalker_conformance.streams import PLAIN_GREEDY, Codes, StreamCase
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Margin:
 
 
 def sixteen_bit_margin(
-    oracle: Oracle, case: Case, frames: int, divergence: Divergence, dtype: torch.dtype, eos_id: int
+    oracle: Oracle, case: StreamCase, frames: int, divergence: Divergence, dtype: torch.dtype, eos_id: int
 ) -> Margin:
     """Return the margin of a 16-bit run: a tie is what twice the worst error of the official modules in that type
     explains.
@@ -53,7 +53,7 @@ def sixteen_bit_margin(
 
 
 def float32_margin(
-    oracle: Oracle, case: Case, expected: Sequence[Codes], divergence: Divergence, vocabulary: CodeVocabulary
+    oracle: Oracle, case: StreamCase, expected: Sequence[Codes], divergence: Divergence, vocabulary: CodeVocabulary
 ) -> Margin:
     """Return the margin of a float32 run that should choose ``expected`` after all rules of sampling: a tie is what the
     errors of two float32 logits explain.

@@ -27,7 +27,7 @@ def time_lines(reports: Sequence[pytest.TestReport]) -> list[str]:
     oracles = sum(
         float(str(value))
         for report in reports
-        if report.when == "teardown"  # whose report carries what was booked in any phase
+        if report.when == "teardown"  # its report has the properties of all phases
         for name, value in report.user_properties
         if name == _ORACLE
     )

@@ -13,7 +13,7 @@ import torch
 from megatalker.checkpoint import Checkpoint
 from megatalker.cli.bench.metrics import METRICS
 from megatalker.cli.verify.card import Card, Check, Outcome
-from megatalker.cli.verify.order import PARTS, Order
+from megatalker.cli.verify.order import PARTS, VerifyOptions
 from megatalker.errors import InvalidRequestError
 from megatalker.interfaces import DecodeStep, Frame
 from megatalker.prompt import PromptBuilder
@@ -39,7 +39,7 @@ def verified(
     dtype = "bfloat16" if backend == "megakernel" else "auto"
     settings = Settings.read(device="cpu", dtype=dtype, backend=backend, backends={backend: own})
     skip = frozenset(PARTS) - set(parts)
-    return verify(checkpoint, settings, Order(frames=FRAMES, skip=skip, **order), lambda _: None)
+    return verify(checkpoint, settings, VerifyOptions(frames=FRAMES, skip=skip, **order), lambda _: None)
 
 
 def of(card: Card, *outcomes: Outcome) -> list[Check]:
@@ -217,7 +217,7 @@ def test_keys_that_nothing_honours_are_listed(tiny_custom_voice: Checkpoint, mon
 # ---------------------------------------------------------------------------------------------------------------- words
 
 
-class Heard(Examiner):
+class DeafExaminer(Examiner):
     """An examiner that does not listen."""
 
     understood = Understood(0.0, 1.0)
@@ -235,8 +235,8 @@ class Heard(Examiner):
 def test_words_are_bounded_and_so_is_their_control(
     tiny_custom_voice: Checkpoint, monkeypatch: pytest.MonkeyPatch, understood: Understood, outcome: str
 ) -> None:
-    monkeypatch.setattr("megatalker_conformance.verify.words.Examiner", Heard)
-    monkeypatch.setattr(Heard, "understood", understood)
+    monkeypatch.setattr("megatalker_conformance.verify.words.Examiner", DeafExaminer)
+    monkeypatch.setattr(DeafExaminer, "understood", understood)
     card = verified(tiny_custom_voice, "words", word_errors=0.2, recogniser="listeners:expectant")
     assert [check.outcome for check in card.checks if check.part == "words"] == [outcome, outcome]
 

@@ -58,8 +58,7 @@ def agent_at_work(
 
 
 def _free_port() -> int:
-    """Return a port that stays free until the agent takes it: the system gives it to no process that asks for any port.
-    """
+    """Return a port that stays free until the agent takes it: the system never hands it out by itself."""
     worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
     while True:
         port = 20_000 + 100 * worker + next(_PORTS) % 100

@@ -8,7 +8,7 @@ from torch import Tensor
 from megatalker.engine.codec_stage import Download, Samples
 
 
-class LateDownload(Download):
+class SlowDownload(Download):
     """A download that stays under way until it is waited for, on any device."""
 
     on_start: ClassVar[Callable[[], None]] = lambda: None

@@ -18,7 +18,7 @@ def eventually(condition: Callable[[], object], what: str) -> None:
 
 
 def stands_still(calls: Sized) -> bool:
-    """There are calls, and for longer than a thread waits for its turn there are no more."""
+    """Whether there are calls, and no more come for longer than a thread waits to be scheduled."""
     before = len(calls)
     for _ in range(10):
         time.sleep(0.1)

@@ -231,7 +231,7 @@ def test_a_library_looks_again_only_where_files_have_changed(
     voices, looks = library(), list[int]()
     refresh = voices.refresh
     monkeypatch.setattr(voices, "refresh", lambda: (looks.append(1), refresh()))
-    voices.get("anna")  # which keeps what was encoded
+    voices.get("anna")  # which keeps the encoded voice
     voices.refresh_if_changed()
     assert not looks
     Voice.designed("calm").save(tmp_path / "bert.safetensors")

@@ -33,7 +33,7 @@ def recording(pitch: float = 120.0, transcript: str | None = WORDS, summary: str
 # ---- the cache
 
 
-class Clock:
+class ManualClock:
     now = 0.0
 
     def __call__(self) -> float:
@@ -49,7 +49,7 @@ def maker(made: list[str], name: str) -> Callable[[], Voice]:
 
 
 def test_the_cache_keeps_what_was_used_last_and_forgets_what_nobody_uses() -> None:
-    clock, made = Clock(), list[str]()
+    clock, made = ManualClock(), list[str]()
     cache = VoiceCache(2, 10.0, clock)
 
     def get(name: str) -> str | None:

@@ -10,7 +10,7 @@ from numpy import float32
 from numpy.typing import NDArray
 
 from megatalker.checkpoint import Checkpoint
-from megatalker.cli.verify.order import Order
+from megatalker.cli.verify.order import VerifyOptions
 from megatalker.errors import InvalidRequestError
 from megatalker.interfaces import CodecBackend, TalkerBackend
 from megatalker.plugins import BackendRegistry, probe
@@ -23,8 +23,8 @@ from megatalker_conformance.intelligibility import MakeListener, named_listener
 from megatalker_conformance.loading import load_context
 from megatalker_conformance.oracle import ORACLE, Oracle
 from megatalker_conformance.recogniser import Recogniser
-from megatalker_conformance.streams import Streams
-from megatalker_conformance.verify.modes import Mode, modes
+from megatalker_conformance.streams import StreamsUnderTest
+from megatalker_conformance.verify.modes import SpeakingMode, modes
 
 
 class NotRunError(Exception):
@@ -32,12 +32,12 @@ class NotRunError(Exception):
 
 
 @dataclass
-class Subject:
+class VerificationSubject:
     """One checkpoint on one machine."""
 
     checkpoint: Checkpoint
     settings: Settings
-    order: Order
+    order: VerifyOptions
     registry: BackendRegistry
     device: torch.device
     talker_backend: TalkerBackend
@@ -47,7 +47,7 @@ class Subject:
     listener: MakeListener
 
     @classmethod
-    def open(cls, checkpoint: Checkpoint, settings: Settings, order: Order) -> "Subject":
+    def open(cls, checkpoint: Checkpoint, settings: Settings, order: VerifyOptions) -> "VerificationSubject":
         """Choose the backends as an engine would; raises what :func:`~megatalker_conformance.verify.program.verify`
         does.
         """
@@ -78,7 +78,7 @@ class Subject:
         return self.settings.model_copy(update=names | own)
 
     @cached_property
-    def modes(self) -> list[Mode]:
+    def modes(self) -> list[SpeakingMode]:
         """All that the checkpoint has."""
         return modes(self.checkpoint, self.recording, self.order.ref_text)
 
@@ -100,7 +100,7 @@ class Subject:
             raise NotRunError(f"this compares with the official modules, and {reason}")
 
     @contextmanager
-    def streams(self, dtype: torch.dtype) -> Iterator[Streams]:
+    def streams(self, dtype: torch.dtype) -> Iterator[StreamsUnderTest]:
         """Streams on the talker backend, warm.
 
         Raises:
@@ -113,7 +113,7 @@ class Subject:
         decoder = load_talker(spec, self.checkpoint, load_context(spec, self.device, dtype, self.settings))
         try:
             decoder.warmup()
-            yield Streams(decoder)
+            yield StreamsUnderTest(decoder)
         finally:
             decoder.close()
 

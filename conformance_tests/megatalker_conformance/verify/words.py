@@ -9,12 +9,12 @@ from megatalker.cli.verify.card import Check
 from megatalker.engine import Engine
 from megatalker_conformance.intelligibility import CONTROL_ERRORS, Examiner, Understood, speaker
 from megatalker_conformance.recogniser import Recogniser
-from megatalker_conformance.verify.subject import NotRunError, Subject
+from megatalker_conformance.verify.subject import NotRunError, VerificationSubject
 
 LANGUAGE = "english"
 
 
-def words(subject: Subject) -> Iterator[Check]:
+def words(subject: VerificationSubject) -> Iterator[Check]:
     """Digits and loose English words, in the first voice, with the checkpoint's own sampling."""
     if subject.listener is Recogniser and importlib.util.find_spec("pocketsphinx") is None:
         raise NotRunError("needs a recogniser: pip install 'megatalker[recogniser]', or name another with --recogniser")
@@ -32,7 +32,7 @@ def words(subject: Subject) -> Iterator[Check]:
         yield _judged(subject, f"loose words, {mode.name}", examiner.words())
 
 
-def _judged(subject: Subject, name: str, understood: Understood) -> Check:
+def _judged(subject: VerificationSubject, name: str, understood: Understood) -> Check:
     limit = subject.order.word_errors
     found = f"word error rate {understood.share:.1%} (at most {limit:.0%}); of the same frames in disorder "
     found += f"{understood.control:.0%} (more than {CONTROL_ERRORS:.0%}, or the recogniser hears what it expects)"

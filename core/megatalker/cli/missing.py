@@ -15,12 +15,12 @@ MOST_MISSING = 50
 
 
 @contextmanager
-def stand_ins() -> Iterator["StandIns"]:
-    """Within this context, imports through :meth:`StandIns.load` succeed though packages are missing.
+def stand_ins() -> Iterator["MissingPackages"]:
+    """Within this context, imports through :meth:`MissingPackages.load` succeed though packages are missing.
 
     Only for showing help: what takes a missing package's place does nothing.
     """
-    found, known = StandIns(), dict(sys.modules)
+    found, known = MissingPackages(), dict(sys.modules)
     sys.meta_path.insert(0, found)
     try:
         yield found
@@ -31,7 +31,7 @@ def stand_ins() -> Iterator["StandIns"]:
         sys.modules.update({name: module for name, module in known.items() if name not in sys.modules})
 
 
-class StandIns(MetaPathFinder, Loader):
+class MissingPackages(MetaPathFinder, Loader):
     """Finds modules of packages that are known to be missing: empty ones, that have every attribute."""
 
     def __init__(self) -> None:

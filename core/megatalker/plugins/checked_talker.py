@@ -24,7 +24,7 @@ from megatalker.sampling import SamplingParams
 
 
 @dataclass(slots=True)
-class _Stream:
+class _CheckedStream:
     positions: int
     """Prompt rows plus frames."""
     ended: bool = False
@@ -53,7 +53,7 @@ class CheckedTalker:
         self._text_shape = torch.Size([config.talker.hidden_size])
         rest = [config.predictor.vocab_size] * (config.num_code_groups - 1)
         self._code_limits = np.array([config.first_suppressed_id, *rest])
-        self._streams: dict[StreamHandle, _Stream] = {}
+        self._streams: dict[StreamHandle, _CheckedStream] = {}
         self._last_handle = 0
         self._frames_are_due = False
         self.own_refusal: Exception | None = None
@@ -84,7 +84,7 @@ class CheckedTalker:
             answer = self.decoder.prefill(requests)
         handles = self._check_handles(answer, len(requests))
         for handle, request in zip(handles, requests, strict=True):
-            self._streams[handle] = _Stream(len(request.embeds))
+            self._streams[handle] = _CheckedStream(len(request.embeds))
         return handles
 
     def decode(self, steps: Sequence[DecodeStep], *, return_logits: bool = False) -> Callable[[], list[Frame]]:
@@ -182,7 +182,7 @@ class CheckedTalker:
         if self._frames_are_due:
             raise InvalidRequestError("frames are under way; call the function that decode returned first")
 
-    def _find(self, stream: StreamHandle) -> _Stream:
+    def _find(self, stream: StreamHandle) -> _CheckedStream:
         found = self._streams.get(stream)
         if found is not None:
             return found

@@ -84,7 +84,7 @@ class BackendRegistry:
         """
         registry = cls()
         # Not pluggy's own loop over entry points, which ends at the first that cannot be imported. Backwards, because
-        # pluggy asks first whoever was registered last.
+        # pluggy asks the plug-in first that was registered last.
         entries = importlib.metadata.entry_points(group=PROJECT)
         for entry in sorted(entries, key=lambda entry: entry.name, reverse=True):
             try:

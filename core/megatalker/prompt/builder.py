@@ -169,7 +169,7 @@ class PromptBuilder:
         if body is None:
             return None
         head, (rows, trailing) = self._head_of(text.plan), body
-        whole = torch.cat([head, rows, trailing])  # the next text overwrites what was captured
+        whole = torch.cat([head, rows, trailing])  # the next text overwrites the captured tensors
         return Prompt(whole[: -len(trailing)], whole[-len(trailing) :], self.pad_row, True, len(head))
 
     def text_rows(self, ids: Sequence[int]) -> Tensor:
@@ -273,8 +273,7 @@ def _ids(text: PromptText) -> list[int]:
 
 
 def _official_calls(layout: Layout, rows: int) -> list[int]:
-    """Return the numbers of text rows in each projection of the official package, where there are no reference codes.
-    """
+    """Return the sizes of the official package's projections of text rows, where there are no reference codes."""
     return [1, rows - 1] if layout == "interleaved" else [rows]
 
 

@@ -21,6 +21,7 @@ Rules, in this order, on float32 logits; quotients are correctly rounded float32
 unspecified id of the vocabulary.
 """
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -118,9 +119,15 @@ class CodeVocabulary:
     """Ids from here on are never chosen, ``eos_id`` excepted."""
 
     @classmethod
-    def of(cls, config: "ModelConfig") -> "CodeVocabulary":
-        """The talker's vocabulary of a checkpoint."""
+    def from_config(cls, config: "ModelConfig") -> "CodeVocabulary":
+        """Return the talker's vocabulary of a checkpoint."""
         return cls(config.talker.vocab_size, config.codec_eos_id, config.first_suppressed_id)
+
+    @classmethod
+    def of(cls, config: "ModelConfig") -> "CodeVocabulary":
+        """Former name of :meth:`from_config`; it goes with the next version."""
+        warnings.warn("CodeVocabulary.of is CodeVocabulary.from_config now", DeprecationWarning, stacklevel=2)
+        return cls.from_config(config)
 
 
 class _Filters:

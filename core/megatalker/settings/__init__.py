@@ -119,7 +119,7 @@ class ServerSettings(BaseModel):
     model: str | None = None
     """The name that ``model`` has in requests and in ``GET /v1/models``; by default the checkpoint's."""
     model_aliases: tuple[str, ...] = ("tts-1", "tts-1-hd", "gpt-4o-mini-tts", "gpt-4o-mini-tts-2025-12-15")
-    """Further names that ``model`` has in requests: those that OpenAI's clients send."""
+    """Further names that ``model`` has in requests: the names that OpenAI's clients send."""
     voice_aliases: Mapping[str, str] | None = None
     """Further names of voices in OpenAI's requests. ``None``: OpenAI's voices (``alloy``, ``ash``, ...) go round the
     voices known here."""
@@ -197,18 +197,18 @@ class Settings(BaseSettings):
     voice: str | None = None
     """Default speaker of CustomVoice checkpoints; ``None``: the checkpoint's first."""
     language: str = "auto"
-    """Default language of what is said: one of the checkpoint's by name or code (``en``, ``en-US``), or ``auto``."""
+    """Default language of the text: one of the checkpoint's by name or code (``en``, ``en-US``), or ``auto``."""
     max_streams: Annotated[Integer, Field(ge=1, le=4096)] = 8
     """Streams decoding at the same time; a talker backend holds as many, unless its own settings say otherwise."""
     max_waiting: Annotated[Integer, Field(ge=0)] = 64
-    """Requests that may wait for a free stream; one more is refused with ``CapacityError``. Of other owners' only those
-    count whose turn comes before, and none without work: they wait for text, or for their consumer
+    """Requests that may wait for a free stream; one more is refused with ``CapacityError``. Requests without work,
+    which wait for text or for their consumer, do not count, nor do other owners' requests that are admitted later
     (:mod:`megatalker.engine.admission`)."""
     max_wait_s: Seconds | None = None
     """A request that waits longer for a free stream ends with ``CapacityError``, and is refused at once where that is
-    foreseen. ``None``: it waits as long as it takes. ``megatalker serve`` sets 30 where nothing else is said."""
+    foreseen. ``None``: it waits without limit. ``megatalker serve`` sets 30 unless the setting says otherwise."""
     max_open: Positive = 1024
-    """Streams open at the same time, with those that have no work; one more is refused with ``CapacityError``, or ends
+    """Streams open at the same time, with or without work; one more is refused with ``CapacityError``, or ends
     one of an owner that has at least two more."""
     max_streams_per_owner: Positive | None = None
     """Most open streams of one ``owner``, as given to ``Engine.speak``. ``None``: no limit."""

@@ -109,7 +109,7 @@ class VoiceLibrary:
         """
         if self.folder is None:
             return
-        with self._refreshing:  # what was seen earlier must not replace what was seen later
+        with self._refreshing:  # an earlier look must not replace a later one
             seen = _signature(self.folder)
             entries: dict[str, VoiceEntry] = {}
             faults: dict[str, MegatalkerError] = {}

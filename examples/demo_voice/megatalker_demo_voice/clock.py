@@ -4,7 +4,7 @@ import math
 import time
 
 
-class Clock:
+class TrainingClock:
     """Seconds of a run, continued where an earlier process stopped."""
 
     def __init__(self, seconds: float, before: float = 0.0) -> None:

@@ -11,7 +11,7 @@ from megatalker.testing.recipe import CheckpointRecipe
 from megatalker.voices.speaker_encoder import speaker_encoder_module
 from megatalker_demo_voice.crowd import traits
 from megatalker_demo_voice.references import References
-from megatalker_demo_voice.speakers import Speaker
+from megatalker_demo_voice.speakers import EspeakSpeaker
 
 _MEAN, _SPREAD = -6.0, 2.5
 """Mean and spread of log mel spectra."""
@@ -19,10 +19,10 @@ _ASKED = 0.3
 """Weight of its answers among the losses."""
 
 
-class Listener(nn.Module):
+class SpeakerListener(nn.Module):
     """Encodes references into speakers. It is also asked for pitch and formants, so that it learns sooner."""
 
-    def __init__(self, recipe: CheckpointRecipe, speakers: Sequence[Speaker], references: References) -> None:
+    def __init__(self, recipe: CheckpointRecipe, speakers: Sequence[EspeakSpeaker], references: References) -> None:
         super().__init__()
         hidden, device = recipe.talker.hidden, references.mels.device
         self.encoder = _made(recipe)

@@ -41,7 +41,7 @@ LARGE = replace(
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class TrainingRun:
     """One talker to train."""
 
     name: str
@@ -56,10 +56,10 @@ class Candidate:
 CANDIDATES = {
     candidate.name: candidate
     for candidate in (
-        Candidate("voice", VOICE),
-        Candidate("gentle", VOICE, highest_rate=1e-3, damage=0.15, kept_damage=0.02),
-        Candidate("large", LARGE, highest_rate=1.5e-3),
-        Candidate("flat", VOICE, flat_codes=True),
-        Candidate("base", BASE, highest_rate=1e-3),
+        TrainingRun("voice", VOICE),
+        TrainingRun("gentle", VOICE, highest_rate=1e-3, damage=0.15, kept_damage=0.02),
+        TrainingRun("large", LARGE, highest_rate=1.5e-3),
+        TrainingRun("flat", VOICE, flat_codes=True),
+        TrainingRun("base", BASE, highest_rate=1e-3),
     )
 }

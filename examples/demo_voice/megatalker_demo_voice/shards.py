@@ -36,7 +36,7 @@ class ShardRequest:
     vary: bool = False
     """Draw rate and pitch around the speaker's own, for a codec that is not surprised by them."""
     held_out: bool = False
-    """Take the text that training never sees, and only that; of made-up speakers, those that it never hears."""
+    """Take only the text that training never sees, and made-up speakers that it never hears."""
     crowd: int = 0
     """Number of made-up speakers, which alternate in place of the three named ones; each begins with a long text."""
 

@@ -95,7 +95,7 @@ class TalkerBatch:
     """``[batch, length]`` bool: where there is one."""
 
 
-class Layout:
+class TrainingLayout:
     """Where things stand in a prompt, for one checkpoint."""
 
     def __init__(self, config: ModelConfig, role: Sequence[int], language: str, device: torch.device) -> None:
@@ -165,7 +165,7 @@ class Buckets:
     """Utterances sorted by length, so that batches are full."""
 
     def __init__(self, lengths: Tensor, rows_per_batch: int) -> None:
-        """``lengths`` are those of :meth:`Layout.lengths`; utterances longer than the longest batch are left out."""
+        """Take ``lengths`` from :meth:`TrainingLayout.lengths`; leave out utterances longer than the longest batch."""
         edges = torch.tensor(_LENGTHS, device=lengths.device)
         bucket = torch.bucketize(lengths, edges)
         self._members = {

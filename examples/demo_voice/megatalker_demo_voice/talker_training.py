@@ -12,11 +12,11 @@ from torch.nn import functional as F
 
 from megatalker.checkpoint.config import ModelConfig
 from megatalker_demo_voice.capture import Repeated
-from megatalker_demo_voice.clock import Clock, Every, cosine
+from megatalker_demo_voice.clock import Every, TrainingClock, cosine
 from megatalker_demo_voice.flat import FlatParameters
-from megatalker_demo_voice.listener import Listener
+from megatalker_demo_voice.listener import SpeakerListener
 from megatalker_demo_voice.stored import Stored
-from megatalker_demo_voice.talker_data import IGNORED, Buckets, Layout, TalkerBatch, TalkerData
+from megatalker_demo_voice.talker_data import IGNORED, Buckets, TalkerBatch, TalkerData, TrainingLayout
 from megatalker_demo_voice.talker_model import NO_CODE, TalkerRows, TrainableTalker
 
 _LOWEST_SHARE, _WARM_UP = 0.03, 300
@@ -60,12 +60,12 @@ class TalkerTrainer:
         self,
         plan: TalkerPlan,
         data: TalkerData,
-        layout: Layout,
+        layout: TrainingLayout,
         device: torch.device,
         log: Callable[[str], None],
         group: "dist.ProcessGroup | None" = None,
         start: Mapping[str, Tensor] | None = None,
-        listener: Listener | None = None,
+        listener: SpeakerListener | None = None,
     ) -> None:
         """``start``: weights to begin with, and to differ from; ``listener``: encodes the speaker."""
         torch.manual_seed(plan.seed)
@@ -97,7 +97,7 @@ class TalkerTrainer:
         self._pool = torch.cuda.graph_pool_handle() if plan.capture else None
         self._order = random.Random(plan.seed)
         self._step, self._rows_seen = 0, 0
-        self._clock, self._share = Clock(plan.seconds), 0.0
+        self._clock, self._share = TrainingClock(plan.seconds), 0.0
         self._in_bfloat16 = device.type == "cuda" or plan.hasten
         if plan.hasten:
             self.talker.hasten()

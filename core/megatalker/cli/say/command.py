@@ -90,9 +90,9 @@ def say(
     with Status() as status:
         status.stage("importing torch")
         from megatalker.cli.say.destination import Destination
-        from megatalker.cli.say.speaking import Order, VoiceOrder, speak
+        from megatalker.cli.say.speaking import SpeakOptions, VoiceOrder, speak
 
-        order = Order(
+        order = SpeakOptions(
             text=None if text == "-" else text,
             voice=VoiceOrder(voice, ref_audio, ref_text, save_voice),
             language=language,

@@ -12,7 +12,7 @@ import numpy as np
 
 from megatalker.checkpoint.config import SAMPLE_RATE
 from megatalker.cli.say.formats import Format, choose_format
-from megatalker.cli.say.player import Player, player_missing
+from megatalker.cli.say.player import SoundPlayer, player_missing
 from megatalker.cli.say.writers import Samples, Writer, open_writer
 from megatalker.errors import InvalidRequestError, MegatalkerError
 
@@ -41,7 +41,7 @@ class Destination:
         self._stdout = _claim_standard_output() if out == "-" else None
         playing = (self._stdout is None and player_missing() is None) if play is None else play
         self._path = None if self._stdout else _path(out, f"speech.{self._kind}", needed=not playing)
-        self._player = Player() if playing else None
+        self._player = SoundPlayer() if playing else None
         self._writer: Writer | None = None
         self._samples = 0
 

@@ -26,7 +26,7 @@ def player_missing() -> str | None:
     return None
 
 
-class Player:
+class SoundPlayer:
     """Plays the samples that are written to it, in a thread of its own.
 
     Raises:

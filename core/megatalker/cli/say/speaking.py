@@ -44,7 +44,7 @@ class VoiceOrder:
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class SpeakOptions:
     """The text to say, and how to say it."""
 
     text: str | None
@@ -59,7 +59,7 @@ class Order:
     clean_text: bool = True
 
 
-def speak(order: Order, settings: Settings, destination: Destination, status: Status) -> list[str]:
+def speak(order: SpeakOptions, settings: Settings, destination: Destination, status: Status) -> list[str]:
     """Speak to the end; returns lines that say how it went.
 
     Raises:
@@ -89,7 +89,9 @@ def _leave_at_once(destination: Destination, status: Status) -> NoReturn:
     os._exit(INTERRUPTED)  # the usual way out would wait for a compilation under way, which nothing can stop
 
 
-def _speak(order: Order, settings: Settings, destination: Destination, status: Status, stack: ExitStack) -> list[str]:
+def _speak(
+    order: SpeakOptions, settings: Settings, destination: Destination, status: Status, stack: ExitStack
+) -> list[str]:
     status.stage(f"opening checkpoint {settings.checkpoint}")
     with download_bar() as progress:
         checkpoint = Checkpoint.open(settings.checkpoint, progress=progress)

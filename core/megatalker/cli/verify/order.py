@@ -14,7 +14,7 @@ WORD_ERRORS = 0.15
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class VerifyOptions:
     """The options of a verification."""
 
     ref_audio: Path | None = None
