@@ -244,5 +244,5 @@ def test_malformed_results_of_encoding_are_a_fault(codec: CheckedCodec, inner: C
 
 def test_encoding_needs_the_capability(config: CodecConfig) -> None:
     mute = CheckedCodec(CountingCodec(config, replace(ABLE, encode=False)), config)
-    with pytest.raises(UnsupportedError, match="Counting does not encode audio"):
+    with pytest.raises(UnsupportedError, match="CountingCodec does not encode audio"):
         mute.encode(torch.zeros(1920))
