@@ -8,9 +8,9 @@ import torch
 
 from megatalker.checkpoint import Checkpoint
 from megatalker.checkpoint.template import text_ids
-from megatalker.prompt import PromptBuilder
 from megatalker.sampling import SamplingParams
 from megatalker.voices import Voice, default_voice
+from megatalker_conformance.one_prompt import OnePromptBuilder
 from megatalker_conformance.streams import Codes, StreamCase
 
 Layout = Literal["upfront", "interleaved"]
@@ -44,7 +44,7 @@ class Cases:
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         self._checkpoint = checkpoint
-        self._builder = PromptBuilder(checkpoint, torch.device("cpu"), torch.float32)
+        self._builder = OnePromptBuilder(checkpoint, torch.device("cpu"), torch.float32)
         self._voice = conformance_voice(checkpoint)
 
     def prompt(

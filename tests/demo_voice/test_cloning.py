@@ -13,9 +13,9 @@ from megatalker.checkpoint import Checkpoint
 from megatalker.checkpoint.difference import DIFFERENCE, nearest
 from megatalker.checkpoint.template import role_ids
 from megatalker.checkpoint.tokenizer import load_tokenizer
-from megatalker.prompt import PromptBuilder
-from megatalker.prompt import TrainingLayout as PromptLayout
+from megatalker.prompt import Layout
 from megatalker.voices import Voice, VoiceCloner
+from megatalker_conformance.one_prompt import OnePromptBuilder
 from megatalker_demo_voice.clock import TrainingClock
 from megatalker_demo_voice.clones_command import likeness
 from megatalker_demo_voice.codec_export import export_codec
@@ -43,7 +43,7 @@ BASE = replace(SMALL, variant="base")
 TEXTS = ("Hello there, how are you?", "4 7 1 2 9.", "stop", "One more thing.", "No.")
 FRAMES = (12, 9, 5, 7, 4)
 VOICES = (0, 0, 1, 2, 2)
-LAYOUTS: tuple[tuple[bool, PromptLayout], ...] = ((False, "interleaved"), (True, "upfront"))
+LAYOUTS: tuple[tuple[bool, Layout], ...] = ((False, "interleaved"), (True, "upfront"))
 
 
 @pytest.fixture(scope="module")
@@ -124,7 +124,7 @@ def test_pairs_are_neighbours_of_one_voice(data: TalkerData) -> None:
 @pytest.mark.parametrize("in_context", [False, True])
 def test_rows_equal_those_of_the_prompt_builder(
     checkpoint: Checkpoint, talker: TrainableTalker, data: TalkerData, layout: TrainingLayout,
-    upfront: bool, name: PromptLayout, in_context: bool,
+    upfront: bool, name: Layout, in_context: bool,
 ) -> None:  # fmt: skip
     paired, x_vector = data.with_pairs(), torch.randn(BASE.talker.hidden)
     index = len(data) if in_context else 1
@@ -134,7 +134,7 @@ def test_rows_equal_those_of_the_prompt_builder(
     voice = Voice(x_vector=x_vector)
     if in_context:
         voice = replace(voice, reference_codes=frames_of(data, 0), reference_text_ids=tuple(text_of(data, 0)))
-    builder = PromptBuilder(checkpoint, CPU, torch.float32)
+    builder = OnePromptBuilder(checkpoint, CPU, torch.float32)
     prompt = builder.build(text_of(data, 1), voice=voice, language="english", layout=name)
     frames = frames_of(data, 1)
     fed = torch.cat([prompt.trailing, prompt.pad.expand(len(frames), -1)])[: len(frames)]

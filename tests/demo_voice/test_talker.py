@@ -9,9 +9,9 @@ from megatalker.checkpoint.official import load_official_model
 from megatalker.checkpoint.template import role_ids
 from megatalker.checkpoint.template import text_ids as template_ids
 from megatalker.checkpoint.tokenizer import load_tokenizer
-from megatalker.prompt import PromptBuilder
-from megatalker.prompt import TrainingLayout as PromptLayout
+from megatalker.prompt import Layout
 from megatalker.voices import Voice, list_languages, list_speakers
+from megatalker_conformance.one_prompt import OnePromptBuilder
 from megatalker_demo_voice.codec_export import export_codec
 from megatalker_demo_voice.codec_model import TrainableCodec
 from megatalker_demo_voice.recipe import CANDIDATES, FALLING
@@ -26,7 +26,7 @@ from megatalker_demo_voice.tokens import encode_texts
 CPU = torch.device("cpu")
 TEXTS = ("Hello there, how are you?", "4 7 1 2 9.", "stop")
 FRAMES = (12, 9, 5)
-LAYOUTS: tuple[tuple[bool, PromptLayout], ...] = ((False, "interleaved"), (True, "upfront"))
+LAYOUTS: tuple[tuple[bool, Layout], ...] = ((False, "interleaved"), (True, "upfront"))
 
 
 @pytest.fixture(scope="module")
@@ -66,12 +66,12 @@ def frames_of(data: TalkerData, index: int) -> torch.Tensor:
 @pytest.mark.parametrize("tagged", [0, 1])
 def test_rows_equal_those_of_the_prompt_builder(
     checkpoint: Checkpoint, talker: TrainableTalker, data: TalkerData, layout: TrainingLayout,
-    upfront: bool, name: PromptLayout, tagged: int,
+    upfront: bool, name: Layout, tagged: int,
 ) -> None:  # fmt: skip
     length = int(layout.lengths(data, upfront=upfront).max())
     batch = layout.batch(data, torch.arange(3), torch.full((3,), tagged), length, upfront=upfront)
     rows = talker.embedded(batch.rows)
-    builder = PromptBuilder(checkpoint, CPU, torch.float32)
+    builder = OnePromptBuilder(checkpoint, CPU, torch.float32)
     for index, text in enumerate(TEXTS):
         prompt = builder.build(
             template_ids(checkpoint.tokenizer, text),

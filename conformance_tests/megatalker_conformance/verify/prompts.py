@@ -8,9 +8,9 @@ import torch
 from megatalker.checkpoint.official import load_official_model
 from megatalker.checkpoint.template import text_ids
 from megatalker.cli.verify.card import Check
-from megatalker.prompt import PromptBuilder
 from megatalker_conformance.cases import LAYOUTS, SENTENCES
 from megatalker_conformance.official_prompts import OfficialPrompts, same_prompt
+from megatalker_conformance.one_prompt import OnePromptBuilder
 from megatalker_conformance.verify.modes import SpeakingMode
 from megatalker_conformance.verify.subject import NotRunError, VerificationSubject
 
@@ -22,7 +22,7 @@ def prompts(subject: VerificationSubject) -> Iterator[Check]:
     """Every mode, in both layouts, in float32."""
     subject.require_official()
     official = OfficialPrompts(subject.checkpoint)
-    builder = PromptBuilder(subject.checkpoint, _CPU, torch.float32)
+    builder = OnePromptBuilder(subject.checkpoint, _CPU, torch.float32)
     for mode in subject.modes:
         different = _different(subject, mode, official, builder)
         equal = f"equal bit for bit: {len(TEXTS)} texts in {len(LAYOUTS)} layouts"
@@ -31,7 +31,7 @@ def prompts(subject: VerificationSubject) -> Iterator[Check]:
 
 
 def _different(
-    subject: VerificationSubject, mode: SpeakingMode, official: OfficialPrompts, builder: PromptBuilder
+    subject: VerificationSubject, mode: SpeakingMode, official: OfficialPrompts, builder: OnePromptBuilder
 ) -> list[str]:
     voice, language, instruct = mode.voice, mode.language, mode.instruct
     ask = partial(official, voice=voice, language=language, instruct=instruct, reference_text=mode.reference_text)

@@ -9,10 +9,11 @@ its first row there and adds one more to each frame, so that text may still arri
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import chain
+from typing import get_args
 
 import torch
 from torch import Tensor
@@ -21,10 +22,8 @@ from megatalker.checkpoint import Checkpoint
 from megatalker.checkpoint.template import role_ids
 from megatalker.errors import InvalidRequestError
 from megatalker.plugins.graphs import GraphCapture
-from megatalker.prompt.captured import CapturedBodies
-from megatalker.prompt.plan import Layout, PromptPlan, PromptPlanner
+from megatalker.prompt.plan import Layout, PromptPlan
 from megatalker.prompt.rows import PromptRows
-from megatalker.voices import Voice
 
 logger = logging.getLogger(__name__)
 
@@ -33,6 +32,8 @@ WARM_ROWS = 512
 CAPTURED_TOGETHER = 8
 """Most texts in a call that are built one by one from a captured graph; more of them are faster in shared operations.
 """
+CAPTURED_LENGTHS = 128
+"""Longest text that is captured, in tokens: a long sentence."""
 HEADS = 256
 """Heads that are remembered: a voice, language and instruction each, some tens of kB."""
 
@@ -61,7 +62,7 @@ class PromptText:
     ids: Sequence[int]
     """Ids of the text alone (:func:`megatalker.checkpoint.template.text_ids`), or of its beginning."""
     plan: PromptPlan
-    """The plan that :meth:`PromptPlanner.plan` returned."""
+    """The plan that :meth:`~megatalker.prompt.plan.PromptPlanner.plan` returned."""
     complete: bool = True
     """No text will follow. With ``False``, at least :attr:`PromptPlan.ids_needed` ids must be given, and rows do not
     depend on how the text is split; their last bits may then differ from the official prompt's."""
@@ -76,13 +77,49 @@ class _Body:
     trailing: Tensor
 
 
+class CapturedBodies:
+    """CUDA graphs of whole texts without reference codes, by layout and length: one launch instead of fifteen.
+
+    Args:
+        rows: where texts are looked up.
+        body: computes, of a layout and the embedded text ``[n, text width]``, the rows after a prompt's head, and the
+            trailing rows.
+        capture: :class:`~megatalker.plugins.graphs.GraphCapture`.
+    """
+
+    def __init__(
+        self,
+        rows: PromptRows,
+        body: Callable[[Layout, Tensor], tuple[Tensor, Tensor]],
+        capture: Callable[[Callable[[], tuple[Tensor, Tensor]]], Callable[[], tuple[Tensor, Tensor]]],
+    ) -> None:
+        self._rows = rows
+        self._text = rows.embed([0] * CAPTURED_LENGTHS)
+        self._captured = {
+            (layout, length): capture(partial(body, layout, self._text[:length]))
+            for layout in get_args(Layout)
+            for length in range(CAPTURED_LENGTHS, 0, -1)  # smaller ones fit into the memory that the largest one took
+        }
+
+    def get(self, layout: Layout, ids: Sequence[int]) -> tuple[Tensor, Tensor] | None:
+        """Return the body of this text, which the next call overwrites; ``None``: its length was not captured.
+
+        Raises:
+            InvalidRequestError: an id outside the text vocabulary.
+        """
+        captured = self._captured.get((layout, len(ids)))
+        if captured is None:
+            return None
+        self._rows.embed(ids, into=self._text[: len(ids)])
+        return captured()
+
+
 class PromptBuilder:
     """Builds the prompts of one checkpoint. Holds the text projection, a few rows, and the heads used last."""
 
     def __init__(self, checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype) -> None:
-        self._checkpoint, self._config, self._device = checkpoint, checkpoint.config, device
+        config, self._device = checkpoint.config, device
         self._rows = PromptRows(checkpoint, device, dtype)
-        config = self._config
         # one projection for the three, as officially: their last bits depend on it
         special = self._rows.text([config.tts_bos_id, config.tts_eos_id, config.tts_pad_id])
         self._begin, self._end, self._pad = torch.split(special, 1)  # [1, H] each
@@ -94,24 +131,8 @@ class PromptBuilder:
         self._codec_pad, self._codec_begin = torch.split(
             self._rows.codec([config.codec_pad_id, config.codec_bos_id]), 1
         )
-        self._planner = PromptPlanner(checkpoint)
         self._captured: CapturedBodies | None = None
         self._head = lru_cache(HEADS)(self._compute_head)
-
-    def build(
-        self,
-        text_ids: Sequence[int],
-        *,
-        voice: Voice,
-        language: str = "auto",
-        instruct: str | None = None,
-        layout: Layout = "interleaved",
-        complete: bool = True,
-    ) -> Prompt:
-        """Plan the prompt of one request (:meth:`PromptPlanner.plan`) and build it (:meth:`build_all`)."""
-        plan = self._planner.plan(voice=voice, language=language, instruct=instruct, layout=layout)
-        (prompt,) = self.build_all([PromptText(text_ids, plan, complete)])
-        return prompt
 
     def build_all(self, texts: Sequence[PromptText]) -> list[Prompt]:
         """Compute the rows of prompts; what is read from the checkpoint goes to the device in one piece.

@@ -1,10 +1,15 @@
-"""Reading files that somebody else put there: no pipe is waited for, and nothing huge is read."""
+"""Reading of files that other programs write: no pipe is waited for, nothing huge is read, and nothing half-written."""
 
 import os
 import stat
+import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 from megatalker.errors import InvalidRequestError
+
+Read = TypeVar("Read")
 
 
 class UnreadableVoiceError(InvalidRequestError):
@@ -24,3 +29,20 @@ def read_regular_file(path: Path, most_bytes: int) -> bytes:
         if facts.st_size > most_bytes:
             raise OSError(f"{str(path)!r} has {facts.st_size:,} bytes, expected at most {most_bytes:,}")
         return file.read(most_bytes + 1)
+
+
+def read_until_stable(read: Callable[[], Read], every_s: float, looks: int) -> Read | None:
+    """Call ``read`` until it returns the same twice in succession; ``None`` if that never happens in ``looks`` calls.
+
+    Args:
+        read: returns the content of a file, or what changes with it.
+        every_s: seconds between two calls. Files that do not change for that long count as written.
+        looks: most calls after the first.
+    """
+    found = read()
+    for _ in range(looks):
+        time.sleep(every_s)
+        before, found = found, read()
+        if before == found:
+            return found
+    return None

@@ -4,11 +4,11 @@ import logging
 import os
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from stat import S_ISDIR
 
@@ -20,7 +20,7 @@ from megatalker.checkpoint import Checkpoint
 from megatalker.errors import InvalidRequestError, MegatalkerError
 from megatalker.voices.cache import VoiceCache
 from megatalker.voices.cloner import VoiceCloner
-from megatalker.voices.files import UnreadableVoiceError
+from megatalker.voices.files import UnreadableVoiceError, read_until_stable
 from megatalker.voices.folder import (
     KEPT,
     SUFFIX,
@@ -127,11 +127,7 @@ class VoiceLibrary:
         """Call :meth:`refresh` where the folder has changed and the change is complete."""
         if self.folder is None or _signature(self.folder) == self._seen:
             return
-        for _ in range(MOST_LOOKS):
-            before = _signature(self.folder)
-            time.sleep(SETTLE_S)
-            if _signature(self.folder) == before:
-                break
+        read_until_stable(partial(_signature, self.folder), SETTLE_S, MOST_LOOKS)
         self.refresh()
 
     def _tell_foreign(self, foreign: Mapping[str, str]) -> None:

@@ -6,7 +6,6 @@ folder that is replaced. A removed key must not go on working by any of that.
 
 import asyncio
 import logging
-import time
 from contextlib import AbstractAsyncContextManager, nullcontext
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from megatalker.serving.background import BackgroundHealth, Trouble, looking
 from megatalker.serving.server.keyring import Keyring
 from megatalker.settings import Settings, key_names
 from megatalker.settings.values import check_file
+from megatalker.voices.files import read_until_stable
 
 logger = logging.getLogger(__name__)
 
@@ -70,15 +70,12 @@ class KeyFile:
         """The content, once it stays the same; ``None`` while there has never been a file."""
         try:
             check_file(self._file, must_exist=self._seen)
-            content = self._file.read_bytes()
+            content: bytes | None = self._file.read_bytes()
             self._seen = True
-            for _ in range(MOST_LOOKS):
-                if content == self._taken:
-                    return content
-                time.sleep(SETTLE_S)
-                before, content = content, self._file.read_bytes()
-                if before == content:
-                    return content
+            if content != self._taken:
+                content = read_until_stable(self._file.read_bytes, SETTLE_S, MOST_LOOKS)
+            if content is not None:
+                return content
         except FileNotFoundError:
             if not self._seen:
                 return None
