@@ -50,7 +50,7 @@ LATER = (
 """Folders whose docstrings are still to be rewritten. Remove a line when its folder has none of :data:`HEADS`."""
 SHARED_NAMES = {
     "Account", "Attack", "Bench", "Call", "Caller", "Cancel", "Connection", "Constants", "Conversation", "Decoder",
-    "Device", "Engine", "Found", "Gate", "Grant", "Here", "Late", "LayerWeights", "LeavingError", "Listener",
+    "Device", "Engine", "Found", "Gate", "Grant", "Here", "LayerWeights", "LeavingError", "Listener",
     "Matrix", "Memory", "Mixing", "Mode", "Outcome", "Pace", "Plan", "Progress", "Prompt", "Recorder", "Runner",
     "Service", "Session", "Speech", "StreamRequest", "Trouble", "Utterance", "Voice", "_Stream",
 }  # fmt: skip
