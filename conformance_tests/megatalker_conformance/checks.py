@@ -73,7 +73,5 @@ class Judge:
         )
 
     def gap(self, case: StreamCase, frames: int, divergence: Divergence) -> Margin:
-        """Return the difference by which the oracle prefers its code in a 16-bit run, and the largest difference of a
-        near-tie.
-        """
+        """Return how much the oracle prefers its code in a 16-bit run, and how much at most in a near-tie."""
         return sixteen_bit_margin(self._oracle, case, frames, divergence, self._dtype, self._eos_id)

@@ -12,15 +12,7 @@ from megatalker.checkpoint.config import FRAME_SAMPLES
 from megatalker.plugins.checked import CheckedCodec
 from megatalker.plugins.checked_codec import CheckedState
 from megatalker_conformance.codec_pool import CodePool
-from megatalker_conformance.codec_schedule import (
-    FORMS,
-    Action,
-    CopyState,
-    DecodeStates,
-    DropState,
-    OpenState,
-    WarmUpCodec,
-)
+from megatalker_conformance.codec_schedule import FORMS, Action, Copy, DecodeCall, Drop, OpenCall, WarmUpCodec
 from megatalker_conformance.codes import EXACT
 from megatalker_conformance.promises import Mismatch
 
@@ -67,22 +59,22 @@ class CodecExecutor:
     def _do(
         self, action: Action, index: int, live: dict[int, _OpenState], handed_out: list[tuple[Tensor, Tensor]]
     ) -> Mismatch | None:
-        if isinstance(action, OpenState):
+        if isinstance(action, OpenCall):
             live[action.state] = _OpenState(self._codec.open(), action.sequence)
-        elif isinstance(action, CopyState) and action.source in live:
+        elif isinstance(action, Copy) and action.source in live:
             source = live[action.source]
             live[action.state] = _OpenState(source.state.copy(), action.sequence, source.position)
-        elif isinstance(action, DropState) and action.state in live:
+        elif isinstance(action, Drop) and action.state in live:
             del live[action.state]
             gc.collect(0)
         elif isinstance(action, WarmUpCodec):
             self._codec.warmup()
-        elif isinstance(action, DecodeStates):
+        elif isinstance(action, DecodeCall):
             return self._decode(action, index, live, handed_out)
         return None
 
     def _decode(
-        self, action: DecodeStates, index: int, live: dict[int, _OpenState], handed_out: list[tuple[Tensor, Tensor]]
+        self, action: DecodeCall, index: int, live: dict[int, _OpenState], handed_out: list[tuple[Tensor, Tensor]]
     ) -> Mismatch | None:
         sequences = self._pool.sequences
         wanted = [(live[state], count, state) for state, count in action.frames if state in live]

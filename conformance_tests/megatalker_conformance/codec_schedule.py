@@ -21,7 +21,7 @@ FORMS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 @dataclass(frozen=True)
-class OpenState:
+class OpenCall:
     """A state at the start of speech, which will get the codes of a sequence of the pool."""
 
     state: int
@@ -32,7 +32,7 @@ class OpenState:
 
 
 @dataclass(frozen=True)
-class CopyState:
+class Copy:
     """A copy of a state, which goes on along another sequence or the same."""
 
     state: int
@@ -44,7 +44,7 @@ class CopyState:
 
 
 @dataclass(frozen=True)
-class DropState:
+class Drop:
     """The caller forgets a state."""
 
     state: int
@@ -54,7 +54,7 @@ class DropState:
 
 
 @dataclass(frozen=True)
-class DecodeStates:
+class DecodeCall:
     """One call: the next frames of some states."""
 
     frames: tuple[tuple[int, int], ...]
@@ -78,27 +78,27 @@ class WarmUpCodec:
         return "warmup()"
 
 
-Action = OpenState | CopyState | DropState | DecodeStates | WarmUpCodec
+Action = OpenCall | Copy | Drop | DecodeCall | WarmUpCodec
 _CALL = 8
 """Frames that cost as much as the rest of a call."""
 
 
 def cost(actions: Iterable[Action]) -> int:
     """Return the length of a schedule in calls; a call with many frames or states counts as several."""
-    calls = [action.frames for action in actions if isinstance(action, DecodeStates)]
+    calls = [action.frames for action in actions if isinstance(action, DecodeCall)]
     return sum(1 + sum(_CALL // 2 + count for _, count in frames) // _CALL for frames in calls)
 
 
 def states(actions: Iterable[Action]) -> list[int]:
     """Return the states that are opened or copied."""
-    return [action.state for action in actions if isinstance(action, OpenState | CopyState)]
+    return [action.state for action in actions if isinstance(action, OpenCall | Copy)]
 
 
 def only(actions: Iterable[Action], states: Iterable[int]) -> list[Action]:
     """Return the part of a schedule that concerns these states."""
     kept, left = set(states), list[Action]()
     for action in actions:
-        if isinstance(action, DecodeStates):
+        if isinstance(action, DecodeCall):
             frames = tuple((state, count) for state, count in action.frames if state in kept)
             left += [replace(action, frames=frames)] if frames else []
         elif isinstance(action, WarmUpCodec) or action.state in kept:
@@ -110,7 +110,7 @@ def split_calls(actions: Iterable[Action], width: int) -> list[Action]:
     """Return the schedule in calls of at most ``width`` states."""
     split = list[Action]()
     for action in actions:
-        if isinstance(action, DecodeStates):
+        if isinstance(action, DecodeCall):
             starts = range(0, len(action.frames), width)
             split += (replace(action, frames=action.frames[start : start + width]) for start in starts)
         else:
@@ -120,10 +120,10 @@ def split_calls(actions: Iterable[Action], width: int) -> list[Action]:
 
 def smaller(action: Action) -> Iterator[Action]:
     """Yield smaller actions that may show the same fault: plainer calls, of fewer states and frames."""
-    if not isinstance(action, DecodeStates):
+    if not isinstance(action, DecodeCall):
         return
     if action.elsewhere or action.form != "int64":
-        yield DecodeStates(action.frames)
+        yield DecodeCall(action.frames)
     for size in (len(action.frames) // 2, 1):
         if 0 < size < len(action.frames):
             for start in range(0, len(action.frames), size):
@@ -164,7 +164,7 @@ class Draw:
             elif kind == "drop":
                 state = choose.choice(sorted(self._position))
                 del self._position[state]
-                actions.append(DropState(state))
+                actions.append(Drop(state))
             else:
                 call = self._decode()
                 actions.append(call)
@@ -180,21 +180,21 @@ class Draw:
             actions.append(self._take(self._random.sample(sorted(self._position), width), 1))
         return actions
 
-    def _open(self) -> OpenState:
-        return OpenState(self._new(self._random.randrange(self._pool.drawn), 0), self._sequence[self._opened])
+    def _open(self) -> OpenCall:
+        return OpenCall(self._new(self._random.randrange(self._pool.drawn), 0), self._sequence[self._opened])
 
-    def _copy(self) -> CopyState:
+    def _copy(self) -> Copy:
         source = self._random.choice(sorted(self._position))
         position = self._position[source]
         sequence = self._random.choice(self._pool.agreeing(self._sequence[source], position))
-        return CopyState(self._new(sequence, position), source, sequence)
+        return Copy(self._new(sequence, position), source, sequence)
 
     def _new(self, sequence: int, position: int) -> int:
         self._opened += 1
         self._sequence[self._opened], self._position[self._opened] = sequence, position
         return self._opened
 
-    def _decode(self) -> DecodeStates:
+    def _decode(self) -> DecodeCall:
         choose = self._random
         there = sorted(self._position)
         most = min(len(there), self._width)
@@ -202,7 +202,7 @@ class Draw:
         shared = self._count(len(states)) if choose.random() < 0.3 else None
         return self._take(states, shared)
 
-    def _take(self, states: Sequence[int], shared: int | None) -> DecodeStates:
+    def _take(self, states: Sequence[int], shared: int | None) -> DecodeCall:
         choose = self._random
         frames = tuple((state, shared or self._count(len(states))) for state in states)
         for state, count in frames:
@@ -210,7 +210,7 @@ class Draw:
             if self._position[state] >= len(self._pool.sequences[self._sequence[state]]):
                 del self._position[state]  # its codes are used up
         form = choose.choice(sorted(FORMS)) if choose.random() < 0.5 else "int64"
-        return DecodeStates(frames, form, choose.random() < 0.1)
+        return DecodeCall(frames, form, choose.random() < 0.1)
 
     def _count(self, states: int) -> int:
         choose = self._random

@@ -25,7 +25,7 @@ from megatalker_conformance.places import FrameExaminer
 from megatalker_conformance.scenarios import ScenarioPool
 from megatalker_conformance.selection import SELECTION, Selection
 from megatalker_conformance.special import Loader, SpecialCheckpoints
-from megatalker_conformance.streams import StreamsUnderTest
+from megatalker_conformance.streams import SuiteStreams
 from megatalker_conformance.talker_harness import TalkerHarness
 
 
@@ -89,9 +89,9 @@ def talker(
 
 
 @pytest.fixture
-def streams(talker: CheckedTalker) -> Iterator[StreamsUnderTest]:
+def streams(talker: CheckedTalker) -> Iterator[SuiteStreams]:
     """Streams on the decoder under test; released after each test."""
-    streams = StreamsUnderTest(talker)
+    streams = SuiteStreams(talker)
     yield streams
     streams.release_all()
 
@@ -187,7 +187,7 @@ def judge(oracle: Oracle, talker: CheckedTalker, dtype: torch.dtype, checkpoint:
 
 @pytest.fixture
 def examine(
-    streams: StreamsUnderTest, oracle: Oracle, cases: Cases, checkpoint: Checkpoint, dtype: torch.dtype
+    streams: SuiteStreams, oracle: Oracle, cases: Cases, checkpoint: Checkpoint, dtype: torch.dtype
 ) -> FrameExaminer:
     """Holds single frames of streams on the decoder under test to the oracle."""
     return _examiner(streams, oracle, cases, checkpoint, dtype)
@@ -198,11 +198,11 @@ def examine_special(
     load_special: Loader, special_checkpoints: SpecialCheckpoints, dtype: torch.dtype
 ) -> Iterator[Callable[[str], tuple[FrameExaminer, Cases]]]:
     """Examine frames as ``examine`` does, on a special checkpoint, with cases for it."""
-    opened: list[StreamsUnderTest] = []
+    opened: list[SuiteStreams] = []
 
     def open_special(name: str) -> tuple[FrameExaminer, Cases]:
         checkpoint = special_checkpoints.checkpoint(name)
-        streams, cases = StreamsUnderTest(load_special(name)), Cases(checkpoint)
+        streams, cases = SuiteStreams(load_special(name)), Cases(checkpoint)
         opened.append(streams)
         return _examiner(streams, special_checkpoints.oracle(name), cases, checkpoint, dtype), cases
 
@@ -212,7 +212,7 @@ def examine_special(
 
 
 def _examiner(
-    streams: StreamsUnderTest, oracle: Oracle, cases: Cases, checkpoint: Checkpoint, dtype: torch.dtype
+    streams: SuiteStreams, oracle: Oracle, cases: Cases, checkpoint: Checkpoint, dtype: torch.dtype
 ) -> FrameExaminer:
     if dtype != torch.float32 and not streams.decoder.capabilities.forced_codes:
         pytest.skip("without forced_codes, 16-bit arithmetic cannot be looked into")

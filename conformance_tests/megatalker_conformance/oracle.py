@@ -14,7 +14,7 @@ from megatalker.plugins.checked import load_talker
 from megatalker.settings import Settings
 from megatalker_conformance.kept import Kept
 from megatalker_conformance.loading import load_context
-from megatalker_conformance.streams import Codes, StreamCase, StreamsUnderTest, TeacherForced
+from megatalker_conformance.streams import Codes, StreamCase, SuiteStreams, TeacherForced
 
 ORACLE = "reference"
 
@@ -42,7 +42,7 @@ class Oracle:
         self._registry = registry
         self._checkpoint = checkpoint
         self._device = device
-        self._streams: dict[torch.dtype, StreamsUnderTest] = {}
+        self._streams: dict[torch.dtype, SuiteStreams] = {}
         self._said: dict[str, tuple[list[Codes], int]] = {}
         self._followed: dict[tuple[str, tuple[Codes | None, ...], torch.dtype], Followed] = {}
 
@@ -86,11 +86,11 @@ class Oracle:
         code = Path(inspect.getfile(self._registry.talker(ORACLE).load)).parent
         return Kept.open(self._checkpoint, self._device, code)
 
-    def _in(self, dtype: torch.dtype) -> StreamsUnderTest:
+    def _in(self, dtype: torch.dtype) -> SuiteStreams:
         if dtype not in self._streams:
             spec = self._registry.choose_talker(ORACLE, self._checkpoint, self._device, Settings.read())
             decoder = load_talker(spec, self._checkpoint, load_context(spec, self._device, dtype))
-            self._streams[dtype] = StreamsUnderTest(decoder)
+            self._streams[dtype] = SuiteStreams(decoder)
         return self._streams[dtype]
 
     def close(self) -> None:

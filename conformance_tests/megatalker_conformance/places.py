@@ -16,14 +16,7 @@ from megatalker_conformance.cases import Cases
 from megatalker_conformance.measure import Measure
 from megatalker_conformance.oracle import Oracle
 from megatalker_conformance.precision import ERROR_RATIO, FLOAT32_ERROR, row_errors
-from megatalker_conformance.streams import (
-    PLAIN_GREEDY,
-    Codes,
-    StreamCase,
-    StreamsUnderTest,
-    StreamUnderTest,
-    TeacherForced,
-)
+from megatalker_conformance.streams import PLAIN_GREEDY, Codes, StreamCase, SuiteStream, SuiteStreams, TeacherForced
 
 ANGLE_ERROR = 2**-23
 """Relative error of a rotary angle in float32: at far positions it exceeds all other rounding."""
@@ -57,7 +50,7 @@ class FrameExaminer:
     """
 
     def __init__(
-        self, streams: StreamsUnderTest, oracle: Oracle, cases: Cases, checkpoint: Checkpoint, dtype: torch.dtype
+        self, streams: SuiteStreams, oracle: Oracle, cases: Cases, checkpoint: Checkpoint, dtype: torch.dtype
     ) -> None:
         self.streams = streams
         self._oracle, self._cases, self._dtype = oracle, cases, dtype
@@ -73,7 +66,7 @@ class FrameExaminer:
         self._worst = 0.0
         """The worst of ``reference`` so far."""
 
-    def __call__(self, stream: StreamUnderTest, given: Sequence[Codes] = ()) -> None:
+    def __call__(self, stream: SuiteStream, given: Sequence[Codes] = ()) -> None:
         """Advance by one frame; ``given`` are the frames that came with the request."""
         emitted = [*given, *stream.codes]
         (frame,) = self.streams.advance(stream, return_logits=self._with_logits)

@@ -157,9 +157,7 @@ class ScenarioPool:
             yield self._scenario(rows, number, sampling, steps, begins)
 
     def _alike(self) -> Iterator[Scenario]:
-        """Yield scenarios that differ in one thing, which a backend may confuse: seed, temperature, first row, last
-        row, history.
-        """
+        """Yield scenarios that differ in one thing: seed, temperature, first row, last row, or history."""
         hot = replace(SAMPLED[2], seed=7)
         first = self._scenario(24, 40, hot, [None] * ALIKE_STEPS, 0)
         yield first

@@ -97,9 +97,7 @@ def load_or_skip(
     settings: Settings,
     load: Callable[[], LoadedT],
 ) -> LoadedT:
-    """Return the result of ``load``; skip the test where the backend says, when probed or loaded, that it cannot run
-    this.
-    """
+    """Return the result of ``load``; skip the test where the backend says that it cannot run this."""
     reason = probe(spec, checkpoint, device, settings).reason
     if reason is None:
         try:

@@ -49,7 +49,7 @@ class StreamCase:
 
 
 @dataclass
-class StreamUnderTest:
+class SuiteStream:
     """One case being said by one decoder."""
 
     case: StreamCase
@@ -63,7 +63,7 @@ class StreamUnderTest:
         return DecodeStep(self.handle, self.case.text(self.first_frame + len(self.codes)), forced)
 
 
-class StreamsUnderTest:
+class SuiteStreams:
     """Starts and advances streams on one decoder, and releases what a test leaves behind.
 
     Args:
@@ -74,21 +74,21 @@ class StreamsUnderTest:
         self.decoder = decoder
         self._open: list[StreamHandle] = []
 
-    def start(self, case: StreamCase) -> StreamUnderTest:
+    def start(self, case: StreamCase) -> SuiteStream:
         """Prefill."""
         return self.start_together(case)[0]
 
-    def start_together(self, *cases: StreamCase) -> list[StreamUnderTest]:
+    def start_together(self, *cases: StreamCase) -> list[SuiteStream]:
         """One ``prefill`` call for all of them."""
         handles = self._prefill(*(StreamRequest(case.embeds, case.sampling) for case in cases))
-        return [StreamUnderTest(*parts) for parts in zip(cases, handles, strict=True)]
+        return [SuiteStream(*parts) for parts in zip(cases, handles, strict=True)]
 
-    def resume(self, case: StreamCase, emitted: Sequence[Codes], rows: Tensor) -> StreamUnderTest:
+    def resume(self, case: StreamCase, emitted: Sequence[Codes], rows: Tensor) -> SuiteStream:
         """Continue after ``emitted`` frames, whose talker input rows are ``rows [frames, hidden_size]``."""
         history = tuple(codes[0] for codes in emitted)
         embeds = torch.cat((case.embeds, rows))
         (handle,) = self._prefill(StreamRequest(embeds, case.sampling, history))
-        return StreamUnderTest(case, handle, len(emitted))
+        return SuiteStream(case, handle, len(emitted))
 
     def _prefill(self, *requests: StreamRequest) -> list[StreamHandle]:
         handles = self.decoder.prefill(requests)
@@ -96,19 +96,19 @@ class StreamsUnderTest:
         return handles
 
     def advance(
-        self, *streams: StreamUnderTest, forced: Sequence[int] | None = None, return_logits: bool = False
+        self, *streams: SuiteStream, forced: Sequence[int] | None = None, return_logits: bool = False
     ) -> list[Frame]:
         """One ``decode`` call for these streams, waited for at once."""
         return self.begin(*streams, forced=forced, return_logits=return_logits)()
 
     def begin(
-        self, *streams: StreamUnderTest, forced: Sequence[int] | None = None, return_logits: bool = False
+        self, *streams: SuiteStream, forced: Sequence[int] | None = None, return_logits: bool = False
     ) -> Callable[[], list[Frame]]:
         """One ``decode`` call for these streams, to be waited for later."""
         take = self.decoder.decode([stream.step(forced) for stream in streams], return_logits=return_logits)
         return lambda: _note(streams, take())
 
-    def run(self, stream: StreamUnderTest, frames: int) -> list[Codes]:
+    def run(self, stream: SuiteStream, frames: int) -> list[Codes]:
         """Advance alone until ``frames`` frames more are there, or the stream ends; all codes so far."""
         for _ in range(frames):
             if stream.ended:
@@ -138,7 +138,7 @@ class StreamsUnderTest:
         self.release(stream)
         return frames
 
-    def release(self, stream: StreamUnderTest) -> None:
+    def release(self, stream: SuiteStream) -> None:
         self._open.remove(stream.handle)
         self.decoder.release(stream.handle)
 
@@ -151,7 +151,7 @@ class StreamsUnderTest:
                 continue
 
 
-def _note(streams: Sequence[StreamUnderTest], frames: list[Frame]) -> list[Frame]:
+def _note(streams: Sequence[SuiteStream], frames: list[Frame]) -> list[Frame]:
     for stream, frame in zip(streams, frames, strict=True):
         stream.ended = frame.ended
         if frame.codes is not None:

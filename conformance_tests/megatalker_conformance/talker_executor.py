@@ -214,9 +214,7 @@ def _lent(tensor: Tensor, how: frozenset[str]) -> Tensor:
 
 
 def _taken_back(lent: Sequence[Tensor], own: Sequence[Tensor]) -> tuple[str, str] | None:
-    """Write over tensors that belong to the caller again. Return expected and found where the backend changed them
-    before.
-    """
+    """Write over tensors that the caller owns again. Return expected and found if the backend changed them before."""
     untouched = all(torch.equal(given, rows.to(given.dtype)) for given, rows in zip(lent, own, strict=True))
     for given in lent:
         given.fill_(torch.nan)

@@ -10,7 +10,7 @@ from megatalker_conformance.cases import SENTENCES, Cases
 from megatalker_conformance.engine_harness import EngineHarness
 from megatalker_conformance.measure import Benchmark
 from megatalker_conformance.recording import Log
-from megatalker_conformance.streams import StreamsUnderTest
+from megatalker_conformance.streams import SuiteStreams
 
 pytestmark = pytest.mark.optional
 
@@ -19,7 +19,7 @@ SAMPLING = SamplingParams(min_new_tokens=10_000)
 
 
 @pytest.mark.parametrize("batch", [1, 4])
-def test_frame(benchmark: Benchmark, streams: StreamsUnderTest, cases: Cases, batch: int) -> None:
+def test_frame(benchmark: Benchmark, streams: SuiteStreams, cases: Cases, batch: int) -> None:
     if (streams.decoder.max_streams or batch) < batch:
         pytest.skip(f"the backend holds fewer than {batch} streams")
     benchmark.group = f"one frame at context 128, {batch} streams"
@@ -28,7 +28,7 @@ def test_frame(benchmark: Benchmark, streams: StreamsUnderTest, cases: Cases, ba
 
 
 @pytest.mark.parametrize("rows", [32, 128])
-def test_prefill(benchmark: Benchmark, streams: StreamsUnderTest, cases: Cases, rows: int) -> None:
+def test_prefill(benchmark: Benchmark, streams: SuiteStreams, cases: Cases, rows: int) -> None:
     benchmark.group = f"prefill of {rows} rows"
     case = cases.rows(rows, SAMPLING)
     benchmark.pedantic(lambda: streams.release(streams.start(case)), rounds=ROUNDS, warmup_rounds=3)

@@ -27,9 +27,7 @@ def test_instances_of_two_checkpoints_keep_apart_and_stay_within_one(
     measure: Measure,
     tmp_path: Path,
 ) -> None:
-    """Alternate calls, on the same codes, between the codec under test and one of a checkpoint so loud that samples are
-    clamped.
-    """
+    """Alternates calls of the codec under test and of one whose checkpoint is so loud that samples are clamped."""
     codes = code_source.random(FRAMES, seed=51)
     expected = official_codec.decode(codes)
     gain = LOUD / float(expected.abs().max())

@@ -1,7 +1,7 @@
 """Every state sounds like one full forward of the official decoder over its codes, after any sequence of calls."""
 
 from megatalker_conformance.codec_harness import CodecHarness
-from megatalker_conformance.codec_schedule import Action, CopyState, DecodeStates, OpenState, WarmUpCodec
+from megatalker_conformance.codec_schedule import Action, Copy, DecodeCall, OpenCall, WarmUpCodec
 from megatalker_conformance.promises import WARMUP
 
 SCHEDULES = 5
@@ -33,9 +33,9 @@ def test_as_many_states_as_it_takes_share_a_call(codec_harness: CodecHarness) ->
     """The same states again in the other order, and with different numbers of frames; fewer states of any age."""
     states = range(codec_harness.width(WIDTH))
     openings = codec_harness.pool.openings
-    actions: list[Action] = [OpenState(state, openings[state % len(openings)]) for state in states]
-    actions.append(DecodeStates(tuple((state, 1) for state in states)))
-    actions.append(DecodeStates(tuple((state, 1 + state % 2) for state in reversed(states))))
+    actions: list[Action] = [OpenCall(state, openings[state % len(openings)]) for state in states]
+    actions.append(DecodeCall(tuple((state, 1) for state in states)))
+    actions.append(DecodeCall(tuple((state, 1 + state % 2) for state in reversed(states))))
     fewer = codec_harness.draw("widths", len(states)).of_widths([width for width in WIDTHS if width <= len(states)])
     codec_harness.hold_to(actions, fewer)
 
@@ -44,12 +44,12 @@ def test_copies_of_any_age_go_their_own_way(codec_harness: CodecHarness) -> None
     """The original goes on as before; a copy and the copy's own copy get other codes, with it in the same call first,
     then alone.
     """
-    original, actions, age = 1, list[Action]([OpenState(1, 0)]), 0
+    original, actions, age = 1, list[Action]([OpenCall(1, 0)]), 0
     for number, (at, branch) in enumerate(codec_harness.pool.branches, start=1):
         copy, second = 2 * number, 2 * number + 1
-        actions += [DecodeStates(((original, at - age),))] if at > age else []
-        actions += [CopyState(copy, original, branch), CopyState(second, copy, branch)]
-        actions += [DecodeStates(((copy, 1), (original, 1))), DecodeStates(((copy, 2),)), DecodeStates(((second, 2),))]
+        actions += [DecodeCall(((original, at - age),))] if at > age else []
+        actions += [Copy(copy, original, branch), Copy(second, copy, branch)]
+        actions += [DecodeCall(((copy, 1), (original, 1))), DecodeCall(((copy, 2),)), DecodeCall(((second, 2),))]
         age = max(at, age) + 1
     codec_harness.hold_to(actions)
 
@@ -58,18 +58,18 @@ def test_long_calls_of_several_states_stay_exact(codec_harness: CodecHarness) ->
     """Calls of equal and different lengths, with states far apart in age, and with many states."""
     old, young, new, first, second = 1, 2, 3, *codec_harness.pool.trunks
     actions: list[Action] = [
-        OpenState(old, first),
-        DecodeStates(((old, 105),)),
-        OpenState(young, second),
-        DecodeStates(((young, 3),)),
+        OpenCall(old, first),
+        DecodeCall(((old, 105),)),
+        OpenCall(young, second),
+        DecodeCall(((young, 3),)),
     ]
-    actions += [OpenState(new, second), DecodeStates(((new, 70), (old, 70), (young, 122)))]
-    actions += [DecodeStates(((old, 1), (young, 65), (new, 65)))]
+    actions += [OpenCall(new, second), DecodeCall(((new, 70), (old, 70), (young, 122)))]
+    actions += [DecodeCall(((old, 1), (young, 65), (new, 65)))]
     many = range(10, 10 + MANY)
-    actions += [*(OpenState(state, (first, second)[state % 2]) for state in many)]
+    actions += [*(OpenCall(state, (first, second)[state % 2]) for state in many)]
     actions += [
-        DecodeStates(tuple((state, LONG_CALL + state % 3) for state in many)),
-        DecodeStates(tuple((state, 1) for state in many)),
+        DecodeCall(tuple((state, LONG_CALL + state % 3) for state in many)),
+        DecodeCall(tuple((state, 1) for state in many)),
     ]
     codec_harness.hold_to(actions)
 
@@ -80,22 +80,22 @@ def test_long_streams_stay_exact(codec_harness: CodecHarness) -> None:
     assert float(pool.sequences[pool.long].samples.abs().max()) > 0, "silence would hide every difference"
     to_512 = [*[1] * 6, 59, *[1] * 16, 2, 3, 7, 140, 181, 98]
     far_out = [500, 1]
-    actions: list[Action] = [OpenState(state, pool.long), *(DecodeStates(((state, frames),)) for frames in to_512)]
+    actions: list[Action] = [OpenCall(state, pool.long), *(DecodeCall(((state, frames),)) for frames in to_512)]
     actions += [
-        CopyState(copy, state, pool.long),
-        *(DecodeStates(((state, frames),)) for frames in far_out),
-        OpenState(young, 0),
+        Copy(copy, state, pool.long),
+        *(DecodeCall(((state, frames),)) for frames in far_out),
+        OpenCall(young, 0),
     ]
-    actions.append(DecodeStates(((copy, 3), (young, 5), (state, 87))))
+    actions.append(DecodeCall(((copy, 3), (young, 5), (state, 87))))
     codec_harness.hold_to(actions)
 
 
 def test_a_codec_is_exact_before_and_after_its_warmup(codec_harness: CodecHarness) -> None:
     """Uses a new instance of the codec, with states from before its warm-up."""
     states = range(1, 1 + min(codec_harness.width(3), 3))
-    first, then = (DecodeStates(tuple((state, frames + state) for state in states)) for frames in (1, 2))
+    first, then = (DecodeCall(tuple((state, frames + state) for state in states)) for frames in (1, 2))
     cold = codec_harness.load()
     codec_harness.hold_to(
-        [*(OpenState(state, state) for state in states), first, WarmUpCodec(), then], promise=WARMUP, codec=cold
+        [*(OpenCall(state, state) for state in states), first, WarmUpCodec(), then], promise=WARMUP, codec=cold
     )
     cold.close()

@@ -6,7 +6,7 @@ from megatalker_conformance.cases import Cases
 from megatalker_conformance.checks import Judge
 from megatalker_conformance.measure import Measure
 from megatalker_conformance.places import FrameExaminer
-from megatalker_conformance.streams import StreamsUnderTest
+from megatalker_conformance.streams import SuiteStreams
 
 REMAINDERS = range(65, 129)
 """Rows: every remainder of a tile of 64, above one."""
@@ -24,6 +24,6 @@ def test_prompts_of_every_remainder_are_right(examine: FrameExaminer, cases: Cas
 
 
 @pytest.mark.parametrize("rows", [2, 3, 17, 64, 130])
-def test_prompts_of_any_length_are_accepted(streams: StreamsUnderTest, cases: Cases, judge: Judge, rows: int) -> None:
+def test_prompts_of_any_length_are_accepted(streams: SuiteStreams, cases: Cases, judge: Judge, rows: int) -> None:
     case = cases.rows(rows, judge.manner)
     judge(case, streams.say(case, 4), 4)

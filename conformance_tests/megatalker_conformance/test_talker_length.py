@@ -11,7 +11,7 @@ from megatalker_conformance.cases import Cases
 from megatalker_conformance.measure import Measure, clock
 from megatalker_conformance.places import FrameExaminer
 from megatalker_conformance.special import GROUPED
-from megatalker_conformance.streams import Codes, StreamCase, StreamsUnderTest, StreamUnderTest
+from megatalker_conformance.streams import Codes, StreamCase, SuiteStream, SuiteStreams
 
 PROMPT = 230
 """Rows before the long stream: its positions cross 256 and 512 while its frames cross 64, 128 and 256."""
@@ -26,9 +26,7 @@ PROMPT_S = 6.0
 
 
 def _some_codes(checkpoint: Checkpoint, frames: int) -> list[Codes]:
-    """Return arbitrary, fixed codes. Code 0 is any in the first 64 frames and one of two later, so that old and recent
-    codes differ.
-    """
+    """Return fixed codes. Code 0 is any in the first 64 frames and one of two later: old and recent codes differ."""
     config, draw = checkpoint.config, torch.Generator().manual_seed(5)
     codes = torch.randint(config.predictor.vocab_size, (frames, config.num_code_groups), generator=draw)
     codes[:, 0] = torch.randint(config.first_suppressed_id, (frames,), generator=draw)
@@ -135,7 +133,7 @@ def test_the_last_positions_are_right_and_the_next_is_refused(
     examine.finish(measure)
 
 
-def _refuses_more(streams: StreamsUnderTest, full: StreamUnderTest, too_long: StreamCase) -> None:
+def _refuses_more(streams: SuiteStreams, full: SuiteStream, too_long: StreamCase) -> None:
     for _ in range(2):
         with pytest.raises(CapacityError):
             streams.advance(full)

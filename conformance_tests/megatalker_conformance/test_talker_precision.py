@@ -8,7 +8,7 @@ from megatalker_conformance.checks import Judge, require
 from megatalker_conformance.measure import Measure
 from megatalker_conformance.oracle import Oracle
 from megatalker_conformance.precision import FLOAT32_ERROR, first_divergence, row_errors, sixteen_bit_bounds
-from megatalker_conformance.streams import PLAIN_GREEDY, StreamCase, StreamsUnderTest
+from megatalker_conformance.streams import PLAIN_GREEDY, StreamCase, SuiteStreams
 
 FLOAT32_FRAMES = 24
 
@@ -19,7 +19,7 @@ def case(request: pytest.FixtureRequest, cases: Cases, rounded_arithmetic: torch
 
 
 def test_float32_logits_have_float32_errors(
-    streams: StreamsUnderTest, oracle: Oracle, cases: Cases, judge: Judge, exact_arithmetic: None, measure: Measure
+    streams: SuiteStreams, oracle: Oracle, cases: Cases, judge: Judge, exact_arithmetic: None, measure: Measure
 ) -> None:
     require(streams.decoder.capabilities, "forced_codes")
     case = cases.prompt(SENTENCES[0], "interleaved", judge.manner)
@@ -30,7 +30,7 @@ def test_float32_logits_have_float32_errors(
 
 
 def test_16_bit_errors_are_bounded_by_those_of_reference(
-    streams: StreamsUnderTest, oracle: Oracle, case: StreamCase, dtype: torch.dtype, frames: int, measure: Measure
+    streams: SuiteStreams, oracle: Oracle, case: StreamCase, dtype: torch.dtype, frames: int, measure: Measure
 ) -> None:
     require(streams.decoder.capabilities, "forced_codes")
     codes = oracle.codes(case, frames)
@@ -40,7 +40,7 @@ def test_16_bit_errors_are_bounded_by_those_of_reference(
 
 
 def test_16_bit_speech_parts_from_the_oracle_at_a_near_tie(
-    streams: StreamsUnderTest, oracle: Oracle, judge: Judge, case: StreamCase, frames: int, measure: Measure
+    streams: SuiteStreams, oracle: Oracle, judge: Judge, case: StreamCase, frames: int, measure: Measure
 ) -> None:
     divergence = first_divergence(streams.say(case, frames), oracle.codes(case, frames))
     if divergence is not None:

@@ -14,7 +14,7 @@ from megatalker_conformance.cases import SENTENCES, Cases
 from megatalker_conformance.checks import Judge, require
 from megatalker_conformance.choices import Choice
 from megatalker_conformance.oracle import Oracle
-from megatalker_conformance.streams import PLAIN_GREEDY, StreamCase, StreamsUnderTest
+from megatalker_conformance.streams import PLAIN_GREEDY, StreamCase, SuiteStreams
 
 FRAMES = 4
 PENALTY_FRAMES = 12
@@ -24,7 +24,7 @@ HEATS = (0.9, 3.0, 10.0, 30.0, 100.0)
 
 
 @pytest.fixture
-def case(streams: StreamsUnderTest, cases: Cases, exact_arithmetic: None) -> StreamCase:
+def case(streams: SuiteStreams, cases: Cases, exact_arithmetic: None) -> StreamCase:
     require(streams.decoder.capabilities, "seeded_sampling")
     return cases.prompt(SENTENCES[0], "interleaved", replace(PLAIN_GREEDY, min_new_tokens=FRAMES))
 
@@ -51,7 +51,7 @@ def first_frame(oracle: Oracle, case: StreamCase, checkpoint: Checkpoint) -> lis
     ],
 )
 def test_each_sampling_value_takes_effect(
-    streams: StreamsUnderTest,
+    streams: SuiteStreams,
     judge: Judge,
     case: StreamCase,
     first_frame: list[Choice],
@@ -85,7 +85,7 @@ def _of_stage(values: dict[str, object], codebook: int) -> dict[str, object]:
 
 @pytest.mark.parametrize("penalty", [1.5, 0.8])
 def test_repetition_penalty_counts_the_generated_code_0_history(
-    streams: StreamsUnderTest, cases: Cases, judge: Judge, exact_arithmetic: None, penalty: float
+    streams: SuiteStreams, cases: Cases, judge: Judge, exact_arithmetic: None, penalty: float
 ) -> None:
     plain = replace(PLAIN_GREEDY, min_new_tokens=PENALTY_FRAMES, repetition_penalty=penalty)
     penalised = cases.prompt(SENTENCES[1], "interleaved", plain)

@@ -33,9 +33,7 @@ class Margin:
 def sixteen_bit_margin(
     oracle: Oracle, case: StreamCase, frames: int, divergence: Divergence, dtype: torch.dtype, eos_id: int
 ) -> Margin:
-    """Return the margin of a 16-bit run: a tie is what twice the worst error of the official modules in that type
-    explains.
-    """
+    """Return the margin of a 16-bit run: ties are within twice the official modules' worst error in that type."""
     assert replace(case.sampling, min_new_tokens=0) == replace(PLAIN_GREEDY, min_new_tokens=0), (
         "a near-tie is read off raw logits, so 16-bit runs are compared greedily and without a penalty"
     )

@@ -99,16 +99,16 @@ def test_of_talkers_two_streams_one_of_which_was_decoded_before() -> None:
 
 def test_of_codecs_a_copy_that_gets_three_frames_at_once() -> None:
     def fails(actions: Sequence[codec_schedule.Action]) -> bool:
-        copies = {action.state for action in actions if isinstance(action, codec_schedule.CopyState)}
-        calls = (action for action in actions if isinstance(action, codec_schedule.DecodeStates))
+        copies = {action.state for action in actions if isinstance(action, codec_schedule.Copy)}
+        calls = (action for action in actions if isinstance(action, codec_schedule.DecodeCall))
         return any(state in copies and frames >= 3 for call in calls for state, frames in call.frames)
 
     schedule: list[codec_schedule.Action] = [
-        *(codec_schedule.OpenState(state, state) for state in range(9)),
-        codec_schedule.DecodeStates(tuple((state, 5) for state in range(9)), "int32", elsewhere=True),
-        codec_schedule.CopyState(9, 4, 2),
-        codec_schedule.DropState(2),
-        codec_schedule.DecodeStates(((3, 12), (9, 7), (8, 1)), "int16"),
+        *(codec_schedule.OpenCall(state, state) for state in range(9)),
+        codec_schedule.DecodeCall(tuple((state, 5) for state in range(9)), "int32", elsewhere=True),
+        codec_schedule.Copy(9, 4, 2),
+        codec_schedule.Drop(2),
+        codec_schedule.DecodeCall(((3, 12), (9, 7), (8, 1)), "int16"),
     ]
     found = shortened(
         schedule,
@@ -119,4 +119,4 @@ def test_of_codecs_a_copy_that_gets_three_frames_at_once() -> None:
         cost=codec_schedule.cost,
         effort=10_000,
     )
-    assert found == [codec_schedule.CopyState(9, 4, 2), codec_schedule.DecodeStates(((9, 3),))]
+    assert found == [codec_schedule.Copy(9, 4, 2), codec_schedule.DecodeCall(((9, 3),))]

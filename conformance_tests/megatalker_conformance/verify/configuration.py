@@ -4,10 +4,10 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 from megatalker.cli.verify.card import Check
-from megatalker_conformance.verify.subject import VerificationSubject
+from megatalker_conformance.verify.subject import VerifySubject
 
 
-def configuration(subject: VerificationSubject) -> Iterator[Check]:
+def configuration(subject: VerifySubject) -> Iterator[Check]:
     """Report keys that nothing reads, and keys that are known to change nothing. Keys that would change the speech
     were refused when the checkpoint was opened.
     """

@@ -12,11 +12,11 @@ from megatalker_conformance.verify.codec import codec
 from megatalker_conformance.verify.configuration import configuration
 from megatalker_conformance.verify.prompts import cloning, prompts
 from megatalker_conformance.verify.speed import speed
-from megatalker_conformance.verify.subject import NotRunError, VerificationSubject
+from megatalker_conformance.verify.subject import NotRunError, VerifySubject
 from megatalker_conformance.verify.talker import codes, sixteen_bit
 from megatalker_conformance.verify.words import words
 
-Part = Callable[[VerificationSubject], Iterator[Check]]
+Part = Callable[[VerifySubject], Iterator[Check]]
 _RUN: Mapping[str, Part] = {
     "configuration": configuration,
     "speed": speed,
@@ -41,7 +41,7 @@ def verify(checkpoint: Checkpoint, settings: Settings, order: VerifyOptions, pro
     Raises:
         MegatalkerError: a backend that was asked for cannot be had here, or the recording cannot be read.
     """
-    subject = VerificationSubject.open(checkpoint, settings, order)
+    subject = VerifySubject.open(checkpoint, settings, order)
     try:
         checks = [check for part in PARTS for check in _checks(part, subject, progress)]
     finally:
@@ -50,7 +50,7 @@ def verify(checkpoint: Checkpoint, settings: Settings, order: VerifyOptions, pro
     return Card(command_line(), {"backend": subject.talker_backend.name, **environment}, checks)
 
 
-def _checks(part: str, subject: VerificationSubject, progress: Callable[[str], None]) -> Iterator[Check]:
+def _checks(part: str, subject: VerifySubject, progress: Callable[[str], None]) -> Iterator[Check]:
     if part in subject.order.skip:
         yield Check(part, "all", "not run", "left out by --skip")
         return

@@ -12,13 +12,13 @@ from megatalker_conformance.cases import LAYOUTS, SENTENCES
 from megatalker_conformance.official_prompts import OfficialPrompts, same_prompt
 from megatalker_conformance.one_prompt import OnePromptBuilder
 from megatalker_conformance.verify.modes import SpeakingMode
-from megatalker_conformance.verify.subject import NotRunError, VerificationSubject
+from megatalker_conformance.verify.subject import NotRunError, VerifySubject
 
 TEXTS = (SENTENCES[0], SENTENCES[2], "你好,世界。")
 _CPU = torch.device("cpu")
 
 
-def prompts(subject: VerificationSubject) -> Iterator[Check]:
+def prompts(subject: VerifySubject) -> Iterator[Check]:
     """Every mode, in both layouts, in float32."""
     subject.require_official()
     official = OfficialPrompts(subject.checkpoint)
@@ -31,7 +31,7 @@ def prompts(subject: VerificationSubject) -> Iterator[Check]:
 
 
 def _different(
-    subject: VerificationSubject, mode: SpeakingMode, official: OfficialPrompts, builder: OnePromptBuilder
+    subject: VerifySubject, mode: SpeakingMode, official: OfficialPrompts, builder: OnePromptBuilder
 ) -> list[str]:
     voice, language, instruct = mode.voice, mode.language, mode.instruct
     ask = partial(official, voice=voice, language=language, instruct=instruct, reference_text=mode.reference_text)
@@ -46,7 +46,7 @@ def _different(
     return found
 
 
-def cloning(subject: VerificationSubject) -> Iterator[Check]:
+def cloning(subject: VerifySubject) -> Iterator[Check]:
     """The voice of the given recording is what the official encoders make of it."""
     if subject.checkpoint.config.variant != "base":
         return  # the others do not clone

@@ -23,7 +23,7 @@ from megatalker_conformance.intelligibility import MakeListener, named_listener
 from megatalker_conformance.loading import load_context
 from megatalker_conformance.oracle import ORACLE, Oracle
 from megatalker_conformance.recogniser import Recogniser
-from megatalker_conformance.streams import StreamsUnderTest
+from megatalker_conformance.streams import SuiteStreams
 from megatalker_conformance.verify.modes import SpeakingMode, modes
 
 
@@ -32,7 +32,7 @@ class NotRunError(Exception):
 
 
 @dataclass
-class VerificationSubject:
+class VerifySubject:
     """One checkpoint on one machine."""
 
     checkpoint: Checkpoint
@@ -47,7 +47,7 @@ class VerificationSubject:
     listener: MakeListener
 
     @classmethod
-    def open(cls, checkpoint: Checkpoint, settings: Settings, order: VerifyOptions) -> "VerificationSubject":
+    def open(cls, checkpoint: Checkpoint, settings: Settings, order: VerifyOptions) -> "VerifySubject":
         """Choose the backends as an engine would; raises what :func:`~megatalker_conformance.verify.program.verify`
         does.
         """
@@ -100,7 +100,7 @@ class VerificationSubject:
             raise NotRunError(f"this compares with the official modules, and {reason}")
 
     @contextmanager
-    def streams(self, dtype: torch.dtype) -> Iterator[StreamsUnderTest]:
+    def streams(self, dtype: torch.dtype) -> Iterator[SuiteStreams]:
         """Streams on the talker backend, warm.
 
         Raises:
@@ -113,7 +113,7 @@ class VerificationSubject:
         decoder = load_talker(spec, self.checkpoint, load_context(spec, self.device, dtype, self.settings))
         try:
             decoder.warmup()
-            yield StreamsUnderTest(decoder)
+            yield SuiteStreams(decoder)
         finally:
             decoder.close()
 

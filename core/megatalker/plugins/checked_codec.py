@@ -19,9 +19,7 @@ class CheckedState(CodecState):
         self.owner, self.inner = owner, inner
 
     def copy(self) -> Self:
-        """Return an independent copy; see :meth:`CodecState.copy`. Raises ``MalformedResultError`` where it is the
-        state itself.
-        """
+        """Return a copy; see :meth:`CodecState.copy`. Raises ``MalformedResultError`` where it is the state itself."""
         with backend_call("copy of a codec state"):
             twin = expect(CodecState, self.inner.copy(), "a codec state's copy")
         if twin is self.inner:

@@ -119,9 +119,7 @@ class CheckedTalker:
         return take
 
     def release(self, stream: StreamHandle) -> None:
-        """Free a stream; see :meth:`TalkerDecoder.release`. An unknown or released stream raises
-        ``InvalidRequestError``.
-        """
+        """Free a stream; see :meth:`TalkerDecoder.release`. Unknown streams raise ``InvalidRequestError``."""
         self._require_taken()
         self._find(stream)
         with backend_call("release"):

@@ -293,8 +293,6 @@ def probe(
 
 
 def computing_dtype(spec: TalkerBackend | CodecBackend, device: torch.device, settings: Settings) -> torch.dtype:
-    """Return the type a backend would compute in: the setting ``dtype``, or float32 for codecs that offer it, to be
-    exact.
-    """
+    """Return the type a backend would compute in: the setting ``dtype``; float32 for codecs that offer it."""
     exact = isinstance(spec, CodecBackend) and torch.float32 in spec.capabilities.dtypes
     return torch.float32 if exact else resolve_dtype(settings.dtype, device)

@@ -126,9 +126,7 @@ class PromptRows:
 
 
 def _linear(rows: Tensor, weight: Tensor, bias: Tensor, calls: list[int]) -> Tensor:
-    """Compute ``rows @ weight.T + bias``, one call of the official layer's function for each number of rows in
-    ``calls``.
-    """
+    """Compute ``rows @ weight.T + bias``, with one call of the official layer's function for each of ``calls``."""
     products, turned = rows.new_empty(len(rows), len(bias)), weight.t()
     for some, into in zip(torch.split(rows, calls), torch.split(products, calls), strict=True):
         torch.addmm(bias, some, turned, out=into)

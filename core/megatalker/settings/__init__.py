@@ -73,17 +73,13 @@ class ServerSettings(BaseModel):
     port: Annotated[Integer, Field(ge=0, le=65535)] = 8000
     """0 takes a free one, which the log names."""
     api_key: Key | None = None
-    """Key that requests must send as ``Authorization: Bearer KEY``. Its owner may manage voices. ``None``: requests
-    need no key.
-    """
+    """Key for ``Authorization: Bearer KEY``; it may manage voices. ``None``: requests need no key."""
     keys: Mapping[str, KeySettings] = Field(default_factory=dict)
     """Further keys, by name, each with limits of its own."""
     token_lifetime_s: Positive = 60
     """Seconds that a token of ``POST /v1/tokens`` opens WebSockets for."""
     token_secret: SigningSecret | None = None
-    """Secret that signs tokens, at least 16 characters. ``None``: drawn at the start; servers behind one address need
-    the same.
-    """
+    """Secret of 16 or more characters that signs tokens; servers behind one address share it. ``None``: random."""
     max_streams_per_connection: Positive = 32
     """Utterances that one WebSocket may have open at a time."""
     allowed_hosts: tuple[str, ...] = ()

@@ -107,9 +107,7 @@ TINY_1B7 = CheckpointRecipe(
     text_hidden=TINY.text_hidden,
     size="1b7",
 )
-"""A checkpoint for tests whose predictor is narrower than the talker, and whose CustomVoice takes an instruction, as in
-the 1.7B models.
-"""
+"""A checkpoint for tests, with a narrow predictor and instructions for CustomVoice as in the 1.7B models."""
 
 _PUBLISHED_CODEC = CodecSizes(
     decoder_dim=1536,

@@ -32,13 +32,7 @@ def read_regular_file(path: Path, most_bytes: int) -> bytes:
 
 
 def read_until_stable(read: Callable[[], Read], every_s: float, looks: int) -> Read | None:
-    """Call ``read`` until it returns the same twice in succession; ``None`` if that never happens in ``looks`` calls.
-
-    Args:
-        read: returns the content of a file, or what changes with it.
-        every_s: seconds between two calls. Files that do not change for that long count as written.
-        looks: most calls after the first.
-    """
+    """Call ``read`` every ``every_s`` seconds until it returns the same twice; ``None``: never in ``looks`` calls."""
     found = read()
     for _ in range(looks):
         time.sleep(every_s)

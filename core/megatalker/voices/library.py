@@ -282,9 +282,7 @@ def _visible(folder: Path) -> list[Path]:
 
 
 def _keep(voice: Voice, path: Path) -> None:
-    """Store a voice, so that its recording is encoded once, not once in each process. The file goes when the voice is
-    removed.
-    """
+    """Store a voice until it is removed, so that its recording is encoded once, not once in each process."""
     new = path.with_name(f".{path.name}.new")
     try:
         voice.save(new)

@@ -146,9 +146,7 @@ def _frame_levels(samples: Samples) -> Levels:
 
 
 def _threshold(level: float, audible: Levels, *, digital_silence: bool) -> float:
-    """Return the level above which a frame is not silence. After digital silence, the quietest audible frames may be
-    speech.
-    """
+    """Return the level above which a frame is speech. With digital silence, even the quietest audible one may be."""
     found = [_QUIET * level]
     if not digital_silence:
         found.append(min(_NOISE_MARGIN * _quietest(audible), _LOUDEST_NOISE * level))

@@ -173,9 +173,7 @@ def list_speakers(checkpoint: Checkpoint) -> list[str]:
 
 
 def list_languages(checkpoint: Checkpoint) -> list[str]:
-    """Return the values that ``language`` may have: ``auto`` and the languages, sorted. A dialect is chosen by its
-    speaker.
-    """
+    """Return the values of ``language``: ``auto`` and the languages, sorted. A dialect is chosen by its speaker."""
     return ["auto", *sorted(name for name in checkpoint.config.languages if "dialect" not in name)]
 
 

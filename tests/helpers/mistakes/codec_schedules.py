@@ -129,9 +129,7 @@ enter_all(
     ("Window73", "A frame sees 72 before it.", LONG, 73),
 )
 enter_all(
-    Windowed,
-    "kept",
-    ("Past150", "Remembers 150 frames: all that a decoder of two layers hears.", LONG_CALLS, 150),
+    Windowed, "kept", ("Past150", "Remembers 150 frames: all that a decoder of two layers hears.", LONG_CALLS, 150)
 )
 
 

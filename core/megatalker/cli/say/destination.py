@@ -127,9 +127,7 @@ class _Unseekable(io.BufferedWriter):
 
 
 def _claim_standard_output() -> BinaryIO:
-    """Return standard output for samples alone: everything else that is printed there from now on goes to standard
-    error.
-    """
+    """Return standard output for samples alone: all that is printed there from now on goes to standard error."""
     if sys.stdout is None or sys.stdout.isatty():
         state = "closed" if sys.stdout is None else "a terminal"
         raise InvalidRequestError(f"standard output is {state}, expected a pipe or a file; or give --out a file name")
