@@ -18,6 +18,7 @@ from pathlib import Path
 from unittest import mock
 
 import httpx
+from megatalker.serving.server.running import TalkServer, bind
 from websockets.sync.client import connect
 
 from megatalker import Engine
@@ -29,7 +30,6 @@ from megatalker.cli.status import Status
 from megatalker.engine.speech import SpeechEngine
 from megatalker.errors import InvalidRequestError, UnsupportedError
 from megatalker.serving.client import RemoteEngine
-from megatalker.serving.server.running import TalkServer, bind
 from megatalker.settings import ServerSettings
 
 PATIENCE_S = 60.0

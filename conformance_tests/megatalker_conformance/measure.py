@@ -10,7 +10,7 @@ _PREFIX = "megatalker:"
 
 
 def clock(device: torch.device) -> Callable[[], float]:
-    """What times calls, in seconds: on a CPU what they compute, since other processes may keep them waiting."""
+    """Return a clock in seconds. On a CPU it counts processor time, since other processes may delay a call."""
     return time.process_time if device.type == "cpu" else time.perf_counter
 
 

@@ -14,7 +14,7 @@ from megatalker_conformance.cases import SENTENCES, Cases
 from megatalker_conformance.codes import CodeSource
 from megatalker_conformance.engine_harness import EngineHarness
 from megatalker_conformance.recording import Log
-from megatalker_conformance.streams import Streams
+from megatalker_conformance.streams import SuiteStreams
 
 pytestmark = pytest.mark.optional
 
@@ -33,7 +33,7 @@ class Benchmark(Protocol):
 
 
 @pytest.mark.parametrize("batch", [1, 4])
-def test_frame(benchmark: Benchmark, streams: Streams, cases: Cases, batch: int) -> None:
+def test_frame(benchmark: Benchmark, streams: SuiteStreams, cases: Cases, batch: int) -> None:
     if (streams.decoder.max_streams or batch) < batch:
         pytest.skip(f"the backend holds fewer than {batch} streams")
     benchmark.group = f"one frame at context 128, {batch} streams"
@@ -42,7 +42,7 @@ def test_frame(benchmark: Benchmark, streams: Streams, cases: Cases, batch: int)
 
 
 @pytest.mark.parametrize("rows", [32, 128])
-def test_prefill(benchmark: Benchmark, streams: Streams, cases: Cases, rows: int) -> None:
+def test_prefill(benchmark: Benchmark, streams: SuiteStreams, cases: Cases, rows: int) -> None:
     benchmark.group = f"prefill of {rows} rows"
     case = cases.rows(rows, SAMPLING)
     benchmark.pedantic(lambda: streams.release(streams.start(case)), rounds=ROUNDS, warmup_rounds=3)

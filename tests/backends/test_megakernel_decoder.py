@@ -11,7 +11,7 @@ from torch import Tensor
 from megakernel_helpers import (
     GREEDY,
     SEEDED,
-    Voice,
+    VoiceRequest,
     codes_of,
     logits_of,
     megakernel,
@@ -174,7 +174,10 @@ def test_end_of_speech_ends_one_stream_and_not_its_neighbour(decoder: CheckedTal
 def test_a_stream_may_end_by_its_own_choice(decoder: CheckedTalker, tiny_1b7: Checkpoint) -> None:
     """So hot that the noise alone decides; this seed's favours end-of-speech in the third frame."""
     hot = replace(SEEDED, temperature=1e6, top_k=None, repetition_penalty=1.0, min_new_tokens=0)
-    vocabulary, flat = CodeVocabulary.of(tiny_1b7.config), np.zeros(tiny_1b7.config.talker.vocab_size, np.float32)
+    vocabulary, flat = (
+        CodeVocabulary.from_config(tiny_1b7.config),
+        np.zeros(tiny_1b7.config.talker.vocab_size, np.float32),
+    )
 
     def first_code(seed: int, frame: int) -> int:
         params = replace(hot, seed=seed)
@@ -200,7 +203,7 @@ def test_a_stream_continued_from_its_codes_goes_on_as_it_would_have(
     said = [frame.codes for frame in expected[:7] if frame.codes is not None]
     rows = torch.stack([frame_row(tiny_1b7, codes) + text for codes, text in zip(said, whole.text[:7], strict=True)])
     history = tuple(codes[0] for codes in said)
-    rest = Voice(StreamRequest(torch.cat((whole.request.embeds, rows)), sampling, history), whole.text[7:])
+    rest = VoiceRequest(StreamRequest(torch.cat((whole.request.embeds, rows)), sampling, history), whole.text[7:])
     found = say(decoder, rest)
     assert codes_of(found) == codes_of(expected[7:])
     assert torch.equal(logits_of(found), logits_of(expected[7:]))
@@ -373,7 +376,7 @@ def test_too_few_pages_stop_nobody_who_needs_none(tiny_1b7: Checkpoint, from_one
 
 
 def advance(
-    decoder: CheckedTalker, one: tuple[StreamHandle, Voice], other: tuple[StreamHandle, Voice], index: int
+    decoder: CheckedTalker, one: tuple[StreamHandle, VoiceRequest], other: tuple[StreamHandle, VoiceRequest], index: int
 ) -> list[tuple[int, ...] | None]:
     return codes_of(decoder.decode([DecodeStep(stream, each.text[index]) for stream, each in (one, other)])())
 

@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_bench_compares_in_one_run_and_writes_json_and_plot(tmp_path: Path) -> None:
-    """As the quickstart says."""
+    """The command is the one in the quickstart."""
     (snippet,) = (one for one in snippets(ROOT / "docs" / "quickstart.md") if one.title == COMPARES)
     with compiling("demo"):
         done = megatalker(*shlex.split(snippet.text)[1:], cwd=tmp_path)

@@ -132,9 +132,9 @@ class Talk:
         assert isinstance(packet, Packet), f"expected audio, got {packet}"
         return packet
 
-    def hear_until(self, *kinds: str, utterance: str = "") -> "Heard":
+    def hear_until(self, *kinds: str, utterance: str = "") -> "ServerOutput":
         """Everything up to the first of these events of this utterance."""
-        heard = Heard()
+        heard = ServerOutput()
         while True:
             message = self.hear()
             if isinstance(message, Packet):
@@ -144,12 +144,12 @@ class Talk:
             if message["type"] in kinds and message["id"] == utterance:
                 return heard
 
-    def hear_all(self, utterance: str = "") -> "Heard":
+    def hear_all(self, utterance: str = "") -> "ServerOutput":
         return self.hear_until("done", "error", utterance=utterance)
 
 
 @dataclass
-class Heard:
+class ServerOutput:
     events: list[dict[str, Any]] = field(default_factory=list)
     packets: list[Packet] = field(default_factory=list)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sized
 HANG_S = 120.0
 """Nothing here takes long; only something that hangs takes this long, however busy the machine is."""
 PROCESS_S = 1800.0
-"""As ``HANG_S``, for a process, which may have to compile."""
+"""Seconds after which a process hangs; it may have to compile."""
 
 
 def eventually(condition: Callable[[], object], what: str) -> None:
@@ -19,7 +19,7 @@ def eventually(condition: Callable[[], object], what: str) -> None:
 
 
 def stands_still(calls: Sized) -> bool:
-    """There are calls, and for longer than a thread waits for its turn there are no more."""
+    """Whether there are calls, and no more come for longer than a thread waits to be scheduled."""
     before = len(calls)
     for _ in range(10):
         time.sleep(0.1)

@@ -48,7 +48,7 @@ class SamplingDesk:
     def __init__(self, checkpoint: Checkpoint) -> None:
         shape = choose_shape(checkpoint.config, MegakernelSettings(interpret=True, blocks=4, max_positions=64), CPU)
         self.space = Workspace(shape, 2, 1, CPU)
-        self.vocabulary = CodeVocabulary.of(checkpoint.config)
+        self.vocabulary = CodeVocabulary.from_config(checkpoint.config)
         self._specification = Specification(pack_checkpoint(checkpoint, shape, CPU), self.space)
 
     def fill(self, seed: int, scale: float, step: float) -> None:
@@ -134,7 +134,7 @@ def decoder(request: pytest.FixtureRequest, tiny_1b7: Checkpoint) -> Iterator[Me
 
 def test_codes_of_a_frame_are_chosen_from_its_logits(decoder: MegakernelDecoder, tiny_1b7: Checkpoint) -> None:
     """The whole way: seen ids, frame counter and noise of streams that share launches and differ in everything."""
-    vocabulary = CodeVocabulary.of(tiny_1b7.config)
+    vocabulary = CodeVocabulary.from_config(tiny_1b7.config)
     voices = [
         voice(tiny_1b7, index, 4 + index, 8, replace(params, min_new_tokens=index + 5))
         for index, params in enumerate(MANNERS.values())

@@ -74,7 +74,7 @@ class ReferenceDecoder(TalkerDecoder):
         self._eos_id = config.codec_eos_id
         self._predictor_vocab = config.predictor.vocab_size
         self._talker = load_official_model(checkpoint, context.device, context.dtype).model.talker
-        self._sampler = SamplerRows(streams, CodeVocabulary.of(config), context.device)
+        self._sampler = SamplerRows(streams, CodeVocabulary.from_config(config), context.device)
         self._row_ids = torch.arange(streams, device=context.device)
         self._table = StreamTable[_ReferenceStream](streams)
 

@@ -83,7 +83,7 @@ class TextCleaner:
         return bool(self._raw or self._joiner or self._token)
 
     def finish(self) -> str:
-        """No text follows: what was held back."""
+        """Return the text that was held back, since no more follows."""
         return self._clean("", final=True)
 
     def _clean(self, piece: str, *, final: bool) -> str:

@@ -7,9 +7,9 @@ import asyncio
 import hashlib
 import logging
 import secrets
-import time
 from collections.abc import Collection, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
+from functools import partial
 from pathlib import Path
 
 from fastapi import APIRouter
@@ -22,7 +22,8 @@ from megatalker.serving.background import BackgroundHealth, RecoverableError, po
 from megatalker.serving.server.callers import ANONYMOUS, Caller, current_request
 from megatalker.serving.server.problems import AuthenticationError, error_responses
 from megatalker.settings import KeySettings, ServerSettings, Settings, key_names
-from megatalker.settings.values import check_file, check_keys
+from megatalker.settings.files import MOST_BYTES, read_regular_file, read_until_stable
+from megatalker.settings.values import check_keys
 
 KEY_PREFIX = "mt-"
 """A prefix of every key, by which scanners of repositories find keys that leak."""
@@ -198,21 +199,17 @@ class KeyFile:
     def _read(self) -> bytes | None:
         """The content, once it stays the same; ``None`` while there has never been a file."""
         try:
-            check_file(self._file, must_exist=self._seen)
-            content = self._file.read_bytes()
+            content: bytes | None = read_regular_file(self._file, MOST_BYTES)
             self._seen = True
-            for _ in range(MOST_LOOKS):
-                if content == self._taken:
-                    return content
-                time.sleep(SETTLE_S)
-                before, content = content, self._file.read_bytes()
-                if before == content:
-                    return content
+            if content != self._taken:
+                content = read_until_stable(partial(read_regular_file, self._file, MOST_BYTES), SETTLE_S, MOST_LOOKS)
+            if content is not None:
+                return content
         except FileNotFoundError:
             if not self._seen:
                 return None
             raise RecoverableError(_GONE, f"{str(self._file)!r} does not exist") from None
-        except (SettingsError, OSError) as error:
+        except OSError as error:
             raise RecoverableError(_GONE, error) from error
         raise RecoverableError(
             "the settings file is being written all the time, and the keys stay as they were", self._file
