@@ -1,4 +1,4 @@
-"""What newcomers ask stands where they look: each question has a page, and a heading there that answers it."""
+"""Each question of a new user has a page where its answer is looked for, and a heading there that answers it."""
 
 import re
 from pathlib import Path
