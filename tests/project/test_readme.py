@@ -91,7 +91,7 @@ def test_only_known_kinds_of_snippets() -> None:
 def test_snippet_that_asks_a_server(snippet: Snippet, workplace: Path) -> None:
     if snippet.language == "bash" and shutil.which("curl") is None:
         pytest.skip("curl is not installed")
-    with serving(Checkpoint.open("demo"), backend="reference", max_frames=12) as served:
+    with serving(Checkpoint.open("demo"), backend="reference", max_frames=25) as served:
         done = run_at_server(snippet, served.url, workplace)
     assert done.returncode == 0, done.stderr
     if "hello.wav" in snippet.text and snippet.language == "bash":
