@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 class Benchmark(Protocol):
-    """What the benchmarks use of pytest-benchmark's fixture."""
+    """The part of pytest-benchmark's fixture that the benchmarks use."""
 
     group: str | None
     extra_info: dict[str, Any]
