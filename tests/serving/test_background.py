@@ -373,10 +373,10 @@ def test_an_engine_that_a_pool_cannot_load_or_close_is_told(
         asyncio.run(lease.loaded())
     assert f"cannot be loaded: {type(error).__name__}" in caplog.text
 
-    class Engine:
+    class UnclosableEngine:
         close = fail
 
-    pool = EnginePool(lambda _settings: Engine())  # type: ignore[arg-type, return-value]
+    pool = EnginePool(lambda _settings: UnclosableEngine())  # type: ignore[arg-type, return-value]
     closed = pool.begin(Settings()).leave()
     closed.result(HANG_S)
     eventually(lambda: "megatalker-close failed" in caplog.text, "it is logged")

@@ -94,6 +94,7 @@ def speak(served: Served, *, text: str = TEXT, **wishes: Any) -> Iterator[bytes]
                 raise _refused(message["error"])
             assert message["id"] == "a"
             if message["type"] == "done":
+                assert message["finish_reason"] == ("max_frames" if "max_frames" in wishes else "eos")
                 return
             assert message["type"] == "switched" or (message["type"], message["format"]) == ("opened", "s16le")
 
@@ -111,6 +112,7 @@ def plain(served: Served, *, text: str = TEXT, **wishes: Any) -> Iterator[bytes]
         assert event["id"] == "a"
         if event["type"] == "error":
             raise _refused(event | {"type": KINDS[event["code"]]})
+        assert event["finish_reason"] == ("max_frames" if "max_frames" in wishes else "eos")
 
 
 def _plain(wishes: dict[str, Any]) -> dict[str, Any]:
@@ -146,6 +148,12 @@ def test_wishes_reach_the_engine_and_its_samples_the_client(shared: Served, face
 
 
 @every_face
+def test_a_text_without_a_sound_ends_well(shared: Served, face: Face) -> None:
+    for text in ("🎉", "...", "?!", "—"):
+        assert b"".join(face(shared, text=text)) == (b"" if face in (speak, plain) else bytes(960)), "20 ms of silence"
+
+
+@every_face
 def test_audio_comes_before_the_second_frame_exists(serve: Server, face: Face) -> None:
     more = threading.Event()
     parts = face(serve(fakes_with(on_decode=lambda call: call == 0 or more.wait(HANG_S))))
@@ -171,7 +179,8 @@ def test_a_client_that_goes_away_frees_its_row(serve: Server, face: Face) -> Non
 @pytest.mark.parametrize(
     ("wishes", "complaint"),
     [
-        ({"text": " "}, "the text is empty"),
+        ({"text": ""}, "the text is empty"),
+        ({"text": " \n\t"}, "the text is empty"),
         ({"text": "x" * 30_000}, "30000 characters"),
         ({"voice": "nobody"}, "unknown speaker 'nobody'"),
         ({"language": "klingon"}, "klingon"),

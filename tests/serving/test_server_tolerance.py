@@ -8,7 +8,6 @@ from typing import Any
 import av
 import httpx
 import numpy as np
-import openai
 import pytest
 import soundfile
 
@@ -197,32 +196,6 @@ def test_a_text_without_a_sound_is_20_ms_of_silence(shared: Served, text: str, s
                 parts = [frame.to_ndarray() for frame in file.decode(audio=0)]
             assert sum(part.size for part in parts) > 0
             assert max(np.abs(part.astype(float)).max() for part in parts) < 0.001
-    events = post(shared, input=text, response_format="pcm", stream_format="sse").text.split("\n\n")
-    delta, done = (json.loads(event.removeprefix("data: ")) for event in events[:2])
-    assert (delta["type"], done["type"]) == ("speech.audio.delta", "speech.audio.done")
-    plain = httpx.post(shared.url + "/tts/stream", json={"text": text}, timeout=HANG_S)
-    assert (plain.status_code, plain.content) == (200, bytes(960))
-
-
-def test_a_text_without_a_sound_ends_well_on_both_sockets(shared: Served) -> None:
-    talk = shared.talk()
-    talk.say("open", text="🎉")
-    heard = talk.hear_all()
-    assert (heard.last["type"], heard.last["finish_reason"], heard.packets) == ("done", "eos", [])
-    plain = shared.talk("/api/v1/speak")
-    for message in ({"type": "start"}, {"type": "speak", "text": "..."}, {"type": "stop"}):
-        plain.socket.send(json.dumps(message))
-    ready, complete = (json.loads(message) for message in plain.socket)
-    assert (ready["type"], complete["type"], complete["finish_reason"]) == ("ready", "complete", "eos")
-
-
-@pytest.mark.parametrize("text", ["", " \n", "\t"])
-def test_a_blank_text_is_an_error(shared: Served, text: str) -> None:
-    with (
-        openai.OpenAI(base_url=shared.url + "/v1", api_key="any", max_retries=0) as sdk,
-        pytest.raises(openai.BadRequestError, match="empty"),
-    ):
-        sdk.audio.speech.create(model="tts-1", voice="alloy", input=text)
 
 
 # ---- sockets

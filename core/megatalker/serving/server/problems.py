@@ -91,44 +91,35 @@ class UnknownModelError(FieldError):
         super().__init__(message, "model")
 
 
-_STATUS: dict[type[MegatalkerError], int] = {
-    NotReadyError: 503,
-    DrainingError: 503,
-    TooManyConnectionsError: 503,
-    AuthenticationError: 401,
-    ForbiddenError: 403,
-    TooLongError: 413,
-    UnknownModelError: 404,
-    UnknownVoiceError: 404,
-    VoiceExistsError: 409,
-    StorageFullError: 507,
-    StorageError: 503,
-    InvalidRequestError: 400,
-    UnsupportedError: 400,
-    CapacityError: 429,
-    EngineClosedError: 503,
+_ANSWERS: dict[type[MegatalkerError], tuple[int, str | None]] = {
+    NotReadyError: (503, "model_loading"),
+    DrainingError: (503, "server_draining"),
+    TooManyConnectionsError: (503, "rate_limit_exceeded"),
+    AuthenticationError: (401, "invalid_api_key"),
+    ForbiddenError: (403, None),
+    TooLongError: (413, None),
+    UnknownModelError: (404, "model_not_found"),
+    UnknownVoiceError: (404, "voice_not_found"),
+    VoiceExistsError: (409, None),
+    StorageFullError: (507, "storage_unavailable"),
+    StorageError: (503, "storage_unavailable"),
+    InvalidRequestError: (400, None),
+    UnsupportedError: (400, None),
+    CapacityError: (429, "rate_limit_exceeded"),
+    EngineClosedError: (503, None),
+    BackendFaultError: (500, "backend_fault"),
+    IncompleteSpeechError: (500, "incomplete_speech"),
 }
-"""The first that fits; 500 where none does."""
-
-
-_WORDS: dict[type[MegatalkerError], str] = {
-    NotReadyError: "model_loading",
-    DrainingError: "server_draining",
-    AuthenticationError: "invalid_api_key",
-    UnknownModelError: "model_not_found",
-    UnknownVoiceError: "voice_not_found",
-    StorageError: "storage_unavailable",
-    CapacityError: "rate_limit_exceeded",
-    BackendFaultError: "backend_fault",
-    IncompleteSpeechError: "incomplete_speech",
-}
+"""The status of an error, and its word for programs unless that is the status's own. The first class that fits counts;
+500 where none does.
+"""
 
 
 def problem(error: BaseException) -> Problem:
     """The error by its public name; what nobody intended is told without details, which belong in the log."""
     if isinstance(error, MegatalkerError):
         public = next(kind for kind in type(error).__mro__ if kind.__module__ == MegatalkerError.__module__)
-        retry_after_s = _retry_after_s(error) if _status(error) in RETRIED else None
+        retry_after_s = _retry_after_s(error) if _answer(error)[0] in RETRIED else None
         message = str(error).encode(errors="backslashreplace").decode()  # halves of characters cannot be sent
         return Problem(type=public.__name__, message=message, retry_after_s=retry_after_s)
     return Problem(type="InternalError", message=f"the server failed ({type(error).__name__}); its log says more")
@@ -148,7 +139,8 @@ def respond(error: BaseException, status: int | None = None, param: str | None =
 
     ``status`` overrides the one that goes with the class of the error, ``param`` names the field that is wrong.
     """
-    code = status or _status(error)
+    known, word = _answer(error)
+    code = status or known
     headers = {}
     if code in RETRIED:
         headers["Retry-After"] = str(math.ceil(_retry_after_s(error)))
@@ -157,22 +149,17 @@ def respond(error: BaseException, status: int | None = None, param: str | None =
     if isinstance(error, FieldError):
         param = error.field
     told = problem(error).model_dump(exclude={"retry_after_s"})  # which is in the header
-    return JSONResponse({"error": {**told, "code": _word(error, code), "param": param}}, code, headers)
+    word = word or HTTPStatus(code).phrase.lower().replace(" ", "_").replace("-", "_")
+    return JSONResponse({"error": {**told, "code": word, "param": param}}, code, headers)
 
 
-def _status(error: BaseException) -> int:
-    return next((code for kind, code in _STATUS.items() if isinstance(error, kind)), 500)
+def _answer(error: BaseException) -> tuple[int, str | None]:
+    return next((answer for kind, answer in _ANSWERS.items() if isinstance(error, kind)), (500, None))
 
 
 def _retry_after_s(error: BaseException) -> float:
     known = error.retry_after_s if isinstance(error, CapacityError) else None
     return RETRY_AFTER_S if known is None else known
-
-
-def _word(error: BaseException, status: int) -> str:
-    """Return a word for programs: that of the error's class where OpenAI has one, else that of the status."""
-    known = next((word for kind, word in _WORDS.items() if isinstance(error, kind)), None)
-    return known or HTTPStatus(status).phrase.lower().replace(" ", "_").replace("-", "_")
 
 
 ANYWHERE = (403, 408, 500, 503)

@@ -7,7 +7,7 @@ from urllib.parse import parse_qsl
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import StreamingResponse
-from pydantic import BaseModel, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
@@ -189,7 +189,9 @@ def speech_routes(service: SpeechService, settings: ServerSettings, aliases: Ali
 
 
 class PlainSpeechRequest(PlainFields):
-    """What to say, and how."""
+    """Text, and how to speak it."""
+
+    model_config = ConfigDict(title="StreamRequest")  # its name in /openapi.json
 
     text: str
 
