@@ -24,7 +24,9 @@ PERCENTS = (50, 95, 99)
 
 def command_line() -> str:
     """The command as it was typed, without the folder of the program."""
-    return " ".join([Path(sys.argv[0]).name, *sys.argv[1:]])
+    program = Path(sys.argv[0]).name
+    known = program.startswith("megatalker") or program.endswith(".py")
+    return " ".join([program if known else "megatalker", *sys.argv[1:]])
 
 
 def environment(device: torch.device | None = None, /, **known: str) -> dict[str, str]:
