@@ -86,7 +86,7 @@ SMALL_STATES = Promise(
     "a codec's state does not grow with what was said",
     "megatalker.interfaces",
     "CodecState",
-    "What a codec carries from one call to the next for one stream: explicit, small, copyable.",
+    "The state of one stream that a codec carries from one call to the next: explicit, small, copyable.",
 )
 STATES_END = Promise(
     "states that are gone leave no memory in use, and make room for others",
