@@ -51,8 +51,6 @@ SHARED_NAMES = {
     "Attack",
     "Cancel",
     "Device",
-    "Engine",
-    "Here",
     "LeavingError",
     "Pace",
     "Progress",

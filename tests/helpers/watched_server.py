@@ -1,4 +1,4 @@
-"""What a server in this process holds, for benchmarks that watch a server."""
+"""Parts that a server in this process holds, for benchmarks that watch a server."""
 
 import asyncio
 from dataclasses import dataclass
