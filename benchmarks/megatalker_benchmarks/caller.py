@@ -54,18 +54,18 @@ ACTS: dict[Act, int] = {
     "http vanish": 1,
     "http babble": 1,
 }
-"""What a caller may do next, and how often."""
+"""Weights of the actions that a caller may do next."""
 
 
 @dataclass(frozen=True)
 class HeardSpeech:
-    """What was heard of one utterance."""
+    """Codes and samples received for one utterance."""
 
     codes: NDArray[np.int64]
     """``[frames, code groups]``"""
     samples: NDArray[np.int16]
     reason: str = ""
-    """Why it ended; nothing where that was not heard."""
+    """Reason of the end; empty if it was not received."""
 
 
 @dataclass

@@ -58,7 +58,7 @@ from megatalker_benchmarks.timed_device import DISTINCT, Device
 TEXT = "The small boats sail home before it gets dark and cold."
 LEAD_S = 1.0
 STEP_S = 10e-3
-"""Of a step of the talker, with ``--pace``."""
+"""Seconds of a step of the talker, with ``--pace``."""
 
 
 class IdleTalker(TalkerDecoder):
@@ -153,7 +153,7 @@ class StandIns:
 
 @dataclass(slots=True)
 class Reading:
-    """What was used until now."""
+    """Time, frames and chunks used until now."""
 
     wall_s: float
     worker_s: float
@@ -225,7 +225,7 @@ async def burst(engine: Engine, texts: int, times: int = 20) -> dict[str, Any]:
 
 
 async def arrivals(engine: Engine, rate: float, seconds: float) -> dict[str, Any]:
-    """What listeners hear who come at random moments, ``rate`` a second."""
+    """Measure what listeners hear if ``rate`` of them a second arrive at random moments."""
     listen = listening_to(engine)
     await drive(listen, Traffic("burst", 8), Script(), 1.0)  # what launches take is learnt
     case = LoadCase.of(await drive(listen, Traffic("rate", rate), Script(), seconds), None)

@@ -189,7 +189,7 @@ class Server:
 
 @dataclass(frozen=True, slots=True)
 class FleetOutcome:
-    """What the callers of a simulated fleet meet."""
+    """Results for the callers of a simulated fleet."""
 
     requests: int
     refused: int

@@ -49,7 +49,7 @@ Codes = list[list[int]]
 
 @dataclass(slots=True)
 class SoakResult:
-    """What became of all utterances."""
+    """Outcome of all utterances."""
 
     manners: Counter[Manner] = field(default_factory=Counter)
     differ: int = 0

@@ -25,7 +25,7 @@ WARPGROUPS = 90
 
 
 class Macros(Protocol):
-    """What a source is compiled for."""
+    """Constants that a source is compiled for."""
 
     def macros(self) -> list[tuple[str, str]]:
         """Preprocessor definitions."""
@@ -33,7 +33,7 @@ class Macros(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What the assembler reports: the largest of all functions."""
+    """Resources that the assembler reports: the largest of all functions."""
 
     registers: int
     spilled_bytes: int
@@ -50,7 +50,7 @@ class Cubin:
 
 
 def why_not_compile() -> str | None:
-    """What is missing for compiling, or ``None``."""
+    """Say what is missing for compiling; ``None`` if nothing is."""
     missing = [name for name in ("cuda.core", "cuda.pathfinder") if not _found(name)]
     if missing:
         return f"{' and '.join(missing)} cannot be imported; install the extra: pip install 'megatalker[cuda]'"
@@ -70,7 +70,7 @@ def cache_folder() -> Path:
 
 
 def architecture(capability: int) -> str:
-    """What to compile for a compute capability, such as ``sm_90a`` for 90, with all that only this one has."""
+    """Return the architecture of a compute capability with its own features, such as ``sm_90a`` for 90."""
     return f"sm_{capability}a" if capability == WARPGROUPS else f"sm_{capability}"
 
 

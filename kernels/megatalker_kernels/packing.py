@@ -22,7 +22,7 @@ from megatalker_kernels.shapes import KernelShape
 FRAGMENT = TILE * KBLOCK
 """Weights of one fragment."""
 PAIRS = (0, 2, 1, 3)
-"""Of each eight columns: a product takes the first two matrices of a fragment together, the next one the others."""
+"""Order of pairs in each eight columns: one product takes the first two matrices of a fragment, the next the others."""
 
 
 @dataclass(frozen=True, slots=True)

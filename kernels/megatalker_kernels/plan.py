@@ -1,4 +1,4 @@
-"""What a wide launch does with its rows, as arrays for the kernel."""
+"""Plan of a wide launch, row by row, as arrays for the kernel."""
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -55,7 +55,7 @@ def plan_rows(shape: KernelShape, launch: Launch) -> LaunchPlan:
 
 
 def remember_plans(shape: KernelShape) -> None:
-    """Of lone prompts, by their length: else the first of each is planned for 0.2 ms."""
+    """Cache the plans of lone prompts of each length; otherwise the first of each length takes 0.2 ms to plan."""
     for length in range(1, REMEMBERED + 1):
         _plan_of_one(shape, range(length), True)
 

@@ -1,4 +1,4 @@
-"""What one launch does, and in which order: its phases, each of which publishes what the next one awaits."""
+"""Schedule of one launch: its phases in order, each of which publishes what the next one awaits."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -109,7 +109,7 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """What every block does between awaiting what the phase before published and publishing its own results."""
+    """Work of every block between awaiting the results of the phase before and publishing its own."""
 
     type: PhaseType
     stack: StackName

@@ -80,19 +80,19 @@ class GuardedBuffers:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """What a stream begins with in its slot."""
+    """State with which a stream begins in its slot."""
 
     slot: int
     sampling: Sampling
     history: Sequence[int] = ()
-    """First codes that were emitted already."""
+    """First codes of frames that were emitted already."""
     pages: Sequence[int] = ()
-    """Of keys and values, in the order of its positions."""
+    """Pages of keys and values, in the order of the stream's positions."""
 
 
 class WideWorkspace(GuardedBuffers):
-    """What the rows of a wide launch need. Names are those of ``csrc/params.cuh`` and ``csrc/wide_params.cuh``, where
-    it says how those lie that the megakernel has as well.
+    """Buffers for the rows of a wide launch, named as in ``csrc/params.cuh`` and ``csrc/wide_params.cuh``. The former
+    describes the layout of those that the megakernel has, too.
 
     Args:
         shape: the kernel's sizes.

@@ -32,7 +32,7 @@ MS = 1e-6
 
 
 class Moment(StrEnum):
-    """What happens on the way to the first sound. Not every turn has all, nor do they always come in this order."""
+    """Moments on the way to the first sound. Not every turn has all, nor do they always come in this order."""
 
     TURN_DETECTED = "turn detected"
     """The silence was taken for the end of the user's turn, not for a pause."""
@@ -49,7 +49,7 @@ class Moment(StrEnum):
 
 
 Beginning = Literal["speech", "text", "agent"]
-"""What a turn is counted from: the user's last sound (as voice activity detection heard it), the arrival of typed text,
+"""Start of a turn's clock: the user's last sound (as voice activity detection heard it), the arrival of typed text,
 or the moment the agent was told to speak first."""
 Outcome = Literal["answered", "cut", "unanswered"]
 """The first sound was played; the user interrupted before any sound; or nothing was said, and nobody interrupted."""
@@ -69,7 +69,7 @@ class Turn:
 
     @property
     def total_ms(self) -> float | None:
-        """What the user waited for the first sound; ``None`` when there was none."""
+        """Milliseconds until the first sound; ``None`` when there was none."""
         return self.ms.get(Moment.AUDIO_PLAYED)
 
     @property

@@ -46,7 +46,7 @@ class CompiledVoice:
 
 @dataclass(frozen=True)
 class Company:
-    """Which frames of the common clock each stream takes part in."""
+    """Streams that begin at different frames of a common clock."""
 
     voices: Sequence[CompiledVoice]
     starts: Sequence[int]
@@ -116,7 +116,7 @@ def company(checkpoint: Checkpoint) -> Company:
 
 @pytest.fixture(scope="module")
 def expected(request: pytest.FixtureRequest) -> Callable[[str], list[list[Codes | None]]]:
-    """What the reference says for :func:`company`, each stream alone, by name of the checkpoint fixture."""
+    """Codes of the reference for :func:`company`, each stream alone, by name of the checkpoint fixture."""
 
     @cache
     def say(name: str) -> list[list[Codes | None]]:

@@ -210,7 +210,7 @@ def test_a_stream_continued_from_its_codes_goes_on_as_it_would_have(
 
 
 def frame_row(checkpoint: Checkpoint, codes: tuple[int, ...]) -> Tensor:
-    """What the kernel adds up: the tables in bfloat16, the sum in float32, in order."""
+    """Return the sum that the kernel computes: the tables in bfloat16, the sum in float32, in order."""
     names = ["talker.model.codec_embedding.weight"]
     names += [f"talker.code_predictor.model.codec_embedding.{index}.weight" for index in range(len(codes) - 1)]
     total = torch.zeros(checkpoint.config.talker.hidden_size)

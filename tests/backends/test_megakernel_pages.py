@@ -18,11 +18,11 @@ from megatalker_kernels.workspace import GUARD_BYTES, Workspace
 
 CPU = torch.device("cpu")
 PAGE_BYTES = 28 * 2 * 8 * PAGE * 128 * 2
-"""Of the 0.6B talker."""
+"""Bytes of a page of the 0.6B talker."""
 
 
 def pool_of(pages: int, limit: int | None = None, enlarged: list[int] | None = None) -> PagePool:
-    """That notes in ``enlarged`` what it asks for."""
+    """Make a pool that appends to ``enlarged`` every size it asks for."""
     return PagePool(pages, limit or pages, (enlarged if enlarged is not None else []).append)
 
 

@@ -75,7 +75,7 @@ def test_as_many_machines_as_the_first_chunk_needs_and_no_more() -> None:
 
 
 def test_it_says_what_the_run_on_two_replicas_was_compared_with() -> None:
-    """What docs/deployment.md shows is what the model says of those measurements."""
+    """The table of docs/deployment.md has the results of the model for those measurements."""
     saved = json.loads((RESULTS / "fleet.json").read_text())["rows"]
     measured, against = RESULTS / "fleet_one_replica.json", RESULTS / "fleet_two_replicas.json"
     rows = run(options_of([str(measured), "--replicas", "2", "--max-streams", "2", "--against", str(against)]))

@@ -1,4 +1,4 @@
-"""What the kernel is told at each launch, by a driver that only listens."""
+"""Arguments of each launch of the kernel, recorded by a driver that runs nothing."""
 
 import ctypes
 from typing import Any

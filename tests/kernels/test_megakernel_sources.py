@@ -1,4 +1,4 @@
-"""What Python and CUDA share is written once: constants, enumerations, and the order and sizes of the phases."""
+"""Constants, enumerations, order and sizes of phases that Python and CUDA share are written once."""
 
 import ast
 import re
@@ -93,7 +93,7 @@ def test_numbers_of_the_noise_stand_in_one_file(number: int) -> None:
 
 
 def test_types_of_two_bytes_have_names() -> None:
-    """What is left of ``u16`` is not a number of a model: an index."""
+    """The only other use of ``u16`` is an index, not a number of a model."""
     uses = [line.strip() for line in text_of(MEGAKERNEL).splitlines() if "u16" in line]
     assert uses == [
         "u16 place[CHOICES];",

@@ -33,7 +33,7 @@ SAMPLINGS = {
 
 @dataclass(frozen=True)
 class Exact:
-    """What the official modules say in float32, and how far bfloat16 takes them from it along the same codes."""
+    """Results of the official modules in float32, and their error in bfloat16 along the same codes."""
 
     voice: VoiceRequest
     frames: list[Frame]

@@ -1,4 +1,4 @@
-"""Which numbers the streaming codec's kernels multiply: what float16 cannot hold, what rounding to it costs."""
+"""Number formats of the streaming codec's kernels: values that float16 cannot hold, and the error of rounding to it."""
 
 import re
 from collections.abc import Callable

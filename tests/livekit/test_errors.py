@@ -1,4 +1,4 @@
-"""What the framework is told when the engine cannot speak: kind, status, whether to try again; and what it does."""
+"""Errors that the framework gets when the engine cannot speak: kind, status, whether to retry; and its reaction."""
 
 import asyncio
 import threading

@@ -137,7 +137,7 @@ def test_speech_that_leaves_text_out_is_an_error_unless_it_is_endless(tiny_custo
 
 
 def test_a_load_whose_own_work_fails_says_so(open_engine: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a request is refused with is counted; a bug, in its writer or in its listener, ends the load."""
+    """Refusals are counted; a bug in the writer or listener of a request ends the load."""
     engine = open_engine(max_frames=50)
 
     def fail(*_: object, **__: object) -> None:

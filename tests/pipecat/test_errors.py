@@ -1,4 +1,4 @@
-"""What the service does when the engine fails: the frames, the category, and what happens to the next text."""
+"""Behaviour of the service when the engine fails: frames, error category, and the fate of the next text."""
 
 import threading
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What was not spoken because something failed does not enter the conversation as spoken."""
+"""Text that was not spoken because of a failure does not enter the conversation as spoken."""
 
 import pytest
 from pipecat.frames.frames import ErrorFrame, LLMFullResponseEndFrame, TTSAudioRawFrame, TTSSpeakFrame

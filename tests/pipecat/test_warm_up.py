@@ -39,7 +39,7 @@ def warm_up() -> WarmUp:
 
 @pytest.fixture
 def plug_in(warm_up: WarmUp, tiny_custom_voice: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> Fakes:
-    """What engines find that are opened by their settings alone."""
+    """Plug-ins for engines that are opened by their settings alone."""
     fakes = Fakes(talkers={"fake": Behaviour(frames=FRAMES, on_warmup=warm_up)})
 
     def opened(settings: Settings, **_: Any) -> Engine:

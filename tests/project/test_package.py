@@ -1,4 +1,4 @@
-"""What is published: all of the packages and nothing else, described as the project describes itself."""
+"""The published packages: all of them and nothing else, with the description of the project."""
 
 import subprocess
 import tomllib

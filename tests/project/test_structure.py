@@ -88,7 +88,7 @@ BEGINS_WORK = re.compile(
     r"(?<!tasks)\.create_task\(|ensure_future\(|\bThread\(|threading\.Thread\)|\.submit\(|ThreadPoolExecutor\("
     r"|_thread\.start_new_thread|run_coroutine_threadsafe|\bTimer\(|loop\.run_in_executor|add_done_callback\("
 )
-"""What begins work beside the code that goes on; tasks of a group end with it, and with their exceptions."""
+"""Calls that start concurrent work. Tasks of a group are no concern: they end with it and raise their exceptions."""
 WORK_IN_SIGHT = {
     "core/megatalker/serving/background.py": "the one place where work begins that nobody awaits",
     "core/megatalker/checkpoint/hub.py": "its result is asked for when the download ends",

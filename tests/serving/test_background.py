@@ -218,7 +218,7 @@ def folder(file: Path) -> Callable[[], object]:
 
 
 def folder_away(file: Path) -> Callable[[], object]:
-    """As a volume that is unmounted and mounted again: what watched the folder before watches nothing."""
+    """Replace the folder, as if a volume was unmounted and mounted again: watchers of the old one see nothing."""
     away = file.parent.with_name("away")
     file.parent.rename(away)
     return file.parent.mkdir

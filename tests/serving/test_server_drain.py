@@ -19,7 +19,7 @@ from waiting import HANG_S, eventually
 
 
 def told(served: Served, what: signal.Signals) -> None:
-    """As the signal arrives in a process."""
+    """Deliver a signal as it arrives in a process."""
     served.server.handle_exit(what, None)
 
 

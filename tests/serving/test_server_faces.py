@@ -1,4 +1,4 @@
-"""What the five ways to ask a server for speech have in common: samples, their timing, refusals, faults."""
+"""Common behaviour of the five ways to ask a server for speech: samples, timing, refusals, faults."""
 
 import base64
 import json

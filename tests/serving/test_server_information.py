@@ -1,4 +1,4 @@
-"""What a server tells about itself, the voices that it keeps, its key and its address."""
+"""Information that a server gives about itself, its voices, its key and its address."""
 
 import base64
 import re

@@ -25,7 +25,7 @@ KEY, OTHER = "mt-anna", "mt-bert"
 
 
 def settings(**own: Any) -> dict[str, Any]:
-    """Of a server for Anna, who has these limits, and Bert, who has none."""
+    """Return settings of a server for Anna, who has these limits, and Bert, who has none."""
     anna, bert = (f"sha256:{hashlib.sha256(key.encode()).hexdigest()}" for key in (KEY, OTHER))
     return {"keys": {"anna": {"hash": anna, **own}, "bert": {"hash": bert}}}
 

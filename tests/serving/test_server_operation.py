@@ -1,4 +1,4 @@
-"""What operators of a server see: probes, the log, spans, metrics; and how it starts."""
+"""Probes, log, spans and metrics for operators of a server; and its start."""
 
 import gc
 import json
@@ -154,7 +154,7 @@ Events = list[dict[str, Any]]
 
 @pytest.fixture
 def events(caplog: pytest.LogCaptureFixture) -> Any:
-    """What the server wrote down, by the name of the event."""
+    """Entries of the server's log, by the name of the event."""
     caplog.set_level(logging.INFO, telemetry.access.name)
 
     def named(event: str) -> Events:

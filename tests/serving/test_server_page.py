@@ -67,7 +67,7 @@ class Visit:
         self.sent: list[str | bytes] = []
         self.events: list[str] = []
         self.samples: list[int] = []
-        """Of each chunk."""
+        """Number of samples of each chunk."""
         page.on("pageerror", lambda error: self.complaints.append(str(error)))
         page.on("console", lambda message: self.complaints.append(message.text) if "Policy" in message.text else None)
         page.on("request", lambda request: self.asked.append(request.url))

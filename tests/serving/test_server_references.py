@@ -33,7 +33,7 @@ OTHER = text_of(wav(speech(pitch=200)))
 
 
 class Clones:
-    """What was cloned, and where; a gate to hold it back."""
+    """Record of texts cloned and the threads that did it, with a gate to hold cloning back."""
 
     def __init__(self) -> None:
         self.texts: list[str | None] = []

@@ -1,4 +1,4 @@
-"""What all callers share is shared by owners: no key, and no address, keeps the others out."""
+"""Capacity is divided among owners: no key, and no address, keeps the others out."""
 
 import hashlib
 import socket

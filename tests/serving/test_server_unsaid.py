@@ -26,7 +26,7 @@ def sample(served: Served, name: str) -> float:
 
 
 def read(served: Served, path: str, **body: object) -> tuple[bytes, bool]:
-    """What was sent, and whether the response broke off."""
+    """Return the bytes that were sent, and whether the response broke off."""
     data = b""
     with httpx.stream("POST", served.url + path, json=body, timeout=HANG_S) as response:
         assert response.status_code == 200

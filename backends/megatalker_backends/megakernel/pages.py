@@ -1,4 +1,4 @@
-"""Which stream holds which pages of keys and values."""
+"""Allocation of pages of keys and values to streams."""
 
 import heapq
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,7 +15,7 @@ class PageGrant:
 
     slot: int
     first_chunk: int
-    """Which of the slot's pages the first of them is."""
+    """Index of the first of these pages among the slot's pages."""
     pages: tuple[int, ...]
 
 

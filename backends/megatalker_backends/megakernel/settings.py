@@ -85,7 +85,7 @@ def choose_positions(config: ModelConfig, settings: MegakernelSettings) -> int:
 
 
 def choose_shape(config: ModelConfig, settings: MegakernelSettings, device: torch.device) -> KernelShape:
-    """What the kernel is compiled for.
+    """Choose the sizes that the kernel is compiled for.
 
     Raises:
         ShapeError: the checkpoint, the device or the settings break one of the kernel's rules; the message names it.

@@ -1,4 +1,4 @@
-"""What a codec's numbers look like on random codes: whether float16 holds them, and what rounding them costs."""
+"""Trial of a codec on random codes: whether float16 holds its numbers, and the error of rounding to it."""
 
 from collections.abc import Iterator
 
@@ -17,7 +17,7 @@ ROOM = 16.0
 
 
 def why_not_float16(decoder: FusedDecoder, config: CodecConfig, device: torch.device) -> str | None:
-    """What is too large for products of float16 numbers, or ``None``."""
+    """Say what is too large for products of float16 numbers; ``None`` if nothing is."""
     if not decoder.largest_weight <= LARGEST:
         return f"its weights reach {decoder.largest_weight:.3g}, more than float16 holds"
     inputs = _max_of(decoder.largest_input(words, FRAMES) for words in _steps(decoder, config, device))

@@ -45,7 +45,7 @@ TEXTS = (
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """What every request says."""
+    """Text and settings of every request of a load."""
 
     texts: Sequence[str] = TEXTS
     length_s: float | None = 4.0
@@ -70,7 +70,7 @@ class Script:
 
 @dataclass(frozen=True, slots=True)
 class LoadResult:
-    """What the listeners of one load heard."""
+    """Playbacks of all listeners of one load."""
 
     traffic: Traffic
     seconds: float

@@ -35,11 +35,11 @@ class LoadCase:
     listening_cores: float
     """Processor time of all listeners for each second of measurement."""
     engine: dict[str, Any] | None
-    """What this load added to the engine's counters; ``None`` for a server."""
+    """Increase of the engine's counters during this load; ``None`` for a server."""
 
     @classmethod
     def of(cls, result: LoadResult, engine: dict[str, Any] | None) -> Self:
-        """Summarise what one load came to."""
+        """Summarise one load."""
         return cls(
             pattern=result.traffic.pattern,
             amount=result.traffic.amount,
@@ -64,10 +64,10 @@ class LoadReport:
     environment: dict[str, str]
     settings: dict[str, Any]
     script: dict[str, Any]
-    """What every request says, and how: :class:`~megatalker.cli.bench.drive.Script`."""
+    """Fields of the :class:`~megatalker.cli.bench.drive.Script` that every request follows."""
     cases: Sequence[LoadCase]
     capacity: int | None = None
-    """Endless streams at once without an underrun, where that was searched."""
+    """Endless streams at once without an underrun; ``None`` if that was not searched."""
 
 
 def table(report: LoadReport) -> Table:

@@ -1,4 +1,4 @@
-"""What the server says about itself: its model and the names for it, health, metrics, the page at ``/`` and ``/docs``.
+"""Routes that describe the server: its model and the names for it, health, metrics, the page at ``/`` and ``/docs``.
 
 The pages need no build step and no other server. Every address in them is relative, so that a reverse proxy may offer
 them under any prefix.

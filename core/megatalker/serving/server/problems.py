@@ -167,7 +167,7 @@ ANYWHERE = (403, 408, 500, 503)
 
 
 class ErrorDetails(BaseModel):
-    """What is wrong, in OpenAI's fields."""
+    """Description of an error, in OpenAI's fields."""
 
     type: str
     """An error of ``megatalker.errors``, or ``InternalError``."""

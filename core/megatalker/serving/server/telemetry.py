@@ -1,4 +1,4 @@
-"""What a server tells its operator: metrics for Prometheus, and a log of events with fields, as text or as JSON."""
+"""Metrics for Prometheus, and a log of events with fields, as text or as JSON, for the operator of a server."""
 
 import json
 import logging
