@@ -28,18 +28,7 @@ HEADS_OF_LINES = re.compile(r'^\s*r?"""(Of|As above|As before|Which|Whose|Who|Be
 """The same for added lines of the folders of :data:`LATER`."""
 LATER = ("core/megatalker/engine/", "tests/engine/", "tests/helpers/virtual_device.py")
 """Paths whose docstrings are still to be rewritten. Remove a path when it has none of :data:`HEADS`."""
-SHARED_NAMES = {
-    "Attack",
-    "Cancel",
-    "Device",
-    "LeavingError",
-    "Pace",
-    "Progress",
-    "Recorder",
-    "Service",
-    "Trouble",
-    "Utterance",
-}
+SHARED_NAMES = {"LeavingError", "Pace"}
 """Names that several classes still have. Remove a name when one class is left."""
 PHRASES = re.compile(
     r"\b(so (?:many|long|much) (?:streams|frames|seconds|characters|rows|words|time|of)"

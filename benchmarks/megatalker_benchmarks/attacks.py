@@ -26,7 +26,7 @@ FOR_EVER_S = 1e6
 
 
 @dataclass(frozen=True)
-class Attack:
+class AttackKind:
     """One kind of attack."""
 
     run: Callable[[Target], Awaitable[None]]
@@ -39,7 +39,7 @@ class Attack:
         return (self.run.__doc__ or "").strip()
 
 
-ATTACKS: dict[str, Attack] = {}
+ATTACKS: dict[str, AttackKind] = {}
 """By name."""
 
 Run = Callable[[Target], Awaitable[None]]
@@ -49,7 +49,7 @@ def attack(*, anonymous: bool = False) -> Callable[[Run], Run]:
     """Add a function to :data:`ATTACKS`."""
 
     def add(run: Run) -> Run:
-        ATTACKS[run.__name__] = Attack(run, anonymous)
+        ATTACKS[run.__name__] = AttackKind(run, anonymous)
         return run
 
     return add

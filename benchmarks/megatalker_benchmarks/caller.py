@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from websockets.asyncio.client import ClientConnection, connect
 
 from megatalker.cli.bench.report import percentiles_ms
-from megatalker.serving.protocol.messages import Cancel, Done, Failed, Finish, Open, Text, read_event
+from megatalker.serving.protocol.messages import CancelMessage, Done, Failed, Finish, Open, Text, read_event
 from megatalker.serving.protocol.packets import Packet, unpack
 
 SILENCE_S = 120.0
@@ -227,7 +227,7 @@ class RudeCaller:
                             socket.transport.abort()
                             break
                         feeding.cancel()  # text for an utterance that has ended would be refused
-                        await socket.send(Cancel(id="it").model_dump_json())
+                        await socket.send(CancelMessage(id="it").model_dump_json())
                         await socket.send(NONSENSE[0])  # whose answer comes after that to a cancel that was too late
                         unanswered, leave_at = unanswered + 1, None
                     await asyncio.sleep(pause_s)

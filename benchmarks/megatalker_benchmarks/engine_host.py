@@ -53,7 +53,7 @@ from megatalker.serving.server.telemetry import configure_logging
 from megatalker.testing.random_checkpoint import TINY, write_checkpoint
 from megatalker_backends.megakernel.decoder import CAPABILITIES
 from megatalker_benchmarks.report import add_json_option, hand_out, number, whole
-from megatalker_benchmarks.timed_device import DISTINCT, Device
+from megatalker_benchmarks.timed_device import DISTINCT, TimedDevice
 
 TEXT = "The small boats sail home before it gets dark and cold."
 LEAD_S = 1.0
@@ -132,7 +132,7 @@ class StandIns:
     """Offers both to an engine."""
 
     paced: bool
-    device: Device | None = None
+    device: TimedDevice | None = None
     """The talker is the megakernel's host side, on this."""
 
     @megatalker.plugins.hookimpl
@@ -259,7 +259,7 @@ def main() -> None:
         parser.error("--rate and --serve go with --megakernel")
     if options.megakernel and (options.rate, options.serve) == (None, None) and not options.burst:
         parser.error("--megakernel goes with --burst, --rate or --serve: its streams end after some hundred frames")
-    device = Device(options.device_speed) if options.megakernel else None
+    device = TimedDevice(options.device_speed) if options.megakernel else None
     with tempfile.TemporaryDirectory() as folder:
         checkpoint = Checkpoint.open(write_checkpoint(Path(folder) / "tiny", TINY))
         many = {"max_streams": options.streams, "max_waiting": options.streams}

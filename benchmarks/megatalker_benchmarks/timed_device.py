@@ -43,7 +43,7 @@ DISTINCT = 97
 MAX_POSITIONS = 1024
 
 
-class Device:
+class TimedDevice:
     """Does one launch after another.
 
     Args:
@@ -121,7 +121,7 @@ class IdleModule:
 class TimedKernel(Kernel):
     """Publishes the next of a few frames when the device is done with it."""
 
-    def __init__(self, model: PackedModel, space: Workspace, device: Device) -> None:
+    def __init__(self, model: PackedModel, space: Workspace, device: TimedDevice) -> None:
         module = IdleModule(model.shape)
         super().__init__(model, space, module, module)
         self._time, self._done_at, self._groups = device, 0.0, torch.arange(model.shape.code_groups)

@@ -18,7 +18,7 @@ from fake_backend import Behaviour, Fakes
 from megatalker import Checkpoint, Engine, Settings
 from megatalker.errors import BackendNotFoundError, BackendUnavailableError, SettingsError
 from megatalker_pipecat import EnginePool, MegatalkerTTSService
-from pipecat_stage import HANG_S, perform, turn, when_first_heard
+from pipecat_stage import HANG_S, perform, service_with, turn, when_first_heard
 from session_stage import FRAMES, engine_on, fakes
 
 pytestmark = pytest.mark.asyncio
@@ -60,10 +60,7 @@ def opener(tiny_custom_voice: Checkpoint) -> Iterator[Opener]:
 
 @pytest.fixture
 def service_class(opener: Opener) -> type[MegatalkerTTSService]:
-    class Service(MegatalkerTTSService):
-        engines = EnginePool(opener)
-
-    return Service
+    return service_with(EnginePool(opener))
 
 
 def closed(engine: Engine) -> bool:

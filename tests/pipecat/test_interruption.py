@@ -25,7 +25,7 @@ from megatalker.engine import SpeechOptions, SpeechStream
 from megatalker_pipecat import MegatalkerTTSService
 from megatalker_pipecat.audio import Sound
 from megatalker_pipecat.context_speech import ContextSpeech
-from pipecat_stage import HANG_S, Brake, Entrance, ServiceOutput, named, pcm16, perform, turn
+from pipecat_stage import HANG_S, Brake, Entrance, ServiceOutput, named, pcm16, perform, service_with, turn
 from session_stage import FRAMES, engine_on, fakes, pool_of
 
 pytestmark = pytest.mark.asyncio
@@ -261,9 +261,6 @@ async def test_interruption_passes_while_another_engine_is_loading(tiny_custom_v
     plug_in = fakes()
     plug_in.talkers["other"] = type(plug_in.talkers["fake"])(on_load=lambda: loading(0))
 
-    class Service(MegatalkerTTSService):
-        engines = pool_of(plug_in, tiny_custom_voice)
-
     passed = asyncio.Event()
 
     async def wait_until_loading(entrance: Entrance) -> None:
@@ -273,7 +270,7 @@ async def test_interruption_passes_while_another_engine_is_loading(tiny_custom_v
         await passed.wait()
         loading.let_go.set()
 
-    change = TTSUpdateSettingsFrame(delta=Service.Settings(backend="other"))
+    change = TTSUpdateSettingsFrame(delta=MegatalkerTTSService.Settings(backend="other"))
     script = at_first_audio(
         send(change), wait_until_loading, send(InterruptionFrame()), wait_until_passed, send(TTSSpeakFrame("Yes?"))
     )
@@ -283,7 +280,7 @@ async def test_interruption_passes_while_another_engine_is_loading(tiny_custom_v
             passed.set()
         await script(entrance, frame)
 
-    service = Service(engine_settings=Settings(backend="fake"))
+    service = service_with(pool_of(plug_in, tiny_custom_voice))(engine_settings=Settings(backend="fake"))
     heard = await perform(service, [TTSSpeakFrame("One.")], hear=hear)
     assert ServiceOutput(after_interruption(heard), []).words() == ["Yes?"]
     assert plug_in.loaded["other"].prefills, "the engine that was asked for spoke"

@@ -13,7 +13,7 @@ from megatalker.errors import ConnectionFailedError, EngineClosedError, InvalidR
 from megatalker.serving.background import start_task, start_thread
 from megatalker.serving.client.session import RemoteSession
 from megatalker.serving.protocol.asking import shown_url
-from megatalker.serving.protocol.messages import REFUSED_TEXT, Cancel, Failed, Open, Request, read_event
+from megatalker.serving.protocol.messages import REFUSED_TEXT, CancelMessage, Failed, Open, Request, read_event
 from megatalker.serving.protocol.packets import unpack
 from megatalker.serving.timers import SplitTimers
 
@@ -186,7 +186,7 @@ class RemoteConnection:
                 quiet = time.monotonic() - session.quiet_since
                 if session.chunks.reason is None and session.awaited and quiet > limit:
                     session.fail(ConnectionFailedError(f"{self._shown} has not answered for {limit:g} s"))
-                    self._post(session, Cancel(id=session.id))
+                    self._post(session, CancelMessage(id=session.id))
 
     def _fail_all(self, error: MegatalkerError) -> None:
         for session in self._sessions.values():

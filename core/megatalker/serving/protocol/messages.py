@@ -97,7 +97,7 @@ class Finish(Message):
     id: UtteranceId = ""
 
 
-class Cancel(Message):
+class CancelMessage(Message):
     """End the utterance now."""
 
     type: Literal["cancel"] = "cancel"
@@ -229,11 +229,11 @@ class Failed(Message):
     error: Problem
 
 
-Request = Open | Text | Finish | Cancel
+Request = Open | Text | Finish | CancelMessage
 M = TypeVar("M", bound=Message)
 Event = Opened | Switched | Words | Done | Failed
 
-_KINDS: dict[object, type[Request]] = {"open": Open, "text": Text, "finish": Finish, "cancel": Cancel}
+_KINDS: dict[object, type[Request]] = {"open": Open, "text": Text, "finish": Finish, "cancel": CancelMessage}
 _EVENTS: TypeAdapter[Event] = TypeAdapter(Annotated[Event, Field(discriminator="type")])
 
 
