@@ -20,7 +20,7 @@ ASSET = "/docs/assets/swagger-ui-bundle.js"
 SMALL = 4096
 """Bytes that the kernel keeps for a client that does not read."""
 PAUSE_S = 0.05
-"""Until an attacker that was refused tries again."""
+"""Seconds until an attacker that was refused tries again."""
 BLOCK = 1 << 16
 FOR_EVER_S = 1e6
 
@@ -31,7 +31,7 @@ class AttackKind:
 
     run: Callable[[Target], Awaitable[None]]
     anonymous: bool
-    """It is made on a server that asks for no key."""
+    """Whether the attack is made on a server that asks for no key."""
 
     @property
     def about(self) -> str:
@@ -40,7 +40,7 @@ class AttackKind:
 
 
 ATTACKS: dict[str, AttackKind] = {}
-"""By name."""
+"""All attacks by name."""
 
 Run = Callable[[Target], Awaitable[None]]
 

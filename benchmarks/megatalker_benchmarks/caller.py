@@ -85,7 +85,7 @@ class Tally:
     bit_equal: int = 0
     worst_lsb: int = 0
     disturbed: list[str] = field(default_factory=list)
-    """Other codes, samples that differ by more than a bit, errors that nobody asked for."""
+    """Disturbed utterances: other codes, samples that differ by more than a bit, errors without a cause."""
     ttfc_s: list[float] = field(default_factory=list)
 
     def summary(self) -> dict[str, Any]:
@@ -129,8 +129,8 @@ class RudeCaller:
         texts: what to say; the number of a text is its seed.
         max_frames: of each utterance.
         tally: shared by all.
-        alone: what each text sounds like, by its number and whether it is fed word by word. The caller who is alone
-            fills it.
+        alone: what each text sounds like, by its number and whether it is fed word by word. A caller that is
+            alone fills it.
     """
 
     url: str

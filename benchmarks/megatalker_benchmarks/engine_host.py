@@ -2,7 +2,7 @@
 
 Talker and codec are stand-ins that compute nothing. Without ``--pace`` the engine runs as fast as it can, all streams
 in every step. With it they keep one second ahead of playback, and a step of the talker sleeps as long as a GPU would.
-With ``--burst`` so many texts come at one moment, again and again: how long until their first chunks. With
+With ``--burst N``, N texts come at one moment, again and again: how long until their first chunks. With
 ``--megakernel`` as well, the talker is the host's side of the megakernel, and launches take as long as those of an
 H200, or less with ``--device-speed``: 2.5 is what a host of 2.5 times this one's slowness sees. With ``--rate`` instead
 of ``--burst`` requests of 4 s of speech come at random moments, and are played in real time. With ``--serve`` the
@@ -93,7 +93,7 @@ class IdleTalker(TalkerDecoder):
 
 
 class IdleState(CodecState):
-    """Nothing is carried."""
+    """Empty state: this codec carries nothing from step to step."""
 
     def copy(self) -> Self:
         return type(self)()
@@ -234,7 +234,7 @@ async def arrivals(engine: Engine, rate: float, seconds: float) -> dict[str, Any
 
 
 def serve(settings: Settings, checkpoint: Checkpoint, registry: BackendRegistry) -> None:
-    """Until the process is interrupted; its log says when it is ready."""
+    """Serve until the process is interrupted; its log says when it is ready."""
     configure_logging("text")
     logging.getLogger("megatalker").setLevel(logging.INFO)
     with bind(settings.server) as bound, suppress(KeyboardInterrupt):
@@ -249,7 +249,7 @@ def main() -> None:
     parser.add_argument("--pace", action="store_true", help="in real time, with steps as long as a GPU's")
     instead = parser.add_mutually_exclusive_group()
     instead.add_argument("--burst", action="store_true", help="all at one moment, instead of endless streams")
-    instead.add_argument("--rate", type=number(), help="with --megakernel: requests a second, for so many --seconds")
+    instead.add_argument("--rate", type=number(), help="with --megakernel: requests a second, for --seconds")
     instead.add_argument("--serve", type=whole(0), metavar="PORT", help="with --megakernel; 0 takes a free one")
     parser.add_argument("--megakernel", action="store_true", help="its host side, on a device in time")
     parser.add_argument("--device-speed", type=number(), default=1.0, help="times that of an H200")

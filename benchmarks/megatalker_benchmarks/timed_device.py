@@ -33,11 +33,11 @@ from megatalker_kernels.workspace import Workspace
 Costs = tuple[list[int], list[float]]
 """Sizes of launches, and milliseconds of each, of 0.6B shapes on an H200: see docs/megakernel.md."""
 PROMPTS: Costs = [8, 24, 256, 1024, 2048], [0.96, 1.03, 1.60, 4.57, 10.1]
-"""By rows."""
+"""Rows of a prefill launch, and its milliseconds."""
 FRAMES: Costs = [1, 8, 9, 16, 32, 64, 128, 256, 512], [1.88, 2.62, 3.54, 3.70, 4.10, 5.17, 6.57, 10.2, 18.5]
-"""By streams."""
+"""Streams of a decode launch, and its milliseconds."""
 AUDIO: Costs = [1, 8, 64, 128], [0.76, 1.2, 4.5, 8.4]
-"""By frames."""
+"""Frames of a codec launch, and its milliseconds."""
 DISTINCT = 97
 """Frames until the codes repeat: more than a loop that the engine would take for a runaway."""
 MAX_POSITIONS = 1024
@@ -54,7 +54,7 @@ class TimedDevice:
         self._speed, self._free_at = speed, 0.0
 
     def launch(self, size: int, costs: Costs) -> float:
-        """When that will be done, by ``time.monotonic``."""
+        """Return when the launch will be done, by ``time.monotonic``."""
         seconds = float(np.interp(size, *costs)) * 1e-3 / self._speed
         self._free_at = max(time.monotonic(), self._free_at) + seconds
         return self._free_at
@@ -104,7 +104,7 @@ class IdleModule:
         return name
 
     def start(self, function: str, blocks: int, threads: int, arguments: Arguments) -> None:  # noqa: ARG002
-        """It is asked for the size of its structures."""
+        """Answer with the size of a structure: nothing else is started."""
         argument = ctypes.c_void_p.from_address(arguments.address).value
         assert argument is not None
         size = ctypes.c_void_p.from_address(argument).value
@@ -112,7 +112,7 @@ class IdleModule:
         ctypes.c_int.from_address(size).value = ctypes.sizeof(self._sizes[function])
 
     def start_together(self, function: str, blocks: int, threads: int, shared_bytes: int, arguments: Arguments) -> None:
-        """Nothing comes of it."""
+        """Do nothing."""
 
     def synchronize(self) -> None:
         """All is done."""

@@ -83,7 +83,7 @@ class BarrierWord(IntEnum):
     ABORTED = 2
     REPORTED = 3
     PROGRESS = 4
-    """And one word more for each further block: the last phase that it finished."""
+    """Last phase that block 0 finished; one word more follows for each further block."""
 
 
 class StatusWord(IntEnum):

@@ -30,9 +30,9 @@ WAITS = {
     Wait.RING: "for weights, or stored keys and values, to arrive",
 }
 LAUNCHES_TAGGED = 2 ** (32 - PHASE_BITS)
-"""After as many launches tags come again."""
+"""Number of launches after which tags repeat."""
 TICKETS = 2**31 - LAUNCHES_TAGGED
-"""A multiple of the above, so that results are forgotten in time when tickets start over, too."""
+"""A multiple of :data:`LAUNCHES_TAGGED`, so that results are forgotten in time when tickets start over, too."""
 WIDE_THREADS = THREADS - 32
 SOURCES = ("frame.cu", "wide.cu")
 """Sources of the two modules of a kernel."""

@@ -65,7 +65,7 @@ def _found(module: str) -> bool:
 
 
 def cache_folder() -> Path:
-    """Where compiled kernels are kept unless the caller says otherwise."""
+    """Return the folder where compiled kernels are kept unless the caller names another."""
     return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "megatalker" / "kernels"
 
 
@@ -175,7 +175,7 @@ def _recall(path: Path) -> Cubin | None:
 
 def _remember(path: Path, cubin: Cubin) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    # The code goes last: a reader who finds it finds the notes as well.
+    # The code goes last: a process that finds it finds the notes, too.
     _write(path.with_suffix(".json"), json.dumps(asdict(cubin.usage)).encode())
     _write(path, cubin.code)
 

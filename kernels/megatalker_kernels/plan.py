@@ -32,18 +32,18 @@ class LaunchPlan:
     source: Numbers
 
     def joined(self) -> Tensor:
-        """All arrays one behind the other."""
+        """Return all arrays in one, one after another."""
         return torch.from_numpy(
             np.concatenate([part.ravel() for part in (self.row, self.chunk, self.first, self.heard, self.source)])
         )
 
     def starts(self) -> list[int]:
-        """Where each begins."""
+        """Return where each array begins in :meth:`joined`."""
         return [0, *accumulate(part.size for part in (self.row, self.chunk, self.first, self.heard))]
 
 
 def plan_rows(shape: KernelShape, launch: Launch) -> LaunchPlan:
-    """The plan of a wide launch. That of one prompt is remembered by its positions: it takes longer than the launch."""
+    """Plan a wide launch. Plans of lone prompts are cached: making one takes longer than the launch."""
     rows = launch.rows
     if not isinstance(rows, PackedRows) or len(rows.parts) > 1:
         return _plan(shape, rows)

@@ -136,7 +136,7 @@ class KernelShape:
                 return replace(shape, stages=stages)
         raise ShapeError(
             f"a block of sm_{capability} has {limit // 1024} KiB of shared memory and needs "
-            f"{shared_bytes(bare) // 1024} KiB beside the weights; "
+            f"{shared_bytes(bare) // 1024} KiB in addition to the weights; "
             f"the rest does not hold {in_flight + 1} stages of {stage_bytes(bare) // 1024} KiB"
         )
 
@@ -284,8 +284,8 @@ def _frame_rules(shape: KernelShape) -> Iterator[tuple[bool, str]]:
 
 
 def wide_small_bytes(shape: KernelShape) -> int:
-    """Shared memory of a block of the kernel of many rows beside its arena; ``csrc/wide_shared.cuh`` asserts that it is
-    enough.
+    """Return the shared memory of a block of the wide kernel without its arena; ``csrc/wide_shared.cuh`` asserts that
+    it is enough.
     """
     return WIDE_SMALL_THINGS + -(-WIDE_STREAMS // shape.blocks) * WIDE_STREAM_THINGS
 

@@ -92,7 +92,7 @@ class Assignment:
 
 class WideWorkspace(GuardedBuffers):
     """Buffers for the rows of a wide launch, named as in ``csrc/params.cuh`` and ``csrc/wide_params.cuh``. The former
-    describes the layout of those that the megakernel has, too.
+    describes the layout of buffers that the megakernel has, too.
 
     Args:
         shape: the kernel's sizes.
@@ -169,7 +169,7 @@ class Workspace(GuardedBuffers):
         self.codes = self._new("codes", (ROWS, groups + 1), whole, host=True)
         self.status = self._new("status", (len(StatusWord),), whole, host=True)
         self.wide = WideWorkspace(shape, slots, device)
-        """For the rows of wide launches."""
+        """Buffers for the rows of wide launches."""
 
     def grow(self, pages: int) -> None:
         """Have this many key/value pages, more than now, in stream order. What a page holds stays under its number, in
@@ -231,6 +231,6 @@ class Workspace(GuardedBuffers):
 
 
 def _words(field: Any) -> slice:
-    """Where a member of a structure lies in it, counted in words."""
+    """Return the words of a structure that a member takes."""
     begin, end = field.offset // 4, (field.offset + field.size) // 4
     return slice(begin, end)

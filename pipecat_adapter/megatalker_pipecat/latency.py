@@ -61,7 +61,7 @@ class Turn:
     """Times of one turn, up to the first sound of the answer."""
 
     number: int
-    """From 1 on, within a conversation."""
+    """Number of the turn in its conversation, from 1 on."""
     begun_by: Beginning
     outcome: Outcome
     ms: dict[Moment, float]
@@ -79,7 +79,7 @@ class Turn:
         return {moment: later - earlier for moment, (earlier, later) in zip(self.ms, pairwise(times), strict=True)}
 
     def as_json(self) -> dict[str, Any]:
-        """For a log or a page."""
+        """Return the turn as JSON for a log or a page."""
         return {
             "turn": self.number,
             "begun_by": self.begun_by,

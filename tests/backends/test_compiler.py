@@ -121,7 +121,7 @@ def test_a_codec_that_shall_be_compiled_needs_a_compiler(
 
 @pytest.fixture
 def user_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """The environment of a user who has said nothing about what torch compiles."""
+    """The environment of a user without settings for the compiler."""
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "")
     monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))

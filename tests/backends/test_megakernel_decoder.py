@@ -172,7 +172,7 @@ def test_end_of_speech_ends_one_stream_and_not_its_neighbour(decoder: CheckedTal
 
 
 def test_a_stream_may_end_by_its_own_choice(decoder: CheckedTalker, tiny_1b7: Checkpoint) -> None:
-    """So hot that the noise alone decides; this seed's favours end-of-speech in the third frame."""
+    """The temperature lets the noise alone decide; with this seed it chooses end-of-speech in the third frame."""
     hot = replace(SEEDED, temperature=1e6, top_k=None, repetition_penalty=1.0, min_new_tokens=0)
     vocabulary, flat = (
         CodeVocabulary.from_config(tiny_1b7.config),
@@ -320,7 +320,7 @@ def test_a_full_gpu_stops_only_who_needs_more_pages(
     growing = megakernel(tiny_1b7, device, max_streams=2)
     stream = growing.prefill([each.request])[0]
     said = [growing.decode([DecodeStep(stream, text)])()[0].codes for text in each.text[:2]]
-    advice = "2 pages of keys and values do not fit .* beside the 2 they replace: full; release a stream, or lower"
+    advice = "2 pages of keys and values do not fit .* along with the 2 they replace: full; release a stream, or lower"
     with monkeypatch.context() as full:
         full.setattr("megatalker_kernels.workspace.torch.empty", refuse)
         with pytest.raises(CapacityError, match=advice):

@@ -1,4 +1,4 @@
-"""Pages of keys and values: who holds which, and what is remembered of prompts that begin alike."""
+"""Pages of keys and values: their allocation, and the cache of prompts that begin alike."""
 
 import pytest
 import torch
@@ -53,7 +53,7 @@ def test_pages_double_up_to_the_limit_and_only_when_none_is_left() -> None:
     assert begin(pool, 1, PAGE) == (3,)
     assert enlarged == [4]
     assert begin(pool, 2, 6 * PAGE) == (4, 5, 6, 7, 8, 9)
-    assert enlarged == [4, 9], "twice as many would not do"
+    assert enlarged == [4, 9], "doubling to 8 pages would not suffice"
     pool.release(0)
     pool.grow({1: 3 * PAGE})
     assert enlarged == [4, 9]

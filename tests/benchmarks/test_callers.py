@@ -62,7 +62,7 @@ def counted(**changes: int) -> Counts:
     ("changes", "complaint"),
     [
         ({}, None),
-        ({"eos": 5, "cancelled": 0}, None),  # who vanished may have done so after the last sample was sent
+        ({"eos": 5, "cancelled": 0}, None),  # a caller may have vanished after the last sample was sent
         ({"eos": 5}, "the server counted"),
         ({"eos": 3, "cancelled": 2}, "the server counted"),
         ({"eos": 4, "cancelled": 0, "error": 1}, "1 utterances failed"),

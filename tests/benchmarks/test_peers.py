@@ -1,4 +1,4 @@
-"""The environments of peers are pinned, and the frames that they are timed by are those that they made."""
+"""The environments of peers are pinned, and the frames that their timing counts are the frames they made."""
 
 import re
 from pathlib import Path
@@ -41,7 +41,7 @@ def test_a_frame_costs_what_more_frames_cost_whatever_was_asked_for() -> None:
 
 
 def test_the_official_package_is_timed_by_what_it_makes(demo: Checkpoint) -> None:
-    """On a CPU, which its own measurement is not for, but whose frames are counted the same way."""
+    """Frames on a CPU are counted in the same way as on a GPU, for which the measurement is meant."""
     speak = official(demo.folder, "robin", torch.device("cpu"))
     calls = [timed(speak, limit, torch.device("cpu")) for limit in (3, 6)]
     assert [call.frames for call in calls] == [2, 5]

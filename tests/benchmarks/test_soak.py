@@ -14,4 +14,4 @@ def test_nobody_disturbs_another_and_nothing_stays_occupied(tmp_path: Path) -> N
     assert found["codes_that_differ"] == 0
     assert found["errors"] == {}
     assert found["still_active"] == found["still_waiting"] == 0
-    assert set(found["spoken"]) == {"hears", "cancels", "dawdles"}, "every manner"
+    assert set(found["spoken"]) == {"hears", "cancels", "dawdles"}, "all manners occur"

@@ -30,7 +30,7 @@ def told(arguments: Arguments, kind: Any) -> Any:
 
 
 class RecordingModule(IdleModule):
-    """In place of a GPU."""
+    """A module that records launches instead of running them."""
 
     def __init__(self) -> None:
         super().__init__(SHAPE)

@@ -24,7 +24,7 @@ from megatalker_kernels.codec.numbers import Numbers
 
 @pytest.fixture
 def loud(tiny_custom_voice: Checkpoint) -> Callable[[str, float], StreamingDecoder]:
-    """Makes a decoder one of whose weights is so many times as large."""
+    """Returns a decoder one of whose weights is multiplied by a factor."""
 
     def make(name: str, factor: float) -> StreamingDecoder:
         decoder = StreamingDecoder(tiny_custom_voice.codec_config, Weights(tiny_custom_voice.codec_tensor, "decoder"))

@@ -37,7 +37,7 @@ async def hear(route: SpeechRoute, text: str = "Hello.", options: SpeechOptions 
 
 @asynccontextmanager
 async def answering(*parts: bytes) -> AsyncIterator[tuple[SpeechRoute, list[bytes]]]:
-    """A route to something that sends these bytes, one after another, to whoever asks, and what it was asked."""
+    """A route to a server that answers every request with these bytes in turn, and the requests that it got."""
     asked: list[bytes] = []
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -61,7 +61,7 @@ async def test_an_engine_that_fails_in_the_middle(tiny_custom_voice: Checkpoint,
         heard = await perform(service, turn("One two three four."))
         assert heard.named()[0] == "LLMFullResponseStartFrame"
         assert heard.named()[-2:] == ["TTSStoppedFrame", "LLMFullResponseEndFrame"]
-        assert len(heard.audio()) == 2 * 5 * 1920, "what was made is heard"
+        assert len(heard.audio()) == 2 * 5 * 1920, "all frames before the failure are heard"
         (error,) = errors(heard)
         assert isinstance(error.exception, BackendFaultError)
 

@@ -39,7 +39,7 @@ def after_interruption(heard: ServiceOutput) -> list[Frame]:
 
 
 def at_first_audio(*steps: Callable[[Entrance], Awaitable[None]]) -> Callable[[Entrance, Frame], Awaitable[None]]:
-    """Takes the steps, then ends the pipeline, beside the pipeline's own work, from the first audio on."""
+    """From the first audio on, do the steps concurrently with the pipeline's work, then end the pipeline."""
     tasks: list[asyncio.Task[None]] = []
 
     async def act(entrance: Entrance) -> None:
@@ -136,7 +136,7 @@ async def test_the_next_turn_is_spoken_whole(tiny_custom_voice: Checkpoint, mode
 
 
 async def test_a_cancelled_utterance_says_nothing_more(tiny_custom_voice: Checkpoint) -> None:
-    """Neither words that were left, nor what the filters hold."""
+    """Neither remaining words nor the samples in filters are heard."""
     text = "One two three four five six."
     with engine_on(fakes(frames=None), tiny_custom_voice, max_chunk_frames=1) as engine:
         speech = engine.speak(text, word_times=True)
@@ -220,7 +220,7 @@ async def test_speech_that_waits_for_another_to_end_is_dropped(
 async def test_a_request_on_its_way_to_the_engine_is_withdrawn(
     tiny_custom_voice: Checkpoint, interruptible: bool
 ) -> None:
-    """Also when Pipecat lets the frame that made it run on."""
+    """This holds also when Pipecat lets the processing of the frame that began it run on."""
     with engine_on(fakes(frames=None), tiny_custom_voice) as engine:
         submitted, let_go = asyncio.Event(), Brake(after=0)
         loop = asyncio.get_running_loop()

@@ -28,7 +28,7 @@ def assert_only_the_first_sentence(heard: ServiceOutput) -> None:
     assert words[:3] == FIRST.split()
     assert words[3:] == SECOND.split()[: len(words) - 3], "no more than the beginning of the second"
     assert len(words) < 6
-    assert isinstance(heard.down[-1], LLMFullResponseEndFrame), "the turn ended as every turn"
+    assert isinstance(heard.down[-1], LLMFullResponseEndFrame), "the turn ended as usual"
 
 
 @pytest.mark.parametrize("mode", list(TextAggregationMode))
@@ -103,7 +103,7 @@ async def test_words_that_a_model_leaves_out_are_not_reported_as_spoken(
     (error,) = [frame for frame in heard.up if isinstance(frame, ErrorFrame)]
     assert "leaves out about" in error.error
     assert not error.fatal
-    assert isinstance(heard.down[-1], LLMFullResponseEndFrame), "the turn ended as every turn"
+    assert isinstance(heard.down[-1], LLMFullResponseEndFrame), "the turn ended as usual"
 
 
 @pytest.mark.usefixtures("short_speech_is_repeated")

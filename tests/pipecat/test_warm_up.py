@@ -19,7 +19,7 @@ pytestmark = pytest.mark.asyncio
 
 
 class WarmUp:
-    """One that takes as long as a test wants."""
+    """A warm-up that takes as long as a test wants."""
 
     def __init__(self) -> None:
         self.entered, self.go_on = threading.Event(), threading.Event()

@@ -188,7 +188,7 @@ def test_the_check_sees_the_public_index_alone(
     environment = scripts.resolve.public()
     assert {name for name in environment if name.startswith("UV_")} <= {"UV_CACHE_DIR", *scripts.resolve.REACH.values()}
     assert environment["UV_CACHE_DIR"] == "kept"
-    assert environment["SSL_CERT_FILE"] == "x", "the way to the index is the one that pip is told"
+    assert environment["SSL_CERT_FILE"] == "x", "uv reaches the index with the settings of pip"
     assert scripts.resolve.INDEX == ("--default-index", "https://pypi.org/simple")
 
 

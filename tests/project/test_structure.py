@@ -107,7 +107,7 @@ WORK_IN_SIGHT = {
     "pipecat_adapter/megatalker_pipecat/agent/terminal.py": "awaited until the conversation is over",
     "pipecat_adapter/megatalker_pipecat/delivery.py": "tasks of Pipecat, which logs what they raise",
 }
-"""Files where work may begin, and who learns of its exceptions; each has a test that makes it fail."""
+"""Files where concurrent work may start, and the receiver of its exceptions; a test makes each of them fail."""
 
 
 def test_nothing_begins_work_whose_exceptions_nobody_sees() -> None:

@@ -1,4 +1,4 @@
-"""Work in the background: no exception is lost, whoever depends on the work is told, and what can be repeated is."""
+"""Work in the background: no exception is lost, its users are told, and work that can be repeated is repeated."""
 
 import asyncio
 import logging
@@ -116,7 +116,7 @@ def test_looks_go_on_after_every_failure_and_tell_each_trouble_once(
     assert health.troubles() == {}
     assert [record.levelname for record in caplog.records] == ["ERROR", "ERROR", "WARNING"]
     assert "/srv/x" in caplog.text, "the log says where"
-    assert pauses[:4] == pytest.approx([1.0] * 4), "what may be mended at any time is looked at as often as ever"
+    assert pauses[:4] == pytest.approx([1.0] * 4), "a trouble that may end at any time does not lengthen the pauses"
     assert pauses[4:11] == pytest.approx([2.0, 4.0, 8.0, 16.0, 30.0, 30.0, 30.0])
     assert pauses[11] == pytest.approx(1.0)
 
@@ -129,7 +129,7 @@ def test_a_trouble_is_told_once_it_has_lasted() -> None:
     health.failed("keys", "unreadable")
     assert (health.troubles(), health.troubles(30)) == ({"keys": "unreadable"}, {})
     now = 30.0
-    assert health.troubles(30) == {"keys": "unreadable"}, "since it began, whatever it is now"
+    assert health.troubles(30) == {"keys": "unreadable"}, "its age counts from the first message of the trouble"
     assert health.well("keys")
     assert health.troubles() == {}
 
@@ -237,10 +237,10 @@ def test_a_key_that_was_removed_while_the_file_could_not_be_read_stops_working(
     bring_back = hide(file)
     eventually(lambda: metric(served, "troubled", "keys") == 1, "it is missed")
     assert opens(served, "anna")
-    assert opens(served, "bert"), "what is known is kept"
+    assert opens(served, "bert"), "known keys are kept"
     assert "the keys stay as they were" in caplog.text
     ready = httpx.get(served.url + "/ready")
-    assert (ready.status_code, "background" in ready.json()) == (200, False), "for a moment that is nothing"
+    assert (ready.status_code, "background" in ready.json()) == (200, False), "a trouble of a moment is not reported"
     health = served.server.service.metrics.background
     monkeypatch.setattr(health, "_clock", lambda: time.monotonic() + TROUBLE_S)
     told = httpx.get(served.url + "/ready")

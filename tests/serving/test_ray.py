@@ -1,4 +1,4 @@
-"""Replicas on Ray Serve. Those that need Ray run with ``make ray-test``, which makes an environment that has it."""
+"""Replicas on Ray Serve. Tests that need Ray run with ``make ray-test``, which makes an environment with it."""
 
 import importlib
 import importlib.util

@@ -243,7 +243,7 @@ def test_a_defect_is_told_without_details_and_ends_one_utterance(
         assert refused.value.kind == "InternalError", face
         assert "secret" not in refused.value.message
         eventually(lambda: "a secret of the server" in caplog.text, "it is in the log")
-        assert len(b"".join(face(served, max_frames=3))) == 3 * FRAME_BYTES, "it speaks on"
+        assert len(b"".join(face(served, max_frames=3))) == 3 * FRAME_BYTES, "the server still speaks"
     talk.say("text", id="good", text=TEXT)
     talk.say("finish", id="good")
     assert talk.hear_all("good").last["finish_reason"] == "eos"

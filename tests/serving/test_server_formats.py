@@ -129,7 +129,7 @@ def test_speed_is_for_every_format(file_format: ResponseFormat) -> None:
 
 @pytest.mark.parametrize("speed", [0.5, 2])
 def test_speed_is_streamed(serve: Server, speed: float) -> None:
-    """It needs the second chunk to begin with, and no third."""
+    """Stretching needs the second chunk to begin, and no third."""
     more = threading.Event()
     served = serve(fakes_with(on_decode=lambda call: call < 3 or more.wait(HANG_S)))
     asked = {"input": TEXT, "response_format": "pcm", "speed": speed}

@@ -1,4 +1,4 @@
-"""Keys, their limits, tokens of browsers, and the allow-lists: who may use a server."""
+"""Keys, their limits, tokens of browsers, and the allow-lists of a server."""
 
 import hashlib
 import re
@@ -49,7 +49,7 @@ def status(served: Served, key: str) -> int:
 
 
 def write(file: Path, content: str) -> None:
-    """At one moment: nobody reads half of it, or nothing."""
+    """Replace the file atomically: no reader finds half of it, or nothing."""
     beside = file.with_suffix(".new")
     beside.write_text(content)
     beside.replace(file)
@@ -74,7 +74,7 @@ def test_nothing_of_a_request_is_read_before_its_key(serve: Server) -> None:
     for content in (b"nonsense", b"x" * (2 << 20)):
         response = httpx.post(served.url + SPEECH, content=content)
         assert response.status_code == 401, "not a word about the body"
-    assert httpx.get(served.url + "/v1/secret-plans").status_code == 401, "nor about what there is"
+    assert httpx.get(served.url + "/v1/secret-plans").status_code == 401, "nor about existing routes"
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_keys_that_change_in_the_settings_file_change_in_the_server(
 
 
 def test_keys_that_changed_before_the_server_started_are_those_of_the_file(serve: Server, tmp_path: Path) -> None:
-    """It may take long to start, and its settings were read before."""
+    """A server may take long to start after it read its settings."""
     file = tmp_path / "keys.toml"
     write(file, f'[server.keys.carl]\nhash = "{hash_key("mt-carl")}"\n')
     served = serve(server=settings(), settings_file=file)
@@ -184,7 +184,7 @@ def test_a_key_that_asks_too_often_is_told_when_to_ask_again_and_others_are_serv
     assert 1 <= int(answers[-1].headers["retry-after"]) <= 30
     assert answers[-1].json()["error"]["type"] == "CapacityError"
     assert httpx.post(served.url + SPEECH, headers=bearer(OTHER), json=body).status_code == 200
-    assert httpx.get(served.url + "/v1/models", headers=bearer(KEY)).status_code == 200, "looking costs nothing"
+    assert httpx.get(served.url + "/v1/models", headers=bearer(KEY)).status_code == 200, "listing models is not counted"
     assert refusals(served, "RateLimitError", "http") == 1
 
 

@@ -45,7 +45,7 @@ window.loudness = (ear) => {
   return ear?.context.state === "running" ? Math.max(...heard) : 0;
 };
 """
-"""Hears what the page sends to the loudspeaker; whoever looks late still hears its echo, each second again."""
+"""Records what the page sends to the loudspeaker, and repeats it each second, so that a late look finds it."""
 
 STOP_AFTER_3_S = """
 const button = document.getElementById("record");

@@ -138,7 +138,7 @@ def test_cancel_completes_what_is_spoken_and_what_waits(serve: Server) -> None:
         ("complete", name, "cancelled") for name in ("a", "b", "c")
     ]
     eventually(lambda: served.rows_free(fakes), "its row is free")
-    assert fakes.loaded["fake"].issued == 1, "what waited was never begun"
+    assert fakes.loaded["fake"].issued == 1, "the waiting request never began"
     session.samples()
     session.say("start", max_new_tokens=6)
     assert session.event()["type"] == "ready"

@@ -90,7 +90,7 @@ def test_a_key_alone_may_have_all_connections_and_one_more_is_refused(serve: Ser
 
 
 def test_requests_of_nobody_known_make_no_key_give_way(serve: Server) -> None:
-    """Whoever connects may see the page; but what a key is used for goes on."""
+    """Connections without a key may see the page, and do not hinder the owner of a key."""
     served = serve(server={"max_connections": 3, "keys": keys("anna")})
     talks = [talk_as(served, "anna") for _ in range(3)]
     for talk in talks:

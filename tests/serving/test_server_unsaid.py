@@ -51,7 +51,7 @@ def test_a_response_that_leaves_text_out_breaks_off(serve: Server, format_: str)
     data, broken = read(served, asked[0], **asked[1])
     assert broken
     if format_ == "mp3":
-        assert len(decoded(data)) >= 4 * 20 * 1920, "all that was spoken came before"
+        assert len(decoded(data)) >= 4 * 20 * 1920, "all audio from before the failure arrived"
     elif format_ in ("pcm", "plain"):
         assert len(data) == 4 * 20 * 1920 * 2
     assert sample(served, 'megatalker_utterances_total{finish_reason="incomplete",route="http"}') == 1

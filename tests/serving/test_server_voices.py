@@ -122,9 +122,9 @@ def test_only_keys_that_may_manage_voices_do(tiny_base: Checkpoint, tmp_path: Pa
         assert (refused.status_code, "manage_voices" in refused.json()["error"]["message"]) == (403, True)
         assert upload(served, "new", headers=anna).status_code == 201
         assert httpx.delete(served.url + "/v1/voices/new", headers=bert).status_code == 403
-        assert httpx.delete(served.url + "/v1/voices/new", headers=anna).status_code == 429, "it counts"
+        assert httpx.delete(served.url + "/v1/voices/new", headers=anna).status_code == 429, "deleting counts, too"
         body = {"input": "Hi.", "voice": "new"}
-        assert httpx.post(served.url + SPEECH, json=body, headers=bert).status_code == 200, "all may speak with it"
+        assert httpx.post(served.url + SPEECH, json=body, headers=bert).status_code == 200, "all may use the voice"
 
 
 def test_a_server_without_a_folder_keeps_no_voices(tiny_base: Checkpoint) -> None:

@@ -214,7 +214,7 @@ class MegakernelDecoder(TalkerDecoder):
         return Frame(step.stream, None, logits)
 
     def _write_pages(self, grants: Sequence[PageGrant]) -> None:
-        """For streams that have begun."""
+        """Write new pages of streams into the page table on the device."""
         entries = [
             (grant.slot, chunk, page) for grant in grants for chunk, page in enumerate(grant.pages, grant.first_chunk)
         ]
@@ -253,7 +253,7 @@ def _enlarge(space: Workspace, pages: int) -> None:
         space.grow(1 + pages)
     except torch.cuda.OutOfMemoryError as error:
         raise CapacityError(
-            f"{pages} pages of keys and values do not fit into the free memory of the GPU beside the {space.pages} "
+            f"{pages} pages of keys and values do not fit into the free memory of the GPU along with the {space.pages} "
             f"they replace: {error}; release a stream, or lower backends.megakernel.pages, max_streams or max_positions"
         ) from error
 

@@ -73,7 +73,7 @@ class PrefixCache:
 
     def remember(self, prompts: Sequence[tuple[Sequence[bytes], Sequence[int]]]) -> None:
         """Keep what the pages of streams now hold of their prompts, given as for :meth:`restore`."""
-        taken: dict[int, tuple[int, int]] = {}  # by places: of those that one call takes twice the last counts
+        taken: dict[int, tuple[int, int]] = {}  # by place; if one call takes a place twice, the last counts
         for keys, pages in (prompt for prompt in prompts if prompt[0]):
             taken |= self._take_places(keys[: len(self._store)], pages)
         if taken:

@@ -49,7 +49,7 @@ class Tile:
         return ceil(rows / self.rows) * ceil(columns / self.columns)
 
     def stages_of(self, taps: int, channels: int) -> int:
-        """Stages that windows of so many rows take."""
+        """Return the number of stages that windows of ``taps`` rows take."""
         return ceil(taps * channels / self.depth)
 
     def shares_of(self, taps: int, channels: int) -> int:
@@ -87,7 +87,7 @@ class WarpgroupTile:
         return ceil(rows / self.rows) * ceil(columns / self.columns)
 
     def stages_of(self, taps: int, channels: int) -> int:
-        """Stages that windows of so many rows take."""
+        """Return the number of stages that windows of ``taps`` rows take."""
         return taps * ceil(channels / WARPGROUP_DEPTH)
 
 

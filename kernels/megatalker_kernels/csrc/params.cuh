@@ -1,4 +1,4 @@
-// What the host passes. Layouts are mirrored in params.py, which checks sizeof and every offset against this file.
+// Parameters from the host. Layouts are mirrored in params.py, which checks sizeof and every offset against this file.
 #pragma once
 #include "config.cuh"
 
@@ -22,7 +22,7 @@ struct Sampling {
   int min_frames;
 };
 
-// What a stream's slot holds beside keys and values.
+// State of a stream's slot, except keys and values.
 struct Stream {
   Sampling sampling;
   u32 seen[Talker::VOCAB / 32];  // bits of the ids that were its first codes

@@ -1,4 +1,4 @@
-"""One step of the decoder: a chain of about eighty kernels, each doing all that lies between two matrix products.
+"""One step of the decoder: a chain of about eighty kernels, each of which does the work between two matrix products.
 
 A snake is computed once, by the kernel that produces its input.
 """

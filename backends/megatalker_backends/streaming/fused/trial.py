@@ -27,7 +27,7 @@ def why_not_float16(decoder: FusedDecoder, config: CodecConfig, device: torch.de
 
 
 def largest_difference(one: FusedDecoder, other: FusedDecoder, config: CodecConfig, device: torch.device) -> float:
-    """Between the samples that two decoders of the same codec make of random codes."""
+    """Return the largest difference between the samples of two decoders of the same codec on random codes."""
     pairs = zip(_steps(one, config, device), _steps(other, config, device), strict=True)
     return _max_of(float((one.step(mine, FRAMES) - other.step(theirs, FRAMES)).abs().max()) for mine, theirs in pairs)
 

@@ -180,7 +180,7 @@ class FusedWeights:
 
 
 def _in_eights(tensor: Tensor, *dims: int) -> Tensor:
-    """With zeros at the end of these dimensions: the kernels take eight channels at a time."""
+    """Pad these dimensions with zeros at the end: the kernels take eight channels at a time."""
     for dim in dims:
         missing = list(tensor.shape)
         missing[dim] = -missing[dim] % 8

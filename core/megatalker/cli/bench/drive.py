@@ -30,7 +30,7 @@ FOREVER = 2**31 - 1
 
 Samples = NDArray[np.float32]
 Listen = Callable[[str, SpeechOptions, float | None], AsyncIterator[Samples]]
-"""Has a text spoken, given at once or at a number of words a second, and yields its samples as they come. Raises a
+"""Speaks a text, given at once or at a number of words a second, and yields its samples as they come. Raises a
 ``MegatalkerError`` where something is wrong with it."""
 
 TEXTS = (

@@ -23,9 +23,9 @@ class LoadCase:
     heard: int
     """Requests of which a chunk came."""
     first_chunk_ms: dict[str, float] | None
-    """From the request to the first chunk in the listener's hands: p50, p95, p99, max."""
+    """Milliseconds from the request to the first chunk in the listener's hands: p50, p95, p99, max."""
     audible_ms: dict[str, float] | None
-    """From the request to the first sample above silence, played."""
+    """Milliseconds from the request until the first sample above silence is played."""
     underruns: int
     """Times that a listener's playback ran dry."""
     listeners_with_underruns: int

@@ -28,7 +28,7 @@ class RemoteSession:
     chunks_received: int = 0
     last_received_at: float | None = None
     words: deque[SpokenWord] = field(default_factory=deque)
-    """Those that nobody took; the server sends them after their audio."""
+    """Words that no consumer has taken; the server sends them after their audio."""
     server_facts: StreamFacts | None = None
     """Sent with the end."""
     opened: bool = False

@@ -72,7 +72,7 @@ class CancelAll(Message):
 
 
 class Stop(Message):
-    """Nothing more will be asked for."""
+    """The client will send no more requests."""
 
     type: Literal["stop"] = "stop"
 

@@ -123,7 +123,7 @@ def health_routes(service: SpeechService) -> APIRouter:
     def health() -> JSONResponse:
         """200 once the engine is warm, 503 before, while the server drains, and when nothing can be spoken any more.
         ``preparing`` is what the backend serves without until it is there, ``unprepared`` why it never will be,
-        ``background`` what has failed beside the requests for a while, such as following the settings file.
+        ``background`` what has failed for a while outside requests, such as following the settings file.
         """
         body: dict[str, object] = {"backend": service.engine.backend, "codec": service.engine.codec}
         body["status"] = service.status

@@ -128,7 +128,7 @@ class SpeechService:
 
     Args:
         engine: maybe not open yet.
-        voices: those that the server keeps.
+        voices: the voices that the server keeps.
         cache: of voices that requests bring along.
         settings: the server's.
     """
@@ -221,12 +221,12 @@ class SpeechService:
         """Begin an utterance; :meth:`UtteranceSession.end` must follow.
 
         A request that may take long to check is checked in another thread. Others are not: where many come at once,
-        threads that wait for each other's turn with the interpreter take longer than the checks.
+        threads that wait for each other for the interpreter take longer than the checks.
 
         Raises:
             NotReadyError: during warm-up.
             DrainingError: the server is about to stop.
-            LimitError: whoever asks has as much as it may have.
+            LimitError: the caller has reached its limit.
             MegatalkerError: as :meth:`megatalker.engine.Engine.speak`.
         """
         self._refuse_unless_serving()
