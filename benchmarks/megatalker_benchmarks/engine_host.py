@@ -129,11 +129,11 @@ CODEC = CodecCapabilities(devices=frozenset({"cpu"}), dtypes=frozenset({torch.fl
 
 @dataclass
 class StandIns:
-    """Offers both to an engine."""
+    """Offers the idle talker and codec to an engine."""
 
     paced: bool
     device: TimedDevice | None = None
-    """The talker is the megakernel's host side, on this."""
+    """Device of the megakernel's host side, which is the talker then."""
 
     @megatalker.plugins.hookimpl
     def megatalker_backends(self) -> list[TalkerBackend | CodecBackend]:
@@ -188,7 +188,7 @@ async def listen(engine: Engine, streams: int, seconds: float, lead_s: float | N
     takers = [asyncio.create_task(take(stream)) for stream in speaking]
     while begun < streams:
         await asyncio.sleep(0.05)
-    await asyncio.sleep(0.5 + (lead_s or 0.0))  # until chunks are long
+    await asyncio.sleep(0.5 + (lead_s or 0.0))  # until chunks have their full length
     before = Reading.take(engine)
     await asyncio.sleep(seconds)
     after = Reading.take(engine)
@@ -227,7 +227,7 @@ async def burst(engine: Engine, texts: int, times: int = 20) -> dict[str, Any]:
 async def arrivals(engine: Engine, rate: float, seconds: float) -> dict[str, Any]:
     """Measure what listeners hear if ``rate`` of them a second arrive at random moments."""
     listen = listening_to(engine)
-    await drive(listen, Traffic("burst", 8), Script(), 1.0)  # what launches take is learnt
+    await drive(listen, Traffic("burst", 8), Script(), 1.0)  # the engine learns how long launches take
     case = LoadCase.of(await drive(listen, Traffic("rate", rate), Script(), seconds), None)
     names = ("requests", "first_chunk_ms", "underruns", "worst_gap_ms", "speech_s_per_s", "errors")
     return {name: getattr(case, name) for name in names}

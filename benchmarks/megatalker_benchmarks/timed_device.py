@@ -60,13 +60,13 @@ class TimedDevice:
         return self._free_at
 
     def decoder(self, checkpoint: Checkpoint, context: LoadContext[Any]) -> MegakernelDecoder:
-        """The megakernel's, whose launches go here; speech never ends."""
+        """Return a megakernel decoder whose launches go to this device; its speech never ends."""
         settings = MegakernelSettings(interpret=True, max_positions=MAX_POSITIONS)
         return MegakernelDecoder(checkpoint, replace(context, settings=settings))
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
-        """Launches of megakernel decoders and downloads of audio go here, in this process."""
+        """Send launches of megakernel decoders and downloads of audio in this process to this device."""
 
         class TimedDownload(Download):
             def __init__(own, chunks: list[Tensor]) -> None:  # noqa: N805 - self is the device
@@ -115,7 +115,7 @@ class IdleModule:
         """Do nothing."""
 
     def synchronize(self) -> None:
-        """All is done."""
+        """Do nothing: all work is done."""
 
 
 class TimedKernel(Kernel):
@@ -136,6 +136,6 @@ class TimedKernel(Kernel):
         return ticket
 
     def wait(self, ticket: int) -> list[tuple[int, ...]]:
-        while time.monotonic() < self._done_at:  # as it looks for codes in memory
+        while time.monotonic() < self._done_at:  # a poll, as the kernel's host side polls memory for codes
             time.sleep(0)
         return super().wait(ticket)

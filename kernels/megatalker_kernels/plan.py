@@ -17,7 +17,7 @@ from megatalker_kernels.shapes import KernelShape
 Numbers = NDArray[np.int32]
 
 REMEMBERED = 256
-"""Plans of one prompt."""
+"""Plans of lone prompts that are cached, at most."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ class Row(NamedTuple):
     forced: tuple[int, ...] | None = None
     """Codes to take instead of sampling."""
     heard: bool = True
-    """The row's hidden state and logits are wanted; of a prompt, the last one's."""
+    """Whether the row's hidden state and logits are wanted; in a prompt, only the last row's are."""
 
 
 class PackedRows:

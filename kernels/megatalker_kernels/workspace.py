@@ -34,7 +34,7 @@ GUARD = 0xA5
 
 
 class GuardedBuffers:
-    """Zeroed buffers, each an attribute. Before and behind each lies a guard that nobody may write.
+    """Zeroed buffers, each an attribute. Before and behind each lies a guard that must not be written.
 
     Args:
         device: where they lie, but for those in host memory, which a GPU sees as well.
@@ -64,7 +64,7 @@ class GuardedBuffers:
         return {name: getattr(self, name) for name in self._raw}
 
     def damaged(self) -> list[str]:
-        """Names of the buffers that something wrote next to."""
+        """Names of the buffers whose guards were overwritten."""
         names = []
         for name, buffer in self.buffers().items():
             raw, end = self._raw[name], GUARD_BYTES + buffer.numel() * buffer.element_size()
@@ -190,7 +190,7 @@ class Workspace(GuardedBuffers):
         """Look at every guard.
 
         Raises:
-            GuardError: with the names of the buffers that something wrote next to.
+            GuardError: with the names of the buffers whose guards were overwritten.
         """
         damaged = self.damaged() + [f"wide {name}" for name in self.wide.damaged()]
         if damaged:

@@ -43,7 +43,7 @@ class Moment(StrEnum):
     TEXT_TO_SPEECH = "text to speech"
     """The text-to-speech service got the first text to speak: a sentence, in ``TOKEN`` mode a word."""
     AUDIO_SENT = "audio sent"
-    """It sent the first audio on."""
+    """The text-to-speech service sent the first audio on."""
     AUDIO_PLAYED = "audio played"
     """The transport began to play it; the network and the caller's own buffer come on top."""
 
@@ -127,7 +127,7 @@ class TurnLatencyObserver(BaseObserver):
         self._turns = 0
         self._current: _Current | None = None
         self._transcript_at: int | None = None
-        """The last one since the turn before; it may come before the end of speech is detected."""
+        """Time of the last transcript since the turn before; it may come before the end of speech is detected."""
         self._typed_at: int | None = None
         self._register_event_handler("on_turn", sync=True)
 
@@ -182,7 +182,7 @@ class TurnLatencyObserver(BaseObserver):
                 pass
 
     async def _note_playing(self, frame: Frame, at: int) -> None:
-        """From the output transport, which plays one thing after another and passes each on when its time has come."""
+        """Observe a frame of the output transport, which plays frames in order and passes each on when it is played."""
         match frame:
             case TTSStartedFrame() if self._current is not None:
                 self._current.next_to_play = True
@@ -195,7 +195,7 @@ class TurnLatencyObserver(BaseObserver):
                 pass
 
     def _plays_this_turn(self, frame: Frame) -> bool:
-        """A bot that goes on after what it said before does not start to speak."""
+        """Whether ``frame`` plays this turn; a bot that continues earlier speech does not start to speak again."""
         current = self._current
         starts = isinstance(frame, BotStartedSpeakingFrame)
         return current is not None and self._came(Moment.AUDIO_SENT) and (starts or current.next_to_play)

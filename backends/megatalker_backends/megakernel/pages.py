@@ -87,7 +87,7 @@ class PagePool:
         if lacking > 0:
             pages = min(self._limit, max(2 * self._pages, self._pages + lacking))
             self._enlarge(pages)
-            self._unused += range(self._pages + 1, pages + 1)  # the largest, at the end: a heap still
+            self._unused += range(self._pages + 1, pages + 1)  # the largest, at the end: the list is still a heap
             self._pages = pages
 
     def _extend(self, slot: int, positions: int) -> PageGrant:

@@ -81,8 +81,8 @@ class PrefixCache:
             self._store[place] = self._pages()[:, page, :, :, part]
 
     def _take_places(self, keys: Sequence[bytes], pages: Sequence[int]) -> dict[int, tuple[int, int]]:
-        """Places for the passes of a prompt that are not remembered, and where those lie."""
-        for key in reversed(keys):  # the head last: it is of more use than what follows, and that is of none without it
+        """Return store places for passes of a prompt that are not remembered yet, and their spots in the pages."""
+        for key in reversed(keys):  # the head last, so that it is kept longest: later passes are of no use without it
             if key in self._places:
                 self._places.move_to_end(key)
         fresh = [index for index, key in enumerate(keys) if key not in self._places]

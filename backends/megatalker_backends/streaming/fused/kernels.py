@@ -190,7 +190,7 @@ class Kernels:
 
 
 class WatchedKernels(Kernels):
-    """Notes the largest magnitude that each product takes."""
+    """Records the largest magnitude among the inputs of each product."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)

@@ -124,13 +124,13 @@ class FusedRunner:
         return self._steps[streams, frames]
 
     def _padded(self, memories: Sequence[FusedMemory], size: int) -> list[FusedMemory]:
-        """Streams up to ``size`` use the spare memory, all of them the same: nobody reads it."""
+        """Fill up to ``size`` streams with the spare memory, whose content is never used."""
         return [*memories, *[self._spare] * (size - len(memories))]
 
 
 def words_of(codes: Tensor, memories: Sequence[FusedMemory]) -> Tensor:
     """Return a step's input: tickets of all streams, then codes ``[streams, frames, groups]`` of the first ones."""
-    words = np.zeros((len(memories), TICKET_WORDS + codes[0].numel()), np.int64)  # by torch it takes twice as long
+    words = np.zeros((len(memories), TICKET_WORDS + codes[0].numel()), np.int64)  # torch takes twice as long for this
     words[:, :TICKET_WORDS] = [memory.ticket() for memory in memories]
     words[: len(codes), TICKET_WORDS:] = codes.numpy().reshape(len(codes), -1)
     return torch.from_numpy(words)

@@ -21,7 +21,7 @@ from megatalker.sampling import SamplingParams
 from megatalker.serving.background import start_task
 
 DRAIN_S = 10.0
-"""Seconds to wait, after the measurement, for first chunks that are still to come."""
+"""Seconds to wait after the measurement for outstanding first chunks."""
 POLL_S = 0.02
 SETTLE_S = 0.3
 """Seconds in which an engine drops cancelled streams: what its device still makes for them delays the next load."""

@@ -127,7 +127,7 @@ def plot(report: LoadReport, plt: Any) -> Any:
                 axis.plot(*zip(*points, strict=True), marker="o", label=f"p{percent}") if points else None
             axis.set_yscale("log")
             axis.set_ylabel("first chunk, ms")
-            if axis.lines:  # somebody heard something
+            if axis.lines:  # at least one listener heard speech
                 axis.legend(fontsize=8)
         axis.spines[["top", "right"]].set_visible(False)
     figure.suptitle(report.environment.get("checkpoint", report.environment.get("server", "")), fontsize=10)

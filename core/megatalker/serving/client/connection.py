@@ -36,7 +36,7 @@ class Timeouts:
 
 
 class ClientLoop(SplitTimers, asyncio.SelectorEventLoop):
-    """A pause of this process is not taken for a server that does not answer."""
+    """Event loop with timers that do not mistake a pause of this process for a silent server."""
 
 
 class RemoteConnection:
@@ -139,7 +139,7 @@ class RemoteConnection:
                 ping_interval=self._timeouts.answer_s / 2,
                 ping_timeout=self._timeouts.answer_s / 2,
                 close_timeout=CLOSE_TIMEOUT_S / 2,
-                compression=None,  # noise does not shrink
+                compression=None,  # compressing audio saves nothing
                 max_size=MAX_MESSAGE_BYTES,
             )
             self._reader = start_task(self._read(self._socket), "megatalker-client")

@@ -62,11 +62,11 @@ class Speak(Message):
     type: Literal["speak"] = "speak"
     text: str
     id: UtteranceId = ""
-    """Comes back in what is answered."""
+    """Repeated in the answers to this request."""
 
 
 class CancelAll(Message):
-    """Say nothing of what was asked for any more."""
+    """Drop all utterances that are not complete."""
 
     type: Literal["cancel"] = "cancel"
 

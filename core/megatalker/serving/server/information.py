@@ -104,7 +104,7 @@ def model_routes(service: SpeechService, aliases: Aliases) -> APIRouter:
 
 
 TROUBLE_S = 30.0
-"""Trouble in the background that has lasted this long is told: a file that is being replaced is back by then."""
+"""Seconds after which trouble in the background is reported: a file that is being replaced is back by then."""
 
 
 def health_routes(service: SpeechService) -> APIRouter:

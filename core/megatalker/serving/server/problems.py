@@ -52,7 +52,7 @@ class AuthenticationError(InvalidRequestError):
 
 
 class ForbiddenError(InvalidRequestError):
-    """The caller may not have this."""
+    """The caller lacks the permission."""
 
 
 class HostError(ForbiddenError):

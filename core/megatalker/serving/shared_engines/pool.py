@@ -51,7 +51,7 @@ WarmUp = Callable[[SpeechEngine], None]
 
 @dataclass(eq=False)
 class _Shared:
-    """One engine, from the moment somebody wants it until the last one has left."""
+    """One engine, from the first lease on it until the last one was given back."""
 
     key: str
     loaded: "Future[SpeechEngine]" = field(default_factory=Future)
