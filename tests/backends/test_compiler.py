@@ -128,7 +128,7 @@ def user_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return tmp_path / "cache"
 
 
-def test_whatever_program_compiles_keeps_its_code_under_the_users_cache(user_cache: Path) -> None:
+def test_every_program_keeps_compiled_code_under_the_users_cache(user_cache: Path) -> None:
     with compiler_errors():
         assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(user_cache / "megatalker" / "inductor")
     assert (user_cache / "megatalker" / "inductor").is_dir()

@@ -283,7 +283,7 @@ def test_forced_end_of_speech_ends_the_stream(
     decoder.release(stream)
 
 
-def test_a_refused_call_advances_nobody(decoder: CheckedTalker, prompt: OfficialRun) -> None:
+def test_a_refused_call_advances_no_stream(decoder: CheckedTalker, prompt: OfficialRun) -> None:
     expected = speak(decoder, decoder.prefill([StreamRequest(prompt.embeds, GREEDY)])[0], prompt, range(3))
     stream = decoder.prefill([StreamRequest(prompt.embeds, GREEDY)])[0]
     good = DecodeStep(stream, prompt.text(0))

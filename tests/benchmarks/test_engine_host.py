@@ -33,7 +33,7 @@ def test_it_tells_processor_time_a_frame(tiny_custom_voice: Checkpoint, lead_s: 
 
 
 @pytest.mark.slow
-def test_it_tells_when_those_who_come_at_once_are_heard(tiny_custom_voice: Checkpoint) -> None:
+def test_it_measures_first_chunks_of_simultaneous_requests(tiny_custom_voice: Checkpoint) -> None:
     registry = BackendRegistry([("stand-ins", StandIns(paced=False))])
     with Engine.open(Settings(max_streams=4), checkpoint=tiny_custom_voice, registry=registry) as engine:
         first = asyncio.run(burst(engine, 6, times=2))["first_chunk_ms"]
@@ -56,7 +56,7 @@ def test_it_tells_when_they_are_heard_where_launches_take_time(tiny_custom_voice
 
 
 @pytest.mark.slow
-def test_it_tells_what_those_hear_who_come_at_random_moments(tiny_custom_voice: Checkpoint) -> None:
+def test_it_measures_listeners_that_arrive_at_random(tiny_custom_voice: Checkpoint) -> None:
     device, settings = TimedDevice(), Settings(dtype="bfloat16", max_streams=8)
     registry = BackendRegistry([("stand-ins", StandIns(paced=False, device=device))])
     with device.in_use(), Engine.open(settings, checkpoint=tiny_custom_voice, registry=registry) as engine:

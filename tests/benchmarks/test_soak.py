@@ -9,7 +9,7 @@ from benchmark_runs import report_of
 pytestmark = pytest.mark.slow
 
 
-def test_nobody_disturbs_another_and_nothing_stays_occupied(tmp_path: Path) -> None:
+def test_no_listener_disturbs_another_and_nothing_stays_occupied(tmp_path: Path) -> None:
     found = report_of("soak", "--streams", "8", "--seconds", "6", "--frames", "12", folder=tmp_path)
     assert found["codes_that_differ"] == 0
     assert found["errors"] == {}

@@ -44,7 +44,7 @@ def emulators(shape: KernelShape, architecture: int = 900) -> list[MegakernelEmu
     return [MegakernelEmulator(shape, architecture, wide=wide) for wide in (False, True)]
 
 
-def test_launches_do_what_the_specification_says(bench: KernelDiff) -> None:
+def test_launches_match_the_specification(bench: KernelDiff) -> None:
     for name, launch in cases(bench):
         result = bench.launch(launch)
         assert result["ok"], (name, result["differences"])
@@ -120,7 +120,7 @@ def test_packed_prompts_leave_the_bits_of_single_ones(bench: KernelDiff) -> None
     assert_same_results(ours, theirs)
 
 
-def test_every_phase_does_what_the_specification_says() -> None:
+def test_every_phase_matches_the_specification() -> None:
     shape = shape_of("projected", code_groups=2)
     bench = KernelDiff(random_model(shape, CPU), emulators(shape), POSITIONS, STALL_TIMEOUT_S)
     for phase in bench.phases(Launch("decode", bench.streams.rows(range(5), 3))):

@@ -40,7 +40,7 @@ class RecordingModule(IdleModule):
         self.launched.append(told(arguments, {"megatalker_frame": PARAMS, "megatalker_wide": WIDE_PARAMS}[function]))
 
 
-def test_a_launch_is_told_where_the_pages_are_now() -> None:
+def test_a_launch_gets_the_current_address_of_the_pages() -> None:
     listener = RecordingModule()
     space = Workspace(SHAPE, slots=1, pages=2, device=CPU)
     kernel = Kernel(random_model(SHAPE, CPU), space, listener, listener)

@@ -102,7 +102,7 @@ def test_types_of_two_bytes_have_names() -> None:
     ]
 
 
-def test_each_phase_reads_what_the_one_before_wrote() -> None:
+def test_each_phase_reads_the_output_of_the_one_before() -> None:
     """No phase writes the buffer that the one before wrote, which has not been read yet."""
     order = [SUM, *LAYER, *LAYER, HEAD]
     assert all(after.input == before.output != after.output for before, after in pairwise(order))

@@ -69,7 +69,7 @@ def _run(runner: FusedRunner, config: CodecConfig) -> Tensor:
     ],
     ids=["weights", "activations"],
 )
-def test_what_float16_cannot_hold_is_multiplied_in_tensorfloats(
+def test_numbers_beyond_float16_are_multiplied_in_tensorfloats(
     loud: Callable[[str, float], StreamingDecoder],
     tiny_custom_voice: Checkpoint,
     monkeypatch: pytest.MonkeyPatch,
@@ -114,7 +114,7 @@ def test_fast_says_how_far_it_is_off(
     ],
     ids=["weights", "activations"],
 )
-def test_fast_is_refused_to_what_float16_cannot_hold(
+def test_fast_is_refused_for_numbers_beyond_float16(
     loud: Callable[[str, float], StreamingDecoder],
     tiny_custom_voice: Checkpoint,
     monkeypatch: pytest.MonkeyPatch,

@@ -58,7 +58,7 @@ async def two_turns(talk: LiveKitConversation) -> list[bytes]:
 
 
 @pytest.mark.parametrize("backend", [pytest.param("reference", marks=pytest.mark.slow), "compiled"])
-async def test_what_is_heard_is_what_the_engine_says_whatever_backend_is_configured(
+async def test_the_session_plays_the_engine_s_speech_with_any_backend(
     tiny_custom_voice: Checkpoint, backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class OwnTTS(TTS):

@@ -220,7 +220,7 @@ async def test_stop_and_escape_interrupt_without_a_word(browser: Browser, speak_
         assert await page.is_disabled("#stop"), "there is nothing to stop"
 
 
-async def test_whoever_has_scrolled_up_stays_there(browser: Browser, speak_with: Any) -> None:
+async def test_a_page_that_is_scrolled_up_stays_there(browser: Browser, speak_with: Any) -> None:
     speak_with(fakes(2))
     async with open_for_calls(AgentDesk(None)) as address, page_of(browser, address, height=360) as page:
         await call(page)
@@ -278,7 +278,7 @@ def on_fire(call: int) -> None:
         raise RuntimeError("the device is on fire")
 
 
-async def test_what_ended_the_engine_stays_on_the_page(browser: Browser, speak_with: Any) -> None:
+async def test_the_engine_s_error_stays_on_the_page(browser: Browser, speak_with: Any) -> None:
     speak_with(fakes(on_decode=on_fire))
     desk = AgentDesk(None)
     async with open_for_calls(desk) as address, page_of(browser, address) as page:

@@ -155,7 +155,7 @@ async def test_giving_up_a_load_does_not_disturb_others(opener: Opener) -> None:
         assert not closed(lease.engine)  # type: ignore[arg-type]
 
 
-async def test_an_engine_nobody_waits_for_any_more_is_closed(opener: Opener) -> None:
+async def test_an_engine_without_waiting_sessions_is_closed(opener: Opener) -> None:
     pool = EnginePool(opener)
     opener.let.clear()
     waiting = asyncio.create_task(pool.lease(Settings()))

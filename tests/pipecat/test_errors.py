@@ -151,7 +151,7 @@ async def test_an_engine_that_is_full_is_a_passing_error(
 
 
 @pytest.mark.asyncio
-async def test_a_switch_of_backends_is_logged_and_heard_by_nobody(tiny_custom_voice: Checkpoint) -> None:
+async def test_a_switch_of_backends_is_logged_and_inaudible(tiny_custom_voice: Checkpoint) -> None:
     from loguru import logger
 
     said: list[str] = []

@@ -305,7 +305,7 @@ async def test_a_cancelled_pipeline_frees_the_engine(tiny_custom_voice: Checkpoi
         assert reasons == ["cancelled"], "at once, not when the service is cleaned up"
 
 
-async def test_what_is_not_heard_does_not_hold_up_the_next_turn(tiny_custom_voice: Checkpoint) -> None:
+async def test_interrupted_speech_does_not_delay_the_next_turn(tiny_custom_voice: Checkpoint) -> None:
     """With ``max_ahead_s``, speech waits for playback; after an interruption there is nothing to wait for."""
     ahead_s = HANG_S
     frames = int(ahead_s / 0.08)

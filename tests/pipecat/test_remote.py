@@ -75,7 +75,7 @@ async def test_another_voice_at_run_time(served: Served) -> None:
 
 
 @pytest.mark.parametrize("delta", [{"backend": "fake"}, {"checkpoint": "demo"}, {"voice": "nobody"}])
-async def test_what_the_server_refuses_changes_nothing(served: Served, delta: dict[str, str]) -> None:
+async def test_changes_that_the_server_refuses_have_no_effect(served: Served, delta: dict[str, str]) -> None:
     service = Service(server_url=served.url, settings=Service.Settings(seed=4))
     heard = await perform(service, [TTSUpdateSettingsFrame(delta=Service.Settings(**delta)), TTSSpeakFrame("Hello.")])
     (error,) = heard.up

@@ -233,7 +233,7 @@ def test_the_check_tells_a_contradiction_in_the_resolvers_words(
         ("sdist = { size = 3 }", 3),
     ],
 )
-def test_what_a_download_weighs(
+def test_the_size_of_a_download(
     scripts: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, files: str, size: int
 ) -> None:
     said = f'[[packages]]\nname = "some"\nversion = "1.0"\n{files}\n'

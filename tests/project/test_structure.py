@@ -110,7 +110,7 @@ WORK_IN_SIGHT = {
 """Files where concurrent work may start, and the receiver of its exceptions; a test makes each of them fail."""
 
 
-def test_nothing_begins_work_whose_exceptions_nobody_sees() -> None:
+def test_no_work_begins_whose_exceptions_are_lost() -> None:
     folders = ("core", "backends", "kernels", "pipecat_adapter", "livekit_adapter")
     files = {
         str(path.relative_to(ROOT)): path.read_text() for folder in folders for path in (ROOT / folder).rglob("*.py")

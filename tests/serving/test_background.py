@@ -134,7 +134,7 @@ def test_a_trouble_is_told_once_it_has_lasted() -> None:
     assert health.troubles() == {}
 
 
-def test_what_the_event_loop_itself_logs_is_counted(caplog: pytest.LogCaptureFixture) -> None:
+def test_exceptions_that_the_event_loop_logs_are_counted(caplog: pytest.LogCaptureFixture) -> None:
     health = BackgroundHealth()
 
     async def main() -> None:
@@ -276,7 +276,7 @@ def test_a_key_that_is_no_longer_in_a_file_with_a_mistake_stops_working(
     eventually(lambda: opens(served, "carl"), "the mistake is mended")
 
 
-def test_a_settings_file_that_is_a_pipe_keeps_nobody_waiting(
+def test_a_settings_file_that_is_a_pipe_blocks_no_request(
     serve: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import os
@@ -341,7 +341,7 @@ def test_a_failure_in_following_the_voices_ends_nothing(
 
 
 @pytest.mark.parametrize("part", ["_write", "_watch", "_take", "_main"])
-def test_a_client_whose_thread_fails_tells_everybody_who_waits(
+def test_a_failed_client_thread_fails_all_waiting_streams(
     serve: Server, part: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail(*_: object) -> Any:

@@ -241,7 +241,7 @@ def test_dropping_the_client_ends_its_thread_and_frees_the_rows(connect: Pair) -
     eventually(lambda: not thread.is_alive(), "its thread is gone")
 
 
-def test_what_is_cancelled_before_it_was_sent_is_never_sent() -> None:
+def test_a_request_cancelled_before_it_was_sent_is_never_sent() -> None:
     heard: list[dict[str, Any]] = []
     shaken_hands = threading.Event()
 

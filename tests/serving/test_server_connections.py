@@ -150,7 +150,7 @@ def test_a_client_that_does_not_read_its_answers_is_dropped(serve: Server, sent:
     assert len(read_all(connection)) < 1_000_000
 
 
-def test_the_rest_of_an_answer_that_nobody_reads_is_dropped(serve: Server) -> None:
+def test_the_rest_of_an_unread_answer_is_dropped(serve: Server) -> None:
     """Less than what makes a transport tell that it is full."""
     served = serve(server={"send_timeout_s": 0.3})
     served.server._bound.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 12)
@@ -196,7 +196,7 @@ def test_idle_connections_make_room(serve: Server) -> None:
         idle[3].recv(1)
 
 
-def test_where_all_connections_are_busy_a_newcomer_is_told_to_try_again(serve: Server) -> None:
+def test_with_all_connections_busy_a_further_client_is_told_to_retry(serve: Server) -> None:
     served = serve(server={"max_connections": 2})
     talks = [served.talk() for _ in range(2)]
     for talk in talks:

@@ -209,7 +209,7 @@ def test_a_full_server_asks_to_try_again(serve: Server) -> None:
 
 
 @pytest.mark.parametrize("face", [events, speak, plain], ids=lambda face: face.__name__)
-def test_a_fault_of_every_backend_is_told_after_what_was_spoken(serve: Server, face: Face) -> None:
+def test_a_fault_of_every_backend_is_reported_after_the_speech_so_far(serve: Server, face: Face) -> None:
     def fail(call: int) -> None:
         if call == 3:
             raise RuntimeError("on fire")

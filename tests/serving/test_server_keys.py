@@ -149,7 +149,7 @@ def test_new_keys_close_a_server_and_no_keys_open_none() -> None:
             asks(keyring, key)
 
 
-def test_who_keeps_its_key_keeps_its_count_under_new_limits() -> None:
+def test_a_key_keeps_its_counts_under_new_limits() -> None:
     keyring = Keyring(ServerSettings(**settings()))
     anna = keyring.caller(connection(KEY))
     anna.take_stream()
@@ -285,7 +285,7 @@ def test_only_listed_hosts_are_answered(serve: Server) -> None:
     assert refusals(served, "HostError", "http") == 2
 
 
-def test_a_page_of_somebody_else_may_not_ask_unless_it_is_listed(serve: Server) -> None:
+def test_a_foreign_web_page_may_not_ask_unless_it_is_listed(serve: Server) -> None:
     served = serve(server={"allowed_origins": ["https://app.example.com"]})
     mine, listed = (served.url, True), ("https://app.example.com", True)
     for origin, allowed in (mine, listed, ("https://evil.org", False), ("null", False)):

@@ -305,7 +305,7 @@ def test_an_utterance_is_a_span_within_its_request_within_the_caller_s(serve: Se
     assert utterance.start_time <= prefilled.timestamp <= first.timestamp <= utterance.end_time
 
 
-def test_what_goes_wrong_is_told_by_the_span(serve: Server, spans: Any) -> None:
+def test_errors_are_recorded_in_the_span(serve: Server, spans: Any) -> None:
     def fail(call: int) -> None:
         raise RuntimeError("on fire")
 

@@ -78,7 +78,7 @@ def test_events_end_with_an_error_and_the_facts(serve: Server) -> None:
 
 
 @pytest.mark.usefixtures("short_speech_is_repeated")
-def test_speech_of_which_nothing_came_is_an_error_with_a_status(serve: Server) -> None:
+def test_speech_without_any_audio_is_an_error_with_a_status(serve: Server) -> None:
     response = post(serve(ends_after(0)), input="Hello there.")
     assert response.status_code == 500
     assert response.json()["error"]["type"] == "IncompleteSpeechError"
