@@ -18,18 +18,18 @@ from pathlib import Path
 from unittest import mock
 
 import httpx
-from megatalker.serving.server.running import TalkServer, bind
 from websockets.sync.client import connect
 
 from megatalker import Engine
 from megatalker.cli.say.destination import Destination
 from megatalker.cli.say.formats import Format
-from megatalker.cli.say.speaking import Order, VoiceOrder
+from megatalker.cli.say.speaking import SpeakOptions, VoiceOrder
 from megatalker.cli.say.speaking import speak as say
 from megatalker.cli.status import Status
 from megatalker.engine.speech import SpeechEngine
 from megatalker.errors import InvalidRequestError, UnsupportedError
 from megatalker.serving.client import RemoteEngine
+from megatalker.serving.server.process import TalkServer, bind
 from megatalker.settings import ServerSettings
 
 PATIENCE_S = 60.0
@@ -84,7 +84,7 @@ def command(engine: Engine) -> Iterator[SpeakText]:
             file.unlink(missing_ok=True)
             text = text.encode("utf-8", "replace").decode()  # a pipe has no halves of characters
             reading = nullcontext() if pieces is None else _standard_input(text.encode(), len(pieces))
-            order = Order(
+            order = SpeakOptions(
                 text if pieces is None else None, VoiceOrder(None, None, None, None), None, None, 1, {}, False
             )
             settings = engine.settings.model_copy(update={"checkpoint": str(engine.checkpoint.folder)})
@@ -122,7 +122,7 @@ def _served(engine: Engine) -> Iterator[str]:
         thread = threading.Thread(target=server.run, name="fuzz-server")
         thread.start()
         try:
-            while not (server.started and server.speaker.ready):
+            while not (server.started and server.service.ready):
                 time.sleep(0.01)
             yield server.url
         finally:

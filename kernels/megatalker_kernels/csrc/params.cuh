@@ -61,7 +61,7 @@ struct Buffers {
   Stored* predictor_kv;             // [layers][ROWS][2][kv heads][PAGE][head_dim]
   int pages;
   int slots;
-  const float* text;                // [ROWS][talker hidden]: text rows (decode) or prompt rows (prefill, of the kernel of many rows)
+  const float* text;                // [ROWS][talker hidden]: text rows (decode) or prompt rows (prefill, of the wide kernel)
   float* x;                         // [ROWS][MAX_HIDDEN]: residual stream; this and the next three in tagged quads
   float* qkv;                       // [ROWS][MAX_QKV]
   float* attention;                 // [ROWS][MAX_ATTENTION], rounded to bfloat16
