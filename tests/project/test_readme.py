@@ -212,4 +212,4 @@ def test_no_page_installs_from_an_index_that_has_no_megatalker() -> None:
             continue
         commands = INSTALLS.findall(page.read_text())
         found += [f"{inside}: {command}" for command in commands if "@ git+$REPOSITORY" not in command]
-    assert found == ["docs/install.md: pip install 'megatalker[server]'"], "which adds an extra to what is installed"
+    assert found == ["docs/install.md: pip install 'megatalker[server]'"], "this adds an extra to an installed package"
