@@ -12,8 +12,7 @@ from engine_stage import TEXT, Opener, codes_of, fakes_with, order_of_prompts, p
 from fake_backend import CAPABILITIES, Behaviour, Fakes
 from megatalker.checkpoint import Checkpoint
 from megatalker.engine import Engine, SpeechStream
-from megatalker.engine.admission import AdmissionLimits, expected_wait_s, queue_refusal
-from megatalker.engine.scheduling import Throughput
+from megatalker.engine.admission import AdmissionLimits, Throughput, expected_wait_s, queue_refusal
 from megatalker.engine.utterance import Utterance
 from megatalker.errors import CapacityError
 from waiting import HANG_S, eventually
@@ -176,12 +175,12 @@ def test_the_wait_is_that_for_the_first_row_that_those_before_leave_free(busy_en
     seen = Throughput()
     busy = [busy_engine.speak("x" * length)._utterance for length in (100, 200, 300)]
     assert expected_wait_s(busy, 2, seen) is None, "nothing was seen"
-    seen.note_work(frames=100, seconds=10.0)
+    seen.observe_work(frames=100, seconds=10.0)
     busy[0].admitted = busy[1].admitted = True
     assert expected_wait_s(busy, 4, seen) == 0
     assert expected_wait_s(busy[:2], 2, seen) == pytest.approx(20.0), "a frame a letter, five frames a second each"
     assert expected_wait_s(busy, 2, seen) == pytest.approx(40.0), "the third takes the place of the first"
-    seen.note_work(frames=10_000, seconds=10.0)
+    seen.observe_work(frames=10_000, seconds=10.0)
     assert expected_wait_s(busy, 2, seen) < 2, "what was seen long ago counts less"
 
 

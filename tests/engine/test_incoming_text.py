@@ -98,7 +98,7 @@ def test_the_worker_reads_bounded_text_between_steps(open_engine: Opener, monkey
         read_incoming(unread)
 
     monkeypatch.setattr(TextSegmenter, "feed", counted)
-    monkeypatch.setattr("megatalker.engine.worker.read_incoming", tick)
+    monkeypatch.setattr("megatalker.engine.dispatcher.read_incoming", tick)
     engine = open_engine(fakes_with(frames=3))
     streams = [engine.speak(None) for _ in range(3)]
     streams[0].feed("Hello." + "." * 19_900)

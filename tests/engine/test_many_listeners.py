@@ -7,7 +7,7 @@ import pytest
 
 import virtual_device
 from megatalker.checkpoint import Checkpoint
-from megatalker.engine import worker
+from megatalker.engine import dispatcher
 from megatalker.interfaces import StreamHandle, StreamRequest
 from virtual_device import DeviceTalker, Listener, listen
 
@@ -80,13 +80,13 @@ def test_those_who_come_at_one_moment_begin_together_and_one_alone_waits_for_nob
         return prefill(talker, requests)
 
     monkeypatch.setattr(DeviceTalker, "prefill", noted)
-    coming = [1.0, *(1.0 + 0.9 * place * worker.ARRIVALS_APART_S for place in range(200))]
+    coming = [1.0, *(1.0 + 0.9 * place * dispatcher.ARRIVALS_APART_S for place in range(200))]
     listen(tiny_custom_voice, coming[:17], until_s=2, speech_s=60, max_ahead_s=2.0, patch=monkeypatch)
     assert [count for _, count in begun] == [17], "two were there when the engine's thread looked"
     begun.clear()
     listen(tiny_custom_voice, coming, until_s=2, speech_s=60, max_ahead_s=2.0, patch=monkeypatch)
-    assert begun[0][0] - coming[0] < 1.5 * worker.MOST_ARRIVALS_S, "others go on coming"
-    monkeypatch.setattr(worker, "ARRIVALS_APART_S", 0.5)
+    assert begun[0][0] - coming[0] < 1.5 * dispatcher.MOST_ARRIVALS_S, "others go on coming"
+    monkeypatch.setattr(dispatcher, "ARRIVALS_APART_S", 0.5)
     (alone,) = listen(tiny_custom_voice, [1.0], until_s=2, speech_s=60, max_ahead_s=2.0, patch=monkeypatch)
     assert alone.first_s < 0.02
 

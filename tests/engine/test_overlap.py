@@ -15,7 +15,7 @@ from late_audio import LateDownload
 from megatalker.checkpoint import Checkpoint
 from megatalker.engine import Engine
 from megatalker.engine.codec_stage import Download, StepUnderWay
-from megatalker.engine.worker import LAUNCH_S
+from megatalker.engine.dispatcher import LAUNCH_S
 from megatalker.interfaces import DecodeStep, Frame
 from megatalker.settings import Settings
 from waiting import HANG_S

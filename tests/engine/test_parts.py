@@ -13,7 +13,6 @@ from megatalker.engine.chunks import ChunkPolicy, ChunkQueue, PlaybackClock, hol
 from megatalker.engine.options import random_seed, stream_seed
 from megatalker.engine.outputs import Chunk
 from megatalker.engine.runaway import MAX_PERIOD_FRAMES, PATIENCE_FRAMES, RunawayDetector, frame_levels
-from megatalker.engine.scheduling import UNBATCHED_STEPS, Candidate, select
 
 
 def test_playback_starts_with_the_first_chunk_and_counts_each_time_it_runs_dry() -> None:
@@ -105,20 +104,6 @@ def test_many_that_begin_at_once_are_heard_without_a_gap(rtf: float, codec: floa
             policy.note_chunk(pending, clock.ahead(now), 100, frame_s)
             pending = 0
     assert clock.underruns == 0
-
-
-def test_streams_without_audio_go_first_then_the_one_that_runs_dry_first() -> None:
-    candidates = [Candidate(0, 3.0, 0), Candidate(1, 2.0, 0), Candidate(2, None, 5), Candidate(3, None, 4)]
-    assert select(candidates, batch=True, limit=8) == [3, 2], "newcomers alone"
-    assert select(candidates, batch=True, limit=1) == [3]
-    assert select(candidates[:2], batch=True, limit=8) == [1, 0]
-    assert select(candidates[:2], batch=True, limit=1) == [1]
-
-
-def test_a_backend_without_batches_gets_few_streams_and_newcomers_alone() -> None:
-    speaking = [Candidate(index, float(index), 0) for index in range(5)]
-    assert select(speaking, batch=False, limit=8) == list(range(UNBATCHED_STEPS))
-    assert select([*speaking, Candidate(5, None, 0)], batch=False, limit=8) == [5]
 
 
 def test_a_stream_waits_until_its_next_chunk_fits_the_lead() -> None:

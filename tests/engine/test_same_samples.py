@@ -1,12 +1,13 @@
 """One seed, one file: neither chunk sizes, which follow the clock, nor other streams change a bit of the audio."""
 
+import math
 from collections.abc import Iterator
 
 import numpy as np
 import pytest
 
 from megatalker.checkpoint import Checkpoint
-from megatalker.engine import Engine
+from megatalker.engine import Engine, scheduler
 from megatalker.engine.utterance import Utterance
 from megatalker.settings import Settings
 
@@ -31,7 +32,9 @@ def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
 
 def cut(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     """Chunks of ``size`` frames, whatever the playback clock says."""
-    monkeypatch.setattr(Utterance, "due", lambda one, pressed: one.ungiven >= size or one.ending is not None)
+    monkeypatch.setattr(scheduler, "AUDIO_MARGIN_S", -math.inf)
+    ready = property(lambda one: one.ungiven >= size or (one.ungiven > 0 and one.ending is not None))
+    monkeypatch.setattr(Utterance, "chunk_ready", ready)
 
 
 def heard(engine: Engine, seed: int) -> tuple[list[int], bytes]:

@@ -14,18 +14,10 @@ from fake_backend import CAPABILITIES, CODEC_CAPABILITIES, Behaviour, FakeCodec,
 from megatalker.checkpoint.config import FRAME_SECONDS
 from megatalker.engine import Engine, SpeechStream
 from megatalker.engine.chunks import ChunkPolicy
-from megatalker.engine.newcomers import MOST_LAUNCH_ROWS
-from megatalker.engine.scheduling import (
-    MOST_CODEC_FRAMES,
-    MOST_CODEC_STREAMS,
-    Candidate,
-    Cost,
-    Pace,
-    Room,
-    fitting,
-    select_audio,
-)
-from megatalker.engine.worker import PROMPT_LAUNCHES, PROMPTS_S, Worker
+from megatalker.engine.costs import Budget, Cost, Costs
+from megatalker.engine.dispatcher import Dispatcher
+from megatalker.engine.scheduler import MOST_BATCH_S, PATIENCE_S, PREFILL_LAUNCHES
+from megatalker.engine.waiting import MOST_LAUNCH_ROWS
 from megatalker.interfaces import CodecState, DecodeStep, Frame, Limit, StreamHandle, StreamRequest
 
 Event = tuple[str, list[int]]
@@ -68,7 +60,7 @@ def launches(monkeypatch: pytest.MonkeyPatch, engine_clock: EngineClock) -> Laun
         seen.note("audio", [len(fresh) for fresh in codes])
         return audio(codec, states, codes)
 
-    monkeypatch.setattr(Cost, "note", lambda cost, size, seconds: None)  # how busy this machine is
+    monkeypatch.setattr(Cost, "observe", lambda cost, size, seconds: None)  # how busy this machine is
     monkeypatch.setattr(FakeTalker, "prefill", note_prefill)
     monkeypatch.setattr(FakeTalker, "decode", note_decode)
     monkeypatch.setattr(FakeCodec, "decode", note_audio)
@@ -117,7 +109,7 @@ def test_prompts_of_many_are_launched_one_part_after_the_other_before_their_firs
     rows = len(engine_talker(engine).prefills[0].embeds)
     parts = [streams for _, streams in takewhile(lambda event: event[0] == "prompts", launches.events)]
     assert list(chain.from_iterable(parts)) == list(range(1, 101))
-    assert len(parts) > PROMPT_LAUNCHES, "more than for those who arrive meanwhile"
+    assert len(parts) > PREFILL_LAUNCHES, "more than for those who arrive meanwhile"
     assert {len(part) for part in parts[:-1]} == {MOST_LAUNCH_ROWS // rows}
     assert launches.events[len(parts)] == ("frames", list(range(1, 101)))
 
@@ -128,7 +120,7 @@ def test_prompts_that_take_a_device_long_do_not_keep_those_before_from_their_fir
     engine = open_engine(Fakes(talkers={"fake": Behaviour(capabilities=WIDE)}), max_streams=60)
 
     def take_long(index: int) -> None:
-        engine_clock.passed_s += PROMPTS_S * (launches.events[index][0] == "prompts")
+        engine_clock.passed_s += MOST_BATCH_S * (launches.events[index][0] == "prompts")
 
     launches.on_launch = take_long
     hear(*begin(engine, 60))
@@ -138,7 +130,7 @@ def test_prompts_that_take_a_device_long_do_not_keep_those_before_from_their_fir
 def test_a_prompt_longer_than_a_launch_is_one_by_itself(
     open_engine: Opener, launches: Launches, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("megatalker.engine.newcomers.MOST_LAUNCH_ROWS", 1)
+    monkeypatch.setattr("megatalker.engine.waiting.MOST_LAUNCH_ROWS", 1)
     hear(*begin(open_engine(), 2))
     assert launches.events[:3] == [("prompts", [1]), ("prompts", [2]), ("frames", [1, 2])]
 
@@ -173,7 +165,7 @@ def test_prompts_that_are_together_too_long_go_in_several_passes(
     hear(*begin(first, 1))
     rows = len(engine_talker(first).prefills[0].embeds)
     launches.events.clear()
-    monkeypatch.setattr("megatalker.engine.scheduling.MOST_PROMPT_ROWS", 2 * rows)
+    monkeypatch.setattr(Costs, "most_rows", 2 * rows)
     hear(*begin(open_engine(), 5))
     passes = [index for index, (kind, _) in enumerate(launches.events) if kind == "prompts"]
     assert [launches.events[index][1] for index in passes] == [[1, 2], [3, 4], [5]]
@@ -183,8 +175,8 @@ def test_prompts_that_are_together_too_long_go_in_several_passes(
     assert passes[1] > 3, "those that have begun had their turn"
 
 
-def test_newcomers_and_streams_that_would_run_dry_take_turns(
-    open_engine: Opener, launches: Launches, monkeypatch: pytest.MonkeyPatch
+def test_requests_begin_one_at_a_time_however_little_time_others_have(
+    open_engine: Opener, launches: Launches, engine_clock: EngineClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = open_engine(max_chunk_frames=1)
     arrived: list[SpeechStream] = []
@@ -192,8 +184,10 @@ def test_newcomers_and_streams_that_would_run_dry_take_turns(
     def arrive(index: int) -> None:
         if launches.events[index] == ("frames", [1]) and not arrived:
             launches.arrived_at = index
-            monkeypatch.setattr(Cost, "within", lambda cost, seconds: 0.0)
+            monkeypatch.setattr(Cost, "size_within", lambda cost, seconds: 0.0)
+            monkeypatch.setattr("megatalker.engine.scheduler.slack_s", lambda view, now: -1.0)
             arrived.extend(engine.speak(TEXT, seed=seed) for seed in range(3))
+        engine_clock.passed_s += PATIENCE_S / 3 if arrived else 0.0
 
     launches.on_launch = arrive
     hear(*begin(engine, 1))
@@ -204,13 +198,12 @@ def test_newcomers_and_streams_that_would_run_dry_take_turns(
     assert all(later - earlier > 1 for earlier, later in pairwise(begun)), "with a launch for others in between"
 
 
-def test_passes_beside_streams_that_play_are_charged_to_newcomers(
+def test_prefill_batches_while_streams_play_are_paid_for(
     open_engine: Opener, launches: Launches, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whether there was room for them or not."""
-    charged: list[bool] = []
-    monkeypatch.setattr(Worker, "_warm", True)
-    monkeypatch.setattr(Pace, "note_pass", lambda pace, rows, seconds, *, beside: charged.append(beside))
+    paid: list[float] = []
+    monkeypatch.setattr(Dispatcher, "is_warm", True)
+    monkeypatch.setattr(Budget, "spend", lambda budget, seconds: paid.append(seconds))
     engine = open_engine(max_chunk_frames=1)
     second: list[SpeechStream] = []
 
@@ -221,18 +214,17 @@ def test_passes_beside_streams_that_play_are_charged_to_newcomers(
     launches.on_launch = arrive
     hear(*begin(engine, 1))
     hear(*second)
-    assert charged == [False, True]
+    assert len(paid) == 1, "not for the first"
 
 
-@pytest.mark.parametrize("pressed", [True, False])
+@pytest.mark.parametrize("late", [True, False])
 def test_an_owner_with_few_rows_does_not_wait_for_those_of_one_with_many(
-    open_engine: Opener, launches: Launches, monkeypatch: pytest.MonkeyPatch, pressed: bool
+    open_engine: Opener, launches: Launches, monkeypatch: pytest.MonkeyPatch, late: bool
 ) -> None:
-    """Neither for their playback, nor for their newcomers."""
-    most = 0.0 if pressed else inf
-    monkeypatch.setattr(Pace, "room", lambda pace, playing, now: Room(most if playing else inf, inf))
-    monkeypatch.setattr(Pace, "lend", lambda pace: None)
-    monkeypatch.setattr(Pace, "note_others", lambda pace, seconds, streams, frames: None)
+    """Neither for their playback, nor for their own waiting requests."""
+    if late:
+        monkeypatch.setattr("megatalker.engine.scheduler.slack_s", lambda view, now: -1.0 if view.running else inf)
+    monkeypatch.setattr(Budget, "earn", lambda budget, seconds, need: None)
     engine = open_engine()
     arrived: list[SpeechStream] = []
 
@@ -251,25 +243,6 @@ def test_an_owner_with_few_rows_does_not_wait_for_those_of_one_with_many(
     assert engine_talker(engine).prefills[3].sampling.seed == 4, "alone, and before who came earlier"
 
 
-def test_nobody_waits_for_newcomers_where_nobody_has_begun(
-    open_engine: Opener, launches: Launches, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """However long the prompts take."""
-    monkeypatch.setattr(Pace, "room", lambda pace, playing, now: Room(0.0 if playing else inf, inf))
-    engine = open_engine()
-    hear(*begin(engine, 3))
-    assert launches.events[0] == ("prompts", [1, 2, 3])
-
-
-def test_a_step_of_the_codec_is_bounded_in_streams_and_frames() -> None:
-    many = [Candidate(index, float(index), 0.0, 1) for index in range(100)]
-    assert select_audio(many, limit=MOST_CODEC_STREAMS, frames=MOST_CODEC_FRAMES) == list(range(64))
-    long = [Candidate(index, float(-index), 0.0, 8) for index in range(40)]
-    assert select_audio(long, limit=64, frames=129) == list(range(39, 39 - 16, -1)), "by deadline"
-    assert select_audio([Candidate(0, 1.0, 0.0, 500)], limit=64, frames=128) == [0], "one at least"
-    assert select_audio([*long, Candidate(40, None, 3.0), Candidate(41, None, 2.0)], limit=64, frames=128) == [41, 40]
-
-
 def test_more_streams_than_a_step_of_the_codec_takes_are_heard_in_several(
     open_engine: Opener, launches: Launches
 ) -> None:
@@ -283,14 +256,9 @@ def test_more_streams_than_a_step_of_the_codec_takes_are_heard_in_several(
 def test_steps_of_a_slow_codec_are_small(
     open_engine: Opener, launches: Launches, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Cost, "within", lambda cost, seconds: 2.5)
+    monkeypatch.setattr(Cost, "size_within", lambda cost, seconds: 2.5)
     hear(*begin(open_engine(), 6))
     assert max(sum(what) for kind, what in launches.events if kind == "audio") == 2
-
-
-def test_how_many_prompts_fit() -> None:
-    assert [fitting([3, 3, 3], most) for most in (2, 3, 8, 9, 10)] == [0, 1, 2, 3, 3]
-    assert fitting([], 5) == 0
 
 
 def test_those_who_arrive_while_prompts_are_launched_get_their_first_frame_with_them(
@@ -314,7 +282,7 @@ def test_a_first_frame_is_not_put_off_for_ever_by_those_who_arrive(open_engine: 
     launches.on_launch = arrive
     hear(*begin(engine, 1))
     hear(*arrived)
-    assert [kind for kind, _ in launches.events[:5]] == ["prompts"] * PROMPT_LAUNCHES + ["frames", "audio"]
+    assert [kind for kind, _ in launches.events[:5]] == ["prompts"] * PREFILL_LAUNCHES + ["frames", "audio"]
 
 
 def test_a_backend_that_takes_streams_one_after_another_speaks_before_it_reads_the_next_prompt(
@@ -362,7 +330,7 @@ def test_newcomers_leave_time_for_a_round_of_all_that_play(
     def arrive(index: int) -> None:
         if launches.events[index] == ("audio", [1, 1]) and not arrived:
             launches.arrived_at = index
-            monkeypatch.setattr(Cost, "of", lambda cost, size: 0.06)
+            monkeypatch.setattr(Cost, "predict", lambda cost, size: 0.06)
             arrived.append(engine.speak(TEXT, seed=9))
 
     launches.on_launch = arrive

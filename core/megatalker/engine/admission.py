@@ -5,29 +5,58 @@ neither as running nor as waiting, and its row is lent to others who wait for on
 has. What is limited: those with work (``max_streams`` that run, ``max_waiting`` that wait), how long one may wait for
 its first row (``max_wait_s``), all that are open (``max_open``), and those of one owner (``max_streams_per_owner``).
 
-Rows go to owners by turns, so that nobody waits for all that another owner has asked for. Where none is free, an owner
-that has at least two rows fewer than another gets one of that owner's, though the stream in it has work. So what is
-foreseen of a wait, and the place in the queue, are one owner's: what others have asked for counts as far as turns put
-it before. Open streams are shared by the same rule: where ``max_open`` is reached, an owner that has at least two more
-than another one gives one up to it.
+The next row goes to the owner with the fewest, so that nobody waits for all that another owner has asked for. Where
+none is free, an owner that has at least two rows fewer than another gets one of that owner's, though the stream in it
+has work. So the expected wait and the place in the queue are one owner's: of what others have asked for, only that
+counts which is served before. Open streams are shared by the same rule: where ``max_open`` is reached, an owner that
+has at least two more than another one gives one up to it.
 """
 
 import heapq
+import math
 from collections import Counter, defaultdict, deque
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
 from typing import NamedTuple
 
 from megatalker.checkpoint.config import FRAME_SECONDS
-from megatalker.engine.scheduling import Candidate, Throughput, urgency
+from megatalker.engine.chunks import SMOOTHING
+from megatalker.engine.scheduler import ENOUGH_S
 from megatalker.engine.utterance import Utterance
 from megatalker.errors import CapacityError
 from megatalker.settings import Settings
 
 AN_EXCHANGE = 2
 """Rows that an owner has fewer than another one where it gets one of that one's: less would turn the two round."""
-ENOUGH_S = 2.0
-"""Audio in hand with which a stream can do without its row for a while."""
+MEMORY_S = 2.0
+"""Seconds of work after which an observation counts half in :attr:`Throughput.frames_a_second`."""
+MOST_OWNERS = 1024
+"""Owners that are remembered."""
+
+
+@dataclass(slots=True)
+class Throughput:
+    """What the engine was observed to do."""
+
+    frames_a_character: float = 1.0
+    """Frames of texts that were spoken to their end; at first about those of English."""
+    _frames: float = 0.0
+    _seconds: float = 0.0
+
+    def observe_work(self, frames: int, seconds: float) -> None:
+        """The engine worked for these seconds and made these frames."""
+        keep = 0.5 ** (seconds / MEMORY_S)
+        self._frames, self._seconds = keep * self._frames + frames, keep * self._seconds + seconds
+
+    def observe_end(self, frames: int, characters: int) -> None:
+        """A text has been spoken to its end."""
+        self.frames_a_character += SMOOTHING * (frames / characters - self.frames_a_character)
+
+    @property
+    def frames_a_second(self) -> float:
+        """Frames made in a second of work; 0 while nothing was made."""
+        return self._frames / self._seconds if self._seconds else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +183,7 @@ def expected_wait_s(busy: Iterable[Utterance], rows: int, throughput: Throughput
 
 def _before(opened: Iterable[Utterance], owner: str) -> list[Utterance]:
     """Those with work that come before one more of ``owner``: all that run, but none where it gets another owner's row
-    at once; and of those that wait all of its own, and as many of each other owner's as turns put before it.
+    at once; and of those that wait all of its own, and as many of each other owner's as are served before it.
     """
     running, waiting = list[Utterance](), list[Utterance]()
     for one in opened:
@@ -182,38 +211,11 @@ def _when(seconds: float | None) -> str:
     return "when one has ended" if seconds is None else f"in about {max(1.0, seconds):.0f} s"
 
 
-@dataclass(slots=True)
-class Turns:
-    """Start-time fair queueing: each wish for a row gets a number, and the lowest goes first. The numbers of one owner
-    follow each other, those of another begin at the one being served; among equal numbers the earlier wish goes first.
-    """
-
-    _served: int = 0
-    """The highest number that got its row."""
-    _next: dict[str, int] = field(default_factory=dict)
-    """The next number of each owner."""
-    _wishes: int = 0
-
-    def order(self, wishing: Sequence[Utterance]) -> list[Utterance]:
-        """In the order of their turns."""
-        return sorted(wishing, key=self._turn)
-
-    def serve(self, utterance: Utterance) -> None:
-        """It got its row."""
-        if utterance.turn is not None:
-            self._served = max(self._served, utterance.turn[0])
-            utterance.turn = None
-        if len(self._next) > 1024:  # who has nothing waiting begins anew
-            self._next = {owner: number for owner, number in self._next.items() if number > self._served}
-
-    def _turn(self, utterance: Utterance) -> tuple[int, int]:
-        if utterance.turn is None:
-            self._wishes += 1
-            number = max(self._served, self._next.get(utterance.owner, 0))
-            self._next[utterance.owner] = number + 1
-            # one that has begun goes before what its owner has not begun
-            utterance.turn = (self._served if utterance.progress.segments else number), self._wishes
-        return utterance.turn
+def serve(served: dict[str, int], owner: str) -> None:
+    """Remember that a row went to this owner now."""
+    if len(served) > MOST_OWNERS:
+        served.clear()
+    served[owner] = 1 + max(served.values(), default=0)
 
 
 class Grant(NamedTuple):
@@ -233,30 +235,43 @@ def is_owed(wishing: Iterable[Utterance], holding: Iterable[Utterance]) -> bool:
     return few >= 0 and any(held[owner] <= few for owner in {one.owner for one in wishing})
 
 
-def grants(wishing: Sequence[Utterance], holding: Iterable[Utterance], rows: int, now: float) -> list[Grant]:
-    """Rows for those who wait, in the order in which they get them.
+def grants(
+    wishing: Iterable[Utterance],
+    holding: Iterable[Utterance],
+    rows: int,
+    now: float,
+    *,
+    served: Mapping[str, int] = MappingProxyType({}),
+    prompt_rows: float = math.inf,
+) -> list[Grant]:
+    """Rows for requests that wait, in the order in which they get them.
 
-    Free rows come first, then those of streams without work, of which the ones with the most audio in hand lend first;
-    then those of owners that have many.
+    The owner with the fewest rows comes first; of several the one that was served longest ago, then the earliest
+    request. Within an owner, streams that have begun come first. Free rows are given first, then those of streams
+    without work, of which the ones with the most audio in hand lend first; then those of owners that have many.
 
     Args:
-        wishing: in the order of their turns.
+        wishing: oldest first.
         holding: those that hold a row.
-        rows: that there are.
+        rows: how many there are.
         now: seconds of the engine's clock.
+        served: when each owner got a row last.
+        prompt_rows: enough are found where their prompts have this many rows.
     """
     queues: defaultdict[str, deque[tuple[int, Utterance]]] = defaultdict(deque)
-    for place, one in enumerate(wishing):
+    for place, one in sorted(enumerate(wishing), key=lambda wish: not wish[1].progress.segments):
         queues[one.owner].append((place, one))
     left = {id(one): one for one in holding}
     free, held, found = rows - len(left), Counter(one.owner for one in left.values()), list[Grant]()
-    lenders = [one for one in left.values() if one.lends_at <= now] if free < len(wishing) else []
+    last, lenders = dict(served), list[Utterance]()
+    if free < sum(map(len, queues.values())):
+        lenders = [one for one in left.values() if one.lends_at <= now]
     resting = deque(sorted(lenders, key=lambda one: -one.in_hand_s(now)))
     alone = len(queues.keys() | held.keys()) == 1
-    while queues:
-        few = max(held.values(), default=0) - AN_EXCHANGE
-        due = [] if alone else [queue for owner, queue in queues.items() if held[owner] <= few]
-        taker, lender = min(due or queues.values(), key=lambda queue: queue[0][0])[0][1], None
+    while queues and prompt_rows > 0:
+        owner = min(queues, key=lambda name: (held[name], last.get(name, 0), queues[name][0][0]))
+        due = not alone and held[owner] <= max(held.values(), default=0) - AN_EXCHANGE
+        taker, lender = queues[owner][0][1], None
         if free > 0:
             free -= 1
         else:
@@ -265,11 +280,13 @@ def grants(wishing: Sequence[Utterance], holding: Iterable[Utterance], rows: int
                 break
             del left[id(lender)]
             held[lender.owner] -= 1
-        queues[taker.owner].popleft()
-        if not queues[taker.owner]:
-            del queues[taker.owner]
-        held[taker.owner] += 1
-        found.append(Grant(taker, lender, bool(due)))
+        queues[owner].popleft()
+        if not queues[owner]:
+            del queues[owner]
+        held[owner] += 1
+        serve(last, owner)
+        prompt_rows -= taker.prompt_rows
+        found.append(Grant(taker, lender, due))
     return found
 
 
@@ -284,20 +301,3 @@ def _rich(holding: Iterable[Utterance], held: Mapping[str, int], taker: Utteranc
 
     able = [one for one in holding if one.decoding and held[one.owner] >= held[taker.owner] + AN_EXCHANGE]
     return max(able, key=ease, default=None)
-
-
-def fair(ready: list[Candidate], utterances: Sequence[Utterance], now: float) -> list[Candidate]:
-    """Those of the streams that are ``ready`` that go in the next launch where the device is too slow for all: as many
-    of each owner as the one has that has fewest, of owners with little audio in hand. So one with many streams does not
-    slow down another one's few.
-    """
-    owners: defaultdict[str, list[Candidate]] = defaultdict(list)
-    for one in sorted(ready, key=urgency):
-        owners[utterances[one.place].owner].append(one)
-    in_need = (
-        len(streams)
-        for streams in owners.values()
-        if any(utterances[one.place].in_hand_s(now) < ENOUGH_S for one in streams)
-    )
-    fewest = min(in_need, default=len(ready))
-    return [one for streams in owners.values() for one in streams[:fewest]]

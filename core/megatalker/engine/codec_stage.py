@@ -23,9 +23,8 @@ from megatalker.engine.endings import end_segment
 from megatalker.engine.guarded_calls import REQUEST_ERRORS, Fault, GuardedCalls
 from megatalker.engine.outputs import Chunk
 from megatalker.engine.runaway import frame_levels
-from megatalker.engine.scheduling import MOST_CODEC_STREAMS, Candidate, Playing, select_audio
 from megatalker.engine.state import WorkerState
-from megatalker.engine.utterance import CodecReplay, Progress, Utterance, candidate
+from megatalker.engine.utterance import CodecReplay, Progress, Utterance
 from megatalker.interfaces import CodecState
 from megatalker.plugins.checks import samples_complaint
 
@@ -102,70 +101,37 @@ class CodecStage:
         self._warm_states_of: object = None
         """The codec that made them."""
 
-    def start(self, now: float) -> bool:
-        """Have the next step of due audio made, or all steps of newcomers; says whether there was any.
+    def start(self, chosen: Sequence[Utterance], *, wait: bool = False) -> None:
+        """Have the frames of these made audio.
 
-        A newcomer's first chunk is waited for, where there are more of them with the next step under way. Else a chunk
-        that is ready is handed out, one that a device still computes is left to :meth:`collect` or to the next step,
-        which waits for the one before: the device always has its next step, and arrivals are looked at between two.
+        A chunk that is ready is handed out. One that a device still computes is left to :meth:`collect` or to the next
+        step, which waits for the one before: the device always has its next step, and arrivals are looked at between
+        two. ``wait``: hand out all there is, such as the last of the first chunks.
         """
-        utterances = self._state.utterances
+        trial = next((one for one in chosen if one.suspected and one.is_suspect("codec")), None)
         try:
-            due = self._due(now)
-        except Exception:
-            self._lose_what_is_under_way()
-            raise
-        if not due:
-            return False
-        newcomers = [one for one in due if one.dry_at is None]
-        wait = bool(newcomers)
-        try:
-            while due:
-                chosen, on_trial = self._choose(due)
-                self._start(chosen)
-                newcomers = due = [one for one in newcomers if utterances[one.place].ungiven and not on_trial]
-                self._collect(self._under_way[:-1])
-                wait |= on_trial
+            self._start(chosen if trial is None else [trial])
+            self._collect(self._under_way[:-1])
             computing = self._under_way and self._under_way[-1].download.under_way
-            if wait or not computing:
+            if wait or trial is not None or not computing:
                 self._collect(self._under_way)
         except Exception:
             self._lose_what_is_under_way()
             raise
-        return True
 
-    def _due(self, now: float) -> list[Candidate]:
-        """Of whose frames audio should be made now; of nobody's where a launch of frames comes first."""
-        utterances = self._state.utterances
-        decoded, playing, hungry_at, busy = [], [], math.inf, 0
-        for index, one in enumerate(utterances):
-            frames = one.ungiven
-            busy += one.admitted and one.idle_since is None
-            if not frames and (one.rests_until > now or not one.admitted):
-                continue
-            dry_at = one.runs_dry_at
-            if frames:
-                decoded.append((index, one, frames, dry_at))
-                if dry_at is not None:
-                    playing.append(Playing(dry_at, frames))
-            elif dry_at is not None and dry_at < hungry_at and one.decodable and one.held_until(now) <= now:
-                hungry_at = dry_at
-        pressed_until, frames_first = self._state.pace.audio_or_frame(playing, hungry_at, busy, now)
-        if frames_first and len(playing) == len(decoded):  # without newcomers
-            return []
-        return [
-            candidate(index, one, frames)
-            for index, one, frames, dry_at in decoded
-            if one.due(pressed=dry_at is not None and dry_at <= pressed_until) and self._has_state(one)
-        ]
-
-    def _choose(self, due: Sequence[Candidate]) -> tuple[list[Utterance], bool]:
-        """The streams of the next step of the codec, and whether it is a trial of one that may have made one fail."""
-        limit = self._state.codec.instance.max_streams or MOST_CODEC_STREAMS
-        picked = select_audio(due, limit=min(limit, MOST_CODEC_STREAMS), frames=self._state.pace.most_frames)
-        chosen = [self._state.utterances[index] for index in picked]
-        trial = next((one for one in chosen if one.suspected and one.is_suspect("codec")), None)
-        return (chosen, False) if trial is None else ([trial], True)
+    def restore_states(self) -> bool:
+        """Bring codec states that were lost, or that must hear a voice's reference first, up to date: a piece between
+        two launches for others. Returns whether there was any.
+        """
+        self._replayed = False
+        try:
+            for utterance in self._state.utterances:
+                if utterance.codec_state is None and len(utterance.frames) > utterance.given:
+                    self._has_state(utterance)
+        except Exception:
+            self._lose_what_is_under_way()
+            raise
+        return self._replayed
 
     def open_states(self, utterances: Sequence[Utterance]) -> None:
         """For those that have heard nothing, while the device makes their first frames."""
@@ -177,11 +143,6 @@ class CodecStage:
                     utterance.codec_state = self._open(utterance)
                 except REQUEST_ERRORS as error:
                     _refuse(utterance, error)
-
-    def has_replayed(self) -> bool:
-        """Whether a codec state was brought up to date by a piece since this was last asked."""
-        did, self._replayed = self._replayed, False
-        return did
 
     def collect(self, dry_before: float = math.inf) -> bool:
         """Hand out the chunks under way, as far as they have arrived or somebody's playback runs dry before this
@@ -304,7 +265,7 @@ class CodecStage:
         now, round_s = self._state.clock(), self._round_s()
         loaded, waited = self._state.codec.loaded, now - asked_at > READY_S
         if loaded is not None and loaded.warm and (waited or step.done_at):  # else nobody knows when it was done
-            self._state.pace.note_audio(len(levels), step.launched_at, step.done_at or now)
+            self._state.costs.observe_audio(len(levels), step.launched_at, step.done_at or now)
         waiters: list[Waiter] = []
         start = 0
         for utterance, chunk in zip(utterances, download.sizes, strict=True):
@@ -342,7 +303,7 @@ class CodecStage:
         )
         _log(chunk, progress)
         progress.note_chunk(now, frames)
-        utterance.chunking.note_chunk(frames, progress.playback.ahead(now), self._state.pace.most_frames, round_s)
+        utterance.chunking.note_chunk(frames, progress.playback.ahead(now), self._state.costs.most_frames, round_s)
         self._state.counters.chunks += 1
         waiters = utterance.chunks.put(chunk)
         if utterance.runaway is not None:

@@ -5,8 +5,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from queue import SimpleQueue
 
-from megatalker.engine.admission import AdmissionLimits, gave_place, gives_place, refusal
-from megatalker.engine.scheduling import Throughput
+from megatalker.engine.admission import AdmissionLimits, Throughput, gave_place, gives_place, refusal
 from megatalker.engine.utterance import Utterance
 from megatalker.errors import EngineClosedError
 from megatalker.plugins.checked import CheckedCodec, CheckedTalker

@@ -101,7 +101,7 @@ def finish(state: WorkerState, commands: CommandQueue, utterance: Utterance) -> 
         leave_untried(state.utterances, (state.talker, state.codec), utterance)
     reason = utterance.ending or "error"
     if reason == "eos" and utterance.delivered and utterance.text.characters:
-        state.throughput.note_end(utterance.delivered, utterance.text.characters)
+        state.throughput.observe_end(utterance.delivered, utterance.text.characters)
     state.counters.cancelled += reason == "cancelled"
     state.counters.errors += reason == "error"
     state.counters.incomplete += reason in ("incomplete", "runaway")

@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
-from megatalker.engine.admission import Turns
+from megatalker.engine.admission import Throughput
 from megatalker.engine.backend_role import BackendRole
 from megatalker.engine.commands import Lend
-from megatalker.engine.scheduling import Pace, Throughput
+from megatalker.engine.costs import Budget, Costs
 from megatalker.engine.utterance import DecoderStream, Utterance
 from megatalker.errors import MegatalkerError
 from megatalker.interfaces import Frame, StreamHandle
@@ -74,10 +74,11 @@ class WorkerState:
     unread: dict[Utterance, None] = field(default_factory=dict)
     """Those with text that was fed and not read, in the order in which they get a turn."""
     talker_work: TalkerWork = field(default_factory=TalkerWork)
-    turns: Turns = field(default_factory=Turns)
-    """Of those that wait for a row."""
+    served: dict[str, int] = field(default_factory=dict)
+    """Owners by when each got a row last."""
     throughput: Throughput = field(default_factory=Throughput)
-    pace: Pace = field(default_factory=Pace)
+    costs: Costs = field(default_factory=Costs)
+    budget: Budget = field(default_factory=Budget)
     counters: Counters = field(default_factory=Counters)
     opened: "Future[None]" = field(default_factory=Future)
     """Done when both roles are filled for the first time; carries the error when that fails."""

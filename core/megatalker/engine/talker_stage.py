@@ -6,14 +6,13 @@ from functools import partial
 from operator import methodcaller
 
 from megatalker.checkpoint.config import FRAME_SECONDS
-from megatalker.engine.admission import Grant, fair
+from megatalker.engine.admission import Grant, serve
 from megatalker.engine.blame import pass_trial
 from megatalker.engine.endings import end_segment
 from megatalker.engine.guarded_calls import REQUEST_ERRORS, Fault, GuardedCalls
 from megatalker.engine.request import frames_that_fit
-from megatalker.engine.scheduling import select
 from megatalker.engine.state import StepInProgress, WorkerState
-from megatalker.engine.utterance import Codes, DecoderStream, Utterance, candidate
+from megatalker.engine.utterance import Codes, DecoderStream, Utterance
 from megatalker.engine.word_times import BegunSegment
 from megatalker.errors import CapacityError, describe_error
 from megatalker.interfaces import DecodeStep, StreamRequest
@@ -71,37 +70,10 @@ class TalkerStage:
                 ready.append((utterance, decoder, request))
         self._prefill(ready)
 
-    def begin(self, now: float) -> bool:
-        """Start one frame for each of the streams of the next launch; says whether there were any."""
-        utterances = self._state.utterances
-        ready, trial = [], None
-        for index, utterance in enumerate(utterances):
-            if now < utterance.rests_until or not utterance.admitted:  # nothing about them can have changed
-                continue
-            if utterance.decodable and utterance.held_until(now) <= now:
-                utterance.idle_since = None
-                ready.append(candidate(index, utterance))
-                if utterance.suspected and trial is None and utterance.is_suspect("talker"):
-                    trial = utterance
-                continue
-            if utterance.starved:
-                utterance.chunking.restart()
-                utterance.progress.playback.excuse()
-                utterance.rest_since(now)
-            else:
-                utterance.chunking.rest()
-                if utterance.chunks.is_full():
-                    utterance.progress.playback.excuse()
-                    utterance.rest_since(now)
-        talker, slow = self._state.talker.instance, self._state.pace.is_slow(len(ready))
-        ready = fair(ready, utterances, now) if slow else ready
-        limit = len(ready) if talker.max_streams is None else talker.max_streams
-        chosen = [utterances[index] for index in select(ready, batch=talker.capabilities.batch, limit=limit)]
-        if trial is not None:
-            chosen = [trial]
-        if chosen:
-            self._begin(chosen)
-        return bool(chosen)
+    def begin(self, chosen: Sequence[Utterance]) -> None:
+        """Start one frame for each of these; for one alone that may have made a backend fail."""
+        trial = next((one for one in chosen if one.suspected and one.is_suspect("talker")), None)
+        self._begin(chosen if trial is None else [trial])
 
     def take(self) -> None:
         """Wait for the frames that were begun, if any, and give them to their streams."""
@@ -120,7 +92,7 @@ class TalkerStage:
         if loaded is not None:
             loaded.refusals = 0
             if loaded.warm:
-                self._state.pace.note_frames(len(frames), step.launched_at, now)
+                self._state.costs.observe_frames(len(frames), step.launched_at, now)
         for (utterance, decoder), frame in zip(step.shares, frames, strict=True):
             if utterance.ending is not None or utterance.decoder is not decoder:  # by its audio, meanwhile
                 continue
@@ -205,7 +177,7 @@ class TalkerStage:
         now, counters = self._state.clock(), self._state.counters
         for (utterance, decoder, _), handle in zip(ready, handles, strict=True):
             decoder.handle = handle
-            self._state.turns.serve(utterance)
+            serve(self._state.served, utterance.owner)
             if utterance.decoder is None:
                 if not utterance.progress.segments:
                     counters.begun += 1

@@ -13,7 +13,6 @@ from megatalker.engine.options import stream_seed
 from megatalker.engine.outputs import BackendSwitch, FinishReason
 from megatalker.engine.request import Request
 from megatalker.engine.runaway import RunawayDetector
-from megatalker.engine.scheduling import REST_S, SOON_S, Candidate, Playing
 from megatalker.engine.speech_rate import spoken_chars
 from megatalker.engine.text_segmenter import IncomingText, TextSegment, TextSegmenter
 from megatalker.engine.word_times import BegunSegment
@@ -25,6 +24,8 @@ from megatalker.settings import ShortSpeech
 
 Codes = tuple[int, ...]
 
+REST_S = 0.3
+"""A stream without work for this long lends its row: words of one sentence come faster."""
 RESUME_SHARE = 0.5
 """A stream that lent its row because nobody took its audio wants it back when this share of it is left."""
 
@@ -171,15 +172,13 @@ class Utterance:
     short_speech: ShortSpeech = "repeat"
     """The setting of that name: whether speech that is too short for its text is repeated or believed."""
     owner: str = ""
-    """Rows go to owners by turns."""
+    """Owners share the rows."""
     incoming: IncomingText = field(default_factory=IncomingText)
     """Text that was fed and is not in ``text`` yet."""
     paused_before_s: float = 0.0
     """How long the process had been stopped when it was asked for: what is added meanwhile is no waiting."""
     idle_since: float | None = None
     """Since when it has had no work: no text to speak, or audio enough that nobody takes."""
-    turn: tuple[int, int] | None = None
-    """Its place among those that wait for a row; see :class:`megatalker.engine.admission.Turns`."""
     admitted: bool = False
     """It holds a row, or is about to hold one again."""
     decoder: DecoderStream | None = None
@@ -289,6 +288,24 @@ class Utterance:
             self.chunking.rest()
         return held_until
 
+    def observe(self, now: float) -> float:
+        """Note whether it has work; returns when its next frame may be made, infinite where nothing can be made now.
+        It is excused from playback's deadline while it waits for its caller's text or for its consumer.
+        """
+        held_until = self.held_until(now) if self.decodable else math.inf
+        if held_until <= now:
+            self.idle_since = None
+        elif self.starved:
+            self.chunking.restart()
+            self.progress.playback.excuse()
+            self.rest_since(now)
+        else:
+            self.chunking.rest()
+            if self.chunks.is_full():
+                self.progress.playback.excuse()
+                self.rest_since(now)
+        return held_until
+
     @property
     def _held_until(self) -> float:
         if self.ungiven:
@@ -306,11 +323,10 @@ class Utterance:
         dry_at = self.progress.playback.dry_at
         return None if dry_at is None else dry_at + self.coming_s
 
-    def due(self, *, pressed: bool) -> bool:
-        """Whether audio should be made of its frames now, of which there are some: there are enough for a chunk, or its
-        playback is ``pressed`` for them. A stream that waits for text or a row keeps none back.
-        """
-        if pressed or self.ungiven >= self.chunking.target:
+    @property
+    def chunk_ready(self) -> bool:
+        """Its frames fill a chunk. A stream that waits for text or a row keeps none back."""
+        if self.ungiven >= self.chunking.target:
             return True
         return self.ending is not None or self.starved or self.decoder is None or not self.admitted
 
@@ -381,20 +397,3 @@ class Utterance:
         """Drop everything heavy; the progress stays for the consumer."""
         self.decoder, self.codec_state, self.replay = None, None, None
         self.frames, self.given = [], 0
-
-
-def candidate(index: int, utterance: Utterance, frames: int = 1) -> Candidate:
-    """The utterance as the scheduling sees it; arguments as there."""
-    return Candidate(index, utterance.progress.playback.dry_at, utterance.progress.requested_at, frames)
-
-
-def playing(utterances: Sequence[Utterance], now: float) -> list[Playing]:
-    """Those that need audio or a frame within the time of a pass of newcomers."""
-    found = []
-    for utterance in utterances:
-        dry_at, frames = utterance.runs_dry_at, utterance.ungiven
-        if dry_at is None or (not frames and (utterance.rests_until > now + SOON_S or utterance.chunks.is_full())):
-            continue
-        if utterance.due(pressed=dry_at < now + SOON_S) if frames else utterance.decodable:
-            found.append(Playing(dry_at, frames))
-    return found

@@ -1,0 +1,117 @@
+"""Requests that wait for a prefill: their places in the queue, and who goes into the next prefill batch."""
+
+import math
+from collections.abc import Callable, Collection, Sequence
+from itertools import accumulate, takewhile
+
+from megatalker.engine.admission import AdmissionLimits, Grant, grants, is_owed, queue_refusal, waited_too_long
+from megatalker.engine.scheduler import Batch, Prefill, fitting
+from megatalker.engine.state import WorkerState
+from megatalker.engine.utterance import Utterance
+from megatalker.settings import Settings
+
+MOST_LAUNCH_ROWS = 768
+"""Rows of prompts in one launch: the next ones are built while a device computes these. A longer prompt is a launch by
+itself."""
+
+
+class WaitingRequests:
+    """Chooses among utterances that need a prefill."""
+
+    def __init__(self, state: WorkerState, settings: Settings, paused_s: Callable[[], float]) -> None:
+        """``paused_s``: how long the process was stopped until now."""
+        self._state, self._settings, self._paused_s = state, settings, paused_s
+        self._left_over: list[Grant] = []
+        """Chosen for the batch that is under way, after its latest launch."""
+
+    def enter(self, new: Sequence[Utterance]) -> list[Utterance]:
+        """Return those without a row that are in the queue. One whose first text came too late for a place ends."""
+        state = self._state
+        for utterance in new:
+            if utterance.progress.segments == 0 and utterance.idle_since is not None:
+                error = queue_refusal(state.utterances, utterance.owner, self._limits, state.throughput)
+                if error is not None:
+                    utterance.end("error", error)
+            utterance.idle_since = None
+        return [utterance for utterance in new if utterance.ending is None]
+
+    def is_owed(self, new: Sequence[Utterance]) -> bool:
+        """Whether one of them gets a row of another owner, or before other owners, whatever those need."""
+        return is_owed(new, self._holding)
+
+    def next_launch(self, asked: Prefill, batch: Batch | None, now: float) -> list[Grant]:
+        """Return who begins or continues in the next launch of a batch: those that are due alone; else those that hold
+        a row of the backend, then others that get one.
+        """
+        chosen = [grant for grant in self._left_over if grant.taker.ending is None] if batch else []
+        chosen = chosen or self._choose(asked, batch, now)
+        rows = accumulate(grant.taker.prompt_rows for grant in chosen)
+        count = max(1, sum(1 for _ in takewhile(MOST_LAUNCH_ROWS.__ge__, rows)))
+        self._left_over = chosen[count:]
+        return chosen[:count]
+
+    @property
+    def has_left_over(self) -> bool:
+        """More were chosen than fitted into the last launch."""
+        return bool(self._left_over)
+
+    def end_late(self, new: Sequence[Utterance], chosen: Collection[Grant], now: float) -> None:
+        """End those that have waited too long for their first row, and are not among the chosen."""
+        taken = {id(grant.taker) for grant in (*chosen, *self._left_over)}
+        for utterance in new:
+            if now > self._patience_ends(utterance) and id(utterance) not in taken and utterance.ending is None:
+                state = self._state
+                error = waited_too_long(state.utterances, utterance.owner, self._limits, state.throughput)
+                utterance.end("error", error)
+
+    def rows_change_at(self, new: Sequence[Utterance]) -> float:
+        """When one of them may borrow a row, or has waited too long, though nothing else happens."""
+        if not new:
+            return math.inf
+        moments = [one.lends_at for one in self._holding] + [self._patience_ends(one) for one in new]
+        return min(moments, default=math.inf)
+
+    def _choose(self, asked: Prefill, batch: Batch | None, now: float) -> list[Grant]:
+        state, talker = self._state, self._state.talker.instance
+        waiting = [one for one in state.utterances if one.needs_prefill]
+        resuming = [Grant(one) for one in waiting if one.admitted]
+        resuming.sort(key=lambda grant: grant.taker.runs_dry_at or -math.inf)
+        granted = list[Grant]()
+        if asked.rows > 0:
+            new, rows = [one for one in waiting if not one.admitted], self._limits.rows
+            granted = grants(new, self._holding, rows, now, served=state.served, prompt_rows=asked.rows)
+        trial = next((grant for grant in resuming + granted if grant.taker.is_suspect("talker")), None)
+        if trial is not None:
+            return [trial]
+        due = [grant for grant in granted if grant.due]
+        if not talker.capabilities.batch:
+            return (due + resuming + granted)[:1]
+        least, left = 0 if batch else 1, state.costs.most_rows - (batch.rows if batch else 0)
+        first = due or resuming
+        chosen = first[: max(least, fitting(_prompt_rows(first), left))]
+        if granted and not due:
+            left -= sum(_prompt_rows(chosen))
+            least = 0 if batch or chosen else 1
+            count = max(least, fitting(_prompt_rows(granted), min(left, asked.rows)))
+            chosen += granted[: int(min(count, asked.streams))]
+        return chosen
+
+    def _patience_ends(self, utterance: Utterance) -> float:
+        """One that has begun waits as long as it must."""
+        max_wait_s = self._settings.max_wait_s
+        if max_wait_s is None or utterance.progress.segments:
+            return math.inf
+        return utterance.progress.requested_at + max_wait_s + self._paused_s() - utterance.paused_before_s
+
+    @property
+    def _holding(self) -> list[Utterance]:
+        return [one for one in self._state.utterances if one.admitted]
+
+    @property
+    def _limits(self) -> AdmissionLimits:
+        state = self._state
+        return AdmissionLimits.of(self._settings, state.talker.instance.max_streams, state.talker_work.row_limit)
+
+
+def _prompt_rows(grants: Sequence[Grant]) -> list[int]:
+    return [grant.taker.prompt_rows for grant in grants]
