@@ -47,10 +47,11 @@ test: checks unit ## everything CI checks
 test-fast: $(VENV)/dev.stamp ## unit tests that take no time, for the inner loop
 	$(BIN)/$(UNIT_TESTS) -m "not slow"
 
-lint: $(VENV)/dev.stamp ## ruff, formatting included; plain words in what was added
+lint: $(VENV)/dev.stamp ## ruff, formatting included; plain words; lines within their budget
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/python release/wording.py
+	$(BIN)/python release/budget.py
 
 types: $(VENV)/dev.stamp ## mypy, strict
 	$(BIN)/mypy

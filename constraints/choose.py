@@ -18,7 +18,7 @@ def has_driver() -> bool:
 
 
 def size() -> str:
-    """What the default build of torch for Linux takes with all else that `make demo` installs."""
+    """Return the size on disk of the default build of torch for Linux and all else that `make demo` installs."""
     stated = re.search(r"^# size: (.+)$", (FOLDER / "cuda.txt").read_text(), re.MULTILINE)
     if stated is None:
         raise SystemExit("constraints/cuda.txt lacks its line '# size: ...': `make resolve` says what belongs there")
@@ -26,7 +26,7 @@ def size() -> str:
 
 
 def cpu_options(wheels: str) -> list[str] | None:
-    """What pip needs to be told to find a CPU build of torch; ``None`` if there is none where pip looks, or there."""
+    """Return the options with which pip finds a CPU build of torch; ``None`` if there is none."""
     for options in ([], ["--find-links", wheels]) if wheels else ([],):
         # A page out of reach is no error: pip warns and goes on without it.
         torch = dry_run(["torch"], FOLDER / "cpu.txt", *options, "--no-deps", "--retries", "0")[0]

@@ -22,7 +22,7 @@ SETS = ("cpu", "cuda")
 EXTRAS = ("--extra", "dev", "--extra", "ray")
 """``ray`` has an environment of its own, of the same versions."""
 DEMO = ("--extra", "official")
-"""What `make demo` installs."""
+"""Extras that `make demo` installs."""
 INDEX = ("--default-index", "https://pypi.org/simple")
 REACH = {
     "PIP_CERT": "SSL_CERT_FILE",
@@ -30,7 +30,7 @@ REACH = {
     "PIP_DEFAULT_TIMEOUT": "UV_HTTP_TIMEOUT",
     "PIP_PROXY": "HTTPS_PROXY",
 }
-"""What pip is told about how to reach an index -> what uv calls it."""
+"""Options of pip that say how to reach an index, and their names in uv."""
 LEFT_TO_TORCH = re.compile(r"triton|nvidia-.*")
 TOLERANCE = 0.05
 
@@ -58,7 +58,7 @@ def public() -> dict[str, str]:
 
 
 def lock(requirements: Path, constraints: Path, version: str, *options: str) -> list[Locked]:
-    """What would be installed on a Python of that version, for this machine's platform.
+    """Return the packages that would be installed on a Python of that version, for this machine's platform.
 
     Raises:
         ResolverError: the requirements and constraints contradict each other, or the index lacks something.
@@ -92,14 +92,14 @@ def pins(file: Path) -> set[str]:
 
 
 def loose(chosen: Iterable[Locked], constraints: Path) -> list[str]:
-    """What was chosen without a pin, though it is not torch's own: tomorrow it may be another version."""
+    """Return the chosen packages that have no pin, except those of torch: tomorrow they may be other versions."""
     names = {normal(item.name): item for item in chosen}
     free = sorted(names.keys() - pins(constraints))
     return [f"{name}=={names[name].version}" for name in free if not LEFT_TO_TORCH.fullmatch(name)]
 
 
 def check_set(name: str, version: str) -> str | None:
-    """What is wrong with a set on one Python; ``None`` if nothing is."""
+    """Say what is wrong with a set on one Python; ``None`` if nothing is."""
     constraints = FOLDER / f"{name}.txt"
     try:
         chosen = lock(PROJECT / "pyproject.toml", constraints, version, *EXTRAS)
@@ -110,7 +110,7 @@ def check_set(name: str, version: str) -> str | None:
 
 
 def check_size() -> str | None:
-    """What is wrong with the stated size of the download; ``None`` if nothing is."""
+    """Say what is wrong with the stated size of the download; ``None`` if nothing is."""
     file = FOLDER / "cuda.txt"
     stated = re.search(r"^# size: ([\d.]+) GB to download, .*Python ([\d.]+)\)$", file.read_text(), re.MULTILINE)
     if stated is None:

@@ -22,7 +22,7 @@ SECTION = re.compile(
 
 
 def faults_of_texts(version: str, changelog: str, tag: str | None) -> Iterator[str]:
-    """What is wrong with version, changelog and tag together; without a tag the changes may still be unreleased."""
+    """Yield the faults of version, changelog and tag together; without a tag the changes may still be unreleased."""
     if not re.fullmatch(r"\d+\.\d+\.\d+((a|b|rc)\d+)?", version):
         yield f"pyproject.toml has version {version!r}, expected a number such as 0.2.0 or 0.2.0rc1"
     sections = {found["name"]: found for found in SECTION.finditer(changelog)}
@@ -39,7 +39,7 @@ def faults_of_texts(version: str, changelog: str, tag: str | None) -> Iterator[s
 
 
 def faults_of_wheel(wheel: Path, version: str) -> Iterator[str]:
-    """What is wrong with what a built wheel says about itself."""
+    """Yield the faults of a built wheel's metadata."""
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
         folder = next(name.split("/")[0] for name in names if name.endswith(".dist-info/METADATA"))
@@ -52,7 +52,7 @@ def faults_of_wheel(wheel: Path, version: str) -> Iterator[str]:
 
 
 def contents(wheel: Path) -> dict[str, str]:
-    """A digest of every file of a wheel, but for the list of digests itself."""
+    """Return a digest of every file of a wheel, except the list of digests itself."""
     with zipfile.ZipFile(wheel) as archive:
         names = [name for name in archive.namelist() if not name.endswith("RECORD")]
         return {name: hashlib.sha256(archive.read(name)).hexdigest() for name in names}
@@ -86,7 +86,7 @@ def rehearse(folder: Path, version: str) -> Iterator[str]:
 
 
 def main() -> None:
-    """Prints what was built; exits with 1 and a line for each fault."""
+    """Print what was built; exit with 1 and a line for each fault."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tag", help="check that everything agrees with this tag, too")
     parser.add_argument("--keep", type=Path, help="leave what was built in this folder, in place of what it holds")

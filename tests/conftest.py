@@ -9,7 +9,7 @@ import hypothesis
 import pytest
 import torch
 
-from late_audio import LateDownload
+from late_audio import SlowDownload
 from megatalker.checkpoint import Checkpoint
 from megatalker.cli.status import PACKAGES
 from megatalker.engine.interpreter import spare_what_is_loaded
@@ -28,7 +28,7 @@ torch.set_num_threads(1)  # what a test computes itself adds in the same order a
 FIRST = (
     "test_meta.py",
     "test_readme.py",
-    # These wait more than they compute, beside those that only compute.
+    # These wait more than they compute, so they run while others only compute.
     "test_agent_page.py",
     "test_failover.py",
     "test_agent_phone.py",
@@ -59,13 +59,13 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture
 def short_speech_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As without a word in the environment."""
+    """Use the default of the environment, in which short speech is repeated."""
     monkeypatch.setenv("MEGATALKER_SHORT_SPEECH", "repeat")
 
 
 @pytest.fixture(autouse=True)
 def log_levels() -> Iterator[None]:
-    """What a command sets for its process, the next test does not have."""
+    """Restore the log levels that a command sets for its process."""
     yield
     for logger in map(logging.getLogger, PACKAGES):
         if logger.level:  # setting it costs a look at every logger there is
@@ -101,7 +101,7 @@ def tiny_1b7(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
 def arrival(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Engines on fake backends, as on a CPU and as on a device that computes by itself."""
     if request.param == "audio late":
-        monkeypatch.setattr("megatalker.engine.codec_stage.Download", LateDownload)
+        monkeypatch.setattr("megatalker.engine.codec_stage.Download", SlowDownload)
 
 
 @pytest.fixture(scope="session")

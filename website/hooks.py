@@ -1,4 +1,4 @@
-"""What MkDocs is told besides mkdocs.yml: pages from outside of docs/, links within the repository, drawings."""
+"""Hooks of MkDocs: pages from outside of docs/, links within the repository, drawings."""
 
 import logging
 import posixpath

@@ -85,7 +85,7 @@ def documented(model: type[BaseModel]) -> dict[str, str]:
 
 
 def kind(schema: Mapping[str, Any]) -> str:
-    """What may stand there, of a JSON schema."""
+    """Return the description of a value's type in a JSON schema."""
     if "anyOf" in schema:
         return ", or ".join(kind(one) for one in schema["anyOf"] if one.get("type") != "null")
     if "const" in schema:

@@ -2,9 +2,9 @@
 
 Each attack runs in a process of its own against a server process, from another address than its victims and, where the
 server asks for keys, with a key of its own. Meanwhile the victims ask for "Hello." over HTTP and WebSocket at random
-moments, each on a new connection, and one listens to a long text. Phases without and with the attack alternate, so that
-whatever else the machine does falls on both. The command fails where the p95 of a first chunk grew by more than half,
-the listener heard a gap of more than 100 ms that it did not hear without the attack, a victim was refused, or the
+moments, each on a new connection, and one listens to speech without end. Phases without and with the attack alternate,
+so that whatever else the machine does falls on both. The command fails where the p95 of a first chunk grew by more than
+half, the listener heard a gap of more than 100 ms that it did not hear without the attack, a victim was refused, or the
 server keeps memory or file descriptors.
 """
 
@@ -13,7 +13,7 @@ import asyncio
 import math
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -25,19 +25,19 @@ from megatalker_benchmarks.attacks import ATTACKS
 from megatalker_benchmarks.callers import MAX_GROWTH, Watched, settled
 from megatalker_benchmarks.report import add_json_option, hand_out, number, whole
 from megatalker_benchmarks.serve_process import serve_process
-from megatalker_benchmarks.victims import Victims, behave
+from megatalker_benchmarks.victims import Victims
 
 MOST_SLOWER = 1.5
-"""The victims' p95 may grow this many times."""
+"""The most that the victims' p95 may grow, as a factor."""
 MOST_GAP_MS = 100.0
 REACHED_S = 1.0
-"""An attack has begun after this time."""
+"""Seconds after which an attack has begun."""
 WARM_S = 5.0
 
 
 @contextmanager
 def attacking(name: str, url: str, key: str | None) -> Iterator[None]:
-    """Meanwhile the attack goes on."""
+    """Keep the attack going within this context."""
     command = [sys.executable, "-m", "megatalker_benchmarks.attacks", name, url, *([] if key is None else [key])]
     with subprocess.Popen(command) as running:
         try:
@@ -51,18 +51,18 @@ def attacking(name: str, url: str, key: str | None) -> Iterator[None]:
 async def attacked(
     server: Watched, name: str, keys: dict[str, str], rounds: int, seconds: float, rate: float
 ) -> dict[str, Any]:
-    """All phases of one attack; ``wrong`` in the result says what is not as it should be."""
-    phases: dict[str, list[Victims]] = {"calm": [], "attack": []}
+    """Run all phases of one attack; ``wrong`` in the result names what it broke."""
+    phases = {"calm": Victims(), "attack": Victims()}
     held_before, memory_before = await settled(server), server.memory_mib()
     most_memory = memory_before
     for _ in range(rounds):
-        phases["calm"].append(await behave(server.url, keys.get("victim"), rate, seconds))
+        await phases["calm"].behave(server.url, keys.get("victim"), rate, seconds)
         with attacking(name, server.url, keys.get("attacker")):
             await asyncio.sleep(REACHED_S)
-            phases["attack"].append(await behave(server.url, keys.get("victim"), rate, seconds))
+            await phases["attack"].behave(server.url, keys.get("victim"), rate, seconds)
             most_memory = max(most_memory, server.memory_mib())
         held_after = await settled(server, held_before)
-    found: dict[str, Any] = {phase: _together(seen).summary() for phase, seen in phases.items()}
+    found: dict[str, Any] = {phase: victims.summary() for phase, victims in phases.items()}
     found["slower"] = _slower(found)
     found["memory_mib"] = {"before": memory_before, "attack": most_memory, "after": server.memory_mib()}
     found["held"] = {"before": held_before, "after": held_after}
@@ -70,7 +70,7 @@ async def attacked(
 
 
 def wrong(found: dict[str, Any]) -> list[str]:
-    """Bars that an attack broke."""
+    """Name the limits that an attack broke."""
     calm, attack, memory, held = found["calm"], found["attack"], found["memory_mib"], found["held"]
     broken = []
     if attack["failed"]:
@@ -91,18 +91,8 @@ def wrong(found: dict[str, Any]) -> list[str]:
     return broken
 
 
-def _together(seen: Sequence[Victims]) -> Victims:
-    whole_ = Victims()
-    for one in seen:
-        whole_.http_s += one.http_s
-        whole_.websocket_s += one.websocket_s
-        whole_.failed += one.failed
-        whole_.gap_s = max(whole_.gap_s, one.gap_s)
-    return whole_
-
-
 def _slower(found: dict[str, Any]) -> dict[str, float | None]:
-    """How many times the p95 without the attack is that with it; null where a phase was silent."""
+    """Return the p95 with the attack divided by that without it; ``None`` where a phase was silent."""
     slower: dict[str, float | None] = {}
     for route in ("http", "websocket"):
         grew = _p95(found["attack"], route) / _p95(found["calm"], route)
@@ -160,7 +150,9 @@ def main() -> int:
             if chosen:
                 command = ("--checkpoint", options.checkpoint, "--backend", options.backend)
                 server = stack.enter_context(serve_process(*command, settings=settings))
-                asyncio.run(behave(server.url, keys.get("victim"), options.rate, min(WARM_S, options.seconds)))
+                asyncio.run(
+                    Victims().behave(server.url, keys.get("victim"), options.rate, min(WARM_S, options.seconds))
+                )
             for name in chosen:
                 run = attacked(server, name, keys, options.rounds, options.seconds, options.rate)
                 found[name] = asyncio.run(run)

@@ -27,19 +27,19 @@ class Target:
     """``None``: the server asks for none."""
 
     def head(self, line: str, *headers: str) -> bytes:
-        """Request line and headers, with the key, without the empty line at the end."""
+        """Return the request line and headers, with the key, without the empty line at the end."""
         known = [f"host: {urlsplit(self.url).netloc}"]
         known += [] if self.key is None else [f"authorization: Bearer {self.key}"]
         return "".join(f"{part}\r\n" for part in (line, *known, *headers)).encode()
 
     def request(self, path: str, body: dict[str, Any], *headers: str) -> bytes:
-        """A whole request with a JSON body."""
+        """Return a whole request with a JSON body."""
         data = json.dumps(body).encode()
         length = f"content-length: {len(data)}"
         return self.head(f"POST {path} HTTP/1.1", "content-type: application/json", length, *headers) + b"\r\n" + data
 
     async def connect(self, sent: bytes = b"", *, receives: int = 0) -> Stream:
-        """A connection on which this was sent; ``receives`` bounds what the kernel keeps of the answer."""
+        """Connect and send these bytes; ``receives`` bounds what the kernel keeps of the answer."""
         plain = socket.socket()
         if receives:
             plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receives)
@@ -52,7 +52,7 @@ class Target:
         return reader, writer
 
     async def websocket(self, *, receives: int = 0) -> Stream:
-        """A connection whose handshake is over."""
+        """Open a WebSocket."""
         handshake = self.head("GET /v1/speak HTTP/1.1") + _UPGRADE.encode() + b"\r\n"
         reader, writer = await self.connect(handshake, receives=receives)
         head = await reader.readuntil(b"\r\n\r\n")
@@ -63,7 +63,7 @@ class Target:
 
 
 def frame(kind: int, payload: bytes = b"", *, last: bool = True) -> bytes:
-    """A WebSocket frame, masked with zeros."""
+    """Return a WebSocket frame, masked with zeros."""
     size = len(payload)
     if size < 126:
         length = bytes([0x80 | size])
@@ -75,5 +75,5 @@ def frame(kind: int, payload: bytes = b"", *, last: bool = True) -> bytes:
 
 
 def message(**fields: Any) -> bytes:
-    """A text frame with this as JSON."""
+    """Return a text frame with these fields as JSON."""
     return frame(TEXT, json.dumps(fields).encode())

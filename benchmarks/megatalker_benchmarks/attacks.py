@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
-from megatalker.cli.load.drive import TEXTS
+from megatalker.cli.bench.drive import TEXTS
 from megatalker_benchmarks.attack_target import PART, PING, TEXT, Stream, Target, frame, message
 
 LONG = " ".join(TEXTS) * 3

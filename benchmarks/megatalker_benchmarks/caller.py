@@ -1,4 +1,4 @@
-"""One caller of a server, who listens, interrupts, goes away, reads slowly and talks nonsense, and what came of it."""
+"""A caller that listens, interrupts, hangs up, reads slowly and sends nonsense, and a tally of what it saw."""
 
 import asyncio
 import json
@@ -14,14 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 from websockets.asyncio.client import ClientConnection, connect
 
-from megatalker.cli.load.report import percentiles_ms
+from megatalker.cli.bench.report import percentiles_ms
 from megatalker.serving.protocol.messages import Cancel, Done, Failed, Finish, Open, Text, read_event
 from megatalker.serving.protocol.packets import Packet, unpack
 
 SILENCE_S = 120.0
-"""A server that says nothing for so long has lost the caller."""
+"""A server that is silent for longer has lost the caller."""
 PAUSE_S = 0.2
-"""Of one who reads slowly, after each message."""
+"""Seconds that a slow reader waits after each message."""
 WORDS_A_SECOND = 10.0
 TOO_LARGE = 2**63
 POISON: Sequence[dict[str, int]] = ({"top_k": TOO_LARGE}, {"predictor_top_k": TOO_LARGE})
@@ -38,7 +38,7 @@ NONSENSE: Sequence[str | bytes] = (
 BAD_BODIES: Sequence[dict[str, Any]] = ({"input": ""}, {"input": "a", "speed": 9}, {"input": "a", "voice_file": "é"})
 
 TOO_LATE = "cancel: no utterance"
-"""How the server answers a cancel of what has just ended."""
+"""The server's answer to the cancel of an utterance that has just ended."""
 
 Route = Literal["http", "websocket"]
 ROUTES: tuple[Route, ...] = ("http", "websocket")
@@ -58,7 +58,7 @@ ACTS: dict[Act, int] = {
 
 
 @dataclass(frozen=True)
-class Speech:
+class HeardSpeech:
     """What was heard of one utterance."""
 
     codes: NDArray[np.int64]
@@ -70,7 +70,7 @@ class Speech:
 
 @dataclass
 class Tally:
-    """What the callers saw; the server's own count must agree."""
+    """Counts of what the callers saw; those of the server must agree."""
 
     acts: Counter[str] = field(default_factory=Counter)
     ends: Counter[tuple[Route, str]] = field(default_factory=Counter)
@@ -89,7 +89,7 @@ class Tally:
     ttfc_s: list[float] = field(default_factory=list)
 
     def summary(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """Return what the JSON says of it."""
         return {
             "acts": dict(sorted(self.acts.items())),
             "ended": {f"{route} {reason}": count for (route, reason), count in sorted(self.ends.items())},
@@ -102,8 +102,8 @@ class Tally:
             "first_chunk_ms": percentiles_ms(self.ttfc_s),
         }
 
-    def compare(self, what: str, heard: Speech, alone: Speech, *, whole: bool) -> None:
-        """Hold what was heard against what a caller alone hears, or against its beginning."""
+    def compare(self, what: str, heard: HeardSpeech, alone: HeardSpeech, *, whole: bool) -> None:
+        """Compare an utterance with the same utterance of a caller alone, or with its beginning."""
         self.compared += 1
         count = len(heard.samples)
         if whole and count != len(alone.samples):
@@ -121,8 +121,8 @@ class Tally:
 
 
 @dataclass
-class Caller:
-    """One of many.
+class RudeCaller:
+    """A caller that is rude at random.
 
     Args:
         url: of the server.
@@ -137,10 +137,10 @@ class Caller:
     texts: Sequence[str]
     max_frames: int
     tally: Tally
-    alone: dict[tuple[int, bool], Speech]
+    alone: dict[tuple[int, bool], HeardSpeech]
 
     async def rehearse(self) -> None:
-        """Hear every text alone, in both ways of giving it."""
+        """Listen to every text alone, given at once and fed word by word."""
         for number in range(len(self.texts)):
             for fed in (False, True):
                 async with self._connect() as socket:
@@ -163,7 +163,7 @@ class Caller:
                     self.tally.disturbed.append(f"{act} {number}: {type(error).__name__}: {error}")
 
     async def poison(self, sampling: dict[str, int]) -> None:
-        """Ask for what no backend can do, on both routes."""
+        """Ask on both routes for sampling that no backend can do."""
         self.tally.poisoned += 2
         async with self._connect() as socket:
             await socket.send(Open(id="poison", text="hi", sampling=sampling).model_dump_json())
@@ -203,8 +203,8 @@ class Caller:
         vanish: bool = False,
         pause_s: float = 0.0,
         babble: Sequence[str | bytes] = (),
-    ) -> Speech:
-        """One utterance to its end, or until ``leave_at`` frames were heard."""
+    ) -> HeardSpeech:
+        """Listen to one utterance to its end, or until ``leave_at`` frames were heard."""
         text, unanswered = self.texts[number], len(babble)
         packets: list[Packet] = []
         opening = Open(id="it", text=None if fed else text, seed=number, max_frames=self.max_frames, return_codes=True)
@@ -245,7 +245,7 @@ class Caller:
             feeding.cancel()
         pcm = np.concatenate([packet.pcm for packet in packets])
         codes = [packet.codes for packet in packets if packet.codes is not None]
-        return Speech(np.concatenate(codes), np.rint(pcm * 32767).astype(np.int16), reason or "")
+        return HeardSpeech(np.concatenate(codes), np.rint(pcm * 32767).astype(np.int16), reason or "")
 
     async def _hear_refusal(self, socket: ClientConnection) -> None:
         message = await _next(socket)
@@ -276,7 +276,7 @@ class Caller:
                     break
         if act == "http":
             self.tally.ends["http", alone.reason] += 1
-        heard = Speech(alone.codes[:0], np.frombuffer(data[: len(data) // 2 * 2], "<i2"))
+        heard = HeardSpeech(alone.codes[:0], np.frombuffer(data[: len(data) // 2 * 2], "<i2"))
         self.tally.compare(f"{act} {number}", heard, alone, whole=act == "http")
 
     async def _be_refused(self, client: httpx.AsyncClient, body: dict[str, Any]) -> None:

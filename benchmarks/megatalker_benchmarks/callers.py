@@ -1,9 +1,9 @@
 """Twenty callers at once, some of whom are rude, on a server process: ``megatalker bench callers --help``.
 
-They listen, feed text, cancel, vanish, read slowly and talk nonsense at random; two requests a minute are poisoned.
-Nobody else may be disturbed by it: every utterance has the codes of one alone, and its 16-bit samples to within one
-step (batches of other sizes round otherwise). Afterwards the server holds what it held before, and has counted what
-the callers counted.
+They listen, feed text, cancel, hang up, read slowly and send nonsense at random; two requests a minute are poisoned.
+None may disturb another: every utterance has the codes of the same utterance alone, and its 16-bit samples to within
+one step (batches of other sizes round otherwise). Afterwards the server holds what it held before, and its counts agree
+with those of the callers.
 """
 
 import argparse
@@ -19,25 +19,25 @@ from typing import Any, Protocol
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
-from megatalker.cli.load.drive import TEXTS
-from megatalker_benchmarks.caller import POISON, ROUTES, SILENCE_S, Caller, Speech, Tally
+from megatalker.cli.bench.drive import TEXTS
+from megatalker_benchmarks.caller import POISON, ROUTES, SILENCE_S, HeardSpeech, RudeCaller, Tally
 from megatalker_benchmarks.report import add_json_option, hand_out, number, whole
 from megatalker_benchmarks.serve_process import serve_process
 
 SETTLE_S = 30.0
-"""What is held for longer after the last caller is held for good."""
+"""Seconds after the last caller until what the server still holds is a leak."""
 POISON_EVERY_S = 30.0
 LOOK_EVERY_S = 5.0
 MAX_GROWTH = 1.1
-"""Of memory, between the first and the last third of the time."""
+"""The most that memory may grow between the first and the last third of the time, as a factor."""
 GAUGES = ("engine_active", "engine_waiting", "engine_idle", "connections")
 
 Counts = Counter[tuple[str, str, str]]
-"""By name, route and reason of the end, as far as it has them."""
+"""Counts by metric, route and reason of the end, where the metric has them."""
 
 
 class Watched(Protocol):
-    """A server, and what it holds."""
+    """A server whose tasks, descriptors and memory can be read."""
 
     @property
     def url(self) -> str: ...
@@ -47,7 +47,7 @@ class Watched(Protocol):
 
 
 async def counts(url: str) -> Counts:
-    """What the server says that it has counted."""
+    """Read the server's metrics."""
     async with httpx.AsyncClient(timeout=SILENCE_S) as client:
         text = (await client.get(url + "/metrics")).text
     found: Counts = Counter()
@@ -60,13 +60,13 @@ async def counts(url: str) -> Counts:
 
 
 def held(server: Watched, now: Counts) -> dict[str, float]:
-    """What should be as before when everybody is gone."""
+    """Return what should be as before once all callers are gone."""
     found = {name: now[f"megatalker_{name}", "", ""] for name in GAUGES}
     return found | {"tasks": server.tasks(), "file_descriptors": server.descriptors()}
 
 
 async def settled(server: Watched, before: dict[str, float] | None = None) -> dict[str, float]:
-    """What is held once it changes no more and is no more than before, or for too long."""
+    """Return what is held once it is stable and no more than before, or after a deadline."""
     deadline, last = time.monotonic() + SETTLE_S, {"": -1.0}
     while True:
         now = held(server, await counts(server.url))
@@ -80,8 +80,8 @@ def _more(now: dict[str, float], before: dict[str, float]) -> list[str]:
     return [f"{name} was {before[name]:g}, is {now[name]:g}" for name in before if now[name] > before[name]]
 
 
-async def crowd(server: Watched, caller: Caller, callers: int, seconds: float, seed: int) -> list[float]:
-    """All of them for so long; returns the server's memory in MiB meanwhile."""
+async def crowd(server: Watched, caller: RudeCaller, callers: int, seconds: float, seed: int) -> list[float]:
+    """Run all callers for ``seconds``; return samples of the server's memory in MiB."""
     until = time.monotonic() + seconds
     memory = []
 
@@ -103,7 +103,7 @@ async def crowd(server: Watched, caller: Caller, callers: int, seconds: float, s
 
 
 def disagreements(tally: Tally, before: Counts, after: Counts) -> list[str]:
-    """Where the server counted otherwise than the callers. Only it knows how an utterance ended that nobody heard."""
+    """Name counts in which server and callers differ. Only the server knows how an unheard utterance ended."""
     added, wrong = Counter(after), []
     added.subtract(before)
     for route in ROUTES:
@@ -123,14 +123,14 @@ def disagreements(tally: Tally, before: Counts, after: Counts) -> list[str]:
 
 
 async def run(server: Watched, callers: int, seconds: float, texts: Sequence[str], max_frames: int) -> dict[str, Any]:
-    """Everything; ``wrong`` in the result says what is not as it should be."""
-    alone: dict[tuple[int, bool], Speech] = {}
-    await Caller(server.url, texts, max_frames, Tally(), alone).rehearse()
+    """Run everything; ``wrong`` in the result names every fault."""
+    alone: dict[tuple[int, bool], HeardSpeech] = {}
+    await RudeCaller(server.url, texts, max_frames, Tally(), alone).rehearse()
     # buffers and threads of a server that was busy once
-    await crowd(server, Caller(server.url, texts, max_frames, Tally(), alone), callers, seconds / 10, seed=0)
+    await crowd(server, RudeCaller(server.url, texts, max_frames, Tally(), alone), callers, seconds / 10, seed=0)
     at_rest = await settled(server)
     before, tally = await counts(server.url), Tally()
-    memory = await crowd(server, Caller(server.url, texts, max_frames, tally, alone), callers, seconds, seed=1)
+    memory = await crowd(server, RudeCaller(server.url, texts, max_frames, tally, alone), callers, seconds, seed=1)
     now = await settled(server, at_rest)
     wrong = tally.disturbed + disagreements(tally, before, await counts(server.url))
     wrong += _more(now, at_rest)

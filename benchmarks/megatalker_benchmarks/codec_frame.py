@@ -3,10 +3,7 @@
 megatalker bench codec --shape published --device cuda --profile --output codec.json
 """
 
-import json
-import platform
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -20,6 +17,7 @@ from torch import Tensor
 
 from megatalker.checkpoint import Checkpoint
 from megatalker.checkpoint.official import load_official_codec
+from megatalker.cli.bench.report import environment
 from megatalker.cli.options import prepare_file
 from megatalker.interfaces import LoadContext
 from megatalker.plugins.device import resolve_device
@@ -27,9 +25,10 @@ from megatalker.testing.random_checkpoint import write_checkpoint
 from megatalker.testing.recipe import PUBLISHED_0B6, TINY
 from megatalker_backends.streaming.codec import StreamingCodec
 from megatalker_backends.streaming.settings import StreamingSettings
+from megatalker_benchmarks.report import hand_out, keep
 
-# the published codec beside a small language model: the codec is all that is timed
 PUBLISHED = replace(TINY, codec=PUBLISHED_0B6.codec, codebook_size=PUBLISHED_0B6.codebook_size)
+"""The published codec with a small language model: only the codec is timed."""
 WAYS: dict[str, dict[str, bool | str]] = {
     "default": {},
     "kernels": {"kernels": "on"},
@@ -40,7 +39,7 @@ WAYS: dict[str, dict[str, bool | str]] = {
 }
 OFFICIAL_FRAMES = (1, 8, 73)
 CHECKED_FRAMES = 96
-"""Past the attention window, and a multiple of the chunks that are timed."""
+"""Frames that are checked: more than the attention window, and a multiple of the chunks that are timed."""
 
 
 def main(
@@ -64,9 +63,7 @@ def main(
         opened = Checkpoint.open(checkpoint or named)
         codes = _codes(opened, CHECKED_FRAMES)
         report: dict[str, Any] = {
-            "command": " ".join(sys.argv),
-            "checkpoint": str(checkpoint or shape),
-            "environment": _environment(place),
+            "environment": environment(place, checkpoint=str(checkpoint or shape)),
             "official": _official(opened, place, repeats) if official else [],
             "streaming": [],
         }
@@ -77,8 +74,8 @@ def main(
             measured = _streaming(opened, context, calls, codes, expected, repeats, profile=profile)
             report["streaming"].append({"way": name, **measured})
             if output is not None:
-                output.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-    typer.echo(json.dumps(report, indent=1))
+                keep(report, output)
+    hand_out(report, None)
 
 
 def _streaming(
@@ -129,7 +126,7 @@ def _call(
 
 
 def _kernels(call: Callable[[], object]) -> dict[str, Any]:
-    """What one call runs on the GPU."""
+    """Name the kernels that one call runs on the GPU."""
     from torch.profiler import ProfilerActivity, profile
 
     with profile(activities=[ProfilerActivity.CUDA]) as recorded:
@@ -186,17 +183,6 @@ def _time(call: Callable[[], object], device: torch.device, repeats: int) -> dic
 def _synchronize(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
-
-
-def _environment(device: torch.device) -> dict[str, str | int]:
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine()
-    return {
-        "device": str(device),
-        "name": name,
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-        "threads": torch.get_num_threads(),
-    }
 
 
 def run() -> None:

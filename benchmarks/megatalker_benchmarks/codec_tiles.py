@@ -44,12 +44,12 @@ NUMBERS = Numbers.HALVES
 CALLS = ((1, 1), (2, 1), (4, 1), (8, 1), (16, 1), (32, 1), (64, 1), (1, 2), (1, 4), (1, 8), (64, 2))
 """Streams and frames."""
 MOST_BLOCKS = 6
-"""For each processor, of a split product: more only wait."""
+"""The most blocks of a split product for each processor: more only wait."""
 IN_A_ROW, REPEATS = 16, 6
 
 
 class Recorder:
-    """Launches, and notes what it has launched."""
+    """Launches kernels and records the products among them."""
 
     def __init__(self, kernels: CodecKernels) -> None:
         self._kernels = kernels
@@ -68,7 +68,7 @@ class Recorder:
 
 @contextmanager
 def kept_tensors() -> Iterator[None]:
-    """Nothing that is made meanwhile is freed before the end: recorded launches point to it."""
+    """Keep every tensor made within this context: recorded launches point to it."""
     made: list[Tensor] = []
     empty = torch.empty
 
@@ -98,7 +98,7 @@ class Trial:
         self._capture = GraphCapture(device)
 
     def fits(self, product: Product, tile: Tile | WarpgroupTile, shares: int) -> bool:
-        """Whether it makes sense to try."""
+        """Whether this way is worth a trial."""
         rows, columns = product.input.rows, product.epilogue.columns
         split = shares > 1
         return (
@@ -110,7 +110,7 @@ class Trial:
         )
 
     def microseconds(self, product: Product, tile: Tile | WarpgroupTile, shares: int) -> float:
-        """The best of some rows of launches."""
+        """Return the best time of several rows of launches."""
         tried = Product.from_buffer_copy(product)
         tried.shares, tried.arrivals, tried.weight = shares, self._arrivals.data_ptr(), self._weight.data_ptr()
         tried.partial = self._partial.data_ptr() if shares > 1 else None
@@ -139,7 +139,7 @@ def _best(run: Callable[[], None]) -> float:
 
 @torch.inference_mode()
 def measure(weights: FusedWeights, config: CodecConfig, trial: Trial, streams: int, frames: int) -> dict[str, Any]:
-    """One call of the codec: what its products take as they are cut, and as they could be cut."""
+    """Time the products of one codec call, as they are cut and as they could be cut."""
     device = weights.table.device
     with kept_tensors():
         recorder = Recorder(CodecKernels(device, NUMBERS))
@@ -207,7 +207,7 @@ def main() -> None:
         calls.append(measure(weights, config, trial, streams, frames))
         print({name: calls[-1][name] for name in ("streams", "frames", "us", "best_us")})  # noqa: T201
         if options.json:
-            keep({"device": torch.cuda.get_device_name(device), "calls": calls}, options.json)
+            keep({"calls": calls}, options.json)
 
 
 if __name__ == "__main__":

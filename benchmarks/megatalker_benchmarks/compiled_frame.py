@@ -1,12 +1,10 @@
-"""Times one decoding step of the ``compiled`` talker backend, with ``reference`` beside it for scale; prints JSON.
+"""Times one decoding step of the ``compiled`` talker backend, and of ``reference`` for comparison; prints JSON.
 
 megatalker bench compiled --batches 1 4 8 --compile off on --reference
 """
 
 import argparse
-import json
 import statistics
-import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -14,13 +12,14 @@ from typing import Any
 import torch
 
 from megatalker.checkpoint import Checkpoint
+from megatalker.cli.bench.report import environment
 from megatalker.interfaces import DecodeStep, LoadContext, StreamRequest
 from megatalker.plugins.checked import CheckedTalker
 from megatalker.sampling import SamplingParams
 from megatalker_backends.compiled.decoder import CompiledDecoder
 from megatalker_backends.compiled.settings import CompiledSettings
 from megatalker_backends.reference.decoder import ReferenceDecoder, ReferenceSettings
-from megatalker_benchmarks.report import whole
+from megatalker_benchmarks.report import add_json_option, hand_out, whole
 
 
 def main() -> None:
@@ -37,15 +36,10 @@ def main() -> None:
 
     kinds = [*options.compile, *(["reference"] if options.reference else [])]
     report = {
-        "command": " ".join(sys.argv),
-        "checkpoint": checkpoint.name,
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
-        "threads": torch.get_num_threads(),
-        "dtype": options.dtype,
-        "torch": torch.__version__,
+        "environment": environment(device, checkpoint=checkpoint.name, dtype=options.dtype),
         "runs": [_run(kind, lambda kind=kind: load(kind), checkpoint, options) for kind in kinds],
     }
-    json.dump(report, sys.stdout, indent=2)
+    hand_out(report, options.json)
 
 
 def _options() -> argparse.Namespace:
@@ -58,6 +52,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--reference", action="store_true", help="time the reference backend as well")
     parser.add_argument("--prompt", type=whole(), default=40, help="rows of each stream's prompt")
     parser.add_argument("--frames", type=whole(), default=50, help="timed frames, after five others")
+    add_json_option(parser)
     return parser.parse_args()
 
 

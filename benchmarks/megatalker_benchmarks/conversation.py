@@ -44,7 +44,7 @@ PIECE_S = 0.02
 
 
 class Microphone(BaseInputTransport):
-    """Silence, and what is said into it, at the pace of a sound device."""
+    """A microphone in a silent room, at the pace of a sound device."""
 
     def __init__(self) -> None:
         super().__init__(TransportParams(audio_in_enabled=True, audio_in_sample_rate=RATE))
@@ -52,7 +52,7 @@ class Microphone(BaseInputTransport):
         self._recording: asyncio.Task[None] | None = None
 
     def say(self, samples: np.ndarray) -> None:
-        """From now on; int16 at ``RATE``."""
+        """Say samples from now on: int16 at ``RATE``."""
         self._coming = samples.astype("<i2").tobytes()
 
     async def start(self, frame: StartFrame) -> None:
@@ -75,7 +75,7 @@ class Microphone(BaseInputTransport):
 
 
 class _Turns(TurnLog):
-    """Keeps the turns, and tells when one has had its first sound."""
+    """A log that keeps the turns, and tells when one has had its first sound."""
 
     def __init__(self) -> None:
         super().__init__(None)
@@ -117,7 +117,7 @@ async def converse(engine: Settings, rounds: int, thought_s: float, recording: P
 
 
 async def measure(options: argparse.Namespace) -> dict[str, Any]:
-    """The conversation, on an engine that is loaded and warm."""
+    """Hold the conversation on an engine that is loaded and warm."""
     asked = {name: getattr(options, name) for name in ("checkpoint", "backend", "device") if getattr(options, name)}
     settings = Settings.read(**asked, fallbacks=())
     async with await MegatalkerTTSService.preload(settings) as lease:

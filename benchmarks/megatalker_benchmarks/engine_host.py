@@ -27,9 +27,10 @@ from torch import Tensor
 import megatalker.plugins
 from megatalker import Checkpoint, Engine, Settings
 from megatalker.checkpoint.config import FRAME_SAMPLES, FRAME_SECONDS
-from megatalker.cli.load.drive import Script, drive, listening_to
-from megatalker.cli.load.report import Case, percentiles_ms
-from megatalker.cli.load.traffic import Traffic
+from megatalker.cli.bench.drive import Script, drive, listening_to
+from megatalker.cli.bench.load_report import LoadCase
+from megatalker.cli.bench.report import percentiles_ms
+from megatalker.cli.bench.traffic import Traffic
 from megatalker.engine.interpreter import spare_what_is_loaded, switch_threads_often
 from megatalker.interfaces import (
     Codec,
@@ -46,9 +47,9 @@ from megatalker.interfaces import (
     TalkerDecoder,
 )
 from megatalker.plugins import BackendRegistry
-from megatalker.serving.server.late_engine import LateEngine
-from megatalker.serving.server.logs import configure
-from megatalker.serving.server.running import TalkServer, bind
+from megatalker.serving.server.lazy_engine import LazyEngine
+from megatalker.serving.server.process import TalkServer, bind
+from megatalker.serving.server.telemetry import configure_logging
 from megatalker.testing.random_checkpoint import TINY, write_checkpoint
 from megatalker_backends.megakernel.decoder import CAPABILITIES
 from megatalker_benchmarks.report import add_json_option, hand_out, number, whole
@@ -227,17 +228,17 @@ async def arrivals(engine: Engine, rate: float, seconds: float) -> dict[str, Any
     """What listeners hear who come at random moments, ``rate`` a second."""
     listen = listening_to(engine)
     await drive(listen, Traffic("burst", 8), Script(), 1.0)  # what launches take is learnt
-    case = Case.of(await drive(listen, Traffic("rate", rate), Script(), seconds), None)
+    case = LoadCase.of(await drive(listen, Traffic("rate", rate), Script(), seconds), None)
     names = ("requests", "first_chunk_ms", "underruns", "worst_gap_ms", "speech_s_per_s", "errors")
     return {name: getattr(case, name) for name in names}
 
 
 def serve(settings: Settings, checkpoint: Checkpoint, registry: BackendRegistry) -> None:
     """Until the process is interrupted; its log says when it is ready."""
-    configure("text")
+    configure_logging("text")
     logging.getLogger("megatalker").setLevel(logging.INFO)
     with bind(settings.server) as bound, suppress(KeyboardInterrupt):
-        TalkServer(LateEngine(settings, checkpoint, registry), settings.server, bound).run()
+        TalkServer(LazyEngine(settings, checkpoint, registry), settings.server, bound).run()
 
 
 def main() -> None:

@@ -15,6 +15,7 @@ import torch
 
 from megatalker import Engine, SamplingParams, Settings
 from megatalker.checkpoint.config import FRAME_SECONDS
+from megatalker.cli.bench.report import environment_of_engine
 from megatalker.cli.status import Status
 from megatalker_benchmarks.report import add_json_option, hand_out, whole
 
@@ -23,7 +24,7 @@ ENDLESS = SamplingParams(min_new_tokens=2**31 - 1)
 
 
 def sentence(engine: Engine, tokens: int) -> str:
-    """Words up to at least so many tokens of the checkpoint's tokenizer."""
+    """Return words of at least ``tokens`` tokens of the checkpoint's tokenizer."""
     text, count = "", 0
     while len(engine.checkpoint.tokenizer.encode(text + ".")) < tokens:
         text += (" " if text else "") + WORDS[count % len(WORDS)]
@@ -32,7 +33,7 @@ def sentence(engine: Engine, tokens: int) -> str:
 
 
 def speak(engine: Engine, text: str, seed: int, frames: int) -> tuple[float, float]:
-    """Milliseconds to the first chunk, and the RTF."""
+    """Return milliseconds to the first chunk, and the RTF."""
     began = time.perf_counter()
     stream = engine.speak(text, seed=seed, sampling=ENDLESS, max_frames=frames)
     first = 0.0
@@ -44,7 +45,7 @@ def speak(engine: Engine, text: str, seed: int, frames: int) -> tuple[float, flo
 
 
 def together(engine: Engine, text: str, streams: int, frames: int) -> list[tuple[float, float]]:
-    """The same for several streams that begin at once."""
+    """Return the same for each of several streams that begin at once."""
     results: list[tuple[float, float]] = []
     threads = [
         threading.Thread(target=lambda seed=seed: results.append(speak(engine, text, seed, frames)))
@@ -88,11 +89,7 @@ def main() -> None:
         company = together(engine, text, options.streams, options.frames)
         firsts, (_, rtf) = [first for first, _ in alone], min(alone[:3], key=lambda one: one[1])
         report: dict[str, Any] = {
-            "backend": engine.backend,
-            "codec": engine.codec,
-            "checkpoint": options.checkpoint,
-            "device": torch.cuda.get_device_name() if engine.device.type == "cuda" else "cpu",
-            "torch": torch.__version__,
+            "environment": environment_of_engine(engine),
             "tokens": len(engine.checkpoint.tokenizer.encode(text)),
             "warmup_s": warm_s,
             "ttfc_ms_median": statistics.median(firsts),

@@ -22,7 +22,7 @@ from megatalker_benchmarks.report import add_json_option, keep, number, whole
 
 
 def predict(times: ServiceTimes, demand: Demand, fleet: Fleet, price: float) -> dict[str, Any]:
-    """One row of the result. ``price`` is dollars an hour of a machine."""
+    """Return one row of the result. ``price`` is dollars an hour of a machine."""
     outcome = asdict(simulate(times, demand, fleet))
     speech = outcome["speech_s_per_s"]
     cost = {"dollars_an_hour": fleet.replicas * price, "dollars_an_hour_of_speech": fleet.replicas * price / speech}
@@ -30,7 +30,7 @@ def predict(times: ServiceTimes, demand: Demand, fleet: Fleet, price: float) -> 
 
 
 def compare(times: ServiceTimes, file: Path, fleet: Fleet, spread: float, price: float) -> Iterator[dict[str, Any]]:
-    """A row for each ``rate`` of a run on as many replicas: the same arrivals and lengths, predicted and measured."""
+    """Yield a row for each ``rate`` of a run on these replicas: the same arrivals, predicted and measured."""
     report = read_report(file)
     script, cases = report["script"], [case for case in report["cases"] if case["pattern"] == "rate"]
     if not cases or script["length_s"] is None:
@@ -45,7 +45,7 @@ def compare(times: ServiceTimes, file: Path, fleet: Fleet, spread: float, price:
 
 
 def table(rows: list[dict[str, Any]]) -> Table:
-    """A row for each rate; times are milliseconds."""
+    """Show a row for each rate; times are milliseconds."""
     compared = "measured" in rows[0]
     what = ("measured p50", "p95", "off p50", "p95") if compared else ("p99", "$ an hour", "$ an hour of speech")
     shown = Table("a second", "replicas", "busy", "refused", "first p50", "p95", *what)
@@ -96,7 +96,7 @@ def _numbers(text: str) -> list[float]:
 
 
 def run(options: argparse.Namespace) -> list[dict[str, Any]]:
-    """A row for each rate.
+    """Return a row for each rate.
 
     Raises:
         InvalidRequestError: a file is not what it should be, or no number of replicas is enough.

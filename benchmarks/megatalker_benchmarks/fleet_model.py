@@ -15,8 +15,8 @@ from statistics import median
 from typing import Any, Self
 
 from megatalker.checkpoint.config import FRAME_SECONDS
-from megatalker.cli.load.report import percentiles_ms
-from megatalker.cli.load.traffic import Traffic
+from megatalker.cli.bench.report import percentiles_ms
+from megatalker.cli.bench.traffic import Traffic
 from megatalker.engine.chunks import chunk_limit, hold_until
 from megatalker.errors import InvalidRequestError
 from megatalker.settings import Settings
@@ -26,7 +26,7 @@ Curve = Sequence[tuple[float, float]]
 
 
 def at(curve: Curve, x: float) -> float:
-    """Between the points by straight lines; beyond them in proportion, as what takes longer the more there is."""
+    """Interpolate between the points by straight lines; beyond them in proportion to ``x``."""
     if x <= curve[0][0]:
         return curve[0][1]
     index = bisect.bisect_left(curve, (x, float("-inf")))
@@ -38,7 +38,7 @@ def at(curve: Curve, x: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class ServiceTimes:
-    """Of one server, in seconds."""
+    """Service times of one server, in seconds."""
 
     frame: Curve
     """Streams -> time in which each of them gets a frame."""
@@ -47,7 +47,7 @@ class ServiceTimes:
 
     @classmethod
     def read(cls, file: Path) -> Self:
-        """From the cases ``streams`` and ``burst`` of a ``load.json``; of cases that are repeated, the median.
+        """Read the cases ``streams`` and ``burst`` of a ``load.json``; the median of repeated cases.
 
         Raises:
             InvalidRequestError: it is no such file, lacks either, or the streams were held back by ``--ahead``.
@@ -75,7 +75,7 @@ def _medians(found: Mapping[float, Sequence[float]]) -> Curve:
 
 
 def read_report(file: Path) -> dict[str, Any]:
-    """What ``megatalker load`` wrote; raises ``InvalidRequestError`` for anything else."""
+    """Read what ``megatalker load`` wrote; raise ``InvalidRequestError`` for anything else."""
     try:
         report = json.loads(file.read_text(encoding="utf-8"))
         return {name: report[name] for name in ("script", "cases")}
@@ -85,7 +85,7 @@ def read_report(file: Path) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What callers want."""
+    """The requests that come."""
 
     rate: float
     """Requests a second, at random moments (Poisson)."""
@@ -94,11 +94,11 @@ class Demand:
     spread: float = 0.0
     """Standard deviation of its logarithm; 0: all are as long."""
     seconds: float = 600.0
-    """That are simulated."""
+    """Simulated time."""
     seed: int = 0
 
     def requests(self) -> Iterator[tuple[float, int]]:
-        """Arrival and frames of each, the moments those of ``megatalker load --rate``."""
+        """Yield arrival and frames of each request, at the moments of ``megatalker load --rate``."""
         chance = random.Random(self.seed)
         for moment in Traffic("rate", self.rate).starts(self.seconds, self.seed):
             seconds = self.length_s * chance.lognormvariate(0.0, self.spread)
@@ -107,24 +107,26 @@ class Demand:
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """What there is to serve them."""
+    """The replicas that serve."""
 
     replicas: int
     rows: int
     """Streams that a replica runs at a time: ``max_streams``."""
     max_waiting: int = 64
     ahead_s: float | None = None
-    """Speech is made at most so far ahead of playback: ``max_ahead_s``. ``None``: as fast as it can be."""
+    """Seconds that speech may be ahead of playback: ``max_ahead_s``. ``None``: as fast as possible."""
 
 
 @dataclass(slots=True)
-class _Stream:
+class SimulatedStream:
+    """One utterance on a simulated server."""
+
     left: int
     first_at: float
     made: int = 1
 
     def ready_at(self, ahead_s: float | None) -> float:
-        """When its next frame may be made: a chunk begins as the engine lets it, and is then made in one go."""
+        """Return when its next frame may be made: a chunk begins when the engine lets it, and has no pause within."""
         chunk = chunk_limit(CHUNK_FRAMES, ahead_s)
         if ahead_s is None or (self.made - 1) % chunk:  # the first chunk is one frame
             return self.first_at
@@ -139,15 +141,15 @@ class Server:
     fleet: Fleet
     clock: float = 0.0
     waiting: deque[tuple[float, int]] = field(default_factory=deque)
-    """Arrival and frames of each."""
-    running: list[_Stream] = field(default_factory=list)
+    """Arrival and frames of each request."""
+    running: list[SimulatedStream] = field(default_factory=list)
     busy_s: float = 0.0
     first_chunks_s: list[float] = field(default_factory=list)
-    """From the arrival to the first chunk, of those that were begun."""
+    """Times from the arrival to the first chunk, for requests that were begun."""
     refused: int = 0
 
     def arrive(self, moment: float, frames: int) -> None:
-        """A request, at a moment that is not before those that came."""
+        """Add a request; arrivals must come in order."""
         self.advance(moment)
         if len(self.running) + len(self.waiting) >= self.fleet.rows + self.fleet.max_waiting:
             self.refused += 1
@@ -155,11 +157,11 @@ class Server:
         self.waiting.append((moment, frames))
 
     def advance(self, until: float) -> None:
-        """All launches that begin before ``until``."""
+        """Run all launches that begin before ``until``."""
         while self.clock < until and (self.running or self.waiting):
-            newcomers = min(len(self.waiting), self.fleet.rows - len(self.running))
-            if newcomers:
-                self._begin(newcomers)
+            starting = min(len(self.waiting), self.fleet.rows - len(self.running))
+            if starting:
+                self._begin(starting)
                 continue
             ready = [stream for stream in self.running if stream.ready_at(self.fleet.ahead_s) <= self.clock]
             if ready:
@@ -172,13 +174,13 @@ class Server:
                 self.clock = min(until, *(stream.ready_at(self.fleet.ahead_s) for stream in self.running))
         self.clock = max(self.clock, until) if until != float("inf") else self.clock
 
-    def _begin(self, newcomers: int) -> None:
-        self._launch(at(self.times.first, newcomers))
-        for _ in range(newcomers):
+    def _begin(self, starting: int) -> None:
+        self._launch(at(self.times.first, starting))
+        for _ in range(starting):
             arrived, frames = self.waiting.popleft()
             self.first_chunks_s.append(self.clock - arrived)
             if frames > 1:
-                self.running.append(_Stream(frames - 1, self.clock))
+                self.running.append(SimulatedStream(frames - 1, self.clock))
 
     def _launch(self, seconds: float) -> None:
         self.clock += seconds
@@ -186,8 +188,8 @@ class Server:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """What callers met with."""
+class FleetOutcome:
+    """What the callers of a simulated fleet meet."""
 
     requests: int
     refused: int
@@ -198,8 +200,8 @@ class Outcome:
     speech_s_per_s: float
 
 
-def simulate(times: ServiceTimes, demand: Demand, fleet: Fleet) -> Outcome:
-    """Requests go to the replicas by turns, as a load balancer sends them."""
+def simulate(times: ServiceTimes, demand: Demand, fleet: Fleet) -> FleetOutcome:
+    """Send requests to the replicas in turn, as a load balancer does."""
     servers = [Server(times, fleet) for _ in range(fleet.replicas)]
     requests, frames = 0, 0
     for moment, length in demand.requests():
@@ -208,7 +210,7 @@ def simulate(times: ServiceTimes, demand: Demand, fleet: Fleet) -> Outcome:
     for server in servers:
         server.advance(float("inf"))
     waits = [wait for server in servers for wait in server.first_chunks_s]
-    return Outcome(
+    return FleetOutcome(
         requests=requests,
         refused=sum(server.refused for server in servers),
         first_chunk_ms=percentiles_ms(waits),
@@ -218,7 +220,7 @@ def simulate(times: ServiceTimes, demand: Demand, fleet: Fleet) -> Outcome:
 
 
 def replicas_needed(times: ServiceTimes, demand: Demand, fleet: Fleet, p95_ms: float, most: int = 4096) -> int | None:
-    """The fewest replicas at which 95 % have their first chunk in time and nobody is refused; ``None``: not by
+    """Return the fewest replicas at which 95 % have their first chunk in time and none is refused; ``None``: not with
     ``most``.
     """
 

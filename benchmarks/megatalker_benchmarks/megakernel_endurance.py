@@ -1,4 +1,4 @@
-"""The kernel for long and under faults, on a GPU: ``megatalker bench endurance --help``.
+"""The megakernel for many frames and under faults, on a GPU: ``megatalker bench endurance --help``.
 
 Many frames of 8 streams and of 32, memory before and after; launches in which a block stalls on purpose, each followed
 by one that must say what it said before; and utterances whose launch stalls half-way, which the next backend must
@@ -18,7 +18,7 @@ import torch
 from megatalker import Engine, SamplingParams, Settings, SpeechStream
 from megatalker_benchmarks.report import add_json_option, keep, whole
 from megatalker_kernels.constants import ROWS
-from megatalker_kernels.diff import Bench
+from megatalker_kernels.diff import KernelDiff
 from megatalker_kernels.errors import KernelStalledError
 from megatalker_kernels.launching import SOURCES, Kernel
 from megatalker_kernels.module import GpuModule, capability, processors
@@ -32,8 +32,8 @@ STALLED_FRAME = 20
 STREAMS = (8, 32)
 
 
-def bench_of(model: str, streams: int, device: torch.device) -> Bench:
-    """Kernels and workspaces of a random model."""
+def bench_of(model: str, streams: int, device: torch.device) -> KernelDiff:
+    """Return kernels and workspaces of a random model."""
     talker, predictor = MODELS[model]
     shape = KernelShape.fit(
         talker,
@@ -44,17 +44,17 @@ def bench_of(model: str, streams: int, device: torch.device) -> Bench:
         capability=capability(device),
     )
     modules = [GpuModule.compiled(shape, device, source=source) for source in SOURCES]
-    return Bench(random_model(shape, device), modules, (CONTEXT,) * streams, 0.05)
+    return KernelDiff(random_model(shape, device), modules, (CONTEXT,) * streams, 0.05)
 
 
-def launch_of(bench: Bench, frame: int) -> Launch:
-    """One frame of all streams."""
+def launch_of(bench: KernelDiff, frame: int) -> Launch:
+    """Return the launch of one frame of all streams."""
     streams = len(bench.streams.positions)
     return Launch("decode", bench.streams.rows(range(streams), frame), wide=streams > ROWS)
 
 
-def long_run(bench: Bench, frames: int) -> dict[str, Any]:
-    """Frames one after another, all checked for having come."""
+def long_run(bench: KernelDiff, frames: int) -> dict[str, Any]:
+    """Make frames one after another, and check that each came."""
     before, _ = torch.cuda.mem_get_info()
     began, slowest = time.perf_counter(), 0.0
     for frame in range(frames):
@@ -72,8 +72,8 @@ def long_run(bench: Bench, frames: int) -> dict[str, Any]:
     }
 
 
-def aborts(bench: Bench, cycles: int) -> dict[str, Any]:
-    """Stall, be told, go on: the next launch from the same state must choose the same codes."""
+def aborts(bench: KernelDiff, cycles: int) -> dict[str, Any]:
+    """Stall launches; the next launch from the same state must choose the same codes."""
     launch = launch_of(bench, 0)
     bench.before.copy_from(bench.ours)
     expected = bench.kernel.wait(bench.kernel.run(launch))
@@ -101,7 +101,7 @@ def aborts(bench: Bench, cycles: int) -> dict[str, Any]:
 
 
 def failover(checkpoint: str, streams: int) -> dict[str, Any]:
-    """Utterances whose kernel stalls at a frame, finished by the reference backend with the codes of a run without."""
+    """Stall the kernel amid utterances; the reference backend must finish them with the codes of a run without."""
     settings = Settings.read(
         checkpoint=checkpoint,
         device="cuda",
@@ -155,7 +155,7 @@ def main() -> None:
     parser.add_argument("--checkpoint", default="demo", help="for the utterance that changes its backend")
     add_json_option(parser)
     options = parser.parse_args()
-    report: dict[str, Any] = {"device": torch.cuda.get_device_name(), "model": options.model}
+    report: dict[str, Any] = {"model": options.model}
     for streams in STREAMS:
         bench = bench_of(options.model, streams, torch.device("cuda", 0))
         parts = {

@@ -1,4 +1,4 @@
-"""An OpenAI-compatible server without a model: hears a pitch, answers from a script, and remembers what it was told."""
+"""An OpenAI-compatible server without a model: hears a pitch, answers from a script, and keeps the requests."""
 
 import asyncio
 import io

@@ -20,6 +20,7 @@ import torch
 
 from megatalker.checkpoint.config import FRAME_SAMPLES
 from megatalker.checkpoint.official import load_qwen_tts
+from megatalker.cli.bench.report import environment
 from megatalker_benchmarks.report import add_json_option, hand_out, whole
 
 TEXT = "The quick brown fox jumps over the lazy dog, and then it takes a long rest in the warm afternoon sun."
@@ -28,14 +29,14 @@ LIMITS = (8, 24, 40)
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class PeerCall:
     """One utterance."""
 
     frames: int
-    """Of the audio that came back."""
+    """Frames of the audio that came back."""
     seconds: float
     first_s: float | None = None
-    """To the first chunk, where the package streams."""
+    """Seconds to the first chunk, where the package streams."""
 
 
 Speak = Callable[[int], tuple[int, float | None]]
@@ -77,8 +78,8 @@ def faster(folder: Path, speaker: str, device: torch.device) -> Speak:
 PEERS: dict[str, Callable[[Path, str, torch.device], Speak]] = {"qwen-tts": official, "faster-qwen3-tts": faster}
 
 
-def timed(speak: Speak, limit: int, device: torch.device) -> Call:
-    """One call, waited for.
+def timed(speak: Speak, limit: int, device: torch.device) -> PeerCall:
+    """Time one call.
 
     Raises:
         SystemExit: it gave no whole number of frames, so that they cannot be counted.
@@ -90,11 +91,11 @@ def timed(speak: Speak, limit: int, device: torch.device) -> Call:
     seconds = time.perf_counter() - began
     if samples % FRAME_SAMPLES:
         raise SystemExit(f"{samples} samples came back, which is no whole number of frames of {FRAME_SAMPLES}")
-    return Call(samples // FRAME_SAMPLES, seconds, first)
+    return PeerCall(samples // FRAME_SAMPLES, seconds, first)
 
 
-def frame_ms(calls: Sequence[Call]) -> float:
-    """What one frame more costs.
+def frame_ms(calls: Sequence[PeerCall]) -> float:
+    """Return the cost of one more frame.
 
     Raises:
         SystemExit: all calls made the same number of frames, from which it cannot be told.
@@ -120,8 +121,7 @@ def main() -> None:
     first_ms = [call.first_s * 1e3 for call in calls if call.first_s is not None]
     report = {
         "peer": options.peer,
-        "device": torch.cuda.get_device_name(options.device) if options.device.type == "cuda" else "cpu",
-        "torch": torch.__version__,
+        "environment": environment(options.device),
         "max_new_tokens": list(LIMITS) * options.rounds,
         "frames": [call.frames for call in calls],
         "seconds": [round(call.seconds, 6) for call in calls],

@@ -2,15 +2,12 @@
 
 import asyncio
 import os
-import platform
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from importlib.metadata import version
-from typing import Any
 
-import torch
 from pipecat.frames.frames import (
     EndFrame,
     Frame,
@@ -29,14 +26,15 @@ from pipecat.services.tts_service import TextAggregationMode
 from pipecat.workers.runner import WorkerRunner
 
 from megatalker import Engine, Settings
-from megatalker.plugins.device import dtype_name, resolve_device
+from megatalker.cli.bench.playback import Playback
+from megatalker.cli.bench.report import environment_of_engine
 from megatalker_pipecat import MegatalkerTTSService
 
 PATIENCE_S = 300.0
 
 
 class _End(FrameProcessor):
-    """Passes everything on; tells a listener about frames of interest on their way down."""
+    """Passes everything on, and tells a listener about frames on their way down."""
 
     def __init__(self, listener: Callable[[Frame], None] = lambda _: None) -> None:
         super().__init__(enable_direct_mode=True)
@@ -51,7 +49,7 @@ class _End(FrameProcessor):
 
 @dataclass
 class Session:
-    """One pipeline. Times are ``time.perf_counter()`` seconds."""
+    """One pipeline. Times are ``time.monotonic()`` seconds."""
 
     service: MegatalkerTTSService
     worker: PipelineWorker
@@ -60,18 +58,15 @@ class Session:
     first_audio: asyncio.Event = field(default_factory=asyncio.Event)
     stopped: asyncio.Event = field(default_factory=asyncio.Event)
     interrupted: asyncio.Event = field(default_factory=asyncio.Event)
-    first_audio_at: float = 0.0
     interrupted_at: float = 0.0
     stale: int = 0
     """Audio frames that came out after an interruption."""
-    audio_s: float = 0.0
-    _played_until: float = 0.0
-    gaps_s: list[float] = field(default_factory=list)
-    """Times that a player that began with the first audio had nothing to play, until the end of the answer."""
+    playback: Playback = field(default_factory=lambda: Playback(time.monotonic()))
+    """What a player that began with the first audio has played of this answer."""
 
     @classmethod
     def of(cls, settings: Settings, mode: TextAggregationMode, rate: int) -> "Session":
-        """A session on the shared engine for these settings."""
+        """Make a session on the shared engine for these settings."""
         service = MegatalkerTTSService(
             engine_settings=settings, settings=MegatalkerTTSService.Settings(seed=1), text_aggregation_mode=mode
         )
@@ -84,58 +79,49 @@ class Session:
         return session
 
     async def begin(self, _worker: PipelineWorker, _frame: Frame) -> None:
-        """The pipeline has started."""
+        """Observe that the pipeline has started."""
         self.ready.set()
 
     def hear(self, frame: Frame) -> None:
-        """A frame came out of the service."""
+        """Observe a frame that came out of the service."""
         if isinstance(frame, TTSAudioRawFrame):
             self.stale += self.interrupted.is_set()
-            now = time.perf_counter()
-            if not self.first_audio.is_set():
-                self.first_audio_at = self._played_until = now
-                self.first_audio.set()
-            if now > self._played_until:
-                self.gaps_s.append(now - self._played_until)
-            self._played_until = max(now, self._played_until) + frame.num_frames / frame.sample_rate
-            self.audio_s += frame.num_frames / frame.sample_rate
+            self.playback.play(frame.num_frames / frame.sample_rate, time.monotonic())
+            self.first_audio.set()
         elif isinstance(frame, InterruptionFrame):
-            self.interrupted_at = time.perf_counter()
+            self.interrupted_at = time.monotonic()
             self.interrupted.set()
         elif isinstance(frame, TTSStoppedFrame):
             self.stopped.set()
 
     def listen(self) -> None:
-        """Forget what was heard."""
+        """Forget the answer before."""
         for event in (self.first_audio, self.stopped, self.interrupted):
             event.clear()
-        self.stale, self.audio_s, self.gaps_s = 0, 0.0, []
+        self.stale, self.playback = 0, Playback(time.monotonic())
 
     async def send(self, frame: Frame) -> None:
-        """Straight into the service."""
+        """Push a frame straight into the service."""
         await self.entrance.push_frame(frame)
 
-    async def speak(self, text: str) -> float:
-        """Say a text that is known at once; returns when its first frame went in."""
+    async def speak(self, text: str) -> None:
+        """Say a text that is known at once."""
         self.listen()
-        began = time.perf_counter()
         await self.send(TTSSpeakFrame(text))
-        return began
 
-    async def answer(self, text: str, tokens_per_second: float) -> float:
-        """Say a text as a language model writes it, word by word; returns when its first word went in."""
+    async def answer(self, text: str, tokens_per_second: float) -> None:
+        """Say a text as a language model writes it, word by word."""
         self.listen()
         await self.send(LLMFullResponseStartFrame())
-        began = time.perf_counter()
+        began = self.playback.requested_at = time.monotonic()
         for number, word in enumerate(text.split(" ")):
-            await asyncio.sleep(max(0.0, began + number / tokens_per_second - time.perf_counter()))
+            await asyncio.sleep(max(0.0, began + number / tokens_per_second - time.monotonic()))
             await self.send(LLMTextFrame(word if number == 0 else f" {word}"))
         await self.send(LLMFullResponseEndFrame())
-        return began
 
     async def interrupt(self) -> float:
-        """Interrupt; returns the seconds until the frame came out."""
-        began = time.perf_counter()
+        """Interrupt, and return the seconds until the frame came out."""
+        began = time.monotonic()
         await self.send(InterruptionFrame())
         await self.interrupted.wait()
         return self.interrupted_at - began
@@ -145,7 +131,7 @@ class Session:
 async def sessions(
     settings: Settings, mode: TextAggregationMode, count: int, rate: int
 ) -> AsyncIterator[list[Session]]:
-    """Running sessions, ready to speak; all are ended afterwards."""
+    """Start sessions that are ready to speak; all are ended afterwards."""
     made = [Session.of(settings, mode, rate) for _ in range(count)]
     runner = WorkerRunner(handle_sigint=False)
     await runner.add_workers(*(session.worker for session in made))
@@ -161,7 +147,7 @@ async def sessions(
 
 
 class LoopWatch:
-    """How late the event loop runs what is due: samples in seconds while the ``async with`` block lasts."""
+    """Samples of the delay with which the event loop runs what is due, in seconds, within an ``async with`` block."""
 
     EVERY_S = 0.002
 
@@ -178,19 +164,19 @@ class LoopWatch:
 
     async def _watch(self) -> None:
         while True:
-            due = time.perf_counter() + self.EVERY_S
+            due = time.monotonic() + self.EVERY_S
             await asyncio.sleep(self.EVERY_S)
-            self.lags.append(time.perf_counter() - due)
+            self.lags.append(time.monotonic() - due)
 
 
 @asynccontextmanager
 async def busy_loop(work_s: float, rest_s: float) -> AsyncIterator[None]:
-    """Something else on the event loop that blocks it for ``work_s`` in every ``work_s + rest_s``."""
+    """Block the event loop for ``work_s`` in every ``work_s + rest_s``."""
 
     async def toil() -> None:
         while True:
-            until = time.perf_counter() + work_s
-            while time.perf_counter() < until:
+            until = time.monotonic() + work_s
+            while time.monotonic() < until:
                 pass
             await asyncio.sleep(rest_s)
 
@@ -202,17 +188,7 @@ async def busy_loop(work_s: float, rest_s: float) -> AsyncIterator[None]:
         await asyncio.wait([task])
 
 
-def environment(engine: Engine) -> dict[str, Any]:
-    """What figures depend on."""
-    device = resolve_device(engine.settings.device)
-    return {
-        "checkpoint": engine.settings.checkpoint,
-        "backend": engine.backend,
-        "codec": engine.codec,
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine(),
-        "cpus": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
-        "dtype": dtype_name(engine.dtype),
-        "torch_threads": torch.get_num_threads(),
-        "load_average": os.getloadavg()[0],
-        "versions": {name: version(name) for name in ("megatalker", "pipecat-ai", "torch")},
-    }
+def environment(engine: Engine) -> dict[str, str]:
+    """What figures of a session depend on."""
+    load, pipecat = f"{os.getloadavg()[0]:.2f}", version("pipecat-ai")
+    return environment_of_engine(engine) | {"pipecat-ai": pipecat, "load_average": load}

@@ -20,6 +20,7 @@ from loguru import logger
 from pipecat.services.tts_service import TextAggregationMode
 
 from megatalker import Engine, Settings
+from megatalker.cli.bench.playback import Playback
 from megatalker_benchmarks.pipecat_rig import LoopWatch, Session, busy_loop, environment, sessions
 from megatalker_benchmarks.report import add_json_option, hand_out, number, whole
 from megatalker_pipecat import MegatalkerTTSService
@@ -31,11 +32,11 @@ LONG = (
 )
 SENTENCE, TOKEN = TextAggregationMode.SENTENCE, TextAggregationMode.TOKEN
 BUSY = (0.001, 0.002)
-"""Seconds of foreign work on the loop, seconds of rest."""
+"""Seconds of other work on the event loop, and seconds of rest."""
 
 
 def summary(values: list[float]) -> dict[str, float]:
-    """Of milliseconds."""
+    """Summarise milliseconds."""
     parts = np.quantile(values, (0.9, 0.99, 1.0), method="inverted_cdf").round(3).tolist()
     return {
         "median": round(statistics.median(values), 3),
@@ -45,18 +46,18 @@ def summary(values: list[float]) -> dict[str, float]:
 
 
 async def first_audio(session: Session, rounds: int, ask: Callable[[], Any]) -> dict[str, float]:
-    """From the first text frame in to the first audio frame out."""
+    """Time from the first text frame in to the first audio frame out."""
     times = []
     for _ in range(rounds):
-        began = await ask()
+        await ask()
         await session.first_audio.wait()
-        times.append((session.first_audio_at - began) * 1e3)
+        times.append(session.playback.first_chunk_s * 1e3)
         await session.stopped.wait()
     return summary(times[1:])  # the first round warms up
 
 
 async def latency(options: argparse.Namespace, settings: Settings) -> dict[str, Any]:
-    """Speak frames and simulated answers, in both modes."""
+    """Measure speak frames and simulated answers, in both modes."""
     found: dict[str, Any] = {}
     for mode in (SENTENCE, TOKEN):
         async with sessions(settings, mode, 1, options.rate) as (session,):
@@ -74,7 +75,7 @@ async def interruption(
     beside: int,
     around: AbstractAsyncContextManager[None],
 ) -> dict[str, Any]:
-    """One session is interrupted in the middle of speech, again and again, while ``beside`` others speak."""
+    """Interrupt one session amid speech, again and again, while ``beside`` other sessions speak."""
     times, release_times, frames_after, stale = [], [], [], 0
     async with sessions(settings, SENTENCE, 1 + beside, options.rate) as (session, *others), around:
         talk = [asyncio.create_task(_keep_talking(other)) for other in others]
@@ -83,11 +84,11 @@ async def interruption(
             await session.first_audio.wait()
             await asyncio.sleep(0.02 + 0.01 * (number % 8))
             times.append(await session.interrupt() * 1e3)
-            made, began = engine.metrics().frames, time.perf_counter()
+            made, began = engine.metrics().frames, time.monotonic()
             if not others:
                 while engine.metrics().active:
                     await asyncio.sleep(0.0005)  # not 0: a spinning loop would keep the engine's thread waiting
-                release_times.append((time.perf_counter() - began) * 1e3)
+                release_times.append((time.monotonic() - began) * 1e3)
                 frames_after.append(engine.metrics().frames - made)
             await asyncio.sleep(0.05)
             stale += session.stale
@@ -107,34 +108,34 @@ async def _keep_talking(session: Session) -> None:
 
 
 async def together(options: argparse.Namespace, settings: Settings) -> dict[str, Any]:
-    """All sessions answer at the same time: the loop's lag, first audio of each, gaps, and how fast speech is made."""
+    """Let all sessions answer at once: the loop's lag, first audio of each, gaps, and the rate of speech."""
     async with LoopWatch() as idle:
         await asyncio.sleep(2.0)
     found: dict[str, Any] = {"loop_lag_of_the_idle_machine": summary([lag * 1e3 for lag in idle.lags])}
     for mode in (SENTENCE, TOKEN):
         async with sessions(settings, mode, options.sessions, options.rate) as all_of_them, LoopWatch() as watch:
-            began = [time.perf_counter()] * options.sessions
-            firsts, walls, audio = [], [], 0.0
-            gaps: list[float] = []
+            walls = []
+            heard: list[Playback] = []
             for _ in range(max(2, options.rounds // 4)):
-                start = time.perf_counter()
-                began = await asyncio.gather(*(s.answer(LONG, options.tokens_per_second) for s in all_of_them))
+                start = time.monotonic()
+                await asyncio.gather(*(s.answer(LONG, options.tokens_per_second) for s in all_of_them))
                 await asyncio.gather(*(session.stopped.wait() for session in all_of_them))
-                walls.append(time.perf_counter() - start)
-                audio += sum(session.audio_s for session in all_of_them)
-                gaps += [gap for session in all_of_them for gap in session.gaps_s]
-                firsts += [(s.first_audio_at - at) * 1e3 for s, at in zip(all_of_them, began, strict=True)]
+                walls.append(time.monotonic() - start)
+                heard += [session.playback for session in all_of_them]
             found[str(mode)] = {
                 "loop_lag": summary([lag * 1e3 for lag in watch.lags]),
-                "first_audio": summary(firsts),
-                "gaps": {"count": len(gaps), "longest_ms": round(max(gaps, default=0.0) * 1e3, 3)},
-                "seconds_of_audio_per_second": round(audio / sum(walls), 2),
+                "first_audio": summary([one.first_chunk_s * 1e3 for one in heard]),
+                "gaps": {
+                    "count": sum(one.underruns for one in heard),
+                    "longest_ms": round(max(one.worst_gap_s for one in heard) * 1e3, 3),
+                },
+                "seconds_of_audio_per_second": round(sum(one.audio_s for one in heard) / sum(walls), 2),
             }
     return found
 
 
 async def measure(options: argparse.Namespace) -> dict[str, Any]:
-    """Everything, on one engine."""
+    """Measure everything on one engine."""
     asked = {name: getattr(options, name) for name in ("checkpoint", "backend", "device") if getattr(options, name)}
     settings = Settings.read(**asked, fallbacks=(), max_streams=max(8, options.sessions))
     async with await MegatalkerTTSService.preload(settings) as lease:

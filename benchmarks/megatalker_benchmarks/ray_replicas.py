@@ -18,7 +18,7 @@ from typing import Any
 import psutil
 
 from megatalker.checkpoint.config import FRAME_SECONDS
-from megatalker.cli.load.player import Player
+from megatalker.cli.bench.playback import Playback
 from megatalker.errors import ConnectionFailedError, MegatalkerError
 from megatalker.sampling import SamplingParams
 from megatalker.serving.client import RemoteEngine
@@ -28,9 +28,9 @@ REPLICAS = 2
 AHEAD_S = 1.0
 """Speech is made as it is played, so that all are still speaking when the replica is killed."""
 KILL_AFTER_S = 2.0
-"""Of speech, heard by everybody."""
+"""Seconds of speech that every client has heard by then."""
 PATIENCE_S = 180.0
-"""For whatever is waited for."""
+"""Seconds to wait for an event."""
 FRAMES_OF_A_TRY = 12
 HOST = "127.0.0.1"
 NODE = "127.0.0.2"
@@ -38,18 +38,18 @@ NODE = "127.0.0.2"
 
 
 @dataclass
-class Listener:
+class ReplicaClient:
     """A client with a connection of its own, as a caller has."""
 
     url: str
     number: int
     frames: int
     codes: list[list[int]] = field(default_factory=list)
-    player: Player = field(default_factory=lambda: Player(time.monotonic()))
+    player: Playback = field(default_factory=lambda: Playback(time.monotonic()))
     broken: bool = False
 
     def listen(self) -> None:
-        """Hear one utterance to its end, or until the connection breaks."""
+        """Listen to one utterance to its end, or until the connection breaks."""
         sampling = SamplingParams(min_new_tokens=self.frames)
         with RemoteEngine(self.url) as engine:
             stream = engine.speak(
@@ -71,7 +71,7 @@ class Listener:
 
 
 def eventually(true: Callable[[], bool], what: str) -> None:
-    """Wait for it; raises ``TimeoutError`` where it does not come."""
+    """Wait until ``true``; raise ``TimeoutError`` if that does not come."""
     deadline = time.monotonic() + PATIENCE_S
     while not true():
         if time.monotonic() > deadline:
@@ -81,7 +81,7 @@ def eventually(true: Callable[[], bool], what: str) -> None:
 
 @contextmanager
 def cluster() -> Iterator[str]:
-    """Ray and Serve on this machine alone; yields the URL of Serve's proxy."""
+    """Run Ray and Serve on this machine alone; yield the URL of Serve's proxy."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     import ray
     from ray import serve
@@ -102,7 +102,7 @@ def cluster() -> Iterator[str]:
 
 
 def replicas() -> dict[int, psutil.Process]:
-    """Processes of replicas, by their number: of this cluster, and of no other on this machine."""
+    """Return this cluster's processes of replicas by their number, and no other's."""
     found = psutil.Process().children(recursive=True)
     return {process.pid: process for process in found if _name(process).startswith("ray::ServeReplica")}
 
@@ -115,42 +115,42 @@ def _name(process: psutil.Process) -> str:
 
 
 def running() -> int:
-    """Replicas that Serve counts as running."""
+    """Count the replicas that Serve calls running."""
     from ray import serve
 
     deployments = [one for app in serve.status().applications.values() for one in app.deployments.values()]
     return sum(one.replica_states.get("RUNNING", 0) for one in deployments)
 
 
-def together(listeners: list[Listener]) -> list[threading.Thread]:
-    """All begin at once."""
+def together(listeners: list[ReplicaClient]) -> list[threading.Thread]:
+    """Start all clients at once."""
     threads = [threading.Thread(target=listener.listen) for listener in listeners]
     for thread in threads:
         thread.start()
     return threads
 
 
-def heard_by_all(listeners: list[Listener]) -> bool:
-    """Whether each has heard enough for the blow to fall amid its speech."""
+def heard_by_all(listeners: list[ReplicaClient]) -> bool:
+    """Whether each client has heard enough for the kill to come amid its speech."""
     return all(listener.player.audio_s >= KILL_AFTER_S for listener in listeners)
 
 
 def kill_one(url: str, streams: int, frames: int) -> dict[str, Any]:
     """Kill a replica under ``streams``, and wait until there are as many as before."""
-    alone = [Listener(url, number, frames) for number in range(streams)]
+    alone = [ReplicaClient(url, number, frames) for number in range(streams)]
     for listener in alone:
         listener.listen()
-    crowd = [Listener(url, number, frames) for number in range(streams)]
+    crowd = [ReplicaClient(url, number, frames) for number in range(streams)]
     threads = together(crowd)
     eventually(lambda: heard_by_all(crowd), "speech of all")
     before = replicas()
     victim = min(before)
     os.kill(victim, signal.SIGKILL)
     killed_at = time.monotonic()
-    tried: list[Listener] = []
+    tried: list[ReplicaClient] = []
 
     def answered() -> bool:
-        tried.append(Listener(url, streams, FRAMES_OF_A_TRY))
+        tried.append(ReplicaClient(url, streams, FRAMES_OF_A_TRY))
         tried[-1].listen()
         return not tried[-1].broken
 
@@ -169,7 +169,7 @@ def kill_one(url: str, streams: int, frames: int) -> dict[str, Any]:
     for thread in threads:
         thread.join()
     kept = [listener for listener in crowd if not listener.broken]
-    again = [Listener(url, listener.number, frames) for listener in crowd if listener.broken]
+    again = [ReplicaClient(url, listener.number, frames) for listener in crowd if listener.broken]
     for thread in together(again):
         thread.join()
     return {
@@ -190,12 +190,12 @@ def kill_one(url: str, streams: int, frames: int) -> dict[str, Any]:
 
 
 def drain(url: str, streams: int, frames: int) -> dict[str, Any]:
-    """Take the application away while all speak."""
+    """Delete the application while all clients listen."""
     from ray import serve
 
     from megatalker.serving.ray import NAME
 
-    crowd = [Listener(url, number, frames) for number in range(streams)]
+    crowd = [ReplicaClient(url, number, frames) for number in range(streams)]
     threads = together(crowd)
     eventually(lambda: heard_by_all(crowd), "speech of all")
     began = time.monotonic()
@@ -209,7 +209,7 @@ def drain(url: str, streams: int, frames: int) -> dict[str, Any]:
 
 @contextmanager
 def deployed(**settings: Any) -> Iterator[str]:
-    """All replicas ready to speak on a processor; yields the URL."""
+    """Deploy replicas that are ready to speak on a processor; yield the URL."""
     from ray import serve
 
     from megatalker.serving.ray import NAME, application

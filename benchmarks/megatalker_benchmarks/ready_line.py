@@ -1,4 +1,4 @@
-"""What a starting ``megatalker serve`` says in its log."""
+"""The line by which ``megatalker serve`` says in its log that it is ready."""
 
 import re
 from collections.abc import Iterable

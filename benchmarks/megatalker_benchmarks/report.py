@@ -1,21 +1,19 @@
-"""What the programs of this package share: numbers that they are told, and what they found as JSON, printed and, where
-asked for, kept in a file.
-"""
+"""Arguments of the programs in this package, and their results: JSON, printed and if asked for kept in a file."""
 
 import argparse
-import json
 import math
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from megatalker.cli.bench.report import as_text, command_line, environment
 from megatalker.cli.options import prepare_file
 from megatalker.errors import InvalidRequestError
 
 
 def whole(least: int = 1) -> Callable[[str], int]:
-    """The ``type`` of an argument: an integer from ``least`` on."""
+    """Return the ``type`` of an argument: an integer from ``least`` on."""
 
     def read(text: str) -> int:
         try:
@@ -30,7 +28,7 @@ def whole(least: int = 1) -> Callable[[str], int]:
 
 
 def number(*, zero: bool = False) -> Callable[[str], float]:
-    """The ``type`` of an argument: a finite number above 0, or 0 as well."""
+    """Return the ``type`` of an argument: a finite number above 0, or 0 as well."""
 
     def read(text: str) -> float:
         try:
@@ -45,19 +43,19 @@ def number(*, zero: bool = False) -> Callable[[str], float]:
 
 
 def add_json_option(parser: argparse.ArgumentParser) -> None:
-    """``--json FILE``, for :func:`hand_out`."""
+    """Add ``--json FILE``, for :func:`hand_out`."""
     parser.add_argument("--json", type=_writable, help="write the result into this file, too")
 
 
 def hand_out(found: Mapping[str, Any], file: Path | None) -> None:
-    """Print ``found`` with the command that found it, and keep the same in ``file``."""
+    """Print ``found`` with the command and the environment, and keep the same in ``file``."""
     sys.stdout.write(_text(found))
     if file is not None:
         keep(found, file)
 
 
 def keep(found: Mapping[str, Any], file: Path) -> None:
-    """Write ``found`` with the command that found it."""
+    """Write ``found`` with the command and the environment."""
     file.write_text(_text(found), encoding="utf-8")
 
 
@@ -70,4 +68,4 @@ def _writable(file: str) -> Path:
 
 
 def _text(found: Mapping[str, Any]) -> str:
-    return json.dumps({"command": " ".join(sys.argv), **found}, indent=1) + "\n"
+    return as_text({"command": command_line(), "environment": environment(), **found})

@@ -1,4 +1,4 @@
-"""``megatalker serve`` as a process of its own on the loopback interface, and what it holds, seen from outside."""
+"""Run ``megatalker serve`` as a process on the loopback interface, and read what it holds from outside."""
 
 import os
 import signal
@@ -24,7 +24,7 @@ signal.signal(signal.SIGUSR1, lambda *_: print("tasks", len(asyncio.all_tasks())
 from megatalker.cli.main import run
 run()
 """
-"""The command, which also tells how many tasks its event loop has when it is asked by a signal."""
+"""The command. On a signal it also prints the number of tasks of its event loop."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class ServeProcess:
     _answers: SimpleQueue[int] = field(default_factory=SimpleQueue)
 
     def tasks(self) -> int:
-        """Tasks of its event loop."""
+        """Return the number of tasks of its event loop."""
         self.process.send_signal(signal.SIGUSR1)
         try:
             return self._answers.get(timeout=ANSWER_S)
@@ -44,11 +44,11 @@ class ServeProcess:
             raise TimeoutError(f"the server's event loop did not answer for {ANSWER_S:g} s") from None
 
     def descriptors(self) -> int:
-        """Open files and sockets."""
+        """Return the number of open files and sockets."""
         return int(self.process.num_fds())
 
     def memory_mib(self) -> float:
-        """Resident."""
+        """Return resident memory in MiB."""
         return float(self.process.memory_info().rss) / 2**20
 
 
@@ -56,7 +56,7 @@ class ServeProcess:
 def serve_process(
     *options: str, settings: str = "", environment: Mapping[str, str] | None = None
 ) -> Iterator[ServeProcess]:
-    """Start ``megatalker serve`` on a free port, and stop it at the end. It is warm altogether before it is ready.
+    """Start ``megatalker serve`` on a free port, and stop it at the end. Every size is warmed up before it is ready.
 
     Args:
         *options: of the command.
@@ -94,7 +94,7 @@ def serve_process(
 
 
 def _drop_log(running: subprocess.Popen[str], _answers: "SimpleQueue[int]") -> None:
-    """An unread pipe would stop the server."""
+    """Read the log: an unread pipe would stop the server."""
     assert running.stderr is not None
     for _ in running.stderr:
         pass

@@ -1,8 +1,8 @@
-"""Listeners who come, leave and dawdle, for as long as you like: ``megatalker bench soak --help``.
+"""Listeners that hear, cancel and dawdle, for any length of time: ``megatalker bench soak --help``.
 
-So many places are always taken. Whoever takes one speaks a text, paced by playback, and hears it to its end, cancels it
-somewhere, or takes its audio at half that pace. Checks that everybody who heard all heard the codes which that text has
-alone, that nothing stays occupied, and how memory grows.
+A number of places is always taken. Each listener has a text spoken, paced by playback, and hears it to its end, cancels
+it somewhere, or takes its audio at half that pace. The codes of each utterance must be those that its text has alone,
+and nothing may stay occupied; the growth of memory is reported.
 """
 
 import argparse
@@ -22,8 +22,8 @@ import torch
 
 from megatalker import BackendRegistry, Checkpoint, Engine, Settings
 from megatalker.checkpoint.config import FRAME_SECONDS
-from megatalker.cli.load.player import Player
-from megatalker.cli.load.report import percentiles_ms
+from megatalker.cli.bench.playback import Playback, summary
+from megatalker.cli.bench.report import environment_of_engine
 from megatalker.engine import EngineMetrics
 from megatalker.engine.interpreter import spare_what_is_loaded, switch_threads_often
 from megatalker.errors import MegatalkerError
@@ -31,72 +31,48 @@ from megatalker.testing.random_checkpoint import TINY, write_checkpoint
 from megatalker_benchmarks.report import add_json_option, hand_out, number, whole
 
 TEXTS = 64
+"""The most different texts: two for each place, so that a short run has few to learn first."""
 AHEAD_S = 2.0
 COMING_S = 5.0
-"""In which the first ones come."""
+"""Seconds over which the first listeners begin."""
 PAUSE_S = 0.2
-"""On average, until a place is taken again."""
+"""Seconds, on average, until a place is taken again."""
 SAMPLES = 40
-"""Of memory."""
+"""How often memory is measured."""
 SETTLE_S = 10.0
-"""What is occupied for longer after the last stream has ended stays so."""
-WORDS = [
-    "the",
-    "quick",
-    "brown",
-    "fox",
-    "jumps",
-    "over",
-    "seven",
-    "small",
-    "boats",
-    "that",
-    "sail",
-    "home",
-    "before",
-    "dark",
-]
+"""Seconds after the last stream until what is still occupied is a fault."""
+WORDS = ("the", "quick", "brown", "fox", "jumps", "over", "small", "boats", "that", "sail", "home", "before", "dark")
 Manner = Literal["hears", "cancels", "dawdles"]
 MANNERS: tuple[Manner, ...] = ("hears", "hears", "cancels", "dawdles")
 Codes = list[list[int]]
 
 
 @dataclass(slots=True)
-class Found:
-    """What became of all that was spoken."""
+class SoakResult:
+    """What became of all utterances."""
 
     manners: Counter[Manner] = field(default_factory=Counter)
     differ: int = 0
     errors: Counter[str] = field(default_factory=Counter)
-    first_s: list[float] = field(default_factory=list)
-    """Until the first chunk, of those who heard all at the pace of playback."""
-    late: int = 0
-    """Of those, how many had a gap."""
-    worst_gap_s: float = 0.0
-
-    def note(self, player: Player) -> None:
-        """One heard all at the pace of playback."""
-        assert player.first_at is not None, "there was audio"
-        self.first_s.append(player.first_at - player.requested_at)
-        self.late += player.underruns > 0
-        self.worst_gap_s = max(self.worst_gap_s, player.worst_gap_s)
+    playbacks: list[Playback] = field(default_factory=list)
+    """Utterances that were heard in full at the pace of playback."""
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
+class MemoryLog:
     """MiB, in equal steps of time."""
 
     process: list[float] = field(default_factory=list)
     device: list[float] = field(default_factory=list)
 
-    def note(self) -> None:
+    def observe(self) -> None:
         self.process.append(psutil.Process().memory_info().rss / 2**20)
         if torch.cuda.is_available():
             self.device.append(torch.cuda.memory_allocated() / 2**20)
 
 
 def text_of(index: int) -> str:
-    """A sentence of 2 to 9 words, a different one for each number."""
+    """Return a sentence of 2 to 9 words, a different one for each number."""
     return " ".join(random.Random(index).choices(WORDS, k=2 + index % 8)) + "."
 
 
@@ -104,13 +80,13 @@ async def speak(
     engine: Engine,
     index: int,
     frames: int,
-    player: Player,
+    player: Playback,
     *,
     ahead_s: float | None = AHEAD_S,
     leave_at: int | None = None,
     pace: float = 0.0,
 ) -> Codes:
-    """The codes of one text, or of its beginning; ``pace``: how long to wait after a chunk, in its own durations."""
+    """Return the codes of one text, or of its beginning; ``pace``: the wait after a chunk, in its own durations."""
     codes: Codes = []
     most = 1 + frames * (1 + index % 4) // 4
     async with engine.speak(
@@ -127,15 +103,15 @@ async def speak(
 
 
 async def one_place(
-    engine: Engine, number: int, frames: int, alone: dict[int, Codes], until: float, found: Found
+    engine: Engine, number: int, frames: int, alone: dict[int, Codes], until: float, found: SoakResult
 ) -> None:
-    """Listeners one after another."""
+    """Run listeners one after another in one place."""
     chance = random.Random(number)
     await asyncio.sleep(chance.uniform(0, COMING_S))
     while time.monotonic() < until:
-        index, manner = chance.randrange(TEXTS), chance.choice(MANNERS)
+        index, manner = chance.randrange(len(alone)), chance.choice(MANNERS)
         leave_at = chance.randrange(1, 1 + len(alone[index])) if manner == "cancels" else None
-        player, pace = Player(time.monotonic()), 2.0 if manner == "dawdles" else 0.0
+        player, pace = Playback(time.monotonic()), 2.0 if manner == "dawdles" else 0.0
         try:
             codes = await speak(engine, index, frames, player, leave_at=leave_at, pace=pace)
         except MegatalkerError as error:
@@ -144,18 +120,18 @@ async def one_place(
             found.manners[manner] += 1
             found.differ += codes != alone[index][: len(codes)] or (leave_at is None and codes != alone[index])
             if manner == "hears":
-                found.note(player)
+                found.playbacks.append(player)
         await asyncio.sleep(chance.expovariate(1 / PAUSE_S))
 
 
-async def measure(seconds: float, memory: Memory) -> None:
+async def measure(seconds: float, memory: MemoryLog) -> None:
     for _ in range(SAMPLES):
         await asyncio.sleep(seconds / SAMPLES)
-        memory.note()
+        memory.observe()
 
 
 async def settled(engine: Engine) -> EngineMetrics:
-    """Counters once nothing is occupied: a stream that was cancelled holds its row until the step in progress ends."""
+    """Return counters once nothing is occupied: a cancelled stream holds its slot until the step in progress ends."""
     deadline = time.monotonic() + SETTLE_S
     while (metrics := engine.metrics()).active + metrics.waiting and time.monotonic() < deadline:
         await asyncio.sleep(0.01)
@@ -163,29 +139,29 @@ async def settled(engine: Engine) -> EngineMetrics:
 
 
 async def run(engine: Engine, streams: int, seconds: float, frames: int) -> dict[str, object]:
-    """Returns what was found."""
-    alone = {index: await speak(engine, index, frames, Player(0.0), ahead_s=None) for index in range(TEXTS)}
-    found, memory, before = Found(), Memory(), engine.metrics()
+    """Return what was found."""
+    alone = {
+        index: await speak(engine, index, frames, Playback(0.0), ahead_s=None)
+        for index in range(min(TEXTS, 2 * streams))
+    }
+    found, memory, before = SoakResult(), MemoryLog(), engine.metrics()
     until = time.monotonic() + seconds
     places = (one_place(engine, number, frames, alone, until, found) for number in range(streams))
     await asyncio.gather(measure(seconds, memory), *places)
-    metrics = await settled(engine)
+    metrics, heard = await settled(engine), summary(found.playbacks)
     return {
+        "environment": environment_of_engine(engine),
         "streams": streams,
         "seconds": seconds,
         "spoken": dict(found.manners),
         "codes_that_differ": found.differ,
         "errors": dict(found.errors),
-        "first_chunk_ms": percentiles_ms(found.first_s),
-        "listeners_with_underruns": found.late,
-        "worst_gap_ms": found.worst_gap_s * 1e3,
+        **{name: heard[name] for name in ("first_chunk_ms", "listeners_with_underruns", "worst_gap_ms")},
         "still_active": metrics.active,
         "still_waiting": metrics.waiting,
         "memory_mib": memory.process,
         "device_memory_mib": memory.device,
         "engine": {
-            "backend": metrics.backend,
-            "codec": metrics.codec,
             "frames": metrics.frames - before.frames,
             "host_s": metrics.host_s - before.host_s,
             "backend_s": metrics.backend_s - before.backend_s,

@@ -1,130 +1,70 @@
-"""Callers that behave while others attack: how long they wait for a first chunk, and what a steady listener hears."""
+"""Callers that behave while others attack: loads of short texts on each route, and a listener to endless speech."""
 
 import asyncio
-import json
-import random
-import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import urlsplit
 
-from websockets.asyncio.client import connect
+from pydantic import SecretStr
 
-from megatalker.cli.load.drive import TEXTS
-from megatalker.cli.load.player import Player
-from megatalker.cli.load.report import percentiles_ms
-from megatalker.serving.protocol.messages import Open
-from megatalker.serving.protocol.packets import unpack
+from megatalker.cli.bench.drive import Listen, Samples, Script, drive, listening_to
+from megatalker.cli.bench.playback import Playback, summary
+from megatalker.cli.bench.servers import SpeechRoute
+from megatalker.cli.bench.traffic import Traffic
+from megatalker.engine.options import SpeechOptions
+from megatalker.serving.client import RemoteEngine
 
-HELLO = "Hello."
-PATIENCE_S = 60.0
-AHEAD_S = 0.5
-"""Audio that the steady listener has in hand at most: a server that stands still for longer is heard."""
+SHORT = Script(texts=["Hello."], length_s=None)
+STEADY = Script(length_s=None, ahead_s=0.5)
+"""The steady listener has little audio in hand, so that it hears a server that stands still for longer."""
 
 
 @dataclass
 class Victims:
-    """Latencies and failures that the victims of an attack met with during one phase."""
+    """What the callers of one kind of phase heard."""
 
-    http_s: list[float] = field(default_factory=list)
-    websocket_s: list[float] = field(default_factory=list)
-    """Until the first chunk, with the time to connect."""
-    failed: Counter[str] = field(default_factory=Counter)
-    gap_s: float = 0.0
-    """The longest that the steady listener heard."""
+    http: list[Playback] = field(default_factory=list)
+    websocket: list[Playback] = field(default_factory=list)
+    steady: list[Playback] = field(default_factory=list)
 
     def summary(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """Return what the JSON says of them."""
+        heard = [summary(one) for one in (self.http, self.websocket, self.steady)]
         return {
-            "http_first_chunk_ms": percentiles_ms(self.http_s),
-            "websocket_first_chunk_ms": percentiles_ms(self.websocket_s),
-            "failed": dict(self.failed),
-            "gap_ms": self.gap_s * 1e3,
+            "http_first_chunk_ms": heard[0]["first_chunk_ms"],
+            "websocket_first_chunk_ms": heard[1]["first_chunk_ms"],
+            "failed": dict(sum((Counter(one["errors"]) for one in heard), Counter[str]())),
+            "gap_ms": heard[2]["worst_gap_ms"],
         }
 
+    async def behave(self, url: str, key: str | None, rate: float, seconds: float) -> None:
+        """Ask for ``rate`` short texts a second on each route, each on a new connection, while one listens."""
+        route = SpeechRoute([url], None if key is None else SecretStr(key))
+        requests = Traffic("rate", rate)
 
-async def behave(url: str, key: str | None, rate: float, seconds: float) -> Victims:
-    """Ask for ``rate`` short texts a second on each route, at random moments, and listen to a long one meanwhile."""
-    victims = Victims()
-    headers = {} if key is None else {"Authorization": f"Bearer {key}"}
-    listening = asyncio.create_task(_listen(url, headers, victims))
-    await asyncio.gather(
-        _ask(lambda: _over_http(url, headers, victims), victims, rate, seconds),
-        _ask(lambda: _over_websocket(url, headers, victims), victims, rate, seconds),
-    )
-    listening.cancel()
-    await asyncio.gather(listening, return_exceptions=True)
-    return victims
+        async def ask_between() -> None:
+            await asyncio.sleep(0.5 / rate)  # the moments of the other route are the same
+            self.http += (await drive(route.listen, requests, SHORT, seconds)).playbacks
+
+        async def ask() -> None:
+            self.websocket += (await drive(_new_websockets(url, key), requests, SHORT, seconds)).playbacks
+
+        async def listen() -> None:
+            self.steady += (await drive(_new_websockets(url, key), Traffic("streams", 1), STEADY, seconds)).playbacks
+
+        await asyncio.gather(ask_between(), ask(), listen())
 
 
-async def _ask(one: Callable[[], Awaitable[None]], victims: Victims, rate: float, seconds: float) -> None:
-    until, asked = time.monotonic() + seconds, []
+def _new_websockets(url: str, key: str | None) -> Listen:
+    """Return a server in the form that loads are played against, with a WebSocket for each request."""
 
-    async def counted() -> None:
+    async def listen(text: str, options: SpeechOptions, words_a_second: float | None) -> AsyncIterator[Samples]:
+        engine = RemoteEngine(url, api_key=key)
         try:
-            async with asyncio.timeout(PATIENCE_S):
-                await one()
-        except Exception as error:
-            victims.failed[f"{type(error).__name__}: {error}"[:100]] += 1
-
-    while time.monotonic() < until:
-        asked.append(asyncio.create_task(counted()))
-        await asyncio.sleep(random.expovariate(rate))
-    await asyncio.gather(*asked)
-
-
-async def _over_http(url: str, headers: dict[str, str], victims: Victims) -> None:
-    address, began = urlsplit(url), time.monotonic()
-    body = json.dumps({"input": HELLO, "response_format": "pcm"})
-    sent = {"host": address.netloc, "content-type": "application/json", "connection": "close", **headers}
-    head = "".join(f"{name}: {value}\r\n" for name, value in {**sent, "content-length": str(len(body))}.items())
-    reader, writer = await asyncio.open_connection(address.hostname, address.port)
-    try:
-        writer.write(f"POST /v1/audio/speech HTTP/1.1\r\n{head}\r\n{body}".encode())
-        status = (await reader.readuntil(b"\r\n\r\n")).split()[1]
-        if status != b"200":
-            raise RuntimeError(f"status {status.decode()}")
-        await reader.readexactly(1)
-        victims.http_s.append(time.monotonic() - began)
-        while await reader.read(1 << 16):
-            pass
-    finally:
-        writer.close()
-
-
-async def _over_websocket(url: str, headers: dict[str, str], victims: Victims) -> None:
-    player = await _hear(url, headers, Open(id="hello", text=HELLO))
-    assert player.first_at is not None, "the utterance is done"
-    victims.websocket_s.append(player.first_at - player.requested_at)
-
-
-async def _listen(url: str, headers: dict[str, str], victims: Victims) -> None:
-    while True:
-        player = Player(time.monotonic())
-        try:
-            await _hear(url, headers, Open(id="long", text=" ".join(TEXTS), max_ahead_s=AHEAD_S), player)
-        except Exception as error:
-            victims.failed[f"the listener: {type(error).__name__}: {error}"[:100]] += 1
-            await asyncio.sleep(1.0)
+            async for pcm in listening_to(engine)(text, options, words_a_second):
+                yield pcm
         finally:
-            still_silent = time.monotonic() - player.dry_at if player.first_at is not None else 0.0
-            victims.gap_s = max(victims.gap_s, player.worst_gap_s, still_silent)
+            await asyncio.to_thread(engine.close)
 
-
-async def _hear(url: str, headers: dict[str, str], asked: Open, player: Player | None = None) -> Player:
-    player = player or Player(time.monotonic())
-    endpoint = url.replace("http", "ws", 1) + "/v1/speak"
-    async with connect(endpoint, additional_headers=headers, compression=None, open_timeout=PATIENCE_S) as socket:
-        await socket.send(asked.model_dump_json())
-        async for heard in socket:
-            if isinstance(heard, bytes):
-                player.take(unpack(heard).pcm, time.monotonic())
-                continue
-            event = json.loads(heard)
-            if event["type"] == "error":
-                raise RuntimeError(event["error"]["message"])
-            if event["type"] == "done":
-                return player
-    raise RuntimeError("the server hung up")
+    return listen

@@ -1,4 +1,4 @@
-"""A voice made of nothing but vowels: a glottal tone through formants, which Silero takes for speech."""
+"""A synthetic voice of vowels: a glottal tone through formants, which Silero takes for speech."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +13,7 @@ FORMANTS = {
 
 
 def utterance(vowels: str, pitch: float) -> NDArray[np.int16]:
-    """``[samples]`` at 16 kHz: one syllable for each letter, at about ``pitch`` Hz."""
+    """Return ``[samples]`` at 16 kHz: one syllable for each letter, at about ``pitch`` Hz."""
     rng = np.random.default_rng(0)
     time = np.arange(int(SYLLABLE_S * RATE)) / RATE
     rise_and_fall = np.minimum(1, np.minimum(time / 0.03, (time[-1] - time) / 0.04 + 0.3))
@@ -34,7 +34,7 @@ def utterance(vowels: str, pitch: float) -> NDArray[np.int16]:
 
 
 def pitch_of(samples: NDArray[np.int16], rate: int) -> float:
-    """The pitch in Hz of an utterance, with or without silence around it, by autocorrelation."""
+    """Return the pitch in Hz of an utterance, with or without silence around it, by autocorrelation."""
     signal = samples.astype(np.float64)
     spectrum = np.abs(np.fft.rfft(signal, 2 * len(signal))) ** 2
     likeness = np.fft.irfft(spectrum)

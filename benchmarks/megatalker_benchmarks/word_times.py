@@ -1,4 +1,4 @@
-"""How far the estimates of word times are off, measured on the demo voice.
+"""Errors of the estimated word times, measured on the demo voice.
 
 megatalker bench word-times --json benchmarks/results/cpu/word_times.json
 
@@ -53,7 +53,7 @@ def main() -> None:
 
 
 async def measure(options: argparse.Namespace) -> tuple[list[float], list[float]]:
-    """For every word, estimate less truth in seconds; for every text, the voice's duration relative to espeak-ng's."""
+    """Return the error of each word in seconds, and each text's duration relative to that of espeak-ng."""
     errors, ratios = [], []
     source = TextSource("word times")
     with tempfile.TemporaryDirectory() as scratch:
@@ -79,7 +79,7 @@ async def measure(options: argparse.Namespace) -> tuple[list[float], list[float]
 
 
 async def estimates(stream: SpeechStream) -> tuple[list[float], float, float]:
-    """When each word is said to begin, and where the first and the last sound are, in seconds."""
+    """Return when each word is estimated to begin, and where the first and the last sound are, in seconds."""
     words, parts = [], []
     async for chunk in stream:
         words += stream.take_words()
@@ -89,14 +89,14 @@ async def estimates(stream: SpeechStream) -> tuple[list[float], float, float]:
 
 
 def sounding(samples: NDArray[np.int16]) -> tuple[float, float]:
-    """Where the first and the last sample above -40 dB of full scale are, in seconds; start and end where none is."""
+    """Return the seconds of the first and the last sample above -40 dB of full scale; start and end if none is."""
     loud = np.flatnonzero(np.abs(samples.astype(np.int32)) > 328)
     begin, end = (loud[0], loud[-1]) if len(loud) else (0, len(samples))
     return float(begin) / SAMPLE_RATE, float(end) / SAMPLE_RATE
 
 
 def word_starts(clip: Clip) -> list[float]:
-    """When each word of the text begins, in seconds of the clip. What is written as one word counts as one."""
+    """Return when each word of the text begins, in seconds of the clip. A written word counts as one."""
     starts, begun = [], 0
     for piece in cut(clip.text):
         inside = [sample for sample, place in clip.words if begun <= place < piece.end]

@@ -8,10 +8,10 @@ import torch
 
 from megatalker.checkpoint import Checkpoint
 from megatalker.checkpoint.template import text_ids
-from megatalker.prompt import PromptBuilder
 from megatalker.sampling import SamplingParams
 from megatalker.voices import Voice, default_voice
-from megatalker_conformance.streams import Case, Codes
+from megatalker_conformance.one_prompt import OnePromptBuilder
+from megatalker_conformance.streams import Codes, StreamCase
 
 Layout = Literal["upfront", "interleaved"]
 LAYOUTS: tuple[Layout, ...] = ("upfront", "interleaved")
@@ -24,7 +24,7 @@ SENTENCES = (
     "A much longer sentence keeps the decoder busy, because it goes on and on, clause after clause, without ever "
     "coming to the point that a listener hopes for, until at last it ends.",
 )
-"""Of different lengths; the first two last at least 60 frames."""
+"""Sentences of different lengths; the first two last at least 60 frames."""
 
 
 def conformance_voice(checkpoint: Checkpoint) -> Voice:
@@ -44,7 +44,7 @@ class Cases:
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         self._checkpoint = checkpoint
-        self._builder = PromptBuilder(checkpoint, torch.device("cpu"), torch.float32)
+        self._builder = OnePromptBuilder(checkpoint, torch.device("cpu"), torch.float32)
         self._voice = conformance_voice(checkpoint)
 
     def prompt(
@@ -56,25 +56,25 @@ class Cases:
         voice: Voice | None = None,
         language: str = LANGUAGE,
         instruct: str | None = None,
-    ) -> Case:
+    ) -> StreamCase:
         """A sentence, in the checkpoint's default voice unless another is given."""
         ids = text_ids(self._checkpoint.tokenizer, text)
         speaker = self._voice if voice is None else voice
         prompt = self._builder.build(ids, voice=speaker, language=language, instruct=instruct, layout=layout)
-        return Case(f"{text[:24]!r} {layout}", prompt.embeds, prompt.trailing, prompt.pad, sampling)
+        return StreamCase(f"{text[:24]!r} {layout}", prompt.embeds, prompt.trailing, prompt.pad, sampling)
 
-    def rows(self, count: int, sampling: SamplingParams) -> Case:
+    def rows(self, count: int, sampling: SamplingParams) -> StreamCase:
         """A prompt of ``count`` rows taken from a real one in an arbitrary, fixed order."""
         base = self.prompt(SENTENCES[4], "upfront", sampling)
         order = torch.randint(len(base.embeds), (count,), generator=torch.Generator().manual_seed(count))
         return replace(base, name=f"{count} rows", embeds=base.embeds[order])
 
-    def with_text_changed_at(self, case: Case, frame: int) -> Case:
+    def with_text_changed_at(self, case: StreamCase, frame: int) -> StreamCase:
         """The same case, whose text rows from ``frame`` on are others."""
         trailing = torch.cat((case.trailing[:frame], case.trailing[frame:].flip(0)))
         return replace(case, name=f"{case.name}, other text from {frame}", trailing=trailing)
 
-    def emitted_rows(self, case: Case, emitted: Sequence[Codes]) -> torch.Tensor:
+    def emitted_rows(self, case: StreamCase, emitted: Sequence[Codes]) -> torch.Tensor:
         """``[frames, hidden_size]``: what the talker was fed for these frames."""
         codes = self._builder.frame_rows(torch.tensor(emitted))
         return codes + torch.stack([case.text(frame) for frame in range(len(emitted))])

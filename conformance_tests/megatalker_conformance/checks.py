@@ -1,4 +1,4 @@
-"""What tests decide with: the rule for codes, and the question for a capability."""
+"""Decisions that tests share: how codes are chosen, and whether a backend has a capability."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -11,7 +11,7 @@ from megatalker.sampling import SamplingParams
 from megatalker_conformance.oracle import Oracle
 from megatalker_conformance.precision import Divergence, first_divergence
 from megatalker_conformance.promises import PARITY, Promise, broken
-from megatalker_conformance.streams import GREEDY, PLAIN_GREEDY, Case, Codes
+from megatalker_conformance.streams import GREEDY, PLAIN_GREEDY, Codes, StreamCase
 from megatalker_conformance.ties import Margin, sixteen_bit_margin
 
 _ENDLESS = 10_000
@@ -42,17 +42,17 @@ class Judge:
 
     @property
     def greedy(self) -> SamplingParams:
-        """Greedy decoding that goes on, whatever the checkpoint; with the penalty where that can be compared."""
+        """Greedy decoding that never ends, on any checkpoint; with the repetition penalty where it can be compared."""
         return replace(GREEDY if self._dtype == torch.float32 else PLAIN_GREEDY, min_new_tokens=_ENDLESS)
 
     @property
     def manner(self) -> SamplingParams:
-        """How tests that are not about sampling choose codes: as varied as this run can be compared in."""
+        """Sampling for tests of other things: as varied as this run can be compared in."""
         if self._dtype == torch.float32 and self._seeded:
             return SamplingParams(seed=1, min_new_tokens=_ENDLESS)
         return self.greedy
 
-    def __call__(self, case: Case, codes: Sequence[Codes], frames: int, promise: Promise = PARITY) -> None:
+    def __call__(self, case: StreamCase, codes: Sequence[Codes], frames: int, promise: Promise = PARITY) -> None:
         """Fail unless ``codes`` are those of the first ``frames`` frames of ``case``."""
         expected = self._oracle.codes(case, frames)
         divergence = first_divergence(codes, expected)
@@ -72,6 +72,6 @@ class Judge:
             found=f"{found}: {list(codes[at]) or 'the end'}",
         )
 
-    def gap(self, case: Case, frames: int, divergence: Divergence) -> Margin:
-        """How far apart the oracle holds the two codes of a 16-bit run, and how far apart a near-tie may be."""
+    def gap(self, case: StreamCase, frames: int, divergence: Divergence) -> Margin:
+        """Return how much the oracle prefers its code in a 16-bit run, and how much at most in a near-tie."""
         return sixteen_bit_margin(self._oracle, case, frames, divergence, self._dtype, self._eos_id)

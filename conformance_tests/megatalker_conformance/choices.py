@@ -30,10 +30,10 @@ class Choice:
     """Code 0 of all frames before."""
     vocabulary: CodeVocabulary
     given: int = 0
-    """How many of ``history`` came with the request."""
+    """Number of codes of ``history`` that came with the request."""
 
     def code(self) -> int:
-        """What every backend must choose."""
+        """The code that every backend must choose."""
         return choose(
             self.logits,
             self.params,
@@ -44,7 +44,7 @@ class Choice:
         )
 
     def codes_within(self, error: float) -> set[int]:
-        """What may be chosen from logits with this relative error. Equal logits stay equal."""
+        """Return the codes that may be chosen from logits with this relative error. Equal logits stay equal."""
         values, places = np.unique(self.logits, return_inverse=True)
         draws = np.random.default_rng(self.params.seed % 2**32).uniform(-2 * error, 2 * error, (_TRIALS, len(values)))
         wrong = (replace(self, logits=(values * (1 + draw)).astype(np.float32)[places]) for draw in draws)
@@ -70,7 +70,7 @@ class Choice:
         return params.temperature, params.top_k, params.top_p
 
     def scores(self) -> Floats:
-        """What the choice takes the largest of, in units of logits; ids that are barred or filtered have none."""
+        """Scores of which the choice is the largest, in units of logits; barred and filtered ids have none."""
         temperature, top_k, top_p = self.filters
         if not (self.params.predictor_do_sample if self.codebook else self.params.do_sample):
             return self.first_logits
@@ -302,4 +302,4 @@ WRONG: Mapping[str, WrongRule] = {
     "has the noise of another id": _nearby_noise(1),
     "has the noise of another four ids": _nearby_noise(4),
 }
-"""What a sampler may do instead. The tests use each only where it leads to another code than the contract's."""
+"""Wrong rules that a sampler may follow. Tests use each one only where it leads to another code than the contract's."""

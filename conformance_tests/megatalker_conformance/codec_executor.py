@@ -12,13 +12,13 @@ from megatalker.checkpoint.config import FRAME_SAMPLES
 from megatalker.plugins.checked import CheckedCodec
 from megatalker.plugins.checked_codec import CheckedState
 from megatalker_conformance.codec_pool import CodePool
-from megatalker_conformance.codec_schedule import FORMS, Action, Copy, Decode, Drop, Open, Warmup
+from megatalker_conformance.codec_schedule import FORMS, Action, Copy, DecodeCall, Drop, OpenCall, WarmUpCodec
 from megatalker_conformance.codes import EXACT
 from megatalker_conformance.promises import Mismatch
 
 
 @dataclass
-class _Live:
+class _OpenState:
     state: CheckedState
     sequence: int
     position: int = 0
@@ -40,7 +40,7 @@ class CodecExecutor:
 
     def run(self, actions: Sequence[Action]) -> Mismatch | None:
         """Do it all with new states, and forget them."""
-        live: dict[int, _Live] = {}
+        live: dict[int, _OpenState] = {}
         handed_out: list[tuple[Tensor, Tensor]] = []
         mismatch = None
         for index, action in enumerate(actions):
@@ -57,24 +57,24 @@ class CodecExecutor:
         return mismatch
 
     def _do(
-        self, action: Action, index: int, live: dict[int, _Live], handed_out: list[tuple[Tensor, Tensor]]
+        self, action: Action, index: int, live: dict[int, _OpenState], handed_out: list[tuple[Tensor, Tensor]]
     ) -> Mismatch | None:
-        if isinstance(action, Open):
-            live[action.state] = _Live(self._codec.open(), action.sequence)
+        if isinstance(action, OpenCall):
+            live[action.state] = _OpenState(self._codec.open(), action.sequence)
         elif isinstance(action, Copy) and action.source in live:
             source = live[action.source]
-            live[action.state] = _Live(source.state.copy(), action.sequence, source.position)
+            live[action.state] = _OpenState(source.state.copy(), action.sequence, source.position)
         elif isinstance(action, Drop) and action.state in live:
             del live[action.state]
             gc.collect(0)
-        elif isinstance(action, Warmup):
+        elif isinstance(action, WarmUpCodec):
             self._codec.warmup()
-        elif isinstance(action, Decode):
+        elif isinstance(action, DecodeCall):
             return self._decode(action, index, live, handed_out)
         return None
 
     def _decode(
-        self, action: Decode, index: int, live: dict[int, _Live], handed_out: list[tuple[Tensor, Tensor]]
+        self, action: DecodeCall, index: int, live: dict[int, _OpenState], handed_out: list[tuple[Tensor, Tensor]]
     ) -> Mismatch | None:
         sequences = self._pool.sequences
         wanted = [(live[state], count, state) for state, count in action.frames if state in live]

@@ -8,7 +8,7 @@ from typing import NoReturn
 from megatalker.plugins.checked import CheckedCodec
 from megatalker_conformance.codec_executor import CodecExecutor
 from megatalker_conformance.codec_pool import CodePool
-from megatalker_conformance.codec_schedule import Action, Draw, cost, only, smaller, states, within
+from megatalker_conformance.codec_schedule import Action, Draw, cost, only, smaller, split_calls, states
 from megatalker_conformance.codes import EXACT
 from megatalker_conformance.measure import Measure
 from megatalker_conformance.promises import EXACTNESS, Mismatch, Promise, broken
@@ -50,12 +50,12 @@ class CodecHarness:
 
         Args:
             schedules: one after another; calls wider than the codec takes are split.
-            promise: what they show.
-            codec: who runs; ``None``: the codec under test.
+            promise: the promise that they test.
+            codec: the codec that runs them; ``None``: the codec under test.
         """
         executor = CodecExecutor(codec or self.codec, self.pool)
         for schedule in schedules:
-            actions = within(schedule, self.width(sys.maxsize))
+            actions = split_calls(schedule, self.width(sys.maxsize))
             mismatch = executor.run(actions)
             if mismatch is not None:
                 self._report(executor, list(actions[: mismatch.action + 1]), mismatch, promise)

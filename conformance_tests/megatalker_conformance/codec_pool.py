@@ -13,7 +13,7 @@ TRUNKS = 2
 TRUNK = 190
 """Frames."""
 FORKS = (0, 1, 2, 5, 12, 30, 73, 110)
-"""Where sequences part from a trunk, so that a state and its copy can go different ways."""
+"""Frames at which sequences part from a trunk, so that a state and its copy can go different ways."""
 BRANCH = 36
 """Frames from a fork on."""
 OPENINGS = 23
@@ -70,7 +70,7 @@ class CodePool:
         codes.append(source.random(long, seed=100 * TRUNKS))
         self.sequences = [CodeSequence(each, official) for each in codes]
         self.branches = [(at, 1 + number) for number, at in enumerate(FORKS)]
-        """Of sequence 0: where each parts from it, and which it is."""
+        """Branches of sequence 0: the frame at which each one parts from it, and the number of its sequence."""
         self._families = [number // (1 + len(FORKS)) if number < self.drawn else number for number in range(len(codes))]
         self._own = [*([TRUNK, *FORKS] * TRUNKS), *([OPENING] * OPENINGS), long]
 

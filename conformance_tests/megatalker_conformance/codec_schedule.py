@@ -1,4 +1,4 @@
-"""What a codec's caller may do, as actions: drawn at random, played on a codec, and checked against the pool."""
+"""Calls of a codec as actions: drawn at random, run on a codec, and checked against the pool."""
 
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -17,11 +17,11 @@ FORMS: dict[str, Callable[[Tensor], Tensor]] = {
     "every other row of an int64 tensor": lambda codes: codes.repeat_interleave(2, dim=0)[::2],
     "columns of a wider int64 tensor": lambda codes: torch.cat((codes.flip(1), codes), dim=1)[:, codes.shape[1] :],
 }
-"""How the codes of a call may lie in memory; each makes a tensor of its own."""
+"""Memory layouts of the codes of a call; each function makes a tensor of its own."""
 
 
 @dataclass(frozen=True)
-class Open:
+class OpenCall:
     """A state at the start of speech, which will get the codes of a sequence of the pool."""
 
     state: int
@@ -54,14 +54,14 @@ class Drop:
 
 
 @dataclass(frozen=True)
-class Decode:
+class DecodeCall:
     """One call: the next frames of some states."""
 
     frames: tuple[tuple[int, int], ...]
     """State and number of frames, in the order of the call."""
     form: str = "int64"
     elsewhere: bool = False
-    """In another thread."""
+    """Whether the call is made in another thread."""
 
     def __str__(self) -> str:
         states = ", ".join(f"s{state}" for state, _ in self.frames)
@@ -71,46 +71,46 @@ class Decode:
 
 
 @dataclass(frozen=True)
-class Warmup:
+class WarmUpCodec:
     """The codec's own warming up."""
 
     def __str__(self) -> str:
         return "warmup()"
 
 
-Action = Open | Copy | Drop | Decode | Warmup
+Action = OpenCall | Copy | Drop | DecodeCall | WarmUpCodec
 _CALL = 8
 """Frames that cost as much as the rest of a call."""
 
 
 def cost(actions: Iterable[Action]) -> int:
-    """In calls: those with many frames or states count as several."""
-    calls = [action.frames for action in actions if isinstance(action, Decode)]
+    """Return the length of a schedule in calls; a call with many frames or states counts as several."""
+    calls = [action.frames for action in actions if isinstance(action, DecodeCall)]
     return sum(1 + sum(_CALL // 2 + count for _, count in frames) // _CALL for frames in calls)
 
 
 def states(actions: Iterable[Action]) -> list[int]:
-    """Those that are opened or copied."""
-    return [action.state for action in actions if isinstance(action, Open | Copy)]
+    """Return the states that are opened or copied."""
+    return [action.state for action in actions if isinstance(action, OpenCall | Copy)]
 
 
 def only(actions: Iterable[Action], states: Iterable[int]) -> list[Action]:
-    """What is left of a schedule without all other states."""
+    """Return the part of a schedule that concerns these states."""
     kept, left = set(states), list[Action]()
     for action in actions:
-        if isinstance(action, Decode):
+        if isinstance(action, DecodeCall):
             frames = tuple((state, count) for state, count in action.frames if state in kept)
             left += [replace(action, frames=frames)] if frames else []
-        elif isinstance(action, Warmup) or action.state in kept:
+        elif isinstance(action, WarmUpCodec) or action.state in kept:
             left.append(action)
     return left
 
 
-def within(actions: Iterable[Action], width: int) -> list[Action]:
-    """The schedule in calls of at most ``width`` states."""
+def split_calls(actions: Iterable[Action], width: int) -> list[Action]:
+    """Return the schedule in calls of at most ``width`` states."""
     split = list[Action]()
     for action in actions:
-        if isinstance(action, Decode):
+        if isinstance(action, DecodeCall):
             starts = range(0, len(action.frames), width)
             split += (replace(action, frames=action.frames[start : start + width]) for start in starts)
         else:
@@ -119,11 +119,11 @@ def within(actions: Iterable[Action], width: int) -> list[Action]:
 
 
 def smaller(action: Action) -> Iterator[Action]:
-    """What may show the same with less: plainer calls, of fewer states and frames."""
-    if not isinstance(action, Decode):
+    """Yield smaller actions that may show the same fault: plainer calls, of fewer states and frames."""
+    if not isinstance(action, DecodeCall):
         return
     if action.elsewhere or action.form != "int64":
-        yield Decode(action.frames)
+        yield DecodeCall(action.frames)
     for size in (len(action.frames) // 2, 1):
         if 0 < size < len(action.frames):
             for start in range(0, len(action.frames), size):
@@ -180,8 +180,8 @@ class Draw:
             actions.append(self._take(self._random.sample(sorted(self._position), width), 1))
         return actions
 
-    def _open(self) -> Open:
-        return Open(self._new(self._random.randrange(self._pool.drawn), 0), self._sequence[self._opened])
+    def _open(self) -> OpenCall:
+        return OpenCall(self._new(self._random.randrange(self._pool.drawn), 0), self._sequence[self._opened])
 
     def _copy(self) -> Copy:
         source = self._random.choice(sorted(self._position))
@@ -194,7 +194,7 @@ class Draw:
         self._sequence[self._opened], self._position[self._opened] = sequence, position
         return self._opened
 
-    def _decode(self) -> Decode:
+    def _decode(self) -> DecodeCall:
         choose = self._random
         there = sorted(self._position)
         most = min(len(there), self._width)
@@ -202,7 +202,7 @@ class Draw:
         shared = self._count(len(states)) if choose.random() < 0.3 else None
         return self._take(states, shared)
 
-    def _take(self, states: Sequence[int], shared: int | None) -> Decode:
+    def _take(self, states: Sequence[int], shared: int | None) -> DecodeCall:
         choose = self._random
         frames = tuple((state, shared or self._count(len(states))) for state in states)
         for state, count in frames:
@@ -210,7 +210,7 @@ class Draw:
             if self._position[state] >= len(self._pool.sequences[self._sequence[state]]):
                 del self._position[state]  # its codes are used up
         form = choose.choice(sorted(FORMS)) if choose.random() < 0.5 else "int64"
-        return Decode(frames, form, choose.random() < 0.1)
+        return DecodeCall(frames, form, choose.random() < 0.1)
 
     def _count(self, states: int) -> int:
         choose = self._random

@@ -60,7 +60,7 @@ class OfficialCodec:
 
     @cached_property
     def _kept(self) -> Kept:
-        return Kept.of(self._checkpoint, self._device)
+        return Kept.open(self._checkpoint, self._device)
 
     @cached_property
     def _tokenizer(self) -> Any:
@@ -68,5 +68,5 @@ class OfficialCodec:
 
 
 def _no_tf32() -> Any:
-    """On CUDA, convolutions round float32 to TF32 unless told otherwise."""
+    """Switch TF32 off, to which convolutions on CUDA otherwise round float32."""
     return torch.backends.cudnn.flags(enabled=True, allow_tf32=False)

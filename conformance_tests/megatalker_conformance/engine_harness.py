@@ -30,7 +30,7 @@ OpenEngine = Callable[[Settings, Checkpoint, BackendRegistry], Engine]
 
 @dataclass
 class Received:
-    """What one consumer got."""
+    """Chunks and events that one consumer received."""
 
     chunks: list[Chunk] = field(default_factory=list)
 
@@ -51,13 +51,13 @@ class Received:
 
     @property
     def underruns(self) -> int:
-        """How often a player that starts at the first chunk would have run dry."""
-        dry_at, count = self.chunks[0].delivered_at, 0
+        """Count the underruns of a player that starts at the first chunk."""
+        deadline, count = self.chunks[0].delivered_at, 0
         for chunk in self.chunks:
-            if chunk.delivered_at > dry_at:
+            if chunk.delivered_at > deadline:
                 count += 1
-                dry_at = chunk.delivered_at
-            dry_at += len(chunk.pcm) / SAMPLE_RATE
+                deadline = chunk.delivered_at
+            deadline += len(chunk.pcm) / SAMPLE_RATE
         return count
 
 

@@ -25,13 +25,13 @@ from megatalker_conformance.places import FrameExaminer
 from megatalker_conformance.scenarios import ScenarioPool
 from megatalker_conformance.selection import SELECTION, Selection
 from megatalker_conformance.special import Loader, SpecialCheckpoints
-from megatalker_conformance.streams import Streams
+from megatalker_conformance.streams import SuiteStreams
 from megatalker_conformance.talker_harness import TalkerHarness
 
 
 @pytest.fixture(scope="session")
 def selection(pytestconfig: pytest.Config) -> Selection:
-    """What the command line asked for."""
+    """The options of the command line, resolved."""
     return pytestconfig.stash[SELECTION]
 
 
@@ -43,19 +43,19 @@ def registry(selection: Selection) -> BackendRegistry:
 
 @pytest.fixture(scope="session")
 def checkpoint(selection: Selection) -> Checkpoint:
-    """What every backend of this run loads."""
+    """The checkpoint that every backend of this run loads."""
     return selection.checkpoint
 
 
 @pytest.fixture(scope="session")
 def device(selection: Selection) -> torch.device:
-    """Where every backend of this run works."""
+    """The device that every backend of this run uses."""
     return selection.device
 
 
 @pytest.fixture(scope="session")
 def dtype(selection: Selection) -> torch.dtype:
-    """What talker decoders compute in."""
+    """The type that talker decoders compute in."""
     return selection.dtype
 
 
@@ -67,7 +67,7 @@ def frames(pytestconfig: pytest.Config) -> int:
 
 @pytest.fixture(scope="session")
 def conformance_seed(pytestconfig: pytest.Config) -> int:
-    """Of everything that a test draws at random."""
+    """Seed of everything that a test draws at random."""
     return int(pytestconfig.getoption("--conformance-seed"))
 
 
@@ -89,9 +89,9 @@ def talker(
 
 
 @pytest.fixture
-def streams(talker: CheckedTalker) -> Iterator[Streams]:
+def streams(talker: CheckedTalker) -> Iterator[SuiteStreams]:
     """Streams on the decoder under test; released after each test."""
-    streams = Streams(talker)
+    streams = SuiteStreams(talker)
     yield streams
     streams.release_all()
 
@@ -138,7 +138,7 @@ def oracle(registry: BackendRegistry, checkpoint: Checkpoint, device: torch.devi
 def pool(
     cases: Cases, checkpoint: Checkpoint, oracle: Oracle, talker: CheckedTalker, dtype: torch.dtype
 ) -> ScenarioPool:
-    """What streams do in schedules, and what they must say."""
+    """Scenarios of streams for schedules, with the codes that they must give."""
     return ScenarioPool(cases, checkpoint, oracle, talker, dtype)
 
 
@@ -187,7 +187,7 @@ def judge(oracle: Oracle, talker: CheckedTalker, dtype: torch.dtype, checkpoint:
 
 @pytest.fixture
 def examine(
-    streams: Streams, oracle: Oracle, cases: Cases, checkpoint: Checkpoint, dtype: torch.dtype
+    streams: SuiteStreams, oracle: Oracle, cases: Cases, checkpoint: Checkpoint, dtype: torch.dtype
 ) -> FrameExaminer:
     """Holds single frames of streams on the decoder under test to the oracle."""
     return _examiner(streams, oracle, cases, checkpoint, dtype)
@@ -197,12 +197,12 @@ def examine(
 def examine_special(
     load_special: Loader, special_checkpoints: SpecialCheckpoints, dtype: torch.dtype
 ) -> Iterator[Callable[[str], tuple[FrameExaminer, Cases]]]:
-    """As ``examine``, on a special checkpoint, with cases for it."""
-    opened: list[Streams] = []
+    """Examine frames as ``examine`` does, on a special checkpoint, with cases for it."""
+    opened: list[SuiteStreams] = []
 
     def open_special(name: str) -> tuple[FrameExaminer, Cases]:
         checkpoint = special_checkpoints.checkpoint(name)
-        streams, cases = Streams(load_special(name)), Cases(checkpoint)
+        streams, cases = SuiteStreams(load_special(name)), Cases(checkpoint)
         opened.append(streams)
         return _examiner(streams, special_checkpoints.oracle(name), cases, checkpoint, dtype), cases
 
@@ -212,7 +212,7 @@ def examine_special(
 
 
 def _examiner(
-    streams: Streams, oracle: Oracle, cases: Cases, checkpoint: Checkpoint, dtype: torch.dtype
+    streams: SuiteStreams, oracle: Oracle, cases: Cases, checkpoint: Checkpoint, dtype: torch.dtype
 ) -> FrameExaminer:
     if dtype != torch.float32 and not streams.decoder.capabilities.forced_codes:
         pytest.skip("without forced_codes, 16-bit arithmetic cannot be looked into")
@@ -242,7 +242,7 @@ def codec_backend(codec_name: str, registry: BackendRegistry) -> CodecBackend:
 
 @pytest.fixture(scope="session")
 def codec(codec_backend: CodecBackend, checkpoint: Checkpoint, device: torch.device) -> Iterator[CheckedCodec]:
-    """As ``talker``, the codec under test, in float32."""
+    """The codec under test, loaded in float32."""
     codec = load_codec(codec_backend, checkpoint, load_context(codec_backend, device, torch.float32))
     codec.warmup()
     yield codec

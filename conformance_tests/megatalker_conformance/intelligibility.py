@@ -1,4 +1,4 @@
-"""What a voice is asked to say so that a machine can judge whether it can be understood, and how that is judged."""
+"""Test of whether speech can be understood: the sentences, and the score that a recogniser gives them."""
 
 import pkgutil
 import re
@@ -23,9 +23,9 @@ Say = Callable[[str], Pcm]
 DIGIT_ERRORS, WORD_ERRORS, SENTENCES_TOLD = 0.05, 0.15, 0.9
 """The bar for the demo voice."""
 CONTROL_ERRORS, CONTROL_TOLD = 0.6, 0.4
-"""What disordered sound must fail by."""
+"""Disordered sound must score worse than these: its share of word errors, and of sentences told apart."""
 CONTROLS = 3
-"""One text of so many is also heard in disorder."""
+"""One text in three is also heard in disorder."""
 LONGEST = 200
 """Frames of one text, about four times of what it takes."""
 
@@ -90,7 +90,7 @@ SENTENCES = (
 
 @dataclass(frozen=True, slots=True)
 class Understood:
-    """What was understood, and what of the same sound with its frames in disorder."""
+    """Results of a recogniser for speech, and for the same speech with its frames in disorder."""
 
     share: float
     """Word errors per word said (may exceed 1), or sentences told apart per sentence."""
@@ -98,14 +98,14 @@ class Understood:
     """The same of the disordered sound: a judge that is satisfied with it hears what it expects."""
 
 
-class Listener(Protocol):
+class WordListener(Protocol):
     """Decides which words were said."""
 
     def hear(self, pcm: Pcm) -> list[str]:
         """The words in ``[samples]`` float32 at 24 kHz, in lower case."""
 
 
-MakeListener = Callable[[Sequence[str]], AbstractContextManager[Listener]]
+MakeListener = Callable[[Sequence[str]], AbstractContextManager[WordListener]]
 """Makes one that need not tell any words apart but these; :class:`Recogniser` is one."""
 
 
@@ -114,7 +114,7 @@ class Examiner:
 
     Args:
         say: returns ``[samples]`` float32 at 24 kHz for a text.
-        listener: who decides what was said.
+        listener: recognises the words.
     """
 
     def __init__(self, say: Say, listener: MakeListener = Recogniser) -> None:
@@ -131,7 +131,7 @@ class Examiner:
         return self._word_errors([f"{row.capitalize()}." for row in rows], [row.split() for row in rows], WORDS)
 
     def sentences(self, sentences: Sequence[str] = SENTENCES) -> Understood:
-        """How many sentences are heard as themselves rather than as one of the others."""
+        """Count the sentences that are heard as themselves rather than as one of the others."""
         known = [plain_words(sentence) for sentence in sentences]
         with self._listener([word for words in known for word in words]) as recogniser:
             told = [
@@ -157,7 +157,7 @@ class Examiner:
 
 
 def named_listener(name: str) -> MakeListener:
-    """What ``MODULE:NAME`` is.
+    """Return the object that ``MODULE:NAME`` refers to.
 
     Raises:
         InvalidRequestError: there is nothing of this name.
@@ -195,7 +195,7 @@ def disordered(pcm: Pcm) -> Pcm:
 
 
 HEARD = ((np.asarray, 1), (disordered, CONTROLS))
-"""How sound is changed before it is heard, and which texts are: one of so many."""
+"""Changes of the sound before it is heard; each one applies to every n-th text."""
 
 
 def _nearest(known: Sequence[Sequence[str]], heard: Sequence[str]) -> int | None:

@@ -1,4 +1,4 @@
-"""What oracles computed, kept on disk under a digest of everything it depends on, for all processes and later runs.
+"""Cache on disk of results of oracles, under a digest of everything they depend on, for all processes and later runs.
 
 A file is written whole or not at all, so processes may share the folder; while one computes, others that want the same
 wait for it. A file that is damaged is computed again, and one that nobody read for :data:`UNUSED_DAYS` is removed.
@@ -31,7 +31,7 @@ _SEAL = _DIGEST().digest_size
 
 
 class OracleClock:
-    """What this process spends on computing what was not kept; for the table at the end of a run."""
+    """Seconds that this process spends on computing results that the cache lacked; shown at the end of a run."""
 
     _spent_s = 0.0
 
@@ -47,7 +47,7 @@ class OracleClock:
 
 
 def cache_folder() -> Path:
-    """Where results are kept: ``$XDG_CACHE_HOME/megatalker/conformance``, by default below ``~/.cache``."""
+    """Return the folder of kept results: ``$XDG_CACHE_HOME/megatalker/conformance``, by default below ``~/.cache``."""
     return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "megatalker" / "conformance"
 
 
@@ -65,8 +65,9 @@ class Kept:
         self._pruned = False
 
     @classmethod
-    def of(cls, checkpoint: Checkpoint, device: torch.device, *code: Path, folder: Path | None = None) -> "Kept":
-        """What a checkpoint gives on a device, by the installed packages, this machine and our own ``code``.
+    def open(cls, checkpoint: Checkpoint, device: torch.device, *code: Path, folder: Path | None = None) -> "Kept":
+        """Return the cache for a checkpoint and a device; it depends on the installed packages, this machine and
+        ``code``.
 
         Args:
             checkpoint: every byte of its weights counts, its name does not.
@@ -87,7 +88,7 @@ class Kept:
         make: Callable[[], Mapping[str, Tensor]],
         enough: Callable[[dict[str, Tensor]], bool] = lambda _: True,
     ) -> dict[str, Tensor]:
-        """What ``make`` gives for ``inputs``, now or before.
+        """Return the result of ``make`` for ``inputs``, from the cache or computed now.
 
         Args:
             inputs: anything with a ``repr`` that says what it is; :func:`content` for tensors.

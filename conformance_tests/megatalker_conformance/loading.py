@@ -10,7 +10,8 @@ from megatalker.settings import Settings
 def load_context(
     spec: TalkerBackend | CodecBackend, device: torch.device, dtype: torch.dtype, settings: Settings | None = None
 ) -> LoadContext:
-    """Where, how and with which own settings to load; these are read where ``settings`` are not given.
+    """Return the context to load in: device, type and the backend's own settings, which are read where ``settings`` are
+    not given.
 
     Raises:
         SettingsError: the backend's own settings are wrong.

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable, Iterable
-from typing import Any, Protocol, TypeVar
 
 import pytest
 import torch
@@ -10,20 +9,8 @@ import torch
 _PREFIX = "megatalker:"
 
 
-T = TypeVar("T")
-
-
-class Benchmark(Protocol):
-    """What the benchmarks use of pytest-benchmark's fixture."""
-
-    group: str | None
-    extra_info: dict[str, Any]
-
-    def pedantic(self, target: Callable[[], T], *, rounds: int, warmup_rounds: int) -> T: ...
-
-
 def clock(device: torch.device) -> Callable[[], float]:
-    """What times calls, in seconds: on a CPU what they compute, since other processes may keep them waiting."""
+    """Return a clock in seconds. On a CPU it counts processor time, since other processes may delay a call."""
     return time.process_time if device.type == "cpu" else time.perf_counter
 
 

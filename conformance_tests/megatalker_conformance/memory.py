@@ -1,4 +1,4 @@
-"""How much memory is in use, by those who can tell."""
+"""Memory in use, as Python, torch and the operating system report it."""
 
 import gc
 import os
@@ -8,11 +8,11 @@ from pathlib import Path
 import torch
 
 ALLOWED = {"Python objects": 18, "bytes of tensors": 1024, "bytes on the GPU": 1024, "resident bytes": 2 << 20}
-"""By how much each may grow while two dozen streams come and go, and again while two dozen more do."""
+"""Largest growth of each kind of memory while two dozen streams come and go, and again while two dozen more do."""
 
 
 def in_use(device: torch.device) -> dict[str, int]:
-    """What :data:`ALLOWED` names, as far as it can be told here, after a collection."""
+    """Return the memory in use after a collection, for each name of :data:`ALLOWED` that this machine can measure."""
     gc.collect()
     sys._clear_type_cache()  # it holds on to names that nobody uses any more
     used = {"Python objects": sys.getallocatedblocks(), "bytes of tensors": _tensors()}

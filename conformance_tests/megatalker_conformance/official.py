@@ -34,7 +34,7 @@ class Official:
 
     @cached_property
     def _kept(self) -> Kept:
-        return Kept.of(self._checkpoint, self._device)
+        return Kept.open(self._checkpoint, self._device)
 
     @cached_property
     def _wrapper(self) -> Any:

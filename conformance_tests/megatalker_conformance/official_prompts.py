@@ -1,4 +1,4 @@
-"""What the official package hands its talker: the prompts that ours are held to, bit for bit."""
+"""Prompts that the official package hands its talker: ours must equal them bit for bit."""
 
 from typing import Any
 

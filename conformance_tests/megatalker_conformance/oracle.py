@@ -14,23 +14,23 @@ from megatalker.plugins.checked import load_talker
 from megatalker.settings import Settings
 from megatalker_conformance.kept import Kept
 from megatalker_conformance.loading import load_context
-from megatalker_conformance.streams import Case, Codes, Streams, TeacherForced
+from megatalker_conformance.streams import Codes, StreamCase, SuiteStreams, TeacherForced
 
 ORACLE = "reference"
 
 
 @dataclass(frozen=True)
 class Followed:
-    """What the oracle did along given steps."""
+    """Results of the oracle along given steps."""
 
     codes: list[Codes | None]
-    """Of each step; ``None``, always the last one, where the stream ended."""
+    """Codes of each step; ``None``, always the last one, where the stream ended."""
     logits: TeacherForced
-    """Of the same steps, raw."""
+    """Raw logits of the same steps."""
 
 
 class Oracle:
-    """What the official modules say and compute.
+    """The official modules, whose codes and logits are the reference.
 
     Args:
         registry: where ``reference`` is registered.
@@ -42,11 +42,11 @@ class Oracle:
         self._registry = registry
         self._checkpoint = checkpoint
         self._device = device
-        self._streams: dict[torch.dtype, Streams] = {}
+        self._streams: dict[torch.dtype, SuiteStreams] = {}
         self._said: dict[str, tuple[list[Codes], int]] = {}
         self._followed: dict[tuple[str, tuple[Codes | None, ...], torch.dtype], Followed] = {}
 
-    def codes(self, case: Case, frames: int) -> list[Codes]:
+    def codes(self, case: StreamCase, frames: int) -> list[Codes]:
         """The first ``frames`` frames, fewer when the case ends before."""
         codes, asked = self._said.get(case.content, ([], 0))
         if asked < frames:
@@ -60,18 +60,18 @@ class Oracle:
             self._said[case.content] = (codes, asked)
         return codes[:frames]
 
-    def logits(self, case: Case, codes: Sequence[Codes], dtype: torch.dtype = torch.float32) -> TeacherForced:
-        """Raw logits along ``codes``; in a 16-bit ``dtype``, those whose error is the yardstick."""
+    def logits(self, case: StreamCase, codes: Sequence[Codes], dtype: torch.dtype = torch.float32) -> TeacherForced:
+        """Return raw logits along ``codes``. In a 16-bit ``dtype`` their error is the yardstick for backends."""
         return self.follow(case, codes, dtype).logits
 
-    def follow(self, case: Case, forced: Sequence[Codes | None], dtype: torch.dtype = torch.float32) -> Followed:
+    def follow(self, case: StreamCase, forced: Sequence[Codes | None], dtype: torch.dtype = torch.float32) -> Followed:
         """Codes and raw logits of these steps, ``None`` being a free one, until the stream ends."""
         key = (case.content, tuple(forced), dtype)
         if key not in self._followed:
 
             def follow() -> dict[str, torch.Tensor]:
                 frames = self._in(dtype).follow(case, forced)
-                logits = TeacherForced.of(frames)
+                logits = TeacherForced.from_frames(frames)
                 codes = torch.tensor([frame.codes for frame in frames if frame.codes is not None])
                 return {"codes": codes, "talker": logits.talker, "predictor": logits.predictor}
 
@@ -84,16 +84,16 @@ class Oracle:
     @cached_property
     def _kept(self) -> Kept:
         code = Path(inspect.getfile(self._registry.talker(ORACLE).load)).parent
-        return Kept.of(self._checkpoint, self._device, code)
+        return Kept.open(self._checkpoint, self._device, code)
 
-    def _in(self, dtype: torch.dtype) -> Streams:
+    def _in(self, dtype: torch.dtype) -> SuiteStreams:
         if dtype not in self._streams:
             spec = self._registry.choose_talker(ORACLE, self._checkpoint, self._device, Settings.read())
             decoder = load_talker(spec, self._checkpoint, load_context(spec, self._device, dtype))
-            self._streams[dtype] = Streams(decoder)
+            self._streams[dtype] = SuiteStreams(decoder)
         return self._streams[dtype]
 
     def close(self) -> None:
-        """Free what was loaded."""
+        """Free everything that is loaded."""
         for streams in self._streams.values():
             streams.decoder.close()

@@ -16,10 +16,10 @@ from megatalker_conformance.cases import Cases
 from megatalker_conformance.measure import Measure
 from megatalker_conformance.oracle import Oracle
 from megatalker_conformance.precision import ERROR_RATIO, FLOAT32_ERROR, row_errors
-from megatalker_conformance.streams import PLAIN_GREEDY, Case, Codes, Stream, Streams, TeacherForced
+from megatalker_conformance.streams import PLAIN_GREEDY, Codes, StreamCase, SuiteStream, SuiteStreams, TeacherForced
 
 ANGLE_ERROR = 2**-23
-"""Of a rotary angle in float32, relative: at far positions it exceeds all other rounding."""
+"""Relative error of a rotary angle in float32: at far positions it exceeds all other rounding."""
 SINGLE_RATIO = 4.0
 """Errors of single frames scatter more than their mean does, which ``ERROR_RATIO`` bounds."""
 LIVELY = SamplingParams(
@@ -50,23 +50,23 @@ class FrameExaminer:
     """
 
     def __init__(
-        self, streams: Streams, oracle: Oracle, cases: Cases, checkpoint: Checkpoint, dtype: torch.dtype
+        self, streams: SuiteStreams, oracle: Oracle, cases: Cases, checkpoint: Checkpoint, dtype: torch.dtype
     ) -> None:
         self.streams = streams
         self._oracle, self._cases, self._dtype = oracle, cases, dtype
         self.checkpoint_positions = checkpoint.config.talker.max_positions
-        """As many as the checkpoint has."""
-        self._vocabulary = CodeVocabulary.of(checkpoint.config)
+        """Most positions of the checkpoint."""
+        self._vocabulary = CodeVocabulary.from_config(checkpoint.config)
         self._with_logits = streams.decoder.capabilities.forced_codes
         seeded = streams.decoder.capabilities.seeded_sampling
         self.sampling = LIVELY if seeded else replace(PLAIN_GREEDY, min_new_tokens=LIVELY.min_new_tokens)
-        """How its streams choose codes."""
+        """Sampling of its streams."""
         self._means: list[tuple[float, float]] = []
-        """Of each frame in a 16-bit type: the decoder's mean error and that of ``reference``."""
+        """Mean errors of each frame in a 16-bit type: the decoder's, and that of ``reference``."""
         self._worst = 0.0
         """The worst of ``reference`` so far."""
 
-    def __call__(self, stream: Stream, given: Sequence[Codes] = ()) -> None:
+    def __call__(self, stream: SuiteStream, given: Sequence[Codes] = ()) -> None:
         """Advance by one frame; ``given`` are the frames that came with the request."""
         emitted = [*given, *stream.codes]
         (frame,) = self.streams.advance(stream, return_logits=self._with_logits)
@@ -85,7 +85,7 @@ class FrameExaminer:
             f"{stream.case.sampling}. See megatalker/sampling/sampler.py, at the top"
         )
 
-    def _place(self, case: Case, emitted: Sequence[Codes]) -> Case:
+    def _place(self, case: StreamCase, emitted: Sequence[Codes]) -> StreamCase:
         if not emitted:
             return case
         digest = hashlib.sha256(repr(emitted).encode()).hexdigest()[:12]
@@ -93,7 +93,7 @@ class FrameExaminer:
         return replace(case, name=f"{case.name}, then {digest}", embeds=torch.cat((case.embeds, rows)))
 
     def _chosen(self, sampling: SamplingParams, logits: TeacherForced, codes: Codes, history: Sequence[int]) -> Codes:
-        """What the contract chooses from these logits, each code after the ``codes`` before it."""
+        """Return the codes that the contract chooses from these logits, each after the ``codes`` before it."""
         rows = [logits.talker[0], *logits.predictor[0]]
         return tuple(
             choose(
@@ -108,7 +108,7 @@ class FrameExaminer:
         )
 
     def _compare(
-        self, where: str, position: int, found: TeacherForced, exact: TeacherForced, place: Case, codes: Codes
+        self, where: str, position: int, found: TeacherForced, exact: TeacherForced, place: StreamCase, codes: Codes
     ) -> None:
         ours = row_errors(found, exact)[0]
         if self._dtype == torch.float32:

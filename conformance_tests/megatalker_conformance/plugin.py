@@ -15,7 +15,7 @@ from megatalker.plugins.device import DTYPES
 from megatalker_conformance.kept import cache_folder
 from megatalker_conformance.measure import measured_lines
 from megatalker_conformance.selection import SELECTION, Selection, version_line
-from megatalker_conformance.timing import note_oracle_time, time_lines
+from megatalker_conformance.timing import record_oracle_time, time_lines
 
 pytest_plugins = ["megatalker_conformance.fixtures"]
 
@@ -111,7 +111,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """With only ``--codec`` given, talker tests have nothing to run against, and the other way round."""
+    """Deselect talker tests where only ``--codec`` is given, and codec tests where only ``--backend`` is."""
     unused = {fixture for fixture, names in config.stash[SELECTION].parameters().items() if not names}
     dropped = [item for item in items if unused & set(getattr(item, "fixturenames", ()))]
     if dropped:
@@ -126,7 +126,7 @@ def pytest_collection_finish() -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_makereport(item: pytest.Item) -> None:
-    note_oracle_time(item)
+    record_oracle_time(item)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -11,7 +11,7 @@ from megatalker_conformance.streams import Codes, TeacherForced
 ERROR_RATIO = 1.5
 """A backend's error may exceed that of the official modules in the same number format by this factor."""
 PART_RATIO = 2.0
-"""As ``ERROR_RATIO``, of a single codebook or frame, whose errors scatter more than their mean."""
+"""Like ``ERROR_RATIO``, for a single codebook or frame, whose errors scatter more than their mean."""
 FLOAT32_ERROR = 1e-4
 """Root mean square error of one row of float32 logits, relative to that of the logits. Rounding gives about 1e-6; TF32,
 float16 and bfloat16 arithmetic give 5e-4 and more."""
@@ -19,7 +19,7 @@ float16 and bfloat16 arithmetic give 5e-4 and more."""
 
 @dataclass(frozen=True)
 class LogitError:
-    """How far logits of one kind are from the oracle's."""
+    """Distance of logits of one kind from the oracle's."""
 
     rms: float
     peak: float
@@ -52,7 +52,7 @@ class Bound:
 
 
 def sixteen_bit_bounds(found: TeacherForced, official: TeacherForced, exact: TeacherForced) -> Iterator[Bound]:
-    """What 16-bit logits are held to.
+    """Yield the bounds for 16-bit logits.
 
     Args:
         found: of the backend.
@@ -77,8 +77,8 @@ def sixteen_bit_bounds(found: TeacherForced, official: TeacherForced, exact: Tea
 
 
 def row_errors(found: TeacherForced, exact: TeacherForced) -> Tensor:
-    """Of each frame and codebook, ``[frames, code groups]``: root mean square error divided by the root mean square of
-    the exact logits; infinite for NaN. One bad row hides in no mean.
+    """Errors of each frame and codebook, ``[frames, code groups]``: root mean square error divided by the root mean
+    square of the exact logits; infinite for NaN. A mean would hide one bad row.
     """
 
     def errors(ours: Tensor, theirs: Tensor) -> Tensor:
@@ -98,7 +98,7 @@ def widest_flip(found: Tensor, exact: Tensor) -> float:
 
 @dataclass(frozen=True)
 class Divergence:
-    """Where two runs part."""
+    """The first difference of two runs."""
 
     frame: int
     codebook: int

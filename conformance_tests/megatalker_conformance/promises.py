@@ -1,4 +1,4 @@
-"""What backends promise, each with the words of the contract, and the report of a promise that was broken."""
+"""Promises of backends in the words of the contract, and the report of a broken one."""
 
 from dataclasses import dataclass
 from typing import NoReturn
@@ -11,9 +11,9 @@ class Promise:
     """One promise."""
 
     text: str
-    """In a sentence."""
+    """The promise as a sentence."""
     module: str
-    """Where the contract says so, such as ``megatalker.interfaces``."""
+    """Module that contains the promise, such as ``megatalker.interfaces``."""
     name: str
     """The class or field there; empty: the module's own docstring."""
     quote: str
@@ -86,7 +86,7 @@ SMALL_STATES = Promise(
     "a codec's state does not grow with what was said",
     "megatalker.interfaces",
     "CodecState",
-    "What a codec carries from one call to the next for one stream: explicit, small, copyable.",
+    "The state of one stream that a codec carries from one call to the next: explicit, small, copyable.",
 )
 STATES_END = Promise(
     "states that are gone leave no memory in use, and make room for others",
@@ -104,7 +104,7 @@ ENCODING = Promise(
 
 @dataclass(frozen=True)
 class Mismatch:
-    """Where a schedule goes wrong first."""
+    """The first fault of a schedule."""
 
     action: int
     """Index in the schedule."""

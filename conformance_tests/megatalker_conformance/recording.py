@@ -25,12 +25,12 @@ from megatalker.plugins import BackendRegistry, hookimpl
 from megatalker.plugins.checked import CheckedCodec, CheckedTalker
 
 PATIENCE_S = 5.0
-"""How long a backend call waits for the consumer before it notes that the consumer was kept waiting."""
+"""Longest time that a backend call waits for the consumer before it counts the consumer as blocked."""
 
 
 @dataclass
 class Log:
-    """What happened, counted. Calls may be made to wait until the consumer has taken chunks.
+    """Counts of the calls that were made. Calls can be made to wait until the consumer has taken chunks.
 
     With ``gated`` set, the second frame is not decoded before the consumer holds the first chunk, and no chunk's codec
     call runs before the consumer holds the chunk before it. An engine that keeps chunks back would wait for itself: the
@@ -111,7 +111,7 @@ class WatchedTalker(TalkerDecoder):
 
 
 class WatchedCodec(Codec):
-    """As :class:`WatchedTalker`."""
+    """Logs the calls of a codec; see :class:`WatchedTalker`."""
 
     def __init__(self, inner: CheckedCodec, log: Log) -> None:
         self._inner = inner

@@ -27,16 +27,16 @@ class Rule:
 
     name: str
     wrong: tuple[str, ...]
-    """Of :data:`megatalker_conformance.choices.WRONG`."""
+    """Wrong rules that this one excludes, of :data:`megatalker_conformance.choices.WRONG`."""
     logits: Mapping[int, float]
-    """Of code 0 of the frame."""
+    """Logits of code 0 of the frame; all other ids have ``others``."""
     params: SamplingParams = field(default_factory=SamplingParams)
     given: tuple[int, ...] = ()
     """Code 0 of frames that came as the history of the request."""
     before: tuple[int, ...] = ()
     """Code 0 of frames that the stream itself emitted before."""
     how: Literal["chosen", "forced"] = "chosen"
-    """How it came to emit these."""
+    """Whether the stream chose the codes of ``before`` or was forced to emit them."""
     codebooks: Sequence[int] = (0,)
     """The codes, one of which shows it."""
     others: float = FLOOR
@@ -286,7 +286,7 @@ GREEDY = (
 
 
 def _filters(later: bool) -> tuple[Rule, ...]:
-    """What holds for code 0 and for the predictor's codes alike."""
+    """Return the rules that hold for code 0 and for the predictor's codes alike."""
     codebooks, where = (LATER, "later codes") if later else ((0,), "code 0")
     other = "takes code 0's values for the predictor" if later else "takes the predictor's values for code 0"
 

@@ -18,7 +18,7 @@ from megatalker.sampling import CodeVocabulary, SamplingParams
 from megatalker.sampling.numpy_sampler import choose
 from megatalker_conformance.cases import Cases
 from megatalker_conformance.oracle import Followed, Oracle
-from megatalker_conformance.streams import GREEDY, Case, Codes
+from megatalker_conformance.streams import GREEDY, Codes, StreamCase
 
 ENDLESS = 10_000
 LENGTHS = (2, 3, 9, 16, 16, 16, 17, 31, 33, 33, 47, 61, 63, 64, 64, 65, 96, 128, 129, 160, 200, 257, 330, 420)
@@ -29,7 +29,7 @@ MIXES = ("free", "some forced", "forced first", "forced last")
 NOISE = SamplingParams(
     temperature=1e6, top_k=None, repetition_penalty=1.0, predictor_temperature=1e6, predictor_top_k=None
 )
-"""So hot that the noise alone decides, whatever the logits: in any arithmetic, and on any checkpoint."""
+"""Sampling so hot that the noise alone decides: in any arithmetic, and on any checkpoint."""
 SAMPLED = (
     SamplingParams(min_new_tokens=ENDLESS),
     replace(GREEDY, min_new_tokens=ENDLESS, repetition_penalty=1.3),
@@ -37,14 +37,14 @@ SAMPLED = (
     SamplingParams(min_new_tokens=ENDLESS, repetition_penalty=0.3, predictor_top_k=5),
     SamplingParams(min_new_tokens=ENDLESS, do_sample=False, repetition_penalty=0.2, predictor_top_p=0.8),
 )
-"""The penalties below 1 make an emitted code likely to come again: whoever forgets one says something else."""
+"""Penalties below 1 make an emitted code likely to come again: a backend that forgets one gives other codes."""
 
 
 @dataclass(frozen=True, eq=False)
 class Scenario:
-    """What one stream does, whatever the company."""
+    """The steps of one stream, which do not depend on the other streams of a call."""
 
-    case: Case
+    case: StreamCase
     steps: tuple[Codes | None, ...]
     """Forced codes of each step of the whole case, ``None`` where they are chosen."""
     begins: int = 0
@@ -57,7 +57,7 @@ class Scenario:
         return f"{len(self.case.embeds)} prompt rows{past}, steps {forced} (F: forced), {_short(self.case)}"
 
 
-def _short(case: Case) -> str:
+def _short(case: StreamCase) -> str:
     plain = SamplingParams()
     values = {name: getattr(case.sampling, name) for name in SamplingParams.__slots__}
     return ", ".join(f"{name}={value}" for name, value in values.items() if value != getattr(plain, name))
@@ -117,12 +117,12 @@ class ScenarioPool:
         return len(scenario.case.embeds) + scenario.begins
 
     def followed(self, number: int) -> Followed:
-        """What ``reference`` does in float32, from the first frame on."""
+        """Return the results of ``reference`` in float32, from the first frame on."""
         scenario = self.scenarios[number]
         return self._oracle.follow(scenario.case, scenario.steps)
 
     def rounded(self, number: int) -> Followed:
-        """What ``reference`` computes along the same codes in the type under test."""
+        """Return the results of ``reference`` along the same codes, in the type under test."""
         codes = [frame for frame in self.followed(number).codes if frame is not None]
         codes = codes or [self._silence]  # the first logits come before any code
         return self._oracle.follow(self.scenarios[number].case, codes, self.dtype)
@@ -132,7 +132,7 @@ class ScenarioPool:
         return len(self.followed(number).codes) - self.scenarios[number].begins
 
     def request(self, number: int) -> StreamRequest:
-        """How its stream starts."""
+        """Return the request that starts its stream."""
         scenario = self.scenarios[number]
         case = scenario.case
         if not scenario.begins:
@@ -157,7 +157,7 @@ class ScenarioPool:
             yield self._scenario(rows, number, sampling, steps, begins)
 
     def _alike(self) -> Iterator[Scenario]:
-        """Scenarios for whoever takes one request for another: another seed, temperature, first row, last row, past."""
+        """Yield scenarios that differ in one thing: seed, temperature, first row, last row, or history."""
         hot = replace(SAMPLED[2], seed=7)
         first = self._scenario(24, 40, hot, [None] * ALIKE_STEPS, 0)
         yield first
@@ -178,7 +178,7 @@ class ScenarioPool:
                 frames = [self._frame(chance) if index % 2 else None for index in range(step)]
                 yield self._scenario(rows, 50 + number, replace(SAMPLED[0], seed=number), [*frames, end], begins)
         if self._seeded:
-            vocabulary = CodeVocabulary.of(self._config)
+            vocabulary = CodeVocabulary.from_config(self._config)
             # frame that ends, min_new_tokens, frames emitted before: a minimum that is just reached, and one that a
             # continuation has behind it and would meet again if frames were counted anew.
             for number, (rows, frame, least, begins) in enumerate(

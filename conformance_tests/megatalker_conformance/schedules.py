@@ -11,11 +11,11 @@ from itertools import count, cycle, islice
 from megatalker_conformance.scenarios import ScenarioPool
 
 HOW = ("strided rows", "float64 rows", "another thread")
-"""How a call may come, besides plainly."""
+"""Unusual ways to make a call."""
 
 
 @dataclass(frozen=True)
-class Start:
+class StartStreams:
     """One ``prefill`` call."""
 
     streams: tuple[tuple[int, int], ...]
@@ -24,26 +24,26 @@ class Start:
 
 
 @dataclass(frozen=True)
-class Decode:
+class DecodeStreams:
     """One ``decode`` call."""
 
     streams: tuple[int, ...]
     how: frozenset[str] = frozenset()
-    """As for :class:`Start`, and ``logits`` and ``waited for later``."""
+    """Ways of the call: those of :class:`StartStreams`, ``logits``, and ``waited for later``."""
 
 
 @dataclass(frozen=True)
-class Release:
+class ReleaseStream:
     """One ``release`` call."""
 
     stream: int
 
 
-Action = Start | Decode | Release
+Action = StartStreams | DecodeStreams | ReleaseStream
 
 
 @dataclass
-class _Live:
+class _OpenStream:
     scenario: int
     left: int
     """Steps it can still take."""
@@ -52,7 +52,7 @@ class _Live:
 
 
 @dataclass
-class Writer:
+class ScheduleWriter:
     """Writes a schedule down while keeping count of what each stream can still do.
 
     Args:
@@ -67,7 +67,7 @@ class Writer:
     chance: random.Random
     logits: bool
     actions: list[Action] = field(default_factory=list)
-    live: dict[int, _Live] = field(default_factory=dict)
+    live: dict[int, _OpenStream] = field(default_factory=dict)
     _numbers: Iterable[int] = field(default_factory=count)
 
     @property
@@ -80,28 +80,28 @@ class Writer:
         return self.width - len(self.live)
 
     def start(self, *scenarios: int) -> None:
-        """In one call."""
+        """Start streams in one call."""
         streams = tuple(zip(self._numbers, scenarios, strict=False))
         for stream, scenario in streams:
-            self.live[stream] = _Live(scenario, self.pool.length(scenario), self.pool.rows(scenario))
-        self.actions.append(Start(streams, self._how()))
+            self.live[stream] = _OpenStream(scenario, self.pool.length(scenario), self.pool.rows(scenario))
+        self.actions.append(StartStreams(streams, self._how()))
 
     def decode(self, streams: Sequence[int]) -> None:
-        """In this order."""
+        """Decode streams in one call, in this order."""
         for stream in streams:
             self.live[stream].left -= 1
             self.live[stream].length += 1
         how = {"waited for later"} if self.chance.random() < 0.2 else set()
         if self.logits and self.chance.random() < 0.6:
             how.add("logits")
-        self.actions.append(Decode(tuple(streams), self._how() | how))
+        self.actions.append(DecodeStreams(tuple(streams), self._how() | how))
 
     def release(self, stream: int) -> None:
         del self.live[stream]
-        self.actions.append(Release(stream))
+        self.actions.append(ReleaseStream(stream))
 
     def release_finished(self, share: float = 1.0) -> None:
-        """Those without a step left, or a random ``share`` of them."""
+        """Release streams without a step left, or a random ``share`` of them."""
         for stream in [stream for stream, live in self.live.items() if not live.left]:
             if self.chance.random() < share:
                 self.release(stream)
@@ -116,7 +116,7 @@ class Writer:
         return frozenset(how for how in HOW if self.chance.random() < 0.15)
 
 
-def at_random(writer: Writer, cost: int, price_of_stream: bool) -> list[Action]:
+def at_random(writer: ScheduleWriter, cost: int, price_of_stream: bool) -> list[Action]:
     """Anything the contract allows.
 
     Args:
@@ -144,7 +144,7 @@ def at_random(writer: Writer, cost: int, price_of_stream: bool) -> list[Action]:
     return writer.actions
 
 
-def of_widths(writer: Writer, widths: Sequence[int], scenarios: Sequence[int]) -> list[Action]:
+def of_widths(writer: ScheduleWriter, widths: Sequence[int], scenarios: Sequence[int]) -> list[Action]:
     """Calls of these widths, in a full house of streams of different lengths and ages, each used up in its time."""
     scenarios = writer.shuffled(scenarios)
     turn = cycle(scenarios)
@@ -168,8 +168,8 @@ def of_widths(writer: Writer, widths: Sequence[int], scenarios: Sequence[int]) -
     return writer.actions
 
 
-def ends_in_company(writer: Writer, turns: int) -> list[Action]:
-    """In each call of a full house one stream ends, now and then two or three: before, after or among the others."""
+def ends_in_company(writer: ScheduleWriter, turns: int) -> list[Action]:
+    """End one stream, at times two or three, in each call of a full batch: before, after or among the others."""
     pool, chance = writer.pool, writer.chance
     for turn in range(turns):
         while writer.room:
@@ -190,8 +190,8 @@ def ends_in_company(writer: Writer, turns: int) -> list[Action]:
     return writer.actions
 
 
-def continuations(writer: Writer) -> list[Action]:
-    """Each scenario that begins as a continuation, one beside the next."""
+def continuations(writer: ScheduleWriter) -> list[Action]:
+    """Start every scenario that begins as a continuation, all in one batch."""
     for scenario in writer.pool.continued:
         if not writer.room:
             writer.release(next(iter(writer.live)))
@@ -202,7 +202,7 @@ def continuations(writer: Writer) -> list[Action]:
     return writer.actions
 
 
-def alike(writer: Writer) -> list[Action]:
+def alike(writer: ScheduleWriter) -> list[Action]:
     """Requests that differ in one thing only, or in nothing: in one call, one after another, and once more later."""
     scenarios = [*writer.pool.alike][: writer.width]
     twins = [*scenarios, scenarios[0]][: writer.width]
@@ -218,8 +218,8 @@ def alike(writer: Writer) -> list[Action]:
     return writer.actions
 
 
-def growing(writer: Writer) -> list[Action]:
-    """Each prompt is longer than all before it, and each call wider, beside streams that are already there."""
+def growing(writer: ScheduleWriter) -> list[Action]:
+    """Start prompts that are each longer than all before, in ever wider calls, while other streams are open."""
     pool = writer.pool
     by_rows = {pool.rows(scenario): scenario for scenario in pool.going}
     lengths = sorted(by_rows)
@@ -230,8 +230,8 @@ def growing(writer: Writer) -> list[Action]:
     return writer.actions
 
 
-def churn(writer: Writer, rounds: int) -> list[Action]:
-    """Many streams that come and go, at all moments of their lives, beside one that waits and goes on at the end."""
+def churn(writer: ScheduleWriter, rounds: int) -> list[Action]:
+    """Start and end many streams at all moments, while one stream waits, to continue at the end."""
     pool, chance = writer.pool, writer.chance
     waiting = min(1, writer.width - 1)
     if waiting:
@@ -257,35 +257,35 @@ def churn(writer: Writer, rounds: int) -> list[Action]:
 
 
 def tidied(actions: Sequence[Action], pool: ScenarioPool, width: int) -> list[Action]:
-    """What is left of a schedule when all that cannot be done is left out."""
+    """Return the actions of a schedule that can be executed."""
     left: dict[int, int] = {}
     kept: list[Action] = []
     for action in actions:
         match action:
-            case Start(streams):
+            case StartStreams(streams):
                 streams = tuple(each for each in streams if each[0] not in left)[: width - len(left)]
                 left |= {stream: pool.length(scenario) for stream, scenario in streams}
                 if streams:
                     kept.append(replace(action, streams=streams))
-            case Decode(steps):
+            case DecodeStreams(steps):
                 steps = tuple(stream for stream in steps if left.get(stream))
                 for stream in steps:
                     left[stream] -= 1
                 if steps:
                     kept.append(replace(action, streams=steps))
-            case Release(stream):
+            case ReleaseStream(stream):
                 if left.pop(stream, None) is not None:
                     kept.append(action)
     return kept
 
 
 def streams(actions: Iterable[Action]) -> list[int]:
-    """Those that are started."""
-    return [stream for action in actions if isinstance(action, Start) for stream, _ in action.streams]
+    """Return the streams that are started."""
+    return [stream for action in actions if isinstance(action, StartStreams) for stream, _ in action.streams]
 
 
 def only(actions: Iterable[Action], streams: Iterable[int]) -> list[Action]:
-    """What is left of a schedule without all other streams."""
+    """Return the part of a schedule that concerns these streams."""
     kept = set(streams)
     left = (_of(action, kept) for action in actions)
     return [action for action in left if action is not None]
@@ -293,22 +293,22 @@ def only(actions: Iterable[Action], streams: Iterable[int]) -> list[Action]:
 
 def _of(action: Action, kept: set[int]) -> Action | None:
     match action:
-        case Start(begun):
+        case StartStreams(begun):
             started = tuple(each for each in begun if each[0] in kept)
             return replace(action, streams=started) if started else None
-        case Decode(steps):
+        case DecodeStreams(steps):
             advanced = tuple(stream for stream in steps if stream in kept)
             return replace(action, streams=advanced) if advanced else None
-        case Release(stream):
+        case ReleaseStream(stream):
             return action if stream in kept else None
 
 
 def smaller(action: Action) -> Iterator[Action]:
-    """What may show the same with less: narrower and plainer calls."""
-    if isinstance(action, Decode) and len(action.streams) > 1:
+    """Yield smaller actions that may show the same fault: narrower and plainer calls."""
+    if isinstance(action, DecodeStreams) and len(action.streams) > 1:
         for place in range(len(action.streams)):
             yield replace(action, streams=action.streams[:place] + action.streams[place + 1 :])
-    if not isinstance(action, Release):
+    if not isinstance(action, ReleaseStream):
         for how in sorted(action.how):
             yield replace(action, how=action.how - {how})
 
@@ -320,15 +320,15 @@ def name_of(stream: int) -> str:
 
 def described(actions: Sequence[Action], pool: ScenarioPool) -> str:
     """The schedule for people: its streams, then a line for each call."""
-    started = (each for action in actions if isinstance(action, Start) for each in action.streams)
+    started = (each for action in actions if isinstance(action, StartStreams) for each in action.streams)
     lines = [f"{name_of(stream)}: {pool.scenarios[scenario]}" for stream, scenario in started]
     for number, action in enumerate(actions, 1):
         match action:
-            case Start(streams, how):
+            case StartStreams(streams, how):
                 call = f"prefill {' '.join(name_of(stream) for stream, _ in streams)}"
-            case Decode(steps, how):
+            case DecodeStreams(steps, how):
                 call = f"decode {' '.join(map(name_of, steps))}"
-            case Release(stream):
+            case ReleaseStream(stream):
                 call, how = f"release {name_of(stream)}", frozenset()
         lines.append(f"{number:3} {call}" + (f" ({', '.join(sorted(how))})" if how else ""))
     return "\n".join(lines)

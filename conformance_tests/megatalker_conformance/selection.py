@@ -1,4 +1,4 @@
-"""Which backends one run judges, on which checkpoint and device."""
+"""The backends that one run tests, the checkpoint and the device."""
 
 import tempfile
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ SpecT = TypeVar("SpecT", TalkerBackend, CodecBackend)
 
 @dataclass
 class Selection:
-    """What the command line asked for, resolved."""
+    """The options of the command line, resolved."""
 
     registry: BackendRegistry
     checkpoint: Checkpoint

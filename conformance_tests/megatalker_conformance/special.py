@@ -1,4 +1,4 @@
-"""Backends under test on checkpoints that are made for one question, whatever checkpoint the run is about."""
+"""Backends under test on special checkpoints, each made for one question."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -25,7 +25,7 @@ LoadedT = TypeVar("LoadedT")
 OPEN, EXTREME, NARROW, GROUPED = "open", "extreme", "narrow predictor", "grouped heads"
 FEW_CODES, MANY_CODES = "3 code groups", "20 code groups"
 END_OF_POSITIONS = 600
-"""Of the checkpoint with few positions: a number that no page or power of two divides."""
+"""Positions of the checkpoint with few of them: a number that no page or power of two divides."""
 _GROUPED = StackSizes(hidden=128, intermediate=96, layers=2, heads=6, kv_heads=2, head_dim=16)
 RECIPES: dict[str, tuple[CheckpointRecipe, Change]] = {
     OPEN: (TINY, OpenModel.change),
@@ -97,7 +97,7 @@ def load_or_skip(
     settings: Settings,
     load: Callable[[], LoadedT],
 ) -> LoadedT:
-    """What ``load`` returns; the test is skipped where the backend says, probed or loading, that it cannot run this."""
+    """Return the result of ``load``; skip the test where the backend says that it cannot run this."""
     reason = probe(spec, checkpoint, device, settings).reason
     if reason is None:
         try:
@@ -145,6 +145,6 @@ class Loader:
         return self._loaded[name]
 
     def close(self) -> None:
-        """Free what was loaded."""
+        """Free everything that is loaded."""
         for decoder in self._loaded.values():
             decoder.close()

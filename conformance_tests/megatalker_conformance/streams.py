@@ -21,11 +21,11 @@ PLAIN_GREEDY = replace(GREEDY, repetition_penalty=1.0)
 
 
 @dataclass(frozen=True)
-class Case:
+class StreamCase:
     """A test case: all that one stream is given."""
 
     name: str
-    """For messages."""
+    """Name of the case in messages."""
     embeds: Tensor
     """``[T, hidden_size]`` prefill rows."""
     trailing: Tensor
@@ -43,16 +43,16 @@ class Case:
         """A digest of all that decides what is said."""
         return f"{content(self.embeds, self.trailing, self.pad)} {self.sampling}"
 
-    def sampled(self, **changes: object) -> "Case":
+    def sampled(self, **changes: object) -> "StreamCase":
         """The same with other sampling values."""
         return replace(self, sampling=replace(self.sampling, **changes))  # type: ignore[arg-type]
 
 
 @dataclass
-class Stream:
+class SuiteStream:
     """One case being said by one decoder."""
 
-    case: Case
+    case: StreamCase
     handle: StreamHandle
     first_frame: int = 0
     codes: list[Codes] = field(default_factory=list)
@@ -63,7 +63,7 @@ class Stream:
         return DecodeStep(self.handle, self.case.text(self.first_frame + len(self.codes)), forced)
 
 
-class Streams:
+class SuiteStreams:
     """Starts and advances streams on one decoder, and releases what a test leaves behind.
 
     Args:
@@ -74,21 +74,21 @@ class Streams:
         self.decoder = decoder
         self._open: list[StreamHandle] = []
 
-    def start(self, case: Case) -> Stream:
+    def start(self, case: StreamCase) -> SuiteStream:
         """Prefill."""
         return self.start_together(case)[0]
 
-    def start_together(self, *cases: Case) -> list[Stream]:
+    def start_together(self, *cases: StreamCase) -> list[SuiteStream]:
         """One ``prefill`` call for all of them."""
         handles = self._prefill(*(StreamRequest(case.embeds, case.sampling) for case in cases))
-        return [Stream(*parts) for parts in zip(cases, handles, strict=True)]
+        return [SuiteStream(*parts) for parts in zip(cases, handles, strict=True)]
 
-    def resume(self, case: Case, emitted: Sequence[Codes], rows: Tensor) -> Stream:
+    def resume(self, case: StreamCase, emitted: Sequence[Codes], rows: Tensor) -> SuiteStream:
         """Continue after ``emitted`` frames, whose talker input rows are ``rows [frames, hidden_size]``."""
         history = tuple(codes[0] for codes in emitted)
         embeds = torch.cat((case.embeds, rows))
         (handle,) = self._prefill(StreamRequest(embeds, case.sampling, history))
-        return Stream(case, handle, len(emitted))
+        return SuiteStream(case, handle, len(emitted))
 
     def _prefill(self, *requests: StreamRequest) -> list[StreamHandle]:
         handles = self.decoder.prefill(requests)
@@ -96,19 +96,19 @@ class Streams:
         return handles
 
     def advance(
-        self, *streams: Stream, forced: Sequence[int] | None = None, return_logits: bool = False
+        self, *streams: SuiteStream, forced: Sequence[int] | None = None, return_logits: bool = False
     ) -> list[Frame]:
         """One ``decode`` call for these streams, waited for at once."""
         return self.begin(*streams, forced=forced, return_logits=return_logits)()
 
     def begin(
-        self, *streams: Stream, forced: Sequence[int] | None = None, return_logits: bool = False
+        self, *streams: SuiteStream, forced: Sequence[int] | None = None, return_logits: bool = False
     ) -> Callable[[], list[Frame]]:
         """One ``decode`` call for these streams, to be waited for later."""
         take = self.decoder.decode([stream.step(forced) for stream in streams], return_logits=return_logits)
         return lambda: _note(streams, take())
 
-    def run(self, stream: Stream, frames: int) -> list[Codes]:
+    def run(self, stream: SuiteStream, frames: int) -> list[Codes]:
         """Advance alone until ``frames`` frames more are there, or the stream ends; all codes so far."""
         for _ in range(frames):
             if stream.ended:
@@ -116,18 +116,18 @@ class Streams:
             self.advance(stream)
         return stream.codes
 
-    def say(self, case: Case, frames: int) -> list[Codes]:
+    def say(self, case: StreamCase, frames: int) -> list[Codes]:
         """Start, run and release."""
         stream = self.start(case)
         codes = self.run(stream, frames)
         self.release(stream)
         return codes
 
-    def force(self, case: Case, codes: Sequence[Codes]) -> "TeacherForced":
+    def force(self, case: StreamCase, codes: Sequence[Codes]) -> "TeacherForced":
         """The logits before each of these frames, each computed from the given frames before it."""
-        return TeacherForced.of(self.follow(case, codes))
+        return TeacherForced.from_frames(self.follow(case, codes))
 
-    def follow(self, case: Case, forced: Sequence[Codes | None]) -> list[Frame]:
+    def follow(self, case: StreamCase, forced: Sequence[Codes | None]) -> list[Frame]:
         """Start, take these steps, ``None`` being a free one, until it ends, and release; frames with logits."""
         stream = self.start(case)
         frames: list[Frame] = []
@@ -138,12 +138,12 @@ class Streams:
         self.release(stream)
         return frames
 
-    def release(self, stream: Stream) -> None:
+    def release(self, stream: SuiteStream) -> None:
         self._open.remove(stream.handle)
         self.decoder.release(stream.handle)
 
     def release_all(self) -> None:
-        """Free whatever is still held, whatever state a failed test left it in."""
+        """Free all open streams, also after a failed test."""
         while self._open:
             try:
                 self.decoder.release(self._open.pop())
@@ -151,7 +151,7 @@ class Streams:
                 continue
 
 
-def _note(streams: Sequence[Stream], frames: list[Frame]) -> list[Frame]:
+def _note(streams: Sequence[SuiteStream], frames: list[Frame]) -> list[Frame]:
     for stream, frame in zip(streams, frames, strict=True):
         stream.ended = frame.ended
         if frame.codes is not None:
@@ -169,7 +169,7 @@ class TeacherForced:
     """``[frames, code groups - 1, predictor vocab]``; zeros for a step that ended the stream."""
 
     @classmethod
-    def of(cls, frames: Sequence[Frame]) -> "TeacherForced":
+    def from_frames(cls, frames: Sequence[Frame]) -> "TeacherForced":
         """The logits that these frames carry."""
         rows = [frame.logits for frame in frames if frame.logits is not None]
         assert len(rows) == len(frames), "return_logits gives logits for each frame"

@@ -14,13 +14,13 @@ from megatalker.plugins.checked import CheckedTalker
 from megatalker_conformance.precision import ERROR_RATIO, FLOAT32_ERROR
 from megatalker_conformance.promises import Mismatch
 from megatalker_conformance.scenarios import ScenarioPool
-from megatalker_conformance.schedules import Action, Decode, Release, Start, name_of
+from megatalker_conformance.schedules import Action, DecodeStreams, ReleaseStream, StartStreams, name_of
 
 T = TypeVar("T")
 
 
 class Comparison(Protocol):
-    """What a frame is held to."""
+    """The expected result of a frame."""
 
     def complaint(self, scenario: int, step: int, frame: Frame) -> tuple[str, str] | None:
         """Expected and found, if they differ. ``step`` counts from the stream's own start."""
@@ -142,12 +142,12 @@ class TalkerExecutor:
 
     def _do(self, action: Action, held: dict[int, "_Running"]) -> tuple[str, str] | None:
         match action:
-            case Start(streams, how):
+            case StartStreams(streams, how):
                 return self._start(streams, how, held)
-            case Release(stream):
+            case ReleaseStream(stream):
                 handle = held.pop(stream).handle
                 _call(lambda: self._decoder.release(handle), frozenset())
-            case Decode(streams, how):
+            case DecodeStreams(streams, how):
                 return self._decode([(stream, held[stream]) for stream in streams], how)
         return None
 
@@ -214,7 +214,7 @@ def _lent(tensor: Tensor, how: frozenset[str]) -> Tensor:
 
 
 def _taken_back(lent: Sequence[Tensor], own: Sequence[Tensor]) -> tuple[str, str] | None:
-    """Write over what was lent, for it belongs to the caller again; expected and found, if somebody else did before."""
+    """Write over tensors that the caller owns again. Return expected and found if the backend changed them before."""
     untouched = all(torch.equal(given, rows.to(given.dtype)) for given, rows in zip(lent, own, strict=True))
     for given in lent:
         given.fill_(torch.nan)
@@ -222,7 +222,7 @@ def _taken_back(lent: Sequence[Tensor], own: Sequence[Tensor]) -> tuple[str, str
 
 
 class _DecoderError(Exception):
-    """What a decoder raised, whatever it was, and nothing else."""
+    """An error that a decoder raised, of any kind."""
 
 
 def _call(work: Callable[[], T], how: frozenset[str]) -> T:

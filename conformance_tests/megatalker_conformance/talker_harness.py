@@ -13,7 +13,7 @@ from megatalker.errors import MegatalkerError
 from megatalker.plugins.checked import CheckedTalker
 from megatalker_conformance.promises import Mismatch, Promise, broken
 from megatalker_conformance.scenarios import ScenarioPool
-from megatalker_conformance.schedules import Action, Writer, described, only, smaller, streams, tidied
+from megatalker_conformance.schedules import Action, ScheduleWriter, described, only, smaller, streams, tidied
 from megatalker_conformance.shortening import shortened
 from megatalker_conformance.talker_executor import Comparison, OracleComparison, TalkerExecutor
 
@@ -58,10 +58,10 @@ class TalkerHarness:
         """Streams that schedules of many wide calls may hold."""
         return self.house if self.batch else min(self.house, WIDEST_ALONE)
 
-    def writer(self, title: str, width: int) -> Writer:
-        """For a schedule; the same title gives the same one."""
+    def writer(self, title: str, width: int) -> ScheduleWriter:
+        """Return the writer of a schedule; the same title gives the same random choices."""
         chance = random.Random(f"{self.seed} {title}")
-        return Writer(self.pool, width, chance, self.talker.capabilities.forced_codes)
+        return ScheduleWriter(self.pool, width, chance, self.talker.capabilities.forced_codes)
 
     def executor(self, talker: CheckedTalker, comparison: Comparison | None = None) -> TalkerExecutor:
         return TalkerExecutor(
@@ -88,9 +88,9 @@ class TalkerHarness:
 
         Args:
             actions: the schedule.
-            promise: what it shows.
-            comparison: what frames are held to; ``None``: the oracle.
-            talker: who runs; ``None``: the decoder under test.
+            promise: the promise that it tests.
+            comparison: the expected frames; ``None``: those of the oracle.
+            talker: the decoder that runs it; ``None``: the decoder under test.
         """
         executor = self.executor(talker or self.talker, comparison)
         mismatch = executor.run(actions)

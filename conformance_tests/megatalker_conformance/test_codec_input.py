@@ -1,4 +1,4 @@
-"""What a codec says of itself, and what it makes of audio."""
+"""Capabilities that a codec states, and its encoding of audio."""
 
 from concurrent.futures import ThreadPoolExecutor
 

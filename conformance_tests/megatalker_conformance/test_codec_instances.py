@@ -13,7 +13,7 @@ from megatalker_conformance.louder import louder
 from megatalker_conformance.measure import Measure
 
 LOUD = 3.0
-"""Of the loudest sample before it is clamped."""
+"""Peak of the loud checkpoint's samples before they are clamped."""
 FRAMES = 24
 
 
@@ -27,7 +27,7 @@ def test_instances_of_two_checkpoints_keep_apart_and_stay_within_one(
     measure: Measure,
     tmp_path: Path,
 ) -> None:
-    """By turns, on the same codes: the codec under test, and one of a checkpoint so loud that samples are clamped."""
+    """Alternates calls of the codec under test and of one whose checkpoint is so loud that samples are clamped."""
     codes = code_source.random(FRAMES, seed=51)
     expected = official_codec.decode(codes)
     gain = LOUD / float(expected.abs().max())

@@ -16,7 +16,7 @@ USED = 160
 WATCHED = 24
 """The same, and memory is looked at before and after."""
 ROUNDS = 4
-"""How often, until nothing has grown: what the first calls make for good may stay, a leak goes on."""
+"""Most repetitions until nothing grows: buffers that the first calls make may stay, but a leak goes on."""
 OPENED = 2000
 """States that are not even used."""
 SAID = 40
@@ -63,7 +63,7 @@ def test_states_that_are_gone_leave_nothing_behind(
 
 
 def _growing(before: dict[str, int], after: dict[str, int]) -> dict[str, int]:
-    """What has grown, and by how much."""
+    """Return the kinds of memory that have grown, with the growth."""
     growth = {kind: after[kind] - before[kind] for kind in before}
     return {kind: more for kind, more in growth.items() if more > ALLOWED[kind]}
 

@@ -1,12 +1,12 @@
-"""Whatever a caller does with states, each sounds as one full forward of the official decoder over its codes."""
+"""Every state sounds like one full forward of the official decoder over its codes, after any sequence of calls."""
 
 from megatalker_conformance.codec_harness import CodecHarness
-from megatalker_conformance.codec_schedule import Action, Copy, Decode, Open, Warmup
+from megatalker_conformance.codec_schedule import Action, Copy, DecodeCall, OpenCall, WarmUpCodec
 from megatalker_conformance.promises import WARMUP
 
 SCHEDULES = 5
 CALLS = 55
-"""Of each; a call with many states or frames counts as several."""
+"""Calls of each schedule; a call with many states or frames counts as several."""
 DRAWN_WIDTH = 20
 """States of a call, at most, in random schedules."""
 MANY, LONG_CALL = 14, 28
@@ -33,9 +33,9 @@ def test_as_many_states_as_it_takes_share_a_call(codec_harness: CodecHarness) ->
     """The same states again in the other order, and with different numbers of frames; fewer states of any age."""
     states = range(codec_harness.width(WIDTH))
     openings = codec_harness.pool.openings
-    actions: list[Action] = [Open(state, openings[state % len(openings)]) for state in states]
-    actions.append(Decode(tuple((state, 1) for state in states)))
-    actions.append(Decode(tuple((state, 1 + state % 2) for state in reversed(states))))
+    actions: list[Action] = [OpenCall(state, openings[state % len(openings)]) for state in states]
+    actions.append(DecodeCall(tuple((state, 1) for state in states)))
+    actions.append(DecodeCall(tuple((state, 1 + state % 2) for state in reversed(states))))
     fewer = codec_harness.draw("widths", len(states)).of_widths([width for width in WIDTHS if width <= len(states)])
     codec_harness.hold_to(actions, fewer)
 
@@ -44,27 +44,32 @@ def test_copies_of_any_age_go_their_own_way(codec_harness: CodecHarness) -> None
     """The original goes on as before; a copy and the copy's own copy get other codes, with it in the same call first,
     then alone.
     """
-    original, actions, age = 1, list[Action]([Open(1, 0)]), 0
+    original, actions, age = 1, list[Action]([OpenCall(1, 0)]), 0
     for number, (at, branch) in enumerate(codec_harness.pool.branches, start=1):
         copy, second = 2 * number, 2 * number + 1
-        actions += [Decode(((original, at - age),))] if at > age else []
+        actions += [DecodeCall(((original, at - age),))] if at > age else []
         actions += [Copy(copy, original, branch), Copy(second, copy, branch)]
-        actions += [Decode(((copy, 1), (original, 1))), Decode(((copy, 2),)), Decode(((second, 2),))]
+        actions += [DecodeCall(((copy, 1), (original, 1))), DecodeCall(((copy, 2),)), DecodeCall(((second, 2),))]
         age = max(at, age) + 1
     codec_harness.hold_to(actions)
 
 
 def test_long_calls_of_several_states_stay_exact(codec_harness: CodecHarness) -> None:
-    """Of equal and different lengths, by states far apart in age, and by many."""
+    """Calls of equal and different lengths, with states far apart in age, and with many states."""
     old, young, new, first, second = 1, 2, 3, *codec_harness.pool.trunks
-    actions: list[Action] = [Open(old, first), Decode(((old, 105),)), Open(young, second), Decode(((young, 3),))]
-    actions += [Open(new, second), Decode(((new, 70), (old, 70), (young, 122)))]
-    actions += [Decode(((old, 1), (young, 65), (new, 65)))]
+    actions: list[Action] = [
+        OpenCall(old, first),
+        DecodeCall(((old, 105),)),
+        OpenCall(young, second),
+        DecodeCall(((young, 3),)),
+    ]
+    actions += [OpenCall(new, second), DecodeCall(((new, 70), (old, 70), (young, 122)))]
+    actions += [DecodeCall(((old, 1), (young, 65), (new, 65)))]
     many = range(10, 10 + MANY)
-    actions += [*(Open(state, (first, second)[state % 2]) for state in many)]
+    actions += [*(OpenCall(state, (first, second)[state % 2]) for state in many)]
     actions += [
-        Decode(tuple((state, LONG_CALL + state % 3) for state in many)),
-        Decode(tuple((state, 1) for state in many)),
+        DecodeCall(tuple((state, LONG_CALL + state % 3) for state in many)),
+        DecodeCall(tuple((state, 1) for state in many)),
     ]
     codec_harness.hold_to(actions)
 
@@ -75,18 +80,22 @@ def test_long_streams_stay_exact(codec_harness: CodecHarness) -> None:
     assert float(pool.sequences[pool.long].samples.abs().max()) > 0, "silence would hide every difference"
     to_512 = [*[1] * 6, 59, *[1] * 16, 2, 3, 7, 140, 181, 98]
     far_out = [500, 1]
-    actions: list[Action] = [Open(state, pool.long), *(Decode(((state, frames),)) for frames in to_512)]
-    actions += [Copy(copy, state, pool.long), *(Decode(((state, frames),)) for frames in far_out), Open(young, 0)]
-    actions.append(Decode(((copy, 3), (young, 5), (state, 87))))
+    actions: list[Action] = [OpenCall(state, pool.long), *(DecodeCall(((state, frames),)) for frames in to_512)]
+    actions += [
+        Copy(copy, state, pool.long),
+        *(DecodeCall(((state, frames),)) for frames in far_out),
+        OpenCall(young, 0),
+    ]
+    actions.append(DecodeCall(((copy, 3), (young, 5), (state, 87))))
     codec_harness.hold_to(actions)
 
 
 def test_a_codec_is_exact_before_and_after_its_warmup(codec_harness: CodecHarness) -> None:
-    """On an instance of its own, with states that it had before."""
+    """Uses a new instance of the codec, with states from before its warm-up."""
     states = range(1, 1 + min(codec_harness.width(3), 3))
-    first, then = (Decode(tuple((state, frames + state) for state in states)) for frames in (1, 2))
+    first, then = (DecodeCall(tuple((state, frames + state) for state in states)) for frames in (1, 2))
     cold = codec_harness.load()
     codec_harness.hold_to(
-        [*(Open(state, state) for state in states), first, Warmup(), then], promise=WARMUP, codec=cold
+        [*(OpenCall(state, state) for state in states), first, WarmUpCodec(), then], promise=WARMUP, codec=cold
     )
     cold.close()

@@ -1,4 +1,4 @@
-"""Whatever checkpoint the run is about: codecs of fewer and of more codebooks than published ones."""
+"""Codecs of fewer and of more codebooks than published ones, on checkpoints of their own."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -11,7 +11,7 @@ from megatalker.interfaces import CodecBackend
 from megatalker.plugins.checked import CheckedCodec
 from megatalker_conformance.codec_harness import CodecHarness
 from megatalker_conformance.codec_pool import CodePool
-from megatalker_conformance.codec_schedule import Action, Decode, Open
+from megatalker_conformance.codec_schedule import Action, DecodeCall, OpenCall
 from megatalker_conformance.codes import CodeSource, OfficialCodec
 from megatalker_conformance.selection import Selection
 from megatalker_conformance.special import FEW_CODES, MANY_CODES, SpecialCheckpoints, load_or_skip
@@ -35,8 +35,11 @@ def test_codecs_of_any_number_of_codebooks_equal_one_full_forward(
     pool = CodePool(CodeSource(checkpoint), OfficialCodec(checkpoint, device), LONG)
     harness = replace(codec_harness, codec=codec, pool=pool, load=lambda: load_another_codec(checkpoint))
     first, second = pool.openings[:2]
-    actions: list[Action] = [Open(1, pool.long), Decode(((1, 3),)), Open(2, first), Open(3, second)]
+    actions: list[Action] = [OpenCall(1, pool.long), DecodeCall(((1, 3),)), OpenCall(2, first), OpenCall(3, second)]
     together = (3, 2, 1)[-min(3, harness.width(3)) :]
-    actions += [Decode(tuple((state, 1) for state in together)), Decode(tuple((state, 2) for state in together))]
-    harness.hold_to([*actions, Decode(((1, LONG),))])
+    actions += [
+        DecodeCall(tuple((state, 1) for state in together)),
+        DecodeCall(tuple((state, 2) for state in together)),
+    ]
+    harness.hold_to([*actions, DecodeCall(((1, LONG),))])
     codec.close()

@@ -1,4 +1,4 @@
-"""Streaming through the engine, judged by structure: who had to run before a chunk came out."""
+"""Streaming through the engine, judged by structure: the calls that had run before a chunk came out."""
 
 import pytest
 import torch
@@ -42,7 +42,7 @@ def test_no_chunk_waits_for_a_later_one(engine_harness: EngineHarness, judge: Ju
 
 
 def test_playback_never_runs_dry(engine_harness: EngineHarness, judge: Judge) -> None:
-    """In some run of those in which no frame took the backends longer than it lasts, with a fifth to spare.
+    """The test succeeds if one run does in which every frame took the backends at most 80 % of its duration.
 
     In others a busy machine may keep the engine's own threads waiting; where these few are not, too.
     """

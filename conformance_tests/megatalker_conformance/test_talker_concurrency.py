@@ -1,14 +1,14 @@
-"""Isolation: a stream's codes do not depend on its neighbours, nor on who shares a call with it."""
+"""Isolation: a stream's codes do not depend on the other streams, whether they share a call with it or not."""
 
 import pytest
 
 from megatalker_conformance.cases import SENTENCES, Cases
 from megatalker_conformance.checks import Judge
-from megatalker_conformance.streams import Case, Stream, Streams
+from megatalker_conformance.streams import StreamCase, SuiteStream, SuiteStreams
 
 
 @pytest.fixture
-def crowd(streams: Streams, cases: Cases, judge: Judge) -> list[Case]:
+def crowd(streams: SuiteStreams, cases: Cases, judge: Judge) -> list[StreamCase]:
     """Up to five cases of different lengths and seeds."""
     count = min(5, streams.decoder.max_streams or 5)
     if count < 2:
@@ -20,12 +20,12 @@ def crowd(streams: Streams, cases: Cases, judge: Judge) -> list[Case]:
 
 
 def test_streams_that_start_and_end_at_different_times_do_not_disturb_each_other(
-    streams: Streams, judge: Judge, crowd: list[Case]
+    streams: SuiteStreams, judge: Judge, crowd: list[StreamCase]
 ) -> None:
     lengths = [8 + 2 * index for index in range(len(crowd))]
     waiting, tick = list(zip(crowd, lengths, strict=True)), 0
-    running: list[tuple[Stream, int]] = []
-    finished: list[tuple[Stream, int]] = []
+    running: list[tuple[SuiteStream, int]] = []
+    finished: list[tuple[SuiteStream, int]] = []
     while waiting or running:
         if waiting and tick % 3 == 0:
             case, length = waiting.pop(0)

@@ -40,5 +40,5 @@ def test_the_engine_moves_a_stream_here_without_a_seam(
         stream = engine_harness.begin(engine, SENTENCES[0], judge.manner, "interleaved")
         received = engine_harness.listen(stream, log)
     assert [(switch.origin, switch.target, switch.frame) for switch in stream.switches] == [("failing", "tested", 20)]
-    assert log.frames == 1 + FRAMES - 20  # the engine tries who takes over with a frame that nobody hears
+    assert log.frames == 1 + FRAMES - 20  # the engine tests the next backend with a frame that nobody hears
     judge(cases.prompt(SENTENCES[0], "interleaved", judge.manner), received.codes, FRAMES)

@@ -7,16 +7,16 @@ from megatalker.errors import InvalidRequestError
 from megatalker_conformance.cases import SENTENCES, Cases
 from megatalker_conformance.checks import Judge, require
 from megatalker_conformance.oracle import Oracle
-from megatalker_conformance.streams import Streams
+from megatalker_conformance.streams import SuiteStreams
 
 
 @pytest.fixture(autouse=True)
-def _forced_codes(streams: Streams) -> None:
+def _forced_codes(streams: SuiteStreams) -> None:
     require(streams.decoder.capabilities, "forced_codes")
 
 
 def test_forced_codes_come_out_whatever_the_model_would_choose(
-    streams: Streams, cases: Cases, judge: Judge, oracle: Oracle
+    streams: SuiteStreams, cases: Cases, judge: Judge, oracle: Oracle
 ) -> None:
     """Codes of another case are improbable here; the logits before each frame come out all the same."""
     case = cases.prompt(SENTENCES[0], "interleaved", judge.manner)
@@ -27,7 +27,7 @@ def test_forced_codes_come_out_whatever_the_model_would_choose(
 
 
 def test_forced_end_of_speech_ends_the_stream(
-    streams: Streams, cases: Cases, judge: Judge, checkpoint: Checkpoint
+    streams: SuiteStreams, cases: Cases, judge: Judge, checkpoint: Checkpoint
 ) -> None:
     config = checkpoint.config
     stream = streams.start(cases.rows(8, judge.manner))

@@ -12,7 +12,7 @@ from megatalker.plugins.checked import CheckedTalker
 from megatalker_conformance.cases import SENTENCES, Cases
 from megatalker_conformance.checks import Judge
 from megatalker_conformance.measure import Measure, clock
-from megatalker_conformance.streams import Streams
+from megatalker_conformance.streams import SuiteStreams
 
 FLAGS = ("batch", "forced_codes", "seeded_sampling", "prefix_reuse", "batch_invariant")
 CALLS = 12
@@ -29,7 +29,9 @@ def test_the_loaded_instance_has_the_abilities_of_its_specification(
     assert {flag: getattr(found, flag) for flag in FLAGS} == {flag: getattr(promised, flag) for flag in FLAGS}
 
 
-def test_no_other_decoder_does_the_work(streams: Streams, talker: CheckedTalker, cases: Cases, judge: Judge) -> None:
+def test_no_other_decoder_does_the_work(
+    streams: SuiteStreams, talker: CheckedTalker, cases: Cases, judge: Judge
+) -> None:
     """A decoder that holds another one would be measured and judged in its name."""
     streams.run(streams.start(cases.rows(8, judge.manner)), 2)
     hidden = [
@@ -56,7 +58,7 @@ def _held(item: object) -> list[object]:
 
 
 def test_no_call_does_the_work_of_several_frames(
-    streams: Streams, cases: Cases, judge: Judge, measure: Measure, device: torch.device
+    streams: SuiteStreams, cases: Cases, judge: Judge, measure: Measure, device: torch.device
 ) -> None:
     """The first frame must not wait for later ones, so all calls cost about the same."""
     case = cases.prompt(SENTENCES[1], "interleaved", judge.manner)

@@ -11,24 +11,22 @@ from megatalker_conformance.cases import Cases
 from megatalker_conformance.measure import Measure, clock
 from megatalker_conformance.places import FrameExaminer
 from megatalker_conformance.special import GROUPED
-from megatalker_conformance.streams import Case, Codes, Stream, Streams
+from megatalker_conformance.streams import Codes, StreamCase, SuiteStream, SuiteStreams
 
 PROMPT = 230
 """Rows before the long stream: its positions cross 256 and 512 while its frames cross 64, 128 and 256."""
 LEAST_FRAMES, MOST_FRAMES = 300, 600
 FREE_FRAMES = 135
-"""Of a decoder without ``forced_codes``, which has to choose each code."""
+"""Frames for a decoder without ``forced_codes``, which has to choose each code."""
 RUN_S = 5.0
 """Time for frames above :data:`LEAST_FRAMES`, of the decoder's own."""
 LONGEST_PROMPT = 8200
 PROMPT_S = 6.0
-"""What the longest prompt may take."""
+"""Seconds that the longest prompt may take."""
 
 
 def _some_codes(checkpoint: Checkpoint, frames: int) -> list[Codes]:
-    """Arbitrary, fixed codes. Code 0 is any in the first 64 frames and one of two later: what was said long ago differs
-    from what was said of late.
-    """
+    """Return fixed codes. Code 0 is any in the first 64 frames and one of two later: old and recent codes differ."""
     config, draw = checkpoint.config, torch.Generator().manual_seed(5)
     codes = torch.randint(config.predictor.vocab_size, (frames, config.num_code_groups), generator=draw)
     codes[:, 0] = torch.randint(config.first_suppressed_id, (frames,), generator=draw)
@@ -135,7 +133,7 @@ def test_the_last_positions_are_right_and_the_next_is_refused(
     examine.finish(measure)
 
 
-def _refuses_more(streams: Streams, full: Stream, too_long: Case) -> None:
+def _refuses_more(streams: SuiteStreams, full: SuiteStream, too_long: StreamCase) -> None:
     for _ in range(2):
         with pytest.raises(CapacityError):
             streams.advance(full)

@@ -9,7 +9,7 @@ from megatalker.checkpoint import Checkpoint
 from megatalker_conformance.cases import SENTENCES, Cases
 from megatalker_conformance.checks import Judge, require
 from megatalker_conformance.measure import Measure, clock
-from megatalker_conformance.streams import Streams
+from megatalker_conformance.streams import SuiteStreams
 
 pytestmark = pytest.mark.optional
 
@@ -18,7 +18,7 @@ CLEARLY_LESS = 0.75
 
 
 def test_one_call_for_several_streams_costs_clearly_less_than_one_call_each(
-    streams: Streams, cases: Cases, judge: Judge, measure: Measure, device: torch.device
+    streams: SuiteStreams, cases: Cases, judge: Judge, measure: Measure, device: torch.device
 ) -> None:
     require(streams.decoder.capabilities, "batch")
     group = [streams.start(cases.rows(32, judge.manner)) for _ in range(BATCH)]
@@ -43,7 +43,7 @@ def _best_of(now: Callable[[], float], *actions: Callable[[], object], rounds: i
 
 
 def test_a_reused_prompt_head_gives_bit_identical_logits(
-    streams: Streams, cases: Cases, judge: Judge, checkpoint: Checkpoint
+    streams: SuiteStreams, cases: Cases, judge: Judge, checkpoint: Checkpoint
 ) -> None:
     capabilities = streams.decoder.capabilities
     require(capabilities, "prefix_reuse")

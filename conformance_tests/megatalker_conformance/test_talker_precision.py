@@ -8,18 +8,18 @@ from megatalker_conformance.checks import Judge, require
 from megatalker_conformance.measure import Measure
 from megatalker_conformance.oracle import Oracle
 from megatalker_conformance.precision import FLOAT32_ERROR, first_divergence, row_errors, sixteen_bit_bounds
-from megatalker_conformance.streams import PLAIN_GREEDY, Case, Streams
+from megatalker_conformance.streams import PLAIN_GREEDY, StreamCase, SuiteStreams
 
 FLOAT32_FRAMES = 24
 
 
 @pytest.fixture(params=LAYOUTS)
-def case(request: pytest.FixtureRequest, cases: Cases, rounded_arithmetic: torch.dtype) -> Case:
+def case(request: pytest.FixtureRequest, cases: Cases, rounded_arithmetic: torch.dtype) -> StreamCase:
     return cases.prompt(SENTENCES[0], request.param, PLAIN_GREEDY).sampled(min_new_tokens=100)
 
 
 def test_float32_logits_have_float32_errors(
-    streams: Streams, oracle: Oracle, cases: Cases, judge: Judge, exact_arithmetic: None, measure: Measure
+    streams: SuiteStreams, oracle: Oracle, cases: Cases, judge: Judge, exact_arithmetic: None, measure: Measure
 ) -> None:
     require(streams.decoder.capabilities, "forced_codes")
     case = cases.prompt(SENTENCES[0], "interleaved", judge.manner)
@@ -30,7 +30,7 @@ def test_float32_logits_have_float32_errors(
 
 
 def test_16_bit_errors_are_bounded_by_those_of_reference(
-    streams: Streams, oracle: Oracle, case: Case, dtype: torch.dtype, frames: int, measure: Measure
+    streams: SuiteStreams, oracle: Oracle, case: StreamCase, dtype: torch.dtype, frames: int, measure: Measure
 ) -> None:
     require(streams.decoder.capabilities, "forced_codes")
     codes = oracle.codes(case, frames)
@@ -40,7 +40,7 @@ def test_16_bit_errors_are_bounded_by_those_of_reference(
 
 
 def test_16_bit_speech_parts_from_the_oracle_at_a_near_tie(
-    streams: Streams, oracle: Oracle, judge: Judge, case: Case, frames: int, measure: Measure
+    streams: SuiteStreams, oracle: Oracle, judge: Judge, case: StreamCase, frames: int, measure: Measure
 ) -> None:
     divergence = first_divergence(streams.say(case, frames), oracle.codes(case, frames))
     if divergence is not None:

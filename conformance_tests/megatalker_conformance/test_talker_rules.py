@@ -117,7 +117,7 @@ Decided = dict[int, list[tuple[SamplingParams, Mapping[int, float]]]]
 
 @pytest.fixture(scope="session")
 def decided() -> Decided:
-    """By a rule's identity, what shows it; found once for all backends of the run."""
+    """Return the evidence for each rule, by the rule's identity; it is found once for all backends of the run."""
     return {}
 
 
@@ -126,7 +126,7 @@ def open_talker(load_special: Loader, special_checkpoints: SpecialCheckpoints, d
     checkpoint = special_checkpoints.checkpoint(OPEN)
     model = OpenModel(lambda name: checkpoint.tensor(name).numpy())
     error = EXACT if dtype == torch.float32 else ROUNDED
-    return OpenTalker(load_special(OPEN), model, CodeVocabulary.of(checkpoint.config), error)
+    return OpenTalker(load_special(OPEN), model, CodeVocabulary.from_config(checkpoint.config), error)
 
 
 @pytest.mark.parametrize(
@@ -190,7 +190,7 @@ def _decisive(talker: OpenTalker, rule: Rule) -> list[tuple[SamplingParams, Mapp
 
 
 def _shown(talker: OpenTalker, rule: Rule, chain: Sequence[Choice]) -> set[str]:
-    """What the codes of one frame show, as far as its logits are known well enough."""
+    """Return the wrong rules that the codes of one frame exclude, as far as its logits are known exactly."""
     shown: set[str] = set()
     sure = 0
     for place, choice in enumerate(chain):
@@ -205,7 +205,7 @@ def _shown(talker: OpenTalker, rule: Rule, chain: Sequence[Choice]) -> set[str]:
 
 
 def _chain(talker: OpenTalker, rule: Rule, params: SamplingParams, logits: Mapping[int, float]) -> list[Choice]:
-    """The choices of the rule's frame, as far as it needs them, as the contract makes them."""
+    """Return the contract's choices for the rule's frame, up to the last one that the rule needs."""
     row = talker.model.row(logits, others=rule.others, special=rule.special)
     stream = OpenStream(params, StreamHandle(0), row, len(rule.given), [*rule.given, *rule.before])
     chain = talker.choices(stream, None)

@@ -14,7 +14,7 @@ from megatalker_conformance.cases import SENTENCES, Cases
 from megatalker_conformance.checks import Judge, require
 from megatalker_conformance.choices import Choice
 from megatalker_conformance.oracle import Oracle
-from megatalker_conformance.streams import PLAIN_GREEDY, Case, Streams
+from megatalker_conformance.streams import PLAIN_GREEDY, StreamCase, SuiteStreams
 
 FRAMES = 4
 PENALTY_FRAMES = 12
@@ -24,17 +24,17 @@ HEATS = (0.9, 3.0, 10.0, 30.0, 100.0)
 
 
 @pytest.fixture
-def case(streams: Streams, cases: Cases, exact_arithmetic: None) -> Case:
+def case(streams: SuiteStreams, cases: Cases, exact_arithmetic: None) -> StreamCase:
     require(streams.decoder.capabilities, "seeded_sampling")
     return cases.prompt(SENTENCES[0], "interleaved", replace(PLAIN_GREEDY, min_new_tokens=FRAMES))
 
 
 @pytest.fixture
-def first_frame(oracle: Oracle, case: Case, checkpoint: Checkpoint) -> list[Choice]:
-    """Of code 0 and of code 1 after the greedy code 0: what they are chosen from in frame 0."""
+def first_frame(oracle: Oracle, case: StreamCase, checkpoint: Checkpoint) -> list[Choice]:
+    """Return the choices of code 0 and, after the greedy code 0, of code 1 in frame 0."""
     codes = oracle.codes(case, 1)
     logits = oracle.logits(case, codes)
-    vocabulary = CodeVocabulary.of(checkpoint.config)
+    vocabulary = CodeVocabulary.from_config(checkpoint.config)
     rows = (logits.talker[0], logits.predictor[0, 0])
     return [Choice(row.numpy(), case.sampling, codebook, 0, (), vocabulary) for codebook, row in enumerate(rows)]
 
@@ -51,14 +51,14 @@ def first_frame(oracle: Oracle, case: Case, checkpoint: Checkpoint) -> list[Choi
     ],
 )
 def test_each_sampling_value_takes_effect(
-    streams: Streams,
+    streams: SuiteStreams,
     judge: Judge,
-    case: Case,
+    case: StreamCase,
     first_frame: list[Choice],
     changes: dict[str, object],
     codebook: int,
 ) -> None:
-    """Of code 0 and of the predictor's codes, one value at a time, while the other stage is greedy."""
+    """Tests one value at a time, for code 0 and for the predictor's codes, while the other stage is greedy."""
     for sampling in _decisive(first_frame[codebook], changes):
         said = replace(case, sampling=sampling)
         judge(said, streams.say(said, FRAMES), FRAMES)
@@ -85,7 +85,7 @@ def _of_stage(values: dict[str, object], codebook: int) -> dict[str, object]:
 
 @pytest.mark.parametrize("penalty", [1.5, 0.8])
 def test_repetition_penalty_counts_the_generated_code_0_history(
-    streams: Streams, cases: Cases, judge: Judge, exact_arithmetic: None, penalty: float
+    streams: SuiteStreams, cases: Cases, judge: Judge, exact_arithmetic: None, penalty: float
 ) -> None:
     plain = replace(PLAIN_GREEDY, min_new_tokens=PENALTY_FRAMES, repetition_penalty=penalty)
     penalised = cases.prompt(SENTENCES[1], "interleaved", plain)

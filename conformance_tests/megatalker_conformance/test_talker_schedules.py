@@ -9,9 +9,9 @@ from megatalker_conformance.talker_harness import TalkerHarness
 RANDOM = 20
 """Schedules."""
 CALLS = 28
-"""Of each, where a wide call costs little."""
+"""Calls of each schedule, for decoders whose wide calls cost little."""
 FRAMES = 30
-"""Of each, where it does not."""
+"""Frames of each schedule, for decoders without batches."""
 CALLS_OF_ALL_WIDTHS = 64
 GROWING = 12
 """Streams."""
@@ -61,7 +61,7 @@ def test_no_schedule_changes_what_a_stream_says(harness: TalkerHarness) -> None:
 
 
 def test_a_cold_instance_says_the_same(harness: TalkerHarness) -> None:
-    """Whose buffers grow while it holds streams."""
+    """Uses an instance whose buffers grow while it holds streams."""
     with harness.another() as cold:
         harness.hold_to(growing(harness.writer("cold", min(harness.crowd, GROWING))), WARMUP, talker=cold)
 

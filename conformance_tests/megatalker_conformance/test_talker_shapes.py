@@ -1,4 +1,4 @@
-"""Whatever checkpoint the run is about: other shapes, and activations at the ends of a range."""
+"""Checkpoints of other shapes, and with activations at the ends of a range."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""Where a backend chooses another code than the official modules: how far apart these hold the two."""
+"""Differences between a backend's codes and the official modules', and the margin by which these prefer theirs."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -10,7 +10,7 @@ from megatalker.sampling import CodeVocabulary
 from megatalker_conformance.choices import Choice
 from megatalker_conformance.oracle import Oracle
 from megatalker_conformance.precision import FLOAT32_ERROR, Divergence, LogitError
-from megatalker_conformance.streams import PLAIN_GREEDY, Case, Codes
+from megatalker_conformance.streams import PLAIN_GREEDY, Codes, StreamCase
 
 
 @dataclass(frozen=True)
@@ -18,9 +18,9 @@ class Margin:
     """Between two codes, in units of logits."""
 
     apart: float
-    """By how much the oracle prefers its own."""
+    """Difference by which the oracle prefers its own code."""
     tie: float
-    """What rounding may bridge."""
+    """Largest difference that rounding explains."""
 
     @property
     def near(self) -> bool:
@@ -31,9 +31,9 @@ class Margin:
 
 
 def sixteen_bit_margin(
-    oracle: Oracle, case: Case, frames: int, divergence: Divergence, dtype: torch.dtype, eos_id: int
+    oracle: Oracle, case: StreamCase, frames: int, divergence: Divergence, dtype: torch.dtype, eos_id: int
 ) -> Margin:
-    """Of 16-bit runs: a tie is what twice the worst error of the official modules in that type explains."""
+    """Return the margin of a 16-bit run: ties are within twice the official modules' worst error in that type."""
     assert replace(case.sampling, min_new_tokens=0) == replace(PLAIN_GREEDY, min_new_tokens=0), (
         "a near-tie is read off raw logits, so 16-bit runs are compared greedily and without a penalty"
     )
@@ -51,10 +51,10 @@ def sixteen_bit_margin(
 
 
 def float32_margin(
-    oracle: Oracle, case: Case, expected: Sequence[Codes], divergence: Divergence, vocabulary: CodeVocabulary
+    oracle: Oracle, case: StreamCase, expected: Sequence[Codes], divergence: Divergence, vocabulary: CodeVocabulary
 ) -> Margin:
-    """Of a float32 run that should say ``expected``, after all rules of sampling: a tie is what the errors of two
-    float32 logits explain.
+    """Return the margin of a float32 run that should choose ``expected`` after all rules of sampling: a tie is what the
+    errors of two float32 logits explain.
     """
     frame, codebook = divergence.frame, divergence.codebook
     before = expected[:frame]

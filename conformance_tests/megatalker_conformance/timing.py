@@ -1,4 +1,4 @@
-"""Where the time of a run went: by file, by test, and for oracles that were not kept yet."""
+"""Time of a run by file, by test, and by oracles that were computed."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ _ORACLE = "oracle-s"
 SLOWEST = 5
 
 
-def note_oracle_time(item: pytest.Item) -> None:
+def record_oracle_time(item: pytest.Item) -> None:
     """Book what oracles have cost since the last call on this test; its reports carry it, from other processes too."""
     if spent := OracleClock.take():
         item.user_properties.append((_ORACLE, spent))
@@ -27,7 +27,7 @@ def time_lines(reports: Sequence[pytest.TestReport]) -> list[str]:
     oracles = sum(
         float(str(value))
         for report in reports
-        if report.when == "teardown"  # whose report carries what was booked in any phase
+        if report.when == "teardown"  # its report has the properties of all phases
         for name, value in report.user_properties
         if name == _ORACLE
     )

@@ -1,6 +1,6 @@
 """Streaming speech from Qwen3-TTS, with interchangeable decode backends.
 
-Names are imported when they are first used, as the stub file beside this one lists them: ``import megatalker`` itself
+Names are imported when they are first used, as the stub file of this package lists them: ``import megatalker`` itself
 takes no time, and the command line can answer before torch is there.
 """
 

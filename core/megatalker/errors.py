@@ -31,7 +31,7 @@ class MegatalkerError(Exception):
 
 
 class InvalidRequestError(MegatalkerError, ValueError):
-    """What the caller passed can never work: bad text, voice, language, sampling value, audio or tensor shape."""
+    """An argument that can never work: bad text, voice, language, sampling value, audio or tensor shape."""
 
 
 class SettingsError(MegatalkerError, ValueError):
@@ -88,7 +88,7 @@ class ConnectionFailedError(MegatalkerError, ConnectionError):
 
 
 def describe_error(error: BaseException) -> str:
-    """The error's class and text, for messages. Never raises, whatever a stranger's class does when it is printed."""
+    """Return the error's class and text, for messages. Never raises, even where printing a foreign class does."""
     try:
         text = str(error)
     except BaseException as broken:
@@ -99,12 +99,12 @@ def describe_error(error: BaseException) -> str:
 def explain_validation(
     faults: Iterable[Mapping[str, Any]], *, noun: str = "", table: str = "", known: Collection[str] = (), skip: int = 0
 ) -> str:
-    """What pydantic found wrong, for people: each key with what was found and what was expected.
+    """Describe in words what pydantic refused: each key with the value found and the value expected.
 
     Args:
         faults: ``errors()`` of pydantic's (or FastAPI's) validation error.
-        noun: what a key is called, such as ``setting``.
-        table: what stands before each key, such as ``backends.compiled``.
+        noun: the word for a key, such as ``setting``.
+        table: prefix of each key, such as ``backends.compiled``.
         known: all keys there are, with ``table`` in front, for a suggestion when one is unknown.
         skip: how many leading parts of a key's path name no key.
     """
@@ -118,7 +118,7 @@ _MOST_EXPLAINED = 10
 
 
 _UNION_TAGS = ("function-", "literal[")
-"""How pydantic's names of the alternatives of a value begin; they are no keys."""
+"""Prefixes of pydantic's names for the alternatives of a value; they are no keys."""
 
 
 def _explain(fault: Mapping[str, Any], noun: str, table: str, known: Collection[str], skip: int) -> str:

@@ -49,16 +49,16 @@ SettingsT = TypeVar("SettingsT", bound=BackendSettings, default=Any)
 
 
 class Limit(Enum):
-    """What stands in place of a number where there is none."""
+    """A stand-in for a number where there is none."""
 
     UNKNOWN = "not known before loading"
-    """In a specification only; a loaded instance knows."""
+    """Appears in a specification only; a loaded instance knows its limits."""
     NONE = "no limit of its own"
 
 
 @dataclass(frozen=True, slots=True)
 class TalkerCapabilities:
-    """What a talker backend can do, as data. Tests and the engine ask this, never a backend's name."""
+    """Abilities of a talker backend, as data. Tests and the engine read this, never a backend's name."""
 
     devices: frozenset[str]
     """Device types it runs on: ``cpu``, ``cuda``, ``mps``."""
@@ -83,7 +83,7 @@ class TalkerCapabilities:
 
 @dataclass(frozen=True, slots=True)
 class CodecCapabilities:
-    """As :class:`TalkerCapabilities`, of a codec."""
+    """Abilities of a codec; see :class:`TalkerCapabilities`."""
 
     devices: frozenset[str]
     dtypes: frozenset[torch.dtype]
@@ -97,7 +97,7 @@ class CodecCapabilities:
 
 @dataclass(frozen=True, slots=True)
 class LoadContext(Generic[SettingsT]):
-    """Where and how to load: device, weight dtype, and the backend's own validated settings."""
+    """The context to load in: device, weight dtype, and the backend's own validated settings."""
 
     device: torch.device
     dtype: torch.dtype
@@ -154,7 +154,7 @@ class FrameLogits:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """What one stream produced in one ``decode`` call."""
+    """The result of one ``decode`` call for one stream."""
 
     stream: StreamHandle
     codes: tuple[int, ...] | None
@@ -262,7 +262,7 @@ class TalkerDecoder(ABC):
 
 
 class CodecState(ABC):
-    """What a codec carries from one call to the next for one stream: explicit, small, copyable."""
+    """The state of one stream that a codec carries from one call to the next: explicit, small, copyable."""
 
     @abstractmethod
     def copy(self) -> Self:
@@ -311,10 +311,10 @@ class Codec(ABC):
         raise NotImplementedError(f"the capabilities of {type(self).__name__} list encode, which it does not implement")
 
     def warmup(self) -> None:  # noqa: B027 - optional, with a default
-        """As :meth:`TalkerDecoder.warmup`."""
+        """Prepare for the first call; see :meth:`TalkerDecoder.warmup`."""
 
     def close(self) -> None:  # noqa: B027 - optional, with a default
-        """As :meth:`TalkerDecoder.close`."""
+        """Free all resources; see :meth:`TalkerDecoder.close`."""
 
 
 # --- specifications ---

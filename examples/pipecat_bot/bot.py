@@ -90,7 +90,7 @@ async def run_bot(transport: BaseTransport, runner_args: RunnerArguments) -> Non
 
 
 async def bot(runner_args: RunnerArguments) -> None:
-    """What the runner calls for each client."""
+    """Run one conversation; the runner calls this for each client."""
     await run_bot(await create_transport(runner_args, transport_params), runner_args)
 
 

@@ -76,12 +76,12 @@ globalThis.record = () => {
 """
 
 
-class Script:
+class DialogueScript:
     """Speech to text and language model that know the conversation."""
 
     def __init__(self) -> None:
         self.said = ""
-        """What the user is saying; heard once."""
+        """Words that the user is saying; they are transcribed once."""
         self.app = FastAPI()
         self.app.post("/v1/audio/transcriptions")(self.hear)
         self.app.post("/v1/chat/completions")(self.answer)
@@ -104,7 +104,7 @@ class Script:
         yield "data: [DONE]\n\n"
 
 
-async def converse(page: Page, script: Script, recordings: dict[str, str]) -> None:
+async def converse(page: Page, script: DialogueScript, recordings: dict[str, str]) -> None:
     """The user's part."""
 
     async def state(name: str) -> None:
@@ -134,7 +134,9 @@ async def converse(page: Page, script: Script, recordings: dict[str, str]) -> No
     await asyncio.sleep(1.5)
 
 
-async def film(url: str, script: Script, recordings: dict[str, str]) -> tuple[list[tuple[float, bytes]], float, bytes]:
+async def film(
+    url: str, script: DialogueScript, recordings: dict[str, str]
+) -> tuple[list[tuple[float, bytes]], float, bytes]:
     """Pictures (JPEG) with their times, when the sound begins, and the sound (WebM)."""
     pictures: list[tuple[float, bytes]] = []
     async with async_playwright() as playwright:
@@ -199,7 +201,7 @@ async def main(path: Path) -> None:
     """Start everything, film, write."""
     with Engine.open(checkpoint=CHECKPOINT) as engine:
         recordings = {words: spoken(words, engine) for words in ANSWERS}
-    script = Script()
+    script = DialogueScript()
     listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
     own, agents = (listener.getsockname()[1] for listener in listeners)
     listeners[1].close()

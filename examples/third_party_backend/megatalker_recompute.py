@@ -15,7 +15,7 @@ class Recompute(mt.TalkerDecoder):
     def __init__(self, checkpoint: mt.Checkpoint, context: mt.LoadContext) -> None:
         self._eos_id, self._device = checkpoint.config.codec_eos_id, context.device
         self._talker = load_official_model(checkpoint, context.device, context.dtype).model.talker
-        self._sampler = SamplerRows(4, CodeVocabulary.of(checkpoint.config), context.device)
+        self._sampler = SamplerRows(4, CodeVocabulary.from_config(checkpoint.config), context.device)
         self._table = mt.StreamTable[torch.Tensor](4)
 
     def prefill(self, requests):

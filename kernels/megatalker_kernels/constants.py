@@ -61,7 +61,7 @@ DECAY_STEP_BITS = 20
 """``x`` is counted in steps of ``2**-DECAY_STEP_BITS``."""
 
 
-class Mode(IntEnum):
+class LaunchMode(IntEnum):
     """What the rows of a wide launch are; others are frames."""
 
     DECODE = 0
@@ -104,7 +104,7 @@ NUMBERS = (
 
 def macros() -> dict[str, str]:
     """Preprocessor definitions by name, without the prefix ``MT_``."""
-    enums = {"MODES": Mode, "WAITS": Wait, "BARRIER_WORDS": BarrierWord, "STATUS_WORDS": StatusWord}
+    enums = {"MODES": LaunchMode, "WAITS": Wait, "BARRIER_WORDS": BarrierWord, "STATUS_WORDS": StatusWord}
     pairs = {"PHILOX_MULTIPLIERS": PHILOX_MULTIPLIERS, "PHILOX_WEYL": PHILOX_WEYL}
     types = {"WEIGHT": WEIGHT, "OPERAND": OPERAND, "STORED": STORED}
     return (

@@ -27,7 +27,7 @@ from megatalker_kernels.schedule import Launch, PackedRows, schedule
 from megatalker_kernels.shapes import KernelShape, shared_bytes
 from megatalker_kernels.spec.frame import Specification
 from megatalker_kernels.timing import time_frames
-from megatalker_kernels.trial import CODE_GROUPS, MODELS, Streams, fill_streams, pages_for, random_model
+from megatalker_kernels.trial import CODE_GROUPS, MODELS, TrialStreams, fill_streams, pages_for, random_model
 from megatalker_kernels.workspace import Workspace
 
 PHASE_TOLERANCE = 2.0**-8
@@ -38,7 +38,7 @@ POSITIONS = (20, 63, 64, 65, 130, 300, 511, 1000)
 PROMPT_ROWS = 20
 
 
-class Bench:
+class KernelDiff:
     """Kernel and specification on one model, each with its own workspace."""
 
     def __init__(
@@ -53,7 +53,7 @@ class Bench:
         self.shape = model.shape
         spaces = [Workspace(model.shape, len(positions), pages_for(positions), model.device) for _ in range(3)]
         self.ours, self.theirs, self.before = spaces
-        self.streams: Streams = fill_streams(self.ours, positions)
+        self.streams: TrialStreams = fill_streams(self.ours, positions)
         self.kernel = Kernel(model, self.ours, *modules, stall_timeout_s=stall_timeout_s)
         self.specification = Specification(model, self.theirs)
         self.sampler = Specification(model, self.before)
@@ -122,7 +122,7 @@ class Bench:
         return {"ok": False, "error": "nothing was reported"}
 
 
-def cases(bench: Bench) -> Iterator[tuple[str, Launch]]:
+def cases(bench: KernelDiff) -> Iterator[tuple[str, Launch]]:
     """Prompts, then frames of mixed sampling kinds for growing batches."""
     packed = PackedRows([(0, range(PROMPT_ROWS), True), (3, range(60, 67), True), (4, range(125, 131), True)])
     yield "prefill of three prompts", Launch("prefill", packed, wide=True)
@@ -178,7 +178,7 @@ def main(arguments: list[str] | None = None) -> int:
     if options.time:
         report["timing"] = time_frames(model, modules, frames=options.frames, say=_say)
     else:
-        bench = Bench(model, modules, POSITIONS, options.stall_timeout)
+        bench = KernelDiff(model, modules, POSITIONS, options.stall_timeout)
         report["cases"], failed = _run(bench, options)
     if options.json:
         options.json.write_text(json.dumps(report, indent=1, default=Difference.as_dict) + "\n", encoding="utf-8")
@@ -186,7 +186,7 @@ def main(arguments: list[str] | None = None) -> int:
     return 1 if failed else 0
 
 
-def _run(bench: Bench, options: argparse.Namespace) -> tuple[list[dict[str, Any]], int]:
+def _run(bench: KernelDiff, options: argparse.Namespace) -> tuple[list[dict[str, Any]], int]:
     results: list[dict[str, Any]] = []
     for name, launch in cases(bench):
         try:

@@ -14,7 +14,7 @@ from megatalker_kernels.shapes import KernelShape, StackShape
 
 
 @dataclass(frozen=True, slots=True)
-class LayerWeights:
+class UnpackedLayer:
     """One layer; matrices are ``[out, in]``, norms are vectors."""
 
     q: Tensor
@@ -33,7 +33,7 @@ class LayerWeights:
 class WeightSource(Protocol):
     """Where weights come from. Tensors are asked for one by one and not kept, so a source may read them from a file."""
 
-    def layer(self, stack: StackName, index: int) -> LayerWeights: ...
+    def layer(self, stack: StackName, index: int) -> UnpackedLayer: ...
 
     def final_norm(self, stack: StackName) -> Tensor: ...
 
@@ -51,7 +51,7 @@ class WeightSource(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Constants:
+class ModelConstants:
     """Numbers of a model that are not sizes."""
 
     talker_eps: float
@@ -80,7 +80,7 @@ class PackedModel:
     def __init__(
         self,
         shape: KernelShape,
-        constants: Constants,
+        constants: ModelConstants,
         source: WeightSource,
         gumbel_table: Tensor,
         decay_table: Tensor,

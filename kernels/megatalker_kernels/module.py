@@ -7,7 +7,7 @@ from typing import Any, Self
 import torch
 
 from megatalker_kernels.errors import ToolchainError
-from megatalker_kernels.nvrtc import Constants, architecture, compile_kernel
+from megatalker_kernels.nvrtc import Macros, architecture, compile_kernel
 
 
 class GpuModule:
@@ -32,7 +32,7 @@ class GpuModule:
         self._object = core.ObjectCode.from_cubin(code)
 
     @classmethod
-    def compiled(cls, constants: Constants, device: torch.device, *, source: str = "frame.cu") -> Self:
+    def compiled(cls, constants: Macros, device: torch.device, *, source: str = "frame.cu") -> Self:
         """Compiled for a device and loaded there.
 
         Args:

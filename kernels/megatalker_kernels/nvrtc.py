@@ -24,7 +24,7 @@ WARPGROUPS = 90
 """The compute capability whose tensor cores serve warpgroups."""
 
 
-class Constants(Protocol):
+class Macros(Protocol):
     """What a source is compiled for."""
 
     def macros(self) -> list[tuple[str, str]]:
@@ -74,7 +74,7 @@ def architecture(capability: int) -> str:
     return f"sm_{capability}a" if capability == WARPGROUPS else f"sm_{capability}"
 
 
-def compile_kernel(shape: Constants, arch: str, *, source: str = "frame.cu", cache: Path | None = None) -> Cubin:
+def compile_kernel(shape: Macros, arch: str, *, source: str = "frame.cu", cache: Path | None = None) -> Cubin:
     """Compile ``source`` for ``shape``, or take the remembered result.
 
     Args:
@@ -102,7 +102,7 @@ def compile_kernel(shape: Constants, arch: str, *, source: str = "frame.cu", cac
     return cubin
 
 
-def _compile(shape: Constants, arch: str, source: str) -> Cubin:
+def _compile(shape: Macros, arch: str, source: str) -> Cubin:
     core: Any = import_module("cuda.core")
     pathfinder: Any = import_module("cuda.pathfinder")
     headers = pathfinder.find_nvidia_header_directory("cudart")
@@ -111,7 +111,7 @@ def _compile(shape: Constants, arch: str, source: str) -> Cubin:
     options = core.ProgramOptions(
         std=STANDARD,
         arch=arch,
-        include_path=[str((SOURCES / source).parent), str(headers)],
+        include_path=[*map(str, _folders(source)), str(headers)],
         define_macro=shape.macros(),
         ptxas_options=["-v"],
         no_cache=True,  # NVRTC remembers code, but not the assembler's log
@@ -143,9 +143,15 @@ def read_usage(log: str) -> Usage:
     return Usage(max(registers), sum(spilled), max(numbers(r"(\d+) bytes stack frame"), default=0))
 
 
-def _fingerprint(shape: Constants, arch: str, source: str) -> str:
+def _folders(source: str) -> list[Path]:
+    """Folders of a source's headers; all sources share those of ``csrc``."""
+    return list(dict.fromkeys([(SOURCES / source).parent, SOURCES]))
+
+
+def _fingerprint(shape: Macros, arch: str, source: str) -> str:
     digest = hashlib.sha256()
-    for path in (SOURCES / source, *sorted((SOURCES / source).parent.glob("*.cuh"))):
+    headers = [path for folder in _folders(source) for path in sorted(folder.glob("*.cuh"))]
+    for path in (SOURCES / source, *headers):
         digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
     versions = {name: metadata.version(name) for name in PACKAGES if _installed(name)}
     digest.update(json.dumps([shape.macros(), arch, STANDARD, versions], sort_keys=True).encode())

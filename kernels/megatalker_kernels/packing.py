@@ -26,7 +26,7 @@ PAIRS = (0, 2, 1, 3)
 
 
 @dataclass(frozen=True, slots=True)
-class Matrix:
+class StreamMatrix:
     """One matrix of the stream, ``[rows, columns]``."""
 
     name: str
@@ -42,7 +42,7 @@ class Matrix:
         return self.columns // KBLOCK
 
 
-def stream(shape: KernelShape) -> Iterator[Matrix]:
+def stream(shape: KernelShape) -> Iterator[StreamMatrix]:
     """All matrices, in the order in which they lie in a block's stream."""
     if shape.projects:
         yield from _matrix(shape, "predictor", PROJECT, "projection")
@@ -53,16 +53,16 @@ def stream(shape: KernelShape) -> Iterator[Matrix]:
     yield from _matrix(shape, "talker", HEAD, "talker.head")
 
 
-def _layers(shape: KernelShape, stack: StackName) -> Iterator[Matrix]:
+def _layers(shape: KernelShape, stack: StackName) -> Iterator[StreamMatrix]:
     for layer in range(shape.stack(stack).layers):
         for phase in LAYER:
             yield from _matrix(shape, stack, phase, f"{stack}.{layer}.{phase.kind}")
 
 
-def _matrix(shape: KernelShape, stack: StackName, phase: PhaseType, name: str) -> Iterator[Matrix]:
+def _matrix(shape: KernelShape, stack: StackName, phase: PhaseType, name: str) -> Iterator[StreamMatrix]:
     extent = shape.extent(phase, stack)
     if extent is not None:
-        yield Matrix(name, *extent)
+        yield StreamMatrix(name, *extent)
 
 
 def interleave(gate: Tensor, up: Tensor) -> Tensor:
@@ -72,7 +72,7 @@ def interleave(gate: Tensor, up: Tensor) -> Tensor:
     return torch.cat(pair, dim=1).reshape(-1, gate.shape[1])
 
 
-class Layout:
+class StreamLayout:
     """Where each tile lies. Offsets are counted in fragments of 512 bytes from the start of the whole buffer."""
 
     def __init__(self, shape: KernelShape) -> None:
@@ -89,7 +89,7 @@ class Layout:
         self.block_starts = size.cumsum(0) - size
         self.fragments = int(size.sum())
 
-    def _tiles_of_blocks(self, matrix: Matrix) -> Tensor:
+    def _tiles_of_blocks(self, matrix: StreamMatrix) -> Tensor:
         return (matrix.tiles - torch.arange(self._blocks) + self._blocks - 1) // self._blocks
 
     def fragments_of(self, name: str) -> Tensor:
@@ -116,7 +116,7 @@ class PackedWeights:
     """
 
     def __init__(self, shape: KernelShape, device: torch.device) -> None:
-        self.layout = Layout(shape)
+        self.layout = StreamLayout(shape)
         self.data = torch.empty(self.layout.fragments, FRAGMENT, dtype=WEIGHT, device=device)
         self.block_offset = (self.layout.block_starts * FRAGMENT * self.data.element_size()).to(device)
         """``[blocks]`` int64: bytes from the start of ``data`` to each block's stream."""

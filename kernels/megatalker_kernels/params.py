@@ -3,7 +3,7 @@
 import ctypes
 from collections.abc import Sequence
 
-from megatalker_kernels.constants import ROWS, Mode
+from megatalker_kernels.constants import ROWS, LaunchMode
 from megatalker_kernels.schedule import Launch
 from megatalker_kernels.shapes import KernelShape
 
@@ -116,7 +116,7 @@ class Structures:
 def fill_launch(target: ctypes.Structure, launch: Launch) -> None:
     """Write ``launch`` into a ``Launch`` structure; the rows of a wide one have their place elsewhere."""
     values = {
-        "mode": Mode[launch.mode.upper()],
+        "mode": LaunchMode[launch.mode.upper()],
         "rows": len(launch.rows),
         "stop_after": launch.stop_after,
         "stall_phase": launch.stall_phase,

@@ -21,7 +21,7 @@ REMEMBERED = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class LaunchPlan:
     """See ``csrc/wide_params.cuh``."""
 
     row: Numbers
@@ -42,7 +42,7 @@ class Plan:
         return [0, *accumulate(part.size for part in (self.row, self.chunk, self.first, self.heard))]
 
 
-def plan_rows(shape: KernelShape, launch: Launch) -> Plan:
+def plan_rows(shape: KernelShape, launch: Launch) -> LaunchPlan:
     """The plan of a wide launch. That of one prompt is remembered by its positions: it takes longer than the launch."""
     rows = launch.rows
     if not isinstance(rows, PackedRows) or len(rows.parts) > 1:
@@ -61,11 +61,11 @@ def remember_plans(shape: KernelShape) -> None:
 
 
 @lru_cache(REMEMBERED)
-def _plan_of_one(shape: KernelShape, positions: range, heard: bool) -> Plan:
+def _plan_of_one(shape: KernelShape, positions: range, heard: bool) -> LaunchPlan:
     return _plan(shape, PackedRows([(0, positions, heard)]))
 
 
-def _plan(shape: KernelShape, rows: tuple[Row, ...] | PackedRows) -> Plan:
+def _plan(shape: KernelShape, rows: tuple[Row, ...] | PackedRows) -> LaunchPlan:
     row = np.zeros((len(rows), len(ROW_FIELDS) + shape.code_groups), np.int32)
     if isinstance(rows, PackedRows):
         row[:, 0], row[:, 1], wanted = rows.slot, rows.position, rows.heard
@@ -86,4 +86,4 @@ def _plan(shape: KernelShape, rows: tuple[Row, ...] | PackedRows) -> Plan:
     chunk = (of_row * shape.max_chunks + numbers)[np.argsort(-lengths, kind="stable")]
     place = np.where(wanted, wanted.cumsum() - 1, -1)
     source = wanted.nonzero()[0]
-    return Plan(row, *(part.astype(np.int32) for part in (chunk, first, place, source)))
+    return LaunchPlan(row, *(part.astype(np.int32) for part in (chunk, first, place, source)))

@@ -17,7 +17,7 @@ from megatalker_kernels.module import Arguments, GpuModule
 from megatalker_kernels.packing import stream
 from megatalker_kernels.schedule import Launch, PackedRows, schedule
 from megatalker_kernels.shapes import KernelShape
-from megatalker_kernels.trial import Streams, fill_streams, pages_for, samplings
+from megatalker_kernels.trial import TrialStreams, fill_streams, pages_for, samplings
 from megatalker_kernels.workspace import Workspace
 
 CONTEXTS = (128, 1024)
@@ -98,7 +98,7 @@ def _time_wide(
                 yield entry
 
 
-def _time_decode(kernel: Kernel, streams: Streams, batch: int, frames: int) -> dict[str, float]:
+def _time_decode(kernel: Kernel, streams: TrialStreams, batch: int, frames: int) -> dict[str, float]:
     device_ms, codes_ms, wall_ms = [], [], []
     for frame in range(WARM_UP + frames):
         launch = Launch("decode", streams.rows(range(batch), frame))
@@ -124,7 +124,7 @@ def _time_decode(kernel: Kernel, streams: Streams, batch: int, frames: int) -> d
 
 
 def profile_frame(
-    kernel: Kernel, shape: KernelShape, streams: Streams, batch: int, frames: int, *, wide: bool = False
+    kernel: Kernel, shape: KernelShape, streams: TrialStreams, batch: int, frames: int, *, wide: bool = False
 ) -> dict[str, Any]:
     """Where a frame's time goes: by kind of phase, of work (mean and slowest block) and hand-over.
 

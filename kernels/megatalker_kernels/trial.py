@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from megatalker_kernels.constants import DECAY_ROWS, GUMBEL_BITS, GUMBEL_ROWS, PAGE, WEIGHT
-from megatalker_kernels.model import Constants, LayerWeights, PackedModel
+from megatalker_kernels.model import ModelConstants, PackedModel, UnpackedLayer
 from megatalker_kernels.params import Sampling, sampling, sampling_filter
 from megatalker_kernels.phases import StackName
 from megatalker_kernels.schedule import Row
@@ -48,10 +48,10 @@ class RandomWeights:
     def _norm(self, name: str, size: int) -> Tensor:
         return 1 + self._normal(name, size, scale=0.1)
 
-    def layer(self, stack: StackName, index: int) -> LayerWeights:
+    def layer(self, stack: StackName, index: int) -> UnpackedLayer:
         s = self._shape.stack(stack)
         name = f"{stack}.{index}."
-        return LayerWeights(
+        return UnpackedLayer(
             q=self._matrix(name + "q", s.attention, s.hidden),
             k=self._matrix(name + "k", s.kv_heads * s.head_dim, s.hidden),
             v=self._matrix(name + "v", s.kv_heads * s.head_dim, s.hidden),
@@ -85,7 +85,7 @@ class RandomWeights:
 def random_model(shape: KernelShape, device: torch.device, seed: int = 0) -> PackedModel:
     """A packed model with random weights."""
     gumbel, decay = sampling_tables()
-    constants = Constants(1e-6, 1e-6, 1e6, 1e6, eos=shape.first_suppressed + 2)
+    constants = ModelConstants(1e-6, 1e-6, 1e6, 1e6, eos=shape.first_suppressed + 2)
     return PackedModel(shape, constants, RandomWeights(shape, device, seed), gumbel, decay, device)
 
 
@@ -105,7 +105,7 @@ def _cubics(values: np.ndarray[tuple[int, ...], np.dtype[np.float64]], bits: int
 
 
 @dataclass(frozen=True, slots=True)
-class Streams:
+class TrialStreams:
     """The slots of a workspace with a made-up past: how many positions each has behind it."""
 
     positions: tuple[int, ...]
@@ -134,7 +134,7 @@ def samplings() -> list[Sampling]:
 
 def fill_streams(
     space: Workspace, positions: tuple[int, ...], seed: int = 1, kinds: Sequence[Sampling] | None = None
-) -> Streams:
+) -> TrialStreams:
     """Give every slot pages, keys, values, pending logits, a hidden state, and one of ``kinds`` to sample with."""
     kinds = samplings() if kinds is None else kinds
     generator = torch.Generator(space.device).manual_seed(seed)
@@ -148,7 +148,7 @@ def fill_streams(
             for slot, (begin, end) in enumerate(pairwise([0, *ends]))
         ]
     )
-    return Streams(positions)
+    return TrialStreams(positions)
 
 
 def pages_for(positions: tuple[int, ...]) -> int:

@@ -3,11 +3,11 @@
 from livekit.agents import APIConnectionError, APIError, APIStatusError
 
 from megatalker.errors import CapacityError, ConnectionFailedError, EngineClosedError, MegatalkerError
-from megatalker.serving.sessions.faults import IMPOSSIBLE
+from megatalker.serving.shared_engines.pool import IMPOSSIBLE
 
 
 def api_error(error: MegatalkerError, *, again: bool = True) -> APIError:
-    """What to raise instead.
+    """Return the framework's error for one of ours.
 
     Args:
         error: what the engine said.
@@ -19,7 +19,7 @@ def api_error(error: MegatalkerError, *, again: bool = True) -> APIError:
 
 
 def _status(error: MegatalkerError) -> int:
-    """As the server answers; the framework never repeats a request after 400."""
+    """Return the status that the server answers; the framework never repeats a request after 400."""
     if isinstance(error, IMPOSSIBLE):
         return 400
     if isinstance(error, CapacityError):

@@ -1,4 +1,4 @@
-"""Tells the framework that the plugin is there, so that ``download-files`` fetches the checkpoint."""
+"""Registers the plugin with the framework, so that ``download-files`` fetches the checkpoint."""
 
 import logging
 from importlib.metadata import version
@@ -11,7 +11,7 @@ logger = logging.getLogger("megatalker.livekit")
 
 
 class MegatalkerPlugin(Plugin):
-    """What ``python agent.py download-files`` asks, such as while an image is built."""
+    """Plugin that ``python agent.py download-files`` asks, such as while an image is built."""
 
     def download_files(self) -> None:
         """Fetch the checkpoint that environment or ``megatalker.toml`` name.
@@ -23,5 +23,5 @@ class MegatalkerPlugin(Plugin):
 
 
 def register() -> None:
-    """Call it once, in the main thread."""
+    """Register the plugin. Call it once, in the main thread."""
     Plugin.register_plugin(MegatalkerPlugin("megatalker_livekit", version("megatalker"), "megatalker_livekit", logger))

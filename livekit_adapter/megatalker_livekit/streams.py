@@ -69,7 +69,7 @@ class Utterance:
             raise api_error(error, again=replaced and not self._heard) from error
 
     async def play(self, speech: Speech, *, complete: bool = False) -> None:
-        """Hand over everything that the engine says. ``complete``: it has all the text.
+        """Push everything that the engine says. ``complete``: it has all the text.
 
         Raises:
             APITimeoutError: it has all the text, and has said nothing for too long.
@@ -80,7 +80,7 @@ class Utterance:
         try:
             async with self._patience:
                 if complete:
-                    self.owes_speech()
+                    self.expect_speech()
                 async for chunk in speech:
                     self._tell_words(speech)  # they go with the next audio that is pushed
                     self._emitter.push(to_pcm16(chunk.pcm))
@@ -114,11 +114,11 @@ class Utterance:
             self._emitter.push_timed_transcript(timed)
 
     def say_nothing(self) -> None:
-        """A moment of silence instead of speech."""
+        """Push a moment of silence instead of speech."""
         self._emitter.push(bytes(2 * round(SILENCE_S * self._owner.sample_rate)))
 
-    def owes_speech(self) -> None:
-        """The engine has all the text."""
+    def expect_speech(self) -> None:
+        """Begin to wait for speech: the engine has all the text."""
         self._complete = True
         self._wait_anew()
 
@@ -193,7 +193,7 @@ class SynthesizeStream(tts.SynthesizeStream):
         async for piece in text:
             self._feed(piece, speech)
         speech.finish()
-        utterance.owes_speech()
+        utterance.expect_speech()
 
     def _feed(self, piece: str, speech: Speech) -> None:
         try:

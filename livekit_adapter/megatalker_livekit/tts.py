@@ -11,8 +11,8 @@ import megatalker
 from megatalker import SAMPLE_RATE
 from megatalker.engine.speech import SpeechEngine
 from megatalker.errors import MegatalkerError
-from megatalker.serving.sessions.engines import EnginePool, Lease
-from megatalker.serving.sessions.source import Source
+from megatalker.serving.shared_engines.pool import EnginePool, Lease
+from megatalker.serving.shared_engines.source import Source
 from megatalker_livekit.errors import api_error
 from megatalker_livekit.streams import ChunkedStream, SynthesizeStream
 
@@ -43,7 +43,7 @@ class TTS(tts.TTS[Literal["backend_switched"]]):
         server_url: str | None = None,
         **options: Any,
     ) -> None:
-        """Loads nothing yet.
+        """Load nothing yet.
 
         Args:
             engine_settings: the engine to share; by default read from the environment and ``megatalker.toml``.
@@ -72,12 +72,12 @@ class TTS(tts.TTS[Literal["backend_switched"]]):
 
     @property
     def provider(self) -> str:
-        """Labels metrics."""
+        """Name of the provider in metrics."""
         return "megatalker"
 
     @property
     def options(self) -> megatalker.SpeechOptions:
-        """How utterances speak that begin from now on."""
+        """Options of utterances that begin from now on."""
         return self._options
 
     def update_options(self, **changes: Any) -> None:

@@ -8,7 +8,7 @@ except ModuleNotFoundError as error:
         f"cannot import megatalker_pipecat: {error.name} is missing; pip install 'megatalker[pipecat]'", name=error.name
     ) from None
 
-from megatalker.serving.sessions.engines import EnginePool, Lease
+from megatalker.serving.shared_engines.pool import EnginePool, Lease
 from megatalker_pipecat.latency import TurnLatencyObserver
 from megatalker_pipecat.service import MegatalkerTTSService
 from megatalker_pipecat.settings import MegatalkerTTSSettings

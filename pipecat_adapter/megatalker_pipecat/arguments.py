@@ -1,4 +1,4 @@
-"""Constructor arguments that other services of Pipecat take: those with a meaning here, and why not the others."""
+"""Sorts constructor arguments, also those of Pipecat's other services, and explains why one is refused."""
 
 import difflib
 import inspect
@@ -12,7 +12,7 @@ from megatalker.errors import SettingsError
 from megatalker_pipecat.settings import MegatalkerTTSSettings
 
 AS_SETTINGS = {"voice": "voice", "voice_id": "voice", "model": "model", "language": "language"}
-"""Arguments that are short for a field of ``settings``."""
+"""Fields of ``settings`` by the argument that stands for each."""
 DECIDED = frozenset({"push_start_frame", "push_stop_frames", "push_text_frames"})
 """Arguments of ``TTSService`` that the service itself gives."""
 INSTEAD = {
@@ -25,13 +25,13 @@ INSTEAD = {
     "speed": "Qwen3-TTS has no speed; with a checkpoint that takes instructions say it in words: "
     "settings=MegatalkerTTSService.Settings(instruct='Speak slowly.')",
 }
-"""What to do instead of giving arguments that mean nothing here."""
+"""Advice for arguments of other services that mean nothing here."""
 
 
 def sort_arguments(
     service: type[TTSService], settings: MegatalkerTTSSettings | None, given: Mapping[str, Any]
 ) -> tuple[MegatalkerTTSSettings | None, dict[str, Any]]:
-    """``settings`` with the arguments that are short for one of its fields, and the arguments for ``TTSService``.
+    """Return ``settings`` with the arguments that stand for its fields, and the arguments for ``TTSService``.
 
     Args:
         service: whose constructor it is.

@@ -1,4 +1,4 @@
-"""From the engine's chunks to what Pipecat plays: leading silence off, resampled, 16-bit, no sample lost."""
+"""Converts the engine's chunks to Pipecat's audio: trims leading silence, resamples, makes 16-bit samples."""
 
 import numpy as np
 import soxr
@@ -10,28 +10,28 @@ from megatalker.checkpoint.config import SAMPLE_RATE
 Pcm = NDArray[np.float32]
 
 QUALITY = "HQ"
-"""Of the resampler. One step better delays the first audio by another 80 ms at 8 kHz, and nobody hears it in speech."""
+"""Quality of the resampler. One step better delays the first audio by another 80 ms at 8 kHz, inaudibly for speech."""
 
 
 class LeadingSilence:
-    """Holds back what comes before the first sound, then lets go of all but the last moment of it.
+    """Trims the silence before the first sound, except for its last :data:`PREROLL_S`.
 
-    What is not clearly silence is kept: after :data:`PATIENCE_S` without a sound, and at the end of an utterance that
-    had none, everything held back is handed out.
+    Audio that is not clearly silence is kept: after :data:`PATIENCE_S` without a sound, and at the end of an utterance
+    without one, everything held back is returned.
     """
 
     THRESHOLD_DB = -50.0
     LASTING_MS = 30.0
-    """A sound counts from this length on."""
+    """Shortest sound that ends the silence, in milliseconds."""
     PREROLL_S = 0.02
-    """Kept in front of the sound, so that its beginning is not cut."""
+    """Seconds kept in front of the sound, so that its beginning is not cut."""
     PATIENCE_S = 1.0
 
     def __init__(self) -> None:
         self._held: Pcm | None = np.empty(0, np.float32)
 
     def push(self, pcm: Pcm) -> Pcm:
-        """Samples in, the samples to play out."""
+        """Take samples, and return the samples to play."""
         if self._held is None:
             return pcm
         self._held = np.concatenate([self._held, pcm])
@@ -49,7 +49,7 @@ class LeadingSilence:
         return self.finish()
 
     def finish(self) -> Pcm:
-        """What is still held back; from now on nothing is."""
+        """Return the samples held back; later ones are not held back."""
         held, self._held = self._held, None
         return np.empty(0, np.float32) if held is None else held
 
@@ -62,7 +62,7 @@ class Sound:
     """
 
     def __init__(self, rate: int, *, trim: bool) -> None:
-        """``trim``: take leading silence off."""
+        """``trim``: remove leading silence."""
         self._silence = LeadingSilence() if trim else None
         self._resampler = (
             None
@@ -81,7 +81,7 @@ class Sound:
         return self._convert(pcm if self._silence is None else self._silence.push(pcm))
 
     def finish(self) -> bytes:
-        """The rest. Call it once, at the end of the utterance."""
+        """Return the rest. Call it once, at the end of the utterance."""
         rest = self._convert(np.empty(0, np.float32) if self._silence is None else self._silence.finish())
         if self._resampler is None:
             return rest
@@ -95,11 +95,11 @@ class Sound:
 
 
 def silence(rate: int, seconds: float) -> bytes:
-    """16-bit PCM of nothing."""
+    """Return silence of this length as 16-bit PCM."""
     return bytes(2 * round(rate * seconds))
 
 
 def to_bytes(pcm: Pcm) -> bytes:
-    """Floats within [-1, 1] as 16-bit little-endian PCM; what lies outside is clipped."""
+    """Convert floats to 16-bit little-endian PCM; values outside [-1, 1] are clipped."""
     audio: bytes = np.clip(np.rint(pcm * 32767.0), -32768, 32767).astype("<i2").tobytes()
     return audio

@@ -37,7 +37,7 @@ class ContextSpeech:
         self._made_s = 0.0
         """Audio of the engine, leading silence included."""
         self.complete = False
-        """Everything has been handed out, the end of the text reached."""
+        """Whether all of the text was spoken, and all audio handed out."""
 
     @property
     def seconds(self) -> float:
@@ -45,7 +45,7 @@ class ContextSpeech:
         return self._sound.seconds
 
     def feed(self, text: str) -> None:
-        """More text of an utterance whose text arrives bit by bit.
+        """Append text to an utterance whose text arrives in pieces.
 
         Raises:
             InvalidRequestError: it cannot be spoken; the utterance goes on without it.
@@ -53,11 +53,11 @@ class ContextSpeech:
         self._speech.feed(text)
 
     def end_text(self) -> None:
-        """No text follows."""
+        """Tell the engine that no text follows."""
         self._speech.finish()
 
     def cancel(self) -> None:
-        """End it now; never waits."""
+        """Cancel the speech; never waits."""
         self._speech.cancel()
 
     async def __aiter__(self) -> AsyncIterator[SpokenPiece]:

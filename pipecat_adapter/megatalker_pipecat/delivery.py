@@ -10,24 +10,33 @@ from typing import Any
 
 from loguru import logger
 from pipecat.frames.frames import (
+    AggregatedTextFrame,
     AggregatedTextProgressFrame,
     CancelFrame,
     DataFrame,
     EndFrame,
     Frame,
+    InterruptionFrame,
+    LLMFullResponseEndFrame,
+    LLMTextFrame,
+    TextFrame,
     TTSAudioRawFrame,
+    TTSSpeakFrame,
     TTSStoppedFrame,
     TTSTextFrame,
 )
 from pipecat.processors.frame_processor import FrameDirection
 from pipecat.services.tts_service import TTSService
+from pipecat.utils.text.base_text_aggregator import TextType
 
 from megatalker.engine.chunks import PlaybackClock
 from megatalker.engine.word_times import SpokenWord
-from megatalker.prompt.cleaning import join_surrogates
+from megatalker.prompt.cleaning import clean, join_surrogates
+from megatalker.prompt.control_tokens import ControlTokens
+from megatalker.prompt.text import has_speech
 from megatalker_pipecat.audio import silence
 from megatalker_pipecat.context_speech import ContextSpeech
-from megatalker_pipecat.contexts import Context, Contexts
+from megatalker_pipecat.contexts import Context, Contexts, WrittenAnswer, spoken_form
 
 SILENCE_S = 0.02
 """Stands for the audio of a context that had nothing to say, such as an emoji. Without any audio Pipecat would take the
@@ -40,15 +49,70 @@ class SentenceFailed(DataFrame):
 
 
 class DeliveringTTSService(TTSService):
-    """The half of the service that knows Pipecat's audio contexts and nothing of engines."""
+    """Base of the service that handles Pipecat's audio contexts, and knows nothing of engines."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self._register_event_handler("on_backend_switched")
         self._contexts = Contexts()
         self._deliveries: set[asyncio.Task[None]] = set()
+        self._half = ""
+        """First half of a character, whose other half may come with the next piece of the answer."""
         self._playback = PlaybackClock()
-        """When the audio handed out so far will have been played, over all contexts."""
+        """Playback of the audio handed out so far, over all contexts."""
+
+    # ---- text from the pipeline
+
+    async def process_frame(self, frame: Frame, direction: FrameDirection) -> None:
+        """Process text without halves of characters, which would make Pipecat lose the frame.
+
+        Halves that come in two frames of an answer are joined.
+        """
+        if isinstance(frame, LLMTextFrame):
+            text, self._half = join_surrogates(self._half + frame.text)
+            frame.text = _well_formed(text)
+        elif isinstance(frame, TextFrame | TTSSpeakFrame):
+            frame.text = _well_formed(frame.text)
+        elif isinstance(frame, LLMFullResponseEndFrame | EndFrame | InterruptionFrame):
+            self._half = ""
+            if not isinstance(frame, InterruptionFrame):
+                await self._register_end_of_answer()
+        await super().process_frame(frame, direction)
+
+    @property
+    @abstractmethod
+    def _cleans_text(self) -> bool:
+        """Whether the engine cleans the text."""
+
+    @abstractmethod
+    def _control_tokens(self) -> ControlTokens:
+        """Return the control tokens that it removes then, as far as they are known."""
+
+    async def _register_spoken_text(self, src_frame: AggregatedTextFrame, text: str, context_id: str) -> None:
+        """Register the text as it is spoken, so that Pipecat finds the reported words in it.
+
+        The conversation records the text as it was written.
+        """
+        if self._cleans_text and src_frame.text_type == TextType.TOKEN:
+            context = self._contexts.get(context_id)
+            if context.answer is None:
+                context.answer = WrittenAnswer(self._control_tokens())
+            context.answer.feed(src_frame, text)
+            await self._register_answer(context.answer, context_id)
+            return
+        if self._cleans_text and has_speech(text):
+            text = spoken_form(text, clean(text, self._control_tokens()))
+        await super()._register_spoken_text(src_frame, text, context_id)
+
+    async def _register_answer(self, answer: WrittenAnswer, context_id: str, *, complete: bool = False) -> None:
+        if (found := answer.take(complete=complete)) is not None:
+            await super()._register_spoken_text(*found, context_id)
+
+    async def _register_end_of_answer(self) -> None:
+        context_id = self._turn_context_id
+        context = None if context_id is None else self._contexts.find(context_id)
+        if context_id is not None and context is not None and context.answer is not None:
+            await self._register_answer(context.answer, context_id, complete=True)
 
     # ---- one utterance
 
@@ -107,7 +171,7 @@ class DeliveringTTSService(TTSService):
         self._keep(self._deliver(utterance, context_id, context), f"speech of {context_id}")
 
     def _run_after_deliveries(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do something when everything that is being delivered now has been."""
+        """Run ``work`` when everything that is being delivered now has been."""
         deliveries = asyncio.gather(*self._deliveries, return_exceptions=True)  # Pipecat logs each by itself
 
         async def wait_and_work() -> None:
@@ -136,17 +200,12 @@ class DeliveringTTSService(TTSService):
 
     @abstractmethod
     async def _report_failure(self, error: Exception) -> None:
-        """Something could not be spoken: say so upstream."""
+        """Push an error upstream: some text could not be spoken."""
 
     # ---- what was not spoken
 
     async def push_frame(self, frame: Frame, direction: FrameDirection = FrameDirection.DOWNSTREAM) -> None:
-        """As ``TTSService``; a sentence that failed is over once everything spoken of it is downstream.
-
-        Pipecat reports words as the language model cut them; halves of a character that came in two pieces are joined.
-        """
-        if isinstance(frame, TTSTextFrame):
-            frame.text = _whole(frame.text)
+        """Push a frame; a failed sentence is over once everything spoken of it is downstream."""
         if not isinstance(frame, SentenceFailed):
             await super().push_frame(frame, direction)
             return
@@ -183,24 +242,24 @@ class DeliveringTTSService(TTSService):
         await super().on_audio_context_completed(context_id)
 
     async def on_audio_context_interrupted(self, context_id: str) -> None:
-        """Nobody wants to hear the rest: the engine is told, and not waited for."""
+        """Drop the context: its speech is cancelled, without waiting."""
         self._contexts.drop(context_id)
         self._playback = PlaybackClock()
         await super().on_audio_context_interrupted(context_id)
 
     async def stop(self, frame: EndFrame) -> None:
-        """No text comes any more: everything begun is spoken to its end."""
+        """Speak everything begun to its end: no text follows."""
         for context_id in self._contexts.ids():
             await self.flush_audio(context_id)
         await super().stop(frame)
 
     async def cancel(self, frame: CancelFrame) -> None:
-        """Everything ends now."""
+        """End all speech now."""
         self._drop_contexts()
         await super().cancel(frame)
 
     async def cleanup(self) -> None:
-        """As :meth:`cancel`, and nothing is left running."""
+        """End all speech, and wait until nothing runs."""
         self._drop_contexts()
         await asyncio.gather(*self._deliveries)
         await super().cleanup()
@@ -215,6 +274,6 @@ class DeliveringTTSService(TTSService):
             await self.remove_audio_context(context_id)
 
 
-def _whole(text: str) -> str:
-    whole, half = join_surrogates(text)
-    return whole + half
+def _well_formed(text: str) -> str:
+    """Replace each half of a character by U+FFFD, which is spoken as a space."""
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")

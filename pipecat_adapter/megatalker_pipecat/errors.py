@@ -1,14 +1,15 @@
-"""Which of Pipecat's error categories an engine's error belongs to."""
+"""Maps the engine's errors to Pipecat's error categories."""
 
 from pipecat.utils.errors import ErrorCategory
 
 from megatalker.errors import CapacityError, ConnectionFailedError, IncompleteSpeechError
-from megatalker.serving.sessions.faults import GONE, IMPOSSIBLE
+from megatalker.serving.shared_engines.pool import GONE, IMPOSSIBLE
 
 
 def category_of(error: BaseException) -> ErrorCategory | None:
-    """The category of an error of ours, ``None`` for others. An impossible request is permanent; a full engine, or a
-    text of which some was left out, is not.
+    """Return the category of an error of ours, ``None`` for others.
+
+    An impossible request is permanent; a full engine, or incomplete speech, is not.
     """
     if isinstance(error, CapacityError):
         return ErrorCategory.RATE_LIMIT
@@ -22,9 +23,9 @@ def category_of(error: BaseException) -> ErrorCategory | None:
 
 
 def category_of_text(error: BaseException) -> ErrorCategory | None:
-    """As :func:`category_of`, where the settings are known to be good: then it is this text that cannot be spoken.
+    """Return the category of an error in speaking a text, where the settings are known to be good.
 
-    That says nothing about the next text, so the category is one that leaves the service usable.
+    A text that cannot be spoken says nothing about the next text, so its category leaves the service usable.
     """
     category = category_of(error)
     return ErrorCategory.APPLICATION if category is ErrorCategory.INVALID_REQUEST else category

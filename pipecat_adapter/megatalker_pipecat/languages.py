@@ -16,7 +16,7 @@ _LANGUAGES = {name: language for language, name in NAMES.items()}
 
 
 def name_of(language: Language) -> str:
-    """What the engine calls a language: ``german`` for ``de-AT``; ``auto``, with a warning, for one without a name."""
+    """Return the engine's name of a language: ``german`` for ``de-AT``; ``auto``, with a warning, if it has none."""
     name = languages.name_of(language.value)
     if name is None:
         logger.warning(

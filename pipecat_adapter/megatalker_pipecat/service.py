@@ -20,9 +20,10 @@ import megatalker
 from megatalker.engine.speech import SpeechEngine
 from megatalker.engine.word_times import SpokenWord
 from megatalker.errors import ConnectionFailedError, InvalidRequestError
+from megatalker.prompt.control_tokens import ControlTokens, control_tokens
 from megatalker.prompt.text import has_speech
-from megatalker.serving.sessions.engines import EnginePool, Lease
-from megatalker.serving.sessions.source import Found, Source, check
+from megatalker.serving.shared_engines.pool import EnginePool, Lease
+from megatalker.serving.shared_engines.source import LeasedEngine, Source, check
 from megatalker_pipecat.arguments import sort_arguments
 from megatalker_pipecat.audio import Sound
 from megatalker_pipecat.context_speech import ContextSpeech
@@ -77,7 +78,7 @@ class MegatalkerTTSService(DeliveringTTSService):
         voices: Mapping[str, megatalker.Voice] | None = None,
         **given: Any,
     ) -> None:
-        """Loads nothing; that happens in ``setup``.
+        """Load nothing: ``setup`` does that.
 
         Args:
             engine_settings: The engine to share; by default read from the environment and ``megatalker.toml``.
@@ -105,6 +106,7 @@ class MegatalkerTTSService(DeliveringTTSService):
         complete.check()
         complete.language = recognised(complete.language)
         self._voices = dict(voices or {})
+        self._known_tokens: tuple[megatalker.Engine, ControlTokens] | None = None
         super().__init__(
             push_start_frame=True,
             push_stop_frames=True,
@@ -149,8 +151,7 @@ class MegatalkerTTSService(DeliveringTTSService):
     async def setup(self, setup: FrameProcessorSetup) -> None:  # type: ignore[override]  # as Pipecat's own do
         """Get the engine, and check that it can speak with these settings, before the bot is ready.
 
-        A warm-up that takes long, as the first on a machine does, is not waited for: what is said meanwhile is heard
-        when it is over.
+        A long warm-up, such as the first on a machine, is not waited for: speech begins when it is over.
 
         Raises:
             MegatalkerError: It cannot; Pipecat reports that as a permanent error.
@@ -188,7 +189,7 @@ class MegatalkerTTSService(DeliveringTTSService):
         await self._adopt(found)
         return found.lease
 
-    async def _adopt(self, found: Found) -> None:
+    async def _adopt(self, found: LeasedEngine) -> None:
         """Speak with this engine from now on; the one before is given back when nobody speaks with it any more."""
         before = self._source.adopt(found)
         if before is not None:
@@ -249,6 +250,19 @@ class MegatalkerTTSService(DeliveringTTSService):
             if not context.spoken:
                 yield self._silent_frame(context_id, context)
             await self._report_word(SpokenWord(text, begins_s=0.0, ends_s=0.0), context_id, context)
+
+    @property
+    def _cleans_text(self) -> bool:
+        return bool(self._settings.clean_text)
+
+    def _control_tokens(self) -> ControlTokens:
+        found = self._source.current
+        engine = None if found is None else found.lease.engine
+        if not isinstance(engine, megatalker.Engine):
+            return ControlTokens()  # a server's are unknown here
+        if self._known_tokens is None or self._known_tokens[0] is not engine:
+            self._known_tokens = engine, ControlTokens(control_tokens(engine.checkpoint.tokenizer))
+        return self._known_tokens[1]
 
     async def _sentence(self, text: str, context_id: str, context: Context) -> AsyncGenerator[Frame, None]:
         with self._kept_open(context_id):

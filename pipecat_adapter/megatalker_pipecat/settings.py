@@ -1,4 +1,4 @@
-"""What can be changed about the speech, when the service is made and while it speaks."""
+"""Settings of the speech, which may change while the service speaks."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -75,7 +75,7 @@ class MegatalkerTTSSettings(TTSSettings):
         return cls(**given, extra=dict(delta.extra))
 
     def options(self, voices: Mapping[str, Voice]) -> megatalker.SpeechOptions:
-        """How to speak, for complete settings; ``voices`` by the names that ``voice`` may hold."""
+        """Return the engine's options for complete settings; ``voices`` by the names that ``voice`` may hold."""
         voice = assert_given(self.voice)
         return megatalker.SpeechOptions(
             voice=None if voice is None else voices.get(voice, voice),

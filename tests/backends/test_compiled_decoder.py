@@ -36,7 +36,7 @@ Codes = tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class Voice:
+class CompiledVoice:
     """One stream's request and the text rows of its steps."""
 
     request: StreamRequest
@@ -48,7 +48,7 @@ class Voice:
 class Company:
     """Which frames of the common clock each stream takes part in."""
 
-    voices: Sequence[Voice]
+    voices: Sequence[CompiledVoice]
     starts: Sequence[int]
 
 
@@ -68,14 +68,14 @@ def model_of(talker: CheckedTalker) -> Model:
     return talker.decoder._model
 
 
-def voice(checkpoint: Checkpoint, seed: int, rows: int, frames: int, sampling: SamplingParams) -> Voice:
+def voice(checkpoint: Checkpoint, seed: int, rows: int, frames: int, sampling: SamplingParams) -> CompiledVoice:
     noise = torch.Generator().manual_seed(seed)
     hidden = checkpoint.config.talker.hidden_size
     embeds, text = (0.1 * torch.randn(size, hidden, generator=noise) for size in (rows, frames))
-    return Voice(StreamRequest(embeds, sampling), text)
+    return CompiledVoice(StreamRequest(embeds, sampling), text)
 
 
-def speak(decoder: CheckedTalker, each: Voice) -> list[Codes | None]:
+def speak(decoder: CheckedTalker, each: CompiledVoice) -> list[Codes | None]:
     stream = decoder.prefill([each.request])[0]
     codes = [decoder.decode([DecodeStep(stream, text)])()[0].codes for text in each.text]
     decoder.release(stream)
@@ -193,7 +193,7 @@ def test_neighbours_do_not_matter_on_a_cpu_not_to_the_last_bit(warm: CheckedTalk
         torch.testing.assert_close(ours, theirs, atol=tolerance, rtol=0)
 
 
-def logits(decoder: CheckedTalker, voices: Sequence[Voice]) -> list[list[Tensor]]:
+def logits(decoder: CheckedTalker, voices: Sequence[CompiledVoice]) -> list[list[Tensor]]:
     """Every logit of each stream's frames: ``[groups x vocab]`` rows, flat, one tensor a frame."""
     streams = [decoder.prefill([each.request])[0] for each in voices]
     rows: list[list[Tensor]] = [[] for _ in voices]
@@ -227,7 +227,7 @@ def test_forced_codes_give_the_logits_of_the_reference(request: pytest.FixtureRe
         torch.testing.assert_close(own.logits.predictor.cpu(), other.logits.predictor, atol=1e-4, rtol=0)
 
 
-def forced_frames(decoder: CheckedTalker, each: Voice, forced: Sequence[Sequence[int]]) -> list[Frame]:
+def forced_frames(decoder: CheckedTalker, each: CompiledVoice, forced: Sequence[Sequence[int]]) -> list[Frame]:
     stream = decoder.prefill([each.request])[0]
     return [
         decoder.decode([DecodeStep(stream, text, forced=codes)], return_logits=True)()[0]
@@ -300,7 +300,7 @@ def test_a_stream_continued_from_the_codes_of_another_backend_says_the_same(
     said = [codes for codes in expected[:15] if codes is not None]
     rows = torch.stack([frame_row(tiny_1b7, codes) + text for codes, text in zip(said, whole.text[:15], strict=True)])
     history = tuple(codes[0] for codes in said)
-    rest = Voice(StreamRequest(torch.cat((whole.request.embeds, rows)), sampling, history), whole.text[15:])
+    rest = CompiledVoice(StreamRequest(torch.cat((whole.request.embeds, rows)), sampling, history), whole.text[15:])
     assert speak(compiled(tiny_1b7), rest) == expected[15:]
 
 

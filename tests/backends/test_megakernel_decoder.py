@@ -11,7 +11,7 @@ from torch import Tensor
 from megakernel_helpers import (
     GREEDY,
     SEEDED,
-    Voice,
+    VoiceRequest,
     codes_of,
     logits_of,
     megakernel,
@@ -32,7 +32,7 @@ from megatalker_kernels.constants import ROWS
 from megatalker_kernels.schedule import Launch
 
 
-class Recorder:
+class RecordingMachine:
     """A machine that notes what it is asked."""
 
     def __init__(self, machine: Machine) -> None:
@@ -55,9 +55,9 @@ class Recorder:
 
 
 @pytest.fixture
-def recorder(decoder: CheckedTalker) -> Iterator[Recorder]:
+def recorder(decoder: CheckedTalker) -> Iterator[RecordingMachine]:
     machine = within(decoder)._ready()
-    within(decoder)._machine = recorder = Recorder(machine)
+    within(decoder)._machine = recorder = RecordingMachine(machine)
     yield recorder
     within(decoder)._machine = machine
 
@@ -113,7 +113,7 @@ def test_a_stream_says_the_same_in_any_launch(decoder: CheckedTalker, device: st
     voices = [voice(tiny_1b7, seed, *size, samplings[seed % 4]) for seed, size in enumerate(sizes)]
     for wide_from in (1, 4):
         wide = megakernel(tiny_1b7, device, max_streams=8, wide_from=wide_from)
-        within(wide)._machine = recorder = Recorder(within(wide)._ready())
+        within(wide)._machine = recorder = RecordingMachine(within(wide)._ready())
         for each, frames in zip(voices, say_together(wide, voices), strict=True):
             alone = say(decoder, each)
             assert codes_of(alone) == codes_of(frames)
@@ -130,7 +130,7 @@ def test_prompts_of_many_launches_leave_what_one_launch_leaves(
     narrow = megakernel(tiny_1b7, device, max_streams=3, prefix_rows=0)
     whole = within(narrow)._space.wide.text
     within(narrow)._space.wide.text = whole[:16]
-    within(narrow)._machine = recorder = Recorder(within(narrow)._ready())
+    within(narrow)._machine = recorder = RecordingMachine(within(narrow)._ready())
     found = say_together(narrow, voices)
     assert [len(launch.rows) for launch in recorder.launches if launch.mode == "prefill"] == [16] * 6 + [6]
     for one, other in zip(found, expected, strict=True):
@@ -174,7 +174,10 @@ def test_end_of_speech_ends_one_stream_and_not_its_neighbour(decoder: CheckedTal
 def test_a_stream_may_end_by_its_own_choice(decoder: CheckedTalker, tiny_1b7: Checkpoint) -> None:
     """So hot that the noise alone decides; this seed's favours end-of-speech in the third frame."""
     hot = replace(SEEDED, temperature=1e6, top_k=None, repetition_penalty=1.0, min_new_tokens=0)
-    vocabulary, flat = CodeVocabulary.of(tiny_1b7.config), np.zeros(tiny_1b7.config.talker.vocab_size, np.float32)
+    vocabulary, flat = (
+        CodeVocabulary.from_config(tiny_1b7.config),
+        np.zeros(tiny_1b7.config.talker.vocab_size, np.float32),
+    )
 
     def first_code(seed: int, frame: int) -> int:
         params = replace(hot, seed=seed)
@@ -200,7 +203,7 @@ def test_a_stream_continued_from_its_codes_goes_on_as_it_would_have(
     said = [frame.codes for frame in expected[:7] if frame.codes is not None]
     rows = torch.stack([frame_row(tiny_1b7, codes) + text for codes, text in zip(said, whole.text[:7], strict=True)])
     history = tuple(codes[0] for codes in said)
-    rest = Voice(StreamRequest(torch.cat((whole.request.embeds, rows)), sampling, history), whole.text[7:])
+    rest = VoiceRequest(StreamRequest(torch.cat((whole.request.embeds, rows)), sampling, history), whole.text[7:])
     found = say(decoder, rest)
     assert codes_of(found) == codes_of(expected[7:])
     assert torch.equal(logits_of(found), logits_of(expected[7:]))
@@ -230,7 +233,7 @@ def test_text_rows_may_be_of_any_float_type_and_lie_anywhere(decoder: CheckedTal
 
 
 def test_prompts_share_a_launch_and_a_frame_waits_for_its_codes_only(
-    decoder: CheckedTalker, recorder: Recorder, tiny_1b7: Checkpoint
+    decoder: CheckedTalker, recorder: RecordingMachine, tiny_1b7: Checkpoint
 ) -> None:
     sizes = (2 * ROWS + 3, 2, 70)
     stream, *others = decoder.prefill([voice(tiny_1b7, 31 + size, size, 1).request for size in sizes])
@@ -247,7 +250,7 @@ def test_prompts_share_a_launch_and_a_frame_waits_for_its_codes_only(
 
 
 def test_equal_prompt_heads_are_computed_once_and_nothing_else_changes(
-    decoder: CheckedTalker, recorder: Recorder, tiny_1b7: Checkpoint
+    decoder: CheckedTalker, recorder: RecordingMachine, tiny_1b7: Checkpoint
 ) -> None:
     first, second = voice(tiny_1b7, 21, 90, 2), voice(tiny_1b7, 22, 83, 4, SEEDED)
     second.request.embeds[:75] = first.request.embeds[:75]
@@ -269,7 +272,7 @@ def test_equal_prompt_heads_are_computed_once_and_nothing_else_changes(
 @pytest.fixture
 def from_one_page(monkeypatch: pytest.MonkeyPatch) -> None:
     """Decoders begin with a single page."""
-    monkeypatch.setattr("megatalker_backends.megakernel.sizes.FIRST_PAGE_BYTES", 0)
+    monkeypatch.setattr("megatalker_backends.megakernel.settings.FIRST_PAGE_BYTES", 0)
 
 
 def test_streams_that_outgrow_their_pages_say_the_same(
@@ -301,7 +304,7 @@ def test_prompt_heads_are_reused_on_pages_that_were_made_later(
     before = within(growing)._space.talker_kv
     for text in first.text:
         growing.decode([DecodeStep(stream, text)])()
-    within(growing)._machine = recorder = Recorder(within(growing)._ready())
+    within(growing)._machine = recorder = RecordingMachine(within(growing)._ready())
     reused = say(growing, second)
     assert within(growing)._space.talker_kv is not before
     assert recorder.launches[0].rows[0].position == 48
@@ -373,7 +376,7 @@ def test_too_few_pages_stop_nobody_who_needs_none(tiny_1b7: Checkpoint, from_one
 
 
 def advance(
-    decoder: CheckedTalker, one: tuple[StreamHandle, Voice], other: tuple[StreamHandle, Voice], index: int
+    decoder: CheckedTalker, one: tuple[StreamHandle, VoiceRequest], other: tuple[StreamHandle, VoiceRequest], index: int
 ) -> list[tuple[int, ...] | None]:
     return codes_of(decoder.decode([DecodeStep(stream, each.text[index]) for stream, each in (one, other)])())
 

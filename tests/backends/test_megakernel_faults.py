@@ -17,9 +17,8 @@ from megakernel_helpers import (
 from megatalker.checkpoint import Checkpoint
 from megatalker.errors import BackendFaultError, BackendUnavailableError
 from megatalker.interfaces import DecodeStep, LoadContext
-from megatalker_backends.megakernel.availability import why_not
 from megatalker_backends.megakernel.machine import Machine
-from megatalker_backends.megakernel.settings import MegakernelSettings
+from megatalker_backends.megakernel.settings import MegakernelSettings, why_not
 from megatalker_backends.megakernel.spec import TALKER
 from megatalker_kernels.errors import KernelStalledError
 from megatalker_kernels.schedule import Launch
@@ -104,7 +103,7 @@ def test_what_is_missing_is_said(tiny_1b7: Checkpoint) -> None:
 
 def test_the_cuda_extra_is_named(tiny_1b7: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
-    monkeypatch.setattr("megatalker_backends.megakernel.availability.why_not_compile", lambda: "pip install it")
+    monkeypatch.setattr("megatalker_backends.megakernel.settings.why_not_compile", lambda: "pip install it")
     assert why_not(tiny_1b7.config, torch.device("cuda"), MegakernelSettings()) == "pip install it"
 
 

@@ -9,8 +9,7 @@ from torch import Tensor
 from megatalker.errors import CapacityError
 from megatalker_backends.megakernel.pages import PagePool
 from megatalker_backends.megakernel.prefix import LEAST_ROWS, PrefixCache
-from megatalker_backends.megakernel.settings import MegakernelSettings
-from megatalker_backends.megakernel.sizes import choose_first_pages, choose_page_limit
+from megatalker_backends.megakernel.settings import MegakernelSettings, choose_first_pages, choose_page_limit
 from megatalker_kernels.constants import PAGE, ROWS
 from megatalker_kernels.errors import GuardError
 from megatalker_kernels.shapes import KernelShape

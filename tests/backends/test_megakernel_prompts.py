@@ -12,7 +12,7 @@ from megakernel_helpers import megakernel, voice
 from megatalker.checkpoint import Checkpoint
 from megatalker.errors import CapacityError, InvalidRequestError
 from megatalker.interfaces import DecodeStep, StreamRequest
-from megatalker_backends.megakernel.prompts import Prompt, packed
+from megatalker_backends.megakernel.inputs import SlotPrompt, packed
 from megatalker_kernels.constants import CHUNK
 
 Positions = list[list[tuple[int, int, int]]]
@@ -20,7 +20,7 @@ Positions = list[list[tuple[int, int, int]]]
 
 def positions(rows: list[tuple[int, int]], most_rows: int, most_chunks: int = 1000) -> Positions:
     """Slot, first position and the one behind the last, of each part of each launch."""
-    prompts = [Prompt(slot, torch.zeros(count, 1), known) for slot, (count, known) in enumerate(rows)]
+    prompts = [SlotPrompt(slot, torch.zeros(count, 1), known) for slot, (count, known) in enumerate(rows)]
     launches = packed(prompts, most_rows, most_chunks)
     return [[(prompt.slot, part.start, part.stop) for prompt, part in launch] for launch in launches]
 

@@ -31,7 +31,7 @@ Codes = tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class Mode:
+class DecodeMode:
     variant: str
     call: Callable[[Any, ModelConfig], Any]
 
@@ -45,16 +45,16 @@ def _limits() -> dict[str, Any]:
     }
 
 
-def _custom_voice(language: str, *, dialect: bool = False, **options: Any) -> Mode:
+def _custom_voice(language: str, *, dialect: bool = False, **options: Any) -> DecodeMode:
     def call(model: Any, config: ModelConfig) -> Any:
         speaker = next(name for name in config.speakers if (name in config.dialects) == dialect)
         return model.generate_custom_voice(text=TEXT, language=language, speaker=speaker, **options, **_limits())
 
-    return Mode("custom_voice", call)
+    return DecodeMode("custom_voice", call)
 
 
-def _voice_design() -> Mode:
-    return Mode(
+def _voice_design() -> DecodeMode:
+    return DecodeMode(
         "voice_design",
         lambda model, _: model.generate_voice_design(
             text=TEXT, language="english", instruct="A calm voice, low and slow.", **_limits()
@@ -62,10 +62,10 @@ def _voice_design() -> Mode:
     )
 
 
-def _clone(**options: Any) -> Mode:
+def _clone(**options: Any) -> DecodeMode:
     seconds = np.arange(36_000) / 24_000
     audio = (0.3 * np.sin(2 * np.pi * 220 * seconds) * np.sin(2 * np.pi * 3 * seconds)).astype(np.float32)
-    return Mode(
+    return DecodeMode(
         "base",
         lambda model, _: model.generate_voice_clone(
             text=TEXT, language="english", ref_audio=(audio, 24_000), **options, **_limits()
@@ -107,7 +107,7 @@ class Pair:
     model: Any
     decoder: CheckedTalker
 
-    def official(self, mode: Mode) -> OfficialRun:
+    def official(self, mode: DecodeMode) -> OfficialRun:
         talker, results = self.model.model.talker, []
         generate = self.model.model.generate
 

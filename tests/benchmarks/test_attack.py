@@ -4,40 +4,20 @@ import asyncio
 import copy
 from typing import Any
 
-import psutil
 import pytest
 
 from megatalker.checkpoint import Checkpoint
 from megatalker_benchmarks.attack import attacked, wrong
 from megatalker_benchmarks.attacks import ATTACKS
-from serving import Served, fakes_with, serving
-
-
-class Here:
-    """What a server in this process holds; what else the tests hold does not count."""
-
-    def __init__(self, served: Served) -> None:
-        self._served = served
-
-    @property
-    def url(self) -> str:
-        return self._served.url
-
-    def tasks(self) -> int:
-        return len(asyncio.all_tasks(self._served.server.servers[0].get_loop()))
-
-    def descriptors(self) -> int:
-        return len(self._served.server.server_state.connections)
-
-    def memory_mib(self) -> float:
-        return psutil.Process().memory_info().rss / 2**20
+from serving import fakes_with, serving
+from watched_server import WatchedServer
 
 
 @pytest.mark.parametrize("name", ["handshakes", "unread_answers", "pings", "opens", "eight"])
 def test_victims_are_heard_and_nothing_is_kept(tiny_custom_voice: Checkpoint, name: str) -> None:
     limits = {"send_timeout_s": 0.5, "request_timeout_s": 5.0}
     with serving(tiny_custom_voice, fakes_with(), server=limits) as served:
-        found = asyncio.run(attacked(Here(served), name, {}, 1, 1.0, 4.0))
+        found = asyncio.run(attacked(WatchedServer(served), name, {}, 1, 1.0, 4.0))
     assert found["about"]
     for phase in ("calm", "attack"):
         assert found[phase]["failed"] == {}

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 import pytest
 
 from megatalker.checkpoint import Checkpoint
-from megatalker.cli.load.drive import Script, drive, listening_to
-from megatalker.cli.load.traffic import Traffic
+from megatalker.cli.bench.drive import Script, drive, listening_to
+from megatalker.cli.bench.traffic import Traffic
 from megatalker.engine import Engine
 from megatalker.plugins import BackendRegistry
 from megatalker.serving.client import RemoteEngine
@@ -79,6 +79,6 @@ def test_it_serves_until_it_is_interrupted() -> None:
         finally:
             server.send_signal(signal.SIGINT)
             server.communicate()
-    assert [player.error for player in heard.players] == [None, None]
-    assert [player.audio_s for player in heard.players] == pytest.approx([0.4, 0.4])
+    assert [player.error for player in heard.playbacks] == [None, None]
+    assert [player.audio_s for player in heard.playbacks] == pytest.approx([0.4, 0.4])
     assert server.returncode == 0

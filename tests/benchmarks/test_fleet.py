@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from megatalker.checkpoint.config import FRAME_SECONDS
 from megatalker.errors import InvalidRequestError
 from megatalker_benchmarks.fleet import main, options_of, run
 from megatalker_benchmarks.fleet_model import Demand, Fleet, Server, ServiceTimes, at, replicas_needed, simulate
@@ -36,13 +37,14 @@ def test_who_comes_to_an_idle_server_waits_for_the_first_chunk_alone() -> None:
 @pytest.mark.parametrize("busy", [0.3, 0.7])
 def test_one_row_is_the_queue_of_the_textbooks(busy: float) -> None:
     """Pollaczek and Khinchine: random arrivals, constant service, one at a time."""
+    alone_s, seconds = 0.020 + (5 - 1) * 0.010, 2_400
     server = Server(TIMES, Fleet(1, rows=1, max_waiting=10_000))
-    for moment, frames in Demand(rate=busy / ALONE_S, length_s=LENGTH_S, seconds=20_000).requests():
+    for moment, frames in Demand(rate=busy / alone_s, length_s=5 * FRAME_SECONDS, seconds=seconds).requests():
         server.arrive(moment, frames)
     server.advance(float("inf"))
-    assert server.busy_s == pytest.approx(busy * 20_000, rel=0.03)
+    assert server.busy_s == pytest.approx(busy * seconds, rel=0.03)
     wait_s = mean(server.first_chunks_s) - 0.020
-    assert wait_s == pytest.approx(busy * ALONE_S / 2 / (1 - busy), rel=0.08)
+    assert wait_s == pytest.approx(busy * alone_s / 2 / (1 - busy), rel=0.08)
 
 
 def test_speech_that_keeps_to_its_playback_holds_its_row_as_long() -> None:
@@ -64,7 +66,7 @@ def test_requests_beyond_the_queue_are_refused() -> None:
 
 
 def test_as_many_machines_as_the_first_chunk_needs_and_no_more() -> None:
-    demand, fleet = Demand(rate=5, length_s=LENGTH_S, spread=0.5, seconds=120), Fleet(1, rows=4)
+    demand, fleet = Demand(rate=5, length_s=LENGTH_S, spread=0.5, seconds=40), Fleet(1, rows=4)
     needed = replicas_needed(TIMES, demand, fleet, p95_ms=100)
     assert needed is not None
     waits = [simulate(TIMES, demand, replace(fleet, replicas=count)).first_chunk_ms for count in (needed - 1, needed)]

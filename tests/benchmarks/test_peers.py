@@ -8,7 +8,7 @@ import torch
 
 from megatalker.checkpoint import Checkpoint
 from megatalker.checkpoint.config import FRAME_SAMPLES
-from megatalker_benchmarks.peers import PEERS, Call, frame_ms, official, timed
+from megatalker_benchmarks.peers import PEERS, PeerCall, frame_ms, official, timed
 
 FOLDER = Path(__file__).parents[2] / "benchmarks" / "peers"
 
@@ -35,9 +35,9 @@ def test_frames_are_those_of_the_audio_that_came_back() -> None:
 
 def test_a_frame_costs_what_more_frames_cost_whatever_was_asked_for() -> None:
     made = (14, 39, 30, 4)
-    assert frame_ms([Call(frames, 0.2 + 0.01 * frames) for frames in made]) == pytest.approx(10)
+    assert frame_ms([PeerCall(frames, 0.2 + 0.01 * frames) for frames in made]) == pytest.approx(10)
     with pytest.raises(SystemExit, match="every call made 7 frames"):
-        frame_ms([Call(7, 1.0), Call(7, 1.1)])
+        frame_ms([PeerCall(7, 1.0), PeerCall(7, 1.1)])
 
 
 def test_the_official_package_is_timed_by_what_it_makes(demo: Checkpoint) -> None:

@@ -10,7 +10,7 @@ pytestmark = pytest.mark.slow
 
 
 def test_nobody_disturbs_another_and_nothing_stays_occupied(tmp_path: Path) -> None:
-    found = report_of("soak", "--streams", "8", "--seconds", "8", "--frames", "12", folder=tmp_path)
+    found = report_of("soak", "--streams", "8", "--seconds", "6", "--frames", "12", folder=tmp_path)
     assert found["codes_that_differ"] == 0
     assert found["errors"] == {}
     assert found["still_active"] == found["still_waiting"] == 0

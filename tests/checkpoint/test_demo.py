@@ -11,7 +11,7 @@ from megatalker import Checkpoint, Engine
 from megatalker.voices import list_speakers
 from megatalker_conformance.intelligibility import DIGIT_STRINGS, Examiner, Pcm
 from megatalker_demo_voice.pitch import VOICED, pitches
-from megatalker_demo_voice.speakers import SPEAKERS, Speaker
+from megatalker_demo_voice.speakers import SPEAKERS, EspeakSpeaker
 from megatalker_demo_voice.talker_export import voice_generation_config
 
 NAMES = sorted(speaker.name for speaker in SPEAKERS)
@@ -55,7 +55,7 @@ def test_digits_are_understood_and_the_same_sound_in_disorder_is_not(
 
 
 @pytest.mark.parametrize("speaker", SPEAKERS, ids=lambda speaker: speaker.name)
-def test_each_speaker_has_its_pitch(say: Callable[[str, str], Pcm], speaker: Speaker) -> None:
+def test_each_speaker_has_its_pitch(say: Callable[[str, str], Pcm], speaker: EspeakSpeaker) -> None:
     hertz, clear = pitches(torch.from_numpy(say(speaker.name, "Good morning, everyone.")))
     voiced = hertz[clear >= VOICED]
     assert len(voiced) > len(hertz) / 8, "it whispers"

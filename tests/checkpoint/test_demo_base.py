@@ -1,4 +1,4 @@
-"""The variant of the built-in voice that clones: whole, understood, and alike whoever it clones."""
+"""The variant of the built-in voice that clones: complete, intelligible, and similar to every voice it clones."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -22,7 +22,7 @@ from megatalker_demo_voice.talker_export import voice_generation_config
 
 NAMES = sorted(speaker.name for speaker in SPEAKERS)
 LARGEST = 20_000_000
-"""Of both variants together, in the wheel."""
+"""Largest size of both variants together, in the wheel."""
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +32,7 @@ def base() -> Checkpoint:
 
 @pytest.fixture(scope="module")
 def recordings(demo: Checkpoint) -> dict[str, Pcm]:
-    """What is cloned: the other variant's speakers."""
+    """Recordings to clone: the other variant's speakers."""
     with Engine.open(checkpoint=demo, backend="compiled", codec="streaming", device="cpu") as engine:
         return {name: engine.speak(REFERENCE, voice=name, seed=1, max_frames=200).read_all() for name in NAMES}
 
@@ -100,7 +100,7 @@ def test_recordings_survive_the_round_trip_through_its_codec(base: Checkpoint, r
 def test_a_silent_tail_of_the_recording_eats_no_speech(
     base: Checkpoint, engine: Engine, recordings: dict[str, Pcm]
 ) -> None:
-    """As users record: they speak, and then look for the button."""
+    """Users record like this: they speak, and then look for the button."""
     spoken = recordings["otto"]
     tailed = np.concatenate([spoken, np.zeros(3 * SAMPLE_RATE, np.float32)])
 

@@ -53,7 +53,7 @@ def repository(
 
 
 def offline(monkeypatch: pytest.MonkeyPatch, value: bool) -> None:
-    """As if the process had been started with ``HF_HUB_OFFLINE``; sessions that are open would not know."""
+    """Set ``HF_HUB_OFFLINE`` as if the process had been started with it; open sessions would not notice."""
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", value)
     reset_sessions()
 
@@ -147,7 +147,7 @@ def test_another_kind_of_repository_is_refused_before_anything_is_fetched(name: 
 
 @pytest.mark.parametrize("source", ["modelscope"], indirect=True)
 class TestModelScope:
-    """What the hub's own library sees to."""
+    """Downloads from ModelScope, which the hub's own library handles for its hub."""
 
     def test_a_partial_download_is_not_used_offline(
         self, repository: Repository, name: str, monkeypatch: pytest.MonkeyPatch
@@ -204,7 +204,7 @@ class TestModelScope:
 
 @pytest.mark.slow
 def test_a_mirror_is_named_by_the_environment(tiny_custom_voice: Checkpoint, tmp_path: Path) -> None:
-    """As users do it: the hub's library reads ``HF_ENDPOINT`` when it is imported."""
+    """The variable is set before the start, since the hub's library reads ``HF_ENDPOINT`` when it is imported."""
     with hub(Repository(NAME, tiny_custom_voice.folder)) as served:
         done = megatalker(
             *("inspect", NAME),

@@ -32,12 +32,12 @@ NUMBERS = {"rms_norm_eps", "rope_theta"}
 TABLES_OF_NAMES = {"spk_id", "spk_is_dialect", "codec_language_id", "rope_scaling"}
 
 
-class Watched(dict[str, Any]):
+class WatchedTable(dict[str, Any]):
     """Remembers the keys that were looked at, below its own path."""
 
     def __init__(self, content: dict[str, Any], path: tuple[str, ...], seen: set[tuple[str, ...]]) -> None:
         super().__init__(
-            {key: Watched(v, (*path, key), seen) if isinstance(v, dict) else v for key, v in content.items()}
+            {key: WatchedTable(v, (*path, key), seen) if isinstance(v, dict) else v for key, v in content.items()}
         )
         self._path, self._seen = path, seen
 
@@ -79,7 +79,7 @@ def test_every_wrong_value_of_a_configuration_is_named(
     for checkpoint in (tiny_base, tiny_custom_voice):
         content = json.loads((checkpoint.folder / file).read_text())
         seen: set[tuple[str, ...]] = set()
-        parse(Watched(content, (), seen), file)
+        parse(WatchedTable(content, (), seen), file)
         read = [path for path in sorted(seen) if _holds(content, path)]
         assert len(read) > 18
         for path in read:

@@ -13,15 +13,15 @@ import pytest
 from megatalker.checkpoint import hub
 from megatalker.checkpoint.hub import RemoteFile
 from megatalker.cli import status as status_module
-from megatalker.cli.say.player import Player
+from megatalker.cli.say.player import SoundPlayer
 from megatalker.cli.say.standard_input import StandardInput
 from megatalker.cli.status import Status
 from megatalker.errors import InvalidRequestError, UnsupportedError
 from waiting import HANG_S, eventually
 
 
-class Stream:
-    """As much of a stream as standard input is fed to."""
+class FedStream:
+    """The part of a stream that standard input is fed to."""
 
     cancelled = False
 
@@ -40,7 +40,7 @@ def test_standard_input_that_cannot_be_read_ends_the_stream(error: Exception, mo
         raise error
 
     monkeypatch.setattr(sys, "stdin", types.SimpleNamespace(fileno=fail))
-    stream = Stream()
+    stream = FedStream()
     reading = StandardInput(stream)  # type: ignore[arg-type]
     reading.start()
     reading.join(HANG_S)
@@ -60,7 +60,7 @@ def test_a_sound_device_that_fails_is_told(monkeypatch: pytest.MonkeyPatch, capl
 
     monkeypatch.setitem(sys.modules, "sounddevice", types.SimpleNamespace(OutputStream=Output))
     monkeypatch.setattr("megatalker.cli.say.player.player_missing", lambda: None)
-    player = Player()
+    player = SoundPlayer()
     for _ in range(3):
         player.write(np.zeros(9, dtype=np.float32))
     with pytest.raises(UnsupportedError, match=r"the headphones are gone.*not everything was played"):

@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_bench_compares_in_one_run_and_writes_json_and_plot(tmp_path: Path) -> None:
-    """As the quickstart says."""
+    """The command is the one in the quickstart."""
     (snippet,) = (one for one in snippets(ROOT / "docs" / "quickstart.md") if one.title == COMPARES)
     with compiling("demo"):
         done = megatalker(*shlex.split(snippet.text)[1:], cwd=tmp_path)
@@ -61,41 +61,65 @@ def test_an_unknown_measurement_is_refused_by_name(tmp_path: Path) -> None:
     assert "nonsense" in done.stderr
 
 
-@pytest.mark.parametrize(
-    ("name", "missing", "option"),
-    [
-        ("pipecat", "pipecat", "--sessions"),
-        ("conversation", "pipecat", "--rounds"),
-        ("soak", "psutil", "--streams"),
-        ("callers", "websockets", "--callers"),
-        ("ray", "ray", "--seconds"),
-        ("ray", "websockets", "--seconds"),
-        ("engine-host", "fastapi", "--pace"),
-        ("word-times", "megatalker_demo_voice", "--texts"),
-        ("conformance", "pytest", "alone."),
-    ],
-)
-def test_a_measurement_tells_its_options_without_the_packages_it_wants(
-    tmp_path: Path, name: str, missing: str, option: str
-) -> None:
-    program = f"import sys; sys.modules['{missing}'] = None; from megatalker.cli.main import run; run()"
+MISSING = [
+    ("pipecat", "pipecat", "--sessions"),
+    ("conversation", "pipecat", "--rounds"),
+    ("soak", "psutil", "--streams"),
+    ("callers", "websockets", "--callers"),
+    ("ray", "ray", "--seconds"),
+    ("ray", "websockets", "--seconds"),
+    ("engine-host", "fastapi", "--pace"),
+    ("word-times", "megatalker_demo_voice", "--texts"),
+    ("conformance", "pytest", "alone."),
+]
+FORKS = """
+import os, sys
+import torch, megatalker.engine
+from megatalker.cli.main import run
+for missing, *arguments in (line.split() for line in sys.stdin.read().splitlines()):
+    child = os.fork()
+    if not child:
+        for stream in (1, 2):
+            os.dup2(os.open("-".join((missing, *arguments)), os.O_CREAT | os.O_APPEND | os.O_WRONLY), stream)
+        sys.modules[missing], sys.argv[1:] = None, ["bench", *arguments]
+        run()
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+"""
+"""Run each command in a fork that cannot import one package; torch is imported once. Prints exit statuses."""
+
+
+@pytest.fixture(scope="module")
+def without_packages(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, ...], tuple[int, str]]:
+    """Exit status and output by missing package, name and options."""
+    folder = tmp_path_factory.mktemp("missing")
+    lines = [(missing, name, "--help") for name, missing, _ in MISSING] + [("pipecat", "pipecat")]
     done = subprocess.run(
-        [sys.executable, "-c", program, "bench", name, "--help"],
-        cwd=tmp_path,
-        capture_output=True,
+        [sys.executable, "-c", FORKS],
+        input="\n".join(map(" ".join, lines)),
+        cwd=folder,
+        stdout=subprocess.PIPE,
         text=True,
         timeout=PROCESS_S,
+        check=True,
     )
-    assert done.returncode == 0, done.stderr
-    assert option in done.stdout
+    statuses = map(int, done.stdout.split())
+    return {line: (status, (folder / "-".join(line)).read_text()) for line, status in zip(lines, statuses, strict=True)}
+
+
+@pytest.mark.parametrize(("name", "missing", "option"), MISSING)
+def test_a_measurement_tells_its_options_without_the_packages_it_wants(
+    without_packages: dict[tuple[str, ...], tuple[int, str]], name: str, missing: str, option: str
+) -> None:
+    status, said = without_packages[missing, name, "--help"]
+    assert status == 0, said
+    assert option in said
     if (name, missing) != ("ray", "ray"):  # imported where it is needed
-        assert f"not installed here: {missing}" in done.stdout
+        assert f"not installed here: {missing}" in said
 
 
-def test_a_measurement_whose_packages_are_missing_says_so(tmp_path: Path) -> None:
-    program = "import sys; sys.modules['pipecat'] = None; from megatalker.cli.main import run; run()"
-    done = subprocess.run(
-        [sys.executable, "-c", program, "bench", "pipecat"], cwd=tmp_path, capture_output=True, text=True
-    )
-    assert done.returncode == 1
-    assert "cannot run 'pipecat': pipecat" in one_line(done.stderr)
+def test_a_measurement_whose_packages_are_missing_says_so(
+    without_packages: dict[tuple[str, ...], tuple[int, str]],
+) -> None:
+    status, said = without_packages["pipecat", "pipecat"]
+    assert status == 1
+    assert "cannot run 'pipecat': pipecat" in one_line(said)

@@ -3,9 +3,8 @@
 import pytest
 from typer.testing import CliRunner
 
-from megatalker.cli.bench.metrics import METRICS
-from megatalker.cli.bench.report import Report, Summary
-from megatalker.cli.bench.requirements import judge, read_requirements
+from megatalker.cli.bench.comparison import BackendComparison, Summary
+from megatalker.cli.bench.metrics import METRICS, judge, read_requirements
 from megatalker.cli.main import app
 from megatalker.errors import SettingsError
 
@@ -72,7 +71,7 @@ def test_a_bound_that_cannot_be_understood_is_refused_before_anything_is_measure
 
 @pytest.mark.parametrize(("bound", "status"), [("ttfc<=90ms", 0), ("ttfc<=9ms", 1)])
 def test_the_exit_status_says_whether_all_are_met(monkeypatch: pytest.MonkeyPatch, bound: str, status: int) -> None:
-    found = Report("", {}, 1, 8, {"compiled": {"ttfc_ms": Summary.of([31.0])}})
+    found = BackendComparison("", {}, 1, 8, {"compiled": {"ttfc_ms": Summary.of([31.0])}})
     monkeypatch.setattr("megatalker.cli.bench.measure.measure", lambda *_, **__: found)
     done = CliRunner().invoke(app, ["bench", "--require", bound])
     assert done.exit_code == status

@@ -7,21 +7,22 @@ import pytest
 
 from commands import error_of, megatalker
 from megatalker.checkpoint import Checkpoint
-from megatalker.cli.load.command import load
+from megatalker.cli.bench.load_command import load
 from megatalker.errors import InvalidRequestError
 
 
 @pytest.mark.slow
 def test_a_load_on_an_engine_in_the_process(tiny_custom_voice: Checkpoint, tmp_path: Path) -> None:
     done = megatalker(
-        *("load", "--burst", "2", "--rate", "4", "--seconds", "2", "--length", "0.4", "--out", "results"),
-        *("--backend", "reference", "--checkpoint", str(tiny_custom_voice.folder)),
+        *("load", "--burst", "2", "--rate", "4", "--seconds", "1", "--length", "0.4", "--out", "results"),
+        *("--backend", "compiled", "--checkpoint", str(tiny_custom_voice.folder)),
         cwd=tmp_path,
+        MEGATALKER_BACKENDS__COMPILED__COMPILE="off",
     )
     assert done.returncode == 0, done.stderr
     report = json.loads((tmp_path / "results" / "load.json").read_text())
     assert report["command"].startswith("megatalker load --burst 2")
-    assert report["environment"]["backend"] == "reference"
+    assert report["environment"]["backend"] == "compiled"
     assert [case["pattern"] for case in report["cases"]] == ["rate", "burst"]
     assert report["cases"][1]["heard"] == 2
     assert (tmp_path / "results" / "load.png").read_bytes().startswith(b"\x89PNG")

@@ -1,4 +1,4 @@
-"""What answers at once: help, version and errors in arguments import nothing heavy."""
+"""Fast answers: help, version and errors in arguments import nothing heavy."""
 
 import subprocess
 import sys

@@ -15,7 +15,7 @@ GENEROUS_S = 60.0
 
 
 class Lines(io.StringIO):
-    """What was printed, and a way to wait for it."""
+    """Printed lines, and a way to wait for one."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -14,7 +14,7 @@ from megatalker.checkpoint import Checkpoint
 from megatalker.cli.main import app
 from megatalker.cli.programs import PROGRAMS, imported, load_program
 from megatalker.cli.verify.card import Card, Check
-from megatalker.cli.verify.order import FRAMES, WORD_ERRORS, Order
+from megatalker.cli.verify.order import FRAMES, WORD_ERRORS, VerifyOptions
 from megatalker.errors import UnsupportedError
 
 ROOT = Path(__file__).parents[2]
@@ -71,9 +71,9 @@ def test_the_table_shows_all_of_it_in_a_narrow_terminal() -> None:
 def test_the_command_writes_the_card_and_exits_with_its_verdict(
     checks: tuple[Check, ...], status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[Order] = []
+    asked: list[VerifyOptions] = []
 
-    def program(checkpoint: Checkpoint, settings: object, order: Order, progress: object) -> Card:
+    def program(checkpoint: Checkpoint, settings: object, order: VerifyOptions, progress: object) -> Card:
         assert checkpoint.name == "demo"
         asked.append(order)
         return card(*checks)
@@ -85,7 +85,7 @@ def test_the_command_writes_the_card_and_exits_with_its_verdict(
     assert card(*checks).summary in done.output
     assert json.loads((tmp_path / "new" / "card.json").read_text())["passed"] is (status == 0)
     assert (tmp_path / "card.md").read_text() == card(*checks).markdown()
-    assert asked == [Order(frames=FRAMES, word_errors=WORD_ERRORS, skip=frozenset({"words", "16-bit"}))]
+    assert asked == [VerifyOptions(frames=FRAMES, word_errors=WORD_ERRORS, skip=frozenset({"words", "16-bit"}))]
 
 
 def test_an_unknown_part_is_refused_by_name_before_anything_runs() -> None:

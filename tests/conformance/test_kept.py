@@ -1,4 +1,4 @@
-"""What oracles computed is kept on disk, and only as long as it is true."""
+"""Results of oracles are kept on disk, and only while they are valid."""
 
 import os
 import subprocess
@@ -20,7 +20,7 @@ from megatalker_conformance.streams import GREEDY
 from waiting import HANG_S, PROCESS_S
 
 
-class Counting:
+class CountingOracle:
     """Computes one tensor, and counts how often."""
 
     def __init__(self) -> None:
@@ -32,25 +32,25 @@ class Counting:
 
 
 @pytest.fixture
-def make() -> Counting:
-    return Counting()
+def make() -> CountingOracle:
+    return CountingOracle()
 
 
-def test_equal_inputs_are_computed_once(tmp_path: Path, make: Counting) -> None:
+def test_equal_inputs_are_computed_once(tmp_path: Path, make: CountingOracle) -> None:
     first = Kept("fact", folder=tmp_path / "new").get(("codes", 3), make)
     again = Kept("fact", folder=tmp_path / "new").get(("codes", 3), make)
     assert make.calls == 1
     assert torch.equal(first["codes"], again["codes"])
 
 
-def test_other_inputs_and_other_facts_are_computed_anew(tmp_path: Path, make: Counting) -> None:
+def test_other_inputs_and_other_facts_are_computed_anew(tmp_path: Path, make: CountingOracle) -> None:
     for facts, inputs in ((("fact",), 3), (("fact",), 4), (("other",), 3)):
         Kept(*facts, folder=tmp_path).get(inputs, make)
     assert make.calls == 3
 
 
 @pytest.mark.parametrize("damage", [lambda data: data[:-1], lambda data: data[:5], lambda data: b"", lambda _: b"x"])
-def test_a_damaged_file_is_computed_again_and_replaced(tmp_path: Path, make: Counting, damage) -> None:
+def test_a_damaged_file_is_computed_again_and_replaced(tmp_path: Path, make: CountingOracle, damage) -> None:
     kept = Kept(folder=tmp_path)
     kept.get(0, make)
     (path,) = tmp_path.iterdir()
@@ -60,7 +60,7 @@ def test_a_damaged_file_is_computed_again_and_replaced(tmp_path: Path, make: Cou
     assert make.calls == 2
 
 
-def test_others_wait_for_the_one_that_computes(tmp_path: Path, make: Counting) -> None:
+def test_others_wait_for_the_one_that_computes(tmp_path: Path, make: CountingOracle) -> None:
     computing, again = threading.Event(), threading.Event()
 
     def slowly() -> dict[str, Tensor]:
@@ -77,14 +77,14 @@ def test_others_wait_for_the_one_that_computes(tmp_path: Path, make: Counting) -
     assert make.calls == 1
 
 
-def test_what_does_not_suffice_is_computed_again(tmp_path: Path, make: Counting) -> None:
+def test_what_does_not_suffice_is_computed_again(tmp_path: Path, make: CountingOracle) -> None:
     kept = Kept(folder=tmp_path)
     for _ in range(2):
         kept.get(0, make, lambda found: len(found["codes"]) >= 2)
     assert make.calls == 2
 
 
-def test_files_that_nobody_reads_are_removed(tmp_path: Path, make: Counting) -> None:
+def test_files_that_nobody_reads_are_removed(tmp_path: Path, make: CountingOracle) -> None:
     old, recent = tmp_path / "old", tmp_path / "recent"
     for path in (old, recent):
         path.write_bytes(b"")
@@ -94,7 +94,7 @@ def test_files_that_nobody_reads_are_removed(tmp_path: Path, make: Counting) -> 
     assert recent.exists()
 
 
-def test_an_unwritable_folder_is_named_and_costs_only_time(tmp_path: Path, make: Counting) -> None:
+def test_an_unwritable_folder_is_named_and_costs_only_time(tmp_path: Path, make: CountingOracle) -> None:
     (tmp_path / "file").write_text("")
     with pytest.warns(UserWarning, match="cannot be kept in .*file"):
         assert len(Kept(folder=tmp_path / "file").get(0, make)["codes"]) == 1
@@ -102,7 +102,7 @@ def test_an_unwritable_folder_is_named_and_costs_only_time(tmp_path: Path, make:
 
 @pytest.mark.slow
 def test_processes_share_a_folder(tmp_path: Path) -> None:
-    """Each of three processes finds, whole, whatever the others wrote meanwhile."""
+    """Each of three processes reads complete results while the others write."""
     script = (
         "import sys, torch\nfrom pathlib import Path\nfrom megatalker_conformance.kept import Kept\n"
         "kept = Kept(folder=Path(sys.argv[1]))\n"
@@ -123,15 +123,15 @@ def test_contents_differ_by_value_shape_and_type() -> None:
     assert len({content(each) for each in (zeros, zeros.T, zeros.int(), zeros + 1, torch.zeros(()))}) == 5
 
 
-def test_one_changed_weight_is_another_checkpoint(tmp_path: Path, make: Counting) -> None:
+def test_one_changed_weight_is_another_checkpoint(tmp_path: Path, make: CountingOracle) -> None:
     folder = write_checkpoint(tmp_path / "tiny", TINY)
     cpu = torch.device("cpu")
-    Kept.of(Checkpoint.open(folder), cpu, folder=tmp_path / "kept").get(0, make)
+    Kept.open(Checkpoint.open(folder), cpu, folder=tmp_path / "kept").get(0, make)
     weights = folder / "model.safetensors"
     data = bytearray(weights.read_bytes())
     data[len(data) // 64 * 10 - 8] ^= 1  # where the checkpoint's own fingerprint takes no sample
     weights.write_bytes(data)
-    Kept.of(Checkpoint.open(folder), cpu, folder=tmp_path / "kept").get(0, make)
+    Kept.open(Checkpoint.open(folder), cpu, folder=tmp_path / "kept").get(0, make)
     assert make.calls == 2
 
 

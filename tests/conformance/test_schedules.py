@@ -9,10 +9,10 @@ import pytest
 from megatalker_conformance.scenarios import ScenarioPool
 from megatalker_conformance.schedules import (
     Action,
-    Decode,
-    Release,
-    Start,
-    Writer,
+    DecodeStreams,
+    ReleaseStream,
+    ScheduleWriter,
+    StartStreams,
     alike,
     at_random,
     churn,
@@ -49,8 +49,8 @@ class FakePool:
 POOL = cast("ScenarioPool", FakePool())
 
 
-def writer(seed: int, width: int = 5) -> Writer:
-    return Writer(POOL, width, random.Random(seed), logits=True)
+def writer(seed: int, width: int = 5) -> ScheduleWriter:
+    return ScheduleWriter(POOL, width, random.Random(seed), logits=True)
 
 
 MAKERS = {
@@ -79,41 +79,47 @@ def test_other_seeds_draw_other_schedules() -> None:
 def test_each_width_is_a_call() -> None:
     widths = [9, *range(1, 10), *[9] * 9, 8]
     schedule = of_widths(writer(0, 9), widths, POOL.going)
-    called = iter(len(action.streams) for action in schedule if isinstance(action, Decode))
+    called = iter(len(action.streams) for action in schedule if isinstance(action, DecodeStreams))
     assert all(width in called for width in widths)  # in this order
 
 
 def test_prompts_and_calls_grow() -> None:
     schedule = growing(writer(0, 3))
-    assert [len(action.streams) for action in schedule if isinstance(action, Decode)] == [1, 2, 3]
+    assert [len(action.streams) for action in schedule if isinstance(action, DecodeStreams)] == [1, 2, 3]
 
 
 def test_tidying_leaves_out_what_cannot_be_done() -> None:
-    start = Start(((0, 0), (1, 2)))
+    start = StartStreams(((0, 0), (1, 2)))
     schedule: list[Action] = [
-        Decode((0,)),
+        DecodeStreams((0,)),
         start,
-        Start(((2, 0), (0, 4))),
-        *[Decode((0, 1, 2, 9))] * 4,
-        Release(9),
-        Release(0),
-        Decode((0,)),
+        StartStreams(((2, 0), (0, 4))),
+        *[DecodeStreams((0, 1, 2, 9))] * 4,
+        ReleaseStream(9),
+        ReleaseStream(0),
+        DecodeStreams((0,)),
     ]
-    assert tidied(schedule, POOL, 2) == [start, *[Decode((0, 1))] * 3, Release(0)]
+    assert tidied(schedule, POOL, 2) == [start, *[DecodeStreams((0, 1))] * 3, ReleaseStream(0)]
 
 
 def test_a_schedule_without_some_of_its_streams_is_a_schedule() -> None:
-    schedule: list[Action] = [Start(((0, 0), (1, 2))), Decode((0,)), Decode((0, 1)), Release(0), Start(((2, 0),))]
+    schedule: list[Action] = [
+        StartStreams(((0, 0), (1, 2))),
+        DecodeStreams((0,)),
+        DecodeStreams((0, 1)),
+        ReleaseStream(0),
+        StartStreams(((2, 0),)),
+    ]
     assert streams(schedule) == [0, 1, 2]
-    assert only(schedule, [1]) == [Start(((1, 2),)), Decode((1,))]
+    assert only(schedule, [1]) == [StartStreams(((1, 2),)), DecodeStreams((1,))]
 
 
 def test_smaller_calls_are_narrower_or_plainer() -> None:
     how = frozenset({"logits", "another thread"})
-    assert list(smaller(Decode((1, 2), how))) == [
-        Decode((2,), how),
-        Decode((1,), how),
-        Decode((1, 2), frozenset({"logits"})),
-        Decode((1, 2), frozenset({"another thread"})),
+    assert list(smaller(DecodeStreams((1, 2), how))) == [
+        DecodeStreams((2,), how),
+        DecodeStreams((1,), how),
+        DecodeStreams((1, 2), frozenset({"logits"})),
+        DecodeStreams((1, 2), frozenset({"another thread"})),
     ]
-    assert list(smaller(Release(1))) == []
+    assert list(smaller(ReleaseStream(1))) == []

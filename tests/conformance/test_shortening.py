@@ -1,4 +1,4 @@
-"""Failing schedules, of talkers and codecs alike, are shortened as far as they can be, at a bounded price."""
+"""Failing schedules, of talkers and codecs alike, are shortened as much as possible, at a bounded price."""
 
 from collections.abc import Callable, Iterator, Sequence
 
@@ -11,7 +11,7 @@ def halves(number: int) -> Iterator[int]:
 
 
 def short(numbers: Sequence[int], fails: Callable[[Sequence[int]], bool], effort: int) -> list[int]:
-    """Of schedules whose actions are numbers, without streams."""
+    """Shorten schedules whose actions are numbers, without streams."""
     return shortened(
         numbers,
         fails,
@@ -67,19 +67,19 @@ def test_of_talkers_two_streams_one_of_which_was_decoded_before() -> None:
     def fails(actions: Sequence[schedules.Action]) -> bool:
         started, decoded = set(schedules.streams(actions)), set[int]()
         for action in actions:
-            if isinstance(action, schedules.Decode):
+            if isinstance(action, schedules.DecodeStreams):
                 if {3, 4} <= started and {3, 4} <= set(action.streams) and 4 in decoded:
                     return True
                 decoded |= set(action.streams)
         return False
 
     schedule: list[schedules.Action] = [
-        schedules.Start(tuple((stream, stream) for stream in range(8))),
-        schedules.Decode((0, 1), frozenset({"logits"})),
-        schedules.Decode((4, 0, 1), frozenset({"strided rows"})),
-        schedules.Decode((5, 6)),
-        schedules.Release(0),
-        schedules.Decode((7, 4, 5, 3), frozenset({"logits", "another thread"})),
+        schedules.StartStreams(tuple((stream, stream) for stream in range(8))),
+        schedules.DecodeStreams((0, 1), frozenset({"logits"})),
+        schedules.DecodeStreams((4, 0, 1), frozenset({"strided rows"})),
+        schedules.DecodeStreams((5, 6)),
+        schedules.ReleaseStream(0),
+        schedules.DecodeStreams((7, 4, 5, 3), frozenset({"logits", "another thread"})),
     ]
     found = shortened(
         schedule,
@@ -90,21 +90,25 @@ def test_of_talkers_two_streams_one_of_which_was_decoded_before() -> None:
         cost=len,
         effort=10_000,
     )
-    assert found == [schedules.Start(((3, 3), (4, 4))), schedules.Decode((4,)), schedules.Decode((4, 3))]
+    assert found == [
+        schedules.StartStreams(((3, 3), (4, 4))),
+        schedules.DecodeStreams((4,)),
+        schedules.DecodeStreams((4, 3)),
+    ]
 
 
 def test_of_codecs_a_copy_that_gets_three_frames_at_once() -> None:
     def fails(actions: Sequence[codec_schedule.Action]) -> bool:
         copies = {action.state for action in actions if isinstance(action, codec_schedule.Copy)}
-        calls = (action for action in actions if isinstance(action, codec_schedule.Decode))
+        calls = (action for action in actions if isinstance(action, codec_schedule.DecodeCall))
         return any(state in copies and frames >= 3 for call in calls for state, frames in call.frames)
 
     schedule: list[codec_schedule.Action] = [
-        *(codec_schedule.Open(state, state) for state in range(9)),
-        codec_schedule.Decode(tuple((state, 5) for state in range(9)), "int32", elsewhere=True),
+        *(codec_schedule.OpenCall(state, state) for state in range(9)),
+        codec_schedule.DecodeCall(tuple((state, 5) for state in range(9)), "int32", elsewhere=True),
         codec_schedule.Copy(9, 4, 2),
         codec_schedule.Drop(2),
-        codec_schedule.Decode(((3, 12), (9, 7), (8, 1)), "int16"),
+        codec_schedule.DecodeCall(((3, 12), (9, 7), (8, 1)), "int16"),
     ]
     found = shortened(
         schedule,
@@ -115,4 +119,4 @@ def test_of_codecs_a_copy_that_gets_three_frames_at_once() -> None:
         cost=codec_schedule.cost,
         effort=10_000,
     )
-    assert found == [codec_schedule.Copy(9, 4, 2), codec_schedule.Decode(((9, 3),))]
+    assert found == [codec_schedule.Copy(9, 4, 2), codec_schedule.DecodeCall(((9, 3),))]

@@ -88,7 +88,7 @@ def test_it_passes_the_suite_where_nothing_is_set_up_for_plugins_that_the_suite_
 
 
 def test_single_parts_of_the_suite_run_within_tests_of_ones_own(environment: Environment) -> None:
-    """As the last snippet of the tutorial says."""
+    """The code is the last snippet of the tutorial."""
     (conftest,) = [one for one in snippets(TUTORIAL) if one.title == "conftest.py"]
     (environment.folder / "conftest.py").write_text(conftest.text)
     (environment.folder / "test_mine.py").write_text("from megatalker_conformance.test_talker_honesty import *\n")

@@ -10,7 +10,7 @@ from megatalker.sampling import CodeVocabulary, SamplingParams
 from megatalker_conformance.choices import Choice
 from megatalker_conformance.oracle import Followed
 from megatalker_conformance.precision import first_divergence
-from megatalker_conformance.streams import GREEDY, Case, TeacherForced
+from megatalker_conformance.streams import GREEDY, StreamCase, TeacherForced
 from megatalker_conformance.ties import Margin, float32_margin
 
 VOCABULARY = CodeVocabulary(size=12, eos_id=11, first_suppressed_id=10)
@@ -27,14 +27,14 @@ class Asked:
                 rows[code] = value
         self._logits = TeacherForced(talker, predictor)
 
-    def follow(self, case: Case, forced: Any) -> Followed:
+    def follow(self, case: StreamCase, forced: Any) -> Followed:
         assert list(forced) == [*SAID, None]
         return Followed([], self._logits)
 
 
 def margin(oracle: Any, ours: tuple[int, ...] | None, theirs: tuple[int, ...], **sampling: Any) -> Margin:
     row = torch.zeros(1)
-    case = Case("", row, row, row, replace(GREEDY, **sampling))
+    case = StreamCase("", row, row, row, replace(GREEDY, **sampling))
     expected = [*SAID, theirs]
     divergence = first_divergence(SAID if ours is None else [*SAID, ours], expected)
     assert divergence is not None

@@ -1,4 +1,4 @@
-"""What ``megatalker verify`` finds: all that is right with a checkpoint, and each thing that is not."""
+"""Findings of ``megatalker verify``: a sound checkpoint, and each fault of an unsound one."""
 
 import importlib.util
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +13,7 @@ import torch
 from megatalker.checkpoint import Checkpoint
 from megatalker.cli.bench.metrics import METRICS
 from megatalker.cli.verify.card import Card, Check, Outcome
-from megatalker.cli.verify.order import PARTS, Order
+from megatalker.cli.verify.order import PARTS, VerifyOptions
 from megatalker.errors import InvalidRequestError
 from megatalker.interfaces import DecodeStep, Frame
 from megatalker.prompt import PromptBuilder
@@ -39,11 +39,11 @@ def verified(
     dtype = "bfloat16" if backend == "megakernel" else "auto"
     settings = Settings.read(device="cpu", dtype=dtype, backend=backend, backends={backend: own})
     skip = frozenset(PARTS) - set(parts)
-    return verify(checkpoint, settings, Order(frames=FRAMES, skip=skip, **order), lambda _: None)
+    return verify(checkpoint, settings, VerifyOptions(frames=FRAMES, skip=skip, **order), lambda _: None)
 
 
 def of(card: Card, *outcomes: Outcome) -> list[Check]:
-    """Checks with these outcomes; what was left out was left out on purpose."""
+    """Return the checks with these outcomes, and check that nothing was left out unasked."""
     return [check for check in card.checks if check.outcome in outcomes and "--skip" not in check.found]
 
 
@@ -217,8 +217,8 @@ def test_keys_that_nothing_honours_are_listed(tiny_custom_voice: Checkpoint, mon
 # ---------------------------------------------------------------------------------------------------------------- words
 
 
-class Heard(Examiner):
-    """An examiner who does not listen."""
+class DeafExaminer(Examiner):
+    """An examiner that does not listen."""
 
     understood = Understood(0.0, 1.0)
 
@@ -235,8 +235,8 @@ class Heard(Examiner):
 def test_words_are_bounded_and_so_is_their_control(
     tiny_custom_voice: Checkpoint, monkeypatch: pytest.MonkeyPatch, understood: Understood, outcome: str
 ) -> None:
-    monkeypatch.setattr("megatalker_conformance.verify.words.Examiner", Heard)
-    monkeypatch.setattr(Heard, "understood", understood)
+    monkeypatch.setattr("megatalker_conformance.verify.words.Examiner", DeafExaminer)
+    monkeypatch.setattr(DeafExaminer, "understood", understood)
     card = verified(tiny_custom_voice, "words", word_errors=0.2, recogniser="listeners:expectant")
     assert [check.outcome for check in card.checks if check.part == "words"] == [outcome, outcome]
 

@@ -1,4 +1,4 @@
-"""What tests of the recipe share."""
+"""Fixtures that tests of the recipe share."""
 
 from pathlib import Path
 

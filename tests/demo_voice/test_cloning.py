@@ -1,4 +1,4 @@
-"""What a voice that clones is trained with: made-up speakers, references, prompts as they are laid out for cloning."""
+"""Training data of a voice that clones: made-up speakers, references, and prompts in the layout for cloning."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,10 +13,10 @@ from megatalker.checkpoint import Checkpoint
 from megatalker.checkpoint.difference import DIFFERENCE, nearest
 from megatalker.checkpoint.template import role_ids
 from megatalker.checkpoint.tokenizer import load_tokenizer
-from megatalker.prompt import Layout as PromptLayout
-from megatalker.prompt import PromptBuilder
+from megatalker.prompt import Layout
 from megatalker.voices import Voice, VoiceCloner
-from megatalker_demo_voice.clock import Clock
+from megatalker_conformance.one_prompt import OnePromptBuilder
+from megatalker_demo_voice.clock import TrainingClock
 from megatalker_demo_voice.clones_command import likeness
 from megatalker_demo_voice.codec_export import export_codec
 from megatalker_demo_voice.codec_model import TrainableCodec
@@ -24,7 +24,7 @@ from megatalker_demo_voice.crowd import HELD_OUT, cast, crowd, everyone, traits
 from megatalker_demo_voice.espeak import MOST_SPEAKERS, EspeakError, EspeakFiles
 from megatalker_demo_voice.likeness import VoicePrint
 from megatalker_demo_voice.lineage import store_difference, talker_weights, weights_of
-from megatalker_demo_voice.listener import Listener
+from megatalker_demo_voice.listener import SpeakerListener
 from megatalker_demo_voice.quantiser import ResidualQuantiser
 from megatalker_demo_voice.recipe import FALLING
 from megatalker_demo_voice.references import REFERENCE_FRAMES, References, reference_mels
@@ -32,7 +32,7 @@ from megatalker_demo_voice.shards import Shard, ShardRequest, make_shards
 from megatalker_demo_voice.speakers import SPEAKERS
 from megatalker_demo_voice.speech import FRAME
 from megatalker_demo_voice.stored import Stored
-from megatalker_demo_voice.talker_data import Layout, TalkerData
+from megatalker_demo_voice.talker_data import TalkerData, TrainingLayout
 from megatalker_demo_voice.talker_export import export_talker, parsed_config
 from megatalker_demo_voice.talker_model import NO_CODE, TrainableTalker
 from megatalker_demo_voice.talker_training import TalkerPlan, TalkerTrainer
@@ -43,7 +43,7 @@ BASE = replace(SMALL, variant="base")
 TEXTS = ("Hello there, how are you?", "4 7 1 2 9.", "stop", "One more thing.", "No.")
 FRAMES = (12, 9, 5, 7, 4)
 VOICES = (0, 0, 1, 2, 2)
-LAYOUTS: tuple[tuple[bool, PromptLayout], ...] = ((False, "interleaved"), (True, "upfront"))
+LAYOUTS: tuple[tuple[bool, Layout], ...] = ((False, "interleaved"), (True, "upfront"))
 
 
 @pytest.fixture(scope="module")
@@ -54,9 +54,9 @@ def references() -> References:
 
 
 @pytest.fixture(scope="module")
-def listener(references: References) -> Listener:
+def listener(references: References) -> SpeakerListener:
     torch.manual_seed(1)
-    return Listener(BASE, crowd(3), references)
+    return SpeakerListener(BASE, crowd(3), references)
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +67,7 @@ def talker(tokenizer_folder: Path) -> TrainableTalker:
 
 @pytest.fixture(scope="module")
 def checkpoint(
-    talker: TrainableTalker, listener: Listener, tokenizer_folder: Path, tmp_path_factory: pytest.TempPathFactory
+    talker: TrainableTalker, listener: SpeakerListener, tokenizer_folder: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Checkpoint:
     folder = tmp_path_factory.mktemp("checkpoint") / "voice"
     export_talker(talker, BASE, tokenizer_folder, folder, listener.encoder)
@@ -83,8 +83,8 @@ def data(tokenizer_folder: Path) -> TalkerData:
 
 
 @pytest.fixture(scope="module")
-def layout(checkpoint: Checkpoint) -> Layout:
-    return Layout(checkpoint.config, role_ids(checkpoint.tokenizer), "english", CPU)
+def layout(checkpoint: Checkpoint) -> TrainingLayout:
+    return TrainingLayout(checkpoint.config, role_ids(checkpoint.tokenizer), "english", CPU)
 
 
 def text_of(data: TalkerData, index: int) -> list[int]:
@@ -123,8 +123,8 @@ def test_pairs_are_neighbours_of_one_voice(data: TalkerData) -> None:
 @pytest.mark.parametrize(("upfront", "name"), LAYOUTS)
 @pytest.mark.parametrize("in_context", [False, True])
 def test_rows_equal_those_of_the_prompt_builder(
-    checkpoint: Checkpoint, talker: TrainableTalker, data: TalkerData, layout: Layout,
-    upfront: bool, name: PromptLayout, in_context: bool,
+    checkpoint: Checkpoint, talker: TrainableTalker, data: TalkerData, layout: TrainingLayout,
+    upfront: bool, name: Layout, in_context: bool,
 ) -> None:  # fmt: skip
     paired, x_vector = data.with_pairs(), torch.randn(BASE.talker.hidden)
     index = len(data) if in_context else 1
@@ -134,7 +134,7 @@ def test_rows_equal_those_of_the_prompt_builder(
     voice = Voice(x_vector=x_vector)
     if in_context:
         voice = replace(voice, reference_codes=frames_of(data, 0), reference_text_ids=tuple(text_of(data, 0)))
-    builder = PromptBuilder(checkpoint, CPU, torch.float32)
+    builder = OnePromptBuilder(checkpoint, CPU, torch.float32)
     prompt = builder.build(text_of(data, 1), voice=voice, language="english", layout=name)
     frames = frames_of(data, 1)
     fed = torch.cat([prompt.trailing, prompt.pad.expand(len(frames), -1)])[: len(frames)]
@@ -154,7 +154,7 @@ def test_references_are_of_the_voice_that_is_asked_for(references: References) -
     for mels, voice in zip(drawn, [2, 2, 0, 1] * 8, strict=True):
         owned = [int(references.starts[voice]) + turn for turn in range(int(references.counts[voice]))]
         places = [known[index].unfold(0, len(mels), 1).transpose(1, 2) for index in owned]
-        # loudness may differ, so differences between neighbours are compared; what was near silence is cut off
+        # loudness may differ, so differences between neighbours are compared; values near silence are cut off
         loud = (mels[1:] > -9) & (mels[:-1] > -9)
         found = [
             (((place[:, 1:] - place[:, :-1]) - (mels[1:] - mels[:-1])).abs() * loud).amax((1, 2)) for place in places
@@ -168,7 +168,7 @@ def test_a_voice_without_a_reference_is_refused(references: References) -> None:
 
 
 def test_the_exported_speaker_encoder_is_the_official_one(
-    checkpoint: Checkpoint, listener: Listener, tokenizer_folder: Path
+    checkpoint: Checkpoint, listener: SpeakerListener, tokenizer_folder: Path
 ) -> None:
     assert checkpoint.config.variant == "base"
     assert not checkpoint.config.speakers
@@ -182,8 +182,8 @@ def test_the_exported_speaker_encoder_is_the_official_one(
 
 @pytest.mark.slow
 def test_steps_learn_whose_voice_it_is_and_what_is_stored(
-    checkpoint: Checkpoint, talker: TrainableTalker, listener: Listener, data: TalkerData, layout: Layout,
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    checkpoint: Checkpoint, talker: TrainableTalker, listener: SpeakerListener, data: TalkerData,
+    layout: TrainingLayout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     start = {name: value.clone() for name, value in talker.state_dict().items()}
     plan = TalkerPlan(
@@ -193,7 +193,7 @@ def test_steps_learn_whose_voice_it_is_and_what_is_stored(
     trainer = TalkerTrainer(plan, data.with_pairs(), layout, CPU, lambda line: None, None, start, listener)
     before = {name: value.detach().clone() for name, value in listener.named_parameters()}
     asked = listener(torch.tensor(VOICES))[1].item()
-    monkeypatch.setattr(Clock, "share", property(lambda _: min(1.0, trainer._step / 75)))
+    monkeypatch.setattr(TrainingClock, "share", property(lambda _: min(1.0, trainer._step / 75)))
     trainer.run(lambda share: None)
     assert listener(torch.tensor(VOICES))[1].item() < asked
     kept = [name for name, value in listener.named_parameters() if torch.equal(value, before[name])]

@@ -39,7 +39,7 @@ def test_each_frame_holds_whole_periods_of_the_nearest_pitch(begin_hz: float, en
 
 
 def test_every_frame_begins_at_the_same_point_of_a_period() -> None:
-    """So that equal frames sound alike: the codec need not know the phase."""
+    """Equal frames then sound alike, so the codec need not know the phase."""
     frames = moved(glide(100, 100)).reshape(FRAMES, FRAME_SAMPLES)[2:-2]
     assert np.corrcoef(frames).min() > 0.95
     assert np.corrcoef(glide(106, 106).reshape(FRAMES, FRAME_SAMPLES)[2:-2]).min() < 0.5

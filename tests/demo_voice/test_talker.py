@@ -9,14 +9,14 @@ from megatalker.checkpoint.official import load_official_model
 from megatalker.checkpoint.template import role_ids
 from megatalker.checkpoint.template import text_ids as template_ids
 from megatalker.checkpoint.tokenizer import load_tokenizer
-from megatalker.prompt import Layout as PromptLayout
-from megatalker.prompt import PromptBuilder
+from megatalker.prompt import Layout
 from megatalker.voices import Voice, list_languages, list_speakers
+from megatalker_conformance.one_prompt import OnePromptBuilder
 from megatalker_demo_voice.codec_export import export_codec
 from megatalker_demo_voice.codec_model import TrainableCodec
 from megatalker_demo_voice.recipe import CANDIDATES, FALLING
 from megatalker_demo_voice.speakers import SPEAKERS
-from megatalker_demo_voice.talker_data import IGNORED, Buckets, Layout, TalkerData
+from megatalker_demo_voice.talker_data import IGNORED, Buckets, TalkerData, TrainingLayout
 from megatalker_demo_voice.talker_export import export_talker, parsed_config
 from megatalker_demo_voice.talker_model import NO_CODE, TalkerRows, TrainableTalker
 from megatalker_demo_voice.talker_report import report_talker
@@ -26,7 +26,7 @@ from megatalker_demo_voice.tokens import encode_texts
 CPU = torch.device("cpu")
 TEXTS = ("Hello there, how are you?", "4 7 1 2 9.", "stop")
 FRAMES = (12, 9, 5)
-LAYOUTS: tuple[tuple[bool, PromptLayout], ...] = ((False, "interleaved"), (True, "upfront"))
+LAYOUTS: tuple[tuple[bool, Layout], ...] = ((False, "interleaved"), (True, "upfront"))
 
 
 @pytest.fixture(scope="module")
@@ -53,8 +53,8 @@ def data(checkpoint: Checkpoint, tokenizer_folder: Path) -> TalkerData:
 
 
 @pytest.fixture(scope="module")
-def layout(checkpoint: Checkpoint) -> Layout:
-    return Layout(checkpoint.config, role_ids(checkpoint.tokenizer), "english", CPU)
+def layout(checkpoint: Checkpoint) -> TrainingLayout:
+    return TrainingLayout(checkpoint.config, role_ids(checkpoint.tokenizer), "english", CPU)
 
 
 def frames_of(data: TalkerData, index: int) -> torch.Tensor:
@@ -65,13 +65,13 @@ def frames_of(data: TalkerData, index: int) -> torch.Tensor:
 @pytest.mark.parametrize(("upfront", "name"), LAYOUTS)
 @pytest.mark.parametrize("tagged", [0, 1])
 def test_rows_equal_those_of_the_prompt_builder(
-    checkpoint: Checkpoint, talker: TrainableTalker, data: TalkerData, layout: Layout,
-    upfront: bool, name: PromptLayout, tagged: int,
+    checkpoint: Checkpoint, talker: TrainableTalker, data: TalkerData, layout: TrainingLayout,
+    upfront: bool, name: Layout, tagged: int,
 ) -> None:  # fmt: skip
     length = int(layout.lengths(data, upfront=upfront).max())
     batch = layout.batch(data, torch.arange(3), torch.full((3,), tagged), length, upfront=upfront)
     rows = talker.embedded(batch.rows)
-    builder = PromptBuilder(checkpoint, CPU, torch.float32)
+    builder = OnePromptBuilder(checkpoint, CPU, torch.float32)
     for index, text in enumerate(TEXTS):
         prompt = builder.build(
             template_ids(checkpoint.tokenizer, text),
@@ -90,7 +90,7 @@ def test_rows_equal_those_of_the_prompt_builder(
 
 
 def test_logits_equal_the_official_ones(
-    checkpoint: Checkpoint, talker: TrainableTalker, data: TalkerData, layout: Layout
+    checkpoint: Checkpoint, talker: TrainableTalker, data: TalkerData, layout: TrainingLayout
 ) -> None:
     official = load_official_model(checkpoint, CPU, torch.float32).model.talker
     talker = TrainableTalker(checkpoint.config).requires_grad_(False)
@@ -130,7 +130,7 @@ def test_every_candidate_fits_its_size(candidate: object, tokenizer_folder: Path
     assert size < limit, "with 3.9 MB for the codec, 15 MB (large: 20 MB) in all"
 
 
-def test_damage_touches_the_given_share_of_frames_and_nothing_else(data: TalkerData, layout: Layout) -> None:
+def test_damage_touches_the_given_share_of_frames_and_nothing_else(data: TalkerData, layout: TrainingLayout) -> None:
     torch.manual_seed(0)
     chosen = torch.arange(3).repeat(200)
     rows = layout.batch(data, chosen, torch.zeros_like(chosen), 40, upfront=True).rows
@@ -156,7 +156,7 @@ def test_buckets_hold_every_utterance_that_fits() -> None:
 
 
 @pytest.mark.slow
-def test_steps_learn_what_each_text_says(checkpoint: Checkpoint, data: TalkerData, layout: Layout) -> None:
+def test_steps_learn_what_each_text_says(checkpoint: Checkpoint, data: TalkerData, layout: TrainingLayout) -> None:
     torch.manual_seed(0)
     talker = TrainableTalker(checkpoint.config)
     before = report_talker(talker, layout, data, checkpoint.config.codec_eos_id)
@@ -177,7 +177,7 @@ def test_steps_learn_what_each_text_says(checkpoint: Checkpoint, data: TalkerDat
 
 
 def test_an_interrupted_run_continues_where_it_stopped(
-    checkpoint: Checkpoint, data: TalkerData, layout: Layout, tmp_path: Path
+    checkpoint: Checkpoint, data: TalkerData, layout: TrainingLayout, tmp_path: Path
 ) -> None:
     lines: list[str] = []
     watched: list[float] = []

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from engine_stage import EngineClock
 from fake_backend import CODEC_CAPABILITIES, Behaviour, FakeCodec, Fakes, FakeTalker
-from late_audio import LateDownload
+from late_audio import SlowDownload
 from megatalker.checkpoint import Checkpoint
 from megatalker.engine import Engine
 from megatalker.engine.codec_stage import Download, StepUnderWay
@@ -53,9 +53,9 @@ def diary(monkeypatch: pytest.MonkeyPatch) -> Diary:
         return finish
 
     monkeypatch.setattr(FakeTalker, "decode", begin)
-    monkeypatch.setattr(LateDownload, "on_start", lambda: diary.note("start"))
-    monkeypatch.setattr(LateDownload, "on_wait", lambda: diary.note("hear"))
-    monkeypatch.setattr("megatalker.engine.codec_stage.Download", LateDownload)
+    monkeypatch.setattr(SlowDownload, "on_start", lambda: diary.note("start"))
+    monkeypatch.setattr(SlowDownload, "on_wait", lambda: diary.note("hear"))
+    monkeypatch.setattr("megatalker.engine.codec_stage.Download", SlowDownload)
     return diary
 
 
@@ -74,7 +74,7 @@ def prompt_beside_audio_under_way(
             wait_for(asked)
             monkeypatch.setattr(StepUnderWay, "dry_at", time.monotonic() + dry_in_s)
 
-    monkeypatch.setattr(LateDownload, "on_start", note_and_let_another_ask)
+    monkeypatch.setattr(SlowDownload, "on_start", note_and_let_another_ask)
     fakes = Fakes(talkers={"fake": Behaviour(frames=None, on_prefill=lambda _: diary.note("prompt"))})
     with open_engine(checkpoint, fakes) as engine:
         first = engine.speak(TEXT, seed=1, max_frames=6)

@@ -12,7 +12,7 @@ from megatalker.checkpoint import Checkpoint
 from megatalker.engine import preparation
 from megatalker.engine.backend_role import LoadedBackend
 from megatalker.engine.preparation import LATEST_S, PAUSE_S, POLL_S, go_on
-from megatalker.serving.server.starting import served_settings
+from megatalker.serving.server.lazy_engine import served_settings
 from megatalker.settings import Settings
 from waiting import eventually
 

@@ -19,7 +19,7 @@ from megatalker_pipecat.agent.reception import Reception
 from megatalker_pipecat.agent.settings import AgentSettings
 
 
-class Desk:
+class AgentDesk:
     """Answers calls with the agent; ``url``: where it hears and thinks, ``None``: it says what it is told."""
 
     def __init__(self, url: str | None, engine: Settings | None = None, **agent: Any) -> None:
@@ -29,7 +29,7 @@ class Desk:
         """A call has ended."""
         self.webrtc = SmallWebRTCRequestHandler()
         self.body: dict[str, Any] = {}
-        """What came with the latest call of the page."""
+        """Body of the page's latest call."""
 
     async def answer(self, arguments: RunnerArguments) -> None:
         arguments.cli_args = argparse.Namespace(verbose=1, reception=self.reception)
@@ -47,7 +47,7 @@ class Desk:
         return await self.webrtc.handle_web_request(SmallWebRTCRequest.from_dict(offer), begin)
 
 
-def app_of(desk: Desk) -> FastAPI:
+def app_of(desk: AgentDesk) -> FastAPI:
     """Routes as of Pipecat's runner, besides those of the page."""
     app = FastAPI()
 
@@ -72,7 +72,7 @@ def app_of(desk: Desk) -> FastAPI:
 
 
 @asynccontextmanager
-async def open_for_calls(desk: Desk, *, loading: bool = False) -> AsyncIterator[str]:
+async def open_for_calls(desk: AgentDesk, *, loading: bool = False) -> AsyncIterator[str]:
     """Yields the address, when the engine is ready or still ``loading``; calls end before the block does."""
     app = app_of(desk)
     with desk.reception.page.serve(app):

@@ -58,7 +58,7 @@ def agent_at_work(
 
 
 def _free_port() -> int:
-    """One that the system gives to nobody who asks for any: it is to be free until the agent takes it."""
+    """Return a port that stays free until the agent takes it: the system never hands it out by itself."""
     worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
     while True:
         port = 20_000 + 100 * worker + next(_PORTS) % 100

@@ -10,7 +10,7 @@ _QUICK = {"OMP_NUM_THREADS": "1", "MEGATALKER_BACKENDS__COMPILED__COMPILE": "off
 
 
 def report_of(name: str, *options: str, folder: Path, **environ: str) -> Any:
-    """What ``megatalker bench NAME`` writes to its ``--json``; it must exit well."""
+    """Return the content of ``--json`` after a successful ``megatalker bench NAME``."""
     report = folder / "report.json"
     done = megatalker("bench", name, *options, "--json", str(report), cwd=folder, **(_QUICK | environ))
     assert done.returncode == 0, done.stderr

@@ -26,7 +26,7 @@ QUIET = (
 )
 """Nothing that reaches for the network by itself."""
 SLOWEST_MS = 1000 * HANG_S
-"""What a page may take, and what is expected of it."""
+"""Longest time of any action of a page."""
 
 
 def needs_chromium() -> str:
@@ -76,6 +76,6 @@ async def open_page(
 
 
 async def violations(page: Page) -> list[str]:
-    """What axe finds wrong with the page as it is now: a line for each rule with the elements that break it."""
+    """Return the violations that axe finds on the page: a line for each rule with the elements that break it."""
     found = (await Axe().run(page)).response["violations"]
     return [f"{rule['id']}: {rule['help']}: {[node['target'] for node in rule['nodes']]}" for rule in found]

@@ -17,7 +17,7 @@ Pair = Callable[..., tuple[Served, RemoteEngine]]
 
 @contextmanager
 def rogue_server(handle: Callable[[ServerConnection], None], **options: Any) -> Iterator[str]:
-    """A WebSocket server that does whatever ``handle`` does."""
+    """Run a WebSocket server that calls ``handle`` for each connection."""
     with serve_websocket(handle, "127.0.0.1", 0, compression=None, **options) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()

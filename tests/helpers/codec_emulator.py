@@ -10,10 +10,10 @@ from megatalker_kernels.nvrtc import SOURCES
 
 
 class CodecEmulator:
-    """As :class:`megatalker_kernels.codec.launcher.CodecKernels`, for tensors on the CPU."""
+    """The :class:`megatalker_kernels.codec.launcher.CodecKernels` of tensors on the CPU."""
 
     processors = 12
-    """So few that sums of small products stay whole and those of larger ones are split."""
+    """Few enough processors that sums of small products stay whole while those of larger ones are split."""
 
     def __init__(self, numbers: Numbers) -> None:
         self.numbers = numbers

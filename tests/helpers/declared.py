@@ -1,4 +1,4 @@
-"""An interpreter that can import what our declared dependencies bring, and nothing else that lies beside it."""
+"""An interpreter that can import the dependencies we declare, and nothing else of its environment."""
 
 import re
 import sys
@@ -13,7 +13,7 @@ PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text
 
 
 def brought(*extras: str) -> set[str]:
-    """The distributions that ``megatalker[extras]`` brings along, by normalised name, as far as they are installed."""
+    """Return the installed distributions that ``megatalker[extras]`` brings along, by normalised name."""
     found: set[tuple[str, frozenset[str]]] = set()
     waiting = [(PROJECT["name"], frozenset(extras))]
     while waiting:
@@ -29,7 +29,7 @@ def brought(*extras: str) -> set[str]:
 
 
 def allow_only(*extras: str) -> None:
-    """From now on no other distribution can be imported in this process; what was forbidden before is forgotten."""
+    """Forbid all other distributions in this process, in place of an earlier choice."""
     allowed = brought(*extras)
     for module, owners in metadata.packages_distributions().items():
         if not allowed.isdisjoint(map(_normal, owners)):

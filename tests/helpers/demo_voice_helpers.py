@@ -1,4 +1,4 @@
-"""What the tests of the demo voice's recipe share."""
+"""Helpers that the tests of the demo voice's recipe share."""
 
 import ctypes.util
 from pathlib import Path

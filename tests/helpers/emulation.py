@@ -28,7 +28,7 @@ def compile_for_cpu(sources: Path, kind: str, macros: Sequence[tuple[str, str]])
         macros: preprocessor definitions.
     """
     files = {path.name: _for_cpu(path.read_text(encoding="utf-8")) for path in sorted(sources.glob("*.cu*"))}
-    files |= {path.name: path.read_text(encoding="utf-8") for path in sorted(HERE.glob("*.h"))}
+    files |= {path.name: path.read_text(encoding="utf-8") for path in sorted(HERE.glob("*.*h"))}
     files |= {path.name: path.read_text(encoding="utf-8") for path in sorted((HERE / kind).iterdir())}
     options = ["-w", "-std=c++20", "-O2", "-fPIC", "-shared", *(f"-D{name}={value}" for name, value in macros)]
     options.append("-U_FORTIFY_SOURCE")  # its check takes a change of stacks for an attack

@@ -12,8 +12,9 @@ from megatalker.checkpoint import Checkpoint
 from megatalker.checkpoint.template import text_ids
 from megatalker.engine import Engine, SpeechStream
 from megatalker.interfaces import DecodeStep, StreamRequest
-from megatalker.prompt import Layout, PromptBuilder
+from megatalker.prompt import Layout
 from megatalker.voices import Voice
+from megatalker_conformance.one_prompt import OnePromptBuilder
 
 TEXT = "Hello there, this is a sentence of a few words."
 
@@ -21,11 +22,11 @@ Opener = Callable[..., Engine]
 
 
 class EngineClock:
-    """What an engine takes for the time: it goes on with what the engine does, however busy this machine is."""
+    """The engine's clock. It advances with what the engine does, also on a busy machine."""
 
     def __init__(self) -> None:
         self.passed_s = 0.0
-        """What a test has let pass."""
+        """Seconds that a test has added."""
         self._began_at, self._reads = time.monotonic(), 0
 
     def __call__(self) -> float:
@@ -48,7 +49,7 @@ def codes_of(stream: SpeechStream) -> list[tuple[int, ...]]:
 
 def plain_codes(checkpoint: Checkpoint, text: str, seed: int, layout: Layout, frames: int) -> list[tuple[int, ...]]:
     """The same utterance without any engine: one prompt, one decoder, one loop."""
-    builder = PromptBuilder(checkpoint, torch.device("cpu"), torch.float32)
+    builder = OnePromptBuilder(checkpoint, torch.device("cpu"), torch.float32)
     voice = Voice.named(next(iter(checkpoint.config.speakers)))
     prompt = builder.build(text_ids(checkpoint.tokenizer, text), voice=voice, layout=layout)
     talker = FakeTalker(checkpoint, Behaviour(frames=frames))

@@ -48,7 +48,7 @@ CODEC_CAPABILITIES = CodecCapabilities(devices=frozenset({"cpu"}), dtypes=frozen
 
 @dataclass
 class Behaviour:
-    """How a fake backend behaves; the hooks run inside its calls and may raise or block."""
+    """Behaviour of a fake backend; the hooks run inside its calls and may raise or block."""
 
     frames: int | None = 30
     """Frames after which a stream chooses end-of-speech; ``None``: never."""
@@ -65,7 +65,7 @@ class Behaviour:
 
 
 @dataclass
-class _Stream:
+class _FakeStream:
     digest: bytes
     history: list[int]
     seed: int
@@ -78,7 +78,7 @@ class FakeTalker(TalkerDecoder):
         self.config = checkpoint.config
         self.codebook = checkpoint.codec_config.codebook_size
         self.builder = PromptBuilder(checkpoint, torch.device("cpu"), torch.float32)
-        self.streams: dict[StreamHandle, _Stream] = {}
+        self.streams: dict[StreamHandle, _FakeStream] = {}
         self.issued = 0
         self.prefills: list[StreamRequest] = []
         self.calls: list[list[StreamHandle]] = []
@@ -110,7 +110,7 @@ class FakeTalker(TalkerDecoder):
         self.issued += 1
         handle = StreamHandle(self.issued)
         seed = request.sampling.seed if request.sampling.do_sample else 0
-        self.streams[handle] = _Stream(digest, list(request.history), seed)
+        self.streams[handle] = _FakeStream(digest, list(request.history), seed)
         return handle
 
     def decode(self, steps: Sequence[DecodeStep], *, return_logits: bool = False) -> list[Frame]:
@@ -162,7 +162,7 @@ class FakeCodec(Codec):
         self.calls: list[list[int]] = []
         """Frames of each state of each call."""
         self.states: list[Sequence[CodecState]] = []
-        """Of each call."""
+        """States of each call."""
         self.closed = threading.Event()
 
     @property

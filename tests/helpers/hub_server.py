@@ -27,7 +27,7 @@ class Repository:
         self.asked: list[tuple[str, str | None]] = []
         """File and ``Range`` of each request for content."""
         self.cut: dict[str, int] = {}
-        """After so many bytes of a file the connection breaks, once."""
+        """Bytes of a file after which the connection breaks, once."""
         self.pause: Callable[[str, int], None] = lambda name, sent: None
         """Called with a file's name and the bytes of it that were sent, between two blocks."""
         self.url = ""
@@ -36,7 +36,7 @@ class Repository:
         return hashlib.sha256(self.files[name]).hexdigest()
 
     def identity(self, name: str) -> dict[str, str]:
-        """How ModelScope tells what a file holds."""
+        """Return ModelScope's identification of a file's content."""
         return {"Sha256": self.sha256(name), "Revision": COMMIT}
 
     def ranges(self, name: str) -> list[str | None]:

@@ -35,6 +35,6 @@ def kept(kind: str, inputs: Any, make: Callable[[Path], None]) -> Path:
 
 
 def compiling(what: str) -> FileLock:
-    """To be held while Inductor compiles what other tests compile, too: they find it in Inductor's cache then."""
+    """Return the lock to hold while Inductor compiles, so that other tests find the code in its cache."""
     ROOT.mkdir(parents=True, exist_ok=True)
     return FileLock(ROOT / f"{what}.lock")

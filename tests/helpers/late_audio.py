@@ -8,8 +8,8 @@ from torch import Tensor
 from megatalker.engine.codec_stage import Download, Samples
 
 
-class LateDownload(Download):
-    """Under way until it is waited for, whatever device it comes from."""
+class SlowDownload(Download):
+    """A download that stays under way until it is waited for, on any device."""
 
     on_start: ClassVar[Callable[[], None]] = lambda: None
     """Called when it begins."""

@@ -1,4 +1,4 @@
-"""What somebody without the extra ``official`` does, in one process. Takes a base checkpoint, writes ``found.json``."""
+"""A session without the extra ``official``, in one process. Takes a base checkpoint, writes ``found.json``."""
 
 import json
 import logging
@@ -21,7 +21,7 @@ def error_of(call: Callable[[], Any]) -> str:
 
 
 def told() -> list[str]:
-    """What the log says from now on."""
+    """Return a list that collects log messages from now on."""
     lines: list[str] = []
     handler = logging.Handler()
     handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
@@ -33,7 +33,7 @@ def told() -> list[str]:
 def session(base: str) -> dict[str, Any]:
     from megatalker.checkpoint import Checkpoint
     from megatalker.cli.main import app
-    from megatalker.cli.verify.order import PARTS, Order
+    from megatalker.cli.verify.order import PARTS, VerifyOptions
     from megatalker.engine import Engine
     from megatalker.serving.server.app import create_app
     from megatalker.settings import Settings
@@ -44,7 +44,7 @@ def session(base: str) -> dict[str, Any]:
     log, settings, demo = told(), Settings.read(device="cpu"), Checkpoint.open("demo")
     with Engine.open(settings, checkpoint=demo) as engine:
         paths = create_app(engine).openapi()["paths"]
-    order = Order(frames=8, skip=frozenset(PARTS) - {"prompts", "codec"})
+    order = VerifyOptions(frames=8, skip=frozenset(PARTS) - {"prompts", "codec"})
     card = verify(demo, settings, order, lambda _: None)
     by_name = {role: settings.model_copy(update={role: "reference"}) for role in ("backend", "codec")}
     return {

@@ -7,7 +7,7 @@ from megatalker_conformance.intelligibility import Pcm
 
 
 class Expectant:
-    """Hears the first word that it was told of, whatever was said."""
+    """A listener that always hears the first word it expects."""
 
     def __init__(self, words: Sequence[str]) -> None:
         self._words = words

@@ -1,4 +1,4 @@
-"""A stage for the LiveKit plugin: a whole agent session without a room, with somebody who talks and listens."""
+"""A stage for the LiveKit plugin: a whole agent session without a room, with a caller that talks and listens."""
 
 import asyncio
 import time
@@ -25,14 +25,14 @@ Step = str | asyncio.Event
 def tts_class(plug_in: Fakes, checkpoint: Checkpoint) -> type[TTS]:
     """A plugin whose shared engines run on fakes."""
 
-    class OwnTTS(TTS):
+    class FakeTTS(TTS):
         engines = pool_of(plug_in, checkpoint)
 
-    return OwnTTS
+    return FakeTTS
 
 
 async def spoken(engine: SpeechEngine, text: str, **options: Any) -> bytes:
-    """What the engine says alone of a text that is fed to it: 16-bit PCM."""
+    """Return the engine's speech for a text that is fed to it, generated alone: 16-bit PCM."""
     async with engine.speak(None, **options) as stream:
         stream.feed(text)
         stream.finish()
@@ -98,7 +98,7 @@ class Loudspeaker(AudioOutput):
             self.on_playback_finished(playback_position=len(self.segments[-1]) / 48_000, interrupted=interrupted)
 
 
-class Microphone(AudioInput):
+class SilentMicrophone(AudioInput):
     """Silent: what is said goes straight to speech detection and to recognition."""
 
     def __init__(self) -> None:
@@ -108,8 +108,8 @@ class Microphone(AudioInput):
         return await asyncio.get_running_loop().create_future()
 
 
-class Caller:
-    """Somebody who talks: :attr:`vad` and :attr:`stt` hear it."""
+class SimulatedCaller:
+    """A caller that talks; :attr:`vad` and :attr:`stt` hear it."""
 
     def __init__(self) -> None:
         self.vad, self.stt = ScriptedVAD(), ScriptedSTT()
@@ -199,10 +199,10 @@ class _LLMStream(llm.LLMStream):
                 await step.wait()
 
 
-class Conversation:
+class LiveKitConversation:
     """A session in progress."""
 
-    def __init__(self, session: AgentSession, caller: Caller, loudspeaker: Loudspeaker) -> None:
+    def __init__(self, session: AgentSession, caller: SimulatedCaller, loudspeaker: Loudspeaker) -> None:
         self.session, self.caller, self.loudspeaker = session, caller, loudspeaker
         self.errors: list[Any] = []
         session.on("error", lambda event: self.errors.append(event.error))
@@ -225,11 +225,11 @@ class Conversation:
 @asynccontextmanager
 async def conversation(
     speaker: tts.TTS, answers: Mapping[str, Sequence[Step]], *, aligned: bool = False
-) -> AsyncIterator[Conversation]:
+) -> AsyncIterator[LiveKitConversation]:
     """An agent session of speech detection, recognition, language model and the plugin; ``aligned``: the transcript is
     made of the plugin's words.
     """
-    caller, loudspeaker = Caller(), Loudspeaker()
+    caller, loudspeaker = SimulatedCaller(), Loudspeaker()
     session: AgentSession = AgentSession(
         vad=caller.vad,
         stt=caller.stt,
@@ -247,10 +247,10 @@ async def conversation(
         user_away_timeout=None,
         session_close_transcript_timeout=0.0,
     )
-    session.input.audio, session.output.audio = Microphone(), loudspeaker
+    session.input.audio, session.output.audio = SilentMicrophone(), loudspeaker
     try:
         async with asyncio.timeout(HANG_S):
             await session.start(Agent(instructions="Answer."), record=False)
-            yield Conversation(session, caller, loudspeaker)
+            yield LiveKitConversation(session, caller, loudspeaker)
     finally:
         await session.aclose()

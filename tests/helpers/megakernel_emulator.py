@@ -16,7 +16,7 @@ from megatalker_kernels.workspace import Workspace
 
 
 class MegakernelEmulator:
-    """As :class:`megatalker_kernels.module.GpuModule`, for tensors on the CPU.
+    """The :class:`megatalker_kernels.module.GpuModule` of tensors on the CPU.
 
     Args:
         shape: with few blocks, all of which run on one thread.
@@ -34,7 +34,7 @@ class MegakernelEmulator:
             macros.append(("__CUDA_ARCH_FEAT_SM90_ALL", "1"))
         self._library = compile_for_cpu(SOURCES, "megakernel", macros)
         self.seed = 0
-        """Of the order in which warps get their turns; another one for each launch."""
+        """Seed of the order in which warps run; each launch draws another one."""
 
     def entry(self, name: str, *, shared_bytes: int = 0) -> str:
         return name
@@ -68,7 +68,7 @@ def assert_launches_leave_as_much(
     ours: Workspace,
     theirs: Workspace,
 ) -> None:
-    """Launches of the megakernel, of so many rows each, make the frames that one wide launch made in ``ours``."""
+    """Check that several launches of the megakernel make the frames that one wide launch made in ``ours``."""
     for end, size in zip(accumulate(sizes), sizes, strict=True):
         part = slice(end - size, end)
         theirs.text[:size] = ours.wide.text[part]

@@ -23,12 +23,12 @@ DEVICES = [
 ]
 """The specification on a CPU, the kernel on a GPU."""
 POSITIONS = 200
-"""Of every decoder, so that a GPU compiles one kernel for each checkpoint."""
+"""Positions of every decoder, so that a GPU compiles one kernel for each checkpoint."""
 Codes = tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class Voice:
+class VoiceRequest:
     """One stream's request and the text rows of its steps."""
 
     request: StreamRequest
@@ -45,7 +45,7 @@ def megakernel(checkpoint: Checkpoint, device: str = "cpu", **settings: Any) -> 
 
 
 def within(talker: CheckedTalker) -> MegakernelDecoder:
-    """What stands in the shell."""
+    """Return the decoder inside the shell."""
     assert isinstance(talker.decoder, MegakernelDecoder)
     return talker.decoder
 
@@ -56,13 +56,13 @@ def voice(
     rows: int,
     frames: int,
     sampling: SamplingParams = GREEDY,
-    head: Voice | None = None,
-) -> Voice:
+    head: VoiceRequest | None = None,
+) -> VoiceRequest:
     """Random rows; the prompt begins with that of ``head``."""
     noise = torch.Generator().manual_seed(seed)
     hidden = checkpoint.config.talker.hidden_size
     embeds, text = (0.1 * torch.randn(size, hidden, generator=noise) for size in (rows, frames))
-    return Voice(StreamRequest(embeds, sampling), text)
+    return VoiceRequest(StreamRequest(embeds, sampling), text)
 
 
 def some_codes(checkpoint: Checkpoint, frames: int) -> list[list[int]]:
@@ -71,13 +71,13 @@ def some_codes(checkpoint: Checkpoint, frames: int) -> list[list[int]]:
     return torch.randint(vocab, (frames, groups), generator=torch.Generator().manual_seed(5)).tolist()
 
 
-def say(decoder: CheckedTalker, each: Voice, forced: Sequence[Sequence[int]] | None = None) -> list[Frame]:
+def say(decoder: CheckedTalker, each: VoiceRequest, forced: Sequence[Sequence[int]] | None = None) -> list[Frame]:
     """Alone, with logits; released afterwards."""
     return say_together(decoder, [each], None if forced is None else [forced])[0]
 
 
 def say_together(
-    decoder: CheckedTalker, voices: Sequence[Voice], forced: Sequence[Sequence[Sequence[int]]] | None = None
+    decoder: CheckedTalker, voices: Sequence[VoiceRequest], forced: Sequence[Sequence[Sequence[int]]] | None = None
 ) -> list[list[Frame]]:
     """All start at once and take part in each call until their own text is used up."""
     streams = decoder.prefill([each.request for each in voices])

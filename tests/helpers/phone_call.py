@@ -38,7 +38,7 @@ def from_ulaw(data: bytes) -> Samples:
 
 @dataclass(frozen=True)
 class Wire:
-    """How a provider writes things down."""
+    """The message format of a provider."""
 
     hello: list[dict[str, Any]]
     media: Callable[[str], dict[str, Any]]
@@ -46,7 +46,7 @@ class Wire:
     speech: str
     """The event that carries one from the agent."""
     clear: dict[str, Any]
-    """What the agent says when the caller should hear no more of what was sent."""
+    """The agent's message that discards audio which has not been played."""
     encode: Callable[[Samples], bytes] = to_ulaw
     decode: Callable[[bytes], Samples] = from_ulaw
 
@@ -111,7 +111,7 @@ WIRES = {
         decode=lambda data: np.frombuffer(data, "<i2").astype(np.int16),
     ),
 }
-"""As each provider's documentation writes it."""
+"""Messages in the form that each provider's documentation gives."""
 
 
 @dataclass
@@ -121,7 +121,9 @@ class PhoneCall:
     wire: Wire
     socket: aiohttp.ClientWebSocketResponse
     heard: list[list[Samples]] = field(default_factory=lambda: [[]])
-    """What the agent sent, a piece a message; a new list whenever the caller was to hear no more of the one before."""
+    """The agent's audio, one item for each message; a new list begins whenever the agent discards what was not yet
+    played.
+    """
     news: asyncio.Event = field(default_factory=asyncio.Event)
     ends: list["asyncio.Task[None]"] = field(default_factory=list)
     _to_say: list[Samples] = field(default_factory=list)
@@ -140,7 +142,7 @@ class PhoneCall:
         await listening
 
     def say(self, samples: Samples, rate: int) -> None:
-        """Speak as soon as what was to be said before has been."""
+        """Speak as soon as all earlier speech has ended."""
         phone = soxr.resample(samples.astype(np.float32), rate, RATE)
         packet = int(RATE * PACKET_S)
         padded = np.pad(np.clip(phone, -32768, 32767).astype(np.int16), (0, -len(phone) % packet))
@@ -156,7 +158,7 @@ class PhoneCall:
                 assert news.done(), f"the call has ended: {self.ends}"
 
     def seconds(self) -> float:
-        """Of audio that the caller hears, or will."""
+        """Seconds of audio that the caller hears, or will."""
         return sum(map(len, self.heard[-1])) / RATE
 
     async def _talk(self) -> None:

@@ -38,7 +38,7 @@ def turn(*pieces: str) -> list[Frame]:
 
 
 class Entrance(FrameProcessor):
-    """Passes everything on; the way in for frames that are sent when something was heard."""
+    """Pass every frame on. Tests send frames here in reply to a sound."""
 
     async def process_frame(self, frame: Frame, direction: FrameDirection) -> None:
         await super().process_frame(frame, direction)
@@ -70,8 +70,8 @@ class Ear(FrameProcessor):
 
 
 @dataclass
-class Heard:
-    """What came out of the service."""
+class ServiceOutput:
+    """Frames that came out of the service."""
 
     down: Sequence[Frame]
     up: Sequence[Frame]
@@ -115,7 +115,7 @@ async def perform(
     after: Sequence[FrameProcessor] = (),
     params: PipelineParams | None = None,
     start_timeout: float = HANG_S,
-) -> Heard:
+) -> ServiceOutput:
     """Run the service in a pipeline.
 
     ``watch`` sees each frame that comes out; so does ``hear``, which may send more in, and must end the pipeline.
@@ -138,17 +138,17 @@ async def perform(
         HANG_S + start_timeout,
     )
     ends = (EndFrame, EndWorkerFrame)
-    return Heard(*([frame for frame in frames if not isinstance(frame, ends)] for frames in (down, up)))
+    return ServiceOutput(*([frame for frame in frames if not isinstance(frame, ends)] for frames in (down, up)))
 
 
 def pcm16(engine: Engine, text: str, **wishes: Any) -> bytes:
-    """What the engine says alone, as 16-bit PCM at 24 kHz."""
+    """Return the engine's speech for a text, generated alone, as 16-bit PCM at 24 kHz."""
     samples = in_a_thread(engine.speak(text, **wishes).read_all)
     return np.rint(samples * 32767.0).astype("<i2").tobytes()
 
 
 def fed_pcm16(engine: Engine, *pieces: str, **wishes: Any) -> bytes:
-    """As :func:`pcm16`, for text whose first piece is being spoken when the others arrive."""
+    """Return :func:`pcm16` of text whose first piece is being spoken when the others arrive."""
 
     def fed() -> np.ndarray:
         with engine.speak(None, **wishes) as stream:

@@ -4,15 +4,16 @@ import torch
 
 from megatalker.checkpoint import Checkpoint
 from megatalker.checkpoint.template import reference_ids
-from megatalker.prompt import PromptBuilder, PromptPlanner
+from megatalker.prompt import PromptPlanner
 from megatalker.voices import Voice
+from megatalker_conformance.one_prompt import OnePromptBuilder
 
 CPU = torch.device("cpu")
 REFERENCE_TEXT = "This is what I said before."
 
 
-def builder(checkpoint: Checkpoint, dtype: torch.dtype = torch.float32) -> PromptBuilder:
-    return PromptBuilder(checkpoint, CPU, dtype)
+def builder(checkpoint: Checkpoint, dtype: torch.dtype = torch.float32) -> OnePromptBuilder:
+    return OnePromptBuilder(checkpoint, CPU, dtype)
 
 
 def ids_needed(checkpoint: Checkpoint, voice: Voice) -> int:

@@ -1,4 +1,4 @@
-"""What no well-behaved client sends, byte by byte."""
+"""Bytes that no well-behaved client sends."""
 
 import json
 import socket

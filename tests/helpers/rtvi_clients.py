@@ -20,8 +20,8 @@ AUDIBLE = 0.01
 
 
 @dataclass
-class Heard:
-    """What an agent sent."""
+class AgentOutput:
+    """Audio and messages that an agent sent."""
 
     messages: list[dict[str, Any]] = field(default_factory=list)
     audible_s: float = 0.0
@@ -45,9 +45,9 @@ class Heard:
 
 
 @asynccontextmanager
-async def webrtc_call(address: str) -> AsyncIterator["Call"]:
+async def webrtc_call(address: str) -> AsyncIterator["WebRTCCall"]:
     """Call the agent as the browser page does, with no microphone; yields when the agent is ready."""
-    call = Call()
+    call = WebRTCCall()
     async with aiohttp.ClientSession(f"http://{address}") as session:
         async with session.post("/start", json={"transport": "webrtc"}) as reply:
             started = await reply.json()
@@ -63,11 +63,11 @@ async def webrtc_call(address: str) -> AsyncIterator["Call"]:
         await asyncio.gather(*call.listening)
 
 
-class Call:
+class WebRTCCall:
     """The client's end of a WebRTC connection."""
 
     def __init__(self) -> None:
-        self.heard = Heard()
+        self.heard = AgentOutput()
         self.ready, self.over, self.left = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self.listening: list[asyncio.Future[None]] = []
         self.peer = RTCPeerConnection()
@@ -108,7 +108,7 @@ class Call:
             return
 
 
-async def say_over_webrtc(address: str, words: str) -> Heard:
+async def say_over_webrtc(address: str, words: str) -> AgentOutput:
     """Say something in a call of its own."""
     async with webrtc_call(address) as call:
         call.send(send_text(words))
@@ -116,9 +116,9 @@ async def say_over_webrtc(address: str, words: str) -> Heard:
     return call.heard
 
 
-async def say_over_websocket(address: str, words: str) -> Heard:
-    """As a client of Pipecat's websocket transport does; until it has been answered, or the agent has left."""
-    heard, serializer = Heard(), ProtobufFrameSerializer()
+async def say_over_websocket(address: str, words: str) -> AgentOutput:
+    """Talk as a client of Pipecat's websocket transport does, until it has been answered or the agent has left."""
+    heard, serializer = AgentOutput(), ProtobufFrameSerializer()
     async with (
         aiohttp.ClientSession() as session,
         session.ws_connect(f"http://{address}/ws-client") as socket,

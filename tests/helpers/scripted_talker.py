@@ -30,7 +30,7 @@ class Scripted(TalkerDecoder):
         self.calls: list[str] = []
         self.ends = False
         self.handles: Any = None
-        """What prefill returns instead of new handles."""
+        """Value that ``prefill`` returns instead of new handles."""
         self.answer: Callable[[list[Frame]], Any] = lambda frames: frames
         """Makes what decode returns of the right frames."""
         self._issued = 0

@@ -17,7 +17,7 @@ from fake_backend import CAPABILITIES, Behaviour, Fakes
 from megatalker.checkpoint import Checkpoint
 from megatalker.engine import Engine
 from megatalker.serving.protocol.packets import Packet, unpack
-from megatalker.serving.server.running import TalkServer, bind
+from megatalker.serving.server.process import TalkServer, bind
 from megatalker.settings import ServerSettings, Settings
 from waiting import HANG_S, eventually
 
@@ -92,7 +92,7 @@ def serving(
         served.thread.start()
         try:
             if ready:
-                eventually(lambda: running.started and running.speaker.ready, "the server is ready")
+                eventually(lambda: running.started and running.service.ready, "the server is ready")
             yield served
         finally:
             served.sockets.close()
@@ -132,9 +132,9 @@ class Talk:
         assert isinstance(packet, Packet), f"expected audio, got {packet}"
         return packet
 
-    def hear_until(self, *kinds: str, utterance: str = "") -> "Heard":
+    def hear_until(self, *kinds: str, utterance: str = "") -> "ServerOutput":
         """Everything up to the first of these events of this utterance."""
-        heard = Heard()
+        heard = ServerOutput()
         while True:
             message = self.hear()
             if isinstance(message, Packet):
@@ -144,12 +144,12 @@ class Talk:
             if message["type"] in kinds and message["id"] == utterance:
                 return heard
 
-    def hear_all(self, utterance: str = "") -> "Heard":
+    def hear_all(self, utterance: str = "") -> "ServerOutput":
         return self.hear_until("done", "error", utterance=utterance)
 
 
 @dataclass
-class Heard:
+class ServerOutput:
     events: list[dict[str, Any]] = field(default_factory=list)
     packets: list[Packet] = field(default_factory=list)
 

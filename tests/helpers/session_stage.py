@@ -1,4 +1,4 @@
-"""What stages of adapters to voice-agent frameworks share: engines on fake backends."""
+"""Engines on fake backends, for tests of adapters to voice-agent frameworks."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -6,13 +6,13 @@ from typing import Any
 
 from fake_backend import Behaviour, Fakes
 from megatalker import Checkpoint, Engine, Settings
-from megatalker.serving.sessions.engines import EnginePool
+from megatalker.serving.shared_engines.pool import EnginePool
 
 FRAMES = 12
 
 
 def fakes(frames: int | None = FRAMES, **behaviour: Any) -> Fakes:
-    """One fake talker that says ``frames`` frames whatever the text, and a codec of noise."""
+    """Return one fake talker that says ``frames`` frames for any text, and a codec of noise."""
     return Fakes(talkers={"fake": Behaviour(frames=frames, **behaviour)})
 
 

@@ -1,4 +1,4 @@
-"""What an engine was about to say, whatever its backend makes of it."""
+"""The text that an engine handed its backend."""
 
 import unicodedata
 

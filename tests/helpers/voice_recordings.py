@@ -1,4 +1,4 @@
-"""Recordings that pass for a voice."""
+"""Recordings that are accepted as a voice."""
 
 import io
 
@@ -11,7 +11,7 @@ WORDS = "These are the words that are said here."
 
 
 def speech(seconds: float = 3.0, pitch: float = 120.0, rate: int = 24_000) -> Samples:
-    """Syllables of a voice, as far as levels go: bursts of a tone that rises and falls, with breath between them."""
+    """Syllables with the levels of a voice: bursts of a tone that rises and falls, with breath between them."""
     time = np.arange(round(seconds * rate)) / rate
     syllables = np.clip(np.sin(2 * np.pi * 2.5 * time) + 0.5, 0, 1)
     breath = np.random.default_rng(1).normal(size=time.size) * 1e-3

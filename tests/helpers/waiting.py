@@ -6,19 +6,20 @@ from collections.abc import Callable, Sized
 HANG_S = 120.0
 """Nothing here takes long; only something that hangs takes this long, however busy the machine is."""
 PROCESS_S = 1800.0
-"""As ``HANG_S``, for a process, which may have to compile."""
+"""Seconds after which a process hangs; it may have to compile."""
 
 
 def eventually(condition: Callable[[], object], what: str) -> None:
-    """Look now and then until ``condition`` holds: looking all the time would keep other threads from working."""
-    deadline = time.monotonic() + HANG_S
+    """Look again and again, ever less often, until ``condition`` holds; what is waited for needs the processor, too."""
+    deadline, pause = time.monotonic() + HANG_S, 0.005
     while not condition():
         assert time.monotonic() < deadline, f"never happened: {what}"
-        time.sleep(0.005)
+        time.sleep(pause)
+        pause = min(0.1, 1.2 * pause)
 
 
 def stands_still(calls: Sized) -> bool:
-    """There are calls, and for longer than a thread waits for its turn there are no more."""
+    """Whether there are calls, and no more come for longer than a thread waits to be scheduled."""
     before = len(calls)
     for _ in range(10):
         time.sleep(0.1)

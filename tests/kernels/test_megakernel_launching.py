@@ -29,7 +29,7 @@ def told(arguments: Arguments, kind: Any) -> Any:
     )
 
 
-class Listener(IdleModule):
+class RecordingModule(IdleModule):
     """In place of a GPU."""
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ class Listener(IdleModule):
 
 
 def test_a_launch_is_told_where_the_pages_are_now() -> None:
-    listener = Listener()
+    listener = RecordingModule()
     space = Workspace(SHAPE, slots=1, pages=2, device=CPU)
     kernel = Kernel(random_model(SHAPE, CPU), space, listener, listener)
     seen = []

@@ -14,9 +14,8 @@ from megatalker.checkpoint import Checkpoint
 from megatalker.sampling import CodeVocabulary, SamplerRows, SamplingParams
 from megatalker.sampling.numpy_sampler import choose
 from megatalker_backends.megakernel.decoder import MegakernelDecoder
-from megatalker_backends.megakernel.sampler import kernel_sampling
-from megatalker_backends.megakernel.settings import MegakernelSettings
-from megatalker_backends.megakernel.sizes import choose_shape
+from megatalker_backends.megakernel.inputs import kernel_sampling
+from megatalker_backends.megakernel.settings import MegakernelSettings, choose_shape
 from megatalker_backends.megakernel.weights import pack_checkpoint
 from megatalker_kernels.schedule import Launch, Row
 from megatalker_kernels.spec.frame import Specification
@@ -43,13 +42,13 @@ STEPS = st.sampled_from([0.0, 1e-3, 0.5, 4.0])
 """Logits are multiples of this: the larger, the more of them are equal. 0: as they come."""
 
 
-class Desk:
+class SamplingDesk:
     """The specification's sampler on logits of our own."""
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         shape = choose_shape(checkpoint.config, MegakernelSettings(interpret=True, blocks=4, max_positions=64), CPU)
         self.space = Workspace(shape, 2, 1, CPU)
-        self.vocabulary = CodeVocabulary.of(checkpoint.config)
+        self.vocabulary = CodeVocabulary.from_config(checkpoint.config)
         self._specification = Specification(pack_checkpoint(checkpoint, shape, CPU), self.space)
 
     def fill(self, seed: int, scale: float, step: float) -> None:
@@ -65,8 +64,8 @@ class Desk:
 
 
 @pytest.fixture(scope="module")
-def desk(tiny_1b7: Checkpoint) -> Desk:
-    return Desk(tiny_1b7)
+def desk(tiny_1b7: Checkpoint) -> SamplingDesk:
+    return SamplingDesk(tiny_1b7)
 
 
 @settings(deadline=None, max_examples=200, derandomize=True)
@@ -79,7 +78,13 @@ def desk(tiny_1b7: Checkpoint) -> Desk:
     history=st.lists(st.integers(0, 1151), max_size=40).map(tuple),
 )
 def test_choices_are_those_of_the_contract(
-    desk: Desk, params: SamplingParams, seed: int, scale: float, step: float, frame: int, history: tuple[int, ...]
+    desk: SamplingDesk,
+    params: SamplingParams,
+    seed: int,
+    scale: float,
+    step: float,
+    frame: int,
+    history: tuple[int, ...],
 ) -> None:
     desk.fill(seed, scale, step)
     rows = [desk.space.pending[1], *desk.space.predictor_logits[0]]
@@ -91,7 +96,7 @@ def test_choices_are_those_of_the_contract(
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_choices_are_those_of_the_torch_sampler(desk: Desk, seed: int) -> None:
+def test_choices_are_those_of_the_torch_sampler(desk: SamplingDesk, seed: int) -> None:
     params = SamplingParams(seed=seed, top_p=0.9, predictor_top_p=0.6, top_k=None if seed % 2 else 30)
     desk.fill(seed, 2.5, 0.25)
     history = (5, 5, 9, 600, 31, 32, 63)
@@ -103,7 +108,7 @@ def test_choices_are_those_of_the_torch_sampler(desk: Desk, seed: int) -> None:
     assert desk.codes(params, len(history), history) == expected
 
 
-def test_the_lowest_of_equal_ids_wins(desk: Desk) -> None:
+def test_the_lowest_of_equal_ids_wins(desk: SamplingDesk) -> None:
     desk.space.pending.zero_()
     desk.space.predictor_logits.zero_()
     desk.space.pending[1, [7, 3]] = 1.0
@@ -129,7 +134,7 @@ def decoder(request: pytest.FixtureRequest, tiny_1b7: Checkpoint) -> Iterator[Me
 
 def test_codes_of_a_frame_are_chosen_from_its_logits(decoder: MegakernelDecoder, tiny_1b7: Checkpoint) -> None:
     """The whole way: seen ids, frame counter and noise of streams that share launches and differ in everything."""
-    vocabulary = CodeVocabulary.of(tiny_1b7.config)
+    vocabulary = CodeVocabulary.from_config(tiny_1b7.config)
     voices = [
         voice(tiny_1b7, index, 4 + index, 8, replace(params, min_new_tokens=index + 5))
         for index, params in enumerate(MANNERS.values())

@@ -97,8 +97,8 @@ def test_types_of_two_bytes_have_names() -> None:
     uses = [line.strip() for line in text_of(MEGAKERNEL).splitlines() if "u16" in line]
     assert uses == [
         "u16 place[CHOICES];",
-        "using u16 = unsigned short;",
         *(f"using {name} = u16;" for name in ("Weight", "Operand", "Stored")),
+        "using u16 = unsigned short;",
     ]
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from megakernel_helpers import CPU, DEVICES, GREEDY, Voice, codes_of, logits_of, megakernel, say, voice, within
+from megakernel_helpers import CPU, DEVICES, GREEDY, VoiceRequest, codes_of, logits_of, megakernel, say, voice, within
 from megatalker.checkpoint import Checkpoint
 from megatalker.interfaces import Frame, LoadContext
 from megatalker.plugins.checked import CheckedTalker
@@ -35,7 +35,7 @@ SAMPLINGS = {
 class Exact:
     """What the official modules say in float32, and how far bfloat16 takes them from it along the same codes."""
 
-    voice: Voice
+    voice: VoiceRequest
     frames: list[Frame]
     official_error: Tensor
 

@@ -229,7 +229,7 @@ async def test_a_pause_in_the_text_is_no_silence_of_the_engine(tiny_custom_voice
         stream = TTS(engine=engine).stream(conn_options=APIConnectOptions(max_retry=0, timeout=1.0))
         stream.push_text("A very good morning ")
         await anext(stream)
-        await asyncio.sleep(4.0)
+        await asyncio.sleep(1.5)
         stream.push_text("to you.")
         stream.end_input()
         assert await collect(stream)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from livekit.agents import Agent, AgentSession
 
-from livekit_stage import Loudspeaker, Microphone, tts_class, until
+from livekit_stage import Loudspeaker, SilentMicrophone, tts_class, until
 from megatalker import Checkpoint
 from megatalker_benchmarks.mock_openai import MockOpenAI
 from session_stage import FRAMES, fakes
@@ -39,7 +39,7 @@ async def test_the_example_bot_answers(
     class Offline(AgentSession):
         async def start(self, agent: Agent, *, room: object, **_: Any) -> None:  # type: ignore[override]
             sessions.append(self)
-            self.input.audio, self.output.audio = Microphone(), loudspeaker
+            self.input.audio, self.output.audio = SilentMicrophone(), loudspeaker
             await super().start(agent, record=False)
 
     monkeypatch.setattr(example, "TTS", tts_class(fakes(), tiny_custom_voice))

@@ -9,10 +9,10 @@ import tomlkit
 from livekit.plugins import openai
 
 from fake_backend import Behaviour, Fakes
-from livekit_stage import Conversation, conversation, same_speech, spoken, until
+from livekit_stage import LiveKitConversation, conversation, same_speech, spoken, until
 from megatalker import BackendSwitch, Checkpoint, Engine, Settings
 from megatalker.checkpoint.config import FRAME_SAMPLES
-from megatalker.serving.sessions.engines import EnginePool
+from megatalker.serving.shared_engines.pool import EnginePool
 from megatalker_livekit import TTS
 from serving import serving
 from session_stage import FRAMES, engine_on, fakes
@@ -46,7 +46,7 @@ def frames(turn: bytes) -> int:
     return len(turn) // 2 // FRAME_SAMPLES
 
 
-async def two_turns(talk: Conversation) -> list[bytes]:
+async def two_turns(talk: LiveKitConversation) -> list[bytes]:
     await talk.caller.says("Hello.")
     await talk.hears(1)
     await talk.caller.says("And you?")

@@ -16,7 +16,7 @@ from livekit_stage import collect, conversation, same_speech, say, until
 from megatalker import Checkpoint, Engine, Settings, SpeechOptions
 from megatalker.errors import InvalidRequestError, SettingsError
 from megatalker.serving.audio import to_pcm16
-from megatalker.serving.sessions.engines import EnginePool
+from megatalker.serving.shared_engines.pool import EnginePool
 from megatalker_livekit import TTS
 from session_stage import FRAMES, engine_on, fakes
 

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,10 @@ import pytest
 
 from fake_backend import Behaviour, Fakes, ends_after
 from megatalker.checkpoint import Checkpoint
-from megatalker.cli.load.drive import SETTLE_S, Heard, Script, drive, listening_to
-from megatalker.cli.load.report import Case, LoadReport, errors, save, table
-from megatalker.cli.load.traffic import Traffic
+from megatalker.cli.bench.drive import SETTLE_S, LoadResult, Script, drive, listening_to
+from megatalker.cli.bench.load_report import LoadCase, LoadReport, errors, plot, table
+from megatalker.cli.bench.report import save
+from megatalker.cli.bench.traffic import Traffic
 from megatalker.engine import Engine, SpeechStream
 from megatalker.engine.speech import SpeechEngine
 from megatalker.settings import Settings
@@ -40,24 +42,24 @@ def open_engine(tiny_custom_voice: Checkpoint) -> Iterator[Opener]:
         engine.close()
 
 
-def play(engine: SpeechEngine, traffic: Traffic, script: Script = SHORT, seconds: float = 1.0) -> Heard:
+def play(engine: SpeechEngine, traffic: Traffic, script: Script = SHORT, seconds: float = 1.0) -> LoadResult:
     return asyncio.run(drive(listening_to(engine), traffic, script, seconds))
 
 
 @pytest.mark.slow
 def test_a_burst_is_heard_to_its_length(open_engine: Opener) -> None:
-    heard = play(open_engine(), Traffic("burst", 5), seconds=5.0)
-    assert [player.audio_s for player in heard.players] == pytest.approx([0.8] * 5)
-    assert all(player.audible_at >= player.first_at > player.requested_at for player in heard.players)
+    heard = play(open_engine(), Traffic("burst", 5), seconds=2.0)
+    assert [player.audio_s for player in heard.playbacks] == pytest.approx([0.8] * 5)
+    assert all(player.audible_at >= player.first_at > player.requested_at for player in heard.playbacks)
     assert heard.audio_s == pytest.approx(4.0)
 
 
 @pytest.mark.slow
 def test_endless_streams_are_followed_by_others_and_end_with_the_load(open_engine: Opener) -> None:
     engine = open_engine(max_frames=50)  # an endless stream of this engine ends after 4 s
-    heard = play(engine, Traffic("streams", 2), seconds=3.0)
-    assert len(heard.players) > 2
-    assert not any(player.error for player in heard.players)
+    heard = play(engine, Traffic("streams", 2), seconds=1.5)
+    assert len(heard.playbacks) > 2
+    assert not any(player.error for player in heard.playbacks)
     assert engine.metrics().active + engine.metrics().waiting <= 2
 
 
@@ -87,7 +89,7 @@ def test_requests_that_are_refused_are_counted_by_kind(open_engine: Opener, monk
                 all_asked.set()
 
     monkeypatch.setattr(engine, "speak", counted)
-    case = Case.of(play(engine, Traffic("burst", 4)), None)
+    case = LoadCase.of(play(engine, Traffic("burst", 4)), None)
     assert case.errors == {"CapacityError": 2}
     assert (case.requests, case.heard, case.borne) == (4, 2, False)
     heard_all = replace(case, errors={})
@@ -97,20 +99,20 @@ def test_requests_that_are_refused_are_counted_by_kind(open_engine: Opener, monk
 @pytest.mark.slow
 def test_text_can_be_fed_word_by_word(open_engine: Opener) -> None:
     script = Script(texts=["one two three four"], length_s=0.4, words_a_second=50)
-    heard = play(open_engine(), Traffic("burst", 2), script, seconds=3.0)
-    assert all(player.error is None and player.audio_s > 0 for player in heard.players)
+    heard = play(open_engine(), Traffic("burst", 2), script, seconds=1.0)
+    assert all(player.error is None and player.audio_s > 0 for player in heard.playbacks)
 
 
 @pytest.mark.slow
 def test_what_is_reported_can_be_read_by_people_and_programs(open_engine: Opener, tmp_path: Path) -> None:
     engine = open_engine()
     loads = [Traffic("streams", 2), Traffic("rate", 20), Traffic("burst", 3)]
-    cases = [Case.of(play(engine, traffic, seconds=0.5), {"frames": 1}) for traffic in loads]
+    cases = [LoadCase.of(play(engine, traffic, seconds=0.5), {"frames": 1}) for traffic in loads]
     report = LoadReport(
         "megatalker load", {"checkpoint": "tiny"}, {"max_streams": 8}, {"ahead_s": None}, cases, capacity=2
     )
     assert table(report).row_count == 3
-    written = save(report, tmp_path)
+    written = save(report, tmp_path, "load", partial(plot, report))
     assert [path.name for path in written] == ["load.json", "load.png"]
     found = json.loads(written[0].read_text())
     assert [case["pattern"] for case in found["cases"]] == ["streams", "rate", "burst"]
@@ -120,7 +122,7 @@ def test_what_is_reported_can_be_read_by_people_and_programs(open_engine: Opener
 
 
 def test_a_load_of_which_nothing_is_heard_is_reported_as_that() -> None:
-    case = Case.of(Heard(Traffic("rate", 1), 1.0, [], 0.0, 0.0), None)
+    case = LoadCase.of(LoadResult(Traffic("rate", 1), 1.0, [], 0.0, 0.0), None)
     assert (case.first_chunk_ms, case.requests, case.worst_gap_ms) == (None, 0, 0.0)
 
 
@@ -128,10 +130,10 @@ def test_speech_that_leaves_text_out_is_an_error_unless_it_is_endless(tiny_custo
     settings = Settings(max_segment_frames=10)
     with Engine.open(settings, checkpoint=tiny_custom_voice, registry=ends_after(None).registry) as engine:
         natural = play(engine, Traffic("burst", 2), Script(length_s=None), seconds=0.5)
-        assert [player.error for player in natural.players] == ["IncompleteSpeechError"] * 2
+        assert [player.error for player in natural.playbacks] == ["IncompleteSpeechError"] * 2
         endless = play(engine, Traffic("streams", 1), seconds=0.5)
-        assert len(endless.players) > 1
-        assert not any(player.error for player in endless.players)
+        assert len(endless.playbacks) > 1
+        assert not any(player.error for player in endless.playbacks)
 
 
 def test_a_load_whose_own_work_fails_says_so(open_engine: Opener, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from megatalker.cli.load.player import Player
+from megatalker.cli.bench.playback import Playback
 
 
 def sound(seconds: float, level: float = 0.1) -> np.ndarray:
@@ -11,7 +11,7 @@ def sound(seconds: float, level: float = 0.1) -> np.ndarray:
 
 
 def test_playback_begins_with_the_first_chunk_and_each_silence_is_noted() -> None:
-    player = Player(requested_at=10.0)
+    player = Playback(requested_at=10.0)
     player.take(sound(1.0), 10.5)
     player.take(sound(1.0), 11.0)  # in time
     assert (player.first_at, player.underruns) == (10.5, 0)
@@ -23,7 +23,7 @@ def test_playback_begins_with_the_first_chunk_and_each_silence_is_noted() -> Non
 
 
 def test_the_first_sound_is_the_first_sample_above_silence_when_it_is_played() -> None:
-    player = Player(requested_at=0.0)
+    player = Playback(requested_at=0.0)
     player.take(sound(1.0, level=1e-4), 5.0)
     assert player.audible_at is None
     player.take(np.concatenate([sound(0.25, level=0.0), sound(0.5)]), 5.1)

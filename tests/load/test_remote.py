@@ -5,10 +5,10 @@ import sys
 import pytest
 from pydantic import SecretStr
 
-from megatalker.cli.load import run
-from megatalker.cli.load.drive import Heard, Script
-from megatalker.cli.load.remote import Servers
-from megatalker.cli.load.traffic import Traffic
+from megatalker.cli.bench import load_run
+from megatalker.cli.bench.drive import LoadResult, Script
+from megatalker.cli.bench.servers import Servers
+from megatalker.cli.bench.traffic import Traffic
 from megatalker.errors import UnsupportedError
 from megatalker.settings import Settings
 
@@ -49,16 +49,16 @@ def test_nothing_that_is_loaded_is_looked_at_while_a_server_is_measured(monkeypa
     spared: list[str] = []
     monkeypatch.setattr(Client, "made", [], raising=False)
     monkeypatch.setattr("megatalker.serving.client.RemoteEngine", Client)
-    monkeypatch.setattr(run, "spare_what_is_loaded", lambda: spared.append("before"))
-    monkeypatch.setattr(run, "switch_threads_often", lambda: None)
+    monkeypatch.setattr(load_run, "spare_what_is_loaded", lambda: spared.append("before"))
+    monkeypatch.setattr(load_run, "switch_threads_often", lambda: None)
 
-    async def drive(_engine: object, traffic: Traffic, *_: object) -> Heard:
+    async def drive(_engine: object, traffic: Traffic, *_: object) -> LoadResult:
         spared.append("a load")
-        return Heard(traffic, 1.0, [], 0.0, 0.0)
+        return LoadResult(traffic, 1.0, [], 0.0, 0.0)
 
-    monkeypatch.setattr(run, "drive", drive)
-    wanted = run.Measurement([Traffic("burst", 1)], Script(), 1.0, None, ["a"])
-    run.measure(wanted, Settings(), lambda _: None)
+    monkeypatch.setattr(load_run, "drive", drive)
+    wanted = load_run.Measurement([Traffic("burst", 1)], Script(), 1.0, None, ["a"])
+    load_run.measure(wanted, Settings(), lambda _: None)
     assert spared == ["before", "a load", "a load"], "the first one warms up"
 
 

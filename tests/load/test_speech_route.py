@@ -10,10 +10,10 @@ import pytest
 from pydantic import SecretStr
 
 from megatalker.checkpoint import Checkpoint
-from megatalker.cli.load import run
-from megatalker.cli.load.drive import Script
-from megatalker.cli.load.speech_route import PATH, SpeechRoute
-from megatalker.cli.load.traffic import Traffic
+from megatalker.cli.bench import load_run
+from megatalker.cli.bench.drive import Script
+from megatalker.cli.bench.servers import PATH, SpeechRoute
+from megatalker.cli.bench.traffic import Traffic
 from megatalker.engine.options import SpeechOptions
 from megatalker.errors import (
     CapacityError,
@@ -98,9 +98,9 @@ def test_what_is_no_speech_is_an_error(parts: list[bytes], kind: type[Exception]
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:1", "nothing", "ftp://somewhere"])
 def test_a_server_that_cannot_be_asked_is_told_of_before_any_load(url: str) -> None:
-    wanted = run.Measurement([Traffic("burst", 1)], Script(), 1.0, None, [url], http=True)
+    wanted = load_run.Measurement([Traffic("burst", 1)], Script(), 1.0, None, [url], http=True)
     with pytest.raises(ConnectionFailedError, match=url):
-        run.measure(wanted, Settings(), lambda _: None)
+        load_run.measure(wanted, Settings(), lambda _: None)
 
 
 def test_a_refused_request_has_the_name_that_the_server_gives_it(tiny_custom_voice: Checkpoint) -> None:
@@ -112,12 +112,12 @@ def test_a_refused_request_has_the_name_that_the_server_gives_it(tiny_custom_voi
 def test_a_load_is_measured_and_leaves_nobody_behind(tiny_custom_voice: Checkpoint) -> None:
     loads = [Traffic("burst", 3), Traffic("streams", 2)]
     with serving(tiny_custom_voice, endless(), max_frames=10**8, max_segment_frames=10**8) as served:
-        wanted = run.Measurement(loads, Script(length_s=0.4, ahead_s=1.0), 3.0, None, [served.url], http=True)
-        report = run.measure(wanted, Settings(), lambda _: None)
+        wanted = load_run.Measurement(loads, Script(length_s=0.4, ahead_s=1.0), 1.5, None, [served.url], http=True)
+        report = load_run.measure(wanted, Settings(), lambda _: None)
         eventually(lambda: not (seen := served.engine.metrics()).active + seen.waiting, "nobody is left")
     burst, streams = report.cases
     assert (burst.heard, burst.errors) == (3, {})
-    assert burst.speech_s_per_s == pytest.approx(0.4, rel=0.2), "0.4 s for each of three, in three seconds"
+    assert burst.speech_s_per_s == pytest.approx(0.8, rel=0.2), "0.4 s for each of three, in 1.5 seconds"
     assert (streams.heard, streams.errors) == (2, {})
 
 

@@ -4,8 +4,7 @@ import asyncio
 
 import pytest
 
-from megatalker.cli.load.capacity import GRAIN, largest
-from megatalker.cli.load.traffic import Traffic
+from megatalker.cli.bench.traffic import GRAIN, Traffic, largest
 
 
 def test_endless_streams_and_bursts_begin_at_once_or_over_a_ramp() -> None:

@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import pytest
 
-from agent_desk import Desk, open_for_calls
+from agent_desk import AgentDesk, open_for_calls
 from fake_backend import Fakes
 from megatalker import Checkpoint
 from megatalker_pipecat import MegatalkerTTSService
-from rtvi_clients import Heard, say_over_websocket
+from rtvi_clients import AgentOutput, say_over_websocket
 from session_stage import fakes, pool_of
 from waiting import HANG_S
 
@@ -23,16 +23,16 @@ def on_fire(call: int) -> None:
         raise RuntimeError("the device is on fire")
 
 
-async def talked(plug_in: Fakes, checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> Heard:
+async def talked(plug_in: Fakes, checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> AgentOutput:
     monkeypatch.setattr(MegatalkerTTSService, "engines", pool_of(plug_in, checkpoint))
-    desk = Desk(None)
+    desk = AgentDesk(None)
     async with open_for_calls(desk) as address:
         heard = await say_over_websocket(address, WORDS)
     await asyncio.wait_for(desk.over.wait(), HANG_S)
     return heard
 
 
-def of(heard: Heard, kind: str) -> list[dict[str, object]]:
+def of(heard: AgentOutput, kind: str) -> list[dict[str, object]]:
     return [message["data"] for message in heard.messages if message["type"] == kind]
 
 

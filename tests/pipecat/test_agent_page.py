@@ -15,7 +15,7 @@ import pytest_asyncio
 import soundfile
 from playwright.async_api import Browser, Page, expect
 
-from agent_desk import Desk, open_for_calls
+from agent_desk import AgentDesk, open_for_calls
 from agent_process import QUICK, agent_at_work
 from browser import new_page, open_browser, violations
 from fake_backend import Fakes
@@ -101,7 +101,7 @@ async def test_the_page_while_the_engine_loads(
     plug_in = fakes(on_load=lambda: bool(loads.wait(HANG_S)))
     monkeypatch.setattr(MegatalkerTTSService, "engines", pool_of(plug_in, tiny_custom_voice))
     async with (
-        open_for_calls(Desk(None), loading=True) as address,
+        open_for_calls(AgentDesk(None), loading=True) as address,
         page_of(browser, address, width=360, height=640, dark=True) as page,
     ):
         await expect(page.locator("#how")).to_contain_text("loading talker backend fake, ")
@@ -129,7 +129,7 @@ async def test_an_engine_that_cannot_be_loaded_stops_the_server(
     monkeypatch.setattr("signal.raise_signal", signals.append)
 
     async def serve() -> None:
-        async with open_for_calls(Desk(None), loading=True):
+        async with open_for_calls(AgentDesk(None), loading=True):
             while not signals:
                 await asyncio.sleep(0.01)
 
@@ -146,7 +146,7 @@ async def test_a_typed_conversation(
     monkeypatch.setattr(MegatalkerTTSService, "engines", pool)
     own = {"compiled": {"compile": "off"}}
     engine = Settings(backend=backend, max_frames=40, device="cpu", dtype="float32", backends=own)
-    async with open_for_calls(Desk(None, engine)) as address, page_of(browser, address) as page:
+    async with open_for_calls(AgentDesk(None, engine)) as address, page_of(browser, address) as page:
         await expect(page.locator("#about")).to_contain_text(f"{backend} backend")
         await watch_announcements(page)
         sample = await page.get_attribute("#sample", "value")
@@ -179,7 +179,7 @@ async def watch_announcements(page: Page) -> None:
 async def test_a_spoken_conversation_with_barge_in(browser: Browser, speak_with: Any) -> None:
     speak_with(fakes(LONG_FRAMES))
     with MockOpenAI({LOW: ASKED, HIGH: STOPPED}, {ASKED: STORY, STOPPED: "All right."}) as mock:
-        async with open_for_calls(Desk(mock.url)) as address, page_of(browser, address, dark=True) as page:
+        async with open_for_calls(AgentDesk(mock.url)) as address, page_of(browser, address, dark=True) as page:
             await expect(page.locator("#how")).to_contain_text("Interrupt whenever you like")
             await call(page)
             await expect(page.locator(".user").first).to_have_text(ASKED)
@@ -205,7 +205,7 @@ async def test_a_spoken_conversation_with_barge_in(browser: Browser, speak_with:
 async def test_stop_and_escape_interrupt_without_a_word(browser: Browser, speak_with: Any) -> None:
     plug_in = fakes(LONG_FRAMES)
     speak_with(plug_in)
-    async with open_for_calls(Desk(None)) as address, page_of(browser, address) as page:
+    async with open_for_calls(AgentDesk(None)) as address, page_of(browser, address) as page:
         await call(page)
         agent, cut = page.locator(".agent"), page.locator(".agent.cut")
         for stop in (lambda: page.click("#stop"), lambda: page.keyboard.press("Escape")):
@@ -224,7 +224,7 @@ async def test_stop_and_escape_interrupt_without_a_word(browser: Browser, speak_
 
 async def test_whoever_has_scrolled_up_stays_there(browser: Browser, speak_with: Any) -> None:
     speak_with(fakes(2))
-    async with open_for_calls(Desk(None)) as address, page_of(browser, address, height=360) as page:
+    async with open_for_calls(AgentDesk(None)) as address, page_of(browser, address, height=360) as page:
         await call(page)
         talk = page.locator("#talk")
         await say(page, f"{WORDS} " * 8)
@@ -249,7 +249,7 @@ async def test_voice_language_and_backend_are_chosen(
     asked: list[Any] = []
     speak = Engine.speak
     monkeypatch.setattr(Engine, "speak", lambda *given: (asked.append(given[2]), speak(*given))[1])
-    desk = Desk(None, Settings(backend="fake"), backends=["spare"])
+    desk = AgentDesk(None, Settings(backend="fake"), backends=["spare"])
     async with open_for_calls(desk) as address, page_of(browser, address) as page:
         voices = desk.reception.page.offered()["voice"]
         await page.select_option("select[name=voice]", voices[-1])
@@ -282,7 +282,7 @@ def on_fire(call: int) -> None:
 
 async def test_what_ended_the_engine_stays_on_the_page(browser: Browser, speak_with: Any) -> None:
     speak_with(fakes(on_decode=on_fire))
-    desk = Desk(None)
+    desk = AgentDesk(None)
     async with open_for_calls(desk) as address, page_of(browser, address) as page:
         await call(page)
         await say(page, WORDS)
@@ -299,7 +299,7 @@ async def test_the_header_names_the_backend_that_took_over(browser: Browser, spe
     plug_in: Fakes = fakes(on_decode=on_fire)
     plug_in.talkers["spare"] = replace(plug_in.talkers["fake"], on_decode=lambda call: None)
     speak_with(plug_in)
-    async with open_for_calls(Desk(None)) as address, page_of(browser, address) as page:
+    async with open_for_calls(AgentDesk(None)) as address, page_of(browser, address) as page:
         await expect(page.locator("#about")).to_contain_text("fake backend")
         await call(page)
         await say(page, WORDS)
@@ -350,7 +350,7 @@ async def test_an_agent_that_was_killed_is_noticed_and_its_successor_reached(bro
 
 async def test_an_agent_that_is_told_to_stop_says_so(browser: Browser, speak_with: Any) -> None:
     speak_with(fakes(LONG_FRAMES))
-    desk = Desk(None)
+    desk = AgentDesk(None)
     async with open_for_calls(desk) as address, page_of(browser, address) as page:
         await call(page)
         await desk.reception.let_go()

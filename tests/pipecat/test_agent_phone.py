@@ -13,7 +13,7 @@ from pipecat.runner import run
 from pipecat.runner.types import WebSocketRunnerArguments
 from pipecat.transports.websocket.fastapi import FastAPIWebsocketTransport
 
-from agent_desk import Desk, open_for_calls
+from agent_desk import AgentDesk, open_for_calls
 from megatalker import Checkpoint
 from megatalker.errors import UnsupportedError
 from megatalker_benchmarks.mock_openai import MockOpenAI
@@ -55,7 +55,7 @@ def test_the_tests_speak_ulaw() -> None:
 @pytest.mark.asyncio
 async def test_a_whole_call_with_barge_in() -> None:
     with MockOpenAI({LOW: ASKED, HIGH: STOPPED}, {ASKED: STORY, STOPPED: "All right."}, THOUGHT_S) as mock:
-        desk = Desk(mock.url)
+        desk = AgentDesk(mock.url)
         async with open_for_calls(desk) as address, phone_call(address, "twilio") as call:
             call.say(utterance("aeiaeiaei", LOW), MICROPHONE_RATE)
             await call.until(lambda call: call.seconds() > BARGE_IN_S)
@@ -87,7 +87,7 @@ def assert_interrupted(call: PhoneCall) -> None:
 @pytest.mark.asyncio
 @pytest.mark.parametrize("provider", PROVIDERS)
 async def test_a_call_of_each_provider_is_greeted(provider: str) -> None:
-    desk = Desk("http://127.0.0.1:9/v1", greeting="Good morning.")
+    desk = AgentDesk("http://127.0.0.1:9/v1", greeting="Good morning.")
     async with open_for_calls(desk) as address, phone_call(address, provider) as call:
         await call.until(lambda call: call.seconds() >= SENTENCE_FRAMES * 0.08)
     await asyncio.wait_for(desk.over.wait(), HANG_S)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from agent_process import QUICK, Agent, agent_at_work
-from rtvi_clients import Heard, say_over_webrtc, say_over_websocket, webrtc_call
+from rtvi_clients import AgentOutput, say_over_webrtc, say_over_websocket, webrtc_call
 
 pytestmark = pytest.mark.slow
 
@@ -29,7 +29,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @pytest.mark.parametrize("say", [say_over_webrtc, say_over_websocket])
 def test_typed_words_are_heard(address: str, say: object) -> None:
     assert callable(say)
-    heard: Heard = asyncio.run(say(address, WORDS))
+    heard: AgentOutput = asyncio.run(say(address, WORDS))
 
     assert heard.texts("user-input") == [WORDS]
     assert heard.spoken() == [WORDS]

@@ -23,7 +23,7 @@ from megatalker.errors import (
 )
 from megatalker_pipecat import EnginePool, MegatalkerTTSService
 from megatalker_pipecat.errors import category_of, category_of_text
-from pipecat_stage import Heard, perform, turn
+from pipecat_stage import ServiceOutput, perform, turn
 from serving import ENDLESS, endless
 from session_stage import FRAMES, engine_on, fakes
 
@@ -31,11 +31,11 @@ MODES = list(TextAggregationMode)
 CLOSED_ALONE = ["TTSStartedFrame", "TTSStoppedFrame"]
 
 
-def errors(heard: Heard) -> list[ErrorFrame]:
+def errors(heard: ServiceOutput) -> list[ErrorFrame]:
     return [frame for frame in heard.up if isinstance(frame, ErrorFrame)]
 
 
-def marks(heard: Heard) -> list[str]:
+def marks(heard: ServiceOutput) -> list[str]:
     return [name for name in heard.named() if name in ("TTSStartedFrame", "TTSAudioRawFrame", "TTSStoppedFrame")]
 
 

@@ -25,7 +25,7 @@ from megatalker.engine import SpeechOptions, SpeechStream
 from megatalker_pipecat import MegatalkerTTSService
 from megatalker_pipecat.audio import Sound
 from megatalker_pipecat.context_speech import ContextSpeech
-from pipecat_stage import HANG_S, Brake, Entrance, Heard, named, pcm16, perform, turn
+from pipecat_stage import HANG_S, Brake, Entrance, ServiceOutput, named, pcm16, perform, turn
 from session_stage import FRAMES, engine_on, fakes, pool_of
 
 pytestmark = pytest.mark.asyncio
@@ -33,7 +33,7 @@ MODES = list(TextAggregationMode)
 SEEDED = MegatalkerTTSService.Settings(seed=3)
 
 
-def after_interruption(heard: Heard) -> list[Frame]:
+def after_interruption(heard: ServiceOutput) -> list[Frame]:
     kinds = [type(frame) for frame in heard.down]
     return list(heard.down[kinds.index(InterruptionFrame) + 1 :])
 
@@ -126,7 +126,7 @@ async def test_the_next_turn_is_spoken_whole(tiny_custom_voice: Checkpoint, mode
         service = MegatalkerTTSService(engine=engine, settings=SEEDED, text_aggregation_mode=mode)
         script = at_first_audio(send(InterruptionFrame(), TTSSpeakFrame("Yes?")))
         heard = await perform(service, turn("One two three four five six."), hear=script)
-        later = Heard(after_interruption(heard), [])
+        later = ServiceOutput(after_interruption(heard), [])
         assert later.named()[0] in ("AggregatedTextFrame(Yes?)", "TTSStartedFrame")
         assert later.named()[-2:] == ["LLMAssistantPushAggregationFrame", "TTSStoppedFrame"]
         alone = pcm16(engine, "Yes?", seed=3) if mode is TextAggregationMode.SENTENCE else None
@@ -213,7 +213,7 @@ async def test_speech_that_waits_for_another_to_end_is_dropped(
 
         script = at_first_audio(wait, send(InterruptionFrame()), let_go)
         heard = await perform(service, [TTSSpeakFrame("One."), TTSSpeakFrame("Two.")], hear=script)
-        assert not Heard(after_interruption(heard), []).named()
+        assert not ServiceOutput(after_interruption(heard), []).named()
 
 
 @pytest.mark.parametrize("interruptible", [True, False])
@@ -285,7 +285,7 @@ async def test_interruption_passes_while_another_engine_is_loading(tiny_custom_v
 
     service = Service(engine_settings=Settings(backend="fake"))
     heard = await perform(service, [TTSSpeakFrame("One.")], hear=hear)
-    assert Heard(after_interruption(heard), []).words() == ["Yes?"]
+    assert ServiceOutput(after_interruption(heard), []).words() == ["Yes?"]
     assert plug_in.loaded["other"].prefills, "the engine that was asked for spoke"
 
 
@@ -326,7 +326,7 @@ async def test_what_is_not_heard_does_not_hold_up_the_next_turn(tiny_custom_voic
 
         async with asyncio.timeout(ahead_s / 2):
             heard = await perform(service, [TTSSpeakFrame("One."), TTSSpeakFrame("Two.")], hear=hear)
-        assert Heard(after_interruption(heard), []).words() == ["Yes?"]
+        assert ServiceOutput(after_interruption(heard), []).words() == ["Yes?"]
 
 
 async def test_the_end_of_the_pipeline_ends_a_turn_whose_text_never_ends(tiny_custom_voice: Checkpoint) -> None:

@@ -5,16 +5,19 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from pipecat.frames.frames import ErrorFrame, TTSSpeakFrame
+from pipecat.frames.frames import ErrorFrame, Frame, InterruptionFrame, TTSSpeakFrame, TTSTextFrame
+from pipecat.processors.aggregators.llm_context import LLMContext
+from pipecat.processors.aggregators.llm_response_universal import LLMAssistantAggregator
 from pipecat.services.tts_service import TextAggregationMode
 
 from megatalker import Checkpoint
 from megatalker.engine.word_times import Pace, WordClock
 from megatalker.errors import SettingsError
+from megatalker.prompt.cleaning import clean
 from megatalker_pipecat import MegatalkerTTSService
-from pipecat_stage import perform, turn
+from pipecat_stage import Entrance, perform, turn
 from session_stage import engine_on, fakes
-from spoken_text import SpokenText
+from spoken_text import SpokenText, letters
 
 HALVES = ("I am happy \ud83d", "\ude00 to see you.")
 FRAMES = 40
@@ -27,14 +30,32 @@ def spoken(monkeypatch: pytest.MonkeyPatch) -> SpokenText:
     return SpokenText(monkeypatch)
 
 
+ODD = [
+    (HALVES, "I am happy \U0001f600 to see you."),
+    (("I am \ud83d happy. ", "And you \ude00?"), "I am happy. And you ?"),
+    (("\ud83d",), None),
+    (("Hello \x1b]0;the", "re. Bye."), "Hello 0;there. Bye."),  # begins as an escape sequence does, but is none
+    (("One <|im", "_end|> two <|im"), "One two <|im"),
+]
+
+
 @pytest.mark.asyncio
-async def test_half_a_character_costs_no_word(tiny_custom_voice: Checkpoint, spoken: SpokenText) -> None:
+@pytest.mark.parametrize("mode", list(TextAggregationMode))
+@pytest.mark.parametrize(("pieces", "meant"), ODD)
+async def test_odd_pieces_cost_no_word(
+    tiny_custom_voice: Checkpoint,
+    spoken: SpokenText,
+    mode: TextAggregationMode,
+    pieces: tuple[str, ...],
+    meant: str | None,
+) -> None:
     with engine_on(fakes(FRAMES), tiny_custom_voice) as engine:
-        heard = await perform(MegatalkerTTSService(engine=engine, text_aggregation_mode=TOKEN), turn(*HALVES))
-    assert spoken.take() == ["I am happy \U0001f600 to see you."]
-    assert heard.audio()
+        heard = await perform(MegatalkerTTSService(engine=engine, text_aggregation_mode=mode), turn(*pieces))
+    assert letters(" ".join(spoken.take())) == letters(meant or "")
     assert not [frame for frame in heard.up if isinstance(frame, ErrorFrame)]
-    assert " ".join(heard.words()) == "I am happy \U0001f600 to see you."
+    if meant is not None:
+        assert heard.audio()
+        assert letters("".join(map(clean, heard.words()))) == letters(meant)
 
 
 @pytest.mark.asyncio
@@ -47,33 +68,56 @@ async def test_a_refused_piece_is_not_reported_as_spoken(tiny_custom_voice: Chec
     assert " ".join(heard.words()) == "Hello there."
 
 
-DISGUISED = "\U0001f177\U0001f158 \ufeff\U0001d573o."
+DISGUISED = "\U0001f177\U0001f158 \ufeff\U0001d573o, the \ufb01rst \uff21\uff22. Then \U0001f177\U0001f158"
+SAID = ["HI", "Ho,", "the", "first", "AB.", "Then", "HI"]
 
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("mode", list(TextAggregationMode))
-async def test_disguised_letters_are_something_to_say(
-    tiny_custom_voice: Checkpoint, spoken: SpokenText, mode: TextAggregationMode
+@pytest.mark.parametrize("size", [1, 4, 1_000])
+async def test_disguised_words_are_reported_one_by_one(
+    tiny_custom_voice: Checkpoint, spoken: SpokenText, mode: TextAggregationMode, size: int
 ) -> None:
+    context, words = LLMContext(), list[str]()
+
+    def watch(frame: Frame) -> None:
+        if isinstance(frame, TTSTextFrame):
+            words.append(frame.text)
+
     with engine_on(fakes(FRAMES), tiny_custom_voice) as engine:
         service = MegatalkerTTSService(engine=engine, text_aggregation_mode=mode)
-        heard = await perform(service, turn(DISGUISED))
-    assert spoken.take() == ["HI Ho."]
-    assert "".join(heard.words()) == DISGUISED
+        answer = turn(*(DISGUISED[at : at + size] for at in range(0, len(DISGUISED), size)))
+        await perform(service, answer, watch=watch, after=[LLMAssistantAggregator(context)])
+    assert " ".join(spoken.take()) == " ".join(SAID)
+    assert words == SAID
+    (message,) = context.get_messages()
+    assert isinstance(message, dict)
+    assert message["content"] == DISGUISED, "the conversation keeps what was written"
 
 
-@pytest.mark.xfail(
-    strict=True, reason="Pipecat counts letters of the text as written, words are those of the clean text"
-)
 @pytest.mark.asyncio
 @pytest.mark.parametrize("mode", list(TextAggregationMode))
-async def test_disguised_words_are_reported_one_by_one(
+async def test_an_interruption_leaves_the_disguised_words_that_were_spoken(
     tiny_custom_voice: Checkpoint, mode: TextAggregationMode
 ) -> None:
-    with engine_on(fakes(FRAMES), tiny_custom_voice) as engine:
+    context, words = LLMContext(), list[str]()
+
+    async def interrupt(entrance: Entrance, frame: Frame) -> None:
+        if isinstance(frame, TTSTextFrame):
+            words.append(frame.text)
+            if len(words) == 1:
+                await entrance.send(InterruptionFrame())
+        elif isinstance(frame, InterruptionFrame):
+            await entrance.end()
+
+    with engine_on(fakes(frames=None), tiny_custom_voice, max_chunk_frames=1, max_ahead_s=0.3) as engine:
         service = MegatalkerTTSService(engine=engine, text_aggregation_mode=mode)
-        heard = await perform(service, turn(DISGUISED))
-    assert len(heard.words()) == 2
+        await perform(service, turn(DISGUISED), hear=interrupt, after=[LLMAssistantAggregator(context)])
+    assert words == SAID[: len(words)]
+    assert 0 < len(words) < len(SAID)
+    (message,) = context.get_messages()
+    assert isinstance(message, dict)
+    assert message["content"] == " ".join(DISGUISED.split()[: len(words)])
 
 
 @pytest.mark.asyncio

@@ -14,7 +14,7 @@ from megatalker.checkpoint.config import SAMPLE_RATE
 from megatalker.engine import SpeechOptions, SpeechStream
 from megatalker_pipecat import EnginePool, MegatalkerTTSService
 from megatalker_pipecat.audio import Sound
-from pipecat_stage import HANG_S, Brake, Heard, pcm16, perform, turn
+from pipecat_stage import HANG_S, Brake, ServiceOutput, pcm16, perform, turn
 from session_stage import FRAMES, engine_on, fakes, pool_of
 
 pytestmark = pytest.mark.asyncio
@@ -133,7 +133,7 @@ async def test_an_interruption_concerns_one_session(tiny_custom_voice: Checkpoin
             elif isinstance(frame, InterruptionFrame):
                 brake.let_go.set()
 
-        async def speak_beside_it() -> Heard:
+        async def speak_beside_it() -> ServiceOutput:
             await interrupted.wait()  # the brake stops both: the first must have been heard by then
             return await perform(MegatalkerTTSService(engine=engine), turn(TEXTS[1]))
 

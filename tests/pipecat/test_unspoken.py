@@ -7,7 +7,7 @@ from pipecat.services.tts_service import TextAggregationMode
 from fake_backend import ends_after
 from megatalker import Checkpoint
 from megatalker_pipecat import EnginePool, MegatalkerTTSService
-from pipecat_stage import Heard, perform, turn
+from pipecat_stage import ServiceOutput, perform, turn
 from serving import ENDLESS, endless, serving
 from session_stage import FRAMES, engine_on, fakes
 
@@ -35,7 +35,7 @@ class Trouble:
             raise RuntimeError("the device is on fire")
 
 
-def assert_only_the_first_sentence(heard: Heard) -> None:
+def assert_only_the_first_sentence(heard: ServiceOutput) -> None:
     words = heard.words()
     assert words[:3] == FIRST.split()
     assert words[3:] == SECOND.split()[: len(words) - 3], "no more than the beginning of the second"

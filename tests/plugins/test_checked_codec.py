@@ -34,7 +34,7 @@ class Count(CodecState):
         return type(self)(self.frames)
 
 
-class Counting(Codec):
+class CountingCodec(Codec):
     """Says how many frames each state has gone through; notes the codes that reach it."""
 
     def __init__(self, config: CodecConfig, capabilities: CodecCapabilities = ABLE) -> None:
@@ -78,12 +78,12 @@ def config(tiny_custom_voice: Checkpoint) -> CodecConfig:
 
 
 @pytest.fixture
-def inner(config: CodecConfig) -> Counting:
-    return Counting(config)
+def inner(config: CodecConfig) -> CountingCodec:
+    return CountingCodec(config)
 
 
 @pytest.fixture
-def codec(inner: Counting, config: CodecConfig) -> CheckedCodec:
+def codec(inner: CountingCodec, config: CodecConfig) -> CheckedCodec:
     return CheckedCodec(inner, config)
 
 
@@ -92,7 +92,7 @@ def codes(config: CodecConfig) -> Tensor:
     return torch.randint(config.codebook_size, (4, config.num_quantizers), generator=torch.Generator().manual_seed(1))
 
 
-def test_limits_are_numbers_or_none(tiny_custom_voice: Checkpoint, inner: Counting, config: CodecConfig) -> None:
+def test_limits_are_numbers_or_none(tiny_custom_voice: Checkpoint, inner: CountingCodec, config: CodecConfig) -> None:
     spec = CodecBackend(
         name="counting",
         summary="s",
@@ -103,14 +103,14 @@ def test_limits_are_numbers_or_none(tiny_custom_voice: Checkpoint, inner: Counti
     )
     context = LoadContext(torch.device("cpu"), torch.float32, BackendSettings())
     assert load_codec(spec, tiny_custom_voice, context).max_streams == 3
-    assert CheckedCodec(Counting(config, replace(ABLE, max_streams=Limit.NONE)), config).max_streams is None
+    assert CheckedCodec(CountingCodec(config, replace(ABLE, max_streams=Limit.NONE)), config).max_streams is None
     with pytest.raises(MalformedResultError, match=r"max_streams of the loaded instance is <Limit\.UNKNOWN"):
-        CheckedCodec(Counting(config, replace(ABLE, max_streams=Limit.UNKNOWN)), config)
+        CheckedCodec(CountingCodec(config, replace(ABLE, max_streams=Limit.UNKNOWN)), config)
     with pytest.raises(MalformedResultError, match="what the backend loaded is int, expected Codec"):
         load_codec(replace(spec, load=lambda *_: 7), tiny_custom_voice, context)  # type: ignore[arg-type, return-value]
 
 
-def test_the_rest_is_passed_on(codec: CheckedCodec, inner: Counting) -> None:
+def test_the_rest_is_passed_on(codec: CheckedCodec, inner: CountingCodec) -> None:
     codec.warmup()
     codec.close()
     assert inner.calls == ["warmup", "close"]
@@ -118,7 +118,7 @@ def test_the_rest_is_passed_on(codec: CheckedCodec, inner: Counting) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.int32, torch.int64])
 def test_codes_reach_the_backend_as_int64_on_the_cpu(
-    codec: CheckedCodec, inner: Counting, codes: Tensor, dtype: torch.dtype
+    codec: CheckedCodec, inner: CountingCodec, codes: Tensor, dtype: torch.dtype
 ) -> None:
     codec.decode([codec.open(), codec.open()], [codes.to(dtype), codes[:1].to(dtype)])
     assert [given.dtype for given in inner.given] == [torch.int64] * 2
@@ -139,7 +139,7 @@ def test_codes_reach_the_backend_as_int64_on_the_cpu(
     ],
 )
 def test_malformed_codes_advance_no_state(
-    codec: CheckedCodec, inner: Counting, codes: Tensor, spoil: Callable[[Tensor], Tensor], message: str
+    codec: CheckedCodec, inner: CountingCodec, codes: Tensor, spoil: Callable[[Tensor], Tensor], message: str
 ) -> None:
     good, bad = codec.open(), codec.open()
     with pytest.raises(InvalidRequestError, match=f"codes 1 .*{message}"):
@@ -150,7 +150,7 @@ def test_malformed_codes_advance_no_state(
 
 
 def test_states_are_distinct_and_this_codecs_own(
-    codec: CheckedCodec, inner: Counting, config: CodecConfig, codes: Tensor
+    codec: CheckedCodec, inner: CountingCodec, config: CodecConfig, codes: Tensor
 ) -> None:
     state = codec.open()
     with pytest.raises(InvalidRequestError, match="1 states and 2 tensors"):
@@ -166,7 +166,7 @@ def test_states_are_distinct_and_this_codecs_own(
 
 
 def test_a_call_takes_as_many_states_as_the_codec_says_and_an_empty_one_asks_nothing(
-    codec: CheckedCodec, inner: Counting, codes: Tensor
+    codec: CheckedCodec, inner: CountingCodec, codes: Tensor
 ) -> None:
     with pytest.raises(CapacityError, match="4 states in one call, this codec takes 3; split the call"):
         codec.decode([codec.open() for _ in range(4)], [codes] * 4)
@@ -182,13 +182,13 @@ def test_a_copy_is_a_state_of_the_same_codec_with_a_future_of_its_own(codec: Che
     assert (float(first[0]), float(second[0])) == (5, 6)
 
 
-class Entangled(Count):
+class SharedStateCodec(Count):
     def copy(self) -> Self:
         return self
 
 
-def test_a_copy_that_is_the_state_itself_is_a_fault(codec: CheckedCodec, inner: Counting) -> None:
-    inner.state = Entangled
+def test_a_copy_that_is_the_state_itself_is_a_fault(codec: CheckedCodec, inner: CountingCodec) -> None:
+    inner.state = SharedStateCodec
     with pytest.raises(MalformedResultError, match="copy is the state itself"):
         codec.open().copy()
     inner.state = dict
@@ -208,14 +208,14 @@ def test_a_copy_that_is_the_state_itself_is_a_fault(codec: CheckedCodec, inner: 
     ],
 )
 def test_malformed_chunks_are_a_fault(
-    codec: CheckedCodec, inner: Counting, codes: Tensor, spoil: Callable[[list[Tensor]], Any], complaint: str
+    codec: CheckedCodec, inner: CountingCodec, codes: Tensor, spoil: Callable[[list[Tensor]], Any], complaint: str
 ) -> None:
     inner.answer = spoil
     with pytest.raises(MalformedResultError, match=complaint):
         codec.decode([codec.open(), codec.open()], [codes[:1], codes[:2]])
 
 
-def test_audio_reaches_the_backend_as_float32(codec: CheckedCodec, inner: Counting) -> None:
+def test_audio_reaches_the_backend_as_float32(codec: CheckedCodec, inner: CountingCodec) -> None:
     assert codec.encode(torch.tensor([0.0, 0.5], dtype=torch.float64)) is inner.codes
     assert torch.equal(inner.given[0], torch.tensor([0.0, 0.5]))
 
@@ -229,20 +229,20 @@ def test_audio_reaches_the_backend_as_float32(codec: CheckedCodec, inner: Counti
         (torch.tensor([0.0, float("nan")]), "NaN or infinity"),
     ],
 )
-def test_malformed_audio_is_described(codec: CheckedCodec, inner: Counting, audio: Tensor, complaint: str) -> None:
+def test_malformed_audio_is_described(codec: CheckedCodec, inner: CountingCodec, audio: Tensor, complaint: str) -> None:
     with pytest.raises(InvalidRequestError, match=complaint):
         codec.encode(audio)
     assert inner.given == []
 
 
 @pytest.mark.parametrize("codes", [None, torch.zeros(1, 16), torch.zeros(16, dtype=torch.int64)])
-def test_malformed_results_of_encoding_are_a_fault(codec: CheckedCodec, inner: Counting, codes: Any) -> None:
+def test_malformed_results_of_encoding_are_a_fault(codec: CheckedCodec, inner: CountingCodec, codes: Any) -> None:
     inner.codes = codes
     with pytest.raises(MalformedResultError, match="encode returned"):
         codec.encode(torch.zeros(1920))
 
 
 def test_encoding_needs_the_capability(config: CodecConfig) -> None:
-    mute = CheckedCodec(Counting(config, replace(ABLE, encode=False)), config)
-    with pytest.raises(UnsupportedError, match="Counting does not encode audio"):
+    mute = CheckedCodec(CountingCodec(config, replace(ABLE, encode=False)), config)
+    with pytest.raises(UnsupportedError, match="CountingCodec does not encode audio"):
         mute.encode(torch.zeros(1920))

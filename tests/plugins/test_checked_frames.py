@@ -114,7 +114,7 @@ def test_a_device_that_works_by_itself_is_started_at_once(talker: CheckedTalker,
 def test_a_backend_that_works_in_the_call_is_called_when_its_frames_are_waited_for(
     talker: CheckedTalker, inner: Scripted, hidden: int
 ) -> None:
-    """From the first such answer on: whatever the caller does meanwhile does not wait for it."""
+    """Applies from the first such answer on, so that the caller's other work is not delayed."""
     step = begin(talker, hidden)
     talker.decode([step])()
     inner.calls.clear()

@@ -45,7 +45,7 @@ def codec(name: str = "theirs") -> CodecBackend:
     )
 
 
-class Plugin:
+class BackendPlugin:
     def __init__(self, *backends: object) -> None:
         self.backends = backends
 
@@ -61,7 +61,7 @@ class Silent:
 
 
 def test_talkers_and_codecs_have_separate_names_and_stand_by_rank() -> None:
-    registry = BackendRegistry([("one", Plugin(talker("a"), talker("b", rank=5), codec("a")))])
+    registry = BackendRegistry([("one", BackendPlugin(talker("a"), talker("b", rank=5), codec("a")))])
     assert [spec.name for spec in registry.talkers] == ["b", "a"]
     assert registry.codec("a") in registry.codecs
     assert registry.origin(registry.talker("b")) == "one"
@@ -70,26 +70,35 @@ def test_talkers_and_codecs_have_separate_names_and_stand_by_rank() -> None:
 @pytest.mark.parametrize(
     ("plugin", "message"),
     [
-        (Plugin(talker("taken")), r"'second'.*talker backend name 'taken' is already taken by plug-in 'first'; rename"),
         (
-            Plugin(talker(api_version=1)),
+            BackendPlugin(talker("taken")),
+            r"'second'.*talker backend name 'taken' is already taken by plug-in 'first'; rename",
+        ),
+        (
+            BackendPlugin(talker(api_version=1)),
             r"'second'.*API version 1, this megatalker has 2; upgrade the plug-in \(megatalker's CHANGELOG.md lists",
         ),
-        (Plugin(talker(api_version=3)), r"API version 3, this megatalker has 2; upgrade the megatalker \(.*CHANGELOG"),
-        (Plugin(talker("auto")), r"'auto' cannot name a backend"),
-        (Plugin(talker("Bad Name")), r"'Bad Name' cannot name a backend"),
-        (Plugin(talker("twice"), talker("twice")), r"already taken by plug-in 'second'"),
-        (Plugin("text"), r"'second' returned str from megatalker_backends, expected TalkerBackend or CodecBackend"),
+        (
+            BackendPlugin(talker(api_version=3)),
+            r"API version 3, this megatalker has 2; upgrade the megatalker \(.*CHANGELOG",
+        ),
+        (BackendPlugin(talker("auto")), r"'auto' cannot name a backend"),
+        (BackendPlugin(talker("Bad Name")), r"'Bad Name' cannot name a backend"),
+        (BackendPlugin(talker("twice"), talker("twice")), r"already taken by plug-in 'second'"),
+        (
+            BackendPlugin("text"),
+            r"'second' returned str from megatalker_backends, expected TalkerBackend or CodecBackend",
+        ),
         (SimpleNamespace(), r"'second' has no function marked @megatalker.hookimpl"),
         (Silent(), r"'second' returned None from megatalker_backends, expected a list"),
     ],
 )
 def test_refused_plugin_is_named_with_the_fix_and_leaves_nothing(plugin: object, message: str) -> None:
-    registry = BackendRegistry([("first", Plugin(talker("taken")))])
+    registry = BackendRegistry([("first", BackendPlugin(talker("taken")))])
     with pytest.raises(PluginError, match=message):
         registry.register(plugin, "second")
     assert [spec.name for spec in registry.talkers] == ["taken"]
-    registry.register(Plugin(talker("fresh")), "second")
+    registry.register(BackendPlugin(talker("fresh")), "second")
 
 
 def test_a_plugin_whose_hook_raises_leaves_nothing() -> None:
@@ -98,27 +107,27 @@ def test_a_plugin_whose_hook_raises_leaves_nothing() -> None:
         def megatalker_backends(self) -> list[object]:
             raise OSError("no licence")
 
-    registry = BackendRegistry([("first", Plugin(talker("a")))])
+    registry = BackendRegistry([("first", BackendPlugin(talker("a")))])
     with pytest.raises(OSError, match="no licence"):
         registry.register(Raising(), "second")
-    registry.register(Plugin(talker("b")), "third")
+    registry.register(BackendPlugin(talker("b")), "third")
     assert {spec.name for spec in registry.talkers} == {"a", "b"}
 
 
 def test_a_plugin_name_is_taken_once() -> None:
-    registry = BackendRegistry([("one", Plugin(talker("a")))])
+    registry = BackendRegistry([("one", BackendPlugin(talker("a")))])
     with pytest.raises(PluginError, match="a plug-in named 'one' is registered already; rename one of them"):
-        registry.register(Plugin(talker("b")), "one")
+        registry.register(BackendPlugin(talker("b")), "one")
     assert [spec.name for spec in registry.talkers] == ["a"]
 
 
-class First(Plugin):
+class First(BackendPlugin):
     @hookimpl(tryfirst=True)
     def megatalker_backends(self) -> list[object]:
         return list(self.backends)
 
 
-class Last(Plugin):
+class Last(BackendPlugin):
     @hookimpl(trylast=True)
     def megatalker_backends(self) -> list[object]:
         return list(self.backends)
@@ -129,7 +138,7 @@ def test_equal_ranks_stand_in_the_order_of_the_hook() -> None:
         [
             ("last", Last(talker("c"), talker("best", rank=1))),
             ("first", First(talker("a"))),
-            ("plain", Plugin(talker("b1"), talker("b2"))),
+            ("plain", BackendPlugin(talker("b1"), talker("b2"))),
         ]
     )
     assert [spec.name for spec in registry.talkers] == ["best", "a", "b1", "b2", "c"]
@@ -153,13 +162,13 @@ class OldStyle:
 
 
 def test_a_wrapper_sees_and_changes_what_all_plugins_return() -> None:
-    registry = BackendRegistry([("policy", Promoting()), ("one", Plugin(talker("kept"), talker("hidden")))])
+    registry = BackendRegistry([("policy", Promoting()), ("one", BackendPlugin(talker("kept"), talker("hidden")))])
     assert [(spec.name, spec.rank) for spec in registry.talkers] == [("kept", 99), ("added", 0)]
     assert registry.origin(registry.talker("kept")) == "one"
     assert registry.origin(registry.talker("added")) == "policy"
     with pytest.raises(BackendNotFoundError, match="'hidden' is not installed; installed: added, kept"):
         registry.talker("hidden")
-    filtered = BackendRegistry([("one", Plugin(talker("kept"), talker("hidden"))), ("policy", OldStyle())])
+    filtered = BackendRegistry([("one", BackendPlugin(talker("kept"), talker("hidden"))), ("policy", OldStyle())])
     assert [spec.name for spec in filtered.talkers] == ["kept"]
 
 
@@ -169,7 +178,7 @@ def test_a_wrapper_that_breaks_the_answer_is_named_and_taken_out() -> None:
         def megatalker_backends(self) -> Generator[None, list[object], list[object]]:
             return [*(yield), ["text"]]
 
-    registry = BackendRegistry([("one", Plugin(talker("a")))])
+    registry = BackendRegistry([("one", BackendPlugin(talker("a")))])
     with pytest.raises(PluginError, match="'second' returned str from megatalker_backends"):
         registry.register(Breaking(), "second")
     assert [spec.name for spec in registry.talkers] == ["a"]
@@ -186,7 +195,7 @@ def test_misspelt_hook_is_refused() -> None:
 
 
 def test_unknown_backend_lists_the_installed_ones_and_the_broken_plugins() -> None:
-    registry = BackendRegistry([("one", Plugin(talker("a"), talker("b")))])
+    registry = BackendRegistry([("one", BackendPlugin(talker("a"), talker("b")))])
     with pytest.raises(BackendNotFoundError, match=r"'megakernel' is not installed; installed: a, b\. Install"):
         registry.talker("megakernel")
 
@@ -202,7 +211,7 @@ def test_broken_plugin_nobody_asked_for_only_warns(
     def broken() -> object:
         raise ImportError("no module named cuda")
 
-    fake_entry_points(monkeypatch, broken=broken, good=lambda: Plugin(talker("a")))
+    fake_entry_points(monkeypatch, broken=broken, good=lambda: BackendPlugin(talker("a")))
     registry = BackendRegistry.installed()
     assert [spec.name for spec in registry.talkers] == ["a"]
     assert "plug-in 'broken' is ignored: ImportError: no module named cuda" in caplog.text
@@ -226,7 +235,10 @@ def test_a_plugin_for_another_version_that_cannot_be_imported_is_told_so(
 
 def test_plugins_of_equal_rank_stand_by_name_whatever_the_installer_did(monkeypatch: pytest.MonkeyPatch) -> None:
     fake_entry_points(
-        monkeypatch, m=lambda: Plugin(talker("m")), z=lambda: Plugin(talker("z")), a=lambda: Plugin(talker("a"))
+        monkeypatch,
+        m=lambda: BackendPlugin(talker("m")),
+        z=lambda: BackendPlugin(talker("z")),
+        a=lambda: BackendPlugin(talker("a")),
     )
     assert [spec.name for spec in BackendRegistry.installed().talkers] == ["a", "m", "z"]
 
@@ -234,7 +246,7 @@ def test_plugins_of_equal_rank_stand_by_name_whatever_the_installer_did(monkeypa
 def test_auto_takes_the_best_available_and_says_why(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, logger="megatalker")
     registry = BackendRegistry(
-        [("one", Plugin(talker("fast", rank=9, probe=lambda *_: Availability("needs a GPU")), talker("slow")))]
+        [("one", BackendPlugin(talker("fast", rank=9, probe=lambda *_: Availability("needs a GPU")), talker("slow")))]
     )
     assert registry.choose_talker("auto", ANY_CHECKPOINT, CPU, SETTINGS).name == "slow"
     assert "talker backend: slow" in caplog.text
@@ -243,7 +255,7 @@ def test_auto_takes_the_best_available_and_says_why(caplog: pytest.LogCaptureFix
 
 def test_asking_by_name_and_not_getting_it_is_an_error() -> None:
     registry = BackendRegistry(
-        [("one", Plugin(talker("fast", probe=lambda *_: Availability("needs a GPU")), talker("b")))]
+        [("one", BackendPlugin(talker("fast", probe=lambda *_: Availability("needs a GPU")), talker("b")))]
     )
     with pytest.raises(BackendUnavailableError, match="'fast' cannot run here: needs a GPU"):
         registry.choose_talker("fast", ANY_CHECKPOINT, CPU, SETTINGS)
@@ -267,7 +279,7 @@ def test_probe_checks_the_dtype_which_codecs_need_not_share() -> None:
     halves = replace(CPU_ONLY, dtypes=frozenset({torch.bfloat16}))
     exact_no_more = replace(CODEC_ON_CPU, dtypes=frozenset({torch.bfloat16}))
     assert probe(replace(codec(), capabilities=exact_no_more), ANY_CHECKPOINT, CPU, half).available
-    registry = BackendRegistry([("one", Plugin(talker("fast", rank=9, capabilities=halves), talker("slow")))])
+    registry = BackendRegistry([("one", BackendPlugin(talker("fast", rank=9, capabilities=halves), talker("slow")))])
     assert registry.choose_talker("auto", ANY_CHECKPOINT, CPU, SETTINGS).name == "slow"
     assert registry.choose_talker("auto", ANY_CHECKPOINT, CPU, half).name == "fast"
     with pytest.raises(BackendUnavailableError, match="'fast' cannot run here: computes in bfloat16, not in float32"):
@@ -275,7 +287,7 @@ def test_probe_checks_the_dtype_which_codecs_need_not_share() -> None:
 
 
 def test_settings_for_a_backend_that_is_not_installed_are_refused_with_the_close_one() -> None:
-    registry = BackendRegistry([("one", Plugin(talker("theirs"), codec("theirs")))])
+    registry = BackendRegistry([("one", BackendPlugin(talker("theirs"), codec("theirs")))])
     settings = Settings(backends={"thiers": {"size": 1}})
     with pytest.raises(SettingsError, match=r"unknown setting 'backends\.thiers'; did you mean 'backends\.theirs'\?"):
         registry.choose_talker("auto", ANY_CHECKPOINT, CPU, settings)

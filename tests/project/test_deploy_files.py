@@ -17,8 +17,8 @@ from prometheus_client.exposition import generate_latest
 from megatalker import Checkpoint, Settings
 from megatalker.cli.main import app as commands
 from megatalker.serving.server.app import create_app
-from megatalker.serving.server.late_engine import LateEngine
-from megatalker.serving.server.meters import Meters
+from megatalker.serving.server.lazy_engine import LazyEngine
+from megatalker.serving.server.telemetry import Metrics
 from megatalker.settings import ServerSettings, known_keys
 from megatalker_benchmarks.fleet import options_of
 from snippets import snippets
@@ -225,11 +225,11 @@ def test_ports_are_the_server_s() -> None:
 
 
 @pytest.fixture
-def engine(tiny_custom_voice: Checkpoint) -> LateEngine:
-    return LateEngine(Settings(), tiny_custom_voice)
+def engine(tiny_custom_voice: Checkpoint) -> LazyEngine:
+    return LazyEngine(Settings(), tiny_custom_voice)
 
 
-def test_probes_ask_for_routes(engine: LateEngine) -> None:
+def test_probes_ask_for_routes(engine: LazyEngine) -> None:
     routes = create_app(engine).openapi()["paths"]
     probes = {kind: CONTAINER[f"{kind}Probe"]["httpGet"] for kind in ("startup", "liveness", "readiness")}
     assert {kind: probe["path"] for kind, probe in probes.items()} == {
@@ -242,10 +242,10 @@ def test_probes_ask_for_routes(engine: LateEngine) -> None:
     assert {healthy, scraped, *(probe["path"] for probe in probes.values())} <= routes.keys()
 
 
-def test_the_autoscaler_asks_for_metrics_and_for_no_more_than_there_are_rows(engine: LateEngine) -> None:
+def test_the_autoscaler_asks_for_metrics_and_for_no_more_than_there_are_rows(engine: LazyEngine) -> None:
     pods = [one["pods"] for one in kubernetes("HorizontalPodAutoscaler")["spec"]["metrics"]]
     targets = {one["metric"]["name"]: float(one["target"]["averageValue"]) for one in pods}
-    text = generate_latest(Meters(engine).registry).decode()
+    text = generate_latest(Metrics(engine).registry).decode()
     adapter = yaml.safe_load((FOLDER / "prometheus-adapter.yaml").read_text())
     (offered,) = re.findall(r'__name__=~"([^"]+)"', adapter["rules"]["custom"][0]["seriesQuery"])
     for name in targets:

@@ -23,10 +23,18 @@ ROOT = Path(__file__).parents[2]
 NAMES = (
     "quickstart",
     "install",
+    "hardware",
     "voices",
+    "text",
+    "agents",
+    "apps",
     "websocket",
     "settings",
     "livekit",
+    "moving",
+    "server-voices",
+    "keys",
+    "proxies",
     "operation",
     "verify",
     "benchmarks",
@@ -59,7 +67,7 @@ def named(language: str) -> list[pytest.param]:
 
 @pytest.fixture
 def workplace(tmp_path: Path) -> Path:
-    """A directory in which the snippets' files lie."""
+    """A directory in which the snippets' files lie; of several settings files the last."""
     for snippet in snippets(*PAGES):
         if snippet.language == "toml" and snippet.title == "megatalker.toml":
             (tmp_path / snippet.title).write_text(snippet.text)
@@ -67,11 +75,14 @@ def workplace(tmp_path: Path) -> Path:
 
 
 def test_the_readme_is_short() -> None:
-    assert len(PAGES[0].read_text().splitlines()) <= 200
+    assert len(PAGES[0].read_text().splitlines()) <= 120
 
 
 def test_only_known_kinds_of_snippets() -> None:
-    assert {snippet.language for snippet in snippets(*PAGES)} <= {"bash", "javascript", "python", "toml", "text"}
+    assert {snippet.language for snippet in snippets(*PAGES)} <= {
+        *("bash", "javascript", "python", "toml", "text"),
+        *("nginx", "yaml"),  # configurations of others' programs, which are not here to try them
+    }
 
 
 @pytest.mark.parametrize(
@@ -80,7 +91,7 @@ def test_only_known_kinds_of_snippets() -> None:
 def test_snippet_that_asks_a_server(snippet: Snippet, workplace: Path) -> None:
     if snippet.language == "bash" and shutil.which("curl") is None:
         pytest.skip("curl is not installed")
-    with serving(Checkpoint.open("demo"), backend="reference", max_frames=12) as served:
+    with serving(Checkpoint.open("demo"), backend="reference", max_frames=25) as served:
         done = run_at_server(snippet, served.url, workplace)
     assert done.returncode == 0, done.stderr
     if "hello.wav" in snippet.text and snippet.language == "bash":

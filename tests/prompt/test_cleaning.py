@@ -1,5 +1,5 @@
 # ruff: noqa: RUF001 - letters of many languages are meant
-"""What becomes of text before it is spoken, given at once and cut anywhere."""
+"""Cleaning of text before it is spoken, given at once and cut anywhere."""
 
 import unicodedata
 from itertools import pairwise

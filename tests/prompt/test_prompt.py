@@ -13,11 +13,11 @@ from megatalker.checkpoint import Checkpoint
 from megatalker.checkpoint.template import reference_ids, text_ids
 from megatalker.errors import InvalidRequestError
 from megatalker.prompt import Layout, Prompt, PromptBuilder, PromptPlanner, PromptText
-from megatalker.prompt.builder import CAPTURED_TOGETHER
-from megatalker.prompt.captured import LENGTHS, CapturedBodies
+from megatalker.prompt.builder import CAPTURED_LENGTHS, CAPTURED_TOGETHER, CapturedBodies
 from megatalker.testing.random_checkpoint import TINY, write_checkpoint
 from megatalker.voices import Voice
 from megatalker_conformance.official_prompts import OfficialPrompts, same_prompt
+from megatalker_conformance.one_prompt import OnePromptBuilder
 from prompt_helpers import REFERENCE_TEXT, builder, cloned, ids_needed, plain_speaker
 
 TEXTS = ("Hi", "Hello there", "Hello there, how are you on this fine and rather long day?", "你好,世界。")
@@ -308,7 +308,7 @@ def test_tables_are_never_copied_whole(tiny_custom_voice: Checkpoint, monkeypatc
 
 
 def in_place(work: Callable[[], tuple[Tensor, Tensor]]) -> Callable[[], tuple[Tensor, Tensor]]:
-    """In place of a CUDA graph, whose results are the same tensors each time."""
+    """Run the work directly in place of a CUDA graph, and return the same tensors each time."""
     results = work()
 
     def replay() -> tuple[Tensor, Tensor]:
@@ -338,7 +338,7 @@ def capture_in_place(prompts: PromptBuilder) -> None:
 def test_texts_that_come_alone_have_the_prompts_that_were_captured_for_their_length(
     tiny_custom_voice: Checkpoint, device: str, dtype: torch.dtype
 ) -> None:
-    fresh, prompts = (PromptBuilder(tiny_custom_voice, torch.device(device), dtype) for _ in range(2))
+    fresh, prompts = (OnePromptBuilder(tiny_custom_voice, torch.device(device), dtype) for _ in range(2))
     if device == "cuda":
         prompts.warmup()
     else:
@@ -346,7 +346,7 @@ def test_texts_that_come_alone_have_the_prompts_that_were_captured_for_their_len
     noise = torch.Generator().manual_seed(3)
     voice, built = Voice.named(plain_speaker(tiny_custom_voice)), []
     for layout in LAYOUTS:
-        for length in (*range(1, LENGTHS + 1), 2 * LENGTHS):
+        for length in (*range(1, CAPTURED_LENGTHS + 1), 2 * CAPTURED_LENGTHS):
             ids = torch.randint(100, (length,), generator=noise).tolist()
             built.append([one.build(ids, voice=voice, layout=layout) for one in (fresh, prompts)])
     for expected, found in built:  # after all: a later text must not change what an earlier one was given

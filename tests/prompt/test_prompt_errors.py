@@ -1,4 +1,4 @@
-"""What a prompt cannot be made of is refused by name; what a checkpoint ignores is said."""
+"""Impossible prompts are refused by name; values that a checkpoint ignores are reported."""
 
 import dataclasses
 import logging

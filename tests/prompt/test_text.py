@@ -106,7 +106,7 @@ def test_the_small_tokenizer_agrees_with_the_prompt_builder(tiny_custom_voice: A
 def test_a_long_text_without_boundaries_takes_linear_work(tokenizer: Any) -> None:
     looked_at: list[int] = []
 
-    class Counting(str):
+    class CountingTokenizer(str):
         __slots__ = ()
 
         def __getitem__(self, place: Any) -> str:
@@ -115,7 +115,7 @@ def test_a_long_text_without_boundaries_takes_linear_work(tokenizer: Any) -> Non
 
     from megatalker.prompt import text as module
 
-    assert module._last_boundary(Counting("x" * 1000), 999) == 0
+    assert module._last_boundary(CountingTokenizer("x" * 1000), 999) == 0
     assert len(looked_at) == 2
 
 

@@ -16,6 +16,7 @@ from transformers.generation.logits_process import (
     TopPLogitsWarper,
 )
 
+from megatalker.checkpoint import Checkpoint
 from megatalker.errors import InvalidRequestError
 from megatalker.sampling import CodeVocabulary, SamplerRows, SamplingParams
 from megatalker.sampling.numpy_sampler import choose, gumbel_noise
@@ -340,3 +341,8 @@ def test_extreme_values_in_range_are_accepted() -> None:
     params = SamplingParams(top_k=2**31 - 1, top_p=1e-9, temperature=1e6, repetition_penalty=1e-6, seed=2**64 - 1)
     rows = sampler(params)
     assert 0 <= rows.choose_first(torch.tensor([0]), random_logits(1, 70)).item() < 50
+
+
+def test_the_former_name_of_a_vocabulary_still_works(tiny_custom_voice: Checkpoint) -> None:
+    with pytest.deprecated_call(match="from_config"):
+        assert CodeVocabulary.of(tiny_custom_voice.config) == CodeVocabulary.from_config(tiny_custom_voice.config)

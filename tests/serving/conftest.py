@@ -33,6 +33,13 @@ def serve(tiny_custom_voice: Checkpoint) -> Iterator[Server]:
         yield lambda *fakes, **settings: stack.enter_context(serving(tiny_custom_voice, *fakes, **settings))
 
 
+@pytest.fixture(scope="module")
+def shared(tiny_custom_voice: Checkpoint) -> Iterator[Served]:
+    """One server for all tests of a file that neither configure it nor count what it did."""
+    with serving(tiny_custom_voice) as served:
+        yield served
+
+
 @pytest.fixture
 def quick_clones(monkeypatch: pytest.MonkeyPatch) -> None:
     """A voice that its recording decides, without the official encoders."""

@@ -17,18 +17,18 @@ from megatalker.errors import BackendFaultError, CheckpointError, ConnectionFail
 from megatalker.serving import background
 from megatalker.serving.background import (
     BackgroundHealth,
-    Trouble,
+    RecoverableError,
     count_lost_exceptions,
-    looking,
+    polling,
     start_task,
     start_thread,
 )
 from megatalker.serving.client import RemoteEngine
 from megatalker.serving.server.information import TROUBLE_S
 from megatalker.serving.server.keyring import hash_key
-from megatalker.serving.server.late_engine import LateEngine
-from megatalker.serving.server.running import TalkServer, bind
-from megatalker.serving.sessions.engines import EnginePool
+from megatalker.serving.server.lazy_engine import LazyEngine
+from megatalker.serving.server.process import TalkServer, bind
+from megatalker.serving.shared_engines.pool import EnginePool
 from megatalker.settings import ServerSettings, Settings
 from megatalker.voices.library import VoiceLibrary
 from serving import Served, Server
@@ -83,7 +83,7 @@ def test_looks_go_on_after_every_failure_and_tell_each_trouble_once(
 ) -> None:
     caplog.set_level(logging.WARNING)
     pauses: list[float] = []
-    outcomes = [None, *[Trouble("it is gone", "/srv/x")] * 3, *[ValueError("a bug")] * 7, None, None]
+    outcomes = [None, *[RecoverableError("it is gone", "/srv/x")] * 3, *[ValueError("a bug")] * 7, None, None]
     health = BackgroundHealth()
     seen: list[dict[str, str]] = []
     sleep = asyncio.sleep
@@ -105,8 +105,8 @@ def test_looks_go_on_after_every_failure_and_tell_each_trouble_once(
             await sleep(0)
 
         monkeypatch.setattr(background.asyncio, "sleep", quick)
-        monkeypatch.setattr(background, "LOOK_SHARE", 1e9)
-        async with looking(look, "work", health):
+        monkeypatch.setattr(background, "POLL_SHARE", 1e9)
+        async with polling(look, "work", health):
             await over.wait()
 
     asyncio.run(main())
@@ -167,7 +167,7 @@ def test_an_engine_that_cannot_be_opened_ends_the_server_with_the_error(
     monkeypatch.setattr("megatalker.engine.Engine.open", fail)
     settings = Settings(server=ServerSettings(port=0, lazy=lazy))
     with bind(settings.server) as bound:
-        server = TalkServer(LateEngine(settings, tiny_custom_voice, Fakes().registry), settings.server, bound)
+        server = TalkServer(LazyEngine(settings, tiny_custom_voice, Fakes().registry), settings.server, bound)
         thread = threading.Thread(target=server.run)
         thread.start()
         if lazy:
@@ -178,7 +178,7 @@ def test_an_engine_that_cannot_be_opened_ends_the_server_with_the_error(
         thread.join(HANG_S)
         assert not thread.is_alive(), "it is warming up for ever"
     assert server.failure is not None
-    assert server.speaker.status == "failed"
+    assert server.service.status == "failed"
     if isinstance(error, CheckpointError):
         assert server.failure is error
     else:
@@ -228,7 +228,7 @@ def folder_away(file: Path) -> Callable[[], object]:
 def test_a_key_that_was_removed_while_the_file_could_not_be_read_stops_working(
     serve: Server, tmp_path: Path, hide: Hide, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(background, "LOOK_S", 0.05)
+    monkeypatch.setattr(background, "POLL_PERIOD_S", 0.05)
     file = tmp_path / "inner" / "keys.toml"
     file.parent.mkdir()
     write(file, "anna", "bert")
@@ -241,7 +241,7 @@ def test_a_key_that_was_removed_while_the_file_could_not_be_read_stops_working(
     assert "the keys stay as they were" in caplog.text
     ready = httpx.get(served.url + "/ready")
     assert (ready.status_code, "background" in ready.json()) == (200, False), "for a moment that is nothing"
-    health = served.server.speaker.meters.background
+    health = served.server.service.metrics.background
     monkeypatch.setattr(health, "_clock", lambda: time.monotonic() + TROUBLE_S)
     told = httpx.get(served.url + "/ready")
     assert (told.status_code, list(told.json()["background"])) == (200, ["keys"])
@@ -262,7 +262,7 @@ def test_a_key_that_was_removed_while_the_file_could_not_be_read_stops_working(
 def test_a_key_that_is_no_longer_in_a_file_with_a_mistake_stops_working(
     serve: Server, tmp_path: Path, wrong: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(background, "LOOK_S", 0.05)
+    monkeypatch.setattr(background, "POLL_PERIOD_S", 0.05)
     file = tmp_path / "keys.toml"
     write(file, "anna", "bert")
     served = serve(settings_file=file)
@@ -281,7 +281,7 @@ def test_a_settings_file_that_is_a_pipe_keeps_nobody_waiting(
 ) -> None:
     import os
 
-    monkeypatch.setattr(background, "LOOK_S", 0.05)
+    monkeypatch.setattr(background, "POLL_PERIOD_S", 0.05)
     file = tmp_path / "keys.toml"
     write(file, "anna")
     served = serve(settings_file=file)
@@ -294,11 +294,11 @@ def test_a_settings_file_that_is_a_pipe_keeps_nobody_waiting(
     eventually(lambda: opens(served, "bert") and not opens(served, "anna"), "it is followed again")
 
 
-@pytest.mark.parametrize("target", ["keyring.Keyring.replace", "key_file.KeyFile._read", "key_file.asyncio.to_thread"])
+@pytest.mark.parametrize("target", ["keyring.Keyring.replace", "keyring.KeyFile._read", "keyring.asyncio.to_thread"])
 def test_a_failure_in_following_the_keys_ends_nothing(
     serve: Server, tmp_path: Path, target: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(background, "LOOK_S", 0.02)
+    monkeypatch.setattr(background, "POLL_PERIOD_S", 0.02)
     file = tmp_path / "keys.toml"
     write(file, "anna")
     served = serve(settings_file=file)
@@ -320,7 +320,7 @@ def test_a_failure_in_following_the_keys_ends_nothing(
 def test_a_failure_in_following_the_voices_ends_nothing(
     serve: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(background, "LOOK_S", 0.02)
+    monkeypatch.setattr(background, "POLL_PERIOD_S", 0.02)
     served = serve(server={"voices_dir": tmp_path})
     look = VoiceLibrary.refresh_if_changed
 
@@ -353,7 +353,7 @@ def test_a_client_whose_thread_fails_tells_everybody_who_waits(
 
     served = serve()
     target = fail if part == "_take" else fail_later
-    monkeypatch.setattr(f"megatalker.serving.client.connection.Connection.{part}", target)
+    monkeypatch.setattr(f"megatalker.serving.client.connection.RemoteConnection.{part}", target)
     with RemoteEngine(served.url) as engine, pytest.raises(ConnectionFailedError, match="failed"):
         [engine.speak("Hello.").read_all() for _ in range(2)]
     assert "KeyError" in caplog.text
@@ -373,10 +373,10 @@ def test_an_engine_that_a_pool_cannot_load_or_close_is_told(
         asyncio.run(lease.loaded())
     assert f"cannot be loaded: {type(error).__name__}" in caplog.text
 
-    class Engine:
+    class UnclosableEngine:
         close = fail
 
-    pool = EnginePool(lambda _settings: Engine())  # type: ignore[arg-type, return-value]
+    pool = EnginePool(lambda _settings: UnclosableEngine())  # type: ignore[arg-type, return-value]
     closed = pool.begin(Settings()).leave()
     closed.result(HANG_S)
     eventually(lambda: "megatalker-close failed" in caplog.text, "it is logged")

@@ -12,9 +12,8 @@ from megatalker.errors import InvalidRequestError
 from megatalker.serving.protocol import leniency
 from megatalker.serving.protocol.leniency import FieldError, read_fields, read_json, told_names
 from megatalker.serving.protocol.messages import Open
-from megatalker.serving.protocol.plain_messages import Start
-from megatalker.serving.server.openai_speech import SpeechRequest
-from megatalker.serving.server.tts_stream import StreamRequest
+from megatalker.serving.protocol.plain_messages import StartSession
+from megatalker.serving.server.speech_routes import PlainSpeechRequest, SpeechRequest
 
 
 def speech(**given: Any) -> SpeechRequest:
@@ -109,9 +108,9 @@ def test_any_other_value_is_refused_by_name(field: str, given: Any) -> None:
         (SpeechRequest, {"instruction": "Softly."}, "instructions", "Softly."),
         (Open, {"response_format": "pcm16"}, "format", "s16le"),
         (Open, {"input": "Hi."}, "text", "Hi."),
-        (Start, {"voice": "ryan"}, "speaker", "ryan"),
-        (Start, {"max_frames": 50}, "max_new_tokens", 51),
-        (StreamRequest, {"input": "Hello."}, "text", "Hello."),
+        (StartSession, {"voice": "ryan"}, "speaker", "ryan"),
+        (StartSession, {"max_frames": 50}, "max_new_tokens", 51),
+        (PlainSpeechRequest, {"input": "Hello."}, "text", "Hello."),
     ],
 )
 def test_fields_that_mean_the_same_elsewhere_are_understood(
@@ -144,7 +143,7 @@ def test_what_means_nothing_here_is_left_out_and_named() -> None:
     assert ignored == tuple(FOREIGN)
 
 
-@pytest.mark.parametrize("model", [SpeechRequest, Open, Start, StreamRequest])
+@pytest.mark.parametrize("model", [SpeechRequest, Open, StartSession, PlainSpeechRequest])
 def test_names_of_other_servers_are_never_typing_errors(model: type[Any]) -> None:
     for name in leniency.OTHERS - model.model_fields.keys():
         read_fields(model, {"input": "Hi.", "text": "Hi."} | {name: [0]})

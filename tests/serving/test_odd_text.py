@@ -12,7 +12,7 @@ from megatalker.errors import InvalidRequestError
 from megatalker.prompt.cleaning import clean
 from megatalker.serving.protocol.leniency import MAX_KEYS
 from megatalker.serving.server.encoding import ENCODERS
-from serving import Server
+from serving import Served, Server
 from spoken_text import SpokenText, letters
 from waiting import HANG_S
 
@@ -33,9 +33,8 @@ def spoken(monkeypatch: pytest.MonkeyPatch) -> SpokenText:
 
 
 @pytest.mark.parametrize(("pieces", "meant"), ODD)
-def test_pieces_over_a_websocket(serve: Server, spoken: SpokenText, pieces: tuple[str, ...], meant: str) -> None:
-    served = serve()
-    talk = served.talk()
+def test_pieces_over_a_websocket(shared: Served, spoken: SpokenText, pieces: tuple[str, ...], meant: str) -> None:
+    talk = shared.talk()
     talk.say("open", seed=SEED, format="f32le")
     for piece in pieces:
         talk.say("text", text=piece)  # JSON escapes the halves
@@ -48,9 +47,9 @@ def test_pieces_over_a_websocket(serve: Server, spoken: SpokenText, pieces: tupl
 
 @pytest.mark.parametrize(("pieces", "meant"), ODD)
 def test_odd_texts_over_the_protocol_of_few_words(
-    serve: Server, spoken: SpokenText, pieces: tuple[str, ...], meant: str
+    shared: Served, spoken: SpokenText, pieces: tuple[str, ...], meant: str
 ) -> None:
-    socket = serve().talk("/api/v1/speak").socket
+    socket = shared.talk("/api/v1/speak").socket
     socket.send(json.dumps({"type": "start", "seed": SEED}))
     texts = ["".join(pieces), *pieces]  # each one is an utterance of its own
     for text in texts:
@@ -81,9 +80,9 @@ def test_pieces_over_the_client(connect: Pair, spoken: SpokenText, pieces: tuple
 @pytest.mark.parametrize(("route", "name"), [("/v1/audio/speech", "input"), ("/tts/stream", "text")])
 @pytest.mark.parametrize(("pieces", "meant"), ODD)
 def test_a_whole_text_over_http(
-    serve: Server, spoken: SpokenText, route: str, name: str, pieces: tuple[str, ...], meant: str
+    shared: Served, spoken: SpokenText, route: str, name: str, pieces: tuple[str, ...], meant: str
 ) -> None:
-    url = serve().url + route
+    url = shared.url + route
 
     def post(text: str, **more: Any) -> list[str]:
         body = json.dumps({name: text, **more})
@@ -97,8 +96,8 @@ def test_a_whole_text_over_http(
     assert post("Hello.\u200b\n\nMore.", clean_text=False) == ["Hello.\u200b\n\nMore."]
 
 
-def test_a_refused_piece_of_raw_text_costs_itself_alone(serve: Server, spoken: SpokenText) -> None:
-    talk = serve().talk()
+def test_a_refused_piece_of_raw_text_costs_itself_alone(shared: Served, spoken: SpokenText) -> None:
+    talk = shared.talk()
     talk.say("open", seed=SEED, format="f32le", clean_text=False)
     for piece in ("Hello ", "wor\0ld", "<|im_end|>", "there."):
         talk.say("text", text=piece)
@@ -137,14 +136,14 @@ def test_a_message_of_many_keys_is_one_complaint(serve: Server, path: str) -> No
 def test_checks_and_encoders_have_threads_of_their_own(serve: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """However many texts wait for their check, running speech is encoded, and the other way round."""
     served = serve(short_speech="believe")
-    names: dict[str, set[str]] = {"check": set(), "encode": set()}
-    speak_for, speaker = served.engine.speak_for, served.server.speaker
+    threads: dict[str, set[threading.Thread]] = {"check": set(), "encode": set()}
+    speak_for, service = served.engine.speak_for, served.server.service
 
     def checked(*arguments: Any, **options: Any) -> Any:
-        names["check"].add(threading.current_thread().name)
+        threads["check"].add(threading.current_thread())
         return speak_for(*arguments, **options)
 
-    speaker.engine.speak_for = checked  # type: ignore[method-assign]
+    service.engine.speak_for = checked  # type: ignore[method-assign]
     make = ENCODERS["mp3"]
 
     def made(**own: Any) -> Any:
@@ -155,7 +154,7 @@ def test_checks_and_encoders_have_threads_of_their_own(serve: Server, monkeypatc
 
     def noted(work: Any) -> Any:
         def run(*arguments: Any) -> Any:
-            names["encode"].add(threading.current_thread().name)
+            threads["encode"].add(threading.current_thread())
             return work(*arguments)
 
         return run
@@ -163,7 +162,7 @@ def test_checks_and_encoders_have_threads_of_their_own(serve: Server, monkeypatc
     monkeypatch.setitem(ENCODERS, "mp3", made)
     body = {"input": "A text that is longer than the quickest ones. " * 20, "response_format": "mp3"}
     assert httpx.post(served.url + "/v1/audio/speech", json=body, timeout=HANG_S).status_code == 200
-    assert {name.rsplit("_", 1)[0] for name in names["check"]} == {"megatalker-check"}
-    assert {name.rsplit("_", 1)[0] for name in names["encode"]} == {"megatalker-encode"}
+    assert {thread.name.rsplit("_", 1)[0] for thread in threads["check"]} == {"megatalker-check"}
+    assert {thread.name.rsplit("_", 1)[0] for thread in threads["encode"]} == {"megatalker-encode"}
     served.stop()
-    assert not [thread for thread in threading.enumerate() if thread.name in names["check"] | names["encode"]]
+    assert not [thread for thread in threads["check"] | threads["encode"] if thread.is_alive()]

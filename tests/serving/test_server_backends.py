@@ -49,7 +49,7 @@ def test_16_clients_over_4_rows_hear_themselves_and_nobody_else(served: Served) 
         far = whole(chunks)
         np.testing.assert_array_equal(far[1], near[1])
         np.testing.assert_array_equal(far[0], near[0])
-    eventually(lambda: not served.server.speaker.running, "nothing is left")
+    eventually(lambda: not served.server.service.running, "nothing is left")
 
 
 def test_the_first_chunk_leaves_long_before_the_last_frame(served: Served) -> None:

@@ -17,7 +17,7 @@ from megatalker.engine import Engine
 from megatalker.errors import EngineClosedError
 from megatalker.serving.audio import to_pcm16
 from megatalker.serving.client import RemoteEngine
-from megatalker.serving.server.running import bind
+from megatalker.serving.server.process import bind
 from megatalker.settings import ServerSettings
 from megatalker_benchmarks.ready_line import wait_until_ready
 from waiting import HANG_S

@@ -12,8 +12,8 @@ from websockets.exceptions import InvalidStatus
 
 from http_client import SPEECH, post
 from megatalker.errors import SettingsError
-from megatalker.serving.server.conversation import Conversation
-from megatalker.serving.server.running import bind
+from megatalker.serving.server.process import bind
+from megatalker.serving.server.socket_session import SocketSession
 from megatalker.settings import ServerSettings
 from raw_socket import answer, plug, read_all
 from serving import TEXT, Server, fakes_with
@@ -265,7 +265,7 @@ def test_others_get_their_turn_between_two_messages(serve: Server) -> None:
     flood = Flood(150)
 
     async def turns() -> int:
-        reading = asyncio.create_task(Conversation(flood, served.server.speaker, ServerSettings()).run())
+        reading = asyncio.create_task(SocketSession(flood, served.server.service, ServerSettings()).run())
         count = 0
         while not reading.done():
             await asyncio.sleep(0)

@@ -38,9 +38,9 @@ def test_sigterm_finishes_what_is_spoken_and_refuses_what_is_new(serve: Server) 
         talk.say("open", id=name, text=TEXT, seed=5)
     with ThreadPoolExecutor() as callers:
         responses = [callers.submit(post, served, seed=5, response_format="pcm") for _ in range(4)]
-        eventually(lambda: len(served.server.speaker.running) == 8, "all speak")
+        eventually(lambda: len(served.server.service.running) == 8, "all speak")
         told(served, signal.SIGTERM)
-        eventually(lambda: served.server.speaker.draining, "it drains")
+        eventually(lambda: served.server.service.draining, "it drains")
         health = httpx.get(served.url + "/health")
         assert (health.status_code, health.json()["status"]) == (503, "draining")
         refused = post(served)
@@ -77,7 +77,7 @@ def test_sigint_and_a_second_signal_end_what_is_spoken(serve: Server, signals: s
     first, *later = [signal.Signals[f"SIG{name}"] for name in signals.split()]
     told(served, first)
     for again in later:
-        eventually(lambda: served.server.speaker.draining, "it drains")
+        eventually(lambda: served.server.service.draining, "it drains")
         told(served, again)
     assert talk.hear_all().last["error"]["type"] == "EngineClosedError"
     served.thread.join(HANG_S)
@@ -90,7 +90,7 @@ sys.path.insert(0, sys.argv[1])
 from fake_backend import Fakes, FakeTalker
 from megatalker.checkpoint import Checkpoint
 from megatalker.engine import Engine
-from megatalker.serving.server.running import TalkServer, bind
+from megatalker.serving.server.process import TalkServer, bind
 from megatalker.settings import ServerSettings
 
 logging.basicConfig(level=logging.INFO, format="%(message)s")

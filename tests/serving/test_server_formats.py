@@ -10,7 +10,7 @@ import pytest
 
 from http_client import SPEECH, pcm16, post
 from megatalker.serving.server.encoding import ENCODERS, ResponseFormat, StretchingEncoder
-from serving import TEXT, Server, fakes_with
+from serving import TEXT, Served, Server, fakes_with
 from waiting import HANG_S
 
 MEDIA_TYPES = {
@@ -64,9 +64,8 @@ def encoded(file_format: ResponseFormat, samples: np.ndarray, speed: float = 1.0
 
 
 @pytest.mark.parametrize("file_format", ENCODERS)
-def test_each_format_is_announced_and_holds_the_speech(serve: Server, file_format: str) -> None:
-    served = serve()
-    response = post(served, seed=5, response_format=file_format)
+def test_each_format_is_announced_and_holds_the_speech(shared: Served, file_format: str) -> None:
+    response = post(shared, seed=5, response_format=file_format)
     assert (response.status_code, response.headers["content-type"]) == (200, MEDIA_TYPES[file_format])
     if file_format == "pcm":
         samples = np.frombuffer(response.content, "<i2")
@@ -74,7 +73,7 @@ def test_each_format_is_announced_and_holds_the_speech(serve: Server, file_forma
         samples = decoded(response.content)
         assert abs(len(samples) - 30 * 1920) <= SLACK_SAMPLES[file_format]
     if file_format in ("flac", "wav", "pcm"):
-        np.testing.assert_array_equal(samples, pcm16(served, seed=5))
+        np.testing.assert_array_equal(samples, pcm16(shared, seed=5))
 
 
 @pytest.mark.parametrize("file_format", ["mp3", "opus", "aac"])

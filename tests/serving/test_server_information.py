@@ -17,7 +17,7 @@ from megatalker.checkpoint import Checkpoint
 from megatalker.engine import Engine
 from megatalker.errors import InvalidRequestError, SettingsError
 from megatalker.serving.server.app import create_app
-from megatalker.serving.server.running import bind
+from megatalker.serving.server.process import bind
 from megatalker.settings import ServerSettings
 from megatalker.voices import Voice
 from serving import TEXT, Server, serving

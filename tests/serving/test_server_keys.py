@@ -202,7 +202,7 @@ def test_utterances_at_a_time_are_counted_over_all_connections_of_a_key(serve: S
     assert refusals(served, "StreamLimitError", "websocket") == 1
     assert refusals(served, "StreamLimitError", "http") == 1
     first.socket.close()
-    eventually(lambda: len(served.server.speaker.running) == 2, "the first utterance has ended")
+    eventually(lambda: len(served.server.service.running) == 2, "the first utterance has ended")
     second.say("open", id="fourth")
     assert second.hear_until("opened", "error", utterance="fourth").last["type"] == "opened"
 

@@ -25,15 +25,14 @@ def client(served: Served, key: str = "any") -> openai.OpenAI:
     )
 
 
-def test_it_lists_models_and_writes_files(serve: Server, tmp_path: Path) -> None:
-    served = serve()
-    with client(served) as sdk:
+def test_it_lists_models_and_writes_files(shared: Served, tmp_path: Path) -> None:
+    with client(shared) as sdk:
         (model,) = sdk.models.list().data
         sdk.audio.speech.create(
             model=model.id, voice="ryan", input=TEXT, response_format="wav", extra_body={"seed": 5}
         ).write_to_file(tmp_path / "speech.wav")
     samples, _ = soundfile.read(tmp_path / "speech.wav", dtype="int16")
-    expected = to_pcm16(served.engine.speak(TEXT, voice="ryan", seed=5).read_all())
+    expected = to_pcm16(shared.engine.speak(TEXT, voice="ryan", seed=5).read_all())
     np.testing.assert_array_equal(samples, np.frombuffer(expected, "<i2"))
 
 
@@ -45,7 +44,7 @@ def test_it_streams(serve: Server) -> None:
         async with (
             openai.AsyncOpenAI(base_url=served.url + "/v1", api_key="any", timeout=HANG_S) as sdk,
             sdk.audio.speech.with_streaming_response.create(
-                model="tiny_custom_voice", voice="ryan", input=TEXT, response_format="pcm"
+                model="tiny_custom_voice", voice="ryan", input=TEXT, response_format="wav"
             ) as response,
         ):
             sizes = []
@@ -55,14 +54,13 @@ def test_it_streams(serve: Server) -> None:
             return sizes
 
     sizes = asyncio.run(listen())
-    assert sizes[0] == 1920 * 2
-    assert sum(sizes) == 30 * 1920 * 2
+    assert sizes[0] == 44 + 1920 * 2, "a header, and a frame"
+    assert sum(sizes) == 44 + 30 * 1920 * 2
 
 
-def test_events_are_understood(serve: Server) -> None:
-    served = serve()
+def test_events_are_understood(shared: Served) -> None:
     with (
-        client(served) as sdk,
+        client(shared) as sdk,
         sdk.audio.speech.with_streaming_response.create(
             model="tiny_custom_voice", voice="ryan", input=TEXT, response_format="pcm", stream_format="sse"
         ) as response,
@@ -97,10 +95,10 @@ def test_errors_are_its_own_classes_with_our_words(serve: Server) -> None:
 
 
 @pytest.mark.parametrize("model", ["tts-1", "tts-1-hd", "gpt-4o-mini-tts", "tiny_custom_voice"])
-def test_examples_of_openai_run_as_they_stand(serve: Server, tmp_path: Path, model: str) -> None:
+def test_examples_of_openai_run_as_they_stand(shared: Served, tmp_path: Path, model: str) -> None:
     """No format given: a file that everything plays."""
     with (
-        client(serve()) as sdk,
+        client(shared) as sdk,
         sdk.audio.speech.with_streaming_response.create(model=model, voice="alloy", input=TEXT) as response,
     ):
         response.stream_to_file(tmp_path / "speech.mp3")
@@ -155,14 +153,13 @@ def test_where_there_are_no_voices_an_alias_is_no_voice(tiny_voice_design: Check
         assert spoken(served, voice="alloy", **wishes) == expected
 
 
-def test_events_end_with_usage(serve: Server) -> None:
-    served = serve()
-    with client(served) as sdk:
+def test_events_end_with_usage(shared: Served) -> None:
+    with client(shared) as sdk:
         events = sdk.audio.speech.create(
             model="tts-1", voice="alloy", input=TEXT, response_format="pcm", stream_format="sse"
         ).text
     last = json.loads(events.split("\n\n")[-2].removeprefix("data: "))
-    heard = len(served.engine.checkpoint.tokenizer.encode(TEXT).ids)
+    heard = len(shared.engine.checkpoint.tokenizer.encode(TEXT).ids)
     assert last["usage"] == {"input_tokens": heard, "output_tokens": 30, "total_tokens": heard + 30}
 
 

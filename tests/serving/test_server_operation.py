@@ -26,10 +26,10 @@ from megatalker.engine.interpreter import SWITCH_S
 from megatalker.engine.utterance import Progress
 from megatalker.errors import BackendNotFoundError, SettingsError
 from megatalker.serving.client import RemoteEngine
-from megatalker.serving.server import logs
-from megatalker.serving.server.callers import Call, enter_call, leave_call
-from megatalker.serving.server.late_engine import LateEngine
-from megatalker.serving.server.running import TalkServer, bind
+from megatalker.serving.server import telemetry
+from megatalker.serving.server.callers import RequestContext, enter_request, leave_request
+from megatalker.serving.server.lazy_engine import LazyEngine
+from megatalker.serving.server.process import TalkServer, bind
 from megatalker.settings import ServerSettings, Settings
 from serving import ENDLESS, TEXT, Served, Server, endless, fakes_with
 from waiting import HANG_S, eventually
@@ -61,7 +61,7 @@ def late(tiny_custom_voice: Checkpoint) -> Iterator[Any]:
     running: list[tuple[TalkServer, threading.Thread]] = []
 
     def start(fakes: Fakes, settings: Settings) -> TalkServer:
-        engine = LateEngine(settings, tiny_custom_voice, fakes.registry)
+        engine = LazyEngine(settings, tiny_custom_voice, fakes.registry)
         server = TalkServer(engine, settings.server, bind(settings.server))
         thread = threading.Thread(target=server.run)
         running.append((server, thread))
@@ -86,7 +86,7 @@ def test_backends_are_loaded_at_the_start_or_by_the_first_request(
     monkeypatch.setattr(gc, "freeze", lambda: frozen.append(bool(fakes.loaded)))
     monkeypatch.setattr(sys, "setswitchinterval", intervals.append)
     server = late(fakes, Settings(server=ServerSettings(port=0, lazy=lazy)))
-    eventually(lambda: server.started and server.speaker.ready, "the server is ready")
+    eventually(lambda: server.started and server.service.ready, "the server is ready")
     assert bool(fakes.loaded) is not lazy
     assert bool(frozen) is not lazy, "what is loaded needs no garbage collection"
     assert intervals == ([] if lazy else [SWITCH_S]), "the engine's thread gets Python's lock soon"
@@ -155,7 +155,7 @@ Events = list[dict[str, Any]]
 @pytest.fixture
 def events(caplog: pytest.LogCaptureFixture) -> Any:
     """What the server wrote down, by the name of the event."""
-    caplog.set_level(logging.INFO, logs.access.name)
+    caplog.set_level(logging.INFO, telemetry.access.name)
 
     def named(event: str) -> Events:
         return [record.__dict__["fields"] for record in caplog.records if record.getMessage() == event]
@@ -234,7 +234,7 @@ def test_a_bug_is_answered_counted_and_written_down_under_its_name(
     def fail(self: object, *arguments: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr("megatalker.serving.server.speaker.Speaker._voice", fail)
+    monkeypatch.setattr("megatalker.serving.server.speech_service.SpeechService._voice", fail)
     response = post(served)
     assert (response.status_code, response.json()["error"]["type"]) == (500, "InternalError")
     eventually(lambda: events("request"), "it is written down")
@@ -250,12 +250,12 @@ def record(message: str, **fields: object) -> logging.LogRecord:
 
 
 def test_the_log_is_text_or_json() -> None:
-    entered = enter_call(Call(id="abc"))
+    entered = enter_request(RequestContext(id="abc"))
     try:
         event = record("request", path="/v1/ä\nx", duration_s=0.12345678, key="anna")
-        text, line = logs.TextFormatter().format(event), logs.JsonFormatter().format(event)
+        text, line = telemetry.TextFormatter().format(event), telemetry.JsonFormatter().format(event)
     finally:
-        leave_call(entered)
+        leave_request(entered)
     assert text.endswith(r'INFO megatalker.x: request path="/v1/\u00e4\nx" duration_s=0.123457 key=anna request_id=abc')
     assert "\n" not in line
     found = json.loads(line)
@@ -269,7 +269,7 @@ def test_the_log_is_text_or_json() -> None:
         "key": "anna",
         "request_id": "abc",
     }
-    assert "request_id" not in json.loads(logs.JsonFormatter().format(record("outside")))
+    assert "request_id" not in json.loads(telemetry.JsonFormatter().format(record("outside")))
 
 
 # ---- spans
@@ -335,7 +335,8 @@ def test_a_websocket_is_a_span_and_a_probe_is_none(serve: Server, spans: Any) ->
 
 
 def test_every_refusal_is_counted_by_reason(serve: Server) -> None:
-    served = serve(endless(), **ENDLESS, max_streams=1, max_waiting=0, server={"max_message_bytes": 4_000})
+    own = {"max_message_bytes": 4_000, "strict": True}  # otherwise any model is spoken with
+    served = serve(endless(), **ENDLESS, max_streams=1, max_waiting=0, server=own)
     url = served.url
     with served.engine.speak(TEXT) as occupant:
         next(occupant)

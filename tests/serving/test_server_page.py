@@ -17,7 +17,7 @@ from browser import open_page, violations
 from fake_backend import Behaviour, Fakes
 from megatalker.checkpoint import Checkpoint
 from megatalker.serving.protocol.packets import unpack
-from megatalker.serving.server.page import STATIC
+from megatalker.serving.server.information import STATIC
 from serving import ENDLESS, Served, Server, endless, fakes_with, serving
 from voice_recordings import WORDS, speech, wav
 from waiting import HANG_S, eventually

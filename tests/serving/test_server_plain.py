@@ -23,7 +23,7 @@ def stream(served: Served, **body: Any) -> httpx.Response:
     return httpx.post(served.url + "/tts/stream", json={"text": TEXT} | body, timeout=HANG_S)
 
 
-class Session:
+class PlainClient:
     """A client that keeps audio and events apart."""
 
     def __init__(self, served: Served, *, start: bool = True) -> None:
@@ -52,19 +52,10 @@ class Session:
 # ---- POST /tts/stream
 
 
-def test_max_new_tokens_counts_the_end_of_speech_as_officially(serve: Server) -> None:
-    served = serve()  # which ends by itself after 30 frames: the 31st token
+def test_max_new_tokens_counts_the_end_of_speech_as_officially(shared: Served) -> None:
+    shared = shared  # which ends by itself after 30 frames: the 31st token
     for tokens, frames in ((2, 1), (30, 29), (31, 30), (32, 30)):
-        assert len(stream(served, max_new_tokens=tokens).content) == frames * 1920 * 2
-
-
-def test_the_stream_is_the_engine_s_own_samples(serve: Server) -> None:
-    served = serve()
-    response = stream(served, speaker="serena", language="english", max_new_tokens=10, seed=3)
-    assert (response.status_code, response.headers["content-type"]) == (200, "audio/pcm")
-    assert (response.headers["x-sample-rate"], response.headers["x-megatalker-seed"]) == ("24000", "3")
-    expected = pcm16(served, voice="serena", language="english", max_frames=9, seed=3)
-    np.testing.assert_array_equal(np.frombuffer(response.content, "<i2"), expected)
+        assert len(stream(shared, max_new_tokens=tokens).content) == frames * 1920 * 2
 
 
 def test_each_part_of_the_body_is_40_ms_and_the_first_comes_with_the_first_frame(serve: Server) -> None:
@@ -90,17 +81,13 @@ def test_each_part_of_the_body_is_40_ms_and_the_first_comes_with_the_first_frame
 @pytest.mark.parametrize(
     ("body", "complaint"),
     [
-        ({"text": " "}, "the text is empty"),
         ({"text": None}, "text is missing"),
-        ({"speaker": "nobody"}, "unknown speaker 'nobody'"),
-        ({"language": "klingon"}, "klingon"),
         ({"max_new_tokens": 1}, "max_new_tokens is 1"),
-        ({"max_new_tokens": 10**6}, "max_frames is 999999"),
         ({"speakr": "ryan"}, "did you mean 'speaker'?"),
     ],
 )
-def test_what_the_stream_refuses(serve: Server, body: dict[str, Any], complaint: str) -> None:
-    response = stream(serve(), **body)
+def test_what_the_stream_refuses(shared: Served, body: dict[str, Any], complaint: str) -> None:
+    response = stream(shared, **body)
     assert (response.status_code, response.json()["error"]["type"]) == (400, "InvalidRequestError")
     assert complaint in response.json()["error"]["message"]
 
@@ -108,12 +95,11 @@ def test_what_the_stream_refuses(serve: Server, body: dict[str, Any], complaint:
 # ---- WS /api/v1/speak
 
 
-def test_a_session_from_start_to_stop(serve: Server) -> None:
-    served = serve()
-    session = Session(served, start=False)
+def test_a_session_from_start_to_stop(shared: Served) -> None:
+    session = PlainClient(shared, start=False)
     session.say("start", speaker="serena", language="english", max_new_tokens=10, seed=3)
     assert session.event() == {"type": "ready", "sample_rate": 24_000, "format": "s16le", "backend": "fake"}
-    expected = pcm16(served, voice="serena", language="english", max_frames=9, seed=3)
+    expected = pcm16(shared, voice="serena", language="english", max_frames=9, seed=3)
     for name in ("a", "b"):
         session.say("speak", id=name, text=TEXT)
     session.say("stop")
@@ -126,34 +112,23 @@ def test_a_session_from_start_to_stop(serve: Server) -> None:
         session.event()
     assert closed.value.rcvd is not None
     assert closed.value.rcvd.code == 1000
-    eventually(lambda: not served.server.speaker.running, "nothing runs")
+    eventually(lambda: not shared.server.service.running, "nothing runs")
 
 
-def test_a_session_may_start_anew(serve: Server) -> None:
-    served = serve()
-    session = Session(served)
+def test_a_session_may_start_anew(shared: Served) -> None:
+    session = PlainClient(shared)
     for voice in ("ryan", "serena"):
         session.say("start", speaker=voice, seed=3)
         assert session.event()["type"] == "ready"
         session.say("speak", text=TEXT)
         assert session.event()["type"] == "complete"
-        np.testing.assert_array_equal(session.samples(), pcm16(served, voice=voice, seed=3))
-
-
-def test_audio_comes_before_the_second_frame_exists(serve: Server) -> None:
-    more = threading.Event()
-    session = Session(serve(fakes_with(on_decode=lambda call: call == 0 or more.wait(HANG_S))))
-    session.say("speak", text=TEXT)
-    assert [len(session.socket.recv(HANG_S)) for _ in range(2)] == [PIECE_BYTES] * 2
-    more.set()
-    assert session.event()["finish_reason"] == "eos"
-    assert len(session.samples()) == 29 * 1920
+        np.testing.assert_array_equal(session.samples(), pcm16(shared, voice=voice, seed=3))
 
 
 def test_cancel_completes_what_is_spoken_and_what_waits(serve: Server) -> None:
     fakes = endless()
     served = serve(fakes, **ENDLESS)
-    session = Session(served)
+    session = PlainClient(served)
     for name in ("a", "b", "c"):
         session.say("speak", id=name, text=TEXT)
     session.socket.recv(HANG_S)
@@ -172,26 +147,15 @@ def test_cancel_completes_what_is_spoken_and_what_waits(serve: Server) -> None:
     assert len(session.samples()) == 5 * 1920, "the session lives on"
 
 
-def test_a_client_that_goes_away_frees_its_row(serve: Server) -> None:
-    fakes = endless()
-    served = serve(fakes, **ENDLESS)
-    session = Session(served)
-    session.say("speak", text=TEXT)
-    session.socket.recv(HANG_S)
-    session.socket.close()
-    eventually(lambda: served.rows_free(fakes) and not served.server.speaker.running, "its row is free")
-
-
-def refusal(session: Session, kind: str, **fields: Any) -> tuple[str, str | None, str]:
+def refusal(session: PlainClient, kind: str, **fields: Any) -> tuple[str, str | None, str]:
     session.say(kind, **fields)
     error = session.event()
     assert error["type"] == "error"
     return error["code"], error["id"], error["message"]
 
 
-def test_the_codes_of_errors(serve: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    served = serve()
-    session = Session(served, start=False)
+def test_the_codes_of_errors(shared: Served) -> None:
+    session = PlainClient(shared, start=False)
     code, name, message = refusal(session, "speak", text=TEXT)
     assert (code, name, "send start first" in message) == ("INVALID_MESSAGE", None, True)
     code, name, message = refusal(session, "start", speaker="nobody")
@@ -205,14 +169,6 @@ def test_the_codes_of_errors(serve: Server, monkeypatch: pytest.MonkeyPatch) -> 
     assert session.event()["type"] == "ready"
     code, name, message = refusal(session, "speak", id="a", text=" ")
     assert (code, name, "the text is empty" in message) == ("INVALID_TEXT", "a", True)
-
-    def crash(*_: object, **__: object) -> None:
-        raise ZeroDivisionError("a secret of the server")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(served.engine, "speak_for", crash)
-        code, name, message = refusal(session, "speak", id="b", text=TEXT)
-    assert (code, name, "secret" in message) == ("INTERNAL_ERROR", "b", False)
     session.say("speak", text=TEXT)
     assert session.event()["type"] == "complete", "none of it ended the session"
     session.say("stop")
@@ -225,36 +181,19 @@ def test_loading_is_told(serve: Server, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(FakeTalker, "warmup", lambda self: warm.wait(HANG_S))
     served = serve(ready=False)
     eventually(lambda: served.server.started, "the server answers")
-    session = Session(served, start=False)
+    session = PlainClient(served, start=False)
     assert refusal(session, "start")[0] == "MODEL_LOADING"
     warm.set()
-    eventually(lambda: served.server.speaker.ready, "the server is ready")
+    eventually(lambda: served.server.service.ready, "the server is ready")
     session.say("start")
     assert session.event()["type"] == "ready"
 
 
-def test_too_many_streams(serve: Server) -> None:
-    served = serve(endless(), **ENDLESS, max_streams=1, max_waiting=0)
-    first, second = Session(served), Session(served)
+def test_too_many_utterances_of_one_session(serve: Server) -> None:
+    first = PlainClient(serve(endless(), **ENDLESS))
     first.say("speak", id="0", text=TEXT)
     first.socket.recv(HANG_S)
-    second.say("speak", id="a", text=TEXT)
-    error = second.event()
-    assert (error["code"], error["id"]) == ("TOO_MANY_STREAMS", "a")
-    assert error["retry_after_s"] > 0
-    second.say("speak", text=" ")
-    assert second.event()["retry_after_s"] is None, "waiting does not help"
     for number in range(1, 17):
         first.say("speak", id=str(number), text=TEXT)
     error = first.event()
-    assert (error["code"], error["id"]) == ("TOO_MANY_STREAMS", "16"), "of one session, too"
-
-
-def test_a_fault_of_every_backend(serve: Server) -> None:
-    def fail(call: int) -> None:
-        if call == 3:
-            raise RuntimeError("on fire")
-
-    session = Session(serve(fakes_with(on_decode=fail)))
-    code, name, message = refusal(session, "speak", id="a", text=TEXT)
-    assert (code, name, "on fire" in message) == ("BACKEND_FAULT", "a", True)
+    assert (error["code"], error["id"]) == ("TOO_MANY_STREAMS", "16")

@@ -18,7 +18,7 @@ from megatalker.checkpoint import Checkpoint
 from megatalker.engine import Engine
 from megatalker.serving.server.app import create_app
 from megatalker.settings import ServerSettings
-from serving import TEXT, Server, serving
+from serving import TEXT, Served, Server, serving
 from waiting import HANG_S
 
 PUBLIC = "https://speech.example.com"
@@ -124,21 +124,20 @@ def test_the_application_can_be_mounted_in_another(tiny_custom_voice: Checkpoint
 # ---- where other servers' clients look
 
 
-def test_voice_pickers_find_voices_and_models(serve: Server) -> None:
-    served = serve()
-    voices = httpx.get(served.url + "/v1/audio/voices").json()["voices"]
+def test_voice_pickers_find_voices_and_models(shared: Served) -> None:
+    voices = httpx.get(shared.url + "/v1/audio/voices").json()["voices"]
     assert {"id": "ryan", "name": "ryan", "kind": "speaker"} in voices
     assert {voice["id"]: voice["name"] for voice in voices}, "as Open WebUI reads them"
-    (model,) = httpx.get(served.url + "/v1/audio/models").json()["models"]
+    (model,) = httpx.get(shared.url + "/v1/audio/models").json()["models"]
     assert (model["id"], model["name"]) == ("tiny_custom_voice", "tiny_custom_voice")
     for voice in voices:
-        assert post(served, voice=voice["id"], model=model["id"]).status_code == 200
-    ours = httpx.get(served.url + "/v1/voices").json()
-    assert ours == httpx.get(served.url + "/v1/audio/voices").json()
-    removed = httpx.delete(served.url + "/v1/audio/voices/Ryan")
+        assert post(shared, voice=voice["id"], model=model["id"]).status_code == 200
+    ours = httpx.get(shared.url + "/v1/voices").json()
+    assert ours == httpx.get(shared.url + "/v1/audio/voices").json()
+    removed = httpx.delete(shared.url + "/v1/audio/voices/Ryan")
     assert removed.status_code == 404
     assert "'Ryan' is a speaker of the checkpoint and cannot be removed" in removed.json()["error"]["message"]
-    unknown = httpx.delete(served.url + "/v1/voices/nobody").json()["error"]["message"]
+    unknown = httpx.delete(shared.url + "/v1/voices/nobody").json()["error"]["message"]
     assert unknown == "this server keeps no voice 'nobody'; voices that it keeps: none"
 
 
@@ -162,27 +161,25 @@ GETTABLE = (
 )
 
 
-def test_every_route_with_get_has_head_and_options(serve: Server) -> None:
-    served = serve()
+def test_every_route_with_get_has_head_and_options(shared: Served) -> None:
     for path in GETTABLE:
-        got, head = httpx.get(served.url + path), httpx.head(served.url + path)
+        got, head = httpx.get(shared.url + path), httpx.head(shared.url + path)
         assert (head.status_code, head.content) == (200, b""), path
         assert head.headers["content-type"] == got.headers["content-type"]
         assert int(head.headers["content-length"]) > 0
     for path, methods in (("/v1/voices", "GET, HEAD, OPTIONS, POST"), ("/v1/audio/speech", "OPTIONS, POST")):
-        answer = httpx.options(served.url + path)
+        answer = httpx.options(shared.url + path)
         assert (answer.status_code, answer.headers["allow"]) == (204, methods)
-    assert httpx.delete(served.url + "/static/page.js").headers["allow"] == "GET, HEAD"
-    refused = httpx.put(served.url + "/v1/audio/voices")
+    assert httpx.delete(shared.url + "/static/page.js").headers["allow"] == "GET, HEAD"
+    refused = httpx.put(shared.url + "/v1/audio/voices")
     assert (refused.status_code, refused.headers["allow"]) == (405, "GET, HEAD, POST")
-    assert httpx.head(served.url + "/v1/audio/speech").status_code == 405
-    assert httpx.head(served.url + "/nowhere").status_code == 404
+    assert httpx.head(shared.url + "/v1/audio/speech").status_code == 405
+    assert httpx.head(shared.url + "/nowhere").status_code == 404
 
 
-def test_speech_is_neither_kept_nor_held_back_by_proxies(serve: Server) -> None:
-    served = serve()
-    answers = [post(served, **body) for body in ({}, {"stream": False}, {"stream_format": "sse"})]
-    answers.append(httpx.post(served.url + "/tts/stream", json={"text": "Hi."}, timeout=HANG_S))
+def test_speech_is_neither_kept_nor_held_back_by_proxies(shared: Served) -> None:
+    answers = [post(shared, **body) for body in ({}, {"stream": False}, {"stream_format": "sse"})]
+    answers.append(httpx.post(shared.url + "/tts/stream", json={"text": "Hi."}, timeout=HANG_S))
     for answer in answers:
         assert answer.status_code == 200
         assert (answer.headers["cache-control"], answer.headers["x-accel-buffering"]) == ("no-store", "no")

@@ -182,7 +182,7 @@ def test_a_failure_is_not_kept(served: Served, clones: Clones, monkeypatch: pyte
     assert "no voice today" in complaint(post(served, ref_audio=REFERENCE))
     monkeypatch.setattr(VoiceCloner, "clone", clone)
     said(served, ref_audio=REFERENCE)
-    assert served.server.speaker.references._waiting == {}
+    assert served.server.service.references._waiting == {}
 
 
 # ---- while others speak
@@ -215,7 +215,7 @@ def test_one_owner_has_few_recordings_waiting_and_one_is_encoded_at_a_time(
     monkeypatch.setattr(references, "MAX_WAITING_OF_ONE", 3)
     clones.go_on.clear()
     found: list[int] = []
-    waiting = served.server.speaker.references._waiting
+    waiting = served.server.service.references._waiting
     threads = [ask(served, found, ref_audio=text_of(wav(speech(pitch=100.0 + 5 * at)))) for at in range(3)]
     eventually(lambda: waiting.total() == 3, "all are waiting")
     refused = post(served, ref_audio=REFERENCE)
@@ -235,7 +235,7 @@ def test_the_cache_is_bounded(tiny_base: Checkpoint, clones: Clones) -> None:
         for reference in (REFERENCE, OTHER, text_of(wav(speech(pitch=90))), REFERENCE):
             said(served, ref_audio=reference)
         assert len(clones.texts) == 4
-        assert len(served.server.speaker.references._cache) == 2
+        assert len(served.server.service.references._cache) == 2
 
 
 def test_decoding_is_strict_about_what_is_no_base64() -> None:

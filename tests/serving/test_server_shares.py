@@ -11,8 +11,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from http_client import SPEECH
 from megatalker.errors import SettingsError
-from megatalker.serving.server.callers import address_owner
-from megatalker.serving.server.token_bucket import TokenBucket
+from megatalker.serving.server.callers import TokenBucket, address_owner
 from megatalker.settings import Settings
 from raw_socket import answer, plug
 from serving import ENDLESS, Served, Server, Talk, endless, fakes_with

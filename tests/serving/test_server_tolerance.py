@@ -8,12 +8,11 @@ from typing import Any
 import av
 import httpx
 import numpy as np
-import openai
 import pytest
 import soundfile
 
 from http_client import SPEECH, pcm16, post
-from serving import ENDLESS, TEXT, Server, endless, fakes_with
+from serving import ENDLESS, TEXT, Served, Server, endless, fakes_with
 from waiting import HANG_S, eventually
 
 KOKORO = {
@@ -51,9 +50,10 @@ TAVERN = {"model": "tts-1", "voice": "nova", "response_format": "wav", "speed": 
         (TAVERN, None),
     ],
 )
-def test_requests_of_other_servers_clients_are_spoken(serve: Server, body: dict[str, Any], ignored: str | None) -> None:
-    served = serve()
-    response = post(served, **body)
+def test_requests_of_other_servers_clients_are_spoken(
+    shared: Served, body: dict[str, Any], ignored: str | None
+) -> None:
+    response = post(shared, **body)
     assert response.status_code == 200, response.text
     assert response.headers.get("x-megatalker-ignored") == ignored
     assert response.headers["x-megatalker-model"] == "tiny_custom_voice"
@@ -99,9 +99,9 @@ def test_ignored_names_cannot_break_the_answer_or_the_log(serve: Server, caplog:
         ),
     ],
 )
-def test_a_body_is_understood_under_any_content_type(serve: Server, content_type: str | None, content: bytes) -> None:
+def test_a_body_is_understood_under_any_content_type(shared: Served, content_type: str | None, content: bytes) -> None:
     headers = {} if content_type is None else {"content-type": content_type}
-    response = httpx.post(serve().url + SPEECH, content=content, headers=headers, timeout=HANG_S)
+    response = httpx.post(shared.url + SPEECH, content=content, headers=headers, timeout=HANG_S)
     assert response.status_code == 200, response.text
 
 
@@ -116,9 +116,9 @@ def test_a_body_is_understood_under_any_content_type(serve: Server, content_type
         ("multipart/form-data; boundary=x", b"--x\r\n", "input is missing"),
     ],
 )
-def test_any_other_body_is_refused(serve: Server, content_type: str, content: bytes, complaint: str) -> None:
+def test_any_other_body_is_refused(shared: Served, content_type: str, content: bytes, complaint: str) -> None:
     headers = {"content-type": content_type}
-    response = httpx.post(serve().url + SPEECH, content=content, headers=headers, timeout=HANG_S)
+    response = httpx.post(shared.url + SPEECH, content=content, headers=headers, timeout=HANG_S)
     assert (response.status_code, complaint in response.json()["error"]["message"]) == (400, True), response.text
 
 
@@ -127,9 +127,8 @@ def test_any_other_body_is_refused(serve: Server, content_type: str, content: by
 
 @pytest.mark.parametrize("file_format", ["wav", "flac", "mp3", "opus", "aac", "pcm"])
 @pytest.mark.parametrize("speed", [1.0, 2.0])
-def test_a_whole_file_states_its_length(serve: Server, file_format: str, speed: float) -> None:
-    served = serve()
-    response = post(served, stream=False, response_format=file_format, speed=speed, seed=5)
+def test_a_whole_file_states_its_length(shared: Served, file_format: str, speed: float) -> None:
+    response = post(shared, stream=False, response_format=file_format, speed=speed, seed=5)
     assert response.status_code == 200
     assert int(response.headers["content-length"]) == len(response.content)
     assert "transfer-encoding" not in response.headers
@@ -142,7 +141,7 @@ def test_a_whole_file_states_its_length(serve: Server, file_format: str, speed: 
         assert soundfile.info(io.BytesIO(response.content)).frames == len(samples)
         assert len(samples) / rate == pytest.approx(whole_s, rel=0.02)
         if speed == 1.0:
-            np.testing.assert_array_equal(samples, pcm16(served, seed=5))
+            np.testing.assert_array_equal(samples, pcm16(shared, seed=5))
     if file_format == "wav":
         assert int.from_bytes(response.content[40:44], "little") == len(response.content) - 44
     with av.open(io.BytesIO(response.content)) as file:
@@ -169,7 +168,7 @@ def test_a_whole_file_that_fails_is_an_error(serve: Server) -> None:
     served = serve(fakes_with(on_decode=fail))
     response = post(served, stream=False)
     assert (response.status_code, response.json()["error"]["type"]) == (500, "BackendFaultError")
-    assert not served.server.speaker.running
+    assert not served.server.service.running
 
 
 def test_a_client_that_goes_away_before_its_file_is_whole_frees_its_row(serve: Server) -> None:
@@ -178,7 +177,7 @@ def test_a_client_that_goes_away_before_its_file_is_whole_frees_its_row(serve: S
     with pytest.raises(httpx.ReadTimeout):
         httpx.post(served.url + SPEECH, json={"input": TEXT, "stream": False, "response_format": "pcm"}, timeout=0.5)
     eventually(lambda: served.rows_free(fakes), "its row is free")
-    eventually(lambda: not served.server.speaker.running, "the server has forgotten it")
+    eventually(lambda: not served.server.service.running, "the server has forgotten it")
 
 
 # ---- nothing to say
@@ -186,10 +185,9 @@ def test_a_client_that_goes_away_before_its_file_is_whole_frees_its_row(serve: S
 
 @pytest.mark.parametrize("text", ["🎉", "...", "?!", "—"])
 @pytest.mark.parametrize("stream", [True, False])
-def test_a_text_without_a_sound_is_20_ms_of_silence(serve: Server, text: str, stream: bool) -> None:
-    served = serve()
+def test_a_text_without_a_sound_is_20_ms_of_silence(shared: Served, text: str, stream: bool) -> None:
     for file_format in ("wav", "pcm", "flac", "mp3", "opus", "aac"):
-        response = post(served, input=text, response_format=file_format, stream=stream)
+        response = post(shared, input=text, response_format=file_format, stream=stream)
         assert response.status_code == 200, response.text
         if file_format == "pcm":
             assert response.content == bytes(960)
@@ -198,42 +196,13 @@ def test_a_text_without_a_sound_is_20_ms_of_silence(serve: Server, text: str, st
                 parts = [frame.to_ndarray() for frame in file.decode(audio=0)]
             assert sum(part.size for part in parts) > 0
             assert max(np.abs(part.astype(float)).max() for part in parts) < 0.001
-    events = post(served, input=text, response_format="pcm", stream_format="sse").text.split("\n\n")
-    delta, done = (json.loads(event.removeprefix("data: ")) for event in events[:2])
-    assert (delta["type"], done["type"]) == ("speech.audio.delta", "speech.audio.done")
-    plain = httpx.post(served.url + "/tts/stream", json={"text": text}, timeout=HANG_S)
-    assert (plain.status_code, plain.content) == (200, bytes(960))
-
-
-def test_a_text_without_a_sound_ends_well_on_both_sockets(serve: Server) -> None:
-    served = serve()
-    talk = served.talk()
-    talk.say("open", text="🎉")
-    heard = talk.hear_all()
-    assert (heard.last["type"], heard.last["finish_reason"], heard.packets) == ("done", "eos", [])
-    plain = served.talk("/api/v1/speak")
-    for message in ({"type": "start"}, {"type": "speak", "text": "..."}, {"type": "stop"}):
-        plain.socket.send(json.dumps(message))
-    ready, complete = (json.loads(message) for message in plain.socket)
-    assert (ready["type"], complete["type"], complete["finish_reason"]) == ("ready", "complete", "eos")
-
-
-@pytest.mark.parametrize("text", ["", " \n", "\t"])
-def test_a_blank_text_is_an_error(serve: Server, text: str) -> None:
-    served = serve()
-    with (
-        openai.OpenAI(base_url=served.url + "/v1", api_key="any", max_retries=0) as sdk,
-        pytest.raises(openai.BadRequestError, match="empty"),
-    ):
-        sdk.audio.speech.create(model="tts-1", voice="alloy", input=text)
 
 
 # ---- sockets
 
 
-def test_sockets_take_what_other_clients_send_and_name_what_they_leave_out(serve: Server) -> None:
-    served = serve()
-    talk = served.talk()
+def test_sockets_take_what_other_clients_send_and_name_what_they_leave_out(shared: Served) -> None:
+    talk = shared.talk()
     talk.say("open", text="Hi.", voice="", seed="5", temperature=0.5, speed=2, language="en-US", format="PCM16")
     opened = talk.hear_all().events[0]
     assert (opened["seed"], opened["format"], opened["ignored"]) == (5, "s16le", ["temperature", "speed"])
@@ -241,12 +210,12 @@ def test_sockets_take_what_other_clients_send_and_name_what_they_leave_out(serve
     assert "ignored" not in talk.hear_all().events[0], "clients of earlier versions do not know it"
     talk.say("open", text="Hi.", langauge="en")
     assert "did you mean 'language'" in talk.hear_event()["error"]["message"]
-    plain = served.talk("/api/v1/speak")
+    plain = shared.talk("/api/v1/speak")
     plain.say("start", voice="ryan", lang="de-AT", seed=-1, user="me", max_new_tokens="12")
     assert json.loads(plain.socket.recv(HANG_S))["ignored"] == ["user"]
 
 
-def test_half_a_pair_in_an_id_does_no_harm(serve: Server) -> None:
-    talk = serve().talk()
+def test_half_a_pair_in_an_id_does_no_harm(shared: Served) -> None:
+    talk = shared.talk()
     talk.socket.send('{"type": "open", "id": "a\\ud800", "text": "Hi."}')
     assert talk.hear_event()["id"] == "a\ufffd"

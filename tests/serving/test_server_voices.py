@@ -161,7 +161,7 @@ def test_what_takes_long_to_check_is_checked_beside_the_event_loop(
             {},
             {"input": "Hello there. " * 50},
             {"instruct": "Calmly. " * 80},
-            {"voice": None, "voice_file": encode_voice(served.server.speaker.voices.get("anna"))},
+            {"voice": None, "voice_file": encode_voice(served.server.service.voices.get("anna"))},
         ):
             post(served, **{"voice": "anna", "response_format": "pcm"} | wishes).raise_for_status()
     assert beside == [False, True, True, True]
@@ -180,7 +180,7 @@ def test_voices_do_not_leak_into_each_other_under_load(tiny_base: Checkpoint, tm
     with serving(tiny_base, server=options, max_streams=8, max_waiting=99) as served:
         alone = {name: said(served, name) for name in pitches}
         assert len(set(alone.values())) == 3
-        files = {name: encode_voice(served.server.speaker.voices.get(name)) for name in pitches}
+        files = {name: encode_voice(served.server.service.voices.get(name)) for name in pitches}
         wrong: list[str] = []
 
         def ask(number: int) -> None:

@@ -1,6 +1,5 @@
 """``/v1/speak`` as a client of any language meets it: a real server, a real socket, the engine on fake backends."""
 
-import threading
 import time
 from dataclasses import replace
 from typing import Any
@@ -9,19 +8,17 @@ import numpy as np
 import pytest
 
 from fake_backend import Behaviour, Fakes
-from megatalker.serving.audio import to_pcm16
-from serving import ENDLESS, TEXT, Server, endless, fakes_with
+from serving import ENDLESS, TEXT, Served, Server, endless, fakes_with
 from waiting import HANG_S, eventually, stands_still
 
 # ---- what comes out
 
 
-def test_float_audio_and_codes_equal_the_engine_s_own(serve: Server) -> None:
-    served = serve()
-    talk = served.talk()
+def test_float_audio_and_codes_equal_the_engine_s_own(shared: Served) -> None:
+    talk = shared.talk()
     talk.say("open", text=TEXT, seed=5, format="f32le", return_codes=True)
     heard = talk.hear_all()
-    chunks = list(served.engine.speak(TEXT, seed=5, return_codes=True))
+    chunks = list(shared.engine.speak(TEXT, seed=5, return_codes=True))
     np.testing.assert_array_equal(heard.pcm(), np.concatenate([chunk.pcm for chunk in chunks]))
     np.testing.assert_array_equal(heard.codes(), np.concatenate([chunk.codes for chunk in chunks]))
     assert heard.events[0] == {
@@ -45,37 +42,25 @@ def test_float_audio_and_codes_equal_the_engine_s_own(serve: Server) -> None:
 
 
 @pytest.mark.parametrize("audio", ["s16le", "f32le"])
-def test_the_packet_that_is_known_to_be_the_last_says_so(serve: Server, audio: str) -> None:
-    talk = serve().talk()
+def test_the_packet_that_is_known_to_be_the_last_says_so(shared: Served, audio: str) -> None:
+    talk = shared.talk()
     talk.say("open", text=TEXT, format=audio, return_codes=True, max_frames=9)
     final = [packet.final for packet in talk.hear_all().packets]
     assert final == [False] * (len(final) - 1) + [True]
 
 
-def test_16_bit_audio_is_the_same_rounded(serve: Server) -> None:
-    served = serve()
-    talk = served.talk()
-    talk.say("open", text=TEXT, seed=5)
-    heard = talk.hear_all()
-    assert heard.events[0]["format"] == "s16le"
-    assert heard.packets[0].codes is None
-    expected = np.frombuffer(to_pcm16(served.engine.speak(TEXT, seed=5).read_all()), "<i2")
-    np.testing.assert_array_equal(np.rint(heard.pcm() * 32767).astype(np.int16), expected)
-
-
-def test_wishes_reach_the_engine(serve: Server) -> None:
-    served = serve()
-    talk = served.talk()
+def test_wishes_reach_the_engine(shared: Served) -> None:
+    talk = shared.talk()
     wishes: dict[str, Any] = {"voice": "serena", "language": "english", "layout": "interleaved", "max_frames": 12}
     talk.say("open", text=TEXT, sampling={"temperature": 0.5, "seed": 9}, format="f32le", **wishes)
     heard = talk.hear_all()
-    sampling = replace(served.engine.checkpoint.sampling, temperature=0.5, seed=9)
-    np.testing.assert_array_equal(heard.pcm(), served.engine.speak(TEXT, sampling=sampling, **wishes).read_all())
+    sampling = replace(shared.engine.checkpoint.sampling, temperature=0.5, seed=9)
+    np.testing.assert_array_equal(heard.pcm(), shared.engine.speak(TEXT, sampling=sampling, **wishes).read_all())
     assert (heard.events[0]["seed"], heard.last["finish_reason"]) == (9, "max_frames")
 
 
-def test_partial_sampling_without_a_seed_still_gets_a_random_one(serve: Server) -> None:
-    talk = serve().talk()
+def test_partial_sampling_without_a_seed_still_gets_a_random_one(shared: Served) -> None:
+    talk = shared.talk()
     seeds = set()
     for _ in range(2):
         talk.say("open", text="Hi.", sampling={"temperature": 0.5})
@@ -83,20 +68,8 @@ def test_partial_sampling_without_a_seed_still_gets_a_random_one(serve: Server) 
     assert len(seeds) == 2
 
 
-def test_the_first_chunk_arrives_before_the_second_frame_exists(serve: Server) -> None:
-    more = threading.Event()
-    served = serve(fakes_with(on_decode=lambda call: call == 0 or more.wait(HANG_S)))
-    talk = served.talk()
-    talk.say("open", text=TEXT)
-    assert talk.hear_event()["type"] == "opened"
-    assert talk.hear_packet().frames == 1
-    more.set()
-    assert sum(packet.frames for packet in talk.hear_all().packets) == 29
-
-
-def test_text_may_arrive_while_it_is_spoken(serve: Server) -> None:
-    served = serve()
-    talk = served.talk()
+def test_text_may_arrive_while_it_is_spoken(shared: Served) -> None:
+    talk = shared.talk()
     talk.say("open", seed=5, format="f32le")
     talk.say("text", text="Hello there, this is ")
     first = talk.hear_until("opened")
@@ -104,7 +77,7 @@ def test_text_may_arrive_while_it_is_spoken(serve: Server) -> None:
     talk.say("text", text="a sentence of a few words.")
     talk.say("finish")
     heard = talk.hear_all()
-    with served.engine.speak(None, seed=5) as stream:
+    with shared.engine.speak(None, seed=5) as stream:
         stream.feed(TEXT)
         stream.finish()
         expected = stream.read_all()
@@ -133,8 +106,8 @@ def test_utterances_share_a_connection_without_crosstalk(serve: Server) -> None:
         np.testing.assert_array_equal(own, expected)
 
 
-def test_ids_may_be_used_again_and_need_not_be_ascii(serve: Server) -> None:
-    talk = serve().talk()
+def test_ids_may_be_used_again_and_need_not_be_ascii(shared: Served) -> None:
+    talk = shared.talk()
     for _ in range(2):
         talk.say("open", id="çä日", text="Hi.")
         heard = talk.hear_all("çä日")
@@ -205,7 +178,7 @@ def test_a_client_that_goes_away_frees_its_rows(serve: Server, politely: bool) -
     calls = len(fakes.loaded["fake"].calls)
     time.sleep(0.05)
     assert len(fakes.loaded["fake"].calls) == calls
-    eventually(lambda: not served.server.speaker.running, "the server has forgotten the utterances")
+    eventually(lambda: not served.server.service.running, "the server has forgotten the utterances")
 
 
 # ---- slow clients

@@ -9,7 +9,7 @@ import pytest
 
 from megatalker.serving import timers
 from megatalker.serving.client.connection import ClientLoop
-from megatalker.serving.server.event_loop import ServerLoop
+from megatalker.serving.server.process import ServerLoop
 from megatalker.serving.timers import PIECE_S, WHOLE_S
 
 

@@ -47,11 +47,10 @@ def test_events_of_openai_s_route(serve: Server, text: str, speed: float) -> Non
     assert len(told) > 1 or len(text) < 10
 
 
-def test_openai_s_client_hears_nothing_of_it_unless_it_asks(serve: Server) -> None:
-    served = serve()
-    assert {event["type"] for event in events_of(served)} == {"speech.audio.delta", "speech.audio.done"}
+def test_openai_s_client_hears_nothing_of_it_unless_it_asks(shared: Served) -> None:
+    assert {event["type"] for event in events_of(shared)} == {"speech.audio.delta", "speech.audio.done"}
     with (
-        openai.OpenAI(base_url=served.url + "/v1", api_key="any", max_retries=0) as sdk,
+        openai.OpenAI(base_url=shared.url + "/v1", api_key="any", max_retries=0) as sdk,
         sdk.audio.speech.with_streaming_response.create(
             model="tts-1",
             voice="alloy",
@@ -65,9 +64,8 @@ def test_openai_s_client_hears_nothing_of_it_unless_it_asks(serve: Server) -> No
     assert any('"speech.audio.words"' in line for line in lines)
 
 
-def test_word_times_have_no_place_in_plain_audio(serve: Server) -> None:
-    served = serve()
-    answer = httpx.post(served.url + "/v1/audio/speech", json={"input": TEXT, "word_timestamps": True})
+def test_word_times_have_no_place_in_plain_audio(shared: Served) -> None:
+    answer = httpx.post(shared.url + "/v1/audio/speech", json={"input": TEXT, "word_timestamps": True})
     assert answer.status_code == 400
     assert '"stream_format": "sse"' in answer.json()["error"]["message"]
 
@@ -87,8 +85,8 @@ def test_a_websocket(serve: Server, pieces: list[str] | None) -> None:
     assert len(told) > 1
 
 
-def test_a_websocket_that_does_not_ask_hears_of_no_words(serve: Server) -> None:
-    talk = serve().talk()
+def test_a_websocket_that_does_not_ask_hears_of_no_words(shared: Served) -> None:
+    talk = shared.talk()
     talk.say("open", text=TEXT)
     assert {event["type"] for event in talk.hear_all().events} == {"opened", "done"}
 

@@ -26,7 +26,7 @@ from megatalker.testing.tokenizer import TOKENIZER_FILES, TOKENIZER_FOLDER, buil
 from megatalker.testing.weights import random_tensor
 
 TINY_DIGEST = "615cc7ff6a35e04c588c17b7e8fd00b1"
-"""Of every tensor of the tiny checkpoint."""
+"""Digest of every tensor of the tiny checkpoint."""
 
 
 def test_a_recipe_gives_the_same_files_every_time(tmp_path: Path) -> None:

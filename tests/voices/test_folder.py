@@ -16,7 +16,6 @@ from megatalker.checkpoint import Checkpoint
 from megatalker.errors import InvalidRequestError
 from megatalker.voices import Voice
 from megatalker.voices.cache import VoiceCache
-from megatalker.voices.files import UnreadableVoiceError
 from megatalker.voices.folder import (
     LEFTOVER_S,
     Manifest,
@@ -30,6 +29,7 @@ from megatalker.voices.folder import (
     voices_in,
 )
 from megatalker.voices.library import VoiceLibrary
+from megatalker.voices.voice import UnreadableVoiceError
 from voice_recordings import WORDS, Samples, speech, wav
 from waiting import HANG_S
 
@@ -45,7 +45,7 @@ def library(tiny_base: Checkpoint, tmp_path: Path) -> Callable[[], VoiceLibrary]
 
 
 def unreadable(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As ``lost+found`` is to everybody but root, who may be running this."""
+    """Make a folder unreadable as ``lost+found`` is, for root too, who may be running this."""
     folder.mkdir()
     listed = Path.iterdir
 
@@ -231,7 +231,7 @@ def test_a_library_looks_again_only_where_files_have_changed(
     voices, looks = library(), list[int]()
     refresh = voices.refresh
     monkeypatch.setattr(voices, "refresh", lambda: (looks.append(1), refresh()))
-    voices.get("anna")  # which keeps what was encoded
+    voices.get("anna")  # which keeps the encoded voice
     voices.refresh_if_changed()
     assert not looks
     Voice.designed("calm").save(tmp_path / "bert.safetensors")

@@ -33,7 +33,7 @@ def recording(pitch: float = 120.0, transcript: str | None = WORDS, summary: str
 # ---- the cache
 
 
-class Clock:
+class ManualClock:
     now = 0.0
 
     def __call__(self) -> float:
@@ -49,7 +49,7 @@ def maker(made: list[str], name: str) -> Callable[[], Voice]:
 
 
 def test_the_cache_keeps_what_was_used_last_and_forgets_what_nobody_uses() -> None:
-    clock, made = Clock(), list[str]()
+    clock, made = ManualClock(), list[str]()
     cache = VoiceCache(2, 10.0, clock)
 
     def get(name: str) -> str | None:
@@ -107,7 +107,7 @@ def digest(samples: Samples) -> torch.Tensor:
 
 @pytest.fixture
 def clones() -> list[str | None]:
-    """Transcripts of what was cloned."""
+    """Transcripts of the recordings that were cloned."""
     return []
 
 
@@ -214,7 +214,7 @@ def test_a_look_at_the_folder_that_began_earlier_hides_no_newer_voice(
 
 
 def test_no_voice_becomes_another_however_many_ask(library: Callable[..., VoiceLibrary], tmp_path: Path) -> None:
-    """A cache that is too small, voices that are replaced meanwhile, and many who ask at once."""
+    """The cache is too small, voices are replaced meanwhile, and many callers ask at once."""
     pitches = {"a": [110.0], "b": [140.0], "c": [170.0], "d": [200.0, 230.0]}
     for name, own in pitches.items():
         add_recording(tmp_path, name, recording(own[0]), 30.0)

@@ -95,7 +95,7 @@ def test_impossible_names_are_refused(name: str) -> None:
 
 
 def test_names_on_disk_may_be_decomposed(tmp_path: Path) -> None:
-    """As some file systems keep them."""
+    """Some file systems keep names in this form."""
     add_recording(tmp_path, "Zoë", RECORDING, 30.0)
     (tmp_path / "Zoë").rename(tmp_path / "Zoe\u0308")
     assert list(voices_in(tmp_path)) == ["Zoë"]

@@ -1,4 +1,4 @@
-"""What makes a recording a good voice, and what is said of one that is not."""
+"""Requirements of a good recording, and the messages about a bad one."""
 
 import numpy as np
 import pytest

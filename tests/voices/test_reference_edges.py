@@ -100,7 +100,7 @@ def test_silence_around_speech_is_cut_to_the_same_length(
 ) -> None:
     samples = change(between(before, after))
     span = find_speech(samples)
-    tolerance = 3 * TOLERANCE if change is with_rumble else TOLERANCE  # it swells beside the speech
+    tolerance = 3 * TOLERANCE if change is with_rumble else TOLERANCE  # it swells during the speech
     assert abs(span.start - before * RATE) <= tolerance
     assert abs(span.end - (before + SECONDS) * RATE) <= tolerance
     trimmed = trim_edges(samples)

@@ -1,4 +1,4 @@
-"""What is logged of a recording that makes a poor voice: the texts with which a server refuses it."""
+"""Log messages about a recording that makes a poor voice: the texts with which a server refuses it."""
 
 import logging
 

@@ -15,8 +15,9 @@ from megatalker.checkpoint import Checkpoint
 from megatalker.errors import InvalidRequestError
 from megatalker.prompt.plan import PromptPlanner
 from megatalker.serving.protocol.voice_files import decode_voice, encode_voice
+from megatalker.settings.files import read_regular_file
 from megatalker.voices import Voice
-from megatalker.voices.files import UnreadableVoiceError, read_regular_file
+from megatalker.voices.voice import UnreadableVoiceError
 
 
 def content(ids: list[int] | None = None, fields: str | None = None, **tensors: torch.Tensor) -> bytes:

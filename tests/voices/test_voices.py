@@ -13,8 +13,8 @@ from megatalker.checkpoint import Checkpoint
 from megatalker.checkpoint.official import load_official_model
 from megatalker.checkpoint.template import reference_ids
 from megatalker.errors import CheckpointError, InvalidRequestError
-from megatalker.prompt import PromptBuilder
 from megatalker.voices import Voice, VoiceCloner, clone_voice, default_voice, list_languages, list_speakers
+from megatalker_conformance.one_prompt import OnePromptBuilder
 
 CPU = torch.device("cpu")
 REFERENCE_TEXT = "This is what I said before."
@@ -162,7 +162,7 @@ def test_a_saved_voice_speaks_the_same(
     voice = clone_voice(tiny_base, recording, reference_text=REFERENCE_TEXT, device=CPU)
     voice.save(tmp_path / "voice.safetensors")
     back = Voice.load(tmp_path / "voice.safetensors")
-    prompts = PromptBuilder(tiny_base, CPU, torch.float32)
+    prompts = OnePromptBuilder(tiny_base, CPU, torch.float32)
     assert torch.equal(prompts.build([5, 6, 7], voice=voice).embeds, prompts.build([5, 6, 7], voice=back).embeds)
 
 
@@ -173,7 +173,7 @@ def test_a_voice_is_bound_to_its_checkpoint(
     assert voice.checkpoint_fingerprint == tiny_base.fingerprint
     monkeypatch.setitem(tiny_base.__dict__, "fingerprint", "another")
     with pytest.raises(InvalidRequestError, match="cloned with another checkpoint"):
-        PromptBuilder(tiny_base, CPU, torch.float32).build([5], voice=voice)
+        OnePromptBuilder(tiny_base, CPU, torch.float32).build([5], voice=voice)
 
 
 def test_unreadable_voice_files(tmp_path: Path) -> None:

@@ -22,9 +22,10 @@ from megatalker_backends.compiled.compilation import units_to_run, wants_compile
 from megatalker_backends.compiled.graphs import GraphRunner
 from megatalker_backends.compiled.memory import choose_positions
 from megatalker_backends.compiled.model import PLAIN, Model, Units
-from megatalker_backends.compiled.runner import DirectRunner, Outcome, Runner, Share
+from megatalker_backends.compiled.runner import BatchFrames, DirectRunner, FrameRunner, Share
 from megatalker_backends.compiled.settings import MOST_STREAMS, CompiledSettings
 from megatalker_backends.compiler import CompilerError, keeps_compiled_code
+from megatalker_backends.sizes import sizes_up_to
 
 CPU_BATCH = 4
 """Larger batches are split: on a CPU they gain little, and each size has to be compiled."""
@@ -67,7 +68,7 @@ class CompiledDecoder(TalkerDecoder):
             device=context.device,
             dtype=context.dtype,
         )
-        self._runner: Runner = DirectRunner(self._model)
+        self._runner: FrameRunner = DirectRunner(self._model)
         self._warm, self._early, self._folder = False, context.early, checkpoint.folder
         self._units: dict[int, Units] = {}
         self._later: LaterUnits | None = None
@@ -155,7 +156,7 @@ class CompiledDecoder(TalkerDecoder):
         return Frame(step.stream, None, logits)
 
 
-def _frame_logits(outcome: Outcome) -> list[FrameLogits]:
+def _frame_logits(outcome: BatchFrames) -> list[FrameLogits]:
     first, rest = outcome.first_logits.clone(), outcome.rest_logits.clone()
     return [FrameLogits(*rows) for rows in zip(first, rest, strict=True)]
 
@@ -164,4 +165,4 @@ def _batch_sizes(most: int, device: torch.device) -> list[int]:
     """Batch sizes to compile or capture; others are padded to the next, or split on a CPU."""
     if device.type == "cpu":
         return sorted({1, min(most, CPU_BATCH)})
-    return [1 << bit for bit in range((most - 1).bit_length())] + [most]
+    return sizes_up_to(most)

@@ -7,13 +7,15 @@ while the talker step still runs.
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from functools import partial
 
 import torch
 from torch import Tensor
 
+from megatalker.plugins.graphs import GraphCapture
 from megatalker_backends.compiled.model import Codes, Model, Units
-from megatalker_backends.compiled.runner import DirectRunner, Outcome, Share, idle_shares, pack, span_length, unpack
+from megatalker_backends.compiled.runner import BatchFrames, DirectRunner, Share, idle_shares, pack, span_length, unpack
+from megatalker_backends.sizes import next_size
 
 logger = logging.getLogger(__name__)
 
@@ -21,10 +23,6 @@ PROMPT_SIZES = (32, 64, 128, 256, 512)
 """Prompts are padded to the next of these; longer ones run as plain operations."""
 SHORTEST_SPAN = 256
 """The looked-at part of the cache is this long, or a multiple by a power of two, or the whole."""
-WARM_RUNS = 3
-"""Runs before a capture: libraries set themselves up in the first ones."""
-
-Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +38,10 @@ class _FrameGraphs:
     codes: Codes
     host_codes: Tensor
     """``[size, groups]`` int64, page-locked on the host."""
-    predict: torch.cuda.CUDAGraph
-    talk: Mapping[int, torch.cuda.CUDAGraph]
-    """By span length, ascending."""
+    predict: Callable[[], Codes]
+    """Replay the graph that writes ``codes``."""
+    talk: Mapping[int, Callable[[], None]]
+    """Replay the graph of the talker step, by span length, ascending."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +50,7 @@ class _PromptGraph:
     last: Tensor
     embeds: Tensor
     """``[size, hidden_size]`` float32"""
-    graph: torch.cuda.CUDAGraph
+    run: Callable[[], Tensor | None]
 
 
 class GraphRunner:
@@ -66,7 +65,7 @@ class GraphRunner:
         self._model = model
         self._direct = DirectRunner(model)
         with torch.cuda.device(model.device):
-            self._pool = torch.cuda.graph_pool_handle()
+            self._capture = GraphCapture(model.device)
             self._codes_ready = torch.cuda.Event()  # type: ignore[no-untyped-call]
             prompts = [size for size in PROMPT_SIZES if size <= model.cache_positions]
             total = len(units) + len(prompts)
@@ -91,22 +90,22 @@ class GraphRunner:
             prompt.last.fill_(length - 1)
             prompt.embeds[:length] = embeds
             prompt.embeds[length:] = 0
-            prompt.graph.replay()
+            prompt.run()
 
-    def begin(self, shares: Sequence[Share]) -> Callable[[], Outcome]:
+    def begin(self, shares: Sequence[Share]) -> Callable[[], BatchFrames]:
         count, length = len(shares), span_length(shares)
-        frame = self._frames[next(size for size in self._frames if size >= count)]
+        frame = self._frames[next_size(self._frames, count)]
         with torch.cuda.device(self._model.device):
             self._fill(frame, shares)
-            frame.predict.replay()
+            frame.predict()
             frame.host_codes.copy_(frame.codes.codes, non_blocking=True)
             self._codes_ready.record()
-            frame.talk[next(span for span in frame.talk if span >= length)].replay()
+            frame.talk[next_size(frame.talk, length)]()
 
-        def take() -> Outcome:
+        def take() -> BatchFrames:
             self._codes_ready.synchronize()
             codes = frame.host_codes[:count].tolist()
-            return Outcome(codes, frame.codes.first_logits[:count], frame.codes.rest_logits[:count])
+            return BatchFrames(codes, frame.codes.first_logits[:count], frame.codes.rest_logits[:count])
 
         return take
 
@@ -126,14 +125,12 @@ class GraphRunner:
             inputs = unpack(numbers, text)
             return model.predict(units, inputs.rows, inputs.forced)
 
-        codes, predict_graph = self._capture(predict)
+        replay_predict = self._capture(predict)
+        codes = replay_predict()
 
-        def talk(span: int) -> torch.cuda.CUDAGraph:
-            def step() -> None:
-                inputs = unpack(numbers, text)
-                model.talk(units, inputs.rows, inputs.positions, codes.codes, inputs.text, span)
-
-            return self._capture(step)[1]
+        def talk(span: int) -> None:
+            inputs = unpack(numbers, text)
+            model.talk(units, inputs.rows, inputs.positions, codes.codes, inputs.text, span)
 
         return _FrameGraphs(
             numbers=numbers,
@@ -141,8 +138,8 @@ class GraphRunner:
             text=text,
             codes=codes,
             host_codes=codes.codes.cpu().pin_memory(),
-            predict=predict_graph,
-            talk={span: talk(span) for span in self._spans()},
+            predict=replay_predict,
+            talk={span: self._capture(partial(talk, span)) for span in self._spans()},
         )
 
     def _spans(self) -> list[int]:
@@ -156,13 +153,4 @@ class GraphRunner:
         row = torch.full((1,), model.scratch_row, device=model.device)
         last = torch.full((1,), size - 1, device=model.device)
         embeds = torch.zeros(size, model.config.talker.hidden_size, device=model.device)
-        return _PromptGraph(row, last, embeds, self._capture(lambda: model.prefill(row, embeds, last))[1])
-
-    def _capture(self, work: Callable[[], Result]) -> tuple[Result, torch.cuda.CUDAGraph]:
-        """Run ``work`` a few times, then record it; its result lies in memory that every replay writes anew."""
-        for _ in range(WARM_RUNS):
-            work()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool):  # a stream of its own, after the device has finished all else
-            result = work()
-        return result, graph
+        return _PromptGraph(row, last, embeds, self._capture(partial(model.prefill, row, embeds, last)))

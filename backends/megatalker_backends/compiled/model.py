@@ -167,7 +167,7 @@ class Model:
         self.scratch_row = max_streams
         self.cache_positions = -(-max_positions // SPAN_STEP) * SPAN_STEP
         self.weights = load_weights(checkpoint, device, dtype)
-        self.sampler = SamplerRows(max_streams + 1, CodeVocabulary.of(config), device)
+        self.sampler = SamplerRows(max_streams + 1, CodeVocabulary.from_config(config), device)
         self.pending = Rows(
             torch.zeros(max_streams + 1, config.talker.vocab_size, device=device),
             torch.zeros(max_streams + 1, config.talker.hidden_size, device=device),

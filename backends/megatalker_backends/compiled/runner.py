@@ -23,7 +23,7 @@ class Share:
     """``[hidden_size]`` of any float type, on any device."""
 
 
-class Outcome(NamedTuple):
+class BatchFrames(NamedTuple):
     """A frame of each stream of a batch, in its order."""
 
     codes: list[list[int]]
@@ -46,13 +46,13 @@ class Inputs(NamedTuple):
     """``[B, hidden_size]`` float32"""
 
 
-class Runner(Protocol):
+class FrameRunner(Protocol):
     """How a decoder runs its model."""
 
     def prefill(self, row: int, embeds: Tensor) -> None:
         """Run a prompt ``[T, hidden_size]`` into a row."""
 
-    def begin(self, shares: Sequence[Share]) -> Callable[[], Outcome]:
+    def begin(self, shares: Sequence[Share]) -> Callable[[], BatchFrames]:
         """Start one frame for each share; rows are distinct. The function returned waits for it."""
 
 
@@ -74,13 +74,13 @@ class DirectRunner:
         embeds = embeds.to(device)
         self._model.prefill(torch.tensor([row], device=device), embeds, torch.tensor([len(embeds) - 1], device=device))
 
-    def begin(self, shares: Sequence[Share]) -> Callable[[], Outcome]:
+    def begin(self, shares: Sequence[Share]) -> Callable[[], BatchFrames]:
         return lambda: self.run(shares)
 
-    def run(self, shares: Sequence[Share]) -> Outcome:
+    def run(self, shares: Sequence[Share]) -> BatchFrames:
         """One frame for each share."""
         parts = [self._part(part) for part in self._split(shares)]
-        return Outcome(
+        return BatchFrames(
             [codes for part in parts for codes in part.codes],
             torch.cat([part.first_logits for part in parts]),
             torch.cat([part.rest_logits for part in parts]),
@@ -90,14 +90,14 @@ class DirectRunner:
         most = max(self._units, default=len(shares))
         return (shares[start : start + most] for start in range(0, len(shares), most))
 
-    def _part(self, shares: Sequence[Share]) -> Outcome:
+    def _part(self, shares: Sequence[Share]) -> BatchFrames:
         model, count = self._model, len(shares)
         size = min((size for size in self._units if size >= count), default=count)
         units = self._units.get(size, PLAIN)
         rows, positions, forced, text = to_device(model, shares, size)
         frame = model.predict(units, rows, forced)
         model.talk(units, rows, positions, frame.codes, text, span_length(shares))
-        return Outcome(frame.codes[:count].tolist(), frame.first_logits[:count], frame.rest_logits[:count])
+        return BatchFrames(frame.codes[:count].tolist(), frame.first_logits[:count], frame.rest_logits[:count])
 
 
 def span_length(shares: Sequence[Share]) -> int:

@@ -24,21 +24,19 @@ from megatalker.interfaces import (
 )
 from megatalker.plugins.stream_table import StreamTable, TableEntry
 from megatalker.sampling import SamplingParams
-from megatalker_backends.megakernel.availability import why_not
+from megatalker_backends.megakernel.inputs import SlotPrompt, TextFeed, kernel_sampling, packed
 from megatalker_backends.megakernel.machine import Machine, make_machine
-from megatalker_backends.megakernel.pages import Grant, PagePool
+from megatalker_backends.megakernel.pages import PageGrant, PagePool
 from megatalker_backends.megakernel.prefix import PrefixCache
-from megatalker_backends.megakernel.prompts import Prompt, packed
-from megatalker_backends.megakernel.sampler import kernel_sampling
-from megatalker_backends.megakernel.settings import MegakernelSettings
-from megatalker_backends.megakernel.sizes import (
+from megatalker_backends.megakernel.settings import (
+    MegakernelSettings,
     choose_first_pages,
     choose_page_limit,
     choose_positions,
     choose_shape,
     choose_streams,
+    why_not,
 )
-from megatalker_backends.megakernel.transfer import TextFeed
 from megatalker_backends.megakernel.weights import pack_checkpoint
 from megatalker_kernels.constants import PAGE, ROWS
 from megatalker_kernels.errors import KernelError
@@ -110,7 +108,7 @@ class MegakernelDecoder(TalkerDecoder):
         slot = self._warm_up_slot
         self._space.assign([Assignment(slot, kernel_sampling(SamplingParams()), pages=[WARM_UP_PAGE])])
         with self._faults():
-            self._run_prompts([Prompt(slot, torch.zeros(ROWS, self._space.text.shape[1], device=self._device), 0)])
+            self._run_prompts([SlotPrompt(slot, torch.zeros(ROWS, self._space.text.shape[1], device=self._device), 0)])
             machine = self._ready()
             for wide in (False, True):
                 machine.wait(machine.run(Launch("decode", (Row(slot, ROWS),), wide=wide)))
@@ -133,7 +131,7 @@ class MegakernelDecoder(TalkerDecoder):
             heads = [(keys, grant.pages) for keys, grant in zip(self._prefix.keys(embeds), grants, strict=True)]
             known = self._prefix.restore(heads)
             self._run_prompts(
-                [Prompt(grant.slot, rows, count) for grant, rows, count in zip(grants, embeds, known, strict=True)]
+                [SlotPrompt(grant.slot, rows, count) for grant, rows, count in zip(grants, embeds, known, strict=True)]
             )
             self._prefix.remember(heads)
         return [entry.handle for entry in entries]
@@ -176,7 +174,7 @@ class MegakernelDecoder(TalkerDecoder):
             self._machine = make_machine(self._model, self._space, self._settings)
         return self._machine
 
-    def _run_prompts(self, prompts: Sequence[Prompt]) -> None:
+    def _run_prompts(self, prompts: Sequence[SlotPrompt]) -> None:
         """Launches over the rows of all prompts that are not known yet, packed; nothing waits for them."""
         machine, wide = self._ready(), self._space.wide
         for parts in packed(prompts, wide.text.shape[0], wide.chunks):
@@ -215,7 +213,7 @@ class MegakernelDecoder(TalkerDecoder):
             logits = replace(logits, predictor=logits.predictor[:0])
         return Frame(step.stream, None, logits)
 
-    def _write_pages(self, grants: Sequence[Grant]) -> None:
+    def _write_pages(self, grants: Sequence[PageGrant]) -> None:
         """For streams that have begun."""
         entries = [
             (grant.slot, chunk, page) for grant in grants for chunk, page in enumerate(grant.pages, grant.first_chunk)

@@ -10,7 +10,7 @@ from megatalker_kernels.constants import PAGE
 
 
 @dataclass(frozen=True, slots=True)
-class Grant:
+class PageGrant:
     """Pages that a slot has received, in the order of its positions."""
 
     slot: int
@@ -46,7 +46,7 @@ class PagePool:
         return self._held[slot]
 
     @contextmanager
-    def admit(self, positions: Mapping[int, int]) -> Iterator[list[Grant]]:
+    def admit(self, positions: Mapping[int, int]) -> Iterator[list[PageGrant]]:
         """Pages for slots (keys) that begin with so many positions (values); they are free again when the block raises.
 
         Raises:
@@ -61,7 +61,7 @@ class PagePool:
                 self.release(slot)
             raise
 
-    def grow(self, positions: Mapping[int, int]) -> list[Grant]:
+    def grow(self, positions: Mapping[int, int]) -> list[PageGrant]:
         """Give each slot (key) the pages that it lacks for this many positions (value).
 
         Raises:
@@ -90,12 +90,12 @@ class PagePool:
             self._unused += range(self._pages + 1, pages + 1)  # the largest, at the end: a heap still
             self._pages = pages
 
-    def _extend(self, slot: int, positions: int) -> Grant:
+    def _extend(self, slot: int, positions: int) -> PageGrant:
         held = self._held[slot]
         fresh = tuple(heapq.heappop(self._unused) for _ in range(len(held), _pages_of(positions)))
         first = len(held)
         held += fresh
-        return Grant(slot, first, fresh)
+        return PageGrant(slot, first, fresh)
 
 
 def _pages_of(positions: int) -> int:

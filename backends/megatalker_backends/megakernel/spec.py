@@ -4,11 +4,11 @@ import torch
 
 from megatalker.checkpoint import Checkpoint
 from megatalker.interfaces import Availability, TalkerBackend
-from megatalker_backends.megakernel import availability, decoder, settings
+from megatalker_backends.megakernel import decoder, settings
 
 
 def _probe(checkpoint: Checkpoint, device: torch.device, own: settings.MegakernelSettings) -> Availability:
-    return Availability(availability.why_not(checkpoint.config, device, own))
+    return Availability(settings.why_not(checkpoint.config, device, own))
 
 
 TALKER = TalkerBackend(

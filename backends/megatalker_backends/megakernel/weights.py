@@ -6,7 +6,7 @@ from torch import Tensor
 from megatalker.checkpoint import Checkpoint
 from megatalker.checkpoint.config import ModelConfig, TransformerShape
 from megatalker.sampling.piecewise import decay_table, gumbel_table
-from megatalker_kernels.model import Constants, LayerWeights, PackedModel
+from megatalker_kernels.model import ModelConstants, PackedModel, UnpackedLayer
 from megatalker_kernels.phases import StackName
 from megatalker_kernels.shapes import KernelShape, StackShape
 
@@ -20,9 +20,9 @@ class CheckpointWeights:
     def __init__(self, checkpoint: Checkpoint) -> None:
         self._checkpoint = checkpoint
 
-    def layer(self, stack: StackName, index: int) -> LayerWeights:
+    def layer(self, stack: StackName, index: int) -> UnpackedLayer:
         name = f"{STACKS[stack]}.layers.{index}"
-        return LayerWeights(
+        return UnpackedLayer(
             q=self._weight(f"{name}.self_attn.q_proj"),
             k=self._weight(f"{name}.self_attn.k_proj"),
             v=self._weight(f"{name}.self_attn.v_proj"),
@@ -80,8 +80,8 @@ def pack_checkpoint(checkpoint: Checkpoint, shape: KernelShape, device: torch.de
     )
 
 
-def _constants(config: ModelConfig) -> Constants:
-    return Constants(
+def _constants(config: ModelConfig) -> ModelConstants:
+    return ModelConstants(
         talker_eps=config.talker.rms_norm_eps,
         predictor_eps=config.predictor.rms_norm_eps,
         talker_theta=config.talker.rope_theta,

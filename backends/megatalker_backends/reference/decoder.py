@@ -45,7 +45,7 @@ class ReferenceSettings(BackendSettings):
 
 
 @dataclass(slots=True)
-class _Stream:
+class _ReferenceStream:
     cache: Any
     """The official talker's key-value cache."""
     hidden: Tensor
@@ -74,9 +74,9 @@ class ReferenceDecoder(TalkerDecoder):
         self._eos_id = config.codec_eos_id
         self._predictor_vocab = config.predictor.vocab_size
         self._talker = load_official_model(checkpoint, context.device, context.dtype).model.talker
-        self._sampler = SamplerRows(streams, CodeVocabulary.of(config), context.device)
+        self._sampler = SamplerRows(streams, CodeVocabulary.from_config(config), context.device)
         self._row_ids = torch.arange(streams, device=context.device)
-        self._table = StreamTable[_Stream](streams)
+        self._table = StreamTable[_ReferenceStream](streams)
 
     @property
     def capabilities(self) -> TalkerCapabilities:
@@ -100,7 +100,7 @@ class ReferenceDecoder(TalkerDecoder):
     def close(self) -> None:
         del self._talker, self._table
 
-    def _frame(self, step: DecodeStep, entry: TableEntry[_Stream], return_logits: bool) -> Frame:
+    def _frame(self, step: DecodeStep, entry: TableEntry[_ReferenceStream], return_logits: bool) -> Frame:
         state, rows = entry.state, self._row_ids[entry.row : entry.row + 1]
         forced = None if step.forced is None else torch.tensor([int(code) for code in step.forced], device=self._device)
         first = self._sampler.choose_first(rows, state.logits) if forced is None else forced[:1]
@@ -115,11 +115,11 @@ class ReferenceDecoder(TalkerDecoder):
         logits = FrameLogits(state.logits[0], predictor_logits) if return_logits else None
         return Frame(step.stream, tuple(codes.tolist()), logits)
 
-    def _talk(self, embeds: Tensor, cache: Any) -> _Stream:
+    def _talk(self, embeds: Tensor, cache: Any) -> _ReferenceStream:
         """Run ``[T, hidden_size]`` rows through the talker, after what ``cache`` (``None``: nothing) already holds."""
         output = self._talker.model(inputs_embeds=embeds[None], past_key_values=cache, use_cache=True)
         hidden = output.last_hidden_state[:, -1:]
-        return _Stream(output.past_key_values, hidden, self._talker.codec_head(hidden)[:, -1].float())
+        return _ReferenceStream(output.past_key_values, hidden, self._talker.codec_head(hidden)[:, -1].float())
 
     def _predict(self, rows: Tensor, hidden: Tensor, first: Tensor, forced: Tensor | None) -> tuple[Tensor, Tensor]:
         """All codes of the frame ``[groups]``; raw logits of the later ones ``[groups - 1, predictor vocab]``."""

@@ -13,7 +13,7 @@ from megatalker.interfaces import Codec, CodecCapabilities, CodecState, LoadCont
 from megatalker_backends.compiler import missing_compiler
 from megatalker_backends.streaming.fused.choice import fused_runner, wants_kernels
 from megatalker_backends.streaming.model import StreamingDecoder
-from megatalker_backends.streaming.runner import Memory, Runner, TorchRunner, cannot_compile
+from megatalker_backends.streaming.runner import CodecRunner, StreamMemory, TorchRunner, cannot_compile
 from megatalker_backends.streaming.settings import StreamingSettings
 from megatalker_backends.streaming.weights import Weights
 
@@ -24,7 +24,7 @@ CAPABILITIES = CodecCapabilities(devices=frozenset({"cpu", "cuda", "mps"}), dtyp
 class StreamingState(CodecState):
     """The memory of one stream. A few hundred kB for the demo, 6 MB for published codecs."""
 
-    memory: Memory
+    memory: StreamMemory
 
     def copy(self) -> Self:
         return replace(self, memory=self.memory.clone())
@@ -51,7 +51,7 @@ class StreamingCodec(Codec):
         if settings.precision == "fast" and not fused:
             raise SettingsError("codecs.streaming.precision 'fast' needs the CUDA kernels, which do not run here")
         decoder = StreamingDecoder(config, Weights(checkpoint.codec_tensor, "decoder"))
-        self._runner: Runner = (fused_runner if fused else TorchRunner)(decoder, config, settings, device)
+        self._runner: CodecRunner = (fused_runner if fused else TorchRunner)(decoder, config, settings, device)
 
     @property
     def capabilities(self) -> CodecCapabilities:
@@ -63,7 +63,7 @@ class StreamingCodec(Codec):
     @torch.inference_mode()
     def decode(self, states: Sequence[CodecState], codes: Sequence[Tensor]) -> list[Tensor]:
         memories = [_memory(state) for state in states]
-        decoded: dict[int, tuple[Tensor, Memory]] = {}
+        decoded: dict[int, tuple[Tensor, StreamMemory]] = {}
         for batch in self._batches(codes):
             here = [memories[index] for index in batch]
             samples, successors = self._runner.run(torch.stack([codes[index] for index in batch]), here)
@@ -90,6 +90,6 @@ class StreamingCodec(Codec):
                 yield equal[start : start + limit]
 
 
-def _memory(state: CodecState) -> Memory:
+def _memory(state: CodecState) -> StreamMemory:
     assert isinstance(state, StreamingState), "the shell lets no other codec's states through"
     return state.memory

@@ -20,33 +20,33 @@ OPTIONS: dict[str, str | int | bool | Callable[..., Any]] = {"cpp_wrapper": True
 """Of the compiler: the Python that it would put around its code takes long beside a single frame."""
 
 
-class Memory(Protocol):
+class StreamMemory(Protocol):
     """What one stream carries from call to call. A tensor is one."""
 
     def clone(self) -> Self:
         """An independent memory."""
 
     def copy_(self, successor: Self) -> object:
-        """Become ``successor``, which :meth:`Runner.run` made of this memory."""
+        """Become ``successor``, which :meth:`CodecRunner.run` made of this memory."""
 
 
-class Runner(Protocol):
+class CodecRunner(Protocol):
     """Decodes, without looking at what it is given: the codec has done so."""
 
     max_streams: int
     """Of one call."""
     chunk_invariant: bool
-    """As in :class:`megatalker.interfaces.Capabilities`."""
+    """Whether a frame has the same bits however calls divide its stream."""
 
-    def open(self) -> Memory:
+    def open(self) -> StreamMemory:
         """The memory of a stream before its first frame."""
 
-    def run(self, codes: Tensor, memories: Sequence[Any]) -> tuple[Tensor, Sequence[Memory]]:
+    def run(self, codes: Tensor, memories: Sequence[Any]) -> tuple[Tensor, Sequence[StreamMemory]]:
         """Decode ``codes`` ``[streams, frames, groups]`` int64 into ``[streams, samples]`` float32.
 
         Returns:
             The samples, on the device, and a successor for each memory. Unless a memory becomes its successor
-            (:meth:`Memory.copy_`), its stream has not advanced.
+            (:meth:`StreamMemory.copy_`), its stream has not advanced.
         """
 
     def warmup(self) -> None:

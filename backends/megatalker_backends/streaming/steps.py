@@ -8,7 +8,7 @@ from itertools import product
 import torch
 from torch import Tensor
 
-from megatalker_backends.streaming.sizes import next_size, sizes_up_to, split_into
+from megatalker_backends.sizes import next_size, sizes_up_to, split_into
 
 logger = logging.getLogger(__name__)
 

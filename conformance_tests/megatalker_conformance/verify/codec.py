@@ -9,13 +9,13 @@ from megatalker.cli.verify.card import Check
 from megatalker.plugins.checked import CheckedCodec, load_codec
 from megatalker_conformance.codes import EXACT, CodeSource, OfficialCodec
 from megatalker_conformance.loading import load_context
-from megatalker_conformance.verify.subject import Subject
+from megatalker_conformance.verify.subject import VerifySubject
 
 CHUNKS = (1, 1, 1, 2, 3, 5, 8, 13, 21, 34, 11)
 """Frames of each call: together more than the 72 that the codec's transformer looks back."""
 
 
-def codec(subject: Subject) -> Iterator[Check]:
+def codec(subject: VerifySubject) -> Iterator[Check]:
     """Chunks equal the whole, the codec's own first and then the official one."""
     spec = subject.codec_backend
     decoder = load_codec(spec, subject.checkpoint, load_context(spec, subject.device, torch.float32, subject.settings))

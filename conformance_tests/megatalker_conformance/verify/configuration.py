@@ -4,12 +4,12 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 from megatalker.cli.verify.card import Check
-from megatalker_conformance.verify.subject import Subject
+from megatalker_conformance.verify.subject import VerifySubject
 
 
-def configuration(subject: Subject) -> Iterator[Check]:
-    """Keys that nothing reads, and keys that are known to change nothing. Those that would be spoken wrongly were
-    refused when the checkpoint was opened.
+def configuration(subject: VerifySubject) -> Iterator[Check]:
+    """Report keys that nothing reads, and keys that are known to change nothing. Keys that would change the speech
+    were refused when the checkpoint was opened.
     """
     checkpoint = subject.checkpoint
     for name, keys in (

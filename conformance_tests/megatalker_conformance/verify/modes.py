@@ -19,7 +19,7 @@ MADE_UP_FRAMES = 12
 
 
 @dataclass(frozen=True)
-class Mode:
+class SpeakingMode:
     """One way to speak."""
 
     name: str
@@ -27,12 +27,12 @@ class Mode:
     language: str = "auto"
     instruct: str | None = None
     reference_text: str | None = None
-    """What is said in the recording of an in-context voice."""
+    """The words of an in-context voice's recording."""
     spoken: bool = True
     """It is held to the official codes, too; the others differ from one that is in a row of their prompt."""
 
 
-def modes(checkpoint: Checkpoint, recording: NDArray[float32] | None, reference_text: str | None) -> list[Mode]:
+def modes(checkpoint: Checkpoint, recording: NDArray[float32] | None, reference_text: str | None) -> list[SpeakingMode]:
     """Every speaker and dialect, every language, with and without an instruction; or the same of other variants.
 
     Args:
@@ -46,14 +46,17 @@ def modes(checkpoint: Checkpoint, recording: NDArray[float32] | None, reference_
     """
     if recording is not None:
         with VoiceCloner(checkpoint) as cloner:
-            found = [Mode("cloned, speaker only", cloner.clone(recording, trim=False))]
+            found = [SpeakingMode("cloned, speaker only", cloner.clone(recording, trim=False))]
             if reference_text is not None:
                 voice = cloner.clone(recording, reference_text=reference_text, trim=False)
-                found.append(Mode("cloned, in context", voice, reference_text=reference_text))
+                found.append(SpeakingMode("cloned, in context", voice, reference_text=reference_text))
     elif checkpoint.config.variant == "base":
         found = list(_made_up(checkpoint))
     elif checkpoint.config.variant == "voice_design":
-        found = [Mode("described voice", Voice.designed(DESCRIPTION)), Mode("no description", Voice.designed(""))]
+        found = [
+            SpeakingMode("described voice", Voice.designed(DESCRIPTION)),
+            SpeakingMode("no description", Voice.designed("")),
+        ]
     else:
         found = list(_speakers(checkpoint))
     spoken = found[0]
@@ -65,17 +68,17 @@ def modes(checkpoint: Checkpoint, recording: NDArray[float32] | None, reference_
     ]
 
 
-def _speakers(checkpoint: Checkpoint) -> Iterator[Mode]:
+def _speakers(checkpoint: Checkpoint) -> Iterator[SpeakingMode]:
     for name in checkpoint.config.speakers:
         dialect = checkpoint.config.dialects.get(name)
-        yield Mode(f"speaker {name}" + (f" ({dialect})" if dialect else ""), Voice.named(name))
+        yield SpeakingMode(f"speaker {name}" + (f" ({dialect})" if dialect else ""), Voice.named(name))
 
 
-def _made_up(checkpoint: Checkpoint) -> Iterator[Mode]:
+def _made_up(checkpoint: Checkpoint) -> Iterator[SpeakingMode]:
     voice, config = conformance_voice(checkpoint), checkpoint.config
-    yield Mode("made-up voice, speaker only", voice)
+    yield SpeakingMode("made-up voice, speaker only", voice)
     shape = (MADE_UP_FRAMES, config.num_code_groups)
     heard = torch.randint(config.predictor.vocab_size, shape, generator=torch.Generator().manual_seed(0))
     ids = tuple(reference_ids(checkpoint.tokenizer, MADE_UP_TEXT))
     in_context = replace(voice, reference_codes=heard, reference_text_ids=ids)
-    yield Mode("made-up voice, in context", in_context, reference_text=MADE_UP_TEXT)
+    yield SpeakingMode("made-up voice, in context", in_context, reference_text=MADE_UP_TEXT)

@@ -5,18 +5,18 @@ from collections.abc import Callable, Iterator, Mapping
 from megatalker.checkpoint import Checkpoint
 from megatalker.cli.bench.report import command_line, environment_of
 from megatalker.cli.verify.card import Card, Check
-from megatalker.cli.verify.order import PARTS, Order
+from megatalker.cli.verify.order import PARTS, VerifyOptions
 from megatalker.plugins.device import dtype_name
 from megatalker.settings import Settings
 from megatalker_conformance.verify.codec import codec
 from megatalker_conformance.verify.configuration import configuration
 from megatalker_conformance.verify.prompts import cloning, prompts
 from megatalker_conformance.verify.speed import speed
-from megatalker_conformance.verify.subject import NotRunError, Subject
+from megatalker_conformance.verify.subject import NotRunError, VerifySubject
 from megatalker_conformance.verify.talker import codes, sixteen_bit
 from megatalker_conformance.verify.words import words
 
-Part = Callable[[Subject], Iterator[Check]]
+Part = Callable[[VerifySubject], Iterator[Check]]
 _RUN: Mapping[str, Part] = {
     "configuration": configuration,
     "speed": speed,
@@ -29,7 +29,7 @@ _RUN: Mapping[str, Part] = {
 }
 
 
-def verify(checkpoint: Checkpoint, settings: Settings, order: Order, progress: Callable[[str], None]) -> Card:
+def verify(checkpoint: Checkpoint, settings: Settings, order: VerifyOptions, progress: Callable[[str], None]) -> Card:
     """All that can be found out here about a checkpoint.
 
     Args:
@@ -41,7 +41,7 @@ def verify(checkpoint: Checkpoint, settings: Settings, order: Order, progress: C
     Raises:
         MegatalkerError: a backend that was asked for cannot be had here, or the recording cannot be read.
     """
-    subject = Subject.of(checkpoint, settings, order)
+    subject = VerifySubject.open(checkpoint, settings, order)
     try:
         checks = [check for part in PARTS for check in _checks(part, subject, progress)]
     finally:
@@ -50,7 +50,7 @@ def verify(checkpoint: Checkpoint, settings: Settings, order: Order, progress: C
     return Card(command_line(), {"backend": subject.talker_backend.name, **environment}, checks)
 
 
-def _checks(part: str, subject: Subject, progress: Callable[[str], None]) -> Iterator[Check]:
+def _checks(part: str, subject: VerifySubject, progress: Callable[[str], None]) -> Iterator[Check]:
     if part in subject.order.skip:
         yield Check(part, "all", "not run", "left out by --skip")
         return

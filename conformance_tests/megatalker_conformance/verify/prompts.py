@@ -8,21 +8,21 @@ import torch
 from megatalker.checkpoint.official import load_official_model
 from megatalker.checkpoint.template import text_ids
 from megatalker.cli.verify.card import Check
-from megatalker.prompt import PromptBuilder
 from megatalker_conformance.cases import LAYOUTS, SENTENCES
 from megatalker_conformance.official_prompts import OfficialPrompts, same_prompt
-from megatalker_conformance.verify.modes import Mode
-from megatalker_conformance.verify.subject import NotRunError, Subject
+from megatalker_conformance.one_prompt import OnePromptBuilder
+from megatalker_conformance.verify.modes import SpeakingMode
+from megatalker_conformance.verify.subject import NotRunError, VerifySubject
 
 TEXTS = (SENTENCES[0], SENTENCES[2], "你好,世界。")
 _CPU = torch.device("cpu")
 
 
-def prompts(subject: Subject) -> Iterator[Check]:
+def prompts(subject: VerifySubject) -> Iterator[Check]:
     """Every mode, in both layouts, in float32."""
     subject.require_official()
     official = OfficialPrompts(subject.checkpoint)
-    builder = PromptBuilder(subject.checkpoint, _CPU, torch.float32)
+    builder = OnePromptBuilder(subject.checkpoint, _CPU, torch.float32)
     for mode in subject.modes:
         different = _different(subject, mode, official, builder)
         equal = f"equal bit for bit: {len(TEXTS)} texts in {len(LAYOUTS)} layouts"
@@ -30,7 +30,9 @@ def prompts(subject: Subject) -> Iterator[Check]:
         yield Check("prompts", mode.name, "failed" if different else "passed", found)
 
 
-def _different(subject: Subject, mode: Mode, official: OfficialPrompts, builder: PromptBuilder) -> list[str]:
+def _different(
+    subject: VerifySubject, mode: SpeakingMode, official: OfficialPrompts, builder: OnePromptBuilder
+) -> list[str]:
     voice, language, instruct = mode.voice, mode.language, mode.instruct
     ask = partial(official, voice=voice, language=language, instruct=instruct, reference_text=mode.reference_text)
     found = []
@@ -44,7 +46,7 @@ def _different(subject: Subject, mode: Mode, official: OfficialPrompts, builder:
     return found
 
 
-def cloning(subject: Subject) -> Iterator[Check]:
+def cloning(subject: VerifySubject) -> Iterator[Check]:
     """The voice of the given recording is what the official encoders make of it."""
     if subject.checkpoint.config.variant != "base":
         return  # the others do not clone

@@ -1,4 +1,4 @@
-"""How fast the engine is with this checkpoint, and what memory it takes."""
+"""Speed of the engine with this checkpoint, and the memory it takes."""
 
 import resource
 import sys
@@ -10,15 +10,15 @@ from megatalker.cli.bench.measure import measure
 from megatalker.cli.bench.metrics import metric
 from megatalker.cli.verify.card import Check
 from megatalker_conformance.cases import conformance_voice
-from megatalker_conformance.verify.subject import Subject
+from megatalker_conformance.verify.subject import VerifySubject
 
 ROUNDS = 3
 _MAXRSS = 1 if sys.platform == "darwin" else 1024
 """Bytes in the unit of ``ru_maxrss``."""
 
 
-def speed(subject: Subject) -> Iterator[Check]:
-    """What ``megatalker bench`` measures, in the number format of the settings."""
+def speed(subject: VerifySubject) -> Iterator[Check]:
+    """Measure the speed as ``megatalker bench`` does, in the number format of the settings."""
     name, device = subject.talker_backend.name, subject.device
     settings = subject.engine_settings.model_copy(update={"checkpoint": str(subject.checkpoint.folder)})
     if device.type == "cuda":

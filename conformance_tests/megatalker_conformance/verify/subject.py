@@ -1,4 +1,4 @@
-"""What is verified: a checkpoint, its backends, and the ways in which it speaks."""
+"""The subject of a verification: a checkpoint, its backends, and its ways of speaking."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +10,7 @@ from numpy import float32
 from numpy.typing import NDArray
 
 from megatalker.checkpoint import Checkpoint
-from megatalker.cli.verify.order import Order
+from megatalker.cli.verify.order import VerifyOptions
 from megatalker.errors import InvalidRequestError
 from megatalker.interfaces import CodecBackend, TalkerBackend
 from megatalker.plugins import BackendRegistry, probe
@@ -23,8 +23,8 @@ from megatalker_conformance.intelligibility import MakeListener, named_listener
 from megatalker_conformance.loading import load_context
 from megatalker_conformance.oracle import ORACLE, Oracle
 from megatalker_conformance.recogniser import Recogniser
-from megatalker_conformance.streams import Streams
-from megatalker_conformance.verify.modes import Mode, modes
+from megatalker_conformance.streams import SuiteStreams
+from megatalker_conformance.verify.modes import SpeakingMode, modes
 
 
 class NotRunError(Exception):
@@ -32,22 +32,22 @@ class NotRunError(Exception):
 
 
 @dataclass
-class Subject:
+class VerifySubject:
     """One checkpoint on one machine."""
 
     checkpoint: Checkpoint
     settings: Settings
-    order: Order
+    order: VerifyOptions
     registry: BackendRegistry
     device: torch.device
     talker_backend: TalkerBackend
     codec_backend: CodecBackend
     recording: NDArray[float32] | None
-    """To clone, ``[samples]`` at 24 kHz."""
+    """Recording to clone, ``[samples]`` at 24 kHz."""
     listener: MakeListener
 
     @classmethod
-    def of(cls, checkpoint: Checkpoint, settings: Settings, order: Order) -> "Subject":
+    def open(cls, checkpoint: Checkpoint, settings: Settings, order: VerifyOptions) -> "VerifySubject":
         """Choose the backends as an engine would; raises what :func:`~megatalker_conformance.verify.program.verify`
         does.
         """
@@ -65,7 +65,7 @@ class Subject:
 
     @property
     def dtype(self) -> torch.dtype:
-        """What an engine would compute in."""
+        """The type that an engine would compute in."""
         return resolve_dtype(self.settings.dtype, self.device)
 
     @property
@@ -78,7 +78,7 @@ class Subject:
         return self.settings.model_copy(update=names | own)
 
     @cached_property
-    def modes(self) -> list[Mode]:
+    def modes(self) -> list[SpeakingMode]:
         """All that the checkpoint has."""
         return modes(self.checkpoint, self.recording, self.order.ref_text)
 
@@ -100,7 +100,7 @@ class Subject:
             raise NotRunError(f"this compares with the official modules, and {reason}")
 
     @contextmanager
-    def streams(self, dtype: torch.dtype) -> Iterator[Streams]:
+    def streams(self, dtype: torch.dtype) -> Iterator[SuiteStreams]:
         """Streams on the talker backend, warm.
 
         Raises:
@@ -113,7 +113,7 @@ class Subject:
         decoder = load_talker(spec, self.checkpoint, load_context(spec, self.device, dtype, self.settings))
         try:
             decoder.warmup()
-            yield Streams(decoder)
+            yield SuiteStreams(decoder)
         finally:
             decoder.close()
 

@@ -11,14 +11,14 @@ from megatalker.sampling import CodeVocabulary, SamplingParams
 from megatalker_conformance.cases import LAYOUTS, SENTENCES
 from megatalker_conformance.official import Official
 from megatalker_conformance.precision import FLOAT32_ERROR, first_divergence, row_errors, sixteen_bit_bounds
-from megatalker_conformance.streams import GREEDY, PLAIN_GREEDY, Case, Codes, Streams
+from megatalker_conformance.streams import GREEDY, PLAIN_GREEDY, Codes, StreamCase, SuiteStreams
 from megatalker_conformance.ties import float32_margin, sixteen_bit_margin
-from megatalker_conformance.verify.subject import NotRunError, Subject
+from megatalker_conformance.verify.subject import NotRunError, VerifySubject
 
 SEED = 1
 
 
-def codes(subject: Subject) -> Iterator[Check]:
+def codes(subject: VerifySubject) -> Iterator[Check]:
     """Free-running in float32, every mode; where codes part, at a near-tie or not; and the error of logits."""
     subject.require_official()
     frames = subject.order.frames
@@ -49,7 +49,7 @@ def codes(subject: Subject) -> Iterator[Check]:
         yield _float32_error(subject, case, streams)
 
 
-def sixteen_bit(subject: Subject) -> Iterator[Check]:
+def sixteen_bit(subject: VerifySubject) -> Iterator[Check]:
     """Errors of logits along the official codes, at most 1.5 times those of the official modules in the same type."""
     subject.require_official()
     dtype = _sixteen_bit_type(subject)
@@ -70,8 +70,8 @@ def sixteen_bit(subject: Subject) -> Iterator[Check]:
             raise NotRunError(f"{subject.talker_backend.name} takes no forced codes: no logits to compare")
 
 
-def _sixteen_bit_type(subject: Subject) -> torch.dtype:
-    """That of the settings, or the one that the backend has."""
+def _sixteen_bit_type(subject: VerifySubject) -> torch.dtype:
+    """Return the 16-bit type of the settings, or else the one that the backend has."""
     known = subject.talker_backend.capabilities.dtypes
     for dtype in (subject.dtype, torch.bfloat16, torch.float16):
         if dtype in known and dtype != torch.float32:
@@ -79,19 +79,21 @@ def _sixteen_bit_type(subject: Subject) -> torch.dtype:
     raise NotRunError(f"{subject.talker_backend.name} computes in float32 only")
 
 
-def _compared(subject: Subject, name: str, case: Case, streams: Streams, expected: Sequence[Codes]) -> Check:
+def _compared(
+    subject: VerifySubject, name: str, case: StreamCase, streams: SuiteStreams, expected: Sequence[Codes]
+) -> Check:
     found = streams.say(case, subject.order.frames)
     divergence = first_divergence(found, expected)
     if divergence is None:
         return Check("codes", name, "passed", f"equal in float32: all codes of {len(found)} frames")
-    vocabulary = CodeVocabulary.of(subject.checkpoint.config)
+    vocabulary = CodeVocabulary.from_config(subject.checkpoint.config)
     margin = float32_margin(subject.oracle, case, expected, divergence, vocabulary)
     text = f"equal for {divergence.frame} frames, then parts at {divergence}, {margin}"
     figures = {"apart": margin.apart, "tie": margin.tie}
     return Check("codes", name, "passed" if margin.near else "failed", text, figures)
 
 
-def _parting(subject: Subject, name: str, case: Case, streams: Streams, dtype: torch.dtype) -> Check:
+def _parting(subject: VerifySubject, name: str, case: StreamCase, streams: SuiteStreams, dtype: torch.dtype) -> Check:
     frames, eos_id = subject.order.frames, subject.checkpoint.config.codec_eos_id
     divergence = first_divergence(streams.say(case, frames), subject.oracle.codes(case, frames))
     if divergence is None:
@@ -102,7 +104,7 @@ def _parting(subject: Subject, name: str, case: Case, streams: Streams, dtype: t
     return Check("16-bit", name, "passed" if margin.near else "failed", text, figures)
 
 
-def _float32_error(subject: Subject, case: Case, streams: Streams) -> Check:
+def _float32_error(subject: VerifySubject, case: StreamCase, streams: SuiteStreams) -> Check:
     expected = subject.oracle.codes(case, subject.order.frames)
     worst = float(row_errors(streams.force(case, expected), subject.oracle.logits(case, expected)).max())
     found = f"{worst:.3g} of their size at worst (at most {FLOAT32_ERROR:g})"

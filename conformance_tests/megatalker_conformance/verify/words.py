@@ -1,4 +1,4 @@
-"""Whether what is said can be understood: word errors of a recogniser, beside those of the same sound in disorder."""
+"""Test of whether speech can be understood: a recogniser's word errors, also for the same sound in disorder."""
 
 import importlib.util
 from collections.abc import Iterator
@@ -7,12 +7,12 @@ from megatalker.cli.verify.card import Check
 from megatalker.engine import Engine
 from megatalker_conformance.intelligibility import CONTROL_ERRORS, Examiner, Understood, speaker
 from megatalker_conformance.recogniser import Recogniser
-from megatalker_conformance.verify.subject import NotRunError, Subject
+from megatalker_conformance.verify.subject import NotRunError, VerifySubject
 
 LANGUAGE = "english"
 
 
-def words(subject: Subject) -> Iterator[Check]:
+def words(subject: VerifySubject) -> Iterator[Check]:
     """Digits and loose English words, in the first voice, with the checkpoint's own sampling."""
     if subject.listener is Recogniser and importlib.util.find_spec("pocketsphinx") is None:
         raise NotRunError("needs a recogniser: pip install 'megatalker[recogniser]', or name another with --recogniser")
@@ -30,7 +30,7 @@ def words(subject: Subject) -> Iterator[Check]:
         yield _judged(subject, f"loose words, {mode.name}", examiner.words())
 
 
-def _judged(subject: Subject, name: str, understood: Understood) -> Check:
+def _judged(subject: VerifySubject, name: str, understood: Understood) -> Check:
     limit = subject.order.word_errors
     found = f"word error rate {understood.share:.1%} (at most {limit:.0%}); of the same frames in disorder "
     found += f"{understood.control:.0%} (more than {CONTROL_ERRORS:.0%}, or the recogniser hears what it expects)"

@@ -63,7 +63,7 @@ class Checkpoint:
         self.codec_config: CodecConfig = CodecConfig.read(codec_table)
         self.sampling: SamplingParams = _sampling(generation, defaults)
         self.max_new_tokens = generation.integer("max_new_tokens", 2, default=2048)
-        """Of one decoder stream, its end included: N are N - 1 frames, as officially."""
+        """Most frames of one decoder stream plus one: the end counts as a step, as in the official package."""
         self.unhonoured_keys: tuple[str, ...] = _in_files(Table.unread, model, generation, codec_table)
         """Keys of the JSON files that nothing here reads and that are not known to be without effect, such as
         ``config.json: talker_config.new_idea``: the official package may compute something else."""
@@ -117,7 +117,7 @@ class Checkpoint:
         return self._model.tensor(name)
 
     def codec_tensor(self, name: str) -> Tensor:
-        """As :meth:`tensor`, for the speech tokenizer, such as ``decoder.pre_conv.conv.weight``."""
+        """Return a tensor of the speech tokenizer, such as ``decoder.pre_conv.conv.weight``; see :meth:`tensor`."""
         return self._codec.tensor(name)
 
     def tensor_names(self) -> tuple[str, ...]:

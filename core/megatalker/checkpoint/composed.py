@@ -18,7 +18,7 @@ def composed(name: str, base: Path, addition: Path) -> Path:
     """The folder of a checkpoint that is stored as ``addition`` to ``base``, for every program that opens folders.
 
     It has the files of ``base``, replaced by those of ``addition``; where that holds a ``difference.safetensors``, the
-    weights beside it are put together. Folders lie below ``$XDG_CACHE_HOME/megatalker`` (by default ``~/.cache``),
+    difference is added to the weights. Folders lie below ``$XDG_CACHE_HOME/megatalker`` (by default ``~/.cache``),
     named by the content of what they are made of, and are made when they are first asked for.
 
     Raises:

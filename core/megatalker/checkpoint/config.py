@@ -16,7 +16,7 @@ CODEC_TYPE = "qwen3_tts_tokenizer_12hz"
 SPECIAL_CODES = 1_024
 """Ids at the end of the talker's vocabulary that are no codes of the codec."""
 MOST_LAYERS = 256
-"""Of any stack that is believed: a configuration is refused before it costs memory."""
+"""Most layers of any stack. A configuration with more is refused before memory is spent on it."""
 _WITHOUT_EFFECT = (
     "_name_or_path",
     "architectures",
@@ -126,7 +126,7 @@ class ModelConfig:
 
     @classmethod
     def read(cls, whole: Table) -> "ModelConfig":
-        """As :meth:`parse`; what ``whole.unread()`` tells afterwards is not honoured."""
+        """Read a configuration as :meth:`parse` does, but accept keys that ``whole.unread()`` would report."""
         whole.ignore(*_WITHOUT_EFFECT)
         whole.skip("speaker_encoder_config")  # read by megatalker.voices.speaker_encoder
         whole.demand("quantization_config", None)
@@ -244,7 +244,7 @@ class CodecConfig:
 
     @classmethod
     def read(cls, whole: Table) -> "CodecConfig":
-        """As :meth:`ModelConfig.read`."""
+        """Read a configuration as :meth:`ModelConfig.read` does."""
         whole.ignore(*_WITHOUT_EFFECT)
         whole.skip("encoder_config", "encoder_valid_num_quantizers")  # read by the official package
         whole.text("model_type", CODEC_TYPE)

@@ -18,7 +18,7 @@ _STORED = torch.bfloat16
 def difference(
     base: Mapping[str, Tensor], wanted: Mapping[str, Tensor], *, whole: tuple[str, ...] = ()
 ) -> dict[str, Tensor]:
-    """What :func:`apply_difference` makes nearly ``wanted`` of, from ``base``.
+    """Return what :func:`apply_difference` adds to ``base`` to come close to ``wanted``.
 
     Args:
         base: tensors by name, on the CPU.
@@ -55,7 +55,7 @@ def apply_difference(base: Mapping[str, Tensor], stored: Mapping[str, Tensor]) -
 
 
 def nearest(base: Tensor, wanted: Tensor) -> Tensor:
-    """What would be left of ``wanted`` after both: float32, of the same shape."""
+    """Return ``wanted`` as it is after :func:`difference` and :func:`apply_difference`: float32, of the same shape."""
     return _sum(base, *_rounded(base, wanted)).to(torch.float32)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from megatalker.errors import CheckpointError
 
 LARGEST = 2**24
-"""Of any size or id: more than any checkpoint has, and small enough to compute with."""
+"""Largest size or id: more than any checkpoint has, and small enough to compute with."""
 _REQUIRED: Any = object()
 
 
@@ -109,17 +109,17 @@ class Table:
         self._read.update(keys)
 
     def ignore(self, *keys: str) -> None:
-        """Take these as read: whatever their values, they change nothing here."""
+        """Mark these keys as read: their values change nothing here."""
         self._idle.update(keys)
         self._read.update(keys)
 
     def ignored(self) -> list[str]:
-        """Where in the file there are keys that :meth:`ignore` was told of."""
+        """Keys of the file that :meth:`ignore` was called with."""
         inner = [path for table in self._tables.values() for path in table.ignored()]
         return [self._path(key) for key in self._content if key in self._idle] + inner
 
     def unread(self) -> list[str]:
-        """Where in the file there are keys that no method has read."""
+        """Keys of the file that no method has read."""
         inner = [path for table in self._tables.values() for path in table.unread()]
         return [self._path(key) for key in self._content if key not in self._read] + inner
 

@@ -32,7 +32,7 @@ POLL_SECONDS = 0.2
 
 @dataclass(frozen=True, slots=True)
 class DownloadProgress:
-    """How far a download is, in bytes; as a string, one line to show."""
+    """Progress of a download, in bytes; as a string, one line to show."""
 
     repository: str
     done: int
@@ -53,7 +53,7 @@ class RemoteFile:
     name: str
     size: int
     blob: str
-    """What tells its content from others': its name in the hub's cache; its SHA-256 on ModelScope."""
+    """Identifier of a file's content: its name in the hub's cache, or its SHA-256 on ModelScope."""
 
 
 def download(repository: str, progress: ProgressCallback | None = None) -> Path:
@@ -83,7 +83,7 @@ def download(repository: str, progress: ProgressCallback | None = None) -> Path:
 
 
 def broken_off(repository: str, error: Exception) -> CheckpointError:
-    """What to raise when a download cannot be finished."""
+    """Return the error for a download that cannot be finished."""
     return CheckpointError(
         f"the download of {repository!r} broke off: {error}. Check the network and the free space of the disk, "
         "and run the same command again; it continues where it stopped"

@@ -29,11 +29,11 @@ from megatalker.errors import CheckpointError
 __all__ = ["PREFIX", "download_from_modelscope"]
 
 PREFIX = "modelscope:"
-"""What stands before an id that is to be looked up there."""
+"""Prefix of an id that is looked up on ModelScope."""
 _SITE = "https://www.modelscope.cn"
 _LIST = ".megatalker.json"
-"""The files that belong into the folder, with their SHA-256, or their revision where the site lists none. Those that
-are there are whole and of that content.
+"""Name of the list of the folder's files, with their SHA-256, or their revision where the site lists none. Files of the
+list that exist are complete and have that content.
 """
 _BLOCK = 2**20
 _TIMEOUT_S = 30

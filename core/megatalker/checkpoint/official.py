@@ -28,15 +28,15 @@ _import_lock = threading.Lock()
 
 
 def why_no_official() -> str | None:
-    """What is missing where the official package is not installed, and how to get it; ``None``: it is there."""
+    """Say what is missing where the official package is not installed, and how to get it; ``None``: it is installed."""
     if importlib.util.find_spec("qwen_tts") is not None:
         return None
     return f"the official package qwen-tts is not installed; {INSTALL}"
 
 
 def refuse_telemetry() -> None:
-    """To be called before the first import of onnxruntime, which reports to its makers from version 1.29 on. Who has
-    set its ``ORT_DISABLE_TELEMETRY`` has decided already.
+    """Switch off the telemetry of onnxruntime, which it has from version 1.29 on. Call this before its first import. A
+    value of ``ORT_DISABLE_TELEMETRY`` that is set already is kept.
     """
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 

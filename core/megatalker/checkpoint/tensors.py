@@ -51,9 +51,9 @@ class TensorFiles:
         """Compare names, shapes and types with what the configuration asks for; reads headers only.
 
         Args:
-            shapes: of the tensors there must be.
-            family: how the names of these begin; no other tensor may begin so,
-            besides: but for these.
+            shapes: shapes of the tensors that must be there.
+            family: the prefix of their names; no other tensor may have it,
+            besides: except these.
 
         Raises:
             CheckpointError: names the first tensor that differs, what was expected and what was found.

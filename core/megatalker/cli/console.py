@@ -1,4 +1,4 @@
-"""Where the commands print: results on standard output, everything else on standard error."""
+"""The consoles of the commands: results go to standard output, everything else to standard error."""
 
 from rich.console import Console
 

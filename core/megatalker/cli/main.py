@@ -12,11 +12,11 @@ import typer
 
 from megatalker.cli.backends import backends
 from megatalker.cli.bench.command import bench
+from megatalker.cli.bench.load_command import load
 from megatalker.cli.bench.others import add_others
 from megatalker.cli.console import stderr
 from megatalker.cli.inspect import inspect
 from megatalker.cli.keys import keys
-from megatalker.cli.load.command import load
 from megatalker.cli.say.command import say
 from megatalker.cli.serve import serve
 from megatalker.cli.status import PACKAGES

@@ -11,16 +11,16 @@ from typing import Any
 from pydantic_core.core_schema import CoreSchema, any_schema
 
 MOST_MISSING = 50
-"""Packages; where more are missing, another one follows whatever is done."""
+"""Most missing packages before giving up: where more are missing, each repair only reveals another."""
 
 
 @contextmanager
-def stand_ins() -> Iterator["StandIns"]:
-    """Within this context, imports through :meth:`StandIns.load` succeed though packages are missing.
+def stand_ins() -> Iterator["MissingPackages"]:
+    """Within this context, imports through :meth:`MissingPackages.load` succeed though packages are missing.
 
     Only for showing help: what takes a missing package's place does nothing.
     """
-    found, known = StandIns(), dict(sys.modules)
+    found, known = MissingPackages(), dict(sys.modules)
     sys.meta_path.insert(0, found)
     try:
         yield found
@@ -31,12 +31,12 @@ def stand_ins() -> Iterator["StandIns"]:
         sys.modules.update({name: module for name, module in known.items() if name not in sys.modules})
 
 
-class StandIns(MetaPathFinder, Loader):
+class MissingPackages(MetaPathFinder, Loader):
     """Finds modules of packages that are known to be missing: empty ones, that have every attribute."""
 
     def __init__(self) -> None:
         self.packages: set[str] = set()
-        """Those that were missing."""
+        """Packages that were found missing."""
 
     def load(self, load: Callable[[], Any]) -> Any:
         """Call ``load``, once more for each package that it does not find, and return its result.
@@ -105,5 +105,5 @@ class _Nothing:
         return any_schema()
 
     def __call__(self, *arguments: Any, **_options: Any) -> Any:
-        """As a decorator, it changes nothing."""
+        """Return the function unchanged, when used as a decorator."""
         return arguments[0] if arguments else None

@@ -56,7 +56,7 @@ def make_folder(folder: Path) -> None:
 
 
 def prepare_file(file: Path) -> None:
-    """As :func:`make_folder`, for one file."""
+    """Make the folder of a file; see :func:`make_folder`."""
     make_folder(file.parent)
     if file.is_dir():
         raise InvalidRequestError(f"{str(file)!r} is a folder, expected a file to write; name one in it")

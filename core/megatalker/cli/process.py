@@ -1,4 +1,4 @@
-"""What the operating system knows of this process."""
+"""Facts that the operating system knows about this process."""
 
 import os
 import time

@@ -12,7 +12,7 @@ BRINGS_ALL = "install what it needs (pip install 'megatalker[dev]' brings everyt
 
 
 def load_program(name: str) -> Callable[..., Any]:
-    """What is registered under this name in the group :data:`PROGRAMS`.
+    """Return the program that is registered under this name in the group :data:`PROGRAMS`.
 
     Raises:
         UnsupportedError: nothing is, or what it imports is missing.

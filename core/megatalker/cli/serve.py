@@ -48,10 +48,9 @@ def serve(
     from megatalker.settings import CONFIG_FILE
 
     try:
-        from megatalker.serving.server.late_engine import LateEngine
-        from megatalker.serving.server.logs import configure
-        from megatalker.serving.server.running import TalkServer, bind
-        from megatalker.serving.server.starting import served_settings
+        from megatalker.serving.server.lazy_engine import LazyEngine, served_settings
+        from megatalker.serving.server.process import TalkServer, bind
+        from megatalker.serving.server.telemetry import configure_logging
     except ImportError as error:
         raise UnsupportedError(f"cannot serve: {error.name} is missing; pip install 'megatalker[server]'") from error
     own = given(host=host, port=port, voices_dir=voices_dir, model=model, lazy=lazy, log_format=log_format)
@@ -68,7 +67,7 @@ def serve(
             server=own or None,
         )
     )
-    configure(settings.server.log_format)
+    configure_logging(settings.server.log_format)
     if not context.find_root().params.get("verbose"):  # what runs, and requests; not all that was decided on the way
         for package in PACKAGES:
             logging.getLogger(package).setLevel(logging.WARNING)
@@ -76,7 +75,7 @@ def serve(
     with bind(settings.server) as bound:
         with download_bar() as progress:
             opened = Checkpoint.open(settings.checkpoint, progress=progress)
-        server = TalkServer(LateEngine(settings, opened), settings.server, bound, config or Path(CONFIG_FILE))
+        server = TalkServer(LazyEngine(settings, opened), settings.server, bound, config or Path(CONFIG_FILE))
         when = "at the first request" if settings.server.lazy else "now"
         logger.info("listening at %s, loading %s", server.url, when)
         with suppress(KeyboardInterrupt):  # after the server has stopped in good order

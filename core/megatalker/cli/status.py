@@ -1,4 +1,4 @@
-"""What goes on while a command has nothing else to show: a line in the terminal, or now and then one in a log."""
+"""Progress of a command that has nothing else to show: a line in the terminal, or an occasional line in a log."""
 
 import logging
 import threading

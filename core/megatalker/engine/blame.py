@@ -12,7 +12,7 @@ The rule:
 * A call for no utterance (loading, warm-up, release) has no suspects: the backend is to blame.
 
 Where no other backend is left, another instance of the one that failed stands in for it. What is loaded in place of
-another must first do something harmless (``try_out`` of the checking shells): a backend that fails at everything is
+another must first do something harmless (``smoke_test`` of the checking shells): a backend that fails at everything is
 found out there, and no request is blamed for it.
 """
 

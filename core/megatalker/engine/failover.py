@@ -80,7 +80,7 @@ def _loader(role: BackendRole[InstanceT], option: BackendOption[InstanceT]) -> C
     def load_and_try() -> InstanceT:
         instance = option.load()
         try:
-            instance.try_out()
+            instance.smoke_test()
         except BaseException:
             LoadedBackend(role.kind, option.name, instance).close()
             raise

@@ -217,7 +217,7 @@ class TalkerStage:
         if loaded is not None and error is loaded.instance.own_refusal and role.has_substitute:
             if self._held == 0:
                 try:
-                    self._calls.step(role, "something harmless", methodcaller("try_out"))
+                    self._calls.step(role, "something harmless", methodcaller("smoke_test"))
                 except REQUEST_ERRORS as again:
                     reason = f"it holds no stream and refuses anything: {describe_error(again)}"
                     raise Fault(role, role.last, reason) from again

@@ -20,7 +20,7 @@ def load_talker(
 
     Raises:
         MalformedResultError: it loaded something else, or does not state its limits.
-        Exception: whatever its own loader raises.
+        Exception: anything that its own loader raises.
     """
     return CheckedTalker(spec.load(checkpoint, context), checkpoint.config)
 

@@ -19,7 +19,7 @@ class CheckedState(CodecState):
         self.owner, self.inner = owner, inner
 
     def copy(self) -> Self:
-        """As :meth:`CodecState.copy`; a copy that is the state itself raises ``MalformedResultError``."""
+        """Return a copy; see :meth:`CodecState.copy`. Raises ``MalformedResultError`` where it is the state itself."""
         with backend_call("copy of a codec state"):
             twin = expect(CodecState, self.inner.copy(), "a codec state's copy")
         if twin is self.inner:
@@ -28,7 +28,7 @@ class CheckedState(CodecState):
 
 
 class CheckedCodec:
-    """What the engine talks to: ``codec``, with every call checked.
+    """The engine's view of a codec: ``codec``, with every call checked.
 
     Args:
         codec: just loaded.
@@ -46,12 +46,12 @@ class CheckedCodec:
         self._config = config
 
     def open(self) -> CheckedState:
-        """As :meth:`Codec.open`."""
+        """Return a new state; see :meth:`Codec.open`."""
         with backend_call("open"):
             return CheckedState(self, expect(CodecState, self.codec.open(), "what open returned"))
 
     def decode(self, states: Sequence[CodecState], codes: Sequence[Tensor]) -> list[Tensor]:
-        """As :meth:`Codec.decode`; ``codes`` may be of any integer type and on any device.
+        """Decode frames; see :meth:`Codec.decode`. ``codes`` may be of any integer type and on any device.
 
         Raises (before any state has advanced):
             InvalidRequestError: a wrong shape, an id outside the codebook, a state named twice or made by another
@@ -69,7 +69,7 @@ class CheckedCodec:
         return list(chunks)
 
     def encode(self, audio: Tensor) -> Tensor:
-        """As :meth:`Codec.encode`; ``audio`` may be of any floating-point type and on any device.
+        """Encode a waveform; see :meth:`Codec.encode`. ``audio`` may be of any floating-point type and on any device.
 
         Raises:
             UnsupportedError: the capabilities do not list ``encode``.
@@ -102,7 +102,7 @@ class CheckedCodec:
             )
         return codes
 
-    def try_out(self) -> None:
+    def smoke_test(self) -> None:
         """Make the audio of one frame; raises what goes wrong, and ``MalformedResultError`` where that is no audio."""
         (chunk,) = self.decode([self.open()], [torch.zeros(1, self._config.num_quantizers, dtype=torch.int64)])
         complaint = samples_complaint(float(chunk.abs().max()))
@@ -110,11 +110,11 @@ class CheckedCodec:
             raise MalformedResultError(f"the codec's audio {complaint}")
 
     def warmup(self) -> None:
-        """As :meth:`Codec.warmup`."""
+        """Prepare for the first call; see :meth:`Codec.warmup`."""
         self.codec.warmup()
 
     def close(self) -> None:
-        """As :meth:`Codec.close`."""
+        """Free all resources; see :meth:`Codec.close`."""
         self.codec.close()
 
     def _check_states(self, states: Sequence[CodecState]) -> list[CodecState]:

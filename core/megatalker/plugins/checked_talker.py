@@ -24,14 +24,14 @@ from megatalker.sampling import SamplingParams
 
 
 @dataclass(slots=True)
-class _Stream:
+class _CheckedStream:
     positions: int
     """Prompt rows plus frames."""
     ended: bool = False
 
 
 class CheckedTalker:
-    """What the engine talks to: ``decoder``, with every call checked.
+    """The engine's view of a talker: ``decoder``, with every call checked.
 
     Args:
         decoder: just loaded, holding no stream.
@@ -53,7 +53,7 @@ class CheckedTalker:
         self._text_shape = torch.Size([config.talker.hidden_size])
         rest = [config.predictor.vocab_size] * (config.num_code_groups - 1)
         self._code_limits = np.array([config.first_suppressed_id, *rest])
-        self._streams: dict[StreamHandle, _Stream] = {}
+        self._streams: dict[StreamHandle, _CheckedStream] = {}
         self._last_handle = 0
         self._frames_are_due = False
         self.own_refusal: Exception | None = None
@@ -62,7 +62,7 @@ class CheckedTalker:
         """Its decode returns frames: it is called when they are waited for, so that nothing else waits for it."""
 
     def prefill(self, requests: Sequence[StreamRequest]) -> list[StreamHandle]:
-        """As :meth:`TalkerDecoder.prefill`.
+        """Begin streams; see :meth:`TalkerDecoder.prefill`.
 
         Raises:
             InvalidRequestError: ``embeds`` is not ``[T >= 2, hidden_size]`` finite floating point, or a history id lies
@@ -84,11 +84,12 @@ class CheckedTalker:
             answer = self.decoder.prefill(requests)
         handles = self._check_handles(answer, len(requests))
         for handle, request in zip(handles, requests, strict=True):
-            self._streams[handle] = _Stream(len(request.embeds))
+            self._streams[handle] = _CheckedStream(len(request.embeds))
         return handles
 
     def decode(self, steps: Sequence[DecodeStep], *, return_logits: bool = False) -> Callable[[], list[Frame]]:
-        """As :meth:`TalkerDecoder.decode`. The function returned is to be called before anything else, once.
+        """Start one frame of each stream; see :meth:`TalkerDecoder.decode`. Call the returned function once, before any
+        other call.
 
         Raises (here, or in the function returned, before any stream has advanced):
             InvalidRequestError: an unknown, released or ended stream; a stream named twice; a malformed text row or
@@ -118,7 +119,7 @@ class CheckedTalker:
         return take
 
     def release(self, stream: StreamHandle) -> None:
-        """As :meth:`TalkerDecoder.release`; an unknown or released stream raises ``InvalidRequestError``."""
+        """Free a stream; see :meth:`TalkerDecoder.release`. Unknown streams raise ``InvalidRequestError``."""
         self._require_taken()
         self._find(stream)
         with backend_call("release"):
@@ -126,14 +127,14 @@ class CheckedTalker:
         del self._streams[stream]
 
     def prepare(self) -> str | None:
-        """As :meth:`TalkerDecoder.prepare`; ``MalformedResultError`` where it returns something else."""
+        """Prepare one item; see :meth:`TalkerDecoder.prepare`. Other results raise ``MalformedResultError``."""
         self._require_taken()
         answer: object = self.decoder.prepare()
         if answer is not None and not isinstance(answer, str):
             raise MalformedResultError(f"prepare returned {type(answer).__name__}, expected what is prepared, or None")
         return answer
 
-    def try_out(self) -> None:
+    def smoke_test(self) -> None:
         """Make a frame of a prompt that no healthy backend fails at; raises what goes wrong."""
         rows = torch.full((2, self._config.talker.hidden_size), 0.02)
         greedy = SamplingParams(do_sample=False, predictor_do_sample=False)
@@ -142,12 +143,12 @@ class CheckedTalker:
         self.release(stream)
 
     def warmup(self) -> None:
-        """As :meth:`TalkerDecoder.warmup`."""
+        """Prepare for the first call; see :meth:`TalkerDecoder.warmup`."""
         self._require_taken()
         self.decoder.warmup()
 
     def close(self) -> None:
-        """As :meth:`TalkerDecoder.close`, whatever is under way."""
+        """Free all resources, also while a call is under way; see :meth:`TalkerDecoder.close`."""
         self.decoder.close()
 
     def _ask(self, steps: Sequence[DecodeStep], return_logits: bool) -> list[Frame] | Callable[[], list[Frame]]:
@@ -179,7 +180,7 @@ class CheckedTalker:
         if self._frames_are_due:
             raise InvalidRequestError("frames are under way; call the function that decode returned first")
 
-    def _find(self, stream: StreamHandle) -> _Stream:
+    def _find(self, stream: StreamHandle) -> _CheckedStream:
         found = self._streams.get(stream)
         if found is not None:
             return found

@@ -20,11 +20,11 @@ LARGEST_SAMPLE = 1 + 1e-4
 
 @contextmanager
 def backend_call(what: str) -> Iterator[None]:
-    """Around a call that a backend has no reason to refuse: what is wrong with a request was found before.
+    """Wrap a call that a backend has no reason to refuse, since the request has been checked before.
 
     Raises:
         MalformedResultError: the backend raised ``InvalidRequestError`` or ``CapacityError``.
-        Exception: whatever else it raised.
+        Exception: any other error that it raised.
     """
     try:
         yield
@@ -33,7 +33,7 @@ def backend_call(what: str) -> Iterator[None]:
 
 
 def samples_complaint(peak: float) -> str | None:
-    """What is wrong with samples whose largest absolute value is ``peak`` (NaN: one of them is), if anything."""
+    """Say what is wrong with samples whose largest absolute value is ``peak`` (NaN: one of them is), if anything."""
     if not math.isfinite(peak):
         return "holds NaN or infinity"
     return f"reaches {peak:g}, expected samples within [-1, 1]" if peak > LARGEST_SAMPLE else None
@@ -78,7 +78,7 @@ def check_ids(what: str, ids: Iterable[int], limit: int) -> None:
 
 
 def describe(value: object) -> str:
-    """For messages: ``float32 [2, 64]``, or the type of what is no tensor."""
+    """Describe a value for messages: ``float32 [2, 64]`` for a tensor, else the name of its type."""
     if not isinstance(value, Tensor):
         return type(value).__name__
     return f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}"

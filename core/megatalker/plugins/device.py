@@ -1,4 +1,4 @@
-"""Which device, number format and how many processor threads a run uses."""
+"""Choice of the device, the number format and the number of processor threads of a run."""
 
 from typing import Literal
 
@@ -13,7 +13,7 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 
 
 def dtype_name(dtype: torch.dtype) -> str:
-    """As in the settings: ``float32``."""
+    """Return the type's name in the settings, such as ``float32``."""
     return str(dtype).removeprefix("torch.")
 
 
@@ -22,7 +22,7 @@ def resolve_device(name: str) -> torch.device:
 
     Args:
         name: ``auto`` (CUDA where there is one, else the CPU), ``cpu``, ``cuda``, ``cuda:N`` or ``mps``. Apple's GPUs
-            are used by name only: nobody has measured yet where they are faster than the CPU beside them.
+            are used by name only: nobody has measured yet where they are faster than the CPU of the same machine.
 
     Raises:
         SettingsError: another name, or no such device on this machine.
@@ -48,7 +48,7 @@ def resolve_device(name: str) -> torch.device:
 
 
 def why_no_device(device: torch.device) -> str | None:
-    """What a backend's probe says where this torch cannot use ``device``; ``None``: nothing is amiss."""
+    """Say why this torch cannot use ``device``, for a backend's probe; ``None``: it can."""
     if device.type == "cuda" and not torch.cuda.is_available():
         return "this torch sees no CUDA device; install a CUDA build of torch, or use the cpu device"
     if device.type == "mps" and not torch.backends.mps.is_available():
@@ -68,7 +68,7 @@ SMALL_HIDDEN_SIZE = 512
 
 
 def resolve_threads(setting: int | Literal["auto"], checkpoint: Checkpoint, device: torch.device) -> int:
-    """Turn the setting ``threads`` into a number; ``auto`` is one thread for small checkpoints, and beside a GPU."""
+    """Turn the setting ``threads`` into a number; ``auto`` is one thread for small checkpoints and on GPUs."""
     if setting != "auto":
         return setting
     small = device.type == "cuda" or checkpoint.config.talker.hidden_size <= SMALL_HIDDEN_SIZE

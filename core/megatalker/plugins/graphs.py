@@ -41,7 +41,7 @@ class GraphCapture:
 
 
 def run_directly(work: Callable[[], Result]) -> Callable[[], Result]:
-    """What stands in for a capture where there shall be none."""
+    """Run work directly, in place of a capture."""
     return work
 
 

@@ -84,7 +84,7 @@ class BackendRegistry:
         """
         registry = cls()
         # Not pluggy's own loop over entry points, which ends at the first that cannot be imported. Backwards, because
-        # pluggy asks first whoever was registered last.
+        # pluggy asks the plug-in first that was registered last.
         entries = importlib.metadata.entry_points(group=PROJECT)
         for entry in sorted(entries, key=lambda entry: entry.name, reverse=True):
             try:
@@ -103,7 +103,7 @@ class BackendRegistry:
             PluginError: its name is taken, it does not implement ``megatalker_backends``, returns something else than
                 specifications, was written for another API version, or gives a backend a name that exists. The message
                 names the plug-in and the fix. Nothing of the plug-in is registered then.
-            Exception: whatever its hook raises; as above.
+            Exception: any error of its hook. Nothing of the plug-in is registered then.
         """
         if self._manager.has_plugin(name):
             raise PluginError(f"a plug-in named {name!r} is registered already; rename one of them or uninstall it")
@@ -124,23 +124,23 @@ class BackendRegistry:
             self._manager.unregister(name=name)
             raise
 
-    def _collect(self, newcomer: str) -> None:
-        """Ask all plug-ins. Without ``newcomer`` the answer was right, so whatever is wrong with it is its doing."""
+    def _collect(self, added: str) -> None:
+        """Ask all plug-ins for their backends. Those before ``added`` were valid, so a fault is of its making."""
         hook = self._manager.hook.megatalker_backends
         answers, asked = hook(), hook.get_hookimpls()
         if len(answers) < len(asked) and not any(impl.wrapper or impl.hookwrapper for impl in asked):
-            raise PluginError(f"plug-in {newcomer!r} returned None from megatalker_backends, expected a list")
+            raise PluginError(f"plug-in {added!r} returned None from megatalker_backends, expected a list")
         talkers: dict[str, TalkerBackend] = {}
         codecs: dict[str, CodecBackend] = {}
         origin: dict[tuple[Kind, str], str] = {}
         for spec in itertools.chain.from_iterable(answers):
-            kind = _check(spec, newcomer)
+            kind = _check(spec, added)
             if (kind, spec.name) in origin:
                 raise PluginError(
-                    f"plug-in {newcomer!r}: the {kind} backend name {spec.name!r} is already taken by plug-in "
+                    f"plug-in {added!r}: the {kind} backend name {spec.name!r} is already taken by plug-in "
                     f"{origin[kind, spec.name]!r}; rename one of them or uninstall the other"
                 )
-            origin[kind, spec.name] = self._origin.get((kind, spec.name), newcomer)
+            origin[kind, spec.name] = self._origin.get((kind, spec.name), added)
             if isinstance(spec, TalkerBackend):
                 talkers[spec.name] = spec
             else:
@@ -195,7 +195,7 @@ class BackendRegistry:
         return self._choose("talker", name, self._talkers, checkpoint, device, settings)
 
     def choose_codec(self, name: str, checkpoint: Checkpoint, device: torch.device, settings: Settings) -> CodecBackend:
-        """As :meth:`choose_talker`, for codecs."""
+        """Choose a codec; see :meth:`choose_talker`."""
         return self._choose("codec", name, self._codecs, checkpoint, device, settings)
 
     def _choose(
@@ -233,7 +233,7 @@ def _by_rank(known: dict[str, BackendT]) -> list[BackendT]:
 
 
 def _check(spec: object, plugin: str) -> Kind:
-    """What kind of backend ``plugin`` describes; raises ``PluginError`` when it cannot serve."""
+    """Return the kind of backend that ``plugin`` describes; raises ``PluginError`` when it cannot serve."""
     if not isinstance(spec, TalkerBackend | CodecBackend):
         raise PluginError(
             f"plug-in {plugin!r} returned {type(spec).__name__} from megatalker_backends, "
@@ -261,7 +261,7 @@ def _raise_if_interrupted(error: BaseException) -> None:
 
 
 def _version_advice(error: BaseException) -> str:
-    """For a plug-in that fails on a name that another version of the contract had, or will have."""
+    """Return advice for a plug-in that uses a name of an older or newer version of the contract."""
     if isinstance(error, ImportError) and (error.name or "").partition(".")[0] == PROJECT:
         return f"; if it is written for another API version than {API_VERSION}, upgrade one side ({CHANGES})"
     return ""
@@ -293,6 +293,6 @@ def probe(
 
 
 def computing_dtype(spec: TalkerBackend | CodecBackend, device: torch.device, settings: Settings) -> torch.dtype:
-    """What a backend would compute in: the setting ``dtype``. Codecs promise exactness: float32, if they can."""
+    """Return the type a backend would compute in: the setting ``dtype``; float32 for codecs that offer it."""
     exact = isinstance(spec, CodecBackend) and torch.float32 in spec.capabilities.dtypes
     return torch.float32 if exact else resolve_dtype(settings.dtype, device)

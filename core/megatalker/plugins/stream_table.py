@@ -1,4 +1,4 @@
-"""Which stream holds which row, and how far it has come. For backends whose state is a fixed number of rows."""
+"""Table of the slots that streams hold and of their lengths, for backends whose state is a fixed number of slots."""
 
 import heapq
 from collections.abc import Iterator, Sequence
@@ -12,7 +12,7 @@ from megatalker.errors import CapacityError
 from megatalker.interfaces import StreamHandle, StreamRequest
 
 StateT = TypeVar("StateT", default=Any)
-"""What a backend keeps for a stream besides its row."""
+"""A backend's own data for a stream, besides its slot."""
 
 
 @dataclass(slots=True, eq=False)

@@ -9,10 +9,11 @@ its first row there and adds one more to each frame, so that text may still arri
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import chain
+from typing import get_args
 
 import torch
 from torch import Tensor
@@ -21,17 +22,18 @@ from megatalker.checkpoint import Checkpoint
 from megatalker.checkpoint.template import role_ids
 from megatalker.errors import InvalidRequestError
 from megatalker.plugins.graphs import GraphCapture
-from megatalker.prompt.captured import CapturedBodies
-from megatalker.prompt.plan import Layout, PromptPlan, PromptPlanner
+from megatalker.prompt.plan import Layout, PromptPlan
 from megatalker.prompt.rows import PromptRows
-from megatalker.voices import Voice
 
 logger = logging.getLogger(__name__)
 
 WARM_ROWS = 512
-"""Of texts that are read at once."""
+"""Rows that warm-up embeds at once: as many as long texts have."""
 CAPTURED_TOGETHER = 8
-"""Texts that are built one by one, from what was captured; more of them share operations in less time."""
+"""Most texts in a call that are built one by one from a captured graph; more of them are faster in shared operations.
+"""
+CAPTURED_LENGTHS = 128
+"""Longest text that is captured, in tokens: a long sentence."""
 HEADS = 256
 """Heads that are remembered: a voice, language and instruction each, some tens of kB."""
 
@@ -58,9 +60,9 @@ class PromptText:
     """The text of one prompt, and how it is to be spoken."""
 
     ids: Sequence[int]
-    """Of the text alone (:func:`megatalker.checkpoint.template.text_ids`), or of its beginning."""
+    """Ids of the text alone (:func:`megatalker.checkpoint.template.text_ids`), or of its beginning."""
     plan: PromptPlan
-    """From :meth:`PromptPlanner.plan`."""
+    """The plan that :meth:`~megatalker.prompt.plan.PromptPlanner.plan` returned."""
     complete: bool = True
     """No text will follow. With ``False``, at least :attr:`PromptPlan.ids_needed` ids must be given, and rows do not
     depend on how the text is split; their last bits may then differ from the official prompt's."""
@@ -75,13 +77,49 @@ class _Body:
     trailing: Tensor
 
 
+class CapturedBodies:
+    """CUDA graphs of whole texts without reference codes, by layout and length: one launch instead of fifteen.
+
+    Args:
+        rows: where texts are looked up.
+        body: computes, of a layout and the embedded text ``[n, text width]``, the rows after a prompt's head, and the
+            trailing rows.
+        capture: :class:`~megatalker.plugins.graphs.GraphCapture`.
+    """
+
+    def __init__(
+        self,
+        rows: PromptRows,
+        body: Callable[[Layout, Tensor], tuple[Tensor, Tensor]],
+        capture: Callable[[Callable[[], tuple[Tensor, Tensor]]], Callable[[], tuple[Tensor, Tensor]]],
+    ) -> None:
+        self._rows = rows
+        self._text = rows.embed([0] * CAPTURED_LENGTHS)
+        self._captured = {
+            (layout, length): capture(partial(body, layout, self._text[:length]))
+            for layout in get_args(Layout)
+            for length in range(CAPTURED_LENGTHS, 0, -1)  # smaller ones fit into the memory that the largest one took
+        }
+
+    def get(self, layout: Layout, ids: Sequence[int]) -> tuple[Tensor, Tensor] | None:
+        """Return the body of this text, which the next call overwrites; ``None``: its length was not captured.
+
+        Raises:
+            InvalidRequestError: an id outside the text vocabulary.
+        """
+        captured = self._captured.get((layout, len(ids)))
+        if captured is None:
+            return None
+        self._rows.embed(ids, into=self._text[: len(ids)])
+        return captured()
+
+
 class PromptBuilder:
     """Builds the prompts of one checkpoint. Holds the text projection, a few rows, and the heads used last."""
 
     def __init__(self, checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype) -> None:
-        self._checkpoint, self._config, self._device = checkpoint, checkpoint.config, device
+        config, self._device = checkpoint.config, device
         self._rows = PromptRows(checkpoint, device, dtype)
-        config = self._config
         # one projection for the three, as officially: their last bits depend on it
         special = self._rows.text([config.tts_bos_id, config.tts_eos_id, config.tts_pad_id])
         self._begin, self._end, self._pad = torch.split(special, 1)  # [1, H] each
@@ -93,24 +131,8 @@ class PromptBuilder:
         self._codec_pad, self._codec_begin = torch.split(
             self._rows.codec([config.codec_pad_id, config.codec_bos_id]), 1
         )
-        self._planner = PromptPlanner(checkpoint)
         self._captured: CapturedBodies | None = None
         self._head = lru_cache(HEADS)(self._compute_head)
-
-    def build(
-        self,
-        text_ids: Sequence[int],
-        *,
-        voice: Voice,
-        language: str = "auto",
-        instruct: str | None = None,
-        layout: Layout = "interleaved",
-        complete: bool = True,
-    ) -> Prompt:
-        """Plan the prompt of one request (:meth:`PromptPlanner.plan`) and build it (:meth:`build_all`)."""
-        plan = self._planner.plan(voice=voice, language=language, instruct=instruct, layout=layout)
-        (prompt,) = self.build_all([PromptText(text_ids, plan, complete)])
-        return prompt
 
     def build_all(self, texts: Sequence[PromptText]) -> list[Prompt]:
         """Compute the rows of prompts; what is read from the checkpoint goes to the device in one piece.
@@ -143,9 +165,9 @@ class PromptBuilder:
         ]
 
     def warmup(self) -> None:
-        """Let a GPU load what multiplies the rows of a text, which differs from one length to the next, and lock the
-        memory that texts pass through: else the first text of each length waits for it, up to 3 ms. What a text that
-        comes alone takes is captured: one launch instead of fifteen.
+        """Prepare a GPU: load the kernels that multiply the rows of a text, which differ by its length; lock the host
+        memory that texts are copied from; and capture the work for a single text, so that it takes one launch, not
+        fifteen. Without this the first text of each length waits up to 3 ms.
         """
         if self._device.type != "cuda" or self._captured is not None:
             return
@@ -168,11 +190,12 @@ class PromptBuilder:
         if body is None:
             return None
         head, (rows, trailing) = self._head_of(text.plan), body
-        whole = torch.cat([head, rows, trailing])  # the next text overwrites what was captured
+        whole = torch.cat([head, rows, trailing])  # the next text overwrites the captured tensors
         return Prompt(whole[: -len(trailing)], whole[-len(trailing) :], self.pad_row, True, len(head))
 
     def text_rows(self, ids: Sequence[int]) -> Tensor:
-        """``[n, H]``: rows of text that arrived after the prompt was built, whatever the split.
+        """Return rows ``[n, H]`` of text that arrived after the prompt was built; they do not depend on how the text
+        was split.
 
         Raises:
             InvalidRequestError: an id outside the text vocabulary.
@@ -204,7 +227,7 @@ class PromptBuilder:
         return [next(done) if text.complete else self._rows_so_far(text) for text in texts]
 
     def _rows_so_far(self, text: PromptText) -> Tensor:
-        """As above, of text that more may follow."""
+        """Return :meth:`text_rows` of the beginning of a text, which more may follow."""
         embedded = self._rows.embed(_ids(text))
         if text.plan.voice.reference_codes is not None:
             return self._rows.project_split(embedded)
@@ -271,7 +294,7 @@ def _ids(text: PromptText) -> list[int]:
 
 
 def _official_calls(layout: Layout, rows: int) -> list[int]:
-    """How the official package groups text rows where it projects them, and there are no reference codes."""
+    """Return the sizes of the official package's projections of text rows, where there are no reference codes."""
     return [1, rows - 1] if layout == "interleaved" else [rows]
 
 

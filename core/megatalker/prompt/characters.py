@@ -1,4 +1,4 @@
-"""What stands for a single character in text that is spoken: itself, a plain letter, a space, or nothing.
+"""Replacement of single characters in text that is spoken: by themselves, a plain letter, a space, or nothing.
 
 Letters and digits in disguise (mathematical, full-width, circled, ligatures) become plain ones, as NFKC has them.
 Everything that is usual in a language stays as it is: below U+2000 a compatibility decomposition marks a usual letter
@@ -27,7 +27,7 @@ _IDEOGRAPHS = range(0x20000, 0x40000)
 """Planes in which everything is an ideograph, also what is newer than this Python."""
 _PLANE_14_SILENT = range(0xE0000, 0xE1000)
 _EMOJI = range(0x1F000, 0x1FB00)
-"""Where unassigned code points are emoji of a newer Unicode than Python's."""
+"""Range whose unassigned code points are emoji of a newer Unicode than Python's."""
 _BLANKS = "\ufffc\ufffd\u2800"
 """Stand for something that is not there."""
 _USUAL = "\u2116"
@@ -42,7 +42,7 @@ _ALONGSIDE = ".,()"
 
 
 class _Characters(dict[int, int | str]):
-    """For ``str.translate``; filled as characters are met, which are at most two planes of Unicode."""
+    """Table for ``str.translate``. It is filled as characters are met, which are at most two planes of Unicode."""
 
     def __missing__(self, code: int) -> int | str:
         if code >= _IDEOGRAPHS.start:

@@ -72,14 +72,18 @@ class TextCleaner:
 
     def feed(self, piece: str) -> str:
         """The clean text that ``piece`` makes certain; words are not held back for what may follow them."""
-        held = self._raw or self._joiner or self._token
-        if not held and _ODD.search(piece) is None and self._tokens.first.isdisjoint(piece):
+        if not self.holds_back and _ODD.search(piece) is None and self._tokens.first.isdisjoint(piece):
             self._before = piece[-1:] or self._before
             return self._spaces.fold(piece)
         return self._clean(piece, final=False)
 
+    @property
+    def holds_back(self) -> bool:
+        """Whether some text waits for what may follow it."""
+        return bool(self._raw or self._joiner or self._token)
+
     def finish(self) -> str:
-        """No text follows: what was held back."""
+        """Return the text that was held back, since no more follows."""
         return self._clean("", final=True)
 
     def _clean(self, piece: str, *, final: bool) -> str:

@@ -26,7 +26,7 @@ class _Found:
 
 
 class ControlTokens:
-    """Finds control tokens; linear in the text, whatever it holds. Immutable.
+    """Finds control tokens; linear in the length of any text. Immutable.
 
     Args:
         tokens: :func:`control_tokens` of a checkpoint. Those of the form ``<|name|>`` are always found.
@@ -35,7 +35,7 @@ class ControlTokens:
     def __init__(self, tokens: Collection[str] = ()) -> None:
         self.tokens = frozenset(tokens)
         self.first = frozenset("<") | {token[0] for token in self.tokens if token}
-        """What tokens begin with."""
+        """First characters of all tokens."""
         self.reach = max(map(len, self.tokens), default=1) - 1
         """Characters of a token that can stand at the end of a text without being one."""
         trie = _trie(self.tokens)

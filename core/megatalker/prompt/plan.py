@@ -1,4 +1,4 @@
-"""What a prompt will hold, decided and checked before any row is computed: voice, language, instruction, layout.
+"""The content of a prompt, decided and checked before any row is computed: voice, language, instruction, layout.
 
 A plan needs no device: a request is checked in its caller's thread, and its rows are computed once, by the worker.
 """
@@ -41,7 +41,7 @@ class PromptPlan:
 
     @property
     def ids_needed(self) -> int:
-        """How many text ids must be known before an interleaved prompt can be built while text still arrives.
+        """Number of text ids that must be known before an interleaved prompt can be built while text still arrives.
 
         One, except for in-context voices, whose reference frames each take a text row.
         """
@@ -51,7 +51,7 @@ class PromptPlan:
         return max(1, len(codes) + 1 - len(text))
 
     def prefill_rows(self, text_ids: int) -> int:
-        """Rows of the prefill for a complete text of so many ids."""
+        """Return the number of prefill rows for a complete text of ``text_ids`` ids."""
         codes, reference = self.voice.reference_codes, self.voice.reference_text_ids
         heard, read = (0, 0) if codes is None or reference is None else (len(codes), len(reference))
         text_and_end = read + text_ids + 1 if self.layout == "upfront" else 0

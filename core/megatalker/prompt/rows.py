@@ -75,7 +75,7 @@ class PromptRows:
         return _linear(hidden, self._weight_2, self._bias_2, calls)
 
     def project_split(self, embedded: Tensor) -> Tensor:
-        """As :meth:`project`, but a row's bits depend on its id only, however the text was split.
+        """Project rows like :meth:`project`, but a row's bits depend on its id only, however the text was split.
 
         Every call to the matrix library has the same shape: a padded block. The rows equal those of :meth:`project` to
         the last bit wherever the library uses one kernel for both shapes, and to float32 rounding elsewhere.
@@ -118,7 +118,7 @@ class PromptRows:
         return rows
 
     def _room(self, table: Tensor, *rows: int) -> Tensor:
-        """On the host, where a GPU takes them from without waiting for what it is doing."""
+        """Return a host buffer that a GPU can copy from without waiting for its running work."""
         return torch.empty(*rows, table.shape[1], dtype=table.dtype, pin_memory=self._device.type == "cuda")
 
     def _send(self, rows: Tensor) -> Tensor:
@@ -126,7 +126,7 @@ class PromptRows:
 
 
 def _linear(rows: Tensor, weight: Tensor, bias: Tensor, calls: list[int]) -> Tensor:
-    """``rows @ weight.T + bias``, so many rows in each call; what the official linear layer calls, too."""
+    """Compute ``rows @ weight.T + bias``, with one call of the official layer's function for each of ``calls``."""
     products, turned = rows.new_empty(len(rows), len(bias)), weight.t()
     for some, into in zip(torch.split(rows, calls), torch.split(products, calls), strict=True):
         torch.addmm(bias, some, turned, out=into)

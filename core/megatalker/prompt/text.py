@@ -128,7 +128,7 @@ class TextChecker:
         self._chars = self._cleaned_chars = 0
 
     def check(self, text: object) -> str:
-        """What is to be spoken now that this piece is there. A refused piece leaves no trace.
+        """Return the text to speak after this piece. A refused piece leaves no trace.
 
         Raises:
             InvalidRequestError: not a string, or the text is too long. Without cleaning also for a NUL character, half
@@ -142,7 +142,7 @@ class TextChecker:
         return ready
 
     def finish(self) -> str:
-        """The text is complete: what was held back of it."""
+        """Return the text that was held back, since it is complete now."""
         return "" if self._cleaner is None else self._cleaner.finish()
 
     def _clean(self, cleaner: TextCleaner, piece: str) -> str:
@@ -230,7 +230,7 @@ def _last_boundary(text: str, checked: int) -> int:
 
 
 def _always_parted(left: str, right: str) -> bool:
-    """Whether the Qwen2 word splitter parts these neighbours whatever stands around them.
+    """Whether the Qwen2 word splitter parts these neighbours, regardless of the characters around them.
 
     Its words are runs of letters with at most one other character in front, single digits, and runs of other characters
     with one space in front and line breaks behind. Accents and their like may melt into the character before them (NFC,

@@ -21,6 +21,7 @@ Rules, in this order, on float32 logits; quotients are correctly rounded float32
 unspecified id of the vocabulary.
 """
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -51,7 +52,7 @@ MAX_DECAY = 31.5
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """How codes are chosen from logits. Defaults are those of the official package.
+    """Options of choosing codes from logits. Defaults are those of the official package.
 
     ``predictor_*`` apply to codes 1-15 (officially ``subtalker_*``), the others to code 0.
 
@@ -118,9 +119,15 @@ class CodeVocabulary:
     """Ids from here on are never chosen, ``eos_id`` excepted."""
 
     @classmethod
-    def of(cls, config: "ModelConfig") -> "CodeVocabulary":
-        """The talker's vocabulary of a checkpoint."""
+    def from_config(cls, config: "ModelConfig") -> "CodeVocabulary":
+        """Return the talker's vocabulary of a checkpoint."""
         return cls(config.talker.vocab_size, config.codec_eos_id, config.first_suppressed_id)
+
+    @classmethod
+    def of(cls, config: "ModelConfig") -> "CodeVocabulary":
+        """Former name of :meth:`from_config`; it goes with the next version."""
+        warnings.warn("CodeVocabulary.of is CodeVocabulary.from_config now", DeprecationWarning, stacklevel=2)
+        return cls.from_config(config)
 
 
 class _Filters:

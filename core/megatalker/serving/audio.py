@@ -17,7 +17,7 @@ __all__ = ["StreamResampler", "WavWriter", "from_pcm16", "to_pcm16"]
 
 Samples = NDArray[np.float32]
 LOUDEST = np.float32(32767)
-"""As a 16-bit sample."""
+"""Full scale as a 16-bit sample."""
 
 
 def to_pcm16(samples: Samples) -> bytes:

@@ -1,31 +1,33 @@
-"""Work in the background: tasks and threads whose failures are logged, told to whoever depends on them, and counted.
+"""Background work: tasks and threads whose failures are logged, reported to whatever depends on them, and counted.
 
 Tasks and threads begin here and nowhere else, except where their result is awaited by the code that began them.
 """
 
 import asyncio
+import contextvars
 import logging
 import threading
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 logger = logging.getLogger(__name__)
 
 OnFailure = Callable[[BaseException], object]
 
-LOOK_S = 1.0
-"""Time between two looks at what is followed by looking."""
-LOOK_SHARE = 0.02
+POLL_PERIOD_S = 1.0
+"""Time between two looks at something that is polled."""
+POLL_SHARE = 0.02
 """A look that takes long is followed by a longer pause, so that looks take at most this share of the time."""
 LONGEST_PAUSE_S = 30.0
 """Looks that fail come less and less often, down to this."""
 
 
 class BackgroundHealth:
-    """What fails in the background, by the name of the work. Thread-safe."""
+    """Failures of background work, by the name of the work. Thread-safe."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock, self._lock = clock, threading.Lock()
@@ -41,13 +43,13 @@ class BackgroundHealth:
                 self._troubles[name] = since, why
 
     def well(self, name: str) -> bool:
-        """Note that the work goes on as it should; returns whether that is news."""
+        """Note that the work goes on as it should; returns whether it failed before."""
         with self._lock:
             self._failures.setdefault(name, 0)
             return self._troubles.pop(name, None) is not None
 
     def troubles(self, for_s: float = 0.0) -> dict[str, str]:
-        """What is wrong, by name, for at least this many seconds."""
+        """Return what has been wrong for at least this many seconds, by name."""
         now = self._clock()
         with self._lock:
             return {name: why for name, (since, why) in self._troubles.items() if now - since >= for_s}
@@ -78,7 +80,7 @@ def start_task(work: Coroutine[Any, Any, None], name: str, on_failure: OnFailure
         on_failure: called with its exception, in the event loop, after that was logged. A cancelled task did not fail.
     """
     task = asyncio.create_task(work, name=name)
-    task.add_done_callback(lambda done: None if done.cancelled() else _tell(name, done.exception(), on_failure))
+    task.add_done_callback(lambda done: None if done.cancelled() else _report(name, done.exception(), on_failure))
     return task
 
 
@@ -89,14 +91,14 @@ def start_thread(work: Callable[[], object], name: str, on_failure: OnFailure | 
         try:
             work()
         except BaseException as error:
-            _tell(name, error, on_failure)
+            _report(name, error, on_failure)
 
     thread = threading.Thread(target=run, name=name, daemon=True)
     thread.start()
     return thread
 
 
-class Trouble(Exception):  # noqa: N818 - no error of this program
+class RecoverableError(Exception):
     """Something outside is not as it should be, and may be mended at any time.
 
     Args:
@@ -110,9 +112,9 @@ class Trouble(Exception):  # noqa: N818 - no error of this program
 
 
 @asynccontextmanager
-async def looking(look: Callable[[], Awaitable[None]], name: str, health: BackgroundHealth) -> AsyncIterator[None]:
-    """Meanwhile ``look`` is awaited once a second. Its failures are logged when they change, and it is tried again."""
-    task = start_task(_look_again(look, name, health), name, lambda _error: health.failed(name, "it has stopped"))
+async def polling(look: Callable[[], Awaitable[None]], name: str, health: BackgroundHealth) -> AsyncIterator[None]:
+    """Await ``look`` once a second within the block. Failures are logged when they change, and it is tried again."""
+    task = start_task(_poll_again(look, name, health), name, lambda _error: health.failed(name, "it has stopped"))
     try:
         yield
     finally:
@@ -120,28 +122,45 @@ async def looking(look: Callable[[], Awaitable[None]], name: str, health: Backgr
         await asyncio.wait([task])
 
 
-async def _look_again(look: Callable[[], Awaitable[None]], name: str, health: BackgroundHealth) -> None:
-    told, pause_s = "", LOOK_S
+async def _poll_again(look: Callable[[], Awaitable[None]], name: str, health: BackgroundHealth) -> None:
+    told, pause_s = "", POLL_PERIOD_S
     while True:
         began = time.monotonic()
         try:
             await look()
         except Exception as error:
-            expected = isinstance(error, Trouble)
-            health.failed(name, error.why if isinstance(error, Trouble) else f"it fails ({type(error).__name__})")
+            expected = isinstance(error, RecoverableError)
+            health.failed(
+                name, error.why if isinstance(error, RecoverableError) else f"it fails ({type(error).__name__})"
+            )
             if told != (told := repr(error)):
                 logger.error("%s: %s; trying again", name, error, exc_info=not expected)
-            pause_s = LOOK_S if expected else min(2 * pause_s, LONGEST_PAUSE_S)
+            pause_s = POLL_PERIOD_S if expected else min(2 * pause_s, LONGEST_PAUSE_S)
         else:
-            told, pause_s = "", LOOK_S
+            told, pause_s = "", POLL_PERIOD_S
             if health.well(name):
                 logger.warning("%s: all is well again", name)
-        await asyncio.sleep(max(pause_s, (time.monotonic() - began) / LOOK_SHARE))
+        await asyncio.sleep(max(pause_s, (time.monotonic() - began) / POLL_SHARE))
 
 
-def _tell(name: str, error: BaseException | None, on_failure: OnFailure | None) -> None:
+def _report(name: str, error: BaseException | None, on_failure: OnFailure | None) -> None:
     if error is None:
         return
     logger.error("%s failed", name, exc_info=error)
     if on_failure is not None:
         on_failure(error)
+
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def named_pool(name: str) -> ThreadPoolExecutor:
+    """Return a pool for one kind of work, so that masses of another kind cannot delay it."""
+    return ThreadPoolExecutor(thread_name_prefix=f"megatalker-{name}")
+
+
+async def run_in(pool: ThreadPoolExecutor, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Return the result of ``work``, called in a thread of ``pool`` with the context variables of the caller."""
+    context = contextvars.copy_context()
+    return await asyncio.get_running_loop().run_in_executor(pool, lambda: context.run(work, *args, **kwargs))

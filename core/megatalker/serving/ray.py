@@ -17,10 +17,9 @@ from megatalker.checkpoint import Checkpoint
 from megatalker.errors import SettingsError, UnsupportedError
 from megatalker.serving.ray_scaling import LOAD
 from megatalker.serving.server.app import create_app
-from megatalker.serving.server.late_engine import LateEngine
-from megatalker.serving.server.logs import configure
-from megatalker.serving.server.speaker import Speaker
-from megatalker.serving.server.starting import served_settings
+from megatalker.serving.server.lazy_engine import LazyEngine, served_settings
+from megatalker.serving.server.speech_service import SpeechService
+from megatalker.serving.server.telemetry import configure_logging
 from megatalker.settings import RaySettings, Settings
 
 try:
@@ -29,9 +28,9 @@ except ImportError as error:
     raise UnsupportedError(f"cannot deploy on Ray: {error.name} is missing; pip install 'megatalker[ray]'") from error
 
 NAME = "megatalker"
-"""Of the deployment, in Ray's commands and files."""
+"""The name of the deployment in Ray's commands and files."""
 HEALTH_PERIOD_S = 2.0
-"""Between two looks at a replica: after so long at most it is known to be dead."""
+"""Time between two looks at a replica; a dead one is noticed after it at the latest."""
 DRAIN_POLL_S = 0.2
 OF_THE_PROXY = (
     "host",
@@ -45,7 +44,7 @@ OF_THE_PROXY = (
 
 
 def application(args: dict[str, Any]) -> serve.Application:
-    """What Ray Serve deploys. The settings are read once, here, and hold for every replica.
+    """Return what Ray Serve deploys. The settings are read once, here, and hold for every replica.
 
     Args:
         args: settings by name, on top of the environment and ``megatalker.toml``; ``config`` names another file.
@@ -74,15 +73,15 @@ class Replica:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._speaker: Speaker
+        self._service: SpeechService
 
     async def __serve_build_asgi_app__(self) -> FastAPI:  # Ray's name for it
         settings = self._settings
-        configure(settings.server.log_format)
+        configure_logging(settings.server.log_format)
         logging.getLogger("megatalker").setLevel(logging.INFO)
         checkpoint = await asyncio.to_thread(Checkpoint.open, settings.checkpoint)
-        app = create_app(LateEngine(settings, checkpoint), settings.server)
-        self._speaker = app.state.speaker
+        app = create_app(LazyEngine(settings, checkpoint), settings.server)
+        self._service = app.state.service
         return app
 
     async def check_health(self) -> None:
@@ -91,19 +90,19 @@ class Replica:
         Raises:
             MegatalkerError: the engine has failed for good; Ray replaces the replica.
         """
-        await self._speaker.warm_up_over()
-        if self._speaker.failure is not None:
-            raise self._speaker.failure
+        await self._service.warm_up_over()
+        if self._service.failure is not None:
+            raise self._service.failure
 
     async def record_autoscaling_stats(self) -> dict[str, float]:
         """Rows in use and wanted, as a share of those that should be in use."""
-        metrics = self._speaker.engine.metrics()
+        metrics = self._service.engine.metrics()
         wanted = self._settings.max_streams * self._settings.ray.target_load
         return {LOAD: (metrics.active + metrics.waiting) / wanted}
 
 
 def _options(settings: Settings) -> dict[str, Any]:
-    """Of the deployment, as Ray names them; a Serve configuration file may say otherwise."""
+    """Return options of the deployment, as Ray names them; a Serve configuration file may say otherwise."""
     server, wanted = settings.server, settings.ray
     options: dict[str, Any] = {
         "name": NAME,

@@ -1,4 +1,4 @@
-"""How many replicas Ray Serve should run. Ray sends this file to its controller: it imports nothing of ours."""
+"""The number of replicas on Ray Serve. Ray sends this file to its controller: it imports nothing of ours."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -6,7 +6,7 @@ if TYPE_CHECKING:
     from ray.serve.config import AutoscalingContext
 
 LOAD = "load"
-"""What each replica reports: its streams, running and waiting, over those that it should run."""
+"""The figure that each replica reports: its streams, running and waiting, over those that it should run."""
 
 
 def replicas_wanted(context: "AutoscalingContext") -> tuple[float, dict[str, Any]]:

@@ -43,9 +43,9 @@ class SplitTimer:
     def _wait(self, context: Context | None = None) -> None:
         seconds = min(PIECE_S, self._left_s)
         self._left_s -= seconds
-        self._piece = self._loop.call_later(seconds, self._go_on, context=context)
+        self._piece = self._loop.call_later(seconds, self._wait_or_call, context=context)
 
-    def _go_on(self) -> None:
+    def _wait_or_call(self) -> None:
         if self._left_s > 0:
             self._wait()
         else:
@@ -64,7 +64,7 @@ class SplitTimers(_Loop):
     def call_later(  # type: ignore[override] # as loops had it before they had types
         self, delay: float, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> asyncio.TimerHandle:
-        """As ``asyncio``'s."""
+        """Call back after a time that a pause of the process does not use up."""
         if delay <= WHOLE_S:
             return super().call_later(delay, callback, *args, context=context)
         return cast("asyncio.TimerHandle", SplitTimer(self, delay, callback, args, context))
@@ -72,7 +72,7 @@ class SplitTimers(_Loop):
     def call_at(  # type: ignore[override] # the same
         self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> asyncio.TimerHandle:
-        """As ``asyncio``'s."""
+        """Call back after a time that a pause of the process does not use up."""
         if when - self.time() <= WHOLE_S:
             return super().call_at(when, callback, *args, context=context)
         return self.call_later(when - self.time(), callback, *args, context=context)

@@ -54,7 +54,7 @@ class KeySettings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
     hash: KeyHash
-    """Of the key, which is kept nowhere."""
+    """Hash of the key; the key itself is kept nowhere."""
     max_streams: Positive | None = None
     """Utterances that it may have open at a time, spoken or waiting. ``None``: as many as the engine takes."""
     requests_per_minute: Positive | None = None
@@ -64,7 +64,7 @@ class KeySettings(BaseModel):
 
 
 class ServerSettings(BaseModel):
-    """What ``megatalker serve`` is started with, besides the engine's own settings."""
+    """Settings of ``megatalker serve``, besides the engine's own."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
@@ -73,14 +73,13 @@ class ServerSettings(BaseModel):
     port: Annotated[Integer, Field(ge=0, le=65535)] = 8000
     """0 takes a free one, which the log names."""
     api_key: Key | None = None
-    """Where set, speech is for those who send it: ``Authorization: Bearer KEY``. It may manage voices."""
+    """Key for ``Authorization: Bearer KEY``; it may manage voices. ``None``: requests need no key."""
     keys: Mapping[str, KeySettings] = Field(default_factory=dict)
     """Further keys, by name, each with limits of its own."""
     token_lifetime_s: Positive = 60
     """Seconds that a token of ``POST /v1/tokens`` opens WebSockets for."""
     token_secret: SigningSecret | None = None
-    """What tokens are signed with, at least 16 characters. ``None``: drawn at the start; servers behind one address
-    need the same."""
+    """Secret of 16 or more characters that signs tokens; servers behind one address share it. ``None``: random."""
     max_streams_per_connection: Positive = 32
     """Utterances that one WebSocket may have open at a time."""
     allowed_hosts: tuple[str, ...] = ()
@@ -99,7 +98,7 @@ class ServerSettings(BaseModel):
     tls_key: SomePath | None = None
     """PEM file with the private key."""
     tls_key_password: Secret | None = None
-    """Where the private key is encrypted."""
+    """Password of an encrypted private key."""
     lazy: bool = False
     """Load the backends at the first request, which waits for it, and not at the start."""
     log_format: Literal["text", "json"] = "text"
@@ -108,15 +107,15 @@ class ServerSettings(BaseModel):
     """A folder of voices, served by their names: recordings (``megatalker voices add``) and voice files
     (``Voice.save``, ``megatalker say --save-voice``). What changes in it changes in the server."""
     max_upload_bytes: Bytes = 1 << 25
-    """Of a request that adds a voice."""
+    """Largest body of a request that adds a voice."""
     voice_cache_size: Annotated[Integer, Field(ge=1, le=100_000)] = 64
     """Cloned voices that are kept in memory, those used last."""
     voice_cache_ttl_s: Seconds = 3600.0
-    """One that nobody used for so long is forgotten, and read again when somebody does."""
+    """Seconds after which an unused voice leaves the cache; its next use reads it again."""
     model: str | None = None
     """The name that ``model`` has in requests and in ``GET /v1/models``; by default the checkpoint's."""
     model_aliases: tuple[str, ...] = ("tts-1", "tts-1-hd", "gpt-4o-mini-tts", "gpt-4o-mini-tts-2025-12-15")
-    """Further names that ``model`` has in requests: those that OpenAI's clients send."""
+    """Further names that ``model`` has in requests: the names that OpenAI's clients send."""
     voice_aliases: Mapping[str, str] | None = None
     """Further names of voices in OpenAI's requests. ``None``: OpenAI's voices (``alloy``, ``ash``, ...) go round the
     voices known here."""
@@ -124,7 +123,7 @@ class ServerSettings(BaseModel):
     """Refuse fields of requests that are unknown, other types than documented, and other models. Otherwise what clients
     of other servers send is understood where it can be, and left out and named where it cannot."""
     max_message_bytes: Bytes = 1 << 20
-    """Of a request's body, and of one message of a WebSocket."""
+    """Largest body of other requests, and largest message of a WebSocket."""
     max_connections: Positive = 1000
     """One more takes the place of a connection that has sent no whole request yet, or of one of the owner (key or
     address) that has most; or it is refused."""
@@ -135,9 +134,9 @@ class ServerSettings(BaseModel):
     text_timeout_s: Seconds = 120.0
     """An open utterance for which no text arrives for this long ends with an error."""
     drain_timeout_s: Seconds = 30.0
-    """How long utterances may go on after SIGTERM, while new ones are refused; then they end with an error."""
+    """Seconds that utterances may go on after SIGTERM, while new ones are refused; then they end with an error."""
     shutdown_timeout_s: Seconds = 10.0
-    """How long clients get to read their last events when the server stops."""
+    """Seconds that clients get to read their last events when the server stops."""
 
 
 class RaySettings(BaseModel):
@@ -146,19 +145,19 @@ class RaySettings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     replicas: Positive = 1
-    """With ``max_replicas``, the fewest."""
+    """Number of replicas; with ``max_replicas``, the fewest."""
     max_replicas: Positive | None = None
-    """As many as the load asks for, up to this number. ``None``: always ``replicas``."""
+    """Most replicas: their number follows the load up to it. ``None``: always ``replicas``."""
     target_load: Share = 0.75
     """Share of its rows (``max_streams``) that a replica should use; streams that wait count as if they had one."""
     gpus: Amount | None = None
-    """Of one replica; a fraction lets several share one. ``None``: one where ``device`` is ``cuda``."""
+    """GPUs of one replica; a fraction lets several share one. ``None``: one where ``device`` is ``cuda``."""
     cpus: Amount = 1.0
     """Processor cores that Ray sets aside for a replica."""
 
 
 class Settings(BaseSettings):
-    """Everything an engine is opened with. Unknown keys are refused by name, wherever they come from.
+    """Everything an engine is opened with. Unknown keys of any source are refused by name.
 
     Nested keys: ``backends.compiled.max_streams`` in Python and TOML, ``MEGATALKER_BACKENDS__COMPILED__MAX_STREAMS``
     in the environment. Lists and tables in the environment are JSON, or values with commas between them
@@ -186,7 +185,7 @@ class Settings(BaseSettings):
     """Talker backends that continue the streams of a faulty one, in order. ``None``: every other available one, by
     rank."""
     codec_fallbacks: tuple[str, ...] | None = None
-    """As ``fallbacks``, for codecs."""
+    """Codecs that take over after a fault; like ``fallbacks``."""
     device: str = "auto"
     """``auto`` (CUDA where there is one, else the CPU), ``cpu``, ``cuda``, ``cuda:N`` or ``mps`` (Apple's GPUs)."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
@@ -194,25 +193,25 @@ class Settings(BaseSettings):
     voice: str | None = None
     """Default speaker of CustomVoice checkpoints; ``None``: the checkpoint's first."""
     language: str = "auto"
-    """Default language of what is said: one of the checkpoint's by name or code (``en``, ``en-US``), or ``auto``."""
+    """Default language of the text: one of the checkpoint's by name or code (``en``, ``en-US``), or ``auto``."""
     max_streams: Annotated[Integer, Field(ge=1, le=4096)] = 8
     """Streams decoding at the same time; a talker backend holds as many, unless its own settings say otherwise."""
     max_waiting: Annotated[Integer, Field(ge=0)] = 64
-    """Requests that may wait for a free stream; one more is refused with ``CapacityError``. Of other owners' only those
-    count whose turn comes before, and none without work: they wait for text, or for their consumer
+    """Requests that may wait for a free stream; one more is refused with ``CapacityError``. Requests without work,
+    which wait for text or for their consumer, do not count, nor do other owners' requests that are admitted later
     (:mod:`megatalker.engine.admission`)."""
     max_wait_s: Seconds | None = None
     """A request that waits longer for a free stream ends with ``CapacityError``, and is refused at once where that is
-    foreseen. ``None``: it waits as long as it takes. ``megatalker serve`` sets 30 where nothing else is said."""
+    foreseen. ``None``: it waits without limit. ``megatalker serve`` sets 30 unless the setting says otherwise."""
     max_open: Positive = 1024
-    """Streams open at the same time, with those that have no work; one more is refused with ``CapacityError``, or ends
+    """Streams open at the same time, with or without work; one more is refused with ``CapacityError``, or ends
     one of an owner that has at least two more."""
     max_streams_per_owner: Positive | None = None
-    """As ``max_open``, of those that ``Engine.speak`` was given the same ``owner`` for. ``None``: no limit."""
+    """Most open streams of one ``owner``, as given to ``Engine.speak``. ``None``: no limit."""
     max_text_chars: Positive = 20_000
-    """Of one utterance; a longer text is refused."""
+    """Most characters of one utterance; a longer text is refused."""
     max_reference_s: Seconds = 30.0
-    """Of the recording that a cloned voice brings along; each frame of it is a row of every prompt."""
+    """Longest recording of a cloned voice; each of its frames is a row of every prompt."""
     max_segment_chars: Positive = 400
     """Longer text is split into sentences of at most about this length, spoken as one continuous stream."""
     max_frames: Positive = 65_536
@@ -237,12 +236,14 @@ class Settings(BaseSettings):
     what is left out if that is no better; ``report`` reports at once; ``believe`` does neither, for checkpoints whose
     weights are random and for comparisons with the official package."""
     threads: Annotated[Integer, Field(ge=1, le=1024)] | Literal["auto"] = "auto"
-    """Processor threads of one operation of torch in the engine's thread. ``auto``: one for small checkpoints, and
-    beside a CUDA device, where operations are too short to share, otherwise as many as torch takes (one a core)."""
+    """Processor threads of one operation of torch in the engine's thread. ``auto``: one for small checkpoints and with
+    a CUDA device, where operations are too short to share, otherwise as many as torch takes (one a core).
+    """
     warmup: Literal["all", "first"] | None = None
-    """What warm-up waits for: ``all`` that the backends prepare, or what the ``first`` stream needs, while they prepare
-    the rest beside their work, with the same results (log, ``GET /ready``). ``None``: ``all``. The server, the voice
-    agent and the adapters set ``first`` where nothing else is said."""
+    """Extent of warm-up: ``all`` that the backends prepare, or what the ``first`` stream needs while they prepare the
+    rest during their work, with the same results (log, ``GET /ready``). ``None``: ``all``. The server, the voice agent
+    and the adapters set ``first`` unless the setting says otherwise.
+    """
     step_deadline_s: Deadline = 20.0
     """A backend call that takes longer marks the backend faulty."""
     backends: Mapping[str, Mapping[str, Any]] = Field(default_factory=dict)
@@ -295,10 +296,11 @@ class Settings(BaseSettings):
 
 
 def key_names(file: Path) -> set[str]:
-    """Names of the keys in ``[server.keys]`` of this file and of the environment, whatever else is wrong there.
+    """Return the names of the keys in ``[server.keys]`` of this file and of the environment, without checking other
+    settings.
 
     Raises:
-        SettingsError: that cannot be told.
+        SettingsError: the names cannot be read.
     """
     names: set[str] = set()
     for values in (environment(Settings), TomlFile(_reader(Settings, file))()):

@@ -1,4 +1,4 @@
-"""Where settings come from besides keyword arguments: ``MEGATALKER_*`` variables and ``megatalker.toml``."""
+"""Sources of settings besides keyword arguments: ``MEGATALKER_*`` variables and ``megatalker.toml``."""
 
 import difflib
 import ipaddress
@@ -18,6 +18,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_settings import TomlConfigSettingsSource
 
 from megatalker.errors import SettingsError, explain_validation
+from megatalker.settings.files import MOST_BYTES, read_regular_file
 
 ENV_PREFIX = "MEGATALKER_"
 LISTS = "in the environment, write JSON, or values with commas between them (NAME=VALUE pairs for a table)"
@@ -30,7 +31,7 @@ class TomlFile(TomlConfigSettingsSource):
 
     def _read_file(self, file_path: Path | Traversable) -> dict[str, Any]:
         try:
-            return tomllib.loads(file_path.read_text(encoding="utf-8"))
+            return tomllib.loads(read_regular_file(Path(str(file_path)), MOST_BYTES).decode())
         except tomllib.TOMLDecodeError as error:  # its message names line and column
             raise SettingsError(f"settings file {str(file_path)!r} is not TOML: {error}") from error
         except UnicodeDecodeError as error:
@@ -126,7 +127,7 @@ def explain(
     table: str = "",
     known: Collection[str] = (),
 ) -> str:
-    """What is wrong with settings, and which environment variable says so.
+    """Describe what is wrong with settings, and name the environment variable at fault.
 
     Args:
         error: pydantic's.

@@ -42,7 +42,7 @@ LONGEST_S = 1e6
 """The longest time that may be asked for, eleven days: every clock and timer counts that far."""
 Seconds = Annotated[float, BeforeValidator(_refuse_bool), Field(gt=0, le=LONGEST_S, allow_inf_nan=False)]
 Deadline = Annotated[float, BeforeValidator(_refuse_bool), Field(gt=0, le=3600, allow_inf_nan=False)]
-"""Seconds after which a backend's call counts as hung: whoever sets more would never learn of it."""
+"""Seconds after which a backend's call counts as hung. At most an hour: a longer wait would never report a fault."""
 Amount = Annotated[float, BeforeValidator(_refuse_bool), Field(ge=0, le=4096, allow_inf_nan=False)]
 """Processors or GPUs, parts of one included."""
 Share = Annotated[float, BeforeValidator(_refuse_bool), Field(gt=0, le=1, allow_inf_nan=False)]

@@ -68,7 +68,7 @@ class CheckpointRecipe:
     text_vocab: int = VOCAB_SIZE
     num_code_groups: int = 16
     max_positions: int = 32768
-    """Of the talker: prompt rows plus frames."""
+    """Most positions of the talker: prompt rows plus frames."""
     size: str = "0b6"
     """``tts_model_size``; the official package drops the instruction of CustomVoice checkpoints at ``0b6``."""
     variant: Variant = "custom_voice"
@@ -92,7 +92,7 @@ TINY = CheckpointRecipe(
     codebook_size=128,
     text_hidden=48,
 )
-"""For tests: the smallest that still has grouped queries, several layers and 16 code groups.
+"""The smallest checkpoint that still has grouped queries, several layers and 16 code groups, for tests.
 
 The codec's decoder has as many layers as published ones: each lets a frame hear of 71 frames more, so only a deep one
 shows that a past of 150 is too short.
@@ -107,7 +107,7 @@ TINY_1B7 = CheckpointRecipe(
     text_hidden=TINY.text_hidden,
     size="1b7",
 )
-"""For tests: the predictor is narrower than the talker, and CustomVoice takes an instruction, as in the 1.7B models."""
+"""A checkpoint for tests, with a narrow predictor and instructions for CustomVoice as in the 1.7B models."""
 
 _PUBLISHED_CODEC = CodecSizes(
     decoder_dim=1536,
@@ -130,7 +130,7 @@ PUBLISHED_0B6 = CheckpointRecipe(
     text_vocab=151936,
     dtype="bfloat16",
 )
-"""For benchmarks: the shapes of the 0.6B models, with random weights and a small tokenizer. About 2 GB on disk."""
+"""The shapes of the 0.6B models, with random weights and a small tokenizer, for benchmarks. About 2 GB on disk."""
 
 PUBLISHED_1B7 = CheckpointRecipe(
     talker=StackSizes(hidden=2048, intermediate=6144, layers=28, heads=16, kv_heads=8, head_dim=128),
@@ -143,4 +143,4 @@ PUBLISHED_1B7 = CheckpointRecipe(
     size="1b7",
     dtype="bfloat16",
 )
-"""For benchmarks: the shapes of the 1.7B models. About 4.5 GB on disk."""
+"""The shapes of the 1.7B models, for benchmarks. About 4.5 GB on disk."""

@@ -49,7 +49,7 @@ class OpenModel:
 
     @classmethod
     def change(cls, name: str, values: Array) -> None:
-        """For :func:`~megatalker.testing.random_checkpoint.write_checkpoint`."""
+        """Change one tensor; a hook of :func:`~megatalker.testing.random_checkpoint.write_checkpoint`."""
         if _RESIDUAL.match(name):
             values[:] = 0
         elif name in ("talker.model.norm.weight", "talker.code_predictor.model.norm.weight"):

@@ -1,6 +1,7 @@
 """Trains the tokenizers of the checkpoints that the project makes.
 
-That of checkpoints with random weights lies under ``tokenizer_files``, beside its corpus; after a change of that run::
+The tokenizer of checkpoints with random weights lies under ``tokenizer_files``, with its corpus. After a change of the
+corpus run::
 
     python -c "from megatalker.testing.tokenizer import *; build_tokenizer(TOKENIZER_FOLDER)"
 """

@@ -1,4 +1,4 @@
-"""Who speaks: built-in speakers, described voices, and voices cloned from recordings."""
+"""Voices: built-in speakers, described voices, and voices cloned from recordings."""
 
 from megatalker.voices.cloner import VoiceCloner, clone_voice
 from megatalker.voices.reference_audio import read_reference

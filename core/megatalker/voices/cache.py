@@ -23,8 +23,8 @@ class VoiceCache(Generic[Kept]):
     Callers that ask for the same voice at the same time wait for one of them to make it; others do not wait.
 
     Args:
-        most: beyond so many the one that was not used for longest is forgotten.
-        ttl_s: one that nobody used for so long is forgotten.
+        most: number of voices to keep; beyond it the least recently used one is forgotten.
+        ttl_s: seconds after which an unused voice is forgotten.
         clock: seconds, monotonic.
     """
 
@@ -34,8 +34,8 @@ class VoiceCache(Generic[Kept]):
         self._lock = threading.Lock()
 
     def get(self, key: bytes, make: Callable[[], Kept]) -> Kept:
-        """The voice of this key, made by ``make`` where it is not here; raises what ``make`` raises, to all who wait
-        for it, and keeps nothing then.
+        """Return the voice of this key, made by ``make`` where it is missing. An error of ``make`` reaches all callers
+        that wait for this voice, and nothing is kept then.
         """
         with self._lock:
             entry = self._used(key)

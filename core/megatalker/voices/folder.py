@@ -26,21 +26,22 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from megatalker.errors import CapacityError, InvalidRequestError, explain_validation
-from megatalker.voices.files import UnreadableVoiceError, read_regular_file
+from megatalker.settings.files import read_regular_file
 from megatalker.voices.names import check_name, name_key, tidy_name
 from megatalker.voices.reference_checks import read_good_reference
+from megatalker.voices.voice import UnreadableVoiceError
 
 logger = logging.getLogger(__name__)
 
 SUFFIX = ".safetensors"
 MANIFEST, REFERENCE, TRANSCRIPT = "manifest.json", "reference.wav", "transcript.txt"
 KEPT = "encoded-"
-"""How files begin that the library itself writes into a voice's folder."""
+"""Prefix of the files that the library itself writes into a voice's folder."""
 
 MOST_BYTES = {MANIFEST: 1 << 20, REFERENCE: 1 << 28, TRANSCRIPT: 1 << 20}
 """Larger files are not read."""
 LEFTOVER_S = 60.0
-"""What is being written or deleted is done by then, or was interrupted."""
+"""Seconds after which a half-written or half-deleted folder was interrupted, since writing and deleting are quicker."""
 
 _LEFTOVER = re.compile(r"\..+\.(new|gone)")
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
@@ -59,12 +60,12 @@ class StorageFullError(StorageError):
 
 
 class Manifest(BaseModel):
-    """What ``manifest.json`` says."""
+    """The content of ``manifest.json``."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     summary: str = ""
-    """For people."""
+    """A description for people."""
     in_context: bool = True
     """Whether the recording itself stands in the prompt, which clones more closely, or only how its speaker sounds."""
 
@@ -75,7 +76,7 @@ class Recording:
 
     manifest: Manifest
     reference: bytes
-    """Of an audio file."""
+    """Content of an audio file."""
     transcript: str | None
     """``None`` unless in context."""
 
@@ -87,7 +88,7 @@ class Recording:
 
 
 def read_recording(path: Path) -> Recording:
-    """The files of ``path``, unchecked but for the manifest.
+    """Return the files of ``path``, of which only the manifest has been checked.
 
     Raises:
         InvalidRequestError: one is missing, unreadable (then an :class:`UnreadableVoiceError`), or no manifest.
@@ -216,7 +217,7 @@ def foreign_entries(folder: Path) -> dict[str, str]:
 
 
 def _entries(folder: Path) -> Iterator[tuple[Path, str | None]]:
-    """What is in the folder, sorted, and why it is no voice."""
+    """Yield the folder's entries, sorted, each with the reason why it is no voice, if there is one."""
     try:
         paths = sorted(folder.iterdir())
     except (FileNotFoundError, NotADirectoryError) as error:
@@ -256,7 +257,7 @@ def _taken(name: str) -> VoiceExistsError:
 
 
 def _storage_error(what: str, error: OSError) -> StorageError:
-    """For everybody to read: it names no path, which stands in the log."""
+    """Return an error that everybody may read: it names no path, which stands in the log."""
     logger.error("%s: %s", what, error)
     if error.errno in _FULL:
         return StorageFullError(f"{what}: {error.strerror}; make room where voices are kept, and try again")
@@ -264,5 +265,5 @@ def _storage_error(what: str, error: OSError) -> StorageError:
 
 
 def _umask(folder: Path) -> int:
-    """What others may not do in a voice's folder: the same as in the folder of all voices."""
+    """Return the permissions that others lack in a voice's folder: the same as in the folder of all voices."""
     return ~folder.stat().st_mode & 0o777

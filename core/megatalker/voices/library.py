@@ -4,11 +4,11 @@ import logging
 import os
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from stat import S_ISDIR
 
@@ -18,9 +18,9 @@ from safetensors import SafetensorError
 
 from megatalker.checkpoint import Checkpoint
 from megatalker.errors import InvalidRequestError, MegatalkerError
+from megatalker.settings.files import read_until_stable
 from megatalker.voices.cache import VoiceCache
 from megatalker.voices.cloner import VoiceCloner
-from megatalker.voices.files import UnreadableVoiceError
 from megatalker.voices.folder import (
     KEPT,
     SUFFIX,
@@ -34,12 +34,12 @@ from megatalker.voices.folder import (
 )
 from megatalker.voices.names import name_key
 from megatalker.voices.reference_checks import read_good_reference
-from megatalker.voices.voice import Voice, VoiceKind
+from megatalker.voices.voice import UnreadableVoiceError, Voice, VoiceKind
 
 logger = logging.getLogger(__name__)
 
 NICENESS = 10
-"""By how much encoding gives way to everything else."""
+"""Niceness of the thread that encodes recordings, so that it gives way to everything else."""
 SETTLE_S = 0.1
 """A folder that looks the same after this long is taken for written."""
 MOST_LOOKS = 50
@@ -49,15 +49,15 @@ Clone = Callable[[NDArray[np.float32], str | None], Voice]
 
 @dataclass(frozen=True, slots=True)
 class VoiceEntry:
-    """What is known of a voice before anybody speaks with it."""
+    """Facts about a voice that are known before it is first used."""
 
     kind: VoiceKind
     summary: str = ""
     voice: Voice | None = field(default=None, repr=False)
-    """Of a voice file."""
+    """The voice of a voice file."""
     path: Path = Path()
     digest: bytes = b""
-    """Of a recording."""
+    """Digest of a recording."""
 
 
 class VoiceLibrary:
@@ -102,14 +102,14 @@ class VoiceLibrary:
                 raise fault
 
     def refresh(self) -> None:
-        """Look at the folder again. A voice with a fault is told in the log, and whoever asks for it gets an error.
+        """Read the folder again. A faulty voice is reported in the log, and requests for it get an error.
 
         Raises:
             InvalidRequestError: it cannot be looked at; the voices stay as they were.
         """
         if self.folder is None:
             return
-        with self._refreshing:  # what was seen earlier must not replace what was seen later
+        with self._refreshing:  # an earlier look must not replace a later one
             seen = _signature(self.folder)
             entries: dict[str, VoiceEntry] = {}
             faults: dict[str, MegatalkerError] = {}
@@ -124,14 +124,10 @@ class VoiceLibrary:
             self._tell_foreign(foreign_entries(self.folder))
 
     def refresh_if_changed(self) -> None:
-        """As :meth:`refresh`, where something has changed in the folder since, and does not change any more."""
+        """Call :meth:`refresh` where the folder has changed and the change is complete."""
         if self.folder is None or _signature(self.folder) == self._seen:
             return
-        for _ in range(MOST_LOOKS):
-            before = _signature(self.folder)
-            time.sleep(SETTLE_S)
-            if _signature(self.folder) == before:
-                break
+        read_until_stable(partial(_signature, self.folder), SETTLE_S, MOST_LOOKS)
         self.refresh()
 
     def _tell_foreign(self, foreign: Mapping[str, str]) -> None:
@@ -265,7 +261,7 @@ def _yield_to_others() -> None:
 
 
 def _signature(folder: Path) -> object:
-    """What tells whether files of voices have changed, without reading them. Never raises."""
+    """Return a value that changes when files of voices do, without reading them. Never raises."""
     if not folder.is_dir():
         return None
     found: list[tuple[str, int, int, int]] = []
@@ -286,7 +282,7 @@ def _visible(folder: Path) -> list[Path]:
 
 
 def _keep(voice: Voice, path: Path) -> None:
-    """So that a recording is encoded once, not once a process. It goes when its voice is removed."""
+    """Store a voice until it is removed, so that its recording is encoded once, not once in each process."""
     new = path.with_name(f".{path.name}.new")
     try:
         voice.save(new)

@@ -25,7 +25,7 @@ def tidy_name(name: str) -> str:
 
 
 def name_key(name: str) -> str:
-    """What the names of one voice have in common: names that differ by case or by Unicode's forms are the same."""
+    """Return the key that all spellings of a voice's name share, whatever their case or Unicode form."""
     if len(name) > 4 * MAX_CHARS:
         return name  # no voice has such a name, and composing a long one may take long
     folded = unicodedata.normalize("NFKC", tidy_name(name)).casefold()

@@ -1,4 +1,4 @@
-"""Where the speech in a recording begins and ends, and what is left of the silence around it.
+"""Edges of the speech in a recording, and the cut of the silence around it.
 
 An in-context voice puts the whole recording into the prompt. Where that ends in silence, the talker takes speech to be
 over, and ends the new speech early, too. A sentence takes ``demo-base`` 2.8 s with the speaker embedding alone, and
@@ -65,7 +65,7 @@ class SpeechSpan:
     end: int
     """The sample after its last."""
     seconds: float
-    """How much of it is sound, without pauses."""
+    """Seconds of sound, without pauses."""
     longest_pause_s: float
     level: float
     """Root mean square of its louder parts."""
@@ -146,7 +146,7 @@ def _frame_levels(samples: Samples) -> Levels:
 
 
 def _threshold(level: float, audible: Levels, *, digital_silence: bool) -> float:
-    """Level above which a frame is no silence. Beside digital silence, the quietest audible frames may be speech."""
+    """Return the level above which a frame is speech. With digital silence, even the quietest audible one may be."""
     found = [_QUIET * level]
     if not digital_silence:
         found.append(min(_NOISE_MARGIN * _quietest(audible), _LOUDEST_NOISE * level))

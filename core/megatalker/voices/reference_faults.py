@@ -1,4 +1,4 @@
-"""What is wrong with a recording or its transcript, in sentences. One list for the server, the command line and Python.
+"""Faults of a recording or its transcript, in sentences. One list serves the server, the command line and Python.
 
 The command line and Python take such a recording and warn. For severe faults a voice that is to be kept is refused.
 """
@@ -37,7 +37,7 @@ PACE = (3.0, 40.0)
 
 @dataclass(frozen=True, slots=True)
 class ReferenceFault:
-    """One fault of a recording; its text says what was found, what was expected, and what to do."""
+    """One fault of a recording; its text names the finding, the expectation and the remedy."""
 
     message: str
     severe: bool = True

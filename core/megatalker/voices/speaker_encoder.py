@@ -80,7 +80,7 @@ def _official(module: str) -> Any:
 
 
 def _sizes(file: Path) -> dict[str, Any]:
-    """What ``speaker_encoder_config`` says; the official class has a default for everything that it leaves out."""
+    """Return the content of ``speaker_encoder_config``; the official class has a default for all that is missing."""
     whole = Table(file, json.loads(file.read_text(encoding="utf-8")))
     if not whole.has("speaker_encoder_config"):
         return {}

@@ -1,4 +1,4 @@
-"""What a voice is, how it is kept in a file, and which voices and languages a checkpoint offers."""
+"""Voices, the files they are kept in, and the voices and languages that a checkpoint offers."""
 
 import json
 from collections.abc import Mapping
@@ -13,23 +13,23 @@ from torch import Tensor
 
 from megatalker.checkpoint import Checkpoint
 from megatalker.errors import InvalidRequestError, explain_validation
-from megatalker.voices.files import UnreadableVoiceError, read_regular_file
+from megatalker.settings.files import read_regular_file
 
 VoiceKind = Literal["speaker", "design", "clone"]
 
 _FORMAT = "megatalker-voice-1"
 _LARGEST = 1e4
-"""Of the values of a speaker embedding, which lie around 10: what is far beyond overflows in 16-bit arithmetic."""
+"""Largest value of a speaker embedding, whose values lie around 10; far larger ones overflow in 16-bit arithmetic."""
 
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _LARGEST_ID = 2**24
-"""As of any id of a checkpoint; what its own codebook does not have is refused with the request."""
+"""Largest id, as in any checkpoint; ids that a codebook does not have are refused with the request."""
 _MOST_BYTES = 1 << 24
 """The largest voice file; one with a minute of reference codes has a hundredth of it."""
 
 
 class _Fields(BaseModel):
-    """What a voice file holds besides tensors."""
+    """Fields of a voice file, besides its tensors."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -37,6 +37,10 @@ class _Fields(BaseModel):
     description: str | None
     reference_text_ids: tuple[int, ...] | None
     checkpoint_fingerprint: str | None
+
+
+class UnreadableVoiceError(InvalidRequestError):
+    """The files of a voice cannot be read here and now; their content may be good."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,7 +55,7 @@ class Voice:
     speaker: str | None = None
     """A speaker of a ``custom_voice`` checkpoint."""
     description: str | None = None
-    """What a ``voice_design`` checkpoint should sound like; may be empty."""
+    """Description of the sound of a ``voice_design`` voice; may be empty."""
     x_vector: Tensor | None = None
     """``[talker hidden size]`` floats, on the CPU: the speaker embedding of a recording, for ``base`` checkpoints."""
     reference_codes: Tensor | None = None
@@ -91,7 +95,7 @@ class Voice:
 
     @property
     def kind(self) -> VoiceKind:
-        """Which field says who speaks."""
+        """The kind of voice, by the field that is set."""
         if self.speaker is not None:
             return "speaker"
         return "design" if self.description is not None else "clone"
@@ -124,7 +128,7 @@ class Voice:
 
         Raises:
             InvalidRequestError: no such file, one that cannot be read (an
-                :class:`~megatalker.voices.files.UnreadableVoiceError`), or not a voice file.
+                :class:`~megatalker.voices.voice.UnreadableVoiceError`), or not a voice file.
         """
         try:
             content = read_regular_file(Path(path), _MOST_BYTES)
@@ -173,7 +177,7 @@ def list_speakers(checkpoint: Checkpoint) -> list[str]:
 
 
 def list_languages(checkpoint: Checkpoint) -> list[str]:
-    """What ``language`` may be: ``auto`` and the languages, sorted. Dialects are chosen by their speakers."""
+    """Return the values of ``language``: ``auto`` and the languages, sorted. A dialect is chosen by its speaker."""
     return ["auto", *sorted(name for name in checkpoint.config.languages if "dialect" not in name)]
 
 

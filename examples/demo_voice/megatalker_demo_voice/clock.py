@@ -1,10 +1,10 @@
-"""Learning by the clock: how far a run is decides the rate, whatever the machine's speed."""
+"""Learning rate by the clock: it depends on the part of the time that has gone by, not on the machine's speed."""
 
 import math
 import time
 
 
-class Clock:
+class TrainingClock:
     """Seconds of a run, continued where an earlier process stopped."""
 
     def __init__(self, seconds: float, before: float = 0.0) -> None:

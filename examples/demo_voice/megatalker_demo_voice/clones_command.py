@@ -18,7 +18,7 @@ from megatalker_demo_voice.espeak import Espeak, EspeakFiles
 from megatalker_demo_voice.evaluate_command import assemble
 from megatalker_demo_voice.likeness import VoicePrint
 from megatalker_demo_voice.logs import logger
-from megatalker_demo_voice.speakers import Speaker
+from megatalker_demo_voice.speakers import EspeakSpeaker
 from megatalker_demo_voice.speech import speak
 from megatalker_demo_voice.talker_export import LANGUAGE
 
@@ -27,7 +27,7 @@ PRINTED = (
     "The small boat sailed slowly across the quiet lake before the storm.",
     "Seven brown horses were standing near the old wooden gate.",
 )
-"""What clones say to be compared: not what the reference says."""
+"""Sentences that clones say to be compared: not those of the reference."""
 _LONGEST = 200
 MODES = {"x-vector": False, "in-context": True}
 """Whether the reference's words and codes go into the prompt."""
@@ -86,7 +86,7 @@ def run(options: argparse.Namespace) -> None:
         write_card(options.ship, result, options.codec_report, size, len(speakers), options.training)
 
 
-def recording(espeak: Espeak, speaker: Speaker, text: str) -> Pcm:
+def recording(espeak: Espeak, speaker: EspeakSpeaker, text: str) -> Pcm:
     """``[samples]`` float32 at 24 kHz."""
     clip = speak(espeak, text, speaker)
     if clip is None:

@@ -22,7 +22,7 @@ _FAR = 1000.0
 def round_to_stored(*modules: nn.Module) -> None:
     """Give weights and codebooks the precision they are shipped with: codes made before that would differ."""
     for module in modules:
-        # not all buffers: those that are not shipped, such as rotary frequencies, stay as they are
+        # only shipped buffers: others, such as rotary frequencies, stay as they are
         books = [part.entries for part in module.modules() if isinstance(part, Codebook)]
         for tensor in (*module.parameters(), *books):
             tensor.copy_(tensor.to(STORED).to(tensor.dtype))

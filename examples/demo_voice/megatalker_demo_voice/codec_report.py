@@ -10,7 +10,7 @@ from megatalker_demo_voice.codec_model import TrainableCodec
 from megatalker_demo_voice.codec_training import perplexities
 from megatalker_demo_voice.pitch import pitch_kept
 from megatalker_demo_voice.shards import Shard
-from megatalker_demo_voice.speakers import Speaker
+from megatalker_demo_voice.speakers import EspeakSpeaker
 from megatalker_demo_voice.speech import FRAME
 
 _SHORTEST = 13
@@ -28,7 +28,12 @@ def clips_of(shard: Shard, device: torch.device, most: int) -> Iterator[tuple[in
 
 @torch.no_grad()
 def report_codec(
-    codec: TrainableCodec, loss: nn.Module, shard: Shard, speakers: Sequence[Speaker], device: torch.device, most: int
+    codec: TrainableCodec,
+    loss: nn.Module,
+    shard: Shard,
+    speakers: Sequence[EspeakSpeaker],
+    device: torch.device,
+    most: int,
 ) -> dict[str, Any]:
     """Spectral loss through all codes and through the first few, by speaker; pitch; how evenly codes are used."""
     losses: dict[str, list[float]] = {name: [] for name in _LEVELS}

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from megatalker.checkpoint.difference import is_coarse
 from megatalker.testing.recipe import CheckpointRecipe
-from megatalker_demo_voice.clock import Clock, Every, cosine
+from megatalker_demo_voice.clock import Every, TrainingClock, cosine
 from megatalker_demo_voice.codec_data import CodecData
 from megatalker_demo_voice.codec_export import round_to_stored
 from megatalker_demo_voice.codec_model import Coded, TrainableCodec
@@ -67,7 +67,7 @@ class CodecTrainer:
             self._trained, lr=plan.highest_rate, betas=(0.8, 0.99), weight_decay=1e-3, fused=fused
         )
         self._step, self._stage = 0, "continuous"
-        self._clock = Clock(plan.seconds)
+        self._clock = TrainingClock(plan.seconds)
         self._seen: dict[str, Tensor] = {}
         self._timed_from = 0.0
         self._clips = plan.clips
@@ -155,7 +155,7 @@ class CodecTrainer:
         wave, phonemes = self._batch()
         coded = self._through(wave)
         spectral = self._loss(coded.wave, wave)
-        # a listener who is new to finished codes must learn them before it is listened to
+        # the judge must learn finished codes before its judgement counts
         first = coded.first.detach() if self._stored is not None and self._step < _WARM_UP else coded.first
         heard = F.binary_cross_entropy_with_logits(self._listener(first), phonemes, reduction="none").sum(-1).mean()
         (spectral + _COMMITMENT * coded.commitment + _PHONEMES * heard).backward()

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from megatalker_demo_voice.speakers import SPEAKERS, Speaker
+from megatalker_demo_voice.speakers import SPEAKERS, EspeakSpeaker
 
 RATE = 22_050
 """Samples a second that espeak-ng makes."""
@@ -52,8 +52,8 @@ _Callback = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_short), ctype
 
 
 @dataclass(frozen=True, slots=True)
-class Utterance:
-    """What espeak-ng said."""
+class EspeakSpeech:
+    """Speech of espeak-ng."""
 
     samples: NDArray[np.int16]
     """``[n]`` at :data:`RATE`."""
@@ -71,7 +71,9 @@ class EspeakFiles:
     home: Path
 
     @classmethod
-    def prepare(cls, installed: Path | None, scratch: Path, speakers: Sequence[Speaker] = SPEAKERS) -> "EspeakFiles":
+    def prepare(
+        cls, installed: Path | None, scratch: Path, speakers: Sequence[EspeakSpeaker] = SPEAKERS
+    ) -> "EspeakFiles":
         """Find espeak-ng and copy its English data to ``scratch``, with the variants of ``speakers`` added.
 
         Args:
@@ -139,7 +141,9 @@ class Espeak:
         self._phonemes: list[tuple[int, str]] = []
         self._words: list[tuple[int, int]] = []
 
-    def say(self, text: str, speaker: Speaker, *, rate: int | None = None, pitch: int | None = None) -> Utterance:
+    def say(
+        self, text: str, speaker: EspeakSpeaker, *, rate: int | None = None, pitch: int | None = None
+    ) -> EspeakSpeech:
         """Speak ``text``; ``rate`` and ``pitch`` replace the speaker's own.
 
         Raises:
@@ -154,7 +158,7 @@ class Espeak:
         status = self._library.espeak_Synth(raw, size, 0, 1, 0, _UTF8, None, None)
         self._check(status, f"text {text!r}")
         samples = np.concatenate(self._blocks) if self._blocks else np.zeros(0, np.int16)
-        return Utterance(samples, tuple(self._phonemes), tuple(self._words))
+        return EspeakSpeech(samples, tuple(self._phonemes), tuple(self._words))
 
     def _receive(self, block: Any, count: int, events: Any) -> int:
         if count > 0:

@@ -20,7 +20,7 @@ _SEMITONES, _CEPSTRA = 0.55, (0.8, 0.5, 0.6, 0.45, 0.3, 0.25, 0.25, 0.2, 0.2, 0.
 
 @dataclass(frozen=True, slots=True)
 class VoicePrint:
-    """What of some seconds of speech belongs to the voice and not to the words."""
+    """Properties of some seconds of speech that belong to the voice and not to the words."""
 
     semitones: float
     """Median pitch, above 1 Hz."""
@@ -29,7 +29,7 @@ class VoicePrint:
 
     @classmethod
     def of(cls, samples: NDArray[np.float32]) -> "VoicePrint":
-        """Of ``[samples]`` at 24 kHz.
+        """Measure ``[samples]`` at 24 kHz.
 
         Raises:
             ValueError: nothing in them is voiced.

@@ -1,4 +1,4 @@
-"""What a voice begins with: the checkpoint that comes with the package, and how a successor is stored beside it."""
+"""The checkpoint that a voice's training begins with, and the storage of a successor with its package."""
 
 from pathlib import Path
 
@@ -18,7 +18,7 @@ def weights_of(folder: Path) -> dict[str, Tensor]:
 
 
 def store_difference(folder: Path, parent: Path) -> None:
-    """Replace a folder's weights by what is left of them when only their difference is stored; that is put beside."""
+    """Replace a folder's weights by those that storing only their difference leaves, and write that difference, too."""
     base = weights_of(parent)
     stored = difference(base, weights_of(folder), whole=_WHOLE)
     save_file(stored, folder / DIFFERENCE, metadata={"format": "pt"})

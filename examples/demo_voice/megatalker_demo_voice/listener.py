@@ -11,18 +11,18 @@ from megatalker.testing.recipe import CheckpointRecipe
 from megatalker.voices.speaker_encoder import speaker_encoder_module
 from megatalker_demo_voice.crowd import traits
 from megatalker_demo_voice.references import References
-from megatalker_demo_voice.speakers import Speaker
+from megatalker_demo_voice.speakers import EspeakSpeaker
 
 _MEAN, _SPREAD = -6.0, 2.5
-"""Of log mel spectra."""
+"""Mean and spread of log mel spectra."""
 _ASKED = 0.3
 """Weight of its answers among the losses."""
 
 
-class Listener(nn.Module):
-    """Listens to references; who speaks in them is asked by pitch and formants, so that it learns soon."""
+class SpeakerListener(nn.Module):
+    """Encodes references into speakers. It is also asked for pitch and formants, so that it learns sooner."""
 
-    def __init__(self, recipe: CheckpointRecipe, speakers: Sequence[Speaker], references: References) -> None:
+    def __init__(self, recipe: CheckpointRecipe, speakers: Sequence[EspeakSpeaker], references: References) -> None:
         super().__init__()
         hidden, device = recipe.talker.hidden, references.mels.device
         self.encoder = _made(recipe)
@@ -42,7 +42,7 @@ class Listener(nn.Module):
 
 @torch.no_grad()
 def _made(recipe: CheckpointRecipe) -> nn.Module:
-    """With weights that let log mel spectra through at unit size."""
+    """Return a module whose first weights let log mel spectra through at unit size."""
     encoder = speaker_encoder_module(speaker_encoder_config(recipe.speaker_encoder, recipe.talker.hidden))
     for name, parameter in encoder.named_parameters():
         if name.endswith("bias"):

@@ -50,7 +50,7 @@ class Processes:
         return mine, groups[mine] if groups else None
 
     def stop(self) -> None:
-        """Leave the others, once all have come so far: who is still sending would be cut off.
+        """Leave the others, once all have come so far: a process that is still sending would be cut off.
 
         Threads of a group end with its last reference. Drop those before the program ends: a thread that lets go of a
         tensor while Python is torn down aborts the process.

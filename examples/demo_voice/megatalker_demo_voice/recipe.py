@@ -8,7 +8,7 @@ LEVELS = 16
 FALLING = (128, 128, 128, 64, 64, 32, 16, 8, 4, 2, 1, 1, 1, 1, 1, 1)
 """Codes in use of each codebook. Fewer and fewer: what later levels would add is noise that nobody can predict."""
 FLAT = (128,) * LEVELS
-"""For comparison: every code of every codebook in use."""
+"""Sizes for comparison: every code of every codebook in use."""
 
 _CODEC = CodecSizes(
     decoder_dim=160,
@@ -29,7 +29,9 @@ VOICE = CheckpointRecipe(
 )
 """15 MB in all."""
 BASE = replace(VOICE, variant="base")
-"""Of the same sizes, and a speaker encoder of 0.5 MB: shipped as what it differs by from :data:`VOICE`."""
+"""The variant that clones: of the same sizes, with a speaker encoder of 0.5 MB, stored as its difference from
+:data:`VOICE`.
+"""
 LARGE = replace(
     VOICE,
     talker=StackSizes(hidden=256, intermediate=640, layers=8, heads=4, kv_heads=2, head_dim=64),
@@ -39,7 +41,7 @@ LARGE = replace(
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class TrainingRun:
     """One talker to train."""
 
     name: str
@@ -54,10 +56,10 @@ class Candidate:
 CANDIDATES = {
     candidate.name: candidate
     for candidate in (
-        Candidate("voice", VOICE),
-        Candidate("gentle", VOICE, highest_rate=1e-3, damage=0.15, kept_damage=0.02),
-        Candidate("large", LARGE, highest_rate=1.5e-3),
-        Candidate("flat", VOICE, flat_codes=True),
-        Candidate("base", BASE, highest_rate=1e-3),
+        TrainingRun("voice", VOICE),
+        TrainingRun("gentle", VOICE, highest_rate=1e-3, damage=0.15, kept_damage=0.02),
+        TrainingRun("large", LARGE, highest_rate=1.5e-3),
+        TrainingRun("flat", VOICE, flat_codes=True),
+        TrainingRun("base", BASE, highest_rate=1e-3),
     )
 }

@@ -17,9 +17,9 @@ _ROWS = REFERENCE_FRAMES * FRAME // MEL_HOP
 _HEARD = 128
 """Rows of a reference that are looked at, from anywhere: 1.4 s."""
 _LOUDER = 1.0
-"""References are made louder or softer by up to so many nepers."""
+"""Largest change of a reference's loudness, in nepers, up or down."""
 _FLOOR = float(np.log(1e-5))
-"""What the official spectrogram says of silence."""
+"""Value of the official spectrogram for silence."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ _STORED = ("samples", "frames", "speakers", "phoneme_starts", "phoneme_ids", "ph
 
 @dataclass(frozen=True, slots=True)
 class ShardRequest:
-    """What one process is to make."""
+    """The shard that one process makes."""
 
     where: EspeakFiles
     folder: Path
@@ -36,9 +36,9 @@ class ShardRequest:
     vary: bool = False
     """Draw rate and pitch around the speaker's own, for a codec that is not surprised by them."""
     held_out: bool = False
-    """Take the text that training never sees, and only that; of made-up speakers, those that it never hears."""
+    """Take only the text that training never sees, and made-up speakers that it never hears."""
     crowd: int = 0
-    """So many made-up speakers take turns, in place of the three named ones; each begins with a long text."""
+    """Number of made-up speakers, which alternate in place of the three named ones; each begins with a long text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,14 +50,14 @@ class Shard:
     """Names of the phoneme ids."""
     samples: NDArray[np.int16]
     frames: NDArray[np.int32]
-    """Of each clip."""
+    """Frames of each clip."""
     speakers: NDArray[np.uint16]
-    """Index of each clip's speaker among those who spoke."""
+    """Index of each clip's speaker among the shard's speakers."""
     phoneme_starts: NDArray[np.int32]
     """First sample of each phoneme, within its clip."""
     phoneme_ids: NDArray[np.uint8]
     phoneme_counts: NDArray[np.int32]
-    """Of each clip."""
+    """Phonemes of each clip."""
 
     def save(self, path: Path) -> None:
         """Write ``path`` (.npy files and names, one folder)."""

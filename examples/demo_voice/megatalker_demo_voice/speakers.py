@@ -4,13 +4,13 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Speaker:
+class EspeakSpeaker:
     """One voice of espeak-ng."""
 
     name: str
-    """As in ``config.json``: lower case."""
+    """Name in ``config.json``, in lower case."""
     voice: str
-    """Of espeak-ng: a language and one of its variants."""
+    """Voice of espeak-ng: a language and one of its variants."""
     rate: int
     """Words per minute."""
     pitch: int
@@ -46,7 +46,7 @@ formant 4 108 100 100
 """
 
 SPEAKERS = (
-    Speaker("robin", "en-us+klatt", rate=165, pitch=50, hertz=(70, 135), gain=0.8),
-    Speaker("otto", "en-us+mt_low", rate=160, pitch=50, hertz=(55, 108), gain=0.92, variant=_LOW),
-    Speaker("mina", "en-us+mt_high", rate=165, pitch=50, hertz=(130, 250), gain=0.56, variant=_HIGH),
+    EspeakSpeaker("robin", "en-us+klatt", rate=165, pitch=50, hertz=(70, 135), gain=0.8),
+    EspeakSpeaker("otto", "en-us+mt_low", rate=160, pitch=50, hertz=(55, 108), gain=0.92, variant=_LOW),
+    EspeakSpeaker("mina", "en-us+mt_high", rate=165, pitch=50, hertz=(130, 250), gain=0.56, variant=_HIGH),
 )

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from megatalker_demo_voice.espeak import RATE, Espeak
 from megatalker_demo_voice.frame_pitch import move_to_frames
-from megatalker_demo_voice.speakers import Speaker
+from megatalker_demo_voice.speakers import EspeakSpeaker
 
 _What = TypeVar("_What")
 SAMPLE_RATE = 24_000
@@ -41,7 +41,7 @@ class Clip:
 
 
 def speak(
-    espeak: Espeak, text: str, speaker: Speaker, *, rate: int | None = None, pitch: int | None = None
+    espeak: Espeak, text: str, speaker: EspeakSpeaker, *, rate: int | None = None, pitch: int | None = None
 ) -> Clip | None:
     """Say ``text``; ``None`` when espeak-ng finds nothing to say in it."""
     said = espeak.say(text, speaker, rate=rate, pitch=pitch)

@@ -1,4 +1,4 @@
-"""Which text is kept out of training: the held-out 2 %, chosen by what the text says."""
+"""The split of the texts: 2 % are held out of training, chosen by their content."""
 
 import hashlib
 import re

@@ -9,9 +9,9 @@ from megatalker.checkpoint.difference import nearest
 
 
 class Stored:
-    """Tensors that stand, from :meth:`begin` on, at what is left of them once their difference is stored.
+    """Tensors that have, from :meth:`begin` on, the values that storing only their difference leaves.
 
-    Exact ones are kept beside them: gradients are computed at the rounded weights, and move the exact ones.
+    Exact tensors are kept, too: gradients are computed at the rounded weights, and move the exact ones.
     """
 
     def __init__(self, tensors: Sequence[Tensor], bases: Sequence[Tensor]) -> None:

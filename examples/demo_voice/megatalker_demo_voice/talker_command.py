@@ -15,15 +15,15 @@ from megatalker_demo_voice.codec_export import load_codec
 from megatalker_demo_voice.crowd import cast, everyone
 from megatalker_demo_voice.espeak import EspeakFiles
 from megatalker_demo_voice.lineage import store_difference, talker_weights
-from megatalker_demo_voice.listener import Listener
+from megatalker_demo_voice.listener import SpeakerListener
 from megatalker_demo_voice.logs import logger
 from megatalker_demo_voice.packing import pack, unpacked
 from megatalker_demo_voice.processes import Processes
-from megatalker_demo_voice.recipe import CANDIDATES, FALLING, FLAT, Candidate
+from megatalker_demo_voice.recipe import CANDIDATES, FALLING, FLAT, TrainingRun
 from megatalker_demo_voice.references import References
 from megatalker_demo_voice.shards import ShardRequest
-from megatalker_demo_voice.speakers import SPEAKERS, Speaker
-from megatalker_demo_voice.talker_data import Layout, TalkerData
+from megatalker_demo_voice.speakers import SPEAKERS, EspeakSpeaker
+from megatalker_demo_voice.talker_data import TalkerData, TrainingLayout
 from megatalker_demo_voice.talker_export import LANGUAGE, export_talker, parsed_config
 from megatalker_demo_voice.talker_model import NO_CODE
 from megatalker_demo_voice.talker_report import report_talker
@@ -95,7 +95,7 @@ def run(options: argparse.Namespace) -> None:
         f"{len(data.text) / len(data.codes):.2f} tokens a frame"
     )
     del train, check
-    layout = Layout(config, role_ids(tokenizer), LANGUAGE, processes.device)
+    layout = TrainingLayout(config, role_ids(tokenizer), LANGUAGE, processes.device)
     plan = TalkerPlan(
         config=config,
         seconds=options.minutes * 60,
@@ -127,13 +127,15 @@ def run(options: argparse.Namespace) -> None:
     processes.stop()
 
 
-def _listener(candidate: Candidate, shard: CodedShard, speakers: Sequence[Speaker], device: torch.device) -> Listener:
+def _listener(
+    candidate: TrainingRun, shard: CodedShard, speakers: Sequence[EspeakSpeaker], device: torch.device
+) -> SpeakerListener:
     references = References.build(shard.mels, shard.mel_speakers, len(speakers), device)
-    return Listener(candidate.recipe, speakers, references)
+    return SpeakerListener(candidate.recipe, speakers, references)
 
 
 def coded_speech(
-    options: argparse.Namespace, processes: Processes, candidates: list[Candidate], log: Callable[[str], None]
+    options: argparse.Namespace, processes: Processes, candidates: list[TrainingRun], log: Callable[[str], None]
 ) -> tuple[CodedShard, CodedShard]:
     """Codes to train on and to measure on; each process makes its share of them."""
     started = time.monotonic()

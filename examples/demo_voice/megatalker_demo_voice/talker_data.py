@@ -29,9 +29,9 @@ class TalkerData:
     text_starts: Tensor
     text_counts: Tensor
     speakers: Tensor
-    """``[n]``: codec id of each utterance's speaker, or :data:`NO_CODE` where a reference says who speaks."""
+    """``[n]``: codec id of each utterance's speaker, or :data:`NO_CODE` where a reference defines the speaker."""
     voices: Tensor
-    """``[n]``: index of each utterance's speaker among those who spoke."""
+    """``[n]``: index of each utterance's speaker among all speakers."""
 
     def __len__(self) -> int:
         return len(self.frame_counts)
@@ -95,7 +95,7 @@ class TalkerBatch:
     """``[batch, length]`` bool: where there is one."""
 
 
-class Layout:
+class TrainingLayout:
     """Where things stand in a prompt, for one checkpoint."""
 
     def __init__(self, config: ModelConfig, role: Sequence[int], language: str, device: torch.device) -> None:
@@ -165,7 +165,7 @@ class Buckets:
     """Utterances sorted by length, so that batches are full."""
 
     def __init__(self, lengths: Tensor, rows_per_batch: int) -> None:
-        """``lengths`` are those of :meth:`Layout.lengths`; utterances longer than the longest batch are left out."""
+        """Take ``lengths`` from :meth:`TrainingLayout.lengths`; leave out utterances longer than the longest batch."""
         edges = torch.tensor(_LENGTHS, device=lengths.device)
         bucket = torch.bucketize(lengths, edges)
         self._members = {

@@ -25,7 +25,7 @@ _TEMPERATURE, _TOP_K = 0.3, 50
 
 
 def voice_config(recipe: CheckpointRecipe, tokenizer: Path) -> dict[str, Any]:
-    """``config.json``: our speakers, unless recordings say who speaks; one language."""
+    """Return ``config.json``: our speakers, unless recordings define them; one language."""
     vocabulary = json.loads((tokenizer / "vocab.json").read_text(encoding="utf-8"))
     config = model_config(recipe, assistant_id=vocabulary["assistant"])
     base, speakers = recipe.codebook_size, SPEAKERS if recipe.variant == "custom_voice" else ()

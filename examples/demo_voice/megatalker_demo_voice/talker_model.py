@@ -26,7 +26,7 @@ class Norm(nn.Module):
         return F.rms_norm(x.float(), self.weight.shape, self.weight, self._eps)
 
 
-class Attention(nn.Module):
+class SelfAttention(nn.Module):
     """Grouped-query causal attention with normalised queries and keys, and rotary positions."""
 
     def __init__(self, shape: TransformerShape) -> None:
@@ -66,12 +66,12 @@ class GatedMlp(nn.Module):
         return out
 
 
-class Layer(nn.Module):
+class DecoderLayer(nn.Module):
     """Attention, then the feed-forward block."""
 
     def __init__(self, shape: TransformerShape) -> None:
         super().__init__()
-        self.self_attn, self.mlp = Attention(shape), GatedMlp(shape)
+        self.self_attn, self.mlp = SelfAttention(shape), GatedMlp(shape)
         self.input_layernorm = Norm(shape.hidden_size, shape.rms_norm_eps)
         self.post_attention_layernorm = Norm(shape.hidden_size, shape.rms_norm_eps)
 
@@ -86,20 +86,20 @@ class Stack(nn.Module):
 
     def __init__(self, shape: TransformerShape) -> None:
         super().__init__()
-        self.layers = nn.ModuleList(Layer(shape) for _ in range(shape.num_layers))
+        self.layers = nn.ModuleList(DecoderLayer(shape) for _ in range(shape.num_layers))
         self.norm = Norm(shape.hidden_size, shape.rms_norm_eps)
         self._shape = shape
-        self._through: Callable[[Layer, Tensor, tuple[Tensor, Tensor]], Tensor] = Layer.forward
+        self._through: Callable[[DecoderLayer, Tensor, tuple[Tensor, Tensor]], Tensor] = DecoderLayer.forward
 
     def hasten(self) -> None:
         """Compile the layers, once for all of them and for all sizes of batch."""
-        self._through = torch.compile(Layer.forward, dynamic=True)
+        self._through = torch.compile(DecoderLayer.forward, dynamic=True)
 
     def run(self, x: Tensor) -> Tensor:
         """``[batch, length, hidden]`` -> the same, normalised."""
         rotation = _rotation(x.shape[1], self._shape, x.device)
         for layer in self.layers:
-            assert isinstance(layer, Layer)
+            assert isinstance(layer, DecoderLayer)
             x = self._through(layer, x, rotation)
         out: Tensor = self.norm(x)
         return out
@@ -126,13 +126,13 @@ class TalkerRows:
     codes: Tensor
     """``[batch, length, groups]``: ids of the talker's own table, then of the predictor's; or :data:`NO_CODE`."""
     speaker_row: Tensor
-    """``[batch]``: the row that says who speaks."""
+    """``[batch]``: the row of the speaker."""
     x_vectors: Tensor | None = None
     """``[batch, hidden]``: added to that row."""
 
 
 class TalkerStack(Stack):
-    """With the tables of text and of code 0."""
+    """The talker's stack, with the tables of text and of code 0."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__(config.talker)
@@ -141,7 +141,9 @@ class TalkerStack(Stack):
 
 
 class PredictorStack(Stack):
-    """With the tables of codes 1 to 15, which are as wide as the talker: it reads them, too."""
+    """The predictor's stack, with the tables of codes 1 to 15, which are as wide as the talker, since it reads them,
+    too.
+    """
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__(config.predictor)
@@ -167,7 +169,7 @@ class CodePredictor(nn.Module):
             self.small_to_mtp_projection = nn.Linear(config.talker.hidden_size, shape.hidden_size)
 
     def resize(self, x: Tensor) -> Tensor:
-        """From the talker's width to the predictor's."""
+        """Project from the talker's width to the predictor's."""
         out: Tensor = self.small_to_mtp_projection(x) if hasattr(self, "small_to_mtp_projection") else x
         return out
 

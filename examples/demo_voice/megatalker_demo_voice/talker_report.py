@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from megatalker_demo_voice.listener import Listener
-from megatalker_demo_voice.talker_data import IGNORED, Buckets, Layout, TalkerBatch, TalkerData
+from megatalker_demo_voice.listener import SpeakerListener
+from megatalker_demo_voice.talker_data import IGNORED, Buckets, TalkerBatch, TalkerData, TrainingLayout
 from megatalker_demo_voice.talker_model import TrainableTalker
 
 _SHORT_FRAMES = 25
@@ -18,7 +18,11 @@ _ROWS = 8192
 
 @torch.no_grad()
 def report_talker(
-    talker: TrainableTalker, layout: Layout, data: TalkerData, end_id: int, listener: Listener | None = None
+    talker: TrainableTalker,
+    layout: TrainingLayout,
+    data: TalkerData,
+    end_id: int,
+    listener: SpeakerListener | None = None,
 ) -> dict[str, Any]:
     """Cross entropy of code 0 with the right and with another text, and what each head knows.
 
@@ -42,7 +46,7 @@ def report_talker(
 
 
 def _batches(
-    layout: Layout, data: TalkerData, members: Tensor, listener: Listener | None, *, upfront: bool
+    layout: TrainingLayout, data: TalkerData, members: Tensor, listener: SpeakerListener | None, *, upfront: bool
 ) -> Iterator[TalkerBatch]:
     lengths = layout.lengths(data, upfront=upfront)
     for length, chosen in Buckets(torch.where(members, lengths, 1 << 30), _ROWS).all_members():
@@ -54,8 +58,8 @@ def _batches(
 
 
 def _code_0(
-    talker: TrainableTalker, layout: Layout, data: TalkerData, members: Tensor, listener: Listener | None,
-    *, upfront: bool,
+    talker: TrainableTalker, layout: TrainingLayout, data: TalkerData, members: Tensor,
+    listener: SpeakerListener | None, *, upfront: bool,
 ) -> float:  # fmt: skip
     total, count = 0.0, 0
     for batch in _batches(layout, data, members, listener, upfront=upfront):
@@ -67,7 +71,7 @@ def _code_0(
 
 
 def _heads(
-    talker: TrainableTalker, layout: Layout, data: TalkerData, end_id: int, listener: Listener | None
+    talker: TrainableTalker, layout: TrainingLayout, data: TalkerData, end_id: int, listener: SpeakerListener | None
 ) -> dict[str, Any]:
     sums: Tensor | None = None
     frames = ends = found = false = 0

@@ -32,9 +32,9 @@ class CodedShard:
     mels: NDArray[np.float16]
     """``[n, rows, 128]``: references, where made-up speakers speak."""
     mel_speakers: NDArray[np.uint16]
-    """``[n]``: who is heard in each."""
+    """``[n]``: the speaker of each."""
     codes: Mapping[str, NDArray[np.uint8]]
-    """By codec: ``[frames, groups]``."""
+    """Codes by codec: ``[frames, groups]``."""
 
     def save(self, path: Path) -> None:
         partial = path.with_suffix(".partial.npz")

@@ -12,11 +12,11 @@ from torch.nn import functional as F
 
 from megatalker.checkpoint.config import ModelConfig
 from megatalker_demo_voice.capture import Repeated
-from megatalker_demo_voice.clock import Clock, Every, cosine
+from megatalker_demo_voice.clock import Every, TrainingClock, cosine
 from megatalker_demo_voice.flat import FlatParameters
-from megatalker_demo_voice.listener import Listener
+from megatalker_demo_voice.listener import SpeakerListener
 from megatalker_demo_voice.stored import Stored
-from megatalker_demo_voice.talker_data import IGNORED, Buckets, Layout, TalkerBatch, TalkerData
+from megatalker_demo_voice.talker_data import IGNORED, Buckets, TalkerBatch, TalkerData, TrainingLayout
 from megatalker_demo_voice.talker_model import NO_CODE, TalkerRows, TrainableTalker
 
 _LOWEST_SHARE, _WARM_UP = 0.03, 300
@@ -38,7 +38,7 @@ class TalkerPlan:
     config: ModelConfig
     seconds: float
     rows: int
-    """Of a batch, in each process."""
+    """Rows of a batch, in each process."""
     highest_rate: float
     damage: float
     """Share of frames whose codes are hidden or wrong at first, so that text is all there is to go by."""
@@ -50,7 +50,7 @@ class TalkerPlan:
     capture: bool
     """Record steps as CUDA graphs."""
     hasten: bool = False
-    """On CPUs, too: compile, and compute in bfloat16."""
+    """Compile and compute in bfloat16, on CPUs, too."""
 
 
 class TalkerTrainer:
@@ -60,14 +60,14 @@ class TalkerTrainer:
         self,
         plan: TalkerPlan,
         data: TalkerData,
-        layout: Layout,
+        layout: TrainingLayout,
         device: torch.device,
         log: Callable[[str], None],
         group: "dist.ProcessGroup | None" = None,
         start: Mapping[str, Tensor] | None = None,
-        listener: Listener | None = None,
+        listener: SpeakerListener | None = None,
     ) -> None:
-        """``start``: weights to begin with, and to differ from; ``listener``: says who speaks."""
+        """``start``: weights to begin with, and to differ from; ``listener``: encodes the speaker."""
         torch.manual_seed(plan.seed)
         self.talker, self.listener = TrainableTalker(plan.config).to(device), listener
         if start is not None:
@@ -97,7 +97,7 @@ class TalkerTrainer:
         self._pool = torch.cuda.graph_pool_handle() if plan.capture else None
         self._order = random.Random(plan.seed)
         self._step, self._rows_seen = 0, 0
-        self._clock, self._share = Clock(plan.seconds), 0.0
+        self._clock, self._share = TrainingClock(plan.seconds), 0.0
         self._in_bfloat16 = device.type == "cuda" or plan.hasten
         if plan.hasten:
             self.talker.hasten()

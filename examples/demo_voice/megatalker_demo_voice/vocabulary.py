@@ -1,4 +1,4 @@
-"""The words that the demo voice is trained on: lists of our own, beside this file."""
+"""The words that the demo voice is trained on: our own lists, from this folder."""
 
 from dataclasses import dataclass
 from functools import cache

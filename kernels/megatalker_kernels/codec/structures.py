@@ -59,7 +59,7 @@ class Tickets(Structure):
     _fields_: ClassVar = [("words", c_void_p), ("stride", c_longlong)]
 
 
-class Product(Structure):
+class ProductStep(Structure):
     """Windows of rows times weights."""
 
     _fields_: ClassVar = [
@@ -77,7 +77,7 @@ class Product(Structure):
     ]
 
 
-class Attention(Structure):
+class AttentionStep(Structure):
     """Attention over a ring of keys and values."""
 
     _fields_: ClassVar = [
@@ -90,7 +90,7 @@ class Attention(Structure):
     ]
 
 
-class Lookup(Structure):
+class LookupStep(Structure):
     """Sums of codebook entries."""
 
     _fields_: ClassVar = [
@@ -101,7 +101,7 @@ class Lookup(Structure):
     ]
 
 
-class Mixing(Structure):
+class MixingStep(Structure):
     """Depthwise convolution, then layer normalisation."""
 
     _fields_: ClassVar = [
@@ -116,7 +116,10 @@ class Mixing(Structure):
 
 def macros() -> dict[str, str]:
     """Constants that the sources share, and sizes that they check themselves against."""
-    sizes = {f"{kind.__name__.upper()}_BYTES": str(sizeof(kind)) for kind in (Product, Attention, Lookup, Mixing)}
+    sizes = {
+        f"{kind.__name__.removesuffix('Step').upper()}_BYTES": str(sizeof(kind))
+        for kind in (ProductStep, AttentionStep, LookupStep, MixingStep)
+    }
     threads = {"ATTENTION_THREADS": str(ATTENTION_THREADS), "MIXING_THREADS": str(MIXING_THREADS)}
     group = {"WARPGROUP_COLUMNS": str(WARPGROUP_COLUMNS), "WARPGROUP_DEPTH": str(WARPGROUP_DEPTH)}
     words = {"FRAMES": str(MAX_FRAMES), "TICKET_WORDS": str(TICKET_WORDS), "ACTIVATIONS": enumerators(Activation)}

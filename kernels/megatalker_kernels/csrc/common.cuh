@@ -2,7 +2,9 @@
 #pragma once
 #include "params.cuh"
 #include "phases.cuh"
-#include "primitive.cuh"
+
+// Wait for all consumer warps of the block.
+__device__ inline void consumer_sync() { sync_threads<CONSUMERS>(); }
 
 // Which stage of the ring is next, and the parity of its barriers.
 struct PipelineState {

@@ -1,11 +1,7 @@
 // Constants and sizes of one compiled kernel. The MT_* macros come from constants.py and shapes.py; the latter checks the same
 // rules and names the one that failed.
 #pragma once
-
-using u16 = unsigned short;
-using u32 = unsigned int;
-using u64 = unsigned long long;
-using i64 = long long;
+#include "primitive.cuh"
 
 using Weight = u16;   // bfloat16: of matrices and embeddings
 using Operand = u16;  // bfloat16: of activations that are multiplied

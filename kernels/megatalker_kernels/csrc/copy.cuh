@@ -2,8 +2,6 @@
 #pragma once
 #include "primitive.cuh"
 
-__device__ inline u32 shared_address(const void* pointer) { return u32(__cvta_generic_to_shared(pointer)); }
-
 __device__ inline void mbarrier_init(u64* barrier, u32 count) {
   asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(count) : "memory");
 }
@@ -26,6 +24,12 @@ __device__ inline bool mbarrier_done(u64* barrier, u32 parity) {
   return done != 0;
 }
 
+// Wait until the copies that this barrier counts have landed; copies always do. The first ones have parity 0, the next 1, then 0.
+__device__ inline void wait_for(u64* barrier, u32 parity) {
+  while (!mbarrier_done(barrier, parity)) {
+  }
+}
+
 // Barriers just made are there for copies, too.
 __device__ inline void fence_mbarrier_init() {
 #if __CUDA_ARCH__ >= 900
@@ -40,6 +44,18 @@ __device__ inline void copy_async_16(u32 target, const void* source) {
 
 __device__ inline void copy_async_16(void* target, const void* source) { copy_async_16(shared_address(target), source); }
 
+// 16 bytes; zeros where they are not `wanted`.
+__device__ inline void copy_async_16(void* target, const void* source, bool wanted) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(target)), "l"(source), "r"(wanted ? 16 : 0)
+               : "memory");
+}
+
+// The same through the L1 cache, for bytes that other blocks of the multiprocessor may soon read as well.
+__device__ inline void copy_async_cached_16(void* target, const void* source, bool wanted) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(target)), "l"(source), "r"(wanted ? 16 : 0)
+               : "memory");
+}
+
 // This thread's copies since the last call are a group.
 __device__ inline void commit_async_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
@@ -52,15 +68,12 @@ __device__ inline void await_async_copies_but() {
 // This thread's copies have landed.
 __device__ inline void await_async_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
-#if __CUDA_ARCH__ >= 900
-// Weights are read once a pass; what else lies in the L2 cache is worth more.
-__device__ inline u64 streaming_policy() {
-  u64 policy;
-  asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
-  return policy;
+// Bring bytes into the L2 cache (sm_90).
+__device__ inline void prefetch(const void* source, u32 bytes) {
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(source), "r"(bytes) : "memory");
 }
 
-// Arrives; so many bytes are on their way.
+// Arrive, and let the barrier wait for this many bytes of bulk copies (sm_90).
 __device__ inline void expect_bytes(u64* barrier, int bytes) {
   asm volatile("{ .reg .b64 s; mbarrier.arrive.expect_tx.shared.b64 s, [%0], %1; }" ::"r"(shared_address(barrier)),
                "r"(bytes) : "memory");
@@ -79,10 +92,18 @@ __device__ inline void copy_bulk(void* target, const void* source, int bytes, u6
                "l"(source), "r"(bytes), "r"(shared_address(barrier)) : "memory");
 }
 
+#if __CUDA_ARCH__ >= 900
+// Make bulk copies evict what they read first: weights are read once a launch, and other data in the L2 cache is read again.
+__device__ inline u64 streaming_policy() {
+  u64 policy;
+  asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
+
 // What this thread knows to be written, or to be read no more, is so for the bulk copies that it makes.
 __device__ inline void admit_to_copies() {
   asm volatile("fence.proxy.async.global;" ::: "memory");
-  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+  fence_async_shared();
 }
 #else
 __device__ inline void admit_to_copies() {}

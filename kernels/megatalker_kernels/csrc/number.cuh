@@ -1,7 +1,7 @@
 // Bfloat16 pairs, fours of numbers, and arithmetic that both kernels share bit for bit: where a compiler could fuse a product and
 // a sum in two ways, it is told which.
 #pragma once
-#include "primitive.cuh"
+#include "config.cuh"
 
 #define LOWEST __uint_as_float(0xff800000u)  // minus infinity
 

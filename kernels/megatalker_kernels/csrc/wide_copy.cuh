@@ -2,12 +2,6 @@
 #pragma once
 #include "copy.cuh"
 
-// Until what this barrier counts has landed. Copies always do.
-__device__ inline void wait_for(u64* barrier, u32 parity) {
-  while (!mbarrier_done(barrier, parity)) {
-  }
-}
-
 // A whole warp brings a piece, perhaps of no bytes.
 __device__ inline void bring_piece(void* target, const void* source, int bytes, u64* landed) {
   const int lane = own_thread() & 31;

@@ -77,7 +77,7 @@ struct WarpgroupSums {
   float kept[D::EACH][4] = {};                           // of the chains before
 
   // A stage: of its rows and weights the first fragments. `add`: to what is there already. Both are done when `await` returns.
-  __device__ void begin(Fragments rows, Fragments weights, bool add) {
+  __device__ void begin(MatrixDescriptor rows, MatrixDescriptor weights, bool add) {
     begin_warpgroup_products();
 #pragma unroll
     for (int step = 0; step < OF_CHAIN; ++step) {
@@ -148,7 +148,7 @@ __device__ __forceinline__ bool multiply_by_warpgroups(const WidePart& x) {
     const uint4* weights = s.arena + now.slot * D::STAGE_VECTORS;
     const uint4* rows = weights + (D::TILES * OF_CHAIN + (D::ACROSS == 1 ? 0 : group * TILE)) * VECTORS;
     if (D::DOWN > 1) weights += group * D::EACH * OF_CHAIN * VECTORS;
-    sums.begin({rows, VECTORS}, {weights, OF_CHAIN * VECTORS}, now.unit > 0);
+    sums.begin({rows, TILE, VECTORS}, {weights, TILE, OF_CHAIN * VECTORS}, now.unit > 0);
     if (stage + ahead < stages) {  // where everybody was one stage ago
       if (stage > 0) wait_for(&s.multiplied[next.slot], (laps >> next.slot & 1) ^ 1);
       copy.expect(next.slot);

@@ -1,4 +1,4 @@
-"""What Pipecat's runner starts for each client: a conversation over the client's transport."""
+"""Pipecat's runner calls ``bot`` for each client: a conversation over the client's transport."""
 
 from pipecat.runner.types import RunnerArguments
 

@@ -1,4 +1,4 @@
-"""Where a conversation on this machine is heard and spoken: its sound device, or a file."""
+"""Audio input and output of a conversation on this machine: its sound device, or a file."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +15,7 @@ INSTEAD = "use the browser, or --text --out FILE"
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """Where a conversation's sound comes from (``None``: nowhere, it is typed) and where it goes."""
+    """Audio input of a conversation (``None``: it is typed), and its audio output."""
 
     source: FrameProcessor | None
     sink: FrameProcessor

@@ -1,4 +1,4 @@
-"""How much of the log is shown."""
+"""Sets log levels."""
 
 import logging
 import sys

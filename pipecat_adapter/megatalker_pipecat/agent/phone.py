@@ -11,15 +11,15 @@ from pipecat.serializers.telnyx import TelnyxFrameSerializer
 from pipecat.serializers.twilio import TwilioFrameSerializer
 
 RATE = 8000
-"""Of the audio of all of them, in samples a second."""
+"""Sample rate of every provider's audio, in hertz."""
 
 
 @dataclass(frozen=True, slots=True)
 class Provider:
-    """What differs between them."""
+    """A provider of telephone calls."""
 
     serializer: Callable[[CallData], FrameSerializer]
-    """Speaks the provider's protocol, and leaves the call alone when the conversation ends."""
+    """Makes a serializer for a call, which does not hang up when the conversation ends."""
     hang_up_keys: tuple[str, ...]
     """Variables of the environment with which Pipecat hangs up itself."""
 

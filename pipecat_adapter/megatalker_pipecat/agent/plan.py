@@ -1,4 +1,4 @@
-"""What an agent will be made of, decided and checked once, before anything is loaded or anybody connects."""
+"""Parts of an agent, chosen and checked once, before anything is loaded or a client connects."""
 
 import os
 from collections.abc import Mapping

@@ -18,7 +18,7 @@ STOPS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Reception:
-    """What the server keeps between conversations. Pipecat's runner hands it to ``bot`` with the command line.
+    """State that the server keeps between conversations. Pipecat's runner passes it to ``bot`` with the command line.
 
     Raises:
         SettingsError: the turn log cannot be written.

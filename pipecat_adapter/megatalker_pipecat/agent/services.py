@@ -25,7 +25,7 @@ def hearing(plan: Plan) -> STTService | None:
 
 
 def answering(plan: Plan) -> FrameProcessor:
-    """What answers: the language model, or a parrot when there is none."""
+    """Return the processor that answers: the language model, or a parrot when there is none."""
     endpoint = plan.llm
     if endpoint is None:
         return Parrot()

@@ -39,7 +39,7 @@ class HearingSettings(EndpointSettings):
 
 
 class AgentSettings(_Table):
-    """Everything the agent is told besides the engine's own settings. Unknown keys are refused by name.
+    """Settings of the agent, without those of the engine. Unknown keys are refused by name.
 
     Keys (secrets) come from the environment alone: ``DEEPGRAM_API_KEY`` and ``OPENAI_API_KEY`` for the providers, and
     the variables that ``stt.key_env`` and ``llm.key_env`` name for servers of your own.
@@ -50,8 +50,8 @@ class AgentSettings(_Table):
     greeting: str | None = None
     """Said when somebody connects."""
     backends: tuple[str, ...] = ()
-    """Talker backends that the page lets its user choose from, besides the engine's own; in the environment with commas
-    between them. Each is loaded at the start, and takes its memory."""
+    """Talker backends that the page offers in addition to the engine's own; in the environment with commas between
+    them. Each is loaded at the start, and takes its memory."""
     turn_log: Path | None = None
     """File that gets one JSON object a turn, with the times on the way to its first sound, and a summary at the end."""
     stt: HearingSettings = HearingSettings()

@@ -20,7 +20,7 @@ from megatalker_pipecat.agent.wav_output import WavOutput
 
 STDIN = 0
 QUIET_S = 60.0
-"""A turn in which nothing at all happens for so long is given up."""
+"""Seconds without any event after which a turn is given up."""
 
 
 class ConversationError(MegatalkerError):

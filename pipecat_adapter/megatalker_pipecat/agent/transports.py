@@ -1,4 +1,4 @@
-"""How the agent is reached: WebRTC, plain websocket, evals, telephone calls."""
+"""Transports of the agent: WebRTC, plain websocket, evals, telephone calls."""
 
 import os
 from collections.abc import Mapping, Sequence

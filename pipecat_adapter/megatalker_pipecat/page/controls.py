@@ -1,4 +1,4 @@
-"""What the page's buttons do in one conversation: stop the speech, choose voice, language and backend."""
+"""Handles the page's buttons in one conversation: stop the speech, choose voice, language and backend."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -16,7 +16,7 @@ STOP, SPEAK_AS = "stop", "speak-as"
 
 
 class Controls:
-    """Answers the page's RTVI client messages; those of other types are left to others.
+    """Answers the page's RTVI client messages, and ignores those of other types.
 
     ``stop`` interrupts without a word. ``speak-as`` changes the settings it names, from the next sentence on, and is
     answered with them. A server message of type ``backend`` tells when speech goes on on another backend.
@@ -28,16 +28,16 @@ class Controls:
         speech: MegatalkerTTSService,
         offered: Callable[[], Mapping[str, Sequence[str]]],
     ) -> None:
-        """Begin to listen.
+        """Register the handlers.
 
         Args:
             worker: runs the conversation, with RTVI enabled.
             speech: the service in it.
-            offered: what there is to choose from for ``voice``, ``language`` and ``backend``.
+            offered: returns the choices for ``voice``, ``language`` and ``backend``.
         """
         self._worker, self._offered = worker, offered
         worker.rtvi.add_event_handler("on_client_message", self._take)
-        speech.add_event_handler("on_backend_switched", self._tell_of_switch)
+        speech.add_event_handler("on_backend_switched", self._report_switch)
 
     async def speak_as(self, choice: Mapping[str, str]) -> None:
         """Speak like this from the next sentence on.
@@ -65,6 +65,6 @@ class Controls:
             else:
                 await rtvi.send_server_response(message, choice)
 
-    async def _tell_of_switch(self, _service: object, switch: BackendSwitch) -> None:
+    async def _report_switch(self, _service: object, switch: BackendSwitch) -> None:
         news = {"type": "backend", "kind": switch.kind, "backend": switch.target}
         await self._worker.rtvi.send_server_message(news)

@@ -1,4 +1,4 @@
-"""Loading engines so that one can watch: in the terminal, and on the page."""
+"""Loads engines, and shows progress in the terminal and on the page."""
 
 import logging
 import sys
@@ -8,12 +8,12 @@ from contextlib import contextmanager
 
 import megatalker
 from megatalker.cli.status import PACKAGES
-from megatalker.serving.sessions.engines import Lease
+from megatalker.serving.shared_engines.pool import Lease
 from megatalker_pipecat.service import MegatalkerTTSService
 
 
 async def load(settings: megatalker.Settings) -> Lease:
-    """Load and warm up what the services with these settings will share; says so in the terminal.
+    """Load and warm up the engine that services with these settings share, and report it in the terminal.
 
     Raises:
         MegatalkerError: it cannot be loaded; the message says why.
@@ -27,7 +27,7 @@ async def load(settings: megatalker.Settings) -> Lease:
 
 
 class Progress(logging.Handler):
-    """What our packages said last that they are about to do; they log it at level INFO."""
+    """The newest INFO message of our packages, which says what they are about to do."""
 
     def __init__(self) -> None:
         super().__init__(logging.INFO)

@@ -14,7 +14,7 @@ from pipecat.pipeline.worker import PipelineWorker
 
 import megatalker
 from megatalker.serving.background import start_task
-from megatalker.serving.sessions.engines import Lease
+from megatalker.serving.shared_engines.pool import Lease
 from megatalker.voices import default_voice, list_languages, list_speakers
 from megatalker_pipecat.page.controls import Controls
 from megatalker_pipecat.page.gate import Gate
@@ -96,7 +96,7 @@ class Page:
             await controls.speak_as(body["speak_as"])
 
     def offered(self) -> dict[str, list[str]]:
-        """What there is to choose from, by what is chosen. For a page that is :attr:`ready`."""
+        """Return voices, languages and backends on offer. The page must be :attr:`ready`."""
         checkpoint = self._engines[0].checkpoint
         return {
             "voice": list_speakers(checkpoint),
@@ -105,7 +105,7 @@ class Page:
         }
 
     async def about(self) -> Mapping[str, object]:
-        """The answer of ``/agent``."""
+        """Answer ``/agent``."""
         if not self.ready:
             return {"ready": False, "doing": self._progress.doing, "since_s": round(self._progress.since_s, 1)}
         engine, settings = self._engines[0], self._settings

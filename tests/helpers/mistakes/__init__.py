@@ -1,4 +1,4 @@
-"""A plug-in of backends with one deliberate mistake each, and healthy ones beside them."""
+"""A plug-in of backends with one deliberate mistake each, and of healthy ones."""
 
 from dataclasses import replace
 

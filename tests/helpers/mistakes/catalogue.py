@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any, TypeVar
 
 from megatalker.checkpoint import Checkpoint
@@ -25,6 +26,8 @@ from megatalker_backends.streaming.codec import CAPABILITIES, StreamingCodec
 from megatalker_backends.streaming.spec import CODEC as STREAMING
 from megatalker_backends.streaming.steps import FixedSteps
 
+Row = tuple[str, str, str | Sequence[str], Any] | tuple[str, str, str | Sequence[str], Any, Sequence[str]]
+"""Name, summary, tests that catch it, the changed attribute, and options of the run that shows it, if any."""
 BackendT = TypeVar("BackendT", bound=type[TalkerDecoder] | type[Codec])
 
 
@@ -93,7 +96,7 @@ HEALTHY: dict[type, TalkerBackend | CodecBackend] = {
     StreamingCodec: _backend(STREAMING, "healthy_streaming", StreamingCodec),
     Quick: _backend(STREAMING, "healthy_quick", Quick),
 }
-"""By the class that mistakes are made in: what a backend is without them."""
+"""Backends without a mistake, by the class that mistakes are made in."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +109,7 @@ class Mistake:
     caught_by: frozenset[str]
     """Names of tests: each of them must fail."""
     options: tuple[str, ...]
-    """Of the run that shows it, such as ``--dtype=bfloat16``."""
+    """Options of the run that shows it, such as ``--dtype=bfloat16``."""
 
 
 CATALOGUE: list[Mistake] = []
@@ -123,3 +126,10 @@ def mistake(*tests: str, options: Iterable[str] = ()) -> Callable[[BackendT], Ba
         return broken
 
     return enter
+
+
+def enter_all(base: type, attribute: str, *rows: Row) -> None:
+    """Enter children of ``base`` that differ from it in one method or attribute."""
+    for name, summary, tests, change, *options in rows:
+        broken = type(name, (base,), {attribute: change, "__doc__": summary, "__module__": base.__module__})
+        mistake(*([tests] if isinstance(tests, str) else tests), options=chain.from_iterable(options))(broken)

@@ -58,15 +58,15 @@ class KeepsSamples(Quick):
     """A state keeps all samples that it has made."""
 
     @dataclass(eq=False)
-    class State(StreamingState):
+    class SampleState(StreamingState):
         made: list[Tensor] = field(default_factory=list)
 
     def open(self) -> StreamingState:
-        return self.State(super().open().memory)
+        return self.SampleState(super().open().memory)
 
     def decode(self, states: Sequence[CodecState], codes: Sequence[Tensor]) -> list[Tensor]:
         chunks = super().decode(states, codes)
         for state, chunk in zip(states, chunks, strict=True):
-            assert isinstance(state, self.State)
+            assert isinstance(state, self.SampleState)
             state.made.append(chunk)
         return chunks

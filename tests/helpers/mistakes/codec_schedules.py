@@ -1,7 +1,7 @@
 """Codecs that are right for one state in short calls, and wrong in some company, at some age or after some time."""
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
@@ -12,7 +12,7 @@ from megatalker.checkpoint import Checkpoint
 from megatalker.interfaces import CodecState, LoadContext
 from megatalker_backends.reference.codec import ReferenceCodec, ReferenceCodecState
 from megatalker_backends.streaming.codec import StreamingState
-from mistakes.catalogue import Quick, mistake
+from mistakes.catalogue import Quick, enter_all, mistake
 from mistakes.codecs import Windowed
 
 SCHEDULES = "test_any_schedule_equals_one_full_forward"
@@ -45,7 +45,7 @@ class Ageing(Quick):
         return chunks
 
     def spoilt(self, states: Sequence[Any], codes: Sequence[Tensor], chunks: list[Tensor]) -> list[Tensor]:
-        """What the mistake makes of the right samples; ages are those before the call."""
+        """Return the samples to hand out in place of the right ones; ages are those before the call."""
         return chunks
 
 
@@ -53,20 +53,84 @@ def quieter(chunk: Tensor) -> Tensor:
     return chunk * 0.99
 
 
-@mistake(SCHEDULES, COMPANY)
-class WrongFromTheFourth(Ageing):
-    """Its tiles hold three states, and what stands in a call after them is wrong."""
+class AgesApart(Ageing):
+    limit = 0
 
     def spoilt(self, states: Sequence[Any], codes: Sequence[Tensor], chunks: list[Tensor]) -> list[Tensor]:
-        return chunks[:3] + [quieter(chunk) for chunk in chunks[3:]]
+        youngest = min(state.age for state in states)
+        return [
+            quieter(chunk) if state.age - youngest > self.limit else chunk
+            for state, chunk in zip(states, chunks, strict=True)
+        ]
 
 
-@mistake(COMPANY)
-class WrongFromTheThirtyThird(Ageing):
-    """As above, with tiles of a warp."""
+class WrongLater(Ageing):
+    first = 0
 
     def spoilt(self, states: Sequence[Any], codes: Sequence[Tensor], chunks: list[Tensor]) -> list[Tensor]:
-        return chunks[:32] + [quieter(chunk) for chunk in chunks[32:]]
+        right = [1920 * max(0, self.first - state.age) for state in states]
+        return [
+            torch.cat((chunk[:samples], quieter(chunk[samples:]))) for chunk, samples in zip(chunks, right, strict=True)
+        ]
+
+
+@mistake(LONG)
+class SingleFramesFrom512(WrongLater):
+    """Its step for single frames looks angles up in a table of 512 positions."""
+
+    first = 512
+
+    def spoilt(self, states: Sequence[Any], codes: Sequence[Tensor], chunks: list[Tensor]) -> list[Tensor]:
+        wrong = super().spoilt(states, codes, chunks)
+        return [late if len(chunk) == 1920 else chunk for late, chunk in zip(wrong, chunks, strict=True)]
+
+
+class Window(Quick):
+    frames = 72
+
+    def __init__(self, checkpoint: Checkpoint, context: LoadContext) -> None:
+        config = replace(checkpoint.codec_config, sliding_window=self.frames)
+        checkpoint.codec_config, kept = config, checkpoint.codec_config
+        super().__init__(checkpoint, context)
+        checkpoint.codec_config = kept
+
+
+# fmt: off
+enter_all(
+    Ageing, "spoilt",
+    ("WrongFromTheFourth", "Its tiles hold three states, and later states of a call are wrong.", (SCHEDULES, COMPANY),
+     lambda self, states, codes, chunks: chunks[:3] + [quieter(chunk) for chunk in chunks[3:]]),
+    ("WrongFromTheThirtyThird", "Its tiles hold 32 states, and later states of a call are wrong.", COMPANY,
+     lambda self, states, codes, chunks: chunks[:32] + [quieter(chunk) for chunk in chunks[32:]]),
+    ("Delaying", "Hands out each chunk's samples half a frame late.", COMPANY,
+     lambda self, states, codes, chunks: [torch.cat((torch.zeros(960), chunk[:-960])) for chunk in chunks]),
+    ("LongCallsInCompany", "Its buffer for calls of several states holds 60 frames of each.", LONG_CALLS,
+     lambda self, states, codes, chunks: [
+         chunk if len(chunk) <= 60 * 1920 or len(chunks) == 1 else quieter(chunk) for chunk in chunks]),
+)
+# fmt: on
+enter_all(
+    AgesApart,
+    "limit",
+    ("AgesApartBy32", "Pads what states remember to the youngest's plus 32 frames.", LONG_CALLS, 32),
+    ("AgesApartBy64", "Pads what states remember to the youngest's plus 64 frames.", LONG_CALLS, 64),
+    ("AgesApartBy512", "Pads what states remember to the youngest's plus 512 frames.", LONG, 512),
+)
+enter_all(
+    WrongLater,
+    "first",
+    ("From400", "Wrong from frame 400 of a stream on.", LONG, 400),
+    ("From1000", "Wrong from frame 1000 of a stream on.", LONG, 1000),
+)
+enter_all(
+    Window,
+    "frames",
+    ("Window71", "A frame sees 70 before it.", LONG, 71),
+    ("Window73", "A frame sees 72 before it.", LONG, 73),
+)
+enter_all(
+    Windowed, "kept", ("Past150", "Remembers 150 frames: all that a decoder of two layers hears.", LONG_CALLS, 150)
+)
 
 
 @mistake(SCHEDULES, COMPANY)
@@ -79,44 +143,9 @@ class Exchanged(Ageing):
         return chunks
 
 
-def _ages_apart(limit: int) -> type[Ageing]:
-    class AgesApart(Ageing):
-        def spoilt(self, states: Sequence[Any], codes: Sequence[Tensor], chunks: list[Tensor]) -> list[Tensor]:
-            youngest = min(state.age for state in states)
-            return [
-                quieter(chunk) if state.age - youngest > limit else chunk
-                for state, chunk in zip(states, chunks, strict=True)
-            ]
-
-    return AgesApart
-
-
-@mistake(LONG_CALLS)
-class AgesApartBy32(_ages_apart(32)):  # type: ignore[misc]
-    """Pads what states remember to the youngest's plus 32 frames."""
-
-
-@mistake(LONG_CALLS)
-class AgesApartBy64(_ages_apart(64)):  # type: ignore[misc]
-    """Pads what states remember to the youngest's plus 64 frames."""
-
-
-@mistake(LONG)
-class AgesApartBy512(_ages_apart(512)):  # type: ignore[misc]
-    """Pads what states remember to the youngest's plus 512 frames."""
-
-
-@mistake(LONG_CALLS)
-class LongCallsInCompany(Ageing):
-    """Its buffer for calls of several states holds 60 frames of each."""
-
-    def spoilt(self, states: Sequence[Any], codes: Sequence[Tensor], chunks: list[Tensor]) -> list[Tensor]:
-        return [chunk if len(chunk) <= 60 * 1920 or len(chunks) == 1 else quieter(chunk) for chunk in chunks]
-
-
 @mistake(SCHEDULES)
 class UnequalCounts(Ageing):
-    """Where states of a call get different numbers of frames, the first one's last frame is cut short."""
+    """Cuts the first state's last frame short where states of a call get different numbers of frames."""
 
     def spoilt(self, states: Sequence[Any], codes: Sequence[Tensor], chunks: list[Tensor]) -> list[Tensor]:
         if len(set(map(len, chunks))) > 1:
@@ -128,12 +157,12 @@ class UnequalCounts(Ageing):
 class SharedPast(Quick):
     """A copy shares its past with the original until one of them is decoded alone."""
 
-    class State(StreamingState):
+    class SharedState(StreamingState):
         def copy(self) -> Self:
             return replace(self)
 
     def open(self) -> StreamingState:
-        return self.State(super().open().memory)
+        return self.SharedState(super().open().memory)
 
     def decode(self, states: Sequence[CodecState], codes: Sequence[Tensor]) -> list[Tensor]:
         if len(states) == 1 and isinstance(states[0], StreamingState):
@@ -145,7 +174,7 @@ class SharedPast(Quick):
 class YoungCopies(Quick):
     """A copy of a state without a past, or with a short one, is a new state."""
 
-    class State(Aged):
+    class YoungState(Aged):
         def copy(self) -> Self:
             twin = super().copy()
             if self.age < 3:
@@ -153,7 +182,7 @@ class YoungCopies(Quick):
             return twin
 
     def open(self) -> Aged:
-        return self.State(super().open().memory)
+        return self.YoungState(super().open().memory)
 
     def decode(self, states: Sequence[CodecState], codes: Sequence[Tensor]) -> list[Tensor]:
         chunks = super().decode(states, codes)
@@ -228,36 +257,6 @@ class OneBuffer(Quick):
         return list(self._buffer[:needed].split([len(chunk) for chunk in chunks]))
 
 
-def _late(first: int, wrong: Callable[[int], bool] = lambda _: True) -> type[Ageing]:
-    class Late(Ageing):
-        def spoilt(self, states: Sequence[Any], codes: Sequence[Tensor], chunks: list[Tensor]) -> list[Tensor]:
-            return [
-                torch.cat(
-                    (chunk[: 1920 * max(0, first - state.age)], quieter(chunk[1920 * max(0, first - state.age) :]))
-                )
-                if wrong(len(fresh))
-                else chunk
-                for state, fresh, chunk in zip(states, codes, chunks, strict=True)
-            ]
-
-    return Late
-
-
-@mistake(LONG)
-class From400(_late(400)):  # type: ignore[misc]
-    """Wrong from frame 400 of a stream on."""
-
-
-@mistake(LONG)
-class From1000(_late(1000)):  # type: ignore[misc]
-    """Wrong from frame 1000 of a stream on."""
-
-
-@mistake(LONG)
-class SingleFramesFrom512(_late(512, lambda frames: frames == 1)):  # type: ignore[misc]
-    """Its step for single frames looks angles up in a table of 512 positions."""
-
-
 @mistake(LONG)
 class PositionsModulo1024(Quick):
     """Counts positions in ten bits."""
@@ -272,34 +271,6 @@ class PositionsModulo1024(Quick):
             return replace(turned, mask=seen.mask)
 
         transformer._place = wrapped
-
-
-@mistake(LONG_CALLS)
-class Past150(Windowed):
-    """Remembers 150 frames: all that a decoder of two layers hears."""
-
-    kept = 150
-
-
-def _window(frames: int) -> type[Quick]:
-    class Window(Quick):
-        def __init__(self, checkpoint: Checkpoint, context: LoadContext) -> None:
-            config = replace(checkpoint.codec_config, sliding_window=frames)
-            checkpoint.codec_config, kept = config, checkpoint.codec_config
-            super().__init__(checkpoint, context)
-            checkpoint.codec_config = kept
-
-    return Window
-
-
-@mistake(LONG)
-class Window71(_window(71)):  # type: ignore[misc]
-    """A frame sees 70 before it."""
-
-
-@mistake(LONG)
-class Window73(_window(73)):  # type: ignore[misc]
-    """A frame sees 72 before it."""
 
 
 @mistake(COLD)

@@ -26,19 +26,11 @@ class Windowed(ReferenceCodec):
 
 
 @mistake("test_as_many_states_as_it_takes_share_a_call")
-class Forgetful(Quick):
+class Memoryless(Quick):
     """Decodes each chunk on its own."""
 
     def decode(self, states: Sequence[CodecState], codes: Sequence[Tensor]) -> list[Tensor]:
         return super().decode([self.open() for _ in states], codes)
-
-
-@mistake("test_as_many_states_as_it_takes_share_a_call")
-class Delaying(Quick):
-    """Hands out each chunk's samples half a frame late."""
-
-    def decode(self, states: Sequence[CodecState], codes: Sequence[Tensor]) -> list[Tensor]:
-        return [torch.cat((torch.zeros(960), chunk[:-960])) for chunk in super().decode(states, codes)]
 
 
 class EntangledState(ReferenceCodecState):

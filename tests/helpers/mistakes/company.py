@@ -12,10 +12,11 @@ from megatalker.interfaces import CodecState, DecodeStep, Frame, LoadContext, St
 from megatalker.sampling import SamplerRows, SamplingParams
 from megatalker_backends.compiled.runner import Share
 from megatalker_backends.streaming.codec import StreamingState
-from mistakes.catalogue import Decoder, Quick, mistake
+from mistakes.bases import Requesting
+from mistakes.catalogue import Decoder, Quick, enter_all, mistake
 from mistakes.codec_schedules import COMPANY, COPIES, LONG_CALLS, SCHEDULES, Ageing, quieter
 from mistakes.life import GROWS
-from mistakes.schedules import ANY, CHURN, Meddling, moved
+from mistakes.schedules import ANY, CHURN, Meddler, moved
 
 ALIKE = "test_requests_that_are_alike_are_told_apart"
 COLD = "test_a_cold_instance_says_the_same"
@@ -25,7 +26,7 @@ RULE = "test_each_rule_of_the_sampling_contract_decides_a_code"
 
 @mistake(ALIKE)
 class SeedOfItsTwin(Decoder):
-    """Requests of a call that are equal but for the seed get the seed of the first."""
+    """Requests of a call that differ only in the seed get the seed of the first."""
 
     def prefill(self, requests: Sequence[StreamRequest]) -> list[StreamHandle]:
         first: dict[tuple[object, ...], SamplingParams] = {}
@@ -38,30 +39,28 @@ class SeedOfItsTwin(Decoder):
         )
 
 
-@mistake(ANY)
-class RowsOneAfterAnother(Decoder):
-    """Looks at the stride inside rows, and takes the rows to lie one after another."""
-
-    def prefill(self, requests: Sequence[StreamRequest]) -> list[StreamHandle]:
-        return super().prefill([replace(each, embeds=self._guessed(each.embeds)) for each in requests])
-
-    @staticmethod
-    def _guessed(rows: Tensor) -> Tensor:
-        stride = rows.stride(1)
-        return rows.as_strided(rows.shape, (rows.shape[1] * stride, stride))
-
-
-@mistake(ANY)
-class FromTheStart(Decoder):
-    """Takes prompts from the start of their storage."""
-
-    def prefill(self, requests: Sequence[StreamRequest]) -> list[StreamHandle]:
-        return super().prefill(
-            [
-                replace(each, embeds=each.embeds.as_strided(each.embeds.shape, each.embeds.stride(), 0))
-                for each in requests
-            ]
-        )
+# fmt: off
+enter_all(
+    Requesting, "embeds",
+    ("RowsOneAfterAnother", "Looks at the stride inside rows, and takes the rows to lie one after another.", ANY,
+     lambda self, rows: rows.as_strided(rows.shape, (rows.shape[1] * rows.stride(1), rows.stride(1)))),
+    ("FromTheStart", "Takes prompts from the start of their storage.", ANY,
+     lambda self, rows: rows.as_strided(rows.shape, rows.stride(), 0)),
+)
+enter_all(
+    Meddler, "prompt",
+    ("ElevenLeft", "Its last tile of a long prompt is wrong when eleven of its 32 rows are used.", INPUT,
+     lambda self, row, embeds: embeds * 1.01 if len(embeds) > 40 and len(embeds) % 32 == 11 else embeds),
+)
+enter_all(
+    Ageing, "spoilt",
+    ("ThirtyTwoStates", "With 32 states in a call, and no other number, the last one is wrong.", COMPANY,
+     lambda self, states, codes, chunks: [*chunks[:-1], quieter(chunks[-1])] if len(chunks) == 32 else chunks),
+    ("ManyAndLong", "Its buffer for calls of many states holds 400 frames in all.", LONG_CALLS,
+     lambda self, states, codes, chunks: [*chunks[:-1], quieter(chunks[-1])]
+     if len(codes) > 3 and sum(map(len, codes)) > 400 else chunks),
+)
+# fmt: on
 
 
 @mistake(ANY)
@@ -81,7 +80,7 @@ class WritesIntoText(Decoder):
 
 
 @mistake(CHURN)
-class LongPause(Meddling, Decoder):
+class LongPause(Meddler):
     """A stream that was left out of more than 24 calls is a position late when it comes back."""
 
     def __init__(self, checkpoint: Checkpoint, context: LoadContext) -> None:
@@ -100,16 +99,8 @@ class LongPause(Meddling, Decoder):
         return [moved(share) if paused else share for share, paused in zip(shares, late, strict=True)]
 
 
-@mistake(INPUT)
-class ElevenLeft(Meddling, Decoder):
-    """Its last tile of a long prompt is wrong when eleven of its 32 rows are used."""
-
-    def prompt(self, row: int, embeds: Tensor) -> Tensor:
-        return embeds * 1.01 if len(embeds) > 40 and len(embeds) % 32 == 11 else embeds
-
-
 @mistake(COLD)
-class GrowingWorkspace(Meddling, Decoder):
+class GrowingWorkspace(Meddler):
     """A prompt longer than all before makes room, at the cost of what is pending for the others."""
 
     _most = 0
@@ -146,23 +137,6 @@ class KeepsContinuations(Decoder):
         return super().prefill(requests)
 
 
-@mistake(COMPANY)
-class ThirtyTwoStates(Ageing):
-    """With 32 states in a call, and no other number, the last one is wrong."""
-
-    def spoilt(self, states: Sequence[Any], codes: Sequence[Tensor], chunks: list[Tensor]) -> list[Tensor]:
-        return [*chunks[:-1], quieter(chunks[-1])] if len(chunks) == 32 else chunks
-
-
-@mistake(LONG_CALLS)
-class ManyAndLong(Ageing):
-    """Its buffer for calls of many states holds 400 frames in all."""
-
-    def spoilt(self, states: Sequence[Any], codes: Sequence[Tensor], chunks: list[Tensor]) -> list[Tensor]:
-        full = len(codes) > 3 and sum(map(len, codes)) > 400
-        return [*chunks[:-1], quieter(chunks[-1])] if full else chunks
-
-
 @mistake(COPIES)
 class EqualAges(Ageing):
     """Tells old states of a call apart by their age."""
@@ -191,7 +165,7 @@ class SecondGeneration(Quick):
     """A copy of a copy is a new state."""
 
     @dataclass(eq=False)
-    class State(StreamingState):
+    class GenerationState(StreamingState):
         generation: int = 0
 
         def copy(self) -> Self:
@@ -201,4 +175,4 @@ class SecondGeneration(Quick):
             return twin
 
     def open(self) -> StreamingState:
-        return self.State(super().open().memory)
+        return self.GenerationState(super().open().memory)

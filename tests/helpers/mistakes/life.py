@@ -11,15 +11,17 @@ from torch import Tensor
 from megatalker.checkpoint import Checkpoint
 from megatalker.interfaces import DecodeStep, Frame, LoadContext, StreamHandle, StreamRequest
 from megatalker_backends.compiled.runner import Share
-from mistakes.catalogue import Decoder, InvariantDecoder, mistake
-from mistakes.schedules import ANY, Meddling
+from mistakes.bases import Requesting, Stepping
+from mistakes.catalogue import Decoder, InvariantDecoder, enter_all, mistake
+from mistakes.numerics import PROMPTS
+from mistakes.schedules import ANY, Meddler
 
 CONTINUES = "test_a_stream_continues_from_emitted_frames"
 GROWS = "test_memory_does_not_grow_with_streams_and_frames"
 
 
 class _Continuing(Decoder):
-    """What it does with streams that another backend began."""
+    """Changes streams that another backend began."""
 
     def prefill(self, requests: Sequence[StreamRequest]) -> list[StreamHandle]:
         handles = super().prefill(requests)
@@ -32,76 +34,40 @@ class _Continuing(Decoder):
     def begun(self, row: int, handle: StreamHandle, request: StreamRequest) -> None:
         raise NotImplementedError
 
-
-@mistake(CONTINUES)
-class HistoryForgotten(_Continuing):
-    """A stream that continues has no code to penalise."""
-
-    def begun(self, row: int, handle: StreamHandle, request: StreamRequest) -> None:
-        self._model.sampler._seen[row] = False
+    def shift(self, handle: StreamHandle, by: int) -> None:
+        self._table[handle].positions += by
 
 
-@mistake(CONTINUES)
-class HistoryOfOne(_Continuing):
-    """A stream that continues remembers its last code only."""
-
-    def begun(self, row: int, handle: StreamHandle, request: StreamRequest) -> None:
-        self._model.sampler._seen[row] = False
-        self._model.sampler._seen[row, request.history[-1]] = True
-
-
-@mistake(CONTINUES)
-class FrameRestarted(_Continuing):
-    """A stream that continues counts its frames, and its noise, from 0."""
-
-    def begun(self, row: int, handle: StreamHandle, request: StreamRequest) -> None:
-        self._model.sampler._frame[row] = 0
-
-
-@mistake(CONTINUES)
-class ContinuationShifted(_Continuing):
-    """A stream that continues is a position late."""
-
-    def begun(self, row: int, handle: StreamHandle, request: StreamRequest) -> None:
-        self._table[handle].positions += 1
-
-
-@mistake(CONTINUES)
-class MinimumAnew(_Continuing):
-    """A stream that continues waits for its minimum length once more."""
-
-    def begun(self, row: int, handle: StreamHandle, request: StreamRequest) -> None:
-        self._model.sampler._min_frames[row] += len(request.history)
-
-
-@mistake(CONTINUES)
-class MinimumForgotten(_Continuing):
-    """A stream that continues has its minimum length behind it."""
-
-    def begun(self, row: int, handle: StreamHandle, request: StreamRequest) -> None:
-        self._model.sampler._min_frames[row] = 0
-
-
-@mistake(ANY)
-class FlatMemory(Decoder):
-    """Takes rows as if they lay next to each other."""
-
-    def decode(self, steps: Sequence[DecodeStep], *, return_logits: bool = False) -> Callable[[], list[Frame]]:
-        flat = [replace(step, text=torch.as_strided(step.text, step.text.shape, (1,))) for step in steps]
-        return super().decode(flat, return_logits=return_logits)
-
-
-@mistake(ANY)
-class HalvedDoubles(Decoder):
-    """Takes rows in float64 by way of float16."""
-
-    def prefill(self, requests: Sequence[StreamRequest]) -> list[StreamHandle]:
-        return super().prefill(
-            [
-                replace(each, embeds=each.embeds.half() if each.embeds.dtype == torch.float64 else each.embeds)
-                for each in requests
-            ]
-        )
+# fmt: off
+enter_all(
+    _Continuing, "begun",
+    ("HistoryForgotten", "A stream that continues has no code to penalise.", CONTINUES,
+     lambda self, row, handle, request: self._model.sampler._seen[row].fill_(False)),
+    ("HistoryOfOne", "A stream that continues remembers its last code only.", CONTINUES,
+     lambda self, row, handle, request: self._model.sampler._seen[row].copy_(
+         torch.arange(self._model.sampler._seen.shape[1]) == request.history[-1])),
+    ("FrameRestarted", "A stream that continues counts its frames, and its noise, from 0.", (CONTINUES, PROMPTS),
+     lambda self, row, handle, request: self._model.sampler._frame[row].fill_(0)),
+    ("ContinuationShifted", "A stream that continues is a position late.", CONTINUES,
+     lambda self, row, handle, request: self.shift(handle, 1)),
+    ("ContinuationEarly", "A stream that continues is a position early.", PROMPTS,
+     lambda self, row, handle, request: self.shift(handle, -1)),
+    ("MinimumAnew", "A stream that continues waits for its minimum length once more.", CONTINUES,
+     lambda self, row, handle, request: self._model.sampler._min_frames[row].add_(len(request.history))),
+    ("MinimumForgotten", "A stream that continues has its minimum length behind it.", CONTINUES,
+     lambda self, row, handle, request: self._model.sampler._min_frames[row].fill_(0)),
+)
+enter_all(
+    Stepping, "text",
+    ("FlatMemory", "Takes rows as if they lay next to each other.", ANY,
+     lambda self, step: torch.as_strided(step.text, step.text.shape, (1,))),
+)
+enter_all(
+    Requesting, "embeds",
+    ("HalvedDoubles", "Takes rows in float64 by way of float16.", ANY,
+     lambda self, rows: rows.half() if rows.dtype == torch.float64 else rows),
+)
+# fmt: on
 
 
 @mistake(ANY)
@@ -119,7 +85,7 @@ class OneThread(Decoder):
 
 
 @mistake("test_two_instances_share_nothing")
-class OneForAll(Meddling, Decoder):
+class OneForAll(Meddler):
     """All instances share the table of positions."""
 
     _positions: ClassVar[dict[int, int]] = {}
@@ -136,7 +102,7 @@ class OneForAll(Meddling, Decoder):
 
 
 @mistake("test_a_cold_instance_says_the_same")
-class ColdWrong(Meddling, Decoder):
+class ColdWrong(Meddler):
     """Tables are filled by warm-up; before it the first positions are wrong."""
 
     _filled = False

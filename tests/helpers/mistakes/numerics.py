@@ -21,7 +21,8 @@ from megatalker.interfaces import (
 from megatalker.plugins.stream_table import TableEntry
 from megatalker_backends.compiled import model, stack
 from megatalker_backends.compiled.runner import DirectRunner
-from mistakes.catalogue import Decoder, mistake
+from mistakes.bases import Requesting, Stepping
+from mistakes.catalogue import Decoder, enter_all, mistake
 
 LONG = "test_frames_stay_right_along_a_long_stream"
 PROMPTS = "test_long_prompts_and_long_histories_go_on_right"
@@ -31,7 +32,7 @@ ERRORS = "test_float32_logits_have_float32_errors"
 
 
 class EachFrame(Decoder):
-    """For mistakes that touch a stream before its next frame."""
+    """Changes a stream before each frame."""
 
     def touch(self, entry: TableEntry) -> None:
         raise NotImplementedError
@@ -40,6 +41,15 @@ class EachFrame(Decoder):
         for step in steps:
             self.touch(self._table[step.stream])
         return super().decode(steps, return_logits=return_logits)
+
+
+# fmt: off
+enter_all(
+    EachFrame, "touch",
+    ("RepeatingNoise", "Repeats its noise every 256 frames.", (LONG, PROMPTS),
+     lambda self, entry: self._model.sampler._frame[entry.row].remainder_(256)),
+)
+# fmt: on
 
 
 @mistake(LONG)
@@ -74,15 +84,7 @@ class PageEnd(EachFrame):
 
 
 @mistake(LONG, PROMPTS)
-class RepeatingNoise(EachFrame):
-    """Repeats its noise every 256 frames."""
-
-    def touch(self, entry: TableEntry) -> None:
-        self._model.sampler._frame[entry.row] %= 256
-
-
-@mistake(LONG, PROMPTS)
-class Forgetful(EachFrame):
+class ShortPenalty(EachFrame):
     """The repetition penalty forgets codes older than 64 frames."""
 
     def __init__(self, checkpoint: Checkpoint, context: LoadContext) -> None:
@@ -112,7 +114,7 @@ class Forgetful(EachFrame):
 
 
 class Wrong(Decoder):
-    """For mistakes inside a step of a layer: ``replaced`` stands in for a function of the stack."""
+    """Replaces a function of a layer's step."""
 
     name = "attend"
 
@@ -141,15 +143,6 @@ class Wrong(Decoder):
         return patched
 
 
-@mistake(LONG, PROMPTS)
-class ShortSighted(Wrong):
-    """Attention sees the last 512 positions only."""
-
-    def replaced(self, query: Tensor, keys: Tensor, values: Tensor, visible: Tensor) -> Tensor:
-        last = visible.sum(1, keepdim=True)
-        return self.right(query, keys, values, visible & (torch.arange(visible.shape[1]) >= last - 512))
-
-
 @mistake(KINDS)
 class Unshifted(Wrong):
     """Softmax without subtracting the largest score."""
@@ -161,14 +154,8 @@ class Unshifted(Wrong):
         return (weights.unsqueeze(-1) * values.float().unsqueeze(2)).sum(3)
 
 
-@mistake(ERRORS, KINDS)
-class ScaledByWidth(Wrong):
-    """Scales attention by hidden size / heads instead of the head's size."""
-
-    def replaced(self, query: Tensor, keys: Tensor, values: Tensor, visible: Tensor) -> Tensor:
-        shape = self._model.config.talker
-        wrong = (shape.hidden_size // shape.num_heads / shape.head_dim) ** -0.5
-        return self.right(query * wrong, keys, values, visible)
+def _wrong_scale(talker: Any) -> float:
+    return float((talker.hidden_size // talker.num_heads / talker.head_dim) ** -0.5)
 
 
 class Norms(Wrong):
@@ -178,28 +165,25 @@ class Norms(Wrong):
         raise NotImplementedError
 
 
-@mistake(KINDS)
-class LooseEpsilon(Norms):
-    """An epsilon of 1e-5 for 1e-6 in every norm of a layer."""
-
-    def replaced(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
-        return self.right(x, weight, 1e-5)
-
-
-@mistake(KINDS)
-class LooseHeadEpsilon(Norms):
-    """An epsilon of 1e-5 for 1e-6 in the norms of queries and keys."""
-
-    def replaced(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
-        return self.right(x, weight, 1e-5 if x.dim() == 3 else eps)
-
-
-@mistake(KINDS, options=("--dtype=bfloat16",))
-class LooseLayerEpsilon(Norms):
-    """An epsilon of 1e-5 for 1e-6 in the norms before attention and MLP, and 16-bit arithmetic to hide it."""
-
-    def replaced(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
-        return self.right(x, weight, 1e-5 if x.dim() == 2 else eps)
+# fmt: off
+enter_all(
+    Wrong, "replaced",
+    ("ShortSighted", "Attention sees the last 512 positions only.", (LONG, PROMPTS),
+     lambda self, query, keys, values, visible: self.right(
+         query, keys, values, visible & (torch.arange(visible.shape[1]) >= visible.sum(1, keepdim=True) - 512))),
+    ("ScaledByWidth", "Scales attention by hidden size / heads instead of the head's size.", (ERRORS, KINDS),
+     lambda self, query, *others: self.right(query * _wrong_scale(self._model.config.talker), *others)),
+)
+enter_all(
+    Norms, "replaced",
+    ("LooseEpsilon", "An epsilon of 1e-5 for 1e-6 in every norm of a layer.", KINDS,
+     lambda self, x, weight, eps: self.right(x, weight, 1e-5)),
+    ("LooseHeadEpsilon", "An epsilon of 1e-5 for 1e-6 in the norms of queries and keys.", KINDS,
+     lambda self, x, weight, eps: self.right(x, weight, 1e-5 if x.dim() == 3 else eps)),
+    ("LooseLayerEpsilon", "An epsilon of 1e-5 for 1e-6 before attention and MLP, hidden by 16-bit arithmetic.", KINDS,
+     lambda self, x, weight, eps: self.right(x, weight, 1e-5 if x.dim() == 2 else eps), ("--dtype=bfloat16",)),
+)
+# fmt: on
 
 
 @mistake(KINDS)
@@ -217,21 +201,8 @@ class LooseLastEpsilon(Decoder):
         return patched
 
 
-@mistake(PROMPTS)
-class RoundedPrompts(Decoder):
-    """Prompts longer than 520 rows are rounded to bfloat16."""
-
-    def prefill(self, requests: Sequence[StreamRequest]) -> list[StreamHandle]:
-        return super().prefill(
-            [
-                replace(request, embeds=request.embeds.bfloat16()) if len(request.embeds) > 520 else request
-                for request in requests
-            ]
-        )
-
-
 class Angles(Decoder):
-    """For mistakes in the table of rotary angles."""
+    """Changes the table of rotary angles."""
 
     def at(self, positions: Tensor) -> Tensor:
         raise NotImplementedError
@@ -243,22 +214,26 @@ class Angles(Decoder):
         self._model._talker_rope = cos[positions], sin[positions]
 
 
-@mistake(PROMPTS)
-class Wrapping(Angles):
-    """Positions are counted modulo 1024."""
-
-    def at(self, positions: Tensor) -> Tensor:
-        return positions % 1024
-
-
-@mistake(CAPACITY)
-class WrongEnd(Angles):
-    """The last two positions of the capacity have the angle of another."""
-
-    def at(self, positions: Tensor) -> Tensor:
-        last = self.capabilities.max_positions
-        assert isinstance(last, int)
-        return torch.where((positions >= last - 2) & (positions < last), 1, positions)
+# fmt: off
+enter_all(
+    Angles, "at",
+    ("Wrapping", "Positions are counted modulo 1024.", PROMPTS, lambda self, positions: positions % 1024),
+    ("WrongEnd", "The last two positions of the capacity have the angle of another.", CAPACITY,
+     lambda self, positions: torch.where(
+         (positions >= self.capabilities.max_positions - 2) & (positions < self.capabilities.max_positions),
+         1, positions)),
+)
+enter_all(
+    Requesting, "embeds",
+    ("RoundedPrompts", "Prompts longer than 520 rows are rounded to bfloat16.", PROMPTS,
+     lambda self, rows: rows.bfloat16() if len(rows) > 520 else rows),
+)
+enter_all(
+    Stepping, "text",
+    ("OneFrame", "Frame 17 is fed a text row rounded to bfloat16.", ERRORS,
+     lambda self, step: step.text.bfloat16() if self._table[step.stream].frames == 17 else step.text),
+)
+# fmt: on
 
 
 @mistake(PROMPTS)
@@ -291,28 +266,6 @@ class OneTooMany(Decoder):
             return frames
 
         return restore
-
-
-@mistake(PROMPTS)
-class Restarting(Decoder):
-    """A continuation starts with the noise of frame 0."""
-
-    def prefill(self, requests: Sequence[StreamRequest]) -> list[StreamHandle]:
-        handles = super().prefill(requests)
-        for handle in handles:
-            self._model.sampler._frame[self._table[handle].row] = 0
-        return handles
-
-
-@mistake(PROMPTS)
-class Shifted(Decoder):
-    """A continuation goes on one position early."""
-
-    def prefill(self, requests: Sequence[StreamRequest]) -> list[StreamHandle]:
-        handles = super().prefill(requests)
-        for handle, request in zip(handles, requests, strict=True):
-            self._table[handle].positions -= bool(request.history)
-        return handles
 
 
 @mistake(KINDS)
@@ -350,15 +303,3 @@ class OneCodebook(Decoder):
         super().__init__(checkpoint, context)
         head = self._model.weights.rest_heads[11]
         head.copy_((head.view(torch.int32) + (1 << 11) >> 12 << 12).view(torch.float32))
-
-
-@mistake(ERRORS)
-class OneFrame(Decoder):
-    """Frame 17 is fed a text row rounded to bfloat16."""
-
-    def decode(self, steps: Sequence[DecodeStep], *, return_logits: bool = False) -> Callable[[], list[Frame]]:
-        rounded = [
-            replace(step, text=step.text.bfloat16()) if self._table[step.stream].frames == 17 else step
-            for step in steps
-        ]
-        return super().decode(rounded, return_logits=return_logits)

@@ -7,20 +7,21 @@ import torch
 from torch import Tensor
 
 from megatalker.checkpoint import Checkpoint
-from megatalker.interfaces import DecodeStep, Frame, LoadContext, StreamHandle, StreamRequest
-from megatalker.sampling import SamplerRows, SamplingParams, sampler
-from mistakes.catalogue import Decoder, mistake
-from mistakes.talkers import with_sampling
+from megatalker.interfaces import DecodeStep, Frame, LoadContext
+from megatalker.sampling import SamplerRows, sampler
+from mistakes.bases import Requesting
+from mistakes.catalogue import Decoder, enter_all, mistake
 
 RULE = "test_each_rule_of_the_sampling_contract_decides_a_code"
 ANY = "test_random_rules_together_choose_the_codes_of_the_contract"
+PENALTY = "test_repetition_penalty_counts_the_generated_code_0_history"
 EFFECT = "test_each_sampling_value_takes_effect"
 BFLOAT16 = ("--dtype=bfloat16",)
 DEMO = ("--checkpoint=demo",)
 
 
 class Resampling(Decoder):
-    """For mistakes in the sampler: its parts are of these classes instead."""
+    """Has a sampler of other parts."""
 
     rows: ClassVar[type[SamplerRows]] = SamplerRows
     filters: ClassVar[type[sampler._Filters]] = sampler._Filters
@@ -33,27 +34,32 @@ class Resampling(Decoder):
             part.__class__ = self.filters
 
 
-class Requesting(Decoder):
-    """For mistakes in what a request asks for."""
+# fmt: off
+enter_all(
+    Requesting, "sampling",
+    ("NoPenalty", "Skips the repetition penalty.", PENALTY, lambda self, _: {"repetition_penalty": 1.0}),
+    ("Seedless", "Ignores the seed.", EFFECT, lambda self, _: {"seed": 0}),
+    ("ShortSeed", "Ignores the high word of the seed.", (RULE, ANY),
+     lambda self, request: {"seed": request.sampling.seed % 2**32}),
+    ("DeafGreedy", "Greedy streams never end.", RULE,
+     lambda self, request: {} if request.sampling.do_sample else {"min_new_tokens": 2**31 - 1}),
+    ("EarlyEnd", "End-of-speech is suppressed for one frame less.", RULE,
+     lambda self, request: {"min_new_tokens": max(0, request.sampling.min_new_tokens - 1)}, BFLOAT16),
+    ("CountingAnew", "A continuation waits for ``min_new_tokens`` frames of its own.", RULE,
+     lambda self, request: {"min_new_tokens": request.sampling.min_new_tokens + len(request.history)}),
+    ("OneTemperature", "The predictor's codes are sampled with the temperature of code 0.", EFFECT,
+     lambda self, request: {"predictor_temperature": request.sampling.temperature}, DEMO),
+    ("DefaultTopK", "A missing top-k counts as 50.", RULE,
+     lambda self, request: {key: getattr(request.sampling, key) or 50 for key in ("top_k", "predictor_top_k")}),
+    ("NoTopP", "Ignores top-p.", EFFECT, lambda self, _: {"top_p": 1.0, "predictor_top_p": 1.0}, DEMO),
+)
+# fmt: on
 
-    def changed(self, request: StreamRequest) -> StreamRequest:
-        raise NotImplementedError
 
-    def prefill(self, requests: Sequence[StreamRequest]) -> list[StreamHandle]:
-        return super().prefill([self.changed(request) for request in requests])
-
-
-class SkippingZero(SamplerRows):
+class ZeroForgotten(SamplerRows):
     def choose_first(self, rows: Tensor, logits: Tensor) -> Tensor:
         self._seen[:, 0] = False
         return super().choose_first(rows, logits)
-
-
-@mistake(RULE)
-class ZeroUnpenalised(Resampling):
-    """The repetition penalty skips id 0."""
-
-    rows = SkippingZero
 
 
 class Dividing(SamplerRows):
@@ -63,23 +69,9 @@ class Dividing(SamplerRows):
         return super().choose_first(rows, undone)
 
 
-@mistake(RULE, ANY)
-class DividingAll(Resampling):
-    """The repetition penalty divides negative logits, too."""
-
-    rows = Dividing
-
-
 class Repeating(SamplerRows):
     def rest_noise(self, rows: Tensor, codebooks: int, size: int) -> Tensor:
         return self._noise(rows, 1, 1, size).expand(-1, codebooks, -1)
-
-
-@mistake(RULE, ANY)
-class EqualNoise(Resampling):
-    """All codebooks of the predictor have the same noise."""
-
-    rows = Repeating
 
 
 class Unsuppressing(SamplerRows):
@@ -88,11 +80,14 @@ class Unsuppressing(SamplerRows):
         return super().choose_first(rows, logits)
 
 
-@mistake(RULE)
-class SpecialIds(Resampling):
-    """Ids above the codes may be chosen."""
-
-    rows = Unsuppressing
+enter_all(
+    Resampling,
+    "rows",
+    ("ZeroUnpenalised", "The repetition penalty skips id 0.", RULE, ZeroForgotten),
+    ("DividingAll", "The repetition penalty divides negative logits, too.", (RULE, ANY), Dividing),
+    ("EqualNoise", "All codebooks of the predictor have the same noise.", (RULE, ANY), Repeating),
+    ("SpecialIds", "Ids above the codes may be chosen.", RULE, Unsuppressing),
+)
 
 
 def _kept(choose: Callable[..., Tensor]) -> type[sampler._Filters]:
@@ -116,36 +111,15 @@ def _top_p_first(scaled: Tensor, top_k: Tensor, dropped: Tensor, decay_rows: Ten
     return by_p & (scaled >= sampler._threshold(scaled, top_k, torch.full_like(dropped, -1.0), decay_rows))
 
 
-@mistake(RULE, options=BFLOAT16)
-class TopPFirst(Resampling):
-    """Applies top-p before top-k."""
-
-    filters = _kept(_top_p_first)
-
-
 def _without_ties(scaled: Tensor, top_k: Tensor, dropped: Tensor, decay_rows: Tensor) -> Tensor:
     ranks = scaled.sort(dim=-1, descending=True, stable=True).indices.argsort(-1)
     return (ranks < top_k) & (scaled >= sampler._threshold(scaled, top_k, dropped, decay_rows))
-
-
-@mistake(RULE, ANY)
-class CutTies(Resampling):
-    """Top-k keeps exactly k ids: of equal ones at its edge the lowest."""
-
-    filters = _kept(_without_ties)
 
 
 def _one_more(scaled: Tensor, top_k: Tensor, dropped: Tensor, decay_rows: Tensor) -> Tensor:
     threshold = sampler._threshold(scaled, top_k, dropped, decay_rows)
     below = scaled.masked_fill(scaled >= threshold, -torch.inf).amax(-1, keepdim=True)
     return scaled >= torch.where(dropped > 0, below, threshold)
-
-
-@mistake(RULE, ANY)
-class WideTopP(Resampling):
-    """Top-p keeps one id more."""
-
-    filters = _kept(_one_more)
 
 
 class HighestFirst(sampler._Filters):
@@ -156,72 +130,18 @@ class HighestFirst(sampler._Filters):
         return torch.where(greedy, highest, super().choose(rows, logits, noise, decay_rows, ids))
 
 
-@mistake(RULE)
-class HighestOfEqual(Resampling):
-    """Greedy takes the highest of equal ids."""
-
-    filters = HighestFirst
-
-
-@mistake(RULE)
-class DeafGreedy(Requesting):
-    """Greedy streams never end."""
-
-    def changed(self, request: StreamRequest) -> StreamRequest:
-        return request if request.sampling.do_sample else with_sampling(request, min_new_tokens=2**31 - 1)
-
-
-@mistake(RULE, options=BFLOAT16)
-class EarlyEnd(Requesting):
-    """End-of-speech is suppressed for one frame less."""
-
-    def changed(self, request: StreamRequest) -> StreamRequest:
-        return with_sampling(request, min_new_tokens=max(0, request.sampling.min_new_tokens - 1))
-
-
-@mistake(RULE)
-class CountingAnew(Requesting):
-    """A continuation waits for ``min_new_tokens`` frames of its own."""
-
-    def changed(self, request: StreamRequest) -> StreamRequest:
-        return with_sampling(request, min_new_tokens=request.sampling.min_new_tokens + len(request.history))
-
-
-@mistake(RULE, ANY)
-class ShortSeed(Requesting):
-    """Ignores the high word of the seed."""
-
-    def changed(self, request: StreamRequest) -> StreamRequest:
-        return with_sampling(request, seed=request.sampling.seed % 2**32)
-
-
-@mistake(EFFECT, options=DEMO)
-class OneTemperature(Requesting):
-    """The predictor's codes are sampled with the temperature of code 0."""
-
-    def changed(self, request: StreamRequest) -> StreamRequest:
-        return with_sampling(request, predictor_temperature=request.sampling.temperature)
-
-
-@mistake(RULE)
-class DefaultTopK(Requesting):
-    """Takes no top-k for one of 50."""
-
-    def changed(self, request: StreamRequest) -> StreamRequest:
-        sampling: SamplingParams = request.sampling
-        return with_sampling(request, top_k=sampling.top_k or 50, predictor_top_k=sampling.predictor_top_k or 50)
-
-
-@mistake(EFFECT, options=DEMO)
-class NoTopP(Requesting):
-    """Ignores top-p."""
-
-    def changed(self, request: StreamRequest) -> StreamRequest:
-        return with_sampling(request, top_p=1.0, predictor_top_p=1.0)
+enter_all(
+    Resampling,
+    "filters",
+    ("TopPFirst", "Applies top-p before top-k.", RULE, _kept(_top_p_first), BFLOAT16),
+    ("CutTies", "Top-k keeps exactly k ids: of equal ones at its edge the lowest.", (RULE, ANY), _kept(_without_ties)),
+    ("WideTopP", "Top-p keeps one id more.", (RULE, ANY), _kept(_one_more)),
+    ("HighestOfEqual", "Greedy takes the highest of equal ids.", RULE, HighestFirst),
+)
 
 
 class Remembering(Decoder):
-    """For mistakes in what a stream remembers for the repetition penalty."""
+    """Changes the codes that a stream remembers for the repetition penalty."""
 
     def seen(self, steps: Sequence[DecodeStep], before: Tensor, after: Tensor) -> Tensor:
         raise NotImplementedError
@@ -240,21 +160,16 @@ class Remembering(Decoder):
         return change
 
 
-@mistake(RULE)
-class ForcedForgotten(Remembering):
-    """Forced codes are not remembered for the repetition penalty."""
-
-    def seen(self, steps: Sequence[DecodeStep], before: Tensor, after: Tensor) -> Tensor:
-        forced = torch.tensor([step.forced is not None for step in steps])
-        return torch.where(forced[:, None], before, after)
-
-
-@mistake(RULE)
-class LastOnly(Remembering):
-    """The repetition penalty counts the last frame only."""
-
-    def seen(self, steps: Sequence[DecodeStep], before: Tensor, after: Tensor) -> Tensor:
-        return after & ~before
+# fmt: off
+enter_all(
+    Remembering, "seen",
+    ("ForcedForgotten", "Forced codes are not remembered for the repetition penalty.", RULE,
+     lambda self, steps, before, after: torch.where(
+         torch.tensor([step.forced is not None for step in steps])[:, None], before, after)),
+    ("LastOnly", "The repetition penalty counts the last frame only.", RULE,
+     lambda self, steps, before, after: after & ~before),
+)
+# fmt: on
 
 
 @mistake(RULE)

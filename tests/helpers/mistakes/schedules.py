@@ -1,6 +1,6 @@
 """Talker decoders that go wrong in some company only, or after some past."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +10,7 @@ from torch import Tensor
 from megatalker.checkpoint import Checkpoint
 from megatalker.interfaces import DecodeStep, Frame, LoadContext, StreamHandle
 from megatalker_backends.compiled.runner import Runner, Share
-from mistakes.catalogue import Decoder, WideDecoder, mistake
+from mistakes.catalogue import Decoder, WideDecoder, enter_all, mistake
 
 FULL_HOUSE = "test_streams_of_a_full_house_do_not_disturb_each_other"
 ENDS = "test_streams_that_end_leave_the_others_of_their_call_alone"
@@ -19,7 +19,7 @@ ANY = "test_no_schedule_changes_what_a_stream_says"
 
 
 class Meddling:
-    """Mixed into a decoder: its runner's calls go through here."""
+    """Changes the calls of the runner of a decoder that it is mixed into."""
 
     _runner: Runner
 
@@ -37,26 +37,68 @@ class Meddling:
         self._runner = Between()
 
     def prompt(self, row: int, embeds: Tensor) -> Tensor:
-        """The prompt that is run instead."""
+        """Return the prompt that is run instead."""
         return embeds
 
     def shares(self, shares: list[Share]) -> list[Share]:
-        """What is run instead."""
+        """Return the shares that are run instead."""
         return shares
 
 
 def moved(share: Share, by: int = 1) -> Share:
-    """The same one position later."""
+    """Return the share at a later position."""
     return replace(share, position=share.position + by)
 
 
-def told(share: Share, other: Share) -> Share:
-    """The same with another's text row."""
+def with_text(share: Share, other: Share) -> Share:
+    """Return the share with the text row of another one."""
     return replace(share, text=other.text)
 
 
+class Meddler(Meddling, Decoder):
+    """Changes the calls of its runner."""
+
+
+class WideMeddler(Meddling, WideDecoder):
+    """Changes the calls of its runner, of up to 64 streams."""
+
+
+# fmt: off
+enter_all(
+    Meddler, "shares",
+    ("FromSlotFiveOn", "Rows from the fifth on are read one position late.", FULL_HOUSE,
+     lambda self, shares: [moved(share) if share.row >= 5 else share for share in shares]),
+    ("FourLengths", "With exactly four different lengths in a call, the first stream takes the text of the last.",
+     (FULL_HOUSE, ANY),
+     lambda self, shares: [with_text(shares[0], shares[-1]), *shares[1:]]
+     if len({share.position for share in shares}) == 4 else shares),
+    ("EqualLengths", "Two streams of the same length take one text row.", ANY,
+     lambda self, shares: [
+         with_text(share, next(other for other in shares if other.position == share.position)) for share in shares]),
+    ("SortedRows", "Reads text rows in the order of slots, whatever the order of the call.", (FULL_HOUSE, ANY),
+     lambda self, shares: [
+         with_text(share, other) for share, other in zip(shares, sorted(shares, key=lambda s: s.row), strict=True)]),
+)
+enter_all(
+    WideMeddler, "shares",
+    ("SeventeenStreams", "The seventeenth stream of a call takes the text of the first.", FULL_HOUSE,
+     lambda self, shares: [
+         with_text(share, shares[0]) if place == 16 else share for place, share in enumerate(shares)]),
+    ("ThirtyThreeStreams", "With 33 streams in a call, and no other number, the last one is read one position late.",
+     FULL_HOUSE, lambda self, shares: [*shares[:-1], moved(shares[-1])] if len(shares) == 33 else shares),
+    ("SixtyFourStreams", "The last row of a full house of 64 is the scratch row, too.", FULL_HOUSE,
+     lambda self, shares: [moved(share, -1) if share.row == 63 and len(shares) == 64 else share for share in shares]),
+)
+enter_all(
+    Meddler, "prompt",
+    ("AfterManyReleases", "After a hundred streams, places are handed out with something left in them.", CHURN,
+     lambda self, row, embeds: embeds * 1.01 if self._table._issued > 100 else embeds),
+)
+# fmt: on
+
+
 @mistake(FULL_HOUSE)
-class SharedCache(Meddling, Decoder):
+class SharedCache(Meddler):
     """Streams 7 and 8 share keys and values."""
 
     def shares(self, shares: list[Share]) -> list[Share]:
@@ -66,26 +108,8 @@ class SharedCache(Meddling, Decoder):
         return shares
 
 
-@mistake(FULL_HOUSE)
-class FromSlotFiveOn(Meddling, Decoder):
-    """Rows from the fifth on are read one position late."""
-
-    def shares(self, shares: list[Share]) -> list[Share]:
-        return [moved(share) if share.row >= 5 else share for share in shares]
-
-
 @mistake(FULL_HOUSE, ANY)
-class FourLengths(Meddling, Decoder):
-    """With exactly four different lengths in a call, the first stream takes the text of the last."""
-
-    def shares(self, shares: list[Share]) -> list[Share]:
-        if len({share.position for share in shares}) == 4:
-            shares[0] = told(shares[0], shares[-1])
-        return shares
-
-
-@mistake(FULL_HOUSE, ANY)
-class FarApart(Meddling, Decoder):
+class FarApart(Meddler):
     """When lengths differ by more than 64, the shortest stream is read one position late."""
 
     def shares(self, shares: list[Share]) -> list[Share]:
@@ -95,17 +119,8 @@ class FarApart(Meddling, Decoder):
         return shares
 
 
-@mistake(ANY)
-class EqualLengths(Meddling, Decoder):
-    """Two streams of the same length take one text row."""
-
-    def shares(self, shares: list[Share]) -> list[Share]:
-        by_length = {share.position: share for share in reversed(shares)}
-        return [told(share, by_length[share.position]) for share in shares]
-
-
 @mistake(FULL_HOUSE, ANY)
-class LastTile(Meddling, Decoder):
+class LastTile(Meddler):
     """Streams go in tiles of four; the last of an odd width reads the text that lay in its place before."""
 
     _before: Sequence[Share] = ()
@@ -113,45 +128,13 @@ class LastTile(Meddling, Decoder):
     def shares(self, shares: list[Share]) -> list[Share]:
         now = list(shares)
         if len(shares) > 4 and len(shares) % 4 == 1 and len(self._before) >= len(shares):
-            shares[-1] = told(shares[-1], self._before[len(shares) - 1])
+            shares[-1] = with_text(shares[-1], self._before[len(shares) - 1])
         self._before = now
         return shares
 
 
-@mistake(FULL_HOUSE)
-class SeventeenStreams(Meddling, WideDecoder):
-    """The seventeenth stream of a call takes the text of the first."""
-
-    def shares(self, shares: list[Share]) -> list[Share]:
-        return [told(share, shares[0]) if place == 16 else share for place, share in enumerate(shares)]
-
-
-@mistake(FULL_HOUSE)
-class ThirtyThreeStreams(Meddling, WideDecoder):
-    """With 33 streams in a call, and no other number, the last one is read one position late."""
-
-    def shares(self, shares: list[Share]) -> list[Share]:
-        return [*shares[:-1], moved(shares[-1])] if len(shares) == 33 else shares
-
-
-@mistake(FULL_HOUSE)
-class SixtyFourStreams(Meddling, WideDecoder):
-    """The last row of a full house of 64 is the scratch row, too."""
-
-    def shares(self, shares: list[Share]) -> list[Share]:
-        return [moved(share, -1) if share.row == 63 and len(shares) == 64 else share for share in shares]
-
-
 @mistake(FULL_HOUSE, ANY)
-class SortedRows(Meddling, Decoder):
-    """Reads text rows in the order of slots, whatever the order of the call."""
-
-    def shares(self, shares: list[Share]) -> list[Share]:
-        return [told(share, other) for share, other in zip(shares, sorted(shares, key=lambda s: s.row), strict=True)]
-
-
-@mistake(FULL_HOUSE, ANY)
-class ComesBack(Meddling, Decoder):
+class ComesBack(Meddler):
     """A stream that was left out of a call is a position late when it comes back."""
 
     def __init__(self, checkpoint: Checkpoint, context: LoadContext) -> None:
@@ -171,7 +154,7 @@ class ComesBack(Meddling, Decoder):
 
 
 @mistake(FULL_HOUSE, ANY)
-class PromptTouchesLast(Meddling, Decoder):
+class PromptTouchesLast(Meddler):
     """A prompt writes over what is pending for the last stream that was decoded."""
 
     _last: int | None = None
@@ -184,14 +167,6 @@ class PromptTouchesLast(Meddling, Decoder):
     def shares(self, shares: list[Share]) -> list[Share]:
         self._last = shares[-1].row
         return shares
-
-
-@mistake(CHURN)
-class AfterManyReleases(Meddling, Decoder):
-    """After a hundred streams, places are handed out with something left in them."""
-
-    def prompt(self, row: int, embeds: Tensor) -> Tensor:
-        return embeds * 1.01 if self._table._issued > 100 else embeds
 
 
 @mistake(CHURN, ANY)
@@ -224,38 +199,31 @@ class _Ending(Decoder):
     def after(self, steps: Sequence[DecodeStep], ended: int) -> None:
         pass
 
-    def hold_back(self, stream: StreamHandle) -> None:
-        entry = self._table[stream]
-        if entry.frames:
-            entry.positions -= 1
+    def hold_back(self, steps: Iterable[DecodeStep]) -> None:
+        for step in steps:
+            entry = self._table[step.stream]
+            if entry.frames:
+                entry.positions -= 1
 
 
 @mistake(ENDS, ANY)
 class EndPassesText(_Ending):
-    """Those after a stream that ends take its text row."""
+    """Streams after one that ends take its text row."""
 
     def before(self, step: DecodeStep, earlier: Sequence[DecodeStep], frames: Sequence[Frame]) -> DecodeStep:
         over = [other for other, frame in zip(earlier, frames, strict=True) if frame.ended]
         return replace(step, text=over[-1].text) if over else step
 
 
-@mistake(ENDS)
-class EndHoldsBackLater(_Ending):
-    """Those after a stream that ends are not advanced."""
-
-    def after(self, steps: Sequence[DecodeStep], ended: int) -> None:
-        for step in steps[ended + 1 :]:
-            self.hold_back(step.stream)
-
-
-@mistake(ENDS)
-class EndHoldsBackAll(_Ending):
-    """When one stream of a call ends, the others stand still."""
-
-    def after(self, steps: Sequence[DecodeStep], ended: int) -> None:
-        for place, step in enumerate(steps):
-            if place != ended:
-                self.hold_back(step.stream)
+# fmt: off
+enter_all(
+    _Ending, "after",
+    ("EndHoldsBackLater", "Streams after one that ends are not advanced.", ENDS,
+     lambda self, steps, ended: self.hold_back(steps[ended + 1 :])),
+    ("EndHoldsBackAll", "When one stream of a call ends, the others stand still.", ENDS,
+     lambda self, steps, ended: self.hold_back([*steps[:ended], *steps[ended + 1 :]])),
+)
+# fmt: on
 
 
 @mistake(ENDS)
@@ -264,7 +232,7 @@ class EndsAtOnce(_Ending):
 
     def before(self, step: DecodeStep, earlier: Sequence[DecodeStep], frames: Sequence[Frame]) -> DecodeStep:
         if sum(frame.ended for frame in frames) == 2:
-            self.hold_back(step.stream)
+            self.hold_back([step])
         return step
 
 

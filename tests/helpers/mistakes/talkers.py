@@ -7,7 +7,6 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,10 +22,6 @@ from megatalker.interfaces import (
     TalkerDecoder,
 )
 from mistakes.catalogue import Decoder, mistake
-
-
-def with_sampling(request: StreamRequest, **changes: Any) -> StreamRequest:
-    return replace(request, sampling=replace(request.sampling, **changes))
 
 
 @mistake("test_greedy_codes_equal_the_official_generate", "test_each_frame_takes_the_text_row_of_its_own_step")
@@ -81,22 +76,6 @@ class WrongRopeBase(Decoder):
             config["talker_config"]["rope_theta"] /= 100
             (folder / "config.json").write_text(json.dumps(config))
             super().__init__(Checkpoint.open(folder), context)
-
-
-@mistake("test_repetition_penalty_counts_the_generated_code_0_history")
-class NoPenalty(Decoder):
-    """Skips the repetition penalty."""
-
-    def prefill(self, requests: Sequence[StreamRequest]) -> list[StreamHandle]:
-        return super().prefill([with_sampling(request, repetition_penalty=1.0) for request in requests])
-
-
-@mistake("test_each_sampling_value_takes_effect")
-class Seedless(Decoder):
-    """Ignores the seed."""
-
-    def prefill(self, requests: Sequence[StreamRequest]) -> list[StreamHandle]:
-        return super().prefill([with_sampling(request, seed=0) for request in requests])
 
 
 @mistake("test_streams_of_a_full_house_do_not_disturb_each_other")

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from megatalker.checkpoint.config import CodecConfig
-from megatalker_backends.streaming.fused.weights import Matrix, Wave, Widening
+from megatalker_backends.streaming.fused.weights import PackedProduct, Wave, Widening
 from megatalker_kernels.codec import structures
 from megatalker_kernels.codec.numbers import Numbers
 from megatalker_kernels.codec.structures import ATTENTION_THREADS, MAX_FRAMES, MIXING_THREADS, Activation
@@ -52,7 +52,7 @@ class Kernels:
         """Sums of the ``[groups * codebook, width]`` entries that the frames' codes name, packed."""
         config, width = self._config, table.shape[1]
         out = self._empty(self.streams * self._frames, width)
-        argument = structures.Lookup(
+        argument = structures.LookupStep(
             table=table.data_ptr(),
             out=out.data_ptr(),
             tickets=self._tickets,
@@ -65,7 +65,7 @@ class Kernels:
         return out
 
     def multiply(
-        self, matrix: Matrix, rows: Tensor, *, eps: float = -1.0, activation: Activation = Activation.PLAIN
+        self, matrix: PackedProduct, rows: Tensor, *, eps: float = -1.0, activation: Activation = Activation.PLAIN
     ) -> Tensor:
         """Products of windows of packed ``rows``, normalised by their root mean square if ``eps`` is given."""
         out = self._empty(len(rows), 1 if activation is Activation.SAMPLE else len(matrix.weight))
@@ -74,7 +74,7 @@ class Kernels:
 
     def multiply_packed(
         self,
-        matrix: Matrix,
+        matrix: PackedProduct,
         rows: Tensor,
         wave: Wave | None = None,
         *,
@@ -88,7 +88,7 @@ class Kernels:
         return packed
 
     def multiply_both(
-        self, matrix: Matrix, rows: Tensor, wave: Wave | None = None, *, residual: Tensor | None = None
+        self, matrix: PackedProduct, rows: Tensor, wave: Wave | None = None, *, residual: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """As they are, and as :meth:`multiply_packed`."""
         raw, packed = self._empty(len(rows), len(matrix.weight)), self._empty(len(rows), len(matrix.weight))
@@ -97,7 +97,7 @@ class Kernels:
 
     def _multiply(
         self,
-        matrix: Matrix,
+        matrix: PackedProduct,
         rows: Tensor,
         raw: Tensor | None,
         packed: Tensor | None,
@@ -124,7 +124,7 @@ class Kernels:
             columns=columns,
             activation=activation,
         )
-        argument = structures.Product(
+        argument = structures.ProductStep(
             input=self._input(rows, matrix.slot, matrix.context),
             epilogue=epilogue,
             tickets=self._tickets,
@@ -145,7 +145,7 @@ class Kernels:
         config, width = self._config, self._config.head_dim
         ring = config.sliding_window - 1 + MAX_FRAMES
         out = self._empty(len(qkv), config.num_heads * width)
-        argument = structures.Attention(
+        argument = structures.AttentionStep(
             qkv=qkv.data_ptr(),
             frequencies=frequencies.data_ptr(),
             out=out.data_ptr(),
@@ -164,7 +164,7 @@ class Kernels:
     def mix(self, widening: Widening, rows: Tensor) -> Tensor:
         """Depthwise convolution and layer normalisation of ``rows``, packed."""
         out = torch.empty_like(rows)
-        argument = structures.Mixing(
+        argument = structures.MixingStep(
             input=self._input(rows, widening.slot, len(widening.taps) - 1),
             tickets=self._tickets,
             taps=widening.taps.data_ptr(),
@@ -196,7 +196,7 @@ class WatchedKernels(Kernels):
         super().__init__(*arguments)
         self.largest: list[Tensor] = []
 
-    def _multiply(self, matrix: Matrix, rows: Tensor, *others: Any) -> None:
+    def _multiply(self, matrix: PackedProduct, rows: Tensor, *others: Any) -> None:
         self.largest.append(self._launcher.numbers.unpack(rows).abs().max())
         super()._multiply(matrix, rows, *others)
 

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from megatalker_backends.sizes import next_size, sizes_up_to, split_into
 from megatalker_backends.streaming.fused.decoder import FusedDecoder
-from megatalker_backends.streaming.sizes import next_size, sizes_up_to, split_into
 from megatalker_backends.streaming.steps import announced
 from megatalker_kernels.codec.structures import MAX_FRAMES, TICKET_WORDS
 

@@ -17,7 +17,7 @@ Member = TypeVar("Member")
 
 
 @dataclass(frozen=True, slots=True)
-class Matrix:
+class PackedProduct:
     """Weights of windows of rows."""
 
     weight: Tensor
@@ -54,27 +54,27 @@ class Wave:
 
 
 @dataclass(frozen=True, slots=True)
-class Layer:
+class TransformerProducts:
     """Of the transformer."""
 
-    qkv: Matrix
-    out: Matrix
-    gate_up: Matrix
+    qkv: PackedProduct
+    out: PackedProduct
+    gate_up: PackedProduct
     """Rows of gate and up take turns."""
-    down: Matrix
+    down: PackedProduct
 
 
 @dataclass(frozen=True, slots=True)
 class Widening:
     """Transposed convolution and ConvNeXt block."""
 
-    spread: Matrix
+    spread: PackedProduct
     taps: Tensor
     """``[taps, channels]``"""
     taps_bias: Tensor
     slot: int
-    widen: Matrix
-    narrow: Matrix
+    widen: PackedProduct
+    narrow: PackedProduct
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +82,9 @@ class Unit:
     """Of an upsampling block."""
 
     before: Wave
-    conv: Matrix
+    conv: PackedProduct
     between: Wave
-    point: Matrix
+    point: PackedProduct
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ class Block:
     """Upsampling block."""
 
     before: Wave
-    up: Matrix
+    up: PackedProduct
     units: list[Unit]
 
 
@@ -123,38 +123,38 @@ class FusedWeights:
     def _put(self, tensor: Tensor) -> Tensor:
         return tensor.to(self._device).contiguous()
 
-    def _matrix(self, weight: Tensor, bias: Tensor | None, dilation: int = 1, slot: int = 0) -> Matrix:
+    def _matrix(self, weight: Tensor, bias: Tensor | None, dilation: int = 1, slot: int = 0) -> PackedProduct:
         self.largest = max(self.largest, float(weight.abs().max()))
         put = None if bias is None else self._put(bias)
         others = {"bias": put, "dilation": dilation, "slot": slot}
-        return Matrix.packed(self._numbers, weight, self._device, warpgroups=self._warpgroups, **others)
+        return PackedProduct.packed(self._numbers, weight, self._device, warpgroups=self._warpgroups, **others)
 
     def _reserve(self, rows: int, channels: int) -> int:
         slot, self.context_size = self.context_size, self.context_size + rows * channels
         return slot
 
-    def _linear(self, weight: Tensor, bias: Tensor | None = None) -> Matrix:
+    def _linear(self, weight: Tensor, bias: Tensor | None = None) -> PackedProduct:
         return self._matrix(weight[:, None], bias)
 
-    def _conv(self, weight: Tensor, bias: Tensor, kernel: int, dilation: int, steps: int = 1) -> Matrix:
+    def _conv(self, weight: Tensor, bias: Tensor, kernel: int, dilation: int, steps: int = 1) -> PackedProduct:
         """``weight`` is ``[steps * outputs, inputs * kernel]``."""
         taps = weight.view(steps, -1, weight.shape[1] // kernel, kernel).transpose(2, 3)
         taps = _in_eights(taps, 1, 3).flatten(0, 1)
         slot = self._reserve((kernel - 1) * dilation, taps.shape[2])
         return self._matrix(taps, _in_eights(bias.view(steps, -1), 1).flatten(), dilation, slot)
 
-    def _row_conv(self, conv: RowConv, steps: int = 1) -> Matrix:
+    def _row_conv(self, conv: RowConv, steps: int = 1) -> PackedProduct:
         return self._conv(conv.weight, conv.bias, conv.kernel, 1, steps)
 
-    def _signal_conv(self, conv: SignalConv) -> Matrix:
+    def _signal_conv(self, conv: SignalConv) -> PackedProduct:
         return self._conv(conv.weight, conv.bias, conv.context // conv.dilation + 1, conv.dilation)
 
     def _wave(self, snake: Snake) -> Wave:
         return Wave(*(self._put(_in_eights(factor.flatten(), 0)) for factor in (snake.frequency, snake.height)))
 
-    def _layer(self, layer: WindowLayer) -> Layer:
+    def _layer(self, layer: WindowLayer) -> TransformerProducts:
         gate_up = torch.stack(layer.gate_up.chunk(2), dim=1).flatten(0, 1)
-        return Layer(*map(self._linear, (layer.qkv, layer.out, gate_up, layer.down)))
+        return TransformerProducts(*map(self._linear, (layer.qkv, layer.out, gate_up, layer.down)))
 
     def _widening(self, doubling: Doubling) -> Widening:
         return Widening(

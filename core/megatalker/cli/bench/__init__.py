@@ -1,1 +1,3 @@
-"""Measures backends side by side; the ``megatalker bench`` command shows the results."""
+"""Measure engines and servers: the commands ``megatalker bench`` and ``megatalker load``, and what every other
+benchmark shares with them.
+"""

@@ -1,11 +1,12 @@
 """``megatalker bench``: decode, prefill, codec, TTFC, RTF, chunk gaps and more of one or more backends."""
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from megatalker.cli.bench.requirements import judge, read_requirements
+from megatalker.cli.bench.metrics import judge, read_requirements
 from megatalker.cli.console import say_plainly, stdout
 from megatalker.cli.options import (
     BackendOption,
@@ -49,8 +50,9 @@ def bench(
         make_folder(out)
     with Status() as status:
         status.stage("importing torch")
+        from megatalker.cli.bench.comparison import plot, table
         from megatalker.cli.bench.measure import measure
-        from megatalker.cli.bench.report import save, table
+        from megatalker.cli.bench.report import save
 
         settings = read_settings(
             config, checkpoint=checkpoint, backend=backend, codec=codec, device=device, dtype=dtype
@@ -59,7 +61,7 @@ def bench(
         report = measure(settings, names, rounds=rounds, frames=frames, progress=status.stage)
     stdout.print(table(report))
     if out is not None:
-        for path in save(report, out):
+        for path in save(report, out, "bench", partial(plot, report)):
             stdout.print(f"wrote {path}", highlight=False, soft_wrap=True)
     verdicts, met = judge(bounds, report.medians)
     for line in verdicts:

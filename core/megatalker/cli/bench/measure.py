@@ -1,4 +1,4 @@
-"""What is measured, and how: medians over rounds in which the backends take turns, so that drift hits all alike."""
+"""Measure backends over rounds in which they alternate, so that drift hits all alike."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -9,7 +9,7 @@ import torch
 
 from megatalker.checkpoint import Checkpoint
 from megatalker.checkpoint.config import FRAME_SECONDS
-from megatalker.cli.bench.report import Report
+from megatalker.cli.bench.comparison import BackendComparison
 from megatalker.engine import Engine
 from megatalker.interfaces import DecodeStep, StreamRequest
 from megatalker.plugins.checked import CheckedCodec, CheckedTalker
@@ -21,13 +21,13 @@ from megatalker.voices import Voice
 TEXT = "The quick brown fox jumps over the lazy dog, and then it takes a long rest in the warm afternoon sun."
 BATCH = 4
 FEWEST_ROWS = 2
-"""Of a prompt."""
+"""The fewest rows of a prompt."""
 
 Samples = dict[str, list[float]]
 
 
 @dataclass(slots=True)
-class Subject:
+class MeasuredEngine:
     """One warm engine, and what was measured on it so far (milliseconds, ratios)."""
 
     label: str
@@ -46,7 +46,7 @@ def measure(
     frames: int,
     progress: Callable[[str], None],
     voice: Voice | None = None,
-) -> Report:
+) -> BackendComparison:
     """Measure each backend named, interleaved in one run.
 
     Args:
@@ -67,13 +67,13 @@ def measure(
         for name in backends:
             progress(f"loading {name}")
             engine = Engine.open(settings.model_copy(update={"backend": name}), checkpoint=checkpoint)
-            subjects.append(Subject(name, engine))
+            subjects.append(MeasuredEngine(name, engine))
             engine.warmup()
         torch.set_num_threads(resolve_threads(settings.threads, checkpoint, device))  # as in the engine's own thread
-        for turn in range(-1, rounds):
+        for number in range(-1, rounds):
             for subject in subjects:
-                progress(f"round {max(turn, 0) + 1} of {rounds}: {subject.label}")
-                samples = Subject(subject.label, subject.engine) if turn < 0 else subject
+                progress(f"round {max(number, 0) + 1} of {rounds}: {subject.label}")
+                samples = MeasuredEngine(subject.label, subject.engine) if number < 0 else subject
                 _speak(samples, frames, voice)
                 with subject.engine.borrow_backends() as (talker, codec):
                     _decode(samples, talker, checkpoint, device, frames)
@@ -81,7 +81,7 @@ def measure(
     finally:
         for subject in subjects:
             subject.engine.close()
-    return Report.of(checkpoint, device, settings, {s.label: s.samples for s in subjects}, rounds, frames)
+    return BackendComparison.of(checkpoint, device, settings, {s.label: s.samples for s in subjects}, rounds, frames)
 
 
 def _now(device: torch.device | None = None) -> float:
@@ -90,7 +90,7 @@ def _now(device: torch.device | None = None) -> float:
     return time.perf_counter()
 
 
-def _speak(subject: Subject, frames: int, voice: Voice | None) -> None:
+def _speak(subject: MeasuredEngine, frames: int, voice: Voice | None) -> None:
     before = _worked_s(subject.engine)
     began = _now()
     stream = subject.engine.speak(TEXT, voice=voice, seed=1, sampling=_endless(), max_frames=frames)
@@ -109,7 +109,7 @@ def _speak(subject: Subject, frames: int, voice: Voice | None) -> None:
 
 
 def _worked_s(engine: Engine) -> float:
-    """Seconds that the engine's thread has had work, its own and that of backends."""
+    """Seconds that the engine's thread has worked, backends included."""
     metrics = engine.metrics()
     return metrics.host_s + metrics.backend_s
 
@@ -118,13 +118,15 @@ def _endless() -> SamplingParams:
     return SamplingParams(min_new_tokens=2**31 - 1)
 
 
-def _decode(subject: Subject, talker: CheckedTalker, checkpoint: Checkpoint, device: torch.device, frames: int) -> None:
+def _decode(
+    subject: MeasuredEngine, talker: CheckedTalker, checkpoint: Checkpoint, device: torch.device, frames: int
+) -> None:
     width = checkpoint.config.talker.hidden_size
     generator = torch.Generator().manual_seed(0)
     prompt = torch.randn(32, width, generator=generator).to(device) * 0.1
     text = torch.zeros(width, device=device)
     limit = talker.max_streams or BATCH
-    subject.add("talker_ms", _pass_ms(talker, prompt[:FEWEST_ROWS], device))
+    subject.add("talker_ms", _forward_ms(talker, prompt[:FEWEST_ROWS], device))
     for count, metric in ((1, "frame_ms"), (min(BATCH, limit), f"frame_ms_{min(BATCH, limit)}_streams")):
         began = _now(device)
         streams = talker.prefill([StreamRequest(prompt, _endless())] * count)
@@ -145,8 +147,8 @@ def _decode(subject: Subject, talker: CheckedTalker, checkpoint: Checkpoint, dev
             talker.release(stream)
 
 
-def _pass_ms(talker: CheckedTalker, rows: torch.Tensor, device: torch.device) -> float:
-    """The talker reads its weights once for these rows, as for the step of a frame; no code is chosen."""
+def _forward_ms(talker: CheckedTalker, rows: torch.Tensor, device: torch.device) -> float:
+    """Time one forward of the talker, which reads its weights once, as the step of a frame does; no code is chosen."""
     began = _now(device)
     (stream,) = talker.prefill([StreamRequest(rows, _endless())])
     took = _now(device) - began
@@ -154,7 +156,7 @@ def _pass_ms(talker: CheckedTalker, rows: torch.Tensor, device: torch.device) ->
     return took * 1e3
 
 
-def _codec(subject: Subject, codec: CheckedCodec, checkpoint: Checkpoint) -> None:
+def _codec(subject: MeasuredEngine, codec: CheckedCodec, checkpoint: Checkpoint) -> None:
     size, groups = checkpoint.codec_config.codebook_size, checkpoint.codec_config.num_quantizers
     generator = torch.Generator().manual_seed(0)
     state = codec.open()

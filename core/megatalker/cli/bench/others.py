@@ -1,4 +1,4 @@
-"""``megatalker bench NAME``: measurements that other packages bring along, such as those of one kernel.
+"""``megatalker bench NAME``: measurements of other packages, such as those of one kernel.
 
 They register a function without arguments in the entry-point group ``megatalker.benchmarks``. It reads ``sys.argv`` as
 a program of its own would, and may return an exit status. The first sentence of its module's docstring is what
@@ -39,7 +39,7 @@ def _program(entry: EntryPoint) -> Callable[[typer.Context], None]:
 
 
 def _help(entry: EntryPoint) -> None:
-    """Show the options, which takes none of the packages that the measurement may want, and what of those is missing.
+    """Show the options, even where packages that the measurement needs are missing, and name those.
 
     Raises:
         SystemExit: it has been shown.
@@ -57,7 +57,7 @@ def _help(entry: EntryPoint) -> None:
 
 
 def _about(entry: EntryPoint) -> str:
-    """The first sentence of the module's docstring, read without importing anything."""
+    """Return the first sentence of the module's docstring, without importing anything."""
     package, _, rest = entry.module.partition(".")
     try:
         found = find_spec(package)

@@ -1,101 +1,66 @@
-"""Results as data, table, JSON file and plot."""
+"""The form of every result: the command, the environment, and the figures, as JSON and where it helps as a plot."""
 
 import json
 import os
 import platform
-import statistics
 import sys
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
-from rich.table import Table
 
-from megatalker.checkpoint import Checkpoint
-from megatalker.cli.bench.metrics import metric
-from megatalker.settings import Settings
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
+    from megatalker.checkpoint import Checkpoint
+    from megatalker.engine import Engine
 
-@dataclass(frozen=True, slots=True)
-class Summary:
-    """One metric of one backend over all rounds."""
-
-    median: float
-    p10: float
-    p90: float
-    samples: int
-
-    @classmethod
-    def of(cls, values: list[float]) -> Self:
-        if len(values) < 2:
-            return cls(values[0], values[0], values[0], len(values))
-        deciles = statistics.quantiles(values, n=10, method="inclusive")
-        return cls(statistics.median(values), deciles[0], deciles[-1], len(values))
-
-
-@dataclass(frozen=True, slots=True)
-class Report:
-    """A finished measurement: where, of what, and the summary of each metric by backend."""
-
-    command: str
-    environment: dict[str, str]
-    rounds: int
-    frames: int
-    results: dict[str, dict[str, Summary]]
-
-    @classmethod
-    def of(
-        cls,
-        checkpoint: Checkpoint,
-        device: torch.device,
-        settings: Settings,
-        samples: dict[str, dict[str, list[float]]],
-        rounds: int,
-        frames: int,
-    ) -> Self:
-        """Summarise raw samples and note the environment."""
-        environment = environment_of(checkpoint, device, settings.dtype, settings.codec)
-        results = {
-            name: {metric: Summary.of(values) for metric, values in metrics.items()}
-            for name, metrics in samples.items()
-        }
-        return cls(command_line(), environment, rounds, frames, results)
-
-    @property
-    def medians(self) -> dict[str, dict[str, float]]:
-        """By backend and metric."""
-        return {name: {key: each.median for key, each in found.items()} for name, found in self.results.items()}
-
-    @property
-    def metrics(self) -> list[str]:
-        """Metric names in the order of measurement."""
-        return list(dict.fromkeys(name for metrics in self.results.values() for name in metrics))
+PERCENTS = (50, 95, 99)
 
 
 def command_line() -> str:
-    """As it was typed."""
-    return " ".join(["megatalker", *sys.argv[1:]])
+    """The command as it was typed, without the folder of the program."""
+    program = Path(sys.argv[0]).name
+    known = program.startswith("megatalker") or program.endswith(".py")
+    return " ".join([program if known else "megatalker", *sys.argv[1:]])
 
 
-def environment_of(checkpoint: Checkpoint, device: torch.device, dtype: str, codec: str) -> dict[str, str]:
-    """What figures depend on: checkpoint, device, versions."""
-    accelerator = torch.cuda.get_device_name(device) if device.type == "cuda" else "none"
+def environment(device: torch.device | None = None, /, **known: str) -> dict[str, str]:
+    """What figures depend on: what is ``known`` of the subject, accelerator, processor and versions.
+
+    Args:
+        device: where the subject runs; ``None``: the first GPU if there is one.
+        **known: such as checkpoint and backend.
+    """
+    cuda = torch.cuda.is_available() if device is None else device.type == "cuda"
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return {
-        "checkpoint": f"{checkpoint.name} ({checkpoint.fingerprint})",
-        "device": str(device),
-        "dtype": dtype,
-        "codec": codec,
-        "accelerator": accelerator,
-        "processor": f"{platform.machine()}, {os.cpu_count()} cores, {torch.get_num_threads()} torch threads",
+        **known,
+        "accelerator": torch.cuda.get_device_name(device) if cuda else "none",
+        "processor": f"{platform.machine()}, {cores} cores, {torch.get_num_threads()} torch threads",
         "python": platform.python_version(),
         **versions(),
     }
 
 
+def environment_of(checkpoint: "Checkpoint", device: torch.device, dtype: str, codec: str) -> dict[str, str]:
+    """The environment of measurements on a checkpoint."""
+    name = f"{checkpoint.name} ({checkpoint.fingerprint})"
+    return environment(device, checkpoint=name, device=str(device), dtype=dtype, codec=codec)
+
+
+def environment_of_engine(engine: "Engine") -> dict[str, str]:
+    """The environment of measurements on an engine, with its backend."""
+    facts = environment_of(engine.checkpoint, engine.device, str(engine.dtype).removeprefix("torch."), engine.codec)
+    return {"backend": engine.backend, **facts}
+
+
 def versions() -> dict[str, str]:
-    """Of the packages that results depend on; ``not installed`` where the extra ``official`` is not."""
+    """Versions of the packages that results depend on; ``not installed`` where a package is missing."""
     return {name: _version(name) for name in ("megatalker", "torch", "transformers", "qwen-tts")}
 
 
@@ -106,65 +71,40 @@ def _version(package: str) -> str:
         return "not installed"
 
 
-def table(report: Report) -> Table:
-    """Medians, and how many times better than the first backend; smaller is better but for what is counted a second."""
-    names = list(report.results)
-    shown = Table("median (p10-p90)", *names, title=" vs ".join(names), title_justify="left")
-    for key in report.metrics:
-        first = report.results[names[0]].get(key)
-        cells = []
-        for name in names:
-            summary = report.results[name].get(key)
-            if summary is None:
-                cells.append("-")
-                continue
-            ratio = f"  {_gain(key, first, summary):.1f}x" if first and name != names[0] else ""
-            cells.append(f"{summary.median:.3g} ({summary.p10:.3g}-{summary.p90:.3g}){ratio}")
-        shown.add_row(metric(key).label, *cells)
-    return shown
+def percentiles_ms(seconds: Sequence[float]) -> dict[str, float] | None:
+    """p50, p95, p99 and max of durations, in milliseconds; ``None`` if there are none."""
+    if not seconds:
+        return None
+    milliseconds = np.array(seconds) * 1e3
+    found = {f"p{percent}": float(np.percentile(milliseconds, percent)) for percent in PERCENTS}
+    return found | {"max": float(milliseconds.max())}
 
 
-def _gain(key: str, first: Summary, other: Summary) -> float:
-    gain = first.median / other.median
-    return 1 / gain if metric(key).more_is_better else gain
+def as_text(report: Any) -> str:
+    """JSON as files hold it."""
+    return json.dumps(report, indent=1) + "\n"
 
 
-def save(report: Report, folder: Path, stem: str = "bench") -> list[Path]:
-    """Write ``STEM.json``, and ``STEM.png`` if matplotlib (extra ``bench``) is installed; returns what was written."""
-    target = folder / f"{stem}.json"
-    target.write_text(json.dumps(asdict(report), indent=1) + "\n")
+def save(report: "DataclassInstance", folder: Path, stem: str, draw: Callable[[Any], Any]) -> list[Path]:
+    """Write ``STEM.json``, and ``STEM.png`` if matplotlib (extra ``bench``) is installed; return what was written.
+
+    Args:
+        report: its fields become the JSON.
+        folder: where the files go.
+        stem: their name.
+        draw: makes the figure with the ``pyplot`` that it is given.
+    """
+    target, plot = folder / f"{stem}.json", folder / f"{stem}.png"
+    target.write_text(as_text(asdict(report)), encoding="utf-8")
     try:
         import matplotlib as mpl
     except ImportError:
         return [target]
     mpl.use("agg")
-    return [target, _plot(report, folder / f"{stem}.png")]
-
-
-def _plot(report: Report, target: Path) -> Path:
     from matplotlib import pyplot as plt
 
-    keys = report.metrics
-    columns = 4
-    rows = -(-len(keys) // columns)
-    figure, axes = plt.subplots(rows, columns, figsize=(3.2 * columns, 2.6 * rows), squeeze=False)
-    for axis in axes.flat[len(keys) :]:
-        axis.remove()
-    for axis, key in zip(axes.flat, keys, strict=False):
-        shown = [(name, summaries[key]) for name, summaries in report.results.items() if key in summaries]
-        heights = [summary.median for _, summary in shown]
-        below = [summary.median - summary.p10 for _, summary in shown]
-        above = [summary.p90 - summary.median for _, summary in shown]
-        bars = axis.bar(
-            [name for name, _ in shown], heights, yerr=[below, above], capsize=3, width=0.6, color="#4477aa"
-        )
-        axis.bar_label(bars, fmt="%.3g", padding=2, fontsize=8)
-        axis.set_title(metric(key).label, fontsize=9)
-        axis.tick_params(labelsize=8)
-        axis.margins(y=0.2)
-        axis.spines[["top", "right"]].set_visible(False)
-    figure.suptitle(f"{report.environment['checkpoint'].split(' ')[0]} on {report.environment['device']}", fontsize=10)
+    figure = draw(plt)
     figure.tight_layout()
-    figure.savefig(target, dpi=110)
+    figure.savefig(plot, dpi=110)
     plt.close(figure)
-    return target
+    return [target, plot]

@@ -71,7 +71,7 @@ def say(
 ) -> None:
     """Speak TEXT: write it while it is generated, and play it where a player is installed.
 
-    Sampling options that are left out are the checkpoint's own. What was spoken before an error or Ctrl-C is kept.
+    Sampling options that are left out are the checkpoint's own. Speech from before an error or Ctrl-C is kept.
     """
     check_text_argument(text)
     settings = read_settings(config, checkpoint=checkpoint, backend=backend, codec=codec, device=device, dtype=dtype)
@@ -90,9 +90,9 @@ def say(
     with Status() as status:
         status.stage("importing torch")
         from megatalker.cli.say.destination import Destination
-        from megatalker.cli.say.speaking import Order, VoiceOrder, speak
+        from megatalker.cli.say.speaking import SpeakOptions, VoiceOrder, speak
 
-        order = Order(
+        order = SpeakOptions(
             text=None if text == "-" else text,
             voice=VoiceOrder(voice, ref_audio, ref_text, save_voice),
             language=language,

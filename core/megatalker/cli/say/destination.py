@@ -1,4 +1,4 @@
-"""Where the speech goes: a file, standard output, the sound device."""
+"""Destinations of speech: a file, standard output, the sound device."""
 
 import io
 import os
@@ -12,7 +12,7 @@ import numpy as np
 
 from megatalker.checkpoint.config import SAMPLE_RATE
 from megatalker.cli.say.formats import Format, choose_format
-from megatalker.cli.say.player import Player, player_missing
+from megatalker.cli.say.player import SoundPlayer, player_missing
 from megatalker.cli.say.writers import Samples, Writer, open_writer
 from megatalker.errors import InvalidRequestError, MegatalkerError
 
@@ -41,25 +41,25 @@ class Destination:
         self._stdout = _claim_standard_output() if out == "-" else None
         playing = (self._stdout is None and player_missing() is None) if play is None else play
         self._path = None if self._stdout else _path(out, f"speech.{self._kind}", needed=not playing)
-        self._player = Player() if playing else None
+        self._player = SoundPlayer() if playing else None
         self._writer: Writer | None = None
         self._samples = 0
 
     @property
     def name(self) -> str:
-        """For messages."""
+        """The destination's name in messages."""
         if self._stdout is not None:
             return "standard output"
         return "the sound device" if self._path is None else str(self._path)
 
     @property
     def seconds(self) -> float:
-        """Of speech that were written wholly."""
+        """Seconds of speech that were written wholly."""
         return self._samples / SAMPLE_RATE
 
     @property
     def kept(self) -> str:
-        """What became of the speech so far, for messages."""
+        """A message about the speech that was kept so far."""
         if not self._samples:
             return "nothing had been spoken"
         if self._path is None:
@@ -70,8 +70,8 @@ class Destination:
         """Append float32 ``[n]``, full scale 1.
 
         Raises:
-            OutputError: such as a full disk.
-            BrokenPipeError: whoever reads has left.
+            OutputError: the samples cannot be written, for example because the disk is full.
+            BrokenPipeError: the reader has closed the pipe.
         """
         with self._told():
             self._write(samples)
@@ -120,14 +120,14 @@ class Destination:
 
 
 class _Unseekable(io.BufferedWriter):
-    """Standard output is written from start to end whatever it is: a file may have been opened for appending."""
+    """Standard output, written from start to end without seeking: a file may have been opened for appending."""
 
     def seekable(self) -> bool:
         return False
 
 
 def _claim_standard_output() -> BinaryIO:
-    """Standard output for samples alone: whatever else is printed there from now on goes to standard error."""
+    """Return standard output for samples alone: all that is printed there from now on goes to standard error."""
     if sys.stdout is None or sys.stdout.isatty():
         state = "closed" if sys.stdout is None else "a terminal"
         raise InvalidRequestError(f"standard output is {state}, expected a pipe or a file; or give --out a file name")

@@ -1,4 +1,4 @@
-"""Plays PCM on the default sound device, beside the thread that receives it. Needs the extra ``play``."""
+"""Player of PCM on the default sound device, in a thread of its own. Needs the extra ``play``."""
 
 import queue
 from typing import Any
@@ -26,8 +26,8 @@ def player_missing() -> str | None:
     return None
 
 
-class Player:
-    """Plays what is written, beside the thread that writes it.
+class SoundPlayer:
+    """Plays the samples that are written to it, in a thread of its own.
 
     Raises:
         UnsupportedError: the extra is not installed, or there is no sound device.

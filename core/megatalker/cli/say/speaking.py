@@ -28,8 +28,9 @@ from megatalker.voices import Voice, VoiceCloner, list_speakers, read_reference
 from megatalker.voices.voice import is_voice_path
 
 INTERRUPTED = 130
+"""Exit status that shells report for programs that SIGINT ends."""
 BROKEN_PIPE = 141
-"""What shells report for programs that SIGINT and SIGPIPE end."""
+"""Exit status that shells report for programs that SIGPIPE ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +44,8 @@ class VoiceOrder:
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
-    """What to say, and how."""
+class SpeakOptions:
+    """The text to say, and how to say it."""
 
     text: str | None
     """``None``: standard input, while it arrives."""
@@ -58,12 +59,12 @@ class Order:
     clean_text: bool = True
 
 
-def speak(order: Order, settings: Settings, destination: Destination, status: Status) -> list[str]:
+def speak(order: SpeakOptions, settings: Settings, destination: Destination, status: Status) -> list[str]:
     """Speak to the end; returns lines that say how it went.
 
     Raises:
-        MegatalkerError: its message says what is kept, if anything had been spoken.
-        typer.Exit: whoever reads standard output has left.
+        MegatalkerError: its message says which speech is kept, if there is any.
+        typer.Exit: the reader of standard output has closed it.
     """
     with ExitStack() as stack:
         try:
@@ -88,7 +89,9 @@ def _leave_at_once(destination: Destination, status: Status) -> NoReturn:
     os._exit(INTERRUPTED)  # the usual way out would wait for a compilation under way, which nothing can stop
 
 
-def _speak(order: Order, settings: Settings, destination: Destination, status: Status, stack: ExitStack) -> list[str]:
+def _speak(
+    order: SpeakOptions, settings: Settings, destination: Destination, status: Status, stack: ExitStack
+) -> list[str]:
     status.stage(f"opening checkpoint {settings.checkpoint}")
     with download_bar() as progress:
         checkpoint = Checkpoint.open(settings.checkpoint, progress=progress)

@@ -25,10 +25,10 @@ class Writer(Protocol):
 
 
 def open_writer(target: Path | BinaryIO, kind: Format) -> Writer:
-    """Return who writes this format.
+    """Return the writer of a format.
 
     Raises:
-        InvalidRequestError: what writes it is not installed.
+        InvalidRequestError: the package that writes it is not installed.
     """
     from megatalker.serving.audio import WavWriter
 

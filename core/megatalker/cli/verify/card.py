@@ -19,19 +19,19 @@ class Check:
     """One line of the card."""
 
     part: str
-    """Of :data:`megatalker.cli.verify.order.PARTS`."""
+    """Name of the part, one of :data:`megatalker.cli.verify.order.PARTS`."""
     name: str
     outcome: Outcome
     """``info``: a figure or a fact that nothing is required of. ``not run``: ``found`` says why."""
     found: str
-    """For people."""
+    """Result in words."""
     figures: Mapping[str, float] = field(default_factory=dict)
-    """For programs, by name with its unit."""
+    """Results as numbers, by name with its unit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """What was found out about one checkpoint on one machine."""
+    """The results for one checkpoint on one machine."""
 
     command: str
     environment: Mapping[str, str]
@@ -57,7 +57,7 @@ class Card:
         return Counter(check.outcome for check in self.checks)
 
     def table(self) -> Table:
-        """For a terminal; nothing is cut off."""
+        """Return the card as a table for a terminal; nothing is cut off."""
         shown = Table("part", "check", "outcome", "found", title=self.summary, title_justify="left")
         for check in self.checks:
             outcome = Text(check.outcome, style=_COLOURS[check.outcome])
@@ -73,7 +73,7 @@ class Card:
         return json.dumps(content, indent=1) + "\n"
 
     def markdown(self) -> str:
-        """To paste into an issue."""
+        """Return the card as Markdown, to paste into an issue."""
         lines = [f"### megatalker verify: {self.environment['checkpoint']}", ""]
         lines += [f"**{self.summary}** by `{self.command}`", ""]
         lines += ["| | |", "|---|---|", *(_row(name, value) for name, value in self.environment.items()), ""]

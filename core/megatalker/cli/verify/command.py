@@ -20,7 +20,7 @@ from megatalker.cli.options import (
 )
 from megatalker.cli.programs import load_program
 from megatalker.cli.status import Status
-from megatalker.cli.verify.order import FRAMES, PARTS, WORD_ERRORS, Order, read_parts
+from megatalker.cli.verify.order import FRAMES, PARTS, WORD_ERRORS, VerifyOptions, read_parts
 from megatalker.errors import SettingsError
 
 
@@ -55,7 +55,7 @@ def verify(
     for wanted in filter(None, (json, markdown)):
         prepare_file(wanted)
     settings = read_settings(config, checkpoint=checkpoint, backend=backend, codec=codec, device=device, dtype=dtype)
-    order = Order(ref_audio, ref_text, frames, word_errors, recogniser, skipped)
+    order = VerifyOptions(ref_audio, ref_text, frames, word_errors, recogniser, skipped)
     with Status() as status:
         status.stage("importing torch")
         from megatalker.checkpoint import Checkpoint

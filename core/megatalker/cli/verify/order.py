@@ -1,4 +1,4 @@
-"""What ``megatalker verify`` is asked for."""
+"""The options of ``megatalker verify``."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -7,19 +7,20 @@ from pathlib import Path
 from megatalker.errors import SettingsError, suggest
 
 PARTS = ("configuration", "speed", "prompts", "cloning", "codes", "16-bit", "codec", "words")
-"""Of a report card, in this order: what is timed comes before what fills the memory with other models."""
+"""Parts of a report card, in this order: what is timed comes before the parts that fill the memory with other models.
+"""
 FRAMES = 24
 WORD_ERRORS = 0.15
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
-    """How to verify."""
+class VerifyOptions:
+    """The options of a verification."""
 
     ref_audio: Path | None = None
     """A recording to clone, for ``base`` checkpoints."""
     ref_text: str | None = None
-    """What is said in it."""
+    """The words that are said in it."""
     frames: int = FRAMES
     """Compared in each mode; at least 8."""
     word_errors: float = WORD_ERRORS
@@ -27,7 +28,7 @@ class Order:
     recogniser: str | None = None
     """``MODULE:NAME``; ``None``: pocketsphinx."""
     skip: Collection[str] = ()
-    """Of :data:`PARTS`."""
+    """Parts to leave out, of :data:`PARTS`."""
 
 
 def read_parts(text: str) -> frozenset[str]:

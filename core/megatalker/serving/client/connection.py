@@ -26,27 +26,27 @@ CLOSE_TIMEOUT_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
-    """How long to wait, in seconds."""
+class Timeouts:
+    """Seconds to wait."""
 
     connect_s: float
-    """For a connection."""
+    """Time for a connection."""
     answer_s: float
-    """For a word from the server while it owes one."""
+    """Time for a message from the server while it owes one."""
 
 
 class ClientLoop(SplitTimers, asyncio.SelectorEventLoop):
     """A pause of this process is not taken for a server that does not answer."""
 
 
-class Connection:
+class RemoteConnection:
     """Connects when there is something to say, and again after the connection broke.
 
     Methods may be called from any thread and return at once, except :meth:`close`. Sessions belong to the thread.
     """
 
-    def __init__(self, url: str, headers: dict[str, str], patience: Patience) -> None:
-        self._url, self._headers, self._patience = url, headers, patience
+    def __init__(self, url: str, headers: dict[str, str], timeouts: Timeouts) -> None:
+        self._url, self._headers, self._timeouts = url, headers, timeouts
         self._shown = shown_url(url)
         self._loop = ClientLoop()
         self._outbox: asyncio.Queue[tuple[RemoteSession, Request]] = asyncio.Queue()
@@ -135,9 +135,9 @@ class Connection:
             self._socket = await connect(
                 self._url,
                 additional_headers=self._headers,
-                open_timeout=self._patience.connect_s,
-                ping_interval=self._patience.answer_s / 2,
-                ping_timeout=self._patience.answer_s / 2,
+                open_timeout=self._timeouts.connect_s,
+                ping_interval=self._timeouts.answer_s / 2,
+                ping_timeout=self._timeouts.answer_s / 2,
                 close_timeout=CLOSE_TIMEOUT_S / 2,
                 compression=None,  # noise does not shrink
                 max_size=MAX_MESSAGE_BYTES,
@@ -175,7 +175,7 @@ class Connection:
             logger.log(level, "%s refused a message: %s", self._shown, event.error.message)
 
     async def _watch(self) -> None:
-        limit = self._patience.answer_s
+        limit = self._timeouts.answer_s
         period = min(POLL_S, limit / 4)
         while True:
             slept_at = time.monotonic()

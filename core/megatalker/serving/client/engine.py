@@ -14,7 +14,7 @@ from megatalker.engine.options import SpeechOptions
 from megatalker.errors import SettingsError
 from megatalker.prompt.control_tokens import ControlTokens
 from megatalker.prompt.text import TextChecker, check_characters, require_text
-from megatalker.serving.client.connection import Connection, Patience
+from megatalker.serving.client.connection import RemoteConnection, Timeouts
 from megatalker.serving.client.session import RemoteSession
 from megatalker.serving.client.stream import RemoteStream
 from megatalker.serving.protocol.asking import (
@@ -60,8 +60,8 @@ class RemoteEngine:
                 raise SettingsError(f"{name} is {value!r}, expected a number of seconds above 0, at most {LONGEST_S:g}")
         self.url = url
         self._names = itertools.count(1)
-        patience = Patience(connect_timeout_s, answer_timeout_s)
-        self._connection = Connection(_endpoint(url), key_headers(api_key), patience)
+        timeouts = Timeouts(connect_timeout_s, answer_timeout_s)
+        self._connection = RemoteConnection(_endpoint(url), key_headers(api_key), timeouts)
         self._closer = weakref.finalize(self, self._connection.close)
 
     def speak(self, text: str | None, options: SpeechOptions | None = None, **changes: Any) -> RemoteStream:

@@ -5,16 +5,16 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from megatalker.engine.chunks import ChunkQueue, wake
-from megatalker.engine.outputs import BackendSwitch, Chunk
+from megatalker.engine.outputs import BackendSwitch, Chunk, StreamFacts
 from megatalker.engine.word_times import SpokenWord
 from megatalker.errors import MegatalkerError
-from megatalker.serving.protocol.messages import Done, Event, Facts, Failed, Opened, Switched, Words
+from megatalker.serving.protocol.messages import Done, Event, Failed, Opened, Switched, Words
 from megatalker.serving.protocol.packets import Packet
 
 
 @dataclass(slots=True, eq=False)
 class RemoteSession:
-    """What is known about one utterance. Times are ``time.monotonic()`` seconds of this machine."""
+    """The state of one utterance. Times are ``time.monotonic()`` seconds of this machine."""
 
     id: str
     seed: int
@@ -29,7 +29,7 @@ class RemoteSession:
     last_received_at: float | None = None
     words: deque[SpokenWord] = field(default_factory=deque)
     """Those that nobody took; the server sends them after their audio."""
-    server_facts: Facts | None = None
+    server_facts: StreamFacts | None = None
     """Sent with the end."""
     opened: bool = False
     quiet_since: float = 0.0
@@ -81,8 +81,7 @@ class RemoteSession:
         self.chunks.finish("error", error)
 
     def _take_switch(self, event: Switched) -> None:
-        switch = BackendSwitch(event.kind, event.origin, event.target, event.reason, event.frame)
-        self.switches = (*self.switches, switch)
+        self.switches = (*self.switches, event.switch())
         if event.kind == "talker":
             self.backend = event.target
         else:

@@ -1,4 +1,4 @@
-"""What a caller holds of an utterance that a server speaks."""
+"""The stream of an utterance that a server speaks, as its caller holds it."""
 
 import time
 import weakref
@@ -10,7 +10,7 @@ from megatalker.engine.stream import ChunkStream
 from megatalker.engine.word_times import SpokenWord
 from megatalker.errors import InvalidRequestError
 from megatalker.prompt.text import TextChecker, require_text
-from megatalker.serving.client.connection import Connection
+from megatalker.serving.client.connection import RemoteConnection
 from megatalker.serving.client.session import RemoteSession
 from megatalker.serving.protocol.messages import Cancel, Finish, Text
 
@@ -24,7 +24,7 @@ class RemoteStream(ChunkStream):
     """
 
     def __init__(
-        self, session: RemoteSession, connection: Connection, checker: TextChecker | None, keep_alive: object
+        self, session: RemoteSession, connection: RemoteConnection, checker: TextChecker | None, keep_alive: object
     ) -> None:
         """``checker``: of pieces that the server does not clean."""
         super().__init__(session.chunks)

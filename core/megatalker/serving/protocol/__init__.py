@@ -1,1 +1,1 @@
-"""What server and client say to each other."""
+"""Messages between server and client."""

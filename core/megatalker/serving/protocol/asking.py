@@ -1,4 +1,4 @@
-"""How a client asks a server: with which fields, under which key, and how long it waits for an answer."""
+"""Requests of a client: their fields, their key, and how long to wait for an answer."""
 
 import re
 from dataclasses import asdict
@@ -11,7 +11,7 @@ from megatalker.voices import Voice
 
 CONNECT_TIMEOUT_S = 10.0
 ANSWER_TIMEOUT_S = 60.0
-"""After which a server that owes speech is given up; waiting for a free stream counts."""
+"""A server that owes speech is given up after this time; waiting for a free stream counts."""
 
 
 def key_headers(api_key: str | None) -> dict[str, str]:

@@ -130,7 +130,7 @@ def _translated(model: type[BaseModel], given: Mapping[str, Any]) -> tuple[dict[
 
 @dataclass(frozen=True)
 class _Kind:
-    """What a field takes."""
+    """The values that a field takes."""
 
     words: tuple[str, ...] = ()
     """One of these."""

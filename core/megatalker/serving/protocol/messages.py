@@ -7,12 +7,14 @@ that was refused; it ends nothing. Audio comes as binary messages (:mod:`megatal
 
 import json
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, PlainValidator, TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError
 
 from megatalker import errors
+from megatalker.engine.outputs import BackendSwitch, FinishReason, StreamFacts
 from megatalker.engine.word_times import SpokenWord
 from megatalker.errors import CapacityError, InvalidRequestError, MegatalkerError, explain_validation
 from megatalker.serving.protocol.leniency import MAX_KEYS, Integer, Number, read_fields, read_json
@@ -21,14 +23,12 @@ MAX_ID_LENGTH = 64
 
 UtteranceId = Annotated[str, Field(max_length=MAX_ID_LENGTH)]
 AudioFormat = Literal["s16le", "f32le"]
-EndReason = Literal["eos", "max_frames", "incomplete", "cancelled", "runaway"]
-"""Why speech is over where nothing failed; see :data:`megatalker.engine.outputs.FinishReason`."""
 InstructFate = Literal["followed", "ignored"]
-"""What becomes of an instruction: some checkpoints take none."""
+"""Whether an instruction is followed: some checkpoints take none."""
 
 
 REFUSED_TEXT = "text of utterance"
-"""How the message of an error begins that concerns a piece of text; its utterance goes on without it."""
+"""The message of an error begins like this where it concerns a piece of text; its utterance goes on without it."""
 
 
 class Message(BaseModel):
@@ -121,21 +121,25 @@ class Opened(Message):
     """Fields of the request that mean nothing here."""
 
 
-class Switch(Message):
-    """As :class:`megatalker.engine.BackendSwitch`."""
+class Switched(Message):
+    """The utterance moved to another backend; see :class:`megatalker.engine.BackendSwitch`."""
 
+    type: Literal["switched"] = "switched"
+    id: UtteranceId
     kind: Literal["talker", "codec"]
     origin: str
     target: str
     reason: str
     frame: int
 
+    @classmethod
+    def from_switch(cls, utterance: str, switch: BackendSwitch) -> Self:
+        """Return the event for a switch of the engine."""
+        return cls(id=utterance, **asdict(switch))
 
-class Switched(Switch):
-    """The utterance moved to another backend."""
-
-    type: Literal["switched"] = "switched"
-    id: UtteranceId
+    def switch(self) -> BackendSwitch:
+        """Return the switch as the engine reports it."""
+        return BackendSwitch(**self.model_dump(exclude={"type", "id"}))
 
 
 class WordTime(Message):
@@ -153,12 +157,12 @@ class WordTime(Message):
 
     @classmethod
     def of(cls, word: SpokenWord, *, speed: float = 1.0) -> Self:
-        """The same in milliseconds' precision; ``speed``: how many times faster than the engine's the audio is."""
+        """Return the message for a word of the engine, in milliseconds' precision; ``speed`` divides its times."""
         start, end = (round(seconds / speed, 3) for seconds in (word.begins_s, word.ends_s))
         return cls(word=word.text, before=word.before, start=start, end=end, joined=word.joined)
 
     def spoken(self) -> SpokenWord:
-        """The same as the engine says it."""
+        """Return the word as the engine reports it."""
         return SpokenWord(self.word, self.start, self.end, self.before, self.joined)
 
 
@@ -171,23 +175,25 @@ class Words(Message):
     estimated: Literal[True] = True
 
 
-class Facts(Message):
-    """As :class:`megatalker.engine.StreamFacts`, measured in the server."""
+_FACTS = TypeAdapter(StreamFacts)
+_TOLD_APART = {"finish_reason": None, "switches": ()}
+"""Facts that events of their own tell."""
 
-    model_config = ConfigDict(from_attributes=True)
 
-    backend: str
-    codec: str
-    seed: int
-    frames: int
-    chunks: int
-    segments: int
-    audio_s: float
-    queue_wait_s: float | None
-    ttfc_s: float | None
-    rtf: float | None
-    underruns: int
-    unsaid_chars: int = 0
+def _read_facts(value: object) -> StreamFacts:
+    if isinstance(value, StreamFacts):
+        return value
+    if not isinstance(value, Mapping):
+        raise ValueError("expected an object")
+    return _FACTS.validate_python({**_TOLD_APART, **value})
+
+
+def _write_facts(facts: StreamFacts) -> dict[str, object]:
+    return {name: value for name, value in asdict(facts).items() if name not in _TOLD_APART}
+
+
+ServerFacts = Annotated[StreamFacts, PlainValidator(_read_facts), PlainSerializer(_write_facts)]
+"""Figures of the stream, measured in the server."""
 
 
 class Done(Message):
@@ -195,8 +201,8 @@ class Done(Message):
 
     type: Literal["done"] = "done"
     id: UtteranceId
-    finish_reason: EndReason
-    facts: Facts
+    finish_reason: FinishReason
+    facts: ServerFacts
 
 
 class Problem(Message):
@@ -266,5 +272,5 @@ def read_event(text: str) -> Event:
 
 
 def invalid(error: ValidationError) -> InvalidRequestError:
-    """The same complaint as one of our own errors: each key with what was found and what was expected."""
+    """Return pydantic's complaint as one of our errors: each key with what was found and what was expected."""
     return InvalidRequestError(explain_validation(error.errors(include_url=False), skip=1))  # 1: the kind of message

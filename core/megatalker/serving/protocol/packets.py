@@ -48,7 +48,7 @@ class Packet:
     codes: NDArray[np.int64] | None
     """``[frames, code groups]`` where asked for."""
     final: bool
-    """As :attr:`megatalker.engine.Chunk.final`. The end itself is the event ``done``."""
+    """See :attr:`megatalker.engine.Chunk.final`. The end itself is the event ``done``."""
 
 
 def pack(utterance: str, chunk: Chunk, audio: AudioFormat) -> bytes:

@@ -10,8 +10,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from megatalker.engine.outputs import FinishReason
 from megatalker.serving.protocol.leniency import Integer
-from megatalker.serving.protocol.messages import EndReason, Message, SpeechFields, UtteranceId, read_message
+from megatalker.serving.protocol.messages import Message, SpeechFields, UtteranceId, read_message
 
 ErrorCode = Literal[
     "MODEL_LOADING",  # try again when GET /health answers 200
@@ -38,7 +39,7 @@ class PlainFields(Message):
     """``false``: the text goes to the model as it is."""
 
     def speech_fields(self) -> SpeechFields:
-        """The same in our words."""
+        """Return the same fields in our words."""
         frames = None if self.max_new_tokens is None else self.max_new_tokens - 1
         return SpeechFields(
             language=self.language,
@@ -49,7 +50,7 @@ class PlainFields(Message):
         )
 
 
-class Start(PlainFields):
+class StartSession(PlainFields):
     """How to speak from now on; begins a session, or changes it."""
 
     type: Literal["start"] = "start"
@@ -64,7 +65,7 @@ class Speak(Message):
     """Comes back in what is answered."""
 
 
-class Cancel(Message):
+class CancelAll(Message):
     """Say nothing of what was asked for any more."""
 
     type: Literal["cancel"] = "cancel"
@@ -92,13 +93,13 @@ class Complete(Message):
 
     type: Literal["complete"] = "complete"
     id: UtteranceId
-    finish_reason: EndReason
+    finish_reason: FinishReason
     audio_s: float
     unsaid_chars: int = 0
     """Characters of the text that were left out; estimated."""
 
 
-class Error(Message):
+class PlainError(Message):
     """Something went wrong, with the utterance of this id where there is one."""
 
     type: Literal["error"] = "error"
@@ -109,10 +110,10 @@ class Error(Message):
     """Seconds after which to try again; null where waiting does not help."""
 
 
-PlainRequest = Start | Speak | Cancel | Stop
-PlainEvent = Ready | Complete | Error
+PlainRequest = StartSession | Speak | CancelAll | Stop
+PlainEvent = Ready | Complete | PlainError
 
-_KINDS: dict[object, type[PlainRequest]] = {"start": Start, "speak": Speak, "cancel": Cancel, "stop": Stop}
+_KINDS: dict[object, type[PlainRequest]] = {"start": StartSession, "speak": Speak, "cancel": CancelAll, "stop": Stop}
 
 
 def read_plain_request(text: str, *, strict: bool = False) -> tuple[PlainRequest, tuple[str, ...]]:

@@ -16,27 +16,35 @@ from starlette.middleware.cors import CORSMiddleware
 
 from megatalker.errors import InvalidRequestError, MegatalkerError, explain_validation
 from megatalker.serving.background import count_lost_exceptions
-from megatalker.serving.server.aliases import Aliases
-from megatalker.serving.server.body_limit import BodyLimit
-from megatalker.serving.server.conversation import Conversation
-from megatalker.serving.server.forwarded import Forwarded, route_path
-from megatalker.serving.server.gate import PROBES, REQUEST_ID, Account, Gate
-from megatalker.serving.server.information import health_routes
-from megatalker.serving.server.key_file import following
-from megatalker.serving.server.keyring import Keyring
-from megatalker.serving.server.late_engine import ServedEngine
-from megatalker.serving.server.meters import Meters
-from megatalker.serving.server.methods import HeadRequests, allowed_methods, options
-from megatalker.serving.server.models import model_routes
-from megatalker.serving.server.openai_speech import speech_routes
-from megatalker.serving.server.openapi import describe
-from megatalker.serving.server.page import DOCS_ASSETS, serve_docs, serve_page
+from megatalker.serving.server.information import (
+    DOCS_ASSETS,
+    Aliases,
+    health_routes,
+    model_routes,
+    serve_docs,
+    serve_page,
+)
+from megatalker.serving.server.keyring import Keyring, follow_keys, token_routes
+from megatalker.serving.server.lazy_engine import ServedEngine
+from megatalker.serving.server.middleware import (
+    PROBES,
+    REQUEST_ID,
+    AccessControl,
+    BodyLimit,
+    Forwarded,
+    HeadRequests,
+    RequestLog,
+    allowed_methods,
+    options,
+    route_path,
+)
 from megatalker.serving.server.plain_session import PlainSession
-from megatalker.serving.server.problems import NoRouteError, TooLongError, respond, storage_trouble
-from megatalker.serving.server.speaker import Speaker
-from megatalker.serving.server.tokens import token_routes
-from megatalker.serving.server.tts_stream import tts_stream_routes
-from megatalker.serving.server.voice_routes import voice_routes, watching
+from megatalker.serving.server.problems import NoRouteError, TooLongError, describe, respond, storage_trouble
+from megatalker.serving.server.socket_session import SocketSession
+from megatalker.serving.server.speech_routes import speech_routes, tts_stream_routes
+from megatalker.serving.server.speech_service import SpeechService
+from megatalker.serving.server.telemetry import Metrics
+from megatalker.serving.server.voice_routes import voice_routes, watch_voices
 from megatalker.settings import ServerSettings
 from megatalker.voices import Voice
 from megatalker.voices.cache import VoiceCache
@@ -51,7 +59,7 @@ def create_app(
     """An ASGI application that speaks with this engine, warms it up when it starts (``lazy``: at the first request),
     and closes it when it stops. Meanwhile it follows the keys in ``settings_file``, where there is one.
 
-    Its :class:`~megatalker.serving.server.speaker.Speaker` is ``app.state.speaker``.
+    Its :class:`~megatalker.serving.server.speech_service.SpeechService` is ``app.state.service``.
 
     Raises:
         InvalidRequestError: the voices folder is missing, or something is wrong with a voice in it.
@@ -60,22 +68,22 @@ def create_app(
     settings = settings or ServerSettings()
     cache = VoiceCache[Voice](settings.voice_cache_size, settings.voice_cache_ttl_s)
     library = VoiceLibrary(settings.voices_dir, engine.checkpoint, cache, engine.settings.max_reference_s)
-    speaker = Speaker(engine, library, cache, settings)
-    aliases = Aliases(speaker, settings)
+    service = SpeechService(engine, library, cache, settings)
+    aliases = Aliases(service, settings)
     keyring = Keyring(settings)
-    health = speaker.meters.background
+    health = service.metrics.background
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
         count_lost_exceptions(asyncio.get_running_loop(), health)
         if not settings.lazy:
-            speaker.begin_warm_up()
-        async with watching(library, health), following(keyring, settings_file, health):
+            service.begin_warm_up()
+        async with watch_voices(library, health), follow_keys(keyring, settings_file, health):
             yield
         library.close()
         await asyncio.to_thread(engine.close)
-        await speaker.warm_up_over()
-        speaker.close()
+        await service.warm_up_over()
+        service.close()
 
     app = FastAPIOffline(
         title="megatalker",
@@ -86,10 +94,10 @@ def create_app(
         static_url=f"/{DOCS_ASSETS}",
         telemetry={"operation_spans": False, "exclude": lambda scope: route_path(scope) in PROBES},
     )
-    app.state.speaker = speaker
+    app.state.service = service
     app.add_middleware(HeadRequests)
-    app.add_middleware(BodyLimit, settings=settings, refused=speaker.meters.refused)
-    app.add_middleware(Gate, settings=settings, keyring=keyring, refused=speaker.meters.refused)
+    app.add_middleware(BodyLimit, settings=settings, refused=service.metrics.refused)
+    app.add_middleware(AccessControl, settings=settings, keyring=keyring, refused=service.metrics.refused)
     app.add_middleware(
         CORSMiddleware,
         allow_origins=settings.allowed_origins,
@@ -97,40 +105,41 @@ def create_app(
         allow_headers=["*"],
         expose_headers=["*"],
     )
-    app.add_middleware(Account, max_streams=settings.max_streams_per_connection)
+    app.add_middleware(RequestLog, max_streams=settings.max_streams_per_connection)
     app.add_middleware(Forwarded, settings=settings)
-    app.include_router(health_routes(speaker))
+    app.include_router(health_routes(service))
     keyed = [Depends(HTTPBearer(auto_error=False, description="Where the server has a key."))]  # the gate checks it
-    app.include_router(model_routes(speaker, aliases), dependencies=keyed)
-    app.include_router(voice_routes(speaker), dependencies=keyed)
-    app.include_router(speech_routes(speaker, settings, aliases), dependencies=keyed)
+    app.include_router(model_routes(service, aliases), dependencies=keyed)
+    app.include_router(voice_routes(service), dependencies=keyed)
+    app.include_router(speech_routes(service, settings, aliases), dependencies=keyed)
     app.include_router(token_routes(keyring), dependencies=keyed)
-    app.include_router(tts_stream_routes(speaker, settings), dependencies=keyed)
+    app.include_router(tts_stream_routes(service, settings), dependencies=keyed)
 
     @app.websocket("/v1/speak")
     async def speak(socket: WebSocket) -> None:
-        await socket.accept()
-        with speaker.meters.connections.track_inprogress():
-            await Conversation(socket, speaker, settings).run()
+        await serve_socket(socket, SocketSession)
 
     @app.websocket("/api/v1/speak")
     async def speak_plainly(socket: WebSocket) -> None:
+        await serve_socket(socket, PlainSession)
+
+    async def serve_socket(socket: WebSocket, protocol: type[SocketSession]) -> None:
         await socket.accept()
-        with speaker.meters.connections.track_inprogress():
-            await PlainSession(socket, speaker, strict=settings.strict).run()
+        with service.metrics.connections.track_inprogress():
+            await protocol(socket, service, settings).run()
 
     serve_page(app)
     serve_docs(app)
-    _answer_errors(app, speaker.meters)
+    _answer_errors(app, service.metrics)
     describe(app)
     return app
 
 
-def _answer_errors(app: FastAPI, meters: Meters) -> None:
+def _answer_errors(app: FastAPI, metrics: Metrics) -> None:
     """Every error has the same JSON body, and is counted."""
 
     def answer(error: Exception, status: int | None = None, param: str | None = None) -> Response:
-        meters.refused(error, "http")
+        metrics.refused(error, "http")
         return respond(error, status, param)
 
     @app.exception_handler(MegatalkerError)
@@ -171,5 +180,5 @@ def _answer_errors(app: FastAPI, meters: Meters) -> None:
     @app.exception_handler(Exception)
     async def unexpected(request: Request, error: Exception) -> Response:
         response = answer(error)
-        response.headers[REQUEST_ID] = request.state.call.id  # answered outside of Account
+        response.headers[REQUEST_ID] = request.state.call.id  # answered outside of RequestLog
         return response

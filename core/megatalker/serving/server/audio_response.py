@@ -8,7 +8,7 @@ import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import asdict, dataclass
 from tempfile import SpooledTemporaryFile
-from typing import BinaryIO, Self, TypeVar, cast
+from typing import BinaryIO, TypeVar, cast
 from urllib.parse import quote
 
 import numpy as np
@@ -19,15 +19,14 @@ from starlette.types import Message, Receive, Scope, Send
 
 from megatalker.checkpoint.config import SAMPLE_RATE
 from megatalker.engine import Chunk, SpeechStream
-from megatalker.engine.outputs import require_complete
 from megatalker.engine.word_times import SpokenWord
 from megatalker.errors import IncompleteSpeechError, MegatalkerError
+from megatalker.serving.background import run_in
 from megatalker.serving.protocol.leniency import told_names
-from megatalker.serving.protocol.messages import InstructFate, SpeechFields, WordTime
+from megatalker.serving.protocol.messages import SpeechFields, WordTime
 from megatalker.serving.server.encoding import Encoder, Samples
 from megatalker.serving.server.problems import problem
-from megatalker.serving.server.speaker import Speaker
-from megatalker.serving.server.threads import run_in
+from megatalker.serving.server.speech_service import SpeechService, UtteranceSession
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -45,71 +44,59 @@ LIVE_HEADERS = {
 
 
 @dataclass(frozen=True)
-class HttpUtterance:
-    """An utterance whose first chunk is there, so that what went wrong before could be told by a status."""
+class BegunSpeech:
+    """An utterance whose first chunk is there, so that a status could tell what went wrong before."""
 
-    speaker: Speaker
-    text: str
-    stream: SpeechStream
-    bound_asked: bool
-    """The request has a ``max_frames`` of its own."""
+    session: UtteranceSession
     first: Chunk | None
     """``None`` if there is no speech."""
 
-    @classmethod
-    async def begin(
-        cls, speaker: Speaker, text: str, asked: SpeechFields, request: Request, *, word_times: bool = False
-    ) -> Self:
-        """Begin it; :meth:`end` must follow.
-
-        A client that goes away meanwhile, maybe while it waits for a free stream, ends the stream.
-
-        Raises:
-            IncompleteSpeechError: nothing of the text was spoken.
-            MegatalkerError: as :meth:`Speaker.begin`, or nothing could be spoken.
-        """
-        stream = await speaker.begin(text, asked, "http", word_times=word_times)
-        try:
-            first = await _unless_gone(anext(stream, None), stream, request)
-            utterance = cls(speaker, text, stream, asked.max_frames is not None, first)
-            if utterance.first is None:
-                utterance.require_complete()
-            return utterance
-        except BaseException:
-            speaker.end(stream)
-            raise
-
-    def end(self) -> None:
-        """The response is over, or nobody listens any more."""
-        self.speaker.end(self.stream)
-
     def headers(self, ignored: tuple[str, ...]) -> dict[str, str]:
-        """What every response says of its speech, and of the fields of the request that mean nothing here."""
+        """Return what every response says of its speech, and of the fields of the request that mean nothing here."""
+        stream = self.session.stream
         headers = {
             "X-Sample-Rate": str(SAMPLE_RATE),
-            "X-Megatalker-Seed": str(self.stream.seed),
-            "X-Megatalker-Backend": header_value(self.stream.backend),
+            "X-Megatalker-Seed": str(stream.seed),
+            "X-Megatalker-Backend": header_value(stream.backend),
         }
         return headers | ({"X-Megatalker-Ignored": ", ".join(told_names(ignored))} if ignored else {})
 
     async def chunks(self) -> AsyncIterator[Samples]:
-        """All samples, as they come; a short silence where there was nothing to say, which clients would take for an
-        error otherwise.
+        """Yield all samples as they come. Where there was nothing to say it is a short silence, since clients would
+        take no samples for an error.
 
         Raises:
             IncompleteSpeechError: after the last sample, where some text was left out.
         """
         if self.first is not None:
             yield self.first.pcm
-            async for chunk in self.stream:
+            async for chunk in self.session.stream:
                 yield chunk.pcm
-        elif self.stream.finish_reason == "eos":
+        elif self.session.stream.finish_reason == "eos":
             yield np.zeros(NOTHING_SAMPLES, np.float32)
-        self.require_complete()
+        self.session.require_complete()
 
-    def require_complete(self) -> None:
-        """Raise ``IncompleteSpeechError`` unless the speech, which is over, holds all text that it was to hold."""
-        require_complete(self.stream.facts(), bound_asked=self.bound_asked)
+
+async def begin_speech(
+    service: SpeechService, text: str, asked: SpeechFields, request: Request, *, word_times: bool = False
+) -> BegunSpeech:
+    """Begin an utterance and wait for its first chunk; ``session.end`` must follow.
+
+    A client that goes away meanwhile, maybe while it waits for a free stream, ends the stream.
+
+    Raises:
+        IncompleteSpeechError: nothing of the text was spoken.
+        MegatalkerError: as :meth:`SpeechService.begin`, or nothing could be spoken.
+    """
+    session = await service.begin(text, asked, "http", word_times=word_times)
+    try:
+        first = await _unless_gone(anext(session.stream, None), session.stream, request)
+        if first is None:
+            session.require_complete()
+        return BegunSpeech(session, first)
+    except BaseException:
+        session.end()
+        raise
 
 
 class AudioResponse(StreamingResponse):
@@ -161,12 +148,12 @@ def header_value(text: str) -> str:
 _PRINTABLE = "".join(map(chr, range(0x20, 0x7F)))
 
 
-async def audio_body(utterance: HttpUtterance, encoder: Encoder) -> AsyncIterator[bytes]:
+async def audio_body(speech: BegunSpeech, encoder: Encoder) -> AsyncIterator[bytes]:
     """The speech in its format; all of it comes before ``IncompleteSpeechError`` is raised."""
-    threads = utterance.speaker.encoders
+    threads = speech.session.service.encoders
     incomplete: IncompleteSpeechError | None = None
     try:
-        async for samples in utterance.chunks():
+        async for samples in speech.chunks():
             data = await run_in(threads, encoder.encode, samples) if encoder.slow else encoder.encode(samples)
             if data:
                 yield data
@@ -180,7 +167,7 @@ async def audio_body(utterance: HttpUtterance, encoder: Encoder) -> AsyncIterato
 
 
 async def whole_file(
-    utterance: HttpUtterance, make: Callable[[BinaryIO], Encoder], request: Request
+    speech: BegunSpeech, make: Callable[[BinaryIO], Encoder], request: Request
 ) -> tuple[AsyncIterator[bytes], int]:
     """Return a file of the whole speech, whose header states its length, and its bytes.
 
@@ -193,11 +180,11 @@ async def whole_file(
         encoder = make(cast("BinaryIO", file))
 
         async def encode() -> None:
-            async for samples in utterance.chunks():
-                await run_in(utterance.speaker.encoders, encoder.encode, samples)
-            await run_in(utterance.speaker.encoders, encoder.finish)
+            async for samples in speech.chunks():
+                await run_in(speech.session.service.encoders, encoder.encode, samples)
+            await run_in(speech.session.service.encoders, encoder.finish)
 
-        await _unless_gone(encode(), utterance.stream, request)
+        await _unless_gone(encode(), speech.session.stream, request)
         size = file.seek(0, os.SEEK_END)
         file.seek(0)
     except BaseException:
@@ -212,9 +199,7 @@ async def _pieces(file: "SpooledTemporaryFile[bytes]") -> AsyncIterator[bytes]:
             yield data
 
 
-async def event_body(
-    utterance: HttpUtterance, encoder: Encoder, instructions: InstructFate | None, *, speed: float = 1.0
-) -> AsyncIterator[bytes]:
+async def event_body(speech: BegunSpeech, encoder: Encoder, *, speed: float = 1.0) -> AsyncIterator[bytes]:
     """The same as OpenAI's server-sent events, ended by ``speech.audio.done`` or ``error``, both with the facts.
 
     Where word times were asked for, ``speech.audio.words`` events come between those; ``speed`` is how many times
@@ -223,22 +208,22 @@ async def event_body(
     Of ``usage``, input tokens are those of the text, output tokens the frames.
     """
     try:
-        async for data in audio_body(utterance, encoder):
+        async for data in audio_body(speech, encoder):
             yield _event(type="speech.audio.delta", audio=base64.b64encode(data).decode())
-            if words := utterance.stream.take_words():
+            if words := speech.session.stream.take_words():
                 yield _words(words, speed)
-        if words := utterance.stream.take_words():
+        if words := speech.session.stream.take_words():
             yield _words(words, speed)
-        spoken = utterance.stream.facts().frames
-        heard = await utterance.speaker.count_tokens(utterance.text)
+        spoken = speech.session.stream.facts().frames
+        heard = await speech.session.service.count_tokens(speech.session.text or "")
         yield _event(
             type="speech.audio.done",
             usage={"input_tokens": heard, "output_tokens": spoken, "total_tokens": heard + spoken},
-            facts=_facts(utterance.stream),
-            instructions=instructions,
+            facts=_facts(speech.session.stream),
+            instructions=speech.session.instruct,
         )
     except MegatalkerError as error:
-        yield _event(type="error", error=problem(error).model_dump(), facts=_facts(utterance.stream))
+        yield _event(type="error", error=problem(error).model_dump(), facts=_facts(speech.session.stream))
 
 
 def _facts(stream: SpeechStream) -> dict[str, object]:

@@ -1,8 +1,9 @@
-"""Who asks, and what each may have: limits, and the account of one request or connection."""
+"""Callers and what each may have: keys with their limits, token buckets, and the streams of one request."""
 
 import ipaddress
 import time
 import uuid
+from collections import OrderedDict
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -10,7 +11,55 @@ from functools import lru_cache
 
 from megatalker.errors import CapacityError
 from megatalker.serving.server.problems import AuthenticationError
-from megatalker.serving.server.token_bucket import TokenBucket
+
+MOST_OWNERS = 1024
+"""Buckets that are kept; the one used longest ago, which has filled up meanwhile, goes first."""
+
+
+class TokenBucket:
+    """Holds at most ``burst`` tokens, is full at first, and gets ``per_second`` of them back. Not thread-safe.
+
+    Args:
+        per_second: tokens that come back in a second.
+        burst: tokens that it holds at most.
+        clock: seconds, monotonic.
+    """
+
+    def __init__(self, per_second: float, burst: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._per_second, self._burst, self._clock = per_second, burst, clock
+        self._left, self._counted_at = float(burst), clock()
+
+    def take(self) -> float:
+        """Take one token and return 0; where there is none, return the seconds until there is one."""
+        now = self._clock()
+        self._left = min(self._burst, self._left + (now - self._counted_at) * self._per_second)
+        self._counted_at = now
+        if self._left < 1:
+            return (1 - self._left) / self._per_second
+        self._left -= 1
+        return 0.0
+
+
+class OwnerBuckets:
+    """A token bucket for each owner. Not thread-safe.
+
+    Args:
+        per_second: tokens that come back in a second, to each.
+        burst: tokens that each holds at most.
+    """
+
+    def __init__(self, per_second: float, burst: int) -> None:
+        self._per_second, self._burst = per_second, burst
+        self._buckets: OrderedDict[str, TokenBucket] = OrderedDict()
+
+    def of_owner(self, owner: str) -> TokenBucket:
+        """The bucket of this owner."""
+        bucket = self._buckets.pop(owner, None) or TokenBucket(self._per_second, self._burst)
+        self._buckets[owner] = bucket
+        if len(self._buckets) > MOST_OWNERS:
+            self._buckets.popitem(last=False)
+        return bucket
+
 
 ANONYMOUS = "anonymous"
 """The caller of a server that asks for no key."""
@@ -52,18 +101,18 @@ class Caller:
         self.streams = 0
         """Utterances it has now."""
         self.removed = False
-        """Its key opens nothing any more; connections that it opened before begin nothing more."""
+        """The key was removed: it opens nothing, and its open connections begin nothing more."""
         self._max_streams, self._clock = max_streams, clock
         self._per_minute, self._requests = requests_per_minute, self._bucket(requests_per_minute)
 
     def limit(self, *, max_streams: int | None, requests_per_minute: int | None, manage_voices: bool) -> None:
-        """Other limits from now on; what it has and has asked for counts on."""
+        """Set other limits from now on; running utterances and past requests still count."""
         if requests_per_minute != self._per_minute:
             self._requests = self._bucket(requests_per_minute)
         self._max_streams, self._per_minute, self.manage_voices = max_streams, requests_per_minute, manage_voices
 
     def count_request(self) -> None:
-        """It asks for something that costs; raises ``RateLimitError`` where it has asked too often.
+        """Count a request that costs; raises ``RateLimitError`` where there were too many.
 
         What was not asked for in the last minute is saved up, but no longer.
         """
@@ -79,7 +128,7 @@ class Caller:
         return None if per_minute is None else TokenBucket(per_minute / 60.0, per_minute, self._clock)
 
     def take_stream(self) -> None:
-        """One utterance more; :meth:`give_stream_back` must follow. Raises ``StreamLimitError`` at the limit."""
+        """Count one more utterance; :meth:`give_stream_back` must follow. Raises ``StreamLimitError`` at the limit."""
         if self._max_streams is not None and self.streams >= self._max_streams:
             raise StreamLimitError(
                 f"key {self.name!r} may have {self._max_streams} utterances at a time and has; let one end, or raise "
@@ -94,7 +143,7 @@ class Caller:
 
 
 @dataclass(slots=True, eq=False)
-class Call:
+class RequestContext:
     """One HTTP request, or one WebSocket connection with all its utterances."""
 
     caller: Caller = field(default_factory=lambda: Caller(ANONYMOUS))
@@ -149,17 +198,17 @@ def address_owner(address: str) -> str:
     return f"client {known}"
 
 
-_CALL: ContextVar[Call] = ContextVar("megatalker_call")
+_CALL: ContextVar[RequestContext] = ContextVar("megatalker_call")
 
 
-def current_call() -> Call:
+def current_request() -> RequestContext:
     """The call that this code runs for; outside of any, one without limits."""
-    return _CALL.get(None) or Call()
+    return _CALL.get(None) or RequestContext()
 
 
-def known_call() -> Call | None:
+def known_request() -> RequestContext | None:
     """The call that this code runs for, or ``None`` outside of any."""
     return _CALL.get(None)
 
 
-enter_call, leave_call = _CALL.set, _CALL.reset
+enter_request, leave_request = _CALL.set, _CALL.reset

@@ -1,4 +1,4 @@
-"""What HTTP connections and WebSockets have in common: deadlines for what they send, and a share of all places."""
+"""The part that HTTP connections and WebSockets share: deadlines for sending, and a share of all places."""
 
 import asyncio
 import logging
@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any, ClassVar
 
-from megatalker.serving.server.callers import Call, address_owner
+from megatalker.serving.server.callers import RequestContext, address_owner
 from megatalker.serving.server.problems import TooManyConnectionsError
 from megatalker.settings import ServerSettings
 
@@ -22,10 +22,10 @@ LINGER_S = 2.0
 connection, and the reset would throw the answer away."""
 
 PAUSE_S = 0.05
-"""What is sent only to be dropped is read at intervals: a client that pours it takes no time from others."""
+"""Bytes that are only dropped are read at this interval, so that a client that pours them takes no time from others."""
 
 
-class Connection(asyncio.Protocol):
+class ServerConnection(asyncio.Protocol):
     """A connection that is closed where the client does not read what is sent, and that counts among all others.
 
     Goes before uvicorn's own class among the bases, which sets ``transport``, ``loop``, ``scope`` and ``connections``.
@@ -91,17 +91,17 @@ class Connection(asyncio.Protocol):
         return self.loop.call_later(LINGER_S, self.transport.abort)
 
     def read_later(self) -> None:
-        """What comes is dropped: read on after a pause."""
+        """Drop what came, and read on after a pause."""
         self.transport.pause_reading()
         self.loop.call_later(PAUSE_S, self.transport.resume_reading)
 
     # ---- its place among others
 
     @property
-    def call(self) -> Call | None:
+    def call(self) -> RequestContext | None:
         """The request or conversation that the connection is used for, once the application has begun it."""
         scope: Any = getattr(self, "scope", None)
-        found: Call | None = scope["state"].get("call") if scope else None
+        found: RequestContext | None = scope["state"].get("call") if scope else None
         return found
 
     @property
@@ -117,7 +117,7 @@ class Connection(asyncio.Protocol):
     @property
     @abstractmethod
     def idle(self) -> bool:
-        """Nothing is under way on it, though the client may be there."""
+        """No work is under way on the connection, though the client may be there."""
 
     @abstractmethod
     def give_way(self, error: TooManyConnectionsError) -> None:
@@ -141,8 +141,8 @@ class Connection(asyncio.Protocol):
             self.give_way(TooManyConnectionsError())
 
     def claim_place(self) -> None:
-        """Its owner is known now: where there are too many connections, the owner that has most of them gives one up to
-        an owner with at least two fewer; an idle one if it has any, else its newest.
+        """Take a place now that the owner is known. Where there are too many connections, the owner that has most of
+        them gives one up to an owner with at least two fewer; an idle one if it has any, else its newest.
 
         Raises:
             TooManyConnectionsError: no owner has that many more; this connection has no place.
@@ -159,15 +159,15 @@ class Connection(asyncio.Protocol):
         chosen = min(idle, key=_age) if idle else max(theirs, key=_age)
         chosen.give_way(TooManyConnectionsError())
 
-    def _open(self) -> "list[Connection]":
+    def _open(self) -> "list[ServerConnection]":
         return [one for one in self.connections if not one.transport.is_closing()]
 
 
-def _age(connection: Connection) -> float:
+def _age(connection: ServerConnection) -> float:
     return connection.made_at
 
 
-def _by_owner(connections: Iterable[Connection]) -> Counter[str]:
+def _by_owner(connections: Iterable[ServerConnection]) -> Counter[str]:
     return Counter(one.owner for one in connections)
 
 

@@ -34,10 +34,10 @@ class Encoder(ABC):
 
     @abstractmethod
     def encode(self, samples: Samples) -> bytes:
-        """What can be sent now, maybe nothing."""
+        """Return the bytes that can be sent now, maybe none."""
 
     def finish(self) -> bytes:
-        """What is left at the end."""
+        """Return the bytes that are left at the end."""
         return b""
 
 
@@ -83,7 +83,7 @@ class WavEncoder(Encoder):
 
 
 class CompressingEncoder(Encoder):
-    """What FFmpeg encodes, sent packet by packet: nothing is kept back but what the codec itself looks ahead."""
+    """A format that FFmpeg encodes, sent packet by packet: only what the codec looks ahead is kept back."""
 
     slow = True
 
@@ -138,7 +138,7 @@ ENCODERS: dict[ResponseFormat, _MakeEncoder] = {
 
 SLOWEST, FASTEST = 0.25, 4.0
 _SLOWEST_STEP = 0.5
-"""Of one ``atempo``."""
+"""The slowest speed of one ``atempo`` filter."""
 
 
 class StretchingEncoder(Encoder):

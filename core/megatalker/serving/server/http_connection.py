@@ -8,14 +8,14 @@ from fastapi.responses import JSONResponse
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from megatalker.errors import InvalidRequestError, MegatalkerError
-from megatalker.serving.server.connections import CONNECTION, Connection
+from megatalker.serving.server.connections import CONNECTION, ServerConnection
 from megatalker.serving.server.problems import TooManyConnectionsError, respond
 from megatalker.settings import ServerSettings
 
 MAX_TARGET_BYTES = 8000
 """Bytes of a path with its query: as many as RFC 9110 asks every server for."""
 MAX_HEADERS = 100
-"""As Apache's ``LimitRequestFields``; the library for WebSockets takes 128."""
+"""Most headers of a request: Apache's ``LimitRequestFields``; the library for WebSockets takes 128."""
 MAX_HEADER_BYTES = 8190
 """Bytes of one header with its name: Apache's ``LimitRequestFieldSize``; the library for WebSockets takes 8,192 with
 the end of the line."""
@@ -25,13 +25,13 @@ of the body comes on top."""
 MAX_PIPELINED = 64
 """Requests that wait for the answer to one before them."""
 PART_BYTES = 1 << 14
-"""What came is parsed in parts of this size, so that no limit is exceeded by more."""
+"""Bytes are parsed in parts of this size, so that no limit is exceeded by more."""
 
 
-class HttpConnection(Connection, HttpToolsProtocol):
+class HttpConnection(ServerConnection, HttpToolsProtocol):
     """A connection that has ``request_timeout_s`` for each whole request."""
 
-    _patience: TimerHandle | None = None
+    _request_timer: TimerHandle | None = None
     """Runs while a request is expected."""
     _fault: tuple[MegatalkerError, HTTPStatus] | None = None
     """Why the parser was stopped, where its own reason is not it."""
@@ -44,10 +44,10 @@ class HttpConnection(Connection, HttpToolsProtocol):
         super().connection_made(transport)
         self.make_room()
         if not transport.is_closing():
-            self._expect_request()
+            self._start_request_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._expect_nothing()
+        self._stop_request_timer()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -78,7 +78,7 @@ class HttpConnection(Connection, HttpToolsProtocol):
                 f"{MAX_PIPELINED} requests wait on this connection, expected no more; read the answers first"
             )
             self._stop_parser(error, HTTPStatus.TOO_MANY_REQUESTS)
-        self._expect_request()
+        self._start_request_timer()
 
     def on_url(self, url: bytes) -> None:
         super().on_url(url)
@@ -106,15 +106,15 @@ class HttpConnection(Connection, HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         self._begun = False
-        self._expect_nothing()
+        self._stop_request_timer()
         super().on_message_complete()
         if self.cycle is not None and self.cycle.response_complete:  # it was answered before it had come whole
-            self._expect_request()
+            self._start_request_timer()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
         if self.cycle.response_complete and not self.transport.is_closing():  # else another request came meanwhile
-            self._expect_request()
+            self._start_request_timer()
 
     def handle_websocket_upgrade(self) -> None:
         """An answer that is under way would end up between the messages of the WebSocket."""
@@ -133,26 +133,26 @@ class HttpConnection(Connection, HttpToolsProtocol):
         self._fault = error, status
         raise error  # which the parser hands to send_400_response, by way of uvicorn
 
-    # ---- patience
+    # ---- the time that a request may take
 
     @property
     def waiting(self) -> bool:
-        return self._patience is not None or self._lingering
+        return self._request_timer is not None or self._lingering
 
     @property
     def idle(self) -> bool:
         return self.waiting
 
-    def _expect_request(self) -> None:
-        if self._patience is None:
-            self._patience = self.loop.call_later(self.settings.request_timeout_s, self._lose_patience)
+    def _start_request_timer(self) -> None:
+        if self._request_timer is None:
+            self._request_timer = self.loop.call_later(self.settings.request_timeout_s, self._time_out)
 
-    def _expect_nothing(self) -> None:
-        if self._patience is not None:
-            self._patience.cancel()
-            self._patience = None
+    def _stop_request_timer(self) -> None:
+        if self._request_timer is not None:
+            self._request_timer.cancel()
+            self._request_timer = None
 
-    def _lose_patience(self) -> None:
+    def _time_out(self) -> None:
         error = InvalidRequestError(
             f"no whole request came within {self.settings.request_timeout_s:g} s; send it faster, "
             "or raise the server's setting request_timeout_s"
@@ -168,7 +168,7 @@ class HttpConnection(Connection, HttpToolsProtocol):
         if self._lingering:
             self.transport.abort()
             return
-        self._expect_nothing()
+        self._stop_request_timer()
         cycle, unread = self.cycle, self.flow.write_paused
         answered = cycle is not None and cycle.response_started
         free = not unread and not self.pipeline and (not answered or (cycle.response_complete and self._begun))

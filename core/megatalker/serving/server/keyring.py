@@ -1,36 +1,46 @@
-"""Keys and tokens: who may use the server.
+"""Keys and tokens: who may use the server, and how its keys follow the settings file.
 
 A key is 256 random bits, so its plain SHA-256 says nothing about it: slow hashes are for passwords that people choose.
 """
 
+import asyncio
 import hashlib
+import logging
 import secrets
 from collections.abc import Collection, Mapping
+from contextlib import AbstractAsyncContextManager, nullcontext
+from functools import partial
+from pathlib import Path
 
+from fastapi import APIRouter
 from itsdangerous import BadSignature, SignatureExpired, URLSafeTimedSerializer
+from pydantic import BaseModel
 from starlette.requests import HTTPConnection
 
-from megatalker.serving.server.callers import ANONYMOUS, Caller
-from megatalker.serving.server.problems import AuthenticationError
-from megatalker.settings import KeySettings, ServerSettings
+from megatalker.errors import SettingsError
+from megatalker.serving.background import BackgroundHealth, RecoverableError, polling
+from megatalker.serving.server.callers import ANONYMOUS, Caller, current_request
+from megatalker.serving.server.problems import AuthenticationError, error_responses
+from megatalker.settings import KeySettings, ServerSettings, Settings, key_names
+from megatalker.settings.files import MOST_BYTES, read_regular_file, read_until_stable
 from megatalker.settings.values import check_keys
 
 KEY_PREFIX = "mt-"
-"""So that scanners of repositories find keys that leak."""
+"""A prefix of every key, by which scanners of repositories find keys that leak."""
 SUBPROTOCOL = "megatalker"
-"""Which a browser names beside its token, and which the server then agrees to."""
+"""The subprotocol that a browser offers along with its token, and that the server then accepts."""
 TOKEN_SUBPROTOCOL = "megatalker.token."
 OWNER = "api_key"
 """The caller with the key of the setting ``api_key``."""
 
 
 def new_key() -> str:
-    """A key that nobody can guess."""
+    """Return a key that nobody can guess."""
     return KEY_PREFIX + secrets.token_urlsafe(32)
 
 
 def hash_key(key: str) -> str:
-    """As a settings file keeps it."""
+    """Return the hash of a key, as a settings file keeps it."""
     return "sha256:" + hashlib.sha256(key.encode()).hexdigest()
 
 
@@ -79,7 +89,7 @@ class Keyring:
         return [caller.name for caller in gone]
 
     def caller(self, connection: HTTPConnection) -> Caller:
-        """Who asks.
+        """Return the caller of a request.
 
         Raises:
             AuthenticationError: no key, or one that opens nothing.
@@ -95,7 +105,7 @@ class Keyring:
         return caller
 
     def token(self, caller: Caller) -> str:
-        """What opens WebSockets in this caller's name, and nothing else, for ``token_lifetime_s``."""
+        """Return a token that opens WebSockets in this caller's name, and nothing else, for ``token_lifetime_s``."""
         token = self._signer.dumps(caller.name)
         return token if isinstance(token, str) else token.decode()
 
@@ -122,7 +132,7 @@ class Keyring:
 
 
 def _caller(name: str, key: KeySettings, before: Caller | None) -> Caller:
-    """The same as before where it is, with the limits of now."""
+    """Return the caller of a key: the one from before where there was one, with the new limits."""
     limits = key.model_dump(exclude={"hash"})
     if before is None or before.name != name:
         return Caller(name, **limits)
@@ -134,3 +144,106 @@ def _token(connection: HTTPConnection) -> str | None:
     offered = connection.headers.get("sec-websocket-protocol", "").split(",")
     tokens = [name.strip().removeprefix(TOKEN_SUBPROTOCOL) for name in offered if TOKEN_SUBPROTOCOL in name]
     return tokens[0] if tokens else connection.query_params.get("token")
+
+
+logger = logging.getLogger(__name__)
+
+NAME = "keys"
+"""The name of this work in logs, in ``GET /ready`` and in metrics."""
+SETTLE_S = 0.05
+"""A file whose content is the same after this long is taken for written."""
+MOST_LOOKS = 20
+
+
+def follow_keys(keyring: Keyring, file: Path | None, health: BackgroundHealth) -> AbstractAsyncContextManager[None]:
+    """Keep the keys equal to those of ``[server.keys]`` in this settings file, which need not exist yet.
+
+    While it is gone or cannot be read, the keys stay as they are. Of a file in which something is wrong, names that it
+    does not have are removed.
+    """
+    if file is None:
+        return nullcontext()
+    return polling(KeyFile(keyring, file.absolute()).look, NAME, health)
+
+
+class KeyFile:
+    """A settings file, and the keys of a server that follow it."""
+
+    def __init__(self, keyring: Keyring, file: Path) -> None:
+        self._keyring, self._file = keyring, file
+        self._taken: bytes | None = None
+        """The content whose keys are in use."""
+        self._seen = False
+        """There was a file."""
+
+    async def look(self) -> None:
+        """Take the keys of a file that has changed.
+
+        Raises:
+            RecoverableError: it cannot be used.
+        """
+        content = await asyncio.to_thread(self._read)
+        if content is None or content == self._taken:
+            return
+        try:
+            settings = await asyncio.to_thread(Settings.read, self._file)
+            self._keyring.replace(settings.server.keys)
+        except SettingsError as error:
+            removed = self._keyring.keep_only(await asyncio.to_thread(key_names, self._file))
+            if removed:
+                logger.warning("removed the keys %s, which are not in %s", ", ".join(removed), self._file)
+            raise RecoverableError("the settings file is wrong, and the keys stay as they were", error) from error
+        self._taken = content
+        logger.info("read %d keys from %s", len(settings.server.keys), self._file)
+
+    def _read(self) -> bytes | None:
+        """The content, once it stays the same; ``None`` while there has never been a file."""
+        try:
+            content: bytes | None = read_regular_file(self._file, MOST_BYTES)
+            self._seen = True
+            if content != self._taken:
+                content = read_until_stable(partial(read_regular_file, self._file, MOST_BYTES), SETTLE_S, MOST_LOOKS)
+            if content is not None:
+                return content
+        except FileNotFoundError:
+            if not self._seen:
+                return None
+            raise RecoverableError(_GONE, f"{str(self._file)!r} does not exist") from None
+        except OSError as error:
+            raise RecoverableError(_GONE, error) from error
+        raise RecoverableError(
+            "the settings file is being written all the time, and the keys stay as they were", self._file
+        )
+
+
+_GONE = "the settings file cannot be read, and the keys stay as they were"
+
+
+class Token(BaseModel):
+    """A token, and how it is used."""
+
+    token: str
+    """For ``?token=`` of the WebSocket's URL."""
+    subprotocols: list[str]
+    """Or, so that it stands in no log, the second argument of a browser's ``WebSocket``."""
+    expires_in: int
+    """Seconds. A WebSocket that is open by then stays open."""
+
+
+def token_routes(keyring: Keyring) -> APIRouter:
+    """The route that gives tokens to whoever has a key."""
+    router = APIRouter()
+
+    @router.post("/v1/tokens", responses=error_responses(429))
+    async def tokens() -> Token:
+        """A token in the name of the key that asks, with its limits. It opens WebSockets and nothing else."""
+        caller = current_request().caller
+        caller.count_request()
+        token = keyring.token(caller)
+        return Token(
+            token=token,
+            subprotocols=[SUBPROTOCOL, TOKEN_SUBPROTOCOL + token],
+            expires_in=keyring.token_lifetime_s,
+        )
+
+    return router

@@ -1,4 +1,4 @@
-"""``WS /api/v1/speak``: one utterance after another, in few words."""
+"""``WS /api/v1/speak``: one utterance after another in few words, translated to and from ``/v1/speak``."""
 
 import asyncio
 from collections import deque
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from megatalker.checkpoint.config import SAMPLE_RATE
-from megatalker.engine import SpeechStream
+from megatalker.engine import Chunk
 from megatalker.errors import (
     BackendFaultError,
     CapacityError,
@@ -16,174 +16,152 @@ from megatalker.errors import (
     MegatalkerError,
 )
 from megatalker.serving.protocol.leniency import told_names
-from megatalker.serving.protocol.messages import SpeechFields
+from megatalker.serving.protocol.messages import AudioFormat, Done, Event, Open, SpeechFields
 from megatalker.serving.protocol.plain_messages import (
-    Cancel,
+    CancelAll,
     Complete,
-    Error,
     ErrorCode,
-    PlainRequest,
+    PlainError,
     Ready,
     Speak,
-    Start,
+    StartSession,
     Stop,
     read_plain_request,
 )
-from megatalker.serving.server.callers import current_call
 from megatalker.serving.server.encoding import pieces
-from megatalker.serving.server.link import Link, log_defect, receive_text
-from megatalker.serving.server.logs import log_ignored
 from megatalker.serving.server.problems import DrainingError, NotReadyError, UnknownVoiceError, problem
-from megatalker.serving.server.speaker import Speaker
+from megatalker.serving.server.socket_session import SocketSession, SocketUtterance, log_defect
+from megatalker.serving.server.speech_service import SpeechService
+from megatalker.serving.server.telemetry import log_ignored
+from megatalker.settings import ServerSettings
 from megatalker.voices import list_speakers
 from megatalker.voices.names import name_key
 
-MAX_ASKED = 16
+MAX_QUEUED = 16
 """Utterances of one session that may be asked for and not complete."""
-
-_CODES: dict[type[MegatalkerError], ErrorCode] = {
+_CODES: dict[type[Exception], ErrorCode] = {
     NotReadyError: "MODEL_LOADING",
     DrainingError: "CLOSING",
     EngineClosedError: "CLOSING",
     CapacityError: "TOO_MANY_STREAMS",
     BackendFaultError: "BACKEND_FAULT",
+    UnknownVoiceError: "UNKNOWN_VOICE",
 }
 """The first that fits."""
 
 
 @dataclass(eq=False)
-class _Asked:
+class _Queued:
     """An utterance that was asked for and is not complete."""
 
-    id: str
-    text: str
-    fields: SpeechFields
-    stream: SpeechStream | None = None
+    request: Open
+    utterance: SocketUtterance | None = None
     cancelled: bool = False
 
     def cancel(self) -> None:
         self.cancelled = True
-        if self.stream is not None:
-            self.stream.cancel()
+        if self.utterance is not None:
+            self.utterance.cancel()
 
 
-class PlainSession:
-    """Obeys one client until it stops or goes away; then everything it asked for is cancelled."""
+class PlainSession(SocketSession):
+    """Speaks what a client asks for in order, until it stops or goes away."""
 
-    def __init__(self, socket: WebSocket, speaker: Speaker, *, strict: bool) -> None:
-        self._socket, self._speaker = socket, speaker
-        self._link = Link(socket, speaker.socket_errors.of_owner(current_call().owner))
-        self._strict = strict
+    def __init__(self, socket: WebSocket, service: SpeechService, settings: ServerSettings) -> None:
+        super().__init__(socket, service, settings)
         self._fields: SpeechFields | None = None
-        self._asked: deque[_Asked] = deque()
-        self._news = asyncio.Event()
+        self._queue: deque[_Queued] = deque()
+        self._changed = asyncio.Event()
         self._stopped = False
 
-    async def run(self) -> None:
-        """Serve the connection, which must have been accepted."""
-        try:
-            async with asyncio.TaskGroup() as tasks:
-                listening = tasks.create_task(self._listen())
-                await self._talk()
-                listening.cancel()
-            await self._socket.close()
-        except* WebSocketDisconnect:
-            pass  # which has ended both
-
-    # ---- from the client
-
-    async def _listen(self) -> None:
-        while True:
-            try:
-                request, ignored = read_plain_request(await receive_text(self._socket), strict=self._strict)
-                log_ignored(ignored)
-                await self._obey(request, ignored)
-            except Exception as error:
-                await self._tell_failure(None, error, "INVALID_MESSAGE")
-
-    async def _obey(self, request: PlainRequest, ignored: tuple[str, ...]) -> None:
-        match request:
-            case Start():
-                await self._start(request, ignored)
-            case Speak():
-                await self._ask(request)
-            case Cancel():
-                for asked in self._asked:
-                    asked.cancel()
-            case Stop():
-                self._stopped = True
-                self._news.set()
-
-    async def _start(self, request: Start, ignored: tuple[str, ...]) -> None:
-        fields, speaker = request.speech_fields(), self._speaker
-        known = (*list_speakers(speaker.engine.checkpoint), *(name for name, _ in speaker.voices.items()))
-        if fields.voice is not None and name_key(fields.voice) not in map(name_key, known):
-            unknown = UnknownVoiceError(f"unknown speaker {fields.voice!r}; known: {', '.join(known) or 'none'}")
-            await self._tell_failure(None, unknown, "UNKNOWN_VOICE")
-            return
-        await speaker.check(fields)
-        self._fields = fields
-        ready = Ready(sample_rate=SAMPLE_RATE, backend=speaker.engine.backend, ignored=told_names(ignored))
-        await self._link.tell(ready)
-
-    async def _ask(self, request: Speak) -> None:
-        if self._fields is None or self._stopped:
-            why = "the session was stopped" if self._stopped else "send start first, and wait for ready"
-            raise InvalidRequestError(f"speak: {why}")
-        if len(self._asked) >= MAX_ASKED:
-            error = CapacityError(f"{MAX_ASKED} utterances are not complete yet; wait for the next complete")
-            await self._tell_failure(request.id, error, "TOO_MANY_STREAMS")
-            return
-        self._asked.append(_Asked(request.id, request.text, self._fields))
-        self._news.set()
-
-    # ---- to the client
-
-    async def _talk(self) -> None:
-        while self._asked or not self._stopped:
-            if not self._asked:
-                self._news.clear()
-                await self._news.wait()
+    async def serve(self) -> None:
+        """Read requests, and speak until the client stops."""
+        reading = self._tasks.create_task(super().serve())
+        while self._queue or not self._stopped:
+            if not self._queue:
+                self._changed.clear()
+                await self._changed.wait()
                 continue
             try:
-                await self._speak(self._asked[0])
+                await self._speak(self._queue[0])
             except WebSocketDisconnect:
                 raise
             except Exception as error:
-                await self._tell_failure(self._asked[0].id, error, "INVALID_TEXT")
-            self._asked.popleft()
+                await self.refuse(self._queue[0].request.id, error)
+            self._queue.popleft()
+        reading.cancel()
+        await self._socket.close()
 
-    async def _speak(self, asked: _Asked) -> None:
-        if asked.cancelled:
-            await self._link.tell(Complete(id=asked.id, finish_reason="cancelled", audio_s=0.0))
+    async def handle(self, text: str) -> None:
+        """Do what a message asks for; speech waits for what was asked for before."""
+        request, ignored = read_plain_request(text, strict=self.settings.strict)
+        log_ignored(ignored)
+        match request:
+            case StartSession():
+                await self._start(request.speech_fields(), ignored)
+            case Speak():
+                await self._enqueue(request)
+            case CancelAll():
+                for queued in self._queue:
+                    queued.cancel()
+            case Stop():
+                self._stopped = True
+                self._changed.set()
+
+    async def _start(self, fields: SpeechFields, ignored: tuple[str, ...]) -> None:
+        engine = self._service.engine
+        known = (*list_speakers(engine.checkpoint), *(name for name, _ in self._service.voices.items()))
+        if fields.voice is not None and name_key(fields.voice) not in map(name_key, known):
+            raise UnknownVoiceError(f"unknown speaker {fields.voice!r}; known: {', '.join(known) or 'none'}")
+        await self._service.check(fields)
+        self._fields = fields
+        ready = Ready(sample_rate=SAMPLE_RATE, backend=engine.backend, ignored=told_names(ignored))
+        await self.send(ready.to_json())
+
+    async def _enqueue(self, request: Speak) -> None:
+        if self._fields is None or self._stopped:
+            why = "the session was stopped" if self._stopped else "send start first, and wait for ready"
+            raise InvalidRequestError(f"speak: {why}")
+        if len(self._queue) >= MAX_QUEUED:
+            error = CapacityError(f"{MAX_QUEUED} utterances are not complete yet; wait for the next complete")
+            await self.refuse(request.id, error)
             return
-        stream = asked.stream = await self._speaker.begin(asked.text, asked.fields, "websocket")
-        try:
-            if asked.cancelled:  # meanwhile
-                stream.cancel()
-            async for chunk in stream:
-                for piece in pieces(chunk.pcm):
-                    if not asked.cancelled:
-                        await self._link.play(piece)
-            facts = stream.facts()
-        finally:
-            self._speaker.end(stream)
-        reason = facts.finish_reason
-        assert reason is not None, "the iteration has ended"
-        assert reason != "error", "the iteration raises errors"
-        await self._link.tell(
-            Complete(id=asked.id, finish_reason=reason, audio_s=facts.audio_s, unsaid_chars=facts.unsaid_chars)
-        )
+        self._queue.append(_Queued(Open(id=request.id, text=request.text, **dict(self._fields))))
+        self._changed.set()
 
-    async def _tell_failure(self, utterance: str | None, error: Exception, invalid: ErrorCode) -> None:
-        """``invalid`` is the code of what can never work."""
-        if isinstance(error, WebSocketDisconnect):
-            raise error
+    async def _speak(self, queued: _Queued) -> None:
+        if queued.cancelled:
+            await self.send(Complete(id=queued.request.id, finish_reason="cancelled", audio_s=0.0).to_json())
+            return
+        utterance = queued.utterance = await self.begin(queued.request)
+        try:
+            if queued.cancelled:  # meanwhile
+                utterance.cancel()
+            await utterance.speak()
+        finally:
+            utterance.session.end()
+
+    # ---- to the client
+
+    async def send_failure(self, utterance: str | None, error: Exception) -> None:
+        """Send an error as a code."""
         log_defect(error)
-        await self._link.count_error()
-        self._speaker.meters.refused(error, "websocket")
-        internal: ErrorCode = "INTERNAL_ERROR"
-        codes = {**_CODES, MegatalkerError: invalid}
-        code = next((code for kind, code in codes.items() if isinstance(error, kind)), internal)
+        invalid: ErrorCode = "INVALID_MESSAGE" if utterance is None else "INVALID_TEXT"
+        kinds = {**_CODES, MegatalkerError: invalid, Exception: "INTERNAL_ERROR"}
+        code = next(code for kind, code in kinds.items() if isinstance(error, kind))
         told = problem(error)
-        await self._link.tell(Error(id=utterance, code=code, message=told.message, retry_after_s=told.retry_after_s))
+        failure = PlainError(id=utterance, code=code, message=told.message, retry_after_s=told.retry_after_s)
+        await self.send(failure.to_json())
+
+    async def send_event(self, event: Event) -> None:
+        """Send the end of an utterance; the rest of what ``/v1/speak`` tells is left out."""
+        if isinstance(event, Done):
+            audio_s, unsaid = event.facts.audio_s, event.facts.unsaid_chars
+            complete = Complete(id=event.id, finish_reason=event.finish_reason, audio_s=audio_s, unsaid_chars=unsaid)
+            await self.send(complete.to_json())
+
+    async def send_chunk(self, utterance: str, chunk: Chunk, audio: AudioFormat) -> None:  # noqa: ARG002
+        """Send a chunk of the first utterance in the queue, 40 ms at a time."""
+        for piece in pieces(chunk.pcm):
+            if not self._queue[0].cancelled:
+                await self.send(piece)

@@ -1,10 +1,14 @@
-"""Errors as clients see them: a status, and a JSON body that names type and message."""
+"""Errors as clients see them: a status and a JSON body, and how ``/openapi.json`` describes both."""
 
 import errno
 import math
+import re
 from http import HTTPStatus
+from typing import Any
 
+from fastapi import FastAPI
 from fastapi.responses import JSONResponse
+from pydantic import BaseModel
 
 from megatalker.errors import (
     BackendFaultError,
@@ -20,7 +24,7 @@ from megatalker.serving.protocol.messages import Problem
 from megatalker.voices.folder import StorageError, StorageFullError, VoiceExistsError
 
 RETRY_AFTER_S = 1.0
-"""Where nothing better is known."""
+"""``Retry-After`` where nothing better is known."""
 RETRIED = (429, 503)
 """Statuses of what may succeed later."""
 
@@ -34,7 +38,7 @@ class DrainingError(CapacityError):
 
 
 class TooManyConnectionsError(CapacityError):
-    """As many connections are open as may be."""
+    """The limit of open connections is reached."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -48,7 +52,7 @@ class AuthenticationError(InvalidRequestError):
 
 
 class ForbiddenError(InvalidRequestError):
-    """Whoever asks may not have this."""
+    """The caller may not have this."""
 
 
 class HostError(ForbiddenError):
@@ -87,51 +91,42 @@ class UnknownModelError(FieldError):
         super().__init__(message, "model")
 
 
-_STATUS: dict[type[MegatalkerError], int] = {
-    NotReadyError: 503,
-    DrainingError: 503,
-    TooManyConnectionsError: 503,
-    AuthenticationError: 401,
-    ForbiddenError: 403,
-    TooLongError: 413,
-    UnknownModelError: 404,
-    UnknownVoiceError: 404,
-    VoiceExistsError: 409,
-    StorageFullError: 507,
-    StorageError: 503,
-    InvalidRequestError: 400,
-    UnsupportedError: 400,
-    CapacityError: 429,
-    EngineClosedError: 503,
+_ANSWERS: dict[type[MegatalkerError], tuple[int, str | None]] = {
+    NotReadyError: (503, "model_loading"),
+    DrainingError: (503, "server_draining"),
+    TooManyConnectionsError: (503, "rate_limit_exceeded"),
+    AuthenticationError: (401, "invalid_api_key"),
+    ForbiddenError: (403, None),
+    TooLongError: (413, None),
+    UnknownModelError: (404, "model_not_found"),
+    UnknownVoiceError: (404, "voice_not_found"),
+    VoiceExistsError: (409, None),
+    StorageFullError: (507, "storage_unavailable"),
+    StorageError: (503, "storage_unavailable"),
+    InvalidRequestError: (400, None),
+    UnsupportedError: (400, None),
+    CapacityError: (429, "rate_limit_exceeded"),
+    EngineClosedError: (503, None),
+    BackendFaultError: (500, "backend_fault"),
+    IncompleteSpeechError: (500, "incomplete_speech"),
 }
-"""The first that fits; 500 where none does."""
-
-
-_WORDS: dict[type[MegatalkerError], str] = {
-    NotReadyError: "model_loading",
-    DrainingError: "server_draining",
-    AuthenticationError: "invalid_api_key",
-    UnknownModelError: "model_not_found",
-    UnknownVoiceError: "voice_not_found",
-    StorageError: "storage_unavailable",
-    CapacityError: "rate_limit_exceeded",
-    BackendFaultError: "backend_fault",
-    IncompleteSpeechError: "incomplete_speech",
-}
+"""The status of an error, and its word for programs unless that is the status's own. The first class that fits counts;
+500 where none does.
+"""
 
 
 def problem(error: BaseException) -> Problem:
     """The error by its public name; what nobody intended is told without details, which belong in the log."""
     if isinstance(error, MegatalkerError):
         public = next(kind for kind in type(error).__mro__ if kind.__module__ == MegatalkerError.__module__)
-        retry_after_s = _retry_after_s(error) if _status(error) in RETRIED else None
+        retry_after_s = _retry_after_s(error) if _answer(error)[0] in RETRIED else None
         message = str(error).encode(errors="backslashreplace").decode()  # halves of characters cannot be sent
         return Problem(type=public.__name__, message=message, retry_after_s=retry_after_s)
     return Problem(type="InternalError", message=f"the server failed ({type(error).__name__}); its log says more")
 
 
 def storage_trouble(error: OSError) -> StorageError | None:
-    """What the machine's disk refuses, as an error for clients: an upload that is too large for memory goes there."""
+    """Return the error for clients where the machine's disk refuses: an upload too large for memory goes there."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return StorageFullError("the server has no room for the request; try again, or send less")
     if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM) or "temporary directory" in str(error):
@@ -144,7 +139,8 @@ def respond(error: BaseException, status: int | None = None, param: str | None =
 
     ``status`` overrides the one that goes with the class of the error, ``param`` names the field that is wrong.
     """
-    code = status or _status(error)
+    known, word = _answer(error)
+    code = status or known
     headers = {}
     if code in RETRIED:
         headers["Retry-After"] = str(math.ceil(_retry_after_s(error)))
@@ -153,11 +149,12 @@ def respond(error: BaseException, status: int | None = None, param: str | None =
     if isinstance(error, FieldError):
         param = error.field
     told = problem(error).model_dump(exclude={"retry_after_s"})  # which is in the header
-    return JSONResponse({"error": {**told, "code": _word(error, code), "param": param}}, code, headers)
+    word = word or HTTPStatus(code).phrase.lower().replace(" ", "_").replace("-", "_")
+    return JSONResponse({"error": {**told, "code": word, "param": param}}, code, headers)
 
 
-def _status(error: BaseException) -> int:
-    return next((code for kind, code in _STATUS.items() if isinstance(error, kind)), 500)
+def _answer(error: BaseException) -> tuple[int, str | None]:
+    return next((answer for kind, answer in _ANSWERS.items() if isinstance(error, kind)), (500, None))
 
 
 def _retry_after_s(error: BaseException) -> float:
@@ -165,7 +162,113 @@ def _retry_after_s(error: BaseException) -> float:
     return RETRY_AFTER_S if known is None else known
 
 
-def _word(error: BaseException, status: int) -> str:
-    """A word for programs: of the class of the error where OpenAI has one, else of the status."""
-    known = next((word for kind, word in _WORDS.items() if isinstance(error, kind)), None)
-    return known or HTTPStatus(status).phrase.lower().replace(" ", "_").replace("-", "_")
+ANYWHERE = (403, 408, 500, 503)
+"""A host or page that may not ask, a request that does not come whole, a defect, too many connections."""
+
+
+class ErrorDetails(BaseModel):
+    """What is wrong, in OpenAI's fields."""
+
+    type: str
+    """An error of ``megatalker.errors``, or ``InternalError``."""
+    message: str
+    code: str
+    """The same in a word that does not change, such as ``model_not_found``."""
+    param: str | None
+    """The field of the request that is wrong, where it is one."""
+
+
+class ErrorBody(BaseModel):
+    """The body of every error."""
+
+    error: ErrorDetails
+
+
+def error_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """Return FastAPI's ``responses`` for errors that a route answers with."""
+    return {status: {"model": ErrorBody, "description": HTTPStatus(status).phrase} for status in statuses}
+
+
+_EVENT = {
+    "schema": {
+        "type": "object",
+        "required": ["data"],
+        "properties": {
+            "data": {
+                "type": "string",
+                "contentMediaType": "application/json",
+                "contentSchema": {
+                    "type": "object",
+                    "required": ["type"],
+                    "properties": {
+                        "type": {"enum": ["speech.audio.delta", "speech.audio.words", "speech.audio.done", "error"]}
+                    },
+                },
+            }
+        },
+    }
+}
+"""One event of a stream, as OpenAPI describes them: its ``data`` is JSON."""
+
+
+def content_responses(description: str, *media_types: str) -> dict[int | str, dict[str, Any]]:
+    """Return FastAPI's ``responses`` for a success that is not JSON."""
+    binary = {"schema": {"type": "string", "format": "binary"}}
+    content = {media_type: _EVENT if media_type == "text/event-stream" else binary for media_type in media_types}
+    return {200: {"description": description, "content": content}}
+
+
+def describe(app: FastAPI) -> None:
+    """Correct the schema of an application all of whose routes are there."""
+    found = app.openapi
+
+    def corrected() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            _correct(found())
+        return found()
+
+    app.openapi = corrected  # type: ignore[method-assign] # FastAPI's own way
+
+
+TAGS = {
+    "speech": ("Text in, audio out while it is made.", ("/v1/audio/speech", "/tts/")),
+    "voices": ("Speakers of the checkpoint, and voices that the server keeps.", ("/v1/voices", "/v1/audio/voices")),
+    "models": ("What ``model`` may be in a request.", ("/v1/models", "/v1/audio/models")),
+    "keys": ("Tokens in the name of a key.", ("/v1/tokens",)),
+    "operation": ("For probes and Prometheus.", ("/",)),
+}
+"""Groups of routes: what they are about, and how their paths begin. The first that fits counts."""
+
+
+def _tag(path: str) -> str:
+    return next(tag for tag, (_, beginnings) in TAGS.items() if path.startswith(beginnings))
+
+
+def _correct(schema: dict[str, Any]) -> None:
+    schema["tags"] = [{"name": tag, "description": about} for tag, (about, _) in TAGS.items()]
+    for path, operations in schema["paths"].items():
+        for operation in operations.values():
+            operation["tags"] = [_tag(path)]
+            sentence = re.split(r"[.:](?:\s|$)", operation.get("description", ""), maxsplit=1)[0]
+            operation["summary"] = " ".join(sentence.split()).replace("`", "") or operation["summary"]
+    for operation in (operation for path in schema["paths"].values() for operation in path.values()):
+        responses = operation["responses"]
+        responses.pop("422", None)  # FastAPI's own answer to what does not fit; ours is 400
+        with_body = (400, 413) if "requestBody" in operation else ()
+        keyed = (401,) if "security" in operation else ()
+        for status in (*ANYWHERE, *with_body, *keyed):
+            responses.setdefault(str(status), _ERROR | {"description": HTTPStatus(status).phrase})
+    components = schema["components"]["schemas"]
+    for name in ("HTTPValidationError", "ValidationError"):
+        components.pop(name, None)
+    components |= {model.__name__: model.model_json_schema(ref_template=_REF) for model in (ErrorDetails, ErrorBody)}
+    components["ErrorBody"].pop("$defs", None)
+    for operation in (operation for path in schema["paths"].values() for operation in path.values()):
+        body = operation.get("requestBody", {}).get("content", {}).get("application/json", {})
+        if "title" in body.get("schema", {}):  # of a route that reads its body itself
+            name = body["schema"]["title"]
+            components[name], body["schema"] = body["schema"], {"$ref": _REF.format(model=name)}
+
+
+_REF = "#/components/schemas/{model}"
+_ERROR = {"content": {"application/json": {"schema": {"$ref": _REF.format(model="ErrorBody")}}}}

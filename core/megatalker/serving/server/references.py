@@ -1,4 +1,4 @@
-"""Voices of recordings that requests bring along: cloned one at a time, beside all that runs, and kept for a while."""
+"""Voices of recordings in requests: cloned one at a time while speech goes on, and kept for a while."""
 
 import asyncio
 from collections import Counter
@@ -8,10 +8,10 @@ from hashlib import blake2b
 
 from megatalker.checkpoint.config import SAMPLE_RATE
 from megatalker.errors import InvalidRequestError
+from megatalker.serving.background import run_in
 from megatalker.serving.protocol.messages import SpeechFields
 from megatalker.serving.protocol.reference_files import decode_reference
 from megatalker.serving.server.callers import StreamLimitError
-from megatalker.serving.server.threads import run_in
 from megatalker.settings import ServerSettings, Settings
 from megatalker.voices import Voice
 from megatalker.voices.cache import VoiceCache

@@ -8,20 +8,20 @@ from websockets.frames import Frame
 from websockets.http11 import Request
 from websockets.protocol import State
 
-from megatalker.serving.server.connections import CONNECTION, LINGER_S, Connection
+from megatalker.serving.server.callers import TokenBucket
+from megatalker.serving.server.connections import CONNECTION, LINGER_S, ServerConnection
 from megatalker.serving.server.problems import TooManyConnectionsError
-from megatalker.serving.server.token_bucket import TokenBucket
 from megatalker.settings import ServerSettings
 
 PART_BYTES = 1 << 12
-"""What came is parsed in parts of this size, between which others get their turn: the smallest frame has 6 bytes, and
+"""Bytes are parsed in parts of this size, between which other connections run: the smallest frame has 6 bytes, and
 parsing one takes 4 to 5 microseconds (websockets 17, one core)."""
 EMPTY_FRAMES, EMPTY_FRAMES_A_SECOND = 100, 20
 """Pings, pongs, and parts of a message that complete none and have fewer than ``PART_BYTES``."""
 TRY_AGAIN_LATER, POLICY_VIOLATION = 1013, 1008
 
 
-class SocketConnection(Connection, WebSocketsSansIOProtocol):
+class SocketConnection(ServerConnection, WebSocketsSansIOProtocol):
     """A WebSocket that is read as fast as its messages are handled and its answers are read."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -49,9 +49,9 @@ class SocketConnection(Connection, WebSocketsSansIOProtocol):
             super().data_received(part)
             if not self.handshake_initiated and self.conn.handshake_exc is not None:
                 self._refuse_handshake()
-        self._go_on()
+        self._continue_reading()
 
-    def _go_on(self) -> None:
+    def _continue_reading(self) -> None:
         """Parse more, read more, or wait until messages are handled and answers read."""
         if self._lingering or self.transport.is_closing():
             self._unparsed.clear()
@@ -69,7 +69,7 @@ class SocketConnection(Connection, WebSocketsSansIOProtocol):
     async def receive(self) -> Any:
         """The next event for the application."""
         event = await super().receive()
-        self._go_on()
+        self._continue_reading()
         return event
 
     def handle_connect(self, event: Request) -> None:
@@ -131,11 +131,11 @@ class SocketConnection(Connection, WebSocketsSansIOProtocol):
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._go_on()
+        self._continue_reading()
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        self._go_on()
+        self._continue_reading()
 
     @property
     def waiting(self) -> bool:

@@ -2,6 +2,7 @@
 // rows that lie `dilation` apart and end with the row itself. Tiles of both operands pass through a ring in shared memory. How they
 // are brought there and multiplied is the business of a tile: those of warps.cuh run everywhere, those of warpgroup.cuh are faster.
 #pragma once
+#include "copy.cuh"
 #include "epilogue.cuh"
 #include "numbers.cuh"
 #include "ticket.cuh"
@@ -105,13 +106,13 @@ __device__ inline void multiply(const Product& p) {
 #pragma unroll
   for (int i = 0; i < T::STAGES - 1; ++i) {
     if (begin + i < end) loader.load_rows(ring + i * T::STAGE);
-    end_group();
+    commit_async_copies();
   }
   if (p.taps > 1) p.in.remember(p.tickets);
   if (p.shares == 1 && p.epilogue.residual) loader.prefetch_residual(m0, n0);
   typename T::Sums sums;
   for (int i = begin, now = 0, free = T::STAGES - 1; i < end; ++i) {
-    await_groups<T::STAGES - 2>();
+    await_async_copies_but<T::STAGES - 2>();
     loader.await_weights(now);
     __syncthreads();
     sums.begin(ring + now * T::STAGE);
@@ -119,7 +120,7 @@ __device__ inline void multiply(const Product& p) {
       loader.load_weights(ring + free * T::STAGE);
       loader.load_rows(ring + free * T::STAGE);
     }
-    end_group();
+    commit_async_copies();
     sums.end(ring + now * T::STAGE, p.eps >= 0);
     free = now, now = now + 1 == T::STAGES ? 0 : now + 1;
   }

@@ -37,7 +37,7 @@ struct WindowLoader {
 
   const Product& p;
   Line* lines;            // of the tile, in shared memory
-  Arrival* arrivals;      // of the weights of each slot of the ring, in shared memory
+  u64* arrivals;          // barriers for the weights of each slot of the ring, in shared memory
   int slot = 0;           // of the next stage's weights
   int arrived = 0;        // a bit for each slot: whether an odd number of stages have come
   const float4* weights;  // of the next stage
@@ -48,9 +48,12 @@ struct WindowLoader {
 
   __device__ WindowLoader(const Product& p, int m0, int n0, int begin) : p(p) {
     __shared__ Line tile_lines[T::ROWS];
-    __shared__ Arrival ring_arrivals[T::STAGES];
+    __shared__ u64 ring_arrivals[T::STAGES];
     lines = tile_lines, arrivals = ring_arrivals;
-    if (threadIdx.x < T::STAGES) arrivals[threadIdx.x].begin();
+    if (threadIdx.x < T::STAGES) {
+      mbarrier_init(&arrivals[threadIdx.x], 1);
+      fence_async_shared();
+    }
     weights = reinterpret_cast<const float4*>(p.weight) +
               (i64(n0 / T::COLUMNS) * T::stages(p) + begin) * (T::VECTORS * T::COLUMNS);
     row = p.in.data + i64(m0 + line) * p.in.channels + vector * 4;
@@ -79,15 +82,18 @@ struct WindowLoader {
 
   // They come in one piece, as they lie in memory.
   __device__ void load_weights(float4* stage) {
-    constexpr int VECTORS = T::VECTORS * T::COLUMNS;
-    if (threadIdx.x == 0) arrivals[slot].copy(stage + T::WEIGHTS, weights, VECTORS * sizeof(float4));
+    constexpr int VECTORS = T::VECTORS * T::COLUMNS, BYTES = VECTORS * sizeof(float4);
+    if (threadIdx.x == 0) {
+      expect_bytes(&arrivals[slot], BYTES);
+      copy_bulk(stage + T::WEIGHTS, weights, BYTES, &arrivals[slot]);
+    }
     weights += VECTORS, slot = slot + 1 == T::STAGES ? 0 : slot + 1;
   }
 
   __device__ void await_weights(int slot) {
-    arrivals[slot].await(arrived >> slot & 1);
+    wait_for(&arrivals[slot], arrived >> slot & 1);
     arrived ^= 1 << slot;
-    admit_to_tensor_cores();
+    fence_async_shared();
   }
 
   __device__ void load_rows(float4* stage) {
@@ -98,12 +104,12 @@ struct WindowLoader {
 #pragma unroll
     for (int i = 0; i < T::ROWS; i += T::LINES, source += T::LINES * p.in.channels) {
       if (earliest >= ago) {
-        copy_async_shared_16(target + i, exists ? source : p.weight, exists);
+        copy_async_cached_16(target + i, exists ? source : p.weight, exists);
       } else {
         const Line own = lines[line + i];
         const bool wanted = exists && own.time >= 0;
         const float* const from = own.time >= ago ? source : own.before + offset + vector * 4;
-        copy_async_shared_16(target + i, wanted ? from : p.weight, wanted);
+        copy_async_cached_16(target + i, wanted ? from : p.weight, wanted);
       }
     }
     if (++tap == p.taps) tap = 0, channel += T::DEPTH;
@@ -113,11 +119,11 @@ struct WindowLoader {
 // All sums of a tile: each warp has sixteen of 64 rows. `Parts`: of float16 numbers.
 template <class T, class Parts>
 struct WarpgroupSums {
-  static constexpr int FRAGMENTS = T::ROWS / 64, VALUES = T::COLUMNS / 2;
+  static constexpr int FRAGMENTS = T::ROWS / 64, TILES = T::COLUMNS / 8;
   // Tensor cores cut off what they add to a sum: they add up some stages, the rest is rounded as float32 is.
   static constexpr int CUT_STAGES = 2;
-  float value[FRAGMENTS][VALUES] = {};
-  float sum[FRAGMENTS][VALUES];
+  float value[FRAGMENTS][TILES][4] = {};
+  float sum[FRAGMENTS][TILES][4];
   int stages = 0;  // in `sum`
 
   __device__ void begin(const float4* stage) {
@@ -127,11 +133,11 @@ struct WarpgroupSums {
 #pragma unroll
       for (int pass = 0; pass < Parts::PASSES; ++pass) {
         const int x = group * 4 + Parts::low_input(pass), w = group * 4 + Parts::low_weight(pass);
-        const Operand weights(stage + T::WEIGHTS + w * T::COLUMNS, 2 * T::COLUMNS);
+        const MatrixDescriptor weights(stage + T::WEIGHTS + w * T::COLUMNS, 2 * T::COLUMNS, 8);
 #pragma unroll
         for (int i = 0; i < FRAGMENTS; ++i) {
-          const Operand rows(stage + x * T::PANEL + i * 64, 2 * T::PANEL);
-          multiply_warpgroup(sum[i], rows, weights, group + pass + stages > 0);
+          const MatrixDescriptor rows(stage + x * T::PANEL + i * 64, 2 * T::PANEL, 8);
+          multiply_warpgroup_f16(sum[i], rows, weights, group + pass + stages > 0);
         }
       }
     }
@@ -147,9 +153,12 @@ struct WarpgroupSums {
 #pragma unroll
     for (int i = 0; i < FRAGMENTS; ++i) {
 #pragma unroll
-      for (int j = 0; j < VALUES; ++j) {
-        has_changed(sum[i][j]);
-        value[i][j] += sum[i][j];
+      for (int j = 0; j < TILES; ++j) {
+#pragma unroll
+        for (int k = 0; k < 4; ++k) {
+          has_changed(sum[i][j][k]);
+          value[i][j][k] += sum[i][j][k];
+        }
       }
     }
     stages = 0;
@@ -162,10 +171,10 @@ struct WarpgroupSums {
 #pragma unroll
     for (int i = 0; i < FRAGMENTS; ++i) {
 #pragma unroll
-      for (int j = 0; j < VALUES; j += 4) {
-        float* const at = sums + (i * 64 + warp * 16 + lane / 4) * T::PITCH + j * 2 + lane % 4 * 2;
-        *reinterpret_cast<float2*>(at) = {value[i][j], value[i][j + 1]};
-        *reinterpret_cast<float2*>(at + 8 * T::PITCH) = {value[i][j + 2], value[i][j + 3]};
+      for (int j = 0; j < TILES; ++j) {
+        float* const at = sums + (i * 64 + warp * 16 + lane / 4) * T::PITCH + j * 8 + lane % 4 * 2;
+        *reinterpret_cast<float2*>(at) = {value[i][j][0], value[i][j][1]};
+        *reinterpret_cast<float2*>(at + 8 * T::PITCH) = {value[i][j][2], value[i][j][3]};
       }
     }
   }

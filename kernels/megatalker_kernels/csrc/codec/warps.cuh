@@ -89,7 +89,7 @@ struct TileLoader {
     for (int i = 0; i < T::ROWS / T::LINES; ++i) {
       const bool wanted = tap < p.taps && time[i] >= 0;
       const float* const source = (time[i] >= ago ? row[i] : before[i]) + offset;
-      copy_async_shared_16(&stage[place<T>(line + i * T::LINES, vector)], wanted ? source : p.weight, wanted);
+      copy_async_cached_16(&stage[place<T>(line + i * T::LINES, vector)], wanted ? source : p.weight, wanted);
     }
     channel += T::VECTORS * 4;
     while (channel >= p.in.channels && tap < p.taps) channel -= p.in.channels, ++tap;

@@ -1,0 +1,119 @@
+"""The engine of a server, opened after the server listens: at its start, or at the first request."""
+
+import threading
+from dataclasses import asdict
+from typing import Any
+
+from megatalker.checkpoint import Checkpoint
+from megatalker.engine import Engine, EngineMetrics, SpeechStream
+from megatalker.engine.interpreter import spare_what_is_loaded, switch_threads_often
+from megatalker.engine.options import SpeechOptions
+from megatalker.engine.state import Counters
+from megatalker.errors import EngineClosedError, MegatalkerError
+from megatalker.plugins import BackendRegistry
+from megatalker.settings import Settings
+
+MAX_UNTAKEN_S = 20.0
+"""The default of a server: slow clients should cost no memory."""
+MAX_WAIT_S = 30.0
+"""The default of a server: nobody listens to a silence of this length."""
+
+
+class LazyEngine:
+    """Opens the engine in :meth:`warmup`; until then its backends are those that the settings name. Thread-safe.
+
+    Args:
+        settings: the engine's.
+        checkpoint: already open.
+        registry: by default the installed plug-ins.
+    """
+
+    def __init__(self, settings: Settings, checkpoint: Checkpoint, registry: BackendRegistry | None = None) -> None:
+        self.settings, self.checkpoint = settings, checkpoint
+        self._registry = registry
+        self._engine: Engine | None = None
+        self._closed = False
+        self._opening = threading.Lock()
+
+    @property
+    def backend(self) -> str:
+        """Name of the talker backend in use, or of the one asked for."""
+        return self.settings.backend if self._engine is None else self._engine.backend
+
+    @property
+    def codec(self) -> str:
+        """Name of the codec in use, or of the one asked for."""
+        return self.settings.codec if self._engine is None else self._engine.codec
+
+    @property
+    def failure(self) -> MegatalkerError | None:
+        """See :attr:`Engine.failure <megatalker.engine.Engine.failure>`."""
+        if self._engine is not None:
+            return self._engine.failure
+        return _closed() if self._closed else None
+
+    def warmup(self) -> None:
+        """Open the engine, unless that was done, and warm it up; raises what either raises. What the process has loaded
+        by then is taken to stay, and its threads to serve the engine.
+        """
+        self._opened().warmup()
+        spare_what_is_loaded()
+        switch_threads_often()
+
+    def speak_for(
+        self, owner: str, text: str | None, options: SpeechOptions | None = None, **changes: Any
+    ) -> SpeechStream:
+        """Open the engine if need be, then :meth:`Engine.speak_for <megatalker.engine.Engine.speak_for>`."""
+        return self._opened().speak_for(owner, text, options, **changes)
+
+    def check(self, options: SpeechOptions | None = None, **changes: Any) -> None:
+        """Open the engine if need be, then :meth:`Engine.check <megatalker.engine.Engine.check>`."""
+        self._opened().check(options, **changes)
+
+    def metrics(self) -> EngineMetrics:
+        """The engine's counters; none has counted anything before it is open."""
+        if self._engine is not None:
+            return self._engine.metrics()
+        return EngineMetrics(
+            **asdict(Counters()),
+            streams=0,
+            tokens=0,
+            active=0,
+            waiting=0,
+            idle=0,
+            backend=self.backend,
+            codec=self.codec,
+            faulty={},
+            preparing=None,
+            unprepared=None,
+        )
+
+    def close(self) -> None:
+        """Close the engine; one that is being opened is waited for."""
+        with self._opening:
+            self._closed = True
+            if self._engine is not None:
+                self._engine.close()
+
+    def _opened(self) -> Engine:
+        with self._opening:
+            if self._closed:
+                raise _closed()
+            if self._engine is None:
+                self._engine = Engine.open(self.settings, checkpoint=self.checkpoint, registry=self._registry)
+            return self._engine
+
+
+def _closed() -> EngineClosedError:
+    return EngineClosedError("this engine is closed; open a new one")
+
+
+ServedEngine = Engine | LazyEngine
+"""An engine that a server can serve."""
+
+
+def served_settings(settings: Settings) -> Settings:
+    """Return the settings with a server's own defaults where nothing was set."""
+    unsaid: dict[str, object] = {"max_untaken_s": MAX_UNTAKEN_S, "max_wait_s": MAX_WAIT_S, "warmup": "first"}
+    unsaid = {name: value for name, value in unsaid.items() if getattr(settings, name) is None}
+    return settings.model_copy(update=unsaid)

@@ -1,0 +1,295 @@
+"""``WS /v1/speak``: one connection with many utterances, each of which sends its answer in a task of its own."""
+
+import asyncio
+import logging
+
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from megatalker.checkpoint.config import SAMPLE_RATE
+from megatalker.engine import Chunk
+from megatalker.errors import InvalidRequestError, MegatalkerError
+from megatalker.serving.protocol.leniency import told_names
+from megatalker.serving.protocol.messages import (
+    REFUSED_TEXT,
+    AudioFormat,
+    Cancel,
+    Done,
+    Event,
+    Failed,
+    Finish,
+    Open,
+    Opened,
+    Switched,
+    Text,
+    Words,
+    WordTime,
+    read_request,
+)
+from megatalker.serving.protocol.packets import pack
+from megatalker.serving.server.callers import TokenBucket, current_request
+from megatalker.serving.server.problems import problem
+from megatalker.serving.server.speech_service import SpeechService, UtteranceSession
+from megatalker.serving.server.telemetry import log_ignored
+from megatalker.settings import ServerSettings
+
+logger = logging.getLogger(__name__)
+
+ERRORS, ERRORS_A_SECOND = 200, 20
+"""Error events that a connection may earn, and how many more each second."""
+
+
+def log_defect(error: Exception) -> None:
+    """Log what nobody intended: clients are told no more than that it happened."""
+    if not isinstance(error, MegatalkerError):
+        logger.error("an utterance failed", exc_info=error)
+
+
+class SocketUtterance:
+    """One utterance of a connection: takes what the engine makes and sends it. Belongs to one event loop.
+
+    An utterance whose text is not complete ends with an error when none arrives for ``text_timeout_s``.
+
+    Args:
+        request: what the client asked for.
+        session: what the engine makes of it.
+        socket: where to send it.
+        ignored: fields of the request that mean nothing here.
+    """
+
+    def __init__(
+        self, request: Open, session: UtteranceSession, socket: "SocketSession", ignored: tuple[str, ...]
+    ) -> None:
+        self.session = session
+        self._stream = session.stream
+        self._request, self._socket, self._ignored = request, socket, ignored
+        self._sent_switches = 0
+        self._refusal: InvalidRequestError | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        if request.text is None:
+            self._start_text_timer()
+
+    # ---- from the client
+
+    def feed(self, text: str) -> None:
+        """Append text. A refused piece ends nothing: the pieces before and after it are spoken.
+
+        Raises:
+            InvalidRequestError: the piece is refused; the message names the utterance.
+        """
+        self._start_text_timer()
+        most = self.session.service.engine.settings.max_text_chars
+        try:
+            if len(text) > most:  # before it costs time
+                raise InvalidRequestError(f"a piece of text has {len(text)} characters, expected at most {most}")
+            self._stream.feed(text)
+        except InvalidRequestError as error:
+            name = self._request.id
+            raise InvalidRequestError(f"{REFUSED_TEXT} {name!r}: {error}; the rest of it is spoken") from error
+
+    def finish(self) -> None:
+        """The text is complete."""
+        self._stop_text_timer()
+        self._stream.finish()
+
+    def cancel(self) -> None:
+        """End the speech now."""
+        self._stream.cancel()
+
+    # ---- to the client
+
+    async def run(self) -> None:
+        """Send everything until the utterance is over; the last event is ``done`` or ``error``.
+
+        Raises:
+            WebSocketDisconnect: the client is gone.
+        """
+        try:
+            await self.speak()
+        except WebSocketDisconnect:
+            raise
+        except Exception as error:
+            await self._socket.send_failure(self._request.id, error)
+        finally:
+            self._stop_text_timer()
+
+    async def speak(self) -> None:
+        """Send the speech, and the event ``done``; raises what the stream does."""
+        facts, request = self._stream.facts(), self._request
+        await self._socket.send_event(
+            Opened(
+                id=request.id,
+                sample_rate=SAMPLE_RATE,
+                format=request.format,
+                backend=facts.backend,
+                codec=facts.codec,
+                seed=facts.seed,
+                warnings=self.session.warnings,
+                instruct=self.session.instruct,
+                ignored=told_names(self._ignored),
+            )
+        )
+        async for chunk in self._stream:
+            await self._send_switches()
+            await self._socket.send_chunk(request.id, chunk, request.format)
+            await self._send_words()
+        if self._refusal is not None:
+            raise self._refusal
+        await self._send_switches()
+        await self._send_words()
+        facts = self._stream.facts()
+        assert facts.finish_reason is not None, "the iteration has ended"
+        await self._socket.send_event(Done(id=request.id, finish_reason=facts.finish_reason, facts=facts))
+
+    async def _send_words(self) -> None:
+        if words := self._stream.take_words():
+            await self._socket.send_event(Words(id=self._request.id, words=tuple(map(WordTime.of, words))))
+
+    async def _send_switches(self) -> None:
+        for switch in self._stream.switches[self._sent_switches :]:
+            self._sent_switches += 1
+            await self._socket.send_event(Switched.from_switch(self._request.id, switch))
+
+    # ---- how long text may take
+
+    def _start_text_timer(self) -> None:
+        self._stop_text_timer()
+        seconds = self._socket.settings.text_timeout_s
+        self._timer = asyncio.get_running_loop().call_later(seconds, self._give_up_on_text)
+
+    def _stop_text_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _give_up_on_text(self) -> None:
+        if self._refusal is None:
+            self._refusal = InvalidRequestError(
+                f"no text came for {self._socket.settings.text_timeout_s:g} s, expected text or finish; the utterance "
+                "is ended. The server's setting text_timeout_s allows more"
+            )
+            self._stream.cancel()
+
+
+class SocketSession:
+    """One connection: reads requests, and sends one message at a time in the order asked for. When the client goes
+    away, everything that it began is cancelled.
+
+    Another protocol over the same utterances overrides :meth:`serve`, :meth:`handle`, and the methods that send.
+
+    Raises:
+        WebSocketDisconnect: from each method that sends, when the client is gone, or was dropped because it reads
+            nothing.
+    """
+
+    def __init__(self, socket: WebSocket, service: SpeechService, settings: ServerSettings) -> None:
+        self.settings = settings
+        self._socket, self._service = socket, service
+        self._sending = asyncio.Lock()
+        self._errors = TokenBucket(ERRORS_A_SECOND, ERRORS)
+        self._owner_errors = service.socket_errors.of_owner(current_request().owner)
+        self._utterances: dict[str, SocketUtterance] = {}
+        self._tasks = asyncio.TaskGroup()
+
+    async def run(self) -> None:
+        """Serve the connection, which must have been accepted."""
+        try:
+            async with self._tasks:
+                await self.serve()
+        except* WebSocketDisconnect:
+            pass  # which has cancelled the tasks
+
+    async def serve(self) -> None:
+        """Read requests until the client goes away. What a message does wrong ends nothing."""
+        while True:
+            try:
+                await self.handle(await self._receive_text())
+            except WebSocketDisconnect:
+                raise
+            except Exception as error:
+                await self.refuse(None, error)
+
+    async def handle(self, text: str) -> None:
+        """Do what a message asks for.
+
+        Raises:
+            InvalidRequestError: it can never work.
+        """
+        request, ignored = read_request(text, strict=self.settings.strict)
+        log_ignored(ignored)
+        if isinstance(request, Open):
+            await self._open(request, ignored)
+            return
+        utterance = self._utterances.get(request.id)
+        if utterance is None:
+            raise InvalidRequestError(f"{request.type}: no utterance {request.id!r} is open; open it, or it has ended")
+        match request:
+            case Text():
+                utterance.feed(request.text)
+            case Finish():
+                utterance.finish()
+            case Cancel():
+                utterance.cancel()
+
+    async def begin(self, request: Open, ignored: tuple[str, ...] = ()) -> SocketUtterance:
+        """Begin an utterance; ``session.end`` must follow. Raises as :meth:`SpeechService.begin`."""
+        wanted = {"return_codes": request.return_codes, "word_times": request.word_times}
+        session = await self._service.begin(request.text, request, "websocket", **wanted)
+        return SocketUtterance(request, session, self, ignored)
+
+    async def _open(self, request: Open, ignored: tuple[str, ...]) -> None:
+        if request.id in self._utterances:
+            raise InvalidRequestError(f"open: an utterance {request.id!r} is open already; use another id")
+        try:
+            utterance = await self.begin(request, ignored)
+        except Exception as error:
+            await self.refuse(request.id, error)
+            return
+        self._utterances[request.id] = utterance
+        task = self._tasks.create_task(utterance.run())
+        task.add_done_callback(lambda _: self._utterances.pop(request.id).session.end())  # even if it never began
+
+    async def _receive_text(self) -> str:
+        await asyncio.sleep(0)  # what came at once is received without a pause: other connections run in between
+        message = await self._socket.receive()
+        if message["type"] == "websocket.disconnect":
+            raise WebSocketDisconnect(message["code"])
+        text: str | None = message.get("text")
+        if text is None:
+            raise InvalidRequestError("a binary message came, expected JSON in text messages")
+        return text
+
+    # ---- to the client
+
+    async def refuse(self, utterance: str | None, error: Exception) -> None:
+        """Answer a message with an error, and count it. A connection that earns too many errors is hung up on; an owner
+        whose connections do has to wait.
+        """
+        if self._errors.take():
+            reason = f"more than {ERRORS_A_SECOND} messages a second that cannot be obeyed"
+            await self._socket.close(1008, reason)
+            raise WebSocketDisconnect(1008, reason)
+        while wait_s := self._owner_errors.take():
+            await asyncio.sleep(wait_s)
+        self._service.metrics.refused(error, "websocket")
+        await self.send_failure(utterance, error)
+
+    async def send_failure(self, utterance: str | None, error: Exception) -> None:
+        """Send an error."""
+        log_defect(error)
+        await self.send_event(Failed(id=utterance, error=problem(error)))
+
+    async def send_event(self, event: Event) -> None:
+        """Send an event."""
+        await self.send(event.to_json())
+
+    async def send_chunk(self, utterance: str, chunk: Chunk, audio: AudioFormat) -> None:
+        """Send a chunk of an utterance's audio."""
+        await self.send(pack(utterance, chunk, audio))
+
+    async def send(self, message: str | bytes) -> None:
+        """Send a message after those before it."""
+        async with self._sending:
+            if isinstance(message, str):
+                await self._socket.send_text(message)
+            else:
+                await self._socket.send_bytes(message)

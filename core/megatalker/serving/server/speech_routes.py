@@ -1,0 +1,224 @@
+"""Routes that speak over HTTP: OpenAI's ``POST /v1/audio/speech``, and ``POST /tts/stream``."""
+
+import base64
+from collections.abc import AsyncIterator, Mapping
+from typing import Annotated, Any, BinaryIO, Literal
+from urllib.parse import parse_qsl
+
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import StreamingResponse
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+from starlette.datastructures import UploadFile
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+
+from megatalker.errors import InvalidRequestError
+from megatalker.serving.protocol.leniency import M, Number, read_fields, read_json
+from megatalker.serving.protocol.messages import SpeechFields
+from megatalker.serving.protocol.plain_messages import PlainFields
+from megatalker.serving.server.audio_response import (
+    AudioResponse,
+    BegunSpeech,
+    audio_body,
+    begin_speech,
+    event_body,
+    header_value,
+    whole_file,
+)
+from megatalker.serving.server.encoding import (
+    ENCODERS,
+    FASTEST,
+    SLOWEST,
+    Encoder,
+    PcmEncoder,
+    ResponseFormat,
+    StretchingEncoder,
+    pieces,
+)
+from megatalker.serving.server.information import Aliases
+from megatalker.serving.server.problems import content_responses, error_responses
+from megatalker.serving.server.speech_service import SpeechService
+from megatalker.serving.server.telemetry import log_ignored
+from megatalker.settings import ServerSettings
+
+FORM = "application/x-www-form-urlencoded"
+MULTIPART = "multipart/form-data"
+
+
+def body_schema(model: type[BaseModel]) -> dict[str, Any]:
+    """Return FastAPI's ``openapi_extra`` for a route that reads this body by :func:`read_body`."""
+    content = {"application/json": {"schema": model.model_json_schema()}}
+    return {"requestBody": {"required": True, "content": content}}
+
+
+async def read_body(request: Request, model: type[M], *, strict: bool) -> tuple[M, tuple[str, ...]]:
+    """Return the body of a request, and the names of the fields in it that were left out.
+
+    JSON is found under any content type. Forms are taken as well; a file in one is its content as a ``data:`` URL.
+
+    Args:
+        request: whose body was not read yet.
+        model: what the body holds.
+        strict: see :func:`~megatalker.serving.protocol.leniency.read_fields`.
+
+    Raises:
+        InvalidRequestError: it is neither, or holds something else.
+        HTTPException: it did not come whole, or is too long.
+    """
+    try:
+        given = await _given(request)
+    except ClientDisconnect:
+        raise HTTPException(400, "the body did not come whole") from None
+    message, ignored = read_fields(model, given, strict=strict)
+    log_ignored(ignored)
+    return message, ignored
+
+
+async def _given(request: Request) -> Mapping[str, Any]:
+    media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if media_type == MULTIPART:
+        async with request.form() as form:
+            return {name: await _field(value) for name, value in form.items()}
+    body = await request.body()
+    if media_type == FORM and not body.lstrip().startswith(b"{"):  # as curl announces JSON
+        return dict(parse_qsl(body.decode(errors="replace"), keep_blank_values=True))
+    given = read_json(body) if body.strip() else {}
+    if not isinstance(given, dict):
+        raise InvalidRequestError(f"the body is {given!r:.60}: it should be an object")
+    return given
+
+
+async def _field(value: str | UploadFile) -> str:
+    if isinstance(value, str):
+        return value
+    content = base64.b64encode(await value.read()).decode()
+    return f"data:{value.content_type or 'application/octet-stream'};base64,{content}"
+
+
+class SpeechRequest(SpeechFields):
+    """OpenAI's fields, and those of :class:`~megatalker.serving.protocol.messages.SpeechFields`."""
+
+    input: Annotated[str, Field(json_schema_extra={"minLength": 1})]
+    """What to say."""
+    model: str | None = None
+    """The model served here or one of its aliases (``GET /v1/models``); it answers to any other name, too, unless the
+    server is strict. The header ``X-Megatalker-Model`` tells what served."""
+    instructions: str | None = None
+    """OpenAI's name for ``instruct``."""
+    response_format: ResponseFormat = "mp3"
+    speed: Annotated[Number, Field(ge=SLOWEST, le=FASTEST)] = 1.0
+    """2 takes half the time, at the same pitch."""
+    stream_format: Literal["audio", "sse"] = "audio"
+    stream: bool = True
+    """``False`` answers with a whole file when all is said: with its length, and a true header. Events are a stream."""
+    word_timestamps: bool = False
+    """With ``stream_format`` ``sse``: ``speech.audio.words`` events tell which words were spoken, and estimate when."""
+
+    @field_validator("voice", mode="before")
+    @classmethod
+    def _voice_by_id(cls, voice: object) -> object:
+        """OpenAI's clients may send a voice as an object."""
+        return voice["id"] if isinstance(voice, dict) and voice.keys() == {"id"} else voice
+
+    def speech_fields(self, aliases: Aliases) -> SpeechFields:
+        """Return the request in the words of the engine.
+
+        Raises:
+            InvalidRequestError: two instructions.
+        """
+        if self.instructions is not None and self.instruct is not None:
+            raise InvalidRequestError("instructions and instruct mean the same; give one of them")
+        fields = {name: getattr(self, name) for name in SpeechFields.model_fields}
+        fields |= {"instruct": self.instruct or self.instructions, "voice": aliases.voice(self.voice)}
+        return SpeechFields(**fields)
+
+    def encoder(self, file: BinaryIO | None = None) -> Encoder:
+        """Return an encoder for the format asked for; see :class:`~megatalker.serving.server.encoding.Encoder`."""
+        encoder = ENCODERS[self.response_format](file=file)
+        return encoder if self.speed == 1.0 else StretchingEncoder(self.speed, encoder)
+
+
+def speech_routes(service: SpeechService, settings: ServerSettings, aliases: Aliases) -> APIRouter:
+    """The route over this service."""
+    router = APIRouter()
+    media_types = [make().media_type for make in ENCODERS.values()]
+
+    @router.post(
+        "/v1/audio/speech",
+        response_class=StreamingResponse,
+        responses=content_responses("Speech while it is made.", *media_types, "text/event-stream")
+        | error_responses(404, 429),
+        openapi_extra=body_schema(SpeechRequest),
+    )
+    async def speech(request: Request) -> Response:
+        """Speak; audio is sent while it is made.
+
+        The header ``X-Megatalker-Instructions`` says whether instructions are ``followed``, or ``ignored`` because this
+        checkpoint takes none.
+        """
+        body, ignored = await read_body(request, SpeechRequest, strict=settings.strict)
+        if body.model is not None and settings.strict:
+            aliases.require_model(body.model)
+        asked = body.speech_fields(aliases)
+        if body.word_timestamps and body.stream_format != "sse":
+            raise InvalidRequestError('word_timestamps come as events; ask for them with "stream_format": "sse"')
+        spoken = await begin_speech(service, body.input, asked, request, word_times=body.word_timestamps)
+        headers = spoken.headers(ignored) | {"X-Megatalker-Model": header_value(aliases.model)}
+        instructions = spoken.session.instruct
+        if warnings := spoken.session.warnings:
+            headers["X-Megatalker-Warnings"] = "; ".join(warnings).encode("ascii", "backslashreplace").decode()
+        if instructions is not None:
+            headers["X-Megatalker-Instructions"] = instructions
+        try:
+            if body.stream_format == "sse":
+                content = event_body(spoken, body.encoder(), speed=body.speed)
+                media_type = "text/event-stream"
+            elif body.stream:
+                encoder = body.encoder()
+                content, media_type = audio_body(spoken, encoder), encoder.media_type
+            else:
+                content, size = await whole_file(spoken, body.encoder, request)
+                media_type = ENCODERS[body.response_format]().media_type
+                headers["Content-Length"] = str(size)
+        except BaseException:
+            spoken.session.end()
+            raise
+        return AudioResponse(content, media_type, headers, settings.send_timeout_s, spoken.session.end)
+
+    return router
+
+
+class PlainSpeechRequest(PlainFields):
+    """Text, and how to speak it."""
+
+    model_config = ConfigDict(title="StreamRequest")  # its name in /openapi.json
+
+    text: str
+
+
+def tts_stream_routes(service: SpeechService, settings: ServerSettings) -> APIRouter:
+    """The route over this service."""
+    router = APIRouter()
+    media_type = PcmEncoder.media_type
+
+    @router.post(
+        "/tts/stream",
+        response_class=StreamingResponse,
+        responses=content_responses("Samples: 16-bit, little-endian, mono, 24 kHz.", media_type)
+        | error_responses(404, 429),
+        openapi_extra=body_schema(PlainSpeechRequest),
+    )
+    async def stream(request: Request) -> Response:
+        """Speak; each part of the chunked body is 40 ms of speech, sent as soon as it is made."""
+        body, ignored = await read_body(request, PlainSpeechRequest, strict=settings.strict)
+        spoken = await begin_speech(service, body.text, body.speech_fields(), request)
+        headers = spoken.headers(ignored)
+        return AudioResponse(_body(spoken), media_type, headers, settings.send_timeout_s, spoken.session.end)
+
+    return router
+
+
+async def _body(speech: BegunSpeech) -> AsyncIterator[bytes]:
+    async for samples in speech.chunks():
+        for piece in pieces(samples):
+            yield piece

@@ -1,0 +1,1 @@
+"""Engines that adapters to voice-agent frameworks share among many conversations."""
