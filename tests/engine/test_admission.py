@@ -12,7 +12,8 @@ from engine_stage import TEXT, Opener, codes_of, fakes_with, order_of_prompts, p
 from fake_backend import CAPABILITIES, Behaviour, Fakes
 from megatalker.checkpoint import Checkpoint
 from megatalker.engine import Engine, SpeechStream
-from megatalker.engine.admission import AdmissionLimits, Throughput, expected_wait_s, queue_refusal
+from megatalker.engine.admission import AdmissionLimits, expected_wait_s, queue_refusal
+from megatalker.engine.costs import Throughput
 from megatalker.engine.utterance import Utterance
 from megatalker.errors import CapacityError
 from waiting import HANG_S, eventually

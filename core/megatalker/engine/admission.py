@@ -21,7 +21,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from megatalker.checkpoint.config import FRAME_SECONDS
-from megatalker.engine.chunks import SMOOTHING
+from megatalker.engine.costs import Throughput
 from megatalker.engine.scheduler import ENOUGH_S
 from megatalker.engine.utterance import Utterance
 from megatalker.errors import CapacityError
@@ -29,34 +29,8 @@ from megatalker.settings import Settings
 
 AN_EXCHANGE = 2
 """Rows that an owner has fewer than another one where it gets one of that one's: less would turn the two round."""
-MEMORY_S = 2.0
-"""Seconds of work after which an observation counts half in :attr:`Throughput.frames_a_second`."""
 MOST_OWNERS = 1024
 """Owners that are remembered."""
-
-
-@dataclass(slots=True)
-class Throughput:
-    """What the engine was observed to do."""
-
-    frames_a_character: float = 1.0
-    """Frames of texts that were spoken to their end; at first about those of English."""
-    _frames: float = 0.0
-    _seconds: float = 0.0
-
-    def observe_work(self, frames: int, seconds: float) -> None:
-        """The engine worked for these seconds and made these frames."""
-        keep = 0.5 ** (seconds / MEMORY_S)
-        self._frames, self._seconds = keep * self._frames + frames, keep * self._seconds + seconds
-
-    def observe_end(self, frames: int, characters: int) -> None:
-        """A text has been spoken to its end."""
-        self.frames_a_character += SMOOTHING * (frames / characters - self.frames_a_character)
-
-    @property
-    def frames_a_second(self) -> float:
-        """Frames made in a second of work; 0 while nothing was made."""
-        return self._frames / self._seconds if self._seconds else 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from queue import SimpleQueue
 
-from megatalker.engine.admission import AdmissionLimits, Throughput, gave_place, gives_place, refusal
+from megatalker.engine.admission import AdmissionLimits, gave_place, gives_place, refusal
+from megatalker.engine.costs import Throughput
 from megatalker.engine.utterance import Utterance
 from megatalker.errors import EngineClosedError
 from megatalker.plugins.checked import CheckedCodec, CheckedTalker

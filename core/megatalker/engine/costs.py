@@ -4,23 +4,32 @@ import math
 from dataclasses import dataclass, field
 
 from megatalker.checkpoint.config import FRAME_SECONDS
+from megatalker.engine.chunks import SMOOTHING
 
-LEAST_SHARE = 0.06
-"""Share of the time that the budget earns where streams that play need all of it."""
+MOST_SHARE = 0.95
+"""Share of the time that prefill gets while streams need hardly anything."""
+LEAST_SHARE = 0.05
+"""Share of the time that prefill gets where streams need all of it."""
+MOST_DEBT_S = 0.01
+"""The most that is owed after a prefill batch: when many requests come at once, the next batch should not wait long."""
+MOST_FORCED_DEBT_S = 0.1
+"""The most that is owed before a batch for which others wait though their playback runs dry."""
 SAVED_S = 0.003
 """The budget keeps what it earns in this much time of others."""
 SUSTAINABLE = 0.9
 """Share of the time that streams that play may need, so that each gets its audio in time."""
 MOST_CODEC_FRAMES = 128
-"""Frames of the largest codec step, for the same reason."""
+"""Frames of the largest codec step, larger ones save no time."""
 MOST_CODEC_S = 0.01
-"""The longest codec step on a slow device, for the same reason."""
+"""The longest codec step on a slow device, where larger ones save no time either."""
 MOST_PREFILL_S = 0.06
 """The longest prefill batch while nothing plays: on a slow device larger ones save no time."""
 COST_MEMORY = 0.9
 """Weight of earlier launches in predictions, for each later one."""
 MOST_SURPRISE = 4.0
 """A launch that takes longer than this many times the prediction counts as that: another process had the device."""
+MEMORY_S = 2.0
+"""Seconds of work after which an observation counts half in :attr:`Throughput.frames_a_second`."""
 SLOWDOWN_MEMORY_S = 0.4
 """Half-life of what :attr:`Costs.slowdown` is estimated from."""
 
@@ -51,8 +60,8 @@ class Cost:
         size_mean, seconds_mean = self._size / self._weight, self._seconds / self._weight
         spread = self._size_size / self._weight - size_mean * size_mean
         least = 0.1 * seconds_mean / size_mean
-        if spread < 1:  # all of one size: take most of it for growing with the size
-            self.each_s = 0.9 * seconds_mean / size_mean
+        if spread < 1:  # all of one size: half of it grows with the size, for want of better knowledge
+            self.each_s = 0.5 * seconds_mean / size_mean
         else:
             self.each_s = max(least, (self._size_seconds / self._weight - size_mean * seconds_mean) / spread)
         self.fixed_s = max(0.0, seconds_mean - self.each_s * size_mean)
@@ -103,7 +112,7 @@ class Costs:
 
     def need(self, streams: int) -> float:
         """Return the share of the device's time that a frame of each stream takes, with its audio."""
-        return (self.frames.predict(streams) + streams * self.audio_each_s) / FRAME_SECONDS
+        return (self.frames.predict(streams) + streams * self.audio.each_s) / FRAME_SECONDS
 
     @property
     def slowdown(self) -> float:
@@ -139,15 +148,48 @@ class Costs:
 class Budget:
     """Time for prefill while streams are playing: it grows while they are served, and pays for batches."""
 
-    balance_s: float = 0.0
+    spare_s: float = 0.0
+    """Time that playing streams can do without."""
+    floor_s: float = 0.0
+    """Time that waiting requests get whatever the others need: a batch may begin that makes these wait."""
 
     def earn(self, seconds: float, need: float) -> None:
         """Earn from time in which streams that ``need`` this share of it were served."""
         granted = need * (1 + need**2)  # the fuller a device, the more slowly it catches up
-        share = min(1 - LEAST_SHARE, max(LEAST_SHARE, 1 - granted))
-        gain = share / (1 - share)
-        self.balance_s = min(SAVED_S * gain, self.balance_s + seconds * gain)
+        self.spare_s = _earned(self.spare_s, seconds, min(MOST_SHARE, max(LEAST_SHARE, 1 - granted)))
+        self.floor_s = _earned(self.floor_s, seconds, LEAST_SHARE)
 
-    def spend(self, seconds: float) -> None:
-        """Pay for a prefill batch."""
-        self.balance_s -= seconds
+    def spend(self, seconds: float, *, others_waited: bool) -> None:
+        """Pay for a prefill batch. Little is owed: when many come at once, the next batch should not wait for long."""
+        self.spare_s = max(self.spare_s - seconds, -MOST_DEBT_S)
+        if others_waited:
+            self.floor_s = max(self.floor_s - seconds, -MOST_FORCED_DEBT_S)
+
+
+def _earned(balance_s: float, seconds: float, share: float) -> float:
+    gain = share / (1 - share)
+    return min(SAVED_S * gain, balance_s + seconds * gain)
+
+
+@dataclass(slots=True)
+class Throughput:
+    """What the engine was observed to do."""
+
+    frames_a_character: float = 1.0
+    """Frames of texts that were spoken to their end; at first about those of English."""
+    _frames: float = 0.0
+    _seconds: float = 0.0
+
+    def observe_work(self, frames: int, seconds: float) -> None:
+        """The engine worked for these seconds and made these frames."""
+        keep = 0.5 ** (seconds / MEMORY_S)
+        self._frames, self._seconds = keep * self._frames + frames, keep * self._seconds + seconds
+
+    def observe_end(self, frames: int, characters: int) -> None:
+        """A text has been spoken to its end."""
+        self.frames_a_character += SMOOTHING * (frames / characters - self.frames_a_character)
+
+    @property
+    def frames_a_second(self) -> float:
+        """Frames made in a second of work; 0 while nothing was made."""
+        return self._frames / self._seconds if self._seconds else 0.0

@@ -3,12 +3,22 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import count
 
-from megatalker.engine.admission import Grant
 from megatalker.engine.codec_stage import CodecStage
 from megatalker.engine.guarded_calls import Fault, GuardedCalls
 from megatalker.engine.incoming_text import read_incoming
-from megatalker.engine.scheduler import Batch, CodecStep, DecodeStep, Launch, Prefill, Stream, View, Wait, pick
+from megatalker.engine.scheduler import (
+    CodecLaunch,
+    DecodeLaunch,
+    NextLaunch,
+    PrefillLaunch,
+    Rest,
+    Stream,
+    View,
+    codec_launch,
+    pick,
+)
 from megatalker.engine.state import WorkerState
 from megatalker.engine.talker_stage import TalkerStage
 from megatalker.engine.utterance import Utterance
@@ -22,6 +32,10 @@ MOST_ARRIVALS_S = 0.02
 """The longest that a prefill batch waits for further requests."""
 LAUNCH_S = 0.005
 """Audio that a stream needs sooner than this is handed out before prompts are built and launched."""
+PREFILL_LAUNCHES = 3
+"""Launches of one prefill batch that requests can join which arrive during the first."""
+MOST_BATCH_S = 0.15
+"""After this long a batch takes no further prompts: until a device is known it may be slow."""
 
 
 class Dispatcher:
@@ -41,40 +55,29 @@ class Dispatcher:
         self.talker, self.codec = TalkerStage(state, calls, builder), CodecStage(state, calls)
         self._new: Sequence[Utterance] = ()
         """Requests that wait for a row."""
-        self._batch: Batch | None = None
-        self._last_batch_at, self._rest_until = -math.inf, math.inf
+        self._rest_until = math.inf
 
     def launch(self) -> bool:
         """Make the next launch; returns ``False`` when there was nothing to do."""
-        state, paused_s, chosen = self._state, self._calls.paused_s, list[Grant]()
-        began_at = state.clock()
+        state = self._state
         did = state.failure is None and self._read_text()
         if state.codec.loaded is not None:
             did |= self.codec.restore_states()
-        now = state.clock()
-        view = self._view(now)
-        launch = pick(view, now)
-        if isinstance(launch, Prefill):
-            chosen = self._choose(launch, view)
-            if not chosen:  # no row is free
-                launch = pick(replace(view, waiting=0, resuming=0, owed=False), now)
-        if self._batch is None and self._new:
-            self._waiting.end_late(self._new, chosen, now)
-        if not chosen:
-            frames = state.counters.frames
-            made = self._make(launch)
-            if made and self._batch is None and not isinstance(launch, Wait):
-                seconds = max(0.0, state.clock() - began_at - (self._calls.paused_s - paused_s))
-                state.costs.observe_serving(seconds, state.counters.frames - frames)
-                state.budget.earn(seconds, state.costs.slowdown * state.costs.need(view.running))
-            return made or did
-        self._prefill(chosen, view)
-        return True
-
-    @property
-    def is_opening(self) -> bool:
-        """Requests of a prefill batch wait for their first audio."""
-        return self._batch is not None
+        began_at, paused_s, frames = state.clock(), self._calls.paused_s, state.counters.frames
+        view = self._view(began_at)
+        launch = pick(view, began_at)
+        if isinstance(launch, PrefillLaunch):
+            if self._prefill(launch, view):
+                return True
+            launch = pick(replace(view, waiting=0, resuming=0), began_at)  # no row is free, or no prompt fits
+        if self._new:
+            self._waiting.end_late(self._new, (), began_at)
+        made = self._make(launch)
+        if made and not isinstance(launch, Rest):
+            seconds = max(0.0, state.clock() - began_at - (self._calls.paused_s - paused_s))
+            state.costs.observe_serving(seconds, state.counters.frames - frames)
+            state.budget.earn(seconds, state.costs.slowdown * state.costs.need(view.running))
+        return made or did
 
     @property
     def is_warm(self) -> bool:
@@ -98,34 +101,18 @@ class Dispatcher:
 
     def _view(self, now: float) -> View:
         state, streams, new = self._state, list[Stream](), list[Utterance]()
-        resuming, running, next_at, opens = 0, 0, math.inf, False
+        held, running, resuming = 0, 0, 0
         for place, one in enumerate(state.utterances):
-            frames, decodable = one.ungiven, False
             if one.admitted:
-                running += one.idle_since is None
-                if not frames and one.rests_until > now:  # nothing about it can have changed
-                    next_at = min(next_at, one.rests_until)
-                    continue
-                if one.needs_prefill:
-                    resuming += 1
-                else:
-                    held_until = one.observe(now)
-                    decodable = held_until <= now
-                    if not decodable:
-                        next_at = min(next_at, held_until)
+                held += 1
+                if one.decoder is None or one.decoder.handle is None:
+                    resuming += one.needs_prefill
             elif one.needs_prefill:
                 new.append(one)
-            if one.codec_state is None:  # it is being restored
-                frames = 0
-            if frames or decodable:
-                deadline, ready = one.runs_dry_at, frames > 0 and one.chunk_ready
-                opening = deadline is None and not one.given and not one.ungiven - frames
-                opens |= opening
-                asked_at = one.progress.requested_at
-                dry_at = math.inf if deadline is None else deadline
-                streams.append(Stream(place, dry_at, asked_at, opening, frames, ready, decodable, one.owner))
-        if self._batch is not None and not opens:
-            self._end_batch(self._batch, now)
+            seen = one.observe(place, now)
+            running += one.admitted and one.idle_since is None
+            if seen is not None:
+                streams.append(seen)
         self._new = self._waiting.enter(new) if new else ()
         capable = bool(self._new or resuming or streams)
         talker, codec = (state.talker.instance, state.codec.instance) if capable else (None, None)
@@ -133,31 +120,28 @@ class Dispatcher:
             streams,
             state.costs,
             state.budget,
+            held=held,
             running=running,
             waiting=len(self._new),
-            waiting_since=min((one.progress.requested_at for one in self._new), default=math.inf),
             resuming=resuming,
             owed=bool(self._new) and self._waiting.is_owed(self._new),
-            batch=self._batch,
-            last_batch_at=self._last_batch_at,
             batched=talker is None or talker.capabilities.batch,
             decode_limit=math.inf if talker is None or talker.max_streams is None else talker.max_streams,
             codec_limit=math.inf if codec is None or codec.max_streams is None else codec.max_streams,
-            next_at=next_at,
         )
 
     # ---- launches
 
-    def _make(self, launch: Launch) -> bool:
+    def _make(self, launch: NextLaunch) -> bool:
         """Make a step; returns whether there was anything to do."""
         state = self._state
         match launch:
-            case CodecStep(places, wait) if state.codec.loaded is not None:
+            case CodecLaunch(places, wait) if state.codec.loaded is not None:
                 self.codec.start([state.utterances[place] for place in places], wait=wait)
-            case DecodeStep(places):
+            case DecodeLaunch(places):
                 self._decode([state.utterances[place] for place in places])
             case _:
-                self._rest_until = launch.until if isinstance(launch, Wait) else math.inf
+                self._rest_until = launch.until if isinstance(launch, Rest) else math.inf
                 return self.codec.collect()
         return True
 
@@ -174,10 +158,41 @@ class Dispatcher:
             self.codec.open_states([utterance for utterance, _ in step.shares])
         self.talker.take()
 
-    def _choose(self, asked: Prefill, view: View) -> list[Grant]:
-        if self._batch is None and len(self._new) > 1 and not view.running:
+    def _prefill(self, asked: PrefillLaunch, view: View) -> bool:
+        """Begin or continue streams, and those that arrive meanwhile, up to their first audio; returns whether there
+        were any.
+
+        Audio that has arrived is handed out before; what a device still computes is waited for only where playback
+        runs dry: else it has the prompts before it is done.
+        """
+        clock = self._state.clock
+        if len(self._new) > 1 and not view.held:
             self._await_arrivals()
-        return self._waiting.next_launch(asked, self._batch, self._state.clock())
+        chosen, begun, rows = self._waiting.next_launch(asked, clock()), list[Utterance](), 0
+        if not chosen:
+            return False
+        self._waiting.end_late(self._new, chosen, clock())
+        self.codec.collect(math.inf if asked.rows < 1 else clock() + LAUNCH_S)
+        began_at = clock()
+        for launch in count(1):
+            begun += [grant.taker for grant in chosen]
+            rows += sum(grant.taker.prompt_rows for grant in chosen)
+            self.talker.prefill(chosen)
+            enough = launch >= PREFILL_LAUNCHES and not self._waiting.has_left_over
+            if enough or chosen[0].due or not view.batched or clock() > began_at + MOST_BATCH_S:
+                break
+            self._handle_commands(0.0)
+            self.codec.collect(clock() + LAUNCH_S)
+            chosen = self._waiting.next_launch(asked, began_at, len(begun), rows)
+            if not chosen:
+                break
+        if self._open(begun, view) and self.is_warm:
+            seconds = clock() - began_at
+            self._state.costs.prefill.observe(rows, seconds)
+            self._state.budget.spend(seconds, others_waited=any(one.deadline < math.inf for one in view.streams))
+        for utterance in self._state.utterances:
+            utterance.chunking.rest()
+        return True
 
     def _await_arrivals(self) -> None:
         """Wait for requests that follow at once: they are checked in another thread, which the prefill of the first few
@@ -188,26 +203,18 @@ class Dispatcher:
         while clock() < until and self._handle_commands(ARRIVALS_APART_S):
             pass
 
-    def _prefill(self, chosen: Sequence[Grant], view: View) -> None:
-        """Launch prompts. Audio that has arrived is handed out before; what a device still computes is waited for only
-        where playback runs dry: else it has the prompts before it is done.
-        """
-        clock = self._state.clock
-        self.codec.collect(clock() + LAUNCH_S)
-        batch = self._batch
-        if batch is None:
-            batch = self._batch = Batch(clock(), beside=any(one.deadline < math.inf for one in view.streams))
-        batch.launches += 1
-        batch.rows += sum(grant.taker.prompt_rows for grant in chosen)
-        self.talker.prefill(chosen)
-        batch.left_over, batch.closed = self._waiting.has_left_over, chosen[0].due
-
-    def _end_batch(self, batch: Batch, now: float) -> None:
-        self._batch, self._last_batch_at = None, now
-        seconds = now - batch.began_at
-        if self.is_warm:
-            self._state.costs.prefill.observe(batch.rows, seconds)
-            if batch.beside:
-                self._state.budget.spend(seconds)
-        for utterance in self._state.utterances:
-            utterance.chunking.rest()
+    def _open(self, begun: Sequence[Utterance], view: View) -> bool:
+        """Make the first audio of streams that were prefilled; returns whether there were any without audio."""
+        now = self._state.clock()
+        first = [one for one in begun if one.progress.playback.dry_at is None and one.decodable]
+        if not first:
+            return False
+        self._decode(first)
+        left = [
+            seen for place, one in enumerate(first) if (seen := one.observe(place, now)) is not None and seen.frames
+        ]
+        while left and self._state.codec.loaded is not None:
+            step = codec_launch(left, view, first=True)
+            self.codec.start([first[place] for place in step.places], wait=step.wait)
+            left = left[len(step.places) :]
+        return True

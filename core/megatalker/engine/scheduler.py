@@ -2,13 +2,12 @@
 
 :func:`pick` reads a :class:`View` of all streams and returns the next launch. The first rule that applies decides:
 
-1. *First chunks.* A stream that has been prefilled gets its first frame and its first audio before anything else.
-2. *Prefill.* Waiting requests go together in one prefill batch. While other streams play, the batch must end before the
-   first of them needs the device (:func:`slack_s`), and the budget must have time in it (:class:`Budget`).
-3. *Sustainable streams.* No request begins beyond the number of streams whose frames the engine can make in time.
-4. *Deadline.* Of a codec step and a decode step, the one whose stream runs out of audio first comes first.
-5. *Nobody waits for ever.* A request begins where the device would be idle, or after :data:`PATIENCE_S`, whatever
-   rule 2 says.
+1. *Prefill.* Waiting requests go together in one prefill batch, which includes their first frames and first audio.
+   While others play, it must end before the first of them needs the device (:func:`room`), and the budget must have
+   time in it (:class:`megatalker.engine.costs.Budget`).
+2. *First chunks.* A stream that was prefilled and has no audio yet comes before those that play.
+3. *Deadline.* Of a codec step and a decode step, the one whose stream runs out of audio first comes first.
+4. *Idle.* Where there is nothing else to do, a batch need not wait for the budget.
 
 All times are seconds of one monotonic clock. The rules' figures are in docs/scheduling.md.
 """
@@ -22,22 +21,21 @@ from itertools import accumulate
 from operator import attrgetter
 from typing import NamedTuple
 
+from megatalker.checkpoint.config import FRAME_SECONDS
 from megatalker.engine.costs import SUSTAINABLE, Budget, Costs
 
 MARGIN_S = 0.035
 """A prefill batch ends this much before the first stream needs the device: it may take longer than predicted."""
 LONG_PREFILL_S = 0.03
 """The longest prefill batch while streams are playing: the longer it is, the worse it is predicted."""
-MOST_BATCH_S = 0.15
-"""After this long a batch takes no further prompts: until a device is known it may be slow."""
-PREFILL_LAUNCHES = 3
-"""Launches of one prefill batch that requests can join which arrive during the first."""
-PATIENCE_S = 0.6
-"""A request that has waited this long, with no prefill batch meanwhile, begins whatever others need."""
+FORCED_PREFILL_S = 0.02
+"""The longest prefill batch for which streams wait though their playback runs dry."""
 AUDIO_MARGIN_S = 0.05
 """A codec step ends this much before a stream needs its audio: a prefill batch may come before it."""
 FRAMES_MARGIN_S = 0.01
 """A decode step ends this much before a stream needs its frame."""
+SOON_S = 0.1
+"""Frames whose playback comes within this time are made audio before the next frames."""
 MOST_CODEC_STREAMS = 64
 """Streams of the largest codec step: larger ones save no time, and a request that arrives meanwhile waits."""
 UNBATCHED_STREAMS = 2
@@ -49,38 +47,22 @@ ENOUGH_S = 2.0
 # ---- what is known
 
 
-class Stream(NamedTuple):
-    """A stream that needs the device now or soon."""
-
-    place: int
-    """Position in the engine's list."""
-    deadline: float
-    """When its playback runs out of audio, audio under way included; infinite before its first chunk."""
-    requested_at: float
-    opening: bool
-    """It has been prefilled, and its first chunk is not under way."""
-    frames: int
-    """Decoded, and not given to the codec."""
-    chunk_ready: bool
-    """These frames fill a chunk."""
-    decodable: bool
-    """It can be given a frame now."""
-    owner: str = ""
-
-
 @dataclass(slots=True)
-class Batch:
-    """A prefill batch whose streams have not had their first chunk."""
+class Stream:
+    """What the policy knows of a stream. It belongs to an utterance, which keeps it up to date."""
 
-    began_at: float
-    beside: bool
-    """Other streams were playing when it began."""
-    rows: int = 0
-    launches: int = 0
-    closed: bool = False
-    """Nothing is added to it."""
-    left_over: bool = False
-    """More requests were chosen for it than fitted into its last launch."""
+    place: int = 0
+    """Position in the engine's list."""
+    deadline: float = math.inf
+    """When its playback runs out of audio, audio under way included; infinite before its first chunk."""
+    requested_at: float = 0.0
+    frames: int = 0
+    """Decoded, and not given to the codec."""
+    chunk_ready: bool = False
+    """These frames fill a chunk."""
+    next_at: float = math.inf
+    """When it may be given a frame without getting too far ahead of playback; infinite where it can get none."""
+    owner: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,44 +70,42 @@ class View:
     """All that :func:`pick` looks at."""
 
     streams: Sequence[Stream]
+    """Those that have frames, or may be given one now or later."""
     costs: Costs
     budget: Budget
+    held: int = 0
+    """Streams that hold a row."""
     running: int = 0
-    """Streams that hold a row and have work."""
+    """Those of them that have work."""
     waiting: int = 0
     """Requests that wait for a row."""
-    waiting_since: float = math.inf
-    """When the first of them was made."""
     resuming: int = 0
     """Streams that hold a row and need a prefill to go on."""
     owed: bool = False
     """The first of those that wait belongs to an owner that has so few rows that it waits for nobody."""
-    batch: Batch | None = None
-    """The prefill batch that is under way."""
-    last_batch_at: float = -math.inf
     batched: bool = True
     """The talker decodes many streams at about the cost of one."""
     decode_limit: float = math.inf
     """Streams of one decode step."""
     codec_limit: float = math.inf
     """Streams of one codec step."""
-    next_at: float = math.inf
-    """When the first stream that rests may go on."""
 
 
 # ---- what is next
 
 
-class Prefill(NamedTuple):
-    """Begin waiting requests."""
+class PrefillLaunch(NamedTuple):
+    """Begin waiting requests, and continue streams that lost their place in the backend."""
 
-    rows: float
-    """At most this many rows of prompts."""
+    rows: float = 0.0
+    """At most this many rows of prompts of waiting requests."""
     streams: float = math.inf
-    """At most this many of them."""
+    """At most this many waiting requests."""
+    forced_rows: float = 0.0
+    """At most this many rows, but one request at least, where not even one fits: streams wait though they run dry."""
 
 
-class CodecStep(NamedTuple):
+class CodecLaunch(NamedTuple):
     """Make audio of the frames of these streams."""
 
     places: Sequence[int]
@@ -133,52 +113,26 @@ class CodecStep(NamedTuple):
     """Wait for the result: these are the last of the first chunks."""
 
 
-class DecodeStep(NamedTuple):
+class DecodeLaunch(NamedTuple):
     """Make a frame for each of these streams."""
 
     places: Sequence[int]
 
 
-class Wait(NamedTuple):
+class Rest(NamedTuple):
     """Launch nothing before this moment, unless something arrives."""
 
     until: float
 
 
-Launch = Prefill | CodecStep | DecodeStep | Wait
+NextLaunch = PrefillLaunch | CodecLaunch | DecodeLaunch | Rest
 _by_deadline = attrgetter("deadline")
 _by_request = attrgetter("requested_at")
 
 
-def pick(view: View, now: float) -> Launch:
+def pick(view: View, now: float) -> NextLaunch:
     """Return the next launch; the rules are in the module's docstring."""
-    opening = sorted((one for one in view.streams if one.opening), key=_by_request)
-    ready = [one for one in opening if one.chunk_ready]
-    if ready:
-        return _codec_step(ready, view, first=True)
-    prefill = None
-    if view.batch is not None:
-        prefill = _more_prefill(view, now, view.batch)
-    elif not opening:
-        prefill = _prefill(view, now)
-    if prefill is not None:
-        return prefill
-    if opening:
-        return _decode_step([one for one in opening if one.decodable], view)
-    return _codec_or_decode(view, now) or _prefill(view, now, idle=True) or Wait(view.next_at)
-
-
-def slack_s(view: View, now: float) -> float:
-    """Return how much later than ``now`` the device may begin to serve the streams that play: with a frame for all and
-    then their audio, by deadline, each has its audio just in time. Infinite where none plays.
-    """
-    playing = sorted((one.deadline, max(1, one.frames)) for one in view.streams if one.deadline < math.inf)
-    costs, slowdown, least_s = view.costs, view.costs.slowdown, math.inf
-    done_at, each_s = now + slowdown * costs.frames.predict(len(playing)), slowdown * costs.audio_each_s
-    for deadline, frames in playing:
-        done_at += frames * each_s
-        least_s = min(least_s, deadline - done_at)
-    return least_s
+    return _prefill(view, now) or _serve(view, now) or _prefill(view, now, idle=True) or _rest(view, now)
 
 
 def fitting(sizes: Sequence[int], most: float) -> int:
@@ -186,79 +140,125 @@ def fitting(sizes: Sequence[int], most: float) -> int:
     return bisect_right(list(accumulate(sizes)), most)
 
 
-def _prefill(view: View, now: float, *, idle: bool = False) -> Prefill | None:
-    """Return a new prefill batch, if one may begin. A device that would be ``idle`` need not save its time."""
-    costs, rows = view.costs, 0.0
-    room = costs.sustainable_streams - view.running if view.running else math.inf
-    overdue = now > max(view.last_batch_at, view.waiting_since) + PATIENCE_S
-    if view.owed or (view.waiting and not view.batched):
-        return Prefill(costs.most_rows)
-    if view.waiting and room >= 1:
-        if not any(one.deadline < math.inf for one in view.streams):
-            rows = costs.most_rows
-        elif idle or overdue or view.budget.balance_s > 0:
-            rows = _rows(view, now)
-            if idle or overdue:
-                rows = max(1.0, rows)
-    return Prefill(rows, room) if rows >= 1 or view.resuming else None
+# ---- prefill
 
 
-def _more_prefill(view: View, now: float, batch: Batch) -> Prefill | None:
-    """Return the next launch of the batch that is under way, also for requests that arrived since it began."""
-    if not view.batched or batch.closed or now > batch.began_at + MOST_BATCH_S:
-        return None
-    if batch.left_over:
-        return Prefill(math.inf)
-    if batch.launches >= PREFILL_LAUNCHES or not (view.waiting or view.resuming):
-        return None
-    room = view.costs.sustainable_streams - view.running
-    rows = _rows(view, batch.began_at) - batch.rows if room >= 1 else 0.0
-    return Prefill(rows, room) if rows >= 1 or view.resuming else None
+class Room(NamedTuple):
+    """What the next prefill batch may hold so that nobody's playback runs dry."""
+
+    rows: float
+    streams: float
 
 
-def _rows(view: View, began_at: float) -> float:
-    """Return how many rows a batch that begins then may have, so that nobody's playback runs dry."""
-    spare_s, costs = slack_s(view, began_at), view.costs
-    if spare_s == math.inf:
-        return costs.most_rows
-    return min(costs.most_rows, costs.prefill.size_within(min(spare_s - MARGIN_S, LONG_PREFILL_S)))
-
-
-def _codec_or_decode(view: View, now: float) -> CodecStep | DecodeStep | None:
-    """Return a codec step or a decode step, by deadline; ``None``: no stream needs either."""
-    costs = view.costs
-    launch_s, each_s = costs.frames.predict(view.running), costs.audio_each_s
-    overloaded = costs.need(view.running) > SUSTAINABLE
-    decoded = sorted((one for one in view.streams if one.frames), key=_by_deadline)
-    urgent_until, spare_s, done_at = -math.inf, math.inf, now
+def room(view: View, now: float) -> Room:
+    """Return what a prefill batch that begins now may hold. After it, what was decoded is made audio; then the others
+    get a frame each, with the new streams, by deadline.
+    """
+    soon, decoded, others = now + SOON_S, list[Stream](), list[Stream]()
+    for one in view.streams:
+        if one.deadline == math.inf:
+            continue
+        if one.frames:
+            if one.chunk_ready or one.deadline < soon:
+                decoded.append(one)
+        elif one.next_at <= soon:
+            others.append(one)
+    if not decoded and not others:
+        return Room(math.inf, math.inf)
+    decoded.sort(key=_by_deadline)
+    others.sort(key=_by_deadline)
+    costs, slowdown = view.costs, view.costs.slowdown
+    each_s = slowdown * costs.audio_each_s
+    launch_s = slowdown * costs.frames.predict(len(decoded) + len(others))
+    done_at, least_s, before = now, math.inf, 0
     for one in decoded:
         done_at += one.frames * each_s
-        left_s = one.deadline - done_at - launch_s
-        spare_s = min(spare_s, left_s)
-        if left_s < AUDIO_MARGIN_S and not overloaded:  # else larger chunks cost less
-            urgent_until = one.deadline
-    due = [one for one in decoded if one.chunk_ready or one.deadline <= urgent_until]
-    ready = [one for one in view.streams if one.decodable]
-    hungry_at = min((one.deadline for one in ready if not one.frames), default=math.inf)
-    frame_s = launch_s + 2 * costs.most_frames * each_s + FRAMES_MARGIN_S  # with a codec step before and after it
-    frame_first = not overloaded and spare_s > FRAMES_MARGIN_S and hungry_at - now < frame_s
-    if due and not (frame_first and ready):
-        return _codec_step(due, view)
-    return _decode_step(_fair(ready, now) if overloaded else ready, view) if ready else None
+        least_s = min(least_s, one.deadline - done_at)
+    first_s = FRAME_SECONDS - MARGIN_S - (done_at - now) - launch_s
+    done_at += launch_s
+    soon = now + costs.prefill.fixed_s + FRAME_SECONDS
+    for one in others:
+        done_at += each_s
+        least_s = min(least_s, one.deadline - done_at)
+        before += one.deadline < soon
+    rows = costs.prefill.size_within(min(least_s - MARGIN_S, LONG_PREFILL_S))
+    return Room(rows, first_s / each_s - before if each_s else math.inf)
 
 
-def _codec_step(streams: Sequence[Stream], view: View, *, first: bool = False) -> CodecStep:
+def _prefill(view: View, now: float, *, idle: bool = False) -> PrefillLaunch | None:
+    """Return a new prefill batch, if one may begin. A device that would be ``idle`` need not save its time."""
+    launch, budget = PrefillLaunch(), view.budget
+    if view.waiting and (view.owed or not view.batched or not view.held):
+        launch = PrefillLaunch(math.inf)
+    elif view.waiting:
+        spare, floor = idle or budget.spare_s > 0, idle or budget.floor_s > 0
+        if spare or floor:
+            rows, streams = room(view, now)
+            if rows == math.inf == streams:
+                launch = PrefillLaunch(rows)
+            else:
+                forced = max(1.0, view.costs.prefill.size_within(FORCED_PREFILL_S)) if floor else 0.0
+                fits = min(rows, streams) >= 1
+                if fits and not spare:  # others leave time for it, but not now
+                    rows = 0.0
+                    forced = 0.0
+                launch = PrefillLaunch(rows if fits else 0.0, streams, forced)
+    return launch if max(launch.rows, launch.forced_rows) >= 1 or view.resuming else None
+
+
+# ---- audio and frames
+
+
+def _serve(view: View, now: float) -> CodecLaunch | DecodeLaunch | None:
+    """Return a codec step or a decode step: for first chunks, else by deadline. ``None``: no stream needs either."""
+    opening = [one for one in view.streams if one.deadline == math.inf and (one.frames or one.next_at <= now)]
+    opening.sort(key=_by_request)
+    ready = [one for one in opening if one.chunk_ready]
+    if ready:
+        return codec_launch(ready, view, first=True)
+    if opening:
+        return _decode([one for one in opening if one.next_at <= now], view)
+    return _codec_or_decode(view, now)
+
+
+def _codec_or_decode(view: View, now: float) -> CodecLaunch | DecodeLaunch | None:
+    costs = view.costs
+    launch_s, each_s = costs.frames.predict(view.running), costs.audio_each_s
+    decoded = [one for one in view.streams if one.frames]
+    decoded.sort(key=_by_deadline)
+    ready = [one for one in view.streams if one.next_at <= now]
+    overloaded = costs.need(view.running) > SUSTAINABLE
+    urgent_until, frame_first = -math.inf, False
+    if not overloaded:  # else larger chunks cost less
+        spare_s, done_at = math.inf, now + launch_s
+        for one in decoded:
+            done_at += one.frames * each_s
+            left_s = one.deadline - done_at
+            spare_s = min(spare_s, left_s)
+            if left_s < AUDIO_MARGIN_S:
+                urgent_until = one.deadline
+        hungry_at = min((one.deadline for one in ready if not one.frames), default=math.inf)
+        frame_s = launch_s + 2 * costs.most_frames * each_s + FRAMES_MARGIN_S  # with a codec step before and after it
+        frame_first = spare_s > FRAMES_MARGIN_S and hungry_at - now < frame_s
+    if not (frame_first and ready):
+        due = [one for one in decoded if one.chunk_ready or one.deadline <= urgent_until]
+        if due:
+            return codec_launch(due, view)
+    return _decode(_fair(ready, now) if overloaded else ready, view) if ready else None
+
+
+def codec_launch(streams: Sequence[Stream], view: View, *, first: bool = False) -> CodecLaunch:
     """Return a codec step of as many of these, in their order, as one takes; one at least."""
     some = streams[: int(min(view.codec_limit, MOST_CODEC_STREAMS))]
     count = max(1, fitting([one.frames for one in some], view.costs.most_frames))
-    return CodecStep([one.place for one in some[:count]], wait=first and count >= len(streams))
+    return CodecLaunch([one.place for one in some[:count]], wait=first and count >= len(streams))
 
 
-def _decode_step(streams: Sequence[Stream], view: View) -> DecodeStep:
+def _decode(streams: Sequence[Stream], view: View) -> DecodeLaunch:
     most = view.decode_limit if view.batched else min(view.decode_limit, UNBATCHED_STREAMS)
     if most < len(streams):
         streams = sorted(streams, key=_by_deadline)[: int(most)]
-    return DecodeStep([one.place for one in streams])
+    return DecodeLaunch([one.place for one in streams])
 
 
 def _fair(streams: Sequence[Stream], now: float) -> Sequence[Stream]:
@@ -271,3 +271,7 @@ def _fair(streams: Sequence[Stream], now: float) -> Sequence[Stream]:
     in_need = (len(own) for own in owners.values() if own[0].deadline < now + ENOUGH_S)
     fewest = min(in_need, default=len(streams))
     return [one for own in owners.values() for one in own[:fewest]]
+
+
+def _rest(view: View, now: float) -> Rest:
+    return Rest(min((one.next_at for one in view.streams if one.next_at > now), default=math.inf))

@@ -10,10 +10,9 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
-from megatalker.engine.admission import Throughput
 from megatalker.engine.backend_role import BackendRole
 from megatalker.engine.commands import Lend
-from megatalker.engine.costs import Budget, Costs
+from megatalker.engine.costs import Budget, Costs, Throughput
 from megatalker.engine.utterance import DecoderStream, Utterance
 from megatalker.errors import MegatalkerError
 from megatalker.interfaces import Frame, StreamHandle

@@ -13,6 +13,7 @@ from megatalker.engine.options import stream_seed
 from megatalker.engine.outputs import BackendSwitch, FinishReason
 from megatalker.engine.request import Request
 from megatalker.engine.runaway import RunawayDetector
+from megatalker.engine.scheduler import Stream
 from megatalker.engine.speech_rate import spoken_chars
 from megatalker.engine.text_segmenter import IncomingText, TextSegment, TextSegmenter
 from megatalker.engine.word_times import BegunSegment
@@ -195,9 +196,14 @@ class Utterance:
     """The backends that failed in a call for it; see :mod:`megatalker.engine.blame`."""
     flaw: FinishReason | None = None
     """How it will end since a segment did not say all of its text; ``None`` while nothing is missing."""
+    seen: Stream = field(init=False)
+    """What the scheduler knows of it."""
     ending: FinishReason | None = None
     """Nothing more will be decoded: hand out what is pending, then end like this."""
     error: Exception | None = None
+
+    def __post_init__(self) -> None:
+        self.seen = Stream(owner=self.owner)
 
     @property
     def delivered(self) -> int:
@@ -288,23 +294,38 @@ class Utterance:
             self.chunking.rest()
         return held_until
 
-    def observe(self, now: float) -> float:
-        """Note whether it has work; returns when its next frame may be made, infinite where nothing can be made now.
-        It is excused from playback's deadline while it waits for its caller's text or for its consumer.
+    def observe(self, place: int, now: float) -> Stream | None:
+        """Bring what the scheduler knows up to date, and note whether there is work; ``None``: it needs nothing.
+        Playback is excused while the stream waits for its caller's text or for its consumer.
         """
-        held_until = self.held_until(now) if self.decodable else math.inf
-        if held_until <= now:
-            self.idle_since = None
-        elif self.starved:
-            self.chunking.restart()
-            self.progress.playback.excuse()
-            self.rest_since(now)
-        else:
-            self.chunking.rest()
-            if self.chunks.is_full():
-                self.progress.playback.excuse()
-                self.rest_since(now)
-        return held_until
+        seen, progress, given, decoder = self.seen, self.progress, self.given, self.decoder
+        frames, next_at = len(self.frames) - given, math.inf
+        if self.admitted and self.ending is None:
+            if self.rests_until > now:  # nothing about it can have changed
+                next_at = self.rests_until
+            elif decoder is None or not (decoder.complete or decoder.frames < len(decoder.rows)):
+                if self.starved:
+                    self.chunking.restart()
+                    progress.playback.excuse()
+                    self.rest_since(now)
+            elif decoder.handle is not None:
+                next_at = now if frames else self.held_until(now)
+                if next_at <= now:
+                    self.idle_since = None
+                else:
+                    self.chunking.rest()
+                    if next_at == math.inf and self.chunks.is_full():
+                        progress.playback.excuse()
+                        self.rest_since(now)
+        if self.codec_state is None:  # it is being restored
+            frames = 0
+        if not frames and next_at == math.inf:
+            return None
+        dry_at = progress.playback.dry_at
+        seen.place, seen.frames, seen.next_at, seen.requested_at = place, frames, next_at, progress.requested_at
+        seen.deadline = math.inf if dry_at is None else dry_at + (given - progress.frames) * FRAME_SECONDS
+        seen.chunk_ready = frames > 0 and self.chunk_ready
+        return seen
 
     @property
     def _held_until(self) -> float:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Sequence
 from itertools import accumulate, takewhile
 
 from megatalker.engine.admission import AdmissionLimits, Grant, grants, is_owed, queue_refusal, waited_too_long
-from megatalker.engine.scheduler import Batch, Prefill, fitting
+from megatalker.engine.scheduler import PrefillLaunch, fitting
 from megatalker.engine.state import WorkerState
 from megatalker.engine.utterance import Utterance
 from megatalker.settings import Settings
@@ -37,16 +37,16 @@ class WaitingRequests:
 
     def is_owed(self, new: Sequence[Utterance]) -> bool:
         """Whether one of them gets a row of another owner, or before other owners, whatever those need."""
-        return is_owed(new, self._holding)
+        return len({one.owner for one in self._state.utterances}) > 1 and is_owed(new, self._holding)
 
-    def next_launch(self, asked: Prefill, batch: Batch | None, now: float) -> list[Grant]:
-        """Return who begins or continues in the next launch of a batch: those that are due alone; else those that hold
-        a row of the backend, then others that get one.
+    def next_launch(self, asked: PrefillLaunch, now: float, begun: int = 0, rows: int = 0) -> list[Grant]:
+        """Return who begins or continues in the next launch of a batch in which ``begun`` streams with ``rows`` have
+        begun: those that are due alone; else those that hold a row of the backend, then others that get one.
         """
-        chosen = [grant for grant in self._left_over if grant.taker.ending is None] if batch else []
-        chosen = chosen or self._choose(asked, batch, now)
-        rows = accumulate(grant.taker.prompt_rows for grant in chosen)
-        count = max(1, sum(1 for _ in takewhile(MOST_LAUNCH_ROWS.__ge__, rows)))
+        chosen = [grant for grant in self._left_over if grant.taker.ending is None] if begun else []
+        chosen = chosen or self._choose(asked, now, begun, rows)
+        each = accumulate(grant.taker.prompt_rows for grant in chosen)
+        count = max(1, sum(1 for _ in takewhile(MOST_LAUNCH_ROWS.__ge__, each)))
         self._left_over = chosen[count:]
         return chosen[:count]
 
@@ -71,29 +71,32 @@ class WaitingRequests:
         moments = [one.lends_at for one in self._holding] + [self._patience_ends(one) for one in new]
         return min(moments, default=math.inf)
 
-    def _choose(self, asked: Prefill, batch: Batch | None, now: float) -> list[Grant]:
+    def _choose(self, asked: PrefillLaunch, now: float, begun: int, rows_begun: int) -> list[Grant]:
         state, talker = self._state, self._state.talker.instance
         waiting = [one for one in state.utterances if one.needs_prefill]
         resuming = [Grant(one) for one in waiting if one.admitted]
         resuming.sort(key=lambda grant: grant.taker.runs_dry_at or -math.inf)
         granted = list[Grant]()
-        if asked.rows > 0:
-            new, rows = [one for one in waiting if not one.admitted], self._limits.rows
-            granted = grants(new, self._holding, rows, now, served=state.served, prompt_rows=asked.rows)
+        most = max(asked.rows, asked.forced_rows)
+        if most > 0:
+            new, limit = [one for one in waiting if not one.admitted], self._limits.rows
+            granted = grants(new, self._holding, limit, now, served=state.served, prompt_rows=most)
         trial = next((grant for grant in resuming + granted if grant.taker.is_suspect("talker")), None)
         if trial is not None:
             return [trial]
         due = [grant for grant in granted if grant.due]
         if not talker.capabilities.batch:
             return (due + resuming + granted)[:1]
-        least, left = 0 if batch else 1, state.costs.most_rows - (batch.rows if batch else 0)
-        first = due or resuming
-        chosen = first[: max(least, fitting(_prompt_rows(first), left))]
+        first, left = due or resuming, state.costs.most_rows - rows_begun
+        rows = _prompt_rows(first)
+        chosen = first[: max(0 if begun else 1, fitting(rows, left))]
         if granted and not due:
-            left -= sum(_prompt_rows(chosen))
-            least = 0 if batch or chosen else 1
-            count = max(least, fitting(_prompt_rows(granted), min(left, asked.rows)))
-            chosen += granted[: int(min(count, asked.streams))]
+            left -= sum(rows[: len(chosen)])
+            rows = _prompt_rows(granted)
+            count = int(max(0, min(fitting(rows, min(left, asked.rows - rows_begun)), asked.streams - begun)))
+            if not count and asked.forced_rows:
+                count = max(0 if begun else 1, fitting(rows, min(left, asked.forced_rows - rows_begun)))
+            chosen += granted[:count]
         return chosen
 
     def _patience_ends(self, utterance: Utterance) -> float:

@@ -110,7 +110,7 @@ class Worker(threading.Thread):
         """Make one launch; ``False`` when there was nothing to do."""
         did = self._state.failure is None and self._dispatcher.talker.release()
         did |= self._dispatcher.launch()
-        return did if self._dispatcher.is_opening else self._finish_ended() or did
+        return self._finish_ended() or did
 
     def _finish_ended(self) -> bool:
         """End streams that have nothing more to say, once their rows are free: hundreds may hang up at one moment."""
