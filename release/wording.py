@@ -52,7 +52,6 @@ SHARED_NAMES = {
     "Cancel",
     "Device",
     "LeavingError",
-    "Pace",
     "Progress",
     "Recorder",
     "Service",

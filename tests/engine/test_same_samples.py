@@ -8,6 +8,7 @@ import pytest
 
 from megatalker.checkpoint import Checkpoint
 from megatalker.engine import Engine, scheduler
+from megatalker.engine.chunks import ChunkPolicy
 from megatalker.engine.utterance import Utterance
 from megatalker.settings import Settings
 
@@ -33,8 +34,8 @@ def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
 def cut(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     """Chunks of ``size`` frames, whatever the playback clock says."""
     monkeypatch.setattr(scheduler, "AUDIO_MARGIN_S", -math.inf)
-    ready = property(lambda one: one.ungiven >= size or (one.ungiven > 0 and one.ending is not None))
-    monkeypatch.setattr(Utterance, "chunk_ready", ready)
+    monkeypatch.setattr(ChunkPolicy, "target", property(lambda policy: size, lambda policy, target: None))
+    monkeypatch.setattr(Utterance, "flushes", property(lambda one: one.ending is not None))
 
 
 def heard(engine: Engine, seed: int) -> tuple[list[int], bytes]:

@@ -49,11 +49,13 @@ def line(fixed_s: float, each_s: float, *sizes: int) -> Cost:
 
 def known(*, prefill: Cost | None = None, speed: float = 1.0) -> Costs:
     """About an H200, or a device this many times as fast."""
-    return Costs(
+    costs = Costs(
         prefill=prefill or line(0.008 / speed, 1.5e-5 / speed, 20, 2000),
         frames=line(0.004 / speed, 3e-5 / speed, 8, 400),
         audio=line(0.001 / speed, 6e-5 / speed, 8, 128),
     )
+    costs.observe_serving(FRAME_SECONDS * costs.need(1), 1)
+    return costs
 
 
 def stream(place: int, in_hand_s: float = math.inf, **facts: object) -> Stream:
@@ -217,6 +219,20 @@ def test_requests_get_their_least_share_though_playback_runs_dry() -> None:
     slow = pick(replace(late, costs=known(speed=0.01)), NOW)
     assert isinstance(slow, PrefillLaunch)
     assert slow.forced_rows == 1, "one at least"
+
+
+def test_none_begins_beyond_what_can_be_sustained_but_one_always_may() -> None:
+    most = int(known().sustainable_streams)
+    assert 500 < most < 800
+    resting = view(stream(0, 90.0, next_at=60.0), waiting=99, running=most)
+    assert pick(resting, NOW) == Rest(60.0), "though the device has time"
+    launch = pick(replace(resting, running=most - 3), NOW)
+    assert isinstance(launch, PrefillLaunch)
+    assert launch.streams == 3
+    assert pick(view(waiting=999), NOW) == PrefillLaunch(math.inf, most), "nor all at once"
+    assert isinstance(pick(replace(resting, owed=True), NOW), PrefillLaunch), "an owner gets its share"
+    assert known(speed=0.01).sustainable_streams == math.inf, "where not even one can, gaps cannot be helped"
+    assert Costs().sustainable_streams == math.inf, "nothing is known"
 
 
 def test_an_owner_with_few_rows_and_a_backend_without_batches_wait_for_nobody() -> None:

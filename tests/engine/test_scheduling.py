@@ -13,11 +13,12 @@ from engine_stage import TEXT, EngineClock, Opener
 from fake_backend import CAPABILITIES, CODEC_CAPABILITIES, Behaviour, FakeCodec, Fakes, FakeTalker
 from megatalker.checkpoint.config import FRAME_SECONDS
 from megatalker.engine import Engine, SpeechStream
+from megatalker.engine.admission import Grant
 from megatalker.engine.chunks import ChunkPolicy
 from megatalker.engine.costs import Budget, Cost, Costs
-from megatalker.engine.dispatcher import Dispatcher
-from megatalker.engine.scheduler import MOST_BATCH_S, PATIENCE_S, PREFILL_LAUNCHES
-from megatalker.engine.waiting import MOST_LAUNCH_ROWS
+from megatalker.engine.dispatcher import MOST_BATCH_S, PREFILL_LAUNCHES, Dispatcher
+from megatalker.engine.scheduler import PrefillLaunch, Room
+from megatalker.engine.waiting import MOST_LAUNCH_ROWS, WaitingRequests
 from megatalker.interfaces import CodecState, DecodeStep, Frame, Limit, StreamHandle, StreamRequest
 
 Event = tuple[str, list[int]]
@@ -175,8 +176,8 @@ def test_prompts_that_are_together_too_long_go_in_several_passes(
     assert passes[1] > 3, "those that have begun had their turn"
 
 
-def test_requests_begin_one_at_a_time_however_little_time_others_have(
-    open_engine: Opener, launches: Launches, engine_clock: EngineClock, monkeypatch: pytest.MonkeyPatch
+def test_requests_and_streams_that_would_run_dry_alternate(
+    open_engine: Opener, launches: Launches, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = open_engine(max_chunk_frames=1)
     arrived: list[SpeechStream] = []
@@ -185,9 +186,7 @@ def test_requests_begin_one_at_a_time_however_little_time_others_have(
         if launches.events[index] == ("frames", [1]) and not arrived:
             launches.arrived_at = index
             monkeypatch.setattr(Cost, "size_within", lambda cost, seconds: 0.0)
-            monkeypatch.setattr("megatalker.engine.scheduler.slack_s", lambda view, now: -1.0)
             arrived.extend(engine.speak(TEXT, seed=seed) for seed in range(3))
-        engine_clock.passed_s += PATIENCE_S / 3 if arrived else 0.0
 
     launches.on_launch = arrive
     hear(*begin(engine, 1))
@@ -201,9 +200,10 @@ def test_requests_begin_one_at_a_time_however_little_time_others_have(
 def test_prefill_batches_while_streams_play_are_paid_for(
     open_engine: Opener, launches: Launches, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    paid: list[float] = []
+    """Whether there was room for them or not."""
+    waited: list[bool] = []
     monkeypatch.setattr(Dispatcher, "is_warm", True)
-    monkeypatch.setattr(Budget, "spend", lambda budget, seconds: paid.append(seconds))
+    monkeypatch.setattr(Budget, "spend", lambda budget, seconds, *, others_waited: waited.append(others_waited))
     engine = open_engine(max_chunk_frames=1)
     second: list[SpeechStream] = []
 
@@ -214,7 +214,34 @@ def test_prefill_batches_while_streams_play_are_paid_for(
     launches.on_launch = arrive
     hear(*begin(engine, 1))
     hear(*second)
-    assert len(paid) == 1, "not for the first"
+    assert waited == [False, True]
+
+
+def test_while_no_request_may_begin_it_is_not_asked_which_would(
+    open_engine: Opener, launches: Launches, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With hundreds that wait the answer takes longer than a launch."""
+    asked: list[int] = []
+    choose = WaitingRequests.next_launch
+
+    def ask(waiting: WaitingRequests, what: PrefillLaunch, now: float, begun: int = 0, rows: int = 0) -> list[Grant]:
+        asked.extend([len(launches.events)] * (not begun))
+        return choose(waiting, what, now, begun, rows)
+
+    monkeypatch.setattr(WaitingRequests, "next_launch", ask)
+    monkeypatch.setattr(Budget, "earn", lambda budget, seconds, need: None)
+    engine = open_engine()
+    second: list[SpeechStream] = []
+
+    def arrive(index: int) -> None:
+        if index == 4:
+            second.append(engine.speak(TEXT, seed=2))
+
+    launches.on_launch = arrive
+    hear(*begin(engine, 1))
+    hear(*second)
+    assert len(asked) == 2, "when each of them began"
+    assert asked[1] > 8, "the first was over, or far ahead"
 
 
 @pytest.mark.parametrize("late", [True, False])
@@ -222,8 +249,8 @@ def test_an_owner_with_few_rows_does_not_wait_for_those_of_one_with_many(
     open_engine: Opener, launches: Launches, monkeypatch: pytest.MonkeyPatch, late: bool
 ) -> None:
     """Neither for their playback, nor for their own waiting requests."""
-    if late:
-        monkeypatch.setattr("megatalker.engine.scheduler.slack_s", lambda view, now: -1.0 if view.running else inf)
+    rows = 0.0 if late else inf
+    monkeypatch.setattr("megatalker.engine.scheduler.room", lambda view, now: Room(rows, inf))
     monkeypatch.setattr(Budget, "earn", lambda budget, seconds, need: None)
     engine = open_engine()
     arrived: list[SpeechStream] = []

@@ -35,7 +35,7 @@ MOST_OWNERS = 1024
 
 @dataclass(frozen=True, slots=True)
 class AdmissionLimits:
-    """The settings of the same names; ``rows`` is how many streams can run at a time."""
+    """The settings of the same names; ``rows`` is how many streams can run at a time without gaps."""
 
     rows: int
     max_waiting: int
@@ -44,10 +44,10 @@ class AdmissionLimits:
     max_wait_s: float | None
 
     @classmethod
-    def of(cls, settings: Settings, *rows: int | None) -> "AdmissionLimits":
-        """What the settings allow, with at most so many ``rows``."""
+    def of(cls, settings: Settings, *rows: float | None) -> "AdmissionLimits":
+        """Return what the settings allow, with at most the least of these numbers of ``rows``."""
         return cls(
-            min(limit for limit in (settings.max_streams, *rows) if limit is not None),
+            int(min(limit for limit in (settings.max_streams, *rows) if limit is not None)),
             settings.max_waiting,
             settings.max_open,
             settings.max_streams_per_owner,
@@ -212,7 +212,7 @@ def is_owed(wishing: Iterable[Utterance], holding: Iterable[Utterance]) -> bool:
 def grants(
     wishing: Iterable[Utterance],
     holding: Iterable[Utterance],
-    rows: int,
+    rows: float,
     now: float,
     *,
     served: Mapping[str, int] = MappingProxyType({}),

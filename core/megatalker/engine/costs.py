@@ -1,4 +1,4 @@
-"""What launches take, learnt from those that were made, and the time that prefill may take. All times are seconds."""
+"""Costs of launches, learnt from those that were made, and the time that prefill may take. All times are seconds."""
 
 import math
 from dataclasses import dataclass, field
@@ -17,9 +17,9 @@ MOST_FORCED_DEBT_S = 0.1
 SAVED_S = 0.003
 """The budget keeps what it earns in this much time of others."""
 SUSTAINABLE = 0.9
-"""Share of the time that streams that play may need, so that each gets its audio in time."""
+"""Share of the time that playing streams may need, so that each gets its audio in time."""
 MOST_CODEC_FRAMES = 128
-"""Frames of the largest codec step, larger ones save no time."""
+"""Frames of the largest codec step: larger ones save no time."""
 MOST_CODEC_S = 0.01
 """The longest codec step on a slow device, where larger ones save no time either."""
 MOST_PREFILL_S = 0.06
@@ -77,7 +77,7 @@ class Cost:
 
 @dataclass(slots=True)
 class Costs:
-    """What launches take on this device and host, learnt from those that were made."""
+    """Costs of launches on this device and host, learnt from those that were made."""
 
     prefill: Cost = field(default_factory=Cost)
     """A prefill batch from its prompts to its first audio, by rows of its prompts."""
@@ -86,9 +86,9 @@ class Costs:
     audio: Cost = field(default_factory=Cost)
     """A codec step, by frames."""
     _taken_s: float = 0.0
-    """Recent time in which streams that play were served."""
+    """Recent time in which playing streams were served."""
     _predicted_s: float = 0.0
-    """What launches alone would have taken for the frames that these got in it."""
+    """Time that launches alone would have taken for the frames that these got in it."""
     _free_at: float = 0.0
     """When the device had done its last launch: what is launched while it computes begins then."""
 
@@ -103,7 +103,7 @@ class Costs:
         self._free_at = done_at
 
     def observe_serving(self, seconds: float, frames: int) -> None:
-        """Streams that play had the device for these seconds and got this many frames."""
+        """Playing streams had the device for these seconds and got this many frames."""
         keep = 0.5 ** (seconds / SLOWDOWN_MEMORY_S)
         predicted_s = FRAME_SECONDS * self.need(frames) if frames else 0.0
         if predicted_s or self._predicted_s:
@@ -121,9 +121,11 @@ class Costs:
 
     @property
     def sustainable_streams(self) -> float:
-        """How many streams can play without a gap; infinite while that is unknown, or where not even one can."""
-        each_s = self.frames.each_s + self.audio_each_s
-        if not self.audio.each_s or not self.frames.each_s:
+        """How many streams can play without a gap, by what whole ticks took, host and device together; infinite while
+        that is unknown, or where not even one can.
+        """
+        each_s = self.frames.each_s + self.audio.each_s
+        if not self.audio.each_s or not self.frames.each_s or not self._predicted_s:
             return math.inf
         streams = (SUSTAINABLE * FRAME_SECONDS / self.slowdown - self.frames.fixed_s) / each_s
         return math.floor(streams) if streams >= 1 else math.inf
@@ -173,7 +175,7 @@ def _earned(balance_s: float, seconds: float, share: float) -> float:
 
 @dataclass(slots=True)
 class Throughput:
-    """What the engine was observed to do."""
+    """Speed of the engine as it was observed."""
 
     frames_a_character: float = 1.0
     """Frames of texts that were spoken to their end; at first about those of English."""

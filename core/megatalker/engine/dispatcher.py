@@ -103,16 +103,15 @@ class Dispatcher:
         state, streams, new = self._state, list[Stream](), list[Utterance]()
         held, running, resuming = 0, 0, 0
         for place, one in enumerate(state.utterances):
-            if one.admitted:
-                held += 1
-                if one.decoder is None or one.decoder.handle is None:
-                    resuming += one.needs_prefill
-            elif one.needs_prefill:
-                new.append(one)
             seen = one.observe(place, now)
-            running += one.admitted and one.idle_since is None
             if seen is not None:
                 streams.append(seen)
+            if one.admitted:
+                held += 1
+                running += one.idle_since is None
+                resuming += (one.decoder is None or one.decoder.handle is None) and one.needs_prefill
+            elif one.needs_prefill:
+                new.append(one)
         self._new = self._waiting.enter(new) if new else ()
         capable = bool(self._new or resuming or streams)
         talker, codec = (state.talker.instance, state.codec.instance) if capable else (None, None)
@@ -172,7 +171,7 @@ class Dispatcher:
         if not chosen:
             return False
         self._waiting.end_late(self._new, chosen, clock())
-        self.codec.collect(math.inf if asked.rows < 1 else clock() + LAUNCH_S)
+        self.codec.collect(math.inf if asked.rows < 1 <= asked.forced_rows else clock() + LAUNCH_S)
         began_at = clock()
         for launch in count(1):
             begun += [grant.taker for grant in chosen]

@@ -149,10 +149,11 @@ class Engine:
         utterance.progress.text_chars = len(text or "")
         if text is None:
             utterance.rest_since(utterance.progress.requested_at)
+        state = self._state
         self._commands.submit(
             utterance,
-            AdmissionLimits.of(self.settings, self._state.talker.instance.max_streams),
-            self._state.throughput,
+            AdmissionLimits.of(self.settings, state.talker.instance.max_streams, state.costs.sustainable_streams),
+            state.throughput,
         )
         checker = self._requests.text_checker(asked) if text is None else None
         words = self._word_clock(segmenter.whole, asked) if asked.word_times else None

@@ -1,13 +1,14 @@
-"""What the device does next: one policy, without a device, a queue or a clock of its own.
+"""The device's next launch: one policy, without a device, a queue or a clock of its own.
 
 :func:`pick` reads a :class:`View` of all streams and returns the next launch. The first rule that applies decides:
 
 1. *Prefill.* Waiting requests go together in one prefill batch, which includes their first frames and first audio.
    While others play, it must end before the first of them needs the device (:func:`room`), and the budget must have
    time in it (:class:`megatalker.engine.costs.Budget`).
-2. *First chunks.* A stream that was prefilled and has no audio yet comes before those that play.
+2. *First chunks.* A stream that was prefilled and has no audio yet comes before playing streams.
 3. *Deadline.* Of a codec step and a decode step, the one whose stream runs out of audio first comes first.
-4. *Idle.* Where there is nothing else to do, a batch need not wait for the budget.
+4. *Sustainable streams.* No request begins beyond the number of streams whose frames the engine can make in time.
+5. *Idle.* Where there is nothing else to do, a batch need not wait for the budget.
 
 All times are seconds of one monotonic clock. The rules' figures are in docs/scheduling.md.
 """
@@ -49,7 +50,7 @@ ENOUGH_S = 2.0
 
 @dataclass(slots=True)
 class Stream:
-    """What the policy knows of a stream. It belongs to an utterance, which keeps it up to date."""
+    """One stream as the policy knows it. It belongs to an utterance, which keeps it up to date."""
 
     place: int = 0
     """Position in the engine's list."""
@@ -63,6 +64,8 @@ class Stream:
     next_at: float = math.inf
     """When it may be given a frame without getting too far ahead of playback; infinite where it can get none."""
     owner: str = ""
+    mark: int = -1
+    """Frames given to the codec and handed out when ``next_at`` was found."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +147,7 @@ def fitting(sizes: Sequence[int], most: float) -> int:
 
 
 class Room(NamedTuple):
-    """What the next prefill batch may hold so that nobody's playback runs dry."""
+    """Limits of the next prefill batch, so that nobody's playback runs dry."""
 
     rows: float
     streams: float
@@ -187,22 +190,20 @@ def room(view: View, now: float) -> Room:
 
 def _prefill(view: View, now: float, *, idle: bool = False) -> PrefillLaunch | None:
     """Return a new prefill batch, if one may begin. A device that would be ``idle`` need not save its time."""
-    launch, budget = PrefillLaunch(), view.budget
-    if view.waiting and (view.owed or not view.batched or not view.held):
+    costs, budget, launch = view.costs, view.budget, PrefillLaunch()
+    sustainable = costs.sustainable_streams - view.running
+    if view.waiting and (view.owed or not view.batched):
         launch = PrefillLaunch(math.inf)
-    elif view.waiting:
+    elif view.waiting and not view.held:
+        launch = PrefillLaunch(math.inf, sustainable)
+    elif view.waiting and sustainable >= 1:
         spare, floor = idle or budget.spare_s > 0, idle or budget.floor_s > 0
         if spare or floor:
             rows, streams = room(view, now)
-            if rows == math.inf == streams:
-                launch = PrefillLaunch(rows)
-            else:
-                forced = max(1.0, view.costs.prefill.size_within(FORCED_PREFILL_S)) if floor else 0.0
-                fits = min(rows, streams) >= 1
-                if fits and not spare:  # others leave time for it, but not now
-                    rows = 0.0
-                    forced = 0.0
-                launch = PrefillLaunch(rows if fits else 0.0, streams, forced)
+            fits = min(rows, streams) >= 1
+            forced = max(1.0, costs.prefill.size_within(FORCED_PREFILL_S)) if floor else 0.0
+            if spare or not fits:  # else others leave time for it, but not now
+                launch = PrefillLaunch(rows if fits else 0.0, min(streams, sustainable), forced)
     return launch if max(launch.rows, launch.forced_rows) >= 1 or view.resuming else None
 
 

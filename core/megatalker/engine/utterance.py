@@ -190,8 +190,6 @@ class Utterance:
     """Stands after the frames given; ``None`` before the first, and when it was lost."""
     replay: CodecReplay | None = None
     """What becomes its codec state, while that is ``None``."""
-    rests_until: float = 0.0
-    """It was found too far ahead of playback to decode before this moment."""
     suspected: set[tuple[Kind, str]] = field(default_factory=set)
     """The backends that failed in a call for it; see :mod:`megatalker.engine.blame`."""
     flaw: FinishReason | None = None
@@ -282,55 +280,56 @@ class Utterance:
         """The next frame can be made, were it not for playback."""
         return self.decoding and not self.starved
 
-    def held_until(self, now: float) -> float:
-        """When the next frame may be made without getting too far ahead of playback: what was found before counts until
-        then. Not later than ``now``: at once. Infinite: when the consumer has taken some of what there is.
-        """
-        if self.rests_until > now:
-            return self.rests_until
-        held_until = self._held_until
-        if now < held_until < math.inf:
-            self.rests_until = held_until
-            self.chunking.rest()
-        return held_until
-
     def observe(self, place: int, now: float) -> Stream | None:
         """Bring what the scheduler knows up to date, and note whether there is work; ``None``: it needs nothing.
         Playback is excused while the stream waits for its caller's text or for its consumer.
+
+        Hundreds of streams are looked at before each launch, so that nothing is computed twice.
         """
-        seen, progress, given, decoder = self.seen, self.progress, self.given, self.decoder
-        frames, next_at = len(self.frames) - given, math.inf
-        if self.admitted and self.ending is None:
-            if self.rests_until > now:  # nothing about it can have changed
-                next_at = self.rests_until
-            elif decoder is None or not (decoder.complete or decoder.frames < len(decoder.rows)):
-                if self.starved:
-                    self.chunking.restart()
-                    progress.playback.excuse()
-                    self.rest_since(now)
-            elif decoder.handle is not None:
-                next_at = now if frames else self.held_until(now)
+        seen, progress, decoder, given = self.seen, self.progress, self.decoder, self.given
+        made, next_at = len(self.frames), math.inf
+        frames, delivered = made - given, progress.frames
+        if decoder is not None and decoder.handle is not None and self.ending is None:
+            if not decoder.complete and decoder.start + len(decoder.rows) <= made:
+                self._await_text(now)
+            else:
+                if frames:
+                    next_at = now
+                elif seen.mark == given + delivered and seen.next_at < math.inf:  # nothing about it has changed
+                    next_at = seen.next_at
+                else:
+                    seen.mark, next_at = given + delivered, self._held_until
+                    if next_at > now:
+                        self.chunking.rest()
+                        if self.chunks.is_full():
+                            progress.playback.excuse()
+                            self.rest_since(now)
                 if next_at <= now:
                     self.idle_since = None
-                else:
-                    self.chunking.rest()
-                    if next_at == math.inf and self.chunks.is_full():
-                        progress.playback.excuse()
-                        self.rest_since(now)
-        if self.codec_state is None:  # it is being restored
-            frames = 0
+        elif self.admitted and self.starved:
+            self._await_text(now)
+        seen.next_at = next_at
         if not frames and next_at == math.inf:
             return None
+        if self.codec_state is None:  # it is being restored
+            frames = 0
         dry_at = progress.playback.dry_at
-        seen.place, seen.frames, seen.next_at, seen.requested_at = place, frames, next_at, progress.requested_at
-        seen.deadline = math.inf if dry_at is None else dry_at + (given - progress.frames) * FRAME_SECONDS
-        seen.chunk_ready = frames > 0 and self.chunk_ready
+        if dry_at is None:
+            seen.deadline, seen.requested_at = math.inf, progress.requested_at
+        else:
+            seen.deadline = dry_at + (given - delivered) * FRAME_SECONDS
+        seen.place, seen.frames = place, frames
+        seen.chunk_ready = frames > 0 and (frames >= self.chunking.target or (next_at == math.inf and self.flushes))
         return seen
+
+    def _await_text(self, now: float) -> None:
+        self.chunking.restart()
+        self.progress.playback.excuse()
+        self.rest_since(now)
 
     @property
     def _held_until(self) -> float:
-        if self.ungiven:
-            return 0.0
+        """When a frame may be made without getting too far ahead of playback, where all frames are on their way."""
         if self.chunks.is_full(self.coming_s):
             return math.inf
         limit, dry_at = self.request.max_ahead_s, self.runs_dry_at
@@ -345,10 +344,8 @@ class Utterance:
         return None if dry_at is None else dry_at + self.coming_s
 
     @property
-    def chunk_ready(self) -> bool:
-        """Its frames fill a chunk. A stream that waits for text or a row keeps none back."""
-        if self.ungiven >= self.chunking.target:
-            return True
+    def flushes(self) -> bool:
+        """It keeps no frames back for a larger chunk: it waits for text or a row, or has ended."""
         return self.ending is not None or self.starved or self.decoder is None or not self.admitted
 
     @property

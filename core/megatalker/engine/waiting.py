@@ -57,6 +57,8 @@ class WaitingRequests:
 
     def end_late(self, new: Sequence[Utterance], chosen: Collection[Grant], now: float) -> None:
         """End those that have waited too long for their first row, and are not among the chosen."""
+        if self._settings.max_wait_s is None:
+            return
         taken = {id(grant.taker) for grant in (*chosen, *self._left_over)}
         for utterance in new:
             if now > self._patience_ends(utterance) and id(utterance) not in taken and utterance.ending is None:
@@ -79,8 +81,10 @@ class WaitingRequests:
         granted = list[Grant]()
         most = max(asked.rows, asked.forced_rows)
         if most > 0:
-            new, limit = [one for one in waiting if not one.admitted], self._limits.rows
-            granted = grants(new, self._holding, limit, now, served=state.served, prompt_rows=most)
+            new, holding = [one for one in waiting if not one.admitted], self._holding
+            resting = sum(one.idle_since is not None for one in holding)
+            rows = min(self._most_rows, resting + state.costs.sustainable_streams)
+            granted = grants(new, holding, rows, now, served=state.served, prompt_rows=most)
         trial = next((grant for grant in resuming + granted if grant.taker.is_suspect("talker")), None)
         if trial is not None:
             return [trial]
@@ -112,8 +116,13 @@ class WaitingRequests:
 
     @property
     def _limits(self) -> AdmissionLimits:
-        state = self._state
-        return AdmissionLimits.of(self._settings, state.talker.instance.max_streams, state.talker_work.row_limit)
+        return AdmissionLimits.of(self._settings, self._most_rows, self._state.costs.sustainable_streams)
+
+    @property
+    def _most_rows(self) -> int:
+        """Rows that there are."""
+        limits = self._settings.max_streams, self._state.talker.instance.max_streams, self._state.talker_work.row_limit
+        return min(limit for limit in limits if limit is not None)
 
 
 def _prompt_rows(grants: Sequence[Grant]) -> list[int]:
