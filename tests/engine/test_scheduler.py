@@ -54,7 +54,7 @@ def known(*, prefill: Cost | None = None, speed: float = 1.0) -> Costs:
         frames=line(0.004 / speed, 3e-5 / speed, 8, 400),
         audio=line(0.001 / speed, 6e-5 / speed, 8, 128),
     )
-    costs.observe_serving(FRAME_SECONDS * costs.need(1), 1)
+    costs.observe_serving(FRAME_SECONDS * costs.need(1), 500, 1)
     return costs
 
 
@@ -111,11 +111,11 @@ def test_a_host_that_takes_longer_than_its_device_lowers_what_is_sustainable() -
     costs = known()
     before = costs.sustainable_streams
     for _ in range(100):
-        costs.observe_serving(2 * FRAME_SECONDS * costs.need(100), 100)
+        costs.observe_serving(2 * FRAME_SECONDS * costs.need(100), 500, 100)
     assert costs.slowdown == pytest.approx(2.0)
     assert costs.sustainable_streams < before / 2
     for _ in range(100):
-        costs.observe_serving(0.5 * FRAME_SECONDS * costs.need(100), 100)
+        costs.observe_serving(0.5 * FRAME_SECONDS * costs.need(100), 500, 100)
     assert costs.slowdown == 1.0, "a device that is quicker than predicted slows nobody down"
 
 
@@ -233,6 +233,9 @@ def test_none_begins_beyond_what_can_be_sustained_but_one_always_may() -> None:
     assert isinstance(pick(replace(resting, owed=True), NOW), PrefillLaunch), "an owner gets its share"
     assert known(speed=0.01).sustainable_streams == math.inf, "where not even one can, gaps cannot be helped"
     assert Costs().sustainable_streams == math.inf, "nothing is known"
+    few = known()
+    few.observe_serving(0.01, 50, 50)
+    assert few.sustainable_streams == math.inf, "hundreds cannot be told from a few"
 
 
 def test_an_owner_with_few_rows_and_a_backend_without_batches_wait_for_nobody() -> None:

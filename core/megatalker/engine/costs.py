@@ -18,6 +18,8 @@ SAVED_S = 0.003
 """The budget keeps what it earns in this much time of others."""
 SUSTAINABLE = 0.9
 """Share of the time that playing streams may need, so that each gets its audio in time."""
+LEAST_KNOWN = 0.5
+"""Share of the time from which on the need of more streams can be told from that of those observed."""
 MOST_CODEC_FRAMES = 128
 """Frames of the largest codec step: larger ones save no time."""
 MOST_CODEC_S = 0.01
@@ -89,6 +91,8 @@ class Costs:
     """Recent time in which playing streams were served."""
     _predicted_s: float = 0.0
     """Time that launches alone would have taken for the frames that these got in it."""
+    _running: int = 0
+    """Streams that were served then."""
     _free_at: float = 0.0
     """When the device had done its last launch: what is launched while it computes begins then."""
 
@@ -102,8 +106,9 @@ class Costs:
         self.audio.observe(frames, done_at - max(launched_at, self._free_at))
         self._free_at = done_at
 
-    def observe_serving(self, seconds: float, frames: int) -> None:
+    def observe_serving(self, seconds: float, streams: int, frames: int) -> None:
         """Playing streams had the device for these seconds and got this many frames."""
+        self._running = streams
         keep = 0.5 ** (seconds / SLOWDOWN_MEMORY_S)
         predicted_s = FRAME_SECONDS * self.need(frames) if frames else 0.0
         if predicted_s or self._predicted_s:
@@ -124,9 +129,9 @@ class Costs:
         """How many streams can play without a gap, by what whole ticks took, host and device together; infinite while
         that is unknown, or where not even one can.
         """
-        each_s = self.frames.each_s + self.audio.each_s
-        if not self.audio.each_s or not self.frames.each_s or not self._predicted_s:
+        if self.slowdown * self.need(self._running) < LEAST_KNOWN or not (self.frames.each_s and self.audio.each_s):
             return math.inf
+        each_s = self.frames.each_s + self.audio.each_s
         streams = (SUSTAINABLE * FRAME_SECONDS / self.slowdown - self.frames.fixed_s) / each_s
         return math.floor(streams) if streams >= 1 else math.inf
 

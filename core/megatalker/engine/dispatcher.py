@@ -75,7 +75,7 @@ class Dispatcher:
         made = self._make(launch)
         if made and not isinstance(launch, Rest):
             seconds = max(0.0, state.clock() - began_at - (self._calls.paused_s - paused_s))
-            state.costs.observe_serving(seconds, state.counters.frames - frames)
+            state.costs.observe_serving(seconds, view.running, state.counters.frames - frames)
             state.budget.earn(seconds, state.costs.slowdown * state.costs.need(view.running))
         return made or did
 
