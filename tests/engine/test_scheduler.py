@@ -197,7 +197,7 @@ def test_requests_begin_only_if_their_second_frame_comes_in_time() -> None:
 
 
 def test_where_nothing_plays_all_begin_and_where_streams_are_far_ahead_a_batch_is_still_short() -> None:
-    assert pick(view(waiting=9, balance_s=-1.0, costs=Costs()), NOW) == PrefillLaunch(math.inf, math.inf)
+    assert pick(view(waiting=9, balance_s=-1.0, costs=Costs()), NOW) == PrefillLaunch(math.inf, math.inf, 1.0)
     launch = pick(view(stream(0, 90.0), waiting=9), NOW)
     assert isinstance(launch, PrefillLaunch)
     assert known().prefill.predict(int(launch.rows)) <= LONG_PREFILL_S
@@ -229,7 +229,7 @@ def test_none_begins_beyond_what_can_be_sustained_but_one_always_may() -> None:
     launch = pick(replace(resting, running=most - 3), NOW)
     assert isinstance(launch, PrefillLaunch)
     assert launch.streams == 3
-    assert pick(view(waiting=999), NOW) == PrefillLaunch(math.inf, most), "nor all at once"
+    assert pick(view(waiting=999), NOW) == PrefillLaunch(math.inf, most, 1.0), "nor all at once"
     assert isinstance(pick(replace(resting, owed=True), NOW), PrefillLaunch), "an owner gets its share"
     assert known(speed=0.01).sustainable_streams == math.inf, "where not even one can, gaps cannot be helped"
     assert Costs().sustainable_streams == math.inf, "nothing is known"

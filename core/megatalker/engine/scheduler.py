@@ -195,7 +195,7 @@ def _prefill(view: View, now: float, *, idle: bool = False) -> PrefillLaunch | N
     if view.waiting and (view.owed or not view.batched):
         launch = PrefillLaunch(math.inf)
     elif view.waiting and not view.held:
-        launch = PrefillLaunch(math.inf, sustainable)
+        launch = PrefillLaunch(math.inf, sustainable, forced_rows=1.0)  # however long its prompt is
     elif view.waiting and sustainable >= 1:
         spare, floor = idle or budget.spare_s > 0, idle or budget.floor_s > 0
         if spare or floor:
