@@ -22,7 +22,7 @@ from fake_backend import CAPABILITIES, Behaviour, FakeCodec, Fakes, FakeTalker
 from megatalker.checkpoint import Checkpoint
 from megatalker.checkpoint.config import FRAME_SAMPLES, FRAME_SECONDS
 from megatalker.engine.backend_role import codec_role, talker_role
-from megatalker.engine.chunks import ChunkPolicy, ChunkQueue, Waiter, chunk_limit
+from megatalker.engine.chunks import ChunkPolicy, ChunkQueue, Progress, Waiter, chunk_limit
 from megatalker.engine.codec_stage import Download, Samples
 from megatalker.engine.commands import Command, CommandQueue, Submit, Warmup
 from megatalker.engine.guarded_calls import CallRegister
@@ -30,7 +30,7 @@ from megatalker.engine.options import SpeechOptions
 from megatalker.engine.outputs import Chunk
 from megatalker.engine.request import RequestChecker, TalkerLimits
 from megatalker.engine.state import WorkerState
-from megatalker.engine.utterance import Progress, Utterance
+from megatalker.engine.utterance import Utterance
 from megatalker.engine.worker import Worker, WorkerSettings
 from megatalker.interfaces import CodecState, DecodeStep, Frame, LoadContext, StreamHandle, StreamRequest
 from megatalker.prompt import PromptBuilder

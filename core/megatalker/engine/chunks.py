@@ -7,11 +7,12 @@ import contextlib
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from threading import Condition
 
 from megatalker.checkpoint.config import FRAME_SECONDS
-from megatalker.engine.outputs import Chunk, FinishReason
+from megatalker.engine.outputs import BackendSwitch, Chunk, FinishReason
+from megatalker.engine.word_times import BegunSegment
 
 SLACK_S = 0.02
 """Audio kept in hand for what cannot be foreseen: thread switches, the consumer's own work."""
@@ -54,6 +55,40 @@ class PlaybackClock:
         engine's doing.
         """
         self.excused = True
+
+
+@dataclass(slots=True)
+class Progress:
+    """What the worker writes down about an utterance for its consumer to read."""
+
+    seed: int
+    requested_at: float
+    backend: str
+    codec: str
+    frames: int = 0
+    """Handed out as audio."""
+    chunks: int = 0
+    segments: int = 0
+    begun: list[BegunSegment] = field(default_factory=list)
+    """Those segments, for word times."""
+    text_chars: int = 0
+    """Of the text so far."""
+    unsaid_chars: int = 0
+    """Characters of the text that were left out, estimated where a segment was cut."""
+    prefilled_at: float | None = None
+    """When its first decoder stream began."""
+    last_decoded_at: float | None = None
+    chunk_gaps_s: list[float] = field(default_factory=list)
+    """From one chunk to the next, where the engine had no reason to wait."""
+    switches: tuple[BackendSwitch, ...] = ()
+    playback: PlaybackClock = field(default_factory=PlaybackClock)
+
+    def note_chunk(self, now: float, frames: int) -> None:
+        """A chunk with this many frames was handed out."""
+        if self.last_decoded_at is not None and not self.playback.excused:
+            self.chunk_gaps_s.append(now - self.last_decoded_at)
+        self.playback.deliver(now, frames * FRAME_SECONDS)
+        self.frames, self.chunks, self.last_decoded_at = self.frames + frames, self.chunks + 1, now
 
 
 @dataclass(slots=True)

@@ -18,13 +18,13 @@ from torch import Tensor
 
 from megatalker.checkpoint.config import FRAME_SAMPLES, SAMPLE_RATE
 from megatalker.engine.blame import pass_trial
-from megatalker.engine.chunks import Waiter, wake
+from megatalker.engine.chunks import Progress, Waiter, wake
 from megatalker.engine.endings import end_segment
 from megatalker.engine.guarded_calls import REQUEST_ERRORS, Fault, GuardedCalls
 from megatalker.engine.outputs import Chunk
 from megatalker.engine.runaway import frame_levels
 from megatalker.engine.state import WorkerState
-from megatalker.engine.utterance import CodecReplay, Progress, Utterance
+from megatalker.engine.utterance import CodecReplay, Utterance
 from megatalker.interfaces import CodecState
 from megatalker.plugins.checks import samples_complaint
 

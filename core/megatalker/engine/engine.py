@@ -16,7 +16,7 @@ from typing import Any, Self
 from megatalker.checkpoint import Checkpoint
 from megatalker.engine.admission import AdmissionLimits
 from megatalker.engine.backend_role import codec_role, talker_role
-from megatalker.engine.chunks import ChunkPolicy, ChunkQueue, chunk_limit
+from megatalker.engine.chunks import ChunkPolicy, ChunkQueue, Progress, chunk_limit
 from megatalker.engine.commands import Command, CommandQueue, Lend, Wake, Warmup
 from megatalker.engine.endings import end_everything
 from megatalker.engine.guarded_calls import CallRegister, RunningClock
@@ -28,7 +28,7 @@ from megatalker.engine.runaway import RunawayDetector
 from megatalker.engine.state import WorkerState
 from megatalker.engine.stream import SpeechStream, require_process
 from megatalker.engine.text_segmenter import TextSegmenter
-from megatalker.engine.utterance import Progress, Utterance
+from megatalker.engine.utterance import Utterance
 from megatalker.engine.watchdog import Watchdog, look_period_s
 from megatalker.engine.word_times import Pace, WordClock
 from megatalker.engine.worker import WorkerSettings

@@ -8,15 +8,14 @@ import torch
 from torch import Tensor
 
 from megatalker.checkpoint.config import FRAME_SECONDS
-from megatalker.engine.chunks import ChunkPolicy, ChunkQueue, PlaybackClock, hold_until
+from megatalker.engine.chunks import ChunkPolicy, ChunkQueue, Progress, hold_until
 from megatalker.engine.options import stream_seed
-from megatalker.engine.outputs import BackendSwitch, FinishReason
+from megatalker.engine.outputs import FinishReason
 from megatalker.engine.request import Request
 from megatalker.engine.runaway import RunawayDetector
 from megatalker.engine.scheduler import Stream
 from megatalker.engine.speech_rate import spoken_chars
 from megatalker.engine.text_segmenter import IncomingText, TextSegment, TextSegmenter
-from megatalker.engine.word_times import BegunSegment
 from megatalker.interfaces import CodecState, StreamHandle, StreamRequest
 from megatalker.plugins.registry import Kind
 from megatalker.prompt import Prompt, PromptBuilder, PromptText
@@ -29,40 +28,6 @@ REST_S = 0.3
 """A stream without work for this long lends its row: words of one sentence come faster."""
 RESUME_SHARE = 0.5
 """A stream that lent its row because nobody took its audio wants it back when this share of it is left."""
-
-
-@dataclass(slots=True)
-class Progress:
-    """What the worker writes down about an utterance for its consumer to read."""
-
-    seed: int
-    requested_at: float
-    backend: str
-    codec: str
-    frames: int = 0
-    """Handed out as audio."""
-    chunks: int = 0
-    segments: int = 0
-    begun: list[BegunSegment] = field(default_factory=list)
-    """Those segments, for word times."""
-    text_chars: int = 0
-    """Of the text so far."""
-    unsaid_chars: int = 0
-    """Characters of the text that were left out, estimated where a segment was cut."""
-    prefilled_at: float | None = None
-    """When its first decoder stream began."""
-    last_decoded_at: float | None = None
-    chunk_gaps_s: list[float] = field(default_factory=list)
-    """From one chunk to the next, where the engine had no reason to wait."""
-    switches: tuple[BackendSwitch, ...] = ()
-    playback: PlaybackClock = field(default_factory=PlaybackClock)
-
-    def note_chunk(self, now: float, frames: int) -> None:
-        """A chunk with this many frames was handed out."""
-        if self.last_decoded_at is not None and not self.playback.excused:
-            self.chunk_gaps_s.append(now - self.last_decoded_at)
-        self.playback.deliver(now, frames * FRAME_SECONDS)
-        self.frames, self.chunks, self.last_decoded_at = self.frames + frames, self.chunks + 1, now
 
 
 @dataclass(slots=True)
