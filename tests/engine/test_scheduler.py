@@ -112,7 +112,7 @@ def test_a_host_that_takes_longer_than_its_device_lowers_what_is_sustainable() -
     before = costs.sustainable_streams
     for _ in range(100):
         costs.observe_serving(2 * FRAME_SECONDS * costs.need(100), 500, 100)
-    assert costs.slowdown == pytest.approx(2.0)
+    assert costs.slowdown == pytest.approx(2.0, rel=0.01)
     assert costs.sustainable_streams < before / 2
     for _ in range(100):
         costs.observe_serving(0.5 * FRAME_SECONDS * costs.need(100), 500, 100)

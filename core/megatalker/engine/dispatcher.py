@@ -210,7 +210,9 @@ class Dispatcher:
             return False
         self._decode(first)
         left = [
-            seen for place, one in enumerate(first) if (seen := one.observe(place, now)) is not None and seen.frames
+            seen
+            for place, one in enumerate(first)
+            if (seen := one.observe(place, now)) is not None and seen.chunk_ready
         ]
         while left and self._state.codec.loaded is not None:
             step = codec_launch(left, view, first=True)
