@@ -72,7 +72,7 @@ class Progress:
     begun: list[BegunSegment] = field(default_factory=list)
     """Those segments, for word times."""
     text_chars: int = 0
-    """Of the text so far."""
+    """Characters of the text so far."""
     unsaid_chars: int = 0
     """Characters of the text that were left out, estimated where a segment was cut."""
     prefilled_at: float | None = None
