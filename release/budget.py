@@ -12,6 +12,8 @@ import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
+from wording import BASE, git, has_commit, listed_files
+
 ROOT = Path(__file__).parents[1]
 FILE = "release/budget.toml"
 SUFFIXES = (".py", ".cu", ".cuh", ".js", ".css", ".html")
@@ -25,9 +27,8 @@ def ceilings(text: str) -> dict[str, int]:
 
 def lines_of(folder: str) -> int:
     """Count the lines of a folder's sources."""
-    listed = _git("ls-files", "--cached", "--others", "--exclude-standard", "--", folder).splitlines()
-    paths = [ROOT / name for name in set(listed) if name.endswith(SUFFIXES)]
-    return sum(path.read_bytes().count(b"\n") for path in paths if path.is_file())
+    paths = (path for path in listed_files(folder) if path.suffix in SUFFIXES)
+    return sum(path.read_bytes().count(b"\n") for path in paths)
 
 
 def faults(base: str | None) -> Iterator[str]:
@@ -38,10 +39,10 @@ def faults(base: str | None) -> Iterator[str]:
             yield f"{folder} has {found:,} lines, at most {most:,} are allowed; remove some, or raise {FILE}"
     if base is None:
         return
-    for commit in _git("rev-list", "--no-merges", f"{base}..HEAD", "--", FILE).split():
+    for commit in git("rev-list", "--no-merges", f"{base}..HEAD", "--", FILE).split():
         old, new = _budget_at(f"{commit}^"), _budget_at(commit)
         raised = [folder for folder, most in new.items() if most > old.get(folder, most)]
-        if raised and REASON.search(_git("log", "-1", "--format=%B", commit)) is None:
+        if raised and REASON.search(git("log", "-1", "--format=%B", commit)) is None:
             yield f"commit {commit[:9]} raises {', '.join(raised)} without a line 'Budget: why' in its message"
     committed = _budget_at("HEAD")
     raised = [folder for folder, most in now.items() if most > committed.get(folder, most)]
@@ -54,22 +55,15 @@ def _budget_at(commit: str) -> dict[str, int]:
     return {} if done.returncode else ceilings(done.stdout)
 
 
-def _git(*arguments: str) -> str:
-    return subprocess.run(["git", *arguments], cwd=ROOT, check=True, capture_output=True, text=True).stdout
-
-
 def main() -> None:
     """Print all faults, or with ``--table`` the folders; the exit status is 1 where there is a fault."""
-    from wording import BASE
-
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--table", action="store_true", help="print each folder's lines and ceiling")
     if parser.parse_args().table:
         for folder, most in ceilings((ROOT / FILE).read_text(encoding="utf-8")).items():
             sys.stdout.write(f"{folder:24}{lines_of(folder):8,}{most:8,}\n")
         return
-    known = subprocess.run(["git", "cat-file", "-e", f"{BASE}^{{commit}}"], cwd=ROOT, capture_output=True, check=False)
-    found = list(faults(None if known.returncode else BASE))
+    found = list(faults(BASE if has_commit(BASE) else None))
     sys.stderr.write("".join(f"budget: {fault}\n" for fault in found))
     sys.exit(bool(found))
 

@@ -26,38 +26,9 @@ HEADS = re.compile(r"(Of|As|Which|Whose|Who|What|Beside)\b")
 """Docstrings that begin with these words cannot be read alone."""
 HEADS_OF_LINES = re.compile(r'^\s*r?"""(Of|As above|As before|Which|Whose|Who|Beside)\b')
 """The same for added lines of the folders of :data:`LATER`."""
-LATER = (
-    "backends/",
-    "benchmarks/",
-    "core/megatalker/cli/bench/",
-    "core/megatalker/engine/",
-    "core/megatalker/serving/",
-    "kernels/",
-    "livekit_adapter/",
-    "pipecat_adapter/",
-    "tests/backends/",
-    "tests/benchmarks/",
-    "tests/engine/",
-    "tests/helpers/virtual_device.py",
-    "tests/kernels/",
-    "tests/livekit/",
-    "tests/load/",
-    "tests/pipecat/",
-    "tests/project/",
-    "tests/serving/",
-)
-"""Folders whose docstrings are still to be rewritten. Remove a line when its folder has none of :data:`HEADS`."""
-SHARED_NAMES = {
-    "Attack",
-    "Cancel",
-    "Device",
-    "LeavingError",
-    "Progress",
-    "Recorder",
-    "Service",
-    "Trouble",
-    "Utterance",
-}
+LATER = ("core/megatalker/engine/", "tests/engine/", "tests/helpers/virtual_device.py")
+"""Paths whose docstrings are still to be rewritten. Remove a path when it has none of :data:`HEADS`."""
+SHARED_NAMES = {"LeavingError", "Pace"}
 """Names that several classes still have. Remove a name when one class is left."""
 PHRASES = re.compile(
     r"\b(so (?:many|long|much) (?:streams|frames|seconds|characters|rows|words|time|of)"
@@ -100,7 +71,7 @@ def faults_of_line(line: str) -> Iterator[str]:
 def added_lines(base: str) -> Iterator[tuple[str, str]]:
     """Yield the file and the text of each line of Python or Markdown that was added since a commit."""
     path = ""
-    for line in _git("diff", "--unified=0", base, "--", "*.py", "*.md").splitlines():
+    for line in git("diff", "--unified=0", base, "--", "*.py", "*.md").splitlines():
         if line.startswith("+++ "):
             path = line.removeprefix("+++ ").removeprefix("b/")
         elif line.startswith("+") and not path.startswith(NOTES):
@@ -128,7 +99,7 @@ def faults_of_tree(sources: Mapping[str, str]) -> Iterator[str]:
 
 def faults(base: str) -> Iterator[str]:
     """Yield everything that is wrong since a commit, one line each."""
-    for subject in _git("log", "--format=%s", "--no-merges", f"{base}..HEAD").splitlines():
+    for subject in git("log", "--format=%s", "--no-merges", f"{base}..HEAD").splitlines():
         for fault in faults_of_subject(subject):
             yield f"commit {subject[:60]!r}: {fault}"
     for path, line in added_lines(base):
@@ -138,8 +109,21 @@ def faults(base: str) -> Iterator[str]:
             yield f"{path}: {fault}: {line.strip()[:90]}"
 
 
-def _git(*arguments: str) -> str:
+def git(*arguments: str) -> str:
+    """Return the output of a git command in the repository; raises ``CalledProcessError`` where it fails."""
     return subprocess.run(["git", *arguments], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+
+
+def has_commit(commit: str) -> bool:
+    """Return whether this copy's history holds a commit; a shallow copy may not."""
+    command = ["git", "cat-file", "-e", f"{commit}^{{commit}}"]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, check=False).returncode == 0
+
+
+def listed_files(pattern: str) -> list[Path]:
+    """Return the tracked and the new files that fit a path or pattern of git's, sorted, those that still exist."""
+    names = git("ls-files", "--cached", "--others", "--exclude-standard", "--", pattern).splitlines()
+    return [path for name in sorted(set(names)) if (path := ROOT / name).is_file()]
 
 
 def main() -> None:
@@ -147,15 +131,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--base", default=BASE, help="look at what came after this commit")
     base = parser.parse_args().base
-    listed = _git("ls-files", "--cached", "--others", "--exclude-standard", "--", "*.py").splitlines()
-    paths = [ROOT / name for name in sorted(set(listed))]
-    sources = {path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8") for path in paths if path.is_file()}
+    paths = listed_files("*.py")
+    sources = {path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8") for path in paths}
     found = list(faults_of_tree(sources))
-    known = subprocess.run(["git", "cat-file", "-e", f"{base}^{{commit}}"], cwd=ROOT, capture_output=True, check=False)
-    if known.returncode:
-        sys.stderr.write(f"wording: commit {base} is not in this copy's history, so nothing is compared\n")
-    else:
+    if has_commit(base):
         found += faults(base)
+    else:
+        sys.stderr.write(f"wording: commit {base} is not in this copy's history, so nothing is compared\n")
     sys.stderr.write("".join(f"wording: {fault}\n" for fault in found))
     sys.exit(bool(found))
 

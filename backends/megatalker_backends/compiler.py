@@ -1,4 +1,4 @@
-"""What ``torch.compile`` needs of a machine, and one error for everything that it lacks there."""
+"""Requirements of ``torch.compile``, and one error for everything that a machine lacks of them."""
 
 import os
 import shutil
@@ -19,7 +19,7 @@ class CompilerError(Exception):
 
 
 def missing_compiler(device: torch.device) -> str | None:
-    """What ``torch.compile`` for ``device`` lacks, as far as a look at the machine tells, or ``None``."""
+    """Say what ``torch.compile`` for ``device`` lacks on this machine; ``None`` if nothing is known to be missing."""
     if device.type == "cpu":
         name = os.environ.get("CXX", "clang++" if sys.platform == "darwin" else "g++")
         return None if shutil.which(name) else f"there is no C++ compiler {name!r}"

@@ -20,18 +20,18 @@ ASSET = "/docs/assets/swagger-ui-bundle.js"
 SMALL = 4096
 """Bytes that the kernel keeps for a client that does not read."""
 PAUSE_S = 0.05
-"""Until an attacker that was refused tries again."""
+"""Seconds until an attacker that was refused tries again."""
 BLOCK = 1 << 16
 FOR_EVER_S = 1e6
 
 
 @dataclass(frozen=True)
-class Attack:
+class AttackKind:
     """One kind of attack."""
 
     run: Callable[[Target], Awaitable[None]]
     anonymous: bool
-    """It is made on a server that asks for no key."""
+    """Whether the attack is made on a server that asks for no key."""
 
     @property
     def about(self) -> str:
@@ -39,8 +39,8 @@ class Attack:
         return (self.run.__doc__ or "").strip()
 
 
-ATTACKS: dict[str, Attack] = {}
-"""By name."""
+ATTACKS: dict[str, AttackKind] = {}
+"""All attacks by name."""
 
 Run = Callable[[Target], Awaitable[None]]
 
@@ -49,7 +49,7 @@ def attack(*, anonymous: bool = False) -> Callable[[Run], Run]:
     """Add a function to :data:`ATTACKS`."""
 
     def add(run: Run) -> Run:
-        ATTACKS[run.__name__] = Attack(run, anonymous)
+        ATTACKS[run.__name__] = AttackKind(run, anonymous)
         return run
 
     return add

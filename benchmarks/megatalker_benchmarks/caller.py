@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from websockets.asyncio.client import ClientConnection, connect
 
 from megatalker.cli.bench.report import percentiles_ms
-from megatalker.serving.protocol.messages import Cancel, Done, Failed, Finish, Open, Text, read_event
+from megatalker.serving.protocol.messages import CancelMessage, Done, Failed, Finish, Open, Text, read_event
 from megatalker.serving.protocol.packets import Packet, unpack
 
 SILENCE_S = 120.0
@@ -54,18 +54,18 @@ ACTS: dict[Act, int] = {
     "http vanish": 1,
     "http babble": 1,
 }
-"""What a caller may do next, and how often."""
+"""Weights of the actions that a caller may do next."""
 
 
 @dataclass(frozen=True)
 class HeardSpeech:
-    """What was heard of one utterance."""
+    """Codes and samples received for one utterance."""
 
     codes: NDArray[np.int64]
     """``[frames, code groups]``"""
     samples: NDArray[np.int16]
     reason: str = ""
-    """Why it ended; nothing where that was not heard."""
+    """Reason of the end; empty if it was not received."""
 
 
 @dataclass
@@ -85,7 +85,7 @@ class Tally:
     bit_equal: int = 0
     worst_lsb: int = 0
     disturbed: list[str] = field(default_factory=list)
-    """Other codes, samples that differ by more than a bit, errors that nobody asked for."""
+    """Disturbed utterances: other codes, samples that differ by more than a bit, errors without a cause."""
     ttfc_s: list[float] = field(default_factory=list)
 
     def summary(self) -> dict[str, Any]:
@@ -129,8 +129,8 @@ class RudeCaller:
         texts: what to say; the number of a text is its seed.
         max_frames: of each utterance.
         tally: shared by all.
-        alone: what each text sounds like, by its number and whether it is fed word by word. The caller who is alone
-            fills it.
+        alone: what each text sounds like, by its number and whether it is fed word by word. A caller that is
+            alone fills it.
     """
 
     url: str
@@ -227,7 +227,7 @@ class RudeCaller:
                             socket.transport.abort()
                             break
                         feeding.cancel()  # text for an utterance that has ended would be refused
-                        await socket.send(Cancel(id="it").model_dump_json())
+                        await socket.send(CancelMessage(id="it").model_dump_json())
                         await socket.send(NONSENSE[0])  # whose answer comes after that to a cancel that was too late
                         unanswered, leave_at = unanswered + 1, None
                     await asyncio.sleep(pause_s)

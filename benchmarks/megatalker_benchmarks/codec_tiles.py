@@ -27,7 +27,7 @@ from megatalker_benchmarks.codec_frame import PUBLISHED
 from megatalker_benchmarks.report import add_json_option, keep
 from megatalker_kernels.codec.launcher import CodecKernels
 from megatalker_kernels.codec.numbers import Numbers
-from megatalker_kernels.codec.structures import TICKET_WORDS, Product
+from megatalker_kernels.codec.structures import TICKET_WORDS, ProductStep
 from megatalker_kernels.codec.tiles import TILES, WARPGROUP_TILES, Tile, WarpgroupTile, choose_tiling
 
 SIZES = (
@@ -56,14 +56,14 @@ class Recorder:
         self.processors = kernels.processors
         self.numbers = kernels.numbers
         self.has_warpgroups = kernels.has_warpgroups
-        self.products: dict[tuple[int, int, int, int, bool], list[Product]] = {}
+        self.products: dict[tuple[int, int, int, int, bool], list[ProductStep]] = {}
 
     def launch(self, kernel: str, blocks: int, threads: int, shared_bytes: int, argument: Structure) -> None:
         self._kernels.launch(kernel, blocks, threads, shared_bytes, argument)
-        if isinstance(argument, Product):
+        if isinstance(argument, ProductStep):
             inputs, columns = argument.input, argument.epilogue.columns
             key = (inputs.rows, columns, argument.taps, inputs.channels, argument.eps >= 0)
-            self.products.setdefault(key, []).append(Product.from_buffer_copy(argument))
+            self.products.setdefault(key, []).append(ProductStep.from_buffer_copy(argument))
 
 
 @contextmanager
@@ -97,7 +97,7 @@ class Trial:
         self._arrivals = torch.zeros(2**16, dtype=torch.int32, device=device)
         self._capture = GraphCapture(device)
 
-    def fits(self, product: Product, tile: Tile | WarpgroupTile, shares: int) -> bool:
+    def fits(self, product: ProductStep, tile: Tile | WarpgroupTile, shares: int) -> bool:
         """Whether this way is worth a trial."""
         rows, columns = product.input.rows, product.epilogue.columns
         split = shares > 1
@@ -109,9 +109,9 @@ class Trial:
             and not (split and shares * rows * columns > self._partial.numel())
         )
 
-    def microseconds(self, product: Product, tile: Tile | WarpgroupTile, shares: int) -> float:
+    def microseconds(self, product: ProductStep, tile: Tile | WarpgroupTile, shares: int) -> float:
         """Return the best time of several rows of launches."""
-        tried = Product.from_buffer_copy(product)
+        tried = ProductStep.from_buffer_copy(product)
         tried.shares, tried.arrivals, tried.weight = shares, self._arrivals.data_ptr(), self._weight.data_ptr()
         tried.partial = self._partial.data_ptr() if shares > 1 else None
         blocks = tile.count(product.input.rows, product.epilogue.columns) * shares
@@ -160,7 +160,7 @@ def measure(weights: FusedWeights, config: CodecConfig, trial: Trial, streams: i
     }
 
 
-def _measure(trial: Trial, key: tuple[int, int, int, int, bool], products: list[Product]) -> dict[str, Any]:
+def _measure(trial: Trial, key: tuple[int, int, int, int, bool], products: list[ProductStep]) -> dict[str, Any]:
     product = products[0]
     rows, columns, taps, channels, whole = key
     warpgroups = not whole and any(isinstance(tile, WarpgroupTile) for tile in trial.candidates)

@@ -2,7 +2,7 @@
 
 Talker and codec are stand-ins that compute nothing. Without ``--pace`` the engine runs as fast as it can, all streams
 in every step. With it they keep one second ahead of playback, and a step of the talker sleeps as long as a GPU would.
-With ``--burst`` so many texts come at one moment, again and again: how long until their first chunks. With
+With ``--burst N``, N texts come at one moment, again and again: how long until their first chunks. With
 ``--megakernel`` as well, the talker is the host's side of the megakernel, and launches take as long as those of an
 H200, or less with ``--device-speed``: 2.5 is what a host of 2.5 times this one's slowness sees. With ``--rate`` instead
 of ``--burst`` requests of 4 s of speech come at random moments, and are played in real time. With ``--serve`` the
@@ -53,12 +53,12 @@ from megatalker.serving.server.telemetry import configure_logging
 from megatalker.testing.random_checkpoint import TINY, write_checkpoint
 from megatalker_backends.megakernel.decoder import CAPABILITIES
 from megatalker_benchmarks.report import add_json_option, hand_out, number, whole
-from megatalker_benchmarks.timed_device import DISTINCT, Device
+from megatalker_benchmarks.timed_device import DISTINCT, TimedDevice
 
 TEXT = "The small boats sail home before it gets dark and cold."
 LEAD_S = 1.0
 STEP_S = 10e-3
-"""Of a step of the talker, with ``--pace``."""
+"""Seconds of a step of the talker, with ``--pace``."""
 
 
 class IdleTalker(TalkerDecoder):
@@ -93,7 +93,7 @@ class IdleTalker(TalkerDecoder):
 
 
 class IdleState(CodecState):
-    """Nothing is carried."""
+    """Empty state: this codec carries nothing from step to step."""
 
     def copy(self) -> Self:
         return type(self)()
@@ -129,11 +129,11 @@ CODEC = CodecCapabilities(devices=frozenset({"cpu"}), dtypes=frozenset({torch.fl
 
 @dataclass
 class StandIns:
-    """Offers both to an engine."""
+    """Offers the idle talker and codec to an engine."""
 
     paced: bool
-    device: Device | None = None
-    """The talker is the megakernel's host side, on this."""
+    device: TimedDevice | None = None
+    """Device of the megakernel's host side, which is the talker then."""
 
     @megatalker.plugins.hookimpl
     def megatalker_backends(self) -> list[TalkerBackend | CodecBackend]:
@@ -153,7 +153,7 @@ class StandIns:
 
 @dataclass(slots=True)
 class Reading:
-    """What was used until now."""
+    """Time, frames and chunks used until now."""
 
     wall_s: float
     worker_s: float
@@ -188,7 +188,7 @@ async def listen(engine: Engine, streams: int, seconds: float, lead_s: float | N
     takers = [asyncio.create_task(take(stream)) for stream in speaking]
     while begun < streams:
         await asyncio.sleep(0.05)
-    await asyncio.sleep(0.5 + (lead_s or 0.0))  # until chunks are long
+    await asyncio.sleep(0.5 + (lead_s or 0.0))  # until chunks have their full length
     before = Reading.take(engine)
     await asyncio.sleep(seconds)
     after = Reading.take(engine)
@@ -225,16 +225,16 @@ async def burst(engine: Engine, texts: int, times: int = 20) -> dict[str, Any]:
 
 
 async def arrivals(engine: Engine, rate: float, seconds: float) -> dict[str, Any]:
-    """What listeners hear who come at random moments, ``rate`` a second."""
+    """Measure what listeners hear if ``rate`` of them a second arrive at random moments."""
     listen = listening_to(engine)
-    await drive(listen, Traffic("burst", 8), Script(), 1.0)  # what launches take is learnt
+    await drive(listen, Traffic("burst", 8), Script(), 1.0)  # the engine learns how long launches take
     case = LoadCase.of(await drive(listen, Traffic("rate", rate), Script(), seconds), None)
     names = ("requests", "first_chunk_ms", "underruns", "worst_gap_ms", "speech_s_per_s", "errors")
     return {name: getattr(case, name) for name in names}
 
 
 def serve(settings: Settings, checkpoint: Checkpoint, registry: BackendRegistry) -> None:
-    """Until the process is interrupted; its log says when it is ready."""
+    """Serve until the process is interrupted; its log says when it is ready."""
     configure_logging("text")
     logging.getLogger("megatalker").setLevel(logging.INFO)
     with bind(settings.server) as bound, suppress(KeyboardInterrupt):
@@ -249,7 +249,7 @@ def main() -> None:
     parser.add_argument("--pace", action="store_true", help="in real time, with steps as long as a GPU's")
     instead = parser.add_mutually_exclusive_group()
     instead.add_argument("--burst", action="store_true", help="all at one moment, instead of endless streams")
-    instead.add_argument("--rate", type=number(), help="with --megakernel: requests a second, for so many --seconds")
+    instead.add_argument("--rate", type=number(), help="with --megakernel: requests a second, for --seconds")
     instead.add_argument("--serve", type=whole(0), metavar="PORT", help="with --megakernel; 0 takes a free one")
     parser.add_argument("--megakernel", action="store_true", help="its host side, on a device in time")
     parser.add_argument("--device-speed", type=number(), default=1.0, help="times that of an H200")
@@ -259,7 +259,7 @@ def main() -> None:
         parser.error("--rate and --serve go with --megakernel")
     if options.megakernel and (options.rate, options.serve) == (None, None) and not options.burst:
         parser.error("--megakernel goes with --burst, --rate or --serve: its streams end after some hundred frames")
-    device = Device(options.device_speed) if options.megakernel else None
+    device = TimedDevice(options.device_speed) if options.megakernel else None
     with tempfile.TemporaryDirectory() as folder:
         checkpoint = Checkpoint.open(write_checkpoint(Path(folder) / "tiny", TINY))
         many = {"max_streams": options.streams, "max_waiting": options.streams}

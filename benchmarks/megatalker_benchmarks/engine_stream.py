@@ -1,4 +1,4 @@
-"""What a consumer of the engine sees, TTFC, RTF and memory: ``megatalker bench stream --help``.
+"""TTFC, RTF and memory as a consumer of the engine sees them: ``megatalker bench stream --help``.
 
 Chunks of one frame, PCM in the consumer's hands, on a warm engine.
 """

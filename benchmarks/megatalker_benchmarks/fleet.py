@@ -81,7 +81,7 @@ def options_of(arguments: list[str]) -> argparse.Namespace:
         "--p95", type=number(), default=200.0, help="ms within which 95 in 100 shall have their first chunk"
     )
     parser.add_argument("--price", type=number(zero=True), default=3.0, help="dollars an hour of one machine")
-    parser.add_argument("--against", type=Path, help="load.json of a run on so many replicas: cases --rate")
+    parser.add_argument("--against", type=Path, help="load.json of a run on the same number of replicas: cases --rate")
     add_json_option(parser)
     options = parser.parse_args(arguments)
     if options.against is not None and (options.rate or options.replicas is None):

@@ -1,7 +1,7 @@
 """A fleet of servers as a queue: what callers wait for, from service times that ``megatalker load`` measured.
 
-A server works as the engine does, launch by launch: all that wait and find a row get their first chunk together, in the
-time that so many take at once; otherwise all that may go on get one frame, in the time that so many streams take.
+A server works as the engine does, launch by launch: waiting requests that find a row get their first chunk together, in
+the time that this many take at once; otherwise all streams that may go on get a frame, in the time that they take.
 """
 
 import bisect
@@ -189,7 +189,7 @@ class Server:
 
 @dataclass(frozen=True, slots=True)
 class FleetOutcome:
-    """What the callers of a simulated fleet meet."""
+    """Results for the callers of a simulated fleet."""
 
     requests: int
     refused: int

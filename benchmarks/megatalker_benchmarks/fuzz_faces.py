@@ -18,20 +18,21 @@ from pathlib import Path
 from unittest import mock
 
 import httpx
-from megatalker.serving.server.running import TalkServer, bind
 from websockets.sync.client import connect
 
 from megatalker import Engine
 from megatalker.cli.say.destination import Destination
 from megatalker.cli.say.formats import Format
-from megatalker.cli.say.speaking import Order, VoiceOrder
+from megatalker.cli.say.speaking import SpeakOptions, VoiceOrder
 from megatalker.cli.say.speaking import speak as say
 from megatalker.cli.status import Status
 from megatalker.engine.speech import SpeechEngine
 from megatalker.errors import InvalidRequestError, UnsupportedError
 from megatalker.serving.client import RemoteEngine
+from megatalker.serving.server.process import TalkServer, bind
 from megatalker.settings import ServerSettings
 
+BUILDING = threading.Lock()  # FastAPI changes the filters of warnings meanwhile, which is not thread-safe
 PATIENCE_S = 60.0
 """A face that says nothing for this long has lost the text."""
 
@@ -84,9 +85,8 @@ def command(engine: Engine) -> Iterator[SpeakText]:
             file.unlink(missing_ok=True)
             text = text.encode("utf-8", "replace").decode()  # a pipe has no halves of characters
             reading = nullcontext() if pieces is None else _standard_input(text.encode(), len(pieces))
-            order = Order(
-                text if pieces is None else None, VoiceOrder(None, None, None, None), None, None, 1, {}, False
-            )
+            whole = text if pieces is None else None
+            order = SpeakOptions(whole, VoiceOrder(None, None, None, None), None, None, 1, {}, False)
             settings = engine.settings.model_copy(update={"checkpoint": str(engine.checkpoint.folder)})
             with reading:
                 say(order, settings, Destination(str(file), kind=Format.PCM, play=False), Status())
@@ -116,13 +116,13 @@ def _standard_input(data: bytes, pieces: int) -> Iterator[None]:
 @contextmanager
 def _served(engine: Engine) -> Iterator[str]:
     """URL of a server of this process."""
-    settings = ServerSettings(port=0)
-    with bind(settings) as bound:
-        server = TalkServer(engine, settings, bound)
+    with bind(settings := ServerSettings(port=0)) as bound:
+        with BUILDING:
+            server = TalkServer(engine, settings, bound)
         thread = threading.Thread(target=server.run, name="fuzz-server")
         thread.start()
         try:
-            while not (server.started and server.speaker.ready):
+            while not (server.started and server.service.ready):
                 time.sleep(0.01)
             yield server.url
         finally:

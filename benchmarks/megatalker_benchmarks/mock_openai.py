@@ -33,7 +33,7 @@ class MockOpenAI:
         self.heard: list[float] = []
         """The pitches of the utterances that came in."""
         self.rates: list[int] = []
-        """Their samples a second."""
+        """The sample rates of these utterances."""
         self.conversations: list[list[dict[str, Any]]] = []
         """The messages of each request for an answer."""
         self.keys: list[str | None] = []

@@ -62,7 +62,7 @@ class Session:
     stale: int = 0
     """Audio frames that came out after an interruption."""
     playback: Playback = field(default_factory=lambda: Playback(time.monotonic()))
-    """What a player that began with the first audio has played of this answer."""
+    """Playback of this answer by a player that began with the first audio."""
 
     @classmethod
     def of(cls, settings: Settings, mode: TextAggregationMode, rate: int) -> "Session":
@@ -189,6 +189,6 @@ async def busy_loop(work_s: float, rest_s: float) -> AsyncIterator[None]:
 
 
 def environment(engine: Engine) -> dict[str, str]:
-    """What figures of a session depend on."""
+    """Return the environment that the figures of a session depend on."""
     load, pipecat = f"{os.getloadavg()[0]:.2f}", version("pipecat-ai")
     return environment_of_engine(engine) | {"pipecat-ai": pipecat, "load_average": load}

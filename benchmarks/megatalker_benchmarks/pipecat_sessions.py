@@ -3,7 +3,7 @@
 megatalker bench pipecat --backend compiled --checkpoint demo --json benchmarks/results/cpu/pipecat.json
 
 Milliseconds throughout. Sentence mode and token mode are compared with a simulated language model; interruptions are
-measured alone, on a busy event loop, and beside other sessions that speak.
+measured alone, on a busy event loop, and while other sessions speak.
 """
 
 import argparse

@@ -34,7 +34,7 @@ PATIENCE_S = 180.0
 FRAMES_OF_A_TRY = 12
 HOST = "127.0.0.1"
 NODE = "127.0.0.2"
-"""Where Ray's own processes listen: Ray replaces 127.0.0.1 by an address of the network."""
+"""Address where Ray's own processes listen: Ray replaces 127.0.0.1 by an address of the network."""
 
 
 @dataclass

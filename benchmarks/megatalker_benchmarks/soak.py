@@ -34,7 +34,7 @@ TEXTS = 64
 """The most different texts: two for each place, so that a short run has few to learn first."""
 AHEAD_S = 2.0
 COMING_S = 5.0
-"""Seconds over which the first listeners begin."""
+"""Seconds over which the starts of the first listeners are spread."""
 PAUSE_S = 0.2
 """Seconds, on average, until a place is taken again."""
 SAMPLES = 40
@@ -49,7 +49,7 @@ Codes = list[list[int]]
 
 @dataclass(slots=True)
 class SoakResult:
-    """What became of all utterances."""
+    """Outcome of all utterances."""
 
     manners: Counter[Manner] = field(default_factory=Counter)
     differ: int = 0

@@ -33,17 +33,17 @@ from megatalker_kernels.workspace import Workspace
 Costs = tuple[list[int], list[float]]
 """Sizes of launches, and milliseconds of each, of 0.6B shapes on an H200: see docs/megakernel.md."""
 PROMPTS: Costs = [8, 24, 256, 1024, 2048], [0.96, 1.03, 1.60, 4.57, 10.1]
-"""By rows."""
+"""Rows of a prefill launch, and its milliseconds."""
 FRAMES: Costs = [1, 8, 9, 16, 32, 64, 128, 256, 512], [1.88, 2.62, 3.54, 3.70, 4.10, 5.17, 6.57, 10.2, 18.5]
-"""By streams."""
+"""Streams of a decode launch, and its milliseconds."""
 AUDIO: Costs = [1, 8, 64, 128], [0.76, 1.2, 4.5, 8.4]
-"""By frames."""
+"""Frames of a codec launch, and its milliseconds."""
 DISTINCT = 97
 """Frames until the codes repeat: more than a loop that the engine would take for a runaway."""
 MAX_POSITIONS = 1024
 
 
-class Device:
+class TimedDevice:
     """Does one launch after another.
 
     Args:
@@ -54,19 +54,19 @@ class Device:
         self._speed, self._free_at = speed, 0.0
 
     def launch(self, size: int, costs: Costs) -> float:
-        """When that will be done, by ``time.monotonic``."""
+        """Return when the launch will be done, by ``time.monotonic``."""
         seconds = float(np.interp(size, *costs)) * 1e-3 / self._speed
         self._free_at = max(time.monotonic(), self._free_at) + seconds
         return self._free_at
 
     def decoder(self, checkpoint: Checkpoint, context: LoadContext[Any]) -> MegakernelDecoder:
-        """The megakernel's, whose launches go here; speech never ends."""
+        """Return a megakernel decoder whose launches go to this device; its speech never ends."""
         settings = MegakernelSettings(interpret=True, max_positions=MAX_POSITIONS)
         return MegakernelDecoder(checkpoint, replace(context, settings=settings))
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
-        """Launches of megakernel decoders and downloads of audio go here, in this process."""
+        """Send launches of megakernel decoders and downloads of audio in this process to this device."""
 
         class TimedDownload(Download):
             def __init__(own, chunks: list[Tensor]) -> None:  # noqa: N805 - self is the device
@@ -104,7 +104,7 @@ class IdleModule:
         return name
 
     def start(self, function: str, blocks: int, threads: int, arguments: Arguments) -> None:  # noqa: ARG002
-        """It is asked for the size of its structures."""
+        """Answer with the size of a structure: nothing else is started."""
         argument = ctypes.c_void_p.from_address(arguments.address).value
         assert argument is not None
         size = ctypes.c_void_p.from_address(argument).value
@@ -112,16 +112,16 @@ class IdleModule:
         ctypes.c_int.from_address(size).value = ctypes.sizeof(self._sizes[function])
 
     def start_together(self, function: str, blocks: int, threads: int, shared_bytes: int, arguments: Arguments) -> None:
-        """Nothing comes of it."""
+        """Do nothing."""
 
     def synchronize(self) -> None:
-        """All is done."""
+        """Do nothing: all work is done."""
 
 
 class TimedKernel(Kernel):
     """Publishes the next of a few frames when the device is done with it."""
 
-    def __init__(self, model: PackedModel, space: Workspace, device: Device) -> None:
+    def __init__(self, model: PackedModel, space: Workspace, device: TimedDevice) -> None:
         module = IdleModule(model.shape)
         super().__init__(model, space, module, module)
         self._time, self._done_at, self._groups = device, 0.0, torch.arange(model.shape.code_groups)
@@ -136,6 +136,6 @@ class TimedKernel(Kernel):
         return ticket
 
     def wait(self, ticket: int) -> list[tuple[int, ...]]:
-        while time.monotonic() < self._done_at:  # as it looks for codes in memory
+        while time.monotonic() < self._done_at:  # a poll, as the kernel's host side polls memory for codes
             time.sleep(0)
         return super().wait(ticket)

@@ -22,14 +22,14 @@ STEADY = Script(length_s=None, ahead_s=0.5)
 
 @dataclass
 class Victims:
-    """What the callers of one kind of phase heard."""
+    """Playbacks of the callers in one kind of phase."""
 
     http: list[Playback] = field(default_factory=list)
     websocket: list[Playback] = field(default_factory=list)
     steady: list[Playback] = field(default_factory=list)
 
     def summary(self) -> dict[str, Any]:
-        """Return what the JSON says of them."""
+        """Return their summary for the JSON report."""
         heard = [summary(one) for one in (self.http, self.websocket, self.steady)]
         return {
             "http_first_chunk_ms": heard[0]["first_chunk_ms"],

@@ -10,7 +10,7 @@ from megatalker.sampling import CodeVocabulary, SamplerRows
 class Recompute(mt.TalkerDecoder):
     """The state of a stream is nothing but its rows ``[positions, hidden_size]``, and a row of the sampler."""
 
-    capabilities = mt.TalkerCapabilities(frozenset({"cpu", "cuda"}), frozenset({torch.float32}), 4, 2048)
+    capabilities = mt.TalkerCapabilities(frozenset({"cpu", "cuda"}), frozenset({torch.float32}), 4, 1024)
 
     def __init__(self, checkpoint: mt.Checkpoint, context: mt.LoadContext) -> None:
         self._eos_id, self._device = checkpoint.config.codec_eos_id, context.device

@@ -20,7 +20,7 @@ FAR = 3.0
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Of one buffer."""
+    """Difference between two results of one buffer."""
 
     buffer: str
     wrong: int

@@ -16,7 +16,7 @@ WIDE_ROWS = 2048
 WIDE_STREAMS = 512
 """Streams of one wide launch, at most."""
 WARPS = 8
-"""Of a block, that compute: each takes its share of every dot product. One more fetches."""
+"""Warps of a block that compute: each takes its share of every dot product. One more warp fetches."""
 THREADS = WARPS * 32 + 32
 TILE = 8
 """Weight rows of one matrix tile."""
@@ -35,41 +35,41 @@ QUAD = 4
 SUPPRESSED = 1024
 """The talker's highest ids, never chosen as code 0 (end-of-speech excepted)."""
 PHASE_BITS = 10
-"""Of a tag, for the number of a phase; the others are for the launch."""
+"""Bits of a tag that number the phase; the other bits number the launch."""
 
 WEIGHT = torch.bfloat16
 """Type of matrices and embeddings. ``csrc/config.cuh`` has the same types under the names of CUDA."""
 OPERAND = torch.bfloat16
-"""Of activations as operand of a product."""
+"""Type of activations as operand of a product."""
 STORED = torch.bfloat16
-"""Of keys and values in their pages."""
+"""Type of keys and values in their pages."""
 
 PHILOX_ROUNDS = 10
 PHILOX_MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 PHILOX_WEYL = (0x9E3779B9, 0xBB67AE85)
-"""What the two words of the key grow by after each round."""
+"""Numbers added to the two words of the key after each round."""
 GUMBEL_ROWS = 384
-"""Of the table of noise, for each half of its range: 24 octaves of 16 segments."""
+"""Rows of the table of noise, for each half of its range: 24 octaves of 16 segments."""
 GUMBEL_SEGMENT_BITS = 19
-"""Of a float32's bits, those that say where in its segment a number lies."""
+"""Bits of a float32 that say where in its segment a number lies."""
 GUMBEL_BITS = 26
 """The table's unit is ``2**-GUMBEL_BITS``."""
 DECAY_ROWS = 256
-"""Of the table of ``exp(-x)``: eight segments for each unit of ``x``."""
+"""Rows of the table of ``exp(-x)``: eight segments for each unit of ``x``."""
 DECAY_SEGMENT_BITS = 17
 DECAY_STEP_BITS = 20
 """``x`` is counted in steps of ``2**-DECAY_STEP_BITS``."""
 
 
 class LaunchMode(IntEnum):
-    """What the rows of a wide launch are; others are frames."""
+    """Kind of the rows of a wide launch; the rows of other launches are always frames."""
 
     DECODE = 0
     PREFILL = 1
 
 
 class Wait(IntEnum):
-    """What a wait that took too long was for."""
+    """Reason of a wait that took too long."""
 
     RESULTS = 1
     RING = 2
@@ -83,7 +83,7 @@ class BarrierWord(IntEnum):
     ABORTED = 2
     REPORTED = 3
     PROGRESS = 4
-    """And one word more for each further block: the last phase that it finished."""
+    """Last phase that block 0 finished; one word more follows for each further block."""
 
 
 class StatusWord(IntEnum):

@@ -31,9 +31,9 @@ from megatalker_kernels.trial import CODE_GROUPS, MODELS, TrialStreams, fill_str
 from megatalker_kernels.workspace import Workspace
 
 PHASE_TOLERANCE = 2.0**-8
-"""One phase from equal inputs: another order of summation tips the rounding of a bfloat16, and what follows from it."""
+"""Tolerance for one phase from equal inputs: another order of summation changes the rounding of a bfloat16."""
 LAUNCH_TOLERANCE = 5e-2
-"""A whole launch: such differences, carried through all layers."""
+"""Tolerance for a whole launch: such differences, carried through all layers."""
 POSITIONS = (20, 63, 64, 65, 130, 300, 511, 1000)
 PROMPT_ROWS = 20
 
@@ -59,7 +59,7 @@ class KernelDiff:
         self.sampler = Specification(model, self.before)
 
     def launch(self, launch: Launch) -> dict[str, Any]:
-        """One launch on both, and what differs afterwards."""
+        """Do one launch on both, and return what differs afterwards."""
         self.before.copy_from(self.ours)
         self.theirs.copy_from(self.ours)
         ticket = self.kernel.run(launch)

@@ -1,4 +1,4 @@
-"""What can go wrong in this package; every message names the culprit and the way out."""
+"""Errors of this package; every message names the cause and the way out."""
 
 
 class KernelError(Exception):

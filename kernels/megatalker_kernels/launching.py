@@ -30,12 +30,12 @@ WAITS = {
     Wait.RING: "for weights, or stored keys and values, to arrive",
 }
 LAUNCHES_TAGGED = 2 ** (32 - PHASE_BITS)
-"""After as many launches tags come again."""
+"""Number of launches after which tags repeat."""
 TICKETS = 2**31 - LAUNCHES_TAGGED
-"""A multiple of the above, so that results are forgotten in time when tickets start over, too."""
+"""A multiple of :data:`LAUNCHES_TAGGED`, so that results are forgotten in time when tickets start over, too."""
 WIDE_THREADS = THREADS - 32
 SOURCES = ("frame.cu", "wide.cu")
-"""Of the two modules of a kernel."""
+"""Sources of the two modules of a kernel."""
 
 
 class Module(Protocol):
@@ -193,7 +193,7 @@ class Kernel:
         return "the end"
 
     def _send_plan(self, launch: Launch) -> None:
-        """What the kernel is to do with each row, in one copy."""
+        """Send the plan for all rows to the device, in one copy."""
         parts = plan_rows(self._shape, launch)
         wide: Any = self._wide_params.wide
         self._plan = plan = send(

@@ -98,9 +98,9 @@ class PackedModel:
         for codebook in range(1, shape.code_groups):
             self.weights.put(f"predictor.head.{codebook}", source.head(codebook))
         self.sum_tables = [self._embedding(source, codebook) for codebook in range(shape.code_groups)]
-        """What each code adds to the talker's input: bfloat16 ``[vocab, talker hidden]``."""
+        """Embeddings that codes add to the talker's input: bfloat16 ``[vocab, talker hidden]``."""
         self.input_tables = self.sum_tables
-        """What each code feeds the predictor: bfloat16 ``[vocab, predictor hidden]``."""
+        """Embeddings of codes as input of the predictor: bfloat16 ``[vocab, predictor hidden]``."""
         self.projection_bias: Tensor | None = None
         if shape.projects:
             weight, bias = (tensor.to(device).float() for tensor in source.projection())

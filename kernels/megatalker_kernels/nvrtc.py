@@ -25,7 +25,7 @@ WARPGROUPS = 90
 
 
 class Macros(Protocol):
-    """What a source is compiled for."""
+    """Constants that a source is compiled for."""
 
     def macros(self) -> list[tuple[str, str]]:
         """Preprocessor definitions."""
@@ -33,7 +33,7 @@ class Macros(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What the assembler reports: the largest of all functions."""
+    """Resources that the assembler reports: the largest of all functions."""
 
     registers: int
     spilled_bytes: int
@@ -50,7 +50,7 @@ class Cubin:
 
 
 def why_not_compile() -> str | None:
-    """What is missing for compiling, or ``None``."""
+    """Say what is missing for compiling; ``None`` if nothing is."""
     missing = [name for name in ("cuda.core", "cuda.pathfinder") if not _found(name)]
     if missing:
         return f"{' and '.join(missing)} cannot be imported; install the extra: pip install 'megatalker[cuda]'"
@@ -65,12 +65,12 @@ def _found(module: str) -> bool:
 
 
 def cache_folder() -> Path:
-    """Where compiled kernels are kept unless the caller says otherwise."""
+    """Return the folder where compiled kernels are kept unless the caller names another."""
     return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "megatalker" / "kernels"
 
 
 def architecture(capability: int) -> str:
-    """What to compile for a compute capability, such as ``sm_90a`` for 90, with all that only this one has."""
+    """Return the architecture of a compute capability with its own features, such as ``sm_90a`` for 90."""
     return f"sm_{capability}a" if capability == WARPGROUPS else f"sm_{capability}"
 
 
@@ -175,7 +175,7 @@ def _recall(path: Path) -> Cubin | None:
 
 def _remember(path: Path, cubin: Cubin) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    # The code goes last: a reader who finds it finds the notes as well.
+    # The code goes last: a process that finds it finds the notes, too.
     _write(path.with_suffix(".json"), json.dumps(asdict(cubin.usage)).encode())
     _write(path, cubin.code)
 

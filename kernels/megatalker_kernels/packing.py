@@ -3,7 +3,7 @@
 Block ``b`` of the grid computes the tiles ``b, b + blocks, ...`` of every matrix; a tile is 8 weight rows. Its share of
 the model is one contiguous stream: the matrices in the order of use, of each its tiles two by two, of each pair its
 ``shape.stage_columns`` columns at a time, of these the 32-column fragments of the one tile, then those of the other.
-Where there are as many columns, those that one warp multiplies, every eighth, are neighbours. A fragment of 512
+Where a tile has enough columns, the fragments that one warp multiplies, every eighth, are neighbours. A fragment of 512
 bytes is four matrices as tensor cores read them from shared memory, eight rows of 16 bytes each: of every eight
 columns, matrix ``m`` has pair ``PAIRS[m]``.
 """
@@ -22,7 +22,7 @@ from megatalker_kernels.shapes import KernelShape
 FRAGMENT = TILE * KBLOCK
 """Weights of one fragment."""
 PAIRS = (0, 2, 1, 3)
-"""Of each eight columns: a product takes the first two matrices of a fragment together, the next one the others."""
+"""Order of pairs in each eight columns: one product takes the first two matrices of a fragment, the next the others."""
 
 
 @dataclass(frozen=True, slots=True)

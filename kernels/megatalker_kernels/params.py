@@ -57,7 +57,7 @@ POINTERS_LAST = (
 
 ROW_FIELDS = ("slot", "position", "frame", "forced")
 WIDE_PLAN = ("row", "chunk", "first", "heard", "source")
-"""What a wide launch does with its rows."""
+"""Arrays of the plan that says what a wide launch does with its rows."""
 WIDE_POINTERS = ("operand", "squares", "picked", "row_chunk")
 
 

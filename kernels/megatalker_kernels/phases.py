@@ -15,12 +15,12 @@ PhaseKind = Literal[
 Size = Literal["hidden", "intermediate", "attention", "qkv", "gate_up", "vocab", "talker_hidden"]
 """A property of :class:`~megatalker_kernels.shapes.StackShape`, or the hidden size of the talker for either stack."""
 Buffer = Literal["codes", "x", "qkv", "attention", "activation", "hidden", "projected", "logits"]
-"""Of :class:`~megatalker_kernels.workspace.Workspace`; ``logits`` are pending ones, or the predictor's."""
+"""Buffer of :class:`~megatalker_kernels.workspace.Workspace`; ``logits``: the pending ones, or the predictor's."""
 Norm = Literal["none", "input", "post", "final"]
 """RMSNorm in front of the product: of a layer's input, behind its attention, or behind the last layer."""
 Epilogue = Literal["none", "scale", "add", "swiglu", "bias"]
-"""What becomes of sums: nothing, times the norm's factor, added to the residual stream, the factor and then silu(gate)
-times up, a bias added."""
+"""Operation on a product's sums: none, times the norm's factor, added to the residual stream, the factor and then
+silu(gate) times up, a bias added."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class PhaseType:
 
     kind: PhaseKind
     rows: Size | None
-    """Of its matrix; ``None``: it has none."""
+    """Rows of its matrix; ``None``: it has no matrix."""
     columns: Size | None
     input: Buffer
     norm: Norm
@@ -55,11 +55,11 @@ LAYER = tuple(_layer)
 """The phases of a layer, in their order. ``HEAD`` follows the layers of a pass; ``SUM``, the embeddings of a frame's
 codes, leads the talker's; ``PROJECT`` leads the predictor's passes where its hidden size is not the talker's."""
 BEGIN = PhaseType("begin", None, None, "codes", "none", "none", "x")
-"""Of the kernel of many rows: a code is chosen, and the rows of a pass become its residual stream."""
+"""Phase of the wide kernel: choose a code, and make the rows of a pass its residual stream."""
 APPEND = PhaseType("append", None, None, "qkv", "none", "none", "attention")
-"""Of the same: the keys and values of prompt rows go to their pages, before the attention to them."""
+"""Phase of the wide kernel: write the keys and values of prompt rows to their pages, before the attention to them."""
 COMBINE = PhaseType("combine", None, None, "attention", "none", "none", "attention")
-"""Of the same: what rows got from their chunks becomes one, if any has several."""
+"""Phase of the wide kernel: combine the attention results of a row's chunks, if any row has several."""
 
 
 def macros() -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""What a wide launch does with its rows, as arrays for the kernel."""
+"""Plan of a wide launch, row by row, as arrays for the kernel."""
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -17,7 +17,7 @@ from megatalker_kernels.shapes import KernelShape
 Numbers = NDArray[np.int32]
 
 REMEMBERED = 256
-"""Plans of one prompt."""
+"""Plans of lone prompts that are cached, at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,18 +32,18 @@ class LaunchPlan:
     source: Numbers
 
     def joined(self) -> Tensor:
-        """All arrays one behind the other."""
+        """Return all arrays in one, one after another."""
         return torch.from_numpy(
             np.concatenate([part.ravel() for part in (self.row, self.chunk, self.first, self.heard, self.source)])
         )
 
     def starts(self) -> list[int]:
-        """Where each begins."""
+        """Return where each array begins in :meth:`joined`."""
         return [0, *accumulate(part.size for part in (self.row, self.chunk, self.first, self.heard))]
 
 
 def plan_rows(shape: KernelShape, launch: Launch) -> LaunchPlan:
-    """The plan of a wide launch. That of one prompt is remembered by its positions: it takes longer than the launch."""
+    """Plan a wide launch. Plans of lone prompts are cached: making one takes longer than the launch."""
     rows = launch.rows
     if not isinstance(rows, PackedRows) or len(rows.parts) > 1:
         return _plan(shape, rows)
@@ -55,7 +55,7 @@ def plan_rows(shape: KernelShape, launch: Launch) -> LaunchPlan:
 
 
 def remember_plans(shape: KernelShape) -> None:
-    """Of lone prompts, by their length: else the first of each is planned for 0.2 ms."""
+    """Cache the plans of lone prompts of each length; otherwise the first of each length takes 0.2 ms to plan."""
     for length in range(1, REMEMBERED + 1):
         _plan_of_one(shape, range(length), True)
 

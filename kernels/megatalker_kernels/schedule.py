@@ -1,4 +1,4 @@
-"""What one launch does, and in which order: its phases, each of which publishes what the next one awaits."""
+"""Schedule of one launch: its phases in order, each of which publishes what the next one awaits."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ class Row(NamedTuple):
     forced: tuple[int, ...] | None = None
     """Codes to take instead of sampling."""
     heard: bool = True
-    """The row's hidden state and logits are wanted; of a prompt, the last one's."""
+    """Whether the row's hidden state and logits are wanted; in a prompt, only the last row's are."""
 
 
 class PackedRows:
@@ -52,7 +52,7 @@ class PackedRows:
 
     @cached_property
     def heard(self) -> NDArray[np.bool_]:
-        """Its hidden state and logits are wanted."""
+        """Whether hidden state and logits of each row are wanted."""
         heard = np.zeros(len(self), bool)
         heard[np.cumsum(self._lengths) - 1] = [heard for _, _, heard in self.parts]
         return heard
@@ -78,8 +78,8 @@ class Launch:
     mode: Literal["decode", "prefill"]
     rows: tuple[Row, ...] | PackedRows
     wide: bool = False
-    """By the kernel of many rows: up to ``WIDE_STREAMS`` streams, or ``WIDE_ROWS`` positions of prompts, those of
-    one prompt in their order."""
+    """Whether the wide kernel runs it: up to ``WIDE_STREAMS`` streams, or ``WIDE_ROWS`` positions of prompts, in
+    order within each prompt."""
     stop_after: int = 0
     """Leave after this many phases; 0 runs to the end."""
     stall_phase: int = 0
@@ -103,13 +103,13 @@ class Launch:
 
     @property
     def finish(self) -> bool:
-        """Some row's logits are wanted."""
+        """Whether the logits of any row are wanted."""
         return any(row.heard for row in self.rows)
 
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """What every block does between awaiting what the phase before published and publishing its own results."""
+    """Work of every block between awaiting the results of the phase before and publishing its own."""
 
     type: PhaseType
     stack: StackName

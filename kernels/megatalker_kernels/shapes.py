@@ -23,18 +23,18 @@ from megatalker_kernels.errors import ShapeError
 from megatalker_kernels.phases import PhaseType, StackName
 
 STAGE_COLUMNS = (1024, 512)
-"""Columns that a stage of the ring holds of two tiles: the first that fits."""
+"""Columns of two tiles that a stage of the ring may hold: the first number that fits is taken."""
 SMALL_THINGS = 4096
-"""Bytes of shared memory for what does not grow with a model."""
+"""Bytes of shared memory for data whose size does not depend on the model."""
 WIDE_SMALL_THINGS = 8192
-"""Of these, in a block of the kernel of many rows;"""
+"""Bytes of shared memory for data of the wide kernel whose size does not depend on the model."""
 WIDE_STREAM_THINGS = 192
-"""and for each of the streams whose codes such a block chooses."""
+"""Bytes of shared memory of the wide kernel for each stream whose codes a block chooses."""
 ENOUGH_STAGES = 4
 """Depth of the ring that is worth more than room for a matrix's whole operand."""
 MAX_CHOICES = 4096
 REGISTERS = 65536 // 4 // (-(-THREADS // 128) * 32) // 8 * 8
-"""Of a thread, when one block fits: each quarter of a multiprocessor has its own registers, and 3 of the 9 warps."""
+"""Registers of a thread if one block fits: a quarter of a multiprocessor has its own registers, and 3 of 9 warps."""
 
 SHARED_MEMORY = {80: 163, 86: 99, 87: 163, 89: 99, 90: 227, 100: 227, 103: 227, 110: 227, 120: 99, 121: 99}
 """KiB of shared memory that one block may use, by compute capability (major * 10 + minor)."""
@@ -136,7 +136,7 @@ class KernelShape:
                 return replace(shape, stages=stages)
         raise ShapeError(
             f"a block of sm_{capability} has {limit // 1024} KiB of shared memory and needs "
-            f"{shared_bytes(bare) // 1024} KiB beside the weights; "
+            f"{shared_bytes(bare) // 1024} KiB in addition to the weights; "
             f"the rest does not hold {in_flight + 1} stages of {stage_bytes(bare) // 1024} KiB"
         )
 
@@ -284,14 +284,14 @@ def _frame_rules(shape: KernelShape) -> Iterator[tuple[bool, str]]:
 
 
 def wide_small_bytes(shape: KernelShape) -> int:
-    """Shared memory of a block of the kernel of many rows beside its arena; ``csrc/wide_shared.cuh`` asserts that it is
-    enough.
+    """Return the shared memory of a block of the wide kernel without its arena; ``csrc/wide_shared.cuh`` asserts that
+    it is enough.
     """
     return WIDE_SMALL_THINGS + -(-WIDE_STREAMS // shape.blocks) * WIDE_STREAM_THINGS
 
 
 def stage_bytes(shape: KernelShape) -> int:
-    """Of one stage of the ring."""
+    """Return the bytes of one stage of the ring."""
     return 2 * TILE * shape.stage_columns * WEIGHT.itemsize
 
 

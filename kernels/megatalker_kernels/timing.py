@@ -27,7 +27,7 @@ WIDE_CONTEXTS = (128, 512)
 PROFILED_WIDTHS = (64, 128, 256)
 WIDTHS = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 PROMPTS = ((1, 8), (1, 24), (8, 32), (32, 32), (20, 100))
-"""How many together, and their rows."""
+"""Prompts in one launch, and the rows of each."""
 
 
 def frame_bytes(shape: KernelShape) -> dict[str, int]:

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 TAKEN_AT_ONCE = 2**13
-"""Bytes that the driver itself puts aside, from any host memory: hundreds of such copies fit into its queue."""
+"""Bytes that the driver itself buffers, from any host memory: hundreds of such copies fit into its queue."""
 
 
 def send(tensor: Tensor, device: torch.device, *, into: Tensor | None = None) -> Tensor:

@@ -34,7 +34,7 @@ GUARD = 0xA5
 
 
 class GuardedBuffers:
-    """Zeroed buffers, each an attribute. Before and behind each lies a guard that nobody may write.
+    """Zeroed buffers, each an attribute. Before and behind each lies a guard that must not be written.
 
     Args:
         device: where they lie, but for those in host memory, which a GPU sees as well.
@@ -64,7 +64,7 @@ class GuardedBuffers:
         return {name: getattr(self, name) for name in self._raw}
 
     def damaged(self) -> list[str]:
-        """Names of the buffers that something wrote next to."""
+        """Names of the buffers whose guards were overwritten."""
         names = []
         for name, buffer in self.buffers().items():
             raw, end = self._raw[name], GUARD_BYTES + buffer.numel() * buffer.element_size()
@@ -80,19 +80,19 @@ class GuardedBuffers:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """What a stream begins with in its slot."""
+    """State with which a stream begins in its slot."""
 
     slot: int
     sampling: Sampling
     history: Sequence[int] = ()
-    """First codes that were emitted already."""
+    """First codes of frames that were emitted already."""
     pages: Sequence[int] = ()
-    """Of keys and values, in the order of its positions."""
+    """Pages of keys and values, in the order of the stream's positions."""
 
 
 class WideWorkspace(GuardedBuffers):
-    """What the rows of a wide launch need. Names are those of ``csrc/params.cuh`` and ``csrc/wide_params.cuh``, where
-    it says how those lie that the megakernel has as well.
+    """Buffers for the rows of a wide launch, named as in ``csrc/params.cuh`` and ``csrc/wide_params.cuh``. The former
+    describes the layout of buffers that the megakernel has, too.
 
     Args:
         shape: the kernel's sizes.
@@ -169,7 +169,7 @@ class Workspace(GuardedBuffers):
         self.codes = self._new("codes", (ROWS, groups + 1), whole, host=True)
         self.status = self._new("status", (len(StatusWord),), whole, host=True)
         self.wide = WideWorkspace(shape, slots, device)
-        """For the rows of wide launches."""
+        """Buffers for the rows of wide launches."""
 
     def grow(self, pages: int) -> None:
         """Have this many key/value pages, more than now, in stream order. What a page holds stays under its number, in
@@ -190,7 +190,7 @@ class Workspace(GuardedBuffers):
         """Look at every guard.
 
         Raises:
-            GuardError: with the names of the buffers that something wrote next to.
+            GuardError: with the names of the buffers whose guards were overwritten.
         """
         damaged = self.damaged() + [f"wide {name}" for name in self.wide.damaged()]
         if damaged:
@@ -231,6 +231,6 @@ class Workspace(GuardedBuffers):
 
 
 def _words(field: Any) -> slice:
-    """Where a member of a structure lies in it, counted in words."""
+    """Return the words of a structure that a member takes."""
     begin, end = field.offset // 4, (field.offset + field.size) // 4
     return slice(begin, end)

@@ -32,7 +32,7 @@ SILENCE_S = 0.02
 for a failure, and try again."""
 
 
-class Utterance:
+class EmittedSpeech:
     """Speech of the engine on its way into an audio emitter."""
 
     def __init__(self, owner: TTS, emitter: tts.AudioEmitter, timeout_s: float, *, stream: bool) -> None:
@@ -140,7 +140,7 @@ class ChunkedStream(tts.ChunkedStream):
         self._owner = owner
 
     async def _run(self, output_emitter: tts.AudioEmitter) -> None:
-        utterance = Utterance(self._owner, output_emitter, self._conn_options.timeout, stream=False)
+        utterance = EmittedSpeech(self._owner, output_emitter, self._conn_options.timeout, stream=False)
         if not has_speech(self.input_text):
             utterance.say_nothing()
             return
@@ -156,7 +156,7 @@ class SynthesizeStream(tts.SynthesizeStream):
         self._owner = owner
 
     async def _run(self, output_emitter: tts.AudioEmitter) -> None:
-        utterance = Utterance(self._owner, output_emitter, self._conn_options.timeout, stream=True)
+        utterance = EmittedSpeech(self._owner, output_emitter, self._conn_options.timeout, stream=True)
         text = self._text()
         first = await anext(text, None)
         if first is None:
@@ -189,7 +189,7 @@ class SynthesizeStream(tts.SynthesizeStream):
             elif begun:
                 return
 
-    async def _feed_rest(self, text: AsyncIterator[str], speech: Speech, utterance: Utterance) -> None:
+    async def _feed_rest(self, text: AsyncIterator[str], speech: Speech, utterance: EmittedSpeech) -> None:
         async for piece in text:
             self._feed(piece, speech)
         speech.finish()

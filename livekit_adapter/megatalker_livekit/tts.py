@@ -117,7 +117,7 @@ class TTS(tts.TTS[Literal["backend_switched"]]):
         return self._source.replaceable
 
     def report(self, error: MegatalkerError) -> None:
-        """Some text could not be spoken, and the speech goes on or is over without it: emit ``error``."""
+        """Emit ``error``: some text could not be spoken, and the speech goes on or is over without it."""
         failure = tts.TTSError(timestamp=time.time(), label=self.label, error=api_error(error), recoverable=True)
         self.emit("error", failure)
 

@@ -32,7 +32,7 @@ MS = 1e-6
 
 
 class Moment(StrEnum):
-    """What happens on the way to the first sound. Not every turn has all, nor do they always come in this order."""
+    """Moments on the way to the first sound. Not every turn has all, nor do they always come in this order."""
 
     TURN_DETECTED = "turn detected"
     """The silence was taken for the end of the user's turn, not for a pause."""
@@ -43,13 +43,13 @@ class Moment(StrEnum):
     TEXT_TO_SPEECH = "text to speech"
     """The text-to-speech service got the first text to speak: a sentence, in ``TOKEN`` mode a word."""
     AUDIO_SENT = "audio sent"
-    """It sent the first audio on."""
+    """The text-to-speech service sent the first audio on."""
     AUDIO_PLAYED = "audio played"
     """The transport began to play it; the network and the caller's own buffer come on top."""
 
 
 Beginning = Literal["speech", "text", "agent"]
-"""What a turn is counted from: the user's last sound (as voice activity detection heard it), the arrival of typed text,
+"""Start of a turn's clock: the user's last sound (as voice activity detection heard it), the arrival of typed text,
 or the moment the agent was told to speak first."""
 Outcome = Literal["answered", "cut", "unanswered"]
 """The first sound was played; the user interrupted before any sound; or nothing was said, and nobody interrupted."""
@@ -61,7 +61,7 @@ class Turn:
     """Times of one turn, up to the first sound of the answer."""
 
     number: int
-    """From 1 on, within a conversation."""
+    """Number of the turn in its conversation, from 1 on."""
     begun_by: Beginning
     outcome: Outcome
     ms: dict[Moment, float]
@@ -69,7 +69,7 @@ class Turn:
 
     @property
     def total_ms(self) -> float | None:
-        """What the user waited for the first sound; ``None`` when there was none."""
+        """Milliseconds until the first sound; ``None`` when there was none."""
         return self.ms.get(Moment.AUDIO_PLAYED)
 
     @property
@@ -79,7 +79,7 @@ class Turn:
         return {moment: later - earlier for moment, (earlier, later) in zip(self.ms, pairwise(times), strict=True)}
 
     def as_json(self) -> dict[str, Any]:
-        """For a log or a page."""
+        """Return the turn as JSON for a log or a page."""
         return {
             "turn": self.number,
             "begun_by": self.begun_by,
@@ -127,7 +127,7 @@ class TurnLatencyObserver(BaseObserver):
         self._turns = 0
         self._current: _Current | None = None
         self._transcript_at: int | None = None
-        """The last one since the turn before; it may come before the end of speech is detected."""
+        """Time of the last transcript since the turn before; it may come before the end of speech is detected."""
         self._typed_at: int | None = None
         self._register_event_handler("on_turn", sync=True)
 
@@ -182,7 +182,7 @@ class TurnLatencyObserver(BaseObserver):
                 pass
 
     async def _note_playing(self, frame: Frame, at: int) -> None:
-        """From the output transport, which plays one thing after another and passes each on when its time has come."""
+        """Observe a frame of the output transport, which plays frames in order and passes each on when it is played."""
         match frame:
             case TTSStartedFrame() if self._current is not None:
                 self._current.next_to_play = True
@@ -195,7 +195,7 @@ class TurnLatencyObserver(BaseObserver):
                 pass
 
     def _plays_this_turn(self, frame: Frame) -> bool:
-        """A bot that goes on after what it said before does not start to speak."""
+        """Whether ``frame`` plays this turn; a bot that continues earlier speech does not start to speak again."""
         current = self._current
         starts = isinstance(frame, BotStartedSpeakingFrame)
         return current is not None and self._came(Moment.AUDIO_SENT) and (starts or current.next_to_play)

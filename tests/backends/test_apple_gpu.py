@@ -24,7 +24,7 @@ SETTINGS = Settings()
 
 @pytest.fixture
 def seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """This torch sees an Apple GPU."""
+    """Let torch see an Apple GPU."""
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
 
 

@@ -46,7 +46,7 @@ class CompiledVoice:
 
 @dataclass(frozen=True)
 class Company:
-    """Which frames of the common clock each stream takes part in."""
+    """Streams that begin at different frames of a common clock."""
 
     voices: Sequence[CompiledVoice]
     starts: Sequence[int]
@@ -116,7 +116,7 @@ def company(checkpoint: Checkpoint) -> Company:
 
 @pytest.fixture(scope="module")
 def expected(request: pytest.FixtureRequest) -> Callable[[str], list[list[Codes | None]]]:
-    """What the reference says for :func:`company`, each stream alone, by name of the checkpoint fixture."""
+    """Codes of the reference for :func:`company`, each stream alone, by name of the checkpoint fixture."""
 
     @cache
     def say(name: str) -> list[list[Codes | None]]:
@@ -153,7 +153,7 @@ def test_codes_equal_the_reference_alone_and_in_company(
     assert speak_together(decoder, together) == expected(name)
 
 
-def test_compiled_units_say_what_the_reference_says(
+def test_compiled_units_give_the_codes_of_the_reference(
     warm: CheckedTalker, demo: Checkpoint, expected: Callable[[str], list[list[Codes | None]]]
 ) -> None:
     together = company(demo)
@@ -277,7 +277,7 @@ def test_end_of_speech_ends_one_stream_and_not_its_neighbour(tiny_1b7: Checkpoin
 
 
 @pytest.mark.parametrize("device", ["cpu", CUDA])
-def test_what_a_row_held_before_leaves_no_trace(tiny_1b7: Checkpoint, device: str) -> None:
+def test_a_row_s_earlier_contents_leave_no_trace(tiny_1b7: Checkpoint, device: str) -> None:
     decoder = compiled(tiny_1b7, device, max_streams=1)
     decoder.warmup()
     short = voice(tiny_1b7, 1, 5, 12, SamplingParams(seed=4))

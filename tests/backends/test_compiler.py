@@ -121,14 +121,14 @@ def test_a_codec_that_shall_be_compiled_needs_a_compiler(
 
 @pytest.fixture
 def user_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """The environment of a user who has said nothing about what torch compiles."""
+    """The environment of a user without settings for the compiler."""
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "")
     monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return tmp_path / "cache"
 
 
-def test_whatever_program_compiles_keeps_its_code_under_the_users_cache(user_cache: Path) -> None:
+def test_every_program_keeps_compiled_code_under_the_users_cache(user_cache: Path) -> None:
     with compiler_errors():
         assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(user_cache / "megatalker" / "inductor")
     assert (user_cache / "megatalker" / "inductor").is_dir()

@@ -78,7 +78,7 @@ def test_neighbours_do_not_change_a_bit(decoder: CheckedTalker, tiny_1b7: Checkp
         assert torch.equal(logits_of(alone), logits_of(frames))
 
 
-def test_what_a_slot_and_its_pages_held_before_leaves_no_trace(device: str, tiny_1b7: Checkpoint) -> None:
+def test_earlier_contents_of_a_slot_and_its_pages_leave_no_trace(device: str, tiny_1b7: Checkpoint) -> None:
     decoder = megakernel(tiny_1b7, device, max_streams=1, pages=3, prefix_rows=0)
     short = voice(tiny_1b7, 1, 5, 6, SEEDED)
     fresh = say(decoder, short)
@@ -93,7 +93,7 @@ def test_what_a_slot_and_its_pages_held_before_leaves_no_trace(device: str, tiny
     space.check_guards()
 
 
-def test_warming_up_disturbs_nobody(decoder: CheckedTalker, tiny_1b7: Checkpoint) -> None:
+def test_warming_up_disturbs_no_stream(decoder: CheckedTalker, tiny_1b7: Checkpoint) -> None:
     each = voice(tiny_1b7, 1, 12, 4, SEEDED)
     expected = codes_of(say(decoder, each))
     stream = decoder.prefill([each.request])[0]
@@ -172,7 +172,7 @@ def test_end_of_speech_ends_one_stream_and_not_its_neighbour(decoder: CheckedTal
 
 
 def test_a_stream_may_end_by_its_own_choice(decoder: CheckedTalker, tiny_1b7: Checkpoint) -> None:
-    """So hot that the noise alone decides; this seed's favours end-of-speech in the third frame."""
+    """The temperature lets the noise alone decide; with this seed it chooses end-of-speech in the third frame."""
     hot = replace(SEEDED, temperature=1e6, top_k=None, repetition_penalty=1.0, min_new_tokens=0)
     vocabulary, flat = (
         CodeVocabulary.from_config(tiny_1b7.config),
@@ -210,7 +210,7 @@ def test_a_stream_continued_from_its_codes_goes_on_as_it_would_have(
 
 
 def frame_row(checkpoint: Checkpoint, codes: tuple[int, ...]) -> Tensor:
-    """What the kernel adds up: the tables in bfloat16, the sum in float32, in order."""
+    """Return the sum that the kernel computes: the tables in bfloat16, the sum in float32, in order."""
     names = ["talker.model.codec_embedding.weight"]
     names += [f"talker.code_predictor.model.codec_embedding.{index}.weight" for index in range(len(codes) - 1)]
     total = torch.zeros(checkpoint.config.talker.hidden_size)
@@ -312,7 +312,7 @@ def test_prompt_heads_are_reused_on_pages_that_were_made_later(
     assert torch.equal(logits_of(reused), logits_of(plain))
 
 
-def test_a_full_gpu_stops_only_who_needs_more_pages(
+def test_a_full_gpu_stops_only_streams_that_need_pages(
     decoder: CheckedTalker, device: str, tiny_1b7: Checkpoint, from_one_page: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     each, long = voice(tiny_1b7, 1, 62, 6, SEEDED), voice(tiny_1b7, 2, 65, 3)
@@ -320,7 +320,7 @@ def test_a_full_gpu_stops_only_who_needs_more_pages(
     growing = megakernel(tiny_1b7, device, max_streams=2)
     stream = growing.prefill([each.request])[0]
     said = [growing.decode([DecodeStep(stream, text)])()[0].codes for text in each.text[:2]]
-    advice = "2 pages of keys and values do not fit .* beside the 2 they replace: full; release a stream, or lower"
+    advice = "2 pages of keys and values do not fit .* along with the 2 they replace: full; release a stream, or lower"
     with monkeypatch.context() as full:
         full.setattr("megatalker_kernels.workspace.torch.empty", refuse)
         with pytest.raises(CapacityError, match=advice):
@@ -353,7 +353,7 @@ def test_a_prompt_and_frames_may_fill_every_position(device: str, tiny_1b7: Chec
         decoder.decode([DecodeStep(stream, each.text[0])])()
 
 
-def test_too_few_pages_stop_nobody_who_needs_none(tiny_1b7: Checkpoint, from_one_page: None) -> None:
+def test_too_few_pages_stop_no_stream_that_needs_none(tiny_1b7: Checkpoint, from_one_page: None) -> None:
     decoder = megakernel(tiny_1b7, max_streams=4, pages=3)
     assert decoder.capabilities.max_positions == 3 * 64
     growing, other = voice(tiny_1b7, 1, 62, 6), voice(tiny_1b7, 2, 62, 6, SEEDED)

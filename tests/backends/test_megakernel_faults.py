@@ -80,7 +80,7 @@ def test_an_abandoned_launch_is_a_fault_and_its_streams_are_lost(
 # --- availability
 
 
-def test_what_is_missing_is_said(tiny_1b7: Checkpoint) -> None:
+def test_the_reason_why_it_cannot_run_is_given(tiny_1b7: Checkpoint) -> None:
     config = tiny_1b7.config
     assert why_not(config, CPU, MegakernelSettings()) == (
         "needs a CUDA GPU; on a CPU set backends.megakernel.interpret = true"

@@ -1,4 +1,4 @@
-"""Pages of keys and values: who holds which, and what is remembered of prompts that begin alike."""
+"""Pages of keys and values: their allocation, and the cache of prompts that begin alike."""
 
 import pytest
 import torch
@@ -18,11 +18,11 @@ from megatalker_kernels.workspace import GUARD_BYTES, Workspace
 
 CPU = torch.device("cpu")
 PAGE_BYTES = 28 * 2 * 8 * PAGE * 128 * 2
-"""Of the 0.6B talker."""
+"""Bytes of a page of the 0.6B talker."""
 
 
 def pool_of(pages: int, limit: int | None = None, enlarged: list[int] | None = None) -> PagePool:
-    """That notes in ``enlarged`` what it asks for."""
+    """Make a pool that appends to ``enlarged`` every size it asks for."""
     return PagePool(pages, limit or pages, (enlarged if enlarged is not None else []).append)
 
 
@@ -53,7 +53,7 @@ def test_pages_double_up_to_the_limit_and_only_when_none_is_left() -> None:
     assert begin(pool, 1, PAGE) == (3,)
     assert enlarged == [4]
     assert begin(pool, 2, 6 * PAGE) == (4, 5, 6, 7, 8, 9)
-    assert enlarged == [4, 9], "twice as many would not do"
+    assert enlarged == [4, 9], "doubling to 8 pages would not suffice"
     pool.release(0)
     pool.grow({1: 3 * PAGE})
     assert enlarged == [4, 9]
@@ -65,7 +65,7 @@ def test_pages_double_up_to_the_limit_and_only_when_none_is_left() -> None:
     assert enlarged == [4, 9, 11]
 
 
-def test_who_asked_for_pages_that_cannot_be_made_receives_none() -> None:
+def test_a_request_for_pages_that_cannot_be_made_receives_none() -> None:
     def refuse(pages: int) -> None:
         raise CapacityError(f"no room for {pages}")
 
@@ -80,7 +80,7 @@ def test_who_asked_for_pages_that_cannot_be_made_receives_none() -> None:
     assert begin(pool, 1, PAGE) == (2,)
 
 
-def test_pages_begin_with_what_256_mib_hold_and_never_exceed_the_limit() -> None:
+def test_the_pool_begins_with_256_mib_of_pages_and_never_exceeds_its_limit() -> None:
     shape = KernelShape.fit(*MODELS["0.6B"], code_groups=16, max_positions=4096, processors=132, capability=90)
     limit = choose_page_limit(shape, MegakernelSettings(), 1024)
     assert (limit, choose_first_pages(shape, limit, 1024, CPU)) == (1024 * 64, 2**28 // PAGE_BYTES)
@@ -104,7 +104,7 @@ def test_a_gpu_has_two_pages_a_stream_from_the_first_where_a_quarter_of_its_free
     assert choose_first_pages(shape, limit, streams, torch.device("cuda")) == pages
 
 
-def test_growth_is_for_all_or_for_nobody() -> None:
+def test_growth_is_for_all_slots_or_for_none() -> None:
     pool = pool_of(3)
     begin(pool, 0, PAGE)
     begin(pool, 1, PAGE)
@@ -173,7 +173,7 @@ class Book:
         return self.space.talker_kv[:, pages].permute(0, 2, 3, 1, 4, 5).flatten(3, 4)[:, :, :, :count].clone()
 
 
-def test_pages_keep_what_they_hold_when_they_become_more() -> None:
+def test_pages_keep_their_contents_when_the_workspace_grows() -> None:
     book = Book(rows=256)
     old = book.space.talker_kv.clone()
     book.space.grow(13)
@@ -195,7 +195,7 @@ def prompt(rows: int, *, other_from: int | None = None, seed: int = 0) -> Tensor
     return embeds
 
 
-def test_a_prompt_gets_back_what_an_equal_head_left() -> None:
+def test_a_prompt_reuses_keys_and_values_of_an_equal_head() -> None:
     book = Book(rows=256)
     first, second = prompt(100), prompt(90, other_from=75)
     book.remember(book.keys(first), [4, 1])
@@ -207,7 +207,7 @@ def test_a_prompt_gets_back_what_an_equal_head_left() -> None:
     book.space.check_guards()
 
 
-def test_what_is_remembered_outlives_the_pages_it_was_on() -> None:
+def test_remembered_passes_outlive_their_pages() -> None:
     book = Book(rows=256)
     keys = book.keys(prompt(100))
     book.remember(keys, [4, 1])
@@ -243,7 +243,7 @@ def test_a_difference_in_one_row_is_another_prompt_from_there_on() -> None:
     assert book.restore(book.keys(changed), [1]) == 16
 
 
-def test_what_was_used_last_is_kept_and_heads_outlive_what_follows_them() -> None:
+def test_recently_used_passes_are_kept_and_heads_longest() -> None:
     kept = LEAST_ROWS - ROWS  # of each prompt
     book = Book(rows=ROWS + 3 * (kept - ROWS))
     old, shared = prompt(LEAST_ROWS, other_from=0), prompt(LEAST_ROWS)

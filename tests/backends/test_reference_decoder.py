@@ -26,7 +26,7 @@ CPU = torch.device("cpu")
 GREEDY = SamplingParams(do_sample=False, predictor_do_sample=False, repetition_penalty=1.05)
 TEXT = "The quick brown fox jumps over the lazy dog, and then it sleeps for a while."
 TOKENS = 62
-"""What the official call may generate; it returns one frame less."""
+"""Tokens that the official call may generate; it returns one frame less."""
 Codes = tuple[int, ...]
 
 
@@ -88,7 +88,7 @@ CASES = [(size, mode) for size in ("0b6", "1b7") for mode in MODES] + [("tiny", 
 
 @dataclass(frozen=True)
 class OfficialRun:
-    """What the official call handed its talker, and what came out."""
+    """Inputs that the official call gave its talker, and the codes that came out."""
 
     embeds: Tensor
     trailing: Tensor
@@ -283,7 +283,7 @@ def test_forced_end_of_speech_ends_the_stream(
     decoder.release(stream)
 
 
-def test_a_refused_call_advances_nobody(decoder: CheckedTalker, prompt: OfficialRun) -> None:
+def test_a_refused_call_advances_no_stream(decoder: CheckedTalker, prompt: OfficialRun) -> None:
     expected = speak(decoder, decoder.prefill([StreamRequest(prompt.embeds, GREEDY)])[0], prompt, range(3))
     stream = decoder.prefill([StreamRequest(prompt.embeds, GREEDY)])[0]
     good = DecodeStep(stream, prompt.text(0))

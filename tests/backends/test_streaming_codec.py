@@ -194,7 +194,7 @@ def test_states_stay_small_however_long_the_stream(codec: StreamingCodec, codes:
 def test_thousands_of_frames_into_a_stream_the_rotary_angles_are_still_the_official_ones(
     tiny_custom_voice: Checkpoint, device: str
 ) -> None:
-    """Of all parts only the transformer knows how far the stream has come, so it is compared alone."""
+    """Only the transformer depends on the position in the stream, so it is compared alone."""
     tokenizer = load_official_codec(tiny_custom_voice, torch.device("cpu"), torch.float32)
     config, weights = tiny_custom_voice.codec_config, Weights(tiny_custom_voice.codec_tensor, "decoder")
     decoder = StreamingDecoder(config, weights).to(device)
@@ -264,7 +264,7 @@ def test_a_failure_in_one_batch_advances_no_stream(
 
 
 class StaticSteps:
-    """What CUDA graphs do, without one: results that the next run of any step overwrites."""
+    """Steps like those of CUDA graphs, without one: the next run of any step overwrites results."""
 
     def __init__(self) -> None:
         self.prepared = 0

@@ -35,7 +35,7 @@ def test_as_many_as_the_engine_runs_where_its_own_settings_say_nothing(tiny_1b7:
     assert held(name, tiny_1b7, 3, max_streams=12) == 12
 
 
-def test_who_loads_a_backend_without_an_engine_gets_what_one_has_by_default() -> None:
+def test_a_backend_loaded_without_an_engine_has_an_engine_s_defaults() -> None:
     (held_alone,) = (part.default for part in fields(LoadContext) if part.name == "max_streams")
     assert held_alone == Settings.model_fields["max_streams"].default
 

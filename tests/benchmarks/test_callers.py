@@ -14,7 +14,7 @@ from watched_server import WatchedServer
 
 
 @pytest.mark.slow
-def test_rude_callers_disturb_nobody_and_leave_nothing_behind(tiny_custom_voice: Checkpoint) -> None:
+def test_rude_callers_disturb_no_caller_and_leave_nothing_behind(tiny_custom_voice: Checkpoint) -> None:
     with serving(tiny_custom_voice, fakes_with()) as served:
         found = asyncio.run(run(WatchedServer(served), 6, 8.0, [TEXT, "It is ten o'clock."], 60))
     assert found["wrong"] == []
@@ -38,7 +38,7 @@ ALONE = HeardSpeech(np.arange(32).reshape(2, 16), np.arange(3840, dtype=np.int16
         (HeardSpeech(ALONE.codes[:1], ALONE.samples[:1920]), True, "1920 samples, 3840 alone"),
     ],
 )
-def test_what_counts_as_disturbed(heard: HeardSpeech, whole: bool, complaint: str | None) -> None:
+def test_differences_that_count_as_disturbed(heard: HeardSpeech, whole: bool, complaint: str | None) -> None:
     tally = Tally()
     tally.compare("listen", heard, ALONE, whole=whole)
     assert len(tally.disturbed) == (complaint is not None)
@@ -62,7 +62,7 @@ def counted(**changes: int) -> Counts:
     ("changes", "complaint"),
     [
         ({}, None),
-        ({"eos": 5, "cancelled": 0}, None),  # who vanished may have done so after the last sample was sent
+        ({"eos": 5, "cancelled": 0}, None),  # a caller may have vanished after the last sample was sent
         ({"eos": 5}, "the server counted"),
         ({"eos": 3, "cancelled": 2}, "the server counted"),
         ({"eos": 4, "cancelled": 0, "error": 1}, "1 utterances failed"),

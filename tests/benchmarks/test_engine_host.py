@@ -17,7 +17,7 @@ from megatalker.serving.client import RemoteEngine
 from megatalker.settings import Settings
 from megatalker_benchmarks.engine_host import StandIns, arrivals, burst, listen
 from megatalker_benchmarks.ready_line import wait_until_ready
-from megatalker_benchmarks.timed_device import AUDIO, FRAMES, PROMPTS, Device
+from megatalker_benchmarks.timed_device import AUDIO, FRAMES, PROMPTS, TimedDevice
 
 
 @pytest.mark.parametrize("lead_s", [None, 1.0])
@@ -33,7 +33,7 @@ def test_it_tells_processor_time_a_frame(tiny_custom_voice: Checkpoint, lead_s: 
 
 
 @pytest.mark.slow
-def test_it_tells_when_those_who_come_at_once_are_heard(tiny_custom_voice: Checkpoint) -> None:
+def test_it_measures_first_chunks_of_simultaneous_requests(tiny_custom_voice: Checkpoint) -> None:
     registry = BackendRegistry([("stand-ins", StandIns(paced=False))])
     with Engine.open(Settings(max_streams=4), checkpoint=tiny_custom_voice, registry=registry) as engine:
         first = asyncio.run(burst(engine, 6, times=2))["first_chunk_ms"]
@@ -46,7 +46,7 @@ def test_it_tells_when_they_are_heard_where_launches_take_time(tiny_custom_voice
     settings = Settings(dtype="bfloat16", max_streams=2)
     heard = []
     for speed in (1.0, 0.05):
-        device = Device(speed)
+        device = TimedDevice(speed)
         registry = BackendRegistry([("stand-ins", StandIns(paced=False, device=device))])
         with device.in_use(), Engine.open(settings, checkpoint=tiny_custom_voice, registry=registry) as engine:
             heard.append(asyncio.run(burst(engine, 2, times=5))["first_chunk_ms"])
@@ -56,8 +56,8 @@ def test_it_tells_when_they_are_heard_where_launches_take_time(tiny_custom_voice
 
 
 @pytest.mark.slow
-def test_it_tells_what_those_hear_who_come_at_random_moments(tiny_custom_voice: Checkpoint) -> None:
-    device, settings = Device(), Settings(dtype="bfloat16", max_streams=8)
+def test_it_measures_listeners_that_arrive_at_random(tiny_custom_voice: Checkpoint) -> None:
+    device, settings = TimedDevice(), Settings(dtype="bfloat16", max_streams=8)
     registry = BackendRegistry([("stand-ins", StandIns(paced=False, device=device))])
     with device.in_use(), Engine.open(settings, checkpoint=tiny_custom_voice, registry=registry) as engine:
         figures = asyncio.run(arrivals(engine, 4.0, 2.0))

@@ -27,7 +27,7 @@ def test_a_curve_is_straight_between_its_points_and_in_proportion_beyond() -> No
     )
 
 
-def test_who_comes_to_an_idle_server_waits_for_the_first_chunk_alone() -> None:
+def test_a_request_to_an_idle_server_waits_only_for_its_first_chunk() -> None:
     found = simulate(TIMES, Demand(rate=0.01, length_s=LENGTH_S, seconds=4_000), Fleet(1, rows=4))
     assert found.first_chunk_ms is not None
     assert found.first_chunk_ms["max"] == pytest.approx(20)
@@ -74,8 +74,8 @@ def test_as_many_machines_as_the_first_chunk_needs_and_no_more() -> None:
     assert replicas_needed(TIMES, demand, fleet, p95_ms=10, most=64) is None, "alone it takes 20"
 
 
-def test_it_says_what_the_run_on_two_replicas_was_compared_with() -> None:
-    """What docs/deployment.md shows is what the model says of those measurements."""
+def test_predictions_for_two_replicas_are_compared_with_the_measured_run() -> None:
+    """The table of docs/deployment.md has the results of the model for those measurements."""
     saved = json.loads((RESULTS / "fleet.json").read_text())["rows"]
     measured, against = RESULTS / "fleet_one_replica.json", RESULTS / "fleet_two_replicas.json"
     rows = run(options_of([str(measured), "--replicas", "2", "--max-streams", "2", "--against", str(against)]))
@@ -98,7 +98,7 @@ def report(**changes: Any) -> dict[str, Any]:
     return {"script": {"ahead_s": None, "length_s": 4.0}, "cases": cases} | changes
 
 
-def test_service_times_are_medians_of_what_was_measured(tmp_path: Path) -> None:
+def test_service_times_are_medians_of_measurements(tmp_path: Path) -> None:
     (tmp_path / "load.json").write_text(json.dumps(report()))
     assert ServiceTimes.read(tmp_path / "load.json") == ServiceTimes([(1, 0.02)], [(1, 0.02)])
 

@@ -1,4 +1,4 @@
-"""The environments of peers are pinned, and the frames that they are timed by are those that they made."""
+"""The environments of peers are pinned, and the frames that their timing counts are the frames they made."""
 
 import re
 from pathlib import Path
@@ -22,7 +22,7 @@ def test_each_peer_has_an_environment_in_which_every_version_is_exact(peer: str)
     assert len(names) == len(set(names))
 
 
-def test_no_environment_is_left_of_what_is_no_peer() -> None:
+def test_no_environment_is_left_of_a_removed_peer() -> None:
     assert {path.stem for path in FOLDER.glob("*.txt")} == set(PEERS)
 
 
@@ -33,15 +33,15 @@ def test_frames_are_those_of_the_audio_that_came_back() -> None:
         timed(lambda limit: (3 * FRAME_SAMPLES + 1, None), 40, torch.device("cpu"))
 
 
-def test_a_frame_costs_what_more_frames_cost_whatever_was_asked_for() -> None:
+def test_the_cost_of_a_frame_is_the_slope_over_frames_that_came() -> None:
     made = (14, 39, 30, 4)
     assert frame_ms([PeerCall(frames, 0.2 + 0.01 * frames) for frames in made]) == pytest.approx(10)
     with pytest.raises(SystemExit, match="every call made 7 frames"):
         frame_ms([PeerCall(7, 1.0), PeerCall(7, 1.1)])
 
 
-def test_the_official_package_is_timed_by_what_it_makes(demo: Checkpoint) -> None:
-    """On a CPU, which its own measurement is not for, but whose frames are counted the same way."""
+def test_the_official_package_is_timed_by_the_frames_it_makes(demo: Checkpoint) -> None:
+    """Frames on a CPU are counted in the same way as on a GPU, for which the measurement is meant."""
     speak = official(demo.folder, "robin", torch.device("cpu"))
     calls = [timed(speak, limit, torch.device("cpu")) for limit in (3, 6)]
     assert [call.frames for call in calls] == [2, 5]

@@ -44,7 +44,7 @@ def test_other_measurements_stand_behind_it_and_are_not_imported_to_be_listed(tm
         assert f" {name} " in done.stdout
     assert "--help says what it takes" not in done.stdout
     assert "megatalker_" not in done.stdout, "each says in words what it measures"
-    assert "Odd texts through an engine." in done.stdout
+    assert "Odd texts at every face of the engine." in done.stdout
 
 
 @pytest.mark.parametrize("name", ["soak", "stream", "compiled", "codec", "endurance", "kernel", "peers", "engine-host"])

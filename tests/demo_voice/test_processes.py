@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 from demo_voice_helpers import SMALL
 from megatalker_demo_voice.processes import Processes
-from megatalker_demo_voice.talker_data import Layout, TalkerData
+from megatalker_demo_voice.talker_data import TrainingLayout, TalkerData
 from megatalker_demo_voice.talker_export import parsed_config
 from megatalker_demo_voice.talker_training import TalkerPlan, TalkerTrainer
 from megatalker.checkpoint.template import role_ids
@@ -33,7 +33,7 @@ def main(folder):
     codes = torch.randint(0, 128, (20, 16), generator=torch.Generator().manual_seed(1)).to(torch.uint8)
     ids = encode_texts(tokenizer, ["One two.", "Three."])
     data = TalkerData.build(codes, [12, 8], ids, [1141, 1142], [0, 1], processes.device)
-    layout = Layout(config, role_ids(tokenizer), "english", processes.device)
+    layout = TrainingLayout(config, role_ids(tokenizer), "english", processes.device)
     plan = TalkerPlan(config, 2.0, 128, 1e-3, 0.2, 0.0, 0, folder / "state", 1e9, False)
     trainer = TalkerTrainer(plan, data, layout, processes.device, lambda line: None, group)
     before = torch.cat([parameter.detach().flatten() for parameter in trainer.talker.parameters()])

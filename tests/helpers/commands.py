@@ -1,10 +1,11 @@
-"""Runs the ``megatalker`` command as a process."""
+"""Runs the ``megatalker`` command and other programs as processes that need not import torch again."""
 
 import multiprocessing
 import os
 import subprocess
 import sys
 import threading
+import types
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection
@@ -24,9 +25,20 @@ def megatalker(
     *arguments: str, cwd: Path, stdin: str | bytes = b"", raw: bool = False, **environment: str
 ) -> subprocess.CompletedProcess[Any]:
     """Run to the end in a fork of a process that has imported torch. Standard output is text, or bytes if ``raw``."""
-    command = ("megatalker", *arguments)
+    return run_program(COMMAND[-1], "megatalker", *arguments, cwd=cwd, stdin=stdin, raw=raw, **environment)
+
+
+def run_program(
+    program: str,
+    *arguments: str,
+    cwd: Path,
+    stdin: str | bytes = b"",
+    raw: bool = False,
+    **environment: str,
+) -> subprocess.CompletedProcess[Any]:
+    """Run the source of a program in such a fork; ``arguments`` are its ``sys.argv``."""
     (in_, to_process), (from_process, out), (errors, err) = (_forks.Pipe(duplex=False) for _ in range(3))
-    process = _forks.Process(target=_run, args=(command, cwd, os.environ | environment, in_, out, err))
+    process = _forks.Process(target=_run, args=(program, arguments, cwd, os.environ | environment, in_, out, err))
     process.start()
     for theirs in (in_, out, err):
         theirs.close()
@@ -42,10 +54,12 @@ def megatalker(
         thread.join()
     assert process.exitcode is not None
     stdout = said[from_process] if raw else said[from_process].decode()
-    return subprocess.CompletedProcess(command, process.exitcode, stdout, said[errors].decode())
+    return subprocess.CompletedProcess(arguments, process.exitcode, stdout, said[errors].decode())
 
 
-def _run(command: Sequence[str], cwd: Path, environment: Mapping[str, str], *streams: Connection) -> None:
+def _run(
+    program: str, arguments: Sequence[str], cwd: Path, environment: Mapping[str, str], *streams: Connection
+) -> None:
     for number, stream in enumerate(streams):
         os.dup2(stream.fileno(), number)
         stream.close()
@@ -53,10 +67,10 @@ def _run(command: Sequence[str], cwd: Path, environment: Mapping[str, str], *str
     os.chdir(cwd)
     os.environ.clear()
     os.environ.update(environment)
-    sys.argv[:] = command
-    from megatalker.cli.main import run
-
-    run()
+    sys.argv[:] = arguments or [""]
+    main = types.ModuleType("__main__")
+    sys.modules["__main__"] = main
+    exec(program, vars(main))
 
 
 def _write(pipe: Connection, data: bytes) -> None:

@@ -22,7 +22,7 @@ class MegakernelEmulator:
         shape: with few blocks, all of which run on one thread.
         architecture: ``__CUDA_ARCH__``: from 900 on weights are fetched by bulk copies, and
             at 900 warpgroups multiply.
-        wide: the kernel of many rows instead.
+        wide: the wide kernel instead.
     """
 
     clock_hz = 1_000_000

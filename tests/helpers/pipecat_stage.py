@@ -27,9 +27,19 @@ from pipecat.services.tts_service import TTSService
 from pipecat.tests.utils import run_test
 
 from megatalker import Engine
+from megatalker_pipecat import EnginePool, MegatalkerTTSService
 from waiting import HANG_S
 
 T = TypeVar("T")
+
+
+def service_with(pool: EnginePool) -> type[MegatalkerTTSService]:
+    """Return a class of services that take their engines from ``pool``."""
+
+    class PooledService(MegatalkerTTSService):
+        engines = pool
+
+    return PooledService
 
 
 def turn(*pieces: str) -> list[Frame]:

@@ -11,6 +11,18 @@ from megatalker.serving.shared_engines.pool import EnginePool
 FRAMES = 12
 
 
+class DecodeFault:
+    """Makes decode fail from call ``after`` on, and then at every call of later decoders."""
+
+    def __init__(self, after: int) -> None:
+        self.after = after
+
+    def __call__(self, call: int) -> None:
+        if call >= self.after:
+            self.after = 0
+            raise RuntimeError("the device is on fire")
+
+
 def fakes(frames: int | None = FRAMES, **behaviour: Any) -> Fakes:
     """Return one fake talker that says ``frames`` frames for any text, and a codec of noise."""
     return Fakes(talkers={"fake": Behaviour(frames=frames, **behaviour)})

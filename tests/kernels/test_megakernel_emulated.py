@@ -19,7 +19,7 @@ SHAPES = {
     "other heads": (StackShape(64, 96, 1, 2, 1, 128, 1536), StackShape(64, 160, 2, 3, 1, 64, 384)),
 }
 RESULTS = ("talker_kv", "predictor_kv", "hidden", "pending", "predictor_logits", "seen")
-"""What a launch leaves behind."""
+"""Buffers with the results of a launch."""
 
 pytestmark = [needs_compiler, pytest.mark.slow]
 
@@ -44,7 +44,7 @@ def emulators(shape: KernelShape, architecture: int = 900) -> list[MegakernelEmu
     return [MegakernelEmulator(shape, architecture, wide=wide) for wide in (False, True)]
 
 
-def test_launches_do_what_the_specification_says(bench: KernelDiff) -> None:
+def test_launches_match_the_specification(bench: KernelDiff) -> None:
     for name, launch in cases(bench):
         result = bench.launch(launch)
         assert result["ok"], (name, result["differences"])
@@ -101,7 +101,7 @@ def test_wide_frames_leave_the_bits_of_the_megakernel(bench: KernelDiff, sizes: 
 
 
 def test_packed_prompts_leave_the_bits_of_single_ones(bench: KernelDiff) -> None:
-    """Of the wide kernel alone, and of prompts that stop and go on."""
+    """The wide kernel alone, with prompts that stop and continue."""
     rows = PackedRows([(0, range(20), True), (3, range(60, 67), True), (5, range(250, 259), True)])
     ours, theirs = bench.ours, bench.theirs
     ours.wide.text[: len(rows)].normal_(generator=torch.Generator().manual_seed(3))
@@ -120,7 +120,7 @@ def test_packed_prompts_leave_the_bits_of_single_ones(bench: KernelDiff) -> None
     assert_same_results(ours, theirs)
 
 
-def test_every_phase_does_what_the_specification_says() -> None:
+def test_every_phase_matches_the_specification() -> None:
     shape = shape_of("projected", code_groups=2)
     bench = KernelDiff(random_model(shape, CPU), emulators(shape), POSITIONS, STALL_TIMEOUT_S)
     for phase in bench.phases(Launch("decode", bench.streams.rows(range(5), 3))):

@@ -1,4 +1,4 @@
-"""What the kernel is told at each launch, by a driver that only listens."""
+"""Arguments of each launch of the kernel, recorded by a driver that runs nothing."""
 
 import ctypes
 from typing import Any
@@ -30,7 +30,7 @@ def told(arguments: Arguments, kind: Any) -> Any:
 
 
 class RecordingModule(IdleModule):
-    """In place of a GPU."""
+    """A module that records launches instead of running them."""
 
     def __init__(self) -> None:
         super().__init__(SHAPE)
@@ -40,7 +40,7 @@ class RecordingModule(IdleModule):
         self.launched.append(told(arguments, {"megatalker_frame": PARAMS, "megatalker_wide": WIDE_PARAMS}[function]))
 
 
-def test_a_launch_is_told_where_the_pages_are_now() -> None:
+def test_a_launch_gets_the_current_address_of_the_pages() -> None:
     listener = RecordingModule()
     space = Workspace(SHAPE, slots=1, pages=2, device=CPU)
     kernel = Kernel(random_model(SHAPE, CPU), space, listener, listener)

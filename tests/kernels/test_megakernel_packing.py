@@ -93,7 +93,7 @@ def test_a_wrong_shape_is_named() -> None:
         packed.put("talker.head", torch.zeros(2, 3))
 
 
-def test_projected_tables_hold_what_the_predictor_is_fed() -> None:
+def test_projected_tables_hold_the_predictor_s_input() -> None:
     model = random_model(tiny_shape(), CPU)
     weight, bias = model.weights.get("projection").float(), model.projection_bias
     expected = model.sum_tables[4].float() @ weight.T + bias

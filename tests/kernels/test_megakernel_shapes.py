@@ -47,7 +47,7 @@ def test_a_broken_rule_is_named(change: dict[str, int], rule: str) -> None:
     assert rule in reason
 
 
-def test_fit_refuses_what_cannot_work() -> None:
+def test_fit_refuses_impossible_sizes() -> None:
     with pytest.raises(ShapeError, match="sm_70"):
         fit(capability=70)
     talker = StackShape(1024, 3072, 28, 16, 8, 96, 3072)

@@ -1,4 +1,4 @@
-"""What Python and CUDA share is written once: constants, enumerations, and the order and sizes of the phases."""
+"""Constants, enumerations, order and sizes of phases that Python and CUDA share are written once."""
 
 import ast
 import re
@@ -93,7 +93,7 @@ def test_numbers_of_the_noise_stand_in_one_file(number: int) -> None:
 
 
 def test_types_of_two_bytes_have_names() -> None:
-    """What is left of ``u16`` is not a number of a model: an index."""
+    """The only other use of ``u16`` is an index, not a number of a model."""
     uses = [line.strip() for line in text_of(MEGAKERNEL).splitlines() if "u16" in line]
     assert uses == [
         "u16 place[CHOICES];",
@@ -102,8 +102,8 @@ def test_types_of_two_bytes_have_names() -> None:
     ]
 
 
-def test_each_phase_reads_what_the_one_before_wrote() -> None:
-    """And none writes what the one before wrote: that has not been read yet."""
+def test_each_phase_reads_the_output_of_the_one_before() -> None:
+    """No phase writes the buffer that the one before wrote, which has not been read yet."""
     order = [SUM, *LAYER, *LAYER, HEAD]
     assert all(after.input == before.output != after.output for before, after in pairwise(order))
 
@@ -141,7 +141,7 @@ def test_a_line_that_the_kernel_does_not_follow_does_not_compile(
 
 @pytest.mark.parametrize("model", MODELS)
 def test_matrices_lie_in_the_order_of_their_phases(model: str) -> None:
-    """Those of each pass; heads lie behind all layers of the predictor."""
+    """The order holds within each pass; heads lie behind all layers of the predictor."""
     shape = fit(model)
     places = {matrix.name: place for place, matrix in enumerate(stream(shape))}
     launch = Launch("decode", tuple(Row(slot, 0) for slot in range(shapes.ROWS)))

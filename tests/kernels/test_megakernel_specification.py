@@ -33,7 +33,7 @@ SAMPLINGS = {
 
 @dataclass(frozen=True)
 class Exact:
-    """What the official modules say in float32, and how far bfloat16 takes them from it along the same codes."""
+    """Results of the official modules in float32, and their error in bfloat16 along the same codes."""
 
     voice: VoiceRequest
     frames: list[Frame]
@@ -53,7 +53,7 @@ Oracle = Callable[[str, str], Exact]
 
 @pytest.fixture(scope="module")
 def oracle(request: pytest.FixtureRequest) -> Oracle:
-    """By names of a checkpoint and a sampling."""
+    """Returns exact results by the names of a checkpoint and a sampling."""
 
     @cache
     def decoder(name: str, dtype: torch.dtype) -> CheckedTalker:
@@ -119,7 +119,7 @@ def first_difference(
 
 
 def distance(exact: Frame, sampling: SamplingParams, frame: int, codebook: int, code: int) -> float:
-    """By how much the oracle's logits prefer its own choice to ``code``."""
+    """Return how far the logit of ``code`` lies below that of the oracle's own choice."""
     assert exact.logits is not None
     assert exact.codes is not None
     row = (exact.logits.predictor[codebook - 1] if codebook else exact.logits.talker).numpy().astype(np.float64)

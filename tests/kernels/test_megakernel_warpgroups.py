@@ -17,14 +17,14 @@ from megatalker_kernels.workspace import Workspace
 CPU = torch.device("cpu")
 POSITIONS = (20, 63, 64, 65, 130, 17, 31, 1) * 9
 STACK = StackShape(512, 1024, 1, 16, 4, 32, 1152)
-"""Whose matrices have one or two times the columns of a stage of the packed weights: warpgroups take whole ones."""
+"""Shape whose matrices have one or two times the columns of a stage: warpgroups multiply whole stages."""
 
 pytestmark = [needs_compiler, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")
 def kernels() -> tuple[Kernel, Kernel, Workspace, Workspace]:
-    """By warpgroups and by warps, each with its workspace."""
+    """The kernel for warpgroups and the one for warps, each with its workspace."""
     predictor = replace(STACK, vocab=128)
     shape = KernelShape.fit(STACK, predictor, code_groups=3, max_positions=512, processors=24, capability=90)
     shape = replace(shape, stage_columns=512, operand_columns=1024)

@@ -1,4 +1,4 @@
-"""Which numbers the streaming codec's kernels multiply: what float16 cannot hold, what rounding to it costs."""
+"""Number formats of the streaming codec's kernels: values that float16 cannot hold, and the error of rounding to it."""
 
 import re
 from collections.abc import Callable
@@ -24,7 +24,7 @@ from megatalker_kernels.codec.numbers import Numbers
 
 @pytest.fixture
 def loud(tiny_custom_voice: Checkpoint) -> Callable[[str, float], StreamingDecoder]:
-    """Makes a decoder one of whose weights is so many times as large."""
+    """Returns a decoder one of whose weights is multiplied by a factor."""
 
     def make(name: str, factor: float) -> StreamingDecoder:
         decoder = StreamingDecoder(tiny_custom_voice.codec_config, Weights(tiny_custom_voice.codec_tensor, "decoder"))
@@ -69,7 +69,7 @@ def _run(runner: FusedRunner, config: CodecConfig) -> Tensor:
     ],
     ids=["weights", "activations"],
 )
-def test_what_float16_cannot_hold_is_multiplied_in_tensorfloats(
+def test_numbers_beyond_float16_are_multiplied_in_tensorfloats(
     loud: Callable[[str, float], StreamingDecoder],
     tiny_custom_voice: Checkpoint,
     monkeypatch: pytest.MonkeyPatch,
@@ -114,7 +114,7 @@ def test_fast_says_how_far_it_is_off(
     ],
     ids=["weights", "activations"],
 )
-def test_fast_is_refused_to_what_float16_cannot_hold(
+def test_fast_is_refused_for_numbers_beyond_float16(
     loud: Callable[[str, float], StreamingDecoder],
     tiny_custom_voice: Checkpoint,
     monkeypatch: pytest.MonkeyPatch,

@@ -1,4 +1,4 @@
-"""What the framework is told when the engine cannot speak: kind, status, whether to try again; and what it does."""
+"""Errors that the framework gets when the engine cannot speak: kind, status, whether to retry; and its reaction."""
 
 import asyncio
 import threading
@@ -79,7 +79,7 @@ def failures_of(speaker: TTS) -> list[TTSError]:
 
 
 @pytest.mark.asyncio
-async def test_what_can_never_work_is_not_tried_again(tiny_custom_voice: Checkpoint) -> None:
+async def test_an_impossible_request_is_not_tried_again(tiny_custom_voice: Checkpoint) -> None:
     with engine_on(fakes(), tiny_custom_voice) as engine:
         speaker = TTS(engine=engine, voice="nobody")
         failures = failures_of(speaker)
@@ -124,7 +124,7 @@ async def test_a_server_that_is_away() -> None:
 
 
 @pytest.mark.asyncio
-async def test_what_only_the_server_knows_to_be_impossible(tiny_custom_voice: Checkpoint) -> None:
+async def test_requests_that_only_the_server_can_refuse(tiny_custom_voice: Checkpoint) -> None:
     with serving(tiny_custom_voice, fakes()) as served:
         speaker = TTS(server_url=served.url, voice="nobody")
         for ask in WAYS:

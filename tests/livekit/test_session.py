@@ -53,12 +53,12 @@ async def two_turns(talk: LiveKitConversation) -> list[bytes]:
     heard = await talk.hears(2)
     await until(lambda: len(talk.said) == 2)
     assert talk.said == ["Good morning, sir.", "Very well."]
-    assert all(error.recoverable and "max_frames" in str(error.error) for error in talk.errors), "as REAL bounds it"
+    assert all(error.recoverable and "max_frames" in str(error.error) for error in talk.errors), "both reach the limit"
     return heard
 
 
 @pytest.mark.parametrize("backend", [pytest.param("reference", marks=pytest.mark.slow), "compiled"])
-async def test_what_is_heard_is_what_the_engine_says_whatever_backend_is_configured(
+async def test_the_session_plays_the_engine_s_speech_with_any_backend(
     tiny_custom_voice: Checkpoint, backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class OwnTTS(TTS):
@@ -140,7 +140,7 @@ async def test_an_interruption_reaches_the_server(tiny_custom_voice: Checkpoint)
 
 
 async def test_the_openai_plugin_as_it_is(tiny_custom_voice: Checkpoint) -> None:
-    """Its recipe: ``base_url`` is our server's; the framework cuts sentences for it."""
+    """With ``base_url`` of our server, the plug-in speaks; the framework splits sentences for it."""
     with serving(tiny_custom_voice, fakes()) as served:
         speaker = openai.TTS(base_url=served.url + "/v1", api_key="none", response_format="pcm")
         async with speaker, conversation(speaker, ANSWERS) as talk:

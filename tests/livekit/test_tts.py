@@ -254,7 +254,7 @@ async def test_text_that_is_left_out_is_an_error_after_all_that_was_spoken(
 
 
 @pytest.mark.usefixtures("short_speech_is_repeated")
-async def test_text_of_which_nothing_is_spoken_is_tried_again(tiny_custom_voice: Checkpoint) -> None:
+async def test_text_without_any_audio_is_tried_again(tiny_custom_voice: Checkpoint) -> None:
     with engine_on(ends_after(0, 0, 25), tiny_custom_voice) as engine:
         heard = await collect(TTS(engine=engine).synthesize("Good morning, sir."))
     assert len(heard) >= 25 * 1920 * 2

@@ -104,7 +104,7 @@ def test_text_can_be_fed_word_by_word(open_engine: Opener) -> None:
 
 
 @pytest.mark.slow
-def test_what_is_reported_can_be_read_by_people_and_programs(open_engine: Opener, tmp_path: Path) -> None:
+def test_reports_can_be_read_by_people_and_programs(open_engine: Opener, tmp_path: Path) -> None:
     engine = open_engine()
     loads = [Traffic("streams", 2), Traffic("rate", 20), Traffic("burst", 3)]
     cases = [LoadCase.of(play(engine, traffic, seconds=0.5), {"frames": 1}) for traffic in loads]
@@ -121,7 +121,7 @@ def test_what_is_reported_can_be_read_by_people_and_programs(open_engine: Opener
     assert found["capacity"] == 2
 
 
-def test_a_load_of_which_nothing_is_heard_is_reported_as_that() -> None:
+def test_a_load_without_any_audio_is_reported_as_silent() -> None:
     case = LoadCase.of(LoadResult(Traffic("rate", 1), 1.0, [], 0.0, 0.0), None)
     assert (case.first_chunk_ms, case.requests, case.worst_gap_ms) == (None, 0, 0.0)
 
@@ -137,7 +137,7 @@ def test_speech_that_leaves_text_out_is_an_error_unless_it_is_endless(tiny_custo
 
 
 def test_a_load_whose_own_work_fails_says_so(open_engine: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a request is refused with is counted; a bug, in its writer or in its listener, ends the load."""
+    """Refusals are counted; a bug in the writer or listener of a request ends the load."""
     engine = open_engine(max_frames=50)
 
     def fail(*_: object, **__: object) -> None:

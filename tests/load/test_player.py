@@ -1,4 +1,4 @@
-"""What an emulated listener notes."""
+"""Measurements of an emulated listener."""
 
 import numpy as np
 import pytest

@@ -37,7 +37,7 @@ async def hear(route: SpeechRoute, text: str = "Hello.", options: SpeechOptions 
 
 @asynccontextmanager
 async def answering(*parts: bytes) -> AsyncIterator[tuple[SpeechRoute, list[bytes]]]:
-    """A route to something that sends these bytes, one after another, to whoever asks, and what it was asked."""
+    """A route to a server that answers every request with these bytes in turn, and the requests that it got."""
     asked: list[bytes] = []
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -87,7 +87,7 @@ def test_a_sample_may_arrive_in_two_parts() -> None:
         ([], ConnectionFailedError, "ServerDisconnectedError"),
     ],
 )
-def test_what_is_no_speech_is_an_error(parts: list[bytes], kind: type[Exception], message: str) -> None:
+def test_a_response_without_speech_is_an_error(parts: list[bytes], kind: type[Exception], message: str) -> None:
     async def listen() -> None:
         async with answering(*parts) as (route, _):
             await hear(route)
@@ -97,7 +97,7 @@ def test_what_is_no_speech_is_an_error(parts: list[bytes], kind: type[Exception]
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:1", "nothing", "ftp://somewhere"])
-def test_a_server_that_cannot_be_asked_is_told_of_before_any_load(url: str) -> None:
+def test_an_unreachable_server_is_reported_before_any_load(url: str) -> None:
     wanted = load_run.Measurement([Traffic("burst", 1)], Script(), 1.0, None, [url], http=True)
     with pytest.raises(ConnectionFailedError, match=url):
         load_run.measure(wanted, Settings(), lambda _: None)
@@ -109,7 +109,7 @@ def test_a_refused_request_has_the_name_that_the_server_gives_it(tiny_custom_voi
 
 
 @pytest.mark.slow
-def test_a_load_is_measured_and_leaves_nobody_behind(tiny_custom_voice: Checkpoint) -> None:
+def test_a_load_is_measured_and_leaves_no_request_behind(tiny_custom_voice: Checkpoint) -> None:
     loads = [Traffic("burst", 3), Traffic("streams", 2)]
     with serving(tiny_custom_voice, endless(), max_frames=10**8, max_segment_frames=10**8) as served:
         wanted = load_run.Measurement(loads, Script(length_s=0.4, ahead_s=1.0), 1.5, None, [served.url], http=True)

@@ -1,4 +1,4 @@
-"""When requests begin, and how the largest bearable load is searched."""
+"""Start times of requests, and the search for the largest bearable load."""
 
 import asyncio
 

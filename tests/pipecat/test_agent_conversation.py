@@ -141,7 +141,7 @@ def _reported_as_spoken(events: list[dict[str, Any]]) -> list[str]:
 
 
 def _when_said(words: NDArray[np.int16], recording: Path) -> tuple[float, float]:
-    """When somebody begins and ends to say exactly ``words``, in seconds: where the recording resembles them most."""
+    """Return the start and end of ``words`` in seconds: where the recording resembles them most."""
     samples, rate = soundfile.read(recording)
     room = len(samples) + len(words)
     likeness = np.fft.irfft(np.fft.rfft(samples, room) * np.fft.rfft(words, room).conj(), room)
@@ -150,7 +150,7 @@ def _when_said(words: NDArray[np.int16], recording: Path) -> tuple[float, float]
 
 
 def _audible(recording: Path) -> list[tuple[float, float]]:
-    """When anybody is heard: ``(start, end)`` in seconds; rests shorter than ``REST_S`` are part of it."""
+    """Return the audible parts, ``(start, end)`` in seconds; rests shorter than ``REST_S`` belong to them."""
     samples, rate = soundfile.read(recording)
     step = int(WINDOW_S * rate)
     loud = [float(np.abs(samples[at : at + step]).max()) > QUIET for at in range(0, len(samples), step)]

@@ -1,4 +1,4 @@
-"""What the agent's clients are told when an engine fails, or speech moves to another backend."""
+"""Messages to the agent's clients when an engine fails, or speech moves to another backend."""
 
 import asyncio
 from dataclasses import replace

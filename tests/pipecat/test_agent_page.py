@@ -37,16 +37,14 @@ STORY = "The sea is wide and deep. It covers most of the earth. Many animals liv
 WORDS = "Good morning to you."
 LONG_FRAMES = 400  # of each sentence: longer than any test
 SOON_MS = 5000
-"""Within which a caller is told of a lost agent."""
+"""Milliseconds within which a caller is told of a lost agent."""
 
 expect.set_options(timeout=1000 * HANG_S)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def browser(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Browser]:
-    """When it is connected, it hears a question, and after a while something that interrupts the answer, again and
-    again.
-    """
+    """A browser whose microphone repeats a question and, after a while, an interruption of the answer."""
     file = tmp_path_factory.mktemp("microphone") / "user.wav"
     rest = np.zeros(6 * RATE, np.int16)
     question, interruption = utterance("aeiaeiaei", LOW), utterance("aeiaeia", HIGH)
@@ -63,7 +61,7 @@ def closed_clients(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def speak_with(tiny_custom_voice: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Has the agent's engines be on these fakes."""
+    """Makes the agent's engines use these fakes."""
     return lambda plug_in: monkeypatch.setattr(MegatalkerTTSService, "engines", pool_of(plug_in, tiny_custom_voice))
 
 
@@ -222,7 +220,7 @@ async def test_stop_and_escape_interrupt_without_a_word(browser: Browser, speak_
         assert await page.is_disabled("#stop"), "there is nothing to stop"
 
 
-async def test_whoever_has_scrolled_up_stays_there(browser: Browser, speak_with: Any) -> None:
+async def test_a_page_that_is_scrolled_up_stays_there(browser: Browser, speak_with: Any) -> None:
     speak_with(fakes(2))
     async with open_for_calls(AgentDesk(None)) as address, page_of(browser, address, height=360) as page:
         await call(page)
@@ -231,7 +229,7 @@ async def test_whoever_has_scrolled_up_stays_there(browser: Browser, speak_with:
         await expect(page.locator(".agent")).to_have_count(8)
         await be_in_state(page, "listening")
         below = "talk => talk.scrollHeight - talk.scrollTop - talk.clientHeight"
-        assert await talk.evaluate(below) < 2, "it followed what was said"
+        assert await talk.evaluate(below) < 2, "the page scrolled with the transcript"
         await talk.focus()
         await page.keyboard.press("Home")
         await expect(talk).to_have_js_property("scrollTop", 0)
@@ -280,7 +278,7 @@ def on_fire(call: int) -> None:
         raise RuntimeError("the device is on fire")
 
 
-async def test_what_ended_the_engine_stays_on_the_page(browser: Browser, speak_with: Any) -> None:
+async def test_the_engine_s_error_stays_on_the_page(browser: Browser, speak_with: Any) -> None:
     speak_with(fakes(on_decode=on_fire))
     desk = AgentDesk(None)
     async with open_for_calls(desk) as address, page_of(browser, address) as page:

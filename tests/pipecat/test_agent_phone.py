@@ -66,18 +66,18 @@ async def test_a_whole_call_with_barge_in() -> None:
         await asyncio.wait_for(desk.over.wait(), HANG_S)
 
     assert mock.heard == pytest.approx([LOW, HIGH], rel=0.1)
-    assert set(mock.rates) == {RATE}, "as they came over the line"
+    assert set(mock.rates) == {RATE}, "the sample rate of the line"
     assert_interrupted(call)
     system, user, assistant, stop = mock.conversations[-1]
     assert [message["role"] for message in (system, user, assistant, stop)] == ["system", "user", "assistant", "user"]
-    assert STORY.startswith(assistant["content"]), "what was heard of it"
+    assert STORY.startswith(assistant["content"]), "only the heard part of the story"
     assert 0 < len(assistant["content"]) < len(STORY)
 
 
 def assert_interrupted(call: PhoneCall) -> None:
     """The caller heard a part of the story, aloud, and then the answer."""
     before, story, answer = (np.concatenate([np.empty(0, np.int16), *pieces]) for pieces in call.heard)
-    assert len(before) == 0, "nothing was said before the caller was"
+    assert len(before) == 0, "the agent is silent until the caller speaks"
     assert BARGE_IN_S < len(story) / RATE < 4 * SENTENCE_FRAMES * 0.08
     assert len(answer) / RATE > BARGE_IN_S
     assert min(np.abs(story.astype(int)).max(), np.abs(answer.astype(int)).max()) > LOUD

@@ -69,7 +69,7 @@ def test_the_table_in_the_readme_is_a_plan() -> None:
         ({"OPENAI_API_KEY": "x"}, ["DEEPGRAM_API_KEY", "MEGATALKER_AGENT__STT__URL"], ["OPENAI_API"]),
     ],
 )
-def test_what_is_missing_is_named(environ: dict[str, str], named: list[str], not_named: list[str]) -> None:
+def test_missing_settings_are_named(environ: dict[str, str], named: list[str], not_named: list[str]) -> None:
     with pytest.raises(SettingsError) as error:
         Plan.read(text_only=False, environ=environ)
     assert all(name in str(error.value) for name in named)
@@ -109,7 +109,7 @@ def test_impossible_settings_are_refused_by_name(table: str, complaint: str) -> 
         Plan.read(text_only=True, environ={})
 
 
-def test_a_language_that_nobody_speaks() -> None:
+def test_an_unknown_language_is_refused() -> None:
     Path("megatalker.toml").write_text(OWN_SERVERS.replace('"ears"', '"ears"\nlanguage = "klingon"'))
     with pytest.raises(SettingsError, match=r"'agent\.stt\.language' is 'klingon': .*expected a code such as 'en'"):
         Plan.read(text_only=False, environ={})
@@ -122,7 +122,7 @@ def test_another_settings_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("wanted", "level"), [(False, logging.WARNING), (True, logging.INFO)])
-def test_what_the_engine_decides_is_shown_where_it_is_asked_for(
+def test_decisions_of_the_engine_are_shown_on_request(
     monkeypatch: pytest.MonkeyPatch, wanted: bool, level: int
 ) -> None:
     logger = logging.getLogger("megatalker.engine.failover")

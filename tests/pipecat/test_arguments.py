@@ -26,7 +26,7 @@ def made(**given: Any) -> MegatalkerTTSService:
         ({"language": Language.DE}, "language", "german"),
     ],
 )
-def test_what_has_a_meaning_is_a_setting(given: dict[str, Any], field: str, value: str) -> None:
+def test_known_arguments_become_settings(given: dict[str, Any], field: str, value: str) -> None:
     settings = made(settings=Wanted(seed=4), **given).settings
     assert getattr(settings, field) == value
     assert settings.seed == 4  # type: ignore[attr-defined]
@@ -39,7 +39,7 @@ def test_the_settings_that_were_given_stay_as_they_were() -> None:
 
 
 @pytest.mark.parametrize("given", [{"voice": "a", "voice_id": "a"}, {"settings": Wanted(voice="a"), "voice": "b"}])
-def test_what_is_given_twice_is_refused(given: dict[str, Any]) -> None:
+def test_a_setting_given_twice_is_refused(given: dict[str, Any]) -> None:
     with pytest.raises(SettingsError, match="voice is given twice"):
         made(**given)
 
@@ -57,7 +57,7 @@ def test_what_is_given_twice_is_refused(given: dict[str, Any]) -> None:
         ({"cartesia_version": "2024-06-10"}, "leave it out"),
     ],
 )
-def test_what_has_no_meaning_is_refused_by_name(given: dict[str, Any], instead: str) -> None:
+def test_arguments_without_meaning_are_refused_by_name(given: dict[str, Any], instead: str) -> None:
     with pytest.raises(TypeError, match=f"'{next(iter(given))}': .*{instead}") as refused:
         made(**given)
     assert "secret" not in str(refused.value)

@@ -36,7 +36,7 @@ async def test_standard_input_that_breaks_ends_the_conversation_with_a_failure()
 
 
 @pytest.mark.asyncio
-async def test_what_follows_speech_follows_it_also_where_that_failed() -> None:
+async def test_work_after_speech_runs_even_if_the_speech_failed() -> None:
     done: list[str] = []
 
     async def fail() -> None:

@@ -18,7 +18,7 @@ from fake_backend import Behaviour, Fakes
 from megatalker import Checkpoint, Engine, Settings
 from megatalker.errors import BackendNotFoundError, BackendUnavailableError, SettingsError
 from megatalker_pipecat import EnginePool, MegatalkerTTSService
-from pipecat_stage import HANG_S, perform, turn, when_first_heard
+from pipecat_stage import HANG_S, perform, service_with, turn, when_first_heard
 from session_stage import FRAMES, engine_on, fakes
 
 pytestmark = pytest.mark.asyncio
@@ -60,10 +60,7 @@ def opener(tiny_custom_voice: Checkpoint) -> Iterator[Opener]:
 
 @pytest.fixture
 def service_class(opener: Opener) -> type[MegatalkerTTSService]:
-    class Service(MegatalkerTTSService):
-        engines = EnginePool(opener)
-
-    return Service
+    return service_with(EnginePool(opener))
 
 
 def closed(engine: Engine) -> bool:
@@ -158,7 +155,7 @@ async def test_giving_up_a_load_does_not_disturb_others(opener: Opener) -> None:
         assert not closed(lease.engine)  # type: ignore[arg-type]
 
 
-async def test_an_engine_nobody_waits_for_any_more_is_closed(opener: Opener) -> None:
+async def test_an_engine_without_waiting_sessions_is_closed(opener: Opener) -> None:
     pool = EnginePool(opener)
     opener.let.clear()
     waiting = asyncio.create_task(pool.lease(Settings()))

@@ -1,4 +1,4 @@
-"""What the service does when the engine fails: the frames, the category, and what happens to the next text."""
+"""Behaviour of the service when the engine fails: frames, error category, and the fate of the next text."""
 
 import threading
 from dataclasses import replace
@@ -23,9 +23,9 @@ from megatalker.errors import (
 )
 from megatalker_pipecat import EnginePool, MegatalkerTTSService
 from megatalker_pipecat.errors import category_of, category_of_text
-from pipecat_stage import ServiceOutput, perform, turn
+from pipecat_stage import ServiceOutput, perform, service_with, turn
 from serving import ENDLESS, endless
-from session_stage import FRAMES, engine_on, fakes
+from session_stage import FRAMES, DecodeFault, engine_on, fakes, pool_of
 
 MODES = list(TextAggregationMode)
 CLOSED_ALONE = ["TTSStartedFrame", "TTSStoppedFrame"]
@@ -39,22 +39,10 @@ def marks(heard: ServiceOutput) -> list[str]:
     return [name for name in heard.named() if name in ("TTSStartedFrame", "TTSAudioRawFrame", "TTSStoppedFrame")]
 
 
-class Trouble:
-    """Lets a backend fail from the ``after``-th decode call on, and every other instance of it after that."""
-
-    def __init__(self, after: int) -> None:
-        self.after = after
-
-    def __call__(self, call: int) -> None:
-        if call >= self.after:
-            self.after = 0
-            raise RuntimeError("the device is on fire")
-
-
 @pytest.mark.asyncio
 @pytest.mark.parametrize("mode", MODES)
 async def test_an_engine_that_fails_before_audio(tiny_custom_voice: Checkpoint, mode: TextAggregationMode) -> None:
-    with engine_on(fakes(on_decode=Trouble(0)), tiny_custom_voice) as engine:
+    with engine_on(fakes(on_decode=DecodeFault(0)), tiny_custom_voice) as engine:
         service = MegatalkerTTSService(engine=engine, text_aggregation_mode=mode)
         heard = await perform(service, [TTSSpeakFrame("One two three.")])
         assert marks(heard) == CLOSED_ALONE
@@ -68,19 +56,19 @@ async def test_an_engine_that_fails_before_audio(tiny_custom_voice: Checkpoint, 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("mode", MODES)
 async def test_an_engine_that_fails_in_the_middle(tiny_custom_voice: Checkpoint, mode: TextAggregationMode) -> None:
-    with engine_on(fakes(on_decode=Trouble(5)), tiny_custom_voice, max_chunk_frames=1) as engine:
+    with engine_on(fakes(on_decode=DecodeFault(5)), tiny_custom_voice, max_chunk_frames=1) as engine:
         service = MegatalkerTTSService(engine=engine, text_aggregation_mode=mode)
         heard = await perform(service, turn("One two three four."))
         assert heard.named()[0] == "LLMFullResponseStartFrame"
         assert heard.named()[-2:] == ["TTSStoppedFrame", "LLMFullResponseEndFrame"]
-        assert len(heard.audio()) == 2 * 5 * 1920, "what was made is heard"
+        assert len(heard.audio()) == 2 * 5 * 1920, "all frames before the failure are heard"
         (error,) = errors(heard)
         assert isinstance(error.exception, BackendFaultError)
 
 
 @pytest.mark.asyncio
 async def test_a_turn_that_failed_is_stopped_though_its_text_goes_on(tiny_custom_voice: Checkpoint) -> None:
-    with engine_on(fakes(on_decode=Trouble(0)), tiny_custom_voice) as engine:
+    with engine_on(fakes(on_decode=DecodeFault(0)), tiny_custom_voice) as engine:
         service = MegatalkerTTSService(
             engine=engine, text_aggregation_mode=TextAggregationMode.TOKEN, stop_frame_timeout_s=0.1
         )
@@ -92,21 +80,19 @@ async def test_a_turn_that_failed_is_stopped_though_its_text_goes_on(tiny_custom
 
 @pytest.mark.asyncio
 async def test_after_a_fault_the_next_session_gets_a_new_engine(tiny_custom_voice: Checkpoint) -> None:
-    trouble, opened = Trouble(0), []
-    plug_in = fakes(on_decode=trouble)
+    fault, opened = DecodeFault(0), []
+    plug_in = fakes(on_decode=fault)
 
     def open_engine(settings: Settings) -> Engine:
         opened.append(Engine.open(settings, checkpoint=tiny_custom_voice, registry=plug_in.registry))
         return opened[-1]
 
-    class Service(MegatalkerTTSService):
-        engines = EnginePool(open_engine)
-
-    service = Service(engine_settings=Settings())
+    service_class = service_with(EnginePool(open_engine))
+    service = service_class(engine_settings=Settings())
     first = await perform(service, [TTSSpeakFrame("One.")])
     assert errors(first)
-    trouble.after = 1_000_000
-    second = await perform(Service(engine_settings=Settings()), [TTSSpeakFrame("One.")])
+    fault.after = 1_000_000
+    second = await perform(service_class(engine_settings=Settings()), [TTSSpeakFrame("One.")])
     assert not errors(second)
     assert len(second.audio()) == 2 * FRAMES * 1920
     assert len(opened) == 2
@@ -116,21 +102,16 @@ async def test_after_a_fault_the_next_session_gets_a_new_engine(tiny_custom_voic
 async def test_a_change_of_settings_gives_a_service_without_engine_another_chance(
     tiny_custom_voice: Checkpoint,
 ) -> None:
-    trouble = Trouble(0)
-    plug_in = fakes(on_decode=trouble)
-
-    class Service(MegatalkerTTSService):
-        engines = EnginePool(
-            lambda settings: Engine.open(settings, checkpoint=tiny_custom_voice, registry=plug_in.registry)
-        )
+    fault = DecodeFault(0)
+    plug_in = fakes(on_decode=fault)
 
     def mend(frame: object) -> None:
         if isinstance(frame, ErrorFrame):
-            trouble.after = 1_000_000
+            fault.after = 1_000_000
 
-    service = Service(engine_settings=Settings())
+    service = service_with(pool_of(plug_in, tiny_custom_voice))(engine_settings=Settings())
     service.add_event_handler("on_error", lambda _, error: mend(error))
-    change = TTSUpdateSettingsFrame(delta=Service.Settings(seed=4))
+    change = TTSUpdateSettingsFrame(delta=MegatalkerTTSService.Settings(seed=4))
     heard = await perform(service, [TTSSpeakFrame("One."), change, TTSSpeakFrame("Two.")])
     assert service.is_usable
     assert len(heard.audio()) == 2 * FRAMES * 1920
@@ -170,12 +151,12 @@ async def test_an_engine_that_is_full_is_a_passing_error(
 
 
 @pytest.mark.asyncio
-async def test_a_switch_of_backends_is_logged_and_heard_by_nobody(tiny_custom_voice: Checkpoint) -> None:
+async def test_a_switch_of_backends_is_logged_and_inaudible(tiny_custom_voice: Checkpoint) -> None:
     from loguru import logger
 
     said: list[str] = []
     sink = logger.add(lambda message: said.append(str(message)), level="WARNING", format="{message}")
-    plug_in = fakes(on_decode=Trouble(3))
+    plug_in = fakes(on_decode=DecodeFault(3))
     plug_in.talkers["spare"] = replace(plug_in.talkers["fake"], on_decode=lambda call: None)
     with engine_on(plug_in, tiny_custom_voice, backend="fake") as engine:
         heard = await perform(MegatalkerTTSService(engine=engine), [TTSSpeakFrame("One two three.")])

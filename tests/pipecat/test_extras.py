@@ -1,4 +1,4 @@
-"""Without its extra, each entrance says in one sentence what is missing and what to install."""
+"""Each command without its extra says in one sentence what is missing and what to install."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Which frames the service pushes for which text, in which order."""
+"""Frames that the service pushes for a text, and their order."""
 
 from collections.abc import Iterator
 

@@ -25,7 +25,7 @@ from megatalker.engine import SpeechOptions, SpeechStream
 from megatalker_pipecat import MegatalkerTTSService
 from megatalker_pipecat.audio import Sound
 from megatalker_pipecat.context_speech import ContextSpeech
-from pipecat_stage import HANG_S, Brake, Entrance, ServiceOutput, named, pcm16, perform, turn
+from pipecat_stage import HANG_S, Brake, Entrance, ServiceOutput, named, pcm16, perform, service_with, turn
 from session_stage import FRAMES, engine_on, fakes, pool_of
 
 pytestmark = pytest.mark.asyncio
@@ -39,7 +39,7 @@ def after_interruption(heard: ServiceOutput) -> list[Frame]:
 
 
 def at_first_audio(*steps: Callable[[Entrance], Awaitable[None]]) -> Callable[[Entrance, Frame], Awaitable[None]]:
-    """Takes the steps, then ends the pipeline, beside the pipeline's own work, from the first audio on."""
+    """From the first audio on, do the steps concurrently with the pipeline's work, then end the pipeline."""
     tasks: list[asyncio.Task[None]] = []
 
     async def act(entrance: Entrance) -> None:
@@ -136,7 +136,7 @@ async def test_the_next_turn_is_spoken_whole(tiny_custom_voice: Checkpoint, mode
 
 
 async def test_a_cancelled_utterance_says_nothing_more(tiny_custom_voice: Checkpoint) -> None:
-    """Neither words that were left, nor what the filters hold."""
+    """Neither remaining words nor the samples in filters are heard."""
     text = "One two three four five six."
     with engine_on(fakes(frames=None), tiny_custom_voice, max_chunk_frames=1) as engine:
         speech = engine.speak(text, word_times=True)
@@ -220,7 +220,7 @@ async def test_speech_that_waits_for_another_to_end_is_dropped(
 async def test_a_request_on_its_way_to_the_engine_is_withdrawn(
     tiny_custom_voice: Checkpoint, interruptible: bool
 ) -> None:
-    """Also when Pipecat lets the frame that made it run on."""
+    """This holds also when Pipecat lets the processing of the frame that began it run on."""
     with engine_on(fakes(frames=None), tiny_custom_voice) as engine:
         submitted, let_go = asyncio.Event(), Brake(after=0)
         loop = asyncio.get_running_loop()
@@ -261,9 +261,6 @@ async def test_interruption_passes_while_another_engine_is_loading(tiny_custom_v
     plug_in = fakes()
     plug_in.talkers["other"] = type(plug_in.talkers["fake"])(on_load=lambda: loading(0))
 
-    class Service(MegatalkerTTSService):
-        engines = pool_of(plug_in, tiny_custom_voice)
-
     passed = asyncio.Event()
 
     async def wait_until_loading(entrance: Entrance) -> None:
@@ -273,7 +270,7 @@ async def test_interruption_passes_while_another_engine_is_loading(tiny_custom_v
         await passed.wait()
         loading.let_go.set()
 
-    change = TTSUpdateSettingsFrame(delta=Service.Settings(backend="other"))
+    change = TTSUpdateSettingsFrame(delta=MegatalkerTTSService.Settings(backend="other"))
     script = at_first_audio(
         send(change), wait_until_loading, send(InterruptionFrame()), wait_until_passed, send(TTSSpeakFrame("Yes?"))
     )
@@ -283,7 +280,7 @@ async def test_interruption_passes_while_another_engine_is_loading(tiny_custom_v
             passed.set()
         await script(entrance, frame)
 
-    service = Service(engine_settings=Settings(backend="fake"))
+    service = service_with(pool_of(plug_in, tiny_custom_voice))(engine_settings=Settings(backend="fake"))
     heard = await perform(service, [TTSSpeakFrame("One.")], hear=hear)
     assert ServiceOutput(after_interruption(heard), []).words() == ["Yes?"]
     assert plug_in.loaded["other"].prefills, "the engine that was asked for spoke"
@@ -308,7 +305,7 @@ async def test_a_cancelled_pipeline_frees_the_engine(tiny_custom_voice: Checkpoi
         assert reasons == ["cancelled"], "at once, not when the service is cleaned up"
 
 
-async def test_what_is_not_heard_does_not_hold_up_the_next_turn(tiny_custom_voice: Checkpoint) -> None:
+async def test_interrupted_speech_does_not_delay_the_next_turn(tiny_custom_voice: Checkpoint) -> None:
     """With ``max_ahead_s``, speech waits for playback; after an interruption there is nothing to wait for."""
     ahead_s = HANG_S
     frames = int(ahead_s / 0.08)

@@ -47,7 +47,7 @@ ANSWER: list[tuple[float, Frame]] = [
     (1.34, BotStartedSpeakingFrame()),
     (1.40, AUDIO),
 ]
-"""When each frame is pushed; in :data:`SPOKEN` the user's last sound is at 0."""
+"""Times at which frames are pushed; in :data:`SPOKEN` the user's last sound is at 0."""
 SPOKEN: list[tuple[float, Frame]] = [
     (-1.0, VADUserStartedSpeakingFrame()),
     (STOP_S, VADUserStoppedSpeakingFrame(stop_secs=STOP_S, timestamp=EPOCH + STOP_S)),
@@ -231,7 +231,7 @@ def test_the_log_has_a_line_a_turn_and_a_summary(tmp_path: Path) -> None:
     assert said[0].strip() == "conversation 1, " + str(a_turn(1, 100.0))
     spoken = last["summary"]["speech"]
     assert (spoken["turns"], spoken["cut"], spoken["total_ms"]) == (20, 1, {"p50": 1000.0, "p95": 1900.0})
-    assert spoken["stages_ms"]["audio played"] == {"p50": 500.0, "p95": 950.0}, "of answered turns only"
+    assert spoken["stages_ms"]["audio played"] == {"p50": 500.0, "p95": 950.0}, "only answered turns count"
     assert lines[0].startswith("first sound after the end of speech: p50 1000 ms, p95 1900 ms (turns: 20, cut before")
 
 

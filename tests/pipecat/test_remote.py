@@ -11,8 +11,8 @@ from pipecat.utils.errors import ErrorCategory
 from megatalker import Checkpoint
 from megatalker.errors import SettingsError
 from megatalker.serving.client import RemoteEngine
-from megatalker_pipecat import EnginePool, MegatalkerTTSService
-from pipecat_stage import Entrance, in_a_thread, pcm16, perform, turn
+from megatalker_pipecat import EnginePool
+from pipecat_stage import Entrance, in_a_thread, pcm16, perform, service_with, turn
 from serving import Served, serving
 from session_stage import FRAMES, fakes
 
@@ -26,8 +26,7 @@ def served(tiny_custom_voice: Checkpoint) -> Iterator[Served]:
         yield served
 
 
-class Service(MegatalkerTTSService):
-    engines = EnginePool()
+Service = service_with(EnginePool())
 
 
 async def test_a_server_speaks_as_the_engine_does(served: Served) -> None:
@@ -76,7 +75,7 @@ async def test_another_voice_at_run_time(served: Served) -> None:
 
 
 @pytest.mark.parametrize("delta", [{"backend": "fake"}, {"checkpoint": "demo"}, {"voice": "nobody"}])
-async def test_what_the_server_refuses_changes_nothing(served: Served, delta: dict[str, str]) -> None:
+async def test_changes_that_the_server_refuses_have_no_effect(served: Served, delta: dict[str, str]) -> None:
     service = Service(server_url=served.url, settings=Service.Settings(seed=4))
     heard = await perform(service, [TTSUpdateSettingsFrame(delta=Service.Settings(**delta)), TTSSpeakFrame("Hello.")])
     (error,) = heard.up

@@ -14,7 +14,7 @@ from megatalker.checkpoint.config import SAMPLE_RATE
 from megatalker.engine import SpeechOptions, SpeechStream
 from megatalker_pipecat import EnginePool, MegatalkerTTSService
 from megatalker_pipecat.audio import Sound
-from pipecat_stage import HANG_S, Brake, ServiceOutput, pcm16, perform, turn
+from pipecat_stage import HANG_S, Brake, ServiceOutput, pcm16, perform, service_with, turn
 from session_stage import FRAMES, engine_on, fakes, pool_of
 
 pytestmark = pytest.mark.asyncio
@@ -22,8 +22,8 @@ SESSIONS = 8
 TEXTS = [f"This is session number {number}, and it is not the others." for number in range(SESSIONS)]
 
 
-class Recorder:
-    """An engine that notes the codes of everything it says, by text."""
+class RecordingEngine:
+    """An engine that records the codes of everything it says, by text."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine, self.codes = engine, dict[str, list[list[int]]]()
@@ -64,14 +64,11 @@ def demo_engine(demo: Checkpoint) -> Iterator[Engine]:
 
 @pytest.mark.slow
 async def test_eight_sessions_speak_the_codes_of_their_solo_runs(demo_engine: Engine) -> None:
-    recorder = Recorder(demo_engine)
-    pool = EnginePool(lambda settings: recorder)
+    recorder = RecordingEngine(demo_engine)
+    service_class = service_with(EnginePool(lambda settings: recorder))
 
-    class Service(MegatalkerTTSService):
-        engines = pool
-
-    def session(number: int) -> Service:
-        return Service(engine_settings=Settings(), settings=Service.Settings(seed=number))
+    def session(number: int) -> MegatalkerTTSService:
+        return service_class(engine_settings=Settings(), settings=service_class.Settings(seed=number))
 
     heard = await asyncio.gather(*(perform(session(n), turn(text)) for n, text in enumerate(TEXTS)))
     for number, text in enumerate(TEXTS):
@@ -89,9 +86,7 @@ async def test_sessions_share_one_engine_and_hear_only_themselves(
     plug_in = fakes()
     opened = []
     pool = pool_of(plug_in, tiny_custom_voice)
-
-    class Service(MegatalkerTTSService):
-        engines = pool
+    service_class = service_with(pool)
 
     def note(frame: object) -> None:
         opened.append(plug_in.loaded["fake"])
@@ -99,9 +94,9 @@ async def test_sessions_share_one_engine_and_hear_only_themselves(
     heard = await asyncio.gather(
         *(
             perform(
-                Service(
+                service_class(
                     engine_settings=Settings(voice=voice),  # a session's voice does not need an engine of its own
-                    settings=Service.Settings(seed=number),
+                    settings=service_class.Settings(seed=number),
                     text_aggregation_mode=mode,
                 ),
                 turn(text),

@@ -1,4 +1,4 @@
-"""What was not spoken because something failed does not enter the conversation as spoken."""
+"""Text that was not spoken because of a failure does not enter the conversation as spoken."""
 
 import pytest
 from pipecat.frames.frames import ErrorFrame, LLMFullResponseEndFrame, TTSAudioRawFrame, TTSSpeakFrame
@@ -7,9 +7,9 @@ from pipecat.services.tts_service import TextAggregationMode
 from fake_backend import ends_after
 from megatalker import Checkpoint
 from megatalker_pipecat import EnginePool, MegatalkerTTSService
-from pipecat_stage import ServiceOutput, perform, turn
+from pipecat_stage import ServiceOutput, perform, service_with, turn
 from serving import ENDLESS, endless, serving
-from session_stage import FRAMES, engine_on, fakes
+from session_stage import FRAMES, DecodeFault, engine_on, fakes
 
 pytestmark = pytest.mark.asyncio
 
@@ -20,19 +20,7 @@ CALLS = FRAMES + 1
 """Decode calls of a sentence: its frames, and the one that finds its end."""
 
 
-class Service(MegatalkerTTSService):
-    engines = EnginePool()
-
-
-class Trouble:
-    """A backend fails in these calls of decode, from the first one on."""
-
-    def __init__(self, first: int, last: int = 10**9) -> None:
-        self.calls = range(first, last + 1)
-
-    def __call__(self, call: int) -> None:
-        if call in self.calls:
-            raise RuntimeError("the device is on fire")
+Service = service_with(EnginePool())
 
 
 def assert_only_the_first_sentence(heard: ServiceOutput) -> None:
@@ -40,13 +28,13 @@ def assert_only_the_first_sentence(heard: ServiceOutput) -> None:
     assert words[:3] == FIRST.split()
     assert words[3:] == SECOND.split()[: len(words) - 3], "no more than the beginning of the second"
     assert len(words) < 6
-    assert isinstance(heard.down[-1], LLMFullResponseEndFrame), "the turn ended as every turn"
+    assert isinstance(heard.down[-1], LLMFullResponseEndFrame), "the turn ended as usual"
 
 
 @pytest.mark.parametrize("mode", list(TextAggregationMode))
 async def test_after_the_engine_died(tiny_custom_voice: Checkpoint, mode: TextAggregationMode) -> None:
     first = CALLS + 1 if mode is TextAggregationMode.SENTENCE else 1
-    with engine_on(fakes(on_decode=Trouble(first)), tiny_custom_voice, max_chunk_frames=1) as engine:
+    with engine_on(fakes(on_decode=DecodeFault(first)), tiny_custom_voice, max_chunk_frames=1) as engine:
         heard = await perform(Service(engine=engine, text_aggregation_mode=mode), turn(FIRST, SECOND, THIRD))
     if mode is TextAggregationMode.SENTENCE:
         assert_only_the_first_sentence(heard)
@@ -54,7 +42,7 @@ async def test_after_the_engine_died(tiny_custom_voice: Checkpoint, mode: TextAg
 
 
 async def test_a_service_that_is_unusable_has_spoken_nothing(tiny_custom_voice: Checkpoint) -> None:
-    with engine_on(fakes(on_decode=Trouble(0)), tiny_custom_voice) as engine:
+    with engine_on(fakes(on_decode=DecodeFault(0)), tiny_custom_voice) as engine:
         heard = await perform(Service(engine=engine), [TTSSpeakFrame("One."), TTSSpeakFrame("Two.")])
     assert heard.words() == []
 
@@ -70,7 +58,7 @@ async def test_when_no_speech_could_begin(tiny_custom_voice: Checkpoint, mode: T
 
 
 async def test_after_the_engine_of_a_server_died(tiny_custom_voice: Checkpoint) -> None:
-    with serving(tiny_custom_voice, fakes(on_decode=Trouble(CALLS + 1)), max_chunk_frames=1) as served:
+    with serving(tiny_custom_voice, fakes(on_decode=DecodeFault(CALLS + 1)), max_chunk_frames=1) as served:
         assert_only_the_first_sentence(await perform(Service(server_url=served.url), turn(FIRST, SECOND, THIRD)))
 
 
@@ -115,7 +103,7 @@ async def test_words_that_a_model_leaves_out_are_not_reported_as_spoken(
     (error,) = [frame for frame in heard.up if isinstance(frame, ErrorFrame)]
     assert "leaves out about" in error.error
     assert not error.fatal
-    assert isinstance(heard.down[-1], LLMFullResponseEndFrame), "the turn ended as every turn"
+    assert isinstance(heard.down[-1], LLMFullResponseEndFrame), "the turn ended as usual"
 
 
 @pytest.mark.usefixtures("short_speech_is_repeated")

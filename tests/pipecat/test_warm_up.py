@@ -12,14 +12,14 @@ from fake_backend import Behaviour, Fakes
 from megatalker import Checkpoint, Engine, Settings
 from megatalker.errors import BackendUnavailableError
 from megatalker_pipecat import EnginePool, MegatalkerTTSService, service
-from pipecat_stage import HANG_S, perform
+from pipecat_stage import HANG_S, perform, service_with
 from session_stage import FRAMES
 
 pytestmark = pytest.mark.asyncio
 
 
 class WarmUp:
-    """One that takes as long as a test wants."""
+    """A warm-up that takes as long as a test wants."""
 
     def __init__(self) -> None:
         self.entered, self.go_on = threading.Event(), threading.Event()
@@ -39,7 +39,7 @@ def warm_up() -> WarmUp:
 
 @pytest.fixture
 def plug_in(warm_up: WarmUp, tiny_custom_voice: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> Fakes:
-    """What engines find that are opened by their settings alone."""
+    """Plug-ins for engines that are opened by their settings alone."""
     fakes = Fakes(talkers={"fake": Behaviour(frames=FRAMES, on_warmup=warm_up)})
 
     def opened(settings: Settings, **_: Any) -> Engine:
@@ -92,18 +92,16 @@ async def test_a_pipeline_does_not_wait_for_a_long_warm_up(
 ) -> None:
     monkeypatch.setattr(service, "WARM_UP_S", 0.05)
 
-    class Service(MegatalkerTTSService):
-        engines = EnginePool()
+    service_class = service_with(EnginePool())
+    set_up = service_class.setup
 
-    set_up = Service.setup
-
-    async def and_then_go_on(self: Service, setup: Any) -> None:
+    async def and_then_go_on(self: MegatalkerTTSService, setup: Any) -> None:
         await set_up(self, setup)
         assert not warm_up.go_on.is_set(), "the pipeline is set up before"
         warm_up.go_on.set()
 
-    monkeypatch.setattr(Service, "setup", and_then_go_on)
-    heard = await perform(Service(engine_settings=Settings()), [TTSSpeakFrame("Hello there.")])
+    monkeypatch.setattr(service_class, "setup", and_then_go_on)
+    heard = await perform(service_class(engine_settings=Settings()), [TTSSpeakFrame("Hello there.")])
     rate = heard.of(TTSAudioRawFrame)[0].sample_rate
     assert len(heard.audio()) == FRAMES * 0.08 * rate * 2
     assert not heard.of(ErrorFrame)

@@ -25,7 +25,7 @@ from session_stage import engine_on, fakes
 async def test_the_conversation_keeps_the_text_as_it_was_written(
     tiny_custom_voice: Checkpoint, mode: TextAggregationMode, text: str
 ) -> None:
-    """What the assistant aggregator makes of the words is what the language model wrote."""
+    """The assistant aggregator restores from the words the text that the language model wrote."""
     context = LLMContext()
     with engine_on(fakes(frames=40), tiny_custom_voice) as engine:
         service = MegatalkerTTSService(engine=engine, text_aggregation_mode=mode)

@@ -188,7 +188,7 @@ def test_the_check_sees_the_public_index_alone(
     environment = scripts.resolve.public()
     assert {name for name in environment if name.startswith("UV_")} <= {"UV_CACHE_DIR", *scripts.resolve.REACH.values()}
     assert environment["UV_CACHE_DIR"] == "kept"
-    assert environment["SSL_CERT_FILE"] == "x", "the way to the index is the one that pip is told"
+    assert environment["SSL_CERT_FILE"] == "x", "uv reaches the index with the settings of pip"
     assert scripts.resolve.INDEX == ("--default-index", "https://pypi.org/simple")
 
 
@@ -233,7 +233,7 @@ def test_the_check_tells_a_contradiction_in_the_resolvers_words(
         ("sdist = { size = 3 }", 3),
     ],
 )
-def test_what_a_download_weighs(
+def test_the_size_of_a_download(
     scripts: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, files: str, size: int
 ) -> None:
     said = f'[[packages]]\nname = "some"\nversion = "1.0"\n{files}\n'

@@ -125,7 +125,7 @@ def test_commands_of_the_page_parse(line: str) -> None:
     typer.main.get_command(commands).commands[command].make_context(command, arguments)
 
 
-def test_what_the_page_gives_to_ray_are_settings() -> None:
+def test_the_page_s_arguments_for_ray_are_settings() -> None:
     given = [re.findall(r" (\w+)=(\S+)", line.partition(":application")[2]) for line in SAID if "serve run" in line]
     assert len(given) == 2
     for arguments in given:
@@ -204,7 +204,7 @@ def seconds(text: str) -> float:
         ),
     ],
 )
-def test_nobody_is_killed_while_it_drains(
+def test_no_server_is_killed_while_it_drains(
     place: str, grace_s: float, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     server = read(place, monkeypatch, tmp_path).server
@@ -269,7 +269,7 @@ def test_objects_of_kubernetes_find_each_other() -> None:
     assert f"{settings}/megatalker.toml" in CONTAINER["args"]
 
 
-def test_the_build_sees_what_the_wheel_is_made_of() -> None:
+def test_the_build_sees_the_sources_of_the_wheel() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     packages = project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
     needed = {Path(one).parts[0] for one in packages} | {"Makefile", "constraints", "pyproject.toml"}

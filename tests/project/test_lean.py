@@ -19,13 +19,13 @@ OFFICIAL = "the official package qwen-tts is not installed; pip install 'megatal
 HEAVY = {"qwen-tts", "transformers", "accelerate", "gradio", "pandas", "librosa", "torchaudio", "onnxruntime", "scipy"}
 
 
-def test_the_extra_brings_what_is_heavy() -> None:
+def test_heavy_packages_come_with_the_extra() -> None:
     assert brought("official") >= HEAVY
     assert not HEAVY & brought("server", "client", "cuda", "play", "tracing")
 
 
 @pytest.mark.parametrize("extra", PROJECT["optional-dependencies"])
-def test_what_compares_brings_the_official_package_and_nothing_else_does(extra: str) -> None:
+def test_only_the_extra_for_comparisons_brings_the_official_package(extra: str) -> None:
     compares = extra in ("official", "conformance", "demo-voice", "dev")
     assert ("qwen-tts" in brought(extra)) is compares
 
@@ -56,7 +56,7 @@ def test_backends_are_chosen_from_what_is_there_and_the_log_names_what_cannot_ta
 
 
 @pytest.mark.slow
-def test_what_needs_the_official_package_says_how_to_get_it(found: dict[str, Any]) -> None:
+def test_errors_say_how_to_install_the_official_package(found: dict[str, Any]) -> None:
     assert found["errors"] == {
         "backend": f"BackendUnavailableError: talker backend 'reference' cannot run here: {OFFICIAL}",
         "codec": f"BackendUnavailableError: codec backend 'reference' cannot run here: {OFFICIAL}",

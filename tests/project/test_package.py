@@ -1,4 +1,4 @@
-"""What is published: all of the packages and nothing else, described as the project describes itself."""
+"""The published packages: all of them and nothing else, with the description of the project."""
 
 import subprocess
 import tomllib
@@ -57,7 +57,7 @@ def test_every_file_of_the_packages_and_no_other(wheel: zipfile.ZipFile) -> None
         "megatalker_pipecat/page/client/index.html",
     ],
 )
-def test_what_is_not_python_is_there(wheel: zipfile.ZipFile, name: str) -> None:
+def test_files_other_than_python_are_packaged(wheel: zipfile.ZipFile, name: str) -> None:
     assert wheel.getinfo(name).file_size >= (0 if name.endswith("py.typed") else 100)
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from commands import run_program
 from kept import compiling
 from megatalker import Checkpoint
 from serving import serving
@@ -104,9 +105,7 @@ def test_python_snippet(snippet: Snippet, workplace: Path) -> None:
         assert snippet.text == (ROOT / snippet.title).read_text(), "the page shows this file whole"
         return
     with compiling("demo"):
-        done = subprocess.run(
-            [sys.executable, "-c", snippet.text], cwd=workplace, capture_output=True, text=True, timeout=PROCESS_S
-        )
+        done = run_program(snippet.text, cwd=workplace)
     assert done.returncode == 0, done.stderr
 
 
@@ -156,14 +155,14 @@ def test_command_that_needs_more_than_this_machine(snippet: Snippet) -> None:
             assert {extra for extras in named for extra in extras.split(",")} <= EXTRAS, line
             continue
         if program in PROGRAMS:
-            command = [sys.executable, "-c", PROGRAMS[program], *arguments, "--help"]
+            done = run_program(PROGRAMS[program], program, *arguments, "--help", cwd=ROOT)
         else:
             assert program == "pytest"
             arguments = ["reference" if word == "recompute" else word for word in arguments]
             command = [sys.executable, "-m", "pytest", *arguments, "--collect-only", "-q"]
-        done = subprocess.run(
-            command, cwd=ROOT, env=outside_of_xdist(), capture_output=True, text=True, timeout=PROCESS_S
-        )
+            done = subprocess.run(
+                command, cwd=ROOT, env=outside_of_xdist(), capture_output=True, text=True, timeout=PROCESS_S
+            )
         assert done.returncode == 0, f"{line}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
 
 
@@ -213,4 +212,4 @@ def test_no_page_installs_from_an_index_that_has_no_megatalker() -> None:
             continue
         commands = INSTALLS.findall(page.read_text())
         found += [f"{inside}: {command}" for command in commands if "@ git+$REPOSITORY" not in command]
-    assert found == ["docs/install.md: pip install 'megatalker[server]'"], "which adds an extra to what is installed"
+    assert found == ["docs/install.md: pip install 'megatalker[server]'"], "this adds an extra to an installed package"

@@ -37,7 +37,7 @@ def test_version_changelog_and_tag_agree(
     assert fault in found
 
 
-def test_what_agrees_is_no_fault(rehearsal: ModuleType) -> None:
+def test_agreeing_versions_are_no_fault(rehearsal: ModuleType) -> None:
     unreleased = CHANGELOG.replace("[Unreleased]\n", "[Unreleased]\n\n- B.\n")
     assert not list(rehearsal.faults_of_texts("0.2.0", CHANGELOG, "v0.2.0"))
     assert not list(rehearsal.faults_of_texts("0.1.0", unreleased, None)), "a rehearsal before the changes are dated"

@@ -34,7 +34,7 @@ def test_an_example_runs_as_it_stands(snippet: Snippet, served: Served, tmp_path
     assert done.returncode == 0, done.stderr
     for file in tmp_path.iterdir():
         assert file.stat().st_size > 1_000, f"{file.name} holds speech"
-    assert done.stdout or list(tmp_path.iterdir()), "it shows something"
+    assert done.stdout or list(tmp_path.iterdir()), "the snippet prints or saves something"
 
 
 def test_its_settings_are_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from waiting import PROCESS_S
 
 ROOT = Path(__file__).parents[2]
 LOADED = {"script": "src", "link": "href", "img": "src", "iframe": "src", "audio": "src", "source": "src"}
-"""What a browser fetches by itself, by tag and attribute."""
+"""Tags and attributes whose addresses a browser fetches by itself."""
 NOT_FETCHED = {"canonical", "prev", "next"}
 
 

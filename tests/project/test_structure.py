@@ -88,7 +88,7 @@ BEGINS_WORK = re.compile(
     r"(?<!tasks)\.create_task\(|ensure_future\(|\bThread\(|threading\.Thread\)|\.submit\(|ThreadPoolExecutor\("
     r"|_thread\.start_new_thread|run_coroutine_threadsafe|\bTimer\(|loop\.run_in_executor|add_done_callback\("
 )
-"""What begins work beside the code that goes on; tasks of a group end with it, and with their exceptions."""
+"""Calls that start concurrent work. Tasks of a group are no concern: they end with it and raise their exceptions."""
 WORK_IN_SIGHT = {
     "core/megatalker/serving/background.py": "the one place where work begins that nobody awaits",
     "core/megatalker/checkpoint/hub.py": "its result is asked for when the download ends",
@@ -107,10 +107,10 @@ WORK_IN_SIGHT = {
     "pipecat_adapter/megatalker_pipecat/agent/terminal.py": "awaited until the conversation is over",
     "pipecat_adapter/megatalker_pipecat/delivery.py": "tasks of Pipecat, which logs what they raise",
 }
-"""Files where work may begin, and who learns of its exceptions; each has a test that makes it fail."""
+"""Files where concurrent work may start, and the receiver of its exceptions; a test makes each of them fail."""
 
 
-def test_nothing_begins_work_whose_exceptions_nobody_sees() -> None:
+def test_no_work_begins_whose_exceptions_are_lost() -> None:
     folders = ("core", "backends", "kernels", "pipecat_adapter", "livekit_adapter")
     files = {
         str(path.relative_to(ROOT)): path.read_text() for folder in folders for path in (ROOT / folder).rglob("*.py")

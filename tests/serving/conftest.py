@@ -1,4 +1,4 @@
-"""What tests of the client and of the server share."""
+"""Fixtures that tests of the client and of the server share."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack

@@ -1,4 +1,4 @@
-"""Work in the background: no exception is lost, whoever depends on the work is told, and what can be repeated is."""
+"""Work in the background: no exception is lost, its users are told, and work that can be repeated is repeated."""
 
 import asyncio
 import logging
@@ -116,7 +116,7 @@ def test_looks_go_on_after_every_failure_and_tell_each_trouble_once(
     assert health.troubles() == {}
     assert [record.levelname for record in caplog.records] == ["ERROR", "ERROR", "WARNING"]
     assert "/srv/x" in caplog.text, "the log says where"
-    assert pauses[:4] == pytest.approx([1.0] * 4), "what may be mended at any time is looked at as often as ever"
+    assert pauses[:4] == pytest.approx([1.0] * 4), "a trouble that may end at any time does not lengthen the pauses"
     assert pauses[4:11] == pytest.approx([2.0, 4.0, 8.0, 16.0, 30.0, 30.0, 30.0])
     assert pauses[11] == pytest.approx(1.0)
 
@@ -129,12 +129,12 @@ def test_a_trouble_is_told_once_it_has_lasted() -> None:
     health.failed("keys", "unreadable")
     assert (health.troubles(), health.troubles(30)) == ({"keys": "unreadable"}, {})
     now = 30.0
-    assert health.troubles(30) == {"keys": "unreadable"}, "since it began, whatever it is now"
+    assert health.troubles(30) == {"keys": "unreadable"}, "its age counts from the first message of the trouble"
     assert health.well("keys")
     assert health.troubles() == {}
 
 
-def test_what_the_event_loop_itself_logs_is_counted(caplog: pytest.LogCaptureFixture) -> None:
+def test_exceptions_that_the_event_loop_logs_are_counted(caplog: pytest.LogCaptureFixture) -> None:
     health = BackgroundHealth()
 
     async def main() -> None:
@@ -218,7 +218,7 @@ def folder(file: Path) -> Callable[[], object]:
 
 
 def folder_away(file: Path) -> Callable[[], object]:
-    """As a volume that is unmounted and mounted again: what watched the folder before watches nothing."""
+    """Replace the folder, as if a volume was unmounted and mounted again: watchers of the old one see nothing."""
     away = file.parent.with_name("away")
     file.parent.rename(away)
     return file.parent.mkdir
@@ -237,10 +237,10 @@ def test_a_key_that_was_removed_while_the_file_could_not_be_read_stops_working(
     bring_back = hide(file)
     eventually(lambda: metric(served, "troubled", "keys") == 1, "it is missed")
     assert opens(served, "anna")
-    assert opens(served, "bert"), "what is known is kept"
+    assert opens(served, "bert"), "known keys are kept"
     assert "the keys stay as they were" in caplog.text
     ready = httpx.get(served.url + "/ready")
-    assert (ready.status_code, "background" in ready.json()) == (200, False), "for a moment that is nothing"
+    assert (ready.status_code, "background" in ready.json()) == (200, False), "a trouble of a moment is not reported"
     health = served.server.service.metrics.background
     monkeypatch.setattr(health, "_clock", lambda: time.monotonic() + TROUBLE_S)
     told = httpx.get(served.url + "/ready")
@@ -276,7 +276,7 @@ def test_a_key_that_is_no_longer_in_a_file_with_a_mistake_stops_working(
     eventually(lambda: opens(served, "carl"), "the mistake is mended")
 
 
-def test_a_settings_file_that_is_a_pipe_keeps_nobody_waiting(
+def test_a_settings_file_that_is_a_pipe_blocks_no_request(
     serve: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import os
@@ -341,7 +341,7 @@ def test_a_failure_in_following_the_voices_ends_nothing(
 
 
 @pytest.mark.parametrize("part", ["_write", "_watch", "_take", "_main"])
-def test_a_client_whose_thread_fails_tells_everybody_who_waits(
+def test_a_failed_client_thread_fails_all_waiting_streams(
     serve: Server, part: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail(*_: object) -> Any:

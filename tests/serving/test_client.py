@@ -1,4 +1,4 @@
-"""``RemoteEngine`` beside ``Engine``: the same face and the same samples, and clear errors when the network fails."""
+"""``RemoteEngine`` compared to ``Engine``: the same interface and samples, and clear errors when the network fails."""
 
 import asyncio
 import gc
@@ -241,7 +241,7 @@ def test_dropping_the_client_ends_its_thread_and_frees_the_rows(connect: Pair) -
     eventually(lambda: not thread.is_alive(), "its thread is gone")
 
 
-def test_what_is_cancelled_before_it_was_sent_is_never_sent() -> None:
+def test_a_request_cancelled_before_it_was_sent_is_never_sent() -> None:
     heard: list[dict[str, Any]] = []
     shaken_hands = threading.Event()
 
@@ -265,7 +265,7 @@ def test_what_is_cancelled_before_it_was_sent_is_never_sent() -> None:
 
 
 def test_nothing_but_the_iteration_waits(connect: Pair) -> None:
-    """Not even while the server cannot be reached: the address accepts connections and never answers."""
+    """Only the iteration waits, even for a server that accepts connections and never answers."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
 

@@ -37,7 +37,7 @@ from waiting import HANG_S, eventually
         ({"max_frames": 10**6}, "max_frames is 1000000"),
     ],
 )
-def test_what_the_server_refuses_is_raised_by_the_iteration(
+def test_refusals_of_the_server_are_raised_by_the_iteration(
     connect: Pair, wishes: dict[str, Any], complaint: str
 ) -> None:
     _, remote = connect()
@@ -64,7 +64,7 @@ def test_what_the_server_refuses_is_raised_by_the_iteration(
         ({"sampling": {"temperature": 1}}, "expected SamplingParams"),
     ],
 )
-def test_what_can_never_work_is_refused_at_once(connect: Pair, wishes: dict[str, Any], complaint: str) -> None:
+def test_impossible_requests_are_refused_at_once(connect: Pair, wishes: dict[str, Any], complaint: str) -> None:
     _, remote = connect()
     with pytest.raises(InvalidRequestError, match=complaint):
         remote.speak(**{"text": TEXT} | wishes)

@@ -137,7 +137,7 @@ FOREIGN = {
 }
 
 
-def test_what_means_nothing_here_is_left_out_and_named() -> None:
+def test_fields_without_meaning_here_are_left_out_and_named() -> None:
     message, ignored = read_fields(SpeechRequest, {"input": "Hi."} | FOREIGN | {"service_tier": None, "prefix": ""})
     assert message == speech()
     assert ignored == tuple(FOREIGN)
@@ -172,7 +172,7 @@ def test_a_typing_error_is_refused_with_the_name_that_is_meant(name: str, meant:
     assert refused.value.field == name
 
 
-def test_a_strict_reader_takes_what_is_documented_and_nothing_else() -> None:
+def test_a_strict_reader_takes_only_documented_fields() -> None:
     for wish in ({"user": "me"}, {"speed": "1"}, {"speed": None}, {"response_format": "MP3"}, {"seed": -1}):
         with pytest.raises(FieldError):
             read_fields(SpeechRequest, {"input": "Hi."} | wish, strict=True)
@@ -190,7 +190,7 @@ def test_unknown_names_cost_a_look_each_and_few_are_compared(monkeypatch: pytest
     assert len(compared) == leniency.COMPARED_NAMES
 
 
-def test_of_many_names_few_are_told() -> None:
+def test_only_a_few_of_many_ignored_names_are_told() -> None:
     told = told_names(tuple(f"k{at}" for at in range(90_000)))
     assert told == (*(f"k{at}" for at in range(16)), "and 89984 more")
 
@@ -219,7 +219,7 @@ def test_json_may_begin_with_a_byte_order_mark() -> None:
 
 
 @pytest.mark.parametrize("data", ["", "{", b"\xff\xfe\xff", "[" * 100_000, b"\x80", '{"a": }', "NaN x"])
-def test_what_is_not_json_is_refused(data: str | bytes) -> None:
+def test_invalid_json_is_refused(data: str | bytes) -> None:
     with pytest.raises(InvalidRequestError, match="this is not JSON"):
         read_json(data)
 

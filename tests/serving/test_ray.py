@@ -1,4 +1,4 @@
-"""Replicas on Ray Serve. Those that need Ray run with ``make ray-test``, which makes an environment that has it."""
+"""Replicas on Ray Serve. Tests that need Ray run with ``make ray-test``, which makes an environment with it."""
 
 import importlib
 import importlib.util
@@ -145,7 +145,7 @@ def test_a_token_of_one_replica_opens_the_others(url: str) -> None:
 
 @needs_ray
 @pytest.mark.slow
-def test_who_speaks_at_another_replica_does_not_notice_that_one_dies(url: str) -> None:
+def test_streams_on_other_replicas_do_not_notice_that_one_dies(url: str) -> None:
     found = kill_one(url, streams=4, frames=60)
     assert found["streams_of_the_killed_replica"] > 0
     assert found["streams_of_the_other"] > 0
@@ -155,5 +155,5 @@ def test_who_speaks_at_another_replica_does_not_notice_that_one_dies(url: str) -
 
 @needs_ray
 @pytest.mark.slow
-def test_what_is_spoken_is_finished_before_replicas_go(url: str) -> None:
+def test_running_speech_is_finished_before_replicas_go(url: str) -> None:
     assert drain(url, streams=4, frames=60)["finished"] == 4

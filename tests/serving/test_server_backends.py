@@ -35,7 +35,7 @@ def test_speech_is_the_same_bit_for_bit(served: Served) -> None:
     np.testing.assert_array_equal(far[1], near[1])
 
 
-def test_16_clients_over_4_rows_hear_themselves_and_nobody_else(served: Served) -> None:
+def test_16_clients_over_4_rows_hear_only_their_own_speech(served: Served) -> None:
     async def client(number: int) -> list[Chunk]:
         with RemoteEngine(served.url, answer_timeout_s=600) as remote:
             async with remote.speak(f"Number {number}.", seed=number, max_frames=4, return_codes=True) as speech:

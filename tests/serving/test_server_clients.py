@@ -28,7 +28,7 @@ SPEECH_SAMPLES = 30 * 1920
 )
 @pytest.mark.asyncio
 async def test_pipecat(serve: Server, settings: dict[str, Any], samples: float) -> None:
-    """By default it asks ``gpt-4o-mini-tts`` and ``alloy`` for PCM."""
+    """By default Pipecat asks ``gpt-4o-mini-tts`` and ``alloy`` for PCM."""
     async with openai.DefaultAsyncHttpxClient() as connections:  # so that the test can close them
         service = OpenAITTSService(
             api_key="any",
@@ -44,7 +44,7 @@ async def test_pipecat(serve: Server, settings: dict[str, Any], samples: float) 
 @pytest.mark.parametrize("model", ["gpt-4o-mini-tts", "tts-1"])
 @pytest.mark.parametrize("options", [{}, {"response_format": "opus"}, {"speed": 2.0, "instructions": "Cheerful."}])
 def test_livekit(tiny_custom_voice: Checkpoint, model: str, options: dict[str, Any]) -> None:
-    """Its defaults are MP3, in events for some models and plain for others."""
+    """By default LiveKit asks for MP3, in events for some models and plain for others."""
 
     async def heard(url: str) -> np.ndarray:
         speech = livekit_openai.TTS(base_url=url + "/v1", api_key="any", model=model, **options)

@@ -44,7 +44,7 @@ def test_a_request_that_has_come_may_take_its_time(serve: Server) -> None:
         parts = response.iter_raw()
         size = len(next(parts))
         with served.talk() as talk:
-            assert answer(plug(served))[0] == 408, "so long has passed"
+            assert answer(plug(served))[0] == 408, "the timeout has passed"
             timers_gone.set()
             assert size + sum(map(len, parts)) == 30 * 1920 * 2
             talk.say("open", text="Hi.")
@@ -63,11 +63,11 @@ def test_a_request_that_came_behind_another_may_take_its_time(serve: Server) -> 
     while received.count(b"HTTP/1.1 200") < 2 and (part := connection.recv(1 << 16)):
         received += part
     assert received.count(end) == 1, "the second speaks"
-    assert answer(plug(served))[0] == 408, "so long has passed"
+    assert answer(plug(served))[0] == 408, "the timeout has passed"
     timers_gone.set()
     while received.count(end) < 2 and (part := connection.recv(1 << 16)):
         received += part
-    assert received.count(end) == 2, "both came to their end"
+    assert received.count(end) == 2, "both responses are complete"
 
 
 def test_a_connection_whose_request_was_answered_early_is_not_kept_for_ever(serve: Server) -> None:
@@ -150,7 +150,7 @@ def test_a_client_that_does_not_read_its_answers_is_dropped(serve: Server, sent:
     assert len(read_all(connection)) < 1_000_000
 
 
-def test_the_rest_of_an_answer_that_nobody_reads_is_dropped(serve: Server) -> None:
+def test_the_rest_of_an_unread_answer_is_dropped(serve: Server) -> None:
     """Less than what makes a transport tell that it is full."""
     served = serve(server={"send_timeout_s": 0.3})
     served.server._bound.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 12)
@@ -196,7 +196,7 @@ def test_idle_connections_make_room(serve: Server) -> None:
         idle[3].recv(1)
 
 
-def test_where_all_connections_are_busy_a_newcomer_is_told_to_try_again(serve: Server) -> None:
+def test_with_all_connections_busy_a_further_client_is_told_to_retry(serve: Server) -> None:
     served = serve(server={"max_connections": 2})
     talks = [served.talk() for _ in range(2)]
     for talk in talks:
@@ -234,7 +234,7 @@ def test_without_a_key_unknown_sockets_are_refused_like_known_ones(serve: Server
 
 
 def test_the_second_of_two_servers_started_together_is_refused() -> None:
-    """Neither serves yet: what decides is who asked first."""
+    """Neither serves yet, so the server that asked first wins."""
     with bind(ServerSettings(port=0)) as first:
         port = first.getsockname()[1]
         with pytest.raises(SettingsError, match=f"port {port}: Address already in use; choose another"):
@@ -245,7 +245,7 @@ def test_the_second_of_two_servers_started_together_is_refused() -> None:
 
 
 class Flood:
-    """A WebSocket on which so many messages have come that nobody has to wait for one."""
+    """A WebSocket whose ``messages`` have all arrived: receiving never waits."""
 
     def __init__(self, messages: int) -> None:
         self.left = messages

@@ -19,7 +19,7 @@ from waiting import HANG_S, eventually
 
 
 def told(served: Served, what: signal.Signals) -> None:
-    """As the signal arrives in a process."""
+    """Deliver a signal as it arrives in a process."""
     served.server.handle_exit(what, None)
 
 
@@ -30,7 +30,7 @@ def hear_ends(talk: Talk, ends: list[tuple[str, str]]) -> None:
             ends.append((message["id"], message["finish_reason"]))
 
 
-def test_sigterm_finishes_what_is_spoken_and_refuses_what_is_new(serve: Server) -> None:
+def test_sigterm_finishes_running_speech_and_refuses_new_requests(serve: Server) -> None:
     go_on = threading.Event()
     served = serve(fakes_with(on_decode=lambda call: call == 0 or go_on.wait(HANG_S)), max_streams=8)
     talk = served.talk()
@@ -69,7 +69,7 @@ def test_a_drain_ends_after_its_timeout(serve: Server) -> None:
 
 
 @pytest.mark.parametrize("signals", ["INT", "TERM TERM", "TERM INT"])
-def test_sigint_and_a_second_signal_end_what_is_spoken(serve: Server, signals: str) -> None:
+def test_sigint_and_a_second_signal_end_running_speech(serve: Server, signals: str) -> None:
     served = serve(endless(), **ENDLESS, server={"drain_timeout_s": HANG_S})
     talk = served.talk()
     talk.say("open", text=TEXT)

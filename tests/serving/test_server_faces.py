@@ -1,4 +1,4 @@
-"""What the five ways to ask a server for speech have in common: samples, their timing, refusals, faults."""
+"""Common behaviour of the five ways to ask a server for speech: samples, timing, refusals, faults."""
 
 import base64
 import json
@@ -209,7 +209,7 @@ def test_a_full_server_asks_to_try_again(serve: Server) -> None:
 
 
 @pytest.mark.parametrize("face", [events, speak, plain], ids=lambda face: face.__name__)
-def test_a_fault_of_every_backend_is_told_after_what_was_spoken(serve: Server, face: Face) -> None:
+def test_a_fault_of_every_backend_is_reported_after_the_speech_so_far(serve: Server, face: Face) -> None:
     def fail(call: int) -> None:
         if call == 3:
             raise RuntimeError("on fire")
@@ -243,7 +243,7 @@ def test_a_defect_is_told_without_details_and_ends_one_utterance(
         assert refused.value.kind == "InternalError", face
         assert "secret" not in refused.value.message
         eventually(lambda: "a secret of the server" in caplog.text, "it is in the log")
-        assert len(b"".join(face(served, max_frames=3))) == 3 * FRAME_BYTES, "it speaks on"
+        assert len(b"".join(face(served, max_frames=3))) == 3 * FRAME_BYTES, "the server still speaks"
     talk.say("text", id="good", text=TEXT)
     talk.say("finish", id="good")
     assert talk.hear_all("good").last["finish_reason"] == "eos"

@@ -22,9 +22,9 @@ MEDIA_TYPES = {
     "pcm": "audio/pcm",
 }
 SLACK_SAMPLES = {"mp3": 2 * 1152, "opus": 480, "aac": 2 * 1024, "flac": 0, "wav": 0}
-"""What codecs add before and after, at 24 kHz."""
+"""Samples that codecs add before and after, at 24 kHz."""
 WINDOW_SAMPLES = 400
-"""What stretching may leave out or add at the ends."""
+"""Samples that stretching may leave out or add at the ends."""
 FIRST_AT_ONCE = ["mp3", "opus", "flac", "wav", "pcm"]
 """AAC looks ahead by more than the 80 ms of a first chunk."""
 
@@ -38,7 +38,7 @@ def decoded(content: bytes) -> np.ndarray:
 
 
 def decoded_start(file_format: str, content: bytes) -> np.ndarray:
-    """What a player makes of the first bytes; one MP3 frame is too little to tell that it is MP3."""
+    """Decode the first bytes as a player does; one MP3 frame is too little to tell that it is MP3."""
     if file_format != "mp3":
         return decoded(content)
     decoder = av.CodecContext.create("mp3float", "r")
@@ -129,7 +129,7 @@ def test_speed_is_for_every_format(file_format: ResponseFormat) -> None:
 
 @pytest.mark.parametrize("speed", [0.5, 2])
 def test_speed_is_streamed(serve: Server, speed: float) -> None:
-    """It needs the second chunk to begin with, and no third."""
+    """Stretching needs the second chunk to begin, and no third."""
     more = threading.Event()
     served = serve(fakes_with(on_decode=lambda call: call < 3 or more.wait(HANG_S)))
     asked = {"input": TEXT, "response_format": "pcm", "speed": speed}

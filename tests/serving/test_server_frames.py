@@ -84,7 +84,7 @@ def test_a_flood_is_hung_up_on_with_a_reason(serve: Server, what: str, path: str
 
 
 @pytest.mark.parametrize("what", FLOODS)
-def test_a_flood_whose_answers_nobody_reads_ends(serve: Server, what: str) -> None:
+def test_a_flood_with_unread_answers_ends(serve: Server, what: str) -> None:
     served = serve(server={"send_timeout_s": 0.5})
     handshake = f"{LINE}{UPGRADE}{KEY}{VERSION}\r\n".encode()
     connection = plug(served, handshake, receives=1 << 10)

@@ -69,7 +69,7 @@ def served(tiny_custom_voice: Checkpoint) -> Iterator[Served]:
 
 
 def events(served: Served, path: str, sent: list[str | bytes], probe: dict[str, Any]) -> list[dict[str, Any]]:
-    """What is answered to these messages, up to the answer to ``probe``, which quotes it."""
+    """Return the answers to these messages, up to the answer to ``probe``, which quotes it."""
     heard: list[dict[str, Any]] = []
     with served.talk(path).socket as connection:
         with suppress(ConnectionClosed):

@@ -102,7 +102,7 @@ def test_errors_name_their_type_and_what_is_wrong(
         ("POST", SPEECH, iter([b"x" * 2_500] * 2), 413, "max_message_bytes"),
     ],
 )
-def test_what_is_no_request_has_the_same_kind_of_answer(
+def test_bytes_that_are_no_request_get_the_same_kind_of_answer(
     serve: Server, method: str, path: str, content: Any, status: int, complaint: str
 ) -> None:
     served = serve(server={"max_message_bytes": 4_000})

@@ -1,4 +1,4 @@
-"""What a server tells about itself, the voices that it keeps, its key and its address."""
+"""Information that a server gives about itself, its voices, its key and its address."""
 
 import base64
 import re
@@ -42,7 +42,7 @@ def test_health_is_ready_only_after_warm_up(serve: Server, monkeypatch: pytest.M
     assert post(served).status_code == 200
 
 
-def test_what_is_prepared_beside_the_work_is_told(serve: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_preparation_in_the_background_is_reported(serve: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     failed = threading.Event()
 
     def prepare(self: FakeTalker) -> str:
@@ -81,7 +81,7 @@ def sample(text: str, name: str) -> float:
     return float(line.rsplit(" ", 1)[1])
 
 
-def test_metrics_count_what_happened(serve: Server) -> None:
+def test_metrics_count_requests_and_utterances(serve: Server) -> None:
     served = serve()
     post(served)
     post(served, max_frames=5)

@@ -1,4 +1,4 @@
-"""Keys, their limits, tokens of browsers, and the allow-lists: who may use a server."""
+"""Keys, their limits, tokens of browsers, and the allow-lists of a server."""
 
 import hashlib
 import re
@@ -25,7 +25,7 @@ KEY, OTHER = "mt-anna", "mt-bert"
 
 
 def settings(**own: Any) -> dict[str, Any]:
-    """Of a server for Anna, who has these limits, and Bert, who has none."""
+    """Return settings of a server for Anna, who has these limits, and Bert, who has none."""
     anna, bert = (f"sha256:{hashlib.sha256(key.encode()).hexdigest()}" for key in (KEY, OTHER))
     return {"keys": {"anna": {"hash": anna, **own}, "bert": {"hash": bert}}}
 
@@ -49,7 +49,7 @@ def status(served: Served, key: str) -> int:
 
 
 def write(file: Path, content: str) -> None:
-    """At one moment: nobody reads half of it, or nothing."""
+    """Replace the file atomically: no reader finds half of it, or nothing."""
     beside = file.with_suffix(".new")
     beside.write_text(content)
     beside.replace(file)
@@ -74,7 +74,7 @@ def test_nothing_of_a_request_is_read_before_its_key(serve: Server) -> None:
     for content in (b"nonsense", b"x" * (2 << 20)):
         response = httpx.post(served.url + SPEECH, content=content)
         assert response.status_code == 401, "not a word about the body"
-    assert httpx.get(served.url + "/v1/secret-plans").status_code == 401, "nor about what there is"
+    assert httpx.get(served.url + "/v1/secret-plans").status_code == 401, "nor about existing routes"
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_keys_that_change_in_the_settings_file_change_in_the_server(
 
 
 def test_keys_that_changed_before_the_server_started_are_those_of_the_file(serve: Server, tmp_path: Path) -> None:
-    """It may take long to start, and its settings were read before."""
+    """A server may take long to start after it read its settings."""
     file = tmp_path / "keys.toml"
     write(file, f'[server.keys.carl]\nhash = "{hash_key("mt-carl")}"\n')
     served = serve(server=settings(), settings_file=file)
@@ -149,7 +149,7 @@ def test_new_keys_close_a_server_and_no_keys_open_none() -> None:
             asks(keyring, key)
 
 
-def test_who_keeps_its_key_keeps_its_count_under_new_limits() -> None:
+def test_a_key_keeps_its_counts_under_new_limits() -> None:
     keyring = Keyring(ServerSettings(**settings()))
     anna = keyring.caller(connection(KEY))
     anna.take_stream()
@@ -184,7 +184,7 @@ def test_a_key_that_asks_too_often_is_told_when_to_ask_again_and_others_are_serv
     assert 1 <= int(answers[-1].headers["retry-after"]) <= 30
     assert answers[-1].json()["error"]["type"] == "CapacityError"
     assert httpx.post(served.url + SPEECH, headers=bearer(OTHER), json=body).status_code == 200
-    assert httpx.get(served.url + "/v1/models", headers=bearer(KEY)).status_code == 200, "looking costs nothing"
+    assert httpx.get(served.url + "/v1/models", headers=bearer(KEY)).status_code == 200, "listing models is not counted"
     assert refusals(served, "RateLimitError", "http") == 1
 
 
@@ -285,7 +285,7 @@ def test_only_listed_hosts_are_answered(serve: Server) -> None:
     assert refusals(served, "HostError", "http") == 2
 
 
-def test_a_page_of_somebody_else_may_not_ask_unless_it_is_listed(serve: Server) -> None:
+def test_a_foreign_web_page_may_not_ask_unless_it_is_listed(serve: Server) -> None:
     served = serve(server={"allowed_origins": ["https://app.example.com"]})
     mine, listed = (served.url, True), ("https://app.example.com", True)
     for origin, allowed in (mine, listed, ("https://evil.org", False), ("null", False)):

@@ -1,4 +1,4 @@
-"""What operators of a server see: probes, the log, spans, metrics; and how it starts."""
+"""Probes, log, spans and metrics for operators of a server; and its start."""
 
 import gc
 import json
@@ -154,7 +154,7 @@ Events = list[dict[str, Any]]
 
 @pytest.fixture
 def events(caplog: pytest.LogCaptureFixture) -> Any:
-    """What the server wrote down, by the name of the event."""
+    """Entries of the server's log, by the name of the event."""
     caplog.set_level(logging.INFO, telemetry.access.name)
 
     def named(event: str) -> Events:
@@ -305,7 +305,7 @@ def test_an_utterance_is_a_span_within_its_request_within_the_caller_s(serve: Se
     assert utterance.start_time <= prefilled.timestamp <= first.timestamp <= utterance.end_time
 
 
-def test_what_goes_wrong_is_told_by_the_span(serve: Server, spans: Any) -> None:
+def test_errors_are_recorded_in_the_span(serve: Server, spans: Any) -> None:
     def fail(call: int) -> None:
         raise RuntimeError("on fire")
 

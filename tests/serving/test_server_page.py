@@ -45,7 +45,7 @@ window.loudness = (ear) => {
   return ear?.context.state === "running" ? Math.max(...heard) : 0;
 };
 """
-"""Hears what the page sends to the loudspeaker; whoever looks late still hears its echo, each second again."""
+"""Records what the page sends to the loudspeaker, and repeats it each second, so that a late look finds it."""
 
 STOP_AFTER_3_S = """
 const button = document.getElementById("record");
@@ -67,7 +67,7 @@ class Visit:
         self.sent: list[str | bytes] = []
         self.events: list[str] = []
         self.samples: list[int] = []
-        """Of each chunk."""
+        """Number of samples of each chunk."""
         page.on("pageerror", lambda error: self.complaints.append(str(error)))
         page.on("console", lambda message: self.complaints.append(message.text) if "Policy" in message.text else None)
         page.on("request", lambda request: self.asked.append(request.url))

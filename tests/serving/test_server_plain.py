@@ -86,7 +86,7 @@ def test_each_part_of_the_body_is_40_ms_and_the_first_comes_with_the_first_frame
         ({"speakr": "ryan"}, "did you mean 'speaker'?"),
     ],
 )
-def test_what_the_stream_refuses(shared: Served, body: dict[str, Any], complaint: str) -> None:
+def test_refusals_of_the_stream_route(shared: Served, body: dict[str, Any], complaint: str) -> None:
     response = stream(shared, **body)
     assert (response.status_code, response.json()["error"]["type"]) == (400, "InvalidRequestError")
     assert complaint in response.json()["error"]["message"]
@@ -125,7 +125,7 @@ def test_a_session_may_start_anew(shared: Served) -> None:
         np.testing.assert_array_equal(session.samples(), pcm16(shared, voice=voice, seed=3))
 
 
-def test_cancel_completes_what_is_spoken_and_what_waits(serve: Server) -> None:
+def test_cancel_completes_running_and_waiting_utterances(serve: Server) -> None:
     fakes = endless()
     served = serve(fakes, **ENDLESS)
     session = PlainClient(served)
@@ -138,7 +138,7 @@ def test_cancel_completes_what_is_spoken_and_what_waits(serve: Server) -> None:
         ("complete", name, "cancelled") for name in ("a", "b", "c")
     ]
     eventually(lambda: served.rows_free(fakes), "its row is free")
-    assert fakes.loaded["fake"].issued == 1, "what waited was never begun"
+    assert fakes.loaded["fake"].issued == 1, "the waiting request never began"
     session.samples()
     session.say("start", max_new_tokens=6)
     assert session.event()["type"] == "ready"

@@ -77,7 +77,7 @@ def test_everything_works_behind_a_prefix(serve: Server, cuts: bool, configured:
     assert talk.hear_all().last["type"] == "done"
 
 
-def test_what_strangers_say_of_the_address_is_not_believed(serve: Server) -> None:
+def test_address_headers_of_untrusted_clients_are_ignored(serve: Server) -> None:
     served = serve(server={"trusted_proxies": ["10.0.0.0/8"], "allowed_hosts": ["127.0.0.1"]})
     told = {"x-forwarded-host": "speech.example.com", "x-forwarded-prefix": "/speech", "origin": PUBLIC}
     assert httpx.get(served.url + "/", headers=told).status_code == 403

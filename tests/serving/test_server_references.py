@@ -33,7 +33,7 @@ OTHER = text_of(wav(speech(pitch=200)))
 
 
 class Clones:
-    """What was cloned, and where; a gate to hold it back."""
+    """Record of texts cloned and the threads that did it, with a gate to hold cloning back."""
 
     def __init__(self) -> None:
         self.texts: list[str | None] = []
@@ -132,7 +132,7 @@ def test_a_poor_reference_speaks_and_is_told(served: Served, caplog: pytest.LogC
 # ---- what is refused
 
 
-def test_what_is_no_recording_is_refused_in_words(served: Served) -> None:
+def test_a_reference_that_is_no_recording_is_refused(served: Served) -> None:
     for reference, expected in (
         ("https://example.com/voice.wav", "ref_audio is an address, and this server fetches nothing"),
         ("file:///etc/passwd", "this server fetches nothing"),
@@ -238,7 +238,7 @@ def test_the_cache_is_bounded(tiny_base: Checkpoint, clones: Clones) -> None:
         assert len(served.server.service.references._cache) == 2
 
 
-def test_decoding_is_strict_about_what_is_no_base64() -> None:
+def test_decoding_refuses_invalid_base64() -> None:
     assert decode_reference("data:audio/webm;codecs=opus;base64,AAEC") == b"\x00\x01\x02"
     assert decode_reference("AAEC") == decode_reference(" AA\r\nEC\t") == b"\x00\x01\x02"
     for text in ("A", "AA*A", "data:;base64,###", "AAEC\x00"):

@@ -15,7 +15,7 @@ from megatalker.checkpoint import Checkpoint
 from serving import Served, serving
 
 EXAMPLES = 30
-"""Of right and of wrong requests each, for every operation."""
+"""Number of valid and of invalid requests for every operation."""
 load_all_checks()
 CHECKED = [
     check for check in CHECKS.get_all() if check.__name__ != "positive_data_acceptance"

@@ -1,4 +1,4 @@
-"""What all callers share is shared by owners: no key, and no address, keeps the others out."""
+"""Capacity is divided among owners: no key, and no address, keeps the others out."""
 
 import hashlib
 import socket
@@ -89,8 +89,8 @@ def test_a_key_alone_may_have_all_connections_and_one_more_is_refused(serve: Ser
     assert [heard(talk) for talk in talks] == ["done"] * 3
 
 
-def test_requests_of_nobody_known_make_no_key_give_way(serve: Server) -> None:
-    """Whoever connects may see the page; but what a key is used for goes on."""
+def test_requests_without_a_key_do_not_displace_those_of_a_key(serve: Server) -> None:
+    """Connections without a key may see the page, and do not hinder the owner of a key."""
     served = serve(server={"max_connections": 3, "keys": keys("anna")})
     talks = [talk_as(served, "anna") for _ in range(3)]
     for talk in talks:
@@ -123,7 +123,7 @@ def test_sockets_of_one_address_make_room_for_another(serve: Server) -> None:
 # ---- utterances
 
 
-def test_empty_utterances_of_one_key_keep_nobody_out(serve: Server) -> None:
+def test_empty_utterances_of_one_key_do_not_keep_others_out(serve: Server) -> None:
     served = serve(max_open=16, server={"keys": keys("anna", "bert")})
     talks = [talk_as(served, "anna") for _ in range(4)]
     for talk in talks:

@@ -61,7 +61,7 @@ def test_requests_of_other_servers_clients_are_spoken(
     assert len(samples) == 30 * 1920
 
 
-def test_a_strict_server_refuses_what_it_does_not_document(serve: Server) -> None:
+def test_a_strict_server_refuses_undocumented_fields(serve: Server) -> None:
     served = serve(server={"strict": True})
     for body, status in (({"user": "me"}, 400), ({"speed": "1.0"}, 400), ({"model": "kokoro"}, 404)):
         assert post(served, **body).status_code == status
@@ -201,7 +201,7 @@ def test_a_text_without_a_sound_is_20_ms_of_silence(shared: Served, text: str, s
 # ---- sockets
 
 
-def test_sockets_take_what_other_clients_send_and_name_what_they_leave_out(shared: Served) -> None:
+def test_sockets_take_fields_of_other_clients_and_name_ignored_ones(shared: Served) -> None:
     talk = shared.talk()
     talk.say("open", text="Hi.", voice="", seed="5", temperature=0.5, speed=2, language="en-US", format="PCM16")
     opened = talk.hear_all().events[0]

@@ -26,7 +26,7 @@ def sample(served: Served, name: str) -> float:
 
 
 def read(served: Served, path: str, **body: object) -> tuple[bytes, bool]:
-    """What was sent, and whether the response broke off."""
+    """Return the bytes that were sent, and whether the response broke off."""
     data = b""
     with httpx.stream("POST", served.url + path, json=body, timeout=HANG_S) as response:
         assert response.status_code == 200
@@ -51,7 +51,7 @@ def test_a_response_that_leaves_text_out_breaks_off(serve: Server, format_: str)
     data, broken = read(served, asked[0], **asked[1])
     assert broken
     if format_ == "mp3":
-        assert len(decoded(data)) >= 4 * 20 * 1920, "all that was spoken came before"
+        assert len(decoded(data)) >= 4 * 20 * 1920, "all audio from before the failure arrived"
     elif format_ in ("pcm", "plain"):
         assert len(data) == 4 * 20 * 1920 * 2
     assert sample(served, 'megatalker_utterances_total{finish_reason="incomplete",route="http"}') == 1
@@ -78,7 +78,7 @@ def test_events_end_with_an_error_and_the_facts(serve: Server) -> None:
 
 
 @pytest.mark.usefixtures("short_speech_is_repeated")
-def test_speech_of_which_nothing_came_is_an_error_with_a_status(serve: Server) -> None:
+def test_speech_without_any_audio_is_an_error_with_a_status(serve: Server) -> None:
     response = post(serve(ends_after(0)), input="Hello there.")
     assert response.status_code == 500
     assert response.json()["error"]["type"] == "IncompleteSpeechError"

@@ -60,7 +60,7 @@ def test_a_voice_is_added_spoken_with_and_removed(tiny_base: Checkpoint, tmp_pat
         assert said(served, "anna") != said(served, "bert")
 
 
-def test_what_cannot_be_added_or_removed_is_told(tiny_base: Checkpoint, tmp_path: Path) -> None:
+def test_impossible_changes_of_voices_are_refused(tiny_base: Checkpoint, tmp_path: Path) -> None:
     with serving(tiny_base, server={"voices_dir": tmp_path, "max_upload_bytes": 200_000}) as served:
         upload(served, "anna")
         for response, status, complaint in (
@@ -100,7 +100,7 @@ def test_a_voice_goes_before_an_alias_however_it_is_written(tiny_base: Checkpoin
         assert said(served, "alloy") == said(served, "Alloy") != said(served, "aaa")
 
 
-def test_what_makes_a_voice_poor_is_told(tiny_base: Checkpoint, tmp_path: Path) -> None:
+def test_faults_of_a_recording_are_reported(tiny_base: Checkpoint, tmp_path: Path) -> None:
     half = speech(2.4)
     paused = np.concatenate([half, np.zeros(48_000, np.float32), half])
     files = {"reference": ("voice.m4a", wav(paused))}
@@ -122,9 +122,9 @@ def test_only_keys_that_may_manage_voices_do(tiny_base: Checkpoint, tmp_path: Pa
         assert (refused.status_code, "manage_voices" in refused.json()["error"]["message"]) == (403, True)
         assert upload(served, "new", headers=anna).status_code == 201
         assert httpx.delete(served.url + "/v1/voices/new", headers=bert).status_code == 403
-        assert httpx.delete(served.url + "/v1/voices/new", headers=anna).status_code == 429, "it counts"
+        assert httpx.delete(served.url + "/v1/voices/new", headers=anna).status_code == 429, "deleting counts, too"
         body = {"input": "Hi.", "voice": "new"}
-        assert httpx.post(served.url + SPEECH, json=body, headers=bert).status_code == 200, "all may speak with it"
+        assert httpx.post(served.url + SPEECH, json=body, headers=bert).status_code == 200, "all may use the voice"
 
 
 def test_a_server_without_a_folder_keeps_no_voices(tiny_base: Checkpoint) -> None:
@@ -144,7 +144,7 @@ def test_the_server_follows_its_folder(tiny_base: Checkpoint, tmp_path: Path) ->
         eventually(lambda: post(served, voice="anna", seed=3, response_format="pcm").content != first, "it has changed")
 
 
-def test_what_takes_long_to_check_is_checked_beside_the_event_loop(
+def test_slow_checks_run_outside_the_event_loop(
     tiny_base: Checkpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     beside: list[bool] = []

@@ -193,7 +193,7 @@ def test_a_client_that_does_not_read_makes_the_stream_wait(serve: Server) -> Non
     talk.say("open", text=TEXT, format="f32le")
     talker = fakes.loaded["fake"]
     eventually(lambda: stands_still(talker.calls), "the engine waits for the client")
-    assert len(talker.calls) < frames / 2, "what the kernel's buffers hold, and two seconds"
+    assert len(talker.calls) < frames / 2, "socket buffers and two seconds hold no more"
     assert sum(packet.frames for packet in talk.hear_all().packets) == frames
 
 

@@ -110,7 +110,7 @@ def test_more_text_for_a_complete_utterance_is_an_error(serve: Server) -> None:
     heard = talk.hear_all()
     (refused,) = (event["error"] for event in heard.events if event["type"] == "error")
     assert "has all its text" in refused["message"]
-    assert heard.last["finish_reason"] == "eos", "it concerns the piece alone"
+    assert heard.last["finish_reason"] == "eos", "only the late piece is refused"
 
 
 def test_an_utterance_whose_text_never_comes_ends(serve: Server) -> None:
@@ -132,7 +132,7 @@ def test_a_finished_utterance_may_take_longer_than_the_text_timeout(serve: Serve
     talk.say("text", text=TEXT)
     talk.say("finish")
     talk.say("open", id="later")
-    assert "no text came" in talk.hear_all("later").last["error"]["message"], "so long has passed"
+    assert "no text came" in talk.hear_all("later").last["error"]["message"], "the timeout has passed"
     more.set()
     assert talk.hear_all().last["finish_reason"] == "eos"
 
@@ -184,7 +184,7 @@ def test_stopping_ends_utterances_with_an_error_and_the_connection(serve: Server
 def test_a_client_that_leaves_while_the_server_stops_does_no_harm(
     serve: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Between a client's goodbye and the loss of its connection uvicorn still counts it among those to be closed."""
+    """Between a client's goodbye and the loss of its connection, uvicorn still counts the connection as open."""
     handle_close, survived = WebSocketsSansIOProtocol.handle_close, threading.Event()
 
     def stop_meanwhile(connection: WebSocketsSansIOProtocol, event: Any) -> None:

@@ -88,7 +88,7 @@ class LaterUnits:
 
 @torch.inference_mode()
 def main(task: str) -> None:
-    """What the process does."""
+    """Compile the step that ``task`` describes, as JSON; run in a process of its own."""
     asked = json.loads(task)
     os.nice(LOWEST_PRIORITY)
     torch.set_num_threads(1)

@@ -82,7 +82,7 @@ def compile_piecewise(model: Model, size: int) -> Iterator[Units]:
 
 
 def _compiled(function: Callable[..., Any], device: torch.device) -> Callable[..., Any]:
-    # Compiled code is kept beside the code object. With one of its own, a unit has exactly one compiled form: nothing
+    # torch keeps compiled code with the code object. With one of its own, a unit has exactly one compiled form: nothing
     # needs to be looked up or checked at each call, and decoders of one process do not fill each other's cache.
     original = cast("FunctionType", function)
     own = FunctionType(original.__code__.replace(), original.__globals__, original.__name__)

@@ -31,7 +31,7 @@ as much as a layer of a small model, and larger units take longer to compile. El
 
 
 class Rows(NamedTuple):
-    """What is pending for each stream row, between its steps. The last row is scratch: padding and warm-up use it."""
+    """Pending values of each stream row between its steps. The last row is scratch: padding and warm-up use it."""
 
     logits: Tensor
     """``[rows, talker vocab]`` float32: for code 0 of the next frame."""
@@ -40,7 +40,7 @@ class Rows(NamedTuple):
 
 
 class Codes(NamedTuple):
-    """What the predictor half of a frame gives."""
+    """Results of the predictor half of a frame."""
 
     codes: Tensor
     """``[B, groups]`` int64; the first may be end-of-speech, the others mean nothing then."""

@@ -27,7 +27,7 @@ def _sums_are_faster(x: Tensor, weight: Tensor) -> bool:
 
 
 def settled(x: Tensor) -> Tensor:
-    """``x`` itself, and for the compiler a word that it is to be computed before its readers.
+    """Return ``x``, and have the compiler compute it before its readers.
 
     Otherwise a norm or an activation is computed anew inside every sum of products that reads it.
     """

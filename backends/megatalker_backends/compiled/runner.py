@@ -16,7 +16,7 @@ class Share:
 
     row: int
     position: int
-    """Where its talker step is written."""
+    """Position to which its talker step is written."""
     forced: Sequence[int] | None
     """One code for each group, or ``None`` to choose them."""
     text: Tensor

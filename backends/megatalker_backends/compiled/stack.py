@@ -20,7 +20,7 @@ class LayerCache(NamedTuple):
 
 
 class Step(NamedTuple):
-    """Where each element of a batch stands: everything of a step but its input."""
+    """Positions of the elements of a batch: everything of a step except its input."""
 
     rows: Tensor
     """``[B]`` int64: the cache row of each element."""

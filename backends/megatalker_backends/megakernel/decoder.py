@@ -54,14 +54,14 @@ CAPABILITIES = TalkerCapabilities(
     batch_invariant=True,
 )
 WARM_UP_PAGE = 0
-"""The first, so that the pool's pages behind it can become more."""
+"""Page for warming up: the first one, so that the pool can add pages behind it."""
 
 
 class MegakernelDecoder(TalkerDecoder):
     """Runs frames of up to 8 streams as launches of the megakernel, those of many, and prompts, as wide ones.
 
     :meth:`decode` launches; the codes are there before the device has finished the talker step. When a launch is
-    abandoned, the streams held then are lost and everything they are asked raises ``BackendFaultError``.
+    abandoned, the streams held then are lost and every call for them raises ``BackendFaultError``.
 
     Raises:
         BackendUnavailableError: the checkpoint, the device or the dtype does not suit the kernel.
@@ -161,7 +161,7 @@ class MegakernelDecoder(TalkerDecoder):
 
     def close(self) -> None:
         try:
-            if self._machine is not None:  # the device may still be at work on what is about to be freed
+            if self._machine is not None:  # the device may still use memory that is about to be freed
                 with suppress(KernelError):
                     self._machine.check()
         finally:
@@ -214,7 +214,7 @@ class MegakernelDecoder(TalkerDecoder):
         return Frame(step.stream, None, logits)
 
     def _write_pages(self, grants: Sequence[PageGrant]) -> None:
-        """For streams that have begun."""
+        """Write new pages of streams into the page table on the device."""
         entries = [
             (grant.slot, chunk, page) for grant in grants for chunk, page in enumerate(grant.pages, grant.first_chunk)
         ]
@@ -253,7 +253,7 @@ def _enlarge(space: Workspace, pages: int) -> None:
         space.grow(1 + pages)
     except torch.cuda.OutOfMemoryError as error:
         raise CapacityError(
-            f"{pages} pages of keys and values do not fit into the free memory of the GPU beside the {space.pages} "
+            f"{pages} pages of keys and values do not fit into the free memory of the GPU along with the {space.pages} "
             f"they replace: {error}; release a stream, or lower backends.megakernel.pages, max_streams or max_positions"
         ) from error
 

@@ -1,4 +1,4 @@
-"""What launches read: the rows of prompts, text rows, and the sampling parameters of streams."""
+"""Inputs of launches: the rows of prompts, text rows, and the sampling parameters of streams."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What runs launches: the kernel on its GPU, or the executable specification anywhere."""
+"""Machines that run launches: the kernel on its GPU, or the executable specification anywhere."""
 
 from typing import Protocol
 

@@ -1,4 +1,4 @@
-"""Which stream holds which pages of keys and values."""
+"""Allocation of pages of keys and values to streams."""
 
 import heapq
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,7 +15,7 @@ class PageGrant:
 
     slot: int
     first_chunk: int
-    """Which of the slot's pages the first of them is."""
+    """Index of the first of these pages among the slot's pages."""
     pages: tuple[int, ...]
 
 
@@ -25,8 +25,8 @@ class PagePool:
     Args:
         pages: how many there are at first.
         limit: how many there may be.
-        enlarge: called with a larger number of pages before one of them is handed out. When it raises, there are as
-            many as before, and whoever asked receives none.
+        enlarge: called with a larger number of pages before one of them is handed out. When it raises, the pool
+            stays as it was, and the request receives none.
     """
 
     def __init__(self, pages: int, limit: int, enlarge: Callable[[int], None]) -> None:
@@ -38,7 +38,7 @@ class PagePool:
 
     @property
     def free(self) -> int:
-        """Pages that nobody holds, those included that there may be."""
+        """Number of pages that no slot holds, including pages that the pool may still add."""
         return len(self._unused) + self._limit - self._pages
 
     def held(self, slot: int) -> Sequence[int]:
@@ -47,7 +47,7 @@ class PagePool:
 
     @contextmanager
     def admit(self, positions: Mapping[int, int]) -> Iterator[list[PageGrant]]:
-        """Pages for slots (keys) that begin with so many positions (values); they are free again when the block raises.
+        """Give pages to new slots (keys) for this many positions (values); free them again if the block raises.
 
         Raises:
             CapacityError: there are not enough for all.
@@ -65,7 +65,7 @@ class PagePool:
         """Give each slot (key) the pages that it lacks for this many positions (value).
 
         Raises:
-            CapacityError: there are not enough for all; nobody has received any.
+            CapacityError: there are not enough for all; no slot has received any.
         """
         missing = {slot: _pages_of(count) - len(self._held[slot]) for slot, count in positions.items()}
         self._provide(sum(missing.values()))
@@ -77,7 +77,7 @@ class PagePool:
             heapq.heappush(self._unused, page)
 
     def _provide(self, wanted: int) -> None:
-        """Have so many unused pages: twice as many pages as before if that takes more, or as many as it takes."""
+        """Enlarge the pool until this many pages are unused: to twice its size, or further if that is not enough."""
         if wanted > self.free:
             raise CapacityError(
                 f"{wanted} more pages of {PAGE} positions are needed and {self.free} of {self._limit} are free; "
@@ -87,7 +87,7 @@ class PagePool:
         if lacking > 0:
             pages = min(self._limit, max(2 * self._pages, self._pages + lacking))
             self._enlarge(pages)
-            self._unused += range(self._pages + 1, pages + 1)  # the largest, at the end: a heap still
+            self._unused += range(self._pages + 1, pages + 1)  # the largest, at the end: the list is still a heap
             self._pages = pages
 
     def _extend(self, slot: int, positions: int) -> PageGrant:

@@ -20,13 +20,13 @@ from megatalker_kernels.workspace import Workspace
 
 PASSES_OF_PAGE = PAGE // ROWS
 LEAST_ROWS = 6 * ROWS
-"""Of a prompt that is remembered: to compute fewer takes less time than to wait for a device that has other work, and
-to read there what they are.
+"""Shortest prompt that is remembered, in rows. Computing fewer rows takes less time than waiting for a busy device
+to read them.
 """
 
 
 class PrefixCache:
-    """Remembers the passes that were used last.
+    """Cache of the most recently used passes of prompts.
 
     Args:
         space: whose pages are copied from and to.
@@ -41,8 +41,8 @@ class PrefixCache:
         self._unused = list(range(rows // ROWS))
 
     def keys(self, prompts: Sequence[Tensor]) -> list[list[bytes]]:
-        """For each of these prompts ``[rows, hidden]`` the names of all passes but the last, which yields logits as
-        well; none of short ones.
+        """Return, for each of these prompts ``[rows, hidden]``, the names of all passes except the last, which also
+        yields logits. A short prompt has none.
         """
         lengths = list(map(len, prompts))
         if not len(self._store) or max(lengths) < LEAST_ROWS:
@@ -55,8 +55,8 @@ class PrefixCache:
         ]
 
     def restore(self, prompts: Sequence[tuple[Sequence[bytes], Sequence[int]]]) -> list[int]:
-        """Fill the pages of streams with what is remembered of their prompts, each given by its keys and its pages; how
-        many positions that was, for each.
+        """Fill the pages of streams with what is remembered of their prompts, each given by its keys and its pages.
+        Return the number of positions filled for each.
         """
         counts = [
             next((index for index, key in enumerate(keys) if key not in self._places), len(keys)) for keys, _ in prompts
@@ -73,7 +73,7 @@ class PrefixCache:
 
     def remember(self, prompts: Sequence[tuple[Sequence[bytes], Sequence[int]]]) -> None:
         """Keep what the pages of streams now hold of their prompts, given as for :meth:`restore`."""
-        taken: dict[int, tuple[int, int]] = {}  # by places: of those that one call takes twice the last counts
+        taken: dict[int, tuple[int, int]] = {}  # by place; if one call takes a place twice, the last counts
         for keys, pages in (prompt for prompt in prompts if prompt[0]):
             taken |= self._take_places(keys[: len(self._store)], pages)
         if taken:
@@ -81,8 +81,8 @@ class PrefixCache:
             self._store[place] = self._pages()[:, page, :, :, part]
 
     def _take_places(self, keys: Sequence[bytes], pages: Sequence[int]) -> dict[int, tuple[int, int]]:
-        """Places for the passes of a prompt that are not remembered, and where those lie."""
-        for key in reversed(keys):  # the head last: it is of more use than what follows, and that is of none without it
+        """Return store places for passes of a prompt that are not remembered yet, and their spots in the pages."""
+        for key in reversed(keys):  # the head last, so that it is kept longest: later passes are of no use without it
             if key in self._places:
                 self._places.move_to_end(key)
         fresh = [index for index, key in enumerate(keys) if key not in self._places]

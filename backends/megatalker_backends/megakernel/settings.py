@@ -35,8 +35,8 @@ class MegakernelSettings(BackendSettings):
     max_streams: Annotated[Integer, Field(ge=1, le=MOST_STREAMS)] | None = None
     """Streams held at the same time, and the largest batch. ``None``: the engine's ``max_streams``, 2048 at most."""
     wide_from: Annotated[Integer, Field(ge=1)] = 9
-    """Streams of a call from which on launches of the kernel of many rows, of up to 512, take the place of those of the
-    megakernel, of 8. A stream says the same in either."""
+    """Streams of a call from which on launches of the wide kernel, of up to 512 streams, replace launches of the
+    megakernel, of 8. A stream has the same codes in either."""
     max_positions: Annotated[Integer, Field(ge=2)] | None = None
     """Prompt rows plus frames of one stream, at most the checkpoint's own limit. ``None``: 4096. The kernel is compiled
     for this number, rounded up to 64."""
@@ -85,7 +85,7 @@ def choose_positions(config: ModelConfig, settings: MegakernelSettings) -> int:
 
 
 def choose_shape(config: ModelConfig, settings: MegakernelSettings, device: torch.device) -> KernelShape:
-    """What the kernel is compiled for.
+    """Choose the sizes that the kernel is compiled for.
 
     Raises:
         ShapeError: the checkpoint, the device or the settings break one of the kernel's rules; the message names it.

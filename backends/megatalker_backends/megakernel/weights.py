@@ -1,4 +1,4 @@
-"""What the kernel needs of a checkpoint: sizes, constants, and weights by their official names."""
+"""Parts of a checkpoint that the kernel needs: sizes, constants, and weights by their official names."""
 
 import torch
 from torch import Tensor

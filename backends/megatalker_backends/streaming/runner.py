@@ -17,11 +17,11 @@ from megatalker_backends.streaming.settings import StreamingSettings
 from megatalker_backends.streaming.steps import Decode, FixedSteps, Steps, StepShape
 
 OPTIONS: dict[str, str | int | bool | Callable[..., Any]] = {"cpp_wrapper": True}
-"""Of the compiler: the Python that it would put around its code takes long beside a single frame."""
+"""Options of the compiler. Its default wrapper in Python takes long compared to a single frame."""
 
 
 class StreamMemory(Protocol):
-    """What one stream carries from call to call. A tensor is one."""
+    """Memory that one stream carries from call to call. A tensor is one."""
 
     def clone(self) -> Self:
         """An independent memory."""
@@ -31,10 +31,10 @@ class StreamMemory(Protocol):
 
 
 class CodecRunner(Protocol):
-    """Decodes, without looking at what it is given: the codec has done so."""
+    """Decodes codes that the codec has checked already."""
 
     max_streams: int
-    """Of one call."""
+    """Streams of one call, at most."""
     chunk_invariant: bool
     """Whether a frame has the same bits however calls divide its stream."""
 

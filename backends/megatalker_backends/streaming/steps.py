@@ -16,11 +16,11 @@ Decode = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 """``(codes [streams, frames, groups] int64, states [streams, size]) -> (samples, next states)``; no side effects."""
 Results = tuple[Tensor, Tensor]
 Prepare = Callable[[Callable[[], Results]], Callable[[], Results]]
-"""Makes of work on fixed tensors a function that does it again; its results last until any such function runs."""
+"""Turns work on fixed tensors into a function that repeats it; results last until any such function runs."""
 
 
 def announced(steps: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """Steps (streams, frames) to warm up with, each told of in the log before it is made."""
+    """Steps (streams, frames) to warm up with, each announced in the log before it runs."""
     for done, (streams, frames) in enumerate(steps, 1):
         logger.info(
             "streaming: warming up %d of %d: %d frames of each of %d streams", done, len(steps), frames, streams

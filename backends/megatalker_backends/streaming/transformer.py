@@ -16,7 +16,7 @@ from megatalker_backends.streaming.weights import Weights
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What all layers of one call share: where its frames stand."""
+    """Positions of the frames of one call, in the form that all layers share."""
 
     cos: Tensor
     """``[streams, frames, 1, head_dim]``."""

@@ -23,7 +23,7 @@ POLL_PERIOD_S = 1.0
 POLL_SHARE = 0.02
 """A look that takes long is followed by a longer pause, so that looks take at most this share of the time."""
 LONGEST_PAUSE_S = 30.0
-"""Looks that fail come less and less often, down to this."""
+"""Longest pause between two looks: after each failure the pause grows up to this."""
 
 
 class BackgroundHealth:

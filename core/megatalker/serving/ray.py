@@ -95,7 +95,7 @@ class Replica:
             raise self._service.failure
 
     async def record_autoscaling_stats(self) -> dict[str, float]:
-        """Rows in use and wanted, as a share of those that should be in use."""
+        """Return rows in use and wanted, as a share of the rows that should be in use."""
         metrics = self._service.engine.metrics()
         wanted = self._settings.max_streams * self._settings.ray.target_load
         return {LOAD: (metrics.active + metrics.waiting) / wanted}

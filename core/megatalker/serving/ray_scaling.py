@@ -6,7 +6,7 @@ if TYPE_CHECKING:
     from ray.serve.config import AutoscalingContext
 
 LOAD = "load"
-"""The figure that each replica reports: its streams, running and waiting, over those that it should run."""
+"""The figure that each replica reports: its streams, running and waiting, over the number that it should run."""
 
 
 def replicas_wanted(context: "AutoscalingContext") -> tuple[float, dict[str, Any]]:

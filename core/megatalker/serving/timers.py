@@ -37,7 +37,7 @@ class SplitTimer:
         return self._cancelled
 
     def when(self) -> float:
-        """When it will call back, in the loop's time."""
+        """Time of the callback, by the loop's clock."""
         return self._piece.when() + self._left_s
 
     def _wait(self, context: Context | None = None) -> None:

@@ -158,7 +158,7 @@ def check_keys(keys: Mapping[str, Hashed]) -> None:
 
 
 def check_file(path: Path, *, must_exist: bool) -> None:
-    """Refuse what is no regular file: reading a FIFO would wait for ever."""
+    """Refuse a path that is no regular file: pydantic-settings would pass over it without a word."""
     try:
         mode = path.stat().st_mode
     except (FileNotFoundError, NotADirectoryError) as error:

@@ -18,7 +18,7 @@ SOURCE = "codec/codec.cu"
 
 @dataclass(frozen=True, slots=True)
 class CodecConstants:
-    """What the sources share with this package."""
+    """Constants that the CUDA sources share with this package."""
 
     tiles: Sequence[Tile | WarpgroupTile]
     numbers: Numbers
@@ -30,7 +30,7 @@ class CodecConstants:
 
 
 def target(capability: int, numbers: Numbers) -> tuple[str, Numbers, Sequence[Tile | WarpgroupTile]]:
-    """What to compile for a device of that compute capability: architecture, ``numbers``, and tiles that it runs."""
+    """Return the architecture, numbers and tiles to compile for a device of this compute capability."""
     warpgroups = capability == WARPGROUPS and numbers is not Numbers.TENSORFLOATS
     return architecture(capability), numbers, (*TILES, *WARPGROUP_TILES) if warpgroups else TILES
 

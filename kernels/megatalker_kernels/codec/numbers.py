@@ -1,4 +1,4 @@
-"""What the codec's products multiply on tensor cores: twins of the structures in ``csrc/codec/numbers.cuh``."""
+"""Number formats of the codec's products on tensor cores: twins of the structures in ``csrc/codec/numbers.cuh``."""
 
 from enum import Enum
 from math import floor, log2
@@ -63,5 +63,5 @@ def _halves(rows: Tensor) -> tuple[Tensor, Tensor]:
 
 
 LARGEST = 65504.0
-"""Of float16."""
+"""Largest finite float16."""
 _WELL_HELD = 16384.0

@@ -7,7 +7,7 @@ from typing import ClassVar
 from megatalker_kernels.constants import enumerators
 
 MAX_FRAMES = 8
-"""Of a step."""
+"""Frames of a step, at most."""
 ATTENTION_THREADS = 256
 MIXING_THREADS = 256
 WARPGROUP_COLUMNS = 96
@@ -19,12 +19,12 @@ TICKET_WORDS = 4
 
 
 class Activation(IntEnum):
-    """What becomes of a product's sums, after bias and residual."""
+    """Function applied to a product's sums after bias and residual."""
 
     PLAIN = 0
     GELU = 1
     GATED = 2
-    """silu(even column) times the odd column beside it: half as many columns."""
+    """silu(even column) times the odd column after it: half as many columns."""
     SAMPLE = 3
     """The first column alone, within [-1, 1]."""
 
@@ -43,7 +43,7 @@ class Input(Structure):
 
 
 class Epilogue(Structure):
-    """What becomes of sums."""
+    """Operands of the operations that follow a product's sums."""
 
     _fields_: ClassVar = [
         *((name, c_void_p) for name in ("bias", "residual", "frequency", "height", "raw", "packed")),

@@ -1,4 +1,4 @@
-"""Which part of a product one block computes."""
+"""Tiles: the part of a product that one block computes."""
 
 from dataclasses import KW_ONLY, dataclass
 from math import ceil
@@ -23,7 +23,7 @@ class Tile:
     together: int
     """Blocks for each processor up to which splitting sums pays."""
     least_stages: int
-    """Of a share."""
+    """Stages of a share, at least."""
     most_shares: int
 
     @property
@@ -49,7 +49,7 @@ class Tile:
         return ceil(rows / self.rows) * ceil(columns / self.columns)
 
     def stages_of(self, taps: int, channels: int) -> int:
-        """Stages that windows of so many rows take."""
+        """Return the number of stages that windows of ``taps`` rows take."""
         return ceil(taps * channels / self.depth)
 
     def shares_of(self, taps: int, channels: int) -> int:
@@ -87,7 +87,7 @@ class WarpgroupTile:
         return ceil(rows / self.rows) * ceil(columns / self.columns)
 
     def stages_of(self, taps: int, channels: int) -> int:
-        """Stages that windows of so many rows take."""
+        """Return the number of stages that windows of ``taps`` rows take."""
         return taps * ceil(channels / WARPGROUP_DEPTH)
 
 
@@ -109,18 +109,18 @@ ENOUGH = 1.75
 
 
 ENOUGH_TILES = 0.6
-"""For each processor, from which a warpgroup's pay; fewer do in products of more multiplications than :data:`MUCH`."""
+"""Tiles per processor from which warpgroups pay; in products of more than :data:`MUCH` multiplications fewer do."""
 MUCH = 2**29
 MOST_SHARES = 8
-"""Of a warpgroup's tile."""
+"""Shares of a warpgroup's tile, at most."""
 ALONE = 0.72
-"""Time of a stage on a processor that runs one block, in times of one on a processor that runs two. So are these:"""
+"""Time of a stage on a processor that runs one block, relative to a stage on a processor that runs two."""
 BEGIN = 8.0
-"""Of a block, before and after its stages."""
+"""Time of a block before and after its stages, in the unit of :data:`ALONE`."""
 SPLIT = 10.0
-"""Of a block that finishes what others have added up as well."""
+"""Further time of a block that finishes sums of several blocks, in the unit of :data:`ALONE`."""
 SPLIT_NUMBER = 2.6e-6
-"""Of each number that is handed over."""
+"""Time for each number handed from block to block, in the unit of :data:`ALONE`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +162,7 @@ def choose_tiling(
 
 
 def _warpgroup_tiling(rows: int, columns: int, stages: int, processors: int) -> Tiling | None:
-    """Of a warpgroup's tiles, if they pay: in as many shares as take the least time."""
+    """Return the tiling for warpgroups that takes the least time; ``None`` if they do not pay."""
     tiles = WARPGROUP.count(rows, columns)
     work = rows * columns * stages * WARPGROUP_DEPTH
     if tiles < ENOUGH_TILES * processors and work <= MUCH:

@@ -5,7 +5,7 @@
 #include "publish.cuh"
 #include "shared.cuh"
 
-// Where the activations of a product lie.
+// Location of the activations of a product.
 struct Origin {
   const Source* first;  // of each row, at the start of a stack; or null:
   const float* quads;   // what the last phase published, [rows][stride]

@@ -10,13 +10,13 @@ using OwnUnit = WorkUnit<RowsAtWork>;
 // The first position of this warp.
 __device__ inline int first_position(const OwnUnit& unit) { return unit.chunk * CHUNK + own_warp() * 16; }
 
-// Of a warp, in registers.
+// Keys and values of a warp's positions, in registers.
 template <int D>
 struct Positions {
   Keys<D> key;
   Values<D> value;
 
-  // Those of the talker's earlier passes, from the ring.
+  // Takes positions of the talker's earlier passes from the ring.
   __device__ void take(const OwnUnit& unit, PipelineState& ring) {
     constexpr int TOGETHER = stored_together(D);
     const int own = own_warp() * 16, own_begin = own / TOGETHER * TOGETHER, count = unit.stored_of(own_begin, TOGETHER);
@@ -38,7 +38,7 @@ struct Positions {
     pass(own_begin + TOGETHER, CHUNK);
   }
 
-  // Those of the predictor's earlier passes, from its pages. Nobody writes them now.
+  // Reads positions of the predictor's earlier passes from its pages, which no block writes now.
   __device__ void read(const OwnUnit& unit, int layer) {
     static_assert(GROUPS <= PAGE);
     const Stored* keys = unit.key(layer, 0, D);
@@ -46,7 +46,7 @@ struct Positions {
          [](const uint4* vector) { return __ldcg(vector); });
   }
 
-  // Those of this pass.
+  // Adds the positions of this pass.
   __device__ void add_fresh(const OwnUnit& unit) {
     const AttentionSpace& space = shared().attention;
     const int ahead = first_position(unit) - unit.fresh_from(), count = unit.position() - unit.fresh_from() + 1;
@@ -180,7 +180,7 @@ __device__ void finish_chunk(const OwnUnit& unit, int buffer) {
   }
 }
 
-// This block has finished so many chunks of the unit's head; if they were the last ones, all are put together.
+// This block has finished these chunks of the unit's head; if they were the last ones, it combines all chunks.
 template <int D, int G>
 __device__ void combine_chunks(const OwnUnit& unit, int finished) {
   Shared& s = shared();
@@ -225,7 +225,7 @@ __device__ __forceinline__ bool attend(int layer) {
     }
     if (finished == 0) {
       await_async_copies();
-      consumer_sync();  // nobody uses the head before, and all copies have landed
+      consumer_sync();  // the head before is not in use any more, and all copies have landed
       prepare_heads<D, G>(unit, s.pass.norms + layer * z.norms + z.hidden);
       consumer_sync();
       if (!all_arrived()) return false;

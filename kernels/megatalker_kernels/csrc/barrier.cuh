@@ -2,7 +2,7 @@
 #pragma once
 #include "publish.cuh"
 
-// Who waits; to publish takes the first warp some time, in which the others may go on.
+// The thread that waits; publishing takes the first warp some time, in which the other warps may go on.
 constexpr int WAITER = CONSUMERS - 32;
 
 // All consumers: what this block wrote is published.
@@ -32,7 +32,7 @@ __device__ __forceinline__ bool proceed() {
   return all_arrived();
 }
 
-// The same, noted in the profile.
+// Waits for the phase before, and notes the time in the profile.
 __device__ inline bool await_phase() {
   if (!proceed()) return false;
   if (own_thread() == 0) stamp(1);

@@ -1,4 +1,4 @@
-// What a block of either kernel keeps in shared memory, at its very start: what waiting, publishing and choosing need.
+// The start of the shared memory of a block of either kernel: data for waiting, publishing and choosing.
 #pragma once
 #include "params.cuh"
 #include "phases.cuh"
@@ -6,7 +6,7 @@
 // Wait for all consumer warps of the block.
 __device__ inline void consumer_sync() { sync_threads<CONSUMERS>(); }
 
-// Which stage of the ring is next, and the parity of its barriers.
+// The next stage of the ring, and the parity of its barriers.
 struct PipelineState {
   int stage = 0;
   u32 parity = 0;
@@ -19,10 +19,10 @@ struct PipelineState {
   }
 };
 
-// What each consumer warp keeps for itself.
+// Private state of each consumer warp.
 struct ConsumerState {
   PipelineState ring;
-  int phase = 0;   // how many this launch has behind it
+  int phase = 0;   // number of phases that this launch has finished
   int buffer = 0;  // which of the two `partial`
 };
 

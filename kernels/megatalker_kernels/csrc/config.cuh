@@ -47,7 +47,7 @@ struct Stack {
   static_assert(HEAD_DIM == 32 || HEAD_DIM == 64 || HEAD_DIM == 128);
 };
 
-// The same at run time, so that both stacks share their code.
+// Sizes of a stack at run time, so that both stacks share their code.
 struct Sizes {
   int hidden, intermediate, layers, attention, qkv, kv_heads, vocab, norms;
 

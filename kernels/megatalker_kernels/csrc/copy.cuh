@@ -50,7 +50,7 @@ __device__ inline void copy_async_16(void* target, const void* source, bool want
                : "memory");
 }
 
-// The same through the L1 cache, for bytes that other blocks of the multiprocessor may soon read as well.
+// Copies through the L1 cache, for bytes that other blocks of the multiprocessor may soon read as well.
 __device__ inline void copy_async_cached_16(void* target, const void* source, bool wanted) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(target)), "l"(source), "r"(wanted ? 16 : 0)
                : "memory");
@@ -100,7 +100,7 @@ __device__ inline u64 streaming_policy() {
   return policy;
 }
 
-// What this thread knows to be written, or to be read no more, is so for the bulk copies that it makes.
+// Orders earlier reads and writes that this thread knows of before the bulk copies that it makes.
 __device__ inline void admit_to_copies() {
   asm volatile("fence.proxy.async.global;" ::: "memory");
   fence_async_shared();

@@ -38,7 +38,7 @@ __device__ inline u64 share_of_layer(int block, const Sizes& z) {
   return layer;
 }
 
-// Where the matrices of a block begin in its part of the weights, which packing.py lays out alike.
+// Offsets of a block's matrices in its part of the weights, in the layout of packing.py.
 struct Places {
   u64 predictor, heads, head, talker;  // `head` is the size of one
 

@@ -1,5 +1,5 @@
-// What one warp fetches into the ring, in the order in which the others need it: the block's weights, which packing.py lays
-// out alike, matrices in the order of first use; and the keys and values of the talker's earlier positions that it attends to.
+// Data that one warp fetches into the ring, in the order in which the others need it: the block's weights, in the layout
+// of packing.py, matrices in the order of first use; and the keys and values of the talker's earlier positions that it attends to.
 #pragma once
 #include "matrix.cuh"
 #include "passes.cuh"

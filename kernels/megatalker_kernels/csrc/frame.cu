@@ -19,8 +19,8 @@ struct FramePlace {
   __device__ static const Sampling& sampling(int index) { return shared().sampling[index]; }
 };
 
-// One code of every row. A single row is chosen by every block for itself, which saves a hand-over; of several rows each has
-// a block of its own.
+// Chooses one code of every row. If there is one row, every block chooses for itself, which saves a hand-over; otherwise
+// each row has a block of its own.
 __device__ inline bool pick(int codebook) {
   Shared& s = shared();
   const int rows = s.launch.rows, assigned = rows == 1 ? 0 : blockIdx.x, thread = threadIdx.x;
@@ -198,7 +198,7 @@ __device__ inline void run_frame() {
   store_hidden();
 }
 
-// What all phases read often lies in shared memory: a barrier that makes other blocks' writes visible empties the cache
+// Data that all phases read often lies in shared memory: a barrier that makes other blocks' writes visible empties the cache
 // in front of everything else.
 __device__ inline void copy_params(const Params& params) {
   Shared& s = shared();

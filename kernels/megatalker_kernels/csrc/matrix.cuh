@@ -33,7 +33,7 @@ static_assert(all_with(&PhaseType::norm, Norm::none) == (1u << ATTENTION | 1u <<
 static_assert(all_with(&PhaseType::epilogue, Epilogue::add) == (1u << OUT | 1u << DOWN) &&
               all_with(&PhaseType::epilogue, Epilogue::scale) == (1u << QKV | 1u << HEAD));
 
-// What becomes of a half row's sums: those of rows 4 * half ... of the tile; of a tile of gates, `up` are the other half.
+// Finishes the sums of half a row: rows 4 * half ... of the tile; in a tile of gates, `up` are the other half.
 __device__ inline void finish(PhaseKind kind, int local, int row, int half, float4 value, float4 up) {
   Shared& s = shared();
   const Sizes& z = s.pass.sizes;
@@ -60,7 +60,7 @@ __device__ inline void finish(PhaseKind kind, int local, int row, int half, floa
   }
 }
 
-// What one warp adds up for a tile.
+// The sums of one warp for a tile.
 struct Sums {
   float upper[4] = {}, lower[4] = {};
 
@@ -166,7 +166,7 @@ __device__ inline void open_residual() {
   });
 }
 
-// One phase: what needs no other block's results is done before waiting for them.
+// One phase: work that needs no results of other blocks is done before waiting for them.
 __device__ __forceinline__ bool product(PhaseKind kind, int layer) {
   Shared& s = shared();
   const Sizes& z = s.pass.sizes;

@@ -18,7 +18,7 @@ __device__ inline float4 operator+(float4 a, float4 b) { return {a.x + b.x, a.y 
 __device__ inline float4 operator*(float4 a, float b) { return {a.x * b, a.y * b, a.z * b, a.w * b}; }
 __device__ inline float4 operator*(float4 a, float4 b) { return {a.x * b.x, a.y * b.y, a.z * b.z, a.w * b.w}; }
 
-// What is published loses its lowest byte, and so does what a product reads from elsewhere: a row counts alike wherever it lies.
+// Published numbers lose their lowest byte; so do other inputs of a product: a row gives the same bits wherever it lies.
 __device__ inline float without_tag(u32 word) { return __uint_as_float(word & 0xffffff00u); }
 __device__ inline float4 without_tags(float4 x) {
   return {without_tag(__float_as_uint(x.x)), without_tag(__float_as_uint(x.y)), without_tag(__float_as_uint(x.z)),
@@ -34,7 +34,7 @@ __device__ inline float sum_of_eight(float value) {
   return value;
 }
 
-// The same of eight values at once: this lane gets the sum of the value with its number among the eight.
+// Sums eight values over the lanes at once: this lane gets the sum of the value with its number among the eight.
 __device__ inline float sums_of_eight(const float (&values)[8]) {
   float sums[8];
 #pragma unroll

@@ -1,4 +1,4 @@
-// What the host passes. Layouts are mirrored in params.py, which checks sizeof and every offset against this file.
+// Parameters from the host. Layouts are mirrored in params.py, which checks sizeof and every offset against this file.
 #pragma once
 #include "config.cuh"
 
@@ -22,7 +22,7 @@ struct Sampling {
   int min_frames;
 };
 
-// What a stream's slot holds beside keys and values.
+// State of a stream's slot, except keys and values.
 struct Stream {
   Sampling sampling;
   u32 seen[Talker::VOCAB / 32];  // bits of the ids that were its first codes
@@ -61,7 +61,7 @@ struct Buffers {
   Stored* predictor_kv;             // [layers][ROWS][2][kv heads][PAGE][head_dim]
   int pages;
   int slots;
-  const float* text;                // [ROWS][talker hidden]: text rows (decode) or prompt rows (prefill, of the kernel of many rows)
+  const float* text;                // [ROWS][talker hidden]: text rows (decode) or prompt rows (prefill, of the wide kernel)
   float* x;                         // [ROWS][MAX_HIDDEN]: residual stream; this and the next three in tagged quads
   float* qkv;                       // [ROWS][MAX_QKV]
   float* attention;                 // [ROWS][MAX_ATTENTION], rounded to bfloat16

@@ -22,13 +22,13 @@ struct Lane {
   int place = own_thread() >> 2 & 7, quarter = own_thread() & 3;
 };
 
-// Where a dimension of a stored key or value lies. Vectors of eight dimensions change places by their position, so that those that
+// Place of a dimension of a stored key or value. Vectors of eight dimensions change places by their position, so that vectors that
 // a warp reads at once from shared memory lie in different banks.
 __device__ inline int swizzled_dimension(int dimension, int position, int head_dim) {
   return dimension ^ (((position & 6) ^ (position & 1) << 2) * 8 & head_dim - 1);
 }
 
-// The vector of eight dimensions of a position of those that begin at `from`. What is not there must be numbers: the last one again.
+// Vector of eight dimensions of a position from `from` on. Missing positions must be finite numbers: the last one is read again.
 template <int D, class Read>
 __device__ inline uint4 stored_vector(const Stored* from, int at, int last, int dimension, Read read) {
   const int position = min(at, last);
@@ -57,7 +57,7 @@ __device__ inline void load_values(Values<D>& value, const Lane& own, const Stor
   }
 }
 
-// Of the four dimensions 4 * lane % D ... of a head: cosines and sines.
+// Cosines and sines of the four dimensions 4 * lane % D ... of a head.
 template <int D>
 struct Angles {
   float4 cosine, sine;
@@ -87,7 +87,7 @@ __device__ inline float4 norm_and_rotate(const float4& x, const float4& weight, 
   return {first, second, third, fourth};
 }
 
-// What rounding took away from a pair of numbers, rounded.
+// The rounded errors of rounding a pair of numbers.
 __device__ inline u32 pack_rest(u32 rounded, float first, float second) {
   return pack(first - low_half(rounded), second - high_half(rounded));
 }
@@ -141,7 +141,7 @@ __device__ __forceinline__ float score_positions(const Keys<D>& key, const Lane&
   return fmaxf(peak, __shfl_xor_sync(0xffffffffu, peak, 2));
 }
 
-// What scores become, as operand of the sum of values.
+// Weights made of scores, as operand of the sum of values.
 struct Weights {
   u32 whole[2], rest[2];
   float mass = 0;
@@ -159,7 +159,7 @@ struct Weights {
   }
 };
 
-// Of the query of this lane's place, dimensions 64 * half + 16 * quarter ... + 15.
+// Sums dimensions 64 * half + 16 * quarter ... + 15 of the values, for the query at this lane's place.
 template <int D>
 __device__ __forceinline__ void sum_values(const Values<D>& value, int half, const Weights& weights, float4 (&total)[4]) {
   float sum[2][8];

@@ -171,7 +171,7 @@ __device__ inline void multiply_warpgroup(float (&c)[TILES][4], MatrixDescriptor
   }
 }
 
-// The same product in float16.
+// The product of a warpgroup in float16.
 __device__ inline void multiply_warpgroup_f16(float (&c)[12][4], MatrixDescriptor a, MatrixDescriptor b, bool add) {
   asm volatile(WGMMA("f16", 96, NUMBERS_48, 48, 49, 50, 51, 52) : FORTY_EIGHT : OPERANDS);
 }
@@ -192,7 +192,7 @@ __device__ inline void store_quad(float* place, u32 a, u32 b, u32 c, u32 d) {
   asm volatile("st.relaxed.gpu.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(place), "r"(a), "r"(b), "r"(c), "r"(d) : "memory");
 }
 
-// The same if they are wanted, without a branch, so that several are on their way at once.
+// Loads four words if they are wanted, without a branch, so that several loads are in flight at once.
 __device__ inline void load_quad(bool wanted, const float* place, u32 (&word)[4]) {
   asm volatile(
       "{ .reg .pred p; setp.ne.u32 p, %5, 0; @p ld.relaxed.gpu.global.v4.b32 {%0, %1, %2, %3}, [%4]; }"
@@ -210,7 +210,7 @@ __device__ inline u32 load_acquire(const u32* word) {
   return value;
 }
 
-// What the word was.
+// Adds to the word, and returns its value before.
 __device__ inline u32 add_acquire_release(u32* word, u32 value) {
   u32 before;
   asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], %2;" : "=r"(before) : "l"(word), "r"(value) : "memory");

@@ -9,7 +9,7 @@
 #include "number.cuh"
 #include "status.cuh"
 
-// Of what the last phase published; `ahead` is 1 for what this one does.
+// The tag of the last phase's results; `ahead` is 1 for the results of this phase.
 __device__ inline u32 tag_of_phase(int ahead) { return u32(common().to.ticket) << PHASE_BITS | u32(own_state().phase + ahead); }
 
 __device__ inline void publish_quad(float* place, float4 value, u32 tag) {

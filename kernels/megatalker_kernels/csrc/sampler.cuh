@@ -144,12 +144,12 @@ __device__ inline i64 weight_of(const Filter& filter, u32 peak, u32 key) {
   return filter.dropped < 0 ? 0 : decay(__fsub_rn(key_value(peak), key_value(key)));
 }
 
-// Those of lowest weight go, as long as their sum stays within the limit; equals stay or go together.
+// Candidates of lowest weight are dropped while their sum stays within the limit; equals stay or go together.
 __device__ inline bool within_limit(const Filter& filter, i64 sum, i64 total) {
   return !(double(sum) > __dmul_rn(filter.dropped, double(total)));
 }
 
-// Drops from the `listed` candidates those that top-k or top-p exclude: a candidate's weight becomes negative. Few
+// Drops the `listed` candidates that top-k or top-p exclude: a candidate's weight becomes negative. Few
 // candidates, one a thread, are compared each with each.
 __device__ inline void narrow_down_few(SamplerScratch& scratch, const Filter& filter, u32 k, int listed, u32 peak, bool all) {
   const int c = threadIdx.x;
@@ -171,7 +171,7 @@ __device__ inline void narrow_down_few(SamplerScratch& scratch, const Filter& fi
   if (c < listed && within_limit(filter, reached, total)) scratch.weight[c] = -1;
 }
 
-// The same for many, by halving the range of keys.
+// Narrows down many candidates, by halving the range of keys.
 __device__ inline void narrow_down_many(SamplerScratch& scratch, const Filter& filter, u32 k, int listed, u32 peak, bool all) {
   const auto counted = [&](int c, u32 key) -> i64 { return scratch.key[c] >= key; };
   const u32 least = all ? 0 : largest_key(scratch, listed, counted, [&](i64 count) { return count >= k; });

@@ -1,4 +1,4 @@
-// What a block of the megakernel keeps in shared memory. shapes.py adds up how much that is.
+// Shared memory of a block of the megakernel. shapes.py computes its size.
 #pragma once
 #include "common.cuh"
 
@@ -34,7 +34,7 @@ struct Product {
   float partial[2][WARPS][GROUP_TILES][ROWS][TILE];  // the next tiles' sums are added up while these are still read
 };
 
-// What the warps make of one chunk.
+// Results of the warps for one chunk.
 struct AttentionShares {
   float total[WARPS][MAX_QUERIES][MAX_HEAD_DIM];  // each warp's weighted values,
   float peak[WARPS][MAX_QUERIES];                 // its largest score

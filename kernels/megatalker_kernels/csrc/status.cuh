@@ -49,6 +49,6 @@ struct SpinGuard {
     return !aborted();
   }
 
-  // The same for one who waits on behalf of others, and leaves the clock to them.
+  // The same for a thread that waits on behalf of others, which watch the clock.
   __device__ bool keep_following() { return !now_and_then(polls) || !aborted(); }
 };

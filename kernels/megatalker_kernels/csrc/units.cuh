@@ -57,7 +57,7 @@ struct WorkUnit {
   // How many of `count` positions from `begin` on, counted from the start of the chunk, are of earlier passes; below 1 if none.
   __device__ int stored_of(int begin, int count) const { return min(count, fresh_from() - chunk * CHUNK - begin); }
 
-  // Where the key of a position lies; its value lies `values_apart` further.
+  // Address of the key of a position; its value lies `values_apart` further.
   __device__ Stored* key(int layer, int at, int head_dim) const {
     const Stream* streams = Rows::streams();
     const u64 page = streams ? __ldg(streams[Rows::slot(row)].pages + at / PAGE) : Rows::slot(row);
@@ -70,7 +70,7 @@ template <class Rows>
 struct WorkRange {
   int begin = 0, end = 0;
 
-  // Of this block.
+  // The range of this block.
   __device__ static WorkRange own() {
     const int block = blockIdx.x, heads = Rows::heads(), rows = Rows::count();
     const auto chunks_of = WorkUnit<Rows>::chunks_of;

@@ -10,7 +10,7 @@ constexpr int PIECE = 16, PIECES = CHUNK / PIECE, PAGES_OF_CHUNK = CHUNK / PAGE;
 constexpr int TALKER_DIM = Talker::HEAD_DIM, TALKER_HEADS = Talker::KV_HEADS, TALKER_QUERIES = Talker::QUERIES;
 static_assert(PAGES_OF_CHUNK == 2 && sizeof(RowChunk) == 32);
 
-// What a warp has of the chunk at hand, and its ring.
+// A warp's state for the current chunk, and its ring.
 struct WarpScores : WarpHeads<Talker> {
   float4 score[PIECES][4 * TALKER_QUERIES];
   float peak[PIECES][TALKER_QUERIES];
@@ -40,7 +40,7 @@ __device__ inline void lay_out_chunks() {
   }
 }
 
-// Of this number among `count` units, or of the last one: who reads ahead need not look whether there is another, nor wait for it.
+// Reads the chunk of this unit of `count`, or of the last one, so that reading ahead needs no check whether there is another.
 __device__ inline RowChunk read_chunk(int number, int count) {
   const uint4* words = reinterpret_cast<const uint4*>(wide_shared().wide.row_chunk + min(number, count - 1) / TALKER_HEADS);
   const uint4 a = __ldcg(words), b = __ldcg(words + 1);
@@ -73,7 +73,7 @@ struct WideUnit {
   __device__ bool has_own() const { return left < CHUNK; }
   __device__ bool fresh() const { return stored == left; }
 
-  // Where the row's own key is stored.
+  // Address of the row's own key.
   __device__ Stored* own_key() const { return (left < PAGE ? pages[0] : pages[1]) + left % PAGE * TALKER_DIM; }
 };
 
@@ -179,7 +179,7 @@ __device__ inline void complete(const WideUnit& unit, Stored* slot, const Stored
   __syncwarp();
 }
 
-// What is read of a unit before its turn.
+// Data of a unit that is read ahead.
 struct UnitHeads {
   WideHeads<Talker> heads;
   Angles<TALKER_DIM> angles;
@@ -255,7 +255,7 @@ __device__ __forceinline__ void attend_unit(const WideUnit& unit, const UnitHead
   if (unit.chunks() > 1 && mine && quarter == 0) *reinterpret_cast<float2*>(partial + D) = {peak, mass};
 }
 
-// What earlier launches stored is on its way before the phase before is over. False: leave the kernel.
+// Data of earlier launches is fetched before the phase before is over. False: leave the kernel.
 __device__ __noinline__ bool attend_talker(int layer) {
   const int count = wide_shared().wide.chunks * TALKER_HEADS, first = own_warp() * BLOCKS + blockIdx.x;
   const bool stored = wide_shared().launch.mode == DECODE;

@@ -1,4 +1,4 @@
-// Copies of the kernel of many rows: by bulk from sm_90 on, by all lanes of a warp before.
+// Copies of the wide kernel: by bulk from sm_90 on, by all lanes of a warp before.
 #pragma once
 #include "copy.cuh"
 

@@ -1,5 +1,5 @@
-// What attention of many rows starts from and ends with, whoever brings keys and values: the queries, the key and the value of a row
-// and key/value head of a stack.
+// Inputs and outputs of the wide kernel's attention, for both stacks: the queries, the key and the value of a row and key/value
+// head.
 #pragma once
 #include "positions.cuh"
 #include "wide_rows.cuh"
@@ -11,7 +11,7 @@ __device__ inline void each_of_warp(int count, Visit visit) {
   for (int number = own_warp() * BLOCKS + blockIdx.x; number < count; number += WARPS * BLOCKS) visit(number);
 }
 
-// What a warp keeps of them in shared memory.
+// A warp's part of them in shared memory.
 template <class S>
 struct WarpHeads {
   static constexpr int D = S::HEAD_DIM, G = S::QUERIES;
@@ -31,7 +31,7 @@ struct HeadNorms {
   }
 };
 
-// The same dimensions of the queries, the key and the value of a head, as the layer's first product left them.
+// Four dimensions per lane of the queries, the key and the value of a head, as the layer's first product left them.
 template <class S>
 struct WideHeads {
   static constexpr int D = S::HEAD_DIM, G = S::QUERIES;
@@ -55,7 +55,7 @@ struct WideHeads {
     }
   }
 
-  // To where position `position` of the head's keys is stored, with the value so much further, and where both are wanted at once.
+  // Stores key and value: at position `position` of `stored` and `values_apart` further, and where both are needed at once.
   __device__ void append(Stored* stored, int values_apart, int position, WarpHeads<S>& space, const HeadNorms<S>& norms,
                          const Angles<D>& angles, float eps) const {
     const int d = (own_thread() & 31) * 4;
@@ -73,7 +73,7 @@ __device__ inline uint2 shares_of(float4 total, float mass) {
   return {pack(__fdividef(total.x, mass), __fdividef(total.y, mass)), pack(__fdividef(total.z, mass), __fdividef(total.w, mass))};
 }
 
-// Of a query, dimensions from `column` on, as sum_values leaves them.
+// Writes dimensions of a query from `column` on, as sum_values leaves them.
 __device__ inline void put_attention(int row, int column, const float4 (&total)[4], float mass) {
   const uint2 pairs[4] = {shares_of(total[0], mass), shares_of(total[1], mass), shares_of(total[2], mass), shares_of(total[3], mass)};
   put_sixteen(wide_shared().to.attention, row, column, pairs);

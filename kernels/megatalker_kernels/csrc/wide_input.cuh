@@ -1,16 +1,16 @@
-// What a pass of many rows begins with: the codes chosen before it, and the rows' part of the residual stream.
+// Inputs of a pass of the wide kernel: the codes chosen before it, and the rows' part of the residual stream.
 #pragma once
 #include "sampler.cuh"
 #include "wide_rows.cuh"
 
-// Of the streams that this block chooses codes for: every BLOCKS-th.
+// Data of the streams for which this block chooses codes: every BLOCKS-th.
 struct WidePlace {
   __device__ static SamplerScratch& scratch() { return *reinterpret_cast<SamplerScratch*>(wide_shared().arena); }
   __device__ static const Row& row(int index) { return wide_shared().own_row[index / BLOCKS]; }
   __device__ static const Sampling& sampling(int index) { return wide_shared().own_sampling[index / BLOCKS]; }
 };
 
-// For all passes of a launch.
+// Reads the rows of these streams once for all passes of a launch.
 __device__ inline void read_own_rows() {
   WideShared& s = wide_shared();
 #pragma unroll 1

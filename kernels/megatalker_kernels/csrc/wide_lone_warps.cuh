@@ -11,7 +11,7 @@ struct LoneWarpDivision : WarpDivision<1, 1, MS_, NS_, FIXED_, SLOPE_> {
   static_assert(Base::CHAINS == 1 && Base::DEPTH <= MOST_PIECES);
 };
 
-// What a lane brings of each of its warp's stages: first the tiles, each with its column blocks, then the column blocks, each with its
+// A lane's copies of each of its warp's stages: first the tiles, each with its column blocks, then the column blocks, each with its
 // rows.
 template <class D>
 struct LoneCopy {

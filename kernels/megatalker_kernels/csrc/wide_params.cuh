@@ -1,11 +1,11 @@
-// What the host passes to the kernel of many rows, beside what both kernels get. Its buffers have room for all rows of a launch, and
+// Parameters of the wide kernel from the host, in addition to those of both kernels. Its buffers have room for all rows of a launch, and
 // some are laid out in another way: `x` is the residual stream [rows][hidden] as it is, `qkv` [rows][qkv] as it is, and
 // `attention` and `activation` are operands, [columns / KBLOCK][padded rows][KBLOCK] bfloat16 (see WidePass and put_columns). `partial` is
 // [chunks][heads][head_dim + CHUNK_STATS], `predictor_kv` [layers][room][2][kv heads][GROUPS][head_dim].
 #pragma once
 #include "params.cuh"
 
-// What a row attends to at once.
+// The positions that a row attends to at once.
 struct RowChunk {
   int row, number;     // of its chunks
   int position;        // of the row

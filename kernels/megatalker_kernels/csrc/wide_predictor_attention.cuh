@@ -5,7 +5,7 @@
 
 static_assert(GROUPS <= 16);
 
-// Of pairs, it takes both rows one after the other. False: leave the kernel.
+// In a pass of pairs, it does both rows one after the other. False: leave the kernel.
 __device__ __noinline__ bool attend_predictor(int layer) {
   using S = Predictor;
   constexpr int D = S::HEAD_DIM, G = S::QUERIES, HEADS = S::KV_HEADS, VALUES_APART = HEADS * GROUPS * D;
@@ -42,7 +42,7 @@ __device__ __noinline__ bool attend_predictor(int layer) {
         for (int i = 0; i < D / KBLOCK; ++i) key[h][i] = fresh(0, i * KBLOCK + quarter * 8);
       }
 #pragma unroll
-      for (int e = 0; e < 4; ++e) {  // those that are not there, too, must be numbers
+      for (int e = 0; e < 4; ++e) {  // missing positions, too, must be finite numbers
         if (quarter * 2 + value_place(e) < position) continue;
 #pragma unroll
         for (int i = 0; i < HALVES<D>; ++i) value[e][i] = fresh(1, i * 64 + own.place * 8 % D);

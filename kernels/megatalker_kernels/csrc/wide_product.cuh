@@ -67,7 +67,7 @@ struct Divisions {
     return chosen;
   }
 
-  // Of this block, if it is divided so.
+  // First tile of this block in division `chosen`.
   __device__ static int first_tile(int chosen, const Extent& extent) {
     int tile = 0, number = 0;
     ((number++ == chosen && (tile = blockIdx.x % ((extent.tiles + Each::TILES - 1) / Each::TILES) * Each::TILES, true)) || ...);
@@ -101,7 +101,7 @@ using Division = Divisions<WarpDivision<1, 1, 2, 4, 0, 30>,                     
                            WarpDivision<2, 4, 2, 6, 0, 190>>;                                         // 96 x 128
 #endif
 
-// For all passes of a launch.
+// Chooses divisions for all passes of a launch.
 __device__ inline void choose_divisions() {
   WideShared& s = wide_shared();
   const auto sizes = [](int pass) { return pass == OF_TALKER ? Sizes::of<Talker>() : Sizes::of<Predictor>(); };

@@ -7,8 +7,8 @@ constexpr int SQUARES = (MAX_HIDDEN / KBLOCK + WARPS - 1) / WARPS * WARPS;  // o
 
 constexpr int MATRIX_WORDS = TILE * 4;  // of a fragment's four
 
-// Where the words of a row of an operand begin that hold the pair of columns `column`, a multiple of four. A column block of eight rows
-// lies as a fragment of weights does: see packing.py.
+// Address of the words of an operand's row that hold the pair of columns `column`, a multiple of four. A column block of eight rows
+// has the layout of a fragment of weights: see packing.py.
 __device__ inline u32* operand_words(void* operand, int row, int column) {
   const u64 fragment = u64(column / KBLOCK) * (wide_shared().pass.padded / TILE) + row / TILE;
   return static_cast<u32*>(operand) + (fragment * 4 + column % 8 / 4) * MATRIX_WORDS + row % TILE * 4 + column % KBLOCK / 8;

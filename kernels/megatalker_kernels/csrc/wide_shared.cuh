@@ -1,4 +1,4 @@
-// What a block of the kernel of many rows keeps in shared memory.
+// Shared memory of a block of the wide kernel.
 #pragma once
 #include "common.cuh"
 #include "extent.cuh"
@@ -20,13 +20,13 @@ struct WidePass {
   bool talker;
   int number;  // position of the predictor, of pairs the second one, or TALKER_PASS
   int rows;
-  int padded;  // rows, a multiple of 16: operands have room for so many
+  int padded;  // rows, a multiple of 16: operands have room for them
   Sizes sizes;
   const float* norms;
   float eps, mean;
 };
 
-// Where a tile of weights begins, or the pair that it is in: in the first layer, or of the first head.
+// Start of a tile of weights, or of its pair of tiles: in the first layer, or of the first head.
 struct WideTile {
   const char* start;
   u32 of_layer;  // bytes to the same place in the next one

@@ -1,6 +1,6 @@
-// What products of many rows have in common, whatever multiplies: where weights and rows lie, and what becomes of sums. A number is
+// Common parts of the wide kernel's products: where weights and rows lie, and the operations on sums. A number is
 // added up as in the megakernel: the column blocks chain, chain + WARPS, ... one after the other, in two halves, then the WARPS
-// chains. So a row gets the same bits from either kernel and any instruction, whatever is beside it.
+// chains. So a row gets the same bits from either kernel and any instruction, whatever other rows there are.
 #pragma once
 #include "barrier.cuh"
 #include "wide_rows.cuh"
@@ -10,7 +10,7 @@ constexpr int VECTORS = FRAGMENT_BYTES / 16;
 constexpr int OF_UNIT = STAGE_COLUMNS / KBLOCK;  // column blocks of a stage of packing.py,
 constexpr int OF_CHAIN = OF_UNIT / WARPS;        // and of one chain in it
 
-// What is multiplied, and the part of it that a block has at hand.
+// A product, and the part of it that a block is computing.
 struct WidePart {
   PhaseKind kind;
   int layer;  // or number of the head
@@ -46,7 +46,7 @@ struct WidePart {
   // Bytes from one column block of the rows to the next.
   __device__ int apart() const { return wide_shared().pass.padded / TILE * FRAGMENT_BYTES; }
 
-  // Eights of rows from the part's first one on that are to be read, of so many.
+  // Groups of eight rows to be read, from the part's first row on, `most` at most.
   __device__ int eights(int most) const { return min(most, (padded_rows(rows) - row) / TILE); }
 };
 
@@ -116,7 +116,7 @@ __device__ inline bool may_read(const WidePart& part) {
   return !part.first || await_phase();
 }
 
-// Of the part's rows, for products that follow a norm.
+// Finds the norm's factors of the part's rows, for products that follow a norm.
 __device__ inline void find_factors(const WidePart& part, int rows) {
   const int row = part.row + own_thread();
   if (part.kind == OUT || part.kind == DOWN || part.kind == PROJECT || own_thread() >= rows || row >= part.rows) return;
@@ -132,7 +132,7 @@ struct WideShares {
   static constexpr int ONE = ROWS_ * STRIDE;
   static_assert(ROWS_ * COLUMNS / 4 % 32 == 0 && SUMS * ONE * 4 <= ARENA_BYTES);
 
-  // What mma, or a warpgroup's product, has left in this lane of sixteen rows and some tiles, from `row` and `column` on.
+  // Stores this lane's results of mma, or of a warpgroup's product: sixteen rows and some tiles from `row` and `column` on.
   template <int TILES>
   __device__ static void put(int share, int row, int column, const float (&values)[TILES][4]) {
     const int lane = own_thread() & 31;

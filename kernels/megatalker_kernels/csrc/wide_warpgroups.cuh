@@ -19,7 +19,7 @@ struct WarpgroupDivision {
   static constexpr bool BY_WARPGROUPS = true, WHOLE_UNITS = true;
 };
 
-// Which stage comes next.
+// The next stage.
 struct ChainStage {
   int slot = 0, chain = 0, unit = 0;
 
@@ -29,7 +29,7 @@ struct ChainStage {
   }
 };
 
-// What a lane brings of each stage: the first ones of all warps share that.
+// A lane's copies of each stage: the first lanes of all warps share the work.
 template <class D>
 struct WarpgroupCopy {
   const char* source;
@@ -70,7 +70,7 @@ struct WarpgroupCopy {
   }
 };
 
-// What a warp has of the sums.
+// A warp's part of the sums.
 template <class D>
 struct WarpgroupSums {
   float upper[D::EACH][4] = {}, lower[D::EACH][4] = {};  // of the chain at work, by halves

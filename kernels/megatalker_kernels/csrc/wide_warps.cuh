@@ -99,7 +99,7 @@ struct WideLoader {
   }
 };
 
-// What a warp adds up.
+// The sums of a warp.
 template <class D>
 struct WideSums {
   float upper[D::MS][D::NS][4] = {}, lower[D::MS][D::NS][4] = {};  // of the chain at work, by halves

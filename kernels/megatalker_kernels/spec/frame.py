@@ -288,6 +288,6 @@ class Specification:
         matrix = self._matrices.get(name)
         if matrix is None:
             matrix = self._matrices[name] = self._model.weights.get(name).float().T
-        # Always as many rows: a product of fewer, or of more, would be summed in another order.
+        # Always the same number of rows: a product of fewer, or of more, would be summed in another order.
         rows = F.pad(x, (0, 0, 0, -len(x) % ROWS)).to(OPERAND).float()
         return torch.cat([part @ matrix for part in rows.view(-1, ROWS, rows.shape[1])])[: len(x)]

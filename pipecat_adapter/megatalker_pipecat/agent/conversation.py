@@ -43,7 +43,7 @@ class Conversation:
             sink: where speech leaves.
             turns: takes the times of each turn. Clients are told them in a server message of type ``turn``.
             rate: samples a second of the line, both ways; ``None``: Pipecat's defaults.
-            idle_timeout_s: the conversation ends when nobody says anything for so long; ``None``: never.
+            idle_timeout_s: the conversation ends when nobody says anything for this long; ``None``: never.
         """
         self._plan = plan
         self.context = LLMContext()

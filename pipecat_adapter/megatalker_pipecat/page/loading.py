@@ -26,7 +26,7 @@ async def load(settings: megatalker.Settings) -> Lease:
     return lease
 
 
-class Progress(logging.Handler):
+class LoadProgress(logging.Handler):
     """The newest INFO message of our packages, which says what they are about to do."""
 
     def __init__(self) -> None:

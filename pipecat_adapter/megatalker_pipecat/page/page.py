@@ -18,7 +18,7 @@ from megatalker.serving.shared_engines.pool import Lease
 from megatalker.voices import default_voice, list_languages, list_speakers
 from megatalker_pipecat.page.controls import Controls
 from megatalker_pipecat.page.gate import Gate
-from megatalker_pipecat.page.loading import Progress, load
+from megatalker_pipecat.page.loading import LoadProgress, load
 from megatalker_pipecat.service import MegatalkerTTSService
 
 CLIENT = Path(str(files("megatalker_pipecat.page") / "client"))
@@ -47,7 +47,7 @@ class Page:
         self._backends = list(dict.fromkeys([self._settings.backend, *backends]))
         self._manners = {"listens": listens, "answers": answers}
         self._leases: list[Lease] = []
-        self._progress = Progress()
+        self._progress = LoadProgress()
         self._failure: Exception | None = None
 
     @property

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from megatalker.checkpoint import Checkpoint
 from megatalker.interfaces import DecodeStep, Frame, LoadContext, StreamHandle
-from megatalker_backends.compiled.runner import Runner, Share
+from megatalker_backends.compiled.runner import FrameRunner, Share
 from mistakes.catalogue import Decoder, WideDecoder, enter_all, mistake
 
 FULL_HOUSE = "test_streams_of_a_full_house_do_not_disturb_each_other"
@@ -21,7 +21,7 @@ ANY = "test_no_schedule_changes_what_a_stream_says"
 class Meddling:
     """Changes the calls of the runner of a decoder that it is mixed into."""
 
-    _runner: Runner
+    _runner: FrameRunner
 
     def __init__(self, checkpoint: Checkpoint, context: LoadContext) -> None:
         super().__init__(checkpoint, context)  # type: ignore[call-arg]

@@ -44,7 +44,7 @@ def wants_kernels(config: CodecConfig, settings: StreamingSettings, device: torc
 
 
 def why_not(config: CodecConfig, device: torch.device) -> str | None:
-    """What is in the way and what would help, or ``None``."""
+    """Say why the kernels cannot run and what would help; ``None`` if they can."""
     if device.type != "cuda":
         return f"the kernels need a CUDA device, not {device.type}"
     missing = why_not_compile()
@@ -82,7 +82,7 @@ def fused_runner(
 def _fitting(
     decoder: StreamingDecoder, config: CodecConfig, settings: StreamingSettings, device: torch.device
 ) -> FusedDecoder:
-    """Of numbers that are as precise as the settings say and hold what the decoder computes."""
+    """Return a decoder whose numbers are as precise as the settings say and hold what it computes."""
     halves = _decoder(decoder, config, device, Numbers.HALVES)
     reason = why_not_float16(halves, config, device)
     if settings.precision == "fast":

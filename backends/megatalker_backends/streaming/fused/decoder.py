@@ -1,4 +1,4 @@
-"""One step of the decoder: a chain of about eighty kernels, each doing all that lies between two matrix products.
+"""One step of the decoder: a chain of about eighty kernels, each of which does the work between two matrix products.
 
 A snake is computed once, by the kernel that produces its input.
 """
@@ -43,7 +43,7 @@ class FusedDecoder:
 
     @property
     def largest_weight(self) -> float:
-        """Of all products, the magnitude."""
+        """Largest magnitude of the weights of all products."""
         return self._weights.largest
 
     def step(self, words: Tensor, frames: int) -> Tensor:
@@ -51,7 +51,7 @@ class FusedDecoder:
         return self._step(Kernels(self._launcher, self._config, words, frames, self._arrivals))
 
     def largest_input(self, words: Tensor, frames: int) -> float:
-        """As :meth:`step`; the largest magnitude that any product takes, NaN if one takes NaN."""
+        """Do a :meth:`step`; return the largest magnitude among inputs of products, NaN if one is NaN."""
         run = WatchedKernels(self._launcher, self._config, words, frames, self._arrivals)
         self._step(run)
         return float(torch.stack(run.largest).max())

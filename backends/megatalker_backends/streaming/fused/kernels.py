@@ -18,11 +18,11 @@ class Launcher(Protocol):
     """Starts kernels, one after another."""
 
     processors: int
-    """How many blocks keep the device busy."""
+    """Number of blocks that keep the device busy."""
     numbers: Numbers
-    """What products multiply."""
+    """Number format of products."""
     has_warpgroups: bool
-    """Whether it runs the tiles of warpgroups."""
+    """Whether the device runs the tiles of warpgroups."""
 
     def launch(self, kernel: str, blocks: int, threads: int, shared_bytes: int, argument: Structure) -> None:
         """Run ``megatalker_codec_KERNEL``."""
@@ -82,7 +82,7 @@ class Kernels:
         eps: float = -1.0,
         activation: Activation = Activation.PLAIN,
     ) -> Tensor:
-        """As :meth:`multiply`, plus ``residual``, after a snake if there is one, packed for other products."""
+        """Do :meth:`multiply`, add ``residual``, apply a snake if there is one, and pack the result for products."""
         packed = self._empty(len(rows), len(matrix.weight) // (2 if activation is Activation.GATED else 1))
         self._multiply(matrix, rows, None, packed, wave, residual, eps, activation)
         return packed
@@ -90,7 +90,7 @@ class Kernels:
     def multiply_both(
         self, matrix: PackedProduct, rows: Tensor, wave: Wave | None = None, *, residual: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """As they are, and as :meth:`multiply_packed`."""
+        """Return the results of :meth:`multiply` and of :meth:`multiply_packed`."""
         raw, packed = self._empty(len(rows), len(matrix.weight)), self._empty(len(rows), len(matrix.weight))
         self._multiply(matrix, rows, raw, packed, wave, residual)
         return raw, packed
@@ -190,7 +190,7 @@ class Kernels:
 
 
 class WatchedKernels(Kernels):
-    """Notes the largest magnitude that each product takes."""
+    """Records the largest magnitude among the inputs of each product."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)

@@ -14,14 +14,14 @@ from megatalker_backends.streaming.steps import announced
 from megatalker_kernels.codec.structures import MAX_FRAMES, TICKET_WORDS
 
 MOST_FRAMES = 128
-"""Of all streams of a step: larger ones save no time, but take memory."""
+"""Frames of all streams of a step, at most: larger steps save no time, but take memory."""
 Prepare = Callable[[Callable[[], Tensor]], Callable[[], Tensor]]
-"""Makes of work on fixed tensors a function that does it again; its results last until any such function runs."""
+"""Turns work on fixed tensors into a function that repeats it; results last until any such function runs."""
 
 
 @dataclass(slots=True)
 class FusedMemory:
-    """A step reads one of the contexts and writes the other, and adds to the cache what no earlier frame looks at."""
+    """Memory of one stream. A step reads one context, writes the other, and appends to the cache."""
 
     contexts: Tensor
     """``[2, context size]`` float32."""
@@ -30,11 +30,11 @@ class FusedMemory:
     turn: int = 0
     """The context to be read next."""
     frames: int = 0
-    """Decoded so far."""
+    """Number of frames decoded until now."""
 
     @classmethod
     def blank(cls, decoder: FusedDecoder, device: torch.device) -> Self:
-        """Of a stream before its first frame."""
+        """Return the memory of a stream before its first frame."""
         contexts = torch.zeros(2, decoder.context_size, device=device)
         return cls(contexts, torch.zeros(decoder.cache_size, device=device))
 
@@ -45,11 +45,11 @@ class FusedMemory:
         self.turn, self.frames = successor.turn, successor.frames
 
     def after(self, frames: int) -> Self:
-        """What a step of ``frames`` makes of it."""
+        """Return the memory after a step of ``frames``."""
         return replace(self, turn=1 - self.turn, frames=self.frames + frames)
 
     def ticket(self) -> list[int]:
-        """As the kernels expect it."""
+        """Return the words that tell the kernels where this memory lies."""
         first = self.contexts.data_ptr()
         second = first + self.contexts.nbytes // 2
         contexts = (second, first) if self.turn else (first, second)
@@ -111,11 +111,11 @@ class FusedRunner:
             self._step(streams, frames)
 
     def _frames_of(self, streams: int) -> list[int]:
-        """What steps of so many streams are prepared for."""
+        """Return the numbers of frames for which steps of this many streams are prepared."""
         return [frames for frames in self._frames if frames == 1 or streams * frames <= MOST_FRAMES]
 
     def _step(self, streams: int, frames: int) -> tuple[Tensor, Callable[[], Tensor]]:
-        """The words that a step reads, and what runs it."""
+        """Return the words that a step reads, and the function that runs it."""
         if (streams, frames) not in self._steps:
             blank = torch.zeros(streams, frames, self._groups, dtype=torch.int64)
             words = words_of(blank, self._padded([], streams)).to(self._device)
@@ -124,13 +124,13 @@ class FusedRunner:
         return self._steps[streams, frames]
 
     def _padded(self, memories: Sequence[FusedMemory], size: int) -> list[FusedMemory]:
-        """Streams up to ``size`` use the spare memory, all of them the same: nobody reads it."""
+        """Fill up to ``size`` streams with the spare memory, whose content is never used."""
         return [*memories, *[self._spare] * (size - len(memories))]
 
 
 def words_of(codes: Tensor, memories: Sequence[FusedMemory]) -> Tensor:
-    """What a step reads: the tickets of all streams, and the codes ``[streams, frames, groups]`` of the first ones."""
-    words = np.zeros((len(memories), TICKET_WORDS + codes[0].numel()), np.int64)  # by torch it takes twice as long
+    """Return a step's input: tickets of all streams, then codes ``[streams, frames, groups]`` of the first ones."""
+    words = np.zeros((len(memories), TICKET_WORDS + codes[0].numel()), np.int64)  # torch takes twice as long for this
     words[:, :TICKET_WORDS] = [memory.ticket() for memory in memories]
     words[: len(codes), TICKET_WORDS:] = codes.numpy().reshape(len(codes), -1)
     return torch.from_numpy(words)

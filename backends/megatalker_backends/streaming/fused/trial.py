@@ -1,4 +1,4 @@
-"""What a codec's numbers look like on random codes: whether float16 holds them, and what rounding them costs."""
+"""Trial of a codec on random codes: whether float16 holds its numbers, and the error of rounding to it."""
 
 from collections.abc import Iterator
 
@@ -17,7 +17,7 @@ ROOM = 16.0
 
 
 def why_not_float16(decoder: FusedDecoder, config: CodecConfig, device: torch.device) -> str | None:
-    """What is too large for products of float16 numbers, or ``None``."""
+    """Say what is too large for products of float16 numbers; ``None`` if nothing is."""
     if not decoder.largest_weight <= LARGEST:
         return f"its weights reach {decoder.largest_weight:.3g}, more than float16 holds"
     inputs = _max_of(decoder.largest_input(words, FRAMES) for words in _steps(decoder, config, device))
@@ -27,7 +27,7 @@ def why_not_float16(decoder: FusedDecoder, config: CodecConfig, device: torch.de
 
 
 def largest_difference(one: FusedDecoder, other: FusedDecoder, config: CodecConfig, device: torch.device) -> float:
-    """Between the samples that two decoders of the same codec make of random codes."""
+    """Return the largest difference between the samples of two decoders of the same codec on random codes."""
     pairs = zip(_steps(one, config, device), _steps(other, config, device), strict=True)
     return _max_of(float((one.step(mine, FRAMES) - other.step(theirs, FRAMES)).abs().max()) for mine, theirs in pairs)
 

@@ -25,11 +25,11 @@ class PackedProduct:
     for_warpgroups: Tensor | None = None
     """The same, packed for tiles of warpgroups."""
     scale: float = 1.0
-    """What the sums must be multiplied by."""
+    """Factor by which the sums must be multiplied."""
     bias: Tensor | None = None
     dilation: int = 1
     slot: int = 0
-    """Where the context begins in a stream's, in floats."""
+    """Offset of this convolution's context in a stream's context, in floats."""
 
     @property
     def context(self) -> int:
@@ -38,7 +38,7 @@ class PackedProduct:
 
     @classmethod
     def packed(cls, numbers: Numbers, weight: Tensor, device: torch.device, *, warpgroups: bool, **others: Any) -> Self:
-        """Of a ``weight`` in float32; ``warpgroups``: whether tiles of warpgroups may be asked for."""
+        """Pack a float32 ``weight``; ``warpgroups``: whether tiles of warpgroups may be asked for."""
         enlargement = numbers.enlargement(weight)
         large = weight.to(device) * enlargement
         for_warpgroups = numbers.pack_for_warpgroups(large) if warpgroups else None
@@ -55,12 +55,12 @@ class Wave:
 
 @dataclass(frozen=True, slots=True)
 class TransformerProducts:
-    """Of the transformer."""
+    """Products of one layer of the transformer."""
 
     qkv: PackedProduct
     out: PackedProduct
     gate_up: PackedProduct
-    """Rows of gate and up take turns."""
+    """Rows of gate and up alternate."""
     down: PackedProduct
 
 
@@ -79,7 +79,7 @@ class Widening:
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """Of an upsampling block."""
+    """Residual unit of an upsampling block."""
 
     before: Wave
     conv: PackedProduct
@@ -104,7 +104,7 @@ class FusedWeights:
         self._numbers = numbers
         self._warpgroups = warpgroups
         self.largest = 0.0
-        """Of all weights of products, their magnitude."""
+        """Largest magnitude of the weights of all products."""
         self.context_size = 0
         """Floats of one stream's context."""
         transformer, waveform = decoder.transformer, decoder.waveform
@@ -180,7 +180,7 @@ class FusedWeights:
 
 
 def _in_eights(tensor: Tensor, *dims: int) -> Tensor:
-    """With zeros at the end of these dimensions: the kernels take eight channels at a time."""
+    """Pad these dimensions with zeros at the end: the kernels take eight channels at a time."""
     for dim in dims:
         missing = list(tensor.shape)
         missing[dim] = -missing[dim] % 8

@@ -21,7 +21,7 @@ from megatalker.sampling import SamplingParams
 from megatalker.serving.background import start_task
 
 DRAIN_S = 10.0
-"""Seconds to wait, after the measurement, for first chunks that are still to come."""
+"""Seconds to wait after the measurement for outstanding first chunks."""
 POLL_S = 0.02
 SETTLE_S = 0.3
 """Seconds in which an engine drops cancelled streams: what its device still makes for them delays the next load."""
@@ -30,7 +30,7 @@ FOREVER = 2**31 - 1
 
 Samples = NDArray[np.float32]
 Listen = Callable[[str, SpeechOptions, float | None], AsyncIterator[Samples]]
-"""Has a text spoken, given at once or at a number of words a second, and yields its samples as they come. Raises a
+"""Speaks a text, given at once or at a number of words a second, and yields its samples as they come. Raises a
 ``MegatalkerError`` where something is wrong with it."""
 
 TEXTS = (
@@ -45,7 +45,7 @@ TEXTS = (
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """What every request says."""
+    """Text and settings of every request of a load."""
 
     texts: Sequence[str] = TEXTS
     length_s: float | None = 4.0
@@ -70,7 +70,7 @@ class Script:
 
 @dataclass(frozen=True, slots=True)
 class LoadResult:
-    """What the listeners of one load heard."""
+    """Playbacks of all listeners of one load."""
 
     traffic: Traffic
     seconds: float

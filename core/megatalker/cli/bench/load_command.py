@@ -39,12 +39,12 @@ def load(
         bool, typer.Option("--capacity", help="Search the most endless streams at once without an underrun.")
     ] = False,
     most: Annotated[int, typer.Option(min=1, max=MOST_AT_ONCE, help="The most streams that --capacity tries.")] = 1024,
-    seconds: Annotated[float, typer.Option(min=0.1, max=LONGEST_S, help="Of each load.")] = 15.0,
+    seconds: Annotated[float, typer.Option(min=0.1, max=LONGEST_S, help="Seconds of each load.")] = 15.0,
     length: Annotated[
-        float, typer.Option(min=0.08, max=LONGEST_S, help="Seconds of speech of a request; it is made so long.")
+        float, typer.Option(min=0.08, max=LONGEST_S, help="Seconds of speech of a request, whatever its text.")
     ] = 4.0,
     natural: Annotated[bool, typer.Option("--natural", help="Speech ends where the model ends it.")] = False,
-    live: Annotated[float | None, typer.Option(min=0.1, max=1000, help="Feed text at so many words a second.")] = None,
+    live: Annotated[float | None, typer.Option(min=0.1, max=1000, help="Words a second at which text is fed.")] = None,
     ahead: Annotated[
         float | None, typer.Option(min=0.1, max=LONGEST_S, help="Seconds that speech may be ahead of playback.")
     ] = None,

@@ -23,9 +23,9 @@ class LoadCase:
     heard: int
     """Requests of which a chunk came."""
     first_chunk_ms: dict[str, float] | None
-    """From the request to the first chunk in the listener's hands: p50, p95, p99, max."""
+    """Milliseconds from the request to the first chunk in the listener's hands: p50, p95, p99, max."""
     audible_ms: dict[str, float] | None
-    """From the request to the first sample above silence, played."""
+    """Milliseconds from the request until the first sample above silence is played."""
     underruns: int
     """Times that a listener's playback ran dry."""
     listeners_with_underruns: int
@@ -35,11 +35,11 @@ class LoadCase:
     listening_cores: float
     """Processor time of all listeners for each second of measurement."""
     engine: dict[str, Any] | None
-    """What this load added to the engine's counters; ``None`` for a server."""
+    """Increase of the engine's counters during this load; ``None`` for a server."""
 
     @classmethod
     def of(cls, result: LoadResult, engine: dict[str, Any] | None) -> Self:
-        """Summarise what one load came to."""
+        """Summarise one load."""
         return cls(
             pattern=result.traffic.pattern,
             amount=result.traffic.amount,
@@ -64,10 +64,10 @@ class LoadReport:
     environment: dict[str, str]
     settings: dict[str, Any]
     script: dict[str, Any]
-    """What every request says, and how: :class:`~megatalker.cli.bench.drive.Script`."""
+    """Fields of the :class:`~megatalker.cli.bench.drive.Script` that every request follows."""
     cases: Sequence[LoadCase]
     capacity: int | None = None
-    """Endless streams at once without an underrun, where that was searched."""
+    """Endless streams at once without an underrun; ``None`` if that was not searched."""
 
 
 def table(report: LoadReport) -> Table:
@@ -127,7 +127,7 @@ def plot(report: LoadReport, plt: Any) -> Any:
                 axis.plot(*zip(*points, strict=True), marker="o", label=f"p{percent}") if points else None
             axis.set_yscale("log")
             axis.set_ylabel("first chunk, ms")
-            if axis.lines:  # somebody heard something
+            if axis.lines:  # at least one listener heard speech
                 axis.legend(fontsize=8)
         axis.spines[["top", "right"]].set_visible(False)
     figure.suptitle(report.environment.get("checkpoint", report.environment.get("server", "")), fontsize=10)

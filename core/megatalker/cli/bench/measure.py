@@ -21,7 +21,7 @@ from megatalker.voices import Voice
 TEXT = "The quick brown fox jumps over the lazy dog, and then it takes a long rest in the warm afternoon sun."
 BATCH = 4
 FEWEST_ROWS = 2
-"""The fewest rows of a prompt."""
+"""Rows of the shortest prompt."""
 
 Samples = dict[str, list[float]]
 

@@ -64,7 +64,7 @@ _UNITS: Mapping[Unit, Mapping[str, float]] = {
     "/s": {"/s": 1.0},
     "": {"": 1.0},
 }
-"""For each unit of a report, the units of a requirement, and how many of the report's unit each is."""
+"""Units of a requirement for each unit of a report, as multiples of the report's unit."""
 _KEYS = {metric.name: key for key, metric in METRICS.items() if metric.name}
 
 

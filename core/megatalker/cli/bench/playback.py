@@ -65,7 +65,7 @@ class Playback:
 
 
 def summary(playbacks: Sequence[Playback]) -> dict[str, Any]:
-    """What many listeners heard; milliseconds are ``None`` where nothing was heard."""
+    """Summarise many playbacks; milliseconds are ``None`` where nothing was heard."""
     first = [one.first_chunk_s for one in playbacks if one.first_at is not None]
     return {
         "requests": len(playbacks),

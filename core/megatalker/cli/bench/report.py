@@ -30,11 +30,11 @@ def command_line() -> str:
 
 
 def environment(device: torch.device | None = None, /, **known: str) -> dict[str, str]:
-    """What figures depend on: what is ``known`` of the subject, accelerator, processor and versions.
+    """Return what figures depend on: ``known`` facts of the subject, accelerator, processor and versions.
 
     Args:
         device: where the subject runs; ``None``: the first GPU if there is one.
-        **known: such as checkpoint and backend.
+        **known: facts such as checkpoint and backend.
     """
     cuda = torch.cuda.is_available() if device is None else device.type == "cuda"
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()

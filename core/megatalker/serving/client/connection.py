@@ -13,7 +13,7 @@ from megatalker.errors import ConnectionFailedError, EngineClosedError, InvalidR
 from megatalker.serving.background import start_task, start_thread
 from megatalker.serving.client.session import RemoteSession
 from megatalker.serving.protocol.asking import shown_url
-from megatalker.serving.protocol.messages import REFUSED_TEXT, Cancel, Failed, Open, Request, read_event
+from megatalker.serving.protocol.messages import REFUSED_TEXT, CancelMessage, Failed, Open, Request, read_event
 from megatalker.serving.protocol.packets import unpack
 from megatalker.serving.timers import SplitTimers
 
@@ -36,7 +36,7 @@ class Timeouts:
 
 
 class ClientLoop(SplitTimers, asyncio.SelectorEventLoop):
-    """A pause of this process is not taken for a server that does not answer."""
+    """Event loop with timers that do not mistake a pause of this process for a silent server."""
 
 
 class RemoteConnection:
@@ -139,7 +139,7 @@ class RemoteConnection:
                 ping_interval=self._timeouts.answer_s / 2,
                 ping_timeout=self._timeouts.answer_s / 2,
                 close_timeout=CLOSE_TIMEOUT_S / 2,
-                compression=None,  # noise does not shrink
+                compression=None,  # compressing audio saves nothing
                 max_size=MAX_MESSAGE_BYTES,
             )
             self._reader = start_task(self._read(self._socket), "megatalker-client")
@@ -186,7 +186,7 @@ class RemoteConnection:
                 quiet = time.monotonic() - session.quiet_since
                 if session.chunks.reason is None and session.awaited and quiet > limit:
                     session.fail(ConnectionFailedError(f"{self._shown} has not answered for {limit:g} s"))
-                    self._post(session, Cancel(id=session.id))
+                    self._post(session, CancelMessage(id=session.id))
 
     def _fail_all(self, error: MegatalkerError) -> None:
         for session in self._sessions.values():

@@ -28,16 +28,16 @@ class RemoteSession:
     chunks_received: int = 0
     last_received_at: float | None = None
     words: deque[SpokenWord] = field(default_factory=deque)
-    """Those that nobody took; the server sends them after their audio."""
+    """Words that no consumer has taken; the server sends them after their audio."""
     server_facts: StreamFacts | None = None
-    """Sent with the end."""
+    """Figures that the server sends with the end."""
     opened: bool = False
     quiet_since: float = 0.0
     """The server's last word, or the client's if that is later."""
 
     @property
     def awaited(self) -> bool:
-        """The server owes something: an answer to the request, or speech whose text is complete."""
+        """Whether the server owes an answer to the request, or speech whose text is complete."""
         return not self.opened or self.text_complete
 
     def take_event(self, event: Event) -> bool:

@@ -12,7 +12,7 @@ from megatalker.errors import InvalidRequestError
 from megatalker.prompt.text import TextChecker, require_text
 from megatalker.serving.client.connection import RemoteConnection
 from megatalker.serving.client.session import RemoteSession
-from megatalker.serving.protocol.messages import Cancel, Finish, Text
+from megatalker.serving.protocol.messages import CancelMessage, Finish, Text
 
 
 class RemoteStream(ChunkStream):
@@ -32,7 +32,7 @@ class RemoteStream(ChunkStream):
         self._session, self._connection, self._keep_alive = session, connection, keep_alive
         self._feeding = Lock()
         self._ignored_chars = 0
-        self._finalizer = weakref.finalize(self, connection.send, session, Cancel(id=session.id))
+        self._finalizer = weakref.finalize(self, connection.send, session, CancelMessage(id=session.id))
         self._finalizer.atexit = False
 
     def feed(self, text: str) -> None:
@@ -70,7 +70,7 @@ class RemoteStream(ChunkStream):
 
     def cancel(self) -> None:
         if self._chunks.finish("cancelled"):
-            self._connection.send(self._session, Cancel(id=self._session.id))
+            self._connection.send(self._session, CancelMessage(id=self._session.id))
 
     @property
     def seed(self) -> int:

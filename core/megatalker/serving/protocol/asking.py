@@ -31,13 +31,13 @@ def key_headers(api_key: str | None) -> dict[str, str]:
 
 
 def shown_url(url: str) -> str:
-    """The URL without the user name and password that may stand in it, for messages and logs."""
+    """Return the URL without user name and password, for messages and logs."""
     return re.sub(r"//[^/?#]*@", "//", url)
 
 
 def speech_fields(options: SpeechOptions) -> dict[str, Any]:
-    """:class:`~megatalker.serving.protocol.messages.SpeechFields` that say the same, not checked. The seed is left to
-    the caller, who may have to know it.
+    """Return the same options as :class:`~megatalker.serving.protocol.messages.SpeechFields`, unchecked and without the
+    seed, which the caller may have to choose.
     """
     voice = options.voice
     return {

@@ -74,7 +74,7 @@ def read_json(data: str | bytes) -> Any:
 
 
 def read_fields(model: type[M], given: Mapping[str, Any], *, strict: bool = False) -> tuple[M, tuple[str, ...]]:
-    """Return a message of this kind from fields of a client, and the names of those that were left out.
+    """Return a message of this kind from fields of a client, and the names of fields that were left out.
 
     Args:
         model: what to make.
@@ -133,7 +133,7 @@ class _Kind:
     """The values that a field takes."""
 
     words: tuple[str, ...] = ()
-    """One of these."""
+    """Words of which the field may hold one."""
     strips: bool = True
     """Blanks around text mean nothing."""
 

@@ -97,7 +97,7 @@ class Finish(Message):
     id: UtteranceId = ""
 
 
-class Cancel(Message):
+class CancelMessage(Message):
     """End the utterance now."""
 
     type: Literal["cancel"] = "cancel"
@@ -115,7 +115,7 @@ class Opened(Message):
     codec: str
     seed: int
     warnings: Annotated[tuple[str, ...], Field(exclude_if=lambda texts: not texts)] = ()
-    """What makes ``ref_audio`` or ``ref_text`` a poor reference."""
+    """Reasons why ``ref_audio`` or ``ref_text`` is a poor reference."""
     instruct: InstructFate | None = None
     ignored: Annotated[tuple[str, ...], Field(exclude_if=lambda names: not names)] = ()
     """Fields of the request that mean nothing here."""
@@ -146,7 +146,7 @@ class WordTime(Message):
     """A word that was spoken, and an estimate of when."""
 
     word: str
-    """As it is spoken: a word of the clean text, punctuation included."""
+    """The spoken word as the clean text has it, punctuation included."""
     before: str
     """Text between the previous word and this one; ``before + word`` of all words is the clean text."""
     start: float
@@ -229,11 +229,11 @@ class Failed(Message):
     error: Problem
 
 
-Request = Open | Text | Finish | Cancel
+Request = Open | Text | Finish | CancelMessage
 M = TypeVar("M", bound=Message)
 Event = Opened | Switched | Words | Done | Failed
 
-_KINDS: dict[object, type[Request]] = {"open": Open, "text": Text, "finish": Finish, "cancel": Cancel}
+_KINDS: dict[object, type[Request]] = {"open": Open, "text": Text, "finish": Finish, "cancel": CancelMessage}
 _EVENTS: TypeAdapter[Event] = TypeAdapter(Annotated[Event, Field(discriminator="type")])
 
 

@@ -33,7 +33,7 @@ class PlainFields(Message):
     speaker: str | None = None
     """A speaker of the checkpoint, or a voice the server keeps (``GET /v1/voices``)."""
     max_new_tokens: Annotated[Integer, Field(ge=2)] | None = None
-    """As officially: frames of 80 ms and the end, which is one more. Of the whole utterance."""
+    """Tokens of the whole utterance, at most: one for each frame of 80 ms, and one for the end, as officially."""
     seed: Annotated[Integer, Field(ge=0, lt=2**64)] | None = None
     clean_text: bool = True
     """``false``: the text goes to the model as it is."""
@@ -62,17 +62,17 @@ class Speak(Message):
     type: Literal["speak"] = "speak"
     text: str
     id: UtteranceId = ""
-    """Comes back in what is answered."""
+    """Repeated in the answers to this request."""
 
 
 class CancelAll(Message):
-    """Say nothing of what was asked for any more."""
+    """Drop all utterances that are not complete."""
 
     type: Literal["cancel"] = "cancel"
 
 
 class Stop(Message):
-    """Nothing more will be asked for."""
+    """The client will send no more requests."""
 
     type: Literal["stop"] = "stop"
 

@@ -66,7 +66,7 @@ ANONYMOUS = "anonymous"
 
 
 class LimitError(CapacityError):
-    """A caller has as much as it may have for now."""
+    """A caller has reached a limit for now."""
 
 
 class RateLimitError(LimitError):

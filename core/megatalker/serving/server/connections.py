@@ -37,7 +37,7 @@ class ServerConnection(asyncio.Protocol):
     connections: set[Any]
     """All connections of the server, this one among them."""
     address = ""
-    """The owner of a connection whose caller is not known yet: the client's address."""
+    """The client's address: the owner of a connection whose caller is not known yet."""
     made_at = 0.0
     _deadline: TimerHandle | None = None
     _lingering = False
@@ -112,12 +112,12 @@ class ServerConnection(asyncio.Protocol):
     @property
     @abstractmethod
     def waiting(self) -> bool:
-        """No whole request has come since the last one was answered."""
+        """Whether no whole request has come since the last one was answered."""
 
     @property
     @abstractmethod
     def idle(self) -> bool:
-        """No work is under way on the connection, though the client may be there."""
+        """Whether no work is under way on the connection, though the client may be there."""
 
     @abstractmethod
     def give_way(self, error: TooManyConnectionsError) -> None:

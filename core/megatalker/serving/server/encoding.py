@@ -30,7 +30,7 @@ class Encoder(ABC):
 
     media_type: str
     slow = False
-    """Takes long enough to be done beside the event loop."""
+    """Whether encoding takes long enough to be done in a thread of its own."""
 
     @abstractmethod
     def encode(self, samples: Samples) -> bytes:

@@ -1,4 +1,4 @@
-"""What the server says about itself: its model and the names for it, health, metrics, the page at ``/`` and ``/docs``.
+"""Routes that describe the server: its model and the names for it, health, metrics, the page at ``/`` and ``/docs``.
 
 The pages need no build step and no other server. Every address in them is relative, so that a reverse proxy may offer
 them under any prefix.
@@ -104,7 +104,7 @@ def model_routes(service: SpeechService, aliases: Aliases) -> APIRouter:
 
 
 TROUBLE_S = 30.0
-"""Trouble in the background that has lasted this long is told: a file that is being replaced is back by then."""
+"""Seconds after which trouble in the background is reported: a file that is being replaced is back by then."""
 
 
 def health_routes(service: SpeechService) -> APIRouter:
@@ -123,7 +123,7 @@ def health_routes(service: SpeechService) -> APIRouter:
     def health() -> JSONResponse:
         """200 once the engine is warm, 503 before, while the server drains, and when nothing can be spoken any more.
         ``preparing`` is what the backend serves without until it is there, ``unprepared`` why it never will be,
-        ``background`` what has failed beside the requests for a while, such as following the settings file.
+        ``background`` what has failed for a while outside requests, such as following the settings file.
         """
         body: dict[str, object] = {"backend": service.engine.backend, "codec": service.engine.codec}
         body["status"] = service.status

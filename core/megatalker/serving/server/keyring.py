@@ -63,8 +63,8 @@ class Keyring:
         self.token_lifetime_s = settings.token_lifetime_s
 
     def replace(self, keys: Mapping[str, KeySettings]) -> None:
-        """Take these from now on, besides the setting ``api_key``. Who keeps its key keeps its count. The first key
-        closes a server that was open to everybody; the removal of the last one does not open it.
+        """Accept these keys from now on, besides the setting ``api_key``. A key that stays keeps its counts. The first
+        key closes a server that was open to everybody; the removal of the last one does not open it.
 
         Raises:
             SettingsError: as the class; nothing is changed then.
@@ -80,7 +80,7 @@ class Keyring:
             caller.removed = caller not in everybody
 
     def keep_only(self, names: Collection[str]) -> list[str]:
-        """Forget every key of ``[server.keys]`` with another name; returns the names of those that went."""
+        """Forget every key of ``[server.keys]`` with another name; returns the names of the removed keys."""
         gone = [caller for caller in self._by_hash.values() if caller.name not in {*names, OWNER}]
         self._by_hash = {digest: caller for digest, caller in self._by_hash.items() if caller not in gone}
         for caller in gone:
@@ -223,15 +223,15 @@ class Token(BaseModel):
     """A token, and how it is used."""
 
     token: str
-    """For ``?token=`` of the WebSocket's URL."""
+    """The token, for ``?token=`` of the WebSocket's URL."""
     subprotocols: list[str]
-    """Or, so that it stands in no log, the second argument of a browser's ``WebSocket``."""
+    """The second argument of a browser's ``WebSocket``: so the token does not appear in logs."""
     expires_in: int
     """Seconds. A WebSocket that is open by then stays open."""
 
 
 def token_routes(keyring: Keyring) -> APIRouter:
-    """The route that gives tokens to whoever has a key."""
+    """The route that gives tokens to holders of a key."""
     router = APIRouter()
 
     @router.post("/v1/tokens", responses=error_responses(429))

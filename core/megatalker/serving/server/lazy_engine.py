@@ -20,7 +20,7 @@ MAX_WAIT_S = 30.0
 
 
 class LazyEngine:
-    """Opens the engine in :meth:`warmup`; until then its backends are those that the settings name. Thread-safe.
+    """Opens the engine in :meth:`warmup`; until then its backends are the ones in the settings. Thread-safe.
 
     Args:
         settings: the engine's.

@@ -38,7 +38,7 @@ from megatalker.voices import list_speakers
 from megatalker.voices.names import name_key
 
 MAX_QUEUED = 16
-"""Utterances of one session that may be asked for and not complete."""
+"""Utterances of one session that may be incomplete at a time, waiting ones included."""
 _CODES: dict[type[Exception], ErrorCode] = {
     NotReadyError: "MODEL_LOADING",
     DrainingError: "CLOSING",

@@ -52,7 +52,7 @@ class AuthenticationError(InvalidRequestError):
 
 
 class ForbiddenError(InvalidRequestError):
-    """The caller may not have this."""
+    """The caller lacks the permission."""
 
 
 class HostError(ForbiddenError):
@@ -167,7 +167,7 @@ ANYWHERE = (403, 408, 500, 503)
 
 
 class ErrorDetails(BaseModel):
-    """What is wrong, in OpenAI's fields."""
+    """Description of an error, in OpenAI's fields."""
 
     type: str
     """An error of ``megatalker.errors``, or ``InternalError``."""

@@ -116,7 +116,7 @@ class TalkServer(uvicorn.Server):
                 http=http_connection(settings),
                 ws=socket_connection(settings),
                 ws_max_size=settings.max_message_bytes,
-                ws_per_message_deflate=False,  # noise does not shrink
+                ws_per_message_deflate=False,  # compressing audio saves nothing
                 proxy_headers=False,  # the application's own (trusted_proxies)
                 **_tls(settings),
                 timeout_graceful_shutdown=max(1, round(settings.shutdown_timeout_s)),

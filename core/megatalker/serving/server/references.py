@@ -100,7 +100,7 @@ class ReferenceVoices:
         if not self._waiting[owner]:
             del self._waiting[owner], self._turns[owner]
         if not task.cancelled():
-            task.exception()  # told to those who wait, where anybody still does
+            task.exception()  # requests that still wait are told
 
     def _made(self, content: bytes, words: str | None) -> ReferenceVoice:
         samples, faults = examine_reference(content, words)

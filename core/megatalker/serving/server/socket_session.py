@@ -12,7 +12,7 @@ from megatalker.serving.protocol.leniency import told_names
 from megatalker.serving.protocol.messages import (
     REFUSED_TEXT,
     AudioFormat,
-    Cancel,
+    CancelMessage,
     Done,
     Event,
     Failed,
@@ -227,7 +227,7 @@ class SocketSession:
                 utterance.feed(request.text)
             case Finish():
                 utterance.finish()
-            case Cancel():
+            case CancelMessage():
                 utterance.cancel()
 
     async def begin(self, request: Open, ignored: tuple[str, ...] = ()) -> SocketUtterance:

@@ -99,7 +99,7 @@ class SpeechRequest(SpeechFields):
     """OpenAI's fields, and those of :class:`~megatalker.serving.protocol.messages.SpeechFields`."""
 
     input: Annotated[str, Field(json_schema_extra={"minLength": 1})]
-    """What to say."""
+    """The text to say."""
     model: str | None = None
     """The model served here or one of its aliases (``GET /v1/models``); it answers to any other name, too, unless the
     server is strict. The header ``X-Megatalker-Model`` tells what served."""

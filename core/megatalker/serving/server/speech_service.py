@@ -128,7 +128,7 @@ class SpeechService:
 
     Args:
         engine: maybe not open yet.
-        voices: those that the server keeps.
+        voices: the voices that the server keeps.
         cache: of voices that requests bring along.
         settings: the server's.
     """
@@ -140,9 +140,9 @@ class SpeechService:
         self._cache = cache
         self.references = ReferenceVoices(voices, engine.settings, settings)
         self._checks, self.encoders = named_pool("check"), named_pool("encode")
-        """Texts that wait for their check cannot keep running speech from being encoded, nor the other way round."""
+        """Two pools, so that texts that wait for their check do not delay the encoding of speech, nor the reverse."""
         self.running: set[UtteranceSession] = set()
-        """Begun and not ended."""
+        """Utterances that have begun and not ended."""
         self.socket_errors = OwnerBuckets(OWNER_ERRORS_A_SECOND, OWNER_ERRORS)
         """Error events on WebSockets."""
         self.draining = False
@@ -196,17 +196,17 @@ class SpeechService:
 
     @property
     def ready(self) -> bool:
-        """The engine is warm and serves."""
+        """Whether the engine is warm and serves."""
         return self.status == "ready"
 
     @property
     def loading(self) -> bool:
-        """The engine loads and warms up, which cannot be interrupted."""
+        """Whether the engine loads and warms up, which cannot be interrupted."""
         return self._warming is not None and not self._warming.done()
 
     @property
     def busy(self) -> bool:
-        """Utterances run, or are being begun."""
+        """Whether utterances run, or are being begun."""
         return bool(self.running or self._beginning)
 
     async def begin(
@@ -221,12 +221,12 @@ class SpeechService:
         """Begin an utterance; :meth:`UtteranceSession.end` must follow.
 
         A request that may take long to check is checked in another thread. Others are not: where many come at once,
-        threads that wait for each other's turn with the interpreter take longer than the checks.
+        threads that wait for each other for the interpreter take longer than the checks.
 
         Raises:
             NotReadyError: during warm-up.
             DrainingError: the server is about to stop.
-            LimitError: whoever asks has as much as it may have.
+            LimitError: the caller has reached its limit.
             MegatalkerError: as :meth:`megatalker.engine.Engine.speak`.
         """
         self._refuse_unless_serving()

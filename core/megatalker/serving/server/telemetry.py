@@ -1,4 +1,4 @@
-"""What a server tells its operator: metrics for Prometheus, and a log of events with fields, as text or as JSON."""
+"""Metrics for Prometheus, and a log of events with fields, as text or as JSON, for the operator of a server."""
 
 import json
 import logging
@@ -161,7 +161,7 @@ class _EngineCollector(Collector):
         )
         yield GaugeMetricFamily("megatalker_engine_idle", "Streams that are open and have no work.", metrics.idle)
         for name, what, state in (
-            ("preparing", "The backend prepares something beside its work.", metrics.preparing),
+            ("preparing", "The backend prepares something in the background.", metrics.preparing),
             ("unprepared", "The backend goes on without what it had prepared.", metrics.unprepared),
         ):
             yield GaugeMetricFamily(f"megatalker_engine_{name}", what, value=int(state is not None))
@@ -178,7 +178,7 @@ access = logging.getLogger("megatalker.serving.access")
 
 
 def log_event(event: str, *, quiet: bool = False, **fields: object) -> None:
-    """An event with its fields; those that are ``None`` are left out. ``quiet``: at level DEBUG."""
+    """An event with its fields; fields that are ``None`` are left out. ``quiet``: at level DEBUG."""
     known = {name: value for name, value in fields.items() if value is not None}
     access.log(logging.DEBUG if quiet else logging.INFO, event, extra={"fields": known})
 

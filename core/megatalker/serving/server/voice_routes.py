@@ -1,4 +1,4 @@
-"""``/v1/voices``: which voices there are, and adding and removing those that the server keeps."""
+"""``/v1/voices``: which voices there are, and adding and removing voices that the server keeps."""
 
 import asyncio
 from contextlib import AbstractAsyncContextManager, nullcontext

@@ -51,7 +51,7 @@ WarmUp = Callable[[SpeechEngine], None]
 
 @dataclass(eq=False)
 class _Shared:
-    """One engine, from the moment somebody wants it until the last one has left."""
+    """One engine, from the first lease on it until the last one was given back."""
 
     key: str
     loaded: "Future[SpeechEngine]" = field(default_factory=Future)
@@ -68,7 +68,7 @@ class EnginePool:
 
     def __init__(self, open_engine: Callable[[megatalker.Settings], SpeechEngine] | None = None) -> None:
         """``open_engine``: blocks until the engine is loaded and warm; by default a :class:`megatalker.Engine`, which
-        warms up once it is loaded: for the first stream at once and for others beside its work, as a server's does
+        warms up once it is loaded: for the first stream at once and for others in the background, as a server's does
         where the setting ``warmup`` says nothing else.
         """
         self._open, self._warm_up = (_open, _warm_up) if open_engine is None else (open_engine, _is_warm)
@@ -113,7 +113,7 @@ class EnginePool:
 
     @staticmethod
     def borrow(engine: SpeechEngine) -> "Lease":
-        """A lease on an engine that belongs to the caller, who closes it: giving the lease back leaves it open."""
+        """Return a lease on an engine that the caller owns and closes: giving the lease back leaves it open."""
         submitters, loaded, warm = _submitters(), Future[SpeechEngine](), _done()
         loaded.set_result(engine)
 
@@ -194,7 +194,7 @@ class Lease:
 
     @property
     def failed(self) -> bool:
-        """The engine could not be loaded or warmed up; whoever asks for it next begins again."""
+        """The engine could not be loaded or warmed up; the next request for it begins again."""
         return self._warming.done() and self._warming.exception() is not None
 
     async def loaded(self) -> SpeechEngine:
@@ -229,7 +229,7 @@ class Lease:
         await asyncio.get_running_loop().run_in_executor(self._submitters, engine.check, options)
 
     def give_up(self) -> None:
-        """The engine cannot speak any more: whoever asks for these settings next gets a new one."""
+        """The engine cannot speak any more: the next request for these settings gets a new one."""
         self._forget()
 
     def leave(self) -> "Future[None]":
@@ -268,7 +268,7 @@ def _warm_up(engine: SpeechEngine) -> None:
 
 
 def _is_warm(engine: SpeechEngine) -> None:
-    """Nothing is left to do."""
+    """Do nothing: the engine is warm already."""
 
 
 def _connect(url: str) -> SpeechEngine:

@@ -1,4 +1,4 @@
-// Attention of one head over the last frames, whose keys and values lie in a ring beside the stream.
+// Attention of one head over the last frames, whose keys and values lie in a ring in the stream's cache.
 #pragma once
 #include "epilogue.cuh"
 #include "ticket.cuh"

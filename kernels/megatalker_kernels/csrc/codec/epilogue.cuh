@@ -1,4 +1,4 @@
-// What becomes of the sums of a product.
+// The operations on the sums of a product.
 #pragma once
 #include "numbers.cuh"
 
@@ -20,7 +20,7 @@ struct Epilogue {
 
 constexpr float FAR = 3e4f;  // beyond it, multiples of pi are taken off in double precision
 
-// The sine of x, perhaps negative: whoever calls it squares it.
+// The sine of x, or its negative: callers square it.
 __device__ inline float sine_or_its_negative(float x) {
   float rest;
   if (fabsf(x) > FAR) {
@@ -66,7 +66,7 @@ struct Finisher {
     frequency = eight_at(e.frequency, column % e.channels), height = eight_at(e.height, column % e.channels);
   }
 
-  // What is added to the row's sums.
+  // The numbers that are added to the row's sums.
   __device__ Eight addend(int row) const {
     return e.residual ? bias + eight_at(e.residual, i64(row) * e.columns + column) : bias;
   }

@@ -20,7 +20,7 @@ __device__ inline Eight operator+(const Eight& a, const Eight& b) { return {a.fr
 
 __device__ inline Eight eight_at(const float* data, i64 index) { return {float4_at(data, index), float4_at(data, index + 4)}; }
 
-// What other blocks have just written.
+// Reads numbers that other blocks have just written.
 __device__ inline Eight fresh_eight_at(const float* data) {
   const float4* const fours = reinterpret_cast<const float4*>(data);
   return {__ldcg(fours), __ldcg(fours + 1)};
@@ -63,7 +63,7 @@ struct Tensorfloats {
     return sum;
   }
 
-  // Of what high parts give with each other, and with low parts.
+  // Sums of products of high parts with each other, and with low parts.
   struct Sum {
     float high[4], low[4];
     __device__ float operator[](int i) const { return high[i] + low[i]; }

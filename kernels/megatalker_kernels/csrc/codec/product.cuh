@@ -15,7 +15,7 @@ struct Product {
   float* partial;       // [shares, rows, columns], for sums of more than one share
   int* arrivals;        // [tiles] zeros, left as zeros
   int taps, dilation;
-  int shares;   // the window's columns are divided among so many blocks
+  int shares;   // number of blocks among which the window's columns are divided
   float eps;    // of root-mean-square normalisation of the input; none if negative
   float scale;  // what sums must be multiplied by: weights may be stored larger than they are
 };

@@ -1,4 +1,4 @@
-// What one block does to one row: the first stage, and the part of a ConvNeXt block before its products.
+// Work of one block on one row: the first stage, and the part of a ConvNeXt block before its products.
 #pragma once
 #include "attention.cuh"
 

@@ -1,4 +1,4 @@
-// What one call says about each of its streams, and how the end of a convolution's input is carried to the next call.
+// Parameters of each stream of a call, and how the end of a convolution's input is carried to the next call.
 #pragma once
 #include "primitive.cuh"
 

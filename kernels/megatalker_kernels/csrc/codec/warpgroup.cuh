@@ -74,7 +74,7 @@ struct WindowLoader {
     __syncthreads();
   }
 
-  // What the epilogue will add to the sums.
+  // Prefetches the numbers that the epilogue adds to the sums.
   __device__ void prefetch_residual(int m0, int n0) {
     const int m = m0 + threadIdx.x, n = min(T::COLUMNS, p.epilogue.columns - n0);
     if (m < p.in.rows) prefetch(p.epilogue.residual + i64(m) * p.epilogue.columns + n0, n * sizeof(float));
