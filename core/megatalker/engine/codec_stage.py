@@ -36,8 +36,6 @@ LEAST_REPLAY_FRAMES = 32
 """Of such a call: a codec that computes all that was heard anew in each call should not need too many."""
 MOST_REPLAY_FRAMES = 256
 """As above: bounds memory."""
-READY_S = 0.0002
-"""Chunks that take no longer to take had been made before."""
 WARM_VOICES = 16
 """Cloned voices whose codec state, warmed by their reference frames, is kept for the next utterance."""
 
@@ -77,9 +75,6 @@ class StepUnderWay:
 
     utterances: Sequence[Utterance]
     download: Download
-    launched_at: float
-    done_at: float | None
-    """``None``: a device still computed when the call returned."""
 
     @property
     def dry_at(self) -> float:
@@ -93,6 +88,12 @@ class CodecStage:
 
     def __init__(self, state: WorkerState, calls: GuardedCalls) -> None:
         self._state, self._calls = state, calls
+        self.seconds = 0.0
+        """Spent on codec steps until now."""
+        self.round_s = 0.0
+        """What the engine needs for a frame of every running stream, with its audio; 0 while that is unknown."""
+        self._handed = 0, 0
+        """Steps that were handed out since this was last asked, and their frames."""
         self._under_way: list[StepUnderWay] = []
         self._replayed = False
         """In this tick."""
@@ -109,6 +110,7 @@ class CodecStage:
         two. ``wait``: hand out all there is, such as the last of the first chunks.
         """
         trial = next((one for one in chosen if one.suspected and one.is_suspect("codec")), None)
+        began_at = self._state.clock()
         try:
             self._start(chosen if trial is None else [trial])
             self._collect(self._under_way[:-1])
@@ -118,6 +120,12 @@ class CodecStage:
         except Exception:
             self._lose_what_is_under_way()
             raise
+        self.seconds += self._state.clock() - began_at
+
+    def take_counts(self) -> tuple[int, int]:
+        """Return how many steps were handed out since the last call, and the frames of all of them."""
+        counts, self._handed = self._handed, (0, 0)
+        return counts
 
     def restore_states(self) -> bool:
         """Bring codec states that were lost, or that must hear a voice's reference first, up to date: a piece between
@@ -127,7 +135,8 @@ class CodecStage:
         try:
             for utterance in self._state.utterances:
                 if utterance.codec_state is None and len(utterance.frames) > utterance.given:
-                    self._has_state(utterance)
+                    self._restore(utterance)
+                    utterance.update(self._state.clock())
         except Exception:
             self._lose_what_is_under_way()
             raise
@@ -143,19 +152,23 @@ class CodecStage:
                     utterance.codec_state = self._open(utterance)
                 except REQUEST_ERRORS as error:
                     _refuse(utterance, error)
+                utterance.update(self._state.clock())
 
     def collect(self, dry_before: float = math.inf) -> bool:
         """Hand out the chunks under way, as far as they have arrived or somebody's playback runs dry before this
         moment; says whether there were any.
         """
         steps = [step for step in self._under_way if not step.download.under_way or step.dry_at <= dry_before]
-        did = bool(steps)
+        if not steps:
+            return False
+        began_at = self._state.clock()
         try:
             self._collect(steps)
         except Exception:
             self._lose_what_is_under_way()
             raise
-        return did
+        self.seconds += self._state.clock() - began_at
+        return True
 
     def _collect(self, steps: Sequence[StepUnderWay]) -> None:
         for step in list(steps):
@@ -167,23 +180,26 @@ class CodecStage:
             for utterance in step.utterances:
                 utterance.rewind_codec()
         self._under_way = []
+        self._state.update_all()
 
     def _start(self, utterances: Sequence[Utterance]) -> None:
         states = [utterance.codec_state for utterance in utterances if utterance.codec_state is not None]
-        codes, launched_at = _codes_to_give(utterances), self._state.clock()
+        codes = _codes_to_give(utterances)
         try:
             download = self._decode(states, codes, utterances)
         except REQUEST_ERRORS as error:
             if len(utterances) == 1:
                 _refuse(utterances[0], error)
+                utterances[0].update(self._state.clock())
                 return
             for utterance in utterances:  # no state advanced: find out whom it concerns
                 self._start([utterance])
             return
+        now = self._state.clock()
         for utterance in utterances:
             utterance.given = len(utterance.frames)
-        done_at = None if download.under_way else self._state.clock()
-        self._under_way.append(StepUnderWay(utterances, download, launched_at, done_at))
+            utterance.update(now)
+        self._under_way.append(StepUnderWay(utterances, download))
 
     def _decode(self, states: Sequence[CodecState], codes: Sequence[Tensor], served: Sequence[Utterance]) -> Download:
         return self._calls.step(
@@ -204,12 +220,10 @@ class CodecStage:
 
     # ---- states
 
-    def _has_state(self, utterance: Utterance) -> bool:
-        """Whether its codec state stands after what was delivered. One that must hear something first, such as a
-        voice's reference, hears a piece at a time, between the launches for others; its audio is discarded.
+    def _restore(self, utterance: Utterance) -> None:
+        """Bring its codec state to where the audio stands that was delivered. One that must hear something first, such
+        as a voice's reference, hears a piece at a time, between the launches for others; its audio is discarded.
         """
-        if utterance.codec_state is not None:
-            return True
         try:
             if utterance.replay is None:
                 utterance.replay = self._new_replay(utterance)
@@ -217,7 +231,6 @@ class CodecStage:
                 utterance.codec_state, utterance.replay = utterance.replay.state, None
         except REQUEST_ERRORS as error:
             _refuse(utterance, error)
-        return utterance.codec_state is not None
 
     def _new_replay(self, utterance: Utterance) -> CodecReplay | None:
         """What was delivered, from a state at the start of speech: for an in-context voice after its reference, which
@@ -260,33 +273,25 @@ class CodecStage:
     # ---- chunks
 
     def _hand_out_all(self, step: StepUnderWay) -> None:
-        utterances, download, asked_at = step.utterances, step.download, self._state.clock()
+        utterances, download = step.utterances, step.download
         samples, levels = self._arrived(download, utterances)
-        now, round_s = self._state.clock(), self._round_s()
-        loaded, waited = self._state.codec.loaded, now - asked_at > READY_S
-        if loaded is not None and loaded.warm and (waited or step.done_at):  # else nobody knows when it was done
-            self._state.costs.observe_audio(len(levels), step.launched_at, step.done_at or now)
+        self._handed = self._handed[0] + 1, self._handed[1] + len(levels)
+        now = self._state.clock()
         waiters: list[Waiter] = []
         start = 0
         for utterance, chunk in zip(utterances, download.sizes, strict=True):
             end = start + chunk // FRAME_SAMPLES
             if utterance.given > utterance.delivered:  # else it was cancelled meanwhile
                 pcm = samples[start * FRAME_SAMPLES : end * FRAME_SAMPLES].copy()  # who keeps one keeps no other
-                waiters += self._hand_out(utterance, pcm, levels[start:end], now, round_s)
+                waiters += self._hand_out(utterance, pcm, levels[start:end], now)
+                utterance.update(now)
             start = end
         wake(waiters)
         if utterances[0].suspected:
             pass_trial(self._state.utterances, self._state.codec, utterances[0])
 
-    def _round_s(self) -> float:
-        """About how long a frame of every stream that holds a row takes; 0 while nothing was made."""
-        rate = self._state.throughput.frames_a_second
-        return sum(utterance.admitted for utterance in self._state.utterances) / rate if rate else 0.0
-
-    def _hand_out(
-        self, utterance: Utterance, pcm: Samples, levels: list[float], now: float, round_s: float
-    ) -> list[Waiter]:
-        """Returns whom to wake."""
+    def _hand_out(self, utterance: Utterance, pcm: Samples, levels: list[float], now: float) -> list[Waiter]:
+        """Hand out a chunk; returns the waiters to wake."""
         progress, first, last = utterance.progress, utterance.delivered, utterance.given
         frames = last - first
         codes = np.array(utterance.frames[first:last], np.int64) if utterance.request.return_codes else None
@@ -303,7 +308,7 @@ class CodecStage:
         )
         _log(chunk, progress)
         progress.note_chunk(now, frames)
-        utterance.chunking.note_chunk(frames, progress.playback.ahead(now), self._state.costs.most_frames, round_s)
+        utterance.chunking.plan_next(frames, progress.playback.ahead(now), self._state.costs.most_frames, self.round_s)
         self._state.counters.chunks += 1
         waiters = utterance.chunks.put(chunk)
         if utterance.runaway is not None:

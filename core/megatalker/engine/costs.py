@@ -1,10 +1,15 @@
-"""Costs of launches, learnt from those that were made, and the time that prefill may take. All times are seconds."""
+"""Costs of launches, learnt from those that were made, and the time that prefill may take. All times are seconds.
+
+A launch costs the time that the engine's thread spends on it, the host's work included: choosing it, waiting for the
+device, and handing out what comes of it. The costs of all launches in a second add up to a second, so what a frame of
+every stream needs is known for host and device together.
+"""
 
 import math
+from bisect import bisect_left
 from dataclasses import dataclass, field
 
 from megatalker.checkpoint.config import FRAME_SECONDS
-from megatalker.engine.chunks import SMOOTHING
 
 MOST_SHARE = 0.95
 """Share of the time that prefill gets while streams need hardly anything."""
@@ -16,139 +21,140 @@ MOST_FORCED_DEBT_S = 0.1
 """The most that is owed before a batch for which others wait though their playback runs dry."""
 SAVED_S = 0.003
 """The budget keeps what it earns in this much time of others."""
-SUSTAINABLE = 0.9
+SUSTAINABLE = 0.95
 """Share of the time that playing streams may need, so that each gets its audio in time."""
-LEAST_KNOWN = 0.5
-"""Share of the time from which on the need of more streams can be told from that of those observed."""
 MOST_CODEC_FRAMES = 128
 """Frames of the largest codec step: larger ones save no time."""
 MOST_CODEC_S = 0.01
 """The longest codec step on a slow device, where larger ones save no time either."""
 MOST_PREFILL_S = 0.06
 """The longest prefill batch while nothing plays: on a slow device larger ones save no time."""
-COST_MEMORY = 0.9
-"""Weight of earlier launches in predictions, for each later one."""
+UNBATCHED_STREAMS = 2
+"""Streams of a decode step of a backend that takes them one after another."""
+NEWEST = 0.2
+"""Weight of the newest launch in what is expected of one of its size."""
 MOST_SURPRISE = 4.0
 """A launch that takes longer than this many times the prediction counts as that: another process had the device."""
+FORGET_LAUNCHES = 1000
+"""After this many launches of smaller sizes, nothing is known of a larger size: it may have become quicker."""
+GROWING_SHARE = 0.5
+"""Share of a launch's time that grows with its size, where only other sizes are known."""
+MOST_STREAMS = 4096
 MEMORY_S = 2.0
 """Seconds of work after which an observation counts half in :attr:`Throughput.frames_a_second`."""
-SLOWDOWN_MEMORY_S = 0.4
-"""Half-life of what :attr:`Costs.slowdown` is estimated from."""
+SMOOTHING = 0.3
+"""Weight of the newest text in :attr:`Throughput.frames_a_character`."""
 
 
 @dataclass(slots=True)
 class Cost:
-    """Seconds of one kind of launch by its size: the line through what was observed, the newest counting most."""
+    """Seconds of one kind of launch by its size: a line from each size that was observed to the next."""
 
-    _weight: float = 0.0
-    _size: float = 0.0
-    _seconds: float = 0.0
-    _size_size: float = 0.0
-    _size_seconds: float = 0.0
-    fixed_s: float = 0.0
-    """Seconds of any launch; 0 while nothing was observed."""
-    each_s: float = 0.0
-    """Seconds for each unit of size; 0 while nothing was observed."""
+    _points: dict[int, tuple[float, float, int]] = field(default_factory=dict)
+    """Size, seconds and the number of the last launch, for each half octave of sizes."""
+    _launches: int = 0
+    _sizes: list[float] = field(default_factory=list)
+    _seconds: list[float] = field(default_factory=list)
 
-    def observe(self, size: int, seconds: float) -> None:
-        """Learn from a launch of this size, at least 1."""
-        if self._weight:
+    def observe(self, size: int, seconds: float, *, warm: bool = True) -> None:
+        """Learn from a launch of this size, at least 1. What a backend that is not ``warm`` takes, which may compile
+        inside its calls, counts until the next launch only.
+        """
+        self._launches += 1
+        if warm and self._sizes:
             seconds = min(seconds, MOST_SURPRISE * self.predict(size))
-        self._weight = COST_MEMORY * self._weight + 1
-        self._size = COST_MEMORY * self._size + size
-        self._seconds = COST_MEMORY * self._seconds + seconds
-        self._size_size = COST_MEMORY * self._size_size + size * size
-        self._size_seconds = COST_MEMORY * self._size_seconds + size * seconds
-        size_mean, seconds_mean = self._size / self._weight, self._seconds / self._weight
-        spread = self._size_size / self._weight - size_mean * size_mean
-        least = 0.1 * seconds_mean / size_mean
-        if spread < 1:  # all of one size: half of it grows with the size, for want of better knowledge
-            self.each_s = 0.5 * seconds_mean / size_mean
+        bucket = int(2 * math.log2(size))
+        known = self._points.get(bucket)
+        if known is None or not warm:
+            self._points[bucket] = float(size), seconds, self._launches
         else:
-            self.each_s = max(least, (self._size_seconds / self._weight - size_mean * seconds_mean) / spread)
-        self.fixed_s = max(0.0, seconds_mean - self.each_s * size_mean)
+            size_s = known[0] + NEWEST * (size - known[0])
+            self._points[bucket] = size_s, known[1] + NEWEST * (seconds - known[1]), self._launches
+        oldest = self._launches - FORGET_LAUNCHES
+        self._points = {key: point for key, point in self._points.items() if key <= bucket or point[2] > oldest}
+        ordered = sorted(self._points.values())
+        self._sizes, self._seconds = [point[0] for point in ordered], [point[1] for point in ordered]
 
-    def predict(self, size: int) -> float:
-        """Return the expected seconds of a launch."""
-        return self.fixed_s + size * self.each_s
+    def predict(self, size: float) -> float:
+        """Return the expected seconds of a launch; 0 while nothing was observed."""
+        sizes, seconds = self._sizes, self._seconds
+        place = bisect_left(sizes, size)
+        if 0 < place < len(sizes):
+            left, right = sizes[place - 1], sizes[place]
+            share = (size - left) / (right - left)
+            return seconds[place - 1] + share * (seconds[place] - seconds[place - 1])
+        if not sizes:
+            return 0.0
+        nearest = 0 if place == 0 else -1
+        return seconds[nearest] * (1 - GROWING_SHARE + GROWING_SHARE * size / sizes[nearest])
 
     def size_within(self, seconds: float) -> float:
         """Return the size of a launch that takes this long; infinite while nothing was observed."""
-        return (seconds - self.fixed_s) / self.each_s if self.each_s else math.inf
+        sizes, known = self._sizes, self._seconds
+        if not sizes:
+            return math.inf
+        for place in range(len(sizes) - 1, -1, -1):
+            if known[place] <= seconds:
+                break
+        else:
+            return sizes[0] * (1 - (1 - seconds / known[0]) / GROWING_SHARE)
+        if place == len(sizes) - 1:
+            return sizes[-1] * (1 + (seconds / known[-1] - 1) / GROWING_SHARE)
+        share = (seconds - known[place]) / (known[place + 1] - known[place])
+        return sizes[place] + share * (sizes[place + 1] - sizes[place])
 
 
 @dataclass(slots=True)
 class Costs:
-    """Costs of launches on this device and host, learnt from those that were made."""
+    """Costs of launches on this device and host."""
 
     prefill: Cost = field(default_factory=Cost)
     """A prefill batch from its prompts to its first audio, by rows of its prompts."""
-    frames: Cost = field(default_factory=Cost)
+    decode: Cost = field(default_factory=Cost)
     """A decode step, by streams."""
-    audio: Cost = field(default_factory=Cost)
+    codec: Cost = field(default_factory=Cost)
     """A codec step, by frames."""
-    _taken_s: float = 0.0
-    """Recent time in which playing streams were served."""
-    _predicted_s: float = 0.0
-    """Time that launches alone would have taken for the frames that these got in it."""
-    _running: int = 0
-    """Streams that were served then."""
-    _free_at: float = 0.0
-    """When the device had done its last launch: what is launched while it computes begins then."""
+    most_decoded: float = math.inf
+    """Streams of one decode step."""
+    most_frames: int = MOST_CODEC_FRAMES
+    """Frames of the largest codec step."""
+    audio_each_s: float = 0.0
+    """Seconds of a frame's audio in the largest codec step; 0 while nothing was observed."""
 
-    def observe_frames(self, streams: int, launched_at: float, done_at: float) -> None:
-        """Learn from a decode step."""
-        self.frames.observe(streams, done_at - max(launched_at, self._free_at))
-        self._free_at = done_at
-
-    def observe_audio(self, frames: int, launched_at: float, done_at: float) -> None:
+    def observe_codec(self, frames: int, seconds: float, *, warm: bool) -> None:
         """Learn from a codec step."""
-        self.audio.observe(frames, done_at - max(launched_at, self._free_at))
-        self._free_at = done_at
+        self.codec.observe(frames, seconds, warm=warm)
+        self.most_frames = int(max(1, min(MOST_CODEC_FRAMES, self.codec.size_within(MOST_CODEC_S))))
+        self.audio_each_s = self.codec.predict(self.most_frames) / self.most_frames
 
-    def observe_serving(self, seconds: float, streams: int, frames: int) -> None:
-        """Playing streams had the device for these seconds and got this many frames."""
-        self._running = streams
-        keep = 0.5 ** (seconds / SLOWDOWN_MEMORY_S)
-        predicted_s = FRAME_SECONDS * self.need(frames) if frames else 0.0
-        if predicted_s or self._predicted_s:
-            self._taken_s = keep * self._taken_s + seconds
-            self._predicted_s = keep * self._predicted_s + predicted_s
+    def decode_s(self, streams: int) -> float:
+        """Return the seconds of a frame of each of these streams."""
+        if streams <= self.most_decoded:
+            return self.decode.predict(streams)
+        return streams / self.most_decoded * self.decode.predict(self.most_decoded)
 
     def need(self, streams: int) -> float:
-        """Return the share of the device's time that a frame of each stream takes, with its audio."""
-        return (self.frames.predict(streams) + streams * self.audio.each_s) / FRAME_SECONDS
-
-    @property
-    def slowdown(self) -> float:
-        """How many times as long as its launches serving streams takes: the host hands out chunks, too."""
-        return max(1.0, self._taken_s / self._predicted_s) if self._predicted_s else 1.0
+        """Return the share of the time that a frame of each stream takes, with its audio; 0 while that is unknown."""
+        return (self.decode_s(streams) + streams * self.audio_each_s) / FRAME_SECONDS
 
     @property
     def sustainable_streams(self) -> float:
-        """How many streams can play without a gap, by what whole ticks took, host and device together; infinite while
-        that is unknown, or where not even one can.
-        """
-        if self.slowdown * self.need(self._running) < LEAST_KNOWN or not (self.frames.each_s and self.audio.each_s):
+        """How many streams can play without a gap, but one at least; infinite while that is unknown."""
+        if not self.audio_each_s or not self.decode.predict(1):
             return math.inf
-        each_s = self.frames.each_s + self.audio.each_s
-        streams = (SUSTAINABLE * FRAME_SECONDS / self.slowdown - self.frames.fixed_s) / each_s
-        return math.floor(streams) if streams >= 1 else math.inf
+        fewest, most = 1, MOST_STREAMS
+        while fewest < most:
+            middle = (fewest + most + 1) // 2
+            if self.need(middle) <= SUSTAINABLE:
+                fewest = middle
+            else:
+                most = middle - 1
+        return fewest
 
     @property
     def most_rows(self) -> float:
         """Rows of the largest prefill batch."""
         return max(1.0, self.prefill.size_within(MOST_PREFILL_S))
-
-    @property
-    def most_frames(self) -> int:
-        """Frames of the largest codec step."""
-        return int(max(1, min(MOST_CODEC_FRAMES, self.audio.size_within(MOST_CODEC_S))))
-
-    @property
-    def audio_each_s(self) -> float:
-        """Seconds of a frame's audio in the largest codec step."""
-        return self.audio.predict(self.most_frames) / self.most_frames
 
 
 @dataclass(slots=True)
@@ -198,5 +204,5 @@ class Throughput:
 
     @property
     def frames_a_second(self) -> float:
-        """Frames made in a second of work; 0 while nothing was made."""
+        """0 while nothing was made."""
         return self._frames / self._seconds if self._seconds else 0.0

@@ -5,7 +5,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import count
 
+from megatalker.checkpoint.config import FRAME_SECONDS
 from megatalker.engine.codec_stage import CodecStage
+from megatalker.engine.costs import UNBATCHED_STREAMS
 from megatalker.engine.guarded_calls import Fault, GuardedCalls
 from megatalker.engine.incoming_text import read_incoming
 from megatalker.engine.scheduler import (
@@ -14,7 +16,7 @@ from megatalker.engine.scheduler import (
     NextLaunch,
     PrefillLaunch,
     Rest,
-    Stream,
+    Status,
     View,
     codec_launch,
     pick,
@@ -56,6 +58,8 @@ class Dispatcher:
         self._new: Sequence[Utterance] = ()
         """Requests that wait for a row."""
         self._rest_until = math.inf
+        self._codec_s = 0.0
+        """Seconds spent on codec steps that were not handed out yet."""
 
     def launch(self) -> bool:
         """Make the next launch; returns ``False`` when there was nothing to do."""
@@ -63,21 +67,16 @@ class Dispatcher:
         did = state.failure is None and self._read_text()
         if state.codec.loaded is not None:
             did |= self.codec.restore_states()
-        began_at, paused_s, frames = state.clock(), self._calls.paused_s, state.counters.frames
-        view = self._view(began_at)
+        began_at = state.clock()
+        view = self._view()
         launch = pick(view, began_at)
         if isinstance(launch, PrefillLaunch):
             if self._prefill(launch, view):
                 return True
-            launch = pick(replace(view, waiting=0, resuming=0), began_at)  # no row is free, or no prompt fits
+            launch = pick(replace(view, waiting=0, resuming=0), began_at)  # no slot is free, or no prompt fits
         if self._new:
             self._waiting.end_late(self._new, (), began_at)
-        made = self._make(launch)
-        if made and not isinstance(launch, Rest):
-            seconds = max(0.0, state.clock() - began_at - (self._calls.paused_s - paused_s))
-            state.costs.observe_serving(seconds, view.running, state.counters.frames - frames)
-            state.budget.earn(seconds, state.costs.slowdown * state.costs.need(view.running))
-        return made or did
+        return self._make(launch, view, began_at) or did
 
     @property
     def is_warm(self) -> bool:
@@ -91,57 +90,84 @@ class Dispatcher:
         return min(self._rest_until, self._waiting.rows_change_at(self._new)) if self._new else self._rest_until
 
     def _read_text(self) -> bool:
+        """Read some of the text that callers have fed; returns whether there was any."""
         state = self._state
-        did = bool(state.unread)
-        if did:
-            read_incoming(state.unread)
-        return self.talker.read_text() or did
+        if not state.unread:
+            return False
+        for utterance in read_incoming(state.unread):
+            came_first = utterance.status is Status.STARVED and not utterance.progress.segments
+            self.talker.read_text(utterance)
+            utterance.update(state.clock())
+            if came_first and utterance.status is Status.WAITING:
+                self._waiting.enter(utterance)
+        return True
 
     # ---- what there is to do
 
-    def _view(self, now: float) -> View:
-        state, streams, new = self._state, list[Stream](), list[Utterance]()
+    def _view(self) -> View[Utterance]:
+        state, new = self._state, list[Utterance]()
         held, running, resuming = 0, 0, 0
-        for place, one in enumerate(state.utterances):
-            seen = one.observe(place, now)
-            if seen is not None:
-                streams.append(seen)
+        for one in state.utterances:
+            status = one.status
             if one.admitted:
                 held += 1
-                running += one.idle_since is None
-                resuming += (one.decoder is None or one.decoder.handle is None) and one.needs_prefill
-            elif one.needs_prefill:
+                if status is Status.RUNNING:
+                    running += 1
+                elif status is Status.WAITING:
+                    running += 1
+                    resuming += 1
+            elif status is Status.WAITING:
                 new.append(one)
-        self._new = self._waiting.enter(new) if new else ()
-        capable = bool(self._new or resuming or streams)
-        talker, codec = (state.talker.instance, state.codec.instance) if capable else (None, None)
+        self._new = new
+        batched, codec_limit = True, math.inf
+        if held or new:
+            talker, codec = state.talker.instance, state.codec.instance
+            batched = talker.capabilities.batch
+            most = math.inf if talker.max_streams is None else talker.max_streams
+            state.costs.most_decoded = most if batched else min(most, UNBATCHED_STREAMS)
+            codec_limit = math.inf if codec.max_streams is None else codec.max_streams
         return View(
-            streams,
+            state.utterances,
             state.costs,
             state.budget,
+            waiting=len(new),
+            next_rows=new[0].prompt_rows if new else 1,
+            resuming=resuming,
             held=held,
             running=running,
-            waiting=len(self._new),
-            resuming=resuming,
-            owed=bool(self._new) and self._waiting.is_owed(self._new),
-            batched=talker is None or talker.capabilities.batch,
-            decode_limit=math.inf if talker is None or talker.max_streams is None else talker.max_streams,
-            codec_limit=math.inf if codec is None or codec.max_streams is None else codec.max_streams,
+            owed=bool(new) and self._waiting.is_owed(new),
+            batched=batched,
+            codec_limit=codec_limit,
         )
 
     # ---- launches
 
-    def _make(self, launch: NextLaunch) -> bool:
-        """Make a step; returns whether there was anything to do."""
-        state = self._state
+    def _make(self, launch: NextLaunch[Utterance], view: View[Utterance], began_at: float) -> bool:
+        """Make a step, and learn what it costs; returns whether there was anything to do."""
+        state, paused_s = self._state, self._calls.paused_s
+        self.codec.round_s = FRAME_SECONDS * state.costs.need(view.running)
+        codec_s, streams = self.codec.seconds, state.counters.decode_rows
         match launch:
-            case CodecLaunch(places, wait) if state.codec.loaded is not None:
-                self.codec.start([state.utterances[place] for place in places], wait=wait)
-            case DecodeLaunch(places):
-                self._decode([state.utterances[place] for place in places])
+            case CodecLaunch(chosen, wait) if state.codec.loaded is not None:
+                self.codec.start(chosen, wait=wait)
+            case DecodeLaunch(chosen):
+                self._decode(chosen)
             case _:
                 self._rest_until = launch.until if isinstance(launch, Rest) else math.inf
                 return self.codec.collect()
+        seconds = max(0.0, state.clock() - began_at - (self._calls.paused_s - paused_s))
+        streams, costs = state.counters.decode_rows - streams, state.costs
+        if streams:
+            codec_s = self.codec.seconds - codec_s
+            costs.decode.observe(streams, max(0.0, seconds - codec_s), warm=self.is_warm)
+            self._codec_s += codec_s
+        else:
+            self._codec_s += seconds
+        steps, frames = self.codec.take_counts()
+        if steps:
+            costs.observe_codec(max(1, frames // steps), self._codec_s / steps, warm=self.is_warm)
+            self._codec_s = 0.0
+        state.budget.earn(seconds, costs.need(view.running))
         return True
 
     def _decode(self, chosen: Sequence[Utterance]) -> None:
@@ -157,7 +183,7 @@ class Dispatcher:
             self.codec.open_states([utterance for utterance, _ in step.shares])
         self.talker.take()
 
-    def _prefill(self, asked: PrefillLaunch, view: View) -> bool:
+    def _prefill(self, asked: PrefillLaunch, view: View[Utterance]) -> bool:
         """Begin or continue streams, and those that arrive meanwhile, up to their first audio; returns whether there
         were any.
 
@@ -171,7 +197,7 @@ class Dispatcher:
         if not chosen:
             return False
         self._waiting.end_late(self._new, chosen, clock())
-        self.codec.collect(math.inf if asked.rows < 1 <= asked.forced_rows else clock() + LAUNCH_S)
+        self.codec.collect(math.inf if asked.forced else clock() + LAUNCH_S)
         began_at = clock()
         for launch in count(1):
             begun += [grant.taker for grant in chosen]
@@ -188,9 +214,9 @@ class Dispatcher:
         if self._open(begun, view) and self.is_warm:
             seconds = clock() - began_at
             self._state.costs.prefill.observe(rows, seconds)
-            self._state.budget.spend(seconds, others_waited=any(one.deadline < math.inf for one in view.streams))
-        for utterance in self._state.utterances:
-            utterance.chunking.rest()
+            self._state.budget.spend(seconds, others_waited=any(one.deadline > -math.inf for one in view.streams))
+        self._codec_s = 0.0
+        self.codec.take_counts()
         return True
 
     def _await_arrivals(self) -> None:
@@ -202,20 +228,15 @@ class Dispatcher:
         while clock() < until and self._handle_commands(ARRIVALS_APART_S):
             pass
 
-    def _open(self, begun: Sequence[Utterance], view: View) -> bool:
+    def _open(self, begun: Sequence[Utterance], view: View[Utterance]) -> bool:
         """Make the first audio of streams that were prefilled; returns whether there were any without audio."""
-        now = self._state.clock()
-        first = [one for one in begun if one.progress.playback.dry_at is None and one.decodable]
+        first = [one for one in begun if one.status is Status.RUNNING and one.deadline == -math.inf]
         if not first:
             return False
         self._decode(first)
-        left = [
-            seen
-            for place, one in enumerate(first)
-            if (seen := one.observe(place, now)) is not None and seen.chunk_ready
-        ]
+        left = [one for one in first if one.ungiven]
         while left and self._state.codec.loaded is not None:
             step = codec_launch(left, view, first=True)
-            self.codec.start([first[place] for place in step.places], wait=step.wait)
-            left = left[len(step.places) :]
+            self.codec.start(step.streams, wait=step.wait)
+            left = left[len(step.streams) :]
         return True

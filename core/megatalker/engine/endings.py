@@ -36,7 +36,6 @@ def end_segment(state: WorkerState, utterance: Utterance, decoder: DecoderStream
     """The utterance's decoder stream is over: go on with the text that follows, or end where there is none."""
     text, short = utterance.text, end == "eos" and _is_short(utterance, decoder)
     retire(state, utterance)
-    utterance.chunking.rest()
     if short and utterance.short_speech == "repeat" and _may_differ(utterance) and not decoder.segment.repeated:
         logger.warning(
             "stream with seed %d: %d frames are too few for %d characters; they are spoken once more",

@@ -147,8 +147,7 @@ class Engine:
         request, segmenter = self._requests.check(text, asked, self._limits)
         utterance = self._utterance(request, segmenter, owner)
         utterance.progress.text_chars = len(text or "")
-        if text is None:
-            utterance.rest_since(utterance.progress.requested_at)
+        utterance.update(utterance.progress.requested_at)
         state = self._state
         self._commands.submit(
             utterance,

@@ -108,6 +108,7 @@ def _move_streams(state: WorkerState, role: BackendRole[Any], previous: str) -> 
             progress.switches += (switch,)
             moved += 1
     state.counters.switches += moved
+    state.update_all()
     if previous:
         logger.warning("%d streams continue on %s backend %s instead of %s", moved, role.kind, role.last, previous)
 

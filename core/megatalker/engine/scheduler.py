@@ -3,12 +3,12 @@
 :func:`pick` reads a :class:`View` of all streams and returns the next launch. The first rule that applies decides:
 
 1. *Prefill.* Waiting requests go together in one prefill batch, which includes their first frames and first audio.
-   While others play, it must end before the first of them needs the device (:func:`room`), and the budget must have
-   time in it (:class:`megatalker.engine.costs.Budget`).
+   While streams are playing, it must end before the first of them needs the device (:func:`room`), and the budget must
+   have time in it (:class:`megatalker.engine.costs.Budget`). No more begin than can be sustained
+   (:meth:`megatalker.engine.costs.Costs.sustainable_streams`).
 2. *First chunks.* A stream that was prefilled and has no audio yet comes before playing streams.
 3. *Deadline.* Of a codec step and a decode step, the one whose stream runs out of audio first comes first.
-4. *Sustainable streams.* No request begins beyond the number of streams whose frames the engine can make in time.
-5. *Idle.* Where there is nothing else to do, a batch need not wait for the budget.
+4. *Idle.* Where there is nothing else to do, a batch need not wait for the budget.
 
 All times are seconds of one monotonic clock. The rules' figures are in docs/scheduling.md.
 """
@@ -17,10 +17,11 @@ import math
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from enum import Enum
 from itertools import accumulate
 from operator import attrgetter
-from typing import NamedTuple
+from typing import Generic, TypeVar
 
 from megatalker.checkpoint.config import FRAME_SECONDS
 from megatalker.engine.costs import SUSTAINABLE, Budget, Costs
@@ -39,57 +40,72 @@ SOON_S = 0.1
 """Frames whose playback comes within this time are made audio before the next frames."""
 MOST_CODEC_STREAMS = 64
 """Streams of the largest codec step: larger ones save no time, and a request that arrives meanwhile waits."""
-UNBATCHED_STREAMS = 2
-"""Streams of a decode step of a backend that takes them one after another."""
 ENOUGH_S = 2.0
-"""Audio in hand with which a stream can do without the device, or without its row, for a while."""
+"""Audio in hand with which a stream can do without the device, or without its slot, for a while."""
 
 
 # ---- what is known
 
 
-@dataclass(slots=True)
-class Stream:
-    """One stream as the policy knows it. It belongs to an utterance, which keeps it up to date."""
+class Status(Enum):
+    """What a stream needs next."""
 
-    place: int = 0
-    """Position in the engine's list."""
-    deadline: float = math.inf
-    """When its playback runs out of audio, audio under way included; infinite before its first chunk."""
-    requested_at: float = 0.0
-    frames: int = 0
-    """Decoded, and not given to the codec."""
-    chunk_ready: bool = False
-    """These frames fill a chunk."""
-    next_at: float = math.inf
-    """When it may be given a frame without getting too far ahead of playback; infinite where it can get none."""
-    owner: str = ""
-    mark: int = -1
-    """Frames given to the codec and handed out when ``next_at`` was found."""
+    WAITING = "waiting"
+    """A prefill: it has text to speak, and no decoder stream in the backend."""
+    RUNNING = "running"
+    """Its next frame, now or when playback has caught up."""
+    STARVED = "starved"
+    """Text from its caller."""
+    FULL = "full"
+    """Its consumer, which has to take some of the audio that is there."""
+    ENDED = "ended"
+    """Nothing, except that the frames it has become audio."""
+
+
+@dataclass(slots=True, eq=False)
+class Stream:
+    """One stream as the policy sees it. The engine brings it up to date after each event, not before each launch."""
+
+    status: Status = field(default=Status.STARVED, kw_only=True)
+    owner: str = field(default="", kw_only=True)
+    """Owners share the slots."""
+    admitted: bool = field(default=False, kw_only=True)
+    """It holds a slot of the backend, or is about to hold one again."""
+    deadline: float = field(default=-math.inf, kw_only=True)
+    """When its playback runs out of audio, audio under way included. Before its first chunk it has always run out."""
+    ungiven: int = field(default=0, kw_only=True)
+    """Frames that the codec can be given."""
+    chunk_frames: int = field(default=1, kw_only=True)
+    """Frames that make up its next chunk."""
+    decode_at: float = field(default=math.inf, kw_only=True)
+    """When it may be given a frame without getting too far ahead of playback; infinite unless it is running."""
+
+
+StreamT = TypeVar("StreamT", bound=Stream)
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class View(Generic[StreamT]):
     """All that :func:`pick` looks at."""
 
-    streams: Sequence[Stream]
-    """Those that have frames, or may be given one now or later."""
+    streams: Sequence[StreamT]
+    """Unfinished, oldest first."""
     costs: Costs
     budget: Budget
-    held: int = 0
-    """Streams that hold a row."""
-    running: int = 0
-    """Those of them that have work."""
     waiting: int = 0
-    """Requests that wait for a row."""
+    """Requests that wait for a slot."""
+    next_rows: int = 1
+    """Rows of the prompt of the first of them."""
     resuming: int = 0
-    """Streams that hold a row and need a prefill to go on."""
+    """Streams that hold a slot and need a prefill to go on."""
+    held: int = 0
+    """Streams that hold a slot."""
+    running: int = 0
+    """Streams that need a frame for each frame that is played."""
     owed: bool = False
-    """The first of those that wait belongs to an owner that has so few rows that it waits for nobody."""
+    """The first request belongs to an owner with so few slots that it waits for no other owner's streams."""
     batched: bool = True
-    """The talker decodes many streams at about the cost of one."""
-    decode_limit: float = math.inf
-    """Streams of one decode step."""
+    """The talker takes many streams at about the cost of one."""
     codec_limit: float = math.inf
     """Streams of one codec step."""
 
@@ -97,43 +113,46 @@ class View:
 # ---- what is next
 
 
-class PrefillLaunch(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class PrefillLaunch:
     """Begin waiting requests, and continue streams that lost their place in the backend."""
 
-    rows: float = 0.0
-    """At most this many rows of prompts of waiting requests."""
-    streams: float = math.inf
+    rows: float
+    """At most this many rows of prompts, but one request at least."""
+    streams: float
     """At most this many waiting requests."""
-    forced_rows: float = 0.0
-    """At most this many rows, but one request at least, where not even one fits: streams wait though they run dry."""
+    forced: bool = False
+    """Streams wait meanwhile though their playback runs dry."""
 
 
-class CodecLaunch(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class CodecLaunch(Generic[StreamT]):
     """Make audio of the frames of these streams."""
 
-    places: Sequence[int]
+    streams: Sequence[StreamT]
     wait: bool = False
     """Wait for the result: these are the last of the first chunks."""
 
 
-class DecodeLaunch(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class DecodeLaunch(Generic[StreamT]):
     """Make a frame for each of these streams."""
 
-    places: Sequence[int]
+    streams: Sequence[StreamT]
 
 
-class Rest(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Rest:
     """Launch nothing before this moment, unless something arrives."""
 
     until: float
 
 
-NextLaunch = PrefillLaunch | CodecLaunch | DecodeLaunch | Rest
+NextLaunch = PrefillLaunch | CodecLaunch[StreamT] | DecodeLaunch[StreamT] | Rest
 _by_deadline = attrgetter("deadline")
-_by_request = attrgetter("requested_at")
 
 
-def pick(view: View, now: float) -> NextLaunch:
+def pick(view: View[StreamT], now: float) -> NextLaunch[StreamT]:
     """Return the next launch; the rules are in the module's docstring."""
     return _prefill(view, now) or _serve(view, now) or _prefill(view, now, idle=True) or _rest(view, now)
 
@@ -146,127 +165,132 @@ def fitting(sizes: Sequence[int], most: float) -> int:
 # ---- prefill
 
 
-class Room(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Room:
     """Limits of the next prefill batch, so that nobody's playback runs dry."""
 
     rows: float
     streams: float
 
 
-def room(view: View, now: float) -> Room:
+def room(view: View[StreamT], now: float) -> Room:
     """Return what a prefill batch that begins now may hold. After it, what was decoded is made audio; then the others
     get a frame each, with the new streams, by deadline.
     """
-    soon, decoded, others = now + SOON_S, list[Stream](), list[Stream]()
+    soon, decoded, others = now + SOON_S, list[StreamT](), list[StreamT]()
     for one in view.streams:
-        if one.deadline == math.inf:
-            continue
-        if one.frames:
-            if one.chunk_ready or one.deadline < soon:
+        if one.ungiven:
+            if one.ungiven >= one.chunk_frames or one.deadline < soon:
                 decoded.append(one)
-        elif one.next_at <= soon:
+        elif one.decode_at <= soon:
             others.append(one)
     if not decoded and not others:
         return Room(math.inf, math.inf)
     decoded.sort(key=_by_deadline)
     others.sort(key=_by_deadline)
-    costs, slowdown = view.costs, view.costs.slowdown
-    each_s = slowdown * costs.audio_each_s
-    launch_s = slowdown * costs.frames.predict(len(decoded) + len(others))
+    costs = view.costs
+    each_s, launch_s = costs.audio_each_s, costs.decode_s(len(decoded) + len(others))
     done_at, least_s, before = now, math.inf, 0
     for one in decoded:
-        done_at += one.frames * each_s
+        done_at += one.ungiven * each_s
         least_s = min(least_s, one.deadline - done_at)
     first_s = FRAME_SECONDS - MARGIN_S - (done_at - now) - launch_s
     done_at += launch_s
-    soon = now + costs.prefill.fixed_s + FRAME_SECONDS
+    soon = now + FRAME_SECONDS
     for one in others:
         done_at += each_s
         least_s = min(least_s, one.deadline - done_at)
         before += one.deadline < soon
     rows = costs.prefill.size_within(min(least_s - MARGIN_S, LONG_PREFILL_S))
+    if costs.prefill.predict(view.next_rows) <= least_s - MARGIN_S:  # then one request may take longer
+        rows = max(rows, view.next_rows)
     return Room(rows, first_s / each_s - before if each_s else math.inf)
 
 
-def _prefill(view: View, now: float, *, idle: bool = False) -> PrefillLaunch | None:
+def _prefill(view: View[StreamT], now: float, *, idle: bool = False) -> PrefillLaunch | None:
     """Return a new prefill batch, if one may begin. A device that would be ``idle`` need not save its time."""
-    costs, budget, launch = view.costs, view.budget, PrefillLaunch()
+    costs, budget = view.costs, view.budget
     sustainable = costs.sustainable_streams - view.running
-    if view.waiting and (view.owed or not view.batched):
-        launch = PrefillLaunch(math.inf)
-    elif view.waiting and not view.held:
-        launch = PrefillLaunch(math.inf, sustainable, forced_rows=1.0)  # however long its prompt is
-    elif view.waiting and sustainable >= 1:
-        spare, floor = idle or budget.spare_s > 0, idle or budget.floor_s > 0
-        if spare or floor:
-            rows, streams = room(view, now)
-            fits = min(rows, streams) >= 1
-            forced = max(1.0, costs.prefill.size_within(FORCED_PREFILL_S)) if floor else 0.0
-            if spare or not fits:  # else others leave time for it, but not now
-                launch = PrefillLaunch(rows if fits else 0.0, min(streams, sustainable), forced)
-    return launch if max(launch.rows, launch.forced_rows) >= 1 or view.resuming else None
+    if not view.waiting:
+        return PrefillLaunch(costs.most_rows, 0) if view.resuming else None
+    if view.owed or not view.batched:
+        return PrefillLaunch(costs.most_rows, math.inf)
+    if not view.held:
+        return PrefillLaunch(costs.most_rows, sustainable)
+    spare, floor = idle or budget.spare_s > 0, idle or budget.floor_s > 0
+    if sustainable >= 1 and (spare or floor):
+        most = room(view, now)
+        if min(most.rows, most.streams) >= 1:
+            if spare:  # else others leave time for it, but not now
+                return PrefillLaunch(min(most.rows, costs.most_rows), min(most.streams, sustainable))
+        elif floor:
+            return PrefillLaunch(costs.prefill.size_within(FORCED_PREFILL_S), sustainable, forced=True)
+    return PrefillLaunch(costs.most_rows, 0) if view.resuming else None
 
 
 # ---- audio and frames
 
 
-def _serve(view: View, now: float) -> CodecLaunch | DecodeLaunch | None:
+def _serve(view: View[StreamT], now: float) -> CodecLaunch[StreamT] | DecodeLaunch[StreamT] | None:
     """Return a codec step or a decode step: for first chunks, else by deadline. ``None``: no stream needs either."""
-    opening = [one for one in view.streams if one.deadline == math.inf and (one.frames or one.next_at <= now)]
-    opening.sort(key=_by_request)
-    ready = [one for one in opening if one.chunk_ready]
-    if ready:
-        return codec_launch(ready, view, first=True)
-    if opening:
-        return _decode([one for one in opening if one.next_at <= now], view)
-    return _codec_or_decode(view, now)
-
-
-def _codec_or_decode(view: View, now: float) -> CodecLaunch | DecodeLaunch | None:
-    costs = view.costs
-    launch_s, each_s = costs.frames.predict(view.running), costs.audio_each_s
-    decoded = [one for one in view.streams if one.frames]
+    decoded = [one for one in view.streams if one.ungiven]
     decoded.sort(key=_by_deadline)
-    ready = [one for one in view.streams if one.next_at <= now]
-    overloaded = costs.need(view.running) > SUSTAINABLE
-    urgent_until, frame_first = -math.inf, False
+    ready = [one for one in view.streams if one.decode_at <= now]
+    if decoded and decoded[0].deadline == -math.inf:
+        first = [one for one in decoded if one.deadline == -math.inf and one.ungiven >= one.chunk_frames]
+        if first:
+            return codec_launch(first, view, first=True)
+    opening = [one for one in ready if one.deadline == -math.inf]
+    if opening:
+        return _decode(opening, view)
+    overloaded = view.costs.need(view.running) > SUSTAINABLE
+    due = _due(decoded, ready, view, now, overloaded=overloaded)
+    if due:
+        return codec_launch(due, view)
+    return _decode(_fair(ready, now) if overloaded else ready, view) if ready else None
+
+
+def _due(
+    decoded: Sequence[StreamT], ready: Sequence[StreamT], view: View[StreamT], now: float, *, overloaded: bool
+) -> Sequence[StreamT]:
+    """Return the streams whose frames should be made audio now; none where a decode step comes first."""
+    urgent_until = -math.inf
     if not overloaded:  # else larger chunks cost less
+        costs = view.costs
+        launch_s, each_s = costs.decode_s(view.running), costs.audio_each_s
         spare_s, done_at = math.inf, now + launch_s
         for one in decoded:
-            done_at += one.frames * each_s
+            done_at += one.ungiven * each_s
             left_s = one.deadline - done_at
             spare_s = min(spare_s, left_s)
             if left_s < AUDIO_MARGIN_S:
                 urgent_until = one.deadline
-        hungry_at = min((one.deadline for one in ready if not one.frames), default=math.inf)
+        hungry_at = min((one.deadline for one in ready if not one.ungiven), default=math.inf)
         frame_s = launch_s + 2 * costs.most_frames * each_s + FRAMES_MARGIN_S  # with a codec step before and after it
-        frame_first = spare_s > FRAMES_MARGIN_S and hungry_at - now < frame_s
-    if not (frame_first and ready):
-        due = [one for one in decoded if one.chunk_ready or one.deadline <= urgent_until]
-        if due:
-            return codec_launch(due, view)
-    return _decode(_fair(ready, now) if overloaded else ready, view) if ready else None
+        if ready and spare_s > FRAMES_MARGIN_S and hungry_at - now < frame_s:
+            return ()
+    return [one for one in decoded if one.ungiven >= one.chunk_frames or one.deadline <= urgent_until]
 
 
-def codec_launch(streams: Sequence[Stream], view: View, *, first: bool = False) -> CodecLaunch:
+def codec_launch(streams: Sequence[StreamT], view: View[StreamT], *, first: bool = False) -> CodecLaunch[StreamT]:
     """Return a codec step of as many of these, in their order, as one takes; one at least."""
     some = streams[: int(min(view.codec_limit, MOST_CODEC_STREAMS))]
-    count = max(1, fitting([one.frames for one in some], view.costs.most_frames))
-    return CodecLaunch([one.place for one in some[:count]], wait=first and count >= len(streams))
+    count = max(1, fitting([one.ungiven for one in some], view.costs.most_frames))
+    return CodecLaunch(some[:count], wait=first and count >= len(streams))
 
 
-def _decode(streams: Sequence[Stream], view: View) -> DecodeLaunch:
-    most = view.decode_limit if view.batched else min(view.decode_limit, UNBATCHED_STREAMS)
+def _decode(streams: Sequence[StreamT], view: View[StreamT]) -> DecodeLaunch[StreamT]:
+    most = view.costs.most_decoded
     if most < len(streams):
         streams = sorted(streams, key=_by_deadline)[: int(most)]
-    return DecodeLaunch([one.place for one in streams])
+    return DecodeLaunch(streams)
 
 
-def _fair(streams: Sequence[Stream], now: float) -> Sequence[Stream]:
+def _fair(streams: Sequence[StreamT], now: float) -> Sequence[StreamT]:
     """Return as many streams of each owner, by deadline, as the owner with the fewest has that has little audio in
     hand: on a device that is too slow for all, one owner's many streams do not slow down another's few.
     """
-    owners: defaultdict[str, list[Stream]] = defaultdict(list)
+    owners: defaultdict[str, list[StreamT]] = defaultdict(list)
     for one in sorted(streams, key=_by_deadline):
         owners[one.owner].append(one)
     in_need = (len(own) for own in owners.values() if own[0].deadline < now + ENOUGH_S)
@@ -274,5 +298,5 @@ def _fair(streams: Sequence[Stream], now: float) -> Sequence[Stream]:
     return [one for own in owners.values() for one in own[:fewest]]
 
 
-def _rest(view: View, now: float) -> Rest:
-    return Rest(min((one.next_at for one in view.streams if one.next_at > now), default=math.inf))
+def _rest(view: View[StreamT], now: float) -> Rest:
+    return Rest(min((one.decode_at for one in view.streams if one.decode_at > now), default=math.inf))

@@ -46,7 +46,6 @@ class StepInProgress:
 
     shares: Sequence[tuple[Utterance, DecoderStream]]
     finish: Callable[[], list[Frame]]
-    launched_at: float
 
 
 @dataclass(slots=True)
@@ -87,3 +86,9 @@ class WorkerState:
     """Callers that wait for the backends themselves."""
     failure: MegatalkerError | None = None
     """No backend is left: every request fails with this."""
+
+    def update_all(self) -> None:
+        """Bring what the scheduler sees of all utterances up to date."""
+        now = self.clock()
+        for utterance in self.utterances:
+            utterance.update(now)

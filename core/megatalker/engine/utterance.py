@@ -13,7 +13,7 @@ from megatalker.engine.options import stream_seed
 from megatalker.engine.outputs import FinishReason
 from megatalker.engine.request import Request
 from megatalker.engine.runaway import RunawayDetector
-from megatalker.engine.scheduler import Stream
+from megatalker.engine.scheduler import Status, Stream
 from megatalker.engine.speech_rate import spoken_chars
 from megatalker.engine.text_segmenter import IncomingText, TextSegment, TextSegmenter
 from megatalker.interfaces import CodecState, StreamHandle, StreamRequest
@@ -124,7 +124,7 @@ class CodecReplay:
 
 
 @dataclass(slots=True, eq=False)
-class Utterance:
+class Utterance(Stream):
     """The state of one utterance. Its frames are one log with three cursors: decoded (the log's length), given to the
     codec, delivered to the consumer.
     """
@@ -137,16 +137,12 @@ class Utterance:
     runaway: RunawayDetector | None
     short_speech: ShortSpeech = "repeat"
     """The setting of that name: whether speech that is too short for its text is repeated or believed."""
-    owner: str = ""
-    """Owners share the rows."""
     incoming: IncomingText = field(default_factory=IncomingText)
     """Text that was fed and is not in ``text`` yet."""
     paused_before_s: float = 0.0
     """How long the process had been stopped when it was asked for: what is added meanwhile is no waiting."""
     idle_since: float | None = None
     """Since when it has had no work: no text to speak, or audio enough that nobody takes."""
-    admitted: bool = False
-    """It holds a row, or is about to hold one again."""
     decoder: DecoderStream | None = None
     frames: list[Codes] = field(default_factory=list)
     given: int = 0
@@ -159,14 +155,9 @@ class Utterance:
     """The backends that failed in a call for it; see :mod:`megatalker.engine.blame`."""
     flaw: FinishReason | None = None
     """How it will end since a segment did not say all of its text; ``None`` while nothing is missing."""
-    seen: Stream = field(init=False)
-    """What the scheduler knows of it."""
     ending: FinishReason | None = None
     """Nothing more will be decoded: hand out what is pending, then end like this."""
     error: Exception | None = None
-
-    def __post_init__(self) -> None:
-        self.seen = Stream(owner=self.owner)
 
     @property
     def delivered(self) -> int:
@@ -177,11 +168,6 @@ class Utterance:
     def pending(self) -> int:
         """Frames decoded and not handed out."""
         return len(self.frames) - self.progress.frames
-
-    @property
-    def ungiven(self) -> int:
-        """Frames decoded and not given to the codec."""
-        return len(self.frames) - self.given
 
     @property
     def coming_s(self) -> float:
@@ -198,33 +184,12 @@ class Utterance:
         return self.ending is not None and self.ending != "error"
 
     @property
-    def needs_prefill(self) -> bool:
-        """There is work, for which a decoder stream must begin or be continued."""
-        decoder = self.decoder
-        if (decoder is not None and decoder.handle is not None) or self.starved or self.ending is not None:
-            return False
-        return self.admitted or not self.chunks.is_full(share=RESUME_SHARE)
-
-    @property
     def prompt_rows(self) -> int:
         """Of the prefill that it needs."""
         decoder = self.decoder
         if decoder is None:
             return self.request.plan.prefill_rows(len(self.text.upcoming.ids))
         return len(decoder.prompt.embeds) + decoder.frames
-
-    @property
-    def starved(self) -> bool:
-        """Its caller has more text to give, and everything given has been fed."""
-        if self.ending is not None:
-            return False
-        decoder = self.decoder
-        return not self.text.can_begin if decoder is None else decoder.starved
-
-    def rest_since(self, now: float) -> None:
-        """It has no work; the first call of a rest counts."""
-        if self.idle_since is None:
-            self.idle_since = now
 
     @property
     def lends_at(self) -> float:
@@ -240,78 +205,52 @@ class Utterance:
         """Its row holds a decoder stream that goes on."""
         return self.ending is None and self.decoder is not None and self.decoder.handle is not None
 
-    @property
-    def decodable(self) -> bool:
-        """The next frame can be made, were it not for playback."""
-        return self.decoding and not self.starved
+    def update(self, now: float) -> None:
+        """Bring what the scheduler sees up to date: call this after anything about the utterance has changed.
 
-    def observe(self, place: int, now: float) -> Stream | None:
-        """Bring what the scheduler knows up to date, and note whether there is work; ``None``: it needs nothing.
-        Playback is excused while the stream waits for its caller's text or for its consumer.
-
-        Hundreds of streams are looked at before each launch, so that nothing is computed twice.
+        While it waits for its caller's text or for its consumer, its playback may run dry, and no audio is kept back.
         """
-        seen, progress, decoder, given = self.seen, self.progress, self.decoder, self.given
-        made, next_at = len(self.frames), math.inf
-        frames, delivered = made - given, progress.frames
-        if decoder is not None and decoder.handle is not None and self.ending is None:
-            if not decoder.complete and decoder.start + len(decoder.rows) <= made:
-                self._await_text(now)
-            else:
-                if frames:
-                    next_at = now
-                elif seen.mark == given + delivered and seen.next_at < math.inf:  # nothing about it has changed
-                    next_at = seen.next_at
-                else:
-                    seen.mark, next_at = given + delivered, self._held_until
-                    if next_at > now:
-                        self.chunking.rest()
-                        if self.chunks.is_full():
-                            progress.playback.excuse()
-                            self.rest_since(now)
-                if next_at <= now:
-                    self.idle_since = None
-        elif self.admitted and self.starved:
-            self._await_text(now)
-        seen.next_at = next_at
-        if not frames and next_at == math.inf:
-            return None
-        if self.codec_state is None:  # it is being restored
-            frames = 0
+        decoder, progress, given = self.decoder, self.progress, self.given
+        made, coming = len(self.frames), given - progress.frames
+        status = Status.RUNNING
+        if self.ending is not None:
+            status = Status.ENDED
+        elif decoder is None:
+            status = Status.WAITING if self.text.can_begin else Status.STARVED
+        elif not decoder.complete and decoder.start + len(decoder.rows) <= made:
+            status = Status.STARVED
+        elif decoder.handle is None:
+            status = Status.WAITING
+        elif made == given and self.chunks.is_full(coming * FRAME_SECONDS):
+            status = Status.FULL
+        if status is Status.WAITING and not self.admitted and self.chunks.is_full(share=RESUME_SHARE):
+            status = Status.FULL
+        self.status, self.decode_at = status, math.inf
         dry_at = progress.playback.dry_at
-        if dry_at is None:
-            seen.deadline, seen.requested_at = math.inf, progress.requested_at
-        else:
-            seen.deadline = dry_at + (given - delivered) * FRAME_SECONDS
-        seen.place, seen.frames = place, frames
-        seen.chunk_ready = frames > 0 and (frames >= self.chunking.target or (next_at == math.inf and self.flushes))
-        return seen
-
-    def _await_text(self, now: float) -> None:
-        self.chunking.restart()
-        self.progress.playback.excuse()
-        self.rest_since(now)
+        self.deadline = -math.inf if dry_at is None else dry_at + coming * FRAME_SECONDS
+        self.ungiven, self.chunk_frames = 0 if self.codec_state is None else made - given, 1
+        if status is Status.RUNNING:
+            self.idle_since, self.chunk_frames = None, self.chunking.target
+            if made == given:
+                self.decode_at = self._hold_until
+            elif self.codec_state is not None or made - given < self.chunk_frames:
+                self.decode_at = -math.inf
+        elif status is Status.STARVED or status is Status.FULL:
+            progress.playback.excuse()
+            if status is Status.STARVED:
+                self.chunking.target = 1
+            if self.idle_since is None:
+                self.idle_since = now
+        elif status is Status.WAITING:
+            self.idle_since = None
 
     @property
-    def _held_until(self) -> float:
+    def _hold_until(self) -> float:
         """When a frame may be made without getting too far ahead of playback, where all frames are on their way."""
-        if self.chunks.is_full(self.coming_s):
-            return math.inf
-        limit, dry_at = self.request.max_ahead_s, self.runs_dry_at
-        if limit is None or dry_at is None:
-            return 0.0
-        return hold_until(dry_at, limit, self.chunking.target)
-
-    @property
-    def runs_dry_at(self) -> float | None:
-        """When playback will have used up the audio that was handed out or is coming; ``None`` before the first."""
-        dry_at = self.progress.playback.dry_at
-        return None if dry_at is None else dry_at + self.coming_s
-
-    @property
-    def flushes(self) -> bool:
-        """It keeps no frames back for a larger chunk: it waits for text or a row, or has ended."""
-        return self.ending is not None or self.starved or self.decoder is None or not self.admitted
+        limit = self.request.max_ahead_s
+        if limit is None or self.deadline == -math.inf:
+            return -math.inf
+        return hold_until(self.deadline, limit, self.chunking.target)
 
     @property
     def next_text(self) -> PromptText:
@@ -332,6 +271,7 @@ class Utterance:
         if self.ending is not None:
             return
         self.ending, self.error = reason, error
+        self.status, self.decode_at = Status.ENDED, math.inf
         if reason in ("max_frames", "error"):
             self.progress.unsaid_chars += self._chars_left
         self.drop_incoming()
@@ -365,7 +305,7 @@ class Utterance:
     def drop_pending(self) -> None:
         """Nobody wants to hear the frames that were not handed out."""
         del self.frames[self.delivered :]
-        self.given = self.delivered
+        self.given, self.ungiven = self.delivered, 0
 
     def rewind_codec(self) -> None:
         """The audio on its way is lost: the codec is given its frames once more, in a state before them."""

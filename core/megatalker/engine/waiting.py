@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Sequence
 from itertools import accumulate, takewhile
 
 from megatalker.engine.admission import AdmissionLimits, Grant, grants, is_owed, queue_refusal, waited_too_long
-from megatalker.engine.scheduler import PrefillLaunch, fitting
+from megatalker.engine.scheduler import PrefillLaunch, Status, fitting
 from megatalker.engine.state import WorkerState
 from megatalker.engine.utterance import Utterance
 from megatalker.settings import Settings
@@ -24,16 +24,13 @@ class WaitingRequests:
         self._left_over: list[Grant] = []
         """Chosen for the batch that is under way, after its latest launch."""
 
-    def enter(self, new: Sequence[Utterance]) -> list[Utterance]:
-        """Return those without a row that are in the queue. One whose first text came too late for a place ends."""
+    def enter(self, utterance: Utterance) -> None:
+        """Its first text has come: it has a place in the queue from now on, or ends where there is none."""
         state = self._state
-        for utterance in new:
-            if utterance.progress.segments == 0 and utterance.idle_since is not None:
-                error = queue_refusal(state.utterances, utterance.owner, self._limits, state.throughput)
-                if error is not None:
-                    utterance.end("error", error)
-            utterance.idle_since = None
-        return [utterance for utterance in new if utterance.ending is None]
+        others = [one for one in state.utterances if one is not utterance]
+        error = queue_refusal(others, utterance.owner, self._limits, state.throughput)
+        if error is not None:
+            utterance.end("error", error)
 
     def is_owed(self, new: Sequence[Utterance]) -> bool:
         """Whether one of them gets a row of another owner, or before other owners, whatever those need."""
@@ -75,32 +72,28 @@ class WaitingRequests:
 
     def _choose(self, asked: PrefillLaunch, now: float, begun: int, rows_begun: int) -> list[Grant]:
         state, talker = self._state, self._state.talker.instance
-        waiting = [one for one in state.utterances if one.needs_prefill]
+        waiting = [one for one in state.utterances if one.status is Status.WAITING]
         resuming = [Grant(one) for one in waiting if one.admitted]
-        resuming.sort(key=lambda grant: grant.taker.runs_dry_at or -math.inf)
+        resuming.sort(key=lambda grant: grant.taker.deadline)
         granted = list[Grant]()
-        most = max(asked.rows, asked.forced_rows)
-        if most > 0:
+        if asked.streams > begun:
             new, holding = [one for one in waiting if not one.admitted], self._holding
-            resting = sum(one.idle_since is not None for one in holding)
-            rows = min(self._most_rows, resting + state.costs.sustainable_streams)
-            granted = grants(new, holding, rows, now, served=state.served, prompt_rows=most)
+            resting = sum(one.status is not Status.RUNNING and one.status is not Status.WAITING for one in holding)
+            slots = min(self._most_rows, resting + state.costs.sustainable_streams)
+            granted = grants(new, holding, slots, now, served=state.served, prompt_rows=asked.rows - rows_begun)
         trial = next((grant for grant in resuming + granted if grant.taker.is_suspect("talker")), None)
         if trial is not None:
             return [trial]
         due = [grant for grant in granted if grant.due]
         if not talker.capabilities.batch:
             return (due + resuming + granted)[:1]
-        first, left = due or resuming, state.costs.most_rows - rows_begun
+        first, left = due or resuming, asked.rows - rows_begun
         rows = _prompt_rows(first)
-        chosen = first[: max(0 if begun else 1, fitting(rows, left))]
+        chosen, least = first[: max(0 if begun else 1, fitting(rows, left))], 0 if begun or first else 1
         if granted and not due:
             left -= sum(rows[: len(chosen)])
-            rows = _prompt_rows(granted)
-            count = int(max(0, min(fitting(rows, min(left, asked.rows - rows_begun)), asked.streams - begun)))
-            if not count and asked.forced_rows:
-                count = max(0 if begun else 1, fitting(rows, min(left, asked.forced_rows - rows_begun)))
-            chosen += granted[:count]
+            count = min(fitting(_prompt_rows(granted), left), asked.streams - begun)
+            chosen += granted[: int(max(least, count))]
         return chosen
 
     def _patience_ends(self, utterance: Utterance) -> float:

@@ -10,12 +10,13 @@ from typing import Any
 import torch
 
 from megatalker.engine.backend_role import LoadedBackend
-from megatalker.engine.commands import Cancel, Command, CommandQueue, Feed, FinishText, Lend, Submit, Warmup
+from megatalker.engine.commands import Cancel, Command, CommandQueue, Feed, FinishText, Lend, Submit, Wake, Warmup
 from megatalker.engine.dispatcher import Dispatcher
 from megatalker.engine.endings import end_everything, finish, refuse_waiting, retire
 from megatalker.engine.failover import fill, not_warmed_up, replace
 from megatalker.engine.guarded_calls import CallRegister, Fault, GuardedCalls, Superseded
 from megatalker.engine.preparation import go_on
+from megatalker.engine.scheduler import Status
 from megatalker.engine.state import WorkerState
 from megatalker.errors import BackendFaultError, CapacityError, EngineClosedError, MegatalkerError, describe_error
 from megatalker.prompt import PromptBuilder
@@ -49,7 +50,7 @@ class Worker(threading.Thread):
         self._dispatcher = Dispatcher(state, self._calls, own.builder, own.settings, self._obey_commands)
         self.orphans: list[LoadedBackend[Any]] = []
         """Backends to close when a call returns after this worker was abandoned."""
-        self._done = False
+        self._done = self._woken = False
         self._failures = 0
 
     def run(self) -> None:
@@ -58,6 +59,7 @@ class Worker(threading.Thread):
             torch.set_num_threads(self._threads)  # of this thread
             for utterance in self._state.utterances:  # what the worker before had under way
                 utterance.rewind_codec()
+            self._state.update_all()
         except BaseException as error:
             self._fail(error)
         with torch.no_grad():
@@ -88,6 +90,7 @@ class Worker(threading.Thread):
                 return
             if isinstance(error, Fault):
                 replace(state, self._calls, error)
+                state.update_all()
             else:  # nothing is left to try, or this engine has a bug: nobody may wait for ever
                 self._fail(error)
 
@@ -138,6 +141,11 @@ class Worker(threading.Thread):
                 self._obey(command)
                 command = self._commands.queue.get_nowait()
         except queue.Empty:
+            if self._woken:
+                self._woken = False
+                for utterance in self._state.utterances:
+                    if utterance.status is Status.FULL:
+                        utterance.update(self._state.clock())
             return did
 
     def _time_to_wait(self) -> float | None:
@@ -155,6 +163,7 @@ class Worker(threading.Thread):
         match command:
             case Submit(utterance):
                 state.utterances.append(utterance)
+                utterance.update(state.clock())
                 if state.failure is not None:
                     utterance.end("error", state.failure)
                 elif utterance.text.exhausted:  # there is nothing to say
@@ -168,6 +177,8 @@ class Worker(threading.Thread):
             case Cancel(utterance, error):
                 utterance.drop_pending()
                 utterance.end("cancelled" if error is None else "error", error)
+            case Wake():
+                self._woken = True
             case Warmup(done):
                 state.warmups.append(done)
             case Lend():
