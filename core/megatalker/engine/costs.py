@@ -6,7 +6,7 @@ every stream needs is known for host and device together.
 """
 
 import math
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field
 
 from megatalker.checkpoint.config import FRAME_SECONDS
@@ -38,7 +38,11 @@ MOST_SURPRISE = 4.0
 FORGET_LAUNCHES = 1000
 """After this many launches of smaller sizes, nothing is known of a larger size: it may have become quicker."""
 GROWING_SHARE = 0.5
-"""Share of a launch's time that grows with its size, where only other sizes are known."""
+"""Share of a launch's time that grows with its size, where only one size is known."""
+LEAST_GROWING_SHARE = 0.1
+"""The least share that grows with the size beyond the largest that is known."""
+MOST_UNEVEN = 1.25
+"""A launch may take this much longer for each unit of its size than a smaller one; more counts as a mishap."""
 MOST_STREAMS = 4096
 MEMORY_S = 2.0
 """Seconds of work after which an observation counts half in :attr:`Throughput.frames_a_second`."""
@@ -55,6 +59,7 @@ class Cost:
     _launches: int = 0
     _sizes: list[float] = field(default_factory=list)
     _seconds: list[float] = field(default_factory=list)
+    _each_s: float = 0.0
 
     def observe(self, size: int, seconds: float, *, warm: bool = True) -> None:
         """Learn from a launch of this size, at least 1. What a backend that is not ``warm`` takes, which may compile
@@ -72,36 +77,48 @@ class Cost:
             self._points[bucket] = size_s, known[1] + NEWEST * (seconds - known[1]), self._launches
         oldest = self._launches - FORGET_LAUNCHES
         self._points = {key: point for key, point in self._points.items() if key <= bucket or point[2] > oldest}
-        ordered = sorted(self._points.values())
-        self._sizes, self._seconds = [point[0] for point in ordered], [point[1] for point in ordered]
+        self._sizes, self._seconds = [], []
+        for at, cost_s, _ in sorted(self._points.values()):
+            if self._sizes:  # a larger launch takes longer, and not longer for each unit of its size
+                least, share = self._seconds[-1], at / self._sizes[-1]
+                cost_s = min(max(cost_s, least), MOST_UNEVEN * share * least)
+            self._sizes.append(at)
+            self._seconds.append(cost_s)
+        self._each_s = self._slope()
+
+    def _slope(self) -> float:
+        """Return the seconds of one more unit beyond the largest size."""
+        sizes, seconds = self._sizes, self._seconds
+        mean_s = seconds[-1] / sizes[-1]
+        if len(sizes) == 1:
+            return GROWING_SHARE * mean_s
+        return max(LEAST_GROWING_SHARE * mean_s, (seconds[-1] - seconds[0]) / (sizes[-1] - sizes[0]))
 
     def predict(self, size: float) -> float:
         """Return the expected seconds of a launch; 0 while nothing was observed."""
         sizes, seconds = self._sizes, self._seconds
-        place = bisect_left(sizes, size)
-        if 0 < place < len(sizes):
-            left, right = sizes[place - 1], sizes[place]
-            share = (size - left) / (right - left)
-            return seconds[place - 1] + share * (seconds[place] - seconds[place - 1])
         if not sizes:
             return 0.0
-        nearest = 0 if place == 0 else -1
-        return seconds[nearest] * (1 - GROWING_SHARE + GROWING_SHARE * size / sizes[nearest])
+        if size >= sizes[-1]:
+            return seconds[-1] + (size - sizes[-1]) * self._each_s
+        if size <= sizes[0]:
+            return seconds[0] * (1 - GROWING_SHARE * (1 - size / sizes[0]))
+        place = bisect_left(sizes, size)
+        share = (size - sizes[place - 1]) / (sizes[place] - sizes[place - 1])
+        return seconds[place - 1] + share * (seconds[place] - seconds[place - 1])
 
     def size_within(self, seconds: float) -> float:
         """Return the size of a launch that takes this long; infinite while nothing was observed."""
         sizes, known = self._sizes, self._seconds
-        if not sizes:
+        if not sizes or not known[-1]:
             return math.inf
-        for place in range(len(sizes) - 1, -1, -1):
-            if known[place] <= seconds:
-                break
-        else:
+        if seconds >= known[-1]:
+            return sizes[-1] + (seconds - known[-1]) / self._each_s
+        if seconds < known[0]:
             return sizes[0] * (1 - (1 - seconds / known[0]) / GROWING_SHARE)
-        if place == len(sizes) - 1:
-            return sizes[-1] * (1 + (seconds / known[-1] - 1) / GROWING_SHARE)
-        share = (seconds - known[place]) / (known[place + 1] - known[place])
-        return sizes[place] + share * (sizes[place + 1] - sizes[place])
+        place = bisect_right(known, seconds)
+        share = (seconds - known[place - 1]) / (known[place] - known[place - 1])
+        return sizes[place - 1] + share * (sizes[place] - sizes[place - 1])
 
 
 @dataclass(slots=True)
