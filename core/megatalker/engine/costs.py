@@ -23,6 +23,8 @@ SAVED_S = 0.003
 """The budget keeps what it earns in this much time of others."""
 SUSTAINABLE = 0.95
 """Share of the time that playing streams may need, so that each gets its audio in time."""
+NEARLY_FULL = 0.75
+"""Share of the time from which on requests begin only if playing streams get further ahead."""
 MOST_CODEC_FRAMES = 128
 """Frames of the largest codec step: larger ones save no time."""
 MOST_CODEC_S = 0.01
@@ -137,12 +139,18 @@ class Costs:
     """Frames of the largest codec step."""
     audio_each_s: float = 0.0
     """Seconds of a frame's audio in the largest codec step; 0 while nothing was observed."""
+    _codec_s: float = 0.0
+    """Seconds of recent codec steps."""
+    _codec_frames: float = 0.0
+    """Frames of recent codec steps."""
 
     def observe_codec(self, frames: int, seconds: float, *, warm: bool) -> None:
         """Learn from a codec step."""
         self.codec.observe(frames, seconds, warm=warm)
         self.most_frames = int(max(1, min(MOST_CODEC_FRAMES, self.codec.size_within(MOST_CODEC_S))))
         self.audio_each_s = self.codec.predict(self.most_frames) / self.most_frames
+        keep = 0.9 if warm else 0.0
+        self._codec_s, self._codec_frames = keep * self._codec_s + seconds, keep * self._codec_frames + frames
 
     def decode_s(self, streams: int) -> float:
         """Return the seconds of a frame of each of these streams."""
@@ -151,13 +159,18 @@ class Costs:
         return streams / self.most_decoded * self.decode.predict(self.most_decoded)
 
     def need(self, streams: int) -> float:
-        """Return the share of the time that a frame of each stream takes, with its audio; 0 while that is unknown."""
-        return (self.decode_s(streams) + streams * self.audio_each_s) / FRAME_SECONDS
+        """Return the share of the time that a frame of each stream takes, with its audio; 0 while that is unknown.
+
+        Its audio takes what it took lately: while streams have little audio in hand, their chunks are small and cost
+        more. Chunks grow only if time is left.
+        """
+        each_s = self._codec_s / self._codec_frames if self._codec_frames else 0.0
+        return (self.decode_s(streams) + streams * each_s) / FRAME_SECONDS
 
     @property
     def sustainable_streams(self) -> float:
         """How many streams can play without a gap, but one at least; infinite while that is unknown."""
-        if not self.audio_each_s or not self.decode.predict(1):
+        if not self._codec_s or not self.decode.predict(1):
             return math.inf
         fewest, most = 1, MOST_STREAMS
         while fewest < most:

@@ -24,10 +24,12 @@ from operator import attrgetter
 from typing import Generic, TypeVar
 
 from megatalker.checkpoint.config import FRAME_SECONDS
-from megatalker.engine.costs import SUSTAINABLE, Budget, Costs
+from megatalker.engine.costs import NEARLY_FULL, SUSTAINABLE, Budget, Costs
 
 MARGIN_S = 0.035
 """A prefill batch ends this much before the first stream needs the device: it may take longer than predicted."""
+FULL_MARGIN_S = 0.2
+"""The same on an engine that is nearly full: only if streams have this much in hand, there is time left for more."""
 LONG_PREFILL_S = 0.03
 """The longest prefill batch while streams are playing: the longer it is, the worse it is predicted."""
 FORCED_PREFILL_S = 0.02
@@ -201,8 +203,9 @@ def room(view: View[StreamT], now: float) -> Room:
         done_at += each_s
         least_s = min(least_s, one.deadline - done_at)
         before += one.deadline < soon
-    rows = costs.prefill.size_within(min(least_s - MARGIN_S, LONG_PREFILL_S))
-    if costs.prefill.predict(view.next_rows) <= least_s - MARGIN_S:  # then one request may take longer
+    spare_s = least_s - (FULL_MARGIN_S if costs.need(view.running) > NEARLY_FULL else MARGIN_S)
+    rows = costs.prefill.size_within(min(spare_s, LONG_PREFILL_S))
+    if costs.prefill.predict(view.next_rows) <= spare_s:  # then one request may take longer
         rows = max(rows, view.next_rows)
     return Room(rows, first_s / each_s - before if each_s else math.inf)
 
