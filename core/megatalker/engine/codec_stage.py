@@ -133,8 +133,9 @@ class CodecStage:
         """
         self._replayed = False
         try:
-            for utterance in self._state.utterances:
-                if utterance.codec_state is None and len(utterance.frames) > utterance.given:
+            without = [one for one in self._state.utterances if one.codec_state is None]
+            for utterance in without:
+                if len(utterance.frames) > utterance.given:
                     self._restore(utterance)
                     utterance.update(self._state.clock())
         except Exception:

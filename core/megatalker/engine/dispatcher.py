@@ -105,20 +105,12 @@ class Dispatcher:
     # ---- what there is to do
 
     def _view(self) -> View[Utterance]:
-        state, new = self._state, list[Utterance]()
-        held, running, resuming = 0, 0, 0
-        for one in state.utterances:
-            status = one.status
-            if one.admitted:
-                held += 1
-                if status is Status.RUNNING:
-                    running += 1
-                elif status is Status.WAITING:
-                    running += 1
-                    resuming += 1
-            elif status is Status.WAITING:
-                new.append(one)
-        self._new = new
+        state, waits = self._state, Status.WAITING
+        held = sum([one.admitted for one in state.utterances])
+        waiting = [one for one in state.utterances if one.status is waits]
+        self._new = new = [one for one in waiting if not one.admitted]
+        resuming = len(waiting) - len(new)
+        running = resuming + sum([one.decode_at != math.inf for one in state.utterances])
         batched, codec_limit = True, math.inf
         if held or new:
             talker, codec = state.talker.instance, state.codec.instance

@@ -14,7 +14,7 @@ All times are seconds of one monotonic clock. The rules' figures are in docs/sch
 """
 
 import math
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -179,30 +179,22 @@ def room(view: View[StreamT], now: float) -> Room:
     """Return what a prefill batch that begins now may hold. After it, what was decoded is made audio; then the others
     get a frame each, with the new streams, by deadline.
     """
-    soon, decoded, others = now + SOON_S, list[StreamT](), list[StreamT]()
-    for one in view.streams:
-        if one.ungiven:
-            if one.ungiven >= one.chunk_frames or one.deadline < soon:
-                decoded.append(one)
-        elif one.decode_at <= soon:
-            others.append(one)
+    soon, streams, costs = now + SOON_S, view.streams, view.costs
+    decoded = [one for one in streams if one.ungiven and (one.ungiven >= one.chunk_frames or one.deadline < soon)]
+    others = [one for one in streams if not one.ungiven and one.decode_at <= soon]
     if not decoded and not others:
         return Room(math.inf, math.inf)
     decoded.sort(key=_by_deadline)
-    others.sort(key=_by_deadline)
-    costs = view.costs
+    deadlines = sorted([one.deadline for one in others])
     each_s, launch_s = costs.audio_each_s, costs.decode_s(len(decoded) + len(others))
-    done_at, least_s, before = now, math.inf, 0
+    done_at, least_s = now, math.inf
     for one in decoded:
         done_at += one.ungiven * each_s
         least_s = min(least_s, one.deadline - done_at)
     first_s = FRAME_SECONDS - MARGIN_S - (done_at - now) - launch_s
     done_at += launch_s
-    soon = now + FRAME_SECONDS
-    for one in others:
-        done_at += each_s
-        least_s = min(least_s, one.deadline - done_at)
-        before += one.deadline < soon
+    least_s = min([least_s] + [at - place * each_s - done_at for place, at in enumerate(deadlines, 1)])
+    before = bisect_left(deadlines, now + FRAME_SECONDS)
     spare_s = least_s - (FULL_MARGIN_S if costs.need(view.running) > NEARLY_FULL else MARGIN_S)
     rows = costs.prefill.size_within(min(spare_s, LONG_PREFILL_S))
     if costs.prefill.predict(view.next_rows) <= spare_s:  # then one request may take longer
@@ -226,7 +218,7 @@ def _prefill(view: View[StreamT], now: float, *, idle: bool = False) -> PrefillL
         if min(most.rows, most.streams) >= 1:
             if spare:  # else others leave time for it, but not now
                 return PrefillLaunch(min(most.rows, costs.most_rows), min(most.streams, sustainable))
-        elif floor:
+        elif floor and costs.need(view.running) <= NEARLY_FULL:
             return PrefillLaunch(costs.prefill.size_within(FORCED_PREFILL_S), sustainable, forced=True)
     return PrefillLaunch(costs.most_rows, 0) if view.resuming else None
 
@@ -268,7 +260,7 @@ def _due(
             spare_s = min(spare_s, left_s)
             if left_s < AUDIO_MARGIN_S:
                 urgent_until = one.deadline
-        hungry_at = min((one.deadline for one in ready if not one.ungiven), default=math.inf)
+        hungry_at = min([one.deadline for one in ready if not one.ungiven], default=math.inf)
         frame_s = launch_s + 2 * costs.most_frames * each_s + FRAMES_MARGIN_S  # with a codec step before and after it
         if ready and spare_s > FRAMES_MARGIN_S and hungry_at - now < frame_s:
             return ()

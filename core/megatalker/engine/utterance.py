@@ -24,6 +24,7 @@ from megatalker.settings import ShortSpeech
 
 Codes = tuple[int, ...]
 
+WAITING, RUNNING, STARVED, FULL, ENDED = Status
 REST_S = 0.3
 """A stream without work for this long lends its row: words of one sentence come faster."""
 RESUME_SHARE = 0.5
@@ -67,10 +68,10 @@ class DecoderStream:
     @property
     def next_row(self) -> Tensor | None:
         """The row to feed with the next frame; ``None`` while it is not known."""
-        if self.starved:
-            return None
-        frame = self.frames
-        return self.rows[frame] if frame < len(self.rows) else self.prompt.pad
+        frame, rows = len(self.log) - self.start, self.rows
+        if frame < len(rows):
+            return rows[frame]
+        return self.prompt.pad if self.complete else None
 
     @property
     def starved(self) -> bool:
@@ -209,48 +210,43 @@ class Utterance(Stream):
         """Bring what the scheduler sees up to date: call this after anything about the utterance has changed.
 
         While it waits for its caller's text or for its consumer, its playback may run dry, and no audio is kept back.
+        Hundreds of streams are updated for each frame, so that nothing is computed twice.
         """
-        decoder, progress, given = self.decoder, self.progress, self.given
-        made, coming = len(self.frames), given - progress.frames
-        status = Status.RUNNING
-        if self.ending is not None:
-            status = Status.ENDED
-        elif decoder is None:
-            status = Status.WAITING if self.text.can_begin else Status.STARVED
-        elif not decoder.complete and decoder.start + len(decoder.rows) <= made:
-            status = Status.STARVED
-        elif decoder.handle is None:
-            status = Status.WAITING
-        elif made == given and self.chunks.is_full(coming * FRAME_SECONDS):
-            status = Status.FULL
-        if status is Status.WAITING and not self.admitted and self.chunks.is_full(share=RESUME_SHARE):
-            status = Status.FULL
-        self.status, self.decode_at = status, math.inf
-        dry_at = progress.playback.dry_at
-        self.deadline = -math.inf if dry_at is None else dry_at + coming * FRAME_SECONDS
-        self.ungiven, self.chunk_frames = 0 if self.codec_state is None else made - given, 1
-        if status is Status.RUNNING:
-            self.idle_since, self.chunk_frames = None, self.chunking.target
-            if made == given:
-                self.decode_at = self._hold_until
-            elif self.codec_state is not None or made - given < self.chunk_frames:
+        decoder, progress, given, made = self.decoder, self.progress, self.given, len(self.frames)
+        coming_s, dry_at = (given - progress.frames) * FRAME_SECONDS, progress.playback.dry_at
+        deadline = self.deadline = -math.inf if dry_at is None else dry_at + coming_s
+        self.ungiven = fresh = 0 if self.codec_state is None else made - given
+        self.chunk_frames, self.decode_at = 1, math.inf
+        self.status = status = self._find_status(decoder, made, coming_s)
+        if status is RUNNING:
+            self.idle_since, target = None, self.chunking.target
+            self.chunk_frames = target
+            if fresh or (made != given and made - given < target):
                 self.decode_at = -math.inf
-        elif status is Status.STARVED or status is Status.FULL:
+            elif made == given:
+                limit = self.request.max_ahead_s
+                idle = limit is None or dry_at is None
+                self.decode_at = -math.inf if idle else hold_until(deadline, limit or 0.0, target)
+        elif status is WAITING:
+            self.idle_since = None
+        elif status is not ENDED:
             progress.playback.excuse()
-            if status is Status.STARVED:
+            if status is STARVED:
                 self.chunking.target = 1
             if self.idle_since is None:
                 self.idle_since = now
-        elif status is Status.WAITING:
-            self.idle_since = None
 
-    @property
-    def _hold_until(self) -> float:
-        """When a frame may be made without getting too far ahead of playback, where all frames are on their way."""
-        limit = self.request.max_ahead_s
-        if limit is None or self.deadline == -math.inf:
-            return -math.inf
-        return hold_until(self.deadline, limit, self.chunking.target)
+    def _find_status(self, decoder: DecoderStream | None, made: int, coming_s: float) -> Status:
+        if self.ending is not None:
+            return ENDED
+        if decoder is None:
+            if not self.text.can_begin:
+                return STARVED
+        elif not decoder.complete and decoder.start + len(decoder.rows) <= made:
+            return STARVED
+        elif decoder.handle is not None:
+            return FULL if made == self.given and self.chunks.is_full(coming_s) else RUNNING
+        return FULL if not self.admitted and self.chunks.is_full(share=RESUME_SHARE) else WAITING
 
     @property
     def next_text(self) -> PromptText:
@@ -271,7 +267,7 @@ class Utterance(Stream):
         if self.ending is not None:
             return
         self.ending, self.error = reason, error
-        self.status, self.decode_at = Status.ENDED, math.inf
+        self.status, self.decode_at = ENDED, math.inf
         if reason in ("max_frames", "error"):
             self.progress.unsaid_chars += self._chars_left
         self.drop_incoming()
