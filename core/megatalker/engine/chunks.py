@@ -16,6 +16,9 @@ from megatalker.engine.word_times import BegunSegment
 
 SLACK_S = 0.02
 """Audio kept in hand for what cannot be foreseen: thread switches, the consumer's own work."""
+BUSY_SHARE = 0.75
+"""Share of the time that frames of all streams take, from which on chunks grow as fast as they may: they cost less."""
+
 
 @dataclass(slots=True)
 class PlaybackClock:
@@ -105,7 +108,7 @@ class ChunkPolicy:
             most: frames of the largest chunk that is worth while.
             round_s: what the engine needs for a frame of every stream, with its audio; 0 while that is unknown.
         """
-        if round_s >= FRAME_SECONDS:
+        if round_s >= BUSY_SHARE * FRAME_SECONDS:
             fits = 2 * frames
         elif round_s:
             fits = int((ahead_s - 2 * round_s - SLACK_S) / round_s)  # begun this long before playback runs dry

@@ -60,6 +60,8 @@ class Dispatcher:
         self._rest_until = math.inf
         self._codec_s = 0.0
         """Seconds spent on codec steps that were not handed out yet."""
+        self._busy_since: float | None = None
+        """When the launch before was done, if the engine has not rested since."""
 
     def launch(self) -> bool:
         """Make the next launch; returns ``False`` when there was nothing to do."""
@@ -67,16 +69,21 @@ class Dispatcher:
         did = state.failure is None and self._read_text()
         if state.codec.loaded is not None:
             did |= self.codec.restore_states()
-        began_at = state.clock()
+        now = state.clock()
         view = self._view()
-        launch = pick(view, began_at)
+        launch = pick(view, now)
         if isinstance(launch, PrefillLaunch):
             if self._prefill(launch, view):
+                self._busy_since = state.clock()
                 return True
-            launch = pick(replace(view, waiting=0, resuming=0), began_at)  # no slot is free, or no prompt fits
+            launch = pick(replace(view, waiting=0, resuming=0), now)  # no slot is free, or no prompt fits
         if self._new:
-            self._waiting.end_late(self._new, (), began_at)
-        return self._make(launch, view, began_at) or did
+            self._waiting.end_late(self._new, (), now)
+        if not self._make(launch, view, now if self._busy_since is None else self._busy_since):
+            self._busy_since = None
+            return did
+        self._busy_since = state.clock()
+        return True
 
     @property
     def is_warm(self) -> bool:
@@ -135,7 +142,9 @@ class Dispatcher:
     # ---- launches
 
     def _make(self, launch: NextLaunch[Utterance], view: View[Utterance], began_at: float) -> bool:
-        """Make a step, and learn what it costs; returns whether there was anything to do."""
+        """Make a step, and learn what it costs: all of the time since the launch before. Returns whether there was
+        anything to do.
+        """
         state, paused_s = self._state, self._calls.paused_s
         self.codec.round_s = FRAME_SECONDS * state.costs.need(view.running)
         codec_s, streams = self.codec.seconds, state.counters.decode_rows

@@ -24,7 +24,7 @@ from operator import attrgetter
 from typing import Generic, TypeVar
 
 from megatalker.checkpoint.config import FRAME_SECONDS
-from megatalker.engine.costs import NEARLY_FULL, SUSTAINABLE, Budget, Costs
+from megatalker.engine.costs import NEARLY_FULL, OVERLOADED, Budget, Costs
 
 MARGIN_S = 0.035
 """A prefill batch ends this much before the first stream needs the device: it may take longer than predicted."""
@@ -238,7 +238,7 @@ def _serve(view: View[StreamT], now: float) -> CodecLaunch[StreamT] | DecodeLaun
     opening = [one for one in ready if one.deadline == -math.inf]
     if opening:
         return _decode(opening, view)
-    overloaded = view.costs.need(view.running) > SUSTAINABLE
+    overloaded = view.costs.need(view.running) > OVERLOADED
     due = _due(decoded, ready, view, now, overloaded=overloaded)
     if due:
         return codec_launch(due, view)
