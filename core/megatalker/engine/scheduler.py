@@ -179,7 +179,9 @@ def room(view: View[StreamT], now: float) -> Room:
     """Return what a prefill batch that begins now may hold. After it, what was decoded is made audio; then the others
     get a frame each, with the new streams, by deadline.
     """
-    soon, streams, costs = now + SOON_S, view.streams, view.costs
+    streams, costs = view.streams, view.costs
+    margin_s = FULL_MARGIN_S if costs.need(view.running) > NEARLY_FULL else MARGIN_S
+    soon = now + margin_s + SOON_S
     decoded = [one for one in streams if one.ungiven and (one.ungiven >= one.chunk_frames or one.deadline < soon)]
     others = [one for one in streams if not one.ungiven and one.decode_at <= soon]
     if not decoded and not others:
@@ -195,7 +197,7 @@ def room(view: View[StreamT], now: float) -> Room:
     done_at += launch_s
     least_s = min([least_s] + [at - place * each_s - done_at for place, at in enumerate(deadlines, 1)])
     before = bisect_left(deadlines, now + FRAME_SECONDS)
-    spare_s = least_s - (FULL_MARGIN_S if costs.need(view.running) > NEARLY_FULL else MARGIN_S)
+    spare_s = least_s - margin_s
     rows = costs.prefill.size_within(min(spare_s, LONG_PREFILL_S))
     if costs.prefill.predict(view.next_rows) <= spare_s:  # then one request may take longer
         rows = max(rows, view.next_rows)
