@@ -95,7 +95,7 @@ def firsts(checkpoint: Checkpoint, attack: Attack, seed: int) -> list[float]:
         request, segmenter = checker.check(text, SpeechOptions(seed=1, **options), LIMITS)
         utterance = Utterance(request, segmenter, Progress(1, at, "", ""), chunks, ChunkPolicy(8), None, owner=owner)
         if text is None:
-            utterance.rest_since(at)
+            utterance.update(at)
             idle.append(utterance)
         refused = refusal(state.utterances, utterance, AdmissionLimits.of(settings, 8), state.throughput)
         assert refused is None or owner == "attacker", refused

@@ -219,7 +219,7 @@ def test_whether_a_row_is_owed_is_known_without_the_grants(busy_engine: Engine, 
 def test_an_owner_s_many_streams_do_not_slow_down_another_s(
     open_engine: Opener, tiny_custom_voice: Checkpoint, monkeypatch: pytest.MonkeyPatch, slow: bool
 ) -> None:
-    monkeypatch.setattr(Costs, "need", lambda costs, streams: float(slow))
+    monkeypatch.setattr(Costs, "need", lambda costs, streams: 2.0 * slow)
     fakes = fakes_with()
     engine = open_engine(fakes)
     with engine.borrow_backends():

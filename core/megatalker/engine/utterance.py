@@ -267,7 +267,7 @@ class Utterance(Stream):
         if self.ending is not None:
             return
         self.ending, self.error = reason, error
-        self.status, self.decode_at = ENDED, math.inf
+        self.status, self.decode_at, self.chunk_frames = ENDED, math.inf, 1
         if reason in ("max_frames", "error"):
             self.progress.unsaid_chars += self._chars_left
         self.drop_incoming()
