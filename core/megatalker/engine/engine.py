@@ -1,6 +1,7 @@
 """The public face: opens a checkpoint with its backends, takes requests, hands out streams."""
 
 import dataclasses
+import math
 import os
 import threading
 import time
@@ -201,6 +202,7 @@ class Engine:
         without_row = [utterance for utterance in opened if not utterance.admitted]
         idle = sum(utterance.idle_since is not None for utterance in without_row)
         roles, talker = (state.talker, state.codec), state.talker.loaded
+        sustainable = state.costs.sustainable_streams
         faulty = {f"{role.kind} {name}": why for role in roles for name, why in role.faulty.items()}
         return EngineMetrics(
             **dataclasses.asdict(state.counters),
@@ -208,6 +210,7 @@ class Engine:
             tokens=state.counters.frames * self.checkpoint.config.num_code_groups,
             active=len(opened) - len(without_row),
             waiting=len(without_row) - idle,
+            sustainable=None if sustainable == math.inf else int(sustainable),
             idle=idle,
             backend=self.backend,
             codec=self.codec,

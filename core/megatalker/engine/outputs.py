@@ -157,6 +157,9 @@ class EngineMetrics:
     """Streams that hold, or are about to hold again, rows of the backend."""
     waiting: int
     """Streams that have work and wait for rows."""
+    sustainable: int | None
+    """Streams that can play at a time without a gap, by what launches have cost lately; ``None`` while that is unknown.
+    """
     idle: int
     """Streams that hold no row and have no work: they wait for text, or for their consumer."""
     backend: str
