@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 from megatalker.checkpoint.config import FRAME_SECONDS
 from megatalker.engine.costs import Throughput
-from megatalker.engine.scheduler import ENOUGH_S
+from megatalker.engine.scheduler import ENOUGH_S, FULL_MARGIN_S
 from megatalker.engine.utterance import Utterance
 from megatalker.errors import CapacityError
 from megatalker.settings import Settings
@@ -67,7 +67,7 @@ def refusal(
             )
     if len(opened) >= limits.max_open:
         return CapacityError(f"{len(opened)} streams are open already; end one, or raise the setting max_open")
-    return None if newcomer.idle_since is not None else queue_refusal(opened, newcomer.owner, limits, throughput)
+    return None if newcomer.idle_since is not None else queue_refusal(opened, newcomer, limits, throughput)
 
 
 def gives_place(opened: Collection[Utterance], new: Utterance, limits: AdmissionLimits) -> Utterance | None:
@@ -103,12 +103,12 @@ def gave_place(limits: AdmissionLimits) -> CapacityError:
 
 
 def queue_refusal(
-    opened: Collection[Utterance], owner: str, limits: AdmissionLimits, throughput: Throughput
+    opened: Collection[Utterance], new: Utterance, limits: AdmissionLimits, throughput: Throughput
 ) -> CapacityError | None:
-    """Why one more of ``owner`` may not have work beside those that are open, or ``None``."""
-    if len(opened) < limits.rows:  # whoever comes gets a row at once
+    """Return why ``new`` may not have work while those are open; ``None``: it may."""
+    if len(opened) < limits.rows:  # it gets a slot at once
         return None
-    before = _before(opened, owner)
+    before = _before(opened, new, throughput)
     wait_s = expected_wait_s(before, limits.rows, throughput)
     if len(before) >= limits.rows + limits.max_waiting:
         return CapacityError(
@@ -127,10 +127,10 @@ def queue_refusal(
 
 
 def waited_too_long(
-    opened: Iterable[Utterance], owner: str, limits: AdmissionLimits, throughput: Throughput
+    opened: Iterable[Utterance], new: Utterance, limits: AdmissionLimits, throughput: Throughput
 ) -> CapacityError:
-    """The end of one of ``owner`` that waited longer for its first row than ``max_wait_s``."""
-    wait_s = expected_wait_s(_before(opened, owner), limits.rows, throughput)
+    """Return the end of ``new``, which waited longer for its first slot than ``max_wait_s``."""
+    wait_s = expected_wait_s(_before(opened, new, throughput), limits.rows, throughput)
     return CapacityError(
         f"no stream was free for {limits.max_wait_s:g} s; try again {_when(wait_s)}, "
         "or raise the settings max_streams or max_wait_s",
@@ -155,14 +155,20 @@ def expected_wait_s(busy: Iterable[Utterance], rows: int, throughput: Throughput
     return free_at[0]
 
 
-def _before(opened: Iterable[Utterance], owner: str) -> list[Utterance]:
-    """Those with work that come before one more of ``owner``: all that run, but none where it gets another owner's row
-    at once; and of those that wait all of its own, and as many of each other owner's as are served before it.
+def _before(opened: Iterable[Utterance], new: Utterance, throughput: Throughput) -> list[Utterance]:
+    """Return those with work that come before ``new``: all that run, except those with more audio in hand than its
+    speech lasts, but none if it gets another owner's slot at once; and of those that wait all of its own owner's, and
+    as many of each other owner's as are served before it.
     """
-    running, waiting = list[Utterance](), list[Utterance]()
+    running, waiting, owner = list[Utterance](), list[Utterance](), new.owner
+    enough_at = new.progress.requested_at + new.left_s(throughput.frames_a_character) + FULL_MARGIN_S
     for one in opened:
-        if one.idle_since is None:
-            (running if one.admitted else waiting).append(one)  # looked at once: the worker may admit it meanwhile
+        if one is new or one.idle_since is not None:
+            continue
+        if not one.admitted:  # looked at once: the worker may admit it meanwhile
+            waiting.append(one)
+        elif one.deadline < enough_at:
+            running.append(one)
     turns = 1 + sum(one.owner == owner for one in waiting)
     own = turns - 1 + sum(one.owner == owner for one in running)
     if max(Counter(one.owner for one in running).values(), default=0) >= own + AN_EXCHANGE:
@@ -190,6 +196,12 @@ def serve(served: dict[str, int], owner: str) -> None:
     if len(served) > MOST_OWNERS:
         served.clear()
     served[owner] = 1 + max(served.values(), default=0)
+
+
+def first_of(wishing: Collection[Utterance], holding: Iterable[Utterance], served: Mapping[str, int]) -> Utterance:
+    """Return the request that gets the next slot; see :func:`grants`."""
+    held = Counter(one.owner for one in holding)
+    return min(wishing, key=lambda one: (held[one.owner], served.get(one.owner, 0), not one.progress.segments))
 
 
 class Grant(NamedTuple):

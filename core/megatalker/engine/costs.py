@@ -24,7 +24,7 @@ SAVED_S = 0.003
 SUSTAINABLE = 0.92
 """Share of the time that playing streams may need, so that each gets its audio in time."""
 OVERLOADED = 1.1
-"""Share of the time from which on the engine is slower than playback: then larger chunks cost less than hurried ones."""
+"""Share of the time from which on the engine is slower than playback."""
 NEARLY_FULL = 0.75
 """Share of the time from which on requests begin only if playing streams get further ahead."""
 MOST_CODEC_FRAMES = 128

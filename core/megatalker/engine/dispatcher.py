@@ -118,6 +118,7 @@ class Dispatcher:
         self._new = new = [one for one in waiting if not one.admitted]
         resuming = len(waiting) - len(new)
         running = resuming + sum([one.decode_at != math.inf for one in state.utterances])
+        first = self._waiting.first(new) if new else None
         batched, codec_limit = True, math.inf
         if held or new:
             talker, codec = state.talker.instance, state.codec.instance
@@ -130,7 +131,8 @@ class Dispatcher:
             state.costs,
             state.budget,
             waiting=len(new),
-            next_rows=new[0].prompt_rows if new else 1,
+            next_rows=1 if first is None else first.prompt_rows,
+            next_s=math.inf if first is None else first.left_s(state.throughput.frames_a_character),
             resuming=resuming,
             held=held,
             running=running,

@@ -98,6 +98,8 @@ class View(Generic[StreamT]):
     """Requests that wait for a slot."""
     next_rows: int = 1
     """Rows of the prompt of the first of them."""
+    next_s: float = math.inf
+    """About how long the speech of the first of them lasts, in seconds; infinite while its text is not complete."""
     resuming: int = 0
     """Streams that hold a slot and need a prefill to go on."""
     held: int = 0
@@ -125,6 +127,8 @@ class PrefillLaunch:
     """At most this many waiting requests."""
     forced: bool = False
     """Streams wait meanwhile though their playback runs dry."""
+    owed: bool = False
+    """Owners with few slots get some of those that other owners have many of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,13 +211,15 @@ def room(view: View[StreamT], now: float) -> Room:
 def _prefill(view: View[StreamT], now: float, *, idle: bool = False) -> PrefillLaunch | None:
     """Return a new prefill batch, if one may begin. A device that would be ``idle`` need not save its time."""
     costs, budget = view.costs, view.budget
-    sustainable = costs.sustainable_streams - view.running
     if not view.waiting:
         return PrefillLaunch(costs.most_rows, 0) if view.resuming else None
+    sustainable = costs.sustainable_streams - view.running
     if view.owed or not view.batched:
-        return PrefillLaunch(costs.most_rows, math.inf)
+        return PrefillLaunch(costs.most_rows, sustainable, owed=True)
     if not view.held:
         return PrefillLaunch(costs.most_rows, sustainable)
+    if sustainable < 1:
+        sustainable = min(1, costs.sustainable_streams - _busy(view, now))
     spare, floor = idle or budget.spare_s > 0, idle or budget.floor_s > 0
     if sustainable >= 1 and (spare or floor):
         most = room(view, now)
@@ -223,6 +229,14 @@ def _prefill(view: View[StreamT], now: float, *, idle: bool = False) -> PrefillL
         elif floor and costs.need(view.running) <= NEARLY_FULL:
             return PrefillLaunch(costs.prefill.size_within(FORCED_PREFILL_S), sustainable, forced=True)
     return PrefillLaunch(costs.most_rows, 0) if view.resuming else None
+
+
+def _busy(view: View[StreamT], now: float) -> int:
+    """Return how many streams need the engine while the first request speaks: not those with more audio in hand than
+    its speech lasts. They can do without new frames meanwhile.
+    """
+    enough_at = now + view.next_s + FULL_MARGIN_S
+    return view.resuming + sum([one.deadline < enough_at for one in view.streams if one.decode_at != math.inf])
 
 
 # ---- audio and frames
@@ -241,18 +255,16 @@ def _serve(view: View[StreamT], now: float) -> CodecLaunch[StreamT] | DecodeLaun
     if opening:
         return _decode(opening, view)
     overloaded = view.costs.need(view.running) > OVERLOADED
-    due = _due(decoded, ready, view, now, overloaded=overloaded)
+    due = _due(decoded, ready, view, now)
     if due:
         return codec_launch(due, view)
     return _decode(_fair(ready, now) if overloaded else ready, view) if ready else None
 
 
-def _due(
-    decoded: Sequence[StreamT], ready: Sequence[StreamT], view: View[StreamT], now: float, *, overloaded: bool
-) -> Sequence[StreamT]:
+def _due(decoded: Sequence[StreamT], ready: Sequence[StreamT], view: View[StreamT], now: float) -> Sequence[StreamT]:
     """Return the streams whose frames should be made audio now; none where a decode step comes first."""
     urgent_until = -math.inf
-    if not overloaded:  # else larger chunks cost less
+    if view.costs.need(1) <= OVERLOADED:  # else not even one stream can be played, and larger chunks cost less
         costs = view.costs
         launch_s, each_s = costs.decode_s(view.running), costs.audio_each_s
         spare_s, done_at = math.inf, now + launch_s

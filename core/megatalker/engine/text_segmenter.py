@@ -186,6 +186,11 @@ class TextSegmenter:
         return segment.complete or (segment.speakable and len(segment.ids) >= self._ids_needed)
 
     @property
+    def finished(self) -> bool:
+        """No text will come."""
+        return self._finished
+
+    @property
     def exhausted(self) -> bool:
         """Everything has been spoken, and nothing will come."""
         return self._finished and self._current is None and not self._coming

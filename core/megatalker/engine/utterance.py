@@ -197,6 +197,12 @@ class Utterance(Stream):
         """When its row may be lent; infinite while it has work, and when it is over."""
         return math.inf if self.idle_since is None or self.ending is not None else self.idle_since + REST_S
 
+    def left_s(self, frames_a_character: float) -> float:
+        """Return about how many seconds of speech are still to be made; infinite while text may come."""
+        if not self.text.finished:
+            return math.inf
+        return max(1.0, self.text.characters * frames_a_character - len(self.frames)) * FRAME_SECONDS
+
     def in_hand_s(self, now: float) -> float:
         """Audio that its consumer has yet to play, or even to take."""
         return max(self.progress.playback.ahead(now), self.chunks.untaken_s)

@@ -4,7 +4,15 @@ import math
 from collections.abc import Callable, Collection, Sequence
 from itertools import accumulate, takewhile
 
-from megatalker.engine.admission import AdmissionLimits, Grant, grants, is_owed, queue_refusal, waited_too_long
+from megatalker.engine.admission import (
+    AdmissionLimits,
+    Grant,
+    first_of,
+    grants,
+    is_owed,
+    queue_refusal,
+    waited_too_long,
+)
 from megatalker.engine.scheduler import PrefillLaunch, Status, fitting
 from megatalker.engine.state import WorkerState
 from megatalker.engine.utterance import Utterance
@@ -28,13 +36,17 @@ class WaitingRequests:
         """Its first text has come: it has a place in the queue from now on, or ends where there is none."""
         state = self._state
         others = [one for one in state.utterances if one is not utterance]
-        error = queue_refusal(others, utterance.owner, self._limits, state.throughput)
+        error = queue_refusal(others, utterance, self._limits, state.throughput)
         if error is not None:
             utterance.end("error", error)
 
     def is_owed(self, new: Sequence[Utterance]) -> bool:
         """Whether one of them gets a row of another owner, or before other owners, whatever those need."""
         return len({one.owner for one in self._state.utterances}) > 1 and is_owed(new, self._holding)
+
+    def first(self, new: Sequence[Utterance]) -> Utterance:
+        """Return the one of them that gets the next slot."""
+        return new[0] if len(new) == 1 else first_of(new, self._holding, self._state.served)
 
     def next_launch(self, asked: PrefillLaunch, now: float, begun: int = 0, rows: int = 0) -> list[Grant]:
         """Return who begins or continues in the next launch of a batch in which ``begun`` streams with ``rows`` have
@@ -60,7 +72,7 @@ class WaitingRequests:
         for utterance in new:
             if now > self._patience_ends(utterance) and id(utterance) not in taken and utterance.ending is None:
                 state = self._state
-                error = waited_too_long(state.utterances, utterance.owner, self._limits, state.throughput)
+                error = waited_too_long(state.utterances, utterance, self._limits, state.throughput)
                 utterance.end("error", error)
 
     def rows_change_at(self, new: Sequence[Utterance]) -> float:
@@ -76,10 +88,9 @@ class WaitingRequests:
         resuming = [Grant(one) for one in waiting if one.admitted]
         resuming.sort(key=lambda grant: grant.taker.deadline)
         granted = list[Grant]()
-        if asked.streams > begun:
+        if asked.streams > begun or asked.owed:
             new, holding = [one for one in waiting if not one.admitted], self._holding
-            resting = sum(one.status is not Status.RUNNING and one.status is not Status.WAITING for one in holding)
-            slots = min(self._most_rows, resting + state.costs.sustainable_streams)
+            slots = min(self._most_rows, len(holding) + max(0, asked.streams - begun))
             granted = grants(new, holding, slots, now, served=state.served, prompt_rows=asked.rows - rows_begun)
         trial = next((grant for grant in resuming + granted if grant.taker.is_suspect("talker")), None)
         if trial is not None:
