@@ -24,7 +24,7 @@ from operator import attrgetter
 from typing import Generic, TypeVar
 
 from megatalker.checkpoint.config import FRAME_SECONDS
-from megatalker.engine.costs import NEARLY_FULL, OVERLOADED, Budget, Costs
+from megatalker.engine.costs import NEARLY_FULL, OVERLOADED, SUSTAINABLE, Budget, Costs
 
 MARGIN_S = 0.035
 """A prefill batch ends this much before the first stream needs the device: it may take longer than predicted."""
@@ -179,12 +179,13 @@ class Room:
     streams: float
 
 
-def room(view: View[StreamT], now: float) -> Room:
+def room(view: View[StreamT], now: float, lost_s: float = 0.0) -> Room:
     """Return what a prefill batch that begins now may hold. After it, what was decoded is made audio; then the others
-    get a frame each, with the new streams, by deadline.
+    get a frame each, with the new streams, by deadline. While the new streams speak, each of the others loses
+    ``lost_s`` of the audio that it has in hand.
     """
     streams, costs = view.streams, view.costs
-    margin_s = FULL_MARGIN_S if costs.need(view.running) > NEARLY_FULL else MARGIN_S
+    margin_s = lost_s + (FULL_MARGIN_S if costs.need(view.running) > NEARLY_FULL else MARGIN_S)
     soon = now + margin_s + SOON_S
     decoded = [one for one in streams if one.ungiven and (one.ungiven >= one.chunk_frames or one.deadline < soon)]
     others = [one for one in streams if not one.ungiven and one.decode_at <= soon]
@@ -218,25 +219,18 @@ def _prefill(view: View[StreamT], now: float, *, idle: bool = False) -> PrefillL
         return PrefillLaunch(costs.most_rows, sustainable, owed=True)
     if not view.held:
         return PrefillLaunch(costs.most_rows, sustainable)
-    if sustainable < 1:
-        sustainable = min(1, costs.sustainable_streams - _busy(view, now))
+    lost_s = 0.0
+    if sustainable < 1:  # short speech may use what others have in hand
+        sustainable, lost_s = 1, (costs.need(view.running + 1) - SUSTAINABLE) * view.next_s
     spare, floor = idle or budget.spare_s > 0, idle or budget.floor_s > 0
-    if sustainable >= 1 and (spare or floor):
-        most = room(view, now)
+    if lost_s < math.inf and (spare or floor):
+        most = room(view, now, lost_s)
         if min(most.rows, most.streams) >= 1:
             if spare:  # else others leave time for it, but not now
                 return PrefillLaunch(min(most.rows, costs.most_rows), min(most.streams, sustainable))
         elif floor and costs.need(view.running) <= NEARLY_FULL:
             return PrefillLaunch(costs.prefill.size_within(FORCED_PREFILL_S), sustainable, forced=True)
     return PrefillLaunch(costs.most_rows, 0) if view.resuming else None
-
-
-def _busy(view: View[StreamT], now: float) -> int:
-    """Return how many streams need the engine while the first request speaks: not those with more audio in hand than
-    its speech lasts. They can do without new frames meanwhile.
-    """
-    enough_at = now + view.next_s + FULL_MARGIN_S
-    return view.resuming + sum([one.deadline < enough_at for one in view.streams if one.decode_at != math.inf])
 
 
 # ---- audio and frames
@@ -258,7 +252,10 @@ def _serve(view: View[StreamT], now: float) -> CodecLaunch[StreamT] | DecodeLaun
     due = _due(decoded, ready, view, now)
     if due:
         return codec_launch(due, view)
-    return _decode(_fair(ready, now) if overloaded else ready, view) if ready else None
+    if not ready:
+        return None
+    in_need = [one for one in ready if one.deadline < now + ENOUGH_S] or ready
+    return _decode(_fair(in_need, now) if overloaded else in_need, view)
 
 
 def _due(decoded: Sequence[StreamT], ready: Sequence[StreamT], view: View[StreamT], now: float) -> Sequence[StreamT]:
