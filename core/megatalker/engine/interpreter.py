@@ -5,7 +5,7 @@ which only happens to hold an engine is left as it is.
 import gc
 import sys
 
-SWITCH_S = 0.0001
+SWITCH_S = 0.0005
 YOUNG_BEFORE_FULL = 1000
 """Collections of younger objects before a full one, for 10."""
 
