@@ -30,6 +30,9 @@ MARGIN_S = 0.035
 """A prefill batch ends this much before the first stream needs the device: it may take longer than predicted."""
 FULL_MARGIN_S = 0.2
 """The same on an engine that is nearly full: only if streams have this much in hand, there is time left for more."""
+GROWTH = 0.25
+"""Share of the streams that can still be sustained that begin in one batch while others play: first chunks cost more,
+and the next batch knows what these did."""
 LONG_PREFILL_S = 0.03
 """The longest prefill batch while streams are playing: the longer it is, the worse it is predicted."""
 FORCED_PREFILL_S = 0.02
@@ -220,7 +223,9 @@ def _prefill(view: View[StreamT], now: float, *, idle: bool = False) -> PrefillL
     if not view.held:
         return PrefillLaunch(costs.most_rows, sustainable)
     lost_s = 0.0
-    if sustainable < 1:  # short speech may use what others have in hand
+    if sustainable >= 1:
+        sustainable = max(1.0, GROWTH * sustainable)
+    else:  # short speech may use what others have in hand
         sustainable, lost_s = 1, (costs.need(view.running + 1) - SUSTAINABLE) * view.next_s
     spare, floor = idle or budget.spare_s > 0, idle or budget.floor_s > 0
     if lost_s < math.inf and (spare or floor):
