@@ -197,6 +197,22 @@ def test_requests_and_streams_that_would_run_dry_alternate(
     assert all(later - earlier > 1 for earlier, later in pairwise(begun)), "with a launch for others in between"
 
 
+@pytest.mark.xfail(reason="a launch of less than one row begins nobody", strict=True)
+def test_a_forced_prefill_batch_begins_one_request_though_it_takes_long(
+    open_engine: Opener, launches: Launches, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Streams that hold little audio in hand never leave room for a slow prefill."""
+    monkeypatch.setattr("megatalker.engine.scheduler.room", lambda view, now: Room(-12.0, inf))
+    monkeypatch.setattr(Cost, "size_within", lambda cost, seconds: -12.0)
+    monkeypatch.setattr(Budget, "spend", lambda budget, seconds, *, others_waited: None)
+    engine = open_engine(max_chunk_frames=1)
+    arrived = arrive_once(launches, engine, lambda events: len(events) == 5)
+    hear(*begin(engine, 1))
+    hear(*arrived)
+    later = launches.events[launches.arrived_at :]
+    assert ("frames", [1]) in later[later.index(("prompts", [2])) :], "the first is still playing"
+
+
 @pytest.mark.xfail(reason="a batch on an idle engine counts as one that others waited for", strict=True)
 def test_prefill_batches_while_streams_play_are_paid_for(
     open_engine: Opener, launches: Launches, monkeypatch: pytest.MonkeyPatch
