@@ -93,9 +93,9 @@ def test_the_worker_reads_bounded_text_between_steps(open_engine: Opener, monkey
         ticks[-1] += len(text)
         feed(segmenter, text)
 
-    def tick(unread: dict[Any, None]) -> None:
+    def tick(unread: dict[Any, None]) -> list[Any]:
         ticks.append(0)
-        read_incoming(unread)
+        return read_incoming(unread)
 
     monkeypatch.setattr(TextSegmenter, "feed", counted)
     monkeypatch.setattr("megatalker.engine.dispatcher.read_incoming", tick)

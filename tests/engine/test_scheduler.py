@@ -1,19 +1,33 @@
-"""The policy: what is launched next, for any state of the streams."""
+"""The scheduler: costs of launches, the budget, and the launch that is picked for any state of the streams."""
 
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 from random import Random
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from megatalker.checkpoint.config import FRAME_SECONDS
 from megatalker.engine.costs import (
+    FORGET_LAUNCHES,
+    GROWING_SHARE,
+    LEAST_GROWING_SHARE,
     LEAST_SHARE,
     MOST_CODEC_FRAMES,
+    MOST_CODEC_S,
     MOST_DEBT_S,
     MOST_FORCED_DEBT_S,
+    MOST_PREFILL_S,
     MOST_SURPRISE,
+    MOST_UNEVEN,
+    NEARLY_FULL,
+    OVERLOADED,
+    SUSTAINABLE,
+    UNBATCHED_STREAMS,
     Budget,
     Cost,
     Costs,
@@ -21,15 +35,16 @@ from megatalker.engine.costs import (
 from megatalker.engine.scheduler import (
     ENOUGH_S,
     FORCED_PREFILL_S,
+    FULL_MARGIN_S,
     LONG_PREFILL_S,
     MARGIN_S,
     MOST_CODEC_STREAMS,
     SOON_S,
-    UNBATCHED_STREAMS,
     CodecLaunch,
     DecodeLaunch,
     PrefillLaunch,
     Rest,
+    Status,
     Stream,
     View,
     fitting,
@@ -38,6 +53,8 @@ from megatalker.engine.scheduler import (
 )
 
 NOW = 50.0
+AUDIO_S = 0.001, 6e-5
+"""Seconds of a codec step, and of each of its frames."""
 
 
 def line(fixed_s: float, each_s: float, *sizes: int) -> Cost:
@@ -48,41 +65,74 @@ def line(fixed_s: float, each_s: float, *sizes: int) -> Cost:
 
 
 def known(*, prefill: Cost | None = None, speed: float = 1.0) -> Costs:
-    """About an H200, or a device this many times as fast."""
+    """Return the costs of about an H200, or of a device ``speed`` times as fast."""
     costs = Costs(
         prefill=prefill or line(0.008 / speed, 1.5e-5 / speed, 20, 2000),
-        frames=line(0.004 / speed, 3e-5 / speed, 8, 400),
-        audio=line(0.001 / speed, 6e-5 / speed, 8, 128),
+        decode=line(0.004 / speed, 3e-5 / speed, 8, 400),
     )
-    costs.observe_serving(FRAME_SECONDS * costs.need(1), 500, 1)
+    for frames in (8, MOST_CODEC_FRAMES, MOST_CODEC_FRAMES):
+        costs.observe_codec(frames, (AUDIO_S[0] + frames * AUDIO_S[1]) / speed, warm=True)
     return costs
 
 
-def stream(place: int, in_hand_s: float = math.inf, **facts: object) -> Stream:
-    opening = in_hand_s == math.inf
-    ready = opening and "frames" in facts
-    plain = Stream(place, NOW + in_hand_s, NOW - 1, chunk_ready=ready, next_at=NOW)
-    return replace(plain, **facts)  # type: ignore[arg-type]
+def needing(share: float, streams: int) -> Costs:
+    """Return costs with which ``streams`` streams need this share of the time."""
+    return known(speed=known().need(streams) / share)
 
 
-def view(*streams: Stream, costs: Costs | None = None, balance_s: float = 1.0, **facts: object) -> View:
+def stream(in_hand_s: float = -math.inf, **facts: Any) -> Stream:
+    """Return a stream that is ready for its next frame, unless ``facts`` say otherwise."""
+    plain = {"status": Status.RUNNING, "admitted": True, "deadline": NOW + in_hand_s, "decode_at": -math.inf}
+    return Stream(**(plain | facts))
+
+
+def decoded(in_hand_s: float, frames: int, **facts: Any) -> Stream:
+    """Return a stream with a whole chunk of frames, which needs no further frame soon."""
+    plain = {"ungiven": frames, "chunk_frames": frames, "decode_at": math.inf}
+    return stream(in_hand_s, **(plain | facts))
+
+
+def view(*streams: Stream, costs: Costs | None = None, balance_s: float = 1.0, **facts: Any) -> View[Stream]:
     budget = Budget(balance_s, balance_s)
     plain = View(streams, costs or known(), budget, held=len(streams), running=len(streams))
-    return replace(plain, **facts)  # type: ignore[arg-type]
+    return replace(plain, **facts)
 
 
-# ---- what launches take
+# ---- costs of launches
 
 
-def test_a_cost_is_the_line_through_what_was_seen() -> None:
+def test_a_cost_is_a_line_from_each_size_that_was_observed_to_the_next() -> None:
     cost = line(0.005, 0.001, 1, 10, 100)
     assert cost.predict(50) == pytest.approx(0.055)
     assert cost.size_within(0.055) == pytest.approx(50)
     assert cost.size_within(0.001) < 0, "not even the smallest"
-    assert Cost().size_within(0.0) == math.inf, "nothing is known"
+    bent = Cost()
+    for size, seconds in ((10, 0.010), (20, 0.011), (40, 0.021)):
+        bent.observe(size, seconds)
+    assert bent.predict(15) == pytest.approx(0.0105)
+    assert bent.predict(30) == pytest.approx(0.016)
+    assert bent.size_within(0.016) == pytest.approx(30)
+
+
+def test_nothing_is_predicted_before_the_first_launch() -> None:
+    assert Cost().predict(7) == 0.0
+    assert Cost().size_within(0.0) == math.inf
+
+
+def test_launches_of_one_size_tell_little_about_others() -> None:
     one_size = line(0.0, 0.01, 10, 10)
     assert one_size.predict(10) == pytest.approx(0.1)
-    assert one_size.predict(1) < 0.1 < one_size.predict(100) < 1.0, "launches of one size tell little about others"
+    assert one_size.predict(1) < 0.1 < one_size.predict(100) < 1.0
+    assert one_size.predict(20) == pytest.approx(0.1 * (1 + GROWING_SHARE))
+    assert one_size.predict(5) == pytest.approx(0.1 * (1 - GROWING_SHARE / 2))
+
+
+def test_beyond_the_largest_size_a_cost_grows_as_it_did_up_to_it_but_not_more_slowly_than_a_tenth() -> None:
+    steep = line(0.005, 0.001, 10, 100)
+    assert steep.predict(200) == pytest.approx(0.205)
+    assert steep.size_within(0.205) == pytest.approx(200)
+    flat = line(0.1, 0.0, 10, 100)
+    assert flat.predict(200) == pytest.approx(0.1 * (1 + LEAST_GROWING_SHARE))
 
 
 def test_a_cost_follows_a_device_that_becomes_slower_and_ignores_single_mishaps() -> None:
@@ -93,30 +143,124 @@ def test_a_cost_follows_a_device_that_becomes_slower_and_ignores_single_mishaps(
         cost.observe(1, 0.002)
         cost.observe(10, 0.02)
     assert cost.predict(10) == pytest.approx(0.02, rel=0.05)
-    cost.observe(10, 0.001)
-    assert cost.predict(10) > cost.predict(1), "a larger launch never seems cheaper"
 
 
-def test_what_was_launched_while_the_device_computed_began_later() -> None:
-    costs = Costs()
-    costs.observe_frames(8, 1.0, 1.02)
-    costs.observe_audio(8, 1.005, 1.03)
-    assert costs.frames.predict(8) == pytest.approx(0.02)
-    assert costs.audio.predict(8) == pytest.approx(0.01)
-    costs.observe_audio(8, 2.0, 2.01)
-    assert costs.audio.predict(8) == pytest.approx(0.01), "it had been idle"
+def test_a_larger_launch_seems_neither_cheaper_nor_much_dearer_for_each_unit_than_a_smaller_one() -> None:
+    cost = line(0.0, 0.001, 1, 10)
+    for _ in range(40):
+        cost.observe(1, 0.05)
+    assert cost.predict(1) == pytest.approx(0.05, rel=0.05)
+    assert cost.predict(10) >= cost.predict(1), "it was observed to be cheaper, when the device was quicker"
+    uneven = line(0.0, 0.001, 10)
+    uneven.observe(40, 0.12)
+    assert uneven.predict(40) == pytest.approx(MOST_UNEVEN * 0.04), "a mishap"
 
 
-def test_a_host_that_takes_longer_than_its_device_lowers_what_is_sustainable() -> None:
+@given(st.lists(st.tuples(st.integers(0, 11), st.floats(1e-5, 1.0), st.booleans()), min_size=1, max_size=30))
+def test_whatever_was_observed_costs_grow_evenly_with_the_size(launches: list[tuple[int, float, bool]]) -> None:
+    cost = Cost()
+    for octave, seconds, warm in launches:
+        cost.observe(2**octave, seconds, warm=warm)
+    observed = sorted({2**octave for octave, _, _ in launches})
+    for smaller, larger in pairwise(observed):
+        assert cost.predict(larger) / larger <= MOST_UNEVEN * cost.predict(smaller) / smaller * (1 + 1e-9)
+    sizes = [2 ** (quarter / 4) for quarter in range(4 * 13)]
+    predicted = [cost.predict(size) for size in sizes]
+    for size, seconds, larger_s in zip(sizes, predicted, [*predicted[1:], math.inf], strict=True):
+        assert 0 < seconds <= larger_s * (1 + 1e-9)
+        fits = cost.size_within(seconds)
+        assert fits >= size * (1 - 1e-6)
+        assert cost.predict(fits) == pytest.approx(seconds, rel=1e-6), "what fits takes this long"
+
+
+def test_after_many_launches_of_smaller_sizes_nothing_is_known_of_a_larger_one() -> None:
+    cost = line(0.0, 0.001, 10, 1000)
+    for _ in range(FORGET_LAUNCHES - 1):
+        cost.observe(10, 0.01)
+    assert cost.predict(1000) == pytest.approx(1.0), "not yet"
+    cost.observe(10, 0.01)
+    assert cost.predict(1000) == pytest.approx(0.01 * (1 + GROWING_SHARE * 99)), "it may have become quicker"
+
+
+def test_smaller_sizes_are_remembered_however_many_larger_launches_follow() -> None:
+    cost = line(0.004, 0.001, 10, 1000)
+    for _ in range(2 * FORGET_LAUNCHES):
+        cost.observe(1000, 1.004)
+    assert cost.predict(10) == pytest.approx(0.014)
+
+
+def test_what_a_backend_takes_that_is_not_warm_counts_until_its_next_launch_that_is_not_warm_either() -> None:
+    cost = Cost()
+    cost.observe(10, 9.0, warm=False)
+    assert cost.predict(10) == pytest.approx(9.0)
+    cost.observe(10, 0.5, warm=False)
+    assert cost.predict(10) == pytest.approx(0.5)
+    cost.observe(10, 7.0, warm=False)
+    assert cost.predict(10) == pytest.approx(7.0), "it is no mishap, however long it took"
+
+
+@pytest.mark.xfail(reason="a warm launch moves it by a fifth only", strict=True)
+def test_what_a_backend_takes_that_is_not_warm_counts_until_the_next_launch_only() -> None:
+    cost = Cost()
+    cost.observe(10, 9.0, warm=False)
+    cost.observe(10, 0.01)
+    assert cost.predict(10) == pytest.approx(0.01)
+
+
+def test_audio_is_predicted_from_the_largest_codec_step_of_which_a_slow_device_makes_a_smaller_one() -> None:
     costs = known()
-    before = costs.sustainable_streams
-    for _ in range(100):
-        costs.observe_serving(2 * FRAME_SECONDS * costs.need(100), 500, 100)
-    assert costs.slowdown == pytest.approx(2.0, rel=0.01)
-    assert costs.sustainable_streams < before / 2
-    for _ in range(100):
-        costs.observe_serving(0.5 * FRAME_SECONDS * costs.need(100), 500, 100)
-    assert costs.slowdown == 1.0, "a device that is quicker than predicted slows nobody down"
+    assert costs.most_frames == MOST_CODEC_FRAMES
+    assert costs.audio_each_s == pytest.approx(AUDIO_S[0] / MOST_CODEC_FRAMES + AUDIO_S[1])
+    slow = known(speed=0.2)
+    assert 1 <= slow.most_frames < MOST_CODEC_FRAMES
+    assert slow.codec.predict(slow.most_frames) <= MOST_CODEC_S < slow.codec.predict(slow.most_frames + 1)
+    assert known(speed=1e-4).most_frames == 1
+    assert (Costs().most_frames, Costs().audio_each_s) == (MOST_CODEC_FRAMES, 0.0), "nothing is known"
+
+
+def test_streams_need_a_frame_each_with_audio_that_takes_what_it_took_lately() -> None:
+    costs = known()
+    assert Costs().need(100) == 0.0, "nothing is known"
+    for _ in range(200):
+        costs.observe_codec(100, 0.02, warm=True)
+    assert costs.need(100) == pytest.approx((costs.decode_s(100) + 0.02) / FRAME_SECONDS)
+    for _ in range(200):
+        costs.observe_codec(10, 0.01, warm=True)
+    assert costs.need(100) == pytest.approx((costs.decode_s(100) + 0.1) / FRAME_SECONDS, rel=0.01), "chunks are small"
+
+
+def test_more_streams_than_one_step_takes_go_in_several() -> None:
+    costs = known()
+    costs.most_decoded = 100
+    assert costs.decode_s(100) == pytest.approx(costs.decode.predict(100))
+    assert costs.decode_s(250) == pytest.approx(2.5 * costs.decode.predict(100))
+
+
+def test_the_codec_steps_of_a_backend_that_is_not_warm_do_not_count_in_what_streams_need() -> None:
+    costs = Costs()
+    costs.observe_codec(10, 30.0, warm=False)
+    costs.observe_codec(10, 0.01, warm=False)
+    assert costs.need(10) == pytest.approx(0.01 / FRAME_SECONDS)
+
+
+def test_as_many_streams_are_sustainable_as_need_nearly_all_of_the_time() -> None:
+    costs = known()
+    most = costs.sustainable_streams
+    assert 500 < most < 1000
+    assert costs.need(int(most)) <= SUSTAINABLE < costs.need(int(most) + 1)
+    assert known(speed=0.5).sustainable_streams < most / 2
+    assert known(speed=0.01).sustainable_streams == 1, "one at least"
+    assert Costs().sustainable_streams == math.inf, "nothing is known"
+    assert Costs(decode=line(0.004, 3e-5, 8)).sustainable_streams == math.inf, "nor of audio"
+
+
+def test_the_largest_prefill_batch_takes_a_bounded_time_but_holds_a_row() -> None:
+    assert known().prefill.predict(known().most_rows) == pytest.approx(MOST_PREFILL_S)
+    assert known(speed=0.01).most_rows == 1
+    assert Costs().most_rows == math.inf
+
+
+# ---- the budget
 
 
 def test_the_budget_earns_the_time_that_streams_leave_and_keeps_little() -> None:
@@ -133,189 +277,287 @@ def test_the_budget_earns_the_time_that_streams_leave_and_keeps_little() -> None
         assert budget.floor_s == -MOST_FORCED_DEBT_S, "and not more is owed"
 
 
-# ---- what comes next
+# ---- the next launch
 
 
-def test_first_chunks_come_before_those_of_streams_that_are_late() -> None:
-    late, new, decoded = stream(0, -1.0), stream(1), stream(2, frames=1)
-    assert pick(view(late, new, decoded), NOW) == CodecLaunch([2], wait=True)
-    assert pick(view(late, new), NOW) == DecodeLaunch([1])
-    assert pick(view(late), NOW) == DecodeLaunch([0])
-    assert pick(view(stream(0, 9.0, next_at=60.0)), NOW) == Rest(60.0)
+def test_first_chunks_come_before_the_frames_of_streams_that_are_late() -> None:
+    late, new, first = stream(-1.0), stream(), decoded(-math.inf, 1)
+    assert pick(view(late, new, first), NOW) == CodecLaunch([first], wait=True)
+    assert pick(view(late, new), NOW) == DecodeLaunch([new])
+    assert pick(view(late), NOW) == DecodeLaunch([late])
+    assert pick(view(stream(9.0, decode_at=60.0)), NOW) == Rest(60.0)
     assert pick(view(), NOW) == Rest(math.inf)
 
 
 def test_first_chunks_go_in_full_steps_of_which_the_last_is_waited_for() -> None:
-    decoded = [stream(place, frames=1) for place in range(MOST_CODEC_STREAMS + 6)]
-    assert pick(view(*decoded), NOW) == CodecLaunch(list(range(MOST_CODEC_STREAMS)), wait=False)
-    assert pick(view(*decoded[:6]), NOW) == CodecLaunch(list(range(6)), wait=True)
+    first = [decoded(-math.inf, 1) for _ in range(MOST_CODEC_STREAMS + 6)]
+    assert pick(view(*first), NOW) == CodecLaunch(first[:MOST_CODEC_STREAMS], wait=False)
+    assert pick(view(*first[:6]), NOW) == CodecLaunch(first[:6], wait=True)
 
 
-def test_a_step_of_the_codec_is_bounded_in_streams_and_frames() -> None:
-    full = [stream(place, 0.05 - place * 1e-4, frames=8, chunk_ready=True) for place in range(40)]
-    launch = pick(view(*full), NOW)
-    assert launch == CodecLaunch(list(range(39, 39 - MOST_CODEC_FRAMES // 8, -1))), "by deadline"
-    assert pick(view(stream(0, 0.1, frames=500, chunk_ready=True)), NOW) == CodecLaunch([0]), "one at least"
-    slow = known(speed=0.01)
-    assert len(pick(view(*full, costs=slow), NOW)[0]) == 1
+def test_a_codec_step_is_bounded_in_streams_and_frames() -> None:
+    full = [decoded(0.05 - place * 1e-4, 8) for place in range(40)]
+    assert pick(view(*full), NOW) == CodecLaunch(full[::-1][: MOST_CODEC_FRAMES // 8]), "by deadline"
+    long = decoded(0.1, 500)
+    assert pick(view(long), NOW) == CodecLaunch([long]), "one at least"
+    assert pick(view(*full, costs=known(speed=0.01)), NOW) == CodecLaunch(full[-1:])
+    assert pick(view(*full, codec_limit=3), NOW) == CodecLaunch(full[:-4:-1])
     assert [fitting([3, 3, 3], most) for most in (2, 3, 8, 9, 10)] == [0, 1, 2, 3, 3]
 
 
-def test_a_batch_ends_before_the_first_stream_needs_the_device() -> None:
-    """With a decode step for all, and audio for those before it."""
-    playing = [stream(place, 0.07 + 0.001 * place) for place in range(100)]
-    seen = view(*playing, waiting=1)
-    launch_s, each_s = known().frames.predict(100), known().audio_each_s
+def test_a_prefill_batch_ends_before_the_first_stream_needs_the_device() -> None:
+    """A decode step for all streams, and the audio of those with earlier deadlines, come in between."""
+    playing = [stream(0.07 + 0.001 * place) for place in range(100)]
+    costs = known(prefill=line(0.0, 1.5e-5, 20, 2000))
+    seen = view(*playing, waiting=1, costs=costs)
+    launch_s, each_s = costs.decode_s(100), costs.audio_each_s
     spare_s = 0.07 - launch_s - each_s - MARGIN_S
+    assert costs.need(100) < NEARLY_FULL
     rows = room(seen, NOW).rows
-    assert known().prefill.predict(rows) == pytest.approx(spare_s)
+    assert costs.prefill.predict(rows) == pytest.approx(spare_s)
     launch = pick(seen, NOW)
     assert isinstance(launch, PrefillLaunch)
-    assert launch.rows == rows
-    decoded = stream(101, 0.07, frames=100, chunk_ready=True)
-    later_s = known().prefill.predict(room(view(*playing, decoded), NOW).rows)
+    assert (launch.rows, launch.forced) == (rows, False)
+    with_audio = view(*playing, decoded(0.07, 100), costs=costs)
+    later_s = costs.prefill.predict(room(with_audio, NOW).rows)
     assert later_s < spare_s - 99 * each_s, "what was decoded is made audio first"
-    assert room(view(*playing, stream(101, 0.02)), NOW).rows < 0, "wherever it stands"
+    assert room(view(*playing, stream(0.02)), NOW).rows < 0, "wherever it stands"
 
 
 def test_streams_that_need_nothing_soon_leave_the_time_to_others() -> None:
-    for calm in (stream(0, 0.5, frames=100), stream(0, 0.5, next_at=NOW + SOON_S + 0.01)):
+    some_frames = {"ungiven": 100, "chunk_frames": 200}
+    for calm in (stream(0.5, **some_frames), stream(0.5, decode_at=NOW + MARGIN_S + SOON_S + 0.01)):
         assert room(view(calm), NOW).rows == math.inf, "it neither has a chunk nor takes a frame"
-    assert room(view(stream(0, SOON_S - 0.01, frames=100)), NOW).rows < math.inf
+    assert room(view(stream(SOON_S - 0.01, **some_frames)), NOW).rows < math.inf
 
 
 def test_requests_begin_only_if_their_second_frame_comes_in_time() -> None:
     slow = known(speed=0.15)
-    playing = [stream(place, 90.0) for place in range(3)]
-    each_s, launch_s = slow.audio_each_s, slow.frames.predict(3)
+    playing = [stream(90.0) for _ in range(3)]
+    each_s = slow.audio_each_s
     most = room(view(*playing, costs=slow), NOW).streams
-    assert most == pytest.approx((FRAME_SECONDS - MARGIN_S - launch_s) / each_s)
-    hungry = [stream(9, FRAME_SECONDS)]
-    launch_s = slow.frames.predict(4)
-    most = room(view(*playing, *hungry, costs=slow), NOW).streams
-    assert most == pytest.approx((FRAME_SECONDS - MARGIN_S - launch_s) / each_s - 1)
+    assert most == pytest.approx((FRAME_SECONDS - MARGIN_S - slow.decode_s(3)) / each_s)
+    most = room(view(*playing, stream(FRAME_SECONDS - 0.001), costs=slow), NOW).streams
+    assert most == pytest.approx((FRAME_SECONDS - MARGIN_S - slow.decode_s(4)) / each_s - 1)
+    most = room(view(*playing, decoded(90.0, 8), costs=slow), NOW).streams
+    assert most == pytest.approx((FRAME_SECONDS - MARGIN_S - slow.decode_s(4)) / each_s - 8)
 
 
-def test_where_nothing_plays_all_begin_and_where_streams_are_far_ahead_a_batch_is_still_short() -> None:
-    assert pick(view(waiting=9, balance_s=-1.0, costs=Costs()), NOW) == PrefillLaunch(math.inf, math.inf, 1.0)
-    launch = pick(view(stream(0, 90.0), waiting=9), NOW)
+def test_while_nothing_plays_all_begin() -> None:
+    assert pick(view(waiting=9, balance_s=-1.0, costs=Costs()), NOW) == PrefillLaunch(math.inf, math.inf)
+
+
+def test_while_streams_are_far_ahead_a_prefill_batch_is_still_short() -> None:
+    launch = pick(view(stream(90.0), waiting=9), NOW)
     assert isinstance(launch, PrefillLaunch)
     assert known().prefill.predict(int(launch.rows)) <= LONG_PREFILL_S
 
 
-def test_a_batch_that_the_budget_cannot_pay_for_waits_unless_the_device_is_idle() -> None:
-    busy, resting = stream(0, 90.0), stream(0, 90.0, next_at=60.0)
-    assert pick(view(busy, waiting=9, balance_s=-1.0), NOW) == DecodeLaunch([0])
+def test_one_request_may_take_longer_where_streams_can_wait() -> None:
+    costs = known()
+    rows = 2 * int(costs.prefill.size_within(LONG_PREFILL_S))
+    long_s = costs.prefill.predict(rows)
+    assert LONG_PREFILL_S < long_s < MOST_PREFILL_S
+    launch = pick(view(stream(90.0), waiting=1, next_rows=rows), NOW)
+    assert isinstance(launch, PrefillLaunch)
+    assert launch.rows == rows
+    near = stream(long_s + MARGIN_S)
+    assert room(view(near, waiting=1, next_rows=rows), NOW).rows < rows
+
+
+def test_a_prefill_batch_that_the_budget_cannot_pay_for_waits_unless_the_device_is_idle() -> None:
+    busy, resting = stream(90.0), stream(90.0, decode_at=60.0)
+    assert pick(view(busy, waiting=9, balance_s=-1.0), NOW) == DecodeLaunch([busy])
     assert isinstance(pick(view(resting, waiting=9, balance_s=-1.0), NOW), PrefillLaunch)
 
 
+def test_a_prefill_batch_for_which_there_is_room_is_paid_by_what_streams_leave() -> None:
+    """The floor of the budget forces a batch only where there is no room for it."""
+    busy = stream(90.0)
+    floor_only = view(busy, waiting=9, budget=Budget(-1.0, 1.0))
+    assert pick(floor_only, NOW) == DecodeLaunch([busy])
+    assert isinstance(pick(replace(floor_only, budget=Budget(1.0, -1.0)), NOW), PrefillLaunch)
+
+
 def test_requests_get_their_least_share_though_playback_runs_dry() -> None:
-    late = view(stream(0, -1.0), waiting=9)
-    launch = pick(late, NOW)
+    late = stream(-1.0)
+    seen = view(late, waiting=9)
+    launch = pick(seen, NOW)
     assert isinstance(launch, PrefillLaunch)
-    assert launch.rows == 0, "there is no room for them"
-    assert known().prefill.predict(int(launch.forced_rows)) <= FORCED_PREFILL_S
-    assert pick(replace(late, budget=Budget(1.0, -0.01)), NOW) == DecodeLaunch([0]), "others have just begun"
-    slow = pick(replace(late, costs=known(speed=0.01)), NOW)
-    assert isinstance(slow, PrefillLaunch)
-    assert slow.forced_rows == 1, "one at least"
+    assert launch.forced, "there is no room for them"
+    assert launch.rows == known().prefill.size_within(FORCED_PREFILL_S)
+    assert pick(replace(seen, budget=Budget(1.0, -0.01)), NOW) == DecodeLaunch([late]), "others have just begun"
+    assert isinstance(pick(replace(seen, budget=Budget(-1.0, 0.01)), NOW), PrefillLaunch)
+
+
+NEARLY_FULL_STREAMS = 500
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_on_a_nearly_full_engine_requests_begin_only_if_playing_streams_get_further_ahead(full: bool) -> None:
+    costs = needing(NEARLY_FULL * (1.01 if full else 0.99), NEARLY_FULL_STREAMS)
+    assert costs.sustainable_streams > NEARLY_FULL_STREAMS
+    round_s = costs.decode_s(1) + costs.audio_each_s
+    margin_s = FULL_MARGIN_S if full else MARGIN_S
+    seen = view(waiting=9, costs=costs, held=NEARLY_FULL_STREAMS, running=NEARLY_FULL_STREAMS)
+
+    def begin(in_hand_s: float) -> bool:
+        launch = pick(replace(seen, streams=[stream(in_hand_s, decode_at=NOW)]), NOW)
+        return isinstance(launch, PrefillLaunch) and not launch.forced
+
+    assert begin(margin_s + round_s + costs.prefill.predict(1) + 0.001)
+    assert not begin(margin_s + round_s - 0.001)
+
+
+def test_on_a_nearly_full_engine_no_batch_is_forced() -> None:
+    late, costs = stream(-1.0), needing(1.01 * NEARLY_FULL, NEARLY_FULL_STREAMS)
+    seen = view(late, waiting=9, costs=costs, held=NEARLY_FULL_STREAMS, running=NEARLY_FULL_STREAMS)
+    assert pick(seen, NOW) == DecodeLaunch([late])
+    launch = pick(replace(seen, costs=needing(0.99 * NEARLY_FULL, NEARLY_FULL_STREAMS)), NOW)
+    assert isinstance(launch, PrefillLaunch)
+    assert launch.forced
 
 
 def test_none_begins_beyond_what_can_be_sustained_but_one_always_may() -> None:
     most = int(known().sustainable_streams)
-    assert 500 < most < 800
-    resting = view(stream(0, 90.0, next_at=60.0), waiting=99, running=most)
+    resting = view(stream(90.0, decode_at=60.0), waiting=99, running=most)
     assert pick(resting, NOW) == Rest(60.0), "though the device has time"
     launch = pick(replace(resting, running=most - 3), NOW)
     assert isinstance(launch, PrefillLaunch)
     assert launch.streams == 3
-    assert pick(view(waiting=999), NOW) == PrefillLaunch(math.inf, most, 1.0), "nor all at once"
+    assert pick(view(waiting=999), NOW) == PrefillLaunch(known().most_rows, most), "nor all at once"
     assert isinstance(pick(replace(resting, owed=True), NOW), PrefillLaunch), "an owner gets its share"
-    assert known(speed=0.01).sustainable_streams == math.inf, "where not even one can, gaps cannot be helped"
-    assert Costs().sustainable_streams == math.inf, "nothing is known"
-    few = known()
-    few.observe_serving(0.01, 50, 50)
-    assert few.sustainable_streams == math.inf, "hundreds cannot be told from a few"
+    slow = pick(view(waiting=9, costs=known(speed=0.01)), NOW)
+    assert isinstance(slow, PrefillLaunch)
+    assert slow.streams == 1
 
 
-def test_an_owner_with_few_rows_and_a_backend_without_batches_wait_for_nobody() -> None:
-    late = view(stream(0, -1.0), waiting=9, balance_s=-1.0)
-    assert pick(replace(late, owed=True), NOW) == PrefillLaunch(math.inf)
-    assert pick(replace(late, batched=False), NOW) == PrefillLaunch(math.inf)
-    assert pick(replace(late, waiting=0, resuming=1), NOW) == PrefillLaunch(), "it holds a row already"
+def test_an_owner_with_few_slots_and_a_backend_without_batches_wait_for_no_other_stream() -> None:
+    late, most = view(stream(-1.0), waiting=9, balance_s=-1.0), known().most_rows
+    assert pick(replace(late, owed=True), NOW) == PrefillLaunch(most, math.inf)
+    assert pick(replace(late, batched=False), NOW) == PrefillLaunch(most, math.inf)
+
+
+@pytest.mark.parametrize("waiting", [0, 9])
+def test_a_stream_that_holds_a_slot_goes_on_whatever_requests_wait_for(waiting: int) -> None:
+    late = view(stream(-1.0), waiting=waiting, balance_s=-1.0, resuming=1)
+    assert pick(late, NOW) == PrefillLaunch(known().most_rows, 0)
 
 
 def test_audio_and_frames_come_by_deadline() -> None:
-    decoded, hungry = stream(0, 0.5, frames=4, chunk_ready=True), stream(1, 0.02)
-    assert pick(view(decoded, hungry), NOW) == DecodeLaunch([0, 1]), "the frame cannot wait for other audio"
-    assert pick(view(decoded, stream(1, 0.5)), NOW) == CodecLaunch([0])
-    urgent = stream(0, 0.01, frames=1)
-    assert pick(view(urgent, hungry), NOW) == CodecLaunch([0]), "though it is no whole chunk"
-    assert pick(view(stream(0, 0.5, frames=1), stream(1, 0.5)), NOW) == DecodeLaunch([0, 1]), "nor is it needed"
+    chunk, hungry = decoded(0.5, 4, decode_at=-math.inf), stream(0.02)
+    assert pick(view(chunk, hungry), NOW) == DecodeLaunch([chunk, hungry]), "the frame cannot wait for other audio"
+    assert pick(view(chunk, stream(0.5)), NOW) == CodecLaunch([chunk])
+    urgent = stream(0.01, ungiven=1, chunk_frames=2)
+    assert pick(view(urgent, hungry), NOW) == CodecLaunch([urgent]), "though it is no whole chunk"
+    calm = [stream(0.5, ungiven=1, chunk_frames=2), stream(0.5)]
+    assert pick(view(*calm), NOW) == DecodeLaunch(calm), "nor is it needed"
 
 
-def test_a_backend_without_batches_gets_few_streams() -> None:
-    playing = [stream(place, 1.0 + place) for place in range(5)]
-    assert pick(view(*playing, batched=False), NOW) == DecodeLaunch(list(range(UNBATCHED_STREAMS)))
-    assert pick(view(*playing, decode_limit=3), NOW) == DecodeLaunch([0, 1, 2])
+@pytest.mark.parametrize(("need", "hurried"), [(0.5, True), (0.99 * OVERLOADED, True), (1.01 * OVERLOADED, False)])
+def test_audio_is_hurried_unless_the_engine_is_slower_than_playback(need: float, hurried: bool) -> None:
+    """Smaller chunks cost more, so that an overloaded engine would become slower still."""
+    urgent, others = stream(0.01, ungiven=1, chunk_frames=8), [stream(1.0) for _ in range(99)]
+    seen = view(urgent, *others, costs=needing(need, 100))
+    launch = pick(seen, NOW)
+    assert launch == CodecLaunch([urgent]) if hurried else isinstance(launch, DecodeLaunch)
+    whole = stream(0.01, ungiven=8, chunk_frames=8)
+    assert pick(replace(seen, streams=[whole, *others]), NOW) == CodecLaunch([whole]), "a whole chunk is made anyway"
+
+
+def test_a_backend_without_batches_gets_the_streams_with_the_earliest_deadlines() -> None:
+    playing = [stream(5.0 - place) for place in range(5)]
+    costs = known()
+    costs.most_decoded = UNBATCHED_STREAMS
+    assert pick(view(*playing, costs=costs, batched=False), NOW) == DecodeLaunch(playing[:-3:-1])
+    costs.most_decoded = 3
+    assert pick(view(*playing, costs=costs), NOW) == DecodeLaunch(playing[:-4:-1])
 
 
 def test_on_a_slow_device_each_owner_gets_as_much_as_the_one_with_fewest() -> None:
     slow, in_hand = known(speed=0.01), (3.0, 1.0, 2.0, 4.0)
-    streams = [
-        stream(place, seconds, owner=owner) for place, (owner, seconds) in enumerate(zip("aaab", in_hand, strict=True))
-    ]
+    streams = [stream(seconds, owner=owner) for owner, seconds in zip("aaab", in_hand, strict=True)]
 
     def chosen(now: float) -> set[int]:
         launch = pick(view(*streams, costs=slow), now)
         assert isinstance(launch, DecodeLaunch)
-        return set(launch.places)
+        return {streams.index(one) for one in launch.streams}
 
     assert chosen(NOW + 4.0 - ENOUGH_S / 2) == {1, 3}, "the most urgent of the other owner"
     assert chosen(NOW + 4.0 - ENOUGH_S) == {0, 1, 2, 3}, "it has audio enough"
 
 
-# ---- whatever the state
+# ---- any state
 
 
-def any_view(random: Random) -> View:
-    def some(place: int) -> Stream:
-        opening, frames = random.random() < 0.1, random.choice([0, 0, 1, 2, 8])
-        in_hand_s = math.inf if opening else random.uniform(-0.2, 3.0)
-        next_at = NOW if random.random() < 0.7 or not frames else random.choice([NOW + 0.05, math.inf])
-        ready = frames > 0 and (random.random() < 0.5 or next_at > NOW)
-        owner = random.choice("ab")
-        return stream(place, in_hand_s, frames=frames, chunk_ready=ready, next_at=next_at, owner=owner)
+def any_stream(random: Random) -> Stream:
+    status = random.choice([Status.RUNNING] * 6 + list(Status))
+    frames = random.choice([0, 0, 1, 2, 8])
+    chunk = random.choice([1, 2, 8]) if status is Status.RUNNING else 1
+    decode_at = math.inf
+    if status is Status.RUNNING:
+        decode_at = -math.inf if frames < chunk and random.random() < 0.7 else NOW + random.uniform(-0.1, 0.2)
+        if frames >= chunk:
+            decode_at = math.inf
+    return Stream(
+        status=status,
+        owner=random.choice("ab"),
+        admitted=status is not Status.WAITING or random.random() < 0.1,
+        deadline=-math.inf if random.random() < 0.1 else NOW + random.uniform(-0.2, 3.0),
+        ungiven=frames,
+        chunk_frames=chunk,
+        decode_at=decode_at,
+    )
 
-    streams = [some(place) for place in range(random.choice([0, 1, 8, 200]))]
-    pace: Callable[[], Costs] = random.choice([Costs, known, lambda: known(speed=0.01)])
+
+def any_view(random: Random) -> View[Stream]:
+    streams = [any_stream(random) for _ in range(random.choice([0, 1, 8, 200]))]
+    pace: Callable[[], Costs] = random.choice([Costs, known, lambda: known(speed=0.01), lambda: known(speed=0.3)])
     return view(
         *streams,
         costs=pace(),
         balance_s=random.uniform(-0.1, 0.1),
         waiting=random.choice([0, 0, 1, 300]),
+        resuming=random.choice([0, 0, 0, 2]),
+        next_rows=random.choice([1, 30, 4000]),
+        held=sum(one.admitted for one in streams),
+        running=sum(one.decode_at != math.inf for one in streams),
         owed=random.random() < 0.1,
         batched=random.random() < 0.8,
+        codec_limit=random.choice([math.inf, 2]),
     )
 
 
 def test_the_same_state_gives_the_same_launch_and_whatever_can_be_done_is_done() -> None:
     random = Random(3)
-    for _ in range(300):
+    kinds: set[type] = set()
+    for _ in range(1000):
         seen = any_view(random)
+        before = [replace(one) for one in seen.streams], replace(seen.budget)
         launch = pick(seen, NOW)
         assert pick(seen, NOW) == launch
-        by_place = {one.place: one for one in seen.streams}
+        facts = [[getattr(one, name) for name in Stream.__slots__] for one in seen.streams]
+        assert facts == [[getattr(one, name) for name in Stream.__slots__] for one in before[0]], "nothing changed"
+        assert seen.budget == before[1]
+        kinds.add(type(launch))
+        ready = [one for one in seen.streams if one.decode_at <= NOW]
+        chunks = [one for one in seen.streams if one.ungiven >= max(1, one.chunk_frames)]
         match launch:
-            case CodecLaunch(places, _):
-                assert places
-                assert all(by_place[place].frames for place in places)
-            case DecodeLaunch(places):
-                assert places
-                assert all(by_place[place].next_at <= NOW for place in places)
+            case CodecLaunch(streams, _):
+                assert streams
+                assert len(set(map(id, streams))) == len(streams) <= seen.codec_limit
+                assert all(one.ungiven for one in streams)
+            case DecodeLaunch(streams):
+                assert streams
+                assert all(one.decode_at <= NOW for one in streams)
             case PrefillLaunch(rows, streams, forced):
-                assert seen.waiting
-                assert max(min(rows, streams), forced) >= 1
-            case Rest():
-                assert not any(one.next_at <= NOW or one.chunk_ready for one in seen.streams)
-                assert not seen.waiting
+                assert seen.waiting or seen.resuming
+                assert rows >= 1 or forced, "one request goes at least"
+                assert streams >= 1 or seen.resuming
+            case Rest(until):
+                assert not ready
+                assert not chunks
+                assert not seen.resuming
+                assert not seen.waiting or seen.running >= seen.costs.sustainable_streams - 1
+                assert until == min((one.decode_at for one in seen.streams if one.decode_at > NOW), default=math.inf)
+    assert kinds == {CodecLaunch, DecodeLaunch, PrefillLaunch, Rest}

@@ -28,7 +28,7 @@ def test_a_frame_passes_at_most_eleven_files(tiny_custom_voice: Checkpoint, monk
         if event == "call" and recording.is_set() and not elsewhere and frame.f_code.co_filename.startswith(FOLDER):
             seen.add(Path(frame.f_code.co_filename).name)
 
-    monkeypatch.setattr(Cost, "observe", lambda cost, size, seconds: None)  # how busy this machine is
+    monkeypatch.setattr(Cost, "observe", lambda cost, size, seconds, *, warm=True: None)  # how busy this machine is
     fakes = Fakes(talkers={"fake": Behaviour(frames=None)})
     threading.setprofile(trace)
     try:

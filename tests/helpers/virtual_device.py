@@ -195,7 +195,7 @@ class Listener(ChunkQueue):
 
     def __init__(self, time: Time) -> None:
         super().__init__()
-        self.asked_at, self.first_s, self.gaps_s = time.now, 0.0, list[float]()
+        self.asked_at, self.first_s, self.frames, self.gaps_s = time.now, 0.0, 0, list[float]()
         self._time, self._dry_at = time, 0.0
 
     def put(self, chunk: Chunk) -> list[Waiter]:
@@ -208,6 +208,7 @@ class Listener(ChunkQueue):
             self.gaps_s.append(now - self._dry_at)
             self._dry_at = now
         self._dry_at += chunk.frames * FRAME_SECONDS
+        self.frames += chunk.frames
         return []
 
 
@@ -268,9 +269,11 @@ def listen(
     patch: pytest.MonkeyPatch,
     host: float = 0.0,
     seed: int = 7,
+    owner_of: Callable[[int], str] = lambda place: "",
 ) -> list[Listener]:
     """Return all listeners, in order: at each of these moments one asks for ``speech_s`` seconds of speech. Ends when
     nothing more happens, or after ``until_s``. ``host`` is that of :class:`Time`, ``seed`` that of its mishaps.
+    ``owner_of`` returns the owner of the listener in this place.
     """
     talkers = {"device": Behaviour(capabilities=replace(CAPABILITIES, max_streams=MOST_STREAMS))}
     device = Device(talkers=talkers)
@@ -286,7 +289,8 @@ def listen(
         request, text = checker.check(TEXT, options, TalkerLimits("device", seeded_sampling=True, max_positions=4096))
         listeners.append(Listener(time))
         chunking = ChunkPolicy(chunk_limit(settings.max_chunk_frames, request.max_ahead_s))
-        return Submit(Utterance(request, text, Progress(1, time.now, "", ""), listeners[-1], chunking, runaway=None))
+        progress, owner = Progress(1, time.now, "", ""), owner_of(len(listeners) - 1)
+        return Submit(Utterance(request, text, progress, listeners[-1], chunking, runaway=None, owner=owner))
 
     coming = Arrivals(time, ((moment, submit) for moment in arrivals), until_s)
     work(device.state(settings, checkpoint), settings, checkpoint, coming)
