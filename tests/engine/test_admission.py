@@ -5,6 +5,7 @@ import threading
 import time
 from dataclasses import replace
 from typing import cast
+from unittest.mock import Mock
 
 import pytest
 
@@ -188,7 +189,7 @@ def test_the_wait_is_that_for_the_first_row_that_those_before_leave_free(busy_en
 class AdmittedOnceSeen:
     """What a caller's thread sees of a request that the worker admits meanwhile."""
 
-    owner, idle_since = "", None
+    owner, idle_since, deadline = "", None, 0.0
 
     def __init__(self) -> None:
         self._looks = itertools.count()
@@ -201,7 +202,9 @@ class AdmittedOnceSeen:
 def test_one_that_is_admitted_while_the_queue_is_counted_is_in_it() -> None:
     opened = cast("list[Utterance]", [AdmittedOnceSeen(), AdmittedOnceSeen()])
     limits = AdmissionLimits(rows=1, max_waiting=1, max_open=9, max_streams_per_owner=None, max_wait_s=None)
-    assert isinstance(queue_refusal(opened, "", limits, Throughput()), CapacityError)
+    new = Mock(owner="", left_s=lambda frames_a_character: 1.0)
+    new.progress.requested_at = 0.0
+    assert isinstance(queue_refusal(opened, new, limits, Throughput()), CapacityError)
 
 
 def test_who_waits_too_long_for_a_row_is_told_when_to_try_again(open_engine: Opener) -> None:

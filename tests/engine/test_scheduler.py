@@ -199,7 +199,6 @@ def test_what_a_backend_takes_that_is_not_warm_counts_until_its_next_launch_that
     assert cost.predict(10) == pytest.approx(7.0), "it is no mishap, however long it took"
 
 
-@pytest.mark.xfail(reason="a warm launch moves it by a fifth only", strict=True)
 def test_what_a_backend_takes_that_is_not_warm_counts_until_the_next_launch_only() -> None:
     cost = Cost()
     cost.observe(10, 9.0, warm=False)
@@ -422,9 +421,10 @@ def test_none_begins_beyond_what_can_be_sustained_but_one_always_may() -> None:
     most = int(known().sustainable_streams)
     resting = view(stream(90.0, decode_at=60.0), waiting=99, running=most)
     assert pick(resting, NOW) == Rest(60.0), "though the device has time"
-    launch = pick(replace(resting, running=most - 3), NOW)
-    assert isinstance(launch, PrefillLaunch)
-    assert launch.streams == 3
+    for left, begin in ((40, 10), (3, 1)):
+        launch = pick(replace(resting, running=most - left), NOW)
+        assert isinstance(launch, PrefillLaunch)
+        assert launch.streams == begin, "a quarter of the room that is left"
     assert pick(view(waiting=999), NOW) == PrefillLaunch(known().most_rows, most), "nor all at once"
     assert isinstance(pick(replace(resting, owed=True), NOW), PrefillLaunch), "an owner gets its share"
     slow = pick(view(waiting=9, costs=known(speed=0.01)), NOW)
@@ -434,8 +434,9 @@ def test_none_begins_beyond_what_can_be_sustained_but_one_always_may() -> None:
 
 def test_an_owner_with_few_slots_and_a_backend_without_batches_wait_for_no_other_stream() -> None:
     late, most = view(stream(-1.0), waiting=9, balance_s=-1.0), known().most_rows
-    assert pick(replace(late, owed=True), NOW) == PrefillLaunch(most, math.inf)
-    assert pick(replace(late, batched=False), NOW) == PrefillLaunch(most, math.inf)
+    left = known().sustainable_streams - 1
+    assert pick(replace(late, owed=True), NOW) == PrefillLaunch(most, left, owed=True)
+    assert pick(replace(late, batched=False), NOW) == PrefillLaunch(most, left, owed=True)
 
 
 @pytest.mark.parametrize("waiting", [0, 9])
@@ -457,8 +458,8 @@ def test_audio_and_frames_come_by_deadline() -> None:
 @pytest.mark.parametrize(("need", "hurried"), [(0.5, True), (0.99 * OVERLOADED, True), (1.01 * OVERLOADED, False)])
 def test_audio_is_hurried_unless_the_engine_is_slower_than_playback(need: float, hurried: bool) -> None:
     """Smaller chunks cost more, so that an overloaded engine would become slower still."""
-    urgent, others = stream(0.01, ungiven=1, chunk_frames=8), [stream(1.0) for _ in range(99)]
-    seen = view(urgent, *others, costs=needing(need, 100))
+    urgent, others = stream(0.01, ungiven=1, chunk_frames=8), [stream(1.0) for _ in range(9)]
+    seen = view(urgent, *others, costs=needing(need, 1))
     launch = pick(seen, NOW)
     assert launch == CodecLaunch([urgent]) if hurried else isinstance(launch, DecodeLaunch)
     whole = stream(0.01, ungiven=8, chunk_frames=8)
@@ -466,7 +467,7 @@ def test_audio_is_hurried_unless_the_engine_is_slower_than_playback(need: float,
 
 
 def test_a_backend_without_batches_gets_the_streams_with_the_earliest_deadlines() -> None:
-    playing = [stream(5.0 - place) for place in range(5)]
+    playing = [stream(0.5 - 0.1 * place) for place in range(5)]
     costs = known()
     costs.most_decoded = UNBATCHED_STREAMS
     assert pick(view(*playing, costs=costs, batched=False), NOW) == DecodeLaunch(playing[:-3:-1])
@@ -484,7 +485,7 @@ def test_on_a_slow_device_each_owner_gets_as_much_as_the_one_with_fewest() -> No
         return {streams.index(one) for one in launch.streams}
 
     assert chosen(NOW + 4.0 - ENOUGH_S / 2) == {1, 3}, "the most urgent of the other owner"
-    assert chosen(NOW + 4.0 - ENOUGH_S) == {0, 1, 2, 3}, "it has audio enough"
+    assert chosen(NOW + 4.0 - ENOUGH_S) == {0, 1, 2}, "it has audio enough"
 
 
 # ---- any state
@@ -553,7 +554,7 @@ def test_the_same_state_gives_the_same_launch_and_whatever_can_be_done_is_done()
             case PrefillLaunch(rows, streams, forced):
                 assert seen.waiting or seen.resuming
                 assert rows >= 1 or forced, "one request goes at least"
-                assert streams >= 1 or seen.resuming
+                assert streams >= 1 or seen.resuming or seen.owed or not seen.batched
             case Rest(until):
                 assert not ready
                 assert not chunks

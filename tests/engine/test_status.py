@@ -214,9 +214,6 @@ def test_streams_that_are_cancelled_while_they_wait(begin: Opener) -> None:
 @pytest.mark.usefixtures("engine_clock")
 @pytest.mark.parametrize("kind", ["talker", "codec"])
 def test_streams_that_are_cancelled_during_a_launch(begin: Opener, watch: Watch, request: Any, kind: str) -> None:
-    if kind == "codec" and request.node.callspec.params["arrival"] == "audio late":
-        known = "the deadline still counts audio that was under way"
-        request.applymarker(pytest.mark.xfail(reason=known, strict=True))
     streams: list[SpeechStream] = []
 
     def hang_up(call: int) -> None:

@@ -58,8 +58,8 @@ SMOOTHING = 0.3
 class Cost:
     """Seconds of one kind of launch by its size: a line from each size that was observed to the next."""
 
-    _points: dict[int, tuple[float, float, int]] = field(default_factory=dict)
-    """Size, seconds and the number of the last launch, for each half octave of sizes."""
+    _points: dict[int, tuple[float, float, int, bool]] = field(default_factory=dict)
+    """Size, seconds, the number of the last launch, and whether it was warm, for each half octave of sizes."""
     _launches: int = 0
     _sizes: list[float] = field(default_factory=list)
     _seconds: list[float] = field(default_factory=list)
@@ -70,19 +70,19 @@ class Cost:
         inside its calls, counts until the next launch only.
         """
         self._launches += 1
-        if warm and self._sizes:
-            seconds = min(seconds, MOST_SURPRISE * self.predict(size))
         bucket = int(2 * math.log2(size))
         known = self._points.get(bucket)
-        if known is None or not warm:
-            self._points[bucket] = float(size), seconds, self._launches
+        if warm and self._sizes and (known is None or known[3]):
+            seconds = min(seconds, MOST_SURPRISE * self.predict(size))
+        if known is None or not (warm and known[3]):
+            self._points[bucket] = float(size), seconds, self._launches, warm
         else:
-            size_s = known[0] + NEWEST * (size - known[0])
-            self._points[bucket] = size_s, known[1] + NEWEST * (seconds - known[1]), self._launches
+            mean = known[0] + NEWEST * (size - known[0])
+            self._points[bucket] = mean, known[1] + NEWEST * (seconds - known[1]), self._launches, True
         oldest = self._launches - FORGET_LAUNCHES
         self._points = {key: point for key, point in self._points.items() if key <= bucket or point[2] > oldest}
         self._sizes, self._seconds = [], []
-        for at, cost_s, _ in sorted(self._points.values()):
+        for at, cost_s, *_ in sorted(self._points.values()):
             if self._sizes:  # a larger launch takes longer, and not longer for each unit of its size
                 least, share = self._seconds[-1], at / self._sizes[-1]
                 cost_s = min(max(cost_s, least), MOST_UNEVEN * share * least)

@@ -194,6 +194,7 @@ class Dispatcher:
         runs dry: else it has the prompts before it is done.
         """
         clock = self._state.clock
+        others = any(one.deadline > -math.inf and one.status is not Status.ENDED for one in view.streams)
         if len(self._new) > 1 and not view.held:
             self._await_arrivals()
         chosen, begun, rows = self._waiting.next_launch(asked, clock()), list[Utterance](), 0
@@ -217,7 +218,7 @@ class Dispatcher:
         if self._open(begun, view) and self.is_warm:
             seconds = clock() - began_at
             self._state.costs.prefill.observe(rows, seconds)
-            self._state.budget.spend(seconds, others_waited=any(one.deadline > -math.inf for one in view.streams))
+            self._state.budget.spend(seconds, others_waited=others)
         self._codec_s = 0.0
         self.codec.take_counts()
         return True

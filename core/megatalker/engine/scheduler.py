@@ -234,7 +234,7 @@ def _prefill(view: View[StreamT], now: float, *, idle: bool = False) -> PrefillL
             if spare:  # else others leave time for it, but not now
                 return PrefillLaunch(min(most.rows, costs.most_rows), min(most.streams, sustainable))
         elif floor and costs.need(view.running) <= NEARLY_FULL:
-            return PrefillLaunch(costs.prefill.size_within(FORCED_PREFILL_S), sustainable, forced=True)
+            return PrefillLaunch(max(1.0, costs.prefill.size_within(FORCED_PREFILL_S)), sustainable, forced=True)
     return PrefillLaunch(costs.most_rows, 0) if view.resuming else None
 
 

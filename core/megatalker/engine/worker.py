@@ -177,6 +177,7 @@ class Worker(threading.Thread):
             case Cancel(utterance, error):
                 utterance.drop_pending()
                 utterance.end("cancelled" if error is None else "error", error)
+                utterance.update(state.clock())
             case Wake():
                 self._woken = True
             case Warmup(done):
