@@ -321,6 +321,10 @@ def test_a_prefill_batch_ends_before_the_first_stream_needs_the_device() -> None
     later_s = costs.prefill.predict(room(with_audio, NOW).rows)
     assert later_s < spare_s - 99 * each_s, "what was decoded is made audio first"
     assert room(view(*playing, stream(0.02)), NOW).rows < 0, "wherever it stands"
+    own_s = 0.1 - 100 * each_s - MARGIN_S
+    alone = room(view(stream(90.0), decoded(0.1, 100), costs=costs), NOW)
+    assert costs.prefill.predict(alone.rows) == pytest.approx(min(own_s, LONG_PREFILL_S)), "its own audio is needed"
+    assert room(view(stream(90.0), decoded(0.02, 1), costs=costs), NOW).rows < 0
 
 
 def test_streams_that_need_nothing_soon_leave_the_time_to_others() -> None:

@@ -20,6 +20,7 @@ from megatalker.engine.dispatcher import MOST_BATCH_S, PREFILL_LAUNCHES, Dispatc
 from megatalker.engine.scheduler import PrefillLaunch, Room
 from megatalker.engine.waiting import MOST_LAUNCH_ROWS, WaitingRequests
 from megatalker.interfaces import CodecState, DecodeStep, Frame, Limit, StreamHandle, StreamRequest
+from waiting import eventually, stands_still
 
 Event = tuple[str, list[int]]
 WIDE = replace(CAPABILITIES, max_streams=Limit.NONE)
@@ -384,11 +385,14 @@ def test_a_launch_costs_all_of_the_time_since_the_launch_before(
 
     monkeypatch.setattr(Cost, "observe", observe)
     engine = open_engine(max_chunk_frames=1)
-    hear(*begin(engine, 1))
-    with engine.borrow_backends():  # it rests
-        engine_clock.passed_s += 100.0
-        observed.clear()
-    hear(*begin(engine, 1))
+    waits_for_text = engine.speak(None, layout="interleaved")
+    waits_for_text.feed("Hello there, this is ")
+    eventually(lambda: stands_still(launches.events), "nothing is left to do")
+    observed.clear()
+    engine_clock.passed_s += 100.0
+    waits_for_text.feed("a sentence.")
+    waits_for_text.finish()
+    hear(waits_for_text)
     assert max(observed) < 1.0, "the engine had rested"
     launch, host_s = Dispatcher.launch, 0.25
 
