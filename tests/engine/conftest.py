@@ -1,4 +1,4 @@
-"""What tests of the engine share."""
+"""Fixtures that tests of the engine share."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -31,7 +31,7 @@ def open_engine(tiny_custom_voice: Checkpoint, arrival: None) -> Iterator[Opener
 
 @pytest.fixture
 def engine_clock(monkeypatch: pytest.MonkeyPatch) -> EngineClock:
-    """Of the engines that are opened from now on."""
+    """The clock of engines that are opened from now on."""
     clock = EngineClock()
     monkeypatch.setattr(
         "megatalker.engine.engine.WorkerState", lambda talker, codec, _: WorkerState(talker, codec, clock)

@@ -187,7 +187,7 @@ def test_the_wait_is_that_for_the_first_row_that_those_before_leave_free(busy_en
 
 
 class AdmittedOnceSeen:
-    """What a caller's thread sees of a request that the worker admits meanwhile."""
+    """A request that the worker admits while a caller's thread looks at it."""
 
     owner, idle_since, deadline = "", None, 0.0
 

@@ -31,7 +31,7 @@ PROMPT: Costs = [1, 25, 50, 100, 200, 300, 600], [5.0, 5.7, 7.6, 12.2, 22.8, 34.
 FRAMES: Costs = [1, 2, 4, 8], [2.2, 3.4, 5.2, 9.7]
 AUDIO: Costs = [1, 8], [2.95, 20.1]
 SERVER_S = 0.007
-"""What HTTP, server and client add to each first chunk."""
+"""Seconds that HTTP, server and client add to each first chunk."""
 SEGMENT_FRAMES = 260
 CALM_S, PHASE_S = 10.0, 30.0
 LIMITS = TalkerLimits("device", seeded_sampling=True, max_positions=4096)
@@ -72,7 +72,7 @@ def busy(time: Time, milliseconds: float) -> None:
 
 @dataclass
 class Attack:
-    """What one owner begins at :data:`CALM_S`."""
+    """Requests that one owner begins at :data:`CALM_S`."""
 
     idle: int = 0
     """Utterances with three words that are left."""
@@ -81,7 +81,7 @@ class Attack:
 
 
 def first_p95(checkpoint: Checkpoint, attack: Attack) -> float:
-    """Of the other owner's requests, a second's mean apart, during eight attacks."""
+    """Return the p95 of the other owner's requests, one a second on average, during eight attacks."""
     return float(np.quantile([s for seed in range(1, 9) for s in firsts(checkpoint, attack, seed)], 0.95))
 
 

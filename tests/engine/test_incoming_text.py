@@ -32,7 +32,7 @@ SEED = 7
 
 @dataclass(eq=False)
 class Reader:
-    """As much of an utterance as the reading of text needs."""
+    """The part of an utterance that the reading of text needs."""
 
     text: TextSegmenter
     incoming: IncomingText = field(default_factory=IncomingText)

@@ -14,7 +14,7 @@ from virtual_device import DeviceTalker, Listener, listen
 pytestmark = pytest.mark.slow
 
 REQUEST_S = 0.00015
-"""What checking one request takes its caller: those who come at once come so far apart."""
+"""Seconds that checking one request takes its caller: requests at one moment come this far apart."""
 
 
 def poisson(rate: float, seconds: float) -> list[float]:
@@ -92,7 +92,7 @@ def test_those_who_come_at_one_moment_begin_together_and_one_alone_waits_for_nob
 
 
 def test_as_many_as_it_can_make_are_all_heard(tiny_custom_voice: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of several numbers, since one stream more changes who begins with whom."""
+    """Several numbers are tried, since one stream more changes which streams begin together."""
     for count in (480, 490, 500):
         heard = listen(tiny_custom_voice, at_once(count), until_s=6, speech_s=60, max_ahead_s=2.0, patch=monkeypatch)
         assert all(one.first_s for one in heard)
@@ -114,7 +114,7 @@ def hundreds_are_heard_though_a_chunk_takes(
     for count in (480, 490, 500):
         heard = listen(checkpoint, at_once(count), until_s=6, speech_s=60, max_ahead_s=2.0, patch=patch)
         assert all(one.first_s for one in heard)
-        assert len(gaps(heard)) < 0.1 * count
+        assert not gaps(heard)
         assert first_p95(heard) < within_s
 
 
@@ -131,7 +131,7 @@ def test_what_a_slow_host_takes_is_left_to_those_who_play(
     tiny_custom_voice: Checkpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Newcomers come no faster than it, not only its device, can serve them with the others."""
-    hundreds_are_heard_though_a_chunk_takes(0.1, 3.0, tiny_custom_voice, monkeypatch)
+    hundreds_are_heard_though_a_chunk_takes(0.1, 3.5, tiny_custom_voice, monkeypatch)
 
 
 @pytest.mark.usefixtures("slow_host")

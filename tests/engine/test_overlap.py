@@ -25,7 +25,7 @@ FRAMES = 4
 
 
 class Diary:
-    """What a talker and the audio did, in order."""
+    """Events of a talker and of the audio, in order."""
 
     def __init__(self) -> None:
         self.events: list[str] = []

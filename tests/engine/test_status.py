@@ -15,7 +15,7 @@ from fake_backend import CAPABILITIES, Behaviour, Fakes, ends_after
 from megatalker.checkpoint import Checkpoint
 from megatalker.engine import Engine, SpeechStream
 from megatalker.engine.dispatcher import Dispatcher
-from megatalker.engine.scheduler import Status
+from megatalker.engine.scheduler import StreamStatus
 from megatalker.engine.utterance import Utterance
 from megatalker.errors import BackendFaultError, CapacityError, InvalidRequestError
 from megatalker.voices import Voice
@@ -27,9 +27,9 @@ SENTENCES = "The first one is here. A second one follows. Then the third is said
 
 @dataclass(frozen=True)
 class Seen:
-    """What the scheduler sees of a stream."""
+    """The facts of a stream that the scheduler sees."""
 
-    status: Status
+    status: StreamStatus
     deadline: float
     ungiven: int
     chunk_frames: int
@@ -44,14 +44,18 @@ class Seen:
     def may_become(self, now: "Seen") -> bool:
         """Whether a consumer that takes audio in its own thread explains the difference."""
         plain = replace(now, status=self.status, has_work=False, chunk_frames=1, decode_at=self.decode_at)
-        return self.status is Status.FULL and now.status in (Status.RUNNING, Status.WAITING) and plain == self
+        return (
+            self.status is StreamStatus.FULL
+            and now.status in (StreamStatus.RUNNING, StreamStatus.WAITING)
+            and plain == self
+        )
 
 
 @dataclass
 class Watch:
     """Compares what the scheduler sees with what :meth:`Utterance.update` makes of it, before each launch."""
 
-    statuses: set[Status] = field(default_factory=set)
+    statuses: set[StreamStatus] = field(default_factory=set)
     differences: list[tuple[Seen, Seen]] = field(default_factory=list)
     launches: int = 0
 
@@ -111,7 +115,7 @@ def raise_at(*calls: int) -> Callable[[int], None]:
 def test_streams_with_all_of_their_text_more_than_there_are_slots(begin: Opener, watch: Watch) -> None:
     for stream in together(begin(), 20):
         assert len(stream.read_all())
-    assert {Status.WAITING, Status.RUNNING, Status.ENDED} <= watch.statuses
+    assert {StreamStatus.WAITING, StreamStatus.RUNNING, StreamStatus.ENDED} <= watch.statuses
 
 
 @pytest.mark.parametrize("layout", ["upfront", "interleaved"])
@@ -135,7 +139,7 @@ def test_streams_whose_text_is_fed_in_pieces_with_pauses(begin: Opener, watch: W
         stream.finish()
     for stream in streams:
         assert len(stream.read_all())
-    assert {Status.STARVED, Status.RUNNING, Status.ENDED} <= watch.statuses
+    assert {StreamStatus.STARVED, StreamStatus.RUNNING, StreamStatus.ENDED} <= watch.statuses
 
 
 def test_streams_without_text_or_with_text_that_says_nothing(begin: Opener) -> None:
@@ -175,7 +179,7 @@ def test_consumers_that_take_no_audio_for_a_while(begin: Opener, watch: Watch) -
     eventually(lambda: stands_still(fakes.loaded["fake"].calls), "the engine waits for its consumers")
     for stream in streams:
         assert len(stream.read_all()) == 60 * 1920
-    assert {Status.FULL, Status.RUNNING} <= watch.statuses
+    assert {StreamStatus.FULL, StreamStatus.RUNNING} <= watch.statuses
 
 
 def test_consumers_in_an_event_loop_that_are_slow(begin: Opener, watch: Watch) -> None:
@@ -184,7 +188,7 @@ def test_consumers_in_an_event_loop_that_are_slow(begin: Opener, watch: Watch) -
     async def slowly(seed: int) -> int:
         frames = 0
         async with engine.speak(TEXT, seed=seed) as stream:
-            await asyncio.to_thread(eventually, lambda: Status.FULL in watch.statuses, "nobody takes audio yet")
+            await asyncio.to_thread(eventually, lambda: StreamStatus.FULL in watch.statuses, "nobody takes audio yet")
             async for chunk in stream:
                 frames += chunk.frames
                 await asyncio.sleep(0.005)

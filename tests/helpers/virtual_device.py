@@ -41,8 +41,8 @@ TEXT = "The quick brown fox jumps over the lazy dog again and again."
 MOST_STREAMS = 1024
 LoadedT = TypeVar("LoadedT", FakeTalker, FakeCodec)
 PROMPT_CALL_MS, FRAME_CALL_MS, AUDIO_CALL_MS = (1.2, 0.11), (0.3, 0.003), (0.3, 0.007)
-"""What the calls of the backends take the host beside hundreds of listeners in other threads, traced, and for each
-stream.
+"""Milliseconds that calls of the backends take the host while hundreds of listeners run in other threads, traced, and
+milliseconds more for each stream.
 """
 TAKING_MS = 0.015
 """For a chunk, by its listener in another thread, which the engine's thread waits for."""
@@ -164,12 +164,12 @@ class Device(Fakes):
         return loaded
 
     def state(self, settings: Settings, checkpoint: Checkpoint) -> WorkerState:
-        """Of a worker that has done nothing yet."""
+        """Return the state of a worker that has done nothing yet."""
         place = self.registry, settings, checkpoint, torch.device("cpu")
         return WorkerState(talker_role(*place), codec_role(*place), self.time.read)
 
     def downloads(self) -> type[Download]:
-        """What brings its chunks to the host."""
+        """Return the class that brings chunks to the host."""
         time = self.time
 
         class LateDownload(Download):
@@ -222,7 +222,7 @@ class Arrivals:
         heapify(self._coming)
 
     def get(self, block: bool = True, timeout: float | None = None) -> Command:
-        """As that of a queue, but waits no longer than ``until_s``."""
+        """Return the next command like a queue, but wait no longer than ``until_s``."""
         with self.time.outside():
             return self._get(block, timeout)
 

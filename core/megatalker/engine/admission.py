@@ -1,4 +1,4 @@
-"""Who is let in, and who gets the next free row.
+"""Admission: which requests are let in, and which gets the next free slot.
 
 An utterance *has work* while there is text for it to speak and its consumer takes the audio. One without work counts
 neither as running nor as waiting, and its row is lent to others who wait for one: it goes on later from the frames it
@@ -56,18 +56,18 @@ class AdmissionLimits:
 
 
 def refusal(
-    opened: Collection[Utterance], newcomer: Utterance, limits: AdmissionLimits, throughput: Throughput
+    opened: Collection[Utterance], new: Utterance, limits: AdmissionLimits, throughput: Throughput
 ) -> CapacityError | None:
-    """Why ``newcomer`` is not let in beside those that are open, or ``None``."""
+    """Return why ``new`` is not let in while those are open; ``None``: it is."""
     if limits.max_streams_per_owner is not None:
-        own = sum(other.owner == newcomer.owner for other in opened)
+        own = sum(other.owner == new.owner for other in opened)
         if own >= limits.max_streams_per_owner:
             return CapacityError(
                 f"{own} streams of this owner are open already; end one, or raise the setting max_streams_per_owner"
             )
     if len(opened) >= limits.max_open:
         return CapacityError(f"{len(opened)} streams are open already; end one, or raise the setting max_open")
-    return None if newcomer.idle_since is not None else queue_refusal(opened, newcomer, limits, throughput)
+    return None if new.idle_since is not None else queue_refusal(opened, new, limits, throughput)
 
 
 def gives_place(opened: Collection[Utterance], new: Utterance, limits: AdmissionLimits) -> Utterance | None:
@@ -209,7 +209,7 @@ class Grant(NamedTuple):
 
     taker: Utterance
     lender: Utterance | None = None
-    """Whose row it is; ``None``: nobody's, or its own."""
+    """Owner whose row it is; ``None``: nobody's, or its own."""
     due: bool = False
     """Its owner has at least :data:`AN_EXCHANGE` rows fewer than another one, whose streams it need not wait for."""
 
@@ -277,7 +277,7 @@ def grants(
 
 
 def _rich(holding: Iterable[Utterance], held: Mapping[str, int], taker: Utterance, now: float) -> Utterance | None:
-    """Who lends its row to ``taker`` though it may have work: of the owner with the most rows, one that has none just
+    """Return the stream that gives its slot to ``taker`` though it may have work: of the owner with the most rows, one that has none just
     now, or one with :data:`ENOUGH_S` of audio in hand; of several the one that costs least when it goes on. ``None``
     where all of them are about to begin.
     """

@@ -1,4 +1,4 @@
-"""Who is to blame when a backend fails: the backend, or one request at which every backend fails.
+"""Blame for the failure of a backend: the backend, or one request at which every backend fails.
 
 The rule:
 

@@ -54,7 +54,7 @@ class PlaybackClock:
 
 @dataclass(slots=True)
 class Progress:
-    """What the worker writes down about an utterance for its consumer to read."""
+    """Facts of an utterance that the worker writes down for its consumer."""
 
     seed: int
     requested_at: float
@@ -193,7 +193,7 @@ class ChunkQueue:
             return self._next()
 
     async def take_async(self) -> Chunk | None:
-        """As :meth:`take`, without blocking the event loop."""
+        """Return the next chunk like :meth:`take`, without blocking the event loop."""
         loop = asyncio.get_running_loop()
         while True:
             with self._changed:

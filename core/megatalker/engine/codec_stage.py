@@ -33,9 +33,9 @@ logger = logging.getLogger(__name__)
 REPLAY_S = 0.1
 """About how long a call takes when a codec state is brought up to date: others wait meanwhile."""
 LEAST_REPLAY_FRAMES = 32
-"""Of such a call: a codec that computes all that was heard anew in each call should not need too many."""
+"""Frames of the smallest such call: a codec that computes all that was heard anew in each call should not need too many."""
 MOST_REPLAY_FRAMES = 256
-"""As above: bounds memory."""
+"""Frames of the largest such call: bounds memory."""
 WARM_VOICES = 16
 """Cloned voices whose codec state, warmed by their reference frames, is kept for the next utterance."""
 
@@ -91,7 +91,7 @@ class CodecStage:
         self.seconds = 0.0
         """Spent on codec steps until now."""
         self.round_s = 0.0
-        """What the engine needs for a frame of every running stream, with its audio; 0 while that is unknown."""
+        """Seconds that a frame of every running stream takes, with its audio; 0 while that is unknown."""
         self._handed = 0, 0
         """Steps that were handed out since this was last asked, and their frames."""
         self._under_way: list[StepUnderWay] = []
@@ -234,7 +234,7 @@ class CodecStage:
             _refuse(utterance, error)
 
     def _new_replay(self, utterance: Utterance) -> CodecReplay | None:
-        """What was delivered, from a state at the start of speech: for an in-context voice after its reference, which
+        """Return a replay of what was delivered, from a state at the start of speech: for an in-context voice after its reference, which
         is heard once a voice; ``None`` until it was heard.
         """
         delivered = torch.tensor(utterance.frames[: utterance.delivered], dtype=torch.int64)

@@ -1,4 +1,4 @@
-"""What callers ask of the worker, and the queue that carries it."""
+"""Commands of callers to the worker, and the queue that carries them."""
 
 import threading
 from concurrent.futures import Future

@@ -16,7 +16,7 @@ from megatalker.engine.scheduler import (
     NextLaunch,
     PrefillLaunch,
     Rest,
-    Status,
+    StreamStatus,
     View,
     codec_launch,
     pick,
@@ -102,17 +102,17 @@ class Dispatcher:
         if not state.unread:
             return False
         for utterance in read_incoming(state.unread):
-            came_first = utterance.status is Status.STARVED and not utterance.progress.segments
+            came_first = utterance.status is StreamStatus.STARVED and not utterance.progress.segments
             self.talker.read_text(utterance)
             utterance.update(state.clock())
-            if came_first and utterance.status is Status.WAITING:
+            if came_first and utterance.status is StreamStatus.WAITING:
                 self._waiting.enter(utterance)
         return True
 
     # ---- what there is to do
 
     def _view(self) -> View[Utterance]:
-        state, waits = self._state, Status.WAITING
+        state, waits = self._state, StreamStatus.WAITING
         held = sum([one.admitted for one in state.utterances])
         waiting = [one for one in state.utterances if one.status is waits]
         self._new = new = [one for one in waiting if not one.admitted]
@@ -194,7 +194,7 @@ class Dispatcher:
         runs dry: else it has the prompts before it is done.
         """
         clock = self._state.clock
-        others = any(one.deadline > -math.inf and one.status is not Status.ENDED for one in view.streams)
+        others = any(one.deadline > -math.inf and one.status is not StreamStatus.ENDED for one in view.streams)
         if len(self._new) > 1 and not view.held:
             self._await_arrivals()
         chosen, begun, rows = self._waiting.next_launch(asked, clock()), list[Utterance](), 0
@@ -234,7 +234,7 @@ class Dispatcher:
 
     def _open(self, begun: Sequence[Utterance], view: View[Utterance]) -> bool:
         """Make the first audio of streams that were prefilled; returns whether there were any without audio."""
-        first = [one for one in begun if one.status is Status.RUNNING and one.deadline == -math.inf]
+        first = [one for one in begun if one.status is StreamStatus.RUNNING and one.deadline == -math.inf]
         if not first:
             return False
         self._decode(first)

@@ -140,7 +140,7 @@ class Engine:
     def speak_for(
         self, owner: str, text: str | None, options: SpeechOptions | None = None, **changes: Any
     ) -> SpeechStream:
-        """As :meth:`speak`, for one of several owners, such as a connection or an API key: where streams have to wait,
+        """Begin to speak like :meth:`speak`, for one of several owners, such as a connection or an API key: where streams have to wait,
         owners take turns, and ``settings.max_streams_per_owner`` bounds each. :meth:`speak` is for the owner ``""``.
         """
         self._require_serving()

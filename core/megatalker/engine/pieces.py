@@ -37,7 +37,7 @@ class Pieces:
             yield from chunk.pcm.reshape(-1, self._samples)
 
     async def __aiter__(self) -> AsyncIterator[Pcm]:
-        """As ``for``."""
+        """Yield the same pieces to an event loop."""
         async for chunk in self._later:
             for piece in chunk.pcm.reshape(-1, self._samples):
                 yield piece

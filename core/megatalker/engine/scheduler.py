@@ -30,7 +30,7 @@ MARGIN_S = 0.035
 """A prefill batch ends this much before the first stream needs the device: it may take longer than predicted."""
 FULL_MARGIN_S = 0.2
 """The same on an engine that is nearly full: only if streams have this much in hand, there is time left for more."""
-GROWTH = 0.25
+GROWTH = 0.5
 """Share of the streams that can still be sustained that begin in one batch while others play: first chunks cost more,
 and the next batch knows what these did."""
 LONG_PREFILL_S = 0.03
@@ -52,8 +52,8 @@ ENOUGH_S = 2.0
 # ---- what is known
 
 
-class Status(Enum):
-    """What a stream needs next."""
+class StreamStatus(Enum):
+    """The next thing that a stream needs."""
 
     WAITING = "waiting"
     """A prefill: it has text to speak, and no decoder stream in the backend."""
@@ -71,7 +71,7 @@ class Status(Enum):
 class Stream:
     """One stream as the policy sees it. The engine brings it up to date after each event, not before each launch."""
 
-    status: Status = field(default=Status.STARVED, kw_only=True)
+    status: StreamStatus = field(default=StreamStatus.STARVED, kw_only=True)
     owner: str = field(default="", kw_only=True)
     """Owners share the slots."""
     admitted: bool = field(default=False, kw_only=True)

@@ -1,4 +1,4 @@
-"""What the worker in charge owns, and hands to its successor when it is replaced.
+"""State that the worker in charge owns, and hands to its successor when it is replaced.
 
 Ownership: everything here belongs to the worker of the current *generation*, which touches it between backend calls
 only. During a backend call the watchdog may declare the call hung: the abandoned thread learns of it when its call
@@ -50,7 +50,7 @@ class StepInProgress:
 
 @dataclass(slots=True)
 class TalkerWork:
-    """What the talker stage has to remember between ticks."""
+    """Things that the talker stage remembers between ticks."""
 
     to_release: list[StreamHandle] = field(default_factory=list)
     """Streams of the loaded talker that nobody needs any more."""

@@ -1,4 +1,4 @@
-"""What a caller holds of an utterance: its text goes in, its chunks come out."""
+"""The caller's half of an utterance: its text goes in, its chunks come out."""
 
 import asyncio
 import os
@@ -91,7 +91,7 @@ class ChunkStream(ABC):
         return Pieces(self, self, seconds)
 
     async def aclose(self) -> None:
-        """As :meth:`cancel`, for ``contextlib.aclosing``."""
+        """Do the same as :meth:`cancel`, for ``contextlib.aclosing``."""
         self.cancel()
 
     def __enter__(self) -> Self:
@@ -117,7 +117,7 @@ class ChunkStream(ABC):
 
     @property
     def error(self) -> Exception | None:
-        """What went wrong, when ``finish_reason`` is ``error``; the iteration raises it."""
+        """The error that ended it, when ``finish_reason`` is ``error``; the iteration raises it."""
         return self._chunks.error
 
     def _note_taken(self, chunk: Chunk) -> None:

@@ -132,7 +132,7 @@ class TextSegment:
 
 
 class TextSegmenter:
-    """Which segment of an utterance is spoken, which come next, and where arriving text goes.
+    """Segments of an utterance: the one that is spoken, those that come next, and the one that arriving text goes to.
 
     Not thread-safe: its owner is the worker, once the request is accepted.
 
@@ -153,7 +153,7 @@ class TextSegmenter:
         self.whole = ""
         """The text, where it was given at once."""
         self.characters = 0
-        """Of all text so far."""
+        """Characters of all text so far."""
         self.letters_said = 0
         """Letters and digits of the segments that are over."""
 

@@ -13,7 +13,7 @@ from megatalker.engine.options import stream_seed
 from megatalker.engine.outputs import FinishReason
 from megatalker.engine.request import Request
 from megatalker.engine.runaway import RunawayDetector
-from megatalker.engine.scheduler import Status, Stream
+from megatalker.engine.scheduler import Stream, StreamStatus
 from megatalker.engine.speech_rate import spoken_chars
 from megatalker.engine.text_segmenter import IncomingText, TextSegment, TextSegmenter
 from megatalker.interfaces import CodecState, StreamHandle, StreamRequest
@@ -24,7 +24,7 @@ from megatalker.settings import ShortSpeech
 
 Codes = tuple[int, ...]
 
-WAITING, RUNNING, STARVED, FULL, ENDED = Status
+WAITING, RUNNING, STARVED, FULL, ENDED = StreamStatus
 REST_S = 0.3
 """A stream without work for this long lends its row: words of one sentence come faster."""
 RESUME_SHARE = 0.5
@@ -151,7 +151,7 @@ class Utterance(Stream):
     codec_state: CodecState | None = None
     """Stands after the frames given; ``None`` before the first, and when it was lost."""
     replay: CodecReplay | None = None
-    """What becomes its codec state, while that is ``None``."""
+    """The replay that becomes its codec state, while that is ``None``."""
     suspected: set[tuple[Kind, str]] = field(default_factory=set)
     """The backends that failed in a call for it; see :mod:`megatalker.engine.blame`."""
     flaw: FinishReason | None = None
@@ -186,7 +186,7 @@ class Utterance(Stream):
 
     @property
     def prompt_rows(self) -> int:
-        """Of the prefill that it needs."""
+        """Rows of the prefill that it needs."""
         decoder = self.decoder
         if decoder is None:
             return self.request.plan.prefill_rows(len(self.text.upcoming.ids))
@@ -242,7 +242,7 @@ class Utterance(Stream):
             if self.idle_since is None:
                 self.idle_since = now
 
-    def _find_status(self, decoder: DecoderStream | None, made: int, coming_s: float) -> Status:
+    def _find_status(self, decoder: DecoderStream | None, made: int, coming_s: float) -> StreamStatus:
         if self.ending is not None:
             return ENDED
         if decoder is None:

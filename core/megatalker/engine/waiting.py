@@ -13,7 +13,7 @@ from megatalker.engine.admission import (
     queue_refusal,
     waited_too_long,
 )
-from megatalker.engine.scheduler import PrefillLaunch, Status, fitting
+from megatalker.engine.scheduler import PrefillLaunch, StreamStatus, fitting
 from megatalker.engine.state import WorkerState
 from megatalker.engine.utterance import Utterance
 from megatalker.settings import Settings
@@ -84,7 +84,7 @@ class WaitingRequests:
 
     def _choose(self, asked: PrefillLaunch, now: float, begun: int, rows_begun: int) -> list[Grant]:
         state, talker = self._state, self._state.talker.instance
-        waiting = [one for one in state.utterances if one.status is Status.WAITING]
+        waiting = [one for one in state.utterances if one.status is StreamStatus.WAITING]
         resuming = [Grant(one) for one in waiting if one.admitted]
         resuming.sort(key=lambda grant: grant.taker.deadline)
         granted = list[Grant]()

@@ -54,7 +54,7 @@ class SpokenWord:
     """A word and when it is spoken, in seconds from the start of the utterance's audio. The times are estimates."""
 
     text: str
-    """As it is spoken: a word of the clean text, punctuation included."""
+    """The word as it is spoken: a word of the clean text, punctuation included."""
     begins_s: float
     ends_s: float
     before: str = ""

@@ -16,7 +16,7 @@ from megatalker.engine.endings import end_everything, finish, refuse_waiting, re
 from megatalker.engine.failover import fill, not_warmed_up, replace
 from megatalker.engine.guarded_calls import CallRegister, Fault, GuardedCalls, Superseded
 from megatalker.engine.preparation import go_on
-from megatalker.engine.scheduler import Status
+from megatalker.engine.scheduler import StreamStatus
 from megatalker.engine.state import WorkerState
 from megatalker.errors import BackendFaultError, CapacityError, EngineClosedError, MegatalkerError, describe_error
 from megatalker.prompt import PromptBuilder
@@ -32,7 +32,7 @@ MOST_ENDINGS = 16
 
 @dataclass(frozen=True, slots=True)
 class WorkerSettings:
-    """What a worker needs to know besides the state."""
+    """Facts that a worker needs besides the state."""
 
     builder: PromptBuilder
     settings: Settings
@@ -144,7 +144,7 @@ class Worker(threading.Thread):
             if self._woken:
                 self._woken = False
                 for utterance in self._state.utterances:
-                    if utterance.status is Status.FULL:
+                    if utterance.status is StreamStatus.FULL:
                         utterance.update(self._state.clock())
             return did
 
