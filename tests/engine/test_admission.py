@@ -214,7 +214,9 @@ def test_who_waits_too_long_for_a_row_is_told_when_to_try_again(open_engine: Ope
     running, waiting = engine.speak(TEXT), engine.speak(TEXT)
     waits.set()
     next(running)
-    with pytest.raises(CapacityError, match=r"no stream was free for 0\.2 s; try again .*max_streams or max_wait_s"):
+    with pytest.raises(
+        CapacityError, match=r"no stream was free for 0\.2 s; try again .*max_wait_s, or raise the setting max_streams"
+    ):
         waiting.read_all()
     go.set()
     assert len(running.read_all()) == 199 * 1920, "who has begun is not concerned"

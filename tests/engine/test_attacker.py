@@ -2,6 +2,7 @@
 launches take what they take on one core of a processor with the demo voice.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -97,7 +98,7 @@ def firsts(checkpoint: Checkpoint, attack: Attack, seed: int) -> list[float]:
         if text is None:
             utterance.update(at)
             idle.append(utterance)
-        refused = refusal(state.utterances, utterance, AdmissionLimits.of(settings, 8), state.throughput)
+        refused = refusal(state.utterances, utterance, AdmissionLimits.of(settings, 8, math.inf), state.throughput)
         assert refused is None or owner == "attacker", refused
         return Wake() if refused is not None else Submit(utterance)
 

@@ -1,4 +1,4 @@
-"""Things that a talker prepares in the background: told, taken into use when a pause harms nobody, done without if it fails."""
+"""Things that a talker prepares in the background: reported, taken into use in a pause, done without if it fails."""
 
 import logging
 from dataclasses import dataclass

@@ -42,17 +42,17 @@ class AdmissionLimits:
     max_open: int
     max_streams_per_owner: int | None
     max_wait_s: float | None
+    remedy: str = "raise the setting max_streams"
+    """What gives a request a slot sooner."""
 
     @classmethod
-    def of(cls, settings: Settings, *rows: float | None) -> "AdmissionLimits":
-        """Return what the settings allow, with at most the least of these numbers of ``rows``."""
-        return cls(
-            int(min(limit for limit in (settings.max_streams, *rows) if limit is not None)),
-            settings.max_waiting,
-            settings.max_open,
-            settings.max_streams_per_owner,
-            settings.max_wait_s,
-        )
+    def of(cls, settings: Settings, rows: int | None, sustainable: float) -> "AdmissionLimits":
+        """Return what the settings, the ``rows`` of the backend, and the streams that can be sustained allow."""
+        most = settings.max_streams if rows is None else min(settings.max_streams, rows)
+        limits = settings.max_waiting, settings.max_open, settings.max_streams_per_owner, settings.max_wait_s
+        if sustainable < most:
+            return cls(int(sustainable), *limits, "use a faster machine, or more of them")
+        return cls(most, *limits)
 
 
 def refusal(
@@ -113,14 +113,14 @@ def queue_refusal(
     if len(before) >= limits.rows + limits.max_waiting:
         return CapacityError(
             f"{limits.rows} streams run and {len(before) - limits.rows} wait already; try again {_when(wait_s)}, "
-            "or raise the settings max_streams or max_waiting",
+            f"raise the setting max_waiting, or {limits.remedy}",
             retry_after_s=wait_s,
         )
     if limits.max_wait_s is not None and wait_s is not None and wait_s > limits.max_wait_s:
         later_s = wait_s - limits.max_wait_s
         return CapacityError(
             f"a stream would have to wait {wait_s:.0f} s for its turn, longer than {limits.max_wait_s:g} s; try again "
-            f"{_when(later_s)}, or raise the settings max_streams or max_wait_s",
+            f"{_when(later_s)}, raise the setting max_wait_s, or {limits.remedy}",
             retry_after_s=later_s,
         )
     return None
@@ -133,7 +133,7 @@ def waited_too_long(
     wait_s = expected_wait_s(_before(opened, new, throughput), limits.rows, throughput)
     return CapacityError(
         f"no stream was free for {limits.max_wait_s:g} s; try again {_when(wait_s)}, "
-        "or raise the settings max_streams or max_wait_s",
+        f"raise the setting max_wait_s, or {limits.remedy}",
         retry_after_s=wait_s,
     )
 
@@ -277,9 +277,10 @@ def grants(
 
 
 def _rich(holding: Iterable[Utterance], held: Mapping[str, int], taker: Utterance, now: float) -> Utterance | None:
-    """Return the stream that gives its slot to ``taker`` though it may have work: of the owner with the most rows, one that has none just
-    now, or one with :data:`ENOUGH_S` of audio in hand; of several the one that costs least when it goes on. ``None``
-    where all of them are about to begin.
+    """Return the stream that gives its slot to ``taker``, though it may have work.
+
+    It belongs to the owner with the most slots: one that has no work just now, or :data:`ENOUGH_S` of audio in hand; of
+    several the one that costs least when it goes on. ``None`` if all of them are about to begin.
     """
 
     def ease(one: Utterance) -> tuple[int, bool, bool, int]:

@@ -83,7 +83,7 @@ class BackendRole(Generic[InstanceT]):
     faulty: dict[str, str] = field(default_factory=dict)
     """Name -> why it was given up."""
     accused: dict[str, Accusation] = field(default_factory=dict)
-    """By name, those that failed and may not be to blame; see :mod:`megatalker.engine.blame`."""
+    """By name, those that failed and may not be to blame; see :mod:`megatalker.engine.failover`."""
     latest_fault: str = ""
     """Why the backend before was taken out."""
     last: str = ""

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from megatalker.checkpoint.config import FRAME_SAMPLES, SAMPLE_RATE
-from megatalker.engine.blame import pass_trial
 from megatalker.engine.chunks import Progress, Waiter, wake
 from megatalker.engine.endings import end_segment
+from megatalker.engine.failover import pass_trial
 from megatalker.engine.guarded_calls import REQUEST_ERRORS, Fault, GuardedCalls
 from megatalker.engine.outputs import Chunk
 from megatalker.engine.runaway import frame_levels
@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 REPLAY_S = 0.1
 """About how long a call takes when a codec state is brought up to date: others wait meanwhile."""
 LEAST_REPLAY_FRAMES = 32
-"""Frames of the smallest such call: a codec that computes all that was heard anew in each call should not need too many."""
+"""Frames of the smallest such call: a codec that computes all that was heard anew should not need too many calls."""
 MOST_REPLAY_FRAMES = 256
 """Frames of the largest such call: bounds memory."""
 WARM_VOICES = 16
@@ -234,8 +234,8 @@ class CodecStage:
             _refuse(utterance, error)
 
     def _new_replay(self, utterance: Utterance) -> CodecReplay | None:
-        """Return a replay of what was delivered, from a state at the start of speech: for an in-context voice after its reference, which
-        is heard once a voice; ``None`` until it was heard.
+        """Return a replay of what was delivered, from a state at the start of speech. An in-context voice has heard its
+        reference before, which is heard once a voice; ``None`` until it was heard.
         """
         delivered = torch.tensor(utterance.frames[: utterance.delivered], dtype=torch.int64)
         reference = utterance.request.plan.voice.reference_codes

@@ -17,8 +17,8 @@ import logging
 import queue
 from typing import Literal
 
-from megatalker.engine.blame import leave_untried
 from megatalker.engine.commands import CommandQueue, Lend, Submit, Warmup
+from megatalker.engine.failover import leave_untried
 from megatalker.engine.runaway import PATIENCE_FRAMES
 from megatalker.engine.speech_rate import is_short, resume_at, spoken_chars
 from megatalker.engine.state import WorkerState

@@ -21,7 +21,7 @@ from megatalker.engine.chunks import ChunkPolicy, ChunkQueue, Progress, chunk_li
 from megatalker.engine.commands import Command, CommandQueue, Lend, Wake, Warmup
 from megatalker.engine.endings import end_everything
 from megatalker.engine.guarded_calls import CallRegister, RunningClock
-from megatalker.engine.leaving import at_exit, end_thread
+from megatalker.engine.interpreter import at_exit, end_thread
 from megatalker.engine.options import SpeechOptions
 from megatalker.engine.outputs import EngineMetrics
 from megatalker.engine.request import Request, RequestChecker, TalkerLimits
@@ -140,8 +140,9 @@ class Engine:
     def speak_for(
         self, owner: str, text: str | None, options: SpeechOptions | None = None, **changes: Any
     ) -> SpeechStream:
-        """Begin to speak like :meth:`speak`, for one of several owners, such as a connection or an API key: where streams have to wait,
-        owners take turns, and ``settings.max_streams_per_owner`` bounds each. :meth:`speak` is for the owner ``""``.
+        """Begin to speak like :meth:`speak`, for one of several owners, such as a connection or an API key.
+
+        Owners share the slots; ``settings.max_streams_per_owner`` bounds each. :meth:`speak` is for the owner ``""``.
         """
         self._require_serving()
         asked = SpeechOptions.of(options, changes)

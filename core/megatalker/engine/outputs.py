@@ -167,6 +167,6 @@ class EngineMetrics:
     faulty: Mapping[str, str]
     """Backends given up, such as ``talker compiled``, and why."""
     preparing: str | None
-    """Something that the talker prepares in the background, such as ``frames of 4 streams``; it serves without meanwhile."""
+    """Something that the talker prepares in the background, such as ``frames of 4 streams``."""
     unprepared: str | None
     """Why the talker goes on without what it had prepared."""

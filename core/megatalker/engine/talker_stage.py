@@ -7,8 +7,8 @@ from operator import methodcaller
 
 from megatalker.checkpoint.config import FRAME_SECONDS
 from megatalker.engine.admission import Grant, serve
-from megatalker.engine.blame import pass_trial
 from megatalker.engine.endings import end_segment
+from megatalker.engine.failover import pass_trial
 from megatalker.engine.guarded_calls import REQUEST_ERRORS, Fault, GuardedCalls
 from megatalker.engine.request import frames_that_fit
 from megatalker.engine.state import StepInProgress, WorkerState

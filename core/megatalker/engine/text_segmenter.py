@@ -16,7 +16,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
-from megatalker.engine.words import letters
+from megatalker.engine.word_times import letters
 from megatalker.prompt.cleaning import PARAGRAPH_END, paragraphs
 from megatalker.prompt.sentences import split_sentences
 from megatalker.prompt.text import IncrementalTokenizer, speakable

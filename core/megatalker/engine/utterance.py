@@ -153,7 +153,7 @@ class Utterance(Stream):
     replay: CodecReplay | None = None
     """The replay that becomes its codec state, while that is ``None``."""
     suspected: set[tuple[Kind, str]] = field(default_factory=set)
-    """The backends that failed in a call for it; see :mod:`megatalker.engine.blame`."""
+    """The backends that failed in a call for it; see :mod:`megatalker.engine.failover`."""
     flaw: FinishReason | None = None
     """How it will end since a segment did not say all of its text; ``None`` while nothing is missing."""
     ending: FinishReason | None = None
