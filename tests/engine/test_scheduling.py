@@ -1,16 +1,15 @@
 """The order of launches: waiting prompts together, their first frames and first audio alone, then by deadline."""
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import chain, pairwise, takewhile
 from math import inf
 
 import pytest
-from torch import Tensor
 
 from engine_stage import TEXT, EngineClock, Opener
-from fake_backend import CAPABILITIES, CODEC_CAPABILITIES, Behaviour, FakeCodec, Fakes, FakeTalker
+from fake_backend import CAPABILITIES, CODEC_CAPABILITIES, Behaviour, Fakes, FakeTalker
+from launches import Launches, arrive_once, begin, hear
 from megatalker.checkpoint.config import FRAME_SECONDS
 from megatalker.engine import Engine, SpeechStream
 from megatalker.engine.admission import Grant
@@ -19,78 +18,10 @@ from megatalker.engine.costs import Budget, Cost, Costs
 from megatalker.engine.dispatcher import MOST_BATCH_S, PREFILL_LAUNCHES, Dispatcher
 from megatalker.engine.scheduler import PrefillLaunch, Room
 from megatalker.engine.waiting import MOST_LAUNCH_ROWS, WaitingRequests
-from megatalker.interfaces import CodecState, DecodeStep, Frame, Limit, StreamHandle, StreamRequest
+from megatalker.interfaces import Limit
 from waiting import eventually, stands_still
 
-Event = tuple[str, list[int]]
 WIDE = replace(CAPABILITIES, max_streams=Limit.NONE)
-
-
-@dataclass
-class Launches:
-    """Calls of the backends, in order: handles of prompts and of frames, frames of each stream of the codec."""
-
-    events: list[Event] = field(default_factory=list)
-    on_launch: Callable[[int], None] = lambda index: None
-    """Given the index of the event that begins."""
-    arrived_at: int = -1
-    """Index of the launch during which a request arrived."""
-
-    def note(self, kind: str, what: list[int]) -> None:
-        self.events.append((kind, what))
-        self.on_launch(len(self.events) - 1)
-
-    def after(self, index: int, count: int) -> list[Event]:
-        return self.events[index + 1 : index + 1 + count]
-
-
-@pytest.fixture
-def launches(monkeypatch: pytest.MonkeyPatch, engine_clock: EngineClock) -> Launches:
-    seen = Launches()
-    prefill, decode, audio = FakeTalker.prefill, FakeTalker.decode, FakeCodec.decode
-
-    def note_prefill(talker: FakeTalker, requests: Sequence[StreamRequest]) -> list[StreamHandle]:
-        handles = prefill(talker, requests)
-        seen.note("prompts", [*handles])
-        return handles
-
-    def note_decode(talker: FakeTalker, steps: Sequence[DecodeStep], *, return_logits: bool = False) -> list[Frame]:
-        seen.note("frames", [step.stream for step in steps])
-        return decode(talker, steps)
-
-    def note_audio(codec: FakeCodec, states: Sequence[CodecState], codes: Sequence[Tensor]) -> list[Tensor]:
-        seen.note("audio", [len(fresh) for fresh in codes])
-        return audio(codec, states, codes)
-
-    monkeypatch.setattr(Cost, "observe", lambda cost, size, seconds, *, warm=True: None)  # how busy this machine is
-    monkeypatch.setattr(FakeTalker, "prefill", note_prefill)
-    monkeypatch.setattr(FakeTalker, "decode", note_decode)
-    monkeypatch.setattr(FakeCodec, "decode", note_audio)
-    return seen
-
-
-def begin(engine: Engine, count: int) -> list[SpeechStream]:
-    """Streams that the engine finds waiting all at once."""
-    with engine.borrow_backends():
-        return [engine.speak(TEXT, seed=seed) for seed in range(count)]
-
-
-def hear(*streams: SpeechStream) -> None:
-    for stream in streams:
-        assert len(stream.read_all())
-
-
-def arrive_once(launches: Launches, engine: Engine, when: Callable[[list[Event]], bool]) -> list[SpeechStream]:
-    """A request arrives during the first launch for which ``when`` holds."""
-    arrived: list[SpeechStream] = []
-
-    def look(index: int) -> None:
-        if not arrived and when(launches.events):
-            launches.arrived_at = index
-            arrived.append(engine.speak(TEXT, seed=99))
-
-    launches.on_launch = look
-    return arrived
 
 
 def test_all_waiting_requests_begin_together_and_have_audio_after_three_launches(

@@ -43,7 +43,7 @@ class AdmissionLimits:
     max_streams_per_owner: int | None
     max_wait_s: float | None
     remedy: str = "raise the setting max_streams"
-    """What gives a request a slot sooner."""
+    """Advice for a caller who wants a slot sooner."""
 
     @classmethod
     def of(cls, settings: Settings, rows: int | None, sustainable: float) -> "AdmissionLimits":
