@@ -18,12 +18,13 @@ from megatalker.errors import InvalidRequestError
 from megatalker.interfaces import DecodeStep, Frame
 from megatalker.prompt import PromptBuilder
 from megatalker.settings import Settings
-from megatalker.voices import list_languages
+from megatalker.voices import list_languages, reference_audio
 from megatalker_backends.compiled.decoder import CompiledDecoder
 from megatalker_conformance.codes import OfficialCodec
 from megatalker_conformance.intelligibility import Examiner, Pcm, Understood, named_listener
 from megatalker_conformance.ties import Margin
 from megatalker_conformance.verify.program import verify
+from megatalker_conformance.verify.subject import _for_official
 from voice_recordings import WORDS, speech, wav
 
 FRAMES = 8
@@ -168,15 +169,39 @@ def test_a_backend_without_float32_is_held_to_the_16_bit_rule(tiny_custom_voice:
     assert card.passed
 
 
-@pytest.mark.parametrize("text", [None, WORDS])
-def test_a_recording_is_cloned_and_compared(tiny_base: Checkpoint, tmp_path: Path, text: str | None) -> None:
+@pytest.mark.parametrize(("text", "rate"), [(None, 24_000), (WORDS, 44_100)])
+def test_a_recording_is_cloned_and_compared(tiny_base: Checkpoint, tmp_path: Path, text: str | None, rate: int) -> None:
     recording = tmp_path / "voice.wav"
-    recording.write_bytes(wav(speech()))
+    recording.write_bytes(wav(speech(rate=rate)[: -rate // 100], rate))
     card = verified(tiny_base, "cloning", "prompts", ref_audio=recording, ref_text=text)
     assert card.passed
     assert not of(card, "failed", "not run")
     expected = ["cloned, speaker only"] + ["cloned, in context"] * (text is not None)
     assert [check.name for check in card.checks if check.part == "cloning"] == expected
+
+
+def test_one_sample_less_of_a_recording_fails(
+    tiny_base: Checkpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recording = tmp_path / "voice.wav"
+    samples = speech(rate=44_100)
+    recording.write_bytes(wav(np.stack([samples, 0.5 * samples], axis=1), 44_100))
+    assert verified(tiny_base, "cloning", ref_audio=recording).passed
+    resample = reference_audio.to_24_khz
+    monkeypatch.setattr(reference_audio, "to_24_khz", lambda *arguments: resample(*arguments)[:-1])
+    card = verified(tiny_base, "cloning", ref_audio=recording)
+    assert [check.found for check in of(card, "failed")] == ["other than what the official package gives"]
+
+
+def test_the_official_package_is_given_samples_of_a_file_it_would_read_otherwise(tmp_path: Path) -> None:
+    recording = tmp_path / "voice.wav"
+    samples = speech()
+    recording.write_bytes(wav(np.stack([samples, -samples], axis=1)))
+    mono, rate = _for_official(recording)
+    assert rate == 24_000
+    np.testing.assert_allclose(mono, samples, atol=1e-4)
+    recording.write_bytes(wav(samples))
+    assert _for_official(recording) == str(recording)
 
 
 @pytest.mark.slow

@@ -5,7 +5,7 @@ from functools import partial
 
 import torch
 
-from megatalker.checkpoint.official import load_official_model
+from megatalker.checkpoint.official import load_official_model, quiet
 from megatalker.checkpoint.template import text_ids
 from megatalker.cli.verify.card import Check
 from megatalker_conformance.cases import LAYOUTS, SENTENCES
@@ -47,15 +47,16 @@ def _different(
 
 
 def cloning(subject: VerifySubject) -> Iterator[Check]:
-    """The voice of the given recording is what the official encoders make of it."""
+    """The voice of the given recording is what the official package makes of its file."""
     if subject.checkpoint.config.variant != "base":
         return  # the others do not clone
-    if subject.recording is None:
+    if subject.official_recording is None:
         raise NotRunError("no recording was given: --ref-audio FILE --ref-text 'every word said in it'")
     subject.require_official()
     text = subject.order.ref_text
     wrapper = load_official_model(subject.checkpoint, _CPU, torch.float32)
-    (item,) = wrapper.create_voice_clone_prompt((subject.recording, 24_000), text, x_vector_only_mode=text is None)
+    with quiet():
+        (item,) = wrapper.create_voice_clone_prompt(subject.official_recording, text, x_vector_only_mode=text is None)
     for mode in subject.modes:
         if not mode.spoken:
             continue
@@ -64,4 +65,4 @@ def cloning(subject: VerifySubject) -> Iterator[Check]:
             pairs.append((mode.voice.reference_codes, item.ref_code))
         same = all(ours is not None and torch.equal(ours, theirs) for ours, theirs in pairs)
         found = "equal" if same else "other than"
-        yield Check("cloning", mode.name, "passed" if same else "failed", f"{found} what the official encoders give")
+        yield Check("cloning", mode.name, "passed" if same else "failed", f"{found} what the official package gives")

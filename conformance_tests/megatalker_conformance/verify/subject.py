@@ -4,9 +4,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 
+import soundfile
 import torch
-from numpy import float32
+from numpy import array_equal, float32
 from numpy.typing import NDArray
 
 from megatalker.checkpoint import Checkpoint
@@ -18,6 +20,7 @@ from megatalker.plugins.checked import load_talker
 from megatalker.plugins.device import dtype_name, resolve_device, resolve_dtype
 from megatalker.settings import Settings
 from megatalker.voices import VoiceCloner, read_reference
+from megatalker.voices.reference_audio import mix_down, read_unmixed
 from megatalker_conformance.cases import Cases
 from megatalker_conformance.intelligibility import MakeListener, named_listener
 from megatalker_conformance.loading import load_context
@@ -44,6 +47,8 @@ class VerifySubject:
     codec_backend: CodecBackend
     recording: NDArray[float32] | None
     """Recording to clone, ``[samples]`` at 24 kHz."""
+    official_recording: str | tuple[NDArray[float32], int] | None
+    """The same for the official package: the file, or ``[samples]`` as they are in it, and their rate."""
     listener: MakeListener
 
     @classmethod
@@ -59,9 +64,10 @@ class VerifySubject:
         place = checkpoint, device, settings
         talker = registry.choose_talker(settings.backend, *place)
         recording = None if order.ref_audio is None else read_reference(order.ref_audio)
+        theirs = None if order.ref_audio is None else _for_official(order.ref_audio)
         listener = Recogniser if order.recogniser is None else named_listener(order.recogniser)
         codec = registry.choose_codec(settings.codec, *place)
-        return cls(checkpoint, settings, order, registry, device, talker, codec, recording, listener)
+        return cls(checkpoint, settings, order, registry, device, talker, codec, recording, theirs, listener)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -121,3 +127,14 @@ class VerifySubject:
         """Free the official modules."""
         if "oracle" in self.__dict__:
             self.oracle.close()
+
+
+def _for_official(path: Path) -> str | tuple[NDArray[float32], int]:
+    """Return the file, unless it is one that the official package cannot read or whose channels cancel each other."""
+    audio, rate = read_unmixed(path)
+    mono = mix_down(audio)
+    try:
+        soundfile.info(path)
+    except soundfile.LibsndfileError:
+        return mono, rate
+    return str(path) if array_equal(mono, audio.mean(axis=1)) else (mono, rate)

@@ -1,6 +1,7 @@
 """Recordings of voices to clone: read, checked, as mono 24 kHz."""
 
 import logging
+import math
 from pathlib import Path
 
 import numpy as np
@@ -79,9 +80,17 @@ def mix_down(audio: Samples) -> Samples:
 
 
 def to_24_khz(mono: Samples, rate: int) -> Samples:
-    """Resample ``[samples]`` from ``rate`` Hz."""
-    resampled: Samples = soxr.resample(mono, rate, SAMPLE_RATE)
-    return resampled
+    """Resample ``[samples]`` from ``rate`` Hz, to the samples that the official package has, and as many of them.
+
+    librosa, which it resamples with, rounds the length up and fills what soxr leaves out with zeros. Its product is a
+    floating-point number, which can lie above a whole one: 22,197 samples at 44.1 kHz become 12,081, not 12,080.
+    """
+    if rate == SAMPLE_RATE:
+        return mono
+    official = np.zeros(math.ceil(len(mono) * (SAMPLE_RATE / rate)), np.float32)
+    resampled: Samples = soxr.resample(mono, rate, SAMPLE_RATE)[: len(official)]
+    official[: len(resampled)] = resampled
+    return official
 
 
 def _from_array(audio: NDArray[np.generic], rate: int) -> tuple[Samples, int]:
