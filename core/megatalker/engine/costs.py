@@ -7,6 +7,7 @@ every stream needs is known for host and device together.
 
 import math
 from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from megatalker.checkpoint.config import FRAME_SECONDS
@@ -48,6 +49,7 @@ LEAST_GROWING_SHARE = 0.1
 MOST_UNEVEN = 1.25
 """A launch may take this much longer for each unit of its size than a smaller one; more counts as a mishap."""
 MOST_STREAMS = 4096
+"""No more streams are looked for; the setting ``max_streams`` allows as many."""
 MEMORY_S = 2.0
 """Seconds of work after which an observation counts half in :attr:`Throughput.frames_a_second`."""
 SMOOTHING = 0.3
@@ -61,9 +63,9 @@ class Cost:
     _points: dict[int, tuple[float, float, int, bool]] = field(default_factory=dict)
     """Size, seconds, the number of the last launch, and whether it was warm, for each half octave of sizes."""
     _launches: int = 0
-    _sizes: list[float] = field(default_factory=list)
-    _seconds: list[float] = field(default_factory=list)
-    _each_s: float = 0.0
+    _line: tuple[Sequence[float], Sequence[float], float] = (), (), 0.0
+    """Sizes in order, seconds of each, and seconds of one more unit beyond the largest. Replaced as a whole, because
+    callers' threads predict while the worker observes."""
 
     def observe(self, size: int, seconds: float, *, warm: bool = True) -> None:
         """Learn from a launch of this size, at least 1. What a backend that is not ``warm`` takes, which may compile
@@ -72,7 +74,7 @@ class Cost:
         self._launches += 1
         bucket = int(2 * math.log2(size))
         known = self._points.get(bucket)
-        if warm and self._sizes and (known is None or known[3]):
+        if warm and self._points and (known is None or known[3]):
             seconds = min(seconds, MOST_SURPRISE * self.predict(size))
         if known is None or not (warm and known[3]):
             self._points[bucket] = float(size), seconds, self._launches, warm
@@ -81,30 +83,26 @@ class Cost:
             self._points[bucket] = mean, known[1] + NEWEST * (seconds - known[1]), self._launches, True
         oldest = self._launches - FORGET_LAUNCHES
         self._points = {key: point for key, point in self._points.items() if key <= bucket or point[2] > oldest}
-        self._sizes, self._seconds = [], []
+        sizes, costs = list[float](), list[float]()
         for at, cost_s, *_ in sorted(self._points.values()):
-            if self._sizes:  # a larger launch takes longer, and not longer for each unit of its size
-                least, share = self._seconds[-1], at / self._sizes[-1]
+            if sizes:  # a larger launch takes longer, and not longer for each unit of its size
+                least, share = costs[-1], at / sizes[-1]
                 cost_s = min(max(cost_s, least), MOST_UNEVEN * share * least)
-            self._sizes.append(at)
-            self._seconds.append(cost_s)
-        self._each_s = self._slope()
-
-    def _slope(self) -> float:
-        """Return the seconds of one more unit beyond the largest size."""
-        sizes, seconds = self._sizes, self._seconds
-        mean_s = seconds[-1] / sizes[-1]
-        if len(sizes) == 1:
-            return GROWING_SHARE * mean_s
-        return max(LEAST_GROWING_SHARE * mean_s, (seconds[-1] - seconds[0]) / (sizes[-1] - sizes[0]))
+            sizes.append(at)
+            costs.append(cost_s)
+        mean_s = costs[-1] / sizes[-1]
+        each_s = GROWING_SHARE * mean_s
+        if len(sizes) > 1:
+            each_s = max(LEAST_GROWING_SHARE * mean_s, (costs[-1] - costs[0]) / (sizes[-1] - sizes[0]))
+        self._line = sizes, costs, each_s
 
     def predict(self, size: float) -> float:
         """Return the expected seconds of a launch; 0 while nothing was observed."""
-        sizes, seconds = self._sizes, self._seconds
+        sizes, seconds, each_s = self._line
         if not sizes:
             return 0.0
         if size >= sizes[-1]:
-            return seconds[-1] + (size - sizes[-1]) * self._each_s
+            return seconds[-1] + (size - sizes[-1]) * each_s
         if size <= sizes[0]:
             return seconds[0] * (1 - GROWING_SHARE * (1 - size / sizes[0]))
         place = bisect_left(sizes, size)
@@ -113,11 +111,11 @@ class Cost:
 
     def size_within(self, seconds: float) -> float:
         """Return the size of a launch that takes this long; infinite while nothing was observed."""
-        sizes, known = self._sizes, self._seconds
+        sizes, known, each_s = self._line
         if not sizes or not known[-1]:
             return math.inf
         if seconds >= known[-1]:
-            return sizes[-1] + (seconds - known[-1]) / self._each_s
+            return sizes[-1] + (seconds - known[-1]) / each_s
         if seconds < known[0]:
             return sizes[0] * (1 - (1 - seconds / known[0]) / GROWING_SHARE)
         place = bisect_right(known, seconds)
