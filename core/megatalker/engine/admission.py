@@ -184,7 +184,7 @@ def _before(opened: Iterable[Utterance], new: Utterance, throughput: Throughput)
 def _seconds_left(one: Utterance, frames_a_second: float, throughput: Throughput) -> float:
     paced = one.request.max_ahead_s is not None  # it is not made faster than it is played
     pace = min(frames_a_second, 1 / FRAME_SECONDS) if paced else frames_a_second
-    return max(1.0, one.text.characters * throughput.frames_a_character - len(one.frames)) / pace
+    return one.frames_left(throughput.frames_a_character) / pace
 
 
 def _when(seconds: float | None) -> str:
@@ -209,7 +209,7 @@ class Grant(NamedTuple):
 
     taker: Utterance
     lender: Utterance | None = None
-    """Owner whose row it is; ``None``: nobody's, or its own."""
+    """The stream that gives its slot up; ``None``: the slot is free, or the taker's own."""
     due: bool = False
     """Its owner has at least :data:`AN_EXCHANGE` rows fewer than another one, whose streams it need not wait for."""
 

@@ -73,11 +73,6 @@ class DecoderStream:
             return rows[frame]
         return self.prompt.pad if self.complete else None
 
-    @property
-    def starved(self) -> bool:
-        """All rows that are known were fed, and more text may come."""
-        return not self.complete and self.frames >= len(self.rows)
-
     def text_done_at(self, frame: int) -> bool:
         """All text had been fed before the utterance's frame of this number."""
         return self.complete and frame - self.start >= len(self.rows)
@@ -170,11 +165,6 @@ class Utterance(Stream):
         """Frames decoded and not handed out."""
         return len(self.frames) - self.progress.frames
 
-    @property
-    def coming_s(self) -> float:
-        """Seconds of audio that the codec is at."""
-        return (self.given - self.progress.frames) * FRAME_SECONDS
-
     def is_suspect(self, kind: Kind) -> bool:
         """It goes alone in the calls of this role: one of them has failed."""
         return any(role == kind for role, _ in self.suspected)
@@ -197,11 +187,13 @@ class Utterance(Stream):
         """When its row may be lent; infinite while it has work, and when it is over."""
         return math.inf if self.idle_since is None or self.ending is not None else self.idle_since + REST_S
 
+    def frames_left(self, frames_a_character: float) -> float:
+        """Return about how many frames the text that has come still takes, at least one."""
+        return max(1.0, self.text.characters * frames_a_character - len(self.frames))
+
     def left_s(self, frames_a_character: float) -> float:
         """Return about how many seconds of speech are still to be made; infinite while text may come."""
-        if not self.text.finished:
-            return math.inf
-        return max(1.0, self.text.characters * frames_a_character - len(self.frames)) * FRAME_SECONDS
+        return self.frames_left(frames_a_character) * FRAME_SECONDS if self.text.finished else math.inf
 
     def in_hand_s(self, now: float) -> float:
         """Audio that its consumer has yet to play, or even to take."""

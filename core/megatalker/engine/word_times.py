@@ -47,7 +47,7 @@ class Word:
     joined: bool
     """It stands in a run without spaces: nothing goes between it and the word after it."""
     end: int
-    """Where it ends in all of the text."""
+    """Index in the whole text of the character after the word."""
 
 
 class WordCutter:

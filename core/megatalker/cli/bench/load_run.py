@@ -111,7 +111,7 @@ class _Runner:
         after = self._metrics()
         added = None
         if before is not None and after is not None:
-            added = {name: value - before.get(name, 0) for name, value in after.items()}
+            added = {name: value - before[name] for name, value in after.items()}
             ticks, begun, calls = (max(1, added[name]) for name in ("ticks", "begun", "decode_calls"))
             added["host_ms_a_tick"] = added["host_s"] / ticks * 1e3
             added["backend_ms_a_tick"] = added["backend_s"] / ticks * 1e3
