@@ -201,10 +201,22 @@ class AdmittedOnceSeen:
 
 def test_one_that_is_admitted_while_the_queue_is_counted_is_in_it() -> None:
     opened = cast("list[Utterance]", [AdmittedOnceSeen(), AdmittedOnceSeen()])
-    limits = AdmissionLimits(rows=1, max_waiting=1, max_open=9, max_streams_per_owner=None, max_wait_s=None)
+    limits = AdmissionLimits(rows=1, slots=1, max_waiting=1, max_open=9, max_streams_per_owner=None, max_wait_s=None)
     new = Mock(owner="", left_s=lambda frames_a_character: 1.0)
     new.progress.requested_at = 0.0
     assert isinstance(queue_refusal(opened, new, limits, Throughput()), CapacityError)
+
+
+def test_audio_in_hand_makes_no_slot(open_engine: Opener) -> None:
+    """Speech that is short may use the time that others can do without, but not a slot that nobody gives up."""
+    capabilities = replace(CAPABILITIES, max_positions=10**9)
+    fakes = fakes_with(frames=None, on_decode=lambda call: time.sleep(1e-4), capabilities=capabilities)
+    endless = {"max_frames": 10**8, "max_segment_frames": 10**8, "runaway_guard": False}
+    engine = open_engine(fakes, max_streams=1, max_waiting=0, **endless)
+    with engine.speak(TEXT) as occupant:
+        eventually(lambda: occupant.facts().audio_s > 60, "it is far ahead of its playback")
+        with pytest.raises(CapacityError, match="1 streams run and 0 wait already"):
+            engine.speak(TEXT)
 
 
 def test_who_waits_too_long_for_a_row_is_told_when_to_try_again(open_engine: Opener) -> None:

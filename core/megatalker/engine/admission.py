@@ -38,6 +38,8 @@ class AdmissionLimits:
     """The settings of the same names; ``rows`` is how many streams can run at a time without gaps."""
 
     rows: int
+    slots: int
+    """Streams that the backend holds, at least ``rows``."""
     max_waiting: int
     max_open: int
     max_streams_per_owner: int | None
@@ -51,8 +53,8 @@ class AdmissionLimits:
         most = settings.max_streams if rows is None else min(settings.max_streams, rows)
         limits = settings.max_waiting, settings.max_open, settings.max_streams_per_owner, settings.max_wait_s
         if sustainable < most:
-            return cls(int(sustainable), *limits, "use a faster machine, or more of them")
-        return cls(most, *limits)
+            return cls(int(sustainable), most, *limits, "use a faster machine, or more of them")
+        return cls(most, most, *limits)
 
 
 def refusal(
@@ -108,7 +110,7 @@ def queue_refusal(
     """Return why ``new`` may not have work while those are open; ``None``: it may."""
     if len(opened) < limits.rows:  # it gets a slot at once
         return None
-    before = _before(opened, new, throughput)
+    before = _before(opened, new, limits, throughput)
     wait_s = expected_wait_s(before, limits.rows, throughput)
     if len(before) >= limits.rows + limits.max_waiting:
         return CapacityError(
@@ -130,7 +132,7 @@ def waited_too_long(
     opened: Iterable[Utterance], new: Utterance, limits: AdmissionLimits, throughput: Throughput
 ) -> CapacityError:
     """Return the end of ``new``, which waited longer for its first slot than ``max_wait_s``."""
-    wait_s = expected_wait_s(_before(opened, new, throughput), limits.rows, throughput)
+    wait_s = expected_wait_s(_before(opened, new, limits, throughput), limits.rows, throughput)
     return CapacityError(
         f"no stream was free for {limits.max_wait_s:g} s; try again {_when(wait_s)}, "
         f"raise the setting max_wait_s, or {limits.remedy}",
@@ -155,20 +157,20 @@ def expected_wait_s(busy: Iterable[Utterance], rows: int, throughput: Throughput
     return free_at[0]
 
 
-def _before(opened: Iterable[Utterance], new: Utterance, throughput: Throughput) -> list[Utterance]:
-    """Return those with work that come before ``new``: all that run, except those with more audio in hand than its
-    speech lasts, but none if it gets another owner's slot at once; and of those that wait all of its own owner's, and
-    as many of each other owner's as are served before it.
+def _before(
+    opened: Iterable[Utterance], new: Utterance, limits: AdmissionLimits, throughput: Throughput
+) -> list[Utterance]:
+    """Return those with work that come before ``new``: all that run, but none if it gets another owner's slot at once,
+    and where a slot is free none with more audio in hand than its speech lasts; and of those that wait all of its own
+    owner's, and as many of each other owner's as are served before it.
     """
     running, waiting, owner = list[Utterance](), list[Utterance](), new.owner
-    enough_at = new.progress.requested_at + new.left_s(throughput.frames_a_character) + FULL_MARGIN_S
     for one in opened:
-        if one is new or one.idle_since is not None:
-            continue
-        if not one.admitted:  # looked at once: the worker may admit it meanwhile
-            waiting.append(one)
-        elif one.deadline < enough_at:
-            running.append(one)
+        if one is not new and one.idle_since is None:
+            (running if one.admitted else waiting).append(one)  # looked at once: the worker may admit it meanwhile
+    if len(running) < limits.slots:
+        enough_at = new.progress.requested_at + new.left_s(throughput.frames_a_character) + FULL_MARGIN_S
+        running = [one for one in running if one.deadline < enough_at]
     turns = 1 + sum(one.owner == owner for one in waiting)
     own = turns - 1 + sum(one.owner == owner for one in running)
     if max(Counter(one.owner for one in running).values(), default=0) >= own + AN_EXCHANGE:
