@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from megatalker import Checkpoint, Engine, SpeechStream
 from megatalker.checkpoint.config import SAMPLE_RATE
-from megatalker.engine.words import cut
+from megatalker.engine.word_times import cut
 from megatalker.serving.audio import to_pcm16
 from megatalker_benchmarks.report import add_json_option, hand_out, whole
 from megatalker_demo_voice.espeak import Espeak, EspeakFiles

@@ -1,16 +1,20 @@
-"""What tests of the engine share."""
+"""Fixtures that tests of the engine share."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from typing import Any
 
 import pytest
+from torch import Tensor
 
 from engine_stage import EngineClock, Opener
-from fake_backend import Fakes
+from fake_backend import FakeCodec, Fakes, FakeTalker
+from launches import Launches
 from megatalker.checkpoint import Checkpoint
 from megatalker.engine import Engine
+from megatalker.engine.costs import Cost
 from megatalker.engine.state import WorkerState
+from megatalker.interfaces import CodecState, DecodeStep, Frame, StreamHandle, StreamRequest
 from megatalker.settings import Settings
 
 
@@ -31,7 +35,7 @@ def open_engine(tiny_custom_voice: Checkpoint, arrival: None) -> Iterator[Opener
 
 @pytest.fixture
 def engine_clock(monkeypatch: pytest.MonkeyPatch) -> EngineClock:
-    """Of the engines that are opened from now on."""
+    """The clock of engines that are opened from now on."""
     clock = EngineClock()
     monkeypatch.setattr(
         "megatalker.engine.engine.WorkerState", lambda talker, codec, _: WorkerState(talker, codec, clock)
@@ -45,3 +49,28 @@ def busy_engine(open_engine: Opener) -> Iterator[Engine]:
     engine = open_engine()
     with engine.borrow_backends():
         yield engine
+
+
+@pytest.fixture
+def launches(monkeypatch: pytest.MonkeyPatch, engine_clock: EngineClock) -> Launches:
+    seen = Launches()
+    prefill, decode, audio = FakeTalker.prefill, FakeTalker.decode, FakeCodec.decode
+
+    def note_prefill(talker: FakeTalker, requests: Sequence[StreamRequest]) -> list[StreamHandle]:
+        handles = prefill(talker, requests)
+        seen.note("prompts", [*handles])
+        return handles
+
+    def note_decode(talker: FakeTalker, steps: Sequence[DecodeStep], *, return_logits: bool = False) -> list[Frame]:
+        seen.note("frames", [step.stream for step in steps])
+        return decode(talker, steps)
+
+    def note_audio(codec: FakeCodec, states: Sequence[CodecState], codes: Sequence[Tensor]) -> list[Tensor]:
+        seen.note("audio", [len(fresh) for fresh in codes])
+        return audio(codec, states, codes)
+
+    monkeypatch.setattr(Cost, "observe", lambda cost, size, seconds, *, warm=True: None)  # how busy this machine is
+    monkeypatch.setattr(FakeTalker, "prefill", note_prefill)
+    monkeypatch.setattr(FakeTalker, "decode", note_decode)
+    monkeypatch.setattr(FakeCodec, "decode", note_audio)
+    return seen

@@ -5,6 +5,7 @@ import threading
 import time
 from dataclasses import replace
 from typing import cast
+from unittest.mock import Mock
 
 import pytest
 
@@ -13,7 +14,7 @@ from fake_backend import CAPABILITIES, Behaviour, Fakes
 from megatalker.checkpoint import Checkpoint
 from megatalker.engine import Engine, SpeechStream
 from megatalker.engine.admission import AdmissionLimits, expected_wait_s, queue_refusal
-from megatalker.engine.scheduling import Throughput
+from megatalker.engine.costs import Throughput
 from megatalker.engine.utterance import Utterance
 from megatalker.errors import CapacityError
 from waiting import HANG_S, eventually
@@ -176,19 +177,19 @@ def test_the_wait_is_that_for_the_first_row_that_those_before_leave_free(busy_en
     seen = Throughput()
     busy = [busy_engine.speak("x" * length)._utterance for length in (100, 200, 300)]
     assert expected_wait_s(busy, 2, seen) is None, "nothing was seen"
-    seen.note_work(frames=100, seconds=10.0)
+    seen.observe_work(frames=100, seconds=10.0)
     busy[0].admitted = busy[1].admitted = True
     assert expected_wait_s(busy, 4, seen) == 0
     assert expected_wait_s(busy[:2], 2, seen) == pytest.approx(20.0), "a frame a letter, five frames a second each"
     assert expected_wait_s(busy, 2, seen) == pytest.approx(40.0), "the third takes the place of the first"
-    seen.note_work(frames=10_000, seconds=10.0)
+    seen.observe_work(frames=10_000, seconds=10.0)
     assert expected_wait_s(busy, 2, seen) < 2, "what was seen long ago counts less"
 
 
 class AdmittedOnceSeen:
-    """What a caller's thread sees of a request that the worker admits meanwhile."""
+    """A request that the worker admits while a caller's thread looks at it."""
 
-    owner, idle_since = "", None
+    owner, idle_since, deadline = "", None, 0.0
 
     def __init__(self) -> None:
         self._looks = itertools.count()
@@ -200,8 +201,22 @@ class AdmittedOnceSeen:
 
 def test_one_that_is_admitted_while_the_queue_is_counted_is_in_it() -> None:
     opened = cast("list[Utterance]", [AdmittedOnceSeen(), AdmittedOnceSeen()])
-    limits = AdmissionLimits(rows=1, max_waiting=1, max_open=9, max_streams_per_owner=None, max_wait_s=None)
-    assert isinstance(queue_refusal(opened, "", limits, Throughput()), CapacityError)
+    limits = AdmissionLimits(rows=1, slots=1, max_waiting=1, max_open=9, max_streams_per_owner=None, max_wait_s=None)
+    new = Mock(owner="", left_s=lambda frames_a_character: 1.0)
+    new.progress.requested_at = 0.0
+    assert isinstance(queue_refusal(opened, new, limits, Throughput()), CapacityError)
+
+
+def test_audio_in_hand_makes_no_slot(open_engine: Opener) -> None:
+    """Speech that is short may use the time that others can do without, but not a slot that nobody gives up."""
+    capabilities = replace(CAPABILITIES, max_positions=10**9)
+    fakes = fakes_with(frames=None, on_decode=lambda call: time.sleep(1e-4), capabilities=capabilities)
+    endless = {"max_frames": 10**8, "max_segment_frames": 10**8, "runaway_guard": False}
+    engine = open_engine(fakes, max_streams=1, max_waiting=0, **endless)
+    with engine.speak(TEXT) as occupant:
+        eventually(lambda: occupant.facts().audio_s > 60, "it is far ahead of its playback")
+        with pytest.raises(CapacityError, match="1 streams run and 0 wait already"):
+            engine.speak(TEXT)
 
 
 def test_who_waits_too_long_for_a_row_is_told_when_to_try_again(open_engine: Opener) -> None:
@@ -211,7 +226,9 @@ def test_who_waits_too_long_for_a_row_is_told_when_to_try_again(open_engine: Ope
     running, waiting = engine.speak(TEXT), engine.speak(TEXT)
     waits.set()
     next(running)
-    with pytest.raises(CapacityError, match=r"no stream was free for 0\.2 s; try again .*max_streams or max_wait_s"):
+    with pytest.raises(
+        CapacityError, match=r"no stream was free for 0\.2 s; try again .*max_wait_s, or raise the setting max_streams"
+    ):
         waiting.read_all()
     go.set()
     assert len(running.read_all()) == 199 * 1920, "who has begun is not concerned"

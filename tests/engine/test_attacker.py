@@ -2,6 +2,7 @@
 launches take what they take on one core of a processor with the demo voice.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,11 +16,11 @@ from fake_backend import CAPABILITIES, Behaviour, FakeCodec, FakeTalker
 from megatalker.checkpoint import Checkpoint
 from megatalker.checkpoint.config import FRAME_SAMPLES
 from megatalker.engine.admission import AdmissionLimits, refusal
-from megatalker.engine.chunks import ChunkPolicy, ChunkQueue
+from megatalker.engine.chunks import ChunkPolicy, ChunkQueue, Progress
 from megatalker.engine.commands import Command, Feed, Submit, Wake
 from megatalker.engine.options import SpeechOptions
 from megatalker.engine.request import RequestChecker, TalkerLimits
-from megatalker.engine.utterance import Progress, Utterance
+from megatalker.engine.utterance import Utterance
 from megatalker.interfaces import CodecState, DecodeStep, Frame, StreamHandle, StreamRequest
 from megatalker.settings import Settings
 from virtual_device import TEXT, Arrivals, Costs, Device, Listener, Time, work
@@ -31,7 +32,7 @@ PROMPT: Costs = [1, 25, 50, 100, 200, 300, 600], [5.0, 5.7, 7.6, 12.2, 22.8, 34.
 FRAMES: Costs = [1, 2, 4, 8], [2.2, 3.4, 5.2, 9.7]
 AUDIO: Costs = [1, 8], [2.95, 20.1]
 SERVER_S = 0.007
-"""What HTTP, server and client add to each first chunk."""
+"""Seconds that HTTP, server and client add to each first chunk."""
 SEGMENT_FRAMES = 260
 CALM_S, PHASE_S = 10.0, 30.0
 LIMITS = TalkerLimits("device", seeded_sampling=True, max_positions=4096)
@@ -72,7 +73,7 @@ def busy(time: Time, milliseconds: float) -> None:
 
 @dataclass
 class Attack:
-    """What one owner begins at :data:`CALM_S`."""
+    """Requests that one owner begins at :data:`CALM_S`."""
 
     idle: int = 0
     """Utterances with three words that are left."""
@@ -81,7 +82,7 @@ class Attack:
 
 
 def first_p95(checkpoint: Checkpoint, attack: Attack) -> float:
-    """Of the other owner's requests, a second's mean apart, during eight attacks."""
+    """Return the p95 of the other owner's requests, one a second on average, during eight attacks."""
     return float(np.quantile([s for seed in range(1, 9) for s in firsts(checkpoint, attack, seed)], 0.95))
 
 
@@ -95,9 +96,9 @@ def firsts(checkpoint: Checkpoint, attack: Attack, seed: int) -> list[float]:
         request, segmenter = checker.check(text, SpeechOptions(seed=1, **options), LIMITS)
         utterance = Utterance(request, segmenter, Progress(1, at, "", ""), chunks, ChunkPolicy(8), None, owner=owner)
         if text is None:
-            utterance.rest_since(at)
+            utterance.update(at)
             idle.append(utterance)
-        refused = refusal(state.utterances, utterance, AdmissionLimits.of(settings, 8), state.throughput)
+        refused = refusal(state.utterances, utterance, AdmissionLimits.of(settings, 8, math.inf), state.throughput)
         assert refused is None or owner == "attacker", refused
         return Wake() if refused is not None else Submit(utterance)
 

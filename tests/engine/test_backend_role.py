@@ -1,4 +1,4 @@
-"""What a role says of backends that cannot fill it."""
+"""Messages about backends that cannot fill a role."""
 
 import logging
 

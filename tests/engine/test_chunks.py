@@ -1,4 +1,4 @@
-"""What a chunk says about the end, what the log says about chunks, and pieces shorter than a frame."""
+"""Chunks: the mark of the last one, lines of the log, and pieces shorter than a frame."""
 
 import asyncio
 import logging

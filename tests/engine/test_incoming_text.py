@@ -32,7 +32,7 @@ SEED = 7
 
 @dataclass(eq=False)
 class Reader:
-    """As much of an utterance as the reading of text needs."""
+    """The part of an utterance that the reading of text needs."""
 
     text: TextSegmenter
     incoming: IncomingText = field(default_factory=IncomingText)
@@ -93,12 +93,12 @@ def test_the_worker_reads_bounded_text_between_steps(open_engine: Opener, monkey
         ticks[-1] += len(text)
         feed(segmenter, text)
 
-    def tick(unread: dict[Any, None]) -> None:
+    def tick(unread: dict[Any, None]) -> list[Any]:
         ticks.append(0)
-        read_incoming(unread)
+        return read_incoming(unread)
 
     monkeypatch.setattr(TextSegmenter, "feed", counted)
-    monkeypatch.setattr("megatalker.engine.worker.read_incoming", tick)
+    monkeypatch.setattr("megatalker.engine.dispatcher.read_incoming", tick)
     engine = open_engine(fakes_with(frames=3))
     streams = [engine.speak(None) for _ in range(3)]
     streams[0].feed("Hello." + "." * 19_900)

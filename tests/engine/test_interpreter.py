@@ -1,4 +1,4 @@
-"""What a process that lives for its engine changes about Python."""
+"""Changes to Python's interpreter in a process that lives for its engine."""
 
 import gc
 

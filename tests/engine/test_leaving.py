@@ -18,7 +18,7 @@ import logging, subprocess, sys, threading, time
 logging.basicConfig(level=logging.WARNING)
 from fake_backend import Behaviour, Fakes
 from megatalker.checkpoint import Checkpoint
-from megatalker.engine import Engine, leaving
+from megatalker.engine import Engine, interpreter
 from megatalker.errors import EngineClosedError
 
 entered = threading.Event()
@@ -108,7 +108,7 @@ def test_ctrl_c_during_a_warm_up_ends_the_program(tiny_custom_voice: Checkpoint)
 
 
 def test_what_cannot_be_interrupted_is_not_waited_for_for_ever(tiny_custom_voice: Checkpoint) -> None:
-    program = IN_A_THREAD + "leaving.LEAVE_TIMEOUT_S = 0.5\nsys.stdout.write('last words')\n"
+    program = IN_A_THREAD + "interpreter.LEAVE_TIMEOUT_S = 0.5\nsys.stdout.write('last words')\n"
     with start(tiny_custom_voice, program, "hangs") as process:
         said, complained = process.communicate(timeout=PROCESS_S)
     assert process.returncode == 1

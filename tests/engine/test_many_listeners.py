@@ -7,14 +7,14 @@ import pytest
 
 import virtual_device
 from megatalker.checkpoint import Checkpoint
-from megatalker.engine import worker
+from megatalker.engine import dispatcher
 from megatalker.interfaces import StreamHandle, StreamRequest
 from virtual_device import DeviceTalker, Listener, listen
 
 pytestmark = pytest.mark.slow
 
 REQUEST_S = 0.00015
-"""What checking one request takes its caller: those who come at once come so far apart."""
+"""Seconds that checking one request takes its caller: requests at one moment come this far apart."""
 
 
 def poisson(rate: float, seconds: float) -> list[float]:
@@ -80,19 +80,19 @@ def test_those_who_come_at_one_moment_begin_together_and_one_alone_waits_for_nob
         return prefill(talker, requests)
 
     monkeypatch.setattr(DeviceTalker, "prefill", noted)
-    coming = [1.0, *(1.0 + 0.9 * place * worker.ARRIVALS_APART_S for place in range(200))]
+    coming = [1.0, *(1.0 + 0.9 * place * dispatcher.ARRIVALS_APART_S for place in range(200))]
     listen(tiny_custom_voice, coming[:17], until_s=2, speech_s=60, max_ahead_s=2.0, patch=monkeypatch)
     assert [count for _, count in begun] == [17], "two were there when the engine's thread looked"
     begun.clear()
     listen(tiny_custom_voice, coming, until_s=2, speech_s=60, max_ahead_s=2.0, patch=monkeypatch)
-    assert begun[0][0] - coming[0] < 1.5 * worker.MOST_ARRIVALS_S, "others go on coming"
-    monkeypatch.setattr(worker, "ARRIVALS_APART_S", 0.5)
+    assert begun[0][0] - coming[0] < 1.5 * dispatcher.MOST_ARRIVALS_S, "others go on coming"
+    monkeypatch.setattr(dispatcher, "ARRIVALS_APART_S", 0.5)
     (alone,) = listen(tiny_custom_voice, [1.0], until_s=2, speech_s=60, max_ahead_s=2.0, patch=monkeypatch)
     assert alone.first_s < 0.02
 
 
 def test_as_many_as_it_can_make_are_all_heard(tiny_custom_voice: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of several numbers, since one stream more changes who begins with whom."""
+    """Several numbers are tried, since one stream more changes which streams begin together."""
     for count in (480, 490, 500):
         heard = listen(tiny_custom_voice, at_once(count), until_s=6, speech_s=60, max_ahead_s=2.0, patch=monkeypatch)
         assert all(one.first_s for one in heard)
@@ -114,7 +114,7 @@ def hundreds_are_heard_though_a_chunk_takes(
     for count in (480, 490, 500):
         heard = listen(checkpoint, at_once(count), until_s=6, speech_s=60, max_ahead_s=2.0, patch=patch)
         assert all(one.first_s for one in heard)
-        assert len(gaps(heard)) < 0.1 * count
+        assert not gaps(heard)
         assert first_p95(heard) < within_s
 
 
@@ -131,7 +131,7 @@ def test_what_a_slow_host_takes_is_left_to_those_who_play(
     tiny_custom_voice: Checkpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Newcomers come no faster than it, not only its device, can serve them with the others."""
-    hundreds_are_heard_though_a_chunk_takes(0.1, 3.0, tiny_custom_voice, monkeypatch)
+    hundreds_are_heard_though_a_chunk_takes(0.1, 3.5, tiny_custom_voice, monkeypatch)
 
 
 @pytest.mark.usefixtures("slow_host")

@@ -15,7 +15,7 @@ from late_audio import SlowDownload
 from megatalker.checkpoint import Checkpoint
 from megatalker.engine import Engine
 from megatalker.engine.codec_stage import Download, StepUnderWay
-from megatalker.engine.worker import LAUNCH_S
+from megatalker.engine.dispatcher import LAUNCH_S
 from megatalker.interfaces import DecodeStep, Frame
 from megatalker.settings import Settings
 from waiting import HANG_S
@@ -25,7 +25,7 @@ FRAMES = 4
 
 
 class Diary:
-    """What a talker and the audio did, in order."""
+    """Events of a talker and of the audio, in order."""
 
     def __init__(self) -> None:
         self.events: list[str] = []

@@ -11,9 +11,10 @@ from engine_stage import TEXT, Opener, codes_of, fakes_with, order_of_prompts, p
 from fake_backend import CAPABILITIES
 from megatalker.checkpoint import Checkpoint
 from megatalker.engine import Engine, SpeechStream
-from megatalker.engine.admission import ENOUGH_S, Grant, Turns, fair, grants, is_owed
-from megatalker.engine.scheduling import REST_S, Pace
-from megatalker.engine.utterance import DecoderStream, Utterance, candidate
+from megatalker.engine.admission import Grant, grants, is_owed, serve
+from megatalker.engine.costs import Costs
+from megatalker.engine.scheduler import ENOUGH_S
+from megatalker.engine.utterance import REST_S, DecoderStream, Utterance
 from megatalker.errors import CapacityError
 from megatalker.interfaces import StreamHandle
 from megatalker.prompt import Prompt
@@ -136,29 +137,24 @@ def wish(engine: Engine, owner: str, *, begun: bool = False) -> Utterance:
 
 
 def test_streams_that_come_back_go_before_their_owners_newcomers_and_keep_nobody_else_out(busy_engine: Engine) -> None:
-    turns = Turns()
-    first, second, back = (wish(busy_engine, "a", begun=begun) for begun in (False, False, True))
-    assert turns.order([first, second]) == [first, second]
-    turns.serve(first)
-    assert turns.order([second, back]) == [back, second]
-    turns.serve(back)
+    served: dict[str, int] = {}
+
+    def first(*wishing: Utterance) -> Utterance:
+        taker = grants(wishing, [], 1, 0.0, served=served)[0].taker
+        serve(served, taker.owner)
+        return taker
+
+    new, back = wish(busy_engine, "a"), wish(busy_engine, "a", begun=True)
+    assert first(new, back) is back
     other = wish(busy_engine, "b")
-    turns.order([second, other])
-    for _ in range(10):  # each comes back as soon as it can
-        again = wish(busy_engine, "a", begun=True)
-        assert turns.order([second, again, other])[0] is other
-        turns.serve(again)
+    assert first(new, other, back) is other, "the owner that was served longest ago"
+    assert [first(new, wish(busy_engine, "b"), back).owner for _ in range(4)] == ["a", "b", "a", "b"]
 
 
-def test_who_comes_late_begins_at_the_number_that_is_served(busy_engine: Engine) -> None:
-    turns = Turns()
-    for _ in range(5):
-        (served,) = turns.order([wish(busy_engine, "a")])
-        turns.serve(served)
-    sixth = wish(busy_engine, "a")
-    turns.order([sixth])
-    late = [wish(busy_engine, "b") for _ in range(3)]
-    assert turns.order([sixth, *late]) == [late[0], sixth, late[1], late[2]]
+def test_the_next_row_goes_to_the_owner_with_the_fewest(busy_engine: Engine) -> None:
+    held = [holding(busy_engine, "a")]
+    new = [wish(busy_engine, owner) for owner in "aabb"]
+    assert [grant.taker for grant in grants(new, held, 4, 0.0)] == [new[2], new[0], new[3]]
 
 
 def holding(engine: Engine, owner: str, *, begun: bool = True) -> Utterance:
@@ -219,26 +215,11 @@ def test_whether_a_row_is_owed_is_known_without_the_grants(busy_engine: Engine, 
     assert is_owed(new, holders) == grants(new, holders, 9, 0.0)[0].due
 
 
-def test_of_a_slow_device_s_launch_each_owner_gets_as_much_as_the_one_with_fewest(busy_engine: Engine) -> None:
-    streams = [holding(busy_engine, owner) for owner in "aaab"]
-    for stream, dry_at in zip(streams, (3.0, 1.0, 2.0, 4.0), strict=True):
-        stream.progress.playback.dry_at = dry_at
-
-    def chosen(now: float) -> set[int]:
-        ready = [candidate(index, stream) for index, stream in enumerate(streams)]
-        return {one.place for one in fair(ready, streams, now)}
-
-    assert chosen(now=4.0 - ENOUGH_S / 2) == {1, 3}, "the most urgent of the other owner"
-    assert chosen(now=4.0 - ENOUGH_S) == {0, 1, 2, 3}, "it has audio enough"
-    streams[3].owner = "a"
-    assert chosen(now=4.0) == {0, 1, 2, 3}, "one owner"
-
-
 @pytest.mark.parametrize("slow", [True, False])
 def test_an_owner_s_many_streams_do_not_slow_down_another_s(
     open_engine: Opener, tiny_custom_voice: Checkpoint, monkeypatch: pytest.MonkeyPatch, slow: bool
 ) -> None:
-    monkeypatch.setattr(Pace, "is_slow", lambda pace, streams: slow)
+    monkeypatch.setattr(Costs, "need", lambda costs, streams: 2.0 * slow)
     fakes = fakes_with()
     engine = open_engine(fakes)
     with engine.borrow_backends():

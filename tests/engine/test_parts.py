@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -9,11 +10,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from megatalker.checkpoint.config import FRAME_SAMPLES, FRAME_SECONDS
-from megatalker.engine.chunks import ChunkPolicy, ChunkQueue, PlaybackClock, hold_until, wake
+from megatalker.engine.chunks import (
+    BUSY_SHARE,
+    SLACK_S,
+    ChunkPolicy,
+    ChunkQueue,
+    PlaybackClock,
+    hold_until,
+    wake,
+)
 from megatalker.engine.options import random_seed, stream_seed
 from megatalker.engine.outputs import Chunk
 from megatalker.engine.runaway import MAX_PERIOD_FRAMES, PATIENCE_FRAMES, RunawayDetector, frame_levels
-from megatalker.engine.scheduling import UNBATCHED_STEPS, Candidate, select
 
 
 def test_playback_starts_with_the_first_chunk_and_counts_each_time_it_runs_dry() -> None:
@@ -36,89 +44,77 @@ def test_running_dry_while_the_caller_owes_text_is_not_an_underrun() -> None:
     assert clock.underruns == 1
 
 
-def run_policy(frame_s: float, frames: int, max_frames: int = 8) -> tuple[list[int], int]:
-    """Chunk sizes and underruns of a stream whose frames take ``frame_s`` each."""
-    policy, clock, sizes, pending, now = ChunkPolicy(max_frames), PlaybackClock(), [], 0, 0.0
+UNKNOWN, MANY = 0.0, 100
+"""The time of a round before any launch was observed, and more frames than any chunk here has."""
+
+
+def run_policy(rtf: float, frames: int, max_frames: int = 8, codec: float = 0.0) -> tuple[list[int], int]:
+    """Return chunk sizes and underruns of a stream whose frames take the share ``rtf`` of their duration to make, of
+    which their audio takes the share ``codec``.
+    """
+    policy, clock, sizes, pending, now = ChunkPolicy(max_frames), PlaybackClock(), list[int](), 0, 0.0
+    round_s = rtf * FRAME_SECONDS
     for _ in range(frames):
-        now += frame_s
-        policy.note_frame(now)
+        now += (1 - codec) * round_s
         pending += 1
         if pending >= policy.target:
+            now += pending * codec * round_s
             clock.deliver(now, pending * FRAME_SECONDS)
-            policy.note_chunk(pending, clock.ahead(now), 100, frame_s)
+            policy.plan_next(pending, clock.ahead(now), MANY, round_s)
             sizes.append(pending)
             pending = 0
     return sizes, clock.underruns
 
 
-def test_chunks_double_from_one_frame_while_the_device_is_fast() -> None:
-    sizes, underruns = run_policy(frame_s=0.001, frames=63)
+def test_chunks_double_from_one_frame_while_the_engine_is_fast() -> None:
+    sizes, underruns = run_policy(rtf=0.01, frames=63)
     assert sizes == [1, 2, 4, 8, 8, 8, 8, 8, 8, 8]
     assert underruns == 0
 
 
-def test_a_device_just_faster_than_playback_keeps_no_frame_back() -> None:
-    assert set(run_policy(frame_s=0.97 * FRAME_SECONDS, frames=20)[0]) == {1}
+def test_chunks_have_one_frame_while_costs_are_unknown() -> None:
+    policy = ChunkPolicy(8)
+    policy.plan_next(1, 10.0, MANY, UNKNOWN)
+    assert policy.target == 1
 
 
-def test_a_device_slower_than_playback_pauses_less_often_instead_of_sending_single_frames() -> None:
-    sizes, underruns = run_policy(frame_s=1.5 * FRAME_SECONDS, frames=31)
+def test_a_chunk_grows_only_as_far_as_playback_can_wait_for_it() -> None:
+    """It is made a frame at a time, and one round of other streams may come before and after it."""
+    policy, round_s = ChunkPolicy(8), 0.02
+    for frames in range(1, 8):
+        policy.plan_next(8, (frames + 2) * round_s + SLACK_S + 1e-6, MANY, round_s)
+        assert policy.target == frames
+    policy.plan_next(8, 0.0, MANY, round_s)
+    assert policy.target == 1
+
+
+def test_a_busy_engine_makes_chunks_larger_however_little_audio_is_in_hand() -> None:
+    policy = ChunkPolicy(8)
+    policy.plan_next(2, 0.0, MANY, 1.01 * BUSY_SHARE * FRAME_SECONDS)
+    assert policy.target == 4
+    policy.plan_next(2, 0.0, MANY, 0.99 * BUSY_SHARE * FRAME_SECONDS)
+    assert policy.target == 1
+
+
+def test_an_engine_slower_than_playback_pauses_less_often_instead_of_sending_single_frames() -> None:
+    sizes, underruns = run_policy(rtf=1.5, frames=31)
     assert sizes == [1, 2, 4, 8, 8, 8]
     assert underruns == 5
 
 
-def test_a_chunk_is_no_longer_than_a_step_of_the_codec() -> None:
+def test_a_chunk_is_no_longer_than_a_codec_step() -> None:
     policy = ChunkPolicy(8)
-    policy.note_chunk(4, 2.0, 3, 0.0)
+    policy.plan_next(4, 2.0, 3, 0.001)
     assert policy.target == 3
 
 
-def test_after_waiting_for_text_a_chunk_is_small_again() -> None:
-    policy = ChunkPolicy(8)
-    policy.note_chunk(4, 2.0, 100, 0.0)
-    assert policy.target == 8
-    policy.restart()
-    assert policy.target == 1
-
-
-@given(rtf=st.floats(0.01, 0.9), max_frames=st.integers(1, 64))
-def test_chunking_causes_no_underrun_below_real_time(rtf: float, max_frames: int) -> None:
-    sizes, underruns = run_policy(rtf * FRAME_SECONDS, 300, max_frames)
+@given(rtf=st.floats(0.01, 0.999 * BUSY_SHARE), max_frames=st.integers(1, 64), codec=st.floats(0, 1))
+def test_chunking_causes_no_underrun_while_the_engine_is_not_busy(rtf: float, max_frames: int, codec: float) -> None:
+    sizes, underruns = run_policy(rtf, 300, max_frames, codec)
     assert underruns == 0
     assert sizes[0] == 1
     assert max(sizes) <= max_frames
-
-
-@given(rtf=st.floats(0.01, 0.5), codec=st.floats(0, 0.5))
-def test_many_that_begin_at_once_are_heard_without_a_gap(rtf: float, codec: float) -> None:
-    """Their frames come together, then their audio does, which takes the share ``codec`` of the time."""
-    frame_s = rtf * FRAME_SECONDS
-    policy, clock, pending, now = ChunkPolicy(8), PlaybackClock(), 0, 0.0
-    for _ in range(200):
-        now += (1 - codec) * frame_s
-        if clock.dry_at is not None:  # while newcomers begin, nothing is learned of speed
-            policy.note_frame(now)
-        pending += 1
-        if pending >= policy.target:
-            now += pending * codec * frame_s
-            clock.deliver(now, pending * FRAME_SECONDS)
-            policy.note_chunk(pending, clock.ahead(now), 100, frame_s)
-            pending = 0
-    assert clock.underruns == 0
-
-
-def test_streams_without_audio_go_first_then_the_one_that_runs_dry_first() -> None:
-    candidates = [Candidate(0, 3.0, 0), Candidate(1, 2.0, 0), Candidate(2, None, 5), Candidate(3, None, 4)]
-    assert select(candidates, batch=True, limit=8) == [3, 2], "newcomers alone"
-    assert select(candidates, batch=True, limit=1) == [3]
-    assert select(candidates[:2], batch=True, limit=8) == [1, 0]
-    assert select(candidates[:2], batch=True, limit=1) == [1]
-
-
-def test_a_backend_without_batches_gets_few_streams_and_newcomers_alone() -> None:
-    speaking = [Candidate(index, float(index), 0) for index in range(5)]
-    assert select(speaking, batch=False, limit=8) == list(range(UNBATCHED_STEPS))
-    assert select([*speaking, Candidate(5, None, 0)], batch=False, limit=8) == [5]
+    assert all(later <= 2 * earlier for earlier, later in pairwise(sizes))
 
 
 def test_a_stream_waits_until_its_next_chunk_fits_the_lead() -> None:

@@ -34,7 +34,7 @@ class PausableTime:
 
 @pytest.fixture
 def time_of_engines(monkeypatch: pytest.MonkeyPatch) -> PausableTime:
-    """What the deadlines of engines opened from now on go by."""
+    """The time that deadlines of engines go by which are opened from now on."""
     made: list[PausableTime] = []
 
     def register(clock: Callable[[], float], longest_gap_s: float) -> CallRegister:

@@ -1,4 +1,4 @@
-"""What a talker prepares beside its work: told, taken into use when a pause harms nobody, done without if it fails."""
+"""Things that a talker prepares in the background: reported, taken into use in a pause, done without if it fails."""
 
 import logging
 from dataclasses import dataclass
@@ -12,6 +12,7 @@ from megatalker.checkpoint import Checkpoint
 from megatalker.engine import preparation
 from megatalker.engine.backend_role import LoadedBackend
 from megatalker.engine.preparation import LATEST_S, PAUSE_S, POLL_S, go_on
+from megatalker.engine.scheduler import StreamStatus
 from megatalker.serving.server.lazy_engine import served_settings
 from megatalker.settings import Settings
 from waiting import eventually
@@ -98,7 +99,7 @@ def test_a_server_warms_up_early_unless_told_otherwise(open_engine: Opener, warm
 def test_a_pause_waits_for_audio_in_hand_but_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preparation, "POLL_S", POLL_S)
     calls, talker = Mock(prepare=Mock(return_value=WHAT)), LoadedBackend("talker", "fake", Mock(), prepare_at=0.0)
-    stream = Mock(pending=0, needs_prefill=False)
+    stream = Mock(pending=0, status=StreamStatus.RUNNING)
     stream.chunks.is_full.return_value = False
 
     def asked_at(now: float, spare_s: float) -> bool:
@@ -112,3 +113,10 @@ def test_a_pause_waits_for_audio_in_hand_but_not_for_ever(monkeypatch: pytest.Mo
     assert (talker.preparing, talker.prepare_at) == (WHAT, 1.0 + POLL_S)
     assert not asked_at(LATEST_S, -5.0)
     assert asked_at(1.0 + POLL_S + LATEST_S, -5.0)
+    talker.prepare_at = 0.0
+    stream.status = StreamStatus.STARVED
+    assert asked_at(1.0, 0.0), "it needs text, not the device"
+    stream.pending = 1
+    assert not asked_at(1.0, 0.0)
+    stream.chunks.is_full.return_value = True
+    assert asked_at(1.0, 0.0), "its consumer takes nothing"

@@ -1,105 +1,30 @@
-"""The order of launches: newcomers' prompts together, their first frames and first audio alone, then by deadline."""
+"""The order of launches: waiting prompts together, their first frames and first audio alone, then by deadline."""
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import chain, pairwise, takewhile
 from math import inf
 
 import pytest
-from torch import Tensor
 
 from engine_stage import TEXT, EngineClock, Opener
-from fake_backend import CAPABILITIES, CODEC_CAPABILITIES, Behaviour, FakeCodec, Fakes, FakeTalker
+from fake_backend import CAPABILITIES, CODEC_CAPABILITIES, Behaviour, Fakes, FakeTalker
+from launches import Launches, arrive_once, begin, hear
 from megatalker.checkpoint.config import FRAME_SECONDS
 from megatalker.engine import Engine, SpeechStream
+from megatalker.engine.admission import Grant
 from megatalker.engine.chunks import ChunkPolicy
-from megatalker.engine.newcomers import MOST_LAUNCH_ROWS
-from megatalker.engine.scheduling import (
-    MOST_CODEC_FRAMES,
-    MOST_CODEC_STREAMS,
-    Candidate,
-    Cost,
-    Pace,
-    Room,
-    fitting,
-    select_audio,
-)
-from megatalker.engine.worker import PROMPT_LAUNCHES, PROMPTS_S, Worker
-from megatalker.interfaces import CodecState, DecodeStep, Frame, Limit, StreamHandle, StreamRequest
+from megatalker.engine.costs import Budget, Cost, Costs
+from megatalker.engine.dispatcher import MOST_BATCH_S, PREFILL_LAUNCHES, Dispatcher
+from megatalker.engine.scheduler import PrefillLaunch, Room
+from megatalker.engine.waiting import MOST_LAUNCH_ROWS, WaitingRequests
+from megatalker.interfaces import Limit
+from waiting import eventually, stands_still
 
-Event = tuple[str, list[int]]
 WIDE = replace(CAPABILITIES, max_streams=Limit.NONE)
 
 
-@dataclass
-class Launches:
-    """What the backends were asked, in order: handles of prompts and of frames, frames of each stream of the codec."""
-
-    events: list[Event] = field(default_factory=list)
-    on_launch: Callable[[int], None] = lambda index: None
-    """Given the index of the event that begins."""
-    arrived_at: int = -1
-    """During which a newcomer appeared."""
-
-    def note(self, kind: str, what: list[int]) -> None:
-        self.events.append((kind, what))
-        self.on_launch(len(self.events) - 1)
-
-    def after(self, index: int, count: int) -> list[Event]:
-        return self.events[index + 1 : index + 1 + count]
-
-
-@pytest.fixture
-def launches(monkeypatch: pytest.MonkeyPatch, engine_clock: EngineClock) -> Launches:
-    seen = Launches()
-    prefill, decode, audio = FakeTalker.prefill, FakeTalker.decode, FakeCodec.decode
-
-    def note_prefill(talker: FakeTalker, requests: Sequence[StreamRequest]) -> list[StreamHandle]:
-        handles = prefill(talker, requests)
-        seen.note("prompts", [*handles])
-        return handles
-
-    def note_decode(talker: FakeTalker, steps: Sequence[DecodeStep], *, return_logits: bool = False) -> list[Frame]:
-        seen.note("frames", [step.stream for step in steps])
-        return decode(talker, steps)
-
-    def note_audio(codec: FakeCodec, states: Sequence[CodecState], codes: Sequence[Tensor]) -> list[Tensor]:
-        seen.note("audio", [len(fresh) for fresh in codes])
-        return audio(codec, states, codes)
-
-    monkeypatch.setattr(Cost, "note", lambda cost, size, seconds: None)  # how busy this machine is
-    monkeypatch.setattr(FakeTalker, "prefill", note_prefill)
-    monkeypatch.setattr(FakeTalker, "decode", note_decode)
-    monkeypatch.setattr(FakeCodec, "decode", note_audio)
-    return seen
-
-
-def begin(engine: Engine, count: int) -> list[SpeechStream]:
-    """Streams that the engine finds waiting all at once."""
-    with engine.borrow_backends():
-        return [engine.speak(TEXT, seed=seed) for seed in range(count)]
-
-
-def hear(*streams: SpeechStream) -> None:
-    for stream in streams:
-        assert len(stream.read_all())
-
-
-def arrive_once(launches: Launches, engine: Engine, when: Callable[[list[Event]], bool]) -> list[SpeechStream]:
-    """A newcomer appears while the launch is made that is the first for which ``when`` holds."""
-    arrived: list[SpeechStream] = []
-
-    def look(index: int) -> None:
-        if not arrived and when(launches.events):
-            launches.arrived_at = index
-            arrived.append(engine.speak(TEXT, seed=99))
-
-    launches.on_launch = look
-    return arrived
-
-
-def test_all_that_wait_begin_together_and_are_heard_after_three_launches(
+def test_all_waiting_requests_begin_together_and_have_audio_after_three_launches(
     open_engine: Opener, launches: Launches
 ) -> None:
     engine = open_engine(Fakes(talkers={"fake": Behaviour(capabilities=WIDE)}), max_streams=12)
@@ -117,7 +42,7 @@ def test_prompts_of_many_are_launched_one_part_after_the_other_before_their_firs
     rows = len(engine_talker(engine).prefills[0].embeds)
     parts = [streams for _, streams in takewhile(lambda event: event[0] == "prompts", launches.events)]
     assert list(chain.from_iterable(parts)) == list(range(1, 101))
-    assert len(parts) > PROMPT_LAUNCHES, "more than for those who arrive meanwhile"
+    assert len(parts) > PREFILL_LAUNCHES, "more than for requests that arrive meanwhile"
     assert {len(part) for part in parts[:-1]} == {MOST_LAUNCH_ROWS // rows}
     assert launches.events[len(parts)] == ("frames", list(range(1, 101)))
 
@@ -128,7 +53,7 @@ def test_prompts_that_take_a_device_long_do_not_keep_those_before_from_their_fir
     engine = open_engine(Fakes(talkers={"fake": Behaviour(capabilities=WIDE)}), max_streams=60)
 
     def take_long(index: int) -> None:
-        engine_clock.passed_s += PROMPTS_S * (launches.events[index][0] == "prompts")
+        engine_clock.passed_s += MOST_BATCH_S * (launches.events[index][0] == "prompts")
 
     launches.on_launch = take_long
     hear(*begin(engine, 60))
@@ -138,12 +63,12 @@ def test_prompts_that_take_a_device_long_do_not_keep_those_before_from_their_fir
 def test_a_prompt_longer_than_a_launch_is_one_by_itself(
     open_engine: Opener, launches: Launches, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("megatalker.engine.newcomers.MOST_LAUNCH_ROWS", 1)
+    monkeypatch.setattr("megatalker.engine.waiting.MOST_LAUNCH_ROWS", 1)
     hear(*begin(open_engine(), 2))
     assert launches.events[:3] == [("prompts", [1]), ("prompts", [2]), ("frames", [1, 2])]
 
 
-def test_the_first_frame_and_audio_of_a_newcomer_are_alone_and_next(open_engine: Opener, launches: Launches) -> None:
+def test_the_first_frame_and_audio_of_a_new_request_are_alone_and_next(open_engine: Opener, launches: Launches) -> None:
     engine = open_engine()
     arrived = arrive_once(launches, engine, lambda events: sum(kind == "frames" for kind, _ in events) == 12)
     hear(*begin(engine, 3))
@@ -166,24 +91,24 @@ def test_arrivals_are_looked_at_between_the_steps_of_the_codec(open_engine: Open
     assert launches.after(index, 5)[3:] == [("audio", [1, 1])] * 2, "then what was due, before more frames"
 
 
-def test_prompts_that_are_together_too_long_go_in_several_passes(
+def test_prompts_that_are_together_too_long_go_in_several_batches(
     open_engine: Opener, launches: Launches, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = open_engine()
     hear(*begin(first, 1))
     rows = len(engine_talker(first).prefills[0].embeds)
     launches.events.clear()
-    monkeypatch.setattr("megatalker.engine.scheduling.MOST_PROMPT_ROWS", 2 * rows)
+    monkeypatch.setattr(Costs, "most_rows", 2 * rows)
     hear(*begin(open_engine(), 5))
-    passes = [index for index, (kind, _) in enumerate(launches.events) if kind == "prompts"]
-    assert [launches.events[index][1] for index in passes] == [[1, 2], [3, 4], [5]]
-    for index in passes:
+    batches = [index for index, (kind, _) in enumerate(launches.events) if kind == "prompts"]
+    assert [launches.events[index][1] for index in batches] == [[1, 2], [3, 4], [5]]
+    for index in batches:
         streams = launches.events[index][1]
         assert launches.after(index, 2) == [("frames", streams), ("audio", [1] * len(streams))]
-    assert passes[1] > 3, "those that have begun had their turn"
+    assert batches[1] > 3, "streams that have begun were served in between"
 
 
-def test_newcomers_and_streams_that_would_run_dry_take_turns(
+def test_requests_and_streams_that_would_run_dry_alternate(
     open_engine: Opener, launches: Launches, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = open_engine(max_chunk_frames=1)
@@ -192,7 +117,7 @@ def test_newcomers_and_streams_that_would_run_dry_take_turns(
     def arrive(index: int) -> None:
         if launches.events[index] == ("frames", [1]) and not arrived:
             launches.arrived_at = index
-            monkeypatch.setattr(Cost, "within", lambda cost, seconds: 0.0)
+            monkeypatch.setattr(Cost, "size_within", lambda cost, seconds: 0.0)
             arrived.extend(engine.speak(TEXT, seed=seed) for seed in range(3))
 
     launches.on_launch = arrive
@@ -204,13 +129,29 @@ def test_newcomers_and_streams_that_would_run_dry_take_turns(
     assert all(later - earlier > 1 for earlier, later in pairwise(begun)), "with a launch for others in between"
 
 
-def test_passes_beside_streams_that_play_are_charged_to_newcomers(
+def test_a_forced_prefill_batch_begins_one_request_though_it_takes_long(
+    open_engine: Opener, launches: Launches, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Streams that hold little audio in hand never leave room for a slow prefill."""
+    monkeypatch.setattr("megatalker.engine.scheduler.room", lambda view, now, lost_s: Room(-12.0, inf))
+    monkeypatch.setattr(Cost, "size_within", lambda cost, seconds: -12.0)
+    monkeypatch.setattr(Budget, "spend", lambda budget, seconds, *, others_waited: None)
+    engine = open_engine(max_chunk_frames=1)
+    arrived = arrive_once(launches, engine, lambda events: len(events) == 5)
+    hear(*begin(engine, 1))
+    hear(*arrived)
+    later = launches.events[launches.arrived_at :]
+    rest = later[later.index(("prompts", [2])) :]
+    assert any(kind == "frames" and 1 in what for kind, what in rest), "the first is still playing"
+
+
+def test_prefill_batches_while_streams_play_are_paid_for(
     open_engine: Opener, launches: Launches, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whether there was room for them or not."""
-    charged: list[bool] = []
-    monkeypatch.setattr(Worker, "_warm", True)
-    monkeypatch.setattr(Pace, "note_pass", lambda pace, rows, seconds, *, beside: charged.append(beside))
+    waited: list[bool] = []
+    monkeypatch.setattr(Dispatcher, "is_warm", True)
+    monkeypatch.setattr(Budget, "spend", lambda budget, seconds, *, others_waited: waited.append(others_waited))
     engine = open_engine(max_chunk_frames=1)
     second: list[SpeechStream] = []
 
@@ -221,18 +162,44 @@ def test_passes_beside_streams_that_play_are_charged_to_newcomers(
     launches.on_launch = arrive
     hear(*begin(engine, 1))
     hear(*second)
-    assert charged == [False, True]
+    assert waited == [False, True]
 
 
-@pytest.mark.parametrize("pressed", [True, False])
-def test_an_owner_with_few_rows_does_not_wait_for_those_of_one_with_many(
-    open_engine: Opener, launches: Launches, monkeypatch: pytest.MonkeyPatch, pressed: bool
+def test_while_no_request_may_begin_it_is_not_asked_which_would(
+    open_engine: Opener, launches: Launches, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither for their playback, nor for their newcomers."""
-    most = 0.0 if pressed else inf
-    monkeypatch.setattr(Pace, "room", lambda pace, playing, now: Room(most if playing else inf, inf))
-    monkeypatch.setattr(Pace, "lend", lambda pace: None)
-    monkeypatch.setattr(Pace, "note_others", lambda pace, seconds, streams, frames: None)
+    """With hundreds that wait the answer takes longer than a launch."""
+    asked: list[int] = []
+    choose = WaitingRequests.next_launch
+
+    def ask(waiting: WaitingRequests, what: PrefillLaunch, now: float, begun: int = 0, rows: int = 0) -> list[Grant]:
+        asked.extend([len(launches.events)] * (not begun))
+        return choose(waiting, what, now, begun, rows)
+
+    monkeypatch.setattr(WaitingRequests, "next_launch", ask)
+    monkeypatch.setattr(Budget, "earn", lambda budget, seconds, need: None)
+    engine = open_engine()
+    second: list[SpeechStream] = []
+
+    def arrive(index: int) -> None:
+        if index == 4:
+            second.append(engine.speak(TEXT, seed=2))
+
+    launches.on_launch = arrive
+    hear(*begin(engine, 1))
+    hear(*second)
+    assert len(asked) == 2, "when each of them began"
+    assert asked[1] > 8, "the first was over, or far ahead"
+
+
+@pytest.mark.parametrize("late", [True, False])
+def test_an_owner_with_few_rows_does_not_wait_for_those_of_one_with_many(
+    open_engine: Opener, launches: Launches, monkeypatch: pytest.MonkeyPatch, late: bool
+) -> None:
+    """Neither for their playback, nor for their own waiting requests."""
+    rows = 0.0 if late else inf
+    monkeypatch.setattr("megatalker.engine.scheduler.room", lambda view, now, lost_s: Room(rows, inf))
+    monkeypatch.setattr(Budget, "earn", lambda budget, seconds, need: None)
     engine = open_engine()
     arrived: list[SpeechStream] = []
 
@@ -248,29 +215,10 @@ def test_an_owner_with_few_rows_does_not_wait_for_those_of_one_with_many(
     hear(*first)
     hear(*arrived)
     assert launches.after(launches.arrived_at, 3) == [("prompts", [4]), ("frames", [4]), ("audio", [1])]
-    assert engine_talker(engine).prefills[3].sampling.seed == 4, "alone, and before who came earlier"
+    assert engine_talker(engine).prefills[3].sampling.seed == 4, "alone, and before the earlier request"
 
 
-def test_nobody_waits_for_newcomers_where_nobody_has_begun(
-    open_engine: Opener, launches: Launches, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """However long the prompts take."""
-    monkeypatch.setattr(Pace, "room", lambda pace, playing, now: Room(0.0 if playing else inf, inf))
-    engine = open_engine()
-    hear(*begin(engine, 3))
-    assert launches.events[0] == ("prompts", [1, 2, 3])
-
-
-def test_a_step_of_the_codec_is_bounded_in_streams_and_frames() -> None:
-    many = [Candidate(index, float(index), 0.0, 1) for index in range(100)]
-    assert select_audio(many, limit=MOST_CODEC_STREAMS, frames=MOST_CODEC_FRAMES) == list(range(64))
-    long = [Candidate(index, float(-index), 0.0, 8) for index in range(40)]
-    assert select_audio(long, limit=64, frames=129) == list(range(39, 39 - 16, -1)), "by deadline"
-    assert select_audio([Candidate(0, 1.0, 0.0, 500)], limit=64, frames=128) == [0], "one at least"
-    assert select_audio([*long, Candidate(40, None, 3.0), Candidate(41, None, 2.0)], limit=64, frames=128) == [41, 40]
-
-
-def test_more_streams_than_a_step_of_the_codec_takes_are_heard_in_several(
+def test_the_audio_of_more_streams_than_a_codec_step_takes_is_made_in_several_steps(
     open_engine: Opener, launches: Launches
 ) -> None:
     engine = open_engine(Fakes(talkers={"fake": Behaviour(capabilities=WIDE, frames=3)}), max_streams=70, max_waiting=0)
@@ -283,17 +231,12 @@ def test_more_streams_than_a_step_of_the_codec_takes_are_heard_in_several(
 def test_steps_of_a_slow_codec_are_small(
     open_engine: Opener, launches: Launches, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Cost, "within", lambda cost, seconds: 2.5)
+    monkeypatch.setattr(Cost, "size_within", lambda cost, seconds: 2.5)
     hear(*begin(open_engine(), 6))
     assert max(sum(what) for kind, what in launches.events if kind == "audio") == 2
 
 
-def test_how_many_prompts_fit() -> None:
-    assert [fitting([3, 3, 3], most) for most in (2, 3, 8, 9, 10)] == [0, 1, 2, 3, 3]
-    assert fitting([], 5) == 0
-
-
-def test_those_who_arrive_while_prompts_are_launched_get_their_first_frame_with_them(
+def test_requests_that_arrive_while_prompts_are_launched_get_their_first_frame_with_them(
     open_engine: Opener, launches: Launches
 ) -> None:
     engine = open_engine()
@@ -303,7 +246,7 @@ def test_those_who_arrive_while_prompts_are_launched_get_their_first_frame_with_
     assert launches.events[:4] == [("prompts", [1, 2]), ("prompts", [3]), ("frames", [1, 2, 3]), ("audio", [1, 1, 1])]
 
 
-def test_a_first_frame_is_not_put_off_for_ever_by_those_who_arrive(open_engine: Opener, launches: Launches) -> None:
+def test_a_first_frame_is_not_put_off_for_ever_by_requests_that_arrive(open_engine: Opener, launches: Launches) -> None:
     engine = open_engine()
     arrived: list[SpeechStream] = []
 
@@ -314,7 +257,7 @@ def test_a_first_frame_is_not_put_off_for_ever_by_those_who_arrive(open_engine: 
     launches.on_launch = arrive
     hear(*begin(engine, 1))
     hear(*arrived)
-    assert [kind for kind, _ in launches.events[:5]] == ["prompts"] * PROMPT_LAUNCHES + ["frames", "audio"]
+    assert [kind for kind, _ in launches.events[:5]] == ["prompts"] * PREFILL_LAUNCHES + ["frames", "audio"]
 
 
 def test_a_backend_that_takes_streams_one_after_another_speaks_before_it_reads_the_next_prompt(
@@ -326,10 +269,24 @@ def test_a_backend_that_takes_streams_one_after_another_speaks_before_it_reads_t
     assert [kind for kind, _ in launches.events[:4]] == ["prompts", "frames", "audio", "prompts"]
 
 
-def test_time_in_which_others_begin_is_not_taken_for_the_speed_of_a_stream(
+def test_the_time_of_a_prefill_batch_is_not_taken_for_that_of_other_launches(
     open_engine: Opener, launches: Launches, engine_clock: EngineClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Which would be found too slow to play, and be kept back while it plays nothing."""
+    """Otherwise the engine would seem too slow to play, and chunks would grow though little audio is in hand."""
+    observed: list[float] = []
+    rounds: list[float] = []
+    plan = ChunkPolicy.plan_next
+
+    def observe(cost: Cost, size: int, seconds: float, *, warm: bool = True) -> None:
+        if cost is not engine._state.costs.prefill:
+            observed.append(seconds)
+
+    def plan_next(policy: ChunkPolicy, frames: int, ahead_s: float, most: int, round_s: float) -> None:
+        rounds.append(round_s)
+        plan(policy, frames, ahead_s, most, round_s)
+
+    monkeypatch.setattr(Cost, "observe", observe)
+    monkeypatch.setattr(ChunkPolicy, "plan_next", plan_next)
     engine = open_engine(max_chunk_frames=1)
     arrived: list[SpeechStream] = []
 
@@ -340,35 +297,66 @@ def test_time_in_which_others_begin_is_not_taken_for_the_speed_of_a_stream(
             engine_clock.passed_s += FRAME_SECONDS
 
     launches.on_launch = look
-    with monkeypatch.context() as patch:
-        seen: list[float] = []
-        note = ChunkPolicy.note_chunk
-        patch.setattr(
-            ChunkPolicy, "note_chunk", lambda policy, *made: seen.append(policy.frame_s) or note(policy, *made)
-        )
-        hear(*begin(engine, 1))
+    hear(*begin(engine, 1))
     hear(*arrived)
     assert arrived
-    assert max(seen) < FRAME_SECONDS
+    assert ("prompts", [2]) in launches.events
+    assert 0 < max(observed) < FRAME_SECONDS / 2
+    assert 0 < max(rounds) < FRAME_SECONDS / 2
 
 
-def test_newcomers_leave_time_for_a_round_of_all_that_play(
+def test_a_launch_costs_all_of_the_time_since_the_launch_before(
+    open_engine: Opener, launches: Launches, engine_clock: EngineClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The host's work between two launches counts; the time in which the engine had nothing to do does not."""
+    observed: list[float] = []
+
+    def observe(cost: Cost, size: int, seconds: float, *, warm: bool = True) -> None:
+        if cost is not engine._state.costs.prefill:
+            observed.append(seconds)
+
+    monkeypatch.setattr(Cost, "observe", observe)
+    engine = open_engine(max_chunk_frames=1)
+    waits_for_text = engine.speak(None, layout="interleaved")
+    waits_for_text.feed("Hello there, this is ")
+    eventually(lambda: stands_still(launches.events), "nothing is left to do")
+    observed.clear()
+    engine_clock.passed_s += 100.0
+    waits_for_text.feed("a sentence.")
+    waits_for_text.finish()
+    hear(waits_for_text)
+    assert max(observed) < 1.0, "the engine had rested"
+    launch, host_s = Dispatcher.launch, 0.25
+
+    def with_host_work(dispatcher: Dispatcher) -> bool:
+        did = launch(dispatcher)
+        engine_clock.passed_s += host_s
+        return did
+
+    with engine.borrow_backends():
+        monkeypatch.setattr(Dispatcher, "launch", with_host_work)
+        observed.clear()
+    hear(*begin(engine, 1))
+    assert min(observed) >= host_s
+
+
+def test_a_prefill_batch_leaves_time_for_a_frame_of_every_playing_stream(
     open_engine: Opener, launches: Launches, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each has but a frame in hand, and a launch of the talker with a step of the codec takes as long."""
+    """Each has one frame in hand, and a decode step with a codec step takes about as long as it plays."""
     engine = open_engine(max_chunk_frames=1)
     arrived: list[SpeechStream] = []
 
     def arrive(index: int) -> None:
         if launches.events[index] == ("audio", [1, 1]) and not arrived:
             launches.arrived_at = index
-            monkeypatch.setattr(Cost, "of", lambda cost, size: 0.06)
+            monkeypatch.setattr(Cost, "predict", lambda cost, size: 0.06)
             arrived.append(engine.speak(TEXT, seed=9))
 
     launches.on_launch = arrive
     hear(*begin(engine, 2))
     hear(*arrived)
-    assert launches.after(launches.arrived_at, 1) == [("frames", [1, 2])], "before the newcomer's prompt"
+    assert launches.after(launches.arrived_at, 1) == [("frames", [1, 2])], "before the new prompt"
 
 
 def engine_talker(engine: Engine) -> FakeTalker:

@@ -38,7 +38,7 @@ class UnprintableError(Exception):
     __repr__ = __str__
 
 
-class LeavingError(RuntimeError):
+class ExitingError(RuntimeError):
     def __str__(self) -> str:
         raise SystemExit(3)
 
@@ -54,7 +54,7 @@ STRANGE: list[BaseException] = [
     UnsupportedError("not today"),
     BackendUnavailableError("gone"),
     UnprintableError(),
-    LeavingError(),
+    ExitingError(),
     UnprintableCapacityError(),
     SystemExit(1),
     KeyboardInterrupt(),
@@ -198,7 +198,7 @@ def test_a_fallback_that_finds_the_checkpoint_damaged_is_passed_over(
 def test_an_error_is_described_whatever_it_does() -> None:
     assert describe_error(ValueError("one")) == "ValueError: one"
     assert describe_error(UnprintableError()).startswith("UnprintableError: its text cannot be read")
-    assert describe_error(LeavingError()).endswith("raised SystemExit")
+    assert describe_error(ExitingError()).endswith("raised SystemExit")
 
 
 # ---- refusals

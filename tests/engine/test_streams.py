@@ -13,7 +13,7 @@ from engine_stage import TEXT, EngineClock, Opener, codes_of, fakes_with, plain_
 from fake_backend import CAPABILITIES, Behaviour, FakeCodec, Fakes
 from megatalker.checkpoint import Checkpoint
 from megatalker.checkpoint.config import FRAME_SAMPLES, FRAME_SECONDS
-from megatalker.engine import SpeechStream, worker
+from megatalker.engine import SpeechStream, dispatcher
 from megatalker.errors import (
     InvalidRequestError,
 )
@@ -133,7 +133,7 @@ def test_one_that_speaks_beside_streams_without_text_is_alone(
     open_engine: Opener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where several come at one moment, others are waited for."""
-    monkeypatch.setattr(worker, "ARRIVALS_APART_S", 0.5 * HANG_S)
+    monkeypatch.setattr(dispatcher, "ARRIVALS_APART_S", 0.5 * HANG_S)
     engine = open_engine()
     resting = [engine.speak(None) for _ in range(2)]
     began = time.monotonic()

@@ -51,7 +51,7 @@ def test_the_sentences_that_a_cut_segment_did_not_reach_are_spoken_next(open_eng
 
 
 def test_the_sentences_that_short_speech_did_not_reach_are_spoken_next(open_engine: Opener) -> None:
-    """As the checkpoint ``demo`` did, which said one sentence of three."""
+    """The checkpoint ``demo`` did so, and said one sentence of three."""
     fakes = ends_after(14, 14, 25)
     text = "Good morning. How are you? Good night."
     stream = open_engine(fakes, short_speech="repeat").speak(text)

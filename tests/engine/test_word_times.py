@@ -14,8 +14,18 @@ from hypothesis import strategies as st
 from fake_backend import Behaviour, Fakes
 from megatalker import Checkpoint, Engine, Settings
 from megatalker.engine.text_segmenter import TextSegment
-from megatalker.engine.word_times import FASTEST, SLOWEST, USUAL_PACE, BegunSegment, Pace, SpokenWord, WordClock
-from megatalker.engine.words import WordCutter, cut, letters
+from megatalker.engine.word_times import (
+    FASTEST,
+    SLOWEST,
+    USUAL_PACE,
+    BegunSegment,
+    Pace,
+    SpokenWord,
+    WordClock,
+    WordCutter,
+    cut,
+    letters,
+)
 from megatalker.prompt.text import speakable
 
 

@@ -1,13 +1,16 @@
 """An engine's worker in virtual time, on a device whose launches take what they take on an H200 with 0.6B shapes.
 
-One thread, and nothing waits: requests arrive at their moments, and who waits for the device moves the clock on.
+One thread, and nothing waits: requests arrive at their moments, and whoever needs the device's result moves the clock
+on. The engine's own Python takes no time, or with a ``host`` the processor time that it is measured to take here.
 """
 
 import queue
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from heapq import heapify, heappop
+from time import thread_time
 from typing import TypeVar
 
 import numpy as np
@@ -19,7 +22,7 @@ from fake_backend import CAPABILITIES, Behaviour, FakeCodec, Fakes, FakeTalker
 from megatalker.checkpoint import Checkpoint
 from megatalker.checkpoint.config import FRAME_SAMPLES, FRAME_SECONDS
 from megatalker.engine.backend_role import codec_role, talker_role
-from megatalker.engine.chunks import ChunkPolicy, ChunkQueue, Waiter, chunk_limit
+from megatalker.engine.chunks import ChunkPolicy, ChunkQueue, Progress, Waiter, chunk_limit
 from megatalker.engine.codec_stage import Download, Samples
 from megatalker.engine.commands import Command, CommandQueue, Submit, Warmup
 from megatalker.engine.guarded_calls import CallRegister
@@ -27,7 +30,7 @@ from megatalker.engine.options import SpeechOptions
 from megatalker.engine.outputs import Chunk
 from megatalker.engine.request import RequestChecker, TalkerLimits
 from megatalker.engine.state import WorkerState
-from megatalker.engine.utterance import Progress, Utterance
+from megatalker.engine.utterance import Utterance
 from megatalker.engine.worker import Worker, WorkerSettings
 from megatalker.interfaces import CodecState, DecodeStep, Frame, LoadContext, StreamHandle, StreamRequest
 from megatalker.prompt import PromptBuilder
@@ -38,8 +41,8 @@ TEXT = "The quick brown fox jumps over the lazy dog again and again."
 MOST_STREAMS = 1024
 LoadedT = TypeVar("LoadedT", FakeTalker, FakeCodec)
 PROMPT_CALL_MS, FRAME_CALL_MS, AUDIO_CALL_MS = (1.2, 0.11), (0.3, 0.003), (0.3, 0.007)
-"""What the calls of the backends take the host beside hundreds of listeners in other threads, traced, and for each
-stream.
+"""Milliseconds that calls of the backends take the host while hundreds of listeners run in other threads, traced, and
+milliseconds more for each stream.
 """
 TAKING_MS = 0.015
 """For a chunk, by its listener in another thread, which the engine's thread waits for."""
@@ -54,6 +57,36 @@ class Time:
     now: float = 0.0
     free_at: float = 0.0
     mishaps: np.random.Generator = field(default_factory=lambda: np.random.default_rng(7))
+    host: float = 0.0
+    """How many times as long as here the engine's own Python takes; 0: none, and nothing depends on this machine."""
+    _measured_at: float | None = None
+    """This thread's processor time when the engine last went on; ``None`` while it does not."""
+
+    def read(self) -> float:
+        """Return the time, the engine's own until now included."""
+        if self.host and self._measured_at is not None:
+            at = thread_time()
+            self.now += self.host * (at - self._measured_at)
+            self._measured_at = at
+        return self.now
+
+    @contextmanager
+    def engine(self) -> Iterator[None]:
+        """The engine's own Python runs meanwhile."""
+        self._measured_at = thread_time()
+        yield
+        self.read()
+        self._measured_at = None
+
+    @contextmanager
+    def outside(self) -> Iterator[None]:
+        """Something else than the engine's own Python runs meanwhile, and says itself how long it takes."""
+        self.read()
+        engine, self._measured_at = self._measured_at is not None, None
+        try:
+            yield
+        finally:
+            self._measured_at = thread_time() if engine else None
 
     def work(self, milliseconds: float) -> None:
         """The host is busy, sometimes for longer than usual."""
@@ -77,20 +110,23 @@ class DeviceTalker(FakeTalker):
     time: Time
 
     def prefill(self, requests: Sequence[StreamRequest]) -> list[StreamHandle]:
-        self.time.call(PROMPT_CALL_MS, len(requests))
-        self.time.launch(sum(len(request.embeds) for request in requests), PROMPTS)
+        with self.time.outside():
+            self.time.call(PROMPT_CALL_MS, len(requests))
+            self.time.launch(sum(len(request.embeds) for request in requests), PROMPTS)
         first, self.issued = self.issued + 1, self.issued + len(requests)
         return [StreamHandle(handle) for handle in range(first, self.issued + 1)]
 
     def decode(self, steps: Sequence[DecodeStep], *, return_logits: bool = False) -> Callable[[], list[Frame]]:  # type: ignore[override]
-        self.time.call(FRAME_CALL_MS, len(steps))
-        done_at = self.time.launch(len(steps), FRAMES)
+        with self.time.outside():
+            self.time.call(FRAME_CALL_MS, len(steps))
+            done_at = self.time.launch(len(steps), FRAMES)
         codes = tuple(range(self.config.num_code_groups))
 
         def finish() -> list[Frame]:
-            self.time.wait(done_at)
-            self.time.work(0.15 + 0.002 * len(steps))
-            return [Frame(step.stream, codes) for step in steps]
+            with self.time.outside():
+                self.time.wait(done_at)
+                self.time.work(0.15 + 0.002 * len(steps))
+                return [Frame(step.stream, codes) for step in steps]
 
         return finish
 
@@ -102,9 +138,10 @@ class DeviceCodec(FakeCodec):
     time: Time
 
     def decode(self, states: Sequence[CodecState], codes: Sequence[Tensor]) -> list[Tensor]:
-        self.time.call(AUDIO_CALL_MS, len(states))
-        self.time.launch(sum(map(len, codes)), AUDIO)
-        return [torch.zeros(len(frames) * FRAME_SAMPLES) for frames in codes]
+        with self.time.outside():
+            self.time.call(AUDIO_CALL_MS, len(states))
+            self.time.launch(sum(map(len, codes)), AUDIO)
+            return [torch.zeros(len(frames) * FRAME_SAMPLES) for frames in codes]
 
 
 @dataclass
@@ -127,12 +164,12 @@ class Device(Fakes):
         return loaded
 
     def state(self, settings: Settings, checkpoint: Checkpoint) -> WorkerState:
-        """Of a worker that has done nothing yet."""
+        """Return the state of a worker that has done nothing yet."""
         place = self.registry, settings, checkpoint, torch.device("cpu")
-        return WorkerState(talker_role(*place), codec_role(*place), lambda: self.time.now)
+        return WorkerState(talker_role(*place), codec_role(*place), self.time.read)
 
     def downloads(self) -> type[Download]:
-        """What brings its chunks to the host."""
+        """Return the class that brings chunks to the host."""
         time = self.time
 
         class LateDownload(Download):
@@ -145,9 +182,10 @@ class Device(Fakes):
                 return time.now < self._done_at
 
             def wait(self) -> Samples:
-                time.wait(self._done_at)
-                time.work(0.05 + 0.005 * len(self.sizes))
-                return super().wait()
+                with time.outside():
+                    time.wait(self._done_at)
+                    time.work(0.05 + 0.005 * len(self.sizes))
+                    return super().wait()
 
         return LateDownload
 
@@ -157,18 +195,20 @@ class Listener(ChunkQueue):
 
     def __init__(self, time: Time) -> None:
         super().__init__()
-        self.asked_at, self.first_s, self.gaps_s = time.now, 0.0, list[float]()
+        self.asked_at, self.first_s, self.frames, self.gaps_s = time.now, 0.0, 0, list[float]()
         self._time, self._dry_at = time, 0.0
 
     def put(self, chunk: Chunk) -> list[Waiter]:
-        now = self._time.now
-        self._time.work(TAKING_MS)
+        now = self._time.read()
+        with self._time.outside():
+            self._time.work(TAKING_MS)
         if not self._dry_at:
             self.first_s, self._dry_at = now - self.asked_at, now
         if now > self._dry_at:
             self.gaps_s.append(now - self._dry_at)
             self._dry_at = now
         self._dry_at += chunk.frames * FRAME_SECONDS
+        self.frames += chunk.frames
         return []
 
 
@@ -176,22 +216,26 @@ class Arrivals:
     """The worker's queue of commands, in which each lies from its moment on."""
 
     def __init__(self, time: Time, commands: Iterable[tuple[float, Callable[[], Command]]], until_s: float) -> None:
-        self.until_s, self._time = until_s, time
+        self.until_s, self.time = until_s, time
         coming = [(0.0, lambda: Warmup(Future())), *commands]
         self._coming = [(moment, place, make) for place, (moment, make) in enumerate(coming)]
         heapify(self._coming)
 
     def get(self, block: bool = True, timeout: float | None = None) -> Command:
-        """As that of a queue, but waits no longer than ``until_s``."""
-        until = self._time.now
+        """Return the next command like a queue, but wait no longer than ``until_s``."""
+        with self.time.outside():
+            return self._get(block, timeout)
+
+    def _get(self, block: bool, timeout: float | None) -> Command:
+        until = self.time.now
         if block:
             until = self.until_s if timeout is None else min(self.until_s, until + timeout)
         if not self._coming or self._coming[0][0] > until:
-            self._time.wait(until)
+            self.time.wait(until)
             raise queue.Empty
         moment, _, make = heappop(self._coming)
-        self._time.wait(moment)
-        self._time.work(0.01)
+        self.time.wait(moment)
+        self.time.work(0.01)
         return make()
 
     def get_nowait(self) -> Command:
@@ -209,7 +253,7 @@ def work(
     commands.queue = arrivals  # type: ignore[assignment]
     own = WorkerSettings(PromptBuilder(checkpoint, torch.device("cpu"), torch.float32), settings, threads=1)
     worker = Worker(state, commands, CallRegister(state.clock), own)
-    with torch.no_grad():
+    with torch.no_grad(), arrivals.time.engine():
         while state.clock() < arrivals.until_s:
             worker._turn()
     assert state.failure is None, state.failure
@@ -223,12 +267,17 @@ def listen(
     speech_s: float,
     max_ahead_s: float | None,
     patch: pytest.MonkeyPatch,
+    host: float = 0.0,
+    seed: int = 7,
+    owner_of: Callable[[int], str] = lambda place: "",
 ) -> list[Listener]:
-    """Everybody who came, in order: at each of these moments one asks for so much speech. Ends when nothing more
-    happens, or after ``until_s``.
+    """Return all listeners, in order: at each of these moments one asks for ``speech_s`` seconds of speech. Ends when
+    nothing more happens, or after ``until_s``. ``host`` is that of :class:`Time`, ``seed`` that of its mishaps.
+    ``owner_of`` returns the owner of the listener in this place.
     """
     talkers = {"device": Behaviour(capabilities=replace(CAPABILITIES, max_streams=MOST_STREAMS))}
     device = Device(talkers=talkers)
+    device.time = Time(mishaps=np.random.default_rng(seed), host=host)
     time, settings = device.time, Settings(max_streams=MOST_STREAMS, max_waiting=MOST_STREAMS, max_wait_s=None)
     patch.setattr("megatalker.engine.codec_stage.Download", device.downloads())
     checker = RequestChecker(settings, checkpoint)
@@ -240,7 +289,8 @@ def listen(
         request, text = checker.check(TEXT, options, TalkerLimits("device", seeded_sampling=True, max_positions=4096))
         listeners.append(Listener(time))
         chunking = ChunkPolicy(chunk_limit(settings.max_chunk_frames, request.max_ahead_s))
-        return Submit(Utterance(request, text, Progress(1, time.now, "", ""), listeners[-1], chunking, runaway=None))
+        progress, owner = Progress(1, time.now, "", ""), owner_of(len(listeners) - 1)
+        return Submit(Utterance(request, text, progress, listeners[-1], chunking, runaway=None, owner=owner))
 
     coming = Arrivals(time, ((moment, submit) for moment in arrivals), until_s)
     work(device.state(settings, checkpoint), settings, checkpoint, coming)

@@ -95,7 +95,7 @@ WORK_IN_SIGHT = {
     "core/megatalker/cli/bench/drive.py": "gathered at the end, and raised",
     "core/megatalker/cli/say/standard_input.py": "a thread that keeps what it raised, and ends its stream",
     "core/megatalker/engine/engine.py": "requests of the engine's own queue",
-    "core/megatalker/engine/leaving.py": "none begins here: it ends a thread",
+    "core/megatalker/engine/interpreter.py": "none begins here: it ends a thread",
     "core/megatalker/engine/watchdog.py": "a thread whose failure ends the engine",
     "core/megatalker/engine/worker.py": "a thread whose failure ends the engine",
     "core/megatalker/serving/client/connection.py": "whichever of them ends ends the client, with its exception",

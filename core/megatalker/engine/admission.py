@@ -1,70 +1,75 @@
-"""Who is let in, and who gets the next free row.
+"""Admission: which requests are let in, and which gets the next free slot.
 
 An utterance *has work* while there is text for it to speak and its consumer takes the audio. One without work counts
 neither as running nor as waiting, and its row is lent to others who wait for one: it goes on later from the frames it
 has. What is limited: those with work (``max_streams`` that run, ``max_waiting`` that wait), how long one may wait for
 its first row (``max_wait_s``), all that are open (``max_open``), and those of one owner (``max_streams_per_owner``).
 
-Rows go to owners by turns, so that nobody waits for all that another owner has asked for. Where none is free, an owner
-that has at least two rows fewer than another gets one of that owner's, though the stream in it has work. So what is
-foreseen of a wait, and the place in the queue, are one owner's: what others have asked for counts as far as turns put
-it before. Open streams are shared by the same rule: where ``max_open`` is reached, an owner that has at least two more
-than another one gives one up to it.
+The next row goes to the owner with the fewest, so that nobody waits for all that another owner has asked for. Where
+none is free, an owner that has at least two rows fewer than another gets one of that owner's, though the stream in it
+has work. So the expected wait and the place in the queue are one owner's: of what others have asked for, only that
+counts which is served before. Open streams are shared by the same rule: where ``max_open`` is reached, an owner that
+has at least two more than another one gives one up to it.
 """
 
 import heapq
+import math
 from collections import Counter, defaultdict, deque
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
 from typing import NamedTuple
 
 from megatalker.checkpoint.config import FRAME_SECONDS
-from megatalker.engine.scheduling import Candidate, Throughput, urgency
+from megatalker.engine.costs import Throughput
+from megatalker.engine.scheduler import ENOUGH_S, FULL_MARGIN_S
 from megatalker.engine.utterance import Utterance
 from megatalker.errors import CapacityError
 from megatalker.settings import Settings
 
 AN_EXCHANGE = 2
 """Rows that an owner has fewer than another one where it gets one of that one's: less would turn the two round."""
-ENOUGH_S = 2.0
-"""Audio in hand with which a stream can do without its row for a while."""
+MOST_OWNERS = 1024
+"""Owners that are remembered."""
 
 
 @dataclass(frozen=True, slots=True)
 class AdmissionLimits:
-    """The settings of the same names; ``rows`` is how many streams can run at a time."""
+    """The settings of the same names; ``rows`` is how many streams can run at a time without gaps."""
 
     rows: int
+    slots: int
+    """Streams that the backend holds, at least ``rows``."""
     max_waiting: int
     max_open: int
     max_streams_per_owner: int | None
     max_wait_s: float | None
+    remedy: str = "raise the setting max_streams"
+    """Advice for a caller who wants a slot sooner."""
 
     @classmethod
-    def of(cls, settings: Settings, *rows: int | None) -> "AdmissionLimits":
-        """What the settings allow, with at most so many ``rows``."""
-        return cls(
-            min(limit for limit in (settings.max_streams, *rows) if limit is not None),
-            settings.max_waiting,
-            settings.max_open,
-            settings.max_streams_per_owner,
-            settings.max_wait_s,
-        )
+    def of(cls, settings: Settings, rows: int | None, sustainable: float) -> "AdmissionLimits":
+        """Return what the settings, the ``rows`` of the backend, and the streams that can be sustained allow."""
+        most = settings.max_streams if rows is None else min(settings.max_streams, rows)
+        limits = settings.max_waiting, settings.max_open, settings.max_streams_per_owner, settings.max_wait_s
+        if sustainable < most:
+            return cls(int(sustainable), most, *limits, "use a faster machine, or more of them")
+        return cls(most, most, *limits)
 
 
 def refusal(
-    opened: Collection[Utterance], newcomer: Utterance, limits: AdmissionLimits, throughput: Throughput
+    opened: Collection[Utterance], new: Utterance, limits: AdmissionLimits, throughput: Throughput
 ) -> CapacityError | None:
-    """Why ``newcomer`` is not let in beside those that are open, or ``None``."""
+    """Return why ``new`` is not let in while those are open; ``None``: it is."""
     if limits.max_streams_per_owner is not None:
-        own = sum(other.owner == newcomer.owner for other in opened)
+        own = sum(other.owner == new.owner for other in opened)
         if own >= limits.max_streams_per_owner:
             return CapacityError(
                 f"{own} streams of this owner are open already; end one, or raise the setting max_streams_per_owner"
             )
     if len(opened) >= limits.max_open:
         return CapacityError(f"{len(opened)} streams are open already; end one, or raise the setting max_open")
-    return None if newcomer.idle_since is not None else queue_refusal(opened, newcomer.owner, limits, throughput)
+    return None if new.idle_since is not None else queue_refusal(opened, new, limits, throughput)
 
 
 def gives_place(opened: Collection[Utterance], new: Utterance, limits: AdmissionLimits) -> Utterance | None:
@@ -100,37 +105,37 @@ def gave_place(limits: AdmissionLimits) -> CapacityError:
 
 
 def queue_refusal(
-    opened: Collection[Utterance], owner: str, limits: AdmissionLimits, throughput: Throughput
+    opened: Collection[Utterance], new: Utterance, limits: AdmissionLimits, throughput: Throughput
 ) -> CapacityError | None:
-    """Why one more of ``owner`` may not have work beside those that are open, or ``None``."""
-    if len(opened) < limits.rows:  # whoever comes gets a row at once
+    """Return why ``new`` may not have work while those are open; ``None``: it may."""
+    if len(opened) < limits.rows:  # it gets a slot at once
         return None
-    before = _before(opened, owner)
+    before = _before(opened, new, limits, throughput)
     wait_s = expected_wait_s(before, limits.rows, throughput)
     if len(before) >= limits.rows + limits.max_waiting:
         return CapacityError(
             f"{limits.rows} streams run and {len(before) - limits.rows} wait already; try again {_when(wait_s)}, "
-            "or raise the settings max_streams or max_waiting",
+            f"raise the setting max_waiting, or {limits.remedy}",
             retry_after_s=wait_s,
         )
     if limits.max_wait_s is not None and wait_s is not None and wait_s > limits.max_wait_s:
         later_s = wait_s - limits.max_wait_s
         return CapacityError(
             f"a stream would have to wait {wait_s:.0f} s for its turn, longer than {limits.max_wait_s:g} s; try again "
-            f"{_when(later_s)}, or raise the settings max_streams or max_wait_s",
+            f"{_when(later_s)}, raise the setting max_wait_s, or {limits.remedy}",
             retry_after_s=later_s,
         )
     return None
 
 
 def waited_too_long(
-    opened: Iterable[Utterance], owner: str, limits: AdmissionLimits, throughput: Throughput
+    opened: Iterable[Utterance], new: Utterance, limits: AdmissionLimits, throughput: Throughput
 ) -> CapacityError:
-    """The end of one of ``owner`` that waited longer for its first row than ``max_wait_s``."""
-    wait_s = expected_wait_s(_before(opened, owner), limits.rows, throughput)
+    """Return the end of ``new``, which waited longer for its first slot than ``max_wait_s``."""
+    wait_s = expected_wait_s(_before(opened, new, limits, throughput), limits.rows, throughput)
     return CapacityError(
         f"no stream was free for {limits.max_wait_s:g} s; try again {_when(wait_s)}, "
-        "or raise the settings max_streams or max_wait_s",
+        f"raise the setting max_wait_s, or {limits.remedy}",
         retry_after_s=wait_s,
     )
 
@@ -152,14 +157,20 @@ def expected_wait_s(busy: Iterable[Utterance], rows: int, throughput: Throughput
     return free_at[0]
 
 
-def _before(opened: Iterable[Utterance], owner: str) -> list[Utterance]:
-    """Those with work that come before one more of ``owner``: all that run, but none where it gets another owner's row
-    at once; and of those that wait all of its own, and as many of each other owner's as turns put before it.
+def _before(
+    opened: Iterable[Utterance], new: Utterance, limits: AdmissionLimits, throughput: Throughput
+) -> list[Utterance]:
+    """Return those with work that come before ``new``: all that run, but none if it gets another owner's slot at once,
+    and where a slot is free none with more audio in hand than its speech lasts; and of those that wait all of its own
+    owner's, and as many of each other owner's as are served before it.
     """
-    running, waiting = list[Utterance](), list[Utterance]()
+    running, waiting, owner = list[Utterance](), list[Utterance](), new.owner
     for one in opened:
-        if one.idle_since is None:
+        if one is not new and one.idle_since is None:
             (running if one.admitted else waiting).append(one)  # looked at once: the worker may admit it meanwhile
+    if len(running) < limits.slots:
+        enough_at = new.progress.requested_at + new.left_s(throughput.frames_a_character) + FULL_MARGIN_S
+        running = [one for one in running if one.deadline < enough_at]
     turns = 1 + sum(one.owner == owner for one in waiting)
     own = turns - 1 + sum(one.owner == owner for one in running)
     if max(Counter(one.owner for one in running).values(), default=0) >= own + AN_EXCHANGE:
@@ -175,45 +186,24 @@ def _before(opened: Iterable[Utterance], owner: str) -> list[Utterance]:
 def _seconds_left(one: Utterance, frames_a_second: float, throughput: Throughput) -> float:
     paced = one.request.max_ahead_s is not None  # it is not made faster than it is played
     pace = min(frames_a_second, 1 / FRAME_SECONDS) if paced else frames_a_second
-    return max(1.0, one.text.characters * throughput.frames_a_character - len(one.frames)) / pace
+    return one.frames_left(throughput.frames_a_character) / pace
 
 
 def _when(seconds: float | None) -> str:
     return "when one has ended" if seconds is None else f"in about {max(1.0, seconds):.0f} s"
 
 
-@dataclass(slots=True)
-class Turns:
-    """Start-time fair queueing: each wish for a row gets a number, and the lowest goes first. The numbers of one owner
-    follow each other, those of another begin at the one being served; among equal numbers the earlier wish goes first.
-    """
+def serve(served: dict[str, int], owner: str) -> None:
+    """Remember that a row went to this owner now."""
+    if len(served) > MOST_OWNERS:
+        served.clear()
+    served[owner] = 1 + max(served.values(), default=0)
 
-    _served: int = 0
-    """The highest number that got its row."""
-    _next: dict[str, int] = field(default_factory=dict)
-    """The next number of each owner."""
-    _wishes: int = 0
 
-    def order(self, wishing: Sequence[Utterance]) -> list[Utterance]:
-        """In the order of their turns."""
-        return sorted(wishing, key=self._turn)
-
-    def serve(self, utterance: Utterance) -> None:
-        """It got its row."""
-        if utterance.turn is not None:
-            self._served = max(self._served, utterance.turn[0])
-            utterance.turn = None
-        if len(self._next) > 1024:  # who has nothing waiting begins anew
-            self._next = {owner: number for owner, number in self._next.items() if number > self._served}
-
-    def _turn(self, utterance: Utterance) -> tuple[int, int]:
-        if utterance.turn is None:
-            self._wishes += 1
-            number = max(self._served, self._next.get(utterance.owner, 0))
-            self._next[utterance.owner] = number + 1
-            # one that has begun goes before what its owner has not begun
-            utterance.turn = (self._served if utterance.progress.segments else number), self._wishes
-        return utterance.turn
+def first_of(wishing: Collection[Utterance], holding: Iterable[Utterance], served: Mapping[str, int]) -> Utterance:
+    """Return the request that gets the next slot; see :func:`grants`."""
+    held = Counter(one.owner for one in holding)
+    return min(wishing, key=lambda one: (held[one.owner], served.get(one.owner, 0), not one.progress.segments))
 
 
 class Grant(NamedTuple):
@@ -221,7 +211,7 @@ class Grant(NamedTuple):
 
     taker: Utterance
     lender: Utterance | None = None
-    """Whose row it is; ``None``: nobody's, or its own."""
+    """The stream that gives its slot up; ``None``: the slot is free, or the taker's own."""
     due: bool = False
     """Its owner has at least :data:`AN_EXCHANGE` rows fewer than another one, whose streams it need not wait for."""
 
@@ -233,30 +223,43 @@ def is_owed(wishing: Iterable[Utterance], holding: Iterable[Utterance]) -> bool:
     return few >= 0 and any(held[owner] <= few for owner in {one.owner for one in wishing})
 
 
-def grants(wishing: Sequence[Utterance], holding: Iterable[Utterance], rows: int, now: float) -> list[Grant]:
-    """Rows for those who wait, in the order in which they get them.
+def grants(
+    wishing: Iterable[Utterance],
+    holding: Iterable[Utterance],
+    rows: float,
+    now: float,
+    *,
+    served: Mapping[str, int] = MappingProxyType({}),
+    prompt_rows: float = math.inf,
+) -> list[Grant]:
+    """Rows for requests that wait, in the order in which they get them.
 
-    Free rows come first, then those of streams without work, of which the ones with the most audio in hand lend first;
-    then those of owners that have many.
+    The owner with the fewest rows comes first; of several the one that was served longest ago, then the earliest
+    request. Within an owner, streams that have begun come first. Free rows are given first, then those of streams
+    without work, of which the ones with the most audio in hand lend first; then those of owners that have many.
 
     Args:
-        wishing: in the order of their turns.
+        wishing: oldest first.
         holding: those that hold a row.
-        rows: that there are.
+        rows: how many there are.
         now: seconds of the engine's clock.
+        served: when each owner got a row last.
+        prompt_rows: enough are found where their prompts have this many rows.
     """
     queues: defaultdict[str, deque[tuple[int, Utterance]]] = defaultdict(deque)
-    for place, one in enumerate(wishing):
+    for place, one in sorted(enumerate(wishing), key=lambda wish: not wish[1].progress.segments):
         queues[one.owner].append((place, one))
     left = {id(one): one for one in holding}
     free, held, found = rows - len(left), Counter(one.owner for one in left.values()), list[Grant]()
-    lenders = [one for one in left.values() if one.lends_at <= now] if free < len(wishing) else []
+    last, lenders = dict(served), list[Utterance]()
+    if free < sum(map(len, queues.values())):
+        lenders = [one for one in left.values() if one.lends_at <= now]
     resting = deque(sorted(lenders, key=lambda one: -one.in_hand_s(now)))
     alone = len(queues.keys() | held.keys()) == 1
-    while queues:
-        few = max(held.values(), default=0) - AN_EXCHANGE
-        due = [] if alone else [queue for owner, queue in queues.items() if held[owner] <= few]
-        taker, lender = min(due or queues.values(), key=lambda queue: queue[0][0])[0][1], None
+    while queues and prompt_rows > 0:
+        owner = min(queues, key=lambda name: (held[name], last.get(name, 0), queues[name][0][0]))
+        due = not alone and held[owner] <= max(held.values(), default=0) - AN_EXCHANGE
+        taker, lender = queues[owner][0][1], None
         if free > 0:
             free -= 1
         else:
@@ -265,18 +268,21 @@ def grants(wishing: Sequence[Utterance], holding: Iterable[Utterance], rows: int
                 break
             del left[id(lender)]
             held[lender.owner] -= 1
-        queues[taker.owner].popleft()
-        if not queues[taker.owner]:
-            del queues[taker.owner]
-        held[taker.owner] += 1
-        found.append(Grant(taker, lender, bool(due)))
+        queues[owner].popleft()
+        if not queues[owner]:
+            del queues[owner]
+        held[owner] += 1
+        serve(last, owner)
+        prompt_rows -= taker.prompt_rows
+        found.append(Grant(taker, lender, due))
     return found
 
 
 def _rich(holding: Iterable[Utterance], held: Mapping[str, int], taker: Utterance, now: float) -> Utterance | None:
-    """Who lends its row to ``taker`` though it may have work: of the owner with the most rows, one that has none just
-    now, or one with :data:`ENOUGH_S` of audio in hand; of several the one that costs least when it goes on. ``None``
-    where all of them are about to begin.
+    """Return the stream that gives its slot to ``taker``, though it may have work.
+
+    It belongs to the owner with the most slots: one that has no work just now, or :data:`ENOUGH_S` of audio in hand; of
+    several the one that costs least when it goes on. ``None`` if all of them are about to begin.
     """
 
     def ease(one: Utterance) -> tuple[int, bool, bool, int]:
@@ -284,20 +290,3 @@ def _rich(holding: Iterable[Utterance], held: Mapping[str, int], taker: Utteranc
 
     able = [one for one in holding if one.decoding and held[one.owner] >= held[taker.owner] + AN_EXCHANGE]
     return max(able, key=ease, default=None)
-
-
-def fair(ready: list[Candidate], utterances: Sequence[Utterance], now: float) -> list[Candidate]:
-    """Those of the streams that are ``ready`` that go in the next launch where the device is too slow for all: as many
-    of each owner as the one has that has fewest, of owners with little audio in hand. So one with many streams does not
-    slow down another one's few.
-    """
-    owners: defaultdict[str, list[Candidate]] = defaultdict(list)
-    for one in sorted(ready, key=urgency):
-        owners[utterances[one.place].owner].append(one)
-    in_need = (
-        len(streams)
-        for streams in owners.values()
-        if any(utterances[one.place].in_hand_s(now) < ENOUGH_S for one in streams)
-    )
-    fewest = min(in_need, default=len(ready))
-    return [one for streams in owners.values() for one in streams[:fewest]]

@@ -47,7 +47,7 @@ class LoadedBackend(Generic[InstanceT]):
     refusals: int = 0
     """Requests that it has refused since its last frame."""
     preparing: str | None = None
-    """What it has prepared beside its work."""
+    """Words for something that it prepares in the background; ``None``: nothing."""
     unprepared: str | None = None
     """Why it goes on without what it had prepared."""
     prepare_at: float = math.inf
@@ -83,7 +83,7 @@ class BackendRole(Generic[InstanceT]):
     faulty: dict[str, str] = field(default_factory=dict)
     """Name -> why it was given up."""
     accused: dict[str, Accusation] = field(default_factory=dict)
-    """By name, those that failed and may not be to blame; see :mod:`megatalker.engine.blame`."""
+    """By name, those that failed and may not be to blame; see :mod:`megatalker.engine.failover`."""
     latest_fault: str = ""
     """Why the backend before was taken out."""
     last: str = ""
@@ -133,7 +133,7 @@ class BackendRole(Generic[InstanceT]):
         self.take_out(name, reason)
 
     def take_out(self, name: str, reason: str) -> None:
-        """What is loaded under this name serves no more."""
+        """Stop using what is loaded under this name."""
         if self.loaded is not None and self.loaded.name == name:
             self.loaded, self.latest_fault = None, reason
 
@@ -217,7 +217,7 @@ def _options(
 
 
 def _refusal(option: BackendOption[Any]) -> str | None:
-    """As ``option.refusal``; one that cannot be asked cannot run."""
+    """Return ``option.refusal()``; a backend that cannot be asked cannot run."""
     try:
         return option.refusal()
     except Exception as error:  # a stranger's backend may fail in any way

@@ -7,21 +7,17 @@ import contextlib
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from threading import Condition
 
 from megatalker.checkpoint.config import FRAME_SECONDS
-from megatalker.engine.outputs import Chunk, FinishReason
+from megatalker.engine.outputs import BackendSwitch, Chunk, FinishReason
+from megatalker.engine.word_times import BegunSegment
 
 SLACK_S = 0.02
 """Audio kept in hand for what cannot be foreseen: thread switches, the consumer's own work."""
-LEAST_OF_ROUND = 0.5
-"""From one frame of a stream to the next, whatever was seen of it. All of it would make chunks so small that handing
-them out takes the time that is missing."""
-MOST_EXPECTED_S = 0.9 * FRAME_SECONDS
-"""From one frame to the next, of a stream that has just begun: it is not given up as too slow."""
-SMOOTHING = 0.3
-"""Weight of the newest in estimates: of the time a frame takes, of the frames a text takes."""
+BUSY_SHARE = 0.75
+"""Share of the time that frames of all streams take, from which on chunks grow as fast as they may: they cost less."""
 
 
 @dataclass(slots=True)
@@ -57,6 +53,40 @@ class PlaybackClock:
 
 
 @dataclass(slots=True)
+class Progress:
+    """Facts of an utterance that the worker writes down for its consumer."""
+
+    seed: int
+    requested_at: float
+    backend: str
+    codec: str
+    frames: int = 0
+    """Handed out as audio."""
+    chunks: int = 0
+    segments: int = 0
+    begun: list[BegunSegment] = field(default_factory=list)
+    """Those segments, for word times."""
+    text_chars: int = 0
+    """Characters of the text so far."""
+    unsaid_chars: int = 0
+    """Characters of the text that were left out, estimated where a segment was cut."""
+    prefilled_at: float | None = None
+    """When its first decoder stream began."""
+    last_decoded_at: float | None = None
+    chunk_gaps_s: list[float] = field(default_factory=list)
+    """From one chunk to the next, where the engine had no reason to wait."""
+    switches: tuple[BackendSwitch, ...] = ()
+    playback: PlaybackClock = field(default_factory=PlaybackClock)
+
+    def note_chunk(self, now: float, frames: int) -> None:
+        """A chunk with this many frames was handed out."""
+        if self.last_decoded_at is not None and not self.playback.excused:
+            self.chunk_gaps_s.append(now - self.last_decoded_at)
+        self.playback.deliver(now, frames * FRAME_SECONDS)
+        self.frames, self.chunks, self.last_decoded_at = self.frames + frames, self.chunks + 1, now
+
+
+@dataclass(slots=True)
 class ChunkPolicy:
     """How many frames go into a chunk: one at first, then as many as playback can safely wait for.
 
@@ -68,38 +98,22 @@ class ChunkPolicy:
     max_frames: int
     target: int = 1
     """Frames of the next chunk."""
-    frame_s: float = 0.0
-    """Estimated time from one frame of this stream to the next."""
-    _last_frame_at: float | None = None
 
-    def note_frame(self, now: float) -> None:
-        """The stream got a frame."""
-        if self._last_frame_at is not None:
-            interval = now - self._last_frame_at
-            self.frame_s += SMOOTHING * (interval - self.frame_s) if self.frame_s else interval
-        self._last_frame_at = now
+    def plan_next(self, frames: int, ahead_s: float, most: int, round_s: float) -> None:
+        """A chunk was handed out. The next is twice as large if it can be made in time.
 
-    def rest(self) -> None:
-        """The stream waits, because it is far ahead or others begin: the next interval says nothing about speed."""
-        self._last_frame_at = None
-
-    def restart(self) -> None:
-        """The stream waits for text and keeps no audio back: what comes then is awaited like a first chunk."""
-        self._last_frame_at, self.target = None, 1
-
-    def note_chunk(self, frames: int, ahead_s: float, most: int, round_s: float) -> None:
-        """A chunk was handed out, ``ahead_s`` includes it. The next is twice as large if it fits in that time, but has
-        no more frames than ``most``.
-
-        ``round_s``: what the engine needs for a frame of everybody, audio included. No stream is taken to be much
-        faster: right after a large chunk its own frames come quickly, and of one that has just begun nothing is known.
+        Args:
+            frames: of that chunk.
+            ahead_s: audio that playback has in hand, that chunk included.
+            most: frames of the largest chunk that is worth while.
+            round_s: what the engine needs for a frame of every stream, with its audio; 0 while that is unknown.
         """
-        slow = round_s >= FRAME_SECONDS
-        least_s = round_s if slow else LEAST_OF_ROUND * round_s
-        self.frame_s = self.frame_s or min(least_s, MOST_EXPECTED_S)
-        frame_s = max(self.frame_s, least_s)
-        reserve_s = 2 * self.frame_s + SLACK_S  # the next chunk is begun so long before playback runs dry
-        fits = int((ahead_s - reserve_s) / frame_s) if frame_s and not slow else 2 * frames
+        if round_s >= BUSY_SHARE * FRAME_SECONDS:
+            fits = 2 * frames
+        elif round_s:
+            fits = int((ahead_s - 2 * round_s - SLACK_S) / round_s)  # begun this long before playback runs dry
+        else:
+            fits = 1
         self.target = max(1, min(2 * frames, self.max_frames, most, fits))
 
 
@@ -179,7 +193,7 @@ class ChunkQueue:
             return self._next()
 
     async def take_async(self) -> Chunk | None:
-        """As :meth:`take`, without blocking the event loop."""
+        """Return the next chunk like :meth:`take`, without blocking the event loop."""
         loop = asyncio.get_running_loop()
         while True:
             with self._changed:

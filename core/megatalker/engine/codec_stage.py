@@ -17,15 +17,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from megatalker.checkpoint.config import FRAME_SAMPLES, SAMPLE_RATE
-from megatalker.engine.blame import pass_trial
-from megatalker.engine.chunks import Waiter, wake
+from megatalker.engine.chunks import Progress, Waiter, wake
 from megatalker.engine.endings import end_segment
+from megatalker.engine.failover import pass_trial
 from megatalker.engine.guarded_calls import REQUEST_ERRORS, Fault, GuardedCalls
 from megatalker.engine.outputs import Chunk
 from megatalker.engine.runaway import frame_levels
-from megatalker.engine.scheduling import MOST_CODEC_STREAMS, Candidate, Playing, select_audio
 from megatalker.engine.state import WorkerState
-from megatalker.engine.utterance import CodecReplay, Progress, Utterance, candidate
+from megatalker.engine.utterance import CodecReplay, Utterance
 from megatalker.interfaces import CodecState
 from megatalker.plugins.checks import samples_complaint
 
@@ -34,11 +33,9 @@ logger = logging.getLogger(__name__)
 REPLAY_S = 0.1
 """About how long a call takes when a codec state is brought up to date: others wait meanwhile."""
 LEAST_REPLAY_FRAMES = 32
-"""Of such a call: a codec that computes all that was heard anew in each call should not need too many."""
+"""Frames of the smallest such call: a codec that computes all that was heard anew should not need too many calls."""
 MOST_REPLAY_FRAMES = 256
-"""As above: bounds memory."""
-READY_S = 0.0002
-"""Chunks that take no longer to take had been made before."""
+"""Frames of the largest such call: bounds memory."""
 WARM_VOICES = 16
 """Cloned voices whose codec state, warmed by their reference frames, is kept for the next utterance."""
 
@@ -78,9 +75,6 @@ class StepUnderWay:
 
     utterances: Sequence[Utterance]
     download: Download
-    launched_at: float
-    done_at: float | None
-    """``None``: a device still computed when the call returned."""
 
     @property
     def dry_at(self) -> float:
@@ -94,6 +88,12 @@ class CodecStage:
 
     def __init__(self, state: WorkerState, calls: GuardedCalls) -> None:
         self._state, self._calls = state, calls
+        self.seconds = 0.0
+        """Spent on codec steps until now."""
+        self.round_s = 0.0
+        """Seconds that a frame of every running stream takes, with its audio; 0 while that is unknown."""
+        self._handed = 0, 0
+        """Steps that were handed out since this was last asked, and their frames."""
         self._under_way: list[StepUnderWay] = []
         self._replayed = False
         """In this tick."""
@@ -102,70 +102,46 @@ class CodecStage:
         self._warm_states_of: object = None
         """The codec that made them."""
 
-    def start(self, now: float) -> bool:
-        """Have the next step of due audio made, or all steps of newcomers; says whether there was any.
+    def start(self, chosen: Sequence[Utterance], *, wait: bool = False) -> None:
+        """Have the frames of these made audio.
 
-        A newcomer's first chunk is waited for, where there are more of them with the next step under way. Else a chunk
-        that is ready is handed out, one that a device still computes is left to :meth:`collect` or to the next step,
-        which waits for the one before: the device always has its next step, and arrivals are looked at between two.
+        A chunk that is ready is handed out. One that a device still computes is left to :meth:`collect` or to the next
+        step, which waits for the one before: the device always has its next step, and arrivals are looked at between
+        two. ``wait``: hand out all there is, such as the last of the first chunks.
         """
-        utterances = self._state.utterances
+        trial = next((one for one in chosen if one.suspected and one.is_suspect("codec")), None)
+        began_at = self._state.clock()
         try:
-            due = self._due(now)
-        except Exception:
-            self._lose_what_is_under_way()
-            raise
-        if not due:
-            return False
-        newcomers = [one for one in due if one.dry_at is None]
-        wait = bool(newcomers)
-        try:
-            while due:
-                chosen, on_trial = self._choose(due)
-                self._start(chosen)
-                newcomers = due = [one for one in newcomers if utterances[one.place].ungiven and not on_trial]
-                self._collect(self._under_way[:-1])
-                wait |= on_trial
+            self._start(chosen if trial is None else [trial])
+            self._collect(self._under_way[:-1])
             computing = self._under_way and self._under_way[-1].download.under_way
-            if wait or not computing:
+            if wait or trial is not None or not computing:
                 self._collect(self._under_way)
         except Exception:
             self._lose_what_is_under_way()
             raise
-        return True
+        self.seconds += self._state.clock() - began_at
 
-    def _due(self, now: float) -> list[Candidate]:
-        """Of whose frames audio should be made now; of nobody's where a launch of frames comes first."""
-        utterances = self._state.utterances
-        decoded, playing, hungry_at, busy = [], [], math.inf, 0
-        for index, one in enumerate(utterances):
-            frames = one.ungiven
-            busy += one.admitted and one.idle_since is None
-            if not frames and (one.rests_until > now or not one.admitted):
-                continue
-            dry_at = one.runs_dry_at
-            if frames:
-                decoded.append((index, one, frames, dry_at))
-                if dry_at is not None:
-                    playing.append(Playing(dry_at, frames))
-            elif dry_at is not None and dry_at < hungry_at and one.decodable and one.held_until(now) <= now:
-                hungry_at = dry_at
-        pressed_until, frames_first = self._state.pace.audio_or_frame(playing, hungry_at, busy, now)
-        if frames_first and len(playing) == len(decoded):  # without newcomers
-            return []
-        return [
-            candidate(index, one, frames)
-            for index, one, frames, dry_at in decoded
-            if one.due(pressed=dry_at is not None and dry_at <= pressed_until) and self._has_state(one)
-        ]
+    def take_counts(self) -> tuple[int, int]:
+        """Return how many steps were handed out since the last call, and the frames of all of them."""
+        counts, self._handed = self._handed, (0, 0)
+        return counts
 
-    def _choose(self, due: Sequence[Candidate]) -> tuple[list[Utterance], bool]:
-        """The streams of the next step of the codec, and whether it is a trial of one that may have made one fail."""
-        limit = self._state.codec.instance.max_streams or MOST_CODEC_STREAMS
-        picked = select_audio(due, limit=min(limit, MOST_CODEC_STREAMS), frames=self._state.pace.most_frames)
-        chosen = [self._state.utterances[index] for index in picked]
-        trial = next((one for one in chosen if one.suspected and one.is_suspect("codec")), None)
-        return (chosen, False) if trial is None else ([trial], True)
+    def restore_states(self) -> bool:
+        """Bring codec states that were lost, or that must hear a voice's reference first, up to date: a piece between
+        two launches for others. Returns whether there was any.
+        """
+        self._replayed = False
+        try:
+            without = [one for one in self._state.utterances if one.codec_state is None]
+            for utterance in without:
+                if len(utterance.frames) > utterance.given:
+                    self._restore(utterance)
+                    utterance.update(self._state.clock())
+        except Exception:
+            self._lose_what_is_under_way()
+            raise
+        return self._replayed
 
     def open_states(self, utterances: Sequence[Utterance]) -> None:
         """For those that have heard nothing, while the device makes their first frames."""
@@ -177,24 +153,23 @@ class CodecStage:
                     utterance.codec_state = self._open(utterance)
                 except REQUEST_ERRORS as error:
                     _refuse(utterance, error)
-
-    def has_replayed(self) -> bool:
-        """Whether a codec state was brought up to date by a piece since this was last asked."""
-        did, self._replayed = self._replayed, False
-        return did
+                utterance.update(self._state.clock())
 
     def collect(self, dry_before: float = math.inf) -> bool:
         """Hand out the chunks under way, as far as they have arrived or somebody's playback runs dry before this
         moment; says whether there were any.
         """
         steps = [step for step in self._under_way if not step.download.under_way or step.dry_at <= dry_before]
-        did = bool(steps)
+        if not steps:
+            return False
+        began_at = self._state.clock()
         try:
             self._collect(steps)
         except Exception:
             self._lose_what_is_under_way()
             raise
-        return did
+        self.seconds += self._state.clock() - began_at
+        return True
 
     def _collect(self, steps: Sequence[StepUnderWay]) -> None:
         for step in list(steps):
@@ -206,23 +181,26 @@ class CodecStage:
             for utterance in step.utterances:
                 utterance.rewind_codec()
         self._under_way = []
+        self._state.update_all()
 
     def _start(self, utterances: Sequence[Utterance]) -> None:
         states = [utterance.codec_state for utterance in utterances if utterance.codec_state is not None]
-        codes, launched_at = _codes_to_give(utterances), self._state.clock()
+        codes = _codes_to_give(utterances)
         try:
             download = self._decode(states, codes, utterances)
         except REQUEST_ERRORS as error:
             if len(utterances) == 1:
                 _refuse(utterances[0], error)
+                utterances[0].update(self._state.clock())
                 return
             for utterance in utterances:  # no state advanced: find out whom it concerns
                 self._start([utterance])
             return
+        now = self._state.clock()
         for utterance in utterances:
             utterance.given = len(utterance.frames)
-        done_at = None if download.under_way else self._state.clock()
-        self._under_way.append(StepUnderWay(utterances, download, launched_at, done_at))
+            utterance.update(now)
+        self._under_way.append(StepUnderWay(utterances, download))
 
     def _decode(self, states: Sequence[CodecState], codes: Sequence[Tensor], served: Sequence[Utterance]) -> Download:
         return self._calls.step(
@@ -243,12 +221,10 @@ class CodecStage:
 
     # ---- states
 
-    def _has_state(self, utterance: Utterance) -> bool:
-        """Whether its codec state stands after what was delivered. One that must hear something first, such as a
-        voice's reference, hears a piece at a time, between the launches for others; its audio is discarded.
+    def _restore(self, utterance: Utterance) -> None:
+        """Bring its codec state to where the audio stands that was delivered. One that must hear something first, such
+        as a voice's reference, hears a piece at a time, between the launches for others; its audio is discarded.
         """
-        if utterance.codec_state is not None:
-            return True
         try:
             if utterance.replay is None:
                 utterance.replay = self._new_replay(utterance)
@@ -256,11 +232,10 @@ class CodecStage:
                 utterance.codec_state, utterance.replay = utterance.replay.state, None
         except REQUEST_ERRORS as error:
             _refuse(utterance, error)
-        return utterance.codec_state is not None
 
     def _new_replay(self, utterance: Utterance) -> CodecReplay | None:
-        """What was delivered, from a state at the start of speech: for an in-context voice after its reference, which
-        is heard once a voice; ``None`` until it was heard.
+        """Return a replay of what was delivered, from a state at the start of speech. An in-context voice has heard its
+        reference before, which is heard once a voice; ``None`` until it was heard.
         """
         delivered = torch.tensor(utterance.frames[: utterance.delivered], dtype=torch.int64)
         reference = utterance.request.plan.voice.reference_codes
@@ -299,33 +274,25 @@ class CodecStage:
     # ---- chunks
 
     def _hand_out_all(self, step: StepUnderWay) -> None:
-        utterances, download, asked_at = step.utterances, step.download, self._state.clock()
+        utterances, download = step.utterances, step.download
         samples, levels = self._arrived(download, utterances)
-        now, round_s = self._state.clock(), self._round_s()
-        loaded, waited = self._state.codec.loaded, now - asked_at > READY_S
-        if loaded is not None and loaded.warm and (waited or step.done_at):  # else nobody knows when it was done
-            self._state.pace.note_audio(len(levels), step.launched_at, step.done_at or now)
+        self._handed = self._handed[0] + 1, self._handed[1] + len(levels)
+        now = self._state.clock()
         waiters: list[Waiter] = []
         start = 0
         for utterance, chunk in zip(utterances, download.sizes, strict=True):
             end = start + chunk // FRAME_SAMPLES
             if utterance.given > utterance.delivered:  # else it was cancelled meanwhile
                 pcm = samples[start * FRAME_SAMPLES : end * FRAME_SAMPLES].copy()  # who keeps one keeps no other
-                waiters += self._hand_out(utterance, pcm, levels[start:end], now, round_s)
+                waiters += self._hand_out(utterance, pcm, levels[start:end], now)
+                utterance.update(now)
             start = end
         wake(waiters)
         if utterances[0].suspected:
             pass_trial(self._state.utterances, self._state.codec, utterances[0])
 
-    def _round_s(self) -> float:
-        """About how long a frame of every stream that holds a row takes; 0 while nothing was made."""
-        rate = self._state.throughput.frames_a_second
-        return sum(utterance.admitted for utterance in self._state.utterances) / rate if rate else 0.0
-
-    def _hand_out(
-        self, utterance: Utterance, pcm: Samples, levels: list[float], now: float, round_s: float
-    ) -> list[Waiter]:
-        """Returns whom to wake."""
+    def _hand_out(self, utterance: Utterance, pcm: Samples, levels: list[float], now: float) -> list[Waiter]:
+        """Hand out a chunk; returns the waiters to wake."""
         progress, first, last = utterance.progress, utterance.delivered, utterance.given
         frames = last - first
         codes = np.array(utterance.frames[first:last], np.int64) if utterance.request.return_codes else None
@@ -342,7 +309,7 @@ class CodecStage:
         )
         _log(chunk, progress)
         progress.note_chunk(now, frames)
-        utterance.chunking.note_chunk(frames, progress.playback.ahead(now), self._state.pace.most_frames, round_s)
+        utterance.chunking.plan_next(frames, progress.playback.ahead(now), self._state.costs.most_frames, self.round_s)
         self._state.counters.chunks += 1
         waiters = utterance.chunks.put(chunk)
         if utterance.runaway is not None:

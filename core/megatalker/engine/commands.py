@@ -1,4 +1,4 @@
-"""What callers ask of the worker, and the queue that carries it."""
+"""Commands of callers to the worker, and the queue that carries them."""
 
 import threading
 from concurrent.futures import Future
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from queue import SimpleQueue
 
 from megatalker.engine.admission import AdmissionLimits, gave_place, gives_place, refusal
-from megatalker.engine.scheduling import Throughput
+from megatalker.engine.costs import Throughput
 from megatalker.engine.utterance import Utterance
 from megatalker.errors import EngineClosedError
 from megatalker.plugins.checked import CheckedCodec, CheckedTalker

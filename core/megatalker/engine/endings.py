@@ -17,8 +17,8 @@ import logging
 import queue
 from typing import Literal
 
-from megatalker.engine.blame import leave_untried
 from megatalker.engine.commands import CommandQueue, Lend, Submit, Warmup
+from megatalker.engine.failover import leave_untried
 from megatalker.engine.runaway import PATIENCE_FRAMES
 from megatalker.engine.speech_rate import is_short, resume_at, spoken_chars
 from megatalker.engine.state import WorkerState
@@ -36,7 +36,6 @@ def end_segment(state: WorkerState, utterance: Utterance, decoder: DecoderStream
     """The utterance's decoder stream is over: go on with the text that follows, or end where there is none."""
     text, short = utterance.text, end == "eos" and _is_short(utterance, decoder)
     retire(state, utterance)
-    utterance.chunking.rest()
     if short and utterance.short_speech == "repeat" and _may_differ(utterance) and not decoder.segment.repeated:
         logger.warning(
             "stream with seed %d: %d frames are too few for %d characters; they are spoken once more",
@@ -101,7 +100,7 @@ def finish(state: WorkerState, commands: CommandQueue, utterance: Utterance) -> 
         leave_untried(state.utterances, (state.talker, state.codec), utterance)
     reason = utterance.ending or "error"
     if reason == "eos" and utterance.delivered and utterance.text.characters:
-        state.throughput.note_end(utterance.delivered, utterance.text.characters)
+        state.throughput.observe_end(utterance.delivered, utterance.text.characters)
     state.counters.cancelled += reason == "cancelled"
     state.counters.errors += reason == "error"
     state.counters.incomplete += reason in ("incomplete", "runaway")

@@ -1,6 +1,7 @@
 """The public face: opens a checkpoint with its backends, takes requests, hands out streams."""
 
 import dataclasses
+import math
 import os
 import threading
 import time
@@ -16,11 +17,11 @@ from typing import Any, Self
 from megatalker.checkpoint import Checkpoint
 from megatalker.engine.admission import AdmissionLimits
 from megatalker.engine.backend_role import codec_role, talker_role
-from megatalker.engine.chunks import ChunkPolicy, ChunkQueue, chunk_limit
+from megatalker.engine.chunks import ChunkPolicy, ChunkQueue, Progress, chunk_limit
 from megatalker.engine.commands import Command, CommandQueue, Lend, Wake, Warmup
 from megatalker.engine.endings import end_everything
 from megatalker.engine.guarded_calls import CallRegister, RunningClock
-from megatalker.engine.leaving import at_exit, end_thread
+from megatalker.engine.interpreter import at_exit, end_thread
 from megatalker.engine.options import SpeechOptions
 from megatalker.engine.outputs import EngineMetrics
 from megatalker.engine.request import Request, RequestChecker, TalkerLimits
@@ -28,7 +29,7 @@ from megatalker.engine.runaway import RunawayDetector
 from megatalker.engine.state import WorkerState
 from megatalker.engine.stream import SpeechStream, require_process
 from megatalker.engine.text_segmenter import TextSegmenter
-from megatalker.engine.utterance import Progress, Utterance
+from megatalker.engine.utterance import Utterance
 from megatalker.engine.watchdog import Watchdog, look_period_s
 from megatalker.engine.word_times import Pace, WordClock
 from megatalker.engine.worker import WorkerSettings
@@ -139,20 +140,21 @@ class Engine:
     def speak_for(
         self, owner: str, text: str | None, options: SpeechOptions | None = None, **changes: Any
     ) -> SpeechStream:
-        """As :meth:`speak`, for one of several owners, such as a connection or an API key: where streams have to wait,
-        owners take turns, and ``settings.max_streams_per_owner`` bounds each. :meth:`speak` is for the owner ``""``.
+        """Begin to speak like :meth:`speak`, for one of several owners, such as a connection or an API key.
+
+        Owners share the slots; ``settings.max_streams_per_owner`` bounds each. :meth:`speak` is for the owner ``""``.
         """
         self._require_serving()
         asked = SpeechOptions.of(options, changes)
         request, segmenter = self._requests.check(text, asked, self._limits)
         utterance = self._utterance(request, segmenter, owner)
         utterance.progress.text_chars = len(text or "")
-        if text is None:
-            utterance.rest_since(utterance.progress.requested_at)
+        utterance.update(utterance.progress.requested_at)
+        state = self._state
         self._commands.submit(
             utterance,
-            AdmissionLimits.of(self.settings, self._state.talker.instance.max_streams),
-            self._state.throughput,
+            AdmissionLimits.of(self.settings, state.talker.instance.max_streams, state.costs.sustainable_streams),
+            state.throughput,
         )
         checker = self._requests.text_checker(asked) if text is None else None
         words = self._word_clock(segmenter.whole, asked) if asked.word_times else None
@@ -201,6 +203,7 @@ class Engine:
         without_row = [utterance for utterance in opened if not utterance.admitted]
         idle = sum(utterance.idle_since is not None for utterance in without_row)
         roles, talker = (state.talker, state.codec), state.talker.loaded
+        sustainable = state.costs.sustainable_streams
         faulty = {f"{role.kind} {name}": why for role in roles for name, why in role.faulty.items()}
         return EngineMetrics(
             **dataclasses.asdict(state.counters),
@@ -208,6 +211,7 @@ class Engine:
             tokens=state.counters.frames * self.checkpoint.config.num_code_groups,
             active=len(opened) - len(without_row),
             waiting=len(without_row) - idle,
+            sustainable=None if sustainable == math.inf else int(sustainable),
             idle=idle,
             backend=self.backend,
             codec=self.codec,

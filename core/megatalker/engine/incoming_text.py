@@ -1,5 +1,6 @@
 """Text that callers have fed and the worker has not read yet: it reads a bounded number of characters a tick."""
 
+from collections.abc import Sequence
 from itertools import islice
 
 from megatalker.engine.utterance import Utterance
@@ -11,10 +12,13 @@ LEAST_SHARE = 64
 """Characters that an utterance reads at once where many have text: some seconds of speech."""
 
 
-def read_incoming(unread: dict[Utterance, None]) -> None:
-    """Read some of the text that was fed to these, by turns; those that have more go to the end of ``unread``."""
+def read_incoming(unread: dict[Utterance, None]) -> Sequence[Utterance]:
+    """Read some of the text that was fed to these, by turns; those that have more go to the end of ``unread``.
+    Returns the utterances whose text was read.
+    """
     share = max(LEAST_SHARE, TICK_CHARS // len(unread))
-    for utterance in list(islice(unread, TICK_CHARS // share)):
+    chosen = list(islice(unread, TICK_CHARS // share))
+    for utterance in chosen:
         del unread[utterance]
         if utterance.ending is not None:
             utterance.drop_incoming()
@@ -25,6 +29,7 @@ def read_incoming(unread: dict[Utterance, None]) -> None:
             utterance.end("error", error)
         if utterance.incoming.unread:
             unread[utterance] = None
+    return chosen
 
 
 def _read(utterance: Utterance, most: int) -> None:

@@ -1,4 +1,4 @@
-"""What the engine hands out and reports: chunks, the facts of one stream, the counters of one engine."""
+"""Outputs of the engine: what it hands out and reports: chunks, the facts of one stream, the counters of one engine."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -157,6 +157,9 @@ class EngineMetrics:
     """Streams that hold, or are about to hold again, rows of the backend."""
     waiting: int
     """Streams that have work and wait for rows."""
+    sustainable: int | None
+    """Streams that can play at a time without a gap, by what launches have cost lately; ``None`` while that is unknown.
+    """
     idle: int
     """Streams that hold no row and have no work: they wait for text, or for their consumer."""
     backend: str
@@ -164,6 +167,6 @@ class EngineMetrics:
     faulty: Mapping[str, str]
     """Backends given up, such as ``talker compiled``, and why."""
     preparing: str | None
-    """What the talker prepares beside its work, such as ``frames of 4 streams``; it serves without meanwhile."""
+    """Something that the talker prepares in the background, such as ``frames of 4 streams``."""
     unprepared: str | None
     """Why the talker goes on without what it had prepared."""

@@ -1,4 +1,4 @@
-"""What a talker prepares beside its work is taken into use when a pause harms nobody."""
+"""Taking into use what a talker prepares in the background, when a pause harms no listener."""
 
 import logging
 import math
@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from megatalker.engine.backend_role import LoadedBackend
 from megatalker.engine.guarded_calls import GuardedCalls
+from megatalker.engine.scheduler import StreamStatus
 from megatalker.engine.utterance import Utterance
 from megatalker.errors import describe_error
 from megatalker.plugins.checked import CheckedTalker
@@ -24,7 +25,7 @@ def go_on(
 ) -> None:
     """Ask the talker to take a piece into use, unless one of the utterances has little audio in hand and needs more."""
     hurried = any(
-        (one.needs_prefill or one.decodable or one.pending)
+        (one.status in (StreamStatus.WAITING, StreamStatus.RUNNING) or one.pending)
         and not one.chunks.is_full()
         and one.progress.playback.ahead(now) < PAUSE_S
         for one in utterances

@@ -18,7 +18,7 @@ from megatalker.voices import Voice, default_voice
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What the caller asked for, checked."""
+    """A request of a caller, checked."""
 
     plan: PromptPlan
     sampling: SamplingParams
@@ -31,7 +31,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class TalkerLimits:
-    """What the talker backend in use allows a request."""
+    """Limits that the talker backend in use sets to a request."""
 
     name: str
     seeded_sampling: bool

@@ -27,7 +27,7 @@ SILENCE_RATIO = 1e-2
 
 
 def frame_levels(pcm: NDArray[np.float32]) -> list[float]:
-    """Of each frame of ``[frames * 1920]`` samples, its root mean square; not finite where a sample is not."""
+    """Return the root mean square of each frame of ``[frames * 1920]`` samples; not finite where a sample is not."""
     frames = pcm.reshape(-1, FRAME_SAMPLES)
     levels: list[float] = np.sqrt(np.einsum("ns,ns->n", frames, frames) / FRAME_SAMPLES).tolist()
     return levels

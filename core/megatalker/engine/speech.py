@@ -1,4 +1,4 @@
-"""What every engine offers, near or far: :class:`~megatalker.engine.Engine` in this process,
+"""The interface of every engine, near or far: :class:`~megatalker.engine.Engine` in this process,
 :class:`~megatalker.serving.client.RemoteEngine` on another machine. Write against these to accept both.
 """
 
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from megatalker.engine.options import SpeechOptions
 from megatalker.engine.outputs import BackendSwitch, Chunk, FinishReason, StreamFacts
-from megatalker.engine.pieces import Pieces
+from megatalker.engine.stream import Pieces
 from megatalker.engine.word_times import SpokenWord
 
 __all__ = ["Speech", "SpeechEngine"]
@@ -33,7 +33,7 @@ class Speech(Protocol):
         """End now; the rows of the backend are free within a frame."""
 
     async def aclose(self) -> None:
-        """As :meth:`cancel`."""
+        """Do the same as :meth:`cancel`."""
 
     def __iter__(self) -> Self: ...
 
@@ -86,7 +86,7 @@ class Speech(Protocol):
 
     @property
     def error(self) -> Exception | None:
-        """What went wrong, when ``finish_reason`` is ``error``; the iteration raises it."""
+        """The error that ended it, when ``finish_reason`` is ``error``; the iteration raises it."""
 
     def facts(self) -> StreamFacts:
         """Figures so far."""

@@ -25,7 +25,7 @@ _DIGIT_LETTERS = 3.0
 _IDEOGRAPH_LETTERS = 3.0
 """At most eight or so syllables are spoken in a second, one or more for each ideograph."""
 _SYLLABLE_LETTERS = 2.0
-"""As ideographs, where each character writes one short syllable."""
+"""The same for scripts in which each character writes one short syllable."""
 _IDEOGRAPHS = ("CJK",)
 _SYLLABLES = ("HIRAGANA", "KATAKANA", "HANGUL", "BOPOMOFO")
 """Scripts, by the beginning of their characters' Unicode names."""

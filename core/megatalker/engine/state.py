@@ -1,4 +1,4 @@
-"""What the worker in charge owns, and hands to its successor when it is replaced.
+"""State that the worker in charge owns, and hands to its successor when it is replaced.
 
 Ownership: everything here belongs to the worker of the current *generation*, which touches it between backend calls
 only. During a backend call the watchdog may declare the call hung: the abandoned thread learns of it when its call
@@ -10,10 +10,9 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
-from megatalker.engine.admission import Turns
 from megatalker.engine.backend_role import BackendRole
 from megatalker.engine.commands import Lend
-from megatalker.engine.scheduling import Pace, Throughput
+from megatalker.engine.costs import Budget, Costs, Throughput
 from megatalker.engine.utterance import DecoderStream, Utterance
 from megatalker.errors import MegatalkerError
 from megatalker.interfaces import Frame, StreamHandle
@@ -47,12 +46,11 @@ class StepInProgress:
 
     shares: Sequence[tuple[Utterance, DecoderStream]]
     finish: Callable[[], list[Frame]]
-    launched_at: float
 
 
 @dataclass(slots=True)
 class TalkerWork:
-    """What the talker stage has to remember between ticks."""
+    """Things that the talker stage remembers between ticks."""
 
     to_release: list[StreamHandle] = field(default_factory=list)
     """Streams of the loaded talker that nobody needs any more."""
@@ -74,10 +72,11 @@ class WorkerState:
     unread: dict[Utterance, None] = field(default_factory=dict)
     """Those with text that was fed and not read, in the order in which they get a turn."""
     talker_work: TalkerWork = field(default_factory=TalkerWork)
-    turns: Turns = field(default_factory=Turns)
-    """Of those that wait for a row."""
+    served: dict[str, int] = field(default_factory=dict)
+    """Owners by when each got a row last."""
     throughput: Throughput = field(default_factory=Throughput)
-    pace: Pace = field(default_factory=Pace)
+    costs: Costs = field(default_factory=Costs)
+    budget: Budget = field(default_factory=Budget)
     counters: Counters = field(default_factory=Counters)
     opened: "Future[None]" = field(default_factory=Future)
     """Done when both roles are filled for the first time; carries the error when that fails."""
@@ -87,3 +86,9 @@ class WorkerState:
     """Callers that wait for the backends themselves."""
     failure: MegatalkerError | None = None
     """No backend is left: every request fails with this."""
+
+    def update_all(self) -> None:
+        """Bring what the scheduler sees of all utterances up to date."""
+        now = self.clock()
+        for utterance in self.utterances:
+            utterance.update(now)

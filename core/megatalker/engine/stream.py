@@ -1,4 +1,4 @@
-"""What a caller holds of an utterance: its text goes in, its chunks come out."""
+"""The caller's half of an utterance: its text goes in, its chunks come out."""
 
 import asyncio
 import os
@@ -6,6 +6,7 @@ import time
 import warnings
 import weakref
 from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Iterator
 from threading import Lock
 from types import TracebackType
 from typing import Self
@@ -13,15 +14,47 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from megatalker.checkpoint.config import FRAME_SECONDS
+from megatalker.checkpoint.config import FRAME_SAMPLES, FRAME_SECONDS, SAMPLE_RATE
 from megatalker.engine.chunks import ChunkQueue
 from megatalker.engine.commands import Cancel, CommandQueue, Feed, FinishText
 from megatalker.engine.outputs import BackendSwitch, Chunk, FinishReason, StreamFacts
-from megatalker.engine.pieces import Pieces
 from megatalker.engine.utterance import Utterance
 from megatalker.engine.word_times import SpokenWord, WordClock
 from megatalker.errors import InvalidRequestError, UnsupportedError
 from megatalker.prompt.text import TextChecker
+
+Pcm = NDArray[np.float32]
+
+
+class Pieces:
+    """The chunks of a stream, cut; iterate over it once, with ``for`` or ``async for``, instead of over the stream.
+
+    A piece never waits for the chunk after it, since its length divides a frame.
+
+    Raises:
+        InvalidRequestError: ``seconds`` does not divide a frame.
+    """
+
+    def __init__(self, sync: Iterator[Chunk], later: AsyncIterator[Chunk], seconds: float) -> None:
+        """``sync`` and ``later`` are the same stream, for threads and for event loops."""
+        samples = round(seconds * SAMPLE_RATE)
+        if samples < 1 or abs(samples - seconds * SAMPLE_RATE) > 1e-6 or FRAME_SAMPLES % samples:
+            raise InvalidRequestError(
+                f"pieces of {seconds} s were asked for, expected a length that divides a frame of {FRAME_SECONDS} s, "
+                "such as 0.04, 0.02 or 0.01"
+            )
+        self._sync, self._later, self._samples = sync, later, samples
+
+    def __iter__(self) -> Iterator[Pcm]:
+        """``[seconds * 24000]`` samples each."""
+        for chunk in self._sync:
+            yield from chunk.pcm.reshape(-1, self._samples)
+
+    async def __aiter__(self) -> AsyncIterator[Pcm]:
+        """Yield the same pieces to an event loop."""
+        async for chunk in self._later:
+            for piece in chunk.pcm.reshape(-1, self._samples):
+                yield piece
 
 
 class ChunkStream(ABC):
@@ -91,7 +124,7 @@ class ChunkStream(ABC):
         return Pieces(self, self, seconds)
 
     async def aclose(self) -> None:
-        """As :meth:`cancel`, for ``contextlib.aclosing``."""
+        """Do the same as :meth:`cancel`, for ``contextlib.aclosing``."""
         self.cancel()
 
     def __enter__(self) -> Self:
@@ -117,7 +150,7 @@ class ChunkStream(ABC):
 
     @property
     def error(self) -> Exception | None:
-        """What went wrong, when ``finish_reason`` is ``error``; the iteration raises it."""
+        """The error that ended it, when ``finish_reason`` is ``error``; the iteration raises it."""
         return self._chunks.error
 
     def _note_taken(self, chunk: Chunk) -> None:

@@ -6,14 +6,13 @@ from functools import partial
 from operator import methodcaller
 
 from megatalker.checkpoint.config import FRAME_SECONDS
-from megatalker.engine.admission import Grant, fair
-from megatalker.engine.blame import pass_trial
+from megatalker.engine.admission import Grant, serve
 from megatalker.engine.endings import end_segment
+from megatalker.engine.failover import pass_trial
 from megatalker.engine.guarded_calls import REQUEST_ERRORS, Fault, GuardedCalls
 from megatalker.engine.request import frames_that_fit
-from megatalker.engine.scheduling import select
 from megatalker.engine.state import StepInProgress, WorkerState
-from megatalker.engine.utterance import Codes, DecoderStream, Utterance, candidate
+from megatalker.engine.utterance import Codes, DecoderStream, Utterance
 from megatalker.engine.word_times import BegunSegment
 from megatalker.errors import CapacityError, describe_error
 from megatalker.interfaces import DecodeStep, StreamRequest
@@ -44,17 +43,13 @@ class TalkerStage:
                 raise Fault(self._state.talker, name, f"release raised {describe_error(error)}") from error
         return did
 
-    def read_text(self) -> bool:
-        """Turn text that arrived for running decoder streams into rows; says whether there was any."""
-        did = False
-        for utterance in self._state.utterances:
-            decoder = utterance.decoder
-            if decoder is None or decoder.complete or utterance.ending is not None:
-                continue
-            if decoder.new_ids or decoder.segment.complete:
-                self._read_text(utterance, decoder)
-                did = True
-        return did
+    def read_text(self, utterance: Utterance) -> None:
+        """Turn text that arrived for its decoder stream into rows."""
+        decoder = utterance.decoder
+        if decoder is None or decoder.complete or utterance.ending is not None:
+            return
+        if decoder.new_ids or decoder.segment.complete:
+            self._read_text(utterance, decoder)
 
     def prefill(self, grants: Sequence[Grant]) -> None:
         """Begin or continue these decoder streams, all prompts in one call, in the rows that are lent to them."""
@@ -70,38 +65,14 @@ class TalkerStage:
             if decoder is not None and request is not None:
                 ready.append((utterance, decoder, request))
         self._prefill(ready)
+        now = self._state.clock()
+        for utterance in chosen:
+            utterance.update(now)
 
-    def begin(self, now: float) -> bool:
-        """Start one frame for each of the streams of the next launch; says whether there were any."""
-        utterances = self._state.utterances
-        ready, trial = [], None
-        for index, utterance in enumerate(utterances):
-            if now < utterance.rests_until or not utterance.admitted:  # nothing about them can have changed
-                continue
-            if utterance.decodable and utterance.held_until(now) <= now:
-                utterance.idle_since = None
-                ready.append(candidate(index, utterance))
-                if utterance.suspected and trial is None and utterance.is_suspect("talker"):
-                    trial = utterance
-                continue
-            if utterance.starved:
-                utterance.chunking.restart()
-                utterance.progress.playback.excuse()
-                utterance.rest_since(now)
-            else:
-                utterance.chunking.rest()
-                if utterance.chunks.is_full():
-                    utterance.progress.playback.excuse()
-                    utterance.rest_since(now)
-        talker, slow = self._state.talker.instance, self._state.pace.is_slow(len(ready))
-        ready = fair(ready, utterances, now) if slow else ready
-        limit = len(ready) if talker.max_streams is None else talker.max_streams
-        chosen = [utterances[index] for index in select(ready, batch=talker.capabilities.batch, limit=limit)]
-        if trial is not None:
-            chosen = [trial]
-        if chosen:
-            self._begin(chosen)
-        return bool(chosen)
+    def begin(self, chosen: Sequence[Utterance]) -> None:
+        """Start one frame for each of these; for one alone that may have made a backend fail."""
+        trial = next((one for one in chosen if one.suspected and one.is_suspect("talker")), None)
+        self._begin(chosen if trial is None else [trial])
 
     def take(self) -> None:
         """Wait for the frames that were begun, if any, and give them to their streams."""
@@ -119,15 +90,14 @@ class TalkerStage:
         counters.decode_rows += len(frames)
         if loaded is not None:
             loaded.refusals = 0
-            if loaded.warm:
-                self._state.pace.note_frames(len(frames), step.launched_at, now)
         for (utterance, decoder), frame in zip(step.shares, frames, strict=True):
             if utterance.ending is not None or utterance.decoder is not decoder:  # by its audio, meanwhile
                 continue
             if frame.codes is None:
                 end_segment(self._state, utterance, decoder, "eos")
             else:
-                self._add(utterance, decoder, frame.codes, now)
+                self._add(utterance, decoder, frame.codes)
+            utterance.update(now)
         if served[0].suspected:
             pass_trial(self._state.utterances, self._state.talker, served[0])
 
@@ -137,10 +107,10 @@ class TalkerStage:
         """Free the rows of these streams, which go on later, from the frames they have."""
         for utterance in lenders:
             utterance.admitted, decoder = False, utterance.decoder
-            utterance.chunking.rest()
             if decoder is not None and decoder.handle is not None:
                 self._work.to_release.append(decoder.handle)
                 decoder.handle = None
+            utterance.update(self._state.clock())
             self._state.counters.lent += 1
         self.release()
 
@@ -205,7 +175,7 @@ class TalkerStage:
         now, counters = self._state.clock(), self._state.counters
         for (utterance, decoder, _), handle in zip(ready, handles, strict=True):
             decoder.handle = handle
-            self._state.turns.serve(utterance)
+            serve(self._state.served, utterance.owner)
             if utterance.decoder is None:
                 if not utterance.progress.segments:
                     counters.begun += 1
@@ -259,13 +229,13 @@ class TalkerStage:
 
     def _begin(self, chosen: Sequence[Utterance]) -> None:
         shares = [(utterance, utterance.decoder) for utterance in chosen if utterance.decoder is not None]
-        steps, role, now = [_step(decoder) for _, decoder in shares], self._state.talker, self._state.clock()
+        steps, role = [_step(decoder) for _, decoder in shares], self._state.talker
         try:
             finish = self._calls.step(role, "decode", lambda talker: talker.decode(steps), chosen, ends=False)
         except REQUEST_ERRORS as error:
             self._sort_out(chosen, error)
             return
-        self._work.step = StepInProgress(shares, finish, now)
+        self._work.step = StepInProgress(shares, finish)
 
     def _sort_out(self, chosen: Sequence[Utterance], error: Exception) -> None:
         """A step was refused and nobody advanced: find out whom it concerns. One without room waits for others."""
@@ -275,15 +245,15 @@ class TalkerStage:
             if not waits:
                 chosen[0].admitted = True
                 self._end_refused(chosen[0], error)
+                chosen[0].update(self._state.clock())
             return
         for utterance in chosen:
             self._begin([utterance])
             self.take()
 
-    def _add(self, utterance: Utterance, decoder: DecoderStream, codes: Codes, now: float) -> None:
+    def _add(self, utterance: Utterance, decoder: DecoderStream, codes: Codes) -> None:
         text_done = decoder.text_done_at(len(utterance.frames))
         utterance.frames.append(codes)
-        utterance.chunking.note_frame(now)
         self._state.counters.frames += 1
         reason = utterance.runaway.frame(codes, text_done) if utterance.runaway is not None else None
         if reason is not None:

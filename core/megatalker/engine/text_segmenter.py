@@ -16,7 +16,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
-from megatalker.engine.words import letters
+from megatalker.engine.word_times import letters
 from megatalker.prompt.cleaning import PARAGRAPH_END, paragraphs
 from megatalker.prompt.sentences import split_sentences
 from megatalker.prompt.text import IncrementalTokenizer, speakable
@@ -132,7 +132,7 @@ class TextSegment:
 
 
 class TextSegmenter:
-    """Which segment of an utterance is spoken, which come next, and where arriving text goes.
+    """Segments of an utterance: the one that is spoken, those that come next, and the one that arriving text goes to.
 
     Not thread-safe: its owner is the worker, once the request is accepted.
 
@@ -153,7 +153,7 @@ class TextSegmenter:
         self.whole = ""
         """The text, where it was given at once."""
         self.characters = 0
-        """Of all text so far."""
+        """Characters of all text so far."""
         self.letters_said = 0
         """Letters and digits of the segments that are over."""
 
@@ -184,6 +184,11 @@ class TextSegmenter:
             return False
         segment = self._coming[0]
         return segment.complete or (segment.speakable and len(segment.ids) >= self._ids_needed)
+
+    @property
+    def finished(self) -> bool:
+        """No text will come."""
+        return self._finished
 
     @property
     def exhausted(self) -> bool:

@@ -8,15 +8,14 @@ import torch
 from torch import Tensor
 
 from megatalker.checkpoint.config import FRAME_SECONDS
-from megatalker.engine.chunks import ChunkPolicy, ChunkQueue, PlaybackClock, hold_until
+from megatalker.engine.chunks import ChunkPolicy, ChunkQueue, Progress, hold_until
 from megatalker.engine.options import stream_seed
-from megatalker.engine.outputs import BackendSwitch, FinishReason
+from megatalker.engine.outputs import FinishReason
 from megatalker.engine.request import Request
 from megatalker.engine.runaway import RunawayDetector
-from megatalker.engine.scheduling import REST_S, SOON_S, Candidate, Playing
+from megatalker.engine.scheduler import Stream, StreamStatus
 from megatalker.engine.speech_rate import spoken_chars
 from megatalker.engine.text_segmenter import IncomingText, TextSegment, TextSegmenter
-from megatalker.engine.word_times import BegunSegment
 from megatalker.interfaces import CodecState, StreamHandle, StreamRequest
 from megatalker.plugins.registry import Kind
 from megatalker.prompt import Prompt, PromptBuilder, PromptText
@@ -25,42 +24,11 @@ from megatalker.settings import ShortSpeech
 
 Codes = tuple[int, ...]
 
+WAITING, RUNNING, STARVED, FULL, ENDED = StreamStatus
+REST_S = 0.3
+"""A stream without work for this long lends its row: words of one sentence come faster."""
 RESUME_SHARE = 0.5
 """A stream that lent its row because nobody took its audio wants it back when this share of it is left."""
-
-
-@dataclass(slots=True)
-class Progress:
-    """What the worker writes down about an utterance for its consumer to read."""
-
-    seed: int
-    requested_at: float
-    backend: str
-    codec: str
-    frames: int = 0
-    """Handed out as audio."""
-    chunks: int = 0
-    segments: int = 0
-    begun: list[BegunSegment] = field(default_factory=list)
-    """Those segments, for word times."""
-    text_chars: int = 0
-    """Of the text so far."""
-    unsaid_chars: int = 0
-    """Characters of the text that were left out, estimated where a segment was cut."""
-    prefilled_at: float | None = None
-    """When its first decoder stream began."""
-    last_decoded_at: float | None = None
-    chunk_gaps_s: list[float] = field(default_factory=list)
-    """From one chunk to the next, where the engine had no reason to wait."""
-    switches: tuple[BackendSwitch, ...] = ()
-    playback: PlaybackClock = field(default_factory=PlaybackClock)
-
-    def note_chunk(self, now: float, frames: int) -> None:
-        """A chunk with this many frames was handed out."""
-        if self.last_decoded_at is not None and not self.playback.excused:
-            self.chunk_gaps_s.append(now - self.last_decoded_at)
-        self.playback.deliver(now, frames * FRAME_SECONDS)
-        self.frames, self.chunks, self.last_decoded_at = self.frames + frames, self.chunks + 1, now
 
 
 @dataclass(slots=True)
@@ -100,15 +68,10 @@ class DecoderStream:
     @property
     def next_row(self) -> Tensor | None:
         """The row to feed with the next frame; ``None`` while it is not known."""
-        if self.starved:
-            return None
-        frame = self.frames
-        return self.rows[frame] if frame < len(self.rows) else self.prompt.pad
-
-    @property
-    def starved(self) -> bool:
-        """All rows that are known were fed, and more text may come."""
-        return not self.complete and self.frames >= len(self.rows)
+        frame, rows = len(self.log) - self.start, self.rows
+        if frame < len(rows):
+            return rows[frame]
+        return self.prompt.pad if self.complete else None
 
     def text_done_at(self, frame: int) -> bool:
         """All text had been fed before the utterance's frame of this number."""
@@ -157,7 +120,7 @@ class CodecReplay:
 
 
 @dataclass(slots=True, eq=False)
-class Utterance:
+class Utterance(Stream):
     """The state of one utterance. Its frames are one log with three cursors: decoded (the log's length), given to the
     codec, delivered to the consumer.
     """
@@ -170,18 +133,12 @@ class Utterance:
     runaway: RunawayDetector | None
     short_speech: ShortSpeech = "repeat"
     """The setting of that name: whether speech that is too short for its text is repeated or believed."""
-    owner: str = ""
-    """Rows go to owners by turns."""
     incoming: IncomingText = field(default_factory=IncomingText)
     """Text that was fed and is not in ``text`` yet."""
     paused_before_s: float = 0.0
     """How long the process had been stopped when it was asked for: what is added meanwhile is no waiting."""
     idle_since: float | None = None
     """Since when it has had no work: no text to speak, or audio enough that nobody takes."""
-    turn: tuple[int, int] | None = None
-    """Its place among those that wait for a row; see :class:`megatalker.engine.admission.Turns`."""
-    admitted: bool = False
-    """It holds a row, or is about to hold one again."""
     decoder: DecoderStream | None = None
     frames: list[Codes] = field(default_factory=list)
     given: int = 0
@@ -189,11 +146,9 @@ class Utterance:
     codec_state: CodecState | None = None
     """Stands after the frames given; ``None`` before the first, and when it was lost."""
     replay: CodecReplay | None = None
-    """What becomes its codec state, while that is ``None``."""
-    rests_until: float = 0.0
-    """It was found too far ahead of playback to decode before this moment."""
+    """The replay that becomes its codec state, while that is ``None``."""
     suspected: set[tuple[Kind, str]] = field(default_factory=set)
-    """The backends that failed in a call for it; see :mod:`megatalker.engine.blame`."""
+    """The backends that failed in a call for it; see :mod:`megatalker.engine.failover`."""
     flaw: FinishReason | None = None
     """How it will end since a segment did not say all of its text; ``None`` while nothing is missing."""
     ending: FinishReason | None = None
@@ -210,16 +165,6 @@ class Utterance:
         """Frames decoded and not handed out."""
         return len(self.frames) - self.progress.frames
 
-    @property
-    def ungiven(self) -> int:
-        """Frames decoded and not given to the codec."""
-        return len(self.frames) - self.given
-
-    @property
-    def coming_s(self) -> float:
-        """Seconds of audio that the codec is at."""
-        return (self.given - self.progress.frames) * FRAME_SECONDS
-
     def is_suspect(self, kind: Kind) -> bool:
         """It goes alone in the calls of this role: one of them has failed."""
         return any(role == kind for role, _ in self.suspected)
@@ -230,38 +175,25 @@ class Utterance:
         return self.ending is not None and self.ending != "error"
 
     @property
-    def needs_prefill(self) -> bool:
-        """There is work, for which a decoder stream must begin or be continued."""
-        decoder = self.decoder
-        if (decoder is not None and decoder.handle is not None) or self.starved or self.ending is not None:
-            return False
-        return self.admitted or not self.chunks.is_full(share=RESUME_SHARE)
-
-    @property
     def prompt_rows(self) -> int:
-        """Of the prefill that it needs."""
+        """Rows of the prefill that it needs."""
         decoder = self.decoder
         if decoder is None:
             return self.request.plan.prefill_rows(len(self.text.upcoming.ids))
         return len(decoder.prompt.embeds) + decoder.frames
 
     @property
-    def starved(self) -> bool:
-        """Its caller has more text to give, and everything given has been fed."""
-        if self.ending is not None:
-            return False
-        decoder = self.decoder
-        return not self.text.can_begin if decoder is None else decoder.starved
-
-    def rest_since(self, now: float) -> None:
-        """It has no work; the first call of a rest counts."""
-        if self.idle_since is None:
-            self.idle_since = now
-
-    @property
     def lends_at(self) -> float:
         """When its row may be lent; infinite while it has work, and when it is over."""
         return math.inf if self.idle_since is None or self.ending is not None else self.idle_since + REST_S
+
+    def frames_left(self, frames_a_character: float) -> float:
+        """Return about how many frames the text that has come still takes, at least one."""
+        return max(1.0, self.text.characters * frames_a_character - len(self.frames))
+
+    def left_s(self, frames_a_character: float) -> float:
+        """Return about how many seconds of speech are still to be made; infinite while text may come."""
+        return self.frames_left(frames_a_character) * FRAME_SECONDS if self.text.finished else math.inf
 
     def in_hand_s(self, now: float) -> float:
         """Audio that its consumer has yet to play, or even to take."""
@@ -272,47 +204,47 @@ class Utterance:
         """Its row holds a decoder stream that goes on."""
         return self.ending is None and self.decoder is not None and self.decoder.handle is not None
 
-    @property
-    def decodable(self) -> bool:
-        """The next frame can be made, were it not for playback."""
-        return self.decoding and not self.starved
+    def update(self, now: float) -> None:
+        """Bring what the scheduler sees up to date: call this after anything about the utterance has changed.
 
-    def held_until(self, now: float) -> float:
-        """When the next frame may be made without getting too far ahead of playback: what was found before counts until
-        then. Not later than ``now``: at once. Infinite: when the consumer has taken some of what there is.
+        While it waits for its caller's text or for its consumer, its playback may run dry, and no audio is kept back.
+        Hundreds of streams are updated for each frame, so that nothing is computed twice.
         """
-        if self.rests_until > now:
-            return self.rests_until
-        held_until = self._held_until
-        if now < held_until < math.inf:
-            self.rests_until = held_until
-            self.chunking.rest()
-        return held_until
+        decoder, progress, given, made = self.decoder, self.progress, self.given, len(self.frames)
+        coming_s, dry_at = (given - progress.frames) * FRAME_SECONDS, progress.playback.dry_at
+        deadline = self.deadline = -math.inf if dry_at is None else dry_at + coming_s
+        self.ungiven = fresh = 0 if self.codec_state is None else made - given
+        self.chunk_frames, self.decode_at = 1, math.inf
+        self.status = status = self._find_status(decoder, made, coming_s)
+        if status is RUNNING:
+            self.idle_since, target = None, self.chunking.target
+            self.chunk_frames = target
+            if fresh or (made != given and made - given < target):
+                self.decode_at = -math.inf
+            elif made == given:
+                limit = self.request.max_ahead_s
+                idle = limit is None or dry_at is None
+                self.decode_at = -math.inf if idle else hold_until(deadline, limit or 0.0, target)
+        elif status is WAITING:
+            self.idle_since = None
+        elif status is not ENDED:
+            progress.playback.excuse()
+            if status is STARVED:
+                self.chunking.target = 1
+            if self.idle_since is None:
+                self.idle_since = now
 
-    @property
-    def _held_until(self) -> float:
-        if self.ungiven:
-            return 0.0
-        if self.chunks.is_full(self.coming_s):
-            return math.inf
-        limit, dry_at = self.request.max_ahead_s, self.runs_dry_at
-        if limit is None or dry_at is None:
-            return 0.0
-        return hold_until(dry_at, limit, self.chunking.target)
-
-    @property
-    def runs_dry_at(self) -> float | None:
-        """When playback will have used up the audio that was handed out or is coming; ``None`` before the first."""
-        dry_at = self.progress.playback.dry_at
-        return None if dry_at is None else dry_at + self.coming_s
-
-    def due(self, *, pressed: bool) -> bool:
-        """Whether audio should be made of its frames now, of which there are some: there are enough for a chunk, or its
-        playback is ``pressed`` for them. A stream that waits for text or a row keeps none back.
-        """
-        if pressed or self.ungiven >= self.chunking.target:
-            return True
-        return self.ending is not None or self.starved or self.decoder is None or not self.admitted
+    def _find_status(self, decoder: DecoderStream | None, made: int, coming_s: float) -> StreamStatus:
+        if self.ending is not None:
+            return ENDED
+        if decoder is None:
+            if not self.text.can_begin:
+                return STARVED
+        elif not decoder.complete and decoder.start + len(decoder.rows) <= made:
+            return STARVED
+        elif decoder.handle is not None:
+            return FULL if made == self.given and self.chunks.is_full(coming_s) else RUNNING
+        return FULL if not self.admitted and self.chunks.is_full(share=RESUME_SHARE) else WAITING
 
     @property
     def next_text(self) -> PromptText:
@@ -333,6 +265,7 @@ class Utterance:
         if self.ending is not None:
             return
         self.ending, self.error = reason, error
+        self.status, self.decode_at, self.chunk_frames = ENDED, math.inf, 1
         if reason in ("max_frames", "error"):
             self.progress.unsaid_chars += self._chars_left
         self.drop_incoming()
@@ -366,7 +299,7 @@ class Utterance:
     def drop_pending(self) -> None:
         """Nobody wants to hear the frames that were not handed out."""
         del self.frames[self.delivered :]
-        self.given = self.delivered
+        self.given, self.ungiven = self.delivered, 0
 
     def rewind_codec(self) -> None:
         """The audio on its way is lost: the codec is given its frames once more, in a state before them."""
@@ -381,20 +314,3 @@ class Utterance:
         """Drop everything heavy; the progress stays for the consumer."""
         self.decoder, self.codec_state, self.replay = None, None, None
         self.frames, self.given = [], 0
-
-
-def candidate(index: int, utterance: Utterance, frames: int = 1) -> Candidate:
-    """The utterance as the scheduling sees it; arguments as there."""
-    return Candidate(index, utterance.progress.playback.dry_at, utterance.progress.requested_at, frames)
-
-
-def playing(utterances: Sequence[Utterance], now: float) -> list[Playing]:
-    """Those that need audio or a frame within the time of a pass of newcomers."""
-    found = []
-    for utterance in utterances:
-        dry_at, frames = utterance.runs_dry_at, utterance.ungiven
-        if dry_at is None or (not frames and (utterance.rests_until > now + SOON_S or utterance.chunks.is_full())):
-            continue
-        if utterance.due(pressed=dry_at < now + SOON_S) if frames else utterance.decodable:
-            found.append(Playing(dry_at, frames))
-    return found

@@ -3,9 +3,9 @@
 import logging
 import threading
 
-from megatalker.engine.blame import blame
 from megatalker.engine.commands import CommandQueue
 from megatalker.engine.endings import end_everything
+from megatalker.engine.failover import blame
 from megatalker.engine.guarded_calls import CallRegister
 from megatalker.engine.state import WorkerState
 from megatalker.engine.worker import Worker, WorkerSettings

@@ -5,22 +5,19 @@ import math
 import queue
 import threading
 from dataclasses import dataclass
-from itertools import count
 from typing import Any
 
 import torch
 
 from megatalker.engine.backend_role import LoadedBackend
-from megatalker.engine.codec_stage import CodecStage
-from megatalker.engine.commands import Cancel, Command, CommandQueue, Feed, FinishText, Lend, Submit, Warmup
+from megatalker.engine.commands import Cancel, Command, CommandQueue, Feed, FinishText, Lend, Submit, Wake, Warmup
+from megatalker.engine.dispatcher import Dispatcher
 from megatalker.engine.endings import end_everything, finish, refuse_waiting, retire
 from megatalker.engine.failover import fill, not_warmed_up, replace
 from megatalker.engine.guarded_calls import CallRegister, Fault, GuardedCalls, Superseded
-from megatalker.engine.incoming_text import read_incoming
-from megatalker.engine.newcomers import Newcomers
 from megatalker.engine.preparation import go_on
+from megatalker.engine.scheduler import StreamStatus
 from megatalker.engine.state import WorkerState
-from megatalker.engine.talker_stage import TalkerStage
 from megatalker.errors import BackendFaultError, CapacityError, EngineClosedError, MegatalkerError, describe_error
 from megatalker.prompt import PromptBuilder
 from megatalker.settings import Settings
@@ -29,23 +26,13 @@ logger = logging.getLogger(__name__)
 
 LEND_POLL_S = 0.05
 MOST_FAILURES = 3  # a worker that fails more often ends: it would fail all the time
-ARRIVALS_APART_S = 0.0003
-"""Requests that follow one another so soon come at one moment,"""
-MOST_ARRIVALS_S = 0.02
-"""which ends after so long."""
-LAUNCH_S = 0.005
-"""Audio that is needed sooner is waited for before prompts are built and launched."""
-PROMPTS_S = 0.15
-"""After so long a pass goes on to first frames, whoever is left over: until a device is known it may be slow."""
 MOST_ENDINGS = 16
-"""Of streams between two launches."""
-PROMPT_LAUNCHES = 3
-"""For those who arrive during the first, before all get their first frame; more only where prompts are left over."""
+"""At most this many streams are finished between two launches; finishing hundreds at once delays others by 27 ms."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerSettings:
-    """What a worker needs to know besides the state."""
+    """Facts that a worker needs besides the state."""
 
     builder: PromptBuilder
     settings: Settings
@@ -60,12 +47,10 @@ class Worker(threading.Thread):
         super().__init__(name=f"megatalker-worker-{register.generation}", daemon=True)
         self._state, self._commands, self._builder, self._threads = state, commands, own.builder, own.threads
         self._calls = GuardedCalls(register, state.talker, own.settings.step_deadline_s)
-        self._newcomers = Newcomers(state, own.settings, lambda: self._calls.paused_s)
-        self._talker = TalkerStage(state, self._calls, own.builder)
-        self._codec = CodecStage(state, self._calls)
+        self._dispatcher = Dispatcher(state, self._calls, own.builder, own.settings, self._obey_commands)
         self.orphans: list[LoadedBackend[Any]] = []
         """Backends to close when a call returns after this worker was abandoned."""
-        self._done = False
+        self._done = self._woken = False
         self._failures = 0
 
     def run(self) -> None:
@@ -74,6 +59,7 @@ class Worker(threading.Thread):
             torch.set_num_threads(self._threads)  # of this thread
             for utterance in self._state.utterances:  # what the worker before had under way
                 utterance.rewind_codec()
+            self._state.update_all()
         except BaseException as error:
             self._fail(error)
         with torch.no_grad():
@@ -91,7 +77,7 @@ class Worker(threading.Thread):
                 return
             if state.failure is None:
                 self._fill()
-                self._talker.take()  # what was begun when a codec failed
+                self._dispatcher.talker.take()  # what was begun when a codec failed
                 self._warm_up()
             did = self._timed_tick()
             self._prepare()
@@ -104,6 +90,7 @@ class Worker(threading.Thread):
                 return
             if isinstance(error, Fault):
                 replace(state, self._calls, error)
+                state.update_all()
             else:  # nothing is left to try, or this engine has a bug: nobody may wait for ever
                 self._fail(error)
 
@@ -117,117 +104,16 @@ class Worker(threading.Thread):
             counters.ticks += 1
             counters.backend_s += backend_s
             counters.host_s += clock() - began - backend_s
-            if self._warm:
+            if self._dispatcher.is_warm:
                 seconds = clock() - began - (self._calls.paused_s - paused_s)
-                self._state.throughput.note_work(counters.frames - frames, max(0.0, seconds))
+                self._state.throughput.observe_work(counters.frames - frames, max(0.0, seconds))
         return did
 
     def _tick(self) -> bool:
-        """The most urgent launch, so that arrivals and cancellations are looked at after each; ``False`` when there was
-        nothing to do.
-
-        Newcomers come first: their prompts, first frames and first audio are one pass, alone. Then audio that is due;
-        then frames.
-        """
-        state, did = self._state, False
-        if state.failure is None:
-            did |= self._talker.release()
-            if state.unread:
-                read_incoming(state.unread)
-                did = True
-            did |= self._talker.read_text()
-            did |= self._begin_streams() or self._serve_started()
-        else:
-            did |= self._start_audio() or self._codec.collect()
-        did |= self._codec.has_replayed()
-        did |= self._finish_ended()
-        return did
-
-    def _begin_streams(self) -> bool:
-        """Begin or continue streams, and those who arrive meanwhile. Audio that has arrived is handed out before; what
-        a device still computes is waited for only where playback runs dry: else it has the prompts before it is done.
-        """
-        newcomers, clock = self._newcomers, self._state.clock
-        if not self._somebody_waits:
-            newcomers.gathering = False
-            return False
-        self._await_arrivals()
-        grants, begun, rows = newcomers.next_launch(clock()), 0, 0
-        if not grants:
-            return False
-        pressed, beside = newcomers.pressed, newcomers.beside
-        self._codec.collect(math.inf if pressed else clock() + LAUNCH_S)
-        began_at = clock()
-        for launch in count(1):
-            begun, rows = begun + len(grants), rows + sum(grant.taker.prompt_rows for grant in grants)
-            self._talker.prefill(grants)
-            enough = launch >= PROMPT_LAUNCHES and not newcomers.left_over
-            if enough or grants[0].due or not newcomers.batches or clock() > began_at + PROMPTS_S:
-                break
-            self._obey_commands()
-            self._codec.collect(clock() + LAUNCH_S)
-            grants = newcomers.next_launch(began_at, begun, rows)
-            if not grants or (newcomers.pressed and not (pressed or grants[0].due)):
-                break
-        self._decode()
-        self._start_audio()
-        if self._warm:
-            self._state.pace.note_pass(rows, clock() - began_at, beside=beside)
-        for utterance in self._state.utterances:
-            utterance.chunking.rest()
-        return True
-
-    def _await_arrivals(self) -> None:
-        """Wait for those who follow at once, where several have come and nobody speaks: they are checked in another
-        thread, which a pass for the first few would hold up, and they would wait for its end.
-        """
-        utterances, clock = self._state.utterances, self._state.clock
-        if any(one.admitted for one in utterances) or sum(one.needs_prefill for one in utterances) < 2:
-            return
-        until = clock() + MOST_ARRIVALS_S
-        while clock() < until and self._obey_commands(ARRIVALS_APART_S):
-            pass
-
-    def _serve_started(self) -> bool:
-        """Audio or frames of the streams that have begun, while newcomers gather."""
-        state = self._state
-        began_at, pace, frames, paused_s = state.clock(), state.pace, state.counters.frames, self._calls.paused_s
-        if self._start_audio() or self._decode():
-            streams = sum(one.admitted and one.idle_since is None for one in state.utterances)
-            seconds = state.clock() - began_at - (self._calls.paused_s - paused_s)
-            pace.note_others(max(0.0, seconds), streams, state.counters.frames - frames)
-            return True
-        if self._newcomers.gathering:
-            pace.lend()
-        return self._newcomers.gathering
-
-    @property
-    def _somebody_waits(self) -> bool:
-        """For its prompt to be read."""
-        return any(one.needs_prefill for one in self._state.utterances)
-
-    @property
-    def _warm(self) -> bool:
-        """What a launch takes now, it takes again."""
-        roles = (self._state.talker, self._state.codec)
-        return all(role.loaded is not None and role.loaded.warm for role in roles)
-
-    def _start_audio(self) -> bool:
-        return self._state.codec.loaded is not None and self._codec.start(self._state.clock())
-
-    def _decode(self) -> bool:
-        """Frames, and while they are made the audio of the frames before."""
-        try:
-            did = self._talker.begin(self._state.clock())
-        except Fault:
-            self._codec.collect()  # not to wait until another talker is loaded
-            raise
-        did |= self._codec.collect()
-        step = self._state.talker_work.step
-        if step is not None:
-            self._codec.open_states([utterance for utterance, _ in step.shares])
-        self._talker.take()
-        return did
+        """Make one launch; ``False`` when there was nothing to do."""
+        did = self._state.failure is None and self._dispatcher.talker.release()
+        did |= self._dispatcher.launch()
+        return self._finish_ended() or did
 
     def _finish_ended(self) -> bool:
         """End streams that have nothing more to say, once their rows are free: hundreds may hang up at one moment."""
@@ -238,7 +124,7 @@ class Worker(threading.Thread):
         for utterance in ended:
             retire(state, utterance)
         if state.failure is None:
-            self._talker.release()
+            self._dispatcher.talker.release()
         for utterance in ended:
             finish(state, self._commands, utterance)
         return bool(ended)
@@ -255,25 +141,29 @@ class Worker(threading.Thread):
                 self._obey(command)
                 command = self._commands.queue.get_nowait()
         except queue.Empty:
+            if self._woken:
+                self._woken = False
+                for utterance in self._state.utterances:
+                    if utterance.status is StreamStatus.FULL:
+                        utterance.update(self._state.clock())
             return did
 
     def _time_to_wait(self) -> float | None:
         """Until the first stream that was ahead of playback may go on, until waiting for a row makes a difference, or
         until the talker may have prepared something; ``None``: until there is a command.
         """
-        now = self._state.clock()
-        until = min((one.held_until(now) for one in self._state.utterances if one.decodable), default=math.inf)
-        if self._state.failure is None:
-            talker = self._state.talker.loaded
-            rows_change_at = self._newcomers.rows_change_at() if self._somebody_waits else math.inf
-            until = min(until, rows_change_at, math.inf if talker is None else talker.prepare_at)
-        return None if until == math.inf else max(0.0, until - now)
+        state = self._state
+        until = self._dispatcher.rest_until
+        if state.failure is None and state.talker.loaded is not None:
+            until = min(until, state.talker.loaded.prepare_at)
+        return None if until == math.inf else max(0.0, until - state.clock())
 
     def _obey(self, command: Command) -> None:
         state = self._state
         match command:
             case Submit(utterance):
                 state.utterances.append(utterance)
+                utterance.update(state.clock())
                 if state.failure is not None:
                     utterance.end("error", state.failure)
                 elif utterance.text.exhausted:  # there is nothing to say
@@ -287,6 +177,9 @@ class Worker(threading.Thread):
             case Cancel(utterance, error):
                 utterance.drop_pending()
                 utterance.end("cancelled" if error is None else "error", error)
+                utterance.update(state.clock())
+            case Wake():
+                self._woken = True
             case Warmup(done):
                 state.warmups.append(done)
             case Lend():

@@ -95,10 +95,11 @@ class Replica:
             raise self._service.failure
 
     async def record_autoscaling_stats(self) -> dict[str, float]:
-        """Return rows in use and wanted, as a share of the rows that should be in use."""
-        metrics = self._service.engine.metrics()
-        wanted = self._settings.max_streams * self._settings.ray.target_load
-        return {LOAD: (metrics.active + metrics.waiting) / wanted}
+        """Return streams that run or wait, as a share of those that should run."""
+        metrics, most = self._service.engine.metrics(), self._settings.max_streams
+        if metrics.sustainable is not None:
+            most = min(most, metrics.sustainable)
+        return {LOAD: (metrics.active + metrics.waiting) / (most * self._settings.ray.target_load)}
 
 
 def _options(settings: Settings) -> dict[str, Any]:

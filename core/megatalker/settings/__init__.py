@@ -195,7 +195,9 @@ class Settings(BaseSettings):
     language: str = "auto"
     """Default language of the text: one of the checkpoint's by name or code (``en``, ``en-US``), or ``auto``."""
     max_streams: Annotated[Integer, Field(ge=1, le=4096)] = 8
-    """Streams decoding at the same time; a talker backend holds as many, unless its own settings say otherwise."""
+    """Most streams decoding at the same time; a talker backend holds as many, unless its own settings say otherwise.
+    Where the machine is too slow for as many, fewer run and the others wait (``sustainable`` in ``engine.metrics()``).
+    """
     max_waiting: Annotated[Integer, Field(ge=0)] = 64
     """Requests that may wait for a free stream; one more is refused with ``CapacityError``. Requests without work,
     which wait for text or for their consumer, do not count, nor do other owners' requests that are admitted later

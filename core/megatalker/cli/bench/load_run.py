@@ -125,5 +125,5 @@ class _Runner:
         if self._local is None:
             return None
         found = asdict(self._local.metrics())
-        shrinking = ("active", "waiting")
+        shrinking = ("active", "waiting", "idle", "sustainable")
         return {name: value for name, value in found.items() if type(value) in (int, float) and name not in shrinking}

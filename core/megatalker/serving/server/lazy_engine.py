@@ -80,6 +80,7 @@ class LazyEngine:
             tokens=0,
             active=0,
             waiting=0,
+            sustainable=None,
             idle=0,
             backend=self.backend,
             codec=self.codec,

@@ -159,6 +159,9 @@ class _EngineCollector(Collector):
         yield GaugeMetricFamily(
             "megatalker_engine_waiting", "Streams that have work and wait for rows.", metrics.waiting
         )
+        if metrics.sustainable is not None:
+            what = "Streams that can play at a time without a gap, by what launches have cost lately."
+            yield GaugeMetricFamily("megatalker_engine_sustainable_streams", what, metrics.sustainable)
         yield GaugeMetricFamily("megatalker_engine_idle", "Streams that are open and have no work.", metrics.idle)
         for name, what, state in (
             ("preparing", "The backend prepares something in the background.", metrics.preparing),
