@@ -248,6 +248,7 @@ WRONG: Mapping[str, WrongRule] = {
     "ignores top-k": _with(top_k=None, predictor_top_k=None),
     "keeps 30 ids without a top-k": _with(top_k=30, predictor_top_k=30),
     "keeps 50 ids without a top-k": _with(top_k=50, predictor_top_k=50),
+    "keeps 64 ids at most": _with(top_k=64, predictor_top_k=64),
     "keeps one id more than top-k": _kept(lambda z, k, p: keep_top_p(z, keep_top_k(z, k + 1), p)),
     "keeps one id less than top-k": _kept(lambda z, k, p: keep_top_p(z, keep_top_k(z, max(1, k - 1)), p)),
     "cuts ties at the edge of top-k, keeping low ids": _kept(lambda z, k, p: _cut(z, k, 1)),

@@ -20,6 +20,8 @@ OPENINGS = 23
 """Short sequences that differ from the first frame on; a prime number, so that no pattern of a width repeats them."""
 OPENING = 6
 """Frames of each."""
+REPEATED = 80
+"""Frames of sequences that repeat themselves: past the 72 of the transformer's window."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,12 @@ class CodePool:
         self.openings = range(len(codes), len(codes) + OPENINGS)
         """Short sequences of which no two begin alike."""
         codes += [source.random(OPENING, seed=1000 + number) for number in range(OPENINGS)]
+        frames = source.random(3, seed=300)
+        frames[0] = 0
+        codes += [frames[[0]].repeat(REPEATED, 1), frames[[1]].repeat(REPEATED, 1)]
+        codes += [frames[[1, 2]].repeat(REPEATED // 2, 1)]
+        self.repeating = range(self.openings.stop, len(codes))
+        """Zeros only, one frame again and again, and two frames by turns."""
         self.long = len(codes)
         """The longest sequence."""
         codes.append(source.random(long, seed=100 * TRUNKS))
@@ -72,7 +80,7 @@ class CodePool:
         self.branches = [(at, 1 + number) for number, at in enumerate(FORKS)]
         """Branches of sequence 0: the frame at which each one parts from it, and the number of its sequence."""
         self._families = [number // (1 + len(FORKS)) if number < self.drawn else number for number in range(len(codes))]
-        self._own = [*([TRUNK, *FORKS] * TRUNKS), *([OPENING] * OPENINGS), long]
+        self._own = [*([TRUNK, *FORKS] * TRUNKS), *([OPENING] * OPENINGS), *([REPEATED] * 3), long]
 
     def agreeing(self, sequence: int, position: int) -> list[int]:
         """The sequences that begin with the first ``position`` frames of this one, and go on after them."""

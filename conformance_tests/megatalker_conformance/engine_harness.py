@@ -50,15 +50,14 @@ class Received:
         return (last.delivered_at - last.requested_at) * SAMPLE_RATE / len(self.pcm)
 
     @property
-    def underruns(self) -> int:
-        """Count the underruns of a player that starts at the first chunk."""
-        deadline, count = self.chunks[0].delivered_at, 0
+    def silence_s(self) -> float:
+        """Seconds for which a player that starts at the first chunk has nothing to play."""
+        deadline, silence = self.chunks[0].delivered_at, 0.0
         for chunk in self.chunks:
-            if chunk.delivered_at > deadline:
-                count += 1
-                deadline = chunk.delivered_at
-            deadline += len(chunk.pcm) / SAMPLE_RATE
-        return count
+            late = max(0.0, chunk.delivered_at - deadline)
+            silence += late
+            deadline += late + len(chunk.pcm) / SAMPLE_RATE
+        return silence
 
 
 class EngineHarness:

@@ -1,6 +1,7 @@
 """Fixtures of the suite. A third party may override them, ``talker_backend`` and ``codec_backend`` first."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import pytest
 import torch
@@ -148,6 +149,15 @@ def load_another(
 ) -> Callable[[], CheckedTalker]:
     """Loads one more instance of the backend under test, cold."""
     return lambda: load_talker(talker_backend, checkpoint, load_context(talker_backend, device, dtype))
+
+
+@pytest.fixture
+def load_early(
+    talker_backend: TalkerBackend, checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype
+) -> Callable[[], CheckedTalker]:
+    """Loads one more instance of the backend under test, cold, whose warm-up may leave something for later."""
+    context = load_context(talker_backend, device, dtype)
+    return lambda: load_talker(talker_backend, checkpoint, replace(context, early=True))
 
 
 @pytest.fixture

@@ -1,7 +1,9 @@
-"""Figures that tests compare with a bound: kept with the test's report, and printed at the end of the run."""
+"""Figures that tests compare with a bound: kept with the test's report, and printed at the end of the run; clocks."""
 
+import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -12,6 +14,32 @@ _PREFIX = "megatalker:"
 def clock(device: torch.device) -> Callable[[], float]:
     """Return a clock in seconds. On a CPU it counts processor time, since other processes may delay a call."""
     return time.process_time if device.type == "cpu" else time.perf_counter
+
+
+@contextmanager
+def waits_of_a_thread() -> Iterator[list[float]]:
+    """Note how long a thread that sleeps for a millisecond at a time waits for a processor meanwhile, in seconds.
+
+    Waits of less than 10 ms are left out: Python's own threads cause them.
+    """
+    waits: list[float] = []
+    over = threading.Event()
+
+    def sleep() -> None:
+        while not over.is_set():
+            began = time.perf_counter()
+            time.sleep(0.001)
+            waited = time.perf_counter() - began
+            if waited > 0.01:
+                waits.append(waited)
+
+    thread = threading.Thread(target=sleep)
+    thread.start()
+    try:
+        yield waits
+    finally:
+        over.set()
+        thread.join()
 
 
 class Measure:

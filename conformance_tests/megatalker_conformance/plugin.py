@@ -63,7 +63,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="CALLS",
         help="calls spent on shortening a schedule that goes wrong (default 1000; 0: report it as it is)",
     )
-    group.addoption("--codec-frames", type=int, default=1100, help="frames of the longest codec run (default 1100)")
+    group.addoption("--codec-frames", type=int, default=1500, help="frames of the longest codec run (default 1500)")
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -296,6 +296,8 @@ def _filters(later: bool) -> tuple[Rule, ...]:
         return Rule(f"{name}, {where}", wrong, {7: 20} if later else logits, _sampled(**params), codebooks=codebooks)
 
     few = ("keeps 30 ids without a top-k", *(["keeps 50 ids without a top-k"] if later else []))
+    cuts = tuple(f"cuts ties at the edge of top-k, keeping {which} ids" for which in ("low", "high"))
+    many = ("keeps 64 ids at most", "ignores top-k") if later else cuts
     wrong_heat = ("ignores the temperature", "takes the default temperature", "multiplies by the temperature", other)
     return (
         rule("a low temperature", wrong_heat, _SLOPE, temperature=0.25),
@@ -310,6 +312,7 @@ def _filters(later: bool) -> tuple[Rule, ...]:
             temperature=3.0,
         ),
         rule("top-k of 1", ("ignores top-k", "keeps one id more than top-k"), _SLOPE, top_k=1, temperature=5.0),
+        rule("top-k of 100", many, _ALL, top_k=100, temperature=30.0),
         rule(
             "ties at the edge of top-k",
             (

@@ -157,10 +157,12 @@ class ScenarioPool:
             yield self._scenario(rows, number, sampling, steps, begins)
 
     def _alike(self) -> Iterator[Scenario]:
-        """Yield scenarios that differ in one thing: seed, temperature, first row, last row, or history."""
+        """Yield scenarios that differ in one thing: later text, seed, temperature, first row, last row, or history."""
         hot = replace(SAMPLED[2], seed=7)
         first = self._scenario(24, 40, hot, [None] * ALIKE_STEPS, 0)
         yield first
+        text = torch.cat((first.case.trailing[:2], first.case.trailing[2:].flip(0)))
+        yield replace(first, case=replace(first.case, name=f"{first.case.name}, other text later", trailing=text))
         for sampling in (replace(hot, seed=8), replace(hot, temperature=2.0)):
             yield self._scenario(24, 40, sampling, [None] * ALIKE_STEPS, 0)
         for row in (0, -1):
@@ -210,8 +212,11 @@ class ScenarioPool:
         rows = max(2, min(rows, self._limit - len(steps)))
         prompt = self._cases.rows(rows, sampling)
         text = self._cases.rows(STEPS + 20, sampling).embeds
-        own = torch.randperm(len(text), generator=torch.Generator().manual_seed(number))
-        case = replace(prompt, name=f"scenario {number}", embeds=prompt.embeds, trailing=text[own])
+        own = text[torch.randperm(len(text), generator=torch.Generator().manual_seed(number))]
+        embeds = prompt.embeds
+        if number % 2:  # exact in 16 bits, as which they may be passed
+            embeds, own = embeds.bfloat16().float(), own.bfloat16().float()
+        case = replace(prompt, name=f"scenario {number}", embeds=embeds, trailing=own)
         return Scenario(case, steps, min(begins, len(steps) - 1))
 
     def _frame(self, chance: random.Random) -> Codes:

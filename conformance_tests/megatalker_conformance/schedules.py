@@ -7,10 +7,11 @@ import random
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count, cycle, islice
+from typing import Literal
 
 from megatalker_conformance.scenarios import ScenarioPool
 
-HOW = ("strided rows", "float64 rows", "another thread")
+HOW = ("strided rows", "float64 rows", "16-bit rows", "another thread")
 """Unusual ways to make a call."""
 
 
@@ -29,7 +30,7 @@ class DecodeStreams:
 
     streams: tuple[int, ...]
     how: frozenset[str] = frozenset()
-    """Ways of the call: those of :class:`StartStreams`, ``logits``, and ``waited for later``."""
+    """Ways of the call: those of :class:`StartStreams`, ``logits``, ``waited for later`` and ``taken in a thread``."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,21 @@ class ReleaseStream:
     stream: int
 
 
-Action = StartStreams | DecodeStreams | ReleaseStream
+@dataclass(frozen=True)
+class RefusedStart:
+    """One ``prefill`` call whose last prompt has no memory behind it: the decoder must raise, and hold nothing."""
+
+    scenarios: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Upkeep:
+    """One call of ``warmup`` or ``prepare``."""
+
+    method: Literal["warmup", "prepare"]
+
+
+Action = StartStreams | DecodeStreams | ReleaseStream | RefusedStart | Upkeep
 
 
 @dataclass
@@ -91,7 +106,7 @@ class ScheduleWriter:
         for stream in streams:
             self.live[stream].left -= 1
             self.live[stream].length += 1
-        how = {"waited for later"} if self.chance.random() < 0.2 else set()
+        how = {way for way in ("waited for later", "taken in a thread") if self.chance.random() < 0.2}
         if self.logits and self.chance.random() < 0.6:
             how.add("logits")
         self.actions.append(DecodeStreams(tuple(streams), self._how() | how))
@@ -187,7 +202,24 @@ def ends_in_company(writer: ScheduleWriter, turns: int) -> list[Action]:
         going = [stream for stream in writer.ready if writer.live[stream].scenario in pool.going]
         if going:
             writer.decode(going)
+    if writer.width > 2:
+        _end_together(writer, 2)
+        _end_together(writer, writer.width - 1)
     return writer.actions
+
+
+def _end_together(writer: ScheduleWriter, count: int) -> None:
+    """End this many streams in one call, and go on with one that was in it."""
+    pool = writer.pool
+    for stream in list(writer.live):
+        writer.release(stream)
+    writer.start(pool.going[0], *islice(cycle(writer.shuffled(pool.ending)), count))
+    going, *enders = writer.live
+    while early := [stream for stream in enders if writer.live[stream].left > 1]:
+        writer.decode(early)
+    writer.decode(writer.shuffled(writer.live))
+    writer.decode([going])
+    writer.decode([going])
 
 
 def continuations(writer: ScheduleWriter) -> list[Action]:
@@ -204,16 +236,81 @@ def continuations(writer: ScheduleWriter) -> list[Action]:
 
 def alike(writer: ScheduleWriter) -> list[Action]:
     """Requests that differ in one thing only, or in nothing: in one call, one after another, and once more later."""
-    scenarios = [*writer.pool.alike][: writer.width]
-    twins = [*scenarios, scenarios[0]][: writer.width]
-    for together in (True, False, True):
-        if together:
-            writer.start(*scenarios)
-        for scenario in twins[len(writer.live) :]:
-            writer.start(scenario)
-            writer.decode(writer.shuffled(writer.ready, 2))
-        while writer.ready:
-            writer.decode(writer.shuffled(writer.ready))
+    first, *others = writer.pool.alike
+    size = max(1, writer.width - 1)
+    for start in range(0, len(others), size):
+        scenarios = [first, *others[start : start + size]][: writer.width]
+        twins = [*scenarios, first][: writer.width]
+        for together in (True, False, True):
+            if together:
+                writer.start(*scenarios)
+            for scenario in twins[len(writer.live) :]:
+                writer.start(scenario)
+                writer.decode(writer.shuffled(writer.ready, 2))
+            while writer.ready:
+                writer.decode(writer.shuffled(writer.ready))
+            writer.release_finished()
+    return writer.actions
+
+
+def lives(writer: ScheduleWriter, count: int) -> list[Action]:
+    """Start and release ``count`` short streams, any number in a call, while a few wait most of the time.
+
+    One of those that wait takes a step now and then, the others at the beginning and at the end only. Now and then a
+    prompt is refused.
+    """
+    pool, chance = writer.pool, writer.chance
+    longest = sorted(writer.shuffled(pool.going), key=pool.length)[::-1]
+    writer.start(*longest[: min(3, writer.width - 1)])
+    waiting = list(writer.live)
+    writer.decode(waiting)
+    short = sorted(range(len(pool.scenarios)), key=pool.rows)[:8]
+    begun, due = 0, 16
+    for number in cycle(range(1, writer.room + 1)):
+        if begun > count:
+            break
+        before = len(writer.actions)
+        writer.start(*chance.choices(short, k=number))
+        begun += number
+        new = [stream for stream in writer.live if stream not in waiting]
+        some = writer.shuffled(new, chance.choice([0, 1, 1, 1, 1, number]))
+        if isinstance(writer.actions[before - 1], RefusedStart):
+            writer.decode(new)
+            some = [stream for stream in new if stream in writer.ready]
+        if some:
+            writer.decode(some)
+        for stream in writer.shuffled(new):
+            writer.release(stream)
+        if writer.room > 1 and chance.random() < 0.1:
+            writer.actions.append(RefusedStart((short[0], short[1])))
+        if begun > due and waiting[0] in writer.ready:
+            writer.decode(waiting[:1])
+            due *= 2
+    while writer.ready:
+        writer.decode(writer.shuffled(writer.ready))
+    return writer.actions
+
+
+def very_wide(writer: ScheduleWriter) -> list[Action]:
+    """Hold as many streams as there is room for, and decode all of them, then some of them, in any order."""
+    pool = writer.pool
+    by_rows = sorted(pool.going, key=pool.rows)[:12]
+    while writer.room:
+        writer.start(*(writer.chance.choice(by_rows) for _ in range(min(writer.room, 50))))
+    for most in (None, writer.width // 2, 3, None):
+        writer.decode(writer.shuffled(writer.ready, most))
+    return writer.actions
+
+
+def upkeep(writer: ScheduleWriter, times: int) -> list[Action]:
+    """Warm up and prepare between the calls of streams that go on."""
+    scenarios = cycle(writer.shuffled(writer.pool.going))
+    for time in range(1 + times):
+        for _ in range(min(writer.room, 2)):
+            writer.start(next(scenarios))
+        writer.decode(writer.shuffled(writer.ready))
+        writer.actions.append(Upkeep("prepare" if time else "warmup"))
+        writer.decode(writer.shuffled(writer.ready))
         writer.release_finished()
     return writer.actions
 
@@ -276,6 +373,11 @@ def tidied(actions: Sequence[Action], pool: ScenarioPool, width: int) -> list[Ac
             case ReleaseStream(stream):
                 if left.pop(stream, None) is not None:
                     kept.append(action)
+            case RefusedStart(scenarios):
+                if len(scenarios) <= width - len(left):
+                    kept.append(action)
+            case Upkeep():
+                kept.append(action)
     return kept
 
 
@@ -301,6 +403,8 @@ def _of(action: Action, kept: set[int]) -> Action | None:
             return replace(action, streams=advanced) if advanced else None
         case ReleaseStream(stream):
             return action if stream in kept else None
+        case RefusedStart() | Upkeep():
+            return action
 
 
 def smaller(action: Action) -> Iterator[Action]:
@@ -308,7 +412,7 @@ def smaller(action: Action) -> Iterator[Action]:
     if isinstance(action, DecodeStreams) and len(action.streams) > 1:
         for place in range(len(action.streams)):
             yield replace(action, streams=action.streams[:place] + action.streams[place + 1 :])
-    if not isinstance(action, ReleaseStream):
+    if isinstance(action, StartStreams | DecodeStreams):
         for how in sorted(action.how):
             yield replace(action, how=action.how - {how})
 
@@ -330,5 +434,9 @@ def described(actions: Sequence[Action], pool: ScenarioPool) -> str:
                 call = f"decode {' '.join(map(name_of, steps))}"
             case ReleaseStream(stream):
                 call, how = f"release {name_of(stream)}", frozenset()
+            case RefusedStart(scenarios):
+                call, how = f"prefill {len(scenarios)} more, the last one without memory: an error", frozenset()
+            case Upkeep(method):
+                call, how = method, frozenset()
         lines.append(f"{number:3} {call}" + (f" ({', '.join(sorted(how))})" if how else ""))
     return "\n".join(lines)

@@ -14,7 +14,15 @@ from megatalker.plugins.checked import CheckedTalker
 from megatalker_conformance.precision import ERROR_RATIO, FLOAT32_ERROR
 from megatalker_conformance.promises import Mismatch
 from megatalker_conformance.scenarios import ScenarioPool
-from megatalker_conformance.schedules import Action, DecodeStreams, ReleaseStream, StartStreams, name_of
+from megatalker_conformance.schedules import (
+    Action,
+    DecodeStreams,
+    RefusedStart,
+    ReleaseStream,
+    StartStreams,
+    Upkeep,
+    name_of,
+)
 
 T = TypeVar("T")
 
@@ -103,6 +111,7 @@ class TalkerExecutor:
         self._pool = pool
         self._device = device
         self._comparison = comparison
+        self._prepares = True
 
     def run(self, actions: Sequence[Action]) -> Mismatch | None:
         """All of a schedule, or until it goes wrong; afterwards nothing is held."""
@@ -149,7 +158,29 @@ class TalkerExecutor:
                 _call(lambda: self._decoder.release(handle), frozenset())
             case DecodeStreams(streams, how):
                 return self._decode([(stream, held[stream]) for stream in streams], how)
+            case RefusedStart(scenarios):
+                return self._refused(scenarios)
+            case Upkeep(method):
+                self._keep_up(method)
         return None
+
+    def _refused(self, scenarios: Sequence[int]) -> tuple[str, str] | None:
+        requests = [self._pool.request(scenario) for scenario in scenarios]
+        requests[-1] = replace(requests[-1], embeds=requests[-1].embeds.to("meta"))
+        try:
+            self._decoder.prefill(requests)
+        except Exception:
+            return None
+        return "an error, and nothing held: the last prompt has no memory behind it", "no error"
+
+    def _keep_up(self, method: str) -> None:
+        if method == "warmup":
+            _call(self._decoder.warmup, frozenset())
+        elif self._prepares:
+            try:
+                self._prepares = self._decoder.prepare() is not None
+            except Exception:  # the decoder goes on without, and is not asked again
+                self._prepares = False
 
     def _start(
         self, streams: Sequence[tuple[int, int]], how: frozenset[str], held: dict[int, "_Running"]
@@ -169,7 +200,7 @@ class TalkerExecutor:
             take = self._decoder.decode(steps, return_logits="logits" in how)
             if "waited for later" in how:
                 use_free_memory(self._device)
-            return take()
+            return _call(take, frozenset({"another thread"})) if "taken in a thread" in how else take()
 
         frames = _call(decode, how)
         texts = [self._pool.step(each.scenario, each.steps, each.handle).text for _, each in running]
@@ -206,6 +237,10 @@ def _lent(tensor: Tensor, how: frozenset[str]) -> Tensor:
     """A copy for one call."""
     if "float64 rows" in how:
         tensor = tensor.double()
+    elif "16-bit rows" in how:
+        dtypes = (torch.bfloat16, torch.float16)[:: 1 if tensor.ndim == 2 else -1]
+        halves = (tensor.to(dtype) for dtype in dtypes)
+        tensor = next((half for half in halves if torch.equal(half.float(), tensor)), tensor)
     if "strided rows" in how:
         wide = tensor.new_full((*tensor.shape[:-1], 2 * tensor.shape[-1] + 3), 9.0)
         wide[..., 1:-2:2] = tensor

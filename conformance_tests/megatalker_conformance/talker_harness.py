@@ -83,6 +83,7 @@ class TalkerHarness:
         promise: Promise,
         comparison: Comparison | None = None,
         talker: CheckedTalker | None = None,
+        width: int | None = None,
     ) -> None:
         """Run a schedule; fail with the shortest one that breaks the promise.
 
@@ -91,6 +92,7 @@ class TalkerHarness:
             promise: the promise that it tests.
             comparison: the expected frames; ``None``: those of the oracle.
             talker: the decoder that runs it; ``None``: the decoder under test.
+            width: streams that it holds at the same time, at most; ``None``: as many as schedules may hold.
         """
         executor = self.executor(talker or self.talker, comparison)
         mismatch = executor.run(actions)
@@ -103,14 +105,14 @@ class TalkerHarness:
             self._report(failing, mismatch, promise, "run once more it went well: it takes what happened before")
         shorter = shortened(
             failing,
-            lambda part: executor.run(self._tidied(part)) is not None,
+            lambda part: executor.run(self._tidied(part, width)) is not None,
             streams=streams,
             only=only,
             smaller=smaller,
             cost=len,
             effort=self.effort,
         )
-        failing = self._tidied(shorter)
+        failing = self._tidied(shorter, width)
         self._report(failing, executor.run(failing) or mismatch, promise, self._second_opinion(failing, comparison))
 
     def hold_side_by_side(self, second: CheckedTalker, schedules: Sequence[Sequence[Action]], promise: Promise) -> None:
@@ -126,8 +128,8 @@ class TalkerHarness:
                         promise, shown_by=lines, expected=f"instance {name}: {mismatch.expected}", found=mismatch.found
                     )
 
-    def _tidied(self, actions: Sequence[Action]) -> list[Action]:
-        return tidied(actions, self.pool, self.house)
+    def _tidied(self, actions: Sequence[Action], width: int | None) -> list[Action]:
+        return tidied(actions, self.pool, width or self.house)
 
     def _second_opinion(self, failing: Sequence[Action], comparison: Comparison | None) -> str:
         try:

@@ -13,6 +13,9 @@ from megatalker_conformance.checks import require
 from megatalker_conformance.codes import CodeSource, OfficialCodec
 from megatalker_conformance.promises import ENCODING, broken
 
+SPOKEN = 160
+"""Frames of speech to encode: 12.8 s, more than encoders that work in pieces take at a time."""
+
 
 def test_the_loaded_instance_has_the_abilities_of_its_specification(
     codec: CheckedCodec, codec_backend: CodecBackend
@@ -24,7 +27,7 @@ def test_the_loaded_instance_has_the_abilities_of_its_specification(
 def speech(codec: CheckedCodec, code_source: CodeSource, official_codec: OfficialCodec) -> Tensor:
     """Audio for codecs that encode."""
     require(codec.capabilities, "encode")
-    return official_codec.decode(code_source.random(25, seed=6))
+    return official_codec.decode(code_source.random(SPOKEN, seed=6))
 
 
 def _expect_official(codes: Tensor, audio: Tensor, what: str, official: OfficialCodec) -> None:
@@ -38,7 +41,9 @@ def _expect_official(codes: Tensor, audio: Tensor, what: str, official: Official
 
 
 @pytest.mark.optional
-@pytest.mark.parametrize("samples", [1, 100, FRAME_SAMPLES - 1, FRAME_SAMPLES, FRAME_SAMPLES + 1, 12_345, 48_000])
+@pytest.mark.parametrize(
+    "samples", [1, 100, FRAME_SAMPLES - 1, FRAME_SAMPLES, FRAME_SAMPLES + 1, 12_345, 48_000, SPOKEN * FRAME_SAMPLES - 7]
+)
 def test_encoding_equals_the_official_encoder(
     codec: CheckedCodec, speech: Tensor, official_codec: OfficialCodec, samples: int
 ) -> None:

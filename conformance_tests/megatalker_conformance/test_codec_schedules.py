@@ -11,8 +11,10 @@ DRAWN_WIDTH = 20
 """States of a call, at most, in random schedules."""
 MANY, LONG_CALL = 14, 28
 """States, and frames of each, of a call that is both long and wide."""
-WIDTH = 70
-"""States in one call of a codec without a limit: more than any power of two that a kernel may be written for."""
+WIDTH, ALIVE = 104, 132
+"""States in one call of a codec without a limit, and states held meanwhile: more than the powers of two before them."""
+LENGTHS = 33
+"""Frames of a call: every number up to this, and with it every remainder of tiles of 32."""
 WIDTHS = (*range(2, 18), 24, 31, 32, 33, 48, 63, 64, 65)
 """States of a call: all small numbers, and those at which tiles end."""
 
@@ -33,24 +35,34 @@ def test_as_many_states_as_it_takes_share_a_call(codec_harness: CodecHarness) ->
     """The same states again in the other order, and with different numbers of frames; fewer states of any age."""
     states = range(codec_harness.width(WIDTH))
     openings = codec_harness.pool.openings
-    actions: list[Action] = [OpenCall(state, openings[state % len(openings)]) for state in states]
+    others = range(len(states), ALIVE)
+    actions: list[Action] = [OpenCall(state, openings[state % len(openings)]) for state in (*states, *others)]
     actions.append(DecodeCall(tuple((state, 1) for state in states)))
     actions.append(DecodeCall(tuple((state, 1 + state % 2) for state in reversed(states))))
+    actions.append(DecodeCall(tuple((state, 1) for state in others)))
     fewer = codec_harness.draw("widths", len(states)).of_widths([width for width in WIDTHS if width <= len(states)])
     codec_harness.hold_to(actions, fewer)
 
 
 def test_copies_of_any_age_go_their_own_way(codec_harness: CodecHarness) -> None:
-    """The original goes on as before; a copy and the copy's own copy get other codes, with it in the same call first,
-    then alone.
+    """The original goes on as before, at times alone; a copy and the copy's own copy get other codes, in one call with
+    it, before or after it, then alone.
     """
     original, actions, age = 1, list[Action]([OpenCall(1, 0)]), 0
     for number, (at, branch) in enumerate(codec_harness.pool.branches, start=1):
         copy, second = 2 * number, 2 * number + 1
         actions += [DecodeCall(((original, at - age),))] if at > age else []
         actions += [Copy(copy, original, branch), Copy(second, copy, branch)]
-        actions += [DecodeCall(((copy, 1), (original, 1))), DecodeCall(((copy, 2),)), DecodeCall(((second, 2),))]
+        first = ((copy, 1), (original, 1)) if number % 2 else ((original, 1), (copy, 1))
+        actions += [DecodeCall(first), DecodeCall(((copy, 2),)), DecodeCall(((second, 2),))]
         age = max(at, age) + 1
+        if number > 3 and number % 2 == 0:
+            actions += [
+                Copy(MANY * number, original, 0),
+                DecodeCall(((original, 1),)),
+                DecodeCall(((MANY * number, 1),)),
+            ]
+            age += 1
     codec_harness.hold_to(actions)
 
 
@@ -87,6 +99,30 @@ def test_long_streams_stay_exact(codec_harness: CodecHarness) -> None:
         OpenCall(young, 0),
     ]
     actions.append(DecodeCall(((copy, 3), (young, 5), (state, 87))))
+    actions += [DecodeCall(((state, 390),)), DecodeCall(((state, 1),))]
+    codec_harness.hold_to(actions)
+
+
+def test_calls_of_every_length_stay_exact(codec_harness: CodecHarness) -> None:
+    """One state takes calls that grow by a frame; longer ones, which cost more, are the first of other states."""
+    pool, half = codec_harness.pool, LENGTHS * 2 // 3
+    actions: list[Action] = [OpenCall(1, pool.long), *(DecodeCall(((1, frames),)) for frames in range(1, half + 1))]
+    for frames in range(half + 1, LENGTHS + 1):
+        actions += [
+            OpenCall(frames, pool.trunks[frames % 2]),
+            DecodeCall(((frames, 1),)),
+            DecodeCall(((frames, frames),)),
+        ]
+    codec_harness.hold_to(actions)
+
+
+def test_codes_that_repeat_sound_as_officially(codec_harness: CodecHarness) -> None:
+    """Zeros, one frame again and again, and two frames by turns, in short and long calls, together and alone."""
+    states = tuple(enumerate(codec_harness.pool.repeating))
+    actions: list[Action] = [OpenCall(state, sequence) for state, sequence in states]
+    for frames in (1, 1, 2, 7):
+        actions.append(DecodeCall(tuple((state, frames) for state, _ in states)))
+    actions += [DecodeCall(((state, 69),)) for state, _ in states]
     codec_harness.hold_to(actions)
 
 

@@ -8,10 +8,12 @@ from megatalker_conformance.cases import SENTENCES, Cases
 from megatalker_conformance.checks import Judge
 from megatalker_conformance.codes import EXACT, OfficialCodec
 from megatalker_conformance.engine_harness import FRAMES, EngineHarness
-from megatalker_conformance.measure import Measure
+from megatalker_conformance.measure import Measure, waits_of_a_thread
 from megatalker_conformance.recording import Log
 
 RUNS = 12
+THREADS = 3
+"""Threads that a frame goes through one after another: each may have to wait for a processor."""
 
 
 def test_chunks_are_whole_frames_without_gaps_and_the_codes_are_right(
@@ -44,20 +46,25 @@ def test_no_chunk_waits_for_a_later_one(engine_harness: EngineHarness, judge: Ju
 def test_playback_never_runs_dry(engine_harness: EngineHarness, judge: Judge) -> None:
     """The test succeeds if one run does in which every frame took the backends at most 80 % of its duration.
 
-    In others a busy machine may keep the engine's own threads waiting; where these few are not, too.
+    In others a busy machine may keep the engine's threads waiting, as it does a thread of the test's own. A run counts
+    only if its silence lasted longer than that thread waited.
     """
     slowest: list[float] = []
-    underruns: list[int] = []
-    while len(slowest) < RUNS and 0 not in underruns:
+    silences: list[str] = []
+    for _ in range(RUNS):
         log = Log()
-        with engine_harness.engine(log) as engine:
+        with engine_harness.engine(log) as engine, waits_of_a_thread() as waits:
             received = engine_harness.listen(engine_harness.begin(engine, SENTENCES[0], judge.manner, "upfront"), log)
         slowest.append(log.slowest_decode_s + log.slowest_codec_s)
+        silence, waited = received.silence_s, THREADS * sum(waits)
         if slowest[-1] < 0.8 * FRAME_SECONDS:
-            underruns.append(received.underruns)
-    if 0 not in underruns and len(underruns) < RUNS / 4:
+            if not silence:
+                return
+            if silence > waited:
+                silences.append(f"{silence * 1000:.0f} ms, of which {waited * 1000:.0f} ms may be the machine's")
+    if len(silences) < RUNS / 4:
         pytest.skip(f"too slow or too busy a machine: a frame took {min(slowest) * 1000:.0f} ms and lasts 80")
-    assert 0 in underruns
+    raise AssertionError(f"playback ran dry in {len(silences)} runs of {RUNS}: {'; '.join(silences)}")
 
 
 def test_text_fed_word_by_word_gives_the_codes_of_text_given_at_once(

@@ -37,6 +37,7 @@ def _cycles(harness: TalkerHarness, count: int) -> None:
     scenarios = [kind[0] for kind in (pool.going, pool.continued, pool.ending) if kind][: harness.house]
     requests = [pool.request(scenario) for scenario in scenarios]
     for _ in range(count):
+        talker.release(*talker.prefill(requests[:1]))  # before its first frame
         handles = talker.prefill(requests)
         for step in range(FRAMES):
             going = [each for each in zip(scenarios, handles, strict=True) if step < pool.length(each[0])]

@@ -254,6 +254,71 @@ def test_random_rules_together_choose_the_codes_of_the_contract(open_talker: Ope
 
 
 HISTORY = 100
+LATE, LATER = 290, 6
+"""Frames until two streams end in one call, and frames of the others after that."""
+LEAST = 150
+"""Minimum length of a stream whose end of speech is the likeliest choice long before."""
+ENDS = (LATE, None, LATE, 97, 41)
+"""Frame at which each of five streams ends."""
+ASKED = 16
+"""All codes of a frame are checked once in this many; code 0 is always."""
+
+
+def test_streams_end_where_they_should_after_hundreds_of_frames(open_talker: OpenTalker) -> None:
+    """Noise, penalty and minimum length far from the start; afterwards all rows are free. Where each stream of a call
+    costs a call, the second of two takes part in every fourth.
+    """
+    decoder = open_talker.decoder
+    require(decoder.capabilities, "seeded_sampling")
+    if decoder.max_positions < LATE + LATER + GIVEN + 2:
+        pytest.skip(f"the backend has {decoder.max_positions} positions, too few for this test")
+    level = open_talker.model.row({}, others=2.0)
+    ends = ENDS[: min(len(ENDS) if decoder.capabilities.batch else 2, decoder.max_streams or len(ENDS))]
+    streams = open_talker.start(*[(_late(place), (9,) * (GIVEN * (place == 2)), level) for place in range(len(ends))])
+    running = dict(enumerate(streams))
+    for frame in range(LATE + LATER):
+        alone = not decoder.capabilities.batch and frame % 4 and frame < LATE
+        here = {place: stream for place, stream in running.items() if not (alone and place)}
+        rows = [_late_row(open_talker, place, frame + 1) for place in here]
+        answers = open_talker.advance(list(here.values()), rows)
+        for (place, stream), (choices, codes) in zip(here.items(), answers, strict=True):
+            asked = None if frame % ASKED == place else 1
+            _check(open_talker, f"stream {place} ({stream.params})", choices[:asked], codes and codes[:asked])
+            assert (codes is None) == (frame == ends[place]), (
+                f"stream {place} has {'ended' if codes is None else 'not ended'} at frame {frame}. See {CONTRACT}"
+            )
+            if codes is None:
+                del running[place]
+    open_talker.release(streams)
+    house = decoder.max_streams
+    if house is not None and house <= MOST_ROWS:
+        open_talker.release(open_talker.start(*[(_late(0), (), level)] * house))
+
+
+GIVEN = 40
+"""Codes that came with the request of the third stream."""
+MOST_ROWS = 256
+
+
+def _late(place: int) -> SamplingParams:
+    """Return the sampling of a stream: three sample, one of which never may end; the others are greedy."""
+    least = (LEAST, 2**31 - 1, GIVEN + LEAST, 0, 0)[place]
+    return SamplingParams(
+        do_sample=place < 3,
+        temperature=1.0,
+        top_k=None,
+        repetition_penalty=1.5,
+        min_new_tokens=least,
+        predictor_do_sample=place != 2,
+        seed=2**40 + place,
+    )
+
+
+def _late_row(talker: OpenTalker, place: int, frame: int) -> np.ndarray:
+    """Return the row that decides this frame: all codes alike, or end of speech above all."""
+    at = ENDS[place]
+    barred = frame % 7 == 0 and (at is None or (place in (0, 2) and frame < LEAST))
+    return talker.model.row({OpenModel.END: 25.0} if frame == at or barred else {}, others=2.0)
 
 
 def _any_history(draw: np.random.Generator) -> tuple[int, ...]:

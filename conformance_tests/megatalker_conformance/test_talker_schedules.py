@@ -1,9 +1,23 @@
 """Schedules of everything that the contract allows: each stream says what the oracle says alone, in any company."""
 
+from collections.abc import Callable
+
 import pytest
 
+from megatalker.plugins.checked import CheckedTalker
 from megatalker_conformance.promises import CONTINUATION, INDEPENDENCE, ISOLATION, WARMUP
-from megatalker_conformance.schedules import alike, at_random, churn, continuations, ends_in_company, growing, of_widths
+from megatalker_conformance.schedules import (
+    alike,
+    at_random,
+    churn,
+    continuations,
+    ends_in_company,
+    growing,
+    lives,
+    of_widths,
+    upkeep,
+    very_wide,
+)
 from megatalker_conformance.talker_harness import TalkerHarness
 
 RANDOM = 20
@@ -15,7 +29,13 @@ FRAMES = 30
 CALLS_OF_ALL_WIDTHS = 64
 GROWING = 12
 """Streams."""
-TELLING_WIDTHS = (1, 2, 3, 4, 5, 7, 8, 9, 16, 17, 32, 33, 64)
+TELLING_WIDTHS = (*range(1, 18), 24, 32, 33, 48, 64)
+LIVES = 1050
+"""Short streams: their handles have come round in any table of up to 1024."""
+VERY_WIDE, VERY_WIDE_ALONE = 520, 110
+"""Streams held by a decoder that holds more than 64, at most: with batches and without."""
+PREPARED = 6
+"""Calls of ``prepare``, at most."""
 
 
 def test_streams_of_a_full_house_do_not_disturb_each_other(harness: TalkerHarness) -> None:
@@ -36,6 +56,22 @@ def test_streams_that_end_leave_the_others_of_their_call_alone(harness: TalkerHa
 
 def test_streams_that_come_and_go_leave_nothing_behind(harness: TalkerHarness) -> None:
     harness.hold_to(churn(harness.writer("churn", harness.crowd), 60), INDEPENDENCE)
+
+
+def test_streams_that_wait_are_told_from_a_thousand_that_come_and_go(harness: TalkerHarness) -> None:
+    """Prompts of any number in a call, some refused; streams left out of hundreds of calls."""
+    if harness.house < 2:
+        pytest.skip("the backend holds one stream at a time")
+    harness.hold_to(lives(harness.writer("lives", min(harness.house, 24)), LIVES), INDEPENDENCE)
+
+
+def test_more_streams_than_64_are_told_apart(harness: TalkerHarness) -> None:
+    limit = harness.talker.max_streams
+    most = VERY_WIDE if harness.batch else VERY_WIDE_ALONE
+    width = most if limit is None else min(most, limit)
+    if width <= harness.house:
+        pytest.skip(f"the backend holds {limit} streams, which other tests fill")
+    harness.hold_to(very_wide(harness.writer("very wide", width)), INDEPENDENCE, width=width)
 
 
 def test_a_stream_continues_from_emitted_frames(harness: TalkerHarness) -> None:
@@ -64,6 +100,17 @@ def test_a_cold_instance_says_the_same(harness: TalkerHarness) -> None:
     """Uses an instance whose buffers grow while it holds streams."""
     with harness.another() as cold:
         harness.hold_to(growing(harness.writer("cold", min(harness.crowd, GROWING))), WARMUP, talker=cold)
+
+
+def test_warmup_and_prepare_change_nothing_for_streams_that_are_held(
+    harness: TalkerHarness, load_early: Callable[[], CheckedTalker]
+) -> None:
+    """The warm-up is an early one, which may leave something for ``prepare``."""
+    cold = load_early()
+    try:
+        harness.hold_to(upkeep(harness.writer("upkeep", min(harness.crowd, 4)), PREPARED), WARMUP, talker=cold)
+    finally:
+        cold.close()
 
 
 def test_two_instances_share_nothing(harness: TalkerHarness) -> None:

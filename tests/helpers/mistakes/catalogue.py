@@ -46,6 +46,14 @@ class WideDecoder(Decoder):
         super().__init__(checkpoint, replace(context, settings=settings))
 
 
+class VeryWideDecoder(Decoder):
+    """Healthy, with 130 streams."""
+
+    def __init__(self, checkpoint: Checkpoint, context: LoadContext) -> None:
+        settings = context.settings.model_copy(update={"max_streams": 130, "max_positions": 512})
+        super().__init__(checkpoint, replace(context, settings=settings))
+
+
 class Quick(StreamingCodec):
     """Healthy, in steps of several frames and states: schedules are played in a third of the time."""
 
@@ -87,6 +95,7 @@ def _backend(spec: TalkerBackend | CodecBackend, name: str, load: type) -> Talke
 HEALTHY: dict[type, TalkerBackend | CodecBackend] = {
     TalkerDecoder: _backend(TALKER, "healthy", Decoder),
     WideDecoder: _backend(TALKER, "healthy_wide", WideDecoder),
+    VeryWideDecoder: _backend(TALKER, "healthy_very_wide", VeryWideDecoder),
     InvariantDecoder: _backend(
         replace(TALKER, capabilities=replace(TALKER.capabilities, batch_invariant=True)),
         "healthy_invariant",
