@@ -2,7 +2,7 @@
 
 from megatalker_conformance.checks import require
 from megatalker_conformance.promises import BATCH_INVARIANCE
-from megatalker_conformance.schedules import of_widths
+from megatalker_conformance.schedule_plans import of_widths
 from megatalker_conformance.talker_executor import BitComparison
 from megatalker_conformance.talker_harness import TalkerHarness
 

@@ -6,7 +6,7 @@ import pytest
 
 from megatalker.plugins.checked import CheckedTalker
 from megatalker_conformance.promises import CONTINUATION, INDEPENDENCE, ISOLATION, WARMUP
-from megatalker_conformance.schedules import (
+from megatalker_conformance.schedule_plans import (
     alike,
     at_random,
     churn,

@@ -7,12 +7,7 @@ from typing import Any, cast
 import pytest
 
 from megatalker_conformance.scenarios import ScenarioPool
-from megatalker_conformance.schedules import (
-    Action,
-    DecodeStreams,
-    ReleaseStream,
-    ScheduleWriter,
-    StartStreams,
+from megatalker_conformance.schedule_plans import (
     alike,
     at_random,
     churn,
@@ -20,6 +15,13 @@ from megatalker_conformance.schedules import (
     ends_in_company,
     growing,
     of_widths,
+)
+from megatalker_conformance.schedules import (
+    Action,
+    DecodeStreams,
+    ReleaseStream,
+    ScheduleWriter,
+    StartStreams,
     only,
     smaller,
     streams,
