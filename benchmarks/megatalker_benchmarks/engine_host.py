@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -233,12 +234,17 @@ async def arrivals(engine: Engine, rate: float, seconds: float) -> dict[str, Any
     return {name: getattr(case, name) for name in names}
 
 
+def open_here(registry: BackendRegistry, settings: Settings, checkpoint: Checkpoint) -> Engine:
+    """Open the engine of a server in this process, with these backends."""
+    return Engine.open(settings, checkpoint=checkpoint, registry=registry)
+
+
 def serve(settings: Settings, checkpoint: Checkpoint, registry: BackendRegistry) -> None:
     """Serve until the process is interrupted; its log says when it is ready."""
     configure_logging("text")
     logging.getLogger("megatalker").setLevel(logging.INFO)
     with bind(settings.server) as bound, suppress(KeyboardInterrupt):
-        TalkServer(LazyEngine(settings, checkpoint, registry), settings.server, bound).run()
+        TalkServer(LazyEngine(settings, checkpoint, partial(open_here, registry)), settings.server, bound).run()
 
 
 def main() -> None:

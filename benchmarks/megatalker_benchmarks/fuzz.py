@@ -97,7 +97,7 @@ class SpokenSegments:
 
         def speak_and_record(engine: Engine, *arguments: Any, **changes: Any) -> SpeechStream:
             stream = speak_for(engine, *arguments, **changes)
-            self._segmenters.setdefault(engine, []).append(stream._utterance.text)
+            self._segmenters.setdefault(engine, []).append(stream._link.utterance.text)
             return stream
 
         def end_and_record(segmenter: TextSegmenter, ids_fed: int, said_chars: int | None = None) -> None:

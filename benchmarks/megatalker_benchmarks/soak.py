@@ -26,6 +26,7 @@ from megatalker.cli.bench.playback import Playback, summary
 from megatalker.cli.bench.report import environment_of_engine
 from megatalker.engine import EngineMetrics
 from megatalker.engine.interpreter import spare_what_is_loaded, switch_threads_often
+from megatalker.engine.speech import SpeechEngine
 from megatalker.errors import MegatalkerError
 from megatalker.testing.random_checkpoint import TINY, write_checkpoint
 from megatalker_benchmarks.report import add_json_option, hand_out, number, whole
@@ -77,7 +78,7 @@ def text_of(index: int) -> str:
 
 
 async def speak(
-    engine: Engine,
+    engine: SpeechEngine,
     index: int,
     frames: int,
     player: Playback,
@@ -103,7 +104,7 @@ async def speak(
 
 
 async def one_place(
-    engine: Engine, number: int, frames: int, alone: dict[int, Codes], until: float, found: SoakResult
+    engine: SpeechEngine, number: int, frames: int, alone: dict[int, Codes], until: float, found: SoakResult
 ) -> None:
     """Run listeners one after another in one place."""
     chance = random.Random(number)

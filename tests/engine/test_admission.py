@@ -175,7 +175,7 @@ def test_an_unread_stream_wants_its_row_back_for_more_than_one_chunk(open_engine
 
 def test_the_wait_is_that_for_the_first_row_that_those_before_leave_free(busy_engine: Engine) -> None:
     seen = Throughput()
-    busy = [busy_engine.speak("x" * length)._utterance for length in (100, 200, 300)]
+    busy = [busy_engine.speak("x" * length)._link.utterance for length in (100, 200, 300)]
     assert expected_wait_s(busy, 2, seen) is None, "nothing was seen"
     seen.observe_work(frames=100, seconds=10.0)
     busy[0].admitted = busy[1].admitted = True

@@ -112,7 +112,7 @@ def test_what_a_lender_has_made_is_heard_at_once(open_engine: Opener) -> None:
     eventually(lambda: all(stream.facts().frames >= 15 for stream in many), "their chunks are long")
     few = engine.speak_for("few", TEXT, seed=9)
     eventually(lambda: bool(few.facts().frames), "it has a row")
-    (lender,) = [stream._utterance for stream in many if not stream._utterance.admitted]
+    (lender,) = [stream._link.utterance for stream in many if not stream._link.utterance.admitted]
     eventually(lambda: lender.pending == 0, "while another has its row")
     assert not lender.admitted
     release.set()
@@ -131,7 +131,7 @@ def test_without_owners_those_who_come_first_go_first(open_engine: Opener) -> No
 
 
 def wish(engine: Engine, owner: str, *, begun: bool = False) -> Utterance:
-    utterance = engine.speak_for(owner, TEXT)._utterance
+    utterance = engine.speak_for(owner, TEXT)._link.utterance
     utterance.progress.segments = int(begun)
     return utterance
 

@@ -119,7 +119,7 @@ def test_a_stream_without_text_waits_and_is_not_fed_pad(
     while sum(chunk.frames for chunk in early) < known - 1:
         early.append(next(stream))
     assert len(fakes.loaded["fake"].calls) == known - 1, "one for each row that is certain; the first is in the prompt"
-    eventually(lambda: stream._utterance.progress.playback.excused, "it waits for text")
+    eventually(lambda: stream._link.utterance.progress.playback.excused, "it waits for text")
     engine_clock.passed_s += 2 * known * FRAME_SECONDS  # playback has run dry by now
     stream.feed("this is a sentence of a few words.")
     stream.finish()

@@ -16,6 +16,7 @@ from websockets.sync.client import ClientConnection, connect
 from fake_backend import CAPABILITIES, Behaviour, Fakes
 from megatalker.checkpoint import Checkpoint
 from megatalker.engine import Engine
+from megatalker.plugins import BackendRegistry
 from megatalker.serving.protocol.packets import Packet, unpack
 from megatalker.serving.server.process import TalkServer, bind
 from megatalker.settings import ServerSettings, Settings
@@ -35,6 +36,11 @@ def endless() -> Fakes:
 
 
 ENDLESS = {"max_frames": 10**8, "max_segment_frames": 10**8, "runaway_guard": False}
+
+
+def in_process(registry: BackendRegistry) -> Callable[[Settings, Checkpoint], Engine]:
+    """Opens the engine of a server in this process, with fakes that a test can look at."""
+    return lambda settings, checkpoint: Engine.open(settings, checkpoint=checkpoint, registry=registry)
 
 
 @dataclass

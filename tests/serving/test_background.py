@@ -31,7 +31,7 @@ from megatalker.serving.server.process import TalkServer, bind
 from megatalker.serving.shared_engines.pool import EnginePool
 from megatalker.settings import ServerSettings, Settings
 from megatalker.voices.library import VoiceLibrary
-from serving import Served, Server
+from serving import Served, Server, in_process
 from waiting import HANG_S, eventually
 
 ODD = (RuntimeError("odd"), MemoryError(), OSError(28, "No space left on device", "/srv/secret"), SystemExit(3))
@@ -167,7 +167,9 @@ def test_an_engine_that_cannot_be_opened_ends_the_server_with_the_error(
     monkeypatch.setattr("megatalker.engine.Engine.open", fail)
     settings = Settings(server=ServerSettings(port=0, lazy=lazy))
     with bind(settings.server) as bound:
-        server = TalkServer(LazyEngine(settings, tiny_custom_voice, Fakes().registry), settings.server, bound)
+        server = TalkServer(
+            LazyEngine(settings, tiny_custom_voice, in_process(Fakes().registry)), settings.server, bound
+        )
         thread = threading.Thread(target=server.run)
         thread.start()
         if lazy:

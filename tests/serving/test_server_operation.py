@@ -31,7 +31,7 @@ from megatalker.serving.server.callers import RequestContext, enter_request, lea
 from megatalker.serving.server.lazy_engine import LazyEngine
 from megatalker.serving.server.process import TalkServer, bind
 from megatalker.settings import ServerSettings, Settings
-from serving import ENDLESS, TEXT, Served, Server, endless, fakes_with
+from serving import ENDLESS, TEXT, Served, Server, endless, fakes_with, in_process
 from waiting import HANG_S, eventually
 
 # ---- probes and start
@@ -61,7 +61,7 @@ def late(tiny_custom_voice: Checkpoint) -> Iterator[Any]:
     running: list[tuple[TalkServer, threading.Thread]] = []
 
     def start(fakes: Fakes, settings: Settings) -> TalkServer:
-        engine = LazyEngine(settings, tiny_custom_voice, fakes.registry)
+        engine = LazyEngine(settings, tiny_custom_voice, in_process(fakes.registry))
         server = TalkServer(engine, settings.server, bind(settings.server))
         thread = threading.Thread(target=server.run)
         running.append((server, thread))

@@ -6,12 +6,13 @@ Read :mod:`~megatalker.engine.engine` for what callers use, :mod:`~megatalker.en
 
 from megatalker.engine.engine import Engine
 from megatalker.engine.options import SpeechOptions
-from megatalker.engine.outputs import BackendSwitch, Chunk, EngineMetrics, FinishReason, StreamFacts
+from megatalker.engine.outputs import BackendSwitch, Chunk, Continuation, EngineMetrics, FinishReason, StreamFacts
 from megatalker.engine.stream import SpeechStream
 
 __all__ = [
     "BackendSwitch",
     "Chunk",
+    "Continuation",
     "Engine",
     "EngineMetrics",
     "FinishReason",

@@ -91,7 +91,7 @@ def gives_place(opened: Collection[Utterance], new: Utterance, limits: Admission
         for one in opened
         if held[one.owner] >= held[new.owner] + AN_EXCHANGE
         and one.ending is None
-        and (one.idle_since is not None or not (one.admitted or one.progress.segments))
+        and (one.idle_since is not None or not (one.admitted or one.begun))
     ]
     return max(able, key=ease, default=None)
 
@@ -203,7 +203,7 @@ def serve(served: dict[str, int], owner: str) -> None:
 def first_of(wishing: Collection[Utterance], holding: Iterable[Utterance], served: Mapping[str, int]) -> Utterance:
     """Return the request that gets the next slot; see :func:`grants`."""
     held = Counter(one.owner for one in holding)
-    return min(wishing, key=lambda one: (held[one.owner], served.get(one.owner, 0), not one.progress.segments))
+    return min(wishing, key=lambda one: (held[one.owner], served.get(one.owner, 0), not one.begun))
 
 
 class Grant(NamedTuple):
@@ -247,7 +247,7 @@ def grants(
         prompt_rows: enough are found where their prompts have this many rows.
     """
     queues: defaultdict[str, deque[tuple[int, Utterance]]] = defaultdict(deque)
-    for place, one in sorted(enumerate(wishing), key=lambda wish: not wish[1].progress.segments):
+    for place, one in sorted(enumerate(wishing), key=lambda wish: not wish[1].begun):
         queues[one.owner].append((place, one))
     left = {id(one): one for one in holding}
     free, held, found = rows - len(left), Counter(one.owner for one in left.values()), list[Grant]()

@@ -6,9 +6,10 @@ import asyncio
 import contextlib
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from threading import Condition
+from typing import Protocol
 
 from megatalker.checkpoint.config import FRAME_SECONDS
 from megatalker.engine.outputs import BackendSwitch, Chunk, FinishReason
@@ -133,7 +134,26 @@ def hold_until(dry_at: float, max_ahead_s: float, chunk_frames: int) -> float:
     return dry_at - max(ahead, FRAME_SECONDS)
 
 
-Waiter = tuple[asyncio.AbstractEventLoop, "asyncio.Future[None]"]
+class Waker(Protocol):
+    """Tells consumers in one event loop, or in one process, of their chunks, all at once."""
+
+    def wake(self, waiting: "Sequence[asyncio.Future[None]]") -> None:
+        """Let these go on."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoopWaker:
+    """Consumers in an event loop."""
+
+    loop: asyncio.AbstractEventLoop
+
+    def wake(self, waiting: "Sequence[asyncio.Future[None]]") -> None:
+        with contextlib.suppress(RuntimeError):  # the loop was closed: nobody waits there any more
+            self.loop.call_soon_threadsafe(_resolve, waiting)
+
+
+Waiter = tuple[Waker, "asyncio.Future[None] | None"]
+"""A consumer, or one of another process, which needs no future."""
 
 
 class ChunkQueue:
@@ -199,10 +219,11 @@ class ChunkQueue:
             with self._changed:
                 if self._settled():
                     return self._next()
-                waiter: Waiter = loop, loop.create_future()
+                future: asyncio.Future[None] = loop.create_future()
+                waiter: Waiter = LoopWaker(loop), future
                 self._waiters.append(waiter)
             try:
-                await waiter[1]
+                await future
             finally:
                 with self._changed, contextlib.suppress(ValueError):
                     self._waiters.remove(waiter)
@@ -239,15 +260,16 @@ class ChunkQueue:
 
 def wake(waiters: Iterable[Waiter]) -> None:
     """Let these go on: an event loop is called once for all of its waiters, since each call wakes its thread."""
-    loops: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
-    for loop, future in waiters:
-        loops.setdefault(loop, []).append(future)
-    for loop, futures in loops.items():
-        with contextlib.suppress(RuntimeError):  # the loop was closed: nobody waits there any more
-            loop.call_soon_threadsafe(_resolve, futures)
+    wakers: dict[Waker, list[asyncio.Future[None]]] = {}
+    for waker, future in waiters:
+        waiting = wakers.setdefault(waker, [])
+        if future is not None:
+            waiting.append(future)
+    for waker, waiting in wakers.items():
+        waker.wake(waiting)
 
 
-def _resolve(futures: "list[asyncio.Future[None]]") -> None:
+def _resolve(futures: "Sequence[asyncio.Future[None]]") -> None:
     for future in futures:
         if not future.done():
             future.set_result(None)

@@ -21,7 +21,7 @@ from megatalker.engine.chunks import Progress, Waiter, wake
 from megatalker.engine.endings import end_segment
 from megatalker.engine.failover import pass_trial
 from megatalker.engine.guarded_calls import REQUEST_ERRORS, Fault, GuardedCalls
-from megatalker.engine.outputs import Chunk
+from megatalker.engine.outputs import Chunk, StreamEnd
 from megatalker.engine.runaway import frame_levels
 from megatalker.engine.state import WorkerState
 from megatalker.engine.utterance import CodecReplay, Utterance
@@ -237,10 +237,9 @@ class CodecStage:
         """Return a replay of what was delivered, from a state at the start of speech. An in-context voice has heard its
         reference before, which is heard once a voice; ``None`` until it was heard.
         """
-        delivered = torch.tensor(utterance.frames[: utterance.delivered], dtype=torch.int64)
         reference = utterance.request.plan.voice.reference_codes
         if reference is None:
-            return CodecReplay(self._open(utterance), delivered)
+            return self._replay(self._open(utterance), utterance)
         if self._warm_states_of is not self._state.codec.loaded:
             self._warm_states, self._warm_states_of = OrderedDict(), self._state.codec.loaded
         key = blake2b(reference.numpy().tobytes()).digest()
@@ -255,7 +254,12 @@ class CodecStage:
         if not self._advance(warm):
             return None
         state = self._calls.step(self._state.codec, "copy of a state", lambda _: warm.state.copy(), [utterance])
-        return CodecReplay(state, delivered)
+        return self._replay(state, utterance)
+
+    def _replay(self, state: CodecState, utterance: Utterance) -> CodecReplay:
+        delivered = torch.tensor(utterance.frames[: utterance.delivered], dtype=torch.int64)
+        unwatched, utterance.unwatched = utterance.unwatched, False
+        return CodecReplay(state, delivered, watched_for=utterance if unwatched else None)
 
     def _open(self, utterance: Utterance) -> CodecState:
         return self._calls.step(self._state.codec, "open", lambda codec: codec.open(), [utterance])
@@ -265,7 +269,9 @@ class CodecStage:
         left = replay.codes[replay.heard : replay.heard + self._replay_frames]
         if len(left) and not self._replayed:
             self._replayed, began_at = True, self._state.clock()
-            self._arrived(self._decode([replay.state], [left], replay.served), replay.served)
+            _, levels = self._arrived(self._decode([replay.state], [left], replay.served), replay.served)
+            if replay.watched_for is not None:
+                replay.watched_for.watch_audio(levels, replay.heard)
             replay.heard += len(left)
             fits = REPLAY_S * len(left) / max(self._state.clock() - began_at, 1e-6)
             self._replay_frames = min(max(int(fits), LEAST_REPLAY_FRAMES), MOST_REPLAY_FRAMES)
@@ -306,18 +312,18 @@ class CodecStage:
             decoded_at=now,
             delivered_at=now,
             final=utterance.ends_well and last == len(utterance.frames),
+            ends=() if codes is None else utterance.take_ends(),
         )
         _log(chunk, progress)
         progress.note_chunk(now, frames)
         utterance.chunking.plan_next(frames, progress.playback.ahead(now), self._state.costs.most_frames, self.round_s)
         self._state.counters.chunks += 1
         waiters = utterance.chunks.put(chunk)
-        if utterance.runaway is not None:
-            decoder = utterance.decoder
-            reason = utterance.runaway.audio(levels, text_done=decoder is not None and decoder.text_done_at(first))
-            if reason is not None and decoder is not None and utterance.ending is None:
-                logger.warning("stream with seed %d runs away and is cut: %s", progress.seed, reason)
-                end_segment(self._state, utterance, decoder, "runaway")
+        reason, decoder = utterance.watch_audio(levels, first), utterance.decoder
+        if reason is not None and decoder is not None and utterance.ending is None:
+            logger.warning("stream with seed %d runs away and is cut: %s", progress.seed, reason)
+            utterance.ends.append(StreamEnd(len(utterance.frames), "runaway"))
+            end_segment(self._state, utterance, decoder, "runaway")
         return waiters
 
 

@@ -95,7 +95,8 @@ class CommandQueue:
             self.queue.put(command)
 
     def submit(self, utterance: Utterance, limits: AdmissionLimits, throughput: Throughput) -> None:
-        """Queue a new utterance. One of another owner may have to end for it.
+        """Queue a new utterance. One of another owner may have to end for it. What goes on from another engine was let
+        in there.
 
         Raises:
             CapacityError: the limits do not allow it now.
@@ -103,16 +104,20 @@ class CommandQueue:
         """
         with self._lock:
             self._require_open()
-            leaver = gives_place(self._opened, utterance, limits)
-            refused = refusal(self._opened - {leaver}, utterance, limits, throughput)
-            if refused is not None:
-                raise refused
-            if leaver is not None:
-                self._opened.discard(leaver)
-                self.queue.put(Cancel(leaver, gave_place(limits)))
+            if not utterance.begun:
+                self._make_room(utterance, limits, throughput)
             self._opened.add(utterance)
             self.submitted += 1
             self.queue.put(Submit(utterance))
+
+    def _make_room(self, utterance: Utterance, limits: AdmissionLimits, throughput: Throughput) -> None:
+        leaver = gives_place(self._opened, utterance, limits)
+        refused = refusal(self._opened - {leaver}, utterance, limits, throughput)
+        if refused is not None:
+            raise refused
+        if leaver is not None:
+            self._opened.discard(leaver)
+            self.queue.put(Cancel(leaver, gave_place(limits)))
 
     def finished(self, utterance: Utterance) -> None:
         """A request is finished."""

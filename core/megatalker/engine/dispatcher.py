@@ -8,6 +8,7 @@ from itertools import count
 from megatalker.checkpoint.config import FRAME_SECONDS
 from megatalker.engine.codec_stage import CodecStage
 from megatalker.engine.costs import UNBATCHED_STREAMS
+from megatalker.engine.failover import suspect
 from megatalker.engine.guarded_calls import Fault, GuardedCalls
 from megatalker.engine.incoming_text import read_incoming
 from megatalker.engine.scheduler import (
@@ -85,6 +86,14 @@ class Dispatcher:
         self._busy_since = state.clock()
         return True
 
+    def enter(self, utterance: Utterance) -> None:
+        """A new utterance has come."""
+        if utterance.distrusted:
+            suspect((self._state.talker, self._state.codec), utterance)
+        if utterance.begun:
+            self._waiting.resume(utterance)
+        utterance.update(self._state.clock())
+
     @property
     def is_warm(self) -> bool:
         """Both backends are warm: what a launch takes now, it takes again."""
@@ -102,7 +111,7 @@ class Dispatcher:
         if not state.unread:
             return False
         for utterance in read_incoming(state.unread):
-            came_first = utterance.status is StreamStatus.STARVED and not utterance.progress.segments
+            came_first = utterance.status is StreamStatus.STARVED and not utterance.begun
             self.talker.read_text(utterance)
             utterance.update(state.clock())
             if came_first and utterance.status is StreamStatus.WAITING:

@@ -28,13 +28,19 @@ from megatalker.prompt.text import speakable
 
 logger = logging.getLogger(__name__)
 
-SegmentEnd = Literal["eos", "limit", "runaway"]
-"""Why a decoder stream is over: end of speech, as many frames as it may have, or :mod:`megatalker.engine.runaway`."""
+SegmentEnd = Literal["eos", "short", "limit", "runaway"]
+"""Why a decoder stream is over: end of speech; the same, too early for its text; as many frames as it may have; or
+:mod:`megatalker.engine.runaway`."""
+
+
+def end_of_speech(utterance: Utterance, decoder: DecoderStream) -> Literal["eos", "short"]:
+    """How the decoder stream ended that has chosen end of speech."""
+    return "short" if _is_short(utterance, decoder) else "eos"
 
 
 def end_segment(state: WorkerState, utterance: Utterance, decoder: DecoderStream, end: SegmentEnd) -> None:
     """The utterance's decoder stream is over: go on with the text that follows, or end where there is none."""
-    text, short = utterance.text, end == "eos" and _is_short(utterance, decoder)
+    text, short = utterance.text, end == "short"
     retire(state, utterance)
     if short and utterance.short_speech == "repeat" and _may_differ(utterance) and not decoder.segment.repeated:
         logger.warning(
@@ -47,7 +53,7 @@ def end_segment(state: WorkerState, utterance: Utterance, decoder: DecoderStream
         text.repeat()
         return
     said = None
-    if short or end != "eos":
+    if end != "eos":
         said = _leave_unsaid(utterance, decoder, end)
     text.end(decoder.ids_fed, said)
     utterance.end_if_said()
@@ -59,7 +65,7 @@ def _leave_unsaid(utterance: Utterance, decoder: DecoderStream, end: SegmentEnd)
     frames = max(0, decoder.frames - PATIENCE_FRAMES) if end == "runaway" else decoder.frames
     spoken = spoken_chars(read, frames)
     said = resume_at(read, spoken)
-    chars = max(0 if end == "eos" else 1, said - spoken)
+    chars = max(0 if end == "short" else 1, said - spoken)
     if chars:
         utterance.progress.begun[-1].cut = True
         logger.warning(

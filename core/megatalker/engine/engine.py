@@ -6,7 +6,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import partial
@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from megatalker.checkpoint import Checkpoint
-from megatalker.engine.admission import AdmissionLimits
+from megatalker.engine.admission import AdmissionLimits, expected_wait_s
 from megatalker.engine.backend_role import codec_role, talker_role
 from megatalker.engine.chunks import ChunkPolicy, ChunkQueue, Progress, chunk_limit
 from megatalker.engine.commands import Command, CommandQueue, Lend, Wake, Warmup
@@ -23,15 +23,15 @@ from megatalker.engine.endings import end_everything
 from megatalker.engine.guarded_calls import CallRegister, RunningClock
 from megatalker.engine.interpreter import at_exit, end_thread
 from megatalker.engine.options import SpeechOptions
-from megatalker.engine.outputs import EngineMetrics
+from megatalker.engine.outputs import Continuation, EngineMetrics
 from megatalker.engine.request import Request, RequestChecker, TalkerLimits
 from megatalker.engine.runaway import RunawayDetector
 from megatalker.engine.state import WorkerState
-from megatalker.engine.stream import SpeechStream, require_process
+from megatalker.engine.stream import LocalLink, SpeechStream, require_process
 from megatalker.engine.text_segmenter import TextSegmenter
 from megatalker.engine.utterance import Utterance
 from megatalker.engine.watchdog import Watchdog, look_period_s
-from megatalker.engine.word_times import Pace, WordClock
+from megatalker.engine.word_times import Paces
 from megatalker.engine.worker import WorkerSettings
 from megatalker.errors import EngineClosedError, MegatalkerError
 from megatalker.plugins import BackendRegistry
@@ -39,7 +39,6 @@ from megatalker.plugins.checked import CheckedCodec, CheckedTalker
 from megatalker.plugins.device import resolve_device, resolve_dtype, resolve_threads
 from megatalker.prompt import PromptBuilder
 from megatalker.settings import Settings
-from megatalker.voices import Voice
 
 CLOSE_TIMEOUT_S = 10.0
 """How long closing waits for a backend call in progress before it is abandoned."""
@@ -64,8 +63,7 @@ class Engine:
         self._commands = CommandQueue()
         self._state = WorkerState(talker_role(*place), codec_role(*place), time.monotonic)
         self._requests = RequestChecker(settings, checkpoint)
-        self._paces: dict[str | None, Pace] = {}
-        """Paces of speakers by name; all other voices share one."""
+        self._paces = Paces()
         own = WorkerSettings(
             PromptBuilder(checkpoint, self.device, self.dtype),
             settings,
@@ -138,17 +136,61 @@ class Engine:
         return self.speak_for("", text, options, **changes)
 
     def speak_for(
-        self, owner: str, text: str | None, options: SpeechOptions | None = None, **changes: Any
+        self,
+        owner: str,
+        text: str | None,
+        options: SpeechOptions | None = None,
+        *,
+        after: Continuation | None = None,
+        **changes: Any,
     ) -> SpeechStream:
         """Begin to speak like :meth:`speak`, for one of several owners, such as a connection or an API key.
 
         Owners share the slots; ``settings.max_streams_per_owner`` bounds each. :meth:`speak` is for the owner ``""``.
+
+        Args:
+            owner: see above.
+            text: as for :meth:`speak`.
+            options: as for :meth:`speak`. A continued utterance has the seed of the first engine's stream.
+            after: another engine has said this much of the same text with the same options, and stopped: the stream
+                begins with the frame that follows. Text that was fed must be fed again from its beginning.
+            **changes: as for :meth:`speak`.
         """
         self._require_serving()
         asked = SpeechOptions.of(options, changes)
-        request, segmenter = self._requests.check(text, asked, self._limits)
-        utterance = self._utterance(request, segmenter, owner)
+        request, segmenter = self._requests.check(text, asked, self.limits)
+        utterance = self.begin(owner, request, segmenter, after=after)
         utterance.progress.text_chars = len(text or "")
+        checker = self._requests.text_checker(asked) if text is None else None
+        words = self._paces.clock(asked.voice, segmenter.whole) if asked.word_times else None
+        link = LocalLink(utterance, self._commands)
+        return SpeechStream(link, checker, keep_alive=self, words=words)
+
+    def begin(
+        self,
+        owner: str,
+        request: Request,
+        text: TextSegmenter,
+        *,
+        after: Continuation | None = None,
+        chunks: Callable[[Progress], ChunkQueue] | None = None,
+        distrusted: bool = False,
+    ) -> Utterance:
+        """Begin a request that was checked, with its text in segments; raises as :meth:`speak`.
+
+        Args:
+            owner: as for :meth:`speak_for`.
+            request: from a :class:`~megatalker.engine.request.RequestChecker`, with the text.
+            text: see ``request``.
+            after: as for :meth:`speak_for`.
+            chunks: makes what takes the audio; by default a queue for a consumer in this process.
+            distrusted: the engine before died in a call for it: it goes in calls of its own until it has passed one.
+        """
+        self._require_serving()
+        utterance = self._utterance(request, text, owner, chunks)
+        utterance.distrusted = distrusted
+        if after is not None:
+            utterance.go_on_after(after, utterance.progress.requested_at)
         utterance.update(utterance.progress.requested_at)
         state = self._state
         self._commands.submit(
@@ -156,9 +198,7 @@ class Engine:
             AdmissionLimits.of(self.settings, state.talker.instance.max_streams, state.costs.sustainable_streams),
             state.throughput,
         )
-        checker = self._requests.text_checker(asked) if text is None else None
-        words = self._word_clock(segmenter.whole, asked) if asked.word_times else None
-        return SpeechStream(utterance, self._commands, checker, keep_alive=self, words=words)
+        return utterance
 
     def check(self, options: SpeechOptions | None = None, **changes: Any) -> None:
         """Whether text that arrives bit by bit could be spoken with these options; nothing is spoken.
@@ -167,7 +207,7 @@ class Engine:
             MegatalkerError: as :meth:`speak`, except for ``CapacityError``.
         """
         self._require_serving()
-        self._requests.check(None, SpeechOptions.of(options, changes), self._limits)
+        self._requests.check(None, SpeechOptions.of(options, changes), self.limits)
 
     def warmup(self) -> None:
         """Compile, capture and touch everything the first request would otherwise wait for. Blocks; may take minutes.
@@ -220,6 +260,24 @@ class Engine:
             unprepared=None if talker is None else talker.unprepared,
         )
 
+    def post(self, command: Command) -> None:
+        """Give the worker a command that may come at any time, such as more text of an utterance from :meth:`begin`."""
+        self._commands.queue.put(command)
+
+    def watch_calls(self, on_call: Callable[[Sequence[Utterance]], None]) -> None:
+        """Call ``on_call`` with the utterances of each backend call before it, and with none after it."""
+        self._register.on_call = on_call
+
+    @property
+    def expected_wait_s(self) -> float | None:
+        """How long a request that comes now waits for a slot; ``None`` while that is unknown."""
+        state = self._state
+        rows = AdmissionLimits.of(
+            self.settings, state.talker.instance.max_streams, state.costs.sustainable_streams
+        ).rows
+        busy = [one for one in self._commands.unfinished() if one.idle_since is None]
+        return 0.0 if len(busy) < rows else expected_wait_s(busy, rows, state.throughput)
+
     @property
     def backend(self) -> str:
         """Name of the talker backend in use."""
@@ -250,7 +308,8 @@ class Engine:
         self.close()
 
     @property
-    def _limits(self) -> TalkerLimits:
+    def limits(self) -> TalkerLimits:
+        """Limits that the talker backend in use sets to a request."""
         talker = self._state.talker.instance
         return TalkerLimits(self.backend, talker.capabilities.seeded_sampling, talker.max_positions)
 
@@ -264,23 +323,17 @@ class Engine:
         self._require_serving()
         self._commands.put(command)
 
-    def _word_clock(self, text: str | None, asked: SpeechOptions) -> WordClock:
-        """For one utterance, with what its speaker's pace is known to be."""
-        voice = asked.voice.speaker if isinstance(asked.voice, Voice) else asked.voice
-        clock = WordClock(self._paces.setdefault(voice, Pace()))
-        if text is not None:
-            clock.feed(text)
-            clock.end_text()
-        return clock
-
-    def _utterance(self, request: Request, segmenter: TextSegmenter, owner: str) -> Utterance:
+    def _utterance(
+        self, request: Request, segmenter: TextSegmenter, owner: str, chunks: Callable[[Progress], ChunkQueue] | None
+    ) -> Utterance:
         settings = self.settings
+        progress = Progress(request.sampling.seed, time.monotonic(), self.backend, self.codec)
         wake = partial(self._commands.queue.put, Wake())
         return Utterance(
             request=request,
             text=segmenter,
-            progress=Progress(request.sampling.seed, time.monotonic(), self.backend, self.codec),
-            chunks=ChunkQueue(settings.max_untaken_s, wake),
+            progress=progress,
+            chunks=ChunkQueue(settings.max_untaken_s, wake) if chunks is None else chunks(progress),
             chunking=ChunkPolicy(chunk_limit(settings.max_chunk_frames, request.max_ahead_s)),
             runaway=RunawayDetector() if settings.runaway_guard else None,
             short_speech=settings.short_speech,

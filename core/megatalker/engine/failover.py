@@ -37,6 +37,8 @@ from megatalker.errors import (
 
 logger = logging.getLogger(__name__)
 
+ELSEWHERE = "in another process"
+"""Stands for the backends of an engine that is gone."""
 Everybody = Collection[Utterance]
 """All unfinished utterances."""
 
@@ -55,6 +57,13 @@ def blame(everybody: Everybody, role: BackendRole[Any], name: str, reason: str, 
         role.accused[name] = Accusation(reason)
         for utterance in served:
             utterance.suspected.add((role.kind, name))
+
+
+def suspect(roles: Sequence[BackendRole[Any]], utterance: Utterance) -> None:
+    """An engine in another process died in a call for it: it is tried alone. No backend of this engine is accused."""
+    for role in roles:
+        role.accused[ELSEWHERE] = Accusation("its process died in a call for it", doubtful=True)
+        utterance.suspected.add((role.kind, ELSEWHERE))
 
 
 def pass_trial(everybody: Everybody, role: BackendRole[Any], suspect: Utterance) -> None:

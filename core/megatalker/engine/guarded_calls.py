@@ -109,6 +109,8 @@ class CallRegister:
         self.lock = threading.RLock()
         self.generation = 0
         self.call: CallInProgress | None = None
+        self.on_call: Callable[[Sequence[Utterance]], None] = lambda _served: None
+        """Told whom each call is for, and of its end with nobody."""
 
     def enter(
         self,
@@ -123,12 +125,14 @@ class CallRegister:
         with self.lock:
             self._require(generation)
             self.call = CallInProgress(role, name, what, served, seconds, self.clock() + seconds)
+            self.on_call(served)
 
     def leave(self, generation: int) -> None:
         """The call has ended; raises ``Superseded`` when the worker has been replaced meanwhile."""
         with self.lock:
             self._require(generation)
             self.call = None
+            self.on_call(())
 
     def supersede(self) -> None:
         """The worker in charge is replaced, whatever it is doing. Call with ``lock`` held."""

@@ -1,7 +1,7 @@
 """Outputs of the engine: what it hands out and reports: chunks, the facts of one stream, the counters of one engine."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Literal
 
 import numpy as np
@@ -20,6 +20,17 @@ FinishReason = Literal["eos", "max_frames", "incomplete", "cancelled", "runaway"
 * ``runaway``: a segment was caught looping or silent after its text (:mod:`megatalker.engine.runaway`) and was cut.
 * ``cancelled``: its consumer wanted no more.
 * ``error``: it failed (:attr:`SpeechStream.error <megatalker.engine.SpeechStream.error>`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamEnd:
+    """A decoder stream of an utterance ended, and another begins or the utterance ends."""
+
+    frame: int
+    """Frames of the utterance before it."""
+    reason: Literal["eos", "short", "runaway"]
+    """End of speech; the same, too early for its text; or the audio was silent for long after the text. Other ends
+    follow from the frames themselves."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -44,6 +55,33 @@ class Chunk:
     """No chunk follows, and the speech did not fail. ``False`` where that is not known yet: the talker finds the end of
     speech a frame after the last one, and no audio is held back until then. So the last chunk may not be final, but
     nothing follows one that is; the end itself is the end of the iteration."""
+    ends: tuple[StreamEnd, ...] = ()
+    """Decoder streams that ended before this chunk's last frame and not before the chunk before; with ``codes`` only.
+    """
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Continuation:
+    """All that an utterance has said: with it and the request, any engine with the same checkpoint goes on with the
+    codes that the first engine would have made.
+    """
+
+    codes: NDArray[np.int64]
+    """``[frames, code groups]``: those of all chunks."""
+    ends: tuple[StreamEnd, ...] = ()
+    """The ends that those chunks told of."""
+    ahead_s: float = 0.0
+    """Seconds of audio that the listener has in hand."""
+
+    @classmethod
+    def after(cls, chunks: Sequence[Chunk], ahead_s: float = 0.0) -> "Continuation | None":
+        """Return what these chunks said, which are all of an utterance and were asked for with ``return_codes``.
+        ``None``: there is no chunk.
+        """
+        codes = [chunk.codes for chunk in chunks if chunk.codes is not None]
+        if not codes:
+            return None
+        return cls(np.concatenate(codes), tuple(end for chunk in chunks for end in chunk.ends), ahead_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,3 +208,28 @@ class EngineMetrics:
     """Something that the talker prepares in the background, such as ``frames of 4 streams``."""
     unprepared: str | None
     """Why the talker goes on without what it had prepared."""
+
+    @classmethod
+    def nothing(cls, backend: str, codec: str) -> "EngineMetrics":
+        """Counters of an engine with these backends that has done nothing."""
+        counts = {field.name: 0 for field in fields(cls) if field.type in (int, float)}
+        return cls(**counts, sustainable=None, backend=backend, codec=codec, faulty={}, preparing=None, unprepared=None)
+
+
+def together(engines: Sequence[EngineMetrics]) -> EngineMetrics:
+    """Return the counters of several engines as those of one; texts are those of the first that has any."""
+    first = engines[0]
+    counts = {
+        field.name: sum(getattr(engine, field.name) for engine in engines)
+        for field in fields(EngineMetrics)
+        if field.type in (int, float)
+    }
+    known = [engine.sustainable for engine in engines if engine.sustainable is not None]
+    return replace(
+        first,
+        **counts,
+        sustainable=sum(known) if known else None,
+        faulty={name: why for engine in reversed(engines) for name, why in engine.faulty.items()},
+        preparing=next((engine.preparing for engine in engines if engine.preparing), None),
+        unprepared=next((engine.unprepared for engine in engines if engine.unprepared), None),
+    )

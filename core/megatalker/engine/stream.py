@@ -7,15 +7,16 @@ import warnings
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
 from threading import Lock
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from megatalker.checkpoint.config import FRAME_SAMPLES, FRAME_SECONDS, SAMPLE_RATE
-from megatalker.engine.chunks import ChunkQueue
+from megatalker.engine.chunks import ChunkQueue, Progress
 from megatalker.engine.commands import Cancel, CommandQueue, Feed, FinishText
 from megatalker.engine.outputs import BackendSwitch, Chunk, FinishReason, StreamFacts
 from megatalker.engine.utterance import Utterance
@@ -177,6 +178,52 @@ class ChunkStream(ABC):
         )
 
 
+class UtteranceLink(Protocol):
+    """The way from a stream to the engine that speaks its utterance, in this process or in another."""
+
+    @property
+    def chunks(self) -> ChunkQueue:
+        """Audio."""
+
+    @property
+    def progress(self) -> Progress:
+        """Facts, which the engine writes."""
+
+    def feed(self, text: str) -> None:
+        """More text; raises ``EngineClosedError`` where nobody will speak it."""
+
+    def finish_text(self) -> None:
+        """The text is complete; raises as :meth:`feed`."""
+
+    def cancel(self) -> None:
+        """Nobody listens any more. Safe in finalizers, and where the utterance has ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class LocalLink:
+    """To the worker of this process."""
+
+    utterance: Utterance
+    commands: CommandQueue
+
+    @property
+    def chunks(self) -> ChunkQueue:
+        return self.utterance.chunks
+
+    @property
+    def progress(self) -> Progress:
+        return self.utterance.progress
+
+    def feed(self, text: str) -> None:
+        self.commands.put(Feed(self.utterance, text, time.monotonic()))
+
+    def finish_text(self) -> None:
+        self.commands.put(FinishText(self.utterance))
+
+    def cancel(self) -> None:
+        self.commands.queue.put(Cancel(self.utterance))
+
+
 class SpeechStream(ChunkStream):
     """Speech while it is made. Made by :meth:`Engine.speak <megatalker.engine.Engine.speak>`.
 
@@ -187,8 +234,7 @@ class SpeechStream(ChunkStream):
 
     def __init__(
         self,
-        utterance: Utterance,
-        commands: CommandQueue,
+        link: UtteranceLink,
         text_checker: TextChecker | None,
         keep_alive: object,
         words: WordClock | None = None,
@@ -196,13 +242,12 @@ class SpeechStream(ChunkStream):
         """``text_checker`` checks incremental text, and is ``None`` when the text was given at once. ``words`` holds
         that text, where word times are wanted.
         """
-        super().__init__(utterance.chunks)
-        self._utterance, self._commands, self._text_checker = utterance, commands.queue, text_checker
-        self._progress = utterance.progress
+        super().__init__(link.chunks)
+        self._link, self._text_checker, self._progress = link, text_checker, link.progress
         self._keep_alive = keep_alive
         self._words, self._feeding = words, Lock()
         self._ignored_chars = 0
-        self._finalizer = weakref.finalize(self, commands.queue.put, Cancel(utterance))
+        self._finalizer = weakref.finalize(self, link.cancel)
         self._finalizer.atexit = False
 
     # ---- text
@@ -237,7 +282,7 @@ class SpeechStream(ChunkStream):
             if self._text_checker is not None:
                 self._feed(self._text_checker.finish())
                 self._text_checker = None
-                self._commands.put(FinishText(self._utterance))
+                self._link.finish_text()
                 if self._words is not None:
                     self._words.end_text(self._taken_s)
 
@@ -256,7 +301,7 @@ class SpeechStream(ChunkStream):
 
     def _feed(self, ready: str) -> None:
         if ready:
-            self._commands.put(Feed(self._utterance, ready, time.monotonic()))
+            self._link.feed(ready)
             if self._words is not None:
                 self._words.feed(ready, self._taken_s)
 
@@ -264,7 +309,7 @@ class SpeechStream(ChunkStream):
 
     def cancel(self) -> None:
         if self._process == os.getpid() and self._chunks.finish("cancelled"):
-            self._commands.put(Cancel(self._utterance))
+            self._link.cancel()
 
     # ---- facts
 

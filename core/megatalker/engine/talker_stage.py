@@ -7,9 +7,10 @@ from operator import methodcaller
 
 from megatalker.checkpoint.config import FRAME_SECONDS
 from megatalker.engine.admission import Grant, serve
-from megatalker.engine.endings import end_segment
+from megatalker.engine.endings import end_of_speech, end_segment
 from megatalker.engine.failover import pass_trial
 from megatalker.engine.guarded_calls import REQUEST_ERRORS, Fault, GuardedCalls
+from megatalker.engine.outputs import StreamEnd
 from megatalker.engine.request import frames_that_fit
 from megatalker.engine.state import StepInProgress, WorkerState
 from megatalker.engine.utterance import Codes, DecoderStream, Utterance
@@ -94,8 +95,11 @@ class TalkerStage:
             if utterance.ending is not None or utterance.decoder is not decoder:  # by its audio, meanwhile
                 continue
             if frame.codes is None:
-                end_segment(self._state, utterance, decoder, "eos")
+                end = end_of_speech(utterance, decoder)
+                utterance.ends.append(StreamEnd(len(utterance.frames), end))
+                end_segment(self._state, utterance, decoder, end)
             else:
+                counters.frames += 1
                 self._add(utterance, decoder, frame.codes)
             utterance.update(now)
         if served[0].suspected:
@@ -148,6 +152,8 @@ class TalkerStage:
             asked = utterance.request
             most = min(asked.max_segment_frames, asked.max_frames - decoder.start)
             decoder.max_frames = frames_that_fit(rows, most, max_positions)
+            if utterance.to_repeat and not self._repeat(utterance, decoder):
+                return None
             ask = partial(decoder.request, self._builder)
             request = self._calls.device("prompt", ask) if decoder.frames else ask()
         except Exception as error:  # whatever it is, it concerns this utterance alone
@@ -157,6 +163,25 @@ class TalkerStage:
             end_segment(self._state, utterance, decoder, "limit")
             return None
         return request
+
+    def _repeat(self, utterance: Utterance, decoder: DecoderStream) -> bool:
+        """Go through what another engine said of this decoder stream. ``False``: it is over, or its text has yet to
+        come.
+        """
+        if utterance.decoder is None:
+            _begin_segment(utterance, decoder)
+        said = utterance.to_repeat
+        while said and utterance.decoder is decoder and utterance.ending is None:
+            item = said[0]
+            if isinstance(item, StreamEnd):
+                end_segment(self._state, utterance, decoder, item.reason)
+            elif decoder.next_row is None:
+                break
+            else:
+                self._add(utterance, decoder, item)
+                utterance.skip_audio()
+            said.popleft()
+        return utterance.decoder is decoder and utterance.ending is None and decoder.next_row is not None
 
     def _prefill(self, ready: Sequence[tuple[Utterance, DecoderStream, StreamRequest]]) -> None:
         if not ready:
@@ -176,16 +201,12 @@ class TalkerStage:
         for (utterance, decoder, _), handle in zip(ready, handles, strict=True):
             decoder.handle = handle
             serve(self._state.served, utterance.owner)
+            if utterance.progress.prefilled_at is None:
+                counters.begun += 1
+                counters.queue_wait_s += now - utterance.progress.requested_at
+                utterance.progress.prefilled_at = now
             if utterance.decoder is None:
-                if not utterance.progress.segments:
-                    counters.begun += 1
-                    counters.queue_wait_s += now - utterance.progress.requested_at
-                    utterance.progress.prefilled_at = now
-                begins_s = len(utterance.frames) * FRAME_SECONDS
-                utterance.progress.begun.append(BegunSegment(utterance.text.letters_said, decoder.segment, begins_s))
-                utterance.text.begin()
-                utterance.decoder = decoder
-                utterance.progress.segments += 1
+                _begin_segment(utterance, decoder)
 
     def _refused(self, utterance: Utterance, error: Exception) -> None:
         """The backend does not take a prompt: it has no row left, or the prompt is impossible."""
@@ -254,7 +275,6 @@ class TalkerStage:
     def _add(self, utterance: Utterance, decoder: DecoderStream, codes: Codes) -> None:
         text_done = decoder.text_done_at(len(utterance.frames))
         utterance.frames.append(codes)
-        self._state.counters.frames += 1
         reason = utterance.runaway.frame(codes, text_done) if utterance.runaway is not None else None
         if reason is not None:
             logger.warning("stream with seed %d runs away and is cut: %s", utterance.progress.seed, reason)
@@ -263,6 +283,14 @@ class TalkerStage:
             utterance.end("max_frames")
         elif decoder.frames >= decoder.max_frames:
             end_segment(self._state, utterance, decoder, "limit")
+
+
+def _begin_segment(utterance: Utterance, decoder: DecoderStream) -> None:
+    begins_s = len(utterance.frames) * FRAME_SECONDS
+    utterance.progress.begun.append(BegunSegment(utterance.text.letters_said, decoder.segment, begins_s))
+    utterance.text.begin()
+    utterance.decoder = decoder
+    utterance.progress.segments += 1
 
 
 def _step(decoder: DecoderStream) -> DecodeStep:

@@ -92,9 +92,9 @@ class TextSegment:
         self._feed(text if cut is None else text[:cut])
         return None if cut is None else text[cut:]
 
-    def fill(self, text: str) -> None:
-        """All of its text, stripped, at once."""
-        self.text, self.ids, self.complete = text, self._incremental.whole(text), True
+    def fill(self, text: str, ids: list[int] | None = None) -> None:
+        """All of its text, stripped, at once; ``ids`` where it has been tokenised."""
+        self.text, self.ids, self.complete = text, self._incremental.whole(text) if ids is None else ids, True
         self.speakable = speakable(text)
 
     def finish(self) -> None:
@@ -203,10 +203,10 @@ class TextSegmenter:
                 self.add(segment)
         self.finish()
 
-    def add(self, text: str) -> None:
-        """Append a complete segment, stripped."""
+    def add(self, text: str, ids: list[int] | None = None) -> None:
+        """Append a complete segment, stripped; ``ids`` where it has been tokenised."""
         self.characters += len(text)
-        self._append(TextSegment(self._tokenizer)).fill(text)
+        self._append(TextSegment(self._tokenizer)).fill(text, ids)
         self._close()
 
     def feed(self, text: str) -> None:

@@ -1,6 +1,7 @@
 """One utterance while it is made; owned by the worker, and the consumer's stream reads :class:`Progress` only."""
 
 import math
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -10,7 +11,7 @@ from torch import Tensor
 from megatalker.checkpoint.config import FRAME_SECONDS
 from megatalker.engine.chunks import ChunkPolicy, ChunkQueue, Progress, hold_until
 from megatalker.engine.options import stream_seed
-from megatalker.engine.outputs import FinishReason
+from megatalker.engine.outputs import Continuation, FinishReason, StreamEnd
 from megatalker.engine.request import Request
 from megatalker.engine.runaway import RunawayDetector
 from megatalker.engine.scheduler import Stream, StreamStatus
@@ -117,6 +118,8 @@ class CodecReplay:
     served: "Sequence[Utterance]" = ()
     """To whom these frames belong, if they have never been audio: then one of them may be to blame for a failure."""
     heard: int = 0
+    watched_for: "Utterance | None" = None
+    """The utterance whose runaway detector hears this audio for the first time."""
 
 
 @dataclass(slots=True, eq=False)
@@ -147,6 +150,14 @@ class Utterance(Stream):
     """Stands after the frames given; ``None`` before the first, and when it was lost."""
     replay: CodecReplay | None = None
     """The replay that becomes its codec state, while that is ``None``."""
+    to_repeat: deque[Codes | StreamEnd] = field(default_factory=deque)
+    """Frames and ends that another engine made, and this one has not gone through."""
+    distrusted: bool = False
+    """An engine process died in a call for it."""
+    unwatched: bool = False
+    """Its audio was made by another engine: ``runaway`` has not heard it."""
+    ends: list[StreamEnd] = field(default_factory=list)
+    """Decoder streams that ended, and that no chunk has told of."""
     suspected: set[tuple[Kind, str]] = field(default_factory=set)
     """The backends that failed in a call for it; see :mod:`megatalker.engine.failover`."""
     flaw: FinishReason | None = None
@@ -164,6 +175,11 @@ class Utterance(Stream):
     def pending(self) -> int:
         """Frames decoded and not handed out."""
         return len(self.frames) - self.progress.frames
+
+    @property
+    def begun(self) -> bool:
+        """Its speech has begun, here or in another engine."""
+        return bool(self.progress.segments or self.to_repeat)
 
     def is_suspect(self, kind: Kind) -> bool:
         """It goes alone in the calls of this role: one of them has failed."""
@@ -203,6 +219,33 @@ class Utterance(Stream):
     def decoding(self) -> bool:
         """Its row holds a decoder stream that goes on."""
         return self.ending is None and self.decoder is not None and self.decoder.handle is not None
+
+    def go_on_after(self, said: Continuation, now: float) -> None:
+        """Another engine has said this much: nothing of it is decoded or handed out again."""
+        frames: list[Codes] = list(map(tuple, said.codes.tolist()))
+        ends = deque(said.ends)
+        for number in range(len(frames) + 1):
+            while ends and ends[0].frame <= number:
+                self.to_repeat.append(ends.popleft())
+            self.to_repeat += frames[number : number + 1]
+        self.unwatched = True
+        self.progress.playback.dry_at = now + said.ahead_s
+
+    def watch_audio(self, levels: Sequence[float], first: int) -> str | None:
+        """Return why the utterance should be cut, after audio with these levels, which begins with frame ``first``."""
+        if self.runaway is None:
+            return None
+        return self.runaway.audio(levels, self.decoder is not None and self.decoder.text_done_at(first))
+
+    def skip_audio(self) -> None:
+        """The consumer has all frames that there are."""
+        self.given = self.progress.frames = len(self.frames)
+
+    def take_ends(self) -> tuple[StreamEnd, ...]:
+        """Decoder streams that ended before the last frame given to the codec, each once."""
+        told = tuple(end for end in self.ends if end.frame < self.given)
+        del self.ends[: len(told)]
+        return told
 
     def update(self, now: float) -> None:
         """Bring what the scheduler sees up to date: call this after anything about the utterance has changed.

@@ -40,6 +40,10 @@ class WaitingRequests:
         if error is not None:
             utterance.end("error", error)
 
+    def resume(self, utterance: Utterance) -> None:
+        """It goes on from another engine: it holds a slot at once where one is free, whatever can be sustained."""
+        utterance.admitted = len(self._holding) < self._most_rows
+
     def is_owed(self, new: Sequence[Utterance]) -> bool:
         """Whether one of them gets a row of another owner, or before other owners, whatever those need."""
         return len({one.owner for one in self._state.utterances}) > 1 and is_owed(new, self._holding)
@@ -110,7 +114,7 @@ class WaitingRequests:
     def _patience_ends(self, utterance: Utterance) -> float:
         """One that has begun waits as long as it must."""
         max_wait_s = self._settings.max_wait_s
-        if max_wait_s is None or utterance.progress.segments:
+        if max_wait_s is None or utterance.begun:
             return math.inf
         return utterance.progress.requested_at + max_wait_s + self._paused_s() - utterance.paused_before_s
 

@@ -11,13 +11,14 @@ import unicodedata
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from megatalker.checkpoint.config import SAMPLE_RATE
 from megatalker.prompt.cleaning import PARAGRAPH_END
+from megatalker.voices import Voice
 
 __all__ = ["Word", "WordCutter", "cut", "letters"]
 
@@ -118,8 +119,11 @@ def _units(word: str) -> float:
     return units + _PAUSE_UNITS.get(unicodedata.normalize("NFKC", word[-1])[0], 0.0)
 
 
-if TYPE_CHECKING:
-    from megatalker.engine.text_segmenter import TextSegment
+class GrowingText(Protocol):
+    """A segment of text that may still grow."""
+
+    text: str
+
 
 USUAL_PACE = 0.062
 """Seconds a letter, before anything was heard: about 150 English words a minute."""
@@ -168,7 +172,7 @@ class BegunSegment:
 
     letters_before: int
     """Letters and digits of all text before it."""
-    segment: "TextSegment"
+    segment: GrowingText
     """Grows while its text arrives."""
     begins_s: float
     cut: bool = False
@@ -310,3 +314,19 @@ class WordClock:
         for word in words:
             self._waiting.append((word, self._letters, made_s))
             self._letters += letters(word.text)
+
+
+class Paces:
+    """Paces of speakers, as far as they are known."""
+
+    def __init__(self) -> None:
+        self._paces: dict[str | None, Pace] = {}
+        """By name; all voices without one share one."""
+
+    def clock(self, voice: str | Voice | None, text: str) -> WordClock:
+        """A clock for an utterance of this voice, with the text that was given at once, if any."""
+        clock = WordClock(self._paces.setdefault(voice.speaker if isinstance(voice, Voice) else voice, Pace()))
+        if text:
+            clock.feed(text)
+            clock.end_text()
+        return clock

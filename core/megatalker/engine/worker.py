@@ -163,10 +163,11 @@ class Worker(threading.Thread):
         match command:
             case Submit(utterance):
                 state.utterances.append(utterance)
-                utterance.update(state.clock())
                 if state.failure is not None:
                     utterance.end("error", state.failure)
-                elif utterance.text.exhausted:  # there is nothing to say
+                    return
+                self._dispatcher.enter(utterance)
+                if utterance.text.exhausted:  # there is nothing to say
                     utterance.end("eos")
             case Feed(utterance, text, at):
                 utterance.incoming.pieces.append((text, at))

@@ -99,6 +99,9 @@ class ServerSettings(BaseModel):
     """PEM file with the private key."""
     tls_key_password: Secret | None = None
     """Password of an encrypted private key."""
+    devices: Literal["auto"] | tuple[str, ...] = "auto"
+    """The devices that speak, such as ``cuda:0,cuda:2``, each with an engine in a process of its own. ``auto``: every
+    GPU, or the one ``device`` that the engine's setting names."""
     lazy: bool = False
     """Load the backends at the first request, which waits for it, and not at the start."""
     log_format: Literal["text", "json"] = "text"
@@ -133,6 +136,8 @@ class ServerSettings(BaseModel):
     """A client that does not read what it is sent within this time is dropped."""
     text_timeout_s: Seconds = 120.0
     """An open utterance for which no text arrives for this long ends with an error."""
+    engine_wait_s: Seconds = 120.0
+    """An utterance waits so long for an engine process to take the place of one that died, where no other is there."""
     drain_timeout_s: Seconds = 30.0
     """Seconds that utterances may go on after SIGTERM, while new ones are refused; then they end with an error."""
     shutdown_timeout_s: Seconds = 10.0

@@ -1,16 +1,17 @@
 """The engine of a server, opened after the server listens: at its start, or at the first request."""
 
 import threading
-from dataclasses import asdict
+from collections.abc import Callable
 from typing import Any
+
+import torch
 
 from megatalker.checkpoint import Checkpoint
 from megatalker.engine import Engine, EngineMetrics, SpeechStream
 from megatalker.engine.interpreter import spare_what_is_loaded, switch_threads_often
 from megatalker.engine.options import SpeechOptions
-from megatalker.engine.state import Counters
 from megatalker.errors import EngineClosedError, MegatalkerError
-from megatalker.plugins import BackendRegistry
+from megatalker.serving.processes import ProcessEngine
 from megatalker.settings import Settings
 
 MAX_UNTAKEN_S = 20.0
@@ -19,19 +20,42 @@ MAX_WAIT_S = 30.0
 """The default of a server: nobody listens to a silence of this length."""
 
 
+OpenEngine = Engine | ProcessEngine
+
+
+def open_processes(settings: Settings, checkpoint: Checkpoint) -> ProcessEngine:
+    """Open an engine process for each device that the settings name."""
+    return ProcessEngine.open(settings, checkpoint=checkpoint, devices=devices(settings))
+
+
+def devices(settings: Settings) -> list[str]:
+    """Return the devices of a server's engines: ``server.devices``, or all GPUs where both settings are ``auto``."""
+    asked = settings.server.devices
+    if asked != "auto":
+        return list(asked)
+    if settings.device in ("auto", "cuda") and torch.cuda.is_available():
+        return [f"cuda:{number}" for number in range(torch.cuda.device_count())]
+    return [settings.device]
+
+
 class LazyEngine:
     """Opens the engine in :meth:`warmup`; until then its backends are the ones in the settings. Thread-safe.
 
     Args:
         settings: the engine's.
         checkpoint: already open.
-        registry: by default the installed plug-ins.
+        open_engine: by default opens engine processes, one for each device of ``settings.server.devices``.
     """
 
-    def __init__(self, settings: Settings, checkpoint: Checkpoint, registry: BackendRegistry | None = None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        checkpoint: Checkpoint,
+        open_engine: Callable[[Settings, Checkpoint], OpenEngine] | None = None,
+    ) -> None:
         self.settings, self.checkpoint = settings, checkpoint
-        self._registry = registry
-        self._engine: Engine | None = None
+        self._open_engine = open_processes if open_engine is None else open_engine
+        self._engine: OpenEngine | None = None
         self._closed = False
         self._opening = threading.Lock()
 
@@ -74,20 +98,7 @@ class LazyEngine:
         """The engine's counters; none has counted anything before it is open."""
         if self._engine is not None:
             return self._engine.metrics()
-        return EngineMetrics(
-            **asdict(Counters()),
-            streams=0,
-            tokens=0,
-            active=0,
-            waiting=0,
-            sustainable=None,
-            idle=0,
-            backend=self.backend,
-            codec=self.codec,
-            faulty={},
-            preparing=None,
-            unprepared=None,
-        )
+        return EngineMetrics.nothing(self.backend, self.codec)
 
     def close(self) -> None:
         """Close the engine; one that is being opened is waited for."""
@@ -96,12 +107,12 @@ class LazyEngine:
             if self._engine is not None:
                 self._engine.close()
 
-    def _opened(self) -> Engine:
+    def _opened(self) -> OpenEngine:
         with self._opening:
             if self._closed:
                 raise _closed()
             if self._engine is None:
-                self._engine = Engine.open(self.settings, checkpoint=self.checkpoint, registry=self._registry)
+                self._engine = self._open_engine(self.settings, self.checkpoint)
             return self._engine
 
 
@@ -109,7 +120,7 @@ def _closed() -> EngineClosedError:
     return EngineClosedError("this engine is closed; open a new one")
 
 
-ServedEngine = Engine | LazyEngine
+ServedEngine = OpenEngine | LazyEngine
 """An engine that a server can serve."""
 
 

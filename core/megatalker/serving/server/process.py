@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import os
 import signal
 import socket
 import ssl
@@ -145,15 +144,12 @@ class TalkServer(uvicorn.Server):
         if self.service.ready and not self._announced:
             self._announced = True
             engine = self._engine
-            used = os.times()
             logger.info(
-                "ready at %s: checkpoint %s, backend %s, codec %s; %.0f s of processor time, %.0f s of it in compilers",
+                "ready at %s: checkpoint %s, backend %s, codec %s",
                 self.url,
                 engine.checkpoint.name,
                 engine.backend,
                 engine.codec,
-                sum(used[:4]),
-                used.children_user + used.children_system,
             )
         return await super().on_tick(counter)
 

@@ -287,7 +287,7 @@ class SpeechService:
         return at_hand and len(text or "") + len(asked.instruct or "") <= QUICK_CHARS
 
     def _speak(
-        self, text: str | None, asked: SpeechFields, reference: Voice | None, wanted: Mapping[str, bool]
+        self, text: str | None, asked: SpeechFields, reference: Voice | None, wanted: Mapping[str, Any]
     ) -> SpeechStream:
         options = self._options(asked, reference)
         return self.engine.speak_for(current_request().owner, text, options, **wanted)

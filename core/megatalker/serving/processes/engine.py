@@ -1,0 +1,184 @@
+"""The engine whose work is done in other processes, as callers see it."""
+
+import itertools
+import os
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from types import TracebackType
+from typing import Any, Self
+
+from megatalker.checkpoint import Checkpoint
+from megatalker.engine.options import SpeechOptions
+from megatalker.engine.outputs import Continuation, EngineMetrics
+from megatalker.engine.request import RequestChecker, TalkerLimits
+from megatalker.engine.stream import SpeechStream, require_process
+from megatalker.engine.word_times import Paces
+from megatalker.errors import MegatalkerError
+from megatalker.plugins import BackendRegistry
+from megatalker.serving.processes.group import EngineGroup
+from megatalker.serving.processes.handle import EngineHandle
+from megatalker.serving.processes.messages import Begin, EngineStatus, Segment
+from megatalker.serving.processes.session import ProcessSession
+from megatalker.settings import Settings
+
+
+class ProcessEngine:
+    """An engine whose backends run in processes of their own, one for each device. Thread-safe.
+
+    Used like :class:`megatalker.engine.Engine`, except that ``CapacityError`` comes from the stream. Requests are
+    checked and tokenised in the caller's process. Where an engine process dies, its utterances go on in another one,
+    or in the one that takes its place, with the codes that they would have had: nobody hears it.
+    """
+
+    def __init__(self, settings: Settings, checkpoint: Checkpoint, group: EngineGroup) -> None:
+        """Use these processes; raises as :meth:`open`."""
+        self.settings, self.checkpoint = settings, checkpoint
+        self._process, self._numbers = os.getpid(), itertools.count()
+        self._requests, self._paces, self._group = RequestChecker(settings, checkpoint), Paces(), group
+        self._closer = weakref.finalize(self, group.close)
+        try:
+            group.wait_until_open()
+        except BaseException:
+            self._closer()
+            raise
+
+    @classmethod
+    def open(
+        cls,
+        settings: Settings | None = None,
+        *,
+        checkpoint: Checkpoint | None = None,
+        devices: Sequence[str] | None = None,
+        registry: Callable[[], BackendRegistry] = BackendRegistry.installed,
+        **overrides: Any,
+    ) -> Self:
+        """Start the processes, and wait until each has loaded its backends.
+
+        Args:
+            settings: as for :meth:`megatalker.engine.Engine.open`.
+            checkpoint: already open, for what is checked here; each process opens ``settings.checkpoint`` itself.
+            devices: one process each; by default one, on ``settings.device``.
+            registry: a function of a module that makes the registry of backends, in each process.
+            **overrides: single settings.
+
+        Raises:
+            MegatalkerError: as :meth:`megatalker.engine.Engine.open`, or ``BackendFaultError`` where a process ended.
+        """
+        if settings is None:
+            settings = Settings.read(**overrides)
+        elif overrides:
+            settings = Settings.read(**(settings.model_dump() | overrides))
+        if checkpoint is None:
+            checkpoint = Checkpoint.open(settings.checkpoint)
+        places = [settings.device] if devices is None else list(devices)
+        return cls(settings, checkpoint, EngineGroup(settings, checkpoint, places, registry))
+
+    def speak(self, text: str | None, options: SpeechOptions | None = None, **changes: Any) -> SpeechStream:
+        """Begin to speak, like :meth:`megatalker.engine.Engine.speak`; the stream raises ``CapacityError``."""
+        return self.speak_for("", text, options, **changes)
+
+    def speak_for(
+        self,
+        owner: str,
+        text: str | None,
+        options: SpeechOptions | None = None,
+        *,
+        after: Continuation | None = None,
+        **changes: Any,
+    ) -> SpeechStream:
+        """Begin to speak, like :meth:`megatalker.engine.Engine.speak_for`; the stream raises ``CapacityError``."""
+        self._require_serving()
+        now, asked = time.monotonic(), SpeechOptions.of(options, changes)
+        request, segmenter = self._requests.check(text, asked, self._limits)
+        segments = [Segment(segment.text, segment.ids) for segment in segmenter.coming]
+        begin = Begin(
+            id=next(self._numbers),
+            owner=owner,
+            request=replace(request, return_codes=True),
+            clean=asked.clean_text,
+            segments=None if text is None else segments,
+            word_times=asked.word_times,
+            after=after,
+            suspect=False,
+        )
+        session = ProcessSession(
+            begin,
+            return_codes=asked.return_codes,
+            requested_at=now,
+            backend=(self.backend, self.codec),
+            max_untaken_s=self.settings.max_untaken_s,
+            on_cancel=self._group.cancel,
+        )
+        session.progress.text_chars = len(text or "")
+        checker = self._requests.text_checker(asked) if text is None else None
+        words = self._paces.clock(asked.voice, segmenter.whole) if asked.word_times else None
+        self._group.begin(session)
+        return SpeechStream(session, checker, keep_alive=self, words=words)
+
+    def check(self, options: SpeechOptions | None = None, **changes: Any) -> None:
+        """Whether text that arrives bit by bit could be spoken like this; as :meth:`megatalker.engine.Engine.check`."""
+        self._require_serving()
+        self._requests.check(None, SpeechOptions.of(options, changes), self._limits)
+
+    def warmup(self) -> None:
+        """Warm all engines up; those that take the place of dead ones are warmed up, too. Blocks.
+
+        Raises:
+            MegatalkerError: as :meth:`megatalker.engine.Engine.warmup`.
+        """
+        require_process(self._process)
+        self._group.warmup()
+
+    def metrics(self) -> EngineMetrics:
+        """Counters of all engines together."""
+        return self._group.metrics()
+
+    @property
+    def processes(self) -> list[EngineHandle]:
+        """The engine processes."""
+        return self._group.handles
+
+    @property
+    def backend(self) -> str:
+        """Name of the talker backend in use."""
+        status = self._status
+        return self.settings.backend if status is None else status.metrics.backend
+
+    @property
+    def codec(self) -> str:
+        """Name of the codec in use."""
+        status = self._status
+        return self.settings.codec if status is None else status.metrics.codec
+
+    @property
+    def failure(self) -> MegatalkerError | None:
+        """Why every request is refused: closed, or no engine can be kept up. ``None`` while it serves."""
+        return self._group.failure
+
+    def close(self) -> None:
+        """End all streams with ``EngineClosedError``, and the processes. May be called again."""
+        if self._process == os.getpid():
+            self._closer()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def _status(self) -> EngineStatus | None:
+        return self._group.status
+
+    @property
+    def _limits(self) -> TalkerLimits:
+        assert self._status is not None, "each engine reports before it is open"
+        return self._status.limits
+
+    def _require_serving(self) -> None:
+        require_process(self._process)
+        self._group.require_serving()

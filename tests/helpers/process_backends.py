@@ -1,0 +1,60 @@
+"""Registries of fake backends for engine processes, each made by a function that such a process finds by its name."""
+
+import os
+import signal
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from fake_backend import CAPABILITIES, Behaviour, Fakes
+from megatalker.interfaces import StreamRequest
+from megatalker.plugins import BackendRegistry
+
+POISON = 666
+"""Seed of the request at which every engine process dies."""
+ABSENT = "TEST_OF_MEGATALKER_ABSENT"
+"""Names a file; while it is there, an engine process ends when it loads its talker."""
+FRAME_S = 0.004
+
+
+def paced() -> BackendRegistry:
+    """Speech of 60 frames, a little faster than real ones are made."""
+    return _registry(Behaviour(frames=60, on_decode=_pace, on_load=_refuse_to_start))
+
+
+def endless() -> BackendRegistry:
+    """Speech that never ends by itself."""
+    capabilities = replace(CAPABILITIES, max_positions=10**9)
+    return _registry(Behaviour(frames=None, on_decode=_pace, capabilities=capabilities))
+
+
+def poisoned() -> BackendRegistry:
+    """The speech of :func:`paced`; one request kills the process that reads it."""
+    return _registry(Behaviour(frames=60, on_decode=_pace, on_prefill=_die))
+
+
+def broken() -> BackendRegistry:
+    """A talker that cannot be loaded."""
+
+    def fail() -> None:
+        raise RuntimeError("no such device")
+
+    return _registry(Behaviour(on_load=fail))
+
+
+def _registry(behaviour: Behaviour) -> BackendRegistry:
+    return Fakes(talkers={"fake": behaviour}).registry
+
+
+def _pace(_call: int) -> None:
+    time.sleep(FRAME_S)
+
+
+def _die(request: StreamRequest) -> None:
+    if request.sampling.seed == POISON:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _refuse_to_start() -> None:
+    if Path(os.environ.get(ABSENT, "/nowhere")).exists():
+        os._exit(3)
