@@ -3,6 +3,7 @@
 import os
 import signal
 import time
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -31,6 +32,27 @@ def endless() -> BackendRegistry:
 def poisoned() -> BackendRegistry:
     """The speech of :func:`paced`; one request kills the process that reads it."""
     return _registry(Behaviour(frames=60, on_decode=_pace, on_prefill=_die))
+
+
+def losing_its_device() -> BackendRegistry:
+    """The speech of :func:`paced`, until the file of :data:`ABSENT` appears: the process that takes it away first has
+    no device any more.
+    """
+    lost = False
+
+    def need_device(_call: object = None) -> None:
+        nonlocal lost
+        file = Path(os.environ[ABSENT])
+        if not lost and file.exists():
+            with suppress(FileNotFoundError):
+                file.unlink()
+                lost = True
+        if lost:
+            raise RuntimeError("the device is gone")
+        _pace(0)
+
+    behaviour = Behaviour(frames=60, on_decode=need_device, on_prefill=need_device, on_load=need_device)
+    return _registry(behaviour)
 
 
 def broken() -> BackendRegistry:

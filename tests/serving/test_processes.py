@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -293,6 +294,43 @@ def test_a_request_that_kills_engines_ends_alone(open_processes: Opener, here: E
     assert isinstance(said[1], InvalidRequestError)
     assert "engine processes died at this request" in str(said[1])
     assert [one for one in said if not isinstance(one, Exception)] == alone
+
+
+@pytest.mark.parametrize("engines", [1, 2])
+def test_utterances_leave_an_engine_that_has_lost_its_device(
+    engines: int, open_processes: Opener, here: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alone = [heard(here.speak(TEXT, seed=seed, return_codes=True)) for seed in range(4)]
+    lost = tmp_path / "lost"
+    monkeypatch.setenv(process_backends.ABSENT, str(lost))
+    engine = open_processes(process_backends.losing_its_device, engines=engines)
+    before = engine.processes
+    streams = [engine.speak(TEXT, seed=seed, return_codes=True) for seed in range(4)]
+    first = [next(stream) for stream in streams]
+    lost.touch()
+    assert in_threads_after(first, streams) == alone
+    eventually(lambda: len(set(engine.processes) - set(before)) == 1, "another process takes its place")
+
+
+def test_a_device_that_is_lost_everywhere_is_told(
+    open_processes: Opener, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lost = tmp_path / "lost"
+    monkeypatch.setenv(process_backends.ABSENT, str(lost))
+    engine = open_processes(process_backends.losing_its_device)
+    stream = engine.speak(TEXT)
+    next(stream)
+
+    def lose_all() -> None:
+        while stream.finish_reason is None:
+            lost.touch()
+            time.sleep(0.01)
+
+    loser = threading.Thread(target=lose_all)
+    loser.start()
+    with pytest.raises(BackendFaultError, match=r"the device is gone|exit status|signal 9"):
+        list(stream)
+    loser.join(HANG_S)
 
 
 def test_an_engine_that_says_nothing_loses_its_utterances(open_processes: Opener, here: Engine) -> None:

@@ -57,6 +57,8 @@ BACKOFF_S = 1.0
 MOST_TRIED_ALONE = 16
 """Utterances of one call that are tried alone after an engine died in it. Trials of more would take longer than
 listeners have audio for: they go on together, and are tried alone when a second engine dies in a call for them."""
+MOST_FAULTS = 2
+"""Engine processes without a backend left that an utterance may have been in: it ends with the last one's error."""
 
 
 class EngineGroup:
@@ -306,8 +308,7 @@ class EngineGroup:
                 self.status = handle.status = report
                 handle.begun = 0
                 if report.failure is not None:
-                    logger.error("%s serves no more (%s) and is ended", handle, report.failure.text)
-                    handle.kill()
+                    self._give_up(handle, report.failure.text)
             case Logged(logger=name, level=level, text=text):
                 logging.getLogger(name).log(level, "engine %d: %s", handle.place, text)
             case EngineOpened(failure=failure):
@@ -331,10 +332,23 @@ class EngineGroup:
         wake(waiters)
         for ended in output.ended:
             session = self._sessions.get(ended.id)
-            if session is not None and session.handle is handle:
-                with self._lock:
-                    del self._sessions[ended.id]
-                session.finish(ended)
+            if session is None or session.handle is not handle:
+                continue
+            if ended.error is not None and ended.error.kind == BackendFaultError.__name__:
+                session.faults += 1
+                if session.faults < MOST_FAULTS:  # the engine serves no more: it goes on where it is moved to
+                    self._give_up(handle, ended.error.text)
+                    continue
+            with self._lock:
+                del self._sessions[ended.id]
+            session.finish(ended)
+
+    def _give_up(self, handle: EngineHandle, why: str) -> None:
+        """No backend is left in this process; another one may have a device that works."""
+        if not handle.given_up:
+            handle.given_up = True
+            logger.error("%s serves no more (%s) and is ended", handle, why)
+            handle.kill()
 
     def _opened(self, handle: EngineHandle) -> None:
         with self._lock:

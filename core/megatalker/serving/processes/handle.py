@@ -47,6 +47,8 @@ class EngineHandle:
         """It takes requests."""
         self.failure: MegatalkerError | None = None
         """Why it could not open."""
+        self.given_up = False
+        """It has no backend left, and is ended."""
         self.heard_at = time.monotonic()
         """When it last said anything."""
         self.begun = 0
@@ -102,8 +104,7 @@ class EngineHandle:
     @property
     def able(self) -> bool:
         """It takes requests now."""
-        failed = self.status is not None and self.status.failure is not None
-        return self.opened and not self.silent and not failed and self.process.poll() is None
+        return self.opened and not (self.silent or self.given_up) and self.process.poll() is None
 
     @property
     def pid(self) -> int:

@@ -65,6 +65,8 @@ class ProcessSession:
         """Since when it has waited for an engine to be there."""
         self.suspicions = 0
         """Engines that died in a call for it."""
+        self.faults = 0
+        """Engines that had no backend left while they made it."""
         self.alone = False
         """The next engine tries it in calls of its own."""
         self._begin, self._return_codes, self._on_cancel = begin, return_codes, on_cancel
