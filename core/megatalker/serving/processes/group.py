@@ -26,7 +26,7 @@ from megatalker.engine.outputs import EngineMetrics, together
 from megatalker.errors import BackendFaultError, CapacityError, EngineClosedError, InvalidRequestError, MegatalkerError
 from megatalker.plugins import BackendRegistry
 from megatalker.serving.background import start_thread
-from megatalker.serving.processes.handle import EngineHandle, address, describe_end
+from megatalker.serving.processes.handle import EngineHandle, address, describe_end, log_levels
 from megatalker.serving.processes.host import Start
 from megatalker.serving.processes.messages import (
     EngineOpened,
@@ -153,11 +153,6 @@ class EngineGroup:
         now = [handle.status.metrics for handle in self.handles if handle.status is not None]
         return together([*now, *self._past] or [EngineMetrics.nothing(self._settings.backend, self._settings.codec)])
 
-    @property
-    def unfinished(self) -> int:
-        """Utterances that are not over."""
-        return len(self._sessions)
-
     def close(self) -> None:
         """End all utterances with ``EngineClosedError``, and the processes. May be called again."""
         if self._closing.is_set() or self._process != os.getpid():
@@ -188,7 +183,7 @@ class EngineGroup:
             reports=address(self._folder, "reports"),
             registry=self._registry,
             calls=Path(self._folder) / f"calls-{number}",
-            log_levels=_log_levels(),
+            log_levels=log_levels(),
         )
         self._handles[place] = EngineHandle(start, place, self._context, self._dead.put)
 
@@ -394,12 +389,3 @@ class EngineGroup:
         for session in list(self._waiting.values()):
             if session.waits_since is not None and now - session.waits_since > limit_s:
                 self._finish(session, CapacityError(late))
-
-
-def _log_levels() -> dict[str, int]:
-    """Return what is logged here, so that an engine's process sends nothing that nobody wants."""
-    loggers = {
-        name: logger for name, logger in logging.root.manager.loggerDict.items() if name.startswith("megatalker")
-    }
-    levels = {name: one.level for name, one in loggers.items() if isinstance(one, logging.Logger) and one.level}
-    return {"": logging.root.level, "megatalker": logging.getLogger("megatalker").getEffectiveLevel(), **levels}

@@ -127,3 +127,12 @@ def describe_end(code: int) -> str:
 def address(folder: str, name: str) -> str:
     """Return an address in this folder for processes of this machine."""
     return f"ipc://{os.path.join(folder, name)}"  # noqa: PTH118 - an address, not a path
+
+
+def log_levels() -> dict[str, int]:
+    """Return what is logged here, so that an engine's process sends nothing that nobody wants."""
+    loggers = {
+        name: logger for name, logger in logging.root.manager.loggerDict.items() if name.startswith("megatalker")
+    }
+    levels = {name: one.level for name, one in loggers.items() if isinstance(one, logging.Logger) and one.level}
+    return {"": logging.root.level, "megatalker": logging.getLogger("megatalker").getEffectiveLevel(), **levels}
