@@ -5,25 +5,19 @@ engine process. The codes of each utterance must be those that its text has alon
 report names the worst gap and the time until the process, or the one in its place, takes requests again.
 """
 
-import argparse
 import asyncio
 import os
 import signal
 import sys
-import tempfile
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
-from pathlib import Path
 from typing import Any
 
-from megatalker import Checkpoint, Settings
-from megatalker.cli.bench.playback import Playback, summary
+from megatalker.cli.bench.playback import summary
 from megatalker.serving.processes import ProcessEngine
 from megatalker.serving.processes.handle import EngineHandle
-from megatalker.testing.random_checkpoint import TINY, write_checkpoint
-from megatalker_benchmarks.report import add_json_option, hand_out, number, whole
-from megatalker_benchmarks.soak import TEXTS, SoakResult, one_place, speak
+from megatalker_benchmarks.report import hand_out
+from megatalker_benchmarks.soak import SoakResult, checkpoint_and_settings, codes_alone, one_place, parser_of
 
 STOPPED_S = 10.0
 """How long a process is stopped."""
@@ -95,10 +89,7 @@ async def one_event(
 
 async def run(engine: ProcessEngine, events: list[str], streams: int, seconds: float, frames: int) -> dict[str, Any]:
     """Return what was heard during each event."""
-    alone = {
-        index: await speak(engine, index, frames, Playback(0.0), ahead_s=None)
-        for index in range(min(TEXTS, 2 * streams))
-    }
+    alone = await codes_alone(engine, streams, frames)
     cases = [await one_event(engine, event, streams, seconds, frames, alone) for event in events]
     return {
         "checkpoint": engine.checkpoint.name,
@@ -113,28 +104,18 @@ async def run(engine: ProcessEngine, events: list[str], streams: int, seconds: f
 
 def main() -> None:
     """Command line."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = parser_of(__doc__, seconds=30.0, frames=60)
     parser.add_argument("events", nargs="*", choices=[[], *EVENTS], help="by default all")
-    parser.add_argument("--streams", type=whole(), default=50)
-    parser.add_argument("--seconds", type=number(), default=30.0, help="of each event")
-    parser.add_argument(
-        "--frames", type=whole(), default=60, help="of the longest texts; others have a quarter at least"
-    )
-    parser.add_argument("--checkpoint", help="by default a tiny one of random weights")
-    parser.add_argument("--backend", default="compiled")
     parser.add_argument("--devices", default="cpu,cpu", help="an engine process for each")
-    add_json_option(parser)
     options = parser.parse_args()
-    made = tempfile.TemporaryDirectory() if options.checkpoint is None else nullcontext()
-    with made as folder:
-        path = options.checkpoint if folder is None else write_checkpoint(Path(folder) / "tiny", TINY)
-        room = {"max_streams": options.streams, "max_waiting": options.streams, "short_speech": "believe"}
-        devices = options.devices.split(",")
-        settings = Settings.read(backend=options.backend, fallbacks=(), device=devices[0], **room)
-        with ProcessEngine.open(settings, checkpoint=Checkpoint.open(path), devices=devices) as engine:
-            engine.warmup()
-            events = options.events or list(EVENTS)
-            report = asyncio.run(run(engine, events, options.streams, options.seconds, options.frames))
+    devices = options.devices.split(",")
+    with (
+        checkpoint_and_settings(options, devices[0]) as (checkpoint, settings),
+        ProcessEngine.open(settings, checkpoint=checkpoint, devices=devices) as engine,
+    ):
+        engine.warmup()
+        events = options.events or list(EVENTS)
+        report = asyncio.run(run(engine, events, options.streams, options.seconds, options.frames))
     hand_out(report, options.json)
     if any(case["codes_that_differ"] or case["lost"] or not case["recovered"] for case in report["cases"]):
         sys.exit("speech was lost, or other codes were heard, or an engine did not come back")

@@ -12,7 +12,8 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -103,6 +104,12 @@ async def speak(
     return codes
 
 
+async def codes_alone(engine: SpeechEngine, streams: int, frames: int) -> dict[int, Codes]:
+    """Return the codes that each text has alone, by its number."""
+    texts = range(min(TEXTS, 2 * streams))
+    return {index: await speak(engine, index, frames, Playback(0.0), ahead_s=None) for index in texts}
+
+
 async def one_place(
     engine: SpeechEngine, number: int, frames: int, alone: dict[int, Codes], until: float, found: SoakResult
 ) -> None:
@@ -141,10 +148,7 @@ async def settled(engine: Engine) -> EngineMetrics:
 
 async def run(engine: Engine, streams: int, seconds: float, frames: int) -> dict[str, object]:
     """Return what was found."""
-    alone = {
-        index: await speak(engine, index, frames, Playback(0.0), ahead_s=None)
-        for index in range(min(TEXTS, 2 * streams))
-    }
+    alone = await codes_alone(engine, streams, frames)
     found, memory, before = SoakResult(), MemoryLog(), engine.metrics()
     until = time.monotonic() + seconds
     places = (one_place(engine, number, frames, alone, until, found) for number in range(streams))
@@ -171,31 +175,45 @@ async def run(engine: Engine, streams: int, seconds: float, frames: int) -> dict
     }
 
 
-def main() -> None:
-    """Command line."""
-    parser = argparse.ArgumentParser(description=__doc__)
+def parser_of(about: str | None, *, seconds: float, frames: int) -> argparse.ArgumentParser:
+    """Return a command line of listeners in places, with these defaults."""
+    parser = argparse.ArgumentParser(description=about)
     parser.add_argument("--streams", type=whole(), default=50)
-    parser.add_argument("--seconds", type=number(), default=120.0)
+    parser.add_argument("--seconds", type=number(), default=seconds, help="of each run")
     parser.add_argument(
-        "--frames", type=whole(), default=30, help="of the longest texts; others have a quarter at least"
+        "--frames", type=whole(), default=frames, help="of the longest texts; others have a quarter at least"
     )
     parser.add_argument("--checkpoint", help="by default a tiny one of random weights")
     parser.add_argument("--backend", default="compiled")
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--warmup", action="store_true")
     add_json_option(parser)
-    options = parser.parse_args()
+    return parser
+
+
+@contextmanager
+def checkpoint_and_settings(options: argparse.Namespace, device: str) -> Iterator[tuple[Checkpoint, Settings]]:
+    """The checkpoint of a command line of :func:`parser_of`, and settings with a slot for each place."""
     made = tempfile.TemporaryDirectory() if options.checkpoint is None else nullcontext()
     with made as folder:
         path = options.checkpoint if folder is None else write_checkpoint(Path(folder) / "tiny", TINY)
         room = {"max_streams": options.streams, "max_waiting": options.streams, "short_speech": "believe"}
-        settings = Settings.read(backend=options.backend, fallbacks=(), device=options.device, **room)
-        with Engine.open(settings, checkpoint=Checkpoint.open(path), registry=BackendRegistry.installed()) as engine:
-            if options.warmup:
-                engine.warmup()
-            spare_what_is_loaded()
-            switch_threads_often()
-            report = asyncio.run(run(engine, options.streams, options.seconds, options.frames))
+        yield Checkpoint.open(path), Settings.read(backend=options.backend, fallbacks=(), device=device, **room)
+
+
+def main() -> None:
+    """Command line."""
+    parser = parser_of(__doc__, seconds=120.0, frames=30)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--warmup", action="store_true")
+    options = parser.parse_args()
+    with (
+        checkpoint_and_settings(options, options.device) as (checkpoint, settings),
+        Engine.open(settings, checkpoint=checkpoint, registry=BackendRegistry.installed()) as engine,
+    ):
+        if options.warmup:
+            engine.warmup()
+        spare_what_is_loaded()
+        switch_threads_often()
+        report = asyncio.run(run(engine, options.streams, options.seconds, options.frames))
     hand_out(report, options.json)
     broken = [name for name in ("codes_that_differ", "errors", "still_active", "still_waiting") if report[name]]
     if broken:

@@ -87,6 +87,14 @@ class ConnectionFailedError(MegatalkerError, ConnectionError):
     """A megatalker server cannot be reached, stopped answering, or the connection to it broke."""
 
 
+def named_error(name: str, message: str, retry_after_s: float | None = None) -> MegatalkerError:
+    """Return the error of this class, as it came from another process; ``MegatalkerError`` for a class unknown here."""
+    if name == CapacityError.__name__:
+        return CapacityError(message, retry_after_s=retry_after_s)
+    known: type[MegatalkerError] | None = globals()[name] if name in __all__ else None
+    return MegatalkerError(f"{name}: {message}") if known is None else known(message)
+
+
 def describe_error(error: BaseException) -> str:
     """Return the error's class and text, for messages. Never raises, even where printing a foreign class does."""
     try:

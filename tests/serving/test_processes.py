@@ -102,21 +102,24 @@ def made_by(stream: SpeechStream) -> EngineHandle:
 # ---- the same engine, elsewhere
 
 
-def test_speech_facts_and_words_are_those_of_an_engine_in_this_process(open_processes: Opener, here: Engine) -> None:
+@pytest.mark.parametrize("text", [TEXT, "Good morning.\n\nHow are you?\n\nGood night."], ids=["one", "three"])
+def test_speech_facts_and_words_are_those_of_an_engine_in_this_process(
+    open_processes: Opener, here: Engine, text: str
+) -> None:
     there = open_processes()
     streams = []
     for engine in (here, there):
-        stream = engine.speak(TEXT, seed=4, return_codes=True, word_times=True)
+        stream = engine.speak(text, seed=4, return_codes=True, word_times=True)
         said = heard(stream)
         facts = stream.facts()
         words = [(word.text, word.before) for word in stream.take_words()]
         streams.append((said, facts.frames, facts.segments, facts.finish_reason, facts.seed, facts.backend, words))
-        assert stream.text_chars == len(TEXT)
+        assert stream.text_chars == len(text)
         assert facts.queue_wait_s is not None
         assert facts.ttfc_s is not None
         assert stream.prefilled_at is not None
     assert streams[0] == streams[1]
-    assert [word for word, _ in streams[1][-1]] == TEXT.split()
+    assert [word for word, _ in streams[1][-1]] == text.split()
 
 
 def test_text_that_is_fed_is_spoken_as_at_once_and_codes_come_only_if_asked_for(open_processes: Opener) -> None:

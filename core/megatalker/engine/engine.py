@@ -108,10 +108,7 @@ class Engine:
         """
         if isinstance(checkpoint, str | Path):
             overrides["checkpoint"], checkpoint = str(checkpoint), None
-        if settings is None:
-            settings = Settings.read(**overrides)
-        elif overrides:
-            settings = Settings.read(**(settings.model_dump() | overrides))
+        settings = Settings.given(settings, overrides)
         registry = BackendRegistry.installed() if registry is None else registry
         return cls(settings, checkpoint or Checkpoint.open(settings.checkpoint), registry)
 
@@ -192,12 +189,7 @@ class Engine:
         if after is not None:
             utterance.go_on_after(after, utterance.progress.requested_at)
         utterance.update(utterance.progress.requested_at)
-        state = self._state
-        self._commands.submit(
-            utterance,
-            AdmissionLimits.of(self.settings, state.talker.instance.max_streams, state.costs.sustainable_streams),
-            state.throughput,
-        )
+        self._commands.submit(utterance, self._admission, self._state.throughput)
         return utterance
 
     def check(self, options: SpeechOptions | None = None, **changes: Any) -> None:
@@ -276,7 +268,7 @@ class Engine:
             self.settings, state.talker.instance.max_streams, state.costs.sustainable_streams
         ).rows
         busy = [one for one in self._commands.unfinished() if one.idle_since is None]
-        return 0.0 if len(busy) < rows else expected_wait_s(busy, rows, state.throughput)
+        return 0.0 if len(busy) < rows else expected_wait_s(busy, rows, self._state.throughput)
 
     @property
     def backend(self) -> str:
@@ -312,6 +304,11 @@ class Engine:
         """Limits that the talker backend in use sets to a request."""
         talker = self._state.talker.instance
         return TalkerLimits(self.backend, talker.capabilities.seeded_sampling, talker.max_positions)
+
+    @property
+    def _admission(self) -> AdmissionLimits:
+        state = self._state
+        return AdmissionLimits.of(self.settings, state.talker.instance.max_streams, state.costs.sustainable_streams)
 
     def _require_serving(self) -> None:
         require_process(self._process)

@@ -137,7 +137,7 @@ class ServerSettings(BaseModel):
     text_timeout_s: Seconds = 120.0
     """An open utterance for which no text arrives for this long ends with an error."""
     engine_wait_s: Seconds = 120.0
-    """An utterance waits so long for an engine process to take the place of one that died, where no other is there."""
+    """Seconds that an utterance waits for a new engine process where the only one has died."""
     drain_timeout_s: Seconds = 30.0
     """Seconds that utterances may go on after SIGTERM, while new ones are refused; then they end with an error."""
     shutdown_timeout_s: Seconds = 10.0
@@ -300,6 +300,13 @@ class Settings(BaseSettings):
             raise SettingsError(explain(error, cls, overrides, known=known_keys(cls))) from error
         check_keys(settings.server.keys)
         return settings
+
+    @classmethod
+    def given(cls, settings: "Settings | None", overrides: dict[str, Any]) -> "Settings":
+        """Return these settings, by default those of all sources, with ``overrides`` on top; raises as :meth:`read`."""
+        if settings is None:
+            return cls.read(**overrides)
+        return cls.read(**(settings.model_dump() | overrides)) if overrides else settings
 
 
 def key_names(file: Path) -> set[str]:

@@ -88,20 +88,23 @@ class RingOfStates(Quick):
         return state
 
 
+class Twin(Aged):
+    """A state whose copy knows the original."""
+
+    source: Any = None
+
+    def copy(self) -> Any:
+        twin = super().copy()
+        twin.source = self
+        return twin
+
+
 @mistake(COPIES)
 class CopiedLate(Ageing):
     """A copy takes its past from the original when it is first decoded."""
 
-    class CopiedState(Aged):
-        source: Any = None
-
-        def copy(self) -> Any:
-            twin = super().copy()
-            twin.source = self
-            return twin
-
     def open(self) -> Aged:
-        return self.CopiedState(super().open().memory)
+        return Twin(super().open().memory)
 
     def decode(self, states: Sequence[Any], codes: Sequence[Tensor]) -> list[Tensor]:
         for state in states:
@@ -114,16 +117,8 @@ class CopiedLate(Ageing):
 class AfterItsOriginal(Ageing):
     """A copy that stands behind its original in their first call together is a frame late."""
 
-    class KnownState(Aged):
-        source: Any = None
-
-        def copy(self) -> Any:
-            twin = super().copy()
-            twin.source = self
-            return twin
-
     def open(self) -> Aged:
-        return self.KnownState(super().open().memory)
+        return Twin(super().open().memory)
 
     def spoilt(self, states: Sequence[Any], codes: Sequence[Tensor], chunks: list[Tensor]) -> list[Tensor]:
         behind = [any(state.source is other for other in states[:place]) for place, state in enumerate(states)]

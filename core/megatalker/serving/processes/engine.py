@@ -19,7 +19,7 @@ from megatalker.errors import MegatalkerError
 from megatalker.plugins import BackendRegistry
 from megatalker.serving.processes.group import EngineGroup
 from megatalker.serving.processes.handle import EngineHandle
-from megatalker.serving.processes.messages import Begin, EngineStatus, Segment
+from megatalker.serving.processes.messages import Begin, Segment
 from megatalker.serving.processes.session import ProcessSession
 from megatalker.settings import Settings
 
@@ -58,7 +58,7 @@ class ProcessEngine:
 
         Args:
             settings: as for :meth:`megatalker.engine.Engine.open`.
-            checkpoint: already open, for what is checked here; each process opens ``settings.checkpoint`` itself.
+            checkpoint: already open; by default ``settings.checkpoint``. Each process opens its folder.
             devices: one process each; by default one, on ``settings.device``.
             registry: a function of a module that makes the registry of backends, in each process.
             **overrides: single settings.
@@ -66,10 +66,7 @@ class ProcessEngine:
         Raises:
             MegatalkerError: as :meth:`megatalker.engine.Engine.open`, or ``BackendFaultError`` where a process ended.
         """
-        if settings is None:
-            settings = Settings.read(**overrides)
-        elif overrides:
-            settings = Settings.read(**(settings.model_dump() | overrides))
+        settings = Settings.given(settings, overrides)
         if checkpoint is None:
             checkpoint = Checkpoint.open(settings.checkpoint)
         places = [settings.device] if devices is None else list(devices)
@@ -143,13 +140,13 @@ class ProcessEngine:
     @property
     def backend(self) -> str:
         """Name of the talker backend in use."""
-        status = self._status
+        status = self._group.status
         return self.settings.backend if status is None else status.metrics.backend
 
     @property
     def codec(self) -> str:
         """Name of the codec in use."""
-        status = self._status
+        status = self._group.status
         return self.settings.codec if status is None else status.metrics.codec
 
     @property
@@ -171,13 +168,9 @@ class ProcessEngine:
         self.close()
 
     @property
-    def _status(self) -> EngineStatus | None:
-        return self._group.status
-
-    @property
     def _limits(self) -> TalkerLimits:
-        assert self._status is not None, "each engine reports before it is open"
-        return self._status.limits
+        assert self._group.status is not None, "each engine reports before it is open"
+        return self._group.status.limits
 
     def _require_serving(self) -> None:
         require_process(self._process)

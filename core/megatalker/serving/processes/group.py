@@ -47,9 +47,9 @@ logger = logging.getLogger(__name__)
 LOOK_S = 0.02
 """Time between two looks for engines that are gone."""
 SILENT_S = 2.0
-"""An engine that has said nothing for so long has lost its utterances to others, where there are any."""
+"""Seconds without a word from an engine after which its utterances go on in others, where there are any."""
 STEADY_S = 60.0
-"""An engine that lived so long did not die of its start."""
+"""Seconds of an engine process's life after which its death is no failed start."""
 MOST_STARTS = 5
 """Deaths in a row, each after less than that, after which none takes its place."""
 BACKOFF_S = 1.0
@@ -244,10 +244,6 @@ class EngineGroup:
             session.wait_for_engine()
             self._waiting[session.id] = session
 
-    def _move_from(self, handle: EngineHandle) -> None:
-        for session in self._made_by(handle):
-            self._place(session)
-
     def _judge(self, handle: EngineHandle) -> None:
         """An engine died: those whose call it was in are suspects. The one that was in it alone, and is one already, is
         to blame.
@@ -313,10 +309,8 @@ class EngineGroup:
             case WarmedUp(failure=failure):
                 handle.warm = failure is None
                 future = self._warming.pop(handle.number, None)
-                if future is not None and failure is None:
-                    future.set_result(None)
-                elif future is not None and failure is not None:
-                    future.set_exception(failure.exception())
+                if future is not None:
+                    future.set_result(None) if failure is None else future.set_exception(failure.exception())
 
     def _take_output(self, output: SpeechOutput, handle: EngineHandle) -> None:
         waiters: list[Waiter] = []
@@ -375,10 +369,10 @@ class EngineGroup:
                 silent = handle.opened and now - handle.heard_at > SILENT_S
                 if silent and not handle.silent:
                     logger.error("%s has said nothing for %.0f s: its utterances go on elsewhere", handle, SILENT_S)
-                    handle.silent = True
                 handle.silent = silent
                 if silent and any(other.able for other in self._handles.values()):
-                    self._move_from(handle)
+                    for session in self._made_by(handle):
+                        self._place(session)
                 if silent and now - handle.heard_at > self._settings.step_deadline_s:
                     handle.kill()
             self._end_late()

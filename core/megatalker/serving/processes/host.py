@@ -110,11 +110,9 @@ class Host:
 
     def report(self) -> None:
         """Say what this engine can take."""
-        engine = self._engine
-        failure = engine.failure
+        engine, failure = self._engine, self._engine.failure
         status = EngineStatus(
             engine=self._number,
-            at=time.monotonic(),
             limits=engine.limits,
             metrics=engine.metrics(),
             wait_s=engine.expected_wait_s,

@@ -13,10 +13,9 @@ import torch
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from megatalker import errors
 from megatalker.engine.outputs import BackendSwitch, Continuation, EngineMetrics, FinishReason, StreamEnd
 from megatalker.engine.request import Request, TalkerLimits
-from megatalker.errors import CapacityError, MegatalkerError, describe_error
+from megatalker.errors import MegatalkerError, describe_error, named_error
 
 
 class Segment(Struct, array_like=True, frozen=True):
@@ -98,15 +97,14 @@ class Failure(Struct, array_like=True, frozen=True):
 
     def exception(self) -> MegatalkerError:
         """Return the error to raise in this process."""
-        if self.kind == CapacityError.__name__:
-            return CapacityError(self.text, retry_after_s=self.retry_after_s)
-        known: type[MegatalkerError] = getattr(errors, self.kind) if self.kind in errors.__all__ else MegatalkerError
-        return known(self.text)
+        return named_error(self.kind, self.text, self.retry_after_s)
 
 
 class Begun(Struct, array_like=True, frozen=True):
     """A segment whose speech has begun, for word times."""
 
+    index: int
+    """Segments that had begun before it."""
     letters_before: int
     begins_s: float
     text: str
@@ -132,7 +130,7 @@ class Audio(Struct, array_like=True, frozen=True):
     final: bool
     ends: tuple[StreamEnd, ...]
     begun: list[Begun]
-    """All segments that have begun, where word times are wanted."""
+    """Segments that have begun or changed since the chunk before, where word times are wanted."""
     switches: tuple[BackendSwitch, ...]
 
 
@@ -161,7 +159,6 @@ class EngineStatus(Struct, array_like=True, frozen=True, tag=True):
     """The state of an engine, at least twice a second."""
 
     engine: int
-    at: float
     limits: TalkerLimits
     metrics: EngineMetrics
     wait_s: float | None

@@ -27,16 +27,17 @@ class Outbox:
 
     def wake(self, _waiting: Sequence[Any]) -> None:
         """Send the chunks of a codec step."""
-        with self._lock:
-            audio, self._audio = self._audio, []
-            if audio:
-                self._send(pack_report(SpeechOutput(self._engine, audio)))
+        self._flush([])
 
     def end(self, ended: Ended) -> None:
         """Send the end of an utterance, after its chunks."""
+        self._flush([ended])
+
+    def _flush(self, ended: list[Ended]) -> None:
         with self._lock:
             audio, self._audio = self._audio, []
-            self._send(pack_report(SpeechOutput(self._engine, audio, [ended])))
+            if audio or ended:
+                self._send(pack_report(SpeechOutput(self._engine, audio, ended)))
 
 
 class Outlet(ChunkQueue):
@@ -54,7 +55,7 @@ class Outlet(ChunkQueue):
     ) -> None:
         super().__init__(max_untaken_s, on_room)
         self.number, self._progress, self._outbox, self._word_times = number, progress, outbox, word_times
-        self._on_end, self._gaps_told = on_end, 0
+        self._on_end, self._gaps_told, self._begun_told = on_end, 0, 0
 
     def put(self, chunk: Chunk) -> list[Waiter]:
         if self.reason is not None:
@@ -101,4 +102,9 @@ class Outlet(ChunkQueue):
     def _begun(self) -> list[Begun]:
         if not self._word_times:
             return []
-        return [Begun(one.letters_before, one.begins_s, one.segment.text, one.cut) for one in self._progress.begun]
+        begun, first = self._progress.begun, max(0, self._begun_told - 1)  # the last that was told of may have changed
+        self._begun_told = len(begun)
+        return [
+            Begun(first + place, one.letters_before, one.begins_s, one.segment.text, one.cut)
+            for place, one in enumerate(begun[first:])
+        ]

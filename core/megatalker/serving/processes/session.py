@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
-from megatalker.checkpoint.config import FRAME_SAMPLES
+from megatalker.checkpoint.config import FRAME_SAMPLES, FRAME_SECONDS
 from megatalker.engine.chunks import ChunkQueue, Progress, Waiter
 from megatalker.engine.outputs import Chunk, Continuation, StreamEnd
 from megatalker.engine.word_times import BegunSegment
@@ -56,7 +57,7 @@ class ProcessSession:
         max_untaken_s: float | None,
         on_cancel: Callable[["ProcessSession"], None],
     ) -> None:
-        self.id, self.owner = begin.id, begin.owner
+        self.id = begin.id
         self.progress = Progress(begin.request.sampling.seed, requested_at, *backend)
         self.chunks = _Chunks(max_untaken_s, self._took)
         self.handle: EngineHandle | None = None
@@ -134,7 +135,6 @@ class ProcessSession:
     def take(self, audio: Audio) -> list[Waiter]:
         """Take a chunk; returns the consumers that wait for it."""
         progress = self.progress
-        codes = np.frombuffer(audio.codes, np.uint16).reshape(audio.frames, -1).astype(np.int64)
         self._codes.append(audio.codes)
         self._ends += audio.ends
         chunk = Chunk(
@@ -142,7 +142,7 @@ class ProcessSession:
             pcm=np.frombuffer(audio.pcm, np.float32),
             frames=audio.frames,
             sample_offset=progress.frames * FRAME_SAMPLES,
-            codes=codes if self._return_codes else None,
+            codes=_codes(audio.codes, audio.frames) if self._return_codes else None,
             requested_at=audio.requested_at,
             decoded_at=audio.decoded_at,
             delivered_at=audio.decoded_at,
@@ -171,15 +171,19 @@ class ProcessSession:
         self.chunks.finish(ended.reason, None if ended.error is None else ended.error.exception())
 
     def _said(self) -> Continuation:
-        codes = np.frombuffer(b"".join(self._codes), np.uint16).reshape(self.progress.frames, -1).astype(np.int64)
+        codes = _codes(b"".join(self._codes), self.progress.frames)
         return Continuation(codes, tuple(self._ends), max(0.0, self.progress.playback.ahead(time.monotonic())))
 
     def _note_begun(self, begun: Sequence[Begun]) -> None:
         known = self.progress.begun
-        for index, one in enumerate(begun):
-            if index == len(known):
+        for one in begun:
+            if one.index == len(known):
                 known.append(BegunSegment(one.letters_before, _HeardText(one.text), one.begins_s))
-            known[index].segment.text, known[index].cut = one.text, one.cut
+            known[one.index].segment.text, known[one.index].cut = one.text, one.cut
+
+
+def _codes(data: bytes, frames: int) -> NDArray[np.int64]:
+    return np.frombuffer(data, np.uint16).reshape(frames, -1).astype(np.int64)
 
 
 class _Chunks(ChunkQueue):
@@ -188,7 +192,7 @@ class _Chunks(ChunkQueue):
     def __init__(self, max_untaken_s: float | None, took: Callable[[int], None]) -> None:
         super().__init__(max_untaken_s)
         self._took, self._untold = took, 0
-        self._most = 1 << 60 if max_untaken_s is None else max(1, int(TAKEN_SHARE * max_untaken_s * 12.5))
+        self._most = 1 << 60 if max_untaken_s is None else max(1, int(TAKEN_SHARE * max_untaken_s / FRAME_SECONDS))
 
     def _pop(self) -> Chunk:
         chunk = super()._pop()

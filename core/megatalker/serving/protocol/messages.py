@@ -13,10 +13,9 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, PlainValidator, TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError
 
-from megatalker import errors
 from megatalker.engine.outputs import BackendSwitch, FinishReason, StreamFacts
 from megatalker.engine.word_times import SpokenWord
-from megatalker.errors import CapacityError, InvalidRequestError, MegatalkerError, explain_validation
+from megatalker.errors import InvalidRequestError, MegatalkerError, explain_validation, named_error
 from megatalker.serving.protocol.leniency import MAX_KEYS, Integer, Number, read_fields, read_json
 
 MAX_ID_LENGTH = 64
@@ -215,10 +214,7 @@ class Problem(Message):
 
     def exception(self) -> MegatalkerError:
         """The error to raise at the other end."""
-        if self.type == CapacityError.__name__:
-            return CapacityError(self.message, retry_after_s=self.retry_after_s)
-        known = getattr(errors, self.type, None) if self.type in errors.__all__ else None
-        return MegatalkerError(f"{self.type}: {self.message}") if known is None else known(self.message)
+        return named_error(self.type, self.message, self.retry_after_s)
 
 
 class Failed(Message):
