@@ -107,10 +107,10 @@ def finish(state: WorkerState, commands: CommandQueue, utterance: Utterance) -> 
     reason = utterance.ending or "error"
     if reason == "eos" and utterance.delivered and utterance.text.characters:
         state.throughput.observe_end(utterance.delivered, utterance.text.characters)
+    commands.finished(utterance)  # before it counts: who sees it counted finds its place free
     state.counters.cancelled += reason == "cancelled"
     state.counters.errors += reason == "error"
     state.counters.incomplete += reason in ("incomplete", "runaway")
-    commands.finished(utterance)
     utterance.forget()
     utterance.chunks.finish(reason, utterance.error)
 
