@@ -48,9 +48,10 @@ from megatalker.interfaces import (
     TalkerDecoder,
 )
 from megatalker.plugins import BackendRegistry
+from megatalker.serving.server.address import bind
 from megatalker.serving.server.lazy_engine import LazyEngine
-from megatalker.serving.server.process import TalkServer, bind
-from megatalker.serving.server.telemetry import configure_logging
+from megatalker.serving.server.logs import configure_logging
+from megatalker.serving.server.process import TalkServer
 from megatalker.testing.random_checkpoint import TINY, write_checkpoint
 from megatalker_backends.megakernel.decoder import CAPABILITIES
 from megatalker_benchmarks.report import add_json_option, hand_out, number, whole

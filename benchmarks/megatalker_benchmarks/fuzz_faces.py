@@ -29,7 +29,8 @@ from megatalker.cli.status import Status
 from megatalker.engine.speech import SpeechEngine
 from megatalker.errors import InvalidRequestError, UnsupportedError
 from megatalker.serving.client import RemoteEngine
-from megatalker.serving.server.process import TalkServer, bind
+from megatalker.serving.server.address import bind
+from megatalker.serving.server.process import TalkServer
 from megatalker.settings import ServerSettings
 
 BUILDING = threading.Lock()  # FastAPI changes the filters of warnings meanwhile, which is not thread-safe

@@ -1,30 +1,25 @@
 """Run ``megatalker serve`` as a process on the loopback interface, and read what it holds from outside."""
 
 import os
-import signal
+import re
 import subprocess
 import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from queue import Empty, SimpleQueue
 
+import httpx
 import psutil
 
 from megatalker_benchmarks.ready_line import wait_until_ready
 
 STOP_S = 60.0
 ANSWER_S = 30.0
-_COMMAND = """
-import asyncio, signal
-signal.signal(signal.SIGUSR1, lambda *_: print("tasks", len(asyncio.all_tasks()), flush=True))
-from megatalker.cli.main import run
-run()
-"""
-"""The command. On a signal it also prints the number of tasks of its event loop."""
+_COMMAND = "from megatalker.cli.main import run; run()"
+_TASKS = re.compile(r"^megatalker_tasks (\S+)$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -33,23 +28,26 @@ class ServeProcess:
 
     url: str
     process: psutil.Process
-    _answers: SimpleQueue[int] = field(default_factory=SimpleQueue)
+    """Its supervisor."""
 
     def tasks(self) -> int:
-        """Return the number of tasks of its event loop."""
-        self.process.send_signal(signal.SIGUSR1)
-        try:
-            return self._answers.get(timeout=ANSWER_S)
-        except Empty:
-            raise TimeoutError(f"the server's event loop did not answer for {ANSWER_S:g} s") from None
+        """Return the number of tasks of its event loops, as it was within the last second."""
+        found = _TASKS.search(httpx.get(f"{self.url}/metrics", timeout=ANSWER_S).text)
+        if found is None:
+            raise RuntimeError("the server's metrics have no megatalker_tasks")
+        return int(float(found[1]))
 
     def descriptors(self) -> int:
-        """Return the number of open files and sockets."""
-        return int(self.process.num_fds())
+        """Return the number of open files and sockets, of all its processes."""
+        return sum(int(one.num_fds()) for one in self._processes())
 
     def memory_mib(self) -> float:
-        """Return resident memory in MiB."""
-        return float(self.process.memory_info().rss) / 2**20
+        """Return resident memory in MiB, of all its processes."""
+        return sum(float(one.memory_info().rss) for one in self._processes()) / 2**20
+
+    def _processes(self) -> list[psutil.Process]:
+        """The supervisor, the front ends and the engines, without what those have started."""
+        return [self.process, *self.process.children()]
 
 
 @contextmanager
@@ -73,18 +71,14 @@ def serve_process(
             command,
             cwd=folder,
             env={**os.environ, "MEGATALKER_WARMUP": "all", **(environment or {})},
-            stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
         ) as running:
             try:
                 assert running.stderr is not None
                 url = wait_until_ready(running.stderr)["url"]
-                process = psutil.Process(running.pid)
-                server = ServeProcess(url, process)
-                for follow in (_drop_log, _read_answers):
-                    threading.Thread(target=follow, args=(running, server._answers), daemon=True).start()
-                yield server
+                threading.Thread(target=_drop_log, args=(running,), daemon=True).start()
+                yield ServeProcess(url, psutil.Process(running.pid))
             finally:
                 running.terminate()
                 try:
@@ -93,15 +87,8 @@ def serve_process(
                     running.kill()
 
 
-def _drop_log(running: subprocess.Popen[str], _answers: "SimpleQueue[int]") -> None:
+def _drop_log(running: subprocess.Popen[str]) -> None:
     """Read the log: an unread pipe would stop the server."""
     assert running.stderr is not None
     for _ in running.stderr:
         pass
-
-
-def _read_answers(running: subprocess.Popen[str], answers: "SimpleQueue[int]") -> None:
-    assert running.stdout is not None
-    for line in running.stdout:
-        if line.startswith("tasks "):
-            answers.put(int(line.removeprefix("tasks ")))

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from megatalker import Checkpoint, Engine, Voice, VoiceCloner
-from megatalker.checkpoint import checkpoint as module
+from megatalker.checkpoint import location as module
 from megatalker.checkpoint.config import SAMPLE_RATE
 from megatalker.checkpoint.official import load_official_codec
 from megatalker.voices import clone_voice

@@ -8,8 +8,9 @@ import pytest
 from engine_stage import TEXT, Opener, fakes_with
 from fake_backend import Behaviour, Fakes
 from megatalker.checkpoint.config import FRAME_SAMPLES
-from megatalker.engine.guarded_calls import CallRegister, RunningClock
+from megatalker.engine.guarded_calls import CallRegister
 from megatalker.errors import CapacityError
+from megatalker.running_clock import RunningClock
 from waiting import HANG_S, eventually
 
 DEADLINE_S = 1.0

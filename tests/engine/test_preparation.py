@@ -13,7 +13,7 @@ from megatalker.engine import preparation
 from megatalker.engine.backend_role import LoadedBackend
 from megatalker.engine.preparation import LATEST_S, PAUSE_S, POLL_S, go_on
 from megatalker.engine.scheduler import StreamStatus
-from megatalker.serving.server.lazy_engine import served_settings
+from megatalker.serving.server.defaults import served_settings
 from megatalker.settings import Settings
 from waiting import eventually
 

@@ -18,7 +18,8 @@ from megatalker.checkpoint import Checkpoint
 from megatalker.engine import Engine
 from megatalker.plugins import BackendRegistry
 from megatalker.serving.protocol.packets import Packet, unpack
-from megatalker.serving.server.process import TalkServer, bind
+from megatalker.serving.server.address import bind
+from megatalker.serving.server.process import TalkServer
 from megatalker.settings import ServerSettings, Settings
 from waiting import HANG_S, eventually
 

@@ -1,10 +1,12 @@
 """Engines of a process: opened once, off the event loop, closed by the last session; servers; what goes wrong."""
 
 import asyncio
+import os
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 from loguru import logger
 from pipecat.frames.frames import ErrorFrame, TTSSpeakFrame, TTSUpdateSettingsFrame
@@ -15,8 +17,9 @@ from pipecat.utils.errors import ErrorCategory
 from pipecat.workers.runner import WorkerRunner
 
 from fake_backend import Behaviour, Fakes
-from megatalker import Checkpoint, Engine, Settings
+from megatalker import Checkpoint, Engine, Settings, SpeechOptions
 from megatalker.errors import BackendNotFoundError, BackendUnavailableError, SettingsError
+from megatalker.serving.processes import ProcessEngine
 from megatalker_pipecat import EnginePool, MegatalkerTTSService
 from pipecat_stage import HANG_S, perform, service_with, turn, when_first_heard
 from session_stage import FRAMES, engine_on, fakes
@@ -48,6 +51,19 @@ class Opener:
         engine = Engine.open(settings, checkpoint=self.checkpoint, registry=self.plug_in.registry)
         self.engines.append(engine)
         return engine
+
+
+@pytest.mark.slow
+async def test_an_engine_may_have_a_process_of_its_own(tiny_custom_voice: Checkpoint) -> None:
+    where = {"checkpoint": str(tiny_custom_voice.folder), "backend": "reference", "device": "cpu"}
+    options = SpeechOptions(seed=3, max_frames=4)
+    async with await EnginePool().lease(Settings(**where, engine_process=True)) as lease:
+        assert isinstance(lease.engine, ProcessEngine)
+        assert lease.engine.processes[0].pid != os.getpid()
+        said = [chunk.pcm async for chunk in await lease.speak("Hello there.", options)]
+    with Engine.open(**where) as engine:
+        expected = [chunk.pcm async for chunk in engine.speak("Hello there.", options)]
+    assert np.array_equal(np.concatenate(said), np.concatenate(expected))
 
 
 @pytest.fixture

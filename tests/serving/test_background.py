@@ -24,10 +24,11 @@ from megatalker.serving.background import (
     start_thread,
 )
 from megatalker.serving.client import RemoteEngine
+from megatalker.serving.server.address import bind
 from megatalker.serving.server.information import TROUBLE_S
 from megatalker.serving.server.keyring import hash_key
 from megatalker.serving.server.lazy_engine import LazyEngine
-from megatalker.serving.server.process import TalkServer, bind
+from megatalker.serving.server.process import TalkServer
 from megatalker.serving.shared_engines.pool import EnginePool
 from megatalker.settings import ServerSettings, Settings
 from megatalker.voices.library import VoiceLibrary

@@ -27,7 +27,7 @@ from megatalker.errors import (
 )
 from megatalker.plugins import BackendRegistry
 from megatalker.serving.processes import ProcessEngine
-from megatalker.serving.processes import group as group_module
+from megatalker.serving.processes import supervisor as supervisor_module
 from megatalker.serving.processes.handle import EngineHandle
 from megatalker.settings import Settings
 from waiting import HANG_S, eventually
@@ -183,7 +183,7 @@ def test_closing_ends_streams_and_processes(open_processes: Opener) -> None:
         list(stream)
     with pytest.raises(EngineClosedError, match="open a new one"):
         engine.speak(TEXT)
-    assert handle.process.returncode is not None
+    eventually(lambda: not running(handle.pid), "its process is gone")
 
 
 def test_a_backend_that_cannot_be_loaded_is_told_by_open(open_processes: Opener) -> None:
@@ -276,7 +276,7 @@ def test_a_place_that_dies_again_and_again_is_given_up(
 ) -> None:
     absent = tmp_path / "absent"
     monkeypatch.setenv(process_backends.ABSENT, str(absent))
-    monkeypatch.setattr(group_module, "BACKOFF_S", 0.01)
+    monkeypatch.setattr(supervisor_module, "BACKOFF_S", 0.01)
     engine = open_processes()
     stream = engine.speak(TEXT)
     next(stream)

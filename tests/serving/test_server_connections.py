@@ -12,7 +12,7 @@ from websockets.exceptions import InvalidStatus
 
 from http_client import SPEECH, post
 from megatalker.errors import SettingsError
-from megatalker.serving.server.process import bind
+from megatalker.serving.server.address import bind
 from megatalker.serving.server.socket_session import SocketSession
 from megatalker.settings import ServerSettings
 from raw_socket import answer, plug, read_all

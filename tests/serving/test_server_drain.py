@@ -90,7 +90,8 @@ sys.path.insert(0, sys.argv[1])
 from fake_backend import Fakes, FakeTalker
 from megatalker.checkpoint import Checkpoint
 from megatalker.engine import Engine
-from megatalker.serving.server.process import TalkServer, bind
+from megatalker.serving.server.address import bind
+from megatalker.serving.server.process import TalkServer
 from megatalker.settings import ServerSettings
 
 logging.basicConfig(level=logging.INFO, format="%(message)s")

@@ -14,8 +14,8 @@ from fake_backend import Fakes
 from http_client import SPEECH, pcm16, post
 from megatalker.checkpoint import Checkpoint
 from megatalker.engine import Engine
+from megatalker.serving.server.address import bind
 from megatalker.serving.server.app import create_app
-from megatalker.serving.server.process import bind
 from megatalker.settings import ServerSettings
 from serving import ENDLESS, TEXT, Served, Server, endless, fakes_with, serving
 from waiting import HANG_S, eventually

@@ -16,8 +16,8 @@ from http_client import SPEECH, pcm16, post
 from megatalker.checkpoint import Checkpoint
 from megatalker.engine import Engine
 from megatalker.errors import InvalidRequestError, SettingsError
+from megatalker.serving.server.address import bind
 from megatalker.serving.server.app import create_app
-from megatalker.serving.server.process import bind
 from megatalker.settings import ServerSettings
 from megatalker.voices import Voice
 from serving import TEXT, Server, serving

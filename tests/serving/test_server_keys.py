@@ -17,6 +17,7 @@ from megatalker.errors import SettingsError
 from megatalker.serving.server.callers import Caller, RateLimitError, StreamLimitError
 from megatalker.serving.server.keyring import Keyring, hash_key
 from megatalker.serving.server.problems import AuthenticationError
+from megatalker.serving.server.usage import KeyUsage
 from megatalker.settings import ServerSettings
 from serving import ENDLESS, TEXT, Served, Server, endless
 from waiting import eventually
@@ -94,7 +95,7 @@ def test_keys_that_cannot_be_told_apart_are_refused(broken: dict[str, Any], comp
 
 def test_requests_a_minute_are_saved_up_for_a_minute_and_no_longer() -> None:
     now = 0.0
-    caller = Caller("anna", requests_per_minute=3, clock=lambda: now)
+    caller = Caller("anna", KeyUsage(clock=lambda: now), requests_per_minute=3)
     for _ in range(3):
         caller.count_request()
     now = 10.0

@@ -8,8 +8,8 @@ import pytest
 from websockets.exceptions import InvalidStatus
 
 from http_client import SPEECH
+from megatalker.serving.server.address import guard_loopback
 from megatalker.serving.server.keyring import hash_key
-from megatalker.serving.server.process import guard_loopback
 from megatalker.settings import ServerSettings
 from serving import Server
 

@@ -26,10 +26,11 @@ from megatalker.engine.chunks import Progress
 from megatalker.engine.interpreter import SWITCH_S
 from megatalker.errors import BackendNotFoundError, SettingsError
 from megatalker.serving.client import RemoteEngine
-from megatalker.serving.server import telemetry
+from megatalker.serving.server import logs, telemetry
+from megatalker.serving.server.address import bind
 from megatalker.serving.server.callers import RequestContext, enter_request, leave_request
 from megatalker.serving.server.lazy_engine import LazyEngine
-from megatalker.serving.server.process import TalkServer, bind
+from megatalker.serving.server.process import TalkServer
 from megatalker.settings import ServerSettings, Settings
 from serving import ENDLESS, TEXT, Served, Server, endless, fakes_with, in_process
 from waiting import HANG_S, eventually
@@ -253,7 +254,7 @@ def test_the_log_is_text_or_json() -> None:
     entered = enter_request(RequestContext(id="abc"))
     try:
         event = record("request", path="/v1/ä\nx", duration_s=0.12345678, key="anna")
-        text, line = telemetry.TextFormatter().format(event), telemetry.JsonFormatter().format(event)
+        text, line = logs.TextFormatter().format(event), logs.JsonFormatter().format(event)
     finally:
         leave_request(entered)
     assert text.endswith(r'INFO megatalker.x: request path="/v1/\u00e4\nx" duration_s=0.123457 key=anna request_id=abc')
@@ -269,7 +270,7 @@ def test_the_log_is_text_or_json() -> None:
         "key": "anna",
         "request_id": "abc",
     }
-    assert "request_id" not in json.loads(telemetry.JsonFormatter().format(record("outside")))
+    assert "request_id" not in json.loads(logs.JsonFormatter().format(record("outside")))
 
 
 # ---- spans

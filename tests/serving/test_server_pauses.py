@@ -1,12 +1,12 @@
 """A server process that is stopped and continued, as by ``docker pause``: nobody is given up for it."""
 
 import os
-import signal
 import subprocess
 import time
 from pathlib import Path
 
 import httpx
+import psutil
 import pytest
 
 from commands import COMMAND
@@ -14,6 +14,7 @@ from megatalker.checkpoint import Checkpoint
 from megatalker.checkpoint.config import FRAME_SAMPLES
 from megatalker.serving.client import RemoteEngine
 from megatalker_benchmarks.ready_line import wait_until_ready
+from waiting import eventually
 
 pytestmark = pytest.mark.slow
 
@@ -31,10 +32,14 @@ DEADLINES = {
 
 
 def pause(process: subprocess.Popen[str]) -> None:
-    process.send_signal(signal.SIGSTOP)
-    os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
+    server = psutil.Process(process.pid)
+    everybody = [server, *server.children(recursive=True)]
+    for one in everybody:
+        one.suspend()
+    eventually(lambda: all(one.status() == psutil.STATUS_STOPPED for one in everybody), "all stand still")
     time.sleep(PAUSE_S)
-    process.send_signal(signal.SIGCONT)
+    for one in everybody:
+        one.resume()
 
 
 def test_a_server_that_is_stopped_again_and_again_goes_on_speaking(

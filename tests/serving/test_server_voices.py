@@ -2,6 +2,7 @@
 
 import threading
 import unicodedata
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -13,6 +14,7 @@ import pytest
 from http_client import SPEECH, post
 from megatalker.checkpoint import Checkpoint
 from megatalker.engine import Engine
+from megatalker.serving import background
 from megatalker.serving.protocol.voice_files import encode_voice
 from megatalker.serving.server.keyring import hash_key
 from megatalker.voices.folder import Manifest, Recording, add_recording
@@ -142,6 +144,21 @@ def test_the_server_follows_its_folder(tiny_base: Checkpoint, tmp_path: Path) ->
         first = said(served, "anna")
         (tmp_path / "anna" / "reference.wav").write_bytes(wav(speech(pitch=200)))
         eventually(lambda: post(served, voice="anna", seed=3, response_format="pcm").content != first, "it has changed")
+
+
+def test_a_front_end_knows_at_once_what_another_one_was_given(
+    tiny_base: Checkpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(background, "POLL_PERIOD_S", 1e6)
+    with ExitStack() as stack:
+        one, other = (stack.enter_context(serving(tiny_base, server={"voices_dir": tmp_path})) for _ in range(2))
+        assert upload(one, "anna").status_code == 201
+        assert said(other, "anna") == said(one, "anna")
+        assert upload(other, "anna").status_code == 409
+        assert upload(one, "bert").status_code == 201
+        assert listed(other) == ["anna", "bert"]
+        assert upload(other, "carl").status_code == 201
+        assert httpx.delete(one.url + "/v1/voices/carl").status_code == 204
 
 
 def test_slow_checks_run_outside_the_event_loop(

@@ -3,7 +3,6 @@
 import hashlib
 import json
 import logging
-import re
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
@@ -11,11 +10,10 @@ from typing import Any
 
 from torch import Tensor
 
-from megatalker.checkpoint.composed import composed
 from megatalker.checkpoint.config import CodecConfig, ModelConfig
 from megatalker.checkpoint.fields import Table
-from megatalker.checkpoint.hub import ProgressCallback, download
-from megatalker.checkpoint.modelscope import PREFIX, download_from_modelscope
+from megatalker.checkpoint.hub import ProgressCallback
+from megatalker.checkpoint.location import locate
 from megatalker.checkpoint.shapes import codec_decoder_shapes, codec_unused_shapes, talker_shapes
 from megatalker.checkpoint.tensors import TensorFiles
 from megatalker.checkpoint.tokenizer import load_tokenizer
@@ -26,12 +24,6 @@ __all__ = ["Checkpoint"]
 
 logger = logging.getLogger(__name__)
 
-_DEMO, _DEMO_BASE = Path(__file__).parent / "demo", Path(__file__).parent / "demo_base"
-_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
-_ACCEPTED = (
-    "expected 'demo', 'demo-base', a folder in the official layout, or a hub id such as "
-    f"Qwen/Qwen3-TTS-12Hz-0.6B-CustomVoice ({PREFIX}ID for the same on ModelScope)"
-)
 _CONFIG, _GENERATION, _CODEC_CONFIG = "config.json", "generation_config.json", "speech_tokenizer/config.json"
 _JSON_FILES = (_CONFIG, _GENERATION, _CODEC_CONFIG)
 _GENERATION_WITHOUT_EFFECT = ("_from_model_config", "transformers_version")
@@ -84,27 +76,14 @@ class Checkpoint:
         """Open a checkpoint, and download it first where needed (hub ids).
 
         Args:
-            name_or_path: ``demo``, the voice that comes with the package, or ``demo-base``, which clones (put together
-                in the cache at first: :func:`megatalker.checkpoint.composed.composed`); a folder, or a hub id
-                ``organisation/name``, with ``modelscope:`` in front to take it from there. A ``Path`` is always a
-                folder.
+            name_or_path: see :func:`megatalker.checkpoint.location.locate`.
             progress: told about the bytes of a download; see :func:`megatalker.checkpoint.hub.download`.
 
         Raises:
             CheckpointError: it cannot be found or downloaded, a file is missing or damaged, or a tensor that decoding
                 needs is missing or has another shape than the configuration says. The message names it and the fix.
         """
-        if name_or_path == "demo":
-            return cls(_DEMO, "demo")
-        if name_or_path == "demo-base":
-            return cls(composed("demo-base", _DEMO, _DEMO_BASE), "demo-base")
-        folder = _folder(name_or_path)
-        if folder is not None:
-            return cls(folder, folder.resolve().name)
-        if isinstance(name_or_path, str) and _HUB_ID.fullmatch(repository := name_or_path.removeprefix(PREFIX)):
-            fetch = download_from_modelscope if name_or_path.startswith(PREFIX) else download
-            return cls(fetch(repository, progress), name_or_path)
-        raise CheckpointError(f"checkpoint {str(name_or_path)!r}: there is no such folder; {_ACCEPTED}")
+        return cls(*locate(name_or_path, progress=progress))
 
     def tensor(self, name: str) -> Tensor:
         """A tensor of the language model by its official name, such as ``talker.model.norm.weight``.
@@ -153,14 +132,6 @@ class Checkpoint:
 
     def __repr__(self) -> str:
         return f"Checkpoint({self.name!r}, {self.config.variant}, {self.config.size}, {str(self.folder)!r})"
-
-
-def _folder(name_or_path: str | Path) -> Path | None:
-    try:
-        folder = Path(name_or_path).expanduser()
-        return folder if folder.is_dir() else None
-    except (OSError, RuntimeError, ValueError):  # a name that is too long, nobody's home, no path at all
-        return None
 
 
 def _read_json(path: Path) -> Mapping[str, Any]:

@@ -6,9 +6,6 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from safetensors.torch import load_file, save_file
-
-from megatalker.checkpoint.difference import DIFFERENCE, WEIGHTS, apply_difference
 from megatalker.errors import CheckpointError
 
 _CARD = "MODEL_CARD.md"
@@ -43,6 +40,11 @@ def composed(name: str, base: Path, addition: Path) -> Path:
 
 
 def _compose(base: Path, addition: Path, folder: Path) -> None:
+    # torch is needed for what is not in the cache yet
+    from safetensors.torch import load_file, save_file
+
+    from megatalker.checkpoint.difference import DIFFERENCE, WEIGHTS, apply_difference
+
     shutil.copytree(base, folder, ignore=shutil.ignore_patterns(WEIGHTS, _CARD))
     shutil.copytree(addition, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns(DIFFERENCE))
     for stored in addition.rglob(DIFFERENCE):

@@ -1,9 +1,8 @@
 """``megatalker serve``: the engine on the network."""
 
 import logging
-from contextlib import suppress
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -20,7 +19,8 @@ from megatalker.cli.options import (
 from megatalker.cli.status import PACKAGES
 from megatalker.errors import UnsupportedError
 
-logger = logging.getLogger("megatalker.serving.server")
+if TYPE_CHECKING:
+    from megatalker.settings import Settings
 
 
 def serve(
@@ -43,42 +43,37 @@ def serve(
     config: ConfigOption = None,
 ) -> None:
     """Serve speech: POST /v1/audio/speech as OpenAI does, and a WebSocket at /v1/speak."""
-    from megatalker.checkpoint import Checkpoint
-    from megatalker.checkpoint.hub import download_bar
-    from megatalker.settings import CONFIG_FILE
-
     try:
-        from megatalker.serving.server.lazy_engine import LazyEngine, served_settings
-        from megatalker.serving.server.process import TalkServer, bind
-        from megatalker.serving.server.telemetry import configure_logging
+        from megatalker.serving.server.address import bind
+        from megatalker.serving.server.defaults import served_settings
+        from megatalker.serving.server.logs import configure_logging
+        from megatalker.serving.server.supervisor import ServerSupervisor
     except ImportError as error:
         raise UnsupportedError(f"cannot serve: {error.name} is missing; pip install 'megatalker[server]'") from error
+    from megatalker.settings import CONFIG_FILE
+
     own = given(host=host, port=port, voices_dir=voices_dir, model=model, lazy=lazy, log_format=log_format)
-    settings = served_settings(
-        read_settings(
-            config,
-            checkpoint=checkpoint,
-            backend=backend,
-            codec=codec,
-            device=device,
-            dtype=dtype,
-            voice=voice,
-            max_streams=max_streams,
-            server=own or None,
+
+    def read() -> "Settings":
+        return served_settings(
+            read_settings(
+                config,
+                checkpoint=checkpoint,
+                backend=backend,
+                codec=codec,
+                device=device,
+                dtype=dtype,
+                voice=voice,
+                max_streams=max_streams,
+                server=own or None,
+            )
         )
-    )
+
+    settings = read()
     configure_logging(settings.server.log_format)
     if not context.find_root().params.get("verbose"):  # what runs, and requests; not all that was decided on the way
         for package in PACKAGES:
             logging.getLogger(package).setLevel(logging.WARNING)
         logging.getLogger("megatalker.serving").setLevel(logging.INFO)
     with bind(settings.server) as bound:
-        with download_bar() as progress:
-            opened = Checkpoint.open(settings.checkpoint, progress=progress)
-        server = TalkServer(LazyEngine(settings, opened), settings.server, bound, config or Path(CONFIG_FILE))
-        when = "at the first request" if settings.server.lazy else "now"
-        logger.info("listening at %s, loading %s", server.url, when)
-        with suppress(KeyboardInterrupt):  # after the server has stopped in good order
-            server.run()
-    if server.failure is not None:
-        raise server.failure
+        ServerSupervisor(settings, read, bound, config or Path(CONFIG_FILE)).run()

@@ -20,7 +20,7 @@ from megatalker.engine.backend_role import codec_role, talker_role
 from megatalker.engine.chunks import ChunkPolicy, ChunkQueue, Progress, chunk_limit
 from megatalker.engine.commands import Command, CommandQueue, Lend, Wake, Warmup
 from megatalker.engine.endings import end_everything
-from megatalker.engine.guarded_calls import CallRegister, RunningClock
+from megatalker.engine.guarded_calls import CallRegister
 from megatalker.engine.interpreter import at_exit, end_thread
 from megatalker.engine.options import SpeechOptions
 from megatalker.engine.outputs import Continuation, EngineMetrics
@@ -38,6 +38,7 @@ from megatalker.plugins import BackendRegistry
 from megatalker.plugins.checked import CheckedCodec, CheckedTalker
 from megatalker.plugins.device import resolve_device, resolve_dtype, resolve_threads
 from megatalker.prompt import PromptBuilder
+from megatalker.running_clock import RunningClock
 from megatalker.settings import Settings
 
 CLOSE_TIMEOUT_S = 10.0

@@ -29,8 +29,15 @@ LONGEST_PAUSE_S = 30.0
 class BackgroundHealth:
     """Failures of background work, by the name of the work. Thread-safe."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock, self._lock = clock, threading.Lock()
+    def __init__(
+        self,
+        clock: Callable[[], float] = time.monotonic,
+        on_change: Callable[[str, bool, bool], None] = lambda _name, _failed, _troubled: None,
+    ) -> None:
+        """``on_change`` is told of each :meth:`failed` and :meth:`well`: the name, whether it failed, whether it is in
+        trouble.
+        """
+        self._clock, self._lock, self._on_change = clock, threading.Lock(), on_change
         self._failures: Counter[str] = Counter()
         self._troubles: dict[str, tuple[float, str]] = {}
 
@@ -41,11 +48,13 @@ class BackgroundHealth:
             if why is not None:
                 since, _ = self._troubles.get(name, (self._clock(), ""))
                 self._troubles[name] = since, why
+            self._on_change(name, True, name in self._troubles)
 
     def well(self, name: str) -> bool:
         """Note that the work goes on as it should; returns whether it failed before."""
         with self._lock:
             self._failures.setdefault(name, 0)
+            self._on_change(name, False, False)
             return self._troubles.pop(name, None) is not None
 
     def troubles(self, for_s: float = 0.0) -> dict[str, str]:

@@ -17,9 +17,10 @@ from megatalker.checkpoint import Checkpoint
 from megatalker.errors import SettingsError, UnsupportedError
 from megatalker.serving.ray_scaling import LOAD
 from megatalker.serving.server.app import create_app
-from megatalker.serving.server.lazy_engine import LazyEngine, served_settings
+from megatalker.serving.server.defaults import served_settings
+from megatalker.serving.server.lazy_engine import LazyEngine
+from megatalker.serving.server.logs import configure_logging
 from megatalker.serving.server.speech_service import SpeechService
-from megatalker.serving.server.telemetry import configure_logging
 from megatalker.settings import RaySettings, Settings
 
 try:

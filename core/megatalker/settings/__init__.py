@@ -102,6 +102,9 @@ class ServerSettings(BaseModel):
     devices: Literal["auto"] | tuple[str, ...] = "auto"
     """The devices that speak, such as ``cuda:0,cuda:2``, each with an engine in a process of its own. ``auto``: every
     GPU, or the one ``device`` that the engine's setting names."""
+    front_ends: Literal["auto"] | Annotated[Integer, Field(ge=1, le=256)] = "auto"
+    """Processes that take connections, all on the one address. ``auto``: one; beside GPUs one for four cores, but no
+    more than four a GPU."""
     lazy: bool = False
     """Load the backends at the first request, which waits for it, and not at the start."""
     log_format: Literal["text", "json"] = "text"
@@ -129,7 +132,7 @@ class ServerSettings(BaseModel):
     """Largest body of other requests, and largest message of a WebSocket."""
     max_connections: Positive = 1000
     """One more takes the place of a connection that has sent no whole request yet, or of one of the owner (key or
-    address) that has most; or it is refused."""
+    address) that has most; or it is refused. Each front end may hold its share of them."""
     request_timeout_s: Seconds = 30.0
     """A connection has this long to send a whole request."""
     send_timeout_s: Seconds = 30.0
@@ -193,6 +196,9 @@ class Settings(BaseSettings):
     """Codecs that take over after a fault; like ``fallbacks``."""
     device: str = "auto"
     """``auto`` (CUDA where there is one, else the CPU), ``cpu``, ``cuda``, ``cuda:N`` or ``mps`` (Apple's GPUs)."""
+    engine_process: bool = False
+    """Adapters to agent frameworks run the engine in a process of its own, so that neither waits for the other's
+    Python. ``megatalker serve`` always does; ``Engine.open`` never does."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """Talker weights and arithmetic. ``auto``: bfloat16 on CUDA, float32 elsewhere."""
     voice: str | None = None

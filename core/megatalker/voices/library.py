@@ -130,6 +130,17 @@ class VoiceLibrary:
         read_until_stable(partial(_signature, self.folder), SETTLE_S, MOST_LOOKS)
         self.refresh()
 
+    def look_again(self) -> None:
+        """Call :meth:`refresh_if_changed` for a request that should find what another process has just added. Where the
+        folder cannot be looked at, the voices stay as they were; whoever watches it says so.
+        """
+        with suppress(MegatalkerError):
+            self.refresh_if_changed()
+
+    def lacks(self, name: str) -> bool:
+        """Whether this may be a voice that another process has just added."""
+        return self.folder is not None and name not in self and not self._is_speaker(name)
+
     def _tell_foreign(self, foreign: Mapping[str, str]) -> None:
         for name, why in foreign.items():
             if self._foreign.get(name) != why:
@@ -244,8 +255,11 @@ class VoiceLibrary:
         _keep(voice, kept)
         return voice
 
+    def _is_speaker(self, name: str) -> bool:
+        return name_key(name) in map(name_key, self._checkpoint.config.speakers)
+
     def _refuse_speaker(self, name: str) -> None:
-        if name_key(name) in map(name_key, self._checkpoint.config.speakers):
+        if self._is_speaker(name):
             raise InvalidRequestError(f"voice {name!r} is named like a speaker of the checkpoint; rename it")
 
 

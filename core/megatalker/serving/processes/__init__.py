@@ -1,5 +1,8 @@
-"""Engines in processes of their own, one for each device, behind the interface of one engine."""
+"""Engines in processes of their own, one for each device, behind the interface of one engine.
 
-from megatalker.serving.processes.engine import ProcessEngine
+``ProcessEngine`` is imported when it is first used: the processes are started by one that needs no torch.
+"""
 
-__all__ = ["ProcessEngine"]
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

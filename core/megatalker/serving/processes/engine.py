@@ -1,6 +1,5 @@
 """The engine whose work is done in other processes, as callers see it."""
 
-import itertools
 import os
 import time
 import weakref
@@ -17,10 +16,11 @@ from megatalker.engine.stream import SpeechStream, require_process
 from megatalker.engine.word_times import Paces
 from megatalker.errors import MegatalkerError
 from megatalker.plugins import BackendRegistry
-from megatalker.serving.processes.group import EngineGroup
+from megatalker.serving.processes.client import EngineClient
 from megatalker.serving.processes.handle import EngineHandle
 from megatalker.serving.processes.messages import Begin, Segment
 from megatalker.serving.processes.session import ProcessSession
+from megatalker.serving.processes.supervisor import EngineSupervisor
 from megatalker.settings import Settings
 
 
@@ -32,14 +32,20 @@ class ProcessEngine:
     or in the one that takes its place, with the codes that they would have had: nobody hears it.
     """
 
-    def __init__(self, settings: Settings, checkpoint: Checkpoint, group: EngineGroup) -> None:
-        """Use these processes; raises as :meth:`open`."""
+    def __init__(
+        self,
+        settings: Settings,
+        checkpoint: Checkpoint,
+        client: EngineClient,
+        end: Callable[[], object] = lambda: None,
+    ) -> None:
+        """Use the processes of this client, and call ``end`` once it is closed; raises as :meth:`open`."""
         self.settings, self.checkpoint = settings, checkpoint
-        self._process, self._numbers = os.getpid(), itertools.count()
-        self._requests, self._paces, self._group = RequestChecker(settings, checkpoint), Paces(), group
-        self._closer = weakref.finalize(self, group.close)
+        self._process = os.getpid()
+        self._requests, self._paces, self._client = RequestChecker(settings, checkpoint), Paces(), client
+        self._closer = weakref.finalize(self, _close, client, end)
         try:
-            group.wait_until_open()
+            client.wait_until_open()
         except BaseException:
             self._closer()
             raise
@@ -51,7 +57,7 @@ class ProcessEngine:
         *,
         checkpoint: Checkpoint | None = None,
         devices: Sequence[str] | None = None,
-        registry: Callable[[], BackendRegistry] = BackendRegistry.installed,
+        registry: Callable[[], BackendRegistry] | None = None,
         **overrides: Any,
     ) -> Self:
         """Start the processes, and wait until each has loaded its backends.
@@ -60,7 +66,8 @@ class ProcessEngine:
             settings: as for :meth:`megatalker.engine.Engine.open`.
             checkpoint: already open; by default ``settings.checkpoint``. Each process opens its folder.
             devices: one process each; by default one, on ``settings.device``.
-            registry: a function of a module that makes the registry of backends, in each process.
+            registry: a function of a module that makes the registry of backends, in each process; by default the
+                installed ones.
             **overrides: single settings.
 
         Raises:
@@ -70,7 +77,9 @@ class ProcessEngine:
         if checkpoint is None:
             checkpoint = Checkpoint.open(settings.checkpoint)
         places = [settings.device] if devices is None else list(devices)
-        return cls(settings, checkpoint, EngineGroup(settings, checkpoint, places, registry))
+        supervisor = EngineSupervisor(settings, (checkpoint.folder, checkpoint.name), places, registry)
+        client = EngineClient(supervisor.address, supervisor.folder, 0, settings)
+        return cls(settings, checkpoint, client, supervisor.close)
 
     def speak(self, text: str | None, options: SpeechOptions | None = None, **changes: Any) -> SpeechStream:
         """Begin to speak, like :meth:`megatalker.engine.Engine.speak`; the stream raises ``CapacityError``."""
@@ -91,7 +100,7 @@ class ProcessEngine:
         request, segmenter = self._requests.check(text, asked, self._limits)
         segments = [Segment(segment.text, segment.ids) for segment in segmenter.coming]
         begin = Begin(
-            id=next(self._numbers),
+            id=self._client.next_number(),
             owner=owner,
             request=replace(request, return_codes=True),
             clean=asked.clean_text,
@@ -106,12 +115,12 @@ class ProcessEngine:
             requested_at=now,
             backend=(self.backend, self.codec),
             max_untaken_s=self.settings.max_untaken_s,
-            on_cancel=self._group.cancel,
+            on_cancel=self._client.cancel,
         )
         session.progress.text_chars = len(text or "")
         checker = self._requests.text_checker(asked) if text is None else None
         words = self._paces.clock(asked.voice, segmenter.whole) if asked.word_times else None
-        self._group.begin(session)
+        self._client.begin(session)
         return SpeechStream(session, checker, keep_alive=self, words=words)
 
     def check(self, options: SpeechOptions | None = None, **changes: Any) -> None:
@@ -126,33 +135,33 @@ class ProcessEngine:
             MegatalkerError: as :meth:`megatalker.engine.Engine.warmup`.
         """
         require_process(self._process)
-        self._group.warmup()
+        self._client.warmup()
 
     def metrics(self) -> EngineMetrics:
         """Counters of all engines together."""
-        return self._group.metrics()
+        return self._client.metrics()
 
     @property
     def processes(self) -> list[EngineHandle]:
         """The engine processes."""
-        return self._group.handles
+        return self._client.handles
 
     @property
     def backend(self) -> str:
         """Name of the talker backend in use."""
-        status = self._group.status
+        status = self._client.status
         return self.settings.backend if status is None else status.metrics.backend
 
     @property
     def codec(self) -> str:
         """Name of the codec in use."""
-        status = self._group.status
+        status = self._client.status
         return self.settings.codec if status is None else status.metrics.codec
 
     @property
     def failure(self) -> MegatalkerError | None:
         """Why every request is refused: closed, or no engine can be kept up. ``None`` while it serves."""
-        return self._group.failure
+        return self._client.failure
 
     def close(self) -> None:
         """End all streams with ``EngineClosedError``, and the processes. May be called again."""
@@ -169,9 +178,14 @@ class ProcessEngine:
 
     @property
     def _limits(self) -> TalkerLimits:
-        assert self._group.status is not None, "each engine reports before it is open"
-        return self._group.status.limits
+        assert self._client.status is not None, "each engine reports before it is open"
+        return self._client.status.limits
 
     def _require_serving(self) -> None:
         require_process(self._process)
-        self._group.require_serving()
+        self._client.require_serving()
+
+
+def _close(client: EngineClient, end: Callable[[], object]) -> None:
+    client.close()
+    end()

@@ -1,20 +1,11 @@
-"""The engine's process: opens an engine, obeys orders, and ends when the process that started it does.
-
-``python -m megatalker.serving.processes`` reads two pickles from its standard input, ``sys.path`` and a
-:class:`Start`; the input stays open for as long as the engine is wanted.
-"""
+"""The engine's process: opens an engine, obeys orders, and ends when the process that started it does."""
 
 import logging
 import os
-import pickle
 import signal
-import sys
-import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
+from typing import IO
 
 import zmq
 
@@ -28,28 +19,38 @@ from megatalker.engine.utterance import Utterance
 from megatalker.errors import MegatalkerError
 from megatalker.plugins import BackendRegistry
 from megatalker.serving.background import start_thread
+from megatalker.serving.processes.child import told
+from megatalker.serving.processes.control import (
+    Attach,
+    Context,
+    Detach,
+    EngineOpened,
+    EngineStart,
+    Failure,
+    Heartbeat,
+    Logged,
+    Sender,
+    WarmedUp,
+    WarmUpOrder,
+    pack,
+    receiver,
+    set_log_levels,
+)
 from megatalker.serving.processes.last_call import LastCall
 from megatalker.serving.processes.messages import (
+    MOST_UTTERANCES,
     Begin,
     Ended,
     EndText,
-    EngineOpened,
     EngineStatus,
-    Failure,
     FeedText,
-    Logged,
     Order,
     StopSpeech,
     Taken,
-    WarmedUp,
-    WarmUpOrder,
     pack_report,
     unpack_orders,
 )
 from megatalker.serving.processes.outlet import Outbox, Outlet
-from megatalker.settings import Settings
-
-logger = logging.getLogger(__name__)
 
 BUSY_STATUS_S = 0.02
 """Time between two reports of what an engine can take, while streams are open."""
@@ -57,43 +58,61 @@ IDLE_STATUS_S = 0.5
 """The same without streams."""
 
 
-@dataclass(frozen=True)
-class Start:
-    """All that an engine process is told at its start."""
+class Clients:
+    """The clients of an engine: each hears of its own utterances, and all of the engine's state."""
 
-    engine: int
-    settings: Settings
-    folder: Path
-    name: str
-    """The checkpoint's."""
-    orders: str
-    """The address where it takes orders."""
-    reports: str
-    """The address where it reports."""
-    registry: Callable[[], BackendRegistry]
-    calls: Path
-    """The file that tells in which call it died."""
-    log_levels: dict[str, int]
-    """Levels of the loggers in the process that started it."""
+    def __init__(self, engine: int, context: Context) -> None:
+        self._engine, self._context = engine, context
+        self._senders: dict[int, tuple[Sender, Outbox]] = {}
+
+    def attach(self, client: int, reports: str) -> None:
+        """A client is there."""
+        sender = Sender(self._context, reports)
+        self._senders[client] = sender, Outbox(self._engine, sender)
+
+    def detach(self, client: int) -> None:
+        """A client is gone."""
+        sender, _ = self._senders.pop(client, (None, None))
+        if sender is not None:
+            sender.close()
+
+    def outbox(self, client: int) -> Outbox | None:
+        """The messages to this client; ``None`` where there is none."""
+        return self._senders.get(client, (None, None))[1]
+
+    def tell_all(self, report: bytes) -> None:
+        """Send this to each."""
+        for sender, _ in self._senders.values():
+            sender(report)
 
 
 class Host:
-    """Obeys the orders of one process of callers."""
+    """Obeys the orders of clients and of the supervisor."""
 
-    def __init__(self, start: Start, engine: Engine, send: Callable[[bytes], None]) -> None:
-        self._number, self._engine, self._send = start.engine, engine, send
-        self._outbox = Outbox(start.engine, send)
+    def __init__(self, start: EngineStart, engine: Engine, clients: Clients, tell_supervisor: Sender) -> None:
+        self._number, self._engine = start.engine, engine
+        self._clients, self._tell_supervisor = clients, tell_supervisor
         self._utterances: dict[int, tuple[Utterance, Outlet]] = {}
         self._wake = lambda: engine.post(Wake())
 
     def obey(self, order: Order) -> None:
-        """Do what a caller asks."""
+        """Do what is asked."""
         match order:
             case Begin():
                 self._begin(order)
                 return
             case WarmUpOrder():
                 start_thread(self._warm_up, "megatalker-warmup")
+                return
+            case Attach(client=client, reports=reports):
+                self._clients.attach(client, reports)
+                self.report()
+                return
+            case Detach(client=client):
+                self._clients.detach(client)
+                for number, (orphan, _) in list(self._utterances.items()):
+                    if number // MOST_UTTERANCES == client:
+                        self._engine.post(Cancel(orphan))
                 return
         utterance, outlet = self._utterances.get(order.id, (None, None))
         if utterance is None or outlet is None:  # it has ended
@@ -118,7 +137,9 @@ class Host:
             wait_s=engine.expected_wait_s,
             failure=None if failure is None else Failure.of(failure),
         )
-        self._send(pack_report(status))
+        report = pack_report(status)
+        self._clients.tell_all(report)
+        self._tell_supervisor(pack(Heartbeat(self._number, status.failure, report)))
 
     @property
     def busy(self) -> bool:
@@ -126,12 +147,14 @@ class Host:
         return bool(self._utterances)
 
     def _begin(self, order: Begin) -> None:
-        engine, plan = self._engine, order.request.plan
+        engine, plan, outbox = self._engine, order.request.plan, self._clients.outbox(order.id // MOST_UTTERANCES)
+        if outbox is None:  # nobody would hear it
+            return
         made: list[Outlet] = []
 
         def outlet(progress: Progress) -> Outlet:
             most_s, end = engine.settings.max_untaken_s, partial(self._utterances.pop, order.id, None)
-            made.append(Outlet(order.id, progress, self._outbox, order.word_times, most_s, self._wake, end))
+            made.append(Outlet(order.id, progress, outbox, order.word_times, most_s, self._wake, end))
             return made[0]
 
         try:
@@ -149,7 +172,7 @@ class Host:
             if made[0].reason is not None:  # it has ended meanwhile
                 del self._utterances[order.id]
         except Exception as error:  # whatever it is, it concerns this request alone
-            self._outbox.end(Ended(order.id, "error", Failure.of(error), 0, 0, 0, []))
+            outbox.end(Ended(order.id, "error", Failure.of(error), 0, 0, 0, []))
 
     def _warm_up(self) -> None:
         failure = None
@@ -158,61 +181,41 @@ class Host:
             spare_what_is_loaded()
         except MegatalkerError as error:
             failure = Failure.of(error)
-        self.report()
-        self._send(pack_report(WarmedUp(self._number, failure)))
+        self._tell_supervisor(pack(WarmedUp(self._number, failure)))
 
 
 class _ForwardedLog(logging.Handler):
-    """Lets the callers' process write what is logged here, in its own form."""
+    """Lets the supervisor write what is logged here, in its own form."""
 
-    def __init__(self, engine: int, send: Callable[[bytes], None]) -> None:
+    def __init__(self, engine: int, send: Sender) -> None:
         super().__init__()
         self._engine, self._send = engine, send
 
     def emit(self, record: logging.LogRecord) -> None:
-        text = self.format(record)
-        self._send(pack_report(Logged(self._engine, record.name, record.levelno, text)))
+        self._send(pack(Logged(self._engine, record.name, record.levelno, self.format(record))))
 
 
-class _Sender:
-    """Sends to the callers' process. Thread-safe; a socket is not."""
-
-    def __init__(self, context: "zmq.Context[zmq.Socket[bytes]]", address: str) -> None:
-        self._socket, self._lock = context.socket(zmq.PUSH), threading.Lock()
-        self._socket.set_hwm(0)
-        self._socket.connect(address)
-
-    def close(self) -> None:
-        """Send nothing more."""
-        self._socket.close()
-
-    def __call__(self, message: bytes) -> None:
-        with self._lock:
-            self._socket.send(message, copy=False)
-
-
-def run(start: Start) -> None:
-    """Be an engine process until it is told to end; its caller's process ends it by ending itself, too."""
-    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context.instance()
-    orders = context.socket(zmq.PULL)
-    orders.set_hwm(0)
-    orders.bind(start.orders)
-    send = _Sender(context, start.reports)
+def run(start: EngineStart) -> None:
+    """Be an engine process until it is told to end; its supervisor ends it by ending itself, too."""
+    context: Context = zmq.Context.instance()
+    orders = receiver(context, start.orders)
+    send = Sender(context, start.supervisor)
     logging.getLogger().addHandler(_ForwardedLog(start.engine, send))
+    registry = (start.registry or BackendRegistry.installed)()
     try:
         checkpoint = Checkpoint(start.folder, start.name)
-        engine = Engine.open(start.settings, checkpoint=checkpoint, registry=start.registry())
+        engine = Engine.open(start.settings, checkpoint=checkpoint, registry=registry)
     except MegatalkerError as error:
-        send(pack_report(EngineOpened(start.engine, Failure.of(error))))
-        send.close()
+        send(pack(EngineOpened(start.engine, Failure.of(error))))
+        send.close(linger_ms=-1)
         orders.close()
         return
     with engine:
         switch_threads_often()
         engine.watch_calls(LastCall(start.calls))
-        host = Host(start, engine, send)
+        host = Host(start, engine, Clients(start.engine, context), send)
         host.report()
-        send(pack_report(EngineOpened(start.engine, None)))
+        send(pack(EngineOpened(start.engine, None)))
         _serve(orders, host)
 
 
@@ -227,23 +230,20 @@ def _serve(orders: "zmq.Socket[bytes]", host: Host) -> None:
             report_at = time.monotonic() + (BUSY_STATUS_S if host.busy else IDLE_STATUS_S)
 
 
-def _end_with_caller() -> None:
+def _end_with_supervisor(given: IO[bytes]) -> None:
     """Wait for the end of standard input: the other process has closed it, or is gone."""
-    while sys.stdin.buffer.read(1 << 16):
+    while given.read(1 << 16):
         pass
-    logger.info("the process that started this engine is done with it")
     os._exit(0)
 
 
 def main() -> None:
     """Run the process; see the module."""
-    for sent_to_all in (signal.SIGINT, signal.SIGTERM):  # by a terminal, or systemd: the caller's process decides
+    for sent_to_all in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # by a terminal, or systemd: not for this one
         signal.signal(sent_to_all, signal.SIG_IGN)
-    sys.path[:] = pickle.load(sys.stdin.buffer)
-    start: Start = pickle.load(sys.stdin.buffer)
-    for name, level in start.log_levels.items():
-        logging.getLogger(name).setLevel(level)
-    start_thread(_end_with_caller, "megatalker-lifeline")
+    start, given = told()
+    set_log_levels(start.log_levels)
+    start_thread(lambda: _end_with_supervisor(given), "megatalker-lifeline")
     run(start)
     zmq.Context.instance().term()  # sends what has not been sent
     os._exit(1)

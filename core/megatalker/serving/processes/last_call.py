@@ -16,9 +16,10 @@ MOST = 4096
 class LastCall:
     """Written by the engine's worker before and after each call. A crash of the process leaves the file as it is."""
 
-    def __init__(self, path: Path) -> None:
-        path.write_bytes(bytes(8 * (1 + MOST)))
-        with path.open("r+b") as file:
+    def __init__(self, path: str) -> None:
+        file_ = Path(path)
+        file_.write_bytes(bytes(8 * (1 + MOST)))
+        with file_.open("r+b") as file:
             self._memory = np.frombuffer(mmap.mmap(file.fileno(), 0), np.int64)
 
     def __call__(self, served: Sequence[Utterance]) -> None:
@@ -31,7 +32,7 @@ class LastCall:
             memory[0] = len(numbers)
 
 
-def last_call(path: Path) -> frozenset[int]:
+def last_call(path: str) -> frozenset[int]:
     """Return the utterances of the call in which the process of this file died; none where it was in none."""
     try:
         memory = np.fromfile(path, np.int64)

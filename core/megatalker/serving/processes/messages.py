@@ -1,7 +1,7 @@
-"""Messages between an engine process and the process of its callers, in msgpack.
+"""Messages about utterances between an engine process and its clients, in msgpack.
 
-Each has ``id``, the utterance's number in its caller's process. All moments are seconds of the system's monotonic
-clock, which the processes of a machine share.
+Each has ``id``, the utterance's number, which no other has, not even of another client. All moments are seconds of the
+system's monotonic clock, which the processes of a machine share.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,10 @@ from numpy.typing import NDArray
 
 from megatalker.engine.outputs import BackendSwitch, Continuation, EngineMetrics, FinishReason, StreamEnd
 from megatalker.engine.request import Request, TalkerLimits
-from megatalker.errors import MegatalkerError, describe_error, named_error
+from megatalker.serving.processes.control import Attach, Detach, Failure, ToClient, WarmUpOrder
+
+MOST_UTTERANCES = 1 << 32
+"""Utterances that a client numbers, from its own number times this: the numbers of two clients never meet."""
 
 
 class Segment(Struct, array_like=True, frozen=True):
@@ -71,33 +74,10 @@ class Taken(Struct, array_like=True, frozen=True, tag=True):
     frames: int
 
 
-class WarmUpOrder(Struct, array_like=True, frozen=True, tag=True):
-    """Warm both backends up; a :class:`WarmedUp` answers."""
-
-
-Order = Begin | FeedText | EndText | StopSpeech | Taken | WarmUpOrder
+Order = Attach | Detach | Begin | FeedText | EndText | StopSpeech | Taken | WarmUpOrder
 
 
 # ---- from the engine
-
-
-class Failure(Struct, array_like=True, frozen=True):
-    """An error on its way to another process."""
-
-    kind: str
-    text: str
-    retry_after_s: float | None = None
-
-    @classmethod
-    def of(cls, error: BaseException) -> "Failure":
-        """Return the message for this error."""
-        if not isinstance(error, MegatalkerError):
-            return cls(MegatalkerError.__name__, describe_error(error))
-        return cls(type(error).__name__, str(error), getattr(error, "retry_after_s", None))
-
-    def exception(self) -> MegatalkerError:
-        """Return the error to raise in this process."""
-        return named_error(self.kind, self.text, self.retry_after_s)
 
 
 class Begun(Struct, array_like=True, frozen=True):
@@ -167,30 +147,8 @@ class EngineStatus(Struct, array_like=True, frozen=True, tag=True):
     """Why it refuses every request."""
 
 
-class EngineOpened(Struct, array_like=True, frozen=True, tag=True):
-    """The engine has loaded its backends, or cannot."""
-
-    engine: int
-    failure: Failure | None
-
-
-class WarmedUp(Struct, array_like=True, frozen=True, tag=True):
-    """The end of a warm-up."""
-
-    engine: int
-    failure: Failure | None
-
-
-class Logged(Struct, array_like=True, frozen=True, tag=True):
-    """A line for the log, with its traceback."""
-
-    engine: int
-    logger: str
-    level: int
-    text: str
-
-
-Report = SpeechOutput | EngineStatus | EngineOpened | WarmedUp | Logged
+Report = SpeechOutput | EngineStatus
+ToClientOrReport = Report | ToClient
 
 
 # ---- on the wire
@@ -216,7 +174,8 @@ def _decode(kind: type, value: Any) -> object:
 
 _encoder = msgspec.msgpack.Encoder(enc_hook=_encode)
 _orders = msgspec.msgpack.Decoder(list[Order], dec_hook=_decode)
-_reports: msgspec.msgpack.Decoder[Report] = msgspec.msgpack.Decoder(Report, dec_hook=_decode)
+_reports: msgspec.msgpack.Decoder[ToClientOrReport] = msgspec.msgpack.Decoder(ToClientOrReport, dec_hook=_decode)
+_status = msgspec.msgpack.Decoder(EngineStatus, dec_hook=_decode)
 
 
 def pack_orders(orders: Sequence[Order]) -> bytes:
@@ -234,6 +193,11 @@ def pack_report(report: Report) -> bytes:
     return _encoder.encode(report)
 
 
-def unpack_report(data: bytes) -> Report:
-    """Return the report of a message."""
+def unpack_for_client(data: bytes) -> ToClientOrReport:
+    """Return a message to a client."""
     return _reports.decode(data)
+
+
+def unpack_status(data: bytes) -> EngineStatus:
+    """Return the state of an engine."""
+    return _status.decode(data)

@@ -9,7 +9,8 @@ import numpy as np
 from megatalker.checkpoint.config import FRAME_SECONDS
 from megatalker.engine.chunks import ChunkQueue, Progress, Waiter
 from megatalker.engine.outputs import Chunk, FinishReason
-from megatalker.serving.processes.messages import Audio, Begun, Ended, Failure, SpeechOutput, pack_report
+from megatalker.serving.processes.control import Failure
+from megatalker.serving.processes.messages import Audio, Begun, Ended, SpeechOutput, pack_report
 
 
 class Outbox:

@@ -44,6 +44,7 @@ from megatalker.serving.server.socket_session import SocketSession
 from megatalker.serving.server.speech_routes import speech_routes, tts_stream_routes
 from megatalker.serving.server.speech_service import SpeechService
 from megatalker.serving.server.telemetry import Metrics
+from megatalker.serving.server.usage import KeyUsage
 from megatalker.serving.server.voice_routes import voice_routes, watch_voices
 from megatalker.settings import ServerSettings
 from megatalker.voices import Voice
@@ -54,10 +55,14 @@ logger = logging.getLogger(__name__)
 
 
 def create_app(
-    engine: ServedEngine, settings: ServerSettings | None = None, settings_file: Path | None = None
+    engine: ServedEngine,
+    settings: ServerSettings | None = None,
+    settings_file: Path | None = None,
+    usage: KeyUsage | None = None,
 ) -> FastAPI:
     """An ASGI application that speaks with this engine, warms it up when it starts (``lazy``: at the first request),
-    and closes it when it stops. Meanwhile it follows the keys in ``settings_file``, where there is one.
+    and closes it when it stops. Meanwhile it follows the keys in ``settings_file``, where there is one. ``usage`` is
+    shared by the processes of a server.
 
     Its :class:`~megatalker.serving.server.speech_service.SpeechService` is ``app.state.service``.
 
@@ -70,7 +75,7 @@ def create_app(
     library = VoiceLibrary(settings.voices_dir, engine.checkpoint, cache, engine.settings.max_reference_s)
     service = SpeechService(engine, library, cache, settings)
     aliases = Aliases(service, settings)
-    keyring = Keyring(settings)
+    keyring = Keyring(settings, usage)
     health = service.metrics.background
 
     @asynccontextmanager

@@ -5,12 +5,13 @@ import time
 import uuid
 from collections import OrderedDict
 from collections.abc import Callable
-from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import lru_cache
 
 from megatalker.errors import CapacityError
+from megatalker.serving.server.logs import CURRENT
 from megatalker.serving.server.problems import AuthenticationError
+from megatalker.serving.server.usage import KeyUsage
 
 MOST_OWNERS = 1024
 """Buckets that are kept; the one used longest ago, which has filled up meanwhile, goes first."""
@@ -82,33 +83,28 @@ class Caller:
 
     Args:
         name: of the key.
+        usage: where it is counted what the key uses; ``None``: nowhere, for it has no limits.
         max_streams: utterances at a time; ``None``: any number.
         requests_per_minute: ``None``: any number.
         manage_voices: it may add and remove voices.
-        clock: seconds, monotonic.
     """
 
     def __init__(
         self,
         name: str,
+        usage: KeyUsage | None = None,
         *,
         max_streams: int | None = None,
         requests_per_minute: int | None = None,
         manage_voices: bool = True,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.name, self.manage_voices = name, manage_voices
-        self.streams = 0
-        """Utterances it has now."""
+        self.name, self._usage = name, usage
         self.removed = False
         """The key was removed: it opens nothing, and its open connections begin nothing more."""
-        self._max_streams, self._clock = max_streams, clock
-        self._per_minute, self._requests = requests_per_minute, self._bucket(requests_per_minute)
+        self.limit(max_streams=max_streams, requests_per_minute=requests_per_minute, manage_voices=manage_voices)
 
     def limit(self, *, max_streams: int | None, requests_per_minute: int | None, manage_voices: bool) -> None:
         """Set other limits from now on; running utterances and past requests still count."""
-        if requests_per_minute != self._per_minute:
-            self._requests = self._bucket(requests_per_minute)
         self._max_streams, self._per_minute, self.manage_voices = max_streams, requests_per_minute, manage_voices
 
     def count_request(self) -> None:
@@ -116,7 +112,9 @@ class Caller:
 
         What was not asked for in the last minute is saved up, but no longer.
         """
-        wait_s = 0.0 if self._requests is None else self._requests.take()
+        if self._usage is None or self._per_minute is None:
+            return
+        wait_s = self._usage.take_request(self.name, self._per_minute)
         if wait_s:
             raise RateLimitError(
                 f"key {self.name!r} may ask {self._per_minute} times a minute and has; wait, or raise its "
@@ -124,22 +122,19 @@ class Caller:
                 retry_after_s=wait_s,
             )
 
-    def _bucket(self, per_minute: int | None) -> TokenBucket | None:
-        return None if per_minute is None else TokenBucket(per_minute / 60.0, per_minute, self._clock)
-
     def take_stream(self) -> None:
         """Count one more utterance; :meth:`give_stream_back` must follow. Raises ``StreamLimitError`` at the limit."""
-        if self._max_streams is not None and self.streams >= self._max_streams:
+        if self._usage is not None and not self._usage.take_stream(self.name, self._max_streams):
             raise StreamLimitError(
                 f"key {self.name!r} may have {self._max_streams} utterances at a time and has; let one end, or raise "
                 "its max_streams",
                 retry_after_s=1.0,
             )
-        self.streams += 1
 
     def give_stream_back(self) -> None:
         """An utterance has ended."""
-        self.streams -= 1
+        if self._usage is not None:
+            self._usage.give_stream_back(self.name)
 
 
 @dataclass(slots=True, eq=False)
@@ -198,17 +193,14 @@ def address_owner(address: str) -> str:
     return f"client {known}"
 
 
-_CALL: ContextVar[RequestContext] = ContextVar("megatalker_call")
-
-
 def current_request() -> RequestContext:
     """The call that this code runs for; outside of any, one without limits."""
-    return _CALL.get(None) or RequestContext()
+    return CURRENT.get(None) or RequestContext()
 
 
 def known_request() -> RequestContext | None:
     """The call that this code runs for, or ``None`` outside of any."""
-    return _CALL.get(None)
+    return CURRENT.get(None)
 
 
-enter_request, leave_request = _CALL.set, _CALL.reset
+enter_request, leave_request = CURRENT.set, CURRENT.reset

@@ -119,6 +119,11 @@ class ServerConnection(asyncio.Protocol):
     def idle(self) -> bool:
         """Whether no work is under way on the connection, though the client may be there."""
 
+    @property
+    def closes_after_answer(self) -> bool:
+        """Whether :meth:`shutdown` now lets it answer what it was asked."""
+        return False
+
     @abstractmethod
     def give_way(self, error: TooManyConnectionsError) -> None:
         """Tell the client why, and close."""

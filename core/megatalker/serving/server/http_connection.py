@@ -159,6 +159,10 @@ class HttpConnection(ServerConnection, HttpToolsProtocol):
         )
         self._refuse((error, HTTPStatus.REQUEST_TIMEOUT))
 
+    @property
+    def closes_after_answer(self) -> bool:
+        return self.cycle is not None and not self.cycle.response_complete
+
     def give_way(self, error: TooManyConnectionsError) -> None:
         """Tell the client why, and close."""
         self._refuse((error, HTTPStatus.SERVICE_UNAVAILABLE))

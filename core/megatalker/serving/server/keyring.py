@@ -21,6 +21,7 @@ from megatalker.errors import SettingsError
 from megatalker.serving.background import BackgroundHealth, RecoverableError, polling
 from megatalker.serving.server.callers import ANONYMOUS, Caller, current_request
 from megatalker.serving.server.problems import AuthenticationError, error_responses
+from megatalker.serving.server.usage import KeyUsage
 from megatalker.settings import KeySettings, ServerSettings, Settings, key_names
 from megatalker.settings.files import MOST_BYTES, read_regular_file, read_until_stable
 from megatalker.settings.values import check_keys
@@ -47,12 +48,17 @@ def hash_key(key: str) -> str:
 class Keyring:
     """Tells callers by what they send.
 
+    Args:
+        settings: the server's.
+        usage: where it is counted what keys use; by default in this process.
+
     Raises:
         SettingsError: two names have one key, or a name means another caller
             (:func:`~megatalker.settings.check_keys`).
     """
 
-    def __init__(self, settings: ServerSettings) -> None:
+    def __init__(self, settings: ServerSettings, usage: KeyUsage | None = None) -> None:
+        self._usage = usage or KeyUsage()
         self._owner = {} if settings.api_key is None else {hash_key(settings.api_key.get_secret_value()): Caller(OWNER)}
         self._by_hash: Mapping[str, Caller] = {}
         self._by_name: Mapping[str, Caller] = {}
@@ -71,7 +77,9 @@ class Keyring:
         """
         check_keys(keys)
         before = self._by_hash
-        self._by_hash = self._owner | {key.hash: _caller(name, key, before.get(key.hash)) for name, key in keys.items()}
+        self._by_hash = self._owner | {
+            key.hash: self._caller(name, key, before.get(key.hash)) for name, key in keys.items()
+        }
         if self._by_hash:
             self._anonymous = None
         everybody = [*self._by_hash.values(), *([] if self._anonymous is None else [self._anonymous])]
@@ -109,6 +117,14 @@ class Keyring:
         token = self._signer.dumps(caller.name)
         return token if isinstance(token, str) else token.decode()
 
+    def _caller(self, name: str, key: KeySettings, before: Caller | None) -> Caller:
+        """Return the caller of a key: the one from before where there was one, with the new limits."""
+        limits = key.model_dump(exclude={"hash"})
+        if before is None or before.name != name:
+            return Caller(name, self._usage, **limits)
+        before.limit(**limits)
+        return before
+
     def _bearer(self, key: str) -> Caller | None:
         """Compare with every key, each in constant time."""
         asked, found = hash_key(key), None
@@ -129,15 +145,6 @@ class Keyring:
         if caller is None:
             raise AuthenticationError("this is no token of this server; get one from POST /v1/tokens")
         return caller
-
-
-def _caller(name: str, key: KeySettings, before: Caller | None) -> Caller:
-    """Return the caller of a key: the one from before where there was one, with the new limits."""
-    limits = key.model_dump(exclude={"hash"})
-    if before is None or before.name != name:
-        return Caller(name, **limits)
-    before.limit(**limits)
-    return before
 
 
 def _token(connection: HTTPConnection) -> str | None:

@@ -4,38 +4,21 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-import torch
-
 from megatalker.checkpoint import Checkpoint
 from megatalker.engine import Engine, EngineMetrics, SpeechStream
 from megatalker.engine.interpreter import spare_what_is_loaded, switch_threads_often
 from megatalker.engine.options import SpeechOptions
 from megatalker.errors import EngineClosedError, MegatalkerError
 from megatalker.serving.processes import ProcessEngine
+from megatalker.serving.server.defaults import engine_devices
 from megatalker.settings import Settings
-
-MAX_UNTAKEN_S = 20.0
-"""The default of a server: slow clients should cost no memory."""
-MAX_WAIT_S = 30.0
-"""The default of a server: nobody listens to a silence of this length."""
-
 
 OpenEngine = Engine | ProcessEngine
 
 
 def open_processes(settings: Settings, checkpoint: Checkpoint) -> ProcessEngine:
     """Open an engine process for each device that the settings name."""
-    return ProcessEngine.open(settings, checkpoint=checkpoint, devices=devices(settings))
-
-
-def devices(settings: Settings) -> list[str]:
-    """Return the devices of a server's engines: ``server.devices``, or all GPUs where both settings are ``auto``."""
-    asked = settings.server.devices
-    if asked != "auto":
-        return list(asked)
-    if settings.device in ("auto", "cuda") and torch.cuda.is_available():
-        return [f"cuda:{number}" for number in range(torch.cuda.device_count())]
-    return [settings.device]
+    return ProcessEngine.open(settings, checkpoint=checkpoint, devices=engine_devices(settings))
 
 
 class LazyEngine:
@@ -122,10 +105,3 @@ def _closed() -> EngineClosedError:
 
 ServedEngine = OpenEngine | LazyEngine
 """An engine that a server can serve."""
-
-
-def served_settings(settings: Settings) -> Settings:
-    """Return the settings with a server's own defaults where nothing was set."""
-    unsaid: dict[str, object] = {"max_untaken_s": MAX_UNTAKEN_S, "max_wait_s": MAX_WAIT_S, "warmup": "first"}
-    unsaid = {name: value for name, value in unsaid.items() if getattr(settings, name) is None}
-    return settings.model_copy(update=unsaid)

@@ -6,8 +6,8 @@ import signal
 import socket
 import ssl
 import sys
+import time
 from contextlib import suppress
-from ipaddress import ip_address
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -15,52 +15,22 @@ from typing import TYPE_CHECKING, Any
 import uvicorn
 
 from megatalker.errors import MegatalkerError, SettingsError
+from megatalker.serving.server.address import guard_loopback, server_url
 from megatalker.serving.server.app import create_app
 from megatalker.serving.server.connections import watch_closing
 from megatalker.serving.server.http_connection import http_connection
 from megatalker.serving.server.lazy_engine import ServedEngine
 from megatalker.serving.server.socket_connection import socket_connection
 from megatalker.serving.server.speech_service import SpeechService
+from megatalker.serving.server.usage import KeyUsage
 from megatalker.serving.timers import SplitTimers
 from megatalker.settings import ServerSettings
 
 logger = logging.getLogger(__name__)
 
 POLL_S = 0.02
-LOOPBACK_HOSTS = ("localhost", "localhost.", "127.0.0.1", "::1")
-
-
-def bind(settings: ServerSettings) -> socket.socket:
-    """A socket on the address to serve. It listens: while two sockets only hold an address, neither is refused.
-
-    Raises:
-        SettingsError: the address cannot be used.
-    """
-    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    bound = socket.socket(family)
-    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        bound.bind((settings.host, settings.port))
-        bound.listen()
-    except (OSError, ValueError) as error:  # ValueError: no host at all, such as one with a NUL or a very long label
-        bound.close()
-        why = (error.strerror if isinstance(error, OSError) else None) or error
-        raise SettingsError(
-            f"cannot serve on host {settings.host!r}, port {settings.port}: {why}; choose another"
-        ) from error
-    return bound
-
-
-def guard_loopback(settings: ServerSettings, address: str) -> ServerSettings:
-    """Return the settings; those of a server at the loopback ``address`` without keys limit the hosts it answers for.
-
-    Nobody but this machine's programs should reach such a server. But a web page can have its own name resolve to
-    127.0.0.1 (DNS rebinding), and a browser then lets it ask; the ``Host`` header tells.
-    """
-    keyed = settings.api_key is not None or settings.keys
-    if keyed or settings.allowed_hosts or not ip_address(address.partition("%")[0]).is_loopback:
-        return settings
-    return settings.model_copy(update={"allowed_hosts": (*LOOPBACK_HOSTS, settings.host, address)})
+IDLE_S = 1.0
+"""A server that is replaced closes a connection on which nothing was under way for this long."""
 
 
 def _tls(settings: ServerSettings) -> dict[str, Any]:
@@ -96,6 +66,7 @@ class TalkServer(uvicorn.Server):
         settings: the server's.
         bound: from :func:`bind`.
         settings_file: whose keys it follows.
+        usage: of its keys, which other processes share.
     """
 
     def __init__(
@@ -104,9 +75,10 @@ class TalkServer(uvicorn.Server):
         settings: ServerSettings,
         bound: socket.socket,
         settings_file: Path | None = None,
+        usage: KeyUsage | None = None,
     ) -> None:
         settings = guard_loopback(settings, bound.getsockname()[0])
-        app = create_app(engine, settings, settings_file)
+        app = create_app(engine, settings, settings_file, usage)
         super().__init__(
             uvicorn.Config(
                 app,
@@ -122,11 +94,9 @@ class TalkServer(uvicorn.Server):
             )
         )
         self.service: SpeechService = app.state.service
-        host, port = bound.getsockname()[:2]
-        scheme = "http" if settings.tls_certificate is None else "https"
-        self.url = f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+        self.url = server_url(settings, bound)
         self._engine, self._settings, self._bound = engine, settings, bound
-        self._announced = self._drains = False
+        self._announced = self._drains = self._retires = False
         self.failure: MegatalkerError | None = None
         """Why it stopped by itself."""
 
@@ -138,20 +108,25 @@ class TalkServer(uvicorn.Server):
         """Announce readiness once; stop when the engine has failed for good; look after connections that close."""
         if counter % 10 == 0:  # each second
             watch_closing(self.server_state.connections)
+            self.service.metrics.tasks.set(len(asyncio.all_tasks()))
         self.failure = self.service.failure
         if self.failure is not None:
             return True
         if self.service.ready and not self._announced:
             self._announced = True
             engine = self._engine
-            logger.info(
-                "ready at %s: checkpoint %s, backend %s, codec %s",
-                self.url,
-                engine.checkpoint.name,
-                engine.backend,
-                engine.codec,
-            )
+            self.announce(f"checkpoint {engine.checkpoint.name}, backend {engine.backend}, codec {engine.codec}")
         return await super().on_tick(counter)
+
+    def announce(self, what: str) -> None:
+        """Say that this is served."""
+        logger.info("ready at %s: %s", self.url, what)
+
+    def retire(self) -> None:
+        """Take no further connection, and stop when those that there are have ended, or after ``drain_timeout_s``.
+        Another process serves the address from now on.
+        """
+        self._retires = self.should_exit = True
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Begin to stop; see the class."""
@@ -165,10 +140,11 @@ class TalkServer(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Finish what is spoken, or end it with an error; give clients a moment to hear of it, then disconnect them."""
+        if self._retires:
+            await self._serve_out()
         self.service.draining = True
         if self._drains:
             await self._drain()
-        logger.info("stopping")
         await asyncio.to_thread(self._engine.close)
         with suppress(TimeoutError):
             async with asyncio.timeout(self._settings.shutdown_timeout_s):
@@ -176,11 +152,28 @@ class TalkServer(uvicorn.Server):
                     await asyncio.sleep(POLL_S)
         await super().shutdown(sockets)
 
-    async def _drain(self) -> None:
-        limit_s = self._settings.drain_timeout_s
-        logger.info("draining for up to %g s: what is spoken is finished, nothing new is begun", limit_s)
+    async def _serve_out(self) -> None:
+        """Serve the connections that there are. An HTTP connection is closed after the answer that it waits for; one on
+        which nothing is under way gets a moment for the request that may be on its way.
+        """
+        idle_since: dict[Any, float] = {}
+        for listening in self.servers:
+            listening.close()
         with suppress(TimeoutError):
-            async with asyncio.timeout(limit_s):
+            async with asyncio.timeout(self._settings.drain_timeout_s):
+                connections: set[Any] = self.server_state.connections
+                while connections and self.service.failure is None:
+                    now = time.monotonic()
+                    for connection in list(connections):
+                        if not connection.idle:
+                            idle_since.pop(connection, None)
+                        if now - idle_since.setdefault(connection, now) > IDLE_S or connection.closes_after_answer:
+                            connection.shutdown()
+                    await asyncio.sleep(POLL_S)
+
+    async def _drain(self) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._settings.drain_timeout_s):
                 while self._drains and self.service.busy and self.service.failure is None:
                     await asyncio.sleep(POLL_S)
 

@@ -246,6 +246,8 @@ class SpeechService:
     async def _begin(self, text: str | None, asked: SpeechFields, route: Route, **wanted: bool) -> UtteranceSession:
         session = UtteranceSession(self, text, asked, route)
         try:
+            if asked.voice is not None and self.voices.lacks(asked.voice):
+                await run_in(self._checks, self.voices.look_again)
             reference = await self.references.voice(current_request().owner, asked)
             voice = None if reference is None else reference.voice
             if self._is_quick(text, asked):

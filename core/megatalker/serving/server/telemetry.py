@@ -1,22 +1,23 @@
-"""Metrics for Prometheus, and a log of events with fields, as text or as JSON, for the operator of a server."""
+"""Metrics for Prometheus, and a log of events with fields, for the operator of a server."""
 
-import json
 import logging
-import time
+import os
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import Literal
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
+from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 
 from megatalker.engine import SpeechStream
 from megatalker.serving.background import BackgroundHealth
 from megatalker.serving.protocol.leniency import told_names
-from megatalker.serving.server.callers import known_request
+from megatalker.serving.server.defaults import SHARED_METRICS
 from megatalker.serving.server.lazy_engine import ServedEngine
 
 Route = Literal["http", "websocket"]
+
 
 TTFC_BUCKETS_S = (0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0, 2.0, 5.0, 10.0)
 WAIT_BUCKETS_S = (0.001, 0.002, 0.005, *TTFC_BUCKETS_S, 20.0, 60.0)
@@ -28,64 +29,84 @@ class Metrics:
 
     def __init__(self, engine: ServedEngine) -> None:
         self.registry = CollectorRegistry()
+        """The content of ``GET /metrics``. Front ends of one server count together, in files
+        (https://prometheus.github.io/client_python/multiprocess)."""
         self.registry.register(_EngineCollector(engine))
-        self.background = BackgroundHealth()
+        own = self.registry
+        if SHARED_METRICS in os.environ:
+            MultiProcessCollector(self.registry)  # type: ignore[no-untyped-call]
+            own = CollectorRegistry()
+        self._failures = Counter(
+            "megatalker_background_failures", "Failures of work in the background.", ["work"], registry=own
+        )
+        self._troubled = Gauge(
+            "megatalker_background_troubled",
+            "Work in the background that fails now.",
+            ["work"],
+            registry=own,
+            multiprocess_mode="livemax",
+        )
+        self.background = BackgroundHealth(on_change=self._note_background)
         """Health of this server's work in the background."""
-        self.registry.register(_BackgroundCollector(self.background))
         self._ended = Counter(
             "megatalker_utterances",
             "Utterances that ended, by reason.",
             ["route", "finish_reason"],
-            registry=self.registry,
+            registry=own,
         )
         self._refused = Counter(
             "megatalker_refusals",
             "Requests and messages answered with an error, by error.",
             ["route", "error"],
-            registry=self.registry,
+            registry=own,
         )
         self._ttfc = Histogram(
             "megatalker_ttfc_seconds",
             "Request accepted until the first chunk was ready to send.",
             ["route"],
             buckets=TTFC_BUCKETS_S,
-            registry=self.registry,
+            registry=own,
         )
         self._queue_wait = Histogram(
             "megatalker_queue_wait_seconds",
             "Request accepted until its prompt was read.",
             ["route"],
             buckets=WAIT_BUCKETS_S,
-            registry=self.registry,
+            registry=own,
         )
         self._chunk_gap = Histogram(
             "megatalker_chunk_gap_seconds",
             "From one chunk to the next, where the engine waited for neither text nor consumer.",
             ["route"],
             buckets=WAIT_BUCKETS_S,
-            registry=self.registry,
+            registry=own,
         )
         self._rtf = Histogram(
             "megatalker_rtf",
             "Time from request to last chunk over duration of speech, for text given at once.",
             ["route"],
             buckets=RTF_BUCKETS,
-            registry=self.registry,
+            registry=own,
         )
         self._unsaid = Counter(
             "megatalker_unsaid_characters",
             "Characters of texts that were left out, estimated.",
             ["route"],
-            registry=self.registry,
+            registry=own,
         )
-        self._audio = Counter("megatalker_audio_seconds", "Speech made.", ["route"], registry=self.registry)
+        self._audio = Counter("megatalker_audio_seconds", "Speech made.", ["route"], registry=own)
         self._underruns = Counter(
             "megatalker_underruns",
             "Times playback without a buffer would have run dry.",
             ["route"],
-            registry=self.registry,
+            registry=own,
         )
-        self.connections = Gauge("megatalker_connections", "WebSocket connections now.", registry=self.registry)
+        self.connections = Gauge(
+            "megatalker_connections", "WebSocket connections now.", registry=own, multiprocess_mode="livesum"
+        )
+        self.tasks = Gauge(
+            "megatalker_tasks", "Tasks of the servers' event loops.", registry=own, multiprocess_mode="livesum"
+        )
 
     def ended(self, stream: SpeechStream, route: Route, *, whole_text: bool) -> None:
         """An utterance is over. Where its text arrived bit by bit, RTF would mostly tell how fast it was written."""
@@ -107,24 +128,9 @@ class Metrics:
         """A request, or a message of a WebSocket, was answered with this error."""
         self._refused.labels(route, type(error).__name__).inc()
 
-
-class _BackgroundCollector(Collector):
-    def __init__(self, health: BackgroundHealth) -> None:
-        self._health = health
-
-    def collect(self) -> Iterator[Metric]:
-        failures = CounterMetricFamily(
-            "megatalker_background_failures", "Failures of work in the background.", labels=["work"]
-        )
-        troubled = GaugeMetricFamily(
-            "megatalker_background_troubled", "Work in the background that fails now.", labels=["work"]
-        )
-        troubles = self._health.troubles()
-        for name, count in self._health.failures().items():
-            failures.add_metric([name], count)
-            troubled.add_metric([name], int(name in troubles))
-        yield failures
-        yield troubled
+    def _note_background(self, work: str, failed: bool, troubled: bool) -> None:
+        self._failures.labels(work).inc(int(failed))
+        self._troubled.labels(work).set(int(troubled))
 
 
 class _EngineCollector(Collector):
@@ -190,52 +196,3 @@ def log_ignored(names: tuple[str, ...]) -> None:
     """Note which fields of a request mean nothing here."""
     if names:
         log_event("ignored", fields=", ".join(told_names(names)))
-
-
-def configure_logging(log_format: Literal["text", "json"]) -> None:
-    """Everything that this process logs goes to standard error in this format, one line each."""
-    handler = logging.StreamHandler()
-    handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
-    logging.basicConfig(handlers=[handler], force=True)
-
-
-class TextFormatter(logging.Formatter):
-    """``time LEVEL logger: message key=value ...``; a value with blanks or control characters is quoted."""
-
-    def __init__(self) -> None:
-        super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
-
-    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - of the library
-        pairs = (f"{name}={_plain(value)}" for name, value in _fields(record).items())
-        return " ".join((super().formatMessage(record), *pairs))
-
-
-class JsonFormatter(logging.Formatter):
-    """One object a line: ``time`` (UTC), ``level``, ``logger``, ``message`` and the fields of the event."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
-        line: dict[str, Any] = {
-            "time": f"{seconds}.{int(record.msecs):03d}Z",
-            "level": record.levelname,
-            "logger": record.name,
-            "message": record.getMessage(),
-            **_fields(record),
-        }
-        if record.exc_info:
-            line["exception"] = self.formatException(record.exc_info)
-        return json.dumps(line, ensure_ascii=False, default=str)
-
-
-def _fields(record: logging.LogRecord) -> dict[str, object]:
-    """Return the fields of an event, and the request that is being served, wherever a line comes from."""
-    fields: dict[str, object] = dict(getattr(record, "fields", {}))
-    call = known_request()
-    if call is not None:
-        fields.setdefault("request_id", call.id)
-    return fields
-
-
-def _plain(value: object) -> str:
-    text = f"{value:.6g}" if isinstance(value, float) else str(value)
-    return text if text.isprintable() and not set(text) & set(' "=') else json.dumps(text)

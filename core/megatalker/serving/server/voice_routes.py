@@ -31,6 +31,7 @@ def voice_routes(service: SpeechService) -> APIRouter:
         """The checkpoint's speakers and the server's voices; ``voice`` in a request is one of these ids. ``voices`` is
         for voice pickers that look there.
         """
+        library.look_again()
         speakers = list_speakers(service.engine.checkpoint)
         entries: list[dict[str, str]] = [{"id": name, "kind": "speaker"} for name in speakers]
         entries += [{"id": name, "kind": entry.kind, "summary": entry.summary} for name, entry in library.items()]
@@ -64,6 +65,7 @@ def voice_routes(service: SpeechService) -> APIRouter:
     async def remove(name: str) -> Response:
         """Delete a voice that the server keeps, with its recording. Utterances that speak with it go on."""
         _require_manager()
+        await asyncio.to_thread(library.look_again)
         if name not in library:
             raise UnknownVoiceError(_cannot_remove(name, service))
         await asyncio.to_thread(library.remove, name)

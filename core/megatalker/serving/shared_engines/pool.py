@@ -67,9 +67,9 @@ class EnginePool:
     """
 
     def __init__(self, open_engine: Callable[[megatalker.Settings], SpeechEngine] | None = None) -> None:
-        """``open_engine``: blocks until the engine is loaded and warm; by default a :class:`megatalker.Engine`, which
-        warms up once it is loaded: for the first stream at once and for others in the background, as a server's does
-        where the setting ``warmup`` says nothing else.
+        """``open_engine``: blocks until the engine is loaded and warm; by default a :class:`megatalker.Engine`, or one
+        in a process of its own (setting ``engine_process``), which warms up once it is loaded: for the first stream at
+        once and for others in the background, as a server's does where the setting ``warmup`` says nothing else.
         """
         self._open, self._warm_up = (_open, _warm_up) if open_engine is None else (open_engine, _is_warm)
         self._lock = threading.Lock()
@@ -259,12 +259,15 @@ def _key(settings: megatalker.Settings) -> str:
 def _open(settings: megatalker.Settings) -> SpeechEngine:
     if settings.warmup is None:
         settings = settings.model_copy(update={"warmup": "first"})
-    return megatalker.Engine.open(settings)
+    if not settings.engine_process:
+        return megatalker.Engine.open(settings)
+    from megatalker.serving.processes import ProcessEngine  # which needs pyzmq
+
+    return ProcessEngine.open(settings)
 
 
 def _warm_up(engine: SpeechEngine) -> None:
-    assert isinstance(engine, megatalker.Engine), "the pool has opened it"
-    engine.warmup()
+    engine.warmup()  # type: ignore[attr-defined]  # the pool has opened it, so that it has one
 
 
 def _is_warm(engine: SpeechEngine) -> None:

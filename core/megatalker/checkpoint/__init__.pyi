@@ -1,0 +1,3 @@
+from .checkpoint import Checkpoint
+
+__all__ = ["Checkpoint"]

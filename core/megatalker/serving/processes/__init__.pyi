@@ -1,0 +1,3 @@
+from .engine import ProcessEngine
+
+__all__ = ["ProcessEngine"]
