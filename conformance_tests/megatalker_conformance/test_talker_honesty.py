@@ -2,22 +2,28 @@
 
 import gc
 import statistics
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from types import FunctionType, ModuleType
 
 import torch
 
+from megatalker.checkpoint.config import FRAME_SECONDS
 from megatalker.interfaces import TalkerBackend, TalkerDecoder
 from megatalker.plugins.checked import CheckedTalker
 from megatalker_conformance.cases import SENTENCES, Cases
 from megatalker_conformance.checks import Judge
 from megatalker_conformance.measure import Measure, clock
-from megatalker_conformance.streams import SuiteStreams
+from megatalker_conformance.streams import GREEDY, SuiteStreams
 
 FLAGS = ("batch", "forced_codes", "seeded_sampling", "prefix_reuse", "batch_invariant")
 CALLS = 12
 SPIKE = 4.0
 """A call may take this many times the median call: less than the 8 frames that chunked decoders run ahead."""
+LONG_PROMPT = 1000
+"""Rows of a minute of speech to clone, with its text."""
+WIDTHS = (1, 2, 3, 5, 8, 16, 48)
+"""Streams of a call, besides as many as there may be."""
 
 
 def test_the_loaded_instance_has_the_abilities_of_its_specification(
@@ -72,3 +78,54 @@ def test_no_call_does_the_work_of_several_frames(
             quietest[call] = min(quietest[call], now() - began)
         streams.release(stream)
     measure("slowest call / median call", max(quietest) / statistics.median(quietest), SPIKE)
+
+
+def test_a_prompt_leaves_no_work_for_the_first_frame(
+    streams: SuiteStreams, cases: Cases, judge: Judge, measure: Measure, device: torch.device
+) -> None:
+    """A prefill that returns at once and is done by the first frame delays all streams of that call."""
+    case = cases.rows(min(LONG_PROMPT, streams.decoder.max_positions - CALLS - 1), judge.manner)
+    now = clock(device)
+    quietest = [float("inf")] * CALLS
+    for _ in range(3):
+        stream = streams.start(case)
+        for call in range(CALLS):
+            began = now()
+            streams.advance(stream)
+            quietest[call] = min(quietest[call], now() - began)
+        streams.release(stream)
+    ratio = quietest[0] / statistics.median(quietest[1:])
+    measure(f"first frame after a prompt of {len(case.embeds)} rows / median frame", ratio, SPIKE)
+
+
+def test_warm_up_leaves_no_work_for_the_first_call_of_a_width(
+    load_another: Callable[[], CheckedTalker], cases: Cases, measure: Measure, device: torch.device
+) -> None:
+    """Whoever comes first with so many others would hear a gap, which no later measurement shows."""
+    case, now = cases.rows(8, replace(GREEDY, min_new_tokens=CALLS)), clock(device)
+    decoder = load_another()
+    decoder.warmup()
+    most = decoder.max_streams or WIDTHS[-1]
+    streams, worst = SuiteStreams(decoder), {"prefill": 0.0, "decode": 0.0}
+    gc.collect()
+    gc.disable()
+    try:
+        for width in sorted({min(width, most) for width in (*WIDTHS, most)}):
+            seconds: dict[str, list[float]] = {name: [] for name in worst}
+            for _ in range(2):
+                began = now()
+                together = streams.start_together(*[case] * width)
+                seconds["prefill"].append(now() - began)
+                for _ in range(2):
+                    began = now()
+                    streams.advance(*together)
+                    seconds["decode"].append(now() - began)
+                for stream in together:
+                    streams.release(stream)
+            for name, (first, *later) in seconds.items():
+                worst[name] = max(worst[name], (first - min(later)) / (FRAME_SECONDS + min(later)))
+    finally:
+        gc.enable()
+        decoder.close()
+    for name, extra in worst.items():
+        measure(f"first {name} of a width beyond a later one / that and the duration of a frame", extra, 1.0)

@@ -9,8 +9,8 @@ from engine_stage import TEXT, Opener, fakes_with
 from fake_backend import Behaviour, Fakes
 from megatalker.checkpoint.config import FRAME_SAMPLES
 from megatalker.engine.guarded_calls import CallRegister
+from megatalker.engine.running_clock import RunningClock
 from megatalker.errors import CapacityError
-from megatalker.running_clock import RunningClock
 from waiting import HANG_S, eventually
 
 DEADLINE_S = 1.0

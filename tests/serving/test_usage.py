@@ -32,3 +32,15 @@ def test_requests_of_all_processes_are_those_of_one_minute(tmp_path: Path) -> No
     assert other.take_request("anna", 3) == 0
     assert one.take_request("anna", 3) == pytest.approx(20)
     assert one.take_request("anna", 60) == pytest.approx(1), "a higher limit fills up faster"
+
+
+def test_a_process_that_stands_still_in_a_count_closes_the_server_to_nobody(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    one, other = (KeyUsage(tmp_path / "usage", process) for process in (1, 2))
+    one._db.execute("BEGIN IMMEDIATE")
+    assert other.take_stream("anna", 1)
+    assert other.take_request("anna", 1) == 0
+    assert "cannot be counted: database is locked" in caplog.text
+    one._db.execute("ROLLBACK")
+    assert [other.take_stream("anna", 1) for _ in range(2)] == [True, False], "and it counts again"

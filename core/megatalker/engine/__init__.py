@@ -2,21 +2,10 @@
 
 Read :mod:`~megatalker.engine.engine` for what callers use, :mod:`~megatalker.engine.worker` for the loop,
 :mod:`~megatalker.engine.state` for who owns what, and :mod:`~megatalker.engine.failover` for failures.
+
+Names are imported when they are first used, so that a supervisor of engine processes needs no torch.
 """
 
-from megatalker.engine.engine import Engine
-from megatalker.engine.options import SpeechOptions
-from megatalker.engine.outputs import BackendSwitch, Chunk, Continuation, EngineMetrics, FinishReason, StreamFacts
-from megatalker.engine.stream import SpeechStream
+import lazy_loader
 
-__all__ = [
-    "BackendSwitch",
-    "Chunk",
-    "Continuation",
-    "Engine",
-    "EngineMetrics",
-    "FinishReason",
-    "SpeechOptions",
-    "SpeechStream",
-    "StreamFacts",
-]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

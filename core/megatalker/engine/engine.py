@@ -26,6 +26,7 @@ from megatalker.engine.options import SpeechOptions
 from megatalker.engine.outputs import Continuation, EngineMetrics
 from megatalker.engine.request import Request, RequestChecker, TalkerLimits
 from megatalker.engine.runaway import RunawayDetector
+from megatalker.engine.running_clock import RunningClock
 from megatalker.engine.state import WorkerState
 from megatalker.engine.stream import LocalLink, SpeechStream, require_process
 from megatalker.engine.text_segmenter import TextSegmenter
@@ -38,7 +39,6 @@ from megatalker.plugins import BackendRegistry
 from megatalker.plugins.checked import CheckedCodec, CheckedTalker
 from megatalker.plugins.device import resolve_device, resolve_dtype, resolve_threads
 from megatalker.prompt import PromptBuilder
-from megatalker.running_clock import RunningClock
 from megatalker.settings import Settings
 
 CLOSE_TIMEOUT_S = 10.0

@@ -6,6 +6,7 @@ torch, so that a supervisor starts its processes at once.
 
 import logging
 import os
+import tempfile
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -203,6 +204,14 @@ def unpack_for_supervisor(data: bytes) -> ToSupervisor:
 def address(folder: str | Path, name: str) -> str:
     """Return an address in this folder for processes of this machine."""
     return f"ipc://{os.path.join(folder, name)}"  # noqa: PTH118 - an address, not a path
+
+
+def private_folder() -> str:
+    """Make a folder for sockets and counters that nobody else may look into. In memory where the system has a place for
+    that: a process that writes to a mapped file on a full disk is killed.
+    """
+    memory = "/dev/shm"
+    return tempfile.mkdtemp(prefix="megatalker-", dir=memory if os.access(memory, os.W_OK) else None)
 
 
 def receiver(context: Context, at: str) -> "zmq.Socket[bytes]":

@@ -4,7 +4,6 @@ import logging
 import os
 import queue
 import shutil
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -13,8 +12,8 @@ from typing import Any
 
 import zmq
 
+from megatalker.engine.running_clock import RunningClock
 from megatalker.errors import BackendFaultError, EngineClosedError, MegatalkerError
-from megatalker.running_clock import RunningClock
 from megatalker.serving.background import start_thread
 from megatalker.serving.processes.child import Child
 from megatalker.serving.processes.control import (
@@ -42,6 +41,7 @@ from megatalker.serving.processes.control import (
     address,
     log_levels,
     pack,
+    private_folder,
     receiver,
     unpack_for_supervisor,
 )
@@ -145,7 +145,7 @@ class EngineSupervisor:
     ) -> None:
         self._process = os.getpid()
         self._settings, self._checkpoint, self._devices, self._registry = settings, checkpoint, devices, registry
-        self.folder = tempfile.mkdtemp(prefix="megatalker-")
+        self.folder = private_folder()
         """Where sockets are; nobody else may look into it."""
         self.address = address(self.folder, "supervisor")
         """Where clients say hello."""

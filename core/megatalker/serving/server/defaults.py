@@ -1,8 +1,8 @@
 """Defaults of a server: settings, engines and front ends where the settings say nothing."""
 
 import ctypes
-import math
 import os
+import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -46,7 +46,8 @@ def front_end_count(settings: Settings, devices: Sequence[str]) -> int:
     if asked != "auto":
         return asked
     gpus = sum(device.startswith("cuda") for device in devices)
-    return max(1, min(math.floor(len(os.sched_getaffinity(0)) / CORES_PER_FRONT_END), FRONT_ENDS_PER_ENGINE * gpus))
+    cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    return max(1, min(cores // CORES_PER_FRONT_END, FRONT_ENDS_PER_ENGINE * gpus))
 
 
 def _has_gpu_driver() -> bool:

@@ -24,12 +24,12 @@ def known_as(port: int) -> Iterator[None]:
         if file.parent.stat().st_uid != os.getuid():
             raise PermissionError(f"{str(file.parent)!r} belongs to another user")
         descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # another host's server may have the same port
     except OSError as error:
         logger.warning("`megatalker reload` will not find this server: %s; send SIGHUP to its process instead", error)
         yield
         return
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         os.truncate(descriptor, 0)
         os.write(descriptor, str(os.getpid()).encode())
         yield

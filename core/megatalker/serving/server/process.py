@@ -135,6 +135,7 @@ class TalkServer(uvicorn.Server):
             signal.signal(sig, signal.SIG_DFL)
             signal.raise_signal(sig)
             return
+        self._retires &= sig != signal.SIGINT
         self._drains = sig == signal.SIGTERM and not self.should_exit
         super().handle_exit(sig, frame)
 
@@ -162,7 +163,7 @@ class TalkServer(uvicorn.Server):
         with suppress(TimeoutError):
             async with asyncio.timeout(self._settings.drain_timeout_s):
                 connections: set[Any] = self.server_state.connections
-                while connections and self.service.failure is None:
+                while connections and self._retires and self.service.failure is None:
                     now = time.monotonic()
                     for connection in list(connections):
                         if not connection.idle:

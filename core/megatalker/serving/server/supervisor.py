@@ -11,7 +11,6 @@ import secrets
 import shutil
 import signal
 import socket
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -28,7 +27,7 @@ from megatalker.checkpoint.location import locate
 from megatalker.errors import BackendFaultError, MegatalkerError, SettingsError
 from megatalker.serving.background import start_thread
 from megatalker.serving.processes.child import Child
-from megatalker.serving.processes.control import ClientFailed, ClientReady, log_levels
+from megatalker.serving.processes.control import ClientFailed, ClientReady, log_levels, private_folder
 from megatalker.serving.processes.supervisor import EngineSupervisor, RestartPlan
 from megatalker.serving.server.address import server_url
 from megatalker.serving.server.defaults import SHARED_METRICS, engine_devices, front_end_count
@@ -73,7 +72,7 @@ class ServerState:
 
     def __init__(self, bound: socket.socket, settings_file: Path | None) -> None:
         self.bound, self.settings_file = bound, settings_file
-        self.folder = Path(tempfile.mkdtemp(prefix="megatalker-"))
+        self.folder = Path(private_folder())
         self.metrics, self.usage_file = self.folder / "metrics", self.folder / "usage"
         self.metrics.mkdir()
         self.usage = KeyUsage(self.usage_file)

@@ -1,13 +1,16 @@
 """Use that keys make of their limits, counted for all front ends of a server together."""
 
+import logging
 import sqlite3
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-BUSY_S = 1.0
+logger = logging.getLogger(__name__)
+
+BUSY_S = 0.2
 """How long a process waits for another one's count, which takes some 50 microseconds."""
 _TABLES = """
 CREATE TABLE IF NOT EXISTS streams (key TEXT, process INTEGER, count INTEGER, PRIMARY KEY (key, process)) WITHOUT ROWID;
@@ -18,7 +21,9 @@ CREATE TABLE IF NOT EXISTS requests (key TEXT PRIMARY KEY, left REAL, at REAL) W
 class KeyUsage:
     """Utterances that run, and requests of the last minute, by key. Thread-safe.
 
-    Kept in SQLite, which several processes may write, one of which may die at any time.
+    Kept in SQLite, which several processes may write, one of which may die at any time. Where the count cannot be
+    taken, for another process stands still in the middle of one or nothing can be stored, the request is let in, and
+    the log says so: a limit must not close the server.
 
     Args:
         file: shared by the processes of a server; ``None``: there is one process, and memory is enough.
@@ -35,7 +40,7 @@ class KeyUsage:
 
     def take_stream(self, key: str, most: int | None) -> bool:
         """Count one more utterance, unless ``most`` run already; returns whether it may run."""
-        with self._lock:
+        with self._lock, _forgiving():
             done = self._db.execute(
                 "INSERT INTO streams SELECT ?1, ?2, 1 WHERE ?3 IS NULL"
                 " OR (SELECT coalesce(sum(count), 0) FROM streams WHERE key = ?1) < ?3"
@@ -43,17 +48,18 @@ class KeyUsage:
                 (key, self._process, most),
             )
             return done.rowcount == 1
+        return True
 
     def give_stream_back(self, key: str) -> None:
         """An utterance has ended."""
-        with self._lock:
+        with self._lock, _forgiving():
             self._db.execute("UPDATE streams SET count = count - 1 WHERE key = ? AND process = ?", (key, self._process))
 
     def take_request(self, key: str, per_minute: int) -> float:
         """Take one request of those that a key may ask in a minute, and return 0; where there is none, return the
         seconds until there is one. What was not asked for in the last minute is saved up, but no longer.
         """
-        with self._lock, self._db:
+        with self._lock, _forgiving(), self._db:
             self._db.execute("BEGIN IMMEDIATE")
             now = self._clock()
             row = self._db.execute("SELECT left, at FROM requests WHERE key = ?", (key,)).fetchone()
@@ -63,13 +69,22 @@ class KeyUsage:
             left -= 0.0 if wait_s else 1.0
             self._db.execute("INSERT OR REPLACE INTO requests VALUES (?, ?, ?)", (key, left, now))
             return wait_s
+        return 0.0
 
     def forget_process(self, process: int) -> None:
         """A process is over, and so are its utterances."""
-        with self._lock:
+        with self._lock, _forgiving():
             self._db.execute("DELETE FROM streams WHERE process = ?", (process,))
 
     def close(self) -> None:
         """Count no more."""
         with self._lock, suppress(sqlite3.Error):
             self._db.close()
+
+
+@contextmanager
+def _forgiving() -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.OperationalError as error:
+        logger.error("what a key uses cannot be counted: %s", error)

@@ -1,0 +1,16 @@
+from .engine import Engine
+from .options import SpeechOptions
+from .outputs import BackendSwitch, Chunk, Continuation, EngineMetrics, FinishReason, StreamFacts
+from .stream import SpeechStream
+
+__all__ = [
+    "BackendSwitch",
+    "Chunk",
+    "Continuation",
+    "Engine",
+    "EngineMetrics",
+    "FinishReason",
+    "SpeechOptions",
+    "SpeechStream",
+    "StreamFacts",
+]
