@@ -101,7 +101,7 @@ def test_a_prompt_leaves_no_work_for_the_first_frame(
 def test_warm_up_leaves_no_work_for_the_first_call_of_a_width(
     load_another: Callable[[], CheckedTalker], cases: Cases, measure: Measure, device: torch.device
 ) -> None:
-    """Whoever comes first with so many others would hear a gap, which no later measurement shows."""
+    """The first streams of a call of that width would have a gap, which no later measurement shows."""
     case, now = cases.rows(8, replace(GREEDY, min_new_tokens=CALLS)), clock(device)
     decoder = load_another()
     decoder.warmup()

@@ -228,8 +228,8 @@ class ServerSupervisor:
 
     SIGTERM lets utterances finish (``drain_timeout_s``); SIGINT, and a second signal of either kind, ends them. Before
     it is ready, either ends it at once. SIGHUP reads the settings again: engines and front ends with the new ones begin
-    beside those of before, and take their place once they are warm. Where something is wrong with them, all stays as it
-    was, and the log says why.
+    while the old ones serve, and replace them once they are warm. Where something is wrong with the new settings, all
+    stays as it was, and the log says why.
 
     Args:
         settings: to begin with.
