@@ -8,8 +8,8 @@ import pytest
 from engine_stage import TEXT, Opener, fakes_with
 from fake_backend import Behaviour, Fakes
 from megatalker.checkpoint.config import FRAME_SAMPLES
+from megatalker.engine.costs import RunningClock
 from megatalker.engine.guarded_calls import CallRegister
-from megatalker.engine.running_clock import RunningClock
 from megatalker.errors import CapacityError
 from waiting import HANG_S, eventually
 

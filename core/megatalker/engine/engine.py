@@ -19,6 +19,7 @@ from megatalker.engine.admission import AdmissionLimits, expected_wait_s
 from megatalker.engine.backend_role import codec_role, talker_role
 from megatalker.engine.chunks import ChunkPolicy, ChunkQueue, Progress, chunk_limit
 from megatalker.engine.commands import Command, CommandQueue, Lend, Wake, Warmup
+from megatalker.engine.costs import RunningClock
 from megatalker.engine.endings import end_everything
 from megatalker.engine.guarded_calls import CallRegister
 from megatalker.engine.interpreter import at_exit, end_thread
@@ -26,7 +27,6 @@ from megatalker.engine.options import SpeechOptions
 from megatalker.engine.outputs import Continuation, EngineMetrics
 from megatalker.engine.request import Request, RequestChecker, TalkerLimits
 from megatalker.engine.runaway import RunawayDetector
-from megatalker.engine.running_clock import RunningClock
 from megatalker.engine.state import WorkerState
 from megatalker.engine.stream import LocalLink, SpeechStream, require_process
 from megatalker.engine.text_segmenter import TextSegmenter

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from megatalker.engine.backend_role import BackendRole, InstanceT, LoadedBackend
-from megatalker.engine.running_clock import RunningClock
+from megatalker.engine.costs import RunningClock
 from megatalker.engine.utterance import Utterance
 from megatalker.errors import CapacityError, InvalidRequestError, describe_error
 from megatalker.plugins.checked import CheckedTalker

@@ -12,7 +12,7 @@ from typing import Any
 
 import zmq
 
-from megatalker.engine.running_clock import RunningClock
+from megatalker.engine.costs import RunningClock
 from megatalker.errors import BackendFaultError, EngineClosedError, MegatalkerError
 from megatalker.serving.background import start_thread
 from megatalker.serving.processes.child import Child
