@@ -14,7 +14,7 @@ from megatalker.plugins.checked import CheckedTalker
 from megatalker_conformance.cases import SENTENCES, Cases
 from megatalker_conformance.checks import Judge
 from megatalker_conformance.measure import Measure, clock
-from megatalker_conformance.streams import GREEDY, SuiteStreams
+from megatalker_conformance.streams import GREEDY, StreamCase, SuiteStreams
 
 FLAGS = ("batch", "forced_codes", "seeded_sampling", "prefix_reuse", "batch_invariant")
 CALLS = 12
@@ -68,16 +68,22 @@ def test_no_call_does_the_work_of_several_frames(
 ) -> None:
     """The first frame must not wait for later ones, so all calls cost about the same."""
     case = cases.prompt(SENTENCES[1], "interleaved", judge.manner)
+    quietest = _quietest_calls(streams, case, device, runs=4)
+    measure("slowest call / median call", max(quietest) / statistics.median(quietest), SPIKE)
+
+
+def _quietest_calls(streams: SuiteStreams, case: StreamCase, device: torch.device, *, runs: int) -> list[float]:
+    """Return the seconds of each of a stream's first calls, in the run in which that call took least."""
     now = clock(device)
     quietest = [float("inf")] * CALLS
-    for _ in range(4):
+    for _ in range(runs):
         stream = streams.start(case)
         for call in range(CALLS):
             began = now()
             streams.advance(stream)
             quietest[call] = min(quietest[call], now() - began)
         streams.release(stream)
-    measure("slowest call / median call", max(quietest) / statistics.median(quietest), SPIKE)
+    return quietest
 
 
 def test_a_prompt_leaves_no_work_for_the_first_frame(
@@ -85,15 +91,7 @@ def test_a_prompt_leaves_no_work_for_the_first_frame(
 ) -> None:
     """A prefill that returns at once and is done by the first frame delays all streams of that call."""
     case = cases.rows(min(LONG_PROMPT, streams.decoder.max_positions - CALLS - 1), judge.manner)
-    now = clock(device)
-    quietest = [float("inf")] * CALLS
-    for _ in range(3):
-        stream = streams.start(case)
-        for call in range(CALLS):
-            began = now()
-            streams.advance(stream)
-            quietest[call] = min(quietest[call], now() - began)
-        streams.release(stream)
+    quietest = _quietest_calls(streams, case, device, runs=3)
     ratio = quietest[0] / statistics.median(quietest[1:])
     measure(f"first frame after a prompt of {len(case.embeds)} rows / median frame", ratio, SPIKE)
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import httpx
 import psutil
 import pytest
+from websockets.sync.client import connect
 
 from commands import COMMAND, megatalker, one_line
 from megatalker.checkpoint import Checkpoint
@@ -138,8 +139,6 @@ def test_limits_of_keys_hold_for_all_front_ends_together(server: RunningServer) 
 def test_a_token_opens_every_front_end(server: RunningServer) -> None:
     answer = httpx.post(server.url + "/v1/tokens", headers={"Authorization": "Bearer mt-anna"})
     token = answer.json()["token"]
-    from websockets.sync.client import connect
-
     for _ in range(8):
         with connect(f"{server.url.replace('http', 'ws')}/v1/speak?token={token}", open_timeout=HANG_S) as talk:
             talk.send('{"type": "open", "text": "Hi.", "max_frames": 2}')

@@ -12,7 +12,7 @@ SET_UP_S = 0.2
 
 
 def compute(seconds: float) -> None:
-    """Use the processor for so long."""
+    """Keep the processor busy for this many seconds of processor time."""
     until = time.process_time() + seconds
     while time.process_time() < until:
         sum(range(1000))

@@ -1,6 +1,5 @@
 """A process that this one has started, told what to do by its standard input, and that ends when this one does."""
 
-import logging
 import os
 import pickle
 import subprocess
@@ -11,8 +10,6 @@ from contextlib import suppress
 from typing import IO, Any, Self
 
 from megatalker.serving.background import start_thread
-
-logger = logging.getLogger(__name__)
 
 END_S = 5.0
 """How long a process gets to end by itself."""
@@ -62,11 +59,6 @@ class Child:
     def pid(self) -> int:
         """Its number in the system."""
         return self.process.pid
-
-    @property
-    def alive(self) -> bool:
-        """It has not ended."""
-        return self.process.poll() is None
 
     @property
     def how_it_ended(self) -> str:

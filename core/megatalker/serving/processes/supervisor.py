@@ -13,7 +13,7 @@ from typing import Any
 import zmq
 
 from megatalker.engine.costs import RunningClock
-from megatalker.errors import BackendFaultError, EngineClosedError, MegatalkerError
+from megatalker.errors import BackendFaultError, MegatalkerError
 from megatalker.serving.background import start_thread
 from megatalker.serving.processes.child import Child
 from megatalker.serving.processes.control import (
@@ -146,9 +146,9 @@ class EngineSupervisor:
         self._process = os.getpid()
         self._settings, self._checkpoint, self._devices, self._registry = settings, checkpoint, devices, registry
         self.folder = private_folder()
-        """Where sockets are; nobody else may look into it."""
+        """Folder of the sockets of supervisor, engines and clients; only this user may look into it."""
         self.address = address(self.folder, "supervisor")
-        """Where clients say hello."""
+        """Address of the supervisor's socket, to which engines and clients send."""
         self._context: Context = zmq.Context()
         self._mail = receiver(self._context, self.address)
         self._on_client = on_client
@@ -188,7 +188,6 @@ class EngineSupervisor:
         if self._closing.is_set() or self._process != os.getpid():
             return
         self._closing.set()
-        self.failure = EngineClosedError("this engine is closed; open a new one")
         if threading.current_thread() is not self._thread:
             self._thread.join()
         ending = [start_thread(engine.process.end, "megatalker-ending") for engine in self._engines.values()]
@@ -265,8 +264,9 @@ class EngineSupervisor:
     # ---- clients
 
     def _tell_all(self, message: ToClient) -> None:
+        data = pack(message)
         for sender in self._clients.values():
-            sender(pack(message))
+            sender(data)
 
     def _welcome(self, hello: ClientHello) -> None:
         sender = self._clients[hello.client] = Sender(self._context, hello.reports)

@@ -64,7 +64,7 @@ class TalkServer(uvicorn.Server):
     Args:
         engine: opened; it is warmed up here.
         settings: the server's.
-        bound: from :func:`bind`.
+        bound: from :func:`~megatalker.serving.server.address.bind`.
         settings_file: whose keys it follows.
         usage: of its keys, which other processes share.
     """

@@ -58,10 +58,10 @@ class FrontEndStart:
     supervisor: str
     """The address of the engines' supervisor."""
     folder: str
-    """Where sockets are."""
+    """Folder of the sockets of the engines' supervisor, where this client's socket comes, too."""
     settings_file: Path | None
     usage: Path
-    """Where all front ends count what keys use."""
+    """SQLite file in which all front ends count what keys use."""
     others_serve: bool
     """There are front ends that serve: this one takes no connection before it is warm."""
     log_levels: dict[str, int]
