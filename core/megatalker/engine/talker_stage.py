@@ -72,7 +72,7 @@ class TalkerStage:
 
     def begin(self, chosen: Sequence[Utterance]) -> None:
         """Start one frame for each of these; for one alone that may have made a backend fail."""
-        trial = next((one for one in chosen if one.suspected and one.is_suspect("talker")), None)
+        trial = next((one for one in chosen if one.suspected and one.is_suspect("talker") and not _is_behind(one)), None)
         self._begin(chosen if trial is None else [trial])
 
     def take(self) -> None:
@@ -87,6 +87,7 @@ class TalkerStage:
             self._sort_out(served, error)
             return
         now, counters, loaded = self._state.clock(), self._state.counters, self._state.talker.loaded
+        tried = served[0] if served[0].suspected and not _is_behind(served[0]) else None
         counters.decode_calls += 1
         counters.decode_rows += len(frames)
         if loaded is not None:
@@ -94,7 +95,9 @@ class TalkerStage:
         for (utterance, decoder), frame in zip(step.shares, frames, strict=True):
             if utterance.ending is not None or utterance.decoder is not decoder:  # by its audio, meanwhile
                 continue
-            if frame.codes is None:
+            if decoder.behind:
+                decoder.behind -= 1
+            elif frame.codes is None:
                 end = end_of_speech(utterance, decoder)
                 utterance.ends.append(StreamEnd(len(utterance.frames), end))
                 end_segment(self._state, utterance, decoder, end)
@@ -102,8 +105,8 @@ class TalkerStage:
                 counters.frames += 1
                 self._add(utterance, decoder, frame.codes)
             utterance.update(now)
-        if served[0].suspected:
-            pass_trial(self._state.utterances, self._state.talker, served[0])
+        if tried is not None:
+            pass_trial(self._state.utterances, self._state.talker, tried)
 
     # ---- prefill
 
@@ -113,7 +116,7 @@ class TalkerStage:
             utterance.admitted, decoder = False, utterance.decoder
             if decoder is not None and decoder.handle is not None:
                 self._work.to_release.append(decoder.handle)
-                decoder.handle = None
+                decoder.lose_handle(repeat=self._state.talker.instance.repeats_bits)
             utterance.update(self._state.clock())
             self._state.counters.lent += 1
         self.release()
@@ -152,10 +155,12 @@ class TalkerStage:
             asked = utterance.request
             most = min(asked.max_segment_frames, asked.max_frames - decoder.start)
             decoder.max_frames = frames_that_fit(rows, most, max_positions)
-            if utterance.to_repeat and not self._repeat(utterance, decoder):
-                return None
+            if utterance.to_repeat:
+                if not self._repeat(utterance, decoder):
+                    return None
+                decoder.lose_handle(repeat=self._state.talker.instance.repeats_bits)
             ask = partial(decoder.request, self._builder)
-            request = self._calls.device("prompt", ask) if decoder.frames else ask()
+            request = self._calls.device("prompt", ask) if decoder.frames > decoder.behind else ask()
         except Exception as error:  # whatever it is, it concerns this utterance alone
             utterance.end("error", error)
             return None
@@ -297,4 +302,9 @@ def _step(decoder: DecoderStream) -> DecodeStep:
     row = decoder.next_row
     assert decoder.handle is not None, "only decodable utterances are chosen"
     assert row is not None, "as above"
-    return DecodeStep(decoder.handle, row)
+    return DecodeStep(decoder.handle, row, decoder.log[-decoder.behind] if decoder.behind else None)
+
+
+def _is_behind(utterance: Utterance) -> bool:
+    """It decodes frames again that it has, in the same calls as others: they have passed once."""
+    return utterance.decoder is not None and utterance.decoder.behind > 0

@@ -51,6 +51,8 @@ class DecoderStream:
     max_frames: int = 0
     handle: StreamHandle | None = None
     """The stream inside the loaded backend; ``None`` before prefill, and after that backend was given up."""
+    behind: int = 0
+    """Its last frames that the backend is to decode again, forced; none where the prefill has them all."""
 
     @classmethod
     def of(
@@ -69,7 +71,7 @@ class DecoderStream:
     @property
     def next_row(self) -> Tensor | None:
         """The row to feed with the next frame; ``None`` while it is not known."""
-        frame, rows = len(self.log) - self.start, self.rows
+        frame, rows = len(self.log) - self.start - self.behind, self.rows
         if frame < len(rows):
             return rows[frame]
         return self.prompt.pad if self.complete else None
@@ -96,9 +98,15 @@ class DecoderStream:
             self.rows.append(end_row)
             self.complete = True
 
+    def lose_handle(self, *, repeat: bool) -> None:
+        """The backend has it no more. It goes on from a prefill of the prompt and of all frames; or, with ``repeat``, of
+        the prompt, and the frames are decoded again, forced.
+        """
+        self.handle, self.behind = None, self.frames if repeat else 0
+
     def request(self, builder: PromptBuilder) -> StreamRequest:
-        """The prefill that begins the decoder stream, or continues it after the frames that exist."""
-        embeds, codes = self.prompt.embeds, self.log[self.start :]
+        """The prefill that begins the decoder stream, or continues it after frames that exist."""
+        embeds, codes = self.prompt.embeds, self.log[self.start : len(self.log) - self.behind]
         if codes:
             fed = torch.stack([self._row_fed(frame) for frame in range(len(codes))])
             embeds = torch.cat([embeds, builder.frame_rows(torch.tensor(codes)) + fed])
@@ -196,7 +204,7 @@ class Utterance(Stream):
         decoder = self.decoder
         if decoder is None:
             return self.request.plan.prefill_rows(len(self.text.upcoming.ids))
-        return len(decoder.prompt.embeds) + decoder.frames
+        return len(decoder.prompt.embeds) + decoder.frames - decoder.behind
 
     @property
     def lends_at(self) -> float:
@@ -262,7 +270,7 @@ class Utterance(Stream):
         if status is RUNNING:
             self.idle_since, target = None, self.chunking.target
             self.chunk_frames = target
-            if fresh or (made != given and made - given < target):
+            if fresh or (decoder is not None and decoder.behind) or (made != given and made - given < target):
                 self.decode_at = -math.inf
             elif made == given:
                 limit = self.request.max_ahead_s

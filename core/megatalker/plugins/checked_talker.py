@@ -49,6 +49,8 @@ class CheckedTalker:
         self.max_positions = stated_limit("max_positions", self.capabilities.max_positions, 2) or (
             config.talker.max_positions
         )
+        self.repeats_bits = self.capabilities.forced_codes and self.capabilities.batch_invariant
+        """Frames that it decodes again, forced, leave the bits that they left at first; rows of a prefill need not."""
         self._config = config
         self._text_shape = torch.Size([config.talker.hidden_size])
         rest = [config.predictor.vocab_size] * (config.num_code_groups - 1)
