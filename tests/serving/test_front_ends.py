@@ -27,6 +27,7 @@ from waiting import HANG_S, eventually
 pytestmark = pytest.mark.slow
 
 TEXT = "Hello there, this is a sentence."
+CONFIG = "served.toml"
 KEYS = {"one": "max_streams = 1", "few": "requests_per_minute = 3", "anna": ""}
 
 
@@ -36,7 +37,7 @@ def write_settings(folder: Path, front_ends: int = 2, **server: object) -> None:
         lines += [f"[server.keys.{name}]", f'hash = "{hash_key("mt-" + name)}"', limits]
     new = folder / "new.toml"
     new.write_text("\n".join(lines) + "\n")
-    new.rename(folder / "megatalker.toml")
+    new.rename(folder / CONFIG)
 
 
 class RunningServer:
@@ -88,7 +89,7 @@ def served(checkpoint: Checkpoint, folder: Path, **environment: str) -> Iterator
     write_settings(folder)
     options = ["--port", "0", "--checkpoint", str(checkpoint.folder), "--backend", "reference", "--device", "cpu"]
     environment = os.environ | {"XDG_RUNTIME_DIR": str(folder), "MEGATALKER_RUNAWAY_GUARD": "false"} | environment
-    command = [*COMMAND, "serve", *options]
+    command = [*COMMAND, "serve", "--config", CONFIG, *options]
     with subprocess.Popen(command, cwd=folder, env=environment, stderr=subprocess.PIPE, text=True) as process:
         try:
             yield RunningServer(process, folder)
@@ -212,7 +213,7 @@ def test_settings_that_cannot_be_used_change_nothing(
     server: RunningServer, expected: bytes, settings: str, why: str
 ) -> None:
     processes, told = server.front_ends | server.engines, len(server.log)
-    (server.folder / "megatalker.toml").write_text(settings)
+    (server.folder / CONFIG).write_text(settings)
     server.process.send_signal(signal.SIGHUP)
     eventually(lambda: "goes on with the settings it had" in server.log[told:], "the log says so")
     assert re.search(why, server.log[told:])

@@ -1,3 +1,4 @@
+import pickle
 from pathlib import Path
 
 import pytest
@@ -47,7 +48,10 @@ def test_the_agents_table_is_left_to_the_agent(monkeypatch: pytest.MonkeyPatch) 
 
 def test_another_file(tmp_path: Path) -> None:
     (tmp_path / "other.toml").write_text('voice = "vivian"\n')
-    assert Settings.read(tmp_path / "other.toml").voice == "vivian"
+    settings = Settings.read(tmp_path / "other.toml")
+    assert settings.voice == "vivian"
+    assert type(settings) is Settings, "other processes are told it"
+    assert pickle.loads(pickle.dumps(settings)) == settings
     with pytest.raises(SettingsError, match=r"nowhere\.toml' does not exist"):
         Settings.read(tmp_path / "nowhere.toml")
 

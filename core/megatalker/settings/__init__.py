@@ -305,7 +305,7 @@ class Settings(BaseSettings):
         except ValidationError as error:
             raise SettingsError(explain(error, cls, overrides, known=known_keys(cls))) from error
         check_keys(settings.server.keys)
-        return settings
+        return cls.model_construct(settings.model_fields_set, **dict(settings))  # not of the reader's class
 
     @classmethod
     def given(cls, settings: "Settings | None", overrides: dict[str, Any]) -> "Settings":

@@ -98,5 +98,8 @@ def told() -> tuple[Any, IO[bytes]]:
     the process that started this one closes it, or is gone.
     """
     given = sys.stdin.buffer
-    sys.path[:] = pickle.load(given)
-    return pickle.load(given), given
+    try:
+        sys.path[:] = pickle.load(given)
+        return pickle.load(given), given
+    except EOFError:  # it is gone already
+        sys.exit(1)
