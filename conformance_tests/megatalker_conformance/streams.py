@@ -104,8 +104,10 @@ class SuiteStreams:
     def begin(
         self, *streams: SuiteStream, forced: Sequence[int] | None = None, return_logits: bool = False
     ) -> Callable[[], list[Frame]]:
-        """One ``decode`` call for these streams, to be waited for later."""
-        take = self.decoder.decode([stream.step(forced) for stream in streams], return_logits=return_logits)
+        """One ``decode`` call for these streams, to be waited for later; codes are forced on the first one."""
+        first, *others = streams
+        steps = [first.step(forced), *(stream.step() for stream in others)]
+        take = self.decoder.decode(steps, return_logits=return_logits)
         return lambda: _note(streams, take())
 
     def run(self, stream: SuiteStream, frames: int) -> list[Codes]:

@@ -72,7 +72,8 @@ class TalkerStage:
 
     def begin(self, chosen: Sequence[Utterance]) -> None:
         """Start one frame for each of these; for one alone that may have made a backend fail."""
-        trial = next((one for one in chosen if one.suspected and one.is_suspect("talker") and not _is_behind(one)), None)
+        suspects = (one for one in chosen if one.suspected and one.is_suspect("talker"))
+        trial = next((one for one in suspects if not _is_behind(one)), None)
         self._begin(chosen if trial is None else [trial])
 
     def take(self) -> None:

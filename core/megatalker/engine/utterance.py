@@ -99,8 +99,8 @@ class DecoderStream:
             self.complete = True
 
     def lose_handle(self, *, repeat: bool) -> None:
-        """The backend has it no more. It goes on from a prefill of the prompt and of all frames; or, with ``repeat``, of
-        the prompt, and the frames are decoded again, forced.
+        """The backend has it no more. It goes on from a prefill of prompt and frames; with ``repeat`` from one of the
+        prompt, and its frames are decoded again.
         """
         self.handle, self.behind = None, self.frames if repeat else 0
 

@@ -124,6 +124,27 @@ class FalselyInvariant(InvariantDecoder):
         return super().decode(steps, return_logits=return_logits)
 
 
+@mistake("test_frames_decoded_again_leave_the_same_bits")
+class RoundsWhatIsForced(InvariantDecoder):
+    """Adds a forced frame and its text row up otherwise than a chosen one, by the last bit."""
+
+    def decode(self, steps: Sequence[DecodeStep], *, return_logits: bool = False) -> list[Frame]:
+        steps = [
+            step if step.forced is None else replace(step, text=step.text.float() * (1 + 2**-23)) for step in steps
+        ]
+        return super().decode(steps, return_logits=return_logits)
+
+
+@mistake("test_frames_decoded_again_leave_the_same_bits")
+class ShiftsTextOfForcedFrames(InvariantDecoder):
+    """Turns the text row of a forced frame round, in calls of several streams."""
+
+    def decode(self, steps: Sequence[DecodeStep], *, return_logits: bool = False) -> list[Frame]:
+        if len(steps) > 1 and steps[0].forced is not None:
+            steps = [replace(steps[0], text=steps[0].text.roll(1)), *steps[1:]]
+        return super().decode(steps, return_logits=return_logits)
+
+
 @mistake(GROWS)
 class KeepsPrompts(Decoder):
     """Keeps the last row of each prompt for ever."""
