@@ -17,6 +17,7 @@ from websockets.sync.client import connect
 
 from commands import COMMAND, megatalker, one_line
 from megatalker.checkpoint import Checkpoint
+from megatalker.checkpoint.config import FRAME_SAMPLES
 from megatalker.engine import Engine
 from megatalker.serving.audio import to_pcm16
 from megatalker.serving.client import RemoteEngine
@@ -220,6 +221,57 @@ def test_settings_that_cannot_be_used_change_nothing(
     write_settings(server.folder)
     eventually(lambda: server.post().content == expected, "all is as it was")
     eventually(lambda: server.front_ends | server.engines == processes, "and what was begun is gone")
+
+
+def test_in_turn_new_connections_wait_for_the_new_settings(server: RunningServer, expected: bytes) -> None:
+    before, asked, stop, told = server.front_ends | server.engines, [], threading.Event(), len(server.log)
+
+    def ask() -> None:
+        while not stop.is_set():
+            asked.append(server.post().content)
+
+    callers = [threading.Thread(target=ask) for _ in range(2)]
+    for caller in callers:
+        caller.start()
+    with stopping(stop, callers):
+        eventually(lambda: asked, "they are served")
+        with RemoteEngine(server.url, api_key="mt-anna") as remote:
+            fed = remote.speak(None, seed=3, max_frames=6)
+            fed.feed("Hello there, ")
+            write_settings(server.folder, model="in turn", reload="in_turn")
+            server.process.send_signal(signal.SIGHUP)
+            eventually(lambda: "new connections wait" in server.log[told:], "the old ones end")
+            fed.feed("this is a sentence.")
+            fed.finish()
+            assert len(fed.read_all()) == 6 * FRAME_SAMPLES
+        assert server.get("/v1/models").json()["data"][0]["id"] == "in turn", "it has waited"
+        done = len(asked)
+        eventually(lambda: len(asked) > done + 2, "the callers go on")
+    assert set(asked) == {expected}, "nobody was refused, and nobody heard anything else"
+    eventually(lambda: not before & (server.front_ends | server.engines), "those of before are gone")
+
+
+def test_in_turn_what_cannot_be_used_gives_way_to_what_there_was(server: RunningServer, expected: bytes) -> None:
+    before, told = server.front_ends | server.engines, len(server.log)
+    write_settings(server.folder, reload="in_turn", voices_dir="/nowhere")
+    server.process.send_signal(signal.SIGHUP)
+    eventually(lambda: "serving again" in server.log[told:], "the old settings serve")
+    assert re.search("goes on with the settings it had: .*voices folder '/nowhere' does not exist", server.log[told:])
+    assert server.post().content == expected
+    assert not before & (server.front_ends | server.engines)
+    write_settings(server.folder)
+
+
+def test_a_front_end_that_stands_still_is_replaced(
+    tiny_custom_voice: Checkpoint, tmp_path: Path, expected: bytes
+) -> None:
+    with served(tiny_custom_voice, tmp_path, MEGATALKER_STEP_DEADLINE_S="3") as server:
+        eventually(lambda: len(server.front_ends) == 2, "both are there")
+        still = min(server.front_ends)
+        os.kill(still, signal.SIGSTOP)
+        eventually(lambda: still not in server.front_ends and len(server.front_ends) == 2, "another has its place")
+        assert re.search("has said nothing for . s and is killed", server.log)
+        assert [server.post().content == expected for _ in range(6)] == [True] * 6
 
 
 def test_reload_says_which_server_there_is_not(tmp_path: Path) -> None:

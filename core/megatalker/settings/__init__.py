@@ -102,6 +102,9 @@ class ServerSettings(BaseModel):
     devices: Literal["auto"] | tuple[str, ...] = "auto"
     """The devices that speak, such as ``cuda:0,cuda:2``, each with an engine in a process of its own. ``auto``: every
     GPU, or the one ``device`` that the engine's setting names."""
+    reload: Literal["beside", "in_turn"] = "beside"
+    """When ``megatalker reload`` starts new engines: while the old ones serve, which takes the memory of both; or when
+    those have served out, and new connections wait meanwhile."""
     front_ends: Literal["auto"] | Annotated[Integer, Field(ge=1, le=256)] = "auto"
     """Processes that take connections, all on the one address. ``auto``: one; beside GPUs one for four cores, but no
     more than four a GPU."""

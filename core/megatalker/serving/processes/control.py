@@ -98,7 +98,7 @@ class WarmUpWanted(Struct, array_like=True, frozen=True, tag=True):
 
 
 class ClientReady(Struct, array_like=True, frozen=True, tag=True):
-    """The process of this client serves."""
+    """The process of this client serves, and still does: it says so every second."""
 
     client: int
     what: str

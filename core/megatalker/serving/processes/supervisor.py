@@ -59,20 +59,43 @@ BACKOFF_S = 1.0
 """Before the second start of a place; each further one waits twice as long."""
 
 
-class RestartPlan:
-    """When the next process may take a place, by how those before it have ended."""
+class Restarts:
+    """When other processes take the places of those that have ended.
 
-    def __init__(self) -> None:
-        self._failed, self._since = 0, -STEADY_S
+    Args:
+        places: how many there are.
+    """
 
-    def after_death(self) -> float | None:
-        """A process ended just now: return the moment of the next start, or ``None`` where there is to be none."""
+    def __init__(self, places: int) -> None:
+        self._ends = [(0, -STEADY_S)] * places
+        """By place: how many processes have ended in a row, and when the last one did."""
+        self._due: dict[int, float] = {}
+
+    def plan(self, place: int) -> bool:
+        """The process in this place has ended just now. ``False``: there is to be no other one."""
+        now, (failed, since) = time.monotonic(), self._ends[place]
+        failed = 1 if now - since > STEADY_S else failed + 1
+        if failed >= MOST_STARTS:
+            return False
+        self._ends[place] = failed, now
+        self._due[place] = now + (BACKOFF_S * 2 ** (failed - 2) if failed > 1 else 0.0)
+        return True
+
+    def take_due(self) -> list[int]:
+        """Return the places in which a process is to start now, each once."""
         now = time.monotonic()
-        self._failed = 1 if now - self._since > STEADY_S else self._failed + 1
-        if self._failed >= MOST_STARTS:
-            return None
-        self._since = now
-        return now + (BACKOFF_S * 2 ** (self._failed - 2) if self._failed > 1 else 0.0)
+        due = [place for place, at in self._due.items() if now >= at]
+        for place in due:
+            del self._due[place]
+        return due
+
+    def clear(self) -> None:
+        """Start none."""
+        self._due.clear()
+
+    def __bool__(self) -> bool:
+        """Whether any is to start."""
+        return bool(self._due)
 
 
 class EngineChild:
@@ -158,8 +181,7 @@ class EngineSupervisor:
         self._clients: dict[int, Sender] = {}
         self._dead: queue.SimpleQueue[EngineChild] = queue.SimpleQueue()
         self._started = 0
-        self._plans = [RestartPlan() for _ in devices]
-        self._restart_at: dict[int, float] = {}
+        self._restarts = Restarts(len(devices))
         self._opened: EnginesOpened | None = None
         """The answer to clients after the first start."""
         self._wait_for_warmth: list[int] = []
@@ -249,12 +271,10 @@ class EngineSupervisor:
         self._plan_restart(engine, reason)
 
     def _plan_restart(self, engine: EngineChild, reason: MegatalkerError) -> None:
-        at = self._plans[engine.place].after_death()
-        if at is not None:
-            self._restart_at[engine.place] = at
+        if self._restarts.plan(engine.place):
             return
         logger.critical("engine %d has ended %d times in a row and is given up: %s", engine.place, MOST_STARTS, reason)
-        if not self._engines and not self._restart_at:
+        if not self._engines and not self._restarts:
             self._give_all_up(BackendFaultError(f"no engine process can be kept up; the last one: {reason}"))
 
     def _give_all_up(self, failure: MegatalkerError) -> None:
@@ -361,11 +381,9 @@ class EngineSupervisor:
         while not self._dead.empty():
             self._bury(self._dead.get())
         now = self._clock()
-        for place, at in list(self._restart_at.items()):
-            if time.monotonic() >= at:
-                del self._restart_at[place]
-                self._start(place)
-                self._tell_all(self._engines[place].state)
+        for place in self._restarts.take_due():
+            self._start(place)
+            self._tell_all(self._engines[place].state)
         for engine in self._engines.values():
             if engine.heard_at is not None and now - engine.heard_at > self._settings.step_deadline_s:
                 logger.error("%s has said nothing for %.0f s and is ended", engine, now - engine.heard_at)

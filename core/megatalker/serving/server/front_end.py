@@ -15,7 +15,7 @@ import zmq
 
 from megatalker.checkpoint import Checkpoint
 from megatalker.errors import MegatalkerError
-from megatalker.serving.background import start_thread
+from megatalker.serving.background import start_task, start_thread
 from megatalker.serving.processes import ProcessEngine
 from megatalker.serving.processes.child import told
 from megatalker.serving.processes.client import EngineClient
@@ -28,12 +28,15 @@ from megatalker.serving.processes.control import (
     pack,
     set_log_levels,
 )
+from megatalker.serving.server.front_end_orders import DRAIN, RETIRE, STOP, FrontEndStart
 from megatalker.serving.server.lazy_engine import LazyEngine
 from megatalker.serving.server.logs import configure_logging
 from megatalker.serving.server.process import TalkServer
-from megatalker.serving.server.supervisor import DRAIN, RETIRE, STOP, FrontEndStart
 from megatalker.serving.server.usage import KeyUsage
 from megatalker.settings import Settings
+
+BEAT_S = 1.0
+"""Time between two heartbeats."""
 
 
 class FrontEnd(TalkServer):
@@ -56,6 +59,7 @@ class FrontEnd(TalkServer):
             KeyUsage(start.usage, start.number),
         )
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._beats: asyncio.Task[None] | None = None
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -77,8 +81,13 @@ class FrontEnd(TalkServer):
         await super().startup(sockets)
 
     def announce(self, what: str) -> None:
-        """Tell the supervisor."""
-        self._tell(pack(ClientReady(self._start.number, what)))
+        """Tell the supervisor, again and again: it ends a front end that says nothing for long."""
+        self._beats = start_task(self._beat(pack(ClientReady(self._start.number, what))), "heartbeat")
+
+    async def _beat(self, message: bytes) -> None:
+        while True:
+            self._tell(message)
+            await asyncio.sleep(BEAT_S)
 
     def obey(self, order: bytes) -> None:
         """Do what the supervisor says. May be called from any thread."""

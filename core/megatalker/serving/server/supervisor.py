@@ -4,223 +4,29 @@ It has the listening socket, which its front ends share. A *generation* is one s
 and front ends that have it: SIGHUP begins another one, and the one before serves its connections out.
 """
 
-import itertools
 import logging
 import queue
-import secrets
-import shutil
 import signal
 import socket
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from functools import partial
-from math import ceil
 from pathlib import Path
-
-from prometheus_client.multiprocess import mark_process_dead
-from pydantic import SecretStr
 
 from megatalker.checkpoint.hub import download_bar
 from megatalker.checkpoint.location import locate
-from megatalker.errors import BackendFaultError, MegatalkerError, SettingsError
+from megatalker.errors import MegatalkerError, SettingsError
 from megatalker.serving.background import start_thread
-from megatalker.serving.processes.child import Child
-from megatalker.serving.processes.control import ClientFailed, ClientReady, log_levels, private_folder
-from megatalker.serving.processes.supervisor import EngineSupervisor, RestartPlan
 from megatalker.serving.server.address import server_url
-from megatalker.serving.server.defaults import SHARED_METRICS, engine_devices, front_end_count
+from megatalker.serving.server.front_end_orders import DRAIN, RETIRE, STOP
+from megatalker.serving.server.generation import Generation, ServerState
 from megatalker.serving.server.pid_file import known_as
-from megatalker.serving.server.usage import KeyUsage
 from megatalker.settings import Settings
 
 logger = logging.getLogger(__name__)
 
-DRAIN, STOP, RETIRE = b"drain\n", b"stop\n", b"retire\n"
-"""Orders to front ends: finish what is spoken and begin nothing new; end it; serve your connections out."""
 LOOK_S = 0.1
 """Time between two looks at what is due."""
-GRACE_S = 5.0
-"""A front end that takes this much longer to end than its settings allow is killed."""
-
-
-@dataclass(frozen=True)
-class FrontEndStart:
-    """All that a front end is told at its start."""
-
-    number: int
-    settings: Settings
-    checkpoint: tuple[Path, str]
-    """Its folder and name."""
-    socket: int
-    """The open file on which it takes connections."""
-    supervisor: str
-    """The address of the engines' supervisor."""
-    folder: str
-    """Folder of the sockets of the engines' supervisor, where this client's socket comes, too."""
-    settings_file: Path | None
-    usage: Path
-    """SQLite file in which all front ends count what keys use."""
-    others_serve: bool
-    """There are front ends that serve: this one takes no connection before it is warm."""
-    log_levels: dict[str, int]
-
-
-class ServerState:
-    """The socket, the counters and the secret of tokens, which all processes of a server share over all generations."""
-
-    def __init__(self, bound: socket.socket, settings_file: Path | None) -> None:
-        self.bound, self.settings_file = bound, settings_file
-        self.folder = Path(private_folder())
-        self.metrics, self.usage_file = self.folder / "metrics", self.folder / "usage"
-        self.metrics.mkdir()
-        self.usage = KeyUsage(self.usage_file)
-        self.secret = SecretStr(secrets.token_urlsafe(32))
-        self.numbers = itertools.count(1)
-
-    def forget_front_end(self, number: int, pid: int) -> None:
-        """A front end is over."""
-        self.usage.forget_process(number)
-        mark_process_dead(pid, str(self.metrics))  # type: ignore[no-untyped-call]
-
-    def close(self) -> None:
-        """Remove the folder."""
-        self.usage.close()
-        shutil.rmtree(self.folder, ignore_errors=True)
-
-
-class Generation:
-    """The engines and front ends of one state of the settings. Used by one thread.
-
-    Args:
-        settings: theirs.
-        checkpoint: its folder and name.
-        shared: with other generations.
-        beside: another generation serves.
-        post: has the supervisor's thread call something.
-    """
-
-    def __init__(
-        self,
-        settings: Settings,
-        checkpoint: tuple[Path, str],
-        shared: ServerState,
-        beside: bool,
-        post: Callable[[Callable[[], None]], None],
-    ) -> None:
-        self._checkpoint, self._shared, self._beside, self._post = checkpoint, shared, beside, post
-        devices = engine_devices(settings)
-        self.count = front_end_count(settings, devices)
-        own = {
-            "token_secret": settings.server.token_secret or shared.secret,
-            "max_connections": ceil(settings.server.max_connections / self.count),
-        }
-        self.settings = settings.model_copy(update={"server": settings.server.model_copy(update=own)})
-        self.what = ""
-        """Checkpoint, backend and codec, in words."""
-        self.failure: MegatalkerError | None = None
-        """Why this generation cannot serve."""
-        self._ready: set[int] = set()
-        self.front_ends: dict[int, Child] = {}
-        """By number."""
-        self._places: dict[int, int] = {}
-        self._plans = [RestartPlan() for _ in range(self.count)]
-        self._restart_at: dict[int, float] = {}
-        self._over_at: float | None = None
-        """When front ends that are to end are killed."""
-        self.engines = EngineSupervisor(
-            settings,
-            checkpoint,
-            devices,
-            lazy=settings.server.lazy,
-            on_client=lambda message: post(partial(self._hear, message)),
-        )
-        for place in range(self.count):
-            self._start(place)
-
-    @property
-    def ready(self) -> bool:
-        """All front ends serve, or have served."""
-        return len(self._ready) >= self.count
-
-    def look(self) -> None:
-        """Do what is due."""
-        if self.failure is None:
-            self.failure = self.engines.failure
-        now = time.monotonic()
-        for place, at in list(self._restart_at.items()):
-            if now >= at:
-                del self._restart_at[place]
-                self._start(place)
-        if self._over_at is not None and now > self._over_at:
-            for front_end in self.front_ends.values():
-                logger.error("%s does not end and is killed", front_end)
-                front_end.kill()
-            self._over_at = None
-
-    def tell(self, order: bytes) -> None:
-        """Tell all front ends to end in this way."""
-        server = self.settings.server
-        limit_s = server.shutdown_timeout_s + (0.0 if order == STOP else server.drain_timeout_s) + GRACE_S
-        self._over_at = time.monotonic() + limit_s
-        self._restart_at.clear()
-        for front_end in self.front_ends.values():
-            front_end.tell(order)
-
-    def close(self) -> None:
-        """End everything at once."""
-        for front_end in self.front_ends.values():
-            front_end.kill()
-        self.engines.close()
-
-    def _start(self, place: int) -> None:
-        shared, number = self._shared, next(self._shared.numbers)
-        start = FrontEndStart(
-            number=number,
-            settings=self.settings,
-            checkpoint=self._checkpoint,
-            socket=shared.bound.fileno(),
-            supervisor=self.engines.address,
-            folder=self.engines.folder,
-            settings_file=shared.settings_file,
-            usage=shared.usage_file,
-            others_serve=self._beside or self.ready,
-            log_levels=log_levels(),
-        )
-        self._places[number] = place
-        self.front_ends[number] = Child(
-            "megatalker.serving.server.front_end",
-            start,
-            f"front end {place}",
-            lambda child: self._post(partial(self._bury, number, child)),
-            pass_fds=[shared.bound.fileno()],
-            environment={SHARED_METRICS: str(shared.metrics)},
-        )
-
-    def _hear(self, message: ClientReady | ClientFailed) -> None:
-        match message:
-            case ClientReady(client=client, what=what):
-                self._ready.add(self._places[client])
-                self.what = what
-            case ClientFailed(failure=failure):
-                self.failure = self.failure or failure.exception()
-
-    def _bury(self, number: int, child: Child) -> None:
-        """A front end is over: its connections are gone, and another one takes its place."""
-        child.forget()
-        del self.front_ends[number]
-        place = self._places.pop(number)
-        self._shared.forget_front_end(number, child.pid)
-        self.engines.detach(number)
-        if self._over_at is not None or self.failure is not None:
-            return
-        logger.error("%s is gone (%s), with its connections", child, child.how_it_ended)
-        at = self._plans[place].after_death()
-        if at is None:
-            self.failure = BackendFaultError(f"no front end can be kept up; the last one ended: {child.how_it_ended}")
-        else:
-            self._restart_at[place] = at
 
 
 class ServerSupervisor:
@@ -228,8 +34,9 @@ class ServerSupervisor:
 
     SIGTERM lets utterances finish (``drain_timeout_s``); SIGINT, and a second signal of either kind, ends them. Before
     it is ready, either ends it at once. SIGHUP reads the settings again: engines and front ends with the new ones begin
-    while the old ones serve, and replace them once they are warm. Where something is wrong with the new settings, all
-    stays as it was, and the log says why.
+    while the old ones serve, and replace them once they are warm. With ``server.reload = "in_turn"`` the old ones end
+    first, and new connections wait meanwhile. Where something is wrong with the new settings, the old ones stay, or
+    begin again, and the log says why.
 
     Args:
         settings: to begin with.
@@ -247,6 +54,8 @@ class ServerSupervisor:
         self._current: Generation | None = None
         self._next: Generation | None = None
         self._old: list[Generation] = []
+        self._wanted: tuple[Settings, tuple[Path, str]] | None = None
+        """Settings and checkpoint that are taken when the current generation has served out."""
         self._reloading = self._again = self._announced = self._failed = self._over = False
         self._stopped_by: int | None = None
         self.url = server_url(settings.server, bound)
@@ -290,7 +99,10 @@ class ServerSupervisor:
         if current.ready and not self._announced:
             self._announced = True
             logger.info("ready at %s: %s", self.url, current.what)
-        if coming is not None and coming.failure is not None:
+        if self._wanted is not None and not current.front_ends:
+            current.close()
+            self._next, self._wanted = self._generation(*self._wanted), None
+        elif coming is not None and coming.failure is not None:
             self._keep(coming.failure)
         elif coming is not None and coming.ready:
             self._swap()
@@ -337,7 +149,7 @@ class ServerSupervisor:
             return
         if self._next is not None:
             self._next.close()
-            self._next = None
+        self._next = self._wanted = None
         drains = first and sig == signal.SIGTERM
         if drains:
             limit_s = self._current.settings.server.drain_timeout_s
@@ -373,23 +185,42 @@ class ServerSupervisor:
             self._events.put(partial(self._begin_next, settings, checkpoint))
 
     def _begin_next(self, settings: Settings, checkpoint: tuple[Path, str]) -> None:
-        if self._stopped_by is None:
+        assert self._current is not None, "it was begun"
+        if self._stopped_by is not None:
+            return
+        if settings.server.reload == "beside":
             self._next = self._generation(settings, checkpoint)
+            return
+        logger.info("what is spoken is finished, then the new settings are taken; new connections wait")
+        self._current.tell(RETIRE)
+        self._wanted = settings, checkpoint
 
     def _keep(self, error: BaseException) -> None:
         """The new settings cannot be used."""
+        assert self._current is not None, "it was begun"
+        failed, self._next, before = self._next, None, self._current
+        if failed is not None:
+            failed.close()
+        if failed is not None and failed.asked is before.asked:
+            before.failure = failed.failure
+            return
         logger.error("the server goes on with the settings it had: %s: %s", type(error).__name__, error)
-        if self._next is not None:
-            self._next.close()
-        self._next = None
+        if before.closed:
+            self._next = self._generation(before.asked, before.checkpoint)
+            return
         self._end_reload()
 
     def _swap(self) -> None:
         before, self._current, self._next = self._current, self._next, None
         assert before is not None
         assert self._current is not None
-        logger.info("serving with the new settings: %s; what was begun with the old ones goes on", self._current.what)
-        self._settings = self._current.settings
+        if self._current.asked is before.asked:
+            logger.info("serving again: %s", self._current.what)
+        else:
+            logger.info(
+                "serving with the new settings: %s; what was begun with the old ones goes on", self._current.what
+            )
+            self._settings = self._current.asked
         self._old.append(before)
         before.tell(RETIRE)
         self._end_reload()
