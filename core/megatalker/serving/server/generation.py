@@ -186,7 +186,7 @@ class Generation:
         place = self._places.pop(number)
         self._shared.forget_front_end(number, child.pid)
         self.engines.detach(number)
-        if self._over_at is not None or self.failure is not None:
+        if self._over_at is not None or self.failure is not None or self.closed:
             return
         logger.error("%s is gone (%s), with its connections", child, child.how_it_ended)
         if not self._restarts.plan(place):
