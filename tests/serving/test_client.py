@@ -230,7 +230,7 @@ def test_dropping_the_client_ends_its_thread_and_frees_the_rows(connect: Pair) -
     fakes = endless()
     served, _ = connect(fakes, **ENDLESS)
     remote = RemoteEngine(served.url)
-    thread = remote._connection._thread
+    thread = remote._servers.first._thread
     stream = remote.speak(TEXT)
     next(stream)
     del remote

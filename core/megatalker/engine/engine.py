@@ -157,12 +157,15 @@ class Engine:
         self._require_serving()
         asked = SpeechOptions.of(options, changes)
         request, segmenter = self._requests.check(text, asked, self.limits)
+        if after is not None:
+            self._requests.check_continuation(after, request)
         utterance = self.begin(owner, request, segmenter, after=after)
         utterance.progress.text_chars = len(text or "")
         checker = self._requests.text_checker(asked) if text is None else None
         words = self._paces.clock(asked.voice, segmenter.whole) if asked.word_times else None
         link = LocalLink(utterance, self._commands)
-        return SpeechStream(link, checker, keep_alive=self, words=words)
+        said_frames = 0 if after is None else len(after.codes)
+        return SpeechStream(link, checker, keep_alive=self, words=words, said_frames=said_frames)
 
     def begin(
         self,

@@ -22,13 +22,16 @@ FinishReason = Literal["eos", "max_frames", "incomplete", "cancelled", "runaway"
 * ``error``: it failed (:attr:`SpeechStream.error <megatalker.engine.SpeechStream.error>`)."""
 
 
+EndReason = Literal["eos", "short", "runaway"]
+
+
 @dataclass(frozen=True, slots=True)
 class StreamEnd:
     """A decoder stream of an utterance ended, and another begins or the utterance ends."""
 
     frame: int
     """Frames of the utterance before it."""
-    reason: Literal["eos", "short", "runaway"]
+    reason: EndReason
     """End of speech; the same, too early for its text; or the audio was silent for long after the text. Other ends
     follow from the frames themselves."""
 

@@ -1,11 +1,15 @@
 """Turns a caller's words into a checked utterance, in the caller's thread."""
 
+import math
 from dataclasses import dataclass, replace
 from typing import Literal
+
+import numpy as np
 
 from megatalker.checkpoint import Checkpoint
 from megatalker.checkpoint.config import FRAME_SECONDS
 from megatalker.engine.options import SpeechOptions
+from megatalker.engine.outputs import Continuation
 from megatalker.engine.text_segmenter import TextSegmenter
 from megatalker.errors import InvalidRequestError, UnsupportedError
 from megatalker.prompt import Layout, PromptPlan, PromptPlanner
@@ -66,6 +70,29 @@ class RequestChecker:
         longest = max((len(segment.ids) for segment in segmenter.coming), default=1)
         frames_that_fit(request.plan.prefill_rows(longest), request.max_frames, limits.max_positions)
         return request, segmenter
+
+    def check_continuation(self, said: Continuation, request: Request) -> None:
+        """Check what another engine is told to have said of this request.
+
+        Raises:
+            InvalidRequestError: no engine with this checkpoint can have said it.
+        """
+        config, codes = self._checkpoint.config, said.codes
+        limits = np.array([config.first_suppressed_id, *[config.predictor.vocab_size] * (config.num_code_groups - 1)])
+        if codes.ndim != 2 or codes.shape[1] != len(limits) or len(codes) > request.max_frames:
+            expected = f"at most {request.max_frames} frames of {len(limits)}"
+            raise InvalidRequestError(f"codes to go on after have the shape {list(codes.shape)}, expected {expected}")
+        if ((codes < 0) | (codes >= limits)).any():
+            raise InvalidRequestError(
+                "codes to go on after are none of this checkpoint's; continue on the same checkpoint"
+            )
+        frames = [end.frame for end in said.ends]
+        if frames != sorted(frames) or any(frame < 0 for frame in frames):
+            raise InvalidRequestError(
+                f"ends to go on after are at frames {frames[:8]}, expected rising numbers from 0 on"
+            )
+        if not 0 <= said.ahead_s < math.inf:
+            raise InvalidRequestError(f"ahead_s is {said.ahead_s!r}, expected the seconds of audio in hand")
 
     def text_checker(self, options: SpeechOptions) -> TextChecker:
         """For the pieces of a text that arrives bit by bit."""

@@ -238,11 +238,13 @@ class SpeechStream(ChunkStream):
         text_checker: TextChecker | None,
         keep_alive: object,
         words: WordClock | None = None,
+        said_frames: int = 0,
     ) -> None:
         """``text_checker`` checks incremental text, and is ``None`` when the text was given at once. ``words`` holds
-        that text, where word times are wanted.
+        that text, where word times are wanted. ``said_frames``: of another engine, after which this stream begins.
         """
         super().__init__(link.chunks)
+        self._taken_frames = said_frames
         self._link, self._text_checker, self._progress = link, text_checker, link.progress
         self._keep_alive = keep_alive
         self._words, self._feeding = words, Lock()

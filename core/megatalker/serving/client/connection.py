@@ -13,7 +13,7 @@ from megatalker.errors import ConnectionFailedError, EngineClosedError, InvalidR
 from megatalker.serving.background import start_task, start_thread
 from megatalker.serving.client.session import RemoteSession
 from megatalker.serving.protocol.asking import shown_url
-from megatalker.serving.protocol.messages import REFUSED_TEXT, CancelMessage, Failed, Open, Request, read_event
+from megatalker.serving.protocol.messages import REFUSED_TEXT, CancelMessage, Done, Failed, Open, Request, read_event
 from megatalker.serving.protocol.packets import unpack
 from megatalker.serving.timers import SplitTimers
 
@@ -66,10 +66,11 @@ class RemoteConnection:
     def send(self, session: RemoteSession, message: Request) -> None:
         """Send a message of this session, after those before it; what belongs to an ended session is dropped."""
         with self._lock:
-            if self._closed is None:
+            closed = self._closed
+            if closed is None:
                 self._loop.call_soon_threadsafe(self._post, session, message)
-            else:
-                session.fail(self._closed)
+        if closed is not None:
+            session.fail(closed)
 
     def close(self) -> None:
         """End everything with ``EngineClosedError``, and wait for the thread unless this is it. May be called again."""
@@ -79,6 +80,9 @@ class RemoteConnection:
                 self._loop.call_soon_threadsafe(self._stopping.set)
         if threading.current_thread() is not self._thread:
             self._thread.join(CLOSE_TIMEOUT_S)
+
+    def __str__(self) -> str:
+        return self._shown
 
     # ---- in the thread
 
@@ -163,12 +167,15 @@ class RemoteConnection:
     def _take(self, message: str | bytes) -> None:
         if isinstance(message, bytes):
             packet = unpack(message)
-            if packet.id in self._sessions:
-                self._sessions[packet.id].take_packet(packet)
+            session = self._sessions.get(packet.id)
+            if session is not None and session.connection is self:  # else another server goes on with it
+                session.take_packet(packet)
             return
         event = read_event(message)
         if event.id is not None and event.id in self._sessions:
-            if self._sessions[event.id].take_event(event):
+            session = self._sessions[event.id]
+            over = isinstance(event, Done | Failed) if session.connection is not self else session.take_event(event)
+            if over:
                 del self._sessions[event.id]
         elif isinstance(event, Failed):  # such as more text for an utterance that has just ended
             level = logging.WARNING if event.error.message.startswith(REFUSED_TEXT) else logging.DEBUG
@@ -184,14 +191,15 @@ class RemoteConnection:
             for session in list(self._sessions.values()):
                 session.quiet_since += paused_s
                 quiet = time.monotonic() - session.quiet_since
-                if session.chunks.reason is None and session.awaited and quiet > limit:
+                if session.chunks.reason is None and session.connection is self and session.awaited and quiet > limit:
                     session.fail(ConnectionFailedError(f"{self._shown} has not answered for {limit:g} s"))
                     self._post(session, CancelMessage(id=session.id))
 
     def _fail_all(self, error: MegatalkerError) -> None:
-        for session in self._sessions.values():
-            session.fail(error)
-        self._sessions.clear()
+        lost, self._sessions = self._sessions, {}
+        for session in lost.values():
+            if session.connection is self:
+                session.fail(error)
 
 
 def _why(error: Exception) -> str:

@@ -4,6 +4,7 @@ import itertools
 import sys
 import time
 import weakref
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Self
 from urllib.parse import urlsplit, urlunsplit
@@ -15,7 +16,7 @@ from megatalker.errors import SettingsError
 from megatalker.prompt.control_tokens import ControlTokens
 from megatalker.prompt.text import TextChecker, check_characters, require_text
 from megatalker.serving.client.connection import RemoteConnection, Timeouts
-from megatalker.serving.client.session import RemoteSession
+from megatalker.serving.client.session import RemoteSession, ServerList
 from megatalker.serving.client.stream import RemoteStream
 from megatalker.serving.protocol.asking import (
     ANSWER_TIMEOUT_S,
@@ -37,7 +38,9 @@ class RemoteEngine:
     is made by the first, and again by the next after it broke.
 
     Args:
-        url: of the server, such as ``http://localhost:8000``.
+        url: of the server, such as ``http://localhost:8000``; or of several with the same checkpoint, backend and
+            settings. One speaks, until it cannot be reached any more, drains, or has no backend left. Then the next one
+            goes on with its utterances, with the codes that they would have had.
         api_key: the server's, if it wants one.
         connect_timeout_s: how long to wait for a connection.
         answer_timeout_s: how long the server may be silent while it owes an answer to a request, or speech whose text
@@ -49,7 +52,7 @@ class RemoteEngine:
 
     def __init__(
         self,
-        url: str,
+        url: str | Sequence[str],
         *,
         api_key: str | None = None,
         connect_timeout_s: float = CONNECT_TIMEOUT_S,
@@ -58,11 +61,15 @@ class RemoteEngine:
         for name, value in (("connect_timeout_s", connect_timeout_s), ("answer_timeout_s", answer_timeout_s)):
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= LONGEST_S:
                 raise SettingsError(f"{name} is {value!r}, expected a number of seconds above 0, at most {LONGEST_S:g}")
-        self.url = url
+        urls = [url] if isinstance(url, str) else list(url)
+        if not urls:
+            raise SettingsError("there is no URL of a server; expected one at least")
+        self.url = urls[0]
         self._names = itertools.count(1)
-        timeouts = Timeouts(connect_timeout_s, answer_timeout_s)
-        self._connection = RemoteConnection(_endpoint(url), key_headers(api_key), timeouts)
-        self._closer = weakref.finalize(self, self._connection.close)
+        timeouts, headers = Timeouts(connect_timeout_s, answer_timeout_s), key_headers(api_key)
+        endpoints = [_endpoint(one) for one in urls]
+        self._servers = ServerList([RemoteConnection(endpoint, headers, timeouts) for endpoint in endpoints])
+        self._closer = weakref.finalize(self, _close, self._servers.all)
 
     def speak(self, text: str | None, options: SpeechOptions | None = None, **changes: Any) -> RemoteStream:
         """Begin to speak; returns at once. Arguments are those of ``Engine.speak``, defaults the server's.
@@ -73,22 +80,25 @@ class RemoteEngine:
             InvalidRequestError: something about the request can never work anywhere.
             EngineClosedError: this client was closed.
         """
-        self._connection.require_open()
+        self._servers.first.require_open()
         options = SpeechOptions.of(options, changes)
-        seed = options.chosen_seed()
+        seed, several = options.chosen_seed(), len(self._servers.all) > 1
         message = _message(
             id=str(next(self._names)),
             text=None if text is None else _checked(text, options),
             **speech_fields(options),
             seed=seed,
-            return_codes=options.return_codes,
+            return_codes=options.return_codes or several,
+            resumable=several,
             word_times=options.word_times,
             format="f32le",
         )
         now = time.monotonic()
-        session = RemoteSession(message.id, seed, now, text_complete=text is not None, quiet_since=now)
-        self._connection.send(session, message)
-        return RemoteStream(session, self._connection, None if options.clean_text else _checker(), self)
+        session = RemoteSession(
+            message, self._servers, options.return_codes, now, text_complete=text is not None, quiet_since=now
+        )
+        session.send(message)
+        return RemoteStream(session, None if options.clean_text else _checker(), self)
 
     def check(self, options: SpeechOptions | None = None, **changes: Any) -> None:
         """Ask the server whether it could speak with these options; waits for its answer. Nothing is spoken.
@@ -111,6 +121,11 @@ class RemoteEngine:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _close(connections: Sequence[RemoteConnection]) -> None:
+    for connection in connections:
+        connection.close()
 
 
 def _endpoint(url: str) -> str:

@@ -1,23 +1,80 @@
-"""The client's state of one utterance: written by the connection's thread, read by the consumer's stream."""
+"""The client's state of one utterance: written by connections' threads, read by the consumer's stream."""
 
+import logging
+import threading
 import time
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
+import numpy as np
+from numpy.typing import NDArray
+
+from megatalker.checkpoint.config import FRAME_SAMPLES, FRAME_SECONDS
 from megatalker.engine.chunks import ChunkQueue, wake
-from megatalker.engine.outputs import BackendSwitch, Chunk, StreamFacts
+from megatalker.engine.outputs import BackendSwitch, Chunk, Continuation, StreamEnd, StreamFacts
 from megatalker.engine.word_times import SpokenWord
-from megatalker.errors import MegatalkerError
-from megatalker.serving.protocol.messages import Done, Event, Failed, Opened, Switched, Words
+from megatalker.errors import ConnectionFailedError, MegatalkerError
+from megatalker.serving.protocol.messages import (
+    CancelMessage,
+    Done,
+    Event,
+    Failed,
+    Finish,
+    Open,
+    Opened,
+    Request,
+    Said,
+    SegmentEnds,
+    Switched,
+    Text,
+    Words,
+)
 from megatalker.serving.protocol.packets import Packet
+
+if TYPE_CHECKING:
+    from megatalker.serving.client.connection import RemoteConnection
+
+logger = logging.getLogger(__name__)
+
+NOT_SERVING = frozenset({"DrainingError", "NotReadyError", "EngineClosedError", "BackendFaultError"})
+"""Errors of a server that has nothing against the request."""
+
+
+class ServerList:
+    """The servers of a client, and which of them is asked first: the one that served last."""
+
+    def __init__(self, connections: "Sequence[RemoteConnection]") -> None:
+        self.all, self._first = connections, 0
+
+    @property
+    def first(self) -> "RemoteConnection":
+        """The one that new utterances are sent to."""
+        return self.all[self._first]
+
+    def after(self, lost: "RemoteConnection") -> "RemoteConnection":
+        """Return the one that is asked where this one cannot serve."""
+        place = self.all.index(lost)
+        following = (place + 1) % len(self.all)
+        if self._first == place:
+            self._first = following
+        return self.all[following]
 
 
 @dataclass(slots=True, eq=False)
 class RemoteSession:
-    """The state of one utterance. Times are ``time.monotonic()`` seconds of this machine."""
+    """The state of one utterance. Times are ``time.monotonic()`` seconds of this machine.
 
-    id: str
-    seed: int
+    Where there are several servers and the one that speaks cannot be reached any more, the next one goes on from the
+    codes that are here: each is asked once before the next chunk.
+    """
+
+    open: Open
+    """The request as it was sent first."""
+    servers: ServerList
+    return_codes: bool
+    """Chunks carry codes."""
     requested_at: float
     text_complete: bool
     chunks: ChunkQueue = field(default_factory=ChunkQueue)
@@ -27,13 +84,47 @@ class RemoteSession:
     frames_received: int = 0
     chunks_received: int = 0
     last_received_at: float | None = None
+    first_received_at: float | None = None
     words: deque[SpokenWord] = field(default_factory=deque)
     """Words that no consumer has taken; the server sends them after their audio."""
     server_facts: StreamFacts | None = None
     """Figures that the server sends with the end."""
+    _words_received: int = 0
+    _words_known: int = 0
+    """Words that came from servers before this one, which this one tells again."""
+    _told: list[Request] = field(default_factory=list)
+    """Text, and its end."""
+    _codes: list[NDArray[np.int64]] = field(default_factory=list)
+    _ends: list[StreamEnd] = field(default_factory=list)
+    _moves_left: int = 0
+    _lock: threading.RLock = field(default_factory=threading.RLock)
+    connection: "RemoteConnection" = field(init=False)
+    """To the server that speaks."""
+    seed: int = field(init=False)
     opened: bool = False
     quiet_since: float = 0.0
     """The server's last word, or the client's if that is later."""
+
+    def __post_init__(self) -> None:
+        assert self.open.seed is not None, "the client has chosen one"
+        self.connection, self.seed, self._moves_left = self.servers.first, self.open.seed, len(self.servers.all) - 1
+
+    @property
+    def id(self) -> str:
+        """The name of the utterance."""
+        return self.open.id
+
+    def send(self, message: Request) -> None:
+        """Send this to the server that speaks; text goes to each that goes on, too."""
+        with self._lock:
+            if len(self.servers.all) > 1 and isinstance(message, Text | Finish):
+                self._told.append(message)
+            self.connection.send(self, message)
+
+    def cancel(self) -> None:
+        """Nobody listens any more. Takes no lock: a finalizer may call this while its thread holds any."""
+        self._moves_left = 0
+        self.connection.send(self, CancelMessage(id=self.id))
 
     @property
     def awaited(self) -> bool:
@@ -49,36 +140,71 @@ class RemoteSession:
             case Switched():
                 self._take_switch(event)
             case Words():
-                self.words += [word.spoken() for word in event.words]
+                known, self._words_known = self._words_known, max(0, self._words_known - len(event.words))
+                self.words += (new := [word.spoken() for word in event.words[known:]])
+                self._words_received += len(new)
+            case SegmentEnds():
+                self._ends += [StreamEnd(end.frame, end.reason) for end in event.ends]
             case Done():
                 self.server_facts = event.facts
                 self.chunks.finish(event.finish_reason)
                 return True
             case Failed():
-                self.fail(event.error.exception())
+                if event.error.type not in NOT_SERVING or not self._move(event.error.message):
+                    self.fail(event.error.exception())
                 return True
         return False
 
     def take_packet(self, packet: Packet) -> None:
         """Hand a chunk to the consumer."""
         now = self.quiet_since = self.last_received_at = time.monotonic()
-        self.frames_received, self.chunks_received = self.frames_received + packet.frames, self.chunks_received + 1
+        self.first_received_at = self.first_received_at or now
         chunk = Chunk(
-            index=packet.index,
+            index=self.chunks_received,
             pcm=packet.pcm,
             frames=packet.frames,
-            sample_offset=packet.sample_offset,
-            codes=packet.codes,
+            sample_offset=self.frames_received * FRAME_SAMPLES,
+            codes=packet.codes if self.return_codes else None,
             requested_at=self.requested_at,
             decoded_at=now,
             delivered_at=now,
             final=packet.final,
         )
+        with self._lock:
+            self.frames_received, self.chunks_received = self.frames_received + packet.frames, self.chunks_received + 1
+            if len(self.servers.all) > 1:
+                known = packet.codes is not None  # else it is another kind of server
+                self._moves_left = len(self.servers.all) if known else 0  # this one, too: it was there a moment ago
+                self._codes += [] if packet.codes is None else [packet.codes]
         wake(self.chunks.put(chunk))
 
     def fail(self, error: MegatalkerError) -> None:
-        """End with an error, unless the utterance has ended."""
-        self.chunks.finish("error", error)
+        """End with an error, unless the utterance has ended, or another server goes on with it."""
+        if not isinstance(error, ConnectionFailedError) or not self._move(str(error)):
+            self.chunks.finish("error", error)
+
+    def _move(self, why: str) -> bool:
+        """Let the next server go on, if there is one that was not asked since the last chunk; returns whether."""
+        with self._lock:
+            if not self._moves_left or self.chunks.reason is not None:
+                return False
+            self._moves_left -= 1
+            self.connection = self.servers.after(self.connection)
+            logger.warning("an utterance goes on at %s after %d frames: %s", self.connection, self.frames_received, why)
+            self.opened, self.quiet_since, self._words_known = False, time.monotonic(), self._words_received
+            after = None if not self._codes else Said.of(Continuation(self._said(), tuple(self._ends), self._ahead_s()))
+            self.connection.send(self, self.open.model_copy(update={"after": after}))
+            for message in self._told:
+                self.connection.send(self, message)
+            return True
+
+    def _said(self) -> NDArray[np.int64]:
+        self._codes = [np.concatenate(self._codes)]
+        return self._codes[0]
+
+    def _ahead_s(self) -> float:
+        played_s = 0.0 if self.first_received_at is None else time.monotonic() - self.first_received_at
+        return max(0.0, self.frames_received * FRAME_SECONDS - played_s)
 
     def _take_switch(self, event: Switched) -> None:
         self.switches = (*self.switches, event.switch())

@@ -10,9 +10,8 @@ from megatalker.engine.stream import ChunkStream
 from megatalker.engine.word_times import SpokenWord
 from megatalker.errors import InvalidRequestError
 from megatalker.prompt.text import TextChecker, require_text
-from megatalker.serving.client.connection import RemoteConnection
 from megatalker.serving.client.session import RemoteSession
-from megatalker.serving.protocol.messages import CancelMessage, Finish, Text
+from megatalker.serving.protocol.messages import Finish, Text
 
 
 class RemoteStream(ChunkStream):
@@ -23,16 +22,14 @@ class RemoteStream(ChunkStream):
     ``ConnectionFailedError`` when the server cannot be reached, stops answering or goes away.
     """
 
-    def __init__(
-        self, session: RemoteSession, connection: RemoteConnection, checker: TextChecker | None, keep_alive: object
-    ) -> None:
+    def __init__(self, session: RemoteSession, checker: TextChecker | None, keep_alive: object) -> None:
         """``checker``: of pieces that the server does not clean."""
         super().__init__(session.chunks)
         self._checker = checker
-        self._session, self._connection, self._keep_alive = session, connection, keep_alive
+        self._session, self._keep_alive = session, keep_alive
         self._feeding = Lock()
         self._ignored_chars = 0
-        self._finalizer = weakref.finalize(self, connection.send, session, CancelMessage(id=session.id))
+        self._finalizer = weakref.finalize(self, session.cancel)
         self._finalizer.atexit = False
 
     def feed(self, text: str) -> None:
@@ -52,7 +49,7 @@ class RemoteStream(ChunkStream):
             if self.finish_reason is not None:
                 self._ignored_chars += 0 if self.finish_reason == "cancelled" else len(piece)
             elif piece:
-                self._connection.send(self._session, Text(id=self._session.id, text=piece))
+                self._session.send(Text(id=self._session.id, text=piece))
 
     def finish(self) -> None:
         """The text is complete: say what is left, then end. May be called again."""
@@ -60,7 +57,7 @@ class RemoteStream(ChunkStream):
             if not self._session.text_complete:
                 self._session.quiet_since = time.monotonic()
                 self._session.text_complete = True
-                self._connection.send(self._session, Finish(id=self._session.id))
+                self._session.send(Finish(id=self._session.id))
 
     def take_words(self, *, begun: bool = False) -> list[SpokenWord]:  # noqa: ARG002 - servers tell whole words
         words, taken = self._session.words, []
@@ -70,7 +67,7 @@ class RemoteStream(ChunkStream):
 
     def cancel(self) -> None:
         if self._chunks.finish("cancelled"):
-            self._connection.send(self._session, CancelMessage(id=self._session.id))
+            self._session.cancel()
 
     @property
     def seed(self) -> int:

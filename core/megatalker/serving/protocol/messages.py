@@ -6,14 +6,16 @@ that was refused; it ends nothing. Audio comes as binary messages (:mod:`megatal
 """
 
 import json
+from base64 import b64decode, b64encode
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Annotated, Any, Literal, Self, TypeVar
 
+import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, PlainValidator, TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError
 
-from megatalker.engine.outputs import BackendSwitch, FinishReason, StreamFacts
+from megatalker.engine.outputs import BackendSwitch, Continuation, EndReason, FinishReason, StreamEnd, StreamFacts
 from megatalker.engine.word_times import SpokenWord
 from megatalker.errors import InvalidRequestError, MegatalkerError, explain_validation, named_error
 from megatalker.serving.protocol.leniency import MAX_KEYS, Integer, Number, read_fields, read_json
@@ -69,6 +71,41 @@ class SpeechFields(Message):
     """``false``: the text goes to the model as it is; pieces that cannot be spoken are refused."""
 
 
+class SegmentEnd(Message):
+    """A segment of the text is over; see :class:`megatalker.engine.outputs.StreamEnd`."""
+
+    frame: Annotated[Integer, Field(ge=0)]
+    """Frames of the utterance before it."""
+    reason: EndReason
+
+
+class Said(Message):
+    """All that another server has said of an utterance, which goes on with the frame that follows."""
+
+    codes: str
+    """The codes of all its chunks, in base64: unsigned 16-bit, little-endian, frame by frame."""
+    ends: list[SegmentEnd] = []
+    """Those of its ``ends`` events, in order."""
+    ahead_s: Annotated[Number, Field(ge=0)] = 0.0
+    """Seconds of audio that the listener has in hand."""
+
+    @classmethod
+    def of(cls, said: Continuation) -> Self:
+        """Return the message that says this."""
+        ends = [SegmentEnd(frame=end.frame, reason=end.reason) for end in said.ends]
+        return cls(codes=b64encode(said.codes.astype("<u2").tobytes()).decode(), ends=ends, ahead_s=said.ahead_s)
+
+    def continuation(self, groups: int) -> Continuation:
+        """Return it for the engine of a checkpoint with this many code groups; raises ``InvalidRequestError``."""
+        try:
+            codes = np.frombuffer(b64decode(self.codes, validate=True), "<u2").astype(np.int64).reshape(-1, groups)
+        except ValueError as error:
+            raise InvalidRequestError(
+                f"after.codes cannot be read: {error}; expected base64 of {groups} unsigned 16-bit numbers a frame"
+            ) from error
+        return Continuation(codes, tuple(StreamEnd(end.frame, end.reason) for end in self.ends), self.ahead_s)
+
+
 class Open(SpeechFields):
     """Begin an utterance. Without ``text``, text follows in ``text`` messages until ``finish``."""
 
@@ -79,6 +116,10 @@ class Open(SpeechFields):
     return_codes: bool = False
     word_times: bool = False
     """``words`` events tell which words were spoken, and estimate when."""
+    resumable: bool = False
+    """``ends`` events tell what ``after`` needs at another server."""
+    after: Said | None = None
+    """Another server has said this much of the same request, with the same ``seed``. Text that was fed is fed again."""
 
 
 class Text(Message):
@@ -174,6 +215,14 @@ class Words(Message):
     estimated: Literal[True] = True
 
 
+class SegmentEnds(Message):
+    """Segments that are over in the next chunk."""
+
+    type: Literal["ends"] = "ends"
+    id: UtteranceId
+    ends: list[SegmentEnd]
+
+
 _FACTS = TypeAdapter(StreamFacts)
 _TOLD_APART = {"finish_reason": None, "switches": ()}
 """Facts that events of their own tell."""
@@ -227,7 +276,7 @@ class Failed(Message):
 
 Request = Open | Text | Finish | CancelMessage
 M = TypeVar("M", bound=Message)
-Event = Opened | Switched | Words | Done | Failed
+Event = Opened | Switched | Words | SegmentEnds | Done | Failed
 
 _KINDS: dict[object, type[Request]] = {"open": Open, "text": Text, "finish": Finish, "cancel": CancelMessage}
 _EVENTS: TypeAdapter[Event] = TypeAdapter(Annotated[Event, Field(discriminator="type")])

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from typing import Any
 
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
@@ -19,6 +20,8 @@ from megatalker.serving.protocol.messages import (
     Finish,
     Open,
     Opened,
+    SegmentEnd,
+    SegmentEnds,
     Switched,
     Text,
     Words,
@@ -130,6 +133,9 @@ class SocketUtterance:
         )
         async for chunk in self._stream:
             await self._send_switches()
+            if request.resumable and chunk.ends:  # before it: without them its codes could not be gone on after
+                ends = [SegmentEnd(frame=end.frame, reason=end.reason) for end in chunk.ends]
+                await self._socket.send_event(SegmentEnds(id=request.id, ends=ends))
             await self._socket.send_chunk(request.id, chunk, request.format)
             await self._send_words()
         if self._refusal is not None:
@@ -232,7 +238,11 @@ class SocketSession:
 
     async def begin(self, request: Open, ignored: tuple[str, ...] = ()) -> SocketUtterance:
         """Begin an utterance; ``session.end`` must follow. Raises as :meth:`SpeechService.begin`."""
-        wanted = {"return_codes": request.return_codes, "word_times": request.word_times}
+        wanted: dict[str, Any] = {"return_codes": request.return_codes, "word_times": request.word_times}
+        if request.resumable and not request.return_codes:
+            raise InvalidRequestError("resumable: what was said is told by codes; ask for return_codes, too")
+        if request.after is not None:
+            wanted["after"] = request.after.continuation(self._service.engine.checkpoint.config.num_code_groups)
         session = await self._service.begin(request.text, request, "websocket", **wanted)
         return SocketUtterance(request, session, self, ignored)
 

@@ -12,7 +12,7 @@ from opentelemetry import trace
 
 from megatalker.engine import SpeechStream
 from megatalker.engine.options import SpeechOptions, random_seed
-from megatalker.engine.outputs import require_complete
+from megatalker.engine.outputs import Continuation, require_complete
 from megatalker.errors import BackendFaultError, InvalidRequestError, MegatalkerError
 from megatalker.sampling import SamplingParams
 from megatalker.serving.background import named_pool, run_in, start_task
@@ -217,6 +217,7 @@ class SpeechService:
         *,
         return_codes: bool = False,
         word_times: bool = False,
+        after: Continuation | None = None,
     ) -> UtteranceSession:
         """Begin an utterance; :meth:`UtteranceSession.end` must follow.
 
@@ -233,7 +234,7 @@ class SpeechService:
         self._beginning += 1
         try:
             await self._warmed_up()
-            return await self._begin(text, asked, route, return_codes=return_codes, word_times=word_times)
+            return await self._begin(text, asked, route, return_codes=return_codes, word_times=word_times, after=after)
         finally:
             self._beginning -= 1
 
@@ -243,7 +244,7 @@ class SpeechService:
         await self._warmed_up()
         await run_in(self._checks, lambda: self.engine.check(self._options(asked)))
 
-    async def _begin(self, text: str | None, asked: SpeechFields, route: Route, **wanted: bool) -> UtteranceSession:
+    async def _begin(self, text: str | None, asked: SpeechFields, route: Route, **wanted: Any) -> UtteranceSession:
         session = UtteranceSession(self, text, asked, route)
         try:
             if asked.voice is not None and self.voices.lacks(asked.voice):
