@@ -78,8 +78,8 @@ class TalkerCapabilities:
     """Equal prompt heads are computed once, with bit-identical results."""
     batch_invariant: bool = False
     """The bits of a stream's logits and codes do not depend on how many streams its calls name, on its place among them
-    or on the others; with ``forced_codes``, nor on whether its frames were chosen or forced. Without it they may differ
-    by rounding, as the arithmetic of ``dtypes`` allows."""
+    or on the others. Forced frames leave the same as chosen ones. Without it they may differ by rounding, as the
+    arithmetic of ``dtypes`` allows."""
 
 
 @dataclass(frozen=True, slots=True)

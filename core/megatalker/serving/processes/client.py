@@ -89,7 +89,7 @@ class EngineClient:
         self._all_open = False
         """So the supervisor says; an engine has said as much, too, when :attr:`status` is there."""
         self._warm: Future[None] = Future()
-        self._clock = RunningClock(longest_gap_s=1.0)
+        self._clock = RunningClock(longest_gap_s=0.25)
         self.failure: MegatalkerError | None = None
         """Why every request is refused: closed, or no engine can be had."""
         self.status: EngineStatus | None = None

@@ -188,7 +188,7 @@ class EngineSupervisor:
         """Clients."""
         self._keep_warm = False
         self._past: list[EngineGone] = []
-        self._clock = RunningClock(longest_gap_s=1.0)
+        self._clock = RunningClock(longest_gap_s=0.25)
         self.failure: MegatalkerError | None = None
         """Why no engine can be had."""
         self._closing = threading.Event()

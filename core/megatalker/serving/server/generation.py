@@ -26,6 +26,8 @@ from megatalker.settings import Settings
 
 logger = logging.getLogger(__name__)
 
+SILENT_S = 10.0
+"""A front end that says nothing for this long, and for ``step_deadline_s``, is killed."""
 GRACE_S = 5.0
 """A front end that takes this much longer to end than its settings allow is killed."""
 
@@ -92,7 +94,7 @@ class Generation:
         self._places: dict[int, int] = {}
         self._heard_at: dict[int, float] = {}
         """By number of the front ends that serve."""
-        self._clock = RunningClock(longest_gap_s=1.0)
+        self._clock = RunningClock(longest_gap_s=0.25)
         self._restarts = Restarts(self.count)
         self._over_at: float | None = None
         """When front ends that are to end are killed."""
@@ -117,9 +119,9 @@ class Generation:
             self.failure = self.engines.failure
         for place in self._restarts.take_due():
             self._start(place)
-        now = self._clock()
+        now, limit_s = self._clock(), max(SILENT_S, self.settings.step_deadline_s)
         for number, heard_at in list(self._heard_at.items()):
-            if now - heard_at > self.settings.step_deadline_s:
+            if now - heard_at > limit_s:
                 logger.error("%s has said nothing for %.0f s and is killed", self.front_ends[number], now - heard_at)
                 del self._heard_at[number]
                 self.front_ends[number].kill()
