@@ -156,7 +156,7 @@ def test_what_no_server_can_have_said_is_refused(servers: list[Served], after: d
         assert json.loads(talk.recv(HANG_S))["type"] == "opened", "others go on"
 
 
-def test_ends_come_before_the_chunk_that_holds_them(servers: list[Served]) -> None:
+def test_what_is_to_be_resumed_needs_codes(servers: list[Served]) -> None:
     with connect_socket(servers[0].url.replace("http", "ws") + "/v1/speak") as talk:
         asked = {"type": "open", "id": "a", "text": TEXT, "max_frames": 8, "resumable": True}
         talk.send(json.dumps(asked))

@@ -164,17 +164,8 @@ def test_a_front_end_that_dies_takes_its_connections_and_nothing_else(server: Ru
 
 
 def test_other_settings_are_taken_without_losing_an_utterance(server: RunningServer, expected: bytes) -> None:
-    before, asked, stop = server.front_ends | server.engines, [], threading.Event()
-
-    def ask() -> None:
-        while not stop.is_set():
-            asked.append(server.post().content)
-
-    interleaved = server.post(layout="interleaved").content
-    callers = [threading.Thread(target=ask) for _ in range(2)]
-    for caller in callers:
-        caller.start()
-    with stopping(stop, callers), RemoteEngine(server.url, api_key="mt-anna") as remote:
+    before, interleaved = server.front_ends | server.engines, server.post(layout="interleaved").content
+    with asking(server) as asked, RemoteEngine(server.url, api_key="mt-anna") as remote:
         fed = remote.speak(None, seed=3, max_frames=6)
         fed.feed("Hello there, ")
         write_settings(server.folder, model="renamed")
@@ -192,13 +183,23 @@ def test_other_settings_are_taken_without_losing_an_utterance(server: RunningSer
 
 
 @contextmanager
-def stopping(stop: threading.Event, threads: list[threading.Thread]) -> Iterator[None]:
+def asking(server: RunningServer) -> Iterator[list[bytes]]:
+    """Two callers that ask without a pause; yields all that they have heard."""
+    asked, stop = list[bytes](), threading.Event()
+
+    def ask() -> None:
+        while not stop.is_set():
+            asked.append(server.post().content)
+
+    callers = [threading.Thread(target=ask) for _ in range(2)]
+    for caller in callers:
+        caller.start()
     try:
-        yield
+        yield asked
     finally:
         stop.set()
-        for thread in threads:
-            thread.join(HANG_S)
+        for caller in callers:
+            caller.join(HANG_S)
 
 
 @pytest.mark.parametrize(
@@ -224,16 +225,8 @@ def test_settings_that_cannot_be_used_change_nothing(
 
 
 def test_in_turn_new_connections_wait_for_the_new_settings(server: RunningServer, expected: bytes) -> None:
-    before, asked, stop, told = server.front_ends | server.engines, [], threading.Event(), len(server.log)
-
-    def ask() -> None:
-        while not stop.is_set():
-            asked.append(server.post().content)
-
-    callers = [threading.Thread(target=ask) for _ in range(2)]
-    for caller in callers:
-        caller.start()
-    with stopping(stop, callers):
+    before, told = server.front_ends | server.engines, len(server.log)
+    with asking(server) as asked:
         eventually(lambda: asked, "they are served")
         with RemoteEngine(server.url, api_key="mt-anna") as remote:
             fed = remote.speak(None, seed=3, max_frames=6)

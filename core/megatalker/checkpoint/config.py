@@ -115,6 +115,11 @@ class ModelConfig:
         """Ids from here on, end-of-speech excepted, are never chosen as code 0 (official ``suppress_tokens``)."""
         return self.talker.vocab_size - SPECIAL_CODES
 
+    @property
+    def code_limits(self) -> tuple[int, ...]:
+        """One for each code group: a code of a frame is below it."""
+        return self.first_suppressed_id, *[self.predictor.vocab_size] * (self.num_code_groups - 1)
+
     @classmethod
     def parse(cls, raw: Mapping[str, Any], file: Path | str = "config.json") -> "ModelConfig":
         """Read an official ``config.json``, already parsed; errors call it ``file``.

@@ -156,16 +156,13 @@ class Engine:
         """
         self._require_serving()
         asked = SpeechOptions.of(options, changes)
-        request, segmenter = self._requests.check(text, asked, self.limits)
-        if after is not None:
-            self._requests.check_continuation(after, request)
+        request, segmenter = self._requests.check(text, asked, self.limits, after)
         utterance = self.begin(owner, request, segmenter, after=after)
         utterance.progress.text_chars = len(text or "")
         checker = self._requests.text_checker(asked) if text is None else None
         words = self._paces.clock(asked.voice, segmenter.whole) if asked.word_times else None
         link = LocalLink(utterance, self._commands)
-        said_frames = 0 if after is None else len(after.codes)
-        return SpeechStream(link, checker, keep_alive=self, words=words, said_frames=said_frames)
+        return SpeechStream(link, checker, keep_alive=self, words=words, after=after)
 
     def begin(
         self,

@@ -50,8 +50,10 @@ class RequestChecker:
         self._planner = PromptPlanner(checkpoint)
         self._control_tokens = ControlTokens(control_tokens(checkpoint.tokenizer))
 
-    def check(self, text: str | None, options: SpeechOptions, limits: TalkerLimits) -> tuple[Request, TextSegmenter]:
-        """The request and its text, if that is whole.
+    def check(
+        self, text: str | None, options: SpeechOptions, limits: TalkerLimits, after: Continuation | None = None
+    ) -> tuple[Request, TextSegmenter]:
+        """The request and its text, if that is whole. ``after``: what another engine is told to have said of it.
 
         Raises:
             InvalidRequestError: something about the request can never work; the message says what would.
@@ -69,16 +71,16 @@ class RequestChecker:
         segmenter = self._segmenter(text, request.plan, cleaning=options.clean_text)
         longest = max((len(segment.ids) for segment in segmenter.coming), default=1)
         frames_that_fit(request.plan.prefill_rows(longest), request.max_frames, limits.max_positions)
+        if after is not None:
+            self._check_continuation(after, request)
         return request, segmenter
 
-    def check_continuation(self, said: Continuation, request: Request) -> None:
-        """Check what another engine is told to have said of this request.
+    def text_checker(self, options: SpeechOptions) -> TextChecker:
+        """For the pieces of a text that arrives bit by bit."""
+        return TextChecker(self._control_tokens, self._settings.max_text_chars, cleaning=options.clean_text)
 
-        Raises:
-            InvalidRequestError: no engine with this checkpoint can have said it.
-        """
-        config, codes = self._checkpoint.config, said.codes
-        limits = np.array([config.first_suppressed_id, *[config.predictor.vocab_size] * (config.num_code_groups - 1)])
+    def _check_continuation(self, said: Continuation, request: Request) -> None:
+        codes, limits = said.codes, np.array(self._checkpoint.config.code_limits)
         if codes.ndim != 2 or codes.shape[1] != len(limits) or len(codes) > request.max_frames:
             expected = f"at most {request.max_frames} frames of {len(limits)}"
             raise InvalidRequestError(f"codes to go on after have the shape {list(codes.shape)}, expected {expected}")
@@ -93,10 +95,6 @@ class RequestChecker:
             )
         if not 0 <= said.ahead_s < math.inf:
             raise InvalidRequestError(f"ahead_s is {said.ahead_s!r}, expected the seconds of audio in hand")
-
-    def text_checker(self, options: SpeechOptions) -> TextChecker:
-        """For the pieces of a text that arrives bit by bit."""
-        return TextChecker(self._control_tokens, self._settings.max_text_chars, cleaning=options.clean_text)
 
     def _request(self, text: str | None, options: SpeechOptions) -> Request:
         settings = self._settings

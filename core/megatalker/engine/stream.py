@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from megatalker.checkpoint.config import FRAME_SAMPLES, FRAME_SECONDS, SAMPLE_RATE
 from megatalker.engine.chunks import ChunkQueue, Progress
 from megatalker.engine.commands import Cancel, CommandQueue, Feed, FinishText
-from megatalker.engine.outputs import BackendSwitch, Chunk, FinishReason, StreamFacts
+from megatalker.engine.outputs import BackendSwitch, Chunk, Continuation, FinishReason, StreamFacts
 from megatalker.engine.utterance import Utterance
 from megatalker.engine.word_times import SpokenWord, WordClock
 from megatalker.errors import InvalidRequestError, UnsupportedError
@@ -238,13 +238,13 @@ class SpeechStream(ChunkStream):
         text_checker: TextChecker | None,
         keep_alive: object,
         words: WordClock | None = None,
-        said_frames: int = 0,
+        after: Continuation | None = None,
     ) -> None:
         """``text_checker`` checks incremental text, and is ``None`` when the text was given at once. ``words`` holds
-        that text, where word times are wanted. ``said_frames``: of another engine, after which this stream begins.
+        that text, where word times are wanted. ``after``: what another engine has said.
         """
         super().__init__(link.chunks)
-        self._taken_frames = said_frames
+        self._taken_frames = 0 if after is None else len(after.codes)
         self._link, self._text_checker, self._progress = link, text_checker, link.progress
         self._keep_alive = keep_alive
         self._words, self._feeding = words, Lock()

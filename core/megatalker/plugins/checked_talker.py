@@ -53,8 +53,7 @@ class CheckedTalker:
         """Frames that it decodes again, forced, leave the bits that they left at first; rows of a prefill need not."""
         self._config = config
         self._text_shape = torch.Size([config.talker.hidden_size])
-        rest = [config.predictor.vocab_size] * (config.num_code_groups - 1)
-        self._code_limits = np.array([config.first_suppressed_id, *rest])
+        self._code_limits = np.array(config.code_limits)
         self._streams: dict[StreamHandle, _CheckedStream] = {}
         self._last_handle = 0
         self._frames_are_due = False

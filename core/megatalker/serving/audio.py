@@ -1,4 +1,4 @@
-"""Speech as others want it: WAV files written while they grow, 16-bit samples, other sampling rates."""
+"""Speech as others want it: WAV files written while they grow, 16-bit samples and codes, other sampling rates."""
 
 import struct
 from pathlib import Path
@@ -13,7 +13,7 @@ from megatalker.checkpoint.config import SAMPLE_RATE
 from megatalker.errors import InvalidRequestError
 from megatalker.voices.audio_file import check_rate
 
-__all__ = ["StreamResampler", "WavWriter", "from_pcm16", "to_pcm16"]
+__all__ = ["StreamResampler", "WavWriter", "from_code_bytes", "from_pcm16", "to_code_bytes", "to_pcm16"]
 
 Samples = NDArray[np.float32]
 LOUDEST = np.float32(32767)
@@ -36,6 +36,16 @@ def to_pcm16(samples: Samples) -> bytes:
 def from_pcm16(data: bytes) -> Samples:
     """The float samples of :func:`to_pcm16`, to its precision; a byte after the last whole sample is left out."""
     return np.frombuffer(data, "<i2", len(data) // 2).astype(np.float32) / LOUDEST
+
+
+def to_code_bytes(codes: NDArray[np.int64]) -> bytes:
+    """``[frames, code groups]`` as little-endian unsigned 16-bit numbers, frame by frame."""
+    return codes.astype("<u2").tobytes()
+
+
+def from_code_bytes(data: bytes, groups: int) -> NDArray[np.int64]:
+    """The codes of :func:`to_code_bytes`; raises ``ValueError`` where the bytes are no whole frames."""
+    return np.frombuffer(data, "<u2").astype(np.int64).reshape(-1, groups)
 
 
 class StreamResampler:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from megatalker.checkpoint.config import FRAME_SAMPLES, FRAME_SECONDS
-from megatalker.engine.chunks import ChunkQueue, wake
+from megatalker.engine.chunks import ChunkQueue, PlaybackClock, wake
 from megatalker.engine.outputs import BackendSwitch, Chunk, Continuation, StreamEnd, StreamFacts
 from megatalker.engine.word_times import SpokenWord
 from megatalker.errors import ConnectionFailedError, MegatalkerError
@@ -84,7 +84,7 @@ class RemoteSession:
     frames_received: int = 0
     chunks_received: int = 0
     last_received_at: float | None = None
-    first_received_at: float | None = None
+    _playback: PlaybackClock = field(default_factory=PlaybackClock)
     words: deque[SpokenWord] = field(default_factory=deque)
     """Words that no consumer has taken; the server sends them after their audio."""
     server_facts: StreamFacts | None = None
@@ -144,7 +144,7 @@ class RemoteSession:
                 self.words += (new := [word.spoken() for word in event.words[known:]])
                 self._words_received += len(new)
             case SegmentEnds():
-                self._ends += [StreamEnd(end.frame, end.reason) for end in event.ends]
+                self._ends += [end.end() for end in event.ends]
             case Done():
                 self.server_facts = event.facts
                 self.chunks.finish(event.finish_reason)
@@ -158,7 +158,7 @@ class RemoteSession:
     def take_packet(self, packet: Packet) -> None:
         """Hand a chunk to the consumer."""
         now = self.quiet_since = self.last_received_at = time.monotonic()
-        self.first_received_at = self.first_received_at or now
+        self._playback.deliver(now, packet.frames * FRAME_SECONDS)
         chunk = Chunk(
             index=self.chunks_received,
             pcm=packet.pcm,
@@ -192,19 +192,16 @@ class RemoteSession:
             self.connection = self.servers.after(self.connection)
             logger.warning("an utterance goes on at %s after %d frames: %s", self.connection, self.frames_received, why)
             self.opened, self.quiet_since, self._words_known = False, time.monotonic(), self._words_received
-            after = None if not self._codes else Said.of(Continuation(self._said(), tuple(self._ends), self._ahead_s()))
-            self.connection.send(self, self.open.model_copy(update={"after": after}))
+            self.connection.send(self, self.open.model_copy(update={"after": self._said()}))
             for message in self._told:
                 self.connection.send(self, message)
             return True
 
-    def _said(self) -> NDArray[np.int64]:
-        self._codes = [np.concatenate(self._codes)]
-        return self._codes[0]
-
-    def _ahead_s(self) -> float:
-        played_s = 0.0 if self.first_received_at is None else time.monotonic() - self.first_received_at
-        return max(0.0, self.frames_received * FRAME_SECONDS - played_s)
+    def _said(self) -> Said | None:
+        if not self._codes:
+            return None
+        ahead_s = max(0.0, self._playback.ahead(time.monotonic()))
+        return Said.of(Continuation(np.concatenate(self._codes), tuple(self._ends), ahead_s))
 
     def _take_switch(self, event: Switched) -> None:
         self.switches = (*self.switches, event.switch())

@@ -21,6 +21,7 @@ from megatalker.engine.outputs import EngineMetrics, together
 from megatalker.errors import BackendFaultError, CapacityError, EngineClosedError, InvalidRequestError, MegatalkerError
 from megatalker.serving.background import start_thread
 from megatalker.serving.processes.control import (
+    LONGEST_GAP_S,
     Attach,
     ClientHello,
     Context,
@@ -89,7 +90,7 @@ class EngineClient:
         self._all_open = False
         """So the supervisor says; an engine has said as much, too, when :attr:`status` is there."""
         self._warm: Future[None] = Future()
-        self._clock = RunningClock(longest_gap_s=0.25)
+        self._clock = RunningClock(longest_gap_s=LONGEST_GAP_S)
         self.failure: MegatalkerError | None = None
         """Why every request is refused: closed, or no engine can be had."""
         self.status: EngineStatus | None = None

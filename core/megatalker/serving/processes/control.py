@@ -21,6 +21,8 @@ from megatalker.errors import MegatalkerError, describe_error, named_error
 from megatalker.settings import Settings
 
 Context = zmq.Context[zmq.Socket[bytes]]
+LONGEST_GAP_S = 0.25
+"""Processes are watched more often than this; what is longer was a pause of the machine."""
 
 
 class Failure(Struct, array_like=True, frozen=True):

@@ -97,9 +97,7 @@ class ProcessEngine:
         """Begin to speak, like :meth:`megatalker.engine.Engine.speak_for`; the stream raises ``CapacityError``."""
         self._require_serving()
         now, asked = time.monotonic(), SpeechOptions.of(options, changes)
-        request, segmenter = self._requests.check(text, asked, self._limits)
-        if after is not None:
-            self._requests.check_continuation(after, request)
+        request, segmenter = self._requests.check(text, asked, self._limits, after)
         segments = [Segment(segment.text, segment.ids) for segment in segmenter.coming]
         begin = Begin(
             id=self._client.next_number(),
@@ -123,8 +121,7 @@ class ProcessEngine:
         checker = self._requests.text_checker(asked) if text is None else None
         words = self._paces.clock(asked.voice, segmenter.whole) if asked.word_times else None
         self._client.begin(session)
-        said_frames = 0 if after is None else len(after.codes)
-        return SpeechStream(session, checker, keep_alive=self, words=words, said_frames=said_frames)
+        return SpeechStream(session, checker, keep_alive=self, words=words, after=after)
 
     def check(self, options: SpeechOptions | None = None, **changes: Any) -> None:
         """Whether text that arrives bit by bit could be spoken like this; as :meth:`megatalker.engine.Engine.check`."""

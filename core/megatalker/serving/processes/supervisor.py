@@ -17,6 +17,7 @@ from megatalker.errors import BackendFaultError, MegatalkerError
 from megatalker.serving.background import start_thread
 from megatalker.serving.processes.child import Child
 from megatalker.serving.processes.control import (
+    LONGEST_GAP_S,
     ClientFailed,
     ClientHello,
     ClientReady,
@@ -188,7 +189,7 @@ class EngineSupervisor:
         """Clients."""
         self._keep_warm = False
         self._past: list[EngineGone] = []
-        self._clock = RunningClock(longest_gap_s=0.25)
+        self._clock = RunningClock(longest_gap_s=LONGEST_GAP_S)
         self.failure: MegatalkerError | None = None
         """Why no engine can be had."""
         self._closing = threading.Event()

@@ -11,13 +11,13 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Annotated, Any, Literal, Self, TypeVar
 
-import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, PlainValidator, TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError
 
 from megatalker.engine.outputs import BackendSwitch, Continuation, EndReason, FinishReason, StreamEnd, StreamFacts
 from megatalker.engine.word_times import SpokenWord
 from megatalker.errors import InvalidRequestError, MegatalkerError, explain_validation, named_error
+from megatalker.serving.audio import from_code_bytes, to_code_bytes
 from megatalker.serving.protocol.leniency import MAX_KEYS, Integer, Number, read_fields, read_json
 
 MAX_ID_LENGTH = 64
@@ -78,6 +78,15 @@ class SegmentEnd(Message):
     """Frames of the utterance before it."""
     reason: EndReason
 
+    @classmethod
+    def of(cls, end: StreamEnd) -> Self:
+        """Return the message for an end that the engine reports."""
+        return cls(frame=end.frame, reason=end.reason)
+
+    def end(self) -> StreamEnd:
+        """Return the end as the engine reports it."""
+        return StreamEnd(self.frame, self.reason)
+
 
 class Said(Message):
     """All that another server has said of an utterance, which goes on with the frame that follows."""
@@ -92,18 +101,18 @@ class Said(Message):
     @classmethod
     def of(cls, said: Continuation) -> Self:
         """Return the message that says this."""
-        ends = [SegmentEnd(frame=end.frame, reason=end.reason) for end in said.ends]
-        return cls(codes=b64encode(said.codes.astype("<u2").tobytes()).decode(), ends=ends, ahead_s=said.ahead_s)
+        ends = [SegmentEnd.of(end) for end in said.ends]
+        return cls(codes=b64encode(to_code_bytes(said.codes)).decode(), ends=ends, ahead_s=said.ahead_s)
 
     def continuation(self, groups: int) -> Continuation:
         """Return it for the engine of a checkpoint with this many code groups; raises ``InvalidRequestError``."""
         try:
-            codes = np.frombuffer(b64decode(self.codes, validate=True), "<u2").astype(np.int64).reshape(-1, groups)
+            codes = from_code_bytes(b64decode(self.codes, validate=True), groups)
         except ValueError as error:
             raise InvalidRequestError(
                 f"after.codes cannot be read: {error}; expected base64 of {groups} unsigned 16-bit numbers a frame"
             ) from error
-        return Continuation(codes, tuple(StreamEnd(end.frame, end.reason) for end in self.ends), self.ahead_s)
+        return Continuation(codes, tuple(end.end() for end in self.ends), self.ahead_s)
 
 
 class Open(SpeechFields):

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from megatalker.checkpoint.config import FRAME_SAMPLES
 from megatalker.engine.outputs import Chunk
 from megatalker.errors import InvalidRequestError
-from megatalker.serving.audio import from_pcm16, to_pcm16
+from megatalker.serving.audio import from_code_bytes, from_pcm16, to_code_bytes, to_pcm16
 from megatalker.serving.protocol.messages import AudioFormat
 
 VERSION = 1
@@ -55,7 +55,7 @@ def pack(utterance: str, chunk: Chunk, audio: AudioFormat) -> bytes:
     """A chunk of an utterance as one binary message."""
     name = utterance.encode()
     samples = chunk.pcm.astype("<f4", copy=False).tobytes() if audio == "f32le" else to_pcm16(chunk.pcm)
-    groups, codes = (0, b"") if chunk.codes is None else (chunk.codes.shape[1], chunk.codes.astype("<u2").tobytes())
+    groups, codes = (0, b"") if chunk.codes is None else (chunk.codes.shape[1], to_code_bytes(chunk.codes))
     kind = _FORMATS.index(audio) | (_FINAL if chunk.final else 0)
     header = _HEADER.pack(VERSION, kind, chunk.frames, chunk.index, chunk.sample_offset, groups, len(name))
     return header + name + bytes(-len(name) % 4) + samples + codes
@@ -81,7 +81,7 @@ def unpack(message: bytes) -> Packet:
             f"a chunk of {frames} frames has {len(message)} bytes, expected {end + 2 * frames * groups}; it is damaged"
         )
     name = message[_HEADER.size : _HEADER.size + length].decode()
-    samples, codes = _samples(message[at:end], audio), _codes(message[end:], groups)
+    samples, codes = _samples(message[at:end], audio), from_code_bytes(message[end:], groups) if groups else None
     return Packet(name, index, offset, frames, samples, codes, bool(kind & _FINAL))
 
 
@@ -89,7 +89,3 @@ def _samples(data: bytes, audio: AudioFormat) -> NDArray[np.float32]:
     if audio == "f32le":
         return np.frombuffer(data, "<f4").astype(np.float32)
     return from_pcm16(data)
-
-
-def _codes(data: bytes, groups: int) -> NDArray[np.int64] | None:
-    return np.frombuffer(data, "<u2").astype(np.int64).reshape(-1, groups) if groups else None

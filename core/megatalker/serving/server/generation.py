@@ -17,7 +17,7 @@ from pydantic import SecretStr
 from megatalker.engine.costs import RunningClock
 from megatalker.errors import BackendFaultError, MegatalkerError
 from megatalker.serving.processes.child import Child
-from megatalker.serving.processes.control import ClientFailed, ClientReady, log_levels, private_folder
+from megatalker.serving.processes.control import LONGEST_GAP_S, ClientFailed, ClientReady, log_levels, private_folder
 from megatalker.serving.processes.supervisor import EngineSupervisor, Restarts
 from megatalker.serving.server.defaults import SHARED_METRICS, engine_devices, front_end_count
 from megatalker.serving.server.front_end_orders import STOP, FrontEndStart
@@ -94,7 +94,7 @@ class Generation:
         self._places: dict[int, int] = {}
         self._heard_at: dict[int, float] = {}
         """By number of the front ends that serve."""
-        self._clock = RunningClock(longest_gap_s=0.25)
+        self._clock = RunningClock(longest_gap_s=LONGEST_GAP_S)
         self._restarts = Restarts(self.count)
         self._over_at: float | None = None
         """When front ends that are to end are killed."""

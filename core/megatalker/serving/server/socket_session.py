@@ -134,8 +134,7 @@ class SocketUtterance:
         async for chunk in self._stream:
             await self._send_switches()
             if request.resumable and chunk.ends:  # before it: without them its codes could not be gone on after
-                ends = [SegmentEnd(frame=end.frame, reason=end.reason) for end in chunk.ends]
-                await self._socket.send_event(SegmentEnds(id=request.id, ends=ends))
+                await self._socket.send_event(SegmentEnds(id=request.id, ends=list(map(SegmentEnd.of, chunk.ends))))
             await self._socket.send_chunk(request.id, chunk, request.format)
             await self._send_words()
         if self._refusal is not None:

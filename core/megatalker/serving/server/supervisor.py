@@ -201,9 +201,9 @@ class ServerSupervisor:
         failed, self._next, before = self._next, None, self._current
         if failed is not None:
             failed.close()
-        if failed is not None and failed.asked is before.asked:
-            before.failure = failed.failure
-            return
+            if failed.asked is before.asked:
+                before.failure = failed.failure
+                return
         logger.error("the server goes on with the settings it had: %s: %s", type(error).__name__, error)
         if before.closed:
             self._next = self._generation(before.asked, before.checkpoint)
@@ -214,13 +214,11 @@ class ServerSupervisor:
         before, self._current, self._next = self._current, self._next, None
         assert before is not None
         assert self._current is not None
+        what = self._current.what
         if self._current.asked is before.asked:
-            logger.info("serving again: %s", self._current.what)
+            logger.info("serving again: %s", what)
         else:
-            logger.info(
-                "serving with the new settings: %s; what was begun with the old ones goes on", self._current.what
-            )
-            self._settings = self._current.asked
+            logger.info("serving with the new settings: %s; what was begun with the old ones goes on", what)
         self._old.append(before)
         before.tell(RETIRE)
         self._end_reload()
