@@ -15,6 +15,7 @@ from megatalker.checkpoint import Checkpoint
 from megatalker.engine import Chunk
 from megatalker.errors import ConnectionFailedError, InvalidRequestError, SettingsError
 from megatalker.serving.client import RemoteEngine, RemoteStream
+from megatalker.serving.protocol.packets import Packet
 from serving import TEXT, Served, fakes_with, serving
 from waiting import HANG_S
 
@@ -119,6 +120,18 @@ def test_each_server_is_asked_once_in_a_row(servers: list[Served]) -> None:
     with RemoteEngine(["http://127.0.0.1:9", servers[0].url]) as remote:
         assert remote.speak(TEXT, max_frames=2).read_all().size
         assert remote._servers.first is remote._servers.all[1], "which is asked first from now on"
+
+
+def test_nobody_goes_on_with_what_is_unwanted(remote: RemoteEngine) -> None:
+    stream = remote.speak(LONG, seed=5, max_frames=400, max_ahead_s=0.3)
+    session = stream._session
+    first, chunk = session.connection, next(stream)
+    session.cancel()
+    codes = np.ones((chunk.frames, 16), np.int64)
+    session.take_packet(Packet(session.id, 1, 0, chunk.frames, chunk.pcm, codes, final=False))  # it was on its way
+    session.fail(ConnectionFailedError("lost"))
+    assert session.connection is first
+    assert stream.finish_reason == "error"
 
 
 def test_a_refused_request_is_refused_by_one(servers: list[Served], remote: RemoteEngine) -> None:

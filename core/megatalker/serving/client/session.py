@@ -97,6 +97,7 @@ class RemoteSession:
     _codes: list[NDArray[np.int64]] = field(default_factory=list)
     _ends: list[StreamEnd] = field(default_factory=list)
     _moves_left: int = 0
+    _unwanted: bool = False
     _lock: threading.RLock = field(default_factory=threading.RLock)
     connection: "RemoteConnection" = field(init=False)
     """To the server that speaks."""
@@ -123,7 +124,7 @@ class RemoteSession:
 
     def cancel(self) -> None:
         """Nobody listens any more. Takes no lock: a finalizer may call this while its thread holds any."""
-        self._moves_left = 0
+        self._unwanted = True
         self.connection.send(self, CancelMessage(id=self.id))
 
     @property
@@ -186,7 +187,7 @@ class RemoteSession:
     def _move(self, why: str) -> bool:
         """Let the next server go on, if there is one that was not asked since the last chunk; returns whether."""
         with self._lock:
-            if not self._moves_left or self.chunks.reason is not None:
+            if not self._moves_left or self._unwanted or self.chunks.reason is not None:
                 return False
             self._moves_left -= 1
             self.connection = self.servers.after(self.connection)
