@@ -85,9 +85,13 @@ class SuiteStreams:
 
     def resume(self, case: StreamCase, emitted: Sequence[Codes], rows: Tensor) -> SuiteStream:
         """Continue after ``emitted`` frames, whose talker input rows are ``rows [frames, hidden_size]``."""
-        history = tuple(codes[0] for codes in emitted)
-        embeds = torch.cat((case.embeds, rows))
-        (handle,) = self._prefill(StreamRequest(embeds, case.sampling, history))
+        (handle,) = self._prefill(_continuation(case, emitted, rows))
+        return SuiteStream(case, handle, len(emitted))
+
+    def resume_beside(self, other: StreamCase, case: StreamCase, emitted: Sequence[Codes], rows: Tensor) -> SuiteStream:
+        """Continue as :meth:`resume`, in one ``prefill`` call after another prompt."""
+        beginning = StreamRequest(other.embeds, other.sampling)
+        _, handle = self._prefill(beginning, _continuation(case, emitted, rows))
         return SuiteStream(case, handle, len(emitted))
 
     def _prefill(self, *requests: StreamRequest) -> list[StreamHandle]:
@@ -151,6 +155,12 @@ class SuiteStreams:
                 self.decoder.release(self._open.pop())
             except InvalidRequestError:  # the test released it itself
                 continue
+
+
+def _continuation(case: StreamCase, emitted: Sequence[Codes], rows: Tensor) -> StreamRequest:
+    codes = torch.tensor(emitted)
+    text = torch.stack([case.text(frame) for frame in range(len(codes))])
+    return StreamRequest(torch.cat((case.embeds, rows)), case.sampling, tuple(codes[:, 0].tolist()), codes, text)
 
 
 def _note(streams: Sequence[SuiteStream], frames: list[Frame]) -> list[Frame]:

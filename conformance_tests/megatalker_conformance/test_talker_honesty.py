@@ -16,7 +16,7 @@ from megatalker_conformance.checks import Judge
 from megatalker_conformance.measure import Measure, clock
 from megatalker_conformance.streams import GREEDY, StreamCase, SuiteStreams
 
-FLAGS = ("batch", "forced_codes", "seeded_sampling", "prefix_reuse", "batch_invariant")
+FLAGS = ("batch", "forced_codes", "seeded_sampling", "prefix_reuse", "batch_invariant", "exact_continuation")
 CALLS = 12
 SPIKE = 4.0
 """A call may take this many times the median call: less than the 8 frames that chunked decoders run ahead."""

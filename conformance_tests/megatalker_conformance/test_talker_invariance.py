@@ -1,5 +1,6 @@
 """Load independence: where the capabilities promise it, width, place and neighbours change no bit of a stream."""
 
+import pytest
 import torch
 
 from megatalker_conformance.cases import SENTENCES, Cases
@@ -11,8 +12,10 @@ from megatalker_conformance.talker_executor import BitComparison
 from megatalker_conformance.talker_harness import TalkerHarness
 
 WIDTHS = (2, 3, 5, 8, 17, 33, 64)
-REPEATED, AFTERWARDS = 20, 8
-"""Frames that are decoded again, and frames after them."""
+AGES = (1, 2, 20, 70)
+"""Frames after which a stream is continued."""
+AFTERWARDS = 8
+"""Frames that are compared after that."""
 
 
 def test_width_place_and_neighbours_change_no_bit(harness: TalkerHarness) -> None:
@@ -26,17 +29,19 @@ def test_width_place_and_neighbours_change_no_bit(harness: TalkerHarness) -> Non
     harness.hold_to(of_widths(harness.writer("bits", house), widths, probes), BATCH_INVARIANCE, comparison)
 
 
-def test_frames_decoded_again_leave_the_same_bits(streams: SuiteStreams, cases: Cases, judge: Judge) -> None:
-    """So a stream goes on in another process, or in a slot that it gets back: forced frames, in other company."""
-    require(streams.decoder.capabilities, "batch_invariant")
+@pytest.mark.parametrize("age", AGES)
+def test_a_continued_stream_has_the_same_bits(streams: SuiteStreams, cases: Cases, judge: Judge, age: int) -> None:
+    """So it goes on in another process, or in a slot that it gets back, and nobody hears it."""
+    require(streams.decoder.capabilities, "exact_continuation")
     require(streams.decoder.capabilities, "forced_codes")
     case = cases.prompt(SENTENCES[0], "interleaved", judge.manner)
-    first = streams.follow(case, [None] * (REPEATED + AFTERWARDS))
-    again, other = streams.start_together(case, cases.prompt(SENTENCES[1], "interleaved", judge.manner))
-    for frame in first[:REPEATED]:
-        streams.advance(again, other, forced=frame.codes)
-    for number, expected in enumerate(first[REPEATED:], REPEATED):
-        found, *_ = streams.advance(again, other, return_logits=True)
+    frames = streams.follow(case, [None] * (age + AFTERWARDS))
+    emitted = [frame.codes for frame in frames[:age] if frame.codes is not None]
+    assert len(emitted) == age, f"the stream ended after {len(emitted)} frames, expected it to go on for {age}"
+    other = cases.prompt(SENTENCES[1], "interleaved", judge.manner)
+    again = streams.resume_beside(other, case, emitted, cases.emitted_rows(case, emitted))
+    for number, expected in enumerate(frames[age:], age):
+        (found,) = streams.advance(again, return_logits=True)
         assert found.codes == expected.codes, f"frame {number}"
         for name in ("talker", "predictor"):
             assert torch.equal(getattr(found.logits, name), getattr(expected.logits, name)), f"frame {number}: {name}"

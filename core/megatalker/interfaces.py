@@ -78,8 +78,10 @@ class TalkerCapabilities:
     """Equal prompt heads are computed once, with bit-identical results."""
     batch_invariant: bool = False
     """The bits of a stream's logits and codes do not depend on how many streams its calls name, on its place among them
-    or on the others. Forced frames leave the same as chosen ones. Without it they may differ by rounding, as the
-    arithmetic of ``dtypes`` allows."""
+    or on the others. Without it they may differ by rounding, as the arithmetic of ``dtypes`` allows."""
+    exact_continuation: bool = False
+    """A prefill that continues a stream leaves the bits that decoding its frames left, if the request holds ``codes``
+    and ``text``. Without it they may differ by rounding."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +130,11 @@ class StreamRequest:
     sampling: SamplingParams = field(default_factory=SamplingParams)
     history: tuple[int, ...] = ()
     """Code 0 of each frame already emitted, oldest first."""
+    codes: Tensor | None = None
+    """``[len(history), code groups]`` int64 on the CPU: all codes of these frames, for a backend that adds their
+    embeddings up as its ``decode`` does. ``None``: only ``history`` is known."""
+    text: Tensor | None = None
+    """``[len(history), hidden_size]``: the text rows of these frames, where ``codes`` is given."""
 
 
 @dataclass(frozen=True, slots=True)

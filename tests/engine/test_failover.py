@@ -224,6 +224,16 @@ def test_a_replay_that_goes_wrong_is_a_fault(
     assert engine.metrics().codec == "third"
 
 
+def test_a_new_codec_hears_several_streams_in_a_call(
+    open_engine: Opener, undisturbed: Callable[..., list[Outcome]]
+) -> None:
+    fakes = two_codecs(on_decode=raise_at(4))
+    engine = open_engine(fakes)
+    assert_equal([outcome(stream) for stream in together(engine)], undisturbed())
+    _harmless, heard, *_ = fakes.loaded["second"].calls
+    assert len(heard) == len(SEEDS)
+
+
 def test_text_that_arrives_during_and_after_a_failure_is_spoken(
     open_engine: Opener, undisturbed: Callable[..., list[Outcome]]
 ) -> None:

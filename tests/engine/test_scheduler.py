@@ -230,9 +230,22 @@ def test_an_owner_with_few_slots_and_a_backend_without_batches_wait_for_no_other
 
 
 @pytest.mark.parametrize("waiting", [0, 9])
-def test_a_stream_that_holds_a_slot_goes_on_whatever_requests_wait_for(waiting: int) -> None:
-    late = view(stream(-1.0), waiting=waiting, balance_s=-1.0, resuming=1)
-    assert pick(late, NOW) == PrefillLaunch(known().most_rows, 0)
+def test_a_stream_that_lost_its_place_goes_on_by_deadline_whatever_requests_wait_for(waiting: int) -> None:
+    def beside(*others: Stream, in_hand_s: float) -> object:
+        lost = stream(in_hand_s, status=StreamStatus.WAITING, decode_at=math.inf)
+        return pick(view(*others, lost, waiting=waiting, balance_s=-1.0, resuming=1), NOW)
+
+    rows = known().prefill.size_within(FORCED_PREFILL_S)
+    playing = stream(-1.0)
+    assert beside(playing, in_hand_s=-1.1) == PrefillLaunch(rows, 0)
+    assert beside(playing, decoded(-1.2, 4), in_hand_s=-1.1) != PrefillLaunch(rows, 0)
+    assert beside(playing, in_hand_s=-0.9) == DecodeLaunch([playing])
+    ended = decoded(-2.0, 0, status=StreamStatus.ENDED, ungiven=0)
+    assert beside(playing, ended, in_hand_s=-1.1) == PrefillLaunch(rows, 0), "it needs nothing"
+    assert beside(stream(9.0, decode_at=NOW + 5), in_hand_s=1.0) == PrefillLaunch(rows, 0)
+    idle = beside(stream(0.5, decode_at=NOW + 5), in_hand_s=1.0)
+    assert isinstance(idle, PrefillLaunch)
+    assert idle.rows == known().most_rows
 
 
 def test_audio_and_frames_come_by_deadline() -> None:

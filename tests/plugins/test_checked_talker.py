@@ -127,6 +127,18 @@ def test_history_may_hold_the_last_id_but_not_the_next(talker: CheckedTalker, co
         talker.prefill([StreamRequest(rows, history=(size,))])
 
 
+def test_a_continuation_names_its_frames_alike(talker: CheckedTalker, inner: Scripted, config: ModelConfig) -> None:
+    hidden, groups = config.talker.hidden_size, config.num_code_groups
+    rows, codes, text = torch.zeros(4, hidden), torch.ones(2, groups, dtype=torch.int64), torch.zeros(2, hidden)
+    for wrong in ((codes, None), (None, text), (codes[:1], text), (codes, text[:, 1:]), (codes[:, 1:], text)):
+        with pytest.raises(InvalidRequestError, match="expected both or neither, of the 2 frames of history"):
+            talker.prefill([StreamRequest(rows, history=(1, 1), codes=wrong[0], text=wrong[1])])
+    with pytest.raises(InvalidRequestError, match="history differs from the first column of codes"):
+        talker.prefill([StreamRequest(rows, history=(1, 2), codes=codes, text=text)])
+    assert inner.calls == []
+    assert talker.prefill([StreamRequest(rows, history=(1, 1), codes=codes, text=text)])
+
+
 def test_limits_of_streams_and_positions(talker: CheckedTalker, inner: Scripted, hidden: int) -> None:
     with pytest.raises(CapacityError, match="6 rows, this decoder holds 5"):
         begin(talker, hidden, 6)

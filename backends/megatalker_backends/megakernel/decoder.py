@@ -52,6 +52,7 @@ CAPABILITIES = TalkerCapabilities(
     seeded_sampling=True,
     prefix_reuse=True,
     batch_invariant=True,
+    exact_continuation=True,
 )
 WARM_UP_PAGE = 0
 """Page for warming up: the first one, so that the pool can add pages behind it."""
@@ -127,7 +128,7 @@ class MegakernelDecoder(TalkerDecoder):
                     for grant, request in zip(grants, requests, strict=True)
                 ]
             )
-            embeds = [send(request.embeds, self._device) for request in requests]
+            embeds = [self._prompt_rows(request) for request in requests]
             heads = [(keys, grant.pages) for keys, grant in zip(self._prefix.keys(embeds), grants, strict=True)]
             known = self._prefix.restore(heads)
             self._run_prompts(
@@ -173,6 +174,21 @@ class MegakernelDecoder(TalkerDecoder):
         if self._machine is None:
             self._machine = make_machine(self._model, self._space, self._settings)
         return self._machine
+
+    def _prompt_rows(self, request: StreamRequest) -> Tensor:
+        """Return the rows of a prefill ``[T, hidden]`` on the device.
+
+        Those of frames are added up as the kernel adds them, in float32: rounded to 16 bits they would leave other bits
+        than decoding these frames.
+        """
+        embeds = send(request.embeds, self._device)
+        if request.codes is None or request.text is None:
+            return embeds
+        total = torch.zeros(len(request.codes), embeds.shape[1], device=self._device)
+        for table, codes in zip(self._model.sum_tables, send(request.codes, self._device).T, strict=True):
+            total += table[codes]
+        rows = total + send(request.text, self._device)
+        return torch.cat((embeds[: len(embeds) - len(rows)], rows))
 
     def _run_prompts(self, prompts: Sequence[SlotPrompt]) -> None:
         """Launches over the rows of all prompts that are not known yet, packed; nothing waits for them."""

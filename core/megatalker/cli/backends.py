@@ -77,6 +77,7 @@ def describe(capabilities: "TalkerCapabilities | CodecCapabilities") -> str:
     parts.append("/".join(sorted(dtype_name(dtype) for dtype in capabilities.dtypes)))
     if isinstance(capabilities.max_streams, int):
         parts.append(f"{capabilities.max_streams} streams")
-    flags = ("batch", "forced_codes", "seeded_sampling", "prefix_reuse", "batch_invariant", "encode", "chunk_invariant")
+    talker = ("batch", "forced_codes", "seeded_sampling", "prefix_reuse", "batch_invariant", "exact_continuation")
+    flags = (*talker, "encode", "chunk_invariant")
     parts.extend(flag.replace("_", " ") for flag in flags if getattr(capabilities, flag, False))
     return ", ".join(parts)

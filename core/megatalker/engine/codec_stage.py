@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import accumulate, chain
+from operator import attrgetter
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -83,6 +85,13 @@ class StepUnderWay:
         return min((moment for moment in moments if moment is not None), default=math.inf)
 
 
+class Piece(NamedTuple):
+    """Frames that a codec state hears next, for this utterance."""
+
+    utterance: Utterance
+    replay: CodecReplay
+
+
 class CodecStage:
     """Decodes pending frames and hands out chunks."""
 
@@ -95,8 +104,6 @@ class CodecStage:
         self._handed = 0, 0
         """Steps that were handed out since this was last asked, and their frames."""
         self._under_way: list[StepUnderWay] = []
-        self._replayed = False
-        """In this tick."""
         self._replay_frames = LEAST_REPLAY_FRAMES
         self._warm_states: OrderedDict[bytes, CodecReplay] = OrderedDict()
         self._warm_states_of: object = None
@@ -128,20 +135,29 @@ class CodecStage:
         return counts
 
     def restore_states(self) -> bool:
-        """Bring codec states that were lost, or that must hear a voice's reference first, up to date: a piece between
-        two launches for others. Returns whether there was any.
+        """Bring codec states that were lost, or that must hear a voice's reference first, up to date: one call between
+        two launches for others, for those whose playback runs dry first. Returns whether there were any.
         """
-        self._replayed = False
+        without = [one for one in self._state.utterances if one.codec_state is None]
+        behind = [one for one in without if len(one.frames) > one.given]
+        if not behind:
+            return False
+        behind.sort(key=attrgetter("deadline"))
+        pieces: list[Piece] = []
         try:
-            without = [one for one in self._state.utterances if one.codec_state is None]
-            for utterance in without:
-                if len(utterance.frames) > utterance.given:
-                    self._restore(utterance)
+            for utterance in behind:
+                self._plan(utterance, pieces)
+            if pieces:
+                self._hear(pieces)
+            for utterance in behind:
+                replay = utterance.replay
+                if replay is not None and not replay.left:
+                    utterance.codec_state, utterance.replay = replay.state, None
                     utterance.update(self._state.clock())
         except Exception:
             self._lose_what_is_under_way()
             raise
-        return self._replayed
+        return bool(pieces)
 
     def open_states(self, utterances: Sequence[Utterance]) -> None:
         """For those that have heard nothing, while the device makes their first frames."""
@@ -221,19 +237,18 @@ class CodecStage:
 
     # ---- states
 
-    def _restore(self, utterance: Utterance) -> None:
-        """Bring its codec state to where the audio stands that was delivered. One that must hear something first, such
-        as a voice's reference, hears a piece at a time, between the launches for others; its audio is discarded.
-        """
+    def _plan(self, utterance: Utterance, pieces: list[Piece]) -> None:
+        """Add what the utterance's codec state must hear next to the pieces of this call; its audio is discarded."""
         try:
             if utterance.replay is None:
-                utterance.replay = self._new_replay(utterance)
-            if utterance.replay is not None and self._advance(utterance.replay):
-                utterance.codec_state, utterance.replay = utterance.replay.state, None
+                utterance.replay = self._new_replay(utterance, pieces)
+            if utterance.replay is not None:
+                self._add(Piece(utterance, utterance.replay), pieces)
         except REQUEST_ERRORS as error:
             _refuse(utterance, error)
+            utterance.update(self._state.clock())
 
-    def _new_replay(self, utterance: Utterance) -> CodecReplay | None:
+    def _new_replay(self, utterance: Utterance, pieces: list[Piece]) -> CodecReplay | None:
         """Return a replay of what was delivered, from a state at the start of speech. An in-context voice has heard its
         reference before, which is heard once a voice; ``None`` until it was heard.
         """
@@ -244,14 +259,15 @@ class CodecStage:
             self._warm_states, self._warm_states_of = OrderedDict(), self._state.codec.loaded
         key = blake2b(reference.numpy().tobytes()).digest()
         if key not in self._warm_states:
-            if self._replayed:  # the others' turns come; until then, nothing of this voice is kept
+            if pieces:  # it is heard in a call of its own; until then, nothing of this voice is kept
                 return None
             self._warm_states[key] = CodecReplay(self._open(utterance), reference, [utterance])
             if len(self._warm_states) > WARM_VOICES:
                 self._warm_states.popitem(last=False)
         self._warm_states.move_to_end(key)
         warm = self._warm_states[key]
-        if not self._advance(warm):
+        self._add(Piece(utterance, warm), pieces)
+        if warm.left:
             return None
         state = self._calls.step(self._state.codec, "copy of a state", lambda _: warm.state.copy(), [utterance])
         return self._replay(state, utterance)
@@ -264,18 +280,40 @@ class CodecStage:
     def _open(self, utterance: Utterance) -> CodecState:
         return self._calls.step(self._state.codec, "open", lambda codec: codec.open(), [utterance])
 
-    def _advance(self, replay: CodecReplay) -> bool:
-        """Let the state hear a piece more, one piece a tick for all; whether it has heard everything."""
-        left = replay.codes[replay.heard : replay.heard + self._replay_frames]
-        if len(left) and not self._replayed:
-            self._replayed, began_at = True, self._state.clock()
-            _, levels = self._arrived(self._decode([replay.state], [left], replay.served), replay.served)
+    def _add(self, piece: Piece, pieces: list[Piece]) -> None:
+        """Add a piece where something is left to hear and the call has room. Frames that were never audio may make the
+        codec fail: they go in a call of their own.
+        """
+        replay = piece.replay
+        frames = sum(min(other.replay.left, LEAST_REPLAY_FRAMES) for other in (*pieces, piece))
+        full = frames > self._replay_frames or len(pieces) == self._state.codec.instance.max_streams
+        alone = any(replay.served or other.replay.served or other.replay is replay for other in pieces)
+        if replay.left and not (pieces and (full or alone)):
+            pieces.append(piece)
+
+    def _hear(self, pieces: Sequence[Piece]) -> None:
+        """Let the states of these hear some frames more, all in one call."""
+        began_at, most = self._state.clock(), max(LEAST_REPLAY_FRAMES, self._replay_frames // len(pieces))
+        codes = [piece.replay.codes[piece.replay.heard :][:most] for piece in pieces]
+        served = pieces[0].replay.served
+        try:
+            _, levels = self._arrived(self._decode([piece.replay.state for piece in pieces], codes, served), served)
+        except REQUEST_ERRORS as error:
+            if len(pieces) > 1:
+                for piece in pieces:  # no state advanced: find out whom it concerns
+                    self._hear([piece])
+                return
+            _refuse(pieces[0].utterance, error)
+            pieces[0].utterance.update(self._state.clock())
+            return
+        first = 0
+        for piece, part in zip(pieces, codes, strict=True):
+            replay, end = piece.replay, first + len(part)
             if replay.watched_for is not None:
-                replay.watched_for.watch_audio(levels, replay.heard)
-            replay.heard += len(left)
-            fits = REPLAY_S * len(left) / max(self._state.clock() - began_at, 1e-6)
-            self._replay_frames = min(max(int(fits), LEAST_REPLAY_FRAMES), MOST_REPLAY_FRAMES)
-        return replay.heard == len(replay.codes)
+                replay.watched_for.watch_audio(levels[first:end], replay.heard)
+            replay.heard, first = replay.heard + len(part), end
+        fits = REPLAY_S * first / max(self._state.clock() - began_at, 1e-6)
+        self._replay_frames = min(max(int(fits), LEAST_REPLAY_FRAMES), MOST_REPLAY_FRAMES)
 
     # ---- chunks
 

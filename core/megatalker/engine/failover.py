@@ -205,14 +205,13 @@ def _move_streams(state: WorkerState, role: BackendRole[Any], previous: str) -> 
     if role.kind == "talker":
         state.talker_work.to_release.clear()
         state.talker_work.row_limit = None
-        same = previous == role.last and state.talker.instance.repeats_bits
     moved = 0
     for utterance in state.utterances:
         progress = utterance.progress
         if role.kind == "talker":
             progress.backend, frame = role.last, len(utterance.frames)
             if utterance.decoder is not None:
-                utterance.decoder.lose_handle(repeat=same)
+                utterance.decoder.handle = None
         else:
             progress.codec, frame = role.last, utterance.delivered
             utterance.lose_codec()

@@ -10,6 +10,9 @@
 3. *Deadline.* Of a codec step and a decode step, the one whose stream runs out of audio first comes first.
 4. *Idle.* Where there is nothing else to do, a batch need not wait for the budget.
 
+Streams that lost their place in the backend, or come from another engine, are prefilled by deadline, too, whatever the
+budget is.
+
 All times are seconds of one monotonic clock. The rules' figures are in docs/scheduling.md.
 """
 
@@ -216,7 +219,7 @@ def _prefill(view: View[StreamT], now: float, *, idle: bool = False) -> PrefillL
     """Return a new prefill batch, if one may begin. A device that would be ``idle`` need not save its time."""
     costs, budget = view.costs, view.budget
     if not view.waiting:
-        return PrefillLaunch(costs.most_rows, 0) if view.resuming else None
+        return _resume(view, idle=idle)
     sustainable = costs.sustainable_streams - view.running
     if view.owed or not view.batched:
         return PrefillLaunch(costs.most_rows, sustainable, owed=True)
@@ -235,7 +238,26 @@ def _prefill(view: View[StreamT], now: float, *, idle: bool = False) -> PrefillL
                 return PrefillLaunch(min(most.rows, costs.most_rows), min(most.streams, sustainable))
         elif floor and costs.need(view.running) <= NEARLY_FULL:
             return PrefillLaunch(max(1.0, costs.prefill.size_within(FORCED_PREFILL_S)), sustainable, forced=True)
-    return PrefillLaunch(costs.most_rows, 0) if view.resuming else None
+    return _resume(view, idle=idle)
+
+
+def _resume(view: View[StreamT], *, idle: bool) -> PrefillLaunch | None:
+    """Return a prefill batch of streams that lost their place in the backend, if the first of them runs out of audio
+    before the streams that have theirs.
+    """
+    if not view.resuming:
+        return None
+    if idle:
+        return PrefillLaunch(view.costs.most_rows, 0)
+    lost, playing = math.inf, math.inf
+    for one in view.streams:
+        if one.status is StreamStatus.WAITING:
+            lost = min(lost, one.deadline) if one.admitted else lost
+        elif one.ungiven or one.decode_at < math.inf:
+            playing = min(playing, one.deadline)
+    if lost > playing:
+        return None
+    return PrefillLaunch(max(1.0, view.costs.prefill.size_within(FORCED_PREFILL_S)), 0)
 
 
 # ---- audio and frames

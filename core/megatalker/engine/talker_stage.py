@@ -72,8 +72,7 @@ class TalkerStage:
 
     def begin(self, chosen: Sequence[Utterance]) -> None:
         """Start one frame for each of these; for one alone that may have made a backend fail."""
-        suspects = (one for one in chosen if one.suspected and one.is_suspect("talker"))
-        trial = next((one for one in suspects if not _is_behind(one)), None)
+        trial = next((one for one in chosen if one.suspected and one.is_suspect("talker")), None)
         self._begin(chosen if trial is None else [trial])
 
     def take(self) -> None:
@@ -88,7 +87,7 @@ class TalkerStage:
             self._sort_out(served, error)
             return
         now, counters, loaded = self._state.clock(), self._state.counters, self._state.talker.loaded
-        tried = served[0] if served[0].suspected and not _is_behind(served[0]) else None
+        tried = served[0] if served[0].suspected else None
         counters.decode_calls += 1
         counters.decode_rows += len(frames)
         if loaded is not None:
@@ -96,9 +95,7 @@ class TalkerStage:
         for (utterance, decoder), frame in zip(step.shares, frames, strict=True):
             if utterance.ending is not None or utterance.decoder is not decoder:  # by its audio, meanwhile
                 continue
-            if decoder.behind:
-                decoder.behind -= 1
-            elif frame.codes is None:
+            if frame.codes is None:
                 end = end_of_speech(utterance, decoder)
                 utterance.ends.append(StreamEnd(len(utterance.frames), end))
                 end_segment(self._state, utterance, decoder, end)
@@ -117,7 +114,7 @@ class TalkerStage:
             utterance.admitted, decoder = False, utterance.decoder
             if decoder is not None and decoder.handle is not None:
                 self._work.to_release.append(decoder.handle)
-                decoder.lose_handle(repeat=self._state.talker.instance.repeats_bits)
+                decoder.handle = None
             utterance.update(self._state.clock())
             self._state.counters.lent += 1
         self.release()
@@ -156,12 +153,10 @@ class TalkerStage:
             asked = utterance.request
             most = min(asked.max_segment_frames, asked.max_frames - decoder.start)
             decoder.max_frames = frames_that_fit(rows, most, max_positions)
-            if utterance.to_repeat:
-                if not self._repeat(utterance, decoder):
-                    return None
-                decoder.lose_handle(repeat=self._state.talker.instance.repeats_bits)
+            if utterance.to_repeat and not self._repeat(utterance, decoder):
+                return None
             ask = partial(decoder.request, self._builder)
-            request = self._calls.device("prompt", ask) if decoder.frames > decoder.behind else ask()
+            request = self._calls.device("prompt", ask) if decoder.frames else ask()
         except Exception as error:  # whatever it is, it concerns this utterance alone
             utterance.end("error", error)
             return None
@@ -303,9 +298,4 @@ def _step(decoder: DecoderStream) -> DecodeStep:
     row = decoder.next_row
     assert decoder.handle is not None, "only decodable utterances are chosen"
     assert row is not None, "as above"
-    return DecodeStep(decoder.handle, row, decoder.log[-decoder.behind] if decoder.behind else None)
-
-
-def _is_behind(utterance: Utterance) -> bool:
-    """It decodes frames again that it has, in the same calls as others: they have passed once."""
-    return utterance.decoder is not None and utterance.decoder.behind > 0
+    return DecodeStep(decoder.handle, row)

@@ -51,8 +51,6 @@ class DecoderStream:
     max_frames: int = 0
     handle: StreamHandle | None = None
     """The stream inside the loaded backend; ``None`` before prefill, and after that backend was given up."""
-    behind: int = 0
-    """Its last frames that the backend is to decode again, forced; none where the prefill has them all."""
 
     @classmethod
     def of(
@@ -71,7 +69,7 @@ class DecoderStream:
     @property
     def next_row(self) -> Tensor | None:
         """The row to feed with the next frame; ``None`` while it is not known."""
-        frame, rows = len(self.log) - self.start - self.behind, self.rows
+        frame, rows = len(self.log) - self.start, self.rows
         if frame < len(rows):
             return rows[frame]
         return self.prompt.pad if self.complete else None
@@ -98,19 +96,14 @@ class DecoderStream:
             self.rows.append(end_row)
             self.complete = True
 
-    def lose_handle(self, *, repeat: bool) -> None:
-        """The backend has it no more. It goes on from a prefill of prompt and frames; with ``repeat`` from one of the
-        prompt, and its frames are decoded again.
-        """
-        self.handle, self.behind = None, self.frames if repeat else 0
-
     def request(self, builder: PromptBuilder) -> StreamRequest:
         """The prefill that begins the decoder stream, or continues it after frames that exist."""
-        embeds, codes = self.prompt.embeds, self.log[self.start : len(self.log) - self.behind]
-        if codes:
-            fed = torch.stack([self._row_fed(frame) for frame in range(len(codes))])
-            embeds = torch.cat([embeds, builder.frame_rows(torch.tensor(codes)) + fed])
-        return StreamRequest(embeds, self.sampling, tuple(frame[0] for frame in codes))
+        if not self.frames:
+            return StreamRequest(self.prompt.embeds, self.sampling)
+        codes = torch.tensor(self.log[self.start :])
+        text = torch.stack([self._row_fed(frame) for frame in range(len(codes))])
+        embeds = torch.cat([self.prompt.embeds, builder.frame_rows(codes) + text])
+        return StreamRequest(embeds, self.sampling, tuple(codes[:, 0].tolist()), codes, text)
 
     def _row_fed(self, frame: int) -> Tensor:
         return self.rows[frame] if frame < len(self.rows) else self.prompt.pad
@@ -128,6 +121,11 @@ class CodecReplay:
     heard: int = 0
     watched_for: "Utterance | None" = None
     """The utterance whose runaway detector hears this audio for the first time."""
+
+    @property
+    def left(self) -> int:
+        """Frames that the state has yet to hear."""
+        return len(self.codes) - self.heard
 
 
 @dataclass(slots=True, eq=False)
@@ -204,7 +202,7 @@ class Utterance(Stream):
         decoder = self.decoder
         if decoder is None:
             return self.request.plan.prefill_rows(len(self.text.upcoming.ids))
-        return len(decoder.prompt.embeds) + decoder.frames - decoder.behind
+        return len(decoder.prompt.embeds) + decoder.frames
 
     @property
     def lends_at(self) -> float:
@@ -270,7 +268,7 @@ class Utterance(Stream):
         if status is RUNNING:
             self.idle_since, target = None, self.chunking.target
             self.chunk_frames = target
-            if fresh or (decoder is not None and decoder.behind) or (made != given and made - given < target):
+            if fresh or (made != given and made - given < target):
                 self.decode_at = -math.inf
             elif made == given:
                 limit = self.request.max_ahead_s

@@ -49,8 +49,6 @@ class CheckedTalker:
         self.max_positions = stated_limit("max_positions", self.capabilities.max_positions, 2) or (
             config.talker.max_positions
         )
-        self.repeats_bits = self.capabilities.forced_codes and self.capabilities.batch_invariant
-        """Frames that it decodes again, forced, leave the bits that they left at first; rows of a prefill need not."""
         self._config = config
         self._text_shape = torch.Size([config.talker.hidden_size])
         self._code_limits = np.array(config.code_limits)
@@ -198,11 +196,25 @@ class CheckedTalker:
         if not is_finite(embeds):
             raise InvalidRequestError("embeds holds NaN or infinity, expected finite values; check the prompt's source")
         check_ids("history", request.history, self._config.talker.vocab_size)
+        self._check_continuation(request)
         if len(embeds) > self.max_positions:
             raise CapacityError(
                 f"the prompt has {len(embeds)} rows, this decoder holds {self.max_positions} positions per stream; "
                 "shorten the text or reference audio, or raise the backend's max_positions"
             )
+
+    def _check_continuation(self, request: StreamRequest) -> None:
+        codes, text, frames = request.codes, request.text, len(request.history)
+        if codes is None and text is None:
+            return
+        wanted = ((frames, self._config.num_code_groups), (frames, self._config.talker.hidden_size))
+        if codes is None or text is None or (codes.shape, text.shape) != wanted:
+            raise InvalidRequestError(
+                f"codes is {describe(codes)} and text is {describe(text)}, expected both or neither, of the {frames} "
+                f"frames of history: {list(wanted[0])} and {list(wanted[1])}"
+            )
+        if codes[:, 0].tolist() != list(request.history):
+            raise InvalidRequestError("history differs from the first column of codes; both tell the same frames")
 
     def _check_steps(self, steps: Sequence[DecodeStep], return_logits: bool) -> None:
         if return_logits and not self.capabilities.forced_codes:

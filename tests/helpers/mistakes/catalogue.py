@@ -14,6 +14,8 @@ from megatalker.interfaces import (
     DecodeStep,
     Frame,
     LoadContext,
+    StreamHandle,
+    StreamRequest,
     TalkerBackend,
     TalkerCapabilities,
     TalkerDecoder,
@@ -73,12 +75,28 @@ class Quick(StreamingCodec):
         return CAPABILITIES
 
 
+INVARIANT = {"batch_invariant": True, "exact_continuation": True}
+
+
 class InvariantDecoder(Decoder):
-    """Healthy, one stream after another, so that no bit depends on the others."""
+    """Healthy, one stream after another, so that no bit depends on the others; frames of a prefill are decoded."""
 
     @property
     def capabilities(self) -> TalkerCapabilities:
-        return replace(super().capabilities, batch_invariant=True)
+        return replace(super().capabilities, **INVARIANT)
+
+    def prefill(self, requests: Sequence[StreamRequest]) -> list[StreamHandle]:
+        handles = []
+        for request in requests:
+            codes, text = request.codes, request.text
+            if codes is None or text is None:
+                handles += super().prefill([request])
+                continue
+            rows = len(request.embeds) - len(codes)
+            handles += super().prefill([StreamRequest(request.embeds[:rows], request.sampling)])
+            for frame, row in zip(codes.tolist(), text, strict=True):
+                self.decode([DecodeStep(handles[-1], row, forced=frame)])
+        return handles
 
     def decode(self, steps: Sequence[DecodeStep], *, return_logits: bool = False) -> list[Frame]:
         return [
@@ -97,7 +115,7 @@ HEALTHY: dict[type, TalkerBackend | CodecBackend] = {
     WideDecoder: _backend(TALKER, "healthy_wide", WideDecoder),
     VeryWideDecoder: _backend(TALKER, "healthy_very_wide", VeryWideDecoder),
     InvariantDecoder: _backend(
-        replace(TALKER, capabilities=replace(TALKER.capabilities, batch_invariant=True)),
+        replace(TALKER, capabilities=replace(TALKER.capabilities, **INVARIANT)),
         "healthy_invariant",
         InvariantDecoder,
     ),

@@ -124,25 +124,22 @@ class FalselyInvariant(InvariantDecoder):
         return super().decode(steps, return_logits=return_logits)
 
 
-@mistake("test_frames_decoded_again_leave_the_same_bits")
-class RoundsWhatIsForced(InvariantDecoder):
-    """Adds a forced frame and its text row up otherwise than a chosen one, by the last bit."""
+@mistake("test_a_continued_stream_has_the_same_bits")
+class RoundsContinuedFrames(InvariantDecoder):
+    """Adds the frames of a continuation up otherwise than those it decodes, by the last bit."""
 
-    def decode(self, steps: Sequence[DecodeStep], *, return_logits: bool = False) -> list[Frame]:
-        steps = [
-            step if step.forced is None else replace(step, text=step.text.float() * (1 + 2**-23)) for step in steps
-        ]
-        return super().decode(steps, return_logits=return_logits)
+    def prefill(self, requests: Sequence[StreamRequest]) -> list[StreamHandle]:
+        rounded = (one if one.text is None else replace(one, text=one.text * (1 + 2**-23)) for one in requests)
+        return super().prefill(list(rounded))
 
 
-@mistake("test_frames_decoded_again_leave_the_same_bits")
-class ShiftsTextOfForcedFrames(InvariantDecoder):
-    """Turns the text row of a forced frame round, in calls of several streams."""
+@mistake("test_a_continued_stream_has_the_same_bits")
+class PrefillsContinuedFrames(InvariantDecoder):
+    """Continues a stream of more than 64 frames from the rows of its prefill, which are added up otherwise."""
 
-    def decode(self, steps: Sequence[DecodeStep], *, return_logits: bool = False) -> list[Frame]:
-        if len(steps) > 1 and steps[0].forced is not None:
-            steps = [replace(steps[0], text=steps[0].text.roll(1)), *steps[1:]]
-        return super().decode(steps, return_logits=return_logits)
+    def prefill(self, requests: Sequence[StreamRequest]) -> list[StreamHandle]:
+        some = (replace(one, codes=None, text=None) if len(one.history) > 64 else one for one in requests)
+        return super().prefill(list(some))
 
 
 @mistake(GROWS)
