@@ -188,6 +188,16 @@ def test_as_many_streams_are_sustainable_as_need_nearly_all_of_the_time() -> Non
     assert Costs(decode=line(0.004, 3e-5, 8)).sustainable_streams == math.inf, "nor of audio"
 
 
+def test_what_a_few_streams_cost_limits_nothing_until_half_as_many_have_been_decoded() -> None:
+    costs = Costs(decode=line(0.004, 3e-5, 2))
+    costs.observe_codec(2, 4e-4, warm=True)
+    few = costs.sustainable_streams
+    assert 4 < few < math.inf
+    assert costs.proven_streams == math.inf
+    costs.decode.observe(math.ceil(few / 2), costs.decode.predict(few / 2))
+    assert costs.proven_streams == costs.sustainable_streams < math.inf
+
+
 def test_the_largest_prefill_batch_takes_a_bounded_time_but_holds_a_row() -> None:
     assert known().prefill.predict(known().most_rows) == pytest.approx(MOST_PREFILL_S)
     assert known(speed=0.01).most_rows == 1

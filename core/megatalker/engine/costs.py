@@ -99,6 +99,12 @@ class Cost:
             each_s = max(LEAST_GROWING_SHARE * mean_s, (costs[-1] - costs[0]) / (sizes[-1] - sizes[0]))
         self._line = sizes, costs, each_s
 
+    @property
+    def largest(self) -> float:
+        """The largest size that is known; 0 while nothing was observed."""
+        sizes, _, _ = self._line
+        return sizes[-1] if sizes else 0.0
+
     def predict(self, size: float) -> float:
         """Return the expected seconds of a launch; 0 while nothing was observed."""
         sizes, seconds, each_s = self._line
@@ -183,6 +189,14 @@ class Costs:
             else:
                 most = middle - 1
         return fewest
+
+    @property
+    def proven_streams(self) -> float:
+        """How many streams can play without a gap, where half as many have been decoded together; infinite before,
+        because what a few streams cost says little of hundreds.
+        """
+        most = self.sustainable_streams
+        return most if 2 * self.decode.largest >= most else math.inf
 
     @property
     def most_rows(self) -> float:

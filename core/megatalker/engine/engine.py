@@ -236,7 +236,7 @@ class Engine:
         without_row = [utterance for utterance in opened if not utterance.admitted]
         idle = sum(utterance.idle_since is not None for utterance in without_row)
         roles, talker = (state.talker, state.codec), state.talker.loaded
-        sustainable = state.costs.sustainable_streams
+        sustainable = state.costs.proven_streams
         faulty = {f"{role.kind} {name}": why for role in roles for name, why in role.faulty.items()}
         return EngineMetrics(
             **dataclasses.asdict(state.counters),
@@ -264,10 +264,7 @@ class Engine:
     @property
     def expected_wait_s(self) -> float | None:
         """How long a request that comes now waits for a slot; ``None`` while that is unknown."""
-        state = self._state
-        rows = AdmissionLimits.of(
-            self.settings, state.talker.instance.max_streams, state.costs.sustainable_streams
-        ).rows
+        rows = self._admission.rows
         busy = [one for one in self._commands.unfinished() if one.idle_since is None]
         return 0.0 if len(busy) < rows else expected_wait_s(busy, rows, self._state.throughput)
 
@@ -309,7 +306,7 @@ class Engine:
     @property
     def _admission(self) -> AdmissionLimits:
         state = self._state
-        return AdmissionLimits.of(self.settings, state.talker.instance.max_streams, state.costs.sustainable_streams)
+        return AdmissionLimits.of(self.settings, state.talker.instance.max_streams, state.costs.proven_streams)
 
     def _require_serving(self) -> None:
         require_process(self._process)

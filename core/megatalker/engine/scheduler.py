@@ -287,9 +287,8 @@ def _serve(view: View[StreamT], now: float) -> CodecLaunch[StreamT] | DecodeLaun
 
 def _due(decoded: Sequence[StreamT], ready: Sequence[StreamT], view: View[StreamT], now: float) -> Sequence[StreamT]:
     """Return the streams whose frames should be made audio now; none where a decode step comes first."""
-    urgent_until = -math.inf
-    if view.costs.need(1) <= OVERLOADED:  # else not even one stream can be played, and larger chunks cost less
-        costs = view.costs
+    urgent_until, costs = -math.inf, view.costs
+    if costs.need(view.running) <= 1:  # else small chunks, which cost more, would keep it slower than playback
         launch_s, each_s = costs.decode_s(view.running), costs.audio_each_s
         spare_s, done_at = math.inf, now + launch_s
         for one in decoded:

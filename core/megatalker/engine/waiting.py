@@ -124,7 +124,7 @@ class WaitingRequests:
 
     @property
     def _limits(self) -> AdmissionLimits:
-        return AdmissionLimits.of(self._settings, self._most_rows, self._state.costs.sustainable_streams)
+        return AdmissionLimits.of(self._settings, self._most_rows, self._state.costs.proven_streams)
 
     @property
     def _most_rows(self) -> int:
