@@ -7,7 +7,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,6 +37,23 @@ class ServeProcess:
             raise RuntimeError("the server's metrics have no megatalker_tasks")
         return int(float(found[1]))
 
+    @property
+    def engines(self) -> list[psutil.Process]:
+        """Its engine processes."""
+        return self._running("megatalker.serving.processes")
+
+    @property
+    def front_ends(self) -> list[psutil.Process]:
+        """Its processes that hold connections."""
+        return self._running("megatalker.serving.server.front_end")
+
+    def is_ready(self) -> bool:
+        """It answers, and can speak."""
+        try:
+            return httpx.get(f"{self.url}/ready", timeout=ANSWER_S).is_success
+        except httpx.TransportError:  # by a front end that has just ended
+            return False
+
     def descriptors(self) -> int:
         """Return the number of open files and sockets, of all its processes."""
         return sum(int(one.num_fds()) for one in self._processes())
@@ -44,6 +61,13 @@ class ServeProcess:
     def memory_mib(self) -> float:
         """Return resident memory in MiB, of all its processes."""
         return sum(float(one.memory_info().rss) for one in self._processes()) / 2**20
+
+    def _running(self, module: str) -> list[psutil.Process]:
+        found = []
+        for child in self.process.children():
+            with suppress(psutil.NoSuchProcess):  # a zombie is one
+                found += [child] if module in child.cmdline() else []
+        return found
 
     def _processes(self) -> list[psutil.Process]:
         """The supervisor, the front ends and the engines, without what those have started."""

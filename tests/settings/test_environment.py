@@ -56,6 +56,13 @@ def test_a_list_is_json_or_has_commas_with_or_without_quotes(monkeypatch: pytest
     assert read(monkeypatch, **{ORIGINS: text}).server.allowed_origins == ("https://a", "https://b")
 
 
+@pytest.mark.parametrize("text", ["cuda:0,cuda:2", '["cuda:0", "cuda:2"]', "cuda:0, cuda:2,"])
+def test_a_list_in_place_of_a_word(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    assert read(monkeypatch, MEGATALKER_SERVER__DEVICES=text).server.devices == ("cuda:0", "cuda:2")
+    assert read(monkeypatch, MEGATALKER_SERVER__DEVICES="cuda:1").server.devices == ("cuda:1",)
+    assert read(monkeypatch, MEGATALKER_SERVER__DEVICES="auto").server.devices == "auto"
+
+
 @pytest.mark.parametrize("text", ["", '""', "[]", ","])
 def test_an_empty_list(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     assert read(monkeypatch, **{ORIGINS: text, "MEGATALKER_FALLBACKS": text}).fallbacks == ()

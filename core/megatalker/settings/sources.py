@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from importlib.resources.abc import Traversable
 from pathlib import Path
 from types import UnionType
-from typing import Annotated, Any, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic_settings import TomlConfigSettingsSource
@@ -93,10 +93,10 @@ def decode(wanted: Any, value: Any) -> Any:
     """Read a text where a list or a table is wanted; anything else stays as it is, for the model to judge.
 
     Lists are JSON, or values with commas or line breaks between them; tables are JSON, or ``NAME=VALUE`` pairs
-    between which commas stand.
+    between which commas stand. A word that is allowed instead, such as ``auto``, stays that word.
     """
     kinds = list(_kinds(wanted))
-    if not isinstance(value, str) or not kinds:
+    if not isinstance(value, str) or not kinds or value in _words(wanted):
         return value
     if value == "null":
         return None
@@ -198,9 +198,16 @@ def _members(wanted: Any) -> Iterator[Any]:
 
 
 def _kinds(wanted: Any) -> Iterator[str]:
-    """``list``, ``table`` or ``text``, for each type of a union; nothing for a single plain type."""
-    kinds = ["table" if _is_table(one) else "list" if _is_list(one) else "text" for one in _members(wanted)]
+    """``list``, ``table`` or ``text``, for each type of a union without its words; nothing for a single plain type."""
+    types = [one for one in _members(wanted) if get_origin(one) is not Literal]
+    kinds = ["table" if _is_table(one) else "list" if _is_list(one) else "text" for one in types]
     yield from kinds if kinds != ["text"] else ()
+
+
+def _words(wanted: Any) -> Iterator[Any]:
+    """The words that a type allows, such as ``auto``."""
+    for one in _members(wanted):
+        yield from get_args(one) if get_origin(one) is Literal else ()
 
 
 def _is_table(wanted: Any) -> bool:
