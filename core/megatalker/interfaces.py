@@ -112,6 +112,8 @@ class LoadContext(Generic[SettingsT]):
     early: bool = False
     """Warm-up may end when one stream is served as it should be, and leave the rest to
     :meth:`TalkerDecoder.prepare`."""
+    encoder_only: bool = False
+    """Of a codec, only :meth:`Codec.encode` will be called: what decoding needs may be left out."""
 
 
 # --- talker decoder ---

@@ -177,8 +177,8 @@ def test_a_wrong_value_of_the_speaker_encoder_is_refused_when_it_is_loaded(key: 
     for value in ("abc", True, -1, 1.5, 10**30, [], {}, ["a"], [7]):
         path.write_text(json.dumps(replaced(content, ("speaker_encoder_config", key), value)))
         opened = Checkpoint.open(folder)
-        with pytest.raises(CheckpointError, match=rf"speaker_encoder_config\.{key} is|no matching speaker encoder"):
-            SpeakerEncoder(opened, torch.device("cpu"), torch.float32)
+        with pytest.raises(CheckpointError, match=rf"speaker_encoder_config\.{key} is"):
+            SpeakerEncoder(opened, torch.device("cpu"))
 
 
 def test_nesting_without_end_is_no_json_for_us(folder: Path) -> None:

@@ -11,6 +11,7 @@ import torch
 
 from megatalker.checkpoint import Checkpoint
 from megatalker.checkpoint.config import CodecConfig, ModelConfig
+from megatalker.checkpoint.encoder_config import CodecEncoderConfig, SpeakerEncoderConfig
 from megatalker.checkpoint.official import load_qwen_tts
 from megatalker.checkpoint.shapes import (
     codec_decoder_shapes,
@@ -88,12 +89,12 @@ def test_names_and_shapes_are_those_of_the_official_modules(recipe: CheckpointRe
         tokenizer = Qwen3TTSTokenizerV2Model(Qwen3TTSTokenizerV2Config(**codec))
     assert {name: tuple(value.shape) for name, value in model.state_dict().items()} == {
         **talker_shapes(ModelConfig.parse(raw)),
-        **speaker_encoder_shapes(raw["speaker_encoder_config"]),
+        **speaker_encoder_shapes(SpeakerEncoderConfig.read(raw["speaker_encoder_config"])),
     }
     assert {name: tuple(value.shape) for name, value in tokenizer.state_dict().items()} == {
         **codec_decoder_shapes(parsed),
         **codec_unused_shapes(parsed),
-        **codec_encoder_shapes(codec["encoder_config"]),
+        **codec_encoder_shapes(CodecEncoderConfig.parse(codec)),
     }
 
 

@@ -1,19 +1,23 @@
 """Voices: cloning as the official package clones, saving, loading, and refusals."""
 
+import shutil
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from megatalker.checkpoint import Checkpoint
 from megatalker.checkpoint.official import load_official_model
 from megatalker.checkpoint.template import reference_ids
 from megatalker.errors import CheckpointError, InvalidRequestError
+from megatalker.interfaces import LoadContext
 from megatalker.voices import Voice, VoiceCloner, clone_voice, default_voice, list_languages, list_speakers
+from megatalker_backends.streaming.codec import StreamingCodec
+from megatalker_backends.streaming.settings import StreamingSettings
 from megatalker_conformance.one_prompt import OnePromptBuilder
 
 CPU = torch.device("cpu")
@@ -69,13 +73,17 @@ def test_a_closed_cloner_loads_again(tiny_base: Checkpoint, recording: npt.NDArr
 def test_the_codec_is_loaded_for_in_context_voices_only(
     tiny_base: Checkpoint, recording: npt.NDArray[np.float32], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    loaded = []
-    monkeypatch.setattr("megatalker.voices.cloner.load_official_codec", lambda *arguments: loaded.append(arguments))
+    loaded, load = [], StreamingCodec.__init__
+
+    def watched(codec: StreamingCodec, checkpoint: Checkpoint, context: LoadContext[StreamingSettings]) -> None:
+        loaded.append(context.encoder_only)
+        load(codec, checkpoint, context)
+
+    monkeypatch.setattr(StreamingCodec, "__init__", watched)
     clone_voice(tiny_base, recording, reference_text=None, device=CPU)
     assert loaded == []
-    with pytest.raises(AttributeError):  # the stand-in is no codec, but it was asked for
-        clone_voice(tiny_base, recording, reference_text="Hi", device=CPU)
-    assert len(loaded) == 1
+    clone_voice(tiny_base, recording, reference_text="Hi", device=CPU)
+    assert loaded == [True]
 
 
 def test_a_loud_recording_is_taken_as_the_official_package_takes_it_but_silently(
@@ -121,12 +129,14 @@ def test_only_base_models_clone(tiny_custom_voice: Checkpoint, tiny_voice_design
             VoiceCloner(checkpoint, CPU)
 
 
-def test_a_missing_speaker_encoder(
-    tiny_base: Checkpoint, recording: npt.NDArray[np.float32], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Checkpoint, "tensor_names", lambda checkpoint: ("talker.codec_head.weight",))
-    with pytest.raises(CheckpointError, match=r"(?s)speaker encoder.*Missing key"):
-        clone_voice(tiny_base, recording, reference_text=None, device=CPU)
+def test_a_missing_speaker_encoder(tiny_base: Checkpoint, recording: npt.NDArray[np.float32], tmp_path: Path) -> None:
+    copy = shutil.copytree(tiny_base.folder, tmp_path / "copy")
+    tensors = load_file(copy / "model.safetensors")
+    save_file(
+        {name: tensor for name, tensor in tensors.items() if "speaker_encoder" not in name}, copy / "model.safetensors"
+    )
+    with pytest.raises(CheckpointError, match=r"tensor 'speaker_encoder\.\S+' is missing"):
+        clone_voice(Checkpoint.open(copy), recording, reference_text=None, device=CPU)
 
 
 # ----------------------------------------------------------------------------------------------------------- the file

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Self
 
 import torch
@@ -11,13 +12,18 @@ from megatalker.checkpoint import Checkpoint
 from megatalker.errors import SettingsError
 from megatalker.interfaces import Codec, CodecCapabilities, CodecState, LoadContext
 from megatalker_backends.compiler import missing_compiler
+from megatalker_backends.streaming.encoder.encoder import CodecEncoder
 from megatalker_backends.streaming.fused.choice import fused_runner, wants_kernels
 from megatalker_backends.streaming.model import StreamingDecoder
 from megatalker_backends.streaming.runner import CodecRunner, StreamMemory, TorchRunner, cannot_compile
 from megatalker_backends.streaming.settings import StreamingSettings
 from megatalker_backends.streaming.weights import Weights
 
-CAPABILITIES = CodecCapabilities(devices=frozenset({"cpu", "cuda", "mps"}), dtypes=frozenset({torch.float32}))
+CAPABILITIES = CodecCapabilities(
+    devices=frozenset({"cpu", "cuda", "mps"}),
+    dtypes=frozenset({torch.float32}),
+    encode=True,
+)
 
 
 @dataclass(eq=False)
@@ -31,7 +37,8 @@ class StreamingState(CodecState):
 
 
 class StreamingCodec(Codec):
-    """Exact incremental decoding, always in float32, whatever the talker's type.
+    """Exact incremental decoding, always in float32, whatever the talker's type. The encoder is loaded when it is first
+    needed.
 
     Raises:
         CheckpointError: a tensor cannot be read.
@@ -40,7 +47,12 @@ class StreamingCodec(Codec):
     """
 
     def __init__(self, checkpoint: Checkpoint, context: LoadContext[StreamingSettings]) -> None:
-        settings, device = context.settings, context.device
+        self._checkpoint, self._context = checkpoint, context
+        _ = self._encoder if context.encoder_only else self._runner
+
+    @cached_property
+    def _runner(self) -> CodecRunner:
+        checkpoint, settings, device = self._checkpoint, self._context.settings, self._context.device
         if settings.compile and device.type == "cuda":
             raise SettingsError("codecs.streaming.compile is for the CPU; on CUDA set codecs.streaming.kernels to 'on'")
         missing = missing_compiler(device) if settings.compile else None
@@ -51,10 +63,16 @@ class StreamingCodec(Codec):
         if settings.precision == "fast" and not fused:
             raise SettingsError("codecs.streaming.precision 'fast' needs the CUDA kernels, which do not run here")
         decoder = StreamingDecoder(config, Weights(checkpoint.codec_tensor, "decoder"))
-        self._runner: CodecRunner = (fused_runner if fused else TorchRunner)(decoder, config, settings, device)
+        return (fused_runner if fused else TorchRunner)(decoder, config, settings, device)
+
+    @cached_property
+    def _encoder(self) -> CodecEncoder:
+        return CodecEncoder(self._checkpoint, self._context.device)
 
     @property
     def capabilities(self) -> CodecCapabilities:
+        if self._context.encoder_only:
+            return CAPABILITIES
         return replace(CAPABILITIES, chunk_invariant=self._runner.chunk_invariant)
 
     def open(self) -> StreamingState:
@@ -72,12 +90,16 @@ class StreamingCodec(Codec):
             memory.copy_(decoded[index][1])
         return [decoded[index][0] for index in range(len(states))]
 
+    def encode(self, audio: Tensor) -> Tensor:
+        return self._encoder.encode(audio)
+
     @torch.inference_mode()
     def warmup(self) -> None:
         self._runner.warmup()
 
     def close(self) -> None:
-        del self._runner
+        for part in ("_runner", "_encoder"):
+            self.__dict__.pop(part, None)
 
     def _batches(self, codes: Sequence[Tensor]) -> Iterator[list[int]]:
         """Indices of streams that run together: equally many frames, at most ``max_batch`` streams."""

@@ -3,7 +3,7 @@
 Two layouts. *Rows* are ``[streams, time, width]``: right where a frame is a few steps of many channels. *Signals* are
 ``[channels, streams, time]``: right where it is hundreds of steps of few channels. In both a convolution is one matrix
 product over all streams: weights are read once however many streams there are, and the precision is that of
-:mod:`megatalker_backends.streaming.precision`, not of a convolution library. Weights arrive in float64, so that what is
+:mod:`megatalker.plugins.precision`, not of a convolution library. Weights arrive in float64, so that what is
 folded into them is rounded once.
 """
 

@@ -12,7 +12,7 @@ from megatalker.errors import SettingsError
 from megatalker.plugins.graphs import GraphCapture
 from megatalker_backends.compiler import CompilerError, compiler_errors
 from megatalker_backends.streaming.model import StreamingDecoder
-from megatalker_backends.streaming.precision import exact_products
+from megatalker.plugins.precision import exact_products
 from megatalker_backends.streaming.settings import StreamingSettings
 from megatalker_backends.streaming.steps import Decode, FixedSteps, Steps, StepShape
 

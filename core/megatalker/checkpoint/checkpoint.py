@@ -11,10 +11,17 @@ from typing import Any
 from torch import Tensor
 
 from megatalker.checkpoint.config import CodecConfig, ModelConfig
+from megatalker.checkpoint.encoder_config import CodecEncoderConfig, SpeakerEncoderConfig
 from megatalker.checkpoint.fields import Table
 from megatalker.checkpoint.hub import ProgressCallback
 from megatalker.checkpoint.location import locate
-from megatalker.checkpoint.shapes import codec_decoder_shapes, codec_unused_shapes, talker_shapes
+from megatalker.checkpoint.shapes import (
+    codec_decoder_shapes,
+    codec_encoder_shapes,
+    codec_unused_shapes,
+    speaker_encoder_shapes,
+    talker_shapes,
+)
 from megatalker.checkpoint.tensors import TensorFiles
 from megatalker.checkpoint.tokenizer import load_tokenizer
 from megatalker.errors import CheckpointError, InvalidRequestError
@@ -65,6 +72,7 @@ class Checkpoint:
             logger.warning("checkpoint %r has keys that are not honoured: %s", name, ", ".join(self.unhonoured_keys))
         _check_tokenizer_files(folder)
         _check_ids(folder, self.config, self.codec_config)
+        self._encoder_tables = raw.get("speaker_encoder_config"), codec_table
         self._model = TensorFiles(folder)
         self._model.check(talker_shapes(self.config), family="talker.")
         self._codec = TensorFiles(folder / "speech_tokenizer")
@@ -106,6 +114,43 @@ class Checkpoint:
     def codec_tensor_names(self) -> tuple[str, ...]:
         """Names of all tensors of the speech tokenizer, sorted."""
         return self._codec.names()
+
+    @cached_property
+    def speaker_encoder_config(self) -> SpeakerEncoderConfig:
+        """Shapes of the speaker encoder, which ``base`` checkpoints have; read and compared with its tensors on first
+        use.
+
+        Raises:
+            CheckpointError: there is none, a value of its configuration is not known, or a tensor has another shape.
+        """
+        raw = self._encoder_tables[0]
+        if raw is not None and not isinstance(raw, dict):
+            raise Table(self.folder / _CONFIG, {"speaker_encoder_config": raw}).fault(
+                "speaker_encoder_config", "an object"
+            )
+        config = SpeakerEncoderConfig.read(raw, self.folder / _CONFIG)
+        self._model.check(speaker_encoder_shapes(config), family="speaker_encoder.")
+        return config
+
+    @cached_property
+    def codec_encoder_config(self) -> CodecEncoderConfig:
+        """Shapes of the speech tokenizer's encoder (waveform to codes); read and compared with its tensors on first
+        use.
+
+        Raises:
+            CheckpointError: as for :attr:`speaker_encoder_config`.
+        """
+        whole = self._encoder_tables[1]
+        table = whole.table("encoder_config")
+        config, groups = CodecEncoderConfig.read(table), self.codec_config.num_quantizers
+        if whole.integer("encoder_valid_num_quantizers") != groups or groups > config.num_quantizers:
+            raise whole.fault("encoder_valid_num_quantizers", f"decoder_config.num_quantizers, which is {groups}")
+        if config.codebook_size != self.codec_config.codebook_size:
+            raise table.fault("codebook_size", f"that of decoder_config, which is {self.codec_config.codebook_size}")
+        self._codec.check(codec_encoder_shapes(config), family="encoder.")
+        if table.unread():
+            logger.warning("checkpoint %r: not honoured: %s", self.name, ", ".join(table.unread()))
+        return config
 
     @cached_property
     def tokenizer(self) -> Any:

@@ -17,7 +17,7 @@ SPECIAL_CODES = 1_024
 """Ids at the end of the talker's vocabulary that are no codes of the codec."""
 MOST_LAYERS = 256
 """Most layers of any stack. A configuration with more is refused before memory is spent on it."""
-_WITHOUT_EFFECT = (
+WITHOUT_EFFECT = (
     "_name_or_path",
     "architectures",
     "assistant_token_id",
@@ -132,8 +132,8 @@ class ModelConfig:
     @classmethod
     def read(cls, whole: Table) -> "ModelConfig":
         """Read a configuration as :meth:`parse` does, but accept keys that ``whole.unread()`` would report."""
-        whole.ignore(*_WITHOUT_EFFECT)
-        whole.skip("speaker_encoder_config")  # read by megatalker.voices.speaker_encoder
+        whole.ignore(*WITHOUT_EFFECT)
+        whole.skip("speaker_encoder_config")  # read by megatalker.checkpoint.encoder_config
         whole.demand("quantization_config", None)
         whole.text("model_type", "qwen3_tts")
         whole.text("tokenizer_type", CODEC_TYPE)
@@ -201,7 +201,7 @@ def _even(table: Table, key: str) -> int:
 
 
 def _refuse_unknown_arithmetic(table: Table) -> None:
-    table.ignore(*_WITHOUT_EFFECT)
+    table.ignore(*WITHOUT_EFFECT)
     table.demand("hidden_act", "silu")
     table.demand("attention_bias", False)
     if table.has("rope_scaling"):
@@ -250,8 +250,8 @@ class CodecConfig:
     @classmethod
     def read(cls, whole: Table) -> "CodecConfig":
         """Read a configuration as :meth:`ModelConfig.read` does."""
-        whole.ignore(*_WITHOUT_EFFECT)
-        whole.skip("encoder_config", "encoder_valid_num_quantizers")  # read by the official package
+        whole.ignore(*WITHOUT_EFFECT)
+        whole.skip("encoder_config", "encoder_valid_num_quantizers")  # read by megatalker.checkpoint.encoder_config
         whole.text("model_type", CODEC_TYPE)
         for key, value in _CODEC_RATES.items():
             whole.demand(key, value)

@@ -1,10 +1,7 @@
 """Names and shapes of the tensors in an official checkpoint, derived from its configuration. Pure functions."""
 
-from collections.abc import Mapping
-from math import prod
-from typing import Any
-
 from megatalker.checkpoint.config import CodecConfig, ModelConfig, TransformerShape
+from megatalker.checkpoint.encoder_config import HALVING, MEL_BANDS, CodecEncoderConfig, SpeakerEncoderConfig
 
 Shapes = dict[str, tuple[int, ...]]
 
@@ -57,48 +54,47 @@ def codec_unused_shapes(config: CodecConfig) -> Shapes:
     return {f"decoder.quantizer.{part}.input_proj.weight": size for part in ("rvq_first", "rvq_rest")}
 
 
-def codec_encoder_shapes(raw: Mapping[str, Any]) -> Shapes:
-    """Every tensor of the waveform-to-codes half, from the ``encoder_config`` table."""
-    filters, hidden, kernel = raw["num_filters"], raw["hidden_size"], raw["kernel_size"]
-    shapes = _conv("encoder.encoder.layers.0.conv", raw["audio_channels"], filters, kernel)
-    layer, width = 1, filters
-    for ratio in reversed(raw["upsampling_ratios"]):
-        for _ in range(raw["num_residual_layers"]):
-            narrow, name = width // raw["compress"], f"encoder.encoder.layers.{layer}.block"
-            shapes |= _conv(f"{name}.1.conv", width, narrow, raw["residual_kernel_size"])
+def codec_encoder_shapes(config: CodecEncoderConfig) -> Shapes:
+    """Every tensor of the waveform-to-codes half of ``speech_tokenizer/model.safetensors``."""
+    hidden = config.hidden_size
+    shapes = _conv("encoder.encoder.layers.0.conv", 1, config.num_filters, config.kernel_size)
+    layer, width = 1, config.num_filters
+    for stride in config.strides:
+        for _ in range(config.num_residual_layers):
+            narrow, name = width // config.compress, f"encoder.encoder.layers.{layer}.block"
+            shapes |= _conv(f"{name}.1.conv", width, narrow, config.residual_kernel_size)
             shapes |= _conv(f"{name}.3.conv", narrow, width, 1)
             layer += 1
         layer += 1  # an activation
-        shapes |= _conv(f"encoder.encoder.layers.{layer}.conv", width, width * 2, ratio * 2)
+        shapes |= _conv(f"encoder.encoder.layers.{layer}.conv", width, width * 2, stride * 2)
         layer, width = layer + 1, width * 2
-    shapes |= _conv(f"encoder.encoder.layers.{layer + 1}.conv", width, hidden, raw["last_kernel_size"])
-    for index in range(raw["num_hidden_layers"]):
-        shapes |= _encoder_layer(f"encoder.encoder_transformer.layers.{index}", raw)
-    stride = prod(raw["upsampling_ratios"]) * raw["_frame_rate"] / raw["sampling_rate"]
-    shapes["encoder.downsample.conv.weight"] = (hidden, hidden, 2 * round(1 / stride))
-    semantic = raw["num_semantic_quantizers"]
-    for kind, count in (("semantic", semantic), ("acoustic", raw["num_quantizers"] - semantic)):
-        shapes |= _encoder_quantizer(f"encoder.quantizer.{kind}_residual_vector_quantizer", count, raw)
+    shapes |= _conv(f"encoder.encoder.layers.{layer + 1}.conv", width, hidden, config.last_kernel_size)
+    for index in range(config.num_layers):
+        shapes |= _encoder_layer(f"encoder.encoder_transformer.layers.{index}", config)
+    shapes["encoder.downsample.conv.weight"] = (hidden, hidden, 2 * HALVING)
+    semantic = config.num_semantic_quantizers
+    for kind, count in (("semantic", semantic), ("acoustic", config.num_quantizers - semantic)):
+        shapes |= _encoder_quantizer(f"encoder.quantizer.{kind}_residual_vector_quantizer", count, config)
     return shapes
 
 
-def speaker_encoder_shapes(raw: Mapping[str, Any]) -> Shapes:
-    """Every tensor of the Base variant's speaker encoder in ``model.safetensors``, from ``speaker_encoder_config``."""
-    channels, kernels, scale = raw["enc_channels"], raw["enc_kernel_sizes"], raw["enc_res2net_scale"]
-    shapes = _conv("speaker_encoder.blocks.0.conv", raw["mel_dim"], channels[0], kernels[0])
+def speaker_encoder_shapes(config: SpeakerEncoderConfig) -> Shapes:
+    """Every tensor of the Base variant's speaker encoder in ``model.safetensors``."""
+    channels, kernels, squeeze = config.channels, config.kernel_sizes, config.squeeze_channels
+    shapes = _conv("speaker_encoder.blocks.0.conv", MEL_BANDS, channels[0], kernels[0])
     for index in range(1, len(channels) - 1):
         name, narrow, width = f"speaker_encoder.blocks.{index}", channels[index - 1], channels[index]
+        part_width = width // config.scale
         shapes |= _conv(f"{name}.tdnn1.conv", narrow, width, 1)
-        for part in range(scale - 1):
-            part_name = f"{name}.res2net_block.blocks.{part}.conv"
-            shapes |= _conv(part_name, width // scale, width // scale, kernels[index])
+        for part in range(config.scale - 1):
+            shapes |= _conv(f"{name}.res2net_block.blocks.{part}.conv", part_width, part_width, kernels[index])
         shapes |= _conv(f"{name}.tdnn2.conv", width, width, 1)
-        shapes |= _conv(f"{name}.se_block.conv1", width, raw["enc_se_channels"], 1)
-        shapes |= _conv(f"{name}.se_block.conv2", raw["enc_se_channels"], width, 1)
+        shapes |= _conv(f"{name}.se_block.conv1", width, squeeze, 1)
+        shapes |= _conv(f"{name}.se_block.conv2", squeeze, width, 1)
     shapes |= _conv("speaker_encoder.mfa.conv", channels[-1], channels[-1], kernels[-1])
-    shapes |= _conv("speaker_encoder.asp.tdnn.conv", channels[-1] * 3, raw["enc_attention_channels"], 1)
-    shapes |= _conv("speaker_encoder.asp.conv", raw["enc_attention_channels"], channels[-1], 1)
-    shapes |= _conv("speaker_encoder.fc", channels[-1] * 2, raw["enc_dim"], 1)
+    shapes |= _conv("speaker_encoder.asp.tdnn.conv", channels[-1] * 3, config.attention_channels, 1)
+    shapes |= _conv("speaker_encoder.asp.conv", config.attention_channels, channels[-1], 1)
+    shapes |= _conv("speaker_encoder.fc", channels[-1] * 2, config.output_size, 1)
     return shapes
 
 
@@ -195,12 +191,10 @@ def _upsample_block(name: str, width: int, rate: int) -> Shapes:
     return shapes
 
 
-def _encoder_layer(name: str, raw: Mapping[str, Any]) -> Shapes:
-    hidden, intermediate = raw["hidden_size"], raw["intermediate_size"]
+def _encoder_layer(name: str, config: CodecEncoderConfig) -> Shapes:
+    hidden, intermediate = config.hidden_size, config.intermediate_size
     return {
-        **_attention(
-            f"{name}.self_attn", hidden, raw["num_attention_heads"], raw["num_key_value_heads"], raw["head_dim"]
-        ),
+        **_attention(f"{name}.self_attn", hidden, config.num_heads, config.num_kv_heads, config.head_dim),
         **_linear(f"{name}.mlp.fc1", hidden, intermediate),
         **_linear(f"{name}.mlp.fc2", intermediate, hidden),
         **{
@@ -212,8 +206,8 @@ def _encoder_layer(name: str, raw: Mapping[str, Any]) -> Shapes:
     }
 
 
-def _encoder_quantizer(name: str, count: int, raw: Mapping[str, Any]) -> Shapes:
-    inner, hidden, size = raw["vector_quantization_hidden_dimension"], raw["hidden_size"], raw["codebook_size"]
+def _encoder_quantizer(name: str, count: int, config: CodecEncoderConfig) -> Shapes:
+    inner, hidden, size = config.codebook_dim, config.hidden_size, config.codebook_size
     shapes: Shapes = {
         f"{name}.input_proj.weight": (inner, hidden, 1),
         f"{name}.output_proj.weight": (hidden, inner, 1),
@@ -222,5 +216,5 @@ def _encoder_quantizer(name: str, count: int, raw: Mapping[str, Any]) -> Shapes:
         book = f"{name}.layers.{index}.codebook"
         shapes[f"{book}.initialized"] = (1,)
         shapes[f"{book}.cluster_usage"] = (size,)
-        shapes[f"{book}.embed_sum"] = (size, raw["codebook_dim"])
+        shapes[f"{book}.embed_sum"] = (size, inner)
     return shapes

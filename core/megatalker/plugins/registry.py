@@ -198,6 +198,11 @@ class BackendRegistry:
         """Choose a codec; see :meth:`choose_talker`."""
         return self._choose("codec", name, self._codecs, checkpoint, device, settings)
 
+    def choose_encoder(self, checkpoint: Checkpoint, device: torch.device, settings: Settings) -> CodecBackend:
+        """Choose the best available codec whose capabilities list ``encode``; see :meth:`choose_talker`."""
+        encoders = {name: spec for name, spec in self._codecs.items() if spec.capabilities.encode}
+        return self._choose("codec", "auto", encoders, checkpoint, device, settings)
+
     def _choose(
         self,
         kind: Kind,

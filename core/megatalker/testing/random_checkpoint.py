@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import save_file
 
 from megatalker.checkpoint.config import CodecConfig, ModelConfig
+from megatalker.checkpoint.encoder_config import CodecEncoderConfig, SpeakerEncoderConfig
 from megatalker.checkpoint.shapes import (
     Shapes,
     codec_decoder_shapes,
@@ -58,14 +59,15 @@ def _write_model(folder: Path, recipe: CheckpointRecipe, raw: Mapping[str, Any],
     config = ModelConfig.parse(raw)
     shapes = talker_shapes(config)
     if "speaker_encoder_config" in raw:
-        shapes |= speaker_encoder_shapes(raw["speaker_encoder_config"])
+        shapes |= speaker_encoder_shapes(SpeakerEncoderConfig.read(raw["speaker_encoder_config"]))
     dtype = getattr(torch, recipe.dtype)
     _write_tensors(folder / "model.safetensors", shapes, recipe.seed, config.codec_eos_id, dtype, change)
 
 
 def _write_codec(folder: Path, recipe: CheckpointRecipe, raw: Mapping[str, Any]) -> None:
     config = CodecConfig.parse(raw)
-    shapes = codec_decoder_shapes(config) | codec_unused_shapes(config) | codec_encoder_shapes(raw["encoder_config"])
+    shapes = codec_decoder_shapes(config) | codec_unused_shapes(config)
+    shapes |= codec_encoder_shapes(CodecEncoderConfig.parse(raw))
     _write_tensors(folder / "model.safetensors", shapes, recipe.seed, 0, torch.float32)
 
 

@@ -1,8 +1,8 @@
-"""Makes voices from recordings with the official encoders of ``base`` checkpoints."""
+"""Makes voices from recordings with the encoders of ``base`` checkpoints."""
 
 import logging
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -11,9 +11,13 @@ from torch import Tensor
 
 from megatalker.checkpoint import Checkpoint
 from megatalker.checkpoint.config import FRAME_SAMPLES, SAMPLE_RATE
-from megatalker.checkpoint.official import load_official_codec, why_no_official
 from megatalker.checkpoint.template import reference_ids
-from megatalker.errors import InvalidRequestError, UnsupportedError
+from megatalker.errors import InvalidRequestError
+from megatalker.interfaces import LoadContext
+from megatalker.plugins import BackendRegistry, computing_dtype
+from megatalker.plugins.checked import CheckedCodec, load_codec
+from megatalker.plugins.options import own_settings
+from megatalker.settings import Settings
 from megatalker.voices.reference_audio import LOUDEST_PEAK
 from megatalker.voices.reference_edges import find_speech, trim_edges
 from megatalker.voices.reference_faults import speech_faults
@@ -24,30 +28,24 @@ logger = logging.getLogger(__name__)
 
 
 class VoiceCloner:
-    """Turns recordings into voices with the official encoders.
+    """Turns recordings into voices, as the official encoders do.
 
-    Loads the speaker encoder at the first :meth:`clone`, and the codec at the first in-context one; neither needs the
-    talker. On the CPU in float32 by default: the encoders are small, and run once for each recording.
+    Loads the speaker encoder at the first :meth:`clone`, and a codec that encodes at the first in-context one; neither
+    needs the talker. In float32, on the CPU by default: the encoders are small, and run once for each recording.
 
     Raises:
         InvalidRequestError: the checkpoint is not a ``base`` model.
-        UnsupportedError: the extra ``official`` is not installed: there are no other encoders.
     """
 
-    def __init__(
-        self, checkpoint: Checkpoint, device: torch.device | None = None, dtype: torch.dtype = torch.float32
-    ) -> None:
+    def __init__(self, checkpoint: Checkpoint, device: torch.device | None = None) -> None:
         if checkpoint.config.variant != "base":
             raise InvalidRequestError(
                 f"checkpoint {checkpoint.name!r} is a {checkpoint.config.variant} model; cloning needs a base model "
                 "such as demo-base or Qwen/Qwen3-TTS-12Hz-0.6B-Base"
             )
-        missing = why_no_official()
-        if missing is not None:
-            raise UnsupportedError(f"cloning a recording takes the official encoders, and {missing}")
-        self._checkpoint, self._device, self._dtype = checkpoint, device or torch.device("cpu"), dtype
+        self._checkpoint, self._device = checkpoint, device or torch.device("cpu")
         self._speaker_encoder: SpeakerEncoder | None = None
-        self._codec: Any = None
+        self._codec: CheckedCodec | None = None
 
     def clone(self, audio: npt.NDArray[np.float32], *, reference_text: str | None = None, trim: bool = True) -> Voice:
         """Encode one recording. What makes it a poor reference, such as a text that does not fit it, is logged as a
@@ -65,6 +63,7 @@ class VoiceCloner:
         Raises:
             InvalidRequestError: malformed audio, or an empty reference text.
             CheckpointError: the checkpoint's encoders cannot be loaded.
+            BackendUnavailableError: no codec that is installed encodes on this device.
         """
         samples = _checked(audio)
         trimmed = trim_edges(samples)
@@ -82,6 +81,8 @@ class VoiceCloner:
 
     def close(self) -> None:
         """Free the encoders; the next :meth:`clone` loads them again."""
+        if self._codec is not None:
+            self._codec.close()
         self._speaker_encoder = self._codec = None
 
     def __enter__(self) -> Self:
@@ -94,14 +95,21 @@ class VoiceCloner:
 
     def _embed_speaker(self, samples: npt.NDArray[np.float32]) -> Tensor:
         if self._speaker_encoder is None:
-            self._speaker_encoder = SpeakerEncoder(self._checkpoint, self._device, self._dtype)
+            self._speaker_encoder = SpeakerEncoder(self._checkpoint, self._device)
         return self._speaker_encoder(samples)
 
     def _encode(self, samples: npt.NDArray[np.float32]) -> Tensor:
         if self._codec is None:
-            self._codec = load_official_codec(self._checkpoint, self._device, self._dtype)
-        codes: Tensor = self._codec.encode([samples], sr=SAMPLE_RATE).audio_codes[0]
-        return codes.cpu().clone()  # cloned: the official result is an inference tensor
+            self._codec = _load_encoder(self._checkpoint, self._device)
+        codes = self._codec.encode(torch.from_numpy(samples))
+        return codes.cpu().clone()  # cloned: a codec may return an inference tensor
+
+
+def _load_encoder(checkpoint: Checkpoint, device: torch.device) -> CheckedCodec:
+    settings = Settings.model_construct()  # a user's settings of codecs are for those that decode
+    spec = BackendRegistry.installed().choose_encoder(checkpoint, device, settings)
+    own, dtype = own_settings(spec, settings), computing_dtype(spec, device, settings)
+    return load_codec(spec, checkpoint, LoadContext(device, dtype, own, encoder_only=True))
 
 
 def clone_voice(

@@ -1,4 +1,4 @@
-"""The official speaker encoder, learning: from what the talker can do with its x-vectors, and from being asked."""
+"""The speaker encoder, learning: from what the talker can do with its x-vectors, and from being asked."""
 
 from collections.abc import Sequence
 
@@ -6,9 +6,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from megatalker.checkpoint.encoder_config import SpeakerEncoderConfig
 from megatalker.testing.configs import speaker_encoder_config
 from megatalker.testing.recipe import CheckpointRecipe
-from megatalker.voices.speaker_encoder import speaker_encoder_module
+from megatalker.voices.ecapa_tdnn import EcapaTdnn
 from megatalker_demo_voice.crowd import traits
 from megatalker_demo_voice.references import References
 from megatalker_demo_voice.speakers import EspeakSpeaker
@@ -43,7 +44,8 @@ class SpeakerListener(nn.Module):
 @torch.no_grad()
 def _made(recipe: CheckpointRecipe) -> nn.Module:
     """Return a module whose first weights let log mel spectra through at unit size."""
-    encoder = speaker_encoder_module(speaker_encoder_config(recipe.speaker_encoder, recipe.talker.hidden))
+    sizes = speaker_encoder_config(recipe.speaker_encoder, recipe.talker.hidden)
+    encoder = EcapaTdnn(SpeakerEncoderConfig.read(sizes))
     for name, parameter in encoder.named_parameters():
         if name.endswith("bias"):
             nn.init.zeros_(parameter)

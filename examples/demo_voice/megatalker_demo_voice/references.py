@@ -7,7 +7,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from megatalker.voices.speaker_encoder import MEL_HOP, speaker_mel
+from megatalker.voices.mel import MEL_HOP, log_mel
 from megatalker_demo_voice.codec_model import TrainableCodec
 from megatalker_demo_voice.shards import Shard
 from megatalker_demo_voice.speech import FRAME
@@ -79,4 +79,4 @@ def reference_mels(
     rows = torch.from_numpy(begins)[:, None] + torch.arange(REFERENCE_FRAMES)
     waves = torch.from_numpy(shard.samples).view(-1, FRAME)[rows].flatten(1).to(device).float() / 32768
     waves[::2] = codec.from_codes(codes[rows[::2]].to(device).long()).wave.clamp(-1, 1)
-    return speaker_mel(waves).cpu().to(torch.float16).numpy(), shard.speakers[chosen]
+    return log_mel(waves).cpu().to(torch.float16).numpy(), shard.speakers[chosen]
