@@ -10,9 +10,9 @@ from torch import Tensor
 from megatalker.checkpoint.config import CodecConfig
 from megatalker.errors import SettingsError
 from megatalker.plugins.graphs import GraphCapture
+from megatalker.plugins.precision import exact_products
 from megatalker_backends.compiler import CompilerError, compiler_errors
 from megatalker_backends.streaming.model import StreamingDecoder
-from megatalker.plugins.precision import exact_products
 from megatalker_backends.streaming.settings import StreamingSettings
 from megatalker_backends.streaming.steps import Decode, FixedSteps, Steps, StepShape
 

@@ -1,7 +1,7 @@
 """ECAPA-TDNN (https://arxiv.org/abs/2005.07143) as the speaker encoder of ``base`` checkpoints.
 
-Modules are named so that tensors have their official names. Signals are ``[batch, channels, rows]``; operations have the
-order of the official encoder's, so that results are equal to the last bit.
+Modules are named so that tensors have their official names. Signals are ``[batch, channels, rows]``. Operations have
+the order of the official ones, so that results are equal to the last bit.
 """
 
 from collections.abc import Mapping
