@@ -1,4 +1,4 @@
-"""Speaking, serving and agents need neither the official package nor what it brings; what does need them says so."""
+"""Speaking, cloning, serving and agents do without the official package and what it brings; what needs it says so."""
 
 import json
 import subprocess
@@ -10,7 +10,6 @@ import pytest
 
 import lean_session
 from declared import PROJECT, brought
-from megatalker.checkpoint import Checkpoint
 from megatalker.checkpoint.official import load_qwen_tts
 from megatalker.errors import UnsupportedError
 from waiting import PROCESS_S
@@ -31,9 +30,9 @@ def test_only_the_extra_for_comparisons_brings_the_official_package(extra: str) 
 
 
 @pytest.fixture(scope="module")
-def found(tiny_base: Checkpoint, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("lean")
-    command = [sys.executable, lean_session.__file__, str(tiny_base.folder)]
+    command = [sys.executable, lean_session.__file__]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=PROCESS_S)
     assert done.returncode == 0, done.stderr
     assert (folder / "hi.wav").stat().st_size > 10_000
@@ -56,11 +55,17 @@ def test_backends_are_chosen_from_what_is_there_and_the_log_names_what_cannot_ta
 
 
 @pytest.mark.slow
+def test_recordings_are_cloned(found: dict[str, Any]) -> None:
+    assert set(found["cloned"]) == {"say", "folder", "upload", "request"}
+    assert min(found["cloned"].values()) > 40_000  # bytes: most of a second
+    assert len({found["cloned"][name] for name in ("folder", "upload", "request")}) == 1, "of one recording, one voice"
+
+
+@pytest.mark.slow
 def test_errors_say_how_to_install_the_official_package(found: dict[str, Any]) -> None:
     assert found["errors"] == {
         "backend": f"BackendUnavailableError: talker backend 'reference' cannot run here: {OFFICIAL}",
         "codec": f"BackendUnavailableError: codec backend 'reference' cannot run here: {OFFICIAL}",
-        "cloning": f"UnsupportedError: cloning a recording takes the official encoders, and {OFFICIAL}",
     }
     card = {(part, name): result for part, name, *result in found["card"]}
     not_run = ["not run", f"this compares with the official modules, and {OFFICIAL}"]

@@ -11,6 +11,7 @@ from megatalker.cli.verify.card import Check
 from megatalker_conformance.cases import LAYOUTS, SENTENCES
 from megatalker_conformance.official_prompts import OfficialPrompts, same_prompt
 from megatalker_conformance.one_prompt import OnePromptBuilder
+from megatalker_conformance.verify.encoders import compare_voice
 from megatalker_conformance.verify.modes import SpeakingMode
 from megatalker_conformance.verify.subject import NotRunError, VerifySubject
 
@@ -60,9 +61,5 @@ def cloning(subject: VerifySubject) -> Iterator[Check]:
     for mode in subject.modes:
         if not mode.spoken:
             continue
-        pairs = [(mode.voice.x_vector, item.ref_spk_embedding)]
-        if mode.voice.in_context:
-            pairs.append((mode.voice.reference_codes, item.ref_code))
-        same = all(ours is not None and torch.equal(ours, theirs) for ours, theirs in pairs)
-        found = "equal" if same else "other than"
-        yield Check("cloning", mode.name, "passed" if same else "failed", f"{found} what the official package gives")
+        compared = compare_voice(mode.voice, item.ref_spk_embedding, item.ref_code)
+        yield Check("cloning", mode.name, "passed" if compared.equal else "failed", str(compared))
