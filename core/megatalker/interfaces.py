@@ -113,7 +113,7 @@ class LoadContext(Generic[SettingsT]):
     """Warm-up may end when one stream is served as it should be, and leave the rest to
     :meth:`TalkerDecoder.prepare`."""
     encoder_only: bool = False
-    """Of a codec, only :meth:`Codec.encode` will be called: what decoding needs may be left out."""
+    """Only :meth:`Codec.encode` will be called: a codec may leave out what decoding needs."""
 
 
 # --- talker decoder ---

@@ -105,7 +105,7 @@ class CodecEncoderConfig:
     last_kernel_size: int
     residual_kernel_size: int
     strides: tuple[int, ...]
-    """Of the convolutions, in the order in which they run."""
+    """Strides of the convolutions, in the order in which they run."""
     num_residual_layers: int
     dilation_growth_rate: int
     compress: int

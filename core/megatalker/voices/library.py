@@ -203,7 +203,7 @@ class VoiceLibrary:
         self.encoding.shutdown(wait=False, cancel_futures=True)
 
     def require_base(self) -> None:
-        """Raise ``InvalidRequestError`` or ``UnsupportedError`` where recordings cannot be cloned."""
+        """Raise ``InvalidRequestError`` where recordings cannot be cloned."""
         if self._clone is None:
             VoiceCloner(self._checkpoint)  # which says why not
 

@@ -56,7 +56,7 @@ class ReferenceVoices:
 
         Raises:
             InvalidRequestError: the recording or its text cannot be used, or the checkpoint does not clone.
-            UnsupportedError: what decodes or encodes it is not installed.
+            UnsupportedError: what decodes it is not installed.
             StreamLimitError: too many recordings wait.
         """
         words = (asked.ref_text or "").strip() or None
