@@ -296,3 +296,14 @@ def test_settings_for_a_backend_that_is_not_installed_are_refused_with_the_close
         registry.choose_codec("auto", ANY_CHECKPOINT, CPU, Settings(codecs={"other": {}}))
     registry.broken.append(BrokenPlugin("two", "cannot be imported"))
     assert registry.choose_talker("auto", ANY_CHECKPOINT, CPU, settings).name == "theirs"
+
+
+def test_the_best_codec_that_encodes_is_chosen_for_cloning() -> None:
+    encodes = replace(CODEC_ON_CPU, encode=True)
+    deaf, first, second = replace(codec("deaf"), rank=9), codec("first"), replace(codec("second"), rank=5)
+    able = [replace(spec, capabilities=encodes) for spec in (first, second)]
+    registry = BackendRegistry([("one", BackendPlugin(deaf, *able))])
+    assert registry.choose_encoder(ANY_CHECKPOINT, CPU, SETTINGS).name == "second"
+    registry = BackendRegistry([("one", BackendPlugin(deaf))])
+    with pytest.raises(BackendUnavailableError, match="no installed codec encodes recordings; installed: deaf"):
+        registry.choose_encoder(ANY_CHECKPOINT, CPU, SETTINGS)

@@ -201,6 +201,10 @@ class BackendRegistry:
     def choose_encoder(self, checkpoint: Checkpoint, device: torch.device, settings: Settings) -> CodecBackend:
         """Choose the best available codec whose capabilities list ``encode``; see :meth:`choose_talker`."""
         encoders = {name: spec for name, spec in self._codecs.items() if spec.capabilities.encode}
+        if not encoders:
+            raise BackendUnavailableError(
+                f"no installed codec encodes recordings; installed: {', '.join(sorted(self._codecs)) or 'none'}"
+            )
         return self._choose("codec", "auto", encoders, checkpoint, device, settings)
 
     def _choose(

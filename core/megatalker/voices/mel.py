@@ -46,4 +46,5 @@ def mel_filters() -> NDArray[np.float32]:
     edges = np.where(mels < _BREAK_MEL, mels * _HZ_PER_MEL, _BREAK_HZ * np.exp(_LOG_STEP * (mels - _BREAK_MEL)))
     low, peak, high = edges[:-2, None], edges[1:-1, None], edges[2:, None]
     triangles = np.maximum(0, np.minimum((bins - low) / (peak - low), (high - bins) / (high - peak)))
-    return (triangles.astype(np.float32) * (2 / (high - low))).astype(np.float32)
+    filters: NDArray[np.float32] = (triangles.astype(np.float32) * (2 / (high - low))).astype(np.float32)
+    return filters

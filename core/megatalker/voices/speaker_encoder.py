@@ -35,5 +35,5 @@ class SpeakerEncoder:
         """``[samples]`` float32 at 24 kHz, at least one frame -> ``[talker hidden size]`` on the CPU."""
         with torch.inference_mode(), exact_products(self._device):
             mel = log_mel(torch.from_numpy(samples)[None])
-            embedded = self._module(mel.to(self._device))[0].cpu()
+            embedded: Tensor = self._module(mel.to(self._device))[0].cpu()
         return embedded.clone()  # outside, so that it is an ordinary tensor

@@ -35,7 +35,7 @@ class EncoderLayer(nn.Module):
 
     def _attend(self, rows: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         query, key, value = (
-            F.linear(rows, weight).unflatten(2, (-1, self.head_dim)).transpose(1, 2)
+            F.linear(rows, weight).view(1, rows.shape[1], -1, self.head_dim).transpose(1, 2)
             for weight in (self.query, self.key, self.value)
         )
         query, key = (heads * cos + _half_turned(heads) * sin for heads in (query, key))
