@@ -249,3 +249,19 @@ def test_an_encoder_of_another_kind_is_refused_by_name(
     file.write_text(json.dumps(content))
     with pytest.raises(CheckpointError, match=re.escape(expected)):
         clone_voice(Checkpoint.open(folder), speech(), reference_text=WORDS)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("encoder_valid_num_quantizers", 8), ("encoder_config.num_semantic_quantizers", 20)]
+)
+def test_an_encoder_whose_codes_do_not_fit_the_talker_is_refused(
+    written: Callable[[CheckpointRecipe], Checkpoint], key: str, value: int
+) -> None:
+    folder = written(replace(TINY, variant="base", codec=replace(TINY.codec, encoder_quantizers=32))).folder
+    file = folder / "speech_tokenizer" / "config.json"
+    content = json.loads(file.read_text())
+    place = content["encoder_config"] if "." in key else content
+    place[key.rpartition(".")[2]] = value
+    file.write_text(json.dumps(content))
+    with pytest.raises(CheckpointError, match=rf"{key} is {value}, expected (decoder_config|less than)"):
+        clone_voice(Checkpoint.open(folder), speech(), reference_text=WORDS)

@@ -145,6 +145,8 @@ class Checkpoint:
         config, groups = CodecEncoderConfig.read(table), self.codec_config.num_quantizers
         if whole.integer("encoder_valid_num_quantizers") != groups or groups > config.num_quantizers:
             raise whole.fault("encoder_valid_num_quantizers", f"decoder_config.num_quantizers, which is {groups}")
+        if config.num_semantic_quantizers >= groups:
+            raise table.fault("num_semantic_quantizers", f"less than decoder_config.num_quantizers, which is {groups}")
         if config.codebook_size != self.codec_config.codebook_size:
             raise table.fault("codebook_size", f"that of decoder_config, which is {self.codec_config.codebook_size}")
         self._codec.check(codec_encoder_shapes(config), family="encoder.")
