@@ -32,7 +32,7 @@ class EcapaTdnn(nn.Module):
         self.fc = nn.Conv1d(2 * widths[-1], config.output_size, 1)
 
     @classmethod
-    def of_tensors(cls, config: SpeakerEncoderConfig, tensors: Mapping[str, Tensor]) -> "EcapaTdnn":
+    def from_tensors(cls, config: SpeakerEncoderConfig, tensors: Mapping[str, Tensor]) -> "EcapaTdnn":
         """Make an encoder of tensors with their names below ``speaker_encoder.``, which it keeps."""
         with torch.device("meta"):
             module = cls(config)
@@ -61,8 +61,8 @@ class TimeDelay(nn.Module):
 
 
 class ChannelParts(nn.Module):
-    """Convolutions of equal parts of the channels: the first part stays, and each other one is added the result of the
-    part before it.
+    """Divides the channels into equal parts. The first part stays; to each other part the result of the part before it is
+    added, and the sum is convolved.
     """
 
     def __init__(self, width: int, scale: int, kernel: int, dilation: int) -> None:

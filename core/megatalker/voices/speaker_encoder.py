@@ -28,7 +28,7 @@ class SpeakerEncoder:
             name.removeprefix(_PREFIX): checkpoint.tensor(name).to(device, torch.float32)
             for name in speaker_encoder_shapes(config)
         }
-        self._module = EcapaTdnn.of_tensors(config, tensors)
+        self._module = EcapaTdnn.from_tensors(config, tensors)
         self._device = device
 
     def __call__(self, samples: npt.NDArray[np.float32]) -> Tensor:

@@ -51,8 +51,8 @@ class CodecEncoder:
 
 
 class NearestEntries:
-    """Codebooks, each for what those before it leave of a projected latent. Of entries that are equally near, the first
-    is taken.
+    """Codebooks, each for what those before it leave of a projected latent. Among entries that are equally near, the
+    first is taken.
     """
 
     def __init__(self, read: Read, name: str, count: int) -> None:

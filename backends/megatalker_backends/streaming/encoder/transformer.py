@@ -1,4 +1,4 @@
-"""The transformer of the encoder: a step attends to all before it, officially too, whatever window is configured."""
+"""The transformer of the encoder: each step attends to all before it. The official one ignores its window, too."""
 
 import torch
 from torch import Tensor, nn
