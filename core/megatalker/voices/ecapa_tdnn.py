@@ -61,8 +61,8 @@ class TimeDelay(nn.Module):
 
 
 class ChannelParts(nn.Module):
-    """Divides the channels into equal parts. The first part stays; to each other part the result of the part before it is
-    added, and the sum is convolved.
+    """Divides the channels into equal parts. The first part stays; each other part is convolved after the result of the
+    part before it was added (to the second part nothing is).
     """
 
     def __init__(self, width: int, scale: int, kernel: int, dilation: int) -> None:
