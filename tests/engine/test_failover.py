@@ -224,16 +224,6 @@ def test_a_replay_that_goes_wrong_is_a_fault(
     assert engine.metrics().codec == "third"
 
 
-def test_a_new_codec_hears_several_streams_in_a_call(
-    open_engine: Opener, undisturbed: Callable[..., list[Outcome]]
-) -> None:
-    fakes = two_codecs(on_decode=raise_at(4))
-    engine = open_engine(fakes)
-    assert_equal([outcome(stream) for stream in together(engine)], undisturbed())
-    _harmless, heard, *_ = fakes.loaded["second"].calls
-    assert len(heard) == len(SEEDS)
-
-
 def test_text_that_arrives_during_and_after_a_failure_is_spoken(
     open_engine: Opener, undisturbed: Callable[..., list[Outcome]]
 ) -> None:
@@ -296,11 +286,14 @@ def test_a_fallback_with_fewer_positions_cuts_what_does_not_fit_and_goes_on(open
 def test_a_codec_that_fails_is_replaced_and_has_heard_everything(
     open_engine: Opener, undisturbed: Callable[..., list[Outcome]], faults: dict[str, Any]
 ) -> None:
-    engine = open_engine(two_codecs(**faults))
+    fakes = two_codecs(**faults)
+    engine = open_engine(fakes)
     streams = together(engine)
     assert_equal([outcome(stream) for stream in streams], undisturbed())
     assert {switch.kind for stream in streams for switch in stream.switches} == {"codec"}
     assert engine.metrics().codec == "second"
+    _harmless, heard, *_ = fakes.loaded["second"].calls
+    assert len(heard) == len(SEEDS), "all of them in one call"
 
 
 def test_a_codec_that_hangs_is_abandoned(open_engine: Opener, undisturbed: Callable[..., list[Outcome]]) -> None:
