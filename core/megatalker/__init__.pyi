@@ -25,6 +25,7 @@ from .plugins import BackendRegistry, hookimpl
 from .plugins.stream_table import StreamTable
 from .sampling import SamplingParams
 from .serving.audio import WavWriter
+from .serving.samples import SampleEncoder, SampleFrames
 from .settings import Settings
 from .voices import Voice, VoiceCloner, read_reference
 
@@ -50,6 +51,8 @@ __all__ = [
     "FrameLogits",
     "Limit",
     "LoadContext",
+    "SampleEncoder",
+    "SampleFrames",
     "SamplingParams",
     "Settings",
     "SpeechOptions",

@@ -20,8 +20,8 @@ from megatalker.engine.outputs import require_complete
 from megatalker.engine.speech import Speech
 from megatalker.errors import IncompleteSpeechError, InvalidRequestError, MegatalkerError
 from megatalker.prompt.text import has_speech
-from megatalker.serving.audio import to_pcm16
 from megatalker.serving.background import start_task
+from megatalker.serving.samples import SampleEncoder
 from megatalker_livekit.errors import api_error
 
 if TYPE_CHECKING:
@@ -76,14 +76,14 @@ class EmittedSpeech:
             APIError: the speech is over and leaves out some of its text. What was spoken has been handed over. Where a
                 setting bounds it (``max_frames``), the event ``error`` says so instead.
         """
-        samples = told = 0
+        samples, told, encoder = 0, 0, SampleEncoder(rate=self._owner.sample_rate)
         try:
             async with self._patience:
                 if complete:
                     self.expect_speech()
                 async for chunk in speech:
                     self._tell_words(speech)  # they go with the next audio that is pushed
-                    self._emitter.push(to_pcm16(chunk.pcm))
+                    self._emitter.push(encoder.encode(chunk.pcm))
                     samples += len(chunk.pcm)
                     self._wait_anew()
                     for switch in speech.switches[told:]:
@@ -93,6 +93,8 @@ class EmittedSpeech:
             message = f"no speech for {self._timeout_s:g} s although the text is complete; is the engine overloaded?"
             raise APITimeoutError(message, retryable=not self._heard) from None
         self._tell_words(speech)
+        if rest := encoder.finish():
+            self._emitter.push(rest)
         if speech.finish_reason == "eos" and not samples:
             self.say_nothing()
             return

@@ -11,6 +11,7 @@ import megatalker
 from megatalker import SAMPLE_RATE
 from megatalker.engine.speech import SpeechEngine
 from megatalker.errors import MegatalkerError
+from megatalker.serving.samples import SampleEncoder
 from megatalker.serving.shared_engines.pool import EnginePool, Lease
 from megatalker.serving.shared_engines.source import Source
 from megatalker_livekit.errors import api_error
@@ -18,7 +19,7 @@ from megatalker_livekit.streams import ChunkedStream, SynthesizeStream
 
 
 class TTS(tts.TTS[Literal["backend_switched"]]):
-    """Qwen3-TTS through megatalker, in this process or on a server: 24 kHz, mono.
+    """Qwen3-TTS through megatalker, in this process or on a server: mono, 24 kHz unless another rate is asked for.
 
     In this process, all instances with the same engine settings share one engine. It is loaded off the event loop, by
     :meth:`prewarm` or when there is first something to say, and closed when the last of them is closed.
@@ -41,6 +42,7 @@ class TTS(tts.TTS[Literal["backend_switched"]]):
         engine_settings: megatalker.Settings | None = None,
         engine: SpeechEngine | None = None,
         server_url: str | None = None,
+        sample_rate: int = SAMPLE_RATE,
         **options: Any,
     ) -> None:
         """Load nothing yet.
@@ -49,15 +51,16 @@ class TTS(tts.TTS[Literal["backend_switched"]]):
             engine_settings: the engine to share; by default read from the environment and ``megatalker.toml``.
             engine: an ``Engine`` or ``RemoteEngine`` of your own instead. You close it, after the sessions that use it.
             server_url: a running ``megatalker serve`` instead, such as ``http://localhost:8000``.
+            sample_rate: of the audio in Hz: 8000, 16000, 22050, 24000, 44100 or 48000.
             **options: as :meth:`update_options`.
 
         Raises:
             SettingsError: an impossible combination, or an unknown setting in environment or file.
-            InvalidRequestError: there is no such option.
+            InvalidRequestError: there is no such option, or no such rate.
         """
         super().__init__(
             capabilities=tts.TTSCapabilities(streaming=True, aligned_transcript=True),
-            sample_rate=SAMPLE_RATE,
+            sample_rate=SampleEncoder(rate=sample_rate).rate,
             num_channels=1,
         )
         self._source = Source(self.engines, engine_settings, engine, server_url)

@@ -1,16 +1,13 @@
 """Converts the engine's chunks to Pipecat's audio: trims leading silence, resamples, makes 16-bit samples."""
 
 import numpy as np
-import soxr
 from numpy.typing import NDArray
 from pipecat.audio.utils import detect_speech_onset
 
 from megatalker.checkpoint.config import SAMPLE_RATE
+from megatalker.serving.audio import StreamResampler
 
 Pcm = NDArray[np.float32]
-
-QUALITY = "HQ"
-"""Quality of the resampler. One step better delays the first audio by another 80 ms at 8 kHz, inaudibly for speech."""
 
 
 class LeadingSilence:
@@ -64,11 +61,7 @@ class Sound:
     def __init__(self, rate: int, *, trim: bool) -> None:
         """``trim``: remove leading silence."""
         self._silence = LeadingSilence() if trim else None
-        self._resampler = (
-            None
-            if rate == SAMPLE_RATE
-            else soxr.ResampleStream(SAMPLE_RATE, rate, num_channels=1, dtype="float32", quality=QUALITY)
-        )
+        self._resampler = None if rate == SAMPLE_RATE else StreamResampler(rate)
         self._samples = 0
 
     @property
@@ -85,13 +78,13 @@ class Sound:
         rest = self._convert(np.empty(0, np.float32) if self._silence is None else self._silence.finish())
         if self._resampler is None:
             return rest
-        return rest + to_bytes(self._resampler.resample_chunk(np.empty(0, np.float32), last=True))
+        return rest + to_bytes(self._resampler.finish())
 
     def _convert(self, pcm: Pcm) -> bytes:
         self._samples += len(pcm)
         if self._resampler is None or not len(pcm):
             return to_bytes(pcm)
-        return to_bytes(self._resampler.resample_chunk(pcm))
+        return to_bytes(self._resampler.process(pcm))
 
 
 def silence(rate: int, seconds: float) -> bytes:

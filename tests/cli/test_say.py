@@ -9,6 +9,7 @@ import soundfile
 from commands import megatalker, one_line
 from megatalker.checkpoint import Checkpoint
 from megatalker.cli.say.text_argument import check_text_argument
+from megatalker.serving.samples import SampleEncoder
 
 pytestmark = pytest.mark.slow
 
@@ -41,7 +42,9 @@ def test_say_writes_a_playable_file_and_reports(tiny_custom_voice: Checkpoint, t
             "the ending '.xyz' of x.xyz names no format that can be written; expected one of .wav",
         ),
         (["say", "Hi", "-o", "x.mp3", "--format", "wav"], "--format wav and the ending of x.mp3 differ"),
-        (["say", "Hi", "-o", "-", "--format", "mp3"], "standard output takes wav or pcm, not mp3"),
+        (["say", "Hi", "-o", "-", "--format", "mp3"], "standard output takes wav, pcm, pcm_mulaw, pcm_alaw, not mp3"),
+        (["say", "Hi", "--sample-rate", "11025"], "--sample-rate is 11025: wav takes 8000, 16000, 22050"),
+        (["say", "Hi", "-o", "x.opus", "--sample-rate", "44100"], "opus takes 8000, 16000, 24000, 48000"),
         (["say", "Hi", "--language", "klingon"], "klingon"),
         (["say", "Hi", "--checkpoint", "/nowhere"], "CheckpointError"),
         (["say", "Hi", "--device", "tpu"], "device is 'tpu', expected auto, cpu, cuda, cuda:N or mps"),
@@ -136,6 +139,29 @@ def test_sampling_options_replace_the_checkpoints(
     free_ones = files["free", "1"], files["free", "2"]
     assert len(free_ones[0]) != len(free_ones[1]) or np.abs(free_ones[0].astype(int) - free_ones[1]).max() > 2
     assert min(map(len, files.values())) >= 4 * 1920
+
+
+def test_files_have_other_rates_and_g711(tiny_custom_voice: Checkpoint, tmp_path: Path) -> None:
+    options = ("--checkpoint", str(tiny_custom_voice.folder), "--seed", "3")
+    limit = {"MEGATALKER_MAX_FRAMES": "5"}
+
+    def say(*where: str) -> str:
+        done = megatalker("say", "Hello.", *where, *options, cwd=tmp_path, **limit)
+        assert "Hello." not in done.stderr
+        return one_line(done.stderr)
+
+    say("-o", "plain.wav")
+    assert "at 8 kHz" in say("-o", "phone.ulaw")
+    say("-o", "cd.flac", "--sample-rate", "44100")
+    say("-o", "phone.wav", "--sample-rate", "8000")
+    plain, _ = soundfile.read(tmp_path / "plain.wav", dtype="float32")
+    phone, rate = soundfile.read(tmp_path / "phone.wav", dtype="int16")
+    assert rate == 8_000
+    encoder = SampleEncoder("s16le", 8_000)
+    expected = np.frombuffer(encoder.encode(plain) + encoder.finish(), "<i2")
+    assert np.abs(phone.astype(int) - expected).max() <= 1  # the engine's samples were rounded in plain.wav
+    assert len((tmp_path / "phone.ulaw").read_bytes()) == len(phone)
+    assert soundfile.info(tmp_path / "cd.flac").samplerate == 44_100
 
 
 def test_text_that_is_left_out_is_an_error_and_what_was_spoken_is_kept(

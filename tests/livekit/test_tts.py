@@ -16,6 +16,7 @@ from livekit_stage import collect, conversation, same_speech, say, until
 from megatalker import Checkpoint, Engine, Settings, SpeechOptions
 from megatalker.errors import InvalidRequestError, SettingsError
 from megatalker.serving.audio import to_pcm16
+from megatalker.serving.samples import SampleEncoder
 from megatalker.serving.shared_engines.pool import EnginePool
 from megatalker_livekit import TTS
 from session_stage import FRAMES, engine_on, fakes
@@ -40,6 +41,22 @@ async def whole(engine: Engine, text: str, **options: Any) -> bytes:
 async def test_a_text_that_is_complete(engine: Engine) -> None:
     speaker = TTS(engine=engine, seed=3)
     assert same_speech(await collect(speaker.synthesize("Hello there.")), await whole(engine, "Hello there.", seed=3))
+
+
+@pytest.mark.parametrize("rate", [8_000, 48_000])
+async def test_another_rate(engine: Engine, rate: int) -> None:
+    speaker, encoder = TTS(engine=engine, seed=3, sample_rate=rate), SampleEncoder(rate=rate)
+    expected = b"".join([encoder.encode(chunk.pcm) async for chunk in engine.speak("Hello there.", seed=3)])
+    expected += encoder.finish()
+    heard = await collect(speaker.synthesize("Hello there."))
+    assert speaker.sample_rate == rate
+    assert heard[: len(expected)] == expected
+    assert heard[len(expected) :] in (b"", bytes(rate // 50))
+
+
+async def test_a_rate_that_is_not_made_is_refused() -> None:
+    with pytest.raises(InvalidRequestError, match="sample_rate is 12000"):
+        TTS(sample_rate=12_000)
 
 
 async def test_a_text_that_is_being_written(engine: Engine) -> None:

@@ -27,6 +27,10 @@ PLACES = {
         "server-voices.md#Adding a voice to a server",
         "server-voices.md#Use it from OpenAI's client",
     ],
+    "How do I speak into a telephone call, or get another sampling rate?": [
+        "telephony.md#Telephone calls and other rates",
+        "telephony.md#Twilio and Telnyx",
+    ],
     "How do I stream text from a language model into speech?": ["agents.md#Stream text from a language model"],
     "How do I put it into Pipecat or LiveKit, and change the backend?": [
         "agents.md#Pipecat",

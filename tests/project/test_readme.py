@@ -33,6 +33,7 @@ NAMES = (
     "settings",
     "livekit",
     "moving",
+    "telephony",
     "server-voices",
     "keys",
     "proxies",

@@ -13,6 +13,7 @@ from websockets.sync.client import ClientConnection
 
 from fake_backend import FakeTalker
 from http_client import pcm16
+from megatalker.serving.samples import SampleEncoder
 from serving import ENDLESS, TEXT, Served, Server, endless, fakes_with
 from waiting import HANG_S, eventually
 
@@ -78,9 +79,19 @@ def test_each_part_of_the_body_is_40_ms_and_the_first_comes_with_the_first_frame
     assert sizes == [PIECE_BYTES] * 60
 
 
+def test_the_stream_route_has_formats_and_rates(shared: Served) -> None:
+    speech = shared.engine.speak(TEXT, seed=3).read_all()
+    for kind, rate, media_type in (("pcm_alaw", 8_000, "audio/PCMA"), ("s16le", 16_000, "audio/pcm")):
+        response = stream(shared, seed=3, format=kind, sample_rate=rate)
+        encoder = SampleEncoder(kind, rate)
+        assert (response.headers["content-type"], response.headers["x-sample-rate"]) == (media_type, str(rate))
+        assert response.content == encoder.encode(speech) + encoder.finish()
+
+
 @pytest.mark.parametrize(
     ("body", "complaint"),
     [
+        ({"format": "mp3"}, "format is 'mp3'"),
         ({"text": None}, "text is missing"),
         ({"max_new_tokens": 1}, "max_new_tokens is 1"),
         ({"speakr": "ryan"}, "did you mean 'speaker'?"),
@@ -113,6 +124,18 @@ def test_a_session_from_start_to_stop(shared: Served) -> None:
     assert closed.value.rcvd is not None
     assert closed.value.rcvd.code == 1000
     eventually(lambda: not shared.server.service.running, "nothing runs")
+
+
+def test_a_telephone_session(shared: Served) -> None:
+    session = PlainClient(shared, start=False)
+    session.say("start", format="ulaw", seed=3)
+    ready = session.event()
+    assert (ready["sample_rate"], ready["format"]) == (8_000, "pcm_mulaw")
+    session.say("speak", text=TEXT)
+    assert session.event()["type"] == "complete"
+    assert {len(piece) for piece in session.pieces[:-1]} == {320}
+    encoder, speech = SampleEncoder("pcm_mulaw"), shared.engine.speak(TEXT, seed=3).read_all()
+    assert b"".join(session.pieces) == encoder.encode(speech) + encoder.finish()
 
 
 def test_a_session_may_start_anew(shared: Served) -> None:

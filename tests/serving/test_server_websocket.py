@@ -1,5 +1,7 @@
 """``/v1/speak`` as a client of any language meets it: a real server, a real socket, the engine on fake backends."""
 
+import json
+import struct
 import time
 from dataclasses import replace
 from typing import Any
@@ -8,8 +10,13 @@ import numpy as np
 import pytest
 
 from fake_backend import Behaviour, Fakes
+from megatalker.engine import Chunk
+from megatalker.serving.protocol.packets import PacketEncoder
+from megatalker.serving.samples import SampleEncoder, SampleFormat
 from serving import ENDLESS, TEXT, Served, Server, endless, fakes_with
 from waiting import HANG_S, eventually, stands_still
+
+KINDS = ["s16le", "f32le", "pcm_mulaw", "pcm_alaw"]
 
 # ---- what comes out
 
@@ -39,6 +46,72 @@ def test_float_audio_and_codes_equal_the_engine_s_own(shared: Served) -> None:
     assert (done["type"], done["finish_reason"]) == ("done", "eos")
     assert (done["facts"]["frames"], done["facts"]["seed"], done["facts"]["segments"]) == (30, 5, 1)
     assert done["facts"]["ttfc_s"] > 0
+
+
+@pytest.mark.parametrize(("kind", "rate", "limit"), [("pcm_mulaw", None, {}), ("f32le", 48_000, {"max_frames": 9})])
+def test_other_formats_and_rates_hold_the_speech(
+    shared: Served, kind: SampleFormat, rate: int | None, limit: dict[str, int]
+) -> None:
+    talk = shared.talk()
+    talk.say("open", id="a", text=TEXT, seed=5, format=kind, sample_rate=rate, return_codes=True, **limit)
+    opened = talk.hear_event()
+    encoder = SampleEncoder(kind, rate)
+    assert (opened["format"], opened["sample_rate"]) == (kind, encoder.rate)
+    samples, frames, flags = b"", 0, []
+    while isinstance(message := talk.socket.recv(HANG_S), bytes):
+        _, form, count, index, offset, groups, length = struct.unpack_from("<BBHIQHH", message)
+        assert (message[20 : 20 + length], form & 127, index) == (b"a", KINDS.index(kind), len(flags))
+        assert offset == len(samples) // encoder.sample_bytes
+        samples += message[24 : len(message) - 2 * count * groups]
+        frames, flags = frames + count, [*flags, form > 127]
+    speech = shared.engine.speak(TEXT, seed=5, **limit).read_all()
+    assert samples == encoder.encode(speech) + encoder.finish()
+    assert frames == len(speech) // 1920
+    assert flags == [False] * (len(flags) - 1) + [True]
+
+
+@pytest.mark.parametrize("final", [False, True])
+def test_samples_behind_the_last_frame_come_with_it_or_in_a_packet_of_their_own(final: bool) -> None:
+    """At an end that was not foreseen the last chunk is gone already."""
+    encoder, speech = PacketEncoder("a", SampleEncoder("pcm_alaw")), np.full(3840, 0.25, np.float32)
+    chunks = [
+        Chunk(
+            index=place,
+            pcm=speech[1920 * place :][:1920],
+            frames=1,
+            sample_offset=1920 * place,
+            codes=None,
+            requested_at=0.0,
+            decoded_at=0.0,
+            delivered_at=0.0,
+            final=final and place == 1,
+        )
+        for place in range(2)
+    ]
+    packets = [packet for chunk in chunks for packet in encoder.push(chunk)] + encoder.finish()
+    heads = [struct.unpack_from("<BBHIQHH", packet) for packet in packets]
+    assert [head[2] for head in heads] == ([1, 1] if final else [1, 1, 0])
+    assert [head[3] for head in heads] == list(range(len(packets)))
+    assert [head[1] for head in heads] == [3] * (len(packets) - 1) + [131]
+    samples = SampleEncoder("pcm_alaw")
+    assert b"".join(packet[24:] for packet in packets) == samples.encode(speech) + samples.finish()
+
+
+def test_a_cancelled_utterance_at_another_rate_just_ends(serve: Server) -> None:
+    talk = serve(endless(), **ENDLESS).talk()
+    talk.say("open", text=TEXT, format="pcm_mulaw")
+    assert talk.hear_event()["sample_rate"] == 8_000
+    talk.socket.recv(HANG_S)
+    talk.say("cancel")
+    while isinstance(message := talk.socket.recv(HANG_S), bytes):
+        assert message[2:4] != bytes(2), "no chunk of the rest"
+    assert json.loads(message)["finish_reason"] == "cancelled"
+
+
+def test_an_impossible_rate_is_refused(shared: Served) -> None:
+    talk = shared.talk()
+    talk.say("open", text=TEXT, sample_rate=11_025)
+    assert "sample_rate is 11025: expected one of 8000, 16000" in talk.hear_event()["error"]["message"]
 
 
 @pytest.mark.parametrize("audio", ["s16le", "f32le"])

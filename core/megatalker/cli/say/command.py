@@ -29,7 +29,17 @@ def say(
     ] = None,
     format_: Annotated[
         Format | None,
-        typer.Option("--format", help="pcm: bare 16-bit samples.", show_default="by the ending of --out, else wav"),
+        typer.Option(
+            "--format",
+            help="pcm: bare 16-bit samples; pcm_mulaw, pcm_alaw: bare G.711.",
+            show_default="by the ending of --out, else wav",
+        ),
+    ] = None,
+    sample_rate: Annotated[
+        int | None,
+        typer.Option(
+            help="Samples a second: 8000, 16000, 22050, 24000, 44100 or 48000.", show_default="24000; G.711 8000"
+        ),
     ] = None,
     voice: Annotated[str | None, typer.Option(help="Speaker name, or a voice file made with --save-voice.")] = None,
     language: Annotated[str | None, typer.Option(help="auto, english, en-US, ...")] = None,
@@ -102,6 +112,6 @@ def say(
             warmup=warmup,
             clean_text=not raw_text,
         )
-        report = speak(order, settings, Destination(out, kind=format_, play=play), status)
+        report = speak(order, settings, Destination(out, kind=format_, rate=sample_rate, play=play), status)
     for line in report:
         say_plainly(line)

@@ -11,7 +11,7 @@ from typing import BinaryIO
 import numpy as np
 
 from megatalker.checkpoint.config import SAMPLE_RATE
-from megatalker.cli.say.formats import Format, choose_format
+from megatalker.cli.say.formats import Format, choose_format, choose_rate
 from megatalker.cli.say.player import SoundPlayer, player_missing
 from megatalker.cli.say.writers import Samples, Writer, open_writer
 from megatalker.errors import InvalidRequestError, MegatalkerError
@@ -28,6 +28,7 @@ class Destination:
     Args:
         out: file name, ``-`` for standard output, or ``None``: ``speech.wav`` unless played.
         kind: the format; ``None``: as the file's ending says, else WAV.
+        rate: of the file in Hz; ``None``: 8000 for G.711, else 24000.
         play: on the sound device; ``None``: if there is one, unless ``out`` is ``-``.
 
     Raises:
@@ -36,8 +37,11 @@ class Destination:
         UnsupportedError: ``play``, and there is no sound device.
     """
 
-    def __init__(self, out: str | None, *, kind: Format | None = None, play: bool | None = None) -> None:
+    def __init__(
+        self, out: str | None, *, kind: Format | None = None, rate: int | None = None, play: bool | None = None
+    ) -> None:
         self._kind = choose_format(out, kind)
+        self.rate = choose_rate(self._kind, rate)
         self._stdout = _claim_standard_output() if out == "-" else None
         playing = (self._stdout is None and player_missing() is None) if play is None else play
         self._path = None if self._stdout else _path(out, f"speech.{self._kind}", needed=not playing)
@@ -112,7 +116,7 @@ class Destination:
         if self._writer is None:
             target = self._stdout or self._path
             if target is not None:
-                self._writer = open_writer(target, self._kind)
+                self._writer = open_writer(target, self._kind, self.rate)
         if self._writer is not None:
             self._writer.write(samples)
         if self._player is not None:

@@ -178,7 +178,7 @@ def _report(
 ) -> list[str]:
     since_start = "" if first_sample is None else f"first sample {first_sample:.2f} s after the start of the process, "
     return [
-        f"{destination.name}: {destination.seconds:.1f} s of speech at 24 kHz, {since_start}"
+        f"{destination.name}: {destination.seconds:.1f} s of speech at {destination.rate / 1000:g} kHz, {since_start}"
         f"{_figures(stream)}, generation took {ended * 1e3:.0f} ms",
         f"backend {stream.backend}, checkpoint {checkpoint.name}, seed {stream.seed}, ended by {stream.finish_reason}",
         *(f"switched {switch}" for switch in stream.switches),

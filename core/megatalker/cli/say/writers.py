@@ -8,7 +8,7 @@ from typing import BinaryIO, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from megatalker.cli.say.formats import Format
+from megatalker.cli.say.formats import BARE, Format
 from megatalker.errors import InvalidRequestError
 
 Samples = NDArray[np.float32]
@@ -24,32 +24,59 @@ class Writer(Protocol):
         """Complete the file and close it."""
 
 
-def open_writer(target: Path | BinaryIO, kind: Format) -> Writer:
-    """Return the writer of a format.
+def open_writer(target: Path | BinaryIO, kind: Format, rate: int) -> Writer:
+    """Return the writer of a format, which takes samples at 24 kHz and writes them at ``rate`` Hz.
 
     Raises:
         InvalidRequestError: the package that writes it is not installed.
     """
+    from megatalker.checkpoint.config import SAMPLE_RATE
+
+    writer = _writer(target, kind, rate)
+    return writer if rate == SAMPLE_RATE else _ResamplingWriter(writer, rate)
+
+
+def _writer(target: Path | BinaryIO, kind: Format, rate: int) -> Writer:
     from megatalker.serving.audio import WavWriter
 
     if kind is Format.WAV:
-        return WavWriter(target)
-    if kind is Format.PCM:
-        return _PcmWriter(target)
+        return WavWriter(target, rate=rate)
+    if kind in BARE:
+        return _BareWriter(target, kind)
     assert isinstance(target, Path), "standard output takes no other format"
-    return (_FfmpegWriter if kind in (Format.AAC, Format.M4A) else _SndfileWriter)(target, kind)
+    return (_FfmpegWriter if kind in (Format.AAC, Format.M4A) else _SndfileWriter)(target, kind, rate)
 
 
-class _PcmWriter:
-    """Writes bare 16-bit samples, whole after every call."""
+class _ResamplingWriter:
+    """Writes speech at another rate; the last 19 ms may come when the file is closed."""
 
-    def __init__(self, target: Path | BinaryIO) -> None:
-        self._file = target.open("wb") if isinstance(target, Path) else target
+    def __init__(self, writer: Writer, rate: int) -> None:
+        from megatalker.serving.audio import StreamResampler
+
+        self._writer, self._resampler = writer, StreamResampler(rate)
+        self._closed = False
 
     def write(self, samples: Samples) -> None:
-        from megatalker.serving.audio import to_pcm16
+        self._writer.write(self._resampler.process(samples))
 
-        self._file.write(to_pcm16(samples))
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._writer.write(self._resampler.finish())
+        self._writer.close()
+
+
+class _BareWriter:
+    """Writes bare samples, whole after every call."""
+
+    def __init__(self, target: Path | BinaryIO, kind: Format) -> None:
+        self._file = target.open("wb") if isinstance(target, Path) else target
+        self._kind = BARE[kind]
+
+    def write(self, samples: Samples) -> None:
+        from megatalker.serving.samples import to_bytes
+
+        self._file.write(to_bytes(samples, self._kind))
         self._file.flush()
 
     def close(self) -> None:
@@ -59,10 +86,8 @@ class _PcmWriter:
 class _SndfileWriter:
     """Writes MP3, FLAC and Opus, which are whole when they are closed."""
 
-    def __init__(self, target: Path, kind: Format) -> None:
+    def __init__(self, target: Path, kind: Format, rate: int) -> None:
         import soundfile
-
-        from megatalker.checkpoint.config import SAMPLE_RATE
 
         container, coding = {
             Format.MP3: ("MP3", "MPEG_LAYER_III"),
@@ -75,7 +100,7 @@ class _SndfileWriter:
             )
         target.open("wb").close()  # for the system's own words where that fails
         self._broken: type[Exception] = soundfile.LibsndfileError
-        self._file = soundfile.SoundFile(target, "w", SAMPLE_RATE, 1, coding, format=container)
+        self._file = soundfile.SoundFile(target, "w", rate, 1, coding, format=container)
 
     def write(self, samples: Samples) -> None:
         self._safely(lambda: self._file.write(np.clip(samples, -1.0, 1.0)))
@@ -93,7 +118,7 @@ class _SndfileWriter:
 class _FfmpegWriter:
     """Writes AAC, bare or in MP4, which is whole when it is closed."""
 
-    def __init__(self, target: Path, kind: Format) -> None:
+    def __init__(self, target: Path, kind: Format, rate: int) -> None:
         try:
             from megatalker.serving.server.encoding import CompressingEncoder
         except ImportError:
@@ -103,7 +128,7 @@ class _FfmpegWriter:
             ) from None
         self._file = target.open("wb")
         container = "adts" if kind is Format.AAC else "ipod"
-        self._encoder = CompressingEncoder(f"audio/{kind}", container, "aac", {}, file=self._file, b="96000")
+        self._encoder = CompressingEncoder(f"audio/{kind}", container, "aac", {}, rate, self._file, bit_rate=96_000)
 
     def write(self, samples: Samples) -> None:
         self._encoder.encode(samples)

@@ -205,6 +205,8 @@ _FORMATS = {
     "pcm": ("pcm16", "pcm_16", "pcm_s16le", "s16le", "s16", "pcm_24000"),
     "s16le": ("pcm16", "pcm_16", "pcm_s16le", "pcm", "s16", "pcm_24000"),
     "f32le": ("pcm_f32le", "float32", "f32"),
+    "pcm_mulaw": ("mulaw", "mu-law", "mu_law", "ulaw", "u-law", "pcm_ulaw", "pcmu", "basic", "g711_ulaw", "ulaw_8000"),
+    "pcm_alaw": ("alaw", "a-law", "a_law", "pcma", "g711_alaw", "alaw_8000"),
 }
 """Further names of formats of audio."""
 
@@ -249,6 +251,10 @@ def _new_tokens(value: object) -> int | None:
     return _count(value, 1, 1)
 
 
+def _rate(value: object) -> int | None:
+    return _count(value, 1, 0)
+
+
 _KOKORO = {
     "a": "english", "b": "english", "e": "spanish", "f": "french", "i": "italian", "j": "japanese", "p": "portuguese",
     "z": "chinese",
@@ -274,6 +280,7 @@ _MEANINGS: Mapping[str, tuple[Callable[[object], Any], tuple[str, ...]]] = {
     "response_format": (_text, ("format",)),
     "audio_format": (_text, ("response_format", "format")),
     "output_format": (_text, ("response_format", "format")),
+    "sampling_rate": (_rate, ("sample_rate",)),
     "inputs": (_text, ("input", "text")),
     "max_new_tokens": (_frames, ("max_frames",)),
     "max_frames": (_new_tokens, ("max_new_tokens",)),

@@ -11,7 +11,16 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, PlainValidator, TypeAdapter, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    PlainValidator,
+    TypeAdapter,
+    ValidationError,
+)
 from pydantic_core import PydanticSerializationError
 
 from megatalker.engine.outputs import BackendSwitch, Continuation, EndReason, FinishReason, StreamEnd, StreamFacts
@@ -19,17 +28,27 @@ from megatalker.engine.word_times import SpokenWord
 from megatalker.errors import InvalidRequestError, MegatalkerError, explain_validation, named_error
 from megatalker.serving.audio import from_code_bytes, to_code_bytes
 from megatalker.serving.protocol.leniency import MAX_KEYS, Integer, Number, read_fields, read_json
+from megatalker.serving.samples import SAMPLE_RATES, SampleFormat
 
 MAX_ID_LENGTH = 64
 
 UtteranceId = Annotated[str, Field(max_length=MAX_ID_LENGTH)]
-AudioFormat = Literal["s16le", "f32le"]
 InstructFate = Literal["followed", "ignored"]
 """Whether an instruction is followed: some checkpoints take none."""
 
 
 REFUSED_TEXT = "text of utterance"
 """The message of an error begins like this where it concerns a piece of text; its utterance goes on without it."""
+
+
+def _usual(rate: int) -> int:
+    if rate not in SAMPLE_RATES:
+        raise ValueError(f"expected one of {', '.join(map(str, SAMPLE_RATES))}")
+    return rate
+
+
+SampleRate = Annotated[Integer, AfterValidator(_usual), Field(json_schema_extra={"enum": list(SAMPLE_RATES)})]
+"""Samples a second that a request may ask for."""
 
 
 class Message(BaseModel):
@@ -121,7 +140,9 @@ class Open(SpeechFields):
     type: Literal["open"] = "open"
     id: UtteranceId = ""
     text: str | None = None
-    format: AudioFormat = "s16le"
+    format: SampleFormat = "s16le"
+    sample_rate: SampleRate | None = None
+    """Null: 8000 for ``pcm_mulaw`` and ``pcm_alaw``, else 24000."""
     return_codes: bool = False
     word_times: bool = False
     """``words`` events tell which words were spoken, and estimate when."""
@@ -159,7 +180,7 @@ class Opened(Message):
     type: Literal["opened"] = "opened"
     id: UtteranceId
     sample_rate: int
-    format: AudioFormat
+    format: SampleFormat
     backend: str
     codec: str
     seed: int

@@ -1,9 +1,10 @@
 """Messages of ``/api/v1/speak`` and fields of ``/tts/stream``: few words, one voice, one utterance after another.
 
-A session: ``start`` is answered by ``ready``; each ``speak`` by binary messages, 40 ms of 16-bit samples each (24 kHz,
-mono, little-endian), and ``complete``. Utterances are spoken in the order in which they were asked for, so that audio
-belongs to the earliest that is not complete. ``cancel`` completes all that was asked for; after ``stop`` the server
-says the rest and closes. What goes wrong is an ``error`` with a code; it ends one utterance, or nothing at all.
+A session: ``start`` is answered by ``ready``; each ``speak`` by binary messages, 40 ms of samples each (mono, 24 kHz
+and 16-bit unless ``start`` says otherwise), and ``complete``. Utterances are spoken in the order in which they were
+asked for, so that audio belongs to the earliest that is not complete. ``cancel`` completes all that was asked for;
+after ``stop`` the server says the rest and closes. What goes wrong is an ``error`` with a code; it ends one utterance,
+or nothing at all.
 """
 
 from typing import Annotated, Literal
@@ -12,8 +13,11 @@ from pydantic import Field
 
 from megatalker.engine.outputs import FinishReason
 from megatalker.serving.protocol.leniency import Integer
-from megatalker.serving.protocol.messages import Message, SpeechFields, UtteranceId, read_message
+from megatalker.serving.protocol.messages import Message, SampleRate, SpeechFields, UtteranceId, read_message
 
+PIECE_S = 0.04
+"""Seconds of samples that are sent at a time."""
+PlainFormat = Literal["s16le", "pcm_mulaw", "pcm_alaw"]
 ErrorCode = Literal[
     "MODEL_LOADING",  # try again when GET /health answers 200
     "UNKNOWN_VOICE",
@@ -37,6 +41,9 @@ class PlainFields(Message):
     seed: Annotated[Integer, Field(ge=0, lt=2**64)] | None = None
     clean_text: bool = True
     """``false``: the text goes to the model as it is."""
+    format: PlainFormat = "s16le"
+    sample_rate: SampleRate | None = None
+    """Null: 8000 for ``pcm_mulaw`` and ``pcm_alaw``, else 24000."""
 
     def speech_fields(self) -> SpeechFields:
         """Return the same fields in our words."""
@@ -82,7 +89,7 @@ class Ready(Message):
 
     type: Literal["ready"] = "ready"
     sample_rate: int
-    format: Literal["s16le"] = "s16le"
+    format: PlainFormat
     backend: str
     ignored: Annotated[tuple[str, ...], Field(exclude_if=lambda names: not names)] = ()
     """Fields of ``start`` that mean nothing here."""

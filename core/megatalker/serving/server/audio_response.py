@@ -51,11 +51,11 @@ class BegunSpeech:
     first: Chunk | None
     """``None`` if there is no speech."""
 
-    def headers(self, ignored: tuple[str, ...]) -> dict[str, str]:
-        """Return what every response says of its speech, and of the fields of the request that mean nothing here."""
+    def headers(self, rate: int, ignored: tuple[str, ...]) -> dict[str, str]:
+        """Return what every response says of its speech at ``rate`` Hz, and of fields that mean nothing here."""
         stream = self.session.stream
         headers = {
-            "X-Sample-Rate": str(SAMPLE_RATE),
+            "X-Sample-Rate": str(rate),
             "X-Megatalker-Seed": str(stream.seed),
             "X-Megatalker-Backend": header_value(stream.backend),
         }

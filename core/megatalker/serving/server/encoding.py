@@ -2,7 +2,7 @@
 
 import io
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from fractions import Fraction
 from functools import partial
 from typing import BinaryIO, Literal, Protocol
@@ -12,17 +12,17 @@ import av.filter
 import numpy as np
 from numpy.typing import NDArray
 
-from megatalker.checkpoint.config import FRAME_SAMPLES, SAMPLE_RATE
-from megatalker.serving.audio import WavWriter, to_pcm16
+from megatalker.checkpoint.config import FRAME_SECONDS, SAMPLE_RATE
+from megatalker.errors import InvalidRequestError
+from megatalker.serving.audio import StreamResampler, WavWriter, to_pcm16
+from megatalker.serving.samples import SAMPLE_RATES, SampleFormat, default_rate, to_bytes
 
-ResponseFormat = Literal["mp3", "opus", "aac", "flac", "wav", "pcm"]
+ResponseFormat = Literal["mp3", "opus", "aac", "flac", "wav", "pcm", "pcm_mulaw", "pcm_alaw"]
 Samples = NDArray[np.float32]
-PIECE_BYTES = FRAME_SAMPLES
-"""Half a frame, two bytes a sample."""
 
 
 class Encoder(ABC):
-    """Turns float32 ``[n]`` at 24 kHz, mono, into bytes of a format.
+    """Turns float32 ``[n]``, mono, into bytes of a format.
 
     One that was made for a ``file``, which can seek, writes there instead of returning bytes; after :meth:`finish` its
     header states the true length where the format has one.
@@ -41,22 +41,18 @@ class Encoder(ABC):
         return b""
 
 
-def pieces(samples: Samples) -> Iterator[bytes]:
-    """Whole frames as 16-bit samples, 40 ms at a time: two pieces are a frame."""
-    data = to_pcm16(samples)
-    return (data[at : at + PIECE_BYTES] for at in range(0, len(data), PIECE_BYTES))
+BARE_TYPES: dict[SampleFormat, str] = {"s16le": "audio/pcm", "pcm_mulaw": "audio/PCMU", "pcm_alaw": "audio/PCMA"}
 
 
-class PcmEncoder(Encoder):
-    """Little-endian 16-bit samples and nothing else."""
+class BareEncoder(Encoder):
+    """Samples and nothing else."""
 
-    media_type = "audio/pcm"
-
-    def __init__(self, file: BinaryIO | None = None) -> None:
-        self._file = file
+    def __init__(self, kind: SampleFormat, rate: int, file: BinaryIO | None = None) -> None:  # noqa: ARG002
+        self.media_type = BARE_TYPES[kind]
+        self._kind, self._file = kind, file
 
     def encode(self, samples: Samples) -> bytes:
-        data = to_pcm16(samples)
+        data = to_bytes(samples, self._kind)
         if self._file is None:
             return data
         self._file.write(data)
@@ -70,9 +66,9 @@ class WavEncoder(Encoder):
 
     media_type = "audio/wav"
 
-    def __init__(self, file: BinaryIO | None = None) -> None:
+    def __init__(self, rate: int, file: BinaryIO | None = None) -> None:
         self._pipe = _Pipe()
-        self._writer = WavWriter(file or self._pipe)
+        self._writer = WavWriter(file or self._pipe, rate=rate)
 
     def encode(self, samples: Samples) -> bytes:
         self._writer.write(samples)
@@ -93,15 +89,20 @@ class CompressingEncoder(Encoder):
         container: str,
         codec: str,
         muxing: Mapping[str, str],
+        rate: int = SAMPLE_RATE,
         file: BinaryIO | None = None,
+        bit_rate: int | None = None,
         **coding: str,
     ) -> None:
-        """``muxing`` are FFmpeg's options of a container that is sent piece by piece, ``coding`` those of the codec."""
+        """``muxing`` are FFmpeg's options of a container that is sent piece by piece, ``coding`` those of the codec;
+        ``bit_rate`` is lowered to what codecs have at low rates.
+        """
         self.media_type = media_type
-        self._pipe, self._clock = _Pipe(), _Clock()
+        self._pipe, self._clock = _Pipe(), _Clock(rate)
         options = {"flush_packets": "1", **muxing} if file is None else {}
         self._file = av.open(file or self._pipe, "w", format=container, options=options)
-        stream = self._file.add_stream(codec, rate=SAMPLE_RATE, layout="mono", options=coding)
+        coding |= {} if bit_rate is None else {"b": str(min(bit_rate, MOST_BITS * rate))}
+        stream = self._file.add_stream(codec, rate=rate, layout="mono", options=coding)
         assert isinstance(stream, av.AudioStream)
         self._stream = stream
 
@@ -120,21 +121,83 @@ class CompressingEncoder(Encoder):
             self._file.mux(packet)
 
 
+class FlacEncoder(CompressingEncoder):
+    """FLAC whose blocks are as long as a frame of speech, so that none waits for the next one."""
+
+    def __init__(self, rate: int, file: BinaryIO | None = None) -> None:
+        block = str(round(rate * FRAME_SECONDS))
+        super().__init__("audio/flac", "flac", "flac", {}, rate, file, frame_size=block)
+
+
+MOST_BITS = 6
+"""Bits a sample that MP3 and AAC have at any rate."""
 _UNSEEKABLE_MP3 = {"write_xing": "0", "id3v2_version": "0"}  # what these hold is known at the end only
 
 
 class _MakeEncoder(Protocol):
-    def __call__(self, *, file: BinaryIO | None = None) -> Encoder: ...
+    def __call__(self, *, rate: int, file: BinaryIO | None = None) -> Encoder: ...
 
 
 ENCODERS: dict[ResponseFormat, _MakeEncoder] = {
-    "mp3": partial(CompressingEncoder, "audio/mpeg", "mp3", "libmp3lame", _UNSEEKABLE_MP3, b="96000"),
-    "opus": partial(CompressingEncoder, "audio/ogg", "ogg", "libopus", {"page_duration": "20000"}, b="48000"),
-    "aac": partial(CompressingEncoder, "audio/aac", "adts", "aac", {}, b="96000"),
-    "flac": partial(CompressingEncoder, "audio/flac", "flac", "flac", {}, frame_size=str(FRAME_SAMPLES)),
+    "mp3": partial(CompressingEncoder, "audio/mpeg", "mp3", "libmp3lame", _UNSEEKABLE_MP3, bit_rate=96_000),
+    "opus": partial(CompressingEncoder, "audio/ogg", "ogg", "libopus", {"page_duration": "20000"}, bit_rate=48_000),
+    "aac": partial(CompressingEncoder, "audio/aac", "adts", "aac", {}, bit_rate=96_000),
+    "flac": FlacEncoder,
     "wav": WavEncoder,
-    "pcm": PcmEncoder,
+    "pcm": partial(BareEncoder, "s16le"),
+    "pcm_mulaw": partial(BareEncoder, "pcm_mulaw"),
+    "pcm_alaw": partial(BareEncoder, "pcm_alaw"),
 }
+OPUS_RATES = (8_000, 16_000, 24_000, 48_000)
+"""Rates that both Opus and a request may have."""
+
+
+def rate_of(kind: ResponseFormat, asked: int | None) -> int:
+    """Return the rate in Hz that a format has where this one is asked for.
+
+    Raises:
+        InvalidRequestError: the format has no such rate.
+    """
+    rates = OPUS_RATES if kind == "opus" else SAMPLE_RATES
+    if asked is not None and asked not in rates:
+        raise InvalidRequestError(f"sample_rate is {asked}: {kind} takes {', '.join(map(str, rates))}")
+    return asked or default_rate(kind)
+
+
+def make_encoder(
+    kind: ResponseFormat, *, rate: int | None = None, speed: float = 1.0, file: BinaryIO | None = None
+) -> Encoder:
+    """Return an encoder that takes float32 ``[n]`` at 24 kHz, mono.
+
+    Args:
+        kind: the format.
+        rate: in Hz, as :func:`rate_of` takes it.
+        speed: from :data:`SLOWEST` to :data:`FASTEST`, at the same pitch.
+        file: see :class:`Encoder`.
+
+    Raises:
+        InvalidRequestError: the format has no such rate.
+    """
+    rate = rate_of(kind, rate)
+    encoder = ENCODERS[kind](rate=rate, file=file)
+    if rate != SAMPLE_RATE:
+        encoder = ResamplingEncoder(rate, encoder)
+    return encoder if speed == 1.0 else StretchingEncoder(speed, encoder)
+
+
+class ResamplingEncoder(Encoder):
+    """Speech at another rate, in the format of ``encoder``, which takes samples at that rate."""
+
+    def __init__(self, rate: int, encoder: Encoder) -> None:
+        self._encoder, self.media_type, self.slow = encoder, encoder.media_type, encoder.slow
+        self._resampler = StreamResampler(rate)
+
+    def encode(self, samples: Samples) -> bytes:
+        return self._encoder.encode(self._resampler.process(samples))
+
+    def finish(self) -> bytes:
+        return self._encoder.encode(self._resampler.finish()) + self._encoder.finish()
+
 
 SLOWEST, FASTEST = 0.25, 4.0
 _SLOWEST_STEP = 0.5
@@ -149,7 +212,7 @@ class StretchingEncoder(Encoder):
     def __init__(self, speed: float, encoder: Encoder) -> None:
         """``speed`` is from :data:`SLOWEST` to :data:`FASTEST`; 2 takes half the time."""
         self._encoder, self.media_type = encoder, encoder.media_type
-        self._clock, self._graph = _Clock(), av.filter.Graph()
+        self._clock, self._graph = _Clock(SAMPLE_RATE), av.filter.Graph()
         nodes = [
             self._graph.add_abuffer(
                 sample_rate=SAMPLE_RATE, format="flt", layout="mono", time_base=Fraction(1, SAMPLE_RATE)
@@ -181,12 +244,12 @@ class StretchingEncoder(Encoder):
 class _Clock:
     """Frames for FFmpeg, one after another."""
 
-    def __init__(self) -> None:
-        self._samples = 0
+    def __init__(self, rate: int) -> None:
+        self._rate, self._samples = rate, 0
 
     def frame(self, samples: NDArray[np.float32] | NDArray[np.int16], kind: str) -> av.AudioFrame:
         frame = av.AudioFrame.from_ndarray(samples[None], format=kind, layout="mono")
-        frame.sample_rate, frame.pts = SAMPLE_RATE, self._samples
+        frame.sample_rate, frame.pts = self._rate, self._samples
         self._samples += len(samples)
         return frame
 

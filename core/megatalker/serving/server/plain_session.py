@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from megatalker.checkpoint.config import SAMPLE_RATE
 from megatalker.engine import Chunk
 from megatalker.errors import (
     BackendFaultError,
@@ -16,8 +15,9 @@ from megatalker.errors import (
     MegatalkerError,
 )
 from megatalker.serving.protocol.leniency import told_names
-from megatalker.serving.protocol.messages import AudioFormat, Done, Event, Open, SpeechFields
+from megatalker.serving.protocol.messages import Done, Event, Open
 from megatalker.serving.protocol.plain_messages import (
+    PIECE_S,
     CancelAll,
     Complete,
     ErrorCode,
@@ -28,9 +28,9 @@ from megatalker.serving.protocol.plain_messages import (
     Stop,
     read_plain_request,
 )
-from megatalker.serving.server.encoding import pieces
+from megatalker.serving.samples import SampleEncoder, SampleFrames
 from megatalker.serving.server.problems import DrainingError, NotReadyError, UnknownVoiceError, problem
-from megatalker.serving.server.socket_session import SocketSession, SocketUtterance, log_defect
+from megatalker.serving.server.socket_session import AudioPackets, SocketSession, SocketUtterance, log_defect
 from megatalker.serving.server.speech_service import SpeechService
 from megatalker.serving.server.telemetry import log_ignored
 from megatalker.settings import ServerSettings
@@ -64,12 +64,25 @@ class _Queued:
             self.utterance.cancel()
 
 
+class _Pieces:
+    """Binary messages that are samples alone."""
+
+    def __init__(self, frames: SampleFrames) -> None:
+        self._frames = frames
+
+    def push(self, chunk: Chunk) -> list[bytes]:
+        return self._frames.push(chunk.pcm)
+
+    def finish(self) -> list[bytes]:
+        return self._frames.finish(pad=False)
+
+
 class PlainSession(SocketSession):
     """Speaks what a client asks for in order, until it stops or goes away."""
 
     def __init__(self, socket: WebSocket, service: SpeechService, settings: ServerSettings) -> None:
         super().__init__(socket, service, settings)
-        self._fields: SpeechFields | None = None
+        self._started: StartSession | None = None
         self._queue: deque[_Queued] = deque()
         self._changed = asyncio.Event()
         self._stopped = False
@@ -98,7 +111,7 @@ class PlainSession(SocketSession):
         log_ignored(ignored)
         match request:
             case StartSession():
-                await self._start(request.speech_fields(), ignored)
+                await self._start(request, ignored)
             case Speak():
                 await self._enqueue(request)
             case CancelAll():
@@ -108,25 +121,39 @@ class PlainSession(SocketSession):
                 self._stopped = True
                 self._changed.set()
 
-    async def _start(self, fields: SpeechFields, ignored: tuple[str, ...]) -> None:
+    async def _start(self, request: StartSession, ignored: tuple[str, ...]) -> None:
+        fields = request.speech_fields()
         engine = self._service.engine
         known = (*list_speakers(engine.checkpoint), *(name for name, _ in self._service.voices.items()))
         if fields.voice is not None and name_key(fields.voice) not in map(name_key, known):
             raise UnknownVoiceError(f"unknown speaker {fields.voice!r}; known: {', '.join(known) or 'none'}")
         await self._service.check(fields)
-        self._fields = fields
-        ready = Ready(sample_rate=SAMPLE_RATE, backend=engine.backend, ignored=told_names(ignored))
+        self._started = request
+        ready = Ready(
+            sample_rate=SampleEncoder(request.format, request.sample_rate).rate,
+            format=request.format,
+            backend=engine.backend,
+            ignored=told_names(ignored),
+        )
         await self.send(ready.to_json())
 
     async def _enqueue(self, request: Speak) -> None:
-        if self._fields is None or self._stopped:
+        started = self._started
+        if started is None or self._stopped:
             why = "the session was stopped" if self._stopped else "send start first, and wait for ready"
             raise InvalidRequestError(f"speak: {why}")
         if len(self._queue) >= MAX_QUEUED:
             error = CapacityError(f"{MAX_QUEUED} utterances are not complete yet; wait for the next complete")
             await self.refuse(request.id, error)
             return
-        self._queue.append(_Queued(Open(id=request.id, text=request.text, **dict(self._fields))))
+        spoken = Open(
+            id=request.id,
+            text=request.text,
+            format=started.format,
+            sample_rate=started.sample_rate,
+            **dict(started.speech_fields()),
+        )
+        self._queue.append(_Queued(spoken))
         self._changed.set()
 
     async def _speak(self, queued: _Queued) -> None:
@@ -160,8 +187,11 @@ class PlainSession(SocketSession):
             complete = Complete(id=event.id, finish_reason=event.finish_reason, audio_s=audio_s, unsaid_chars=unsaid)
             await self.send(complete.to_json())
 
-    async def send_chunk(self, utterance: str, chunk: Chunk, audio: AudioFormat) -> None:  # noqa: ARG002
-        """Send a chunk of the first utterance in the queue, 40 ms at a time."""
-        for piece in pieces(chunk.pcm):
-            if not self._queue[0].cancelled:
-                await self.send(piece)
+    def packets(self, utterance: str, encoder: SampleEncoder) -> AudioPackets:  # noqa: ARG002 - the order tells
+        """Return what makes pieces of 40 ms."""
+        return _Pieces(SampleFrames(encoder, PIECE_S))
+
+    async def send_audio(self, packet: bytes) -> None:
+        """Send a piece of the first utterance in the queue."""
+        if not self._queue[0].cancelled:
+            await self.send(packet)

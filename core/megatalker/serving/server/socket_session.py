@@ -2,17 +2,15 @@
 
 import asyncio
 import logging
-from typing import Any
+from typing import Any, Protocol
 
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from megatalker.checkpoint.config import SAMPLE_RATE
 from megatalker.engine import Chunk
 from megatalker.errors import InvalidRequestError, MegatalkerError
 from megatalker.serving.protocol.leniency import told_names
 from megatalker.serving.protocol.messages import (
     REFUSED_TEXT,
-    AudioFormat,
     CancelMessage,
     Done,
     Event,
@@ -28,7 +26,8 @@ from megatalker.serving.protocol.messages import (
     WordTime,
     read_request,
 )
-from megatalker.serving.protocol.packets import pack
+from megatalker.serving.protocol.packets import PacketEncoder
+from megatalker.serving.samples import SampleEncoder
 from megatalker.serving.server.callers import TokenBucket, current_request
 from megatalker.serving.server.problems import problem
 from megatalker.serving.server.speech_service import SpeechService, UtteranceSession
@@ -45,6 +44,16 @@ def log_defect(error: Exception) -> None:
     """Log what nobody intended: clients are told no more than that it happened."""
     if not isinstance(error, MegatalkerError):
         logger.error("an utterance failed", exc_info=error)
+
+
+class AudioPackets(Protocol):
+    """Makes binary messages of one utterance's chunks."""
+
+    def push(self, chunk: Chunk) -> list[bytes]:
+        """Return the messages that this chunk completes."""
+
+    def finish(self) -> list[bytes]:
+        """Return the messages that are left after the last chunk."""
 
 
 class SocketUtterance:
@@ -118,10 +127,12 @@ class SocketUtterance:
     async def speak(self) -> None:
         """Send the speech, and the event ``done``; raises what the stream does."""
         facts, request = self._stream.facts(), self._request
+        encoder = SampleEncoder(request.format, request.sample_rate)
+        packets = self._socket.packets(request.id, encoder)
         await self._socket.send_event(
             Opened(
                 id=request.id,
-                sample_rate=SAMPLE_RATE,
+                sample_rate=encoder.rate,
                 format=request.format,
                 backend=facts.backend,
                 codec=facts.codec,
@@ -135,10 +146,14 @@ class SocketUtterance:
             await self._send_switches()
             if request.resumable and chunk.ends:  # before it: without them its codes could not be gone on after
                 await self._socket.send_event(SegmentEnds(id=request.id, ends=list(map(SegmentEnd.of, chunk.ends))))
-            await self._socket.send_chunk(request.id, chunk, request.format)
+            for packet in packets.push(chunk):
+                await self._socket.send_audio(packet)
             await self._send_words()
         if self._refusal is not None:
             raise self._refusal
+        if self._stream.finish_reason != "cancelled":
+            for packet in packets.finish():
+                await self._socket.send_audio(packet)
         await self._send_switches()
         await self._send_words()
         facts = self._stream.facts()
@@ -291,9 +306,13 @@ class SocketSession:
         """Send an event."""
         await self.send(event.to_json())
 
-    async def send_chunk(self, utterance: str, chunk: Chunk, audio: AudioFormat) -> None:
-        """Send a chunk of an utterance's audio."""
-        await self.send(pack(utterance, chunk, audio))
+    def packets(self, utterance: str, encoder: SampleEncoder) -> AudioPackets:
+        """Return what makes binary messages of an utterance's chunks."""
+        return PacketEncoder(utterance, encoder)
+
+    async def send_audio(self, packet: bytes) -> None:
+        """Send a binary message of :meth:`packets`."""
+        await self.send(packet)
 
     async def send(self, message: str | bytes) -> None:
         """Send a message after those before it."""

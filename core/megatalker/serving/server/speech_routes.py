@@ -12,10 +12,11 @@ from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
-from megatalker.errors import InvalidRequestError
+from megatalker.errors import IncompleteSpeechError, InvalidRequestError
 from megatalker.serving.protocol.leniency import M, Number, read_fields, read_json
-from megatalker.serving.protocol.messages import SpeechFields
-from megatalker.serving.protocol.plain_messages import PlainFields
+from megatalker.serving.protocol.messages import SampleRate, SpeechFields
+from megatalker.serving.protocol.plain_messages import PIECE_S, PlainFields
+from megatalker.serving.samples import SampleEncoder, SampleFrames
 from megatalker.serving.server.audio_response import (
     AudioResponse,
     BegunSpeech,
@@ -26,14 +27,14 @@ from megatalker.serving.server.audio_response import (
     whole_file,
 )
 from megatalker.serving.server.encoding import (
+    BARE_TYPES,
     ENCODERS,
     FASTEST,
     SLOWEST,
     Encoder,
-    PcmEncoder,
     ResponseFormat,
-    StretchingEncoder,
-    pieces,
+    make_encoder,
+    rate_of,
 )
 from megatalker.serving.server.information import Aliases
 from megatalker.serving.server.problems import content_responses, error_responses
@@ -106,6 +107,9 @@ class SpeechRequest(SpeechFields):
     instructions: str | None = None
     """OpenAI's name for ``instruct``."""
     response_format: ResponseFormat = "mp3"
+    sample_rate: SampleRate | None = None
+    """Null: 8000 for ``pcm_mulaw`` and ``pcm_alaw``, else 24000. The header ``X-Sample-Rate`` tells it. Opus has no
+    22050 and 44100."""
     speed: Annotated[Number, Field(ge=SLOWEST, le=FASTEST)] = 1.0
     """2 takes half the time, at the same pitch."""
     stream_format: Literal["audio", "sse"] = "audio"
@@ -134,14 +138,13 @@ class SpeechRequest(SpeechFields):
 
     def encoder(self, file: BinaryIO | None = None) -> Encoder:
         """Return an encoder for the format asked for; see :class:`~megatalker.serving.server.encoding.Encoder`."""
-        encoder = ENCODERS[self.response_format](file=file)
-        return encoder if self.speed == 1.0 else StretchingEncoder(self.speed, encoder)
+        return make_encoder(self.response_format, rate=self.sample_rate, speed=self.speed, file=file)
 
 
 def speech_routes(service: SpeechService, settings: ServerSettings, aliases: Aliases) -> APIRouter:
     """The route over this service."""
     router = APIRouter()
-    media_types = [make().media_type for make in ENCODERS.values()]
+    media_types = [make_encoder(kind).media_type for kind in ENCODERS]
 
     @router.post(
         "/v1/audio/speech",
@@ -159,11 +162,11 @@ def speech_routes(service: SpeechService, settings: ServerSettings, aliases: Ali
         body, ignored = await read_body(request, SpeechRequest, strict=settings.strict)
         if body.model is not None and settings.strict:
             aliases.require_model(body.model)
-        asked = body.speech_fields(aliases)
+        asked, rate = body.speech_fields(aliases), rate_of(body.response_format, body.sample_rate)
         if body.word_timestamps and body.stream_format != "sse":
             raise InvalidRequestError('word_timestamps come as events; ask for them with "stream_format": "sse"')
         spoken = await begin_speech(service, body.input, asked, request, word_times=body.word_timestamps)
-        headers = spoken.headers(ignored) | {"X-Megatalker-Model": header_value(aliases.model)}
+        headers = spoken.headers(rate, ignored) | {"X-Megatalker-Model": header_value(aliases.model)}
         instructions = spoken.session.instruct
         if warnings := spoken.session.warnings:
             headers["X-Megatalker-Warnings"] = "; ".join(warnings).encode("ascii", "backslashreplace").decode()
@@ -178,7 +181,7 @@ def speech_routes(service: SpeechService, settings: ServerSettings, aliases: Ali
                 content, media_type = audio_body(spoken, encoder), encoder.media_type
             else:
                 content, size = await whole_file(spoken, body.encoder, request)
-                media_type = ENCODERS[body.response_format]().media_type
+                media_type = body.encoder().media_type
                 headers["Content-Length"] = str(size)
         except BaseException:
             spoken.session.end()
@@ -199,26 +202,34 @@ class PlainSpeechRequest(PlainFields):
 def tts_stream_routes(service: SpeechService, settings: ServerSettings) -> APIRouter:
     """The route over this service."""
     router = APIRouter()
-    media_type = PcmEncoder.media_type
 
     @router.post(
         "/tts/stream",
         response_class=StreamingResponse,
-        responses=content_responses("Samples: 16-bit, little-endian, mono, 24 kHz.", media_type)
-        | error_responses(404, 429),
+        responses=content_responses("Bare samples, mono.", *BARE_TYPES.values()) | error_responses(404, 429),
         openapi_extra=body_schema(PlainSpeechRequest),
     )
     async def stream(request: Request) -> Response:
         """Speak; each part of the chunked body is 40 ms of speech, sent as soon as it is made."""
         body, ignored = await read_body(request, PlainSpeechRequest, strict=settings.strict)
         spoken = await begin_speech(service, body.text, body.speech_fields(), request)
-        headers = spoken.headers(ignored)
-        return AudioResponse(_body(spoken), media_type, headers, settings.send_timeout_s, spoken.session.end)
+        samples = SampleEncoder(body.format, body.sample_rate)
+        headers = spoken.headers(samples.rate, ignored)
+        content, media_type = _body(spoken, SampleFrames(samples, PIECE_S)), BARE_TYPES[body.format]
+        return AudioResponse(content, media_type, headers, settings.send_timeout_s, spoken.session.end)
 
     return router
 
 
-async def _body(speech: BegunSpeech) -> AsyncIterator[bytes]:
-    async for samples in speech.chunks():
-        for piece in pieces(samples):
-            yield piece
+async def _body(speech: BegunSpeech, frames: SampleFrames) -> AsyncIterator[bytes]:
+    incomplete: IncompleteSpeechError | None = None
+    try:
+        async for samples in speech.chunks():
+            for piece in frames.push(samples):
+                yield piece
+    except IncompleteSpeechError as error:
+        incomplete = error
+    for piece in frames.finish(pad=False):
+        yield piece
+    if incomplete is not None:
+        raise incomplete
