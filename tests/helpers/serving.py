@@ -5,7 +5,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
@@ -18,7 +18,7 @@ from megatalker.checkpoint import Checkpoint
 from megatalker.engine import Engine
 from megatalker.plugins import BackendRegistry
 from megatalker.serving.protocol.packets import Packet, unpack
-from megatalker.serving.server.address import bind
+from megatalker.serving.server.address import bind, bind_wyoming, wyoming_url
 from megatalker.serving.server.process import TalkServer
 from megatalker.settings import ServerSettings, Settings
 from waiting import HANG_S, eventually
@@ -52,6 +52,8 @@ class Served:
     engine: Engine
     thread: threading.Thread
     sockets: ExitStack = field(default_factory=ExitStack)
+    wyoming: str = ""
+    """The address of Wyoming's clients."""
 
     @property
     def url(self) -> str:
@@ -93,9 +95,11 @@ def serving(
     with (
         Engine.open(Settings(**{"max_untaken_s": 20.0} | settings), checkpoint=checkpoint, registry=registry) as engine,
         bind(own) as bound,
+        bind_wyoming(own) or nullcontext() as wyoming,
     ):
-        running = TalkServer(engine, own, bound, settings_file)
+        running = TalkServer(engine, own, bound, settings_file, wyoming=wyoming)
         served = Served(running, engine, threading.Thread(target=running.run, name="test-server"))
+        served.wyoming = "" if wyoming is None else wyoming_url(wyoming)
         served.thread.start()
         try:
             if ready:

@@ -106,6 +106,7 @@ WORK_IN_SIGHT = {
     "core/megatalker/voices/library.py": "its result is asked for at once",
     "pipecat_adapter/megatalker_pipecat/agent/terminal.py": "awaited until the conversation is over",
     "pipecat_adapter/megatalker_pipecat/delivery.py": "tasks of Pipecat, which logs what they raise",
+    "core/megatalker/serving/server/wyoming_connection.py": "a callback that closes the account of an utterance",
 }
 """Files where concurrent work may start, and the receiver of its exceptions; a test makes each of them fail."""
 

@@ -1,5 +1,6 @@
 """A server of several processes: one address, limits for the whole, and deaths and other settings that harm nobody."""
 
+import asyncio
 import os
 import re
 import signal
@@ -14,6 +15,8 @@ import httpx
 import psutil
 import pytest
 from websockets.sync.client import connect
+from wyoming.client import AsyncTcpClient
+from wyoming.tts import Synthesize
 
 from commands import COMMAND, megatalker, one_line
 from megatalker.checkpoint import Checkpoint
@@ -285,3 +288,40 @@ def alive(pid: int) -> bool:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
+
+
+# ---- Wyoming
+
+
+def wyoming_port(server: RunningServer) -> int:
+    """The other port on which the supervisor listens."""
+    listening = psutil.Process(server.process.pid).net_connections("inet")
+    http = int(server.url.rsplit(":", 1)[1])
+    (port,) = {one.laddr.port for one in listening if one.status == psutil.CONN_LISTEN} - {http}
+    return port
+
+
+async def first_audio(port: int) -> int:
+    """Ask for speech, and return the bytes of the first chunk."""
+    async with AsyncTcpClient("127.0.0.1", port, connect_timeout=HANG_S, read_timeout=HANG_S) as client:
+        await client.write_event(Synthesize(text=TEXT).event())
+        while (event := await client.read_event()) is not None:
+            assert event.type in ("audio-start", "audio-chunk"), event
+            if event.payload:
+                return len(event.payload)
+    return 0
+
+
+async def some(port: int) -> list[int]:
+    return await asyncio.gather(*(first_audio(port) for _ in range(4)))
+
+
+def test_wyoming_is_served_by_every_front_end_and_after_a_reload(tiny_custom_voice: Checkpoint, tmp_path: Path) -> None:
+    here = {"MEGATALKER_SERVER__WYOMING": "tcp://127.0.0.1:0"}
+    with served(tiny_custom_voice, tmp_path, **here) as running:
+        port, before = wyoming_port(running), running.front_ends
+        assert asyncio.run(some(port)) == [2 * FRAME_SAMPLES] * 4
+        running.process.send_signal(signal.SIGHUP)
+        eventually(lambda: running.front_ends and not running.front_ends & before, "other front ends serve")
+        assert wyoming_port(running) == port
+        assert asyncio.run(some(port)) == [2 * FRAME_SAMPLES] * 4

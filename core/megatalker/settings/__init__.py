@@ -27,6 +27,7 @@ from megatalker.settings.values import (
     check_file,
     check_keys,
     check_prefix,
+    check_wyoming,
 )
 
 __all__ = [
@@ -72,6 +73,9 @@ class ServerSettings(BaseModel):
     """``0.0.0.0`` serves the network."""
     port: Annotated[Integer, Field(ge=0, le=65535)] = 8000
     """0 takes a free one, which the log names."""
+    wyoming: Annotated[str, AfterValidator(check_wyoming)] | None = None
+    """An address such as ``tcp://0.0.0.0:10200`` at which Wyoming's clients are served, too, Home Assistant first. The
+    protocol has no keys: everyone who reaches the address may speak. Needs the extra ``wyoming``."""
     api_key: Key | None = None
     """Key for ``Authorization: Bearer KEY``; it may manage voices. ``None``: requests need no key."""
     keys: Mapping[str, KeySettings] = Field(default_factory=dict)

@@ -7,6 +7,7 @@ import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Protocol
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, ValidationInfo
 
@@ -79,6 +80,18 @@ def check_prefix(value: str) -> str:
     if not re.fullmatch(r"(/[A-Za-z0-9._~-]+)*", prefix):
         raise ValueError("expected a path such as /speech, of letters, digits and . _ ~ -")
     return prefix
+
+
+def check_wyoming(value: str) -> str:
+    """The address of a TCP socket."""
+    try:
+        parts = urlsplit(value)
+        possible = parts.scheme == "tcp" and bool(parts.hostname) and parts.port is not None
+    except ValueError:  # an impossible port, or half an IPv6 address
+        possible = False
+    if not possible or value != f"tcp://{parts.netloc}" or "@" in value:
+        raise ValueError("expected an address such as tcp://0.0.0.0:10200; port 0 takes a free one")
+    return value
 
 
 SHORTEST_SECRET = 16

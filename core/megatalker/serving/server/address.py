@@ -1,9 +1,11 @@
 """The address of a server: its socket, its URL, and the hosts that a server on the loopback interface answers for."""
 
 import socket
+from importlib.util import find_spec
 from ipaddress import ip_address
+from urllib.parse import urlsplit
 
-from megatalker.errors import SettingsError
+from megatalker.errors import SettingsError, UnsupportedError
 from megatalker.settings import ServerSettings
 
 LOOPBACK_HOSTS = ("localhost", "localhost.", "127.0.0.1", "::1")
@@ -15,18 +17,43 @@ def bind(settings: ServerSettings) -> socket.socket:
     Raises:
         SettingsError: the address cannot be used.
     """
-    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    return _listening(settings.host, settings.port)
+
+
+def bind_wyoming(settings: ServerSettings) -> socket.socket | None:
+    """Return a socket on the address of ``server.wyoming``, as :func:`bind`; ``None`` where there is none.
+
+    Raises:
+        SettingsError: the address cannot be used.
+        UnsupportedError: the package is missing.
+    """
+    if settings.wyoming is None:
+        return None
+    if find_spec("wyoming") is None:
+        raise UnsupportedError("server.wyoming needs the package 'wyoming'; pip install 'megatalker[wyoming]'")
+    parts = urlsplit(settings.wyoming)
+    assert parts.hostname is not None, "the setting was checked"
+    assert parts.port is not None, "the setting was checked"
+    return _listening(parts.hostname, parts.port)
+
+
+def wyoming_url(bound: socket.socket) -> str:
+    """Return the address of the socket in the words of Wyoming's clients."""
+    host, port = bound.getsockname()[:2]
+    return f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     bound = socket.socket(family)
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        bound.bind((settings.host, settings.port))
+        bound.bind((host, port))
         bound.listen()
     except (OSError, ValueError) as error:  # ValueError: no host at all, such as one with a NUL or a very long label
         bound.close()
         why = (error.strerror if isinstance(error, OSError) else None) or error
-        raise SettingsError(
-            f"cannot serve on host {settings.host!r}, port {settings.port}: {why}; choose another"
-        ) from error
+        raise SettingsError(f"cannot serve on host {host!r}, port {port}: {why}; choose another") from error
     return bound
 
 

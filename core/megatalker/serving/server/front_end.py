@@ -57,6 +57,7 @@ class FrontEnd(TalkServer):
             socket.socket(fileno=start.socket),
             start.settings_file,
             KeyUsage(start.usage, start.number),
+            wyoming=None if start.wyoming is None else socket.socket(fileno=start.wyoming),
         )
         self._loop: asyncio.AbstractEventLoop | None = None
         self._beats: asyncio.Task[None] | None = None

@@ -19,6 +19,8 @@ class FrontEndStart:
     """Its folder and name."""
     socket: int
     """The open file on which it takes connections."""
+    wyoming: int | None
+    """The open file on which it takes connections of Wyoming's clients."""
     supervisor: str
     """The address of the engines' supervisor."""
     folder: str

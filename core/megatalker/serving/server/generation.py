@@ -33,10 +33,10 @@ GRACE_S = 5.0
 
 
 class ServerState:
-    """The socket, the counters and the secret of tokens, which all processes of a server share over all generations."""
+    """The sockets, counters and secret of tokens, which all processes of a server share over all generations."""
 
-    def __init__(self, bound: socket.socket, settings_file: Path | None) -> None:
-        self.bound, self.settings_file = bound, settings_file
+    def __init__(self, bound: socket.socket, settings_file: Path | None, wyoming: socket.socket | None) -> None:
+        self.bound, self.settings_file, self.wyoming = bound, settings_file, wyoming
         self.folder = Path(private_folder())
         self.metrics, self.usage_file = self.folder / "metrics", self.folder / "usage"
         self.metrics.mkdir()
@@ -154,6 +154,7 @@ class Generation:
             settings=self.settings,
             checkpoint=self.checkpoint,
             socket=shared.bound.fileno(),
+            wyoming=None if shared.wyoming is None else shared.wyoming.fileno(),
             supervisor=self.engines.address,
             folder=self.engines.folder,
             settings_file=shared.settings_file,
@@ -167,7 +168,7 @@ class Generation:
             start,
             f"front end {place}",
             lambda child: self._post(partial(self._bury, number, child)),
-            pass_fds=[shared.bound.fileno()],
+            pass_fds=[one.fileno() for one in (shared.bound, shared.wyoming) if one is not None],
             environment={SHARED_METRICS: str(shared.metrics)},
         )
 

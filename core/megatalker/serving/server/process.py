@@ -19,6 +19,7 @@ from megatalker.serving.server.address import guard_loopback, server_url
 from megatalker.serving.server.app import create_app
 from megatalker.serving.server.connections import watch_closing
 from megatalker.serving.server.http_connection import http_connection
+from megatalker.serving.server.information import Aliases
 from megatalker.serving.server.lazy_engine import ServedEngine
 from megatalker.serving.server.socket_connection import socket_connection
 from megatalker.serving.server.speech_service import SpeechService
@@ -67,6 +68,7 @@ class TalkServer(uvicorn.Server):
         bound: from :func:`~megatalker.serving.server.address.bind`.
         settings_file: whose keys it follows.
         usage: of its keys, which other processes share.
+        wyoming: from :func:`~megatalker.serving.server.address.bind_wyoming`.
     """
 
     def __init__(
@@ -76,6 +78,8 @@ class TalkServer(uvicorn.Server):
         bound: socket.socket,
         settings_file: Path | None = None,
         usage: KeyUsage | None = None,
+        *,
+        wyoming: socket.socket | None = None,
     ) -> None:
         settings = guard_loopback(settings, bound.getsockname()[0])
         app = create_app(engine, settings, settings_file, usage)
@@ -95,7 +99,7 @@ class TalkServer(uvicorn.Server):
         )
         self.service: SpeechService = app.state.service
         self.url = server_url(settings, bound)
-        self._engine, self._settings, self._bound = engine, settings, bound
+        self._engine, self._settings, self._bound, self._wyoming = engine, settings, bound, wyoming
         self._announced = self._drains = self._retires = False
         self.failure: MegatalkerError | None = None
         """Why it stopped by itself."""
@@ -103,6 +107,19 @@ class TalkServer(uvicorn.Server):
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
         """Serve on the bound socket."""
         await super().serve(sockets or [self._bound])
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Take connections."""
+        await super().startup(sockets)
+        if self._wyoming is not None:
+            from megatalker.serving.server.wyoming_connection import wyoming_connection
+
+            make, aliases = wyoming_connection(self._settings), Aliases(self.service, self._settings)
+            self.servers.append(
+                await asyncio.get_running_loop().create_server(
+                    lambda: make(self.service, aliases, self.server_state.connections), sock=self._wyoming
+                )
+            )
 
     async def on_tick(self, counter: int) -> bool:
         """Announce readiness once; stop when the engine has failed for good; look after connections that close."""

@@ -17,7 +17,7 @@ from megatalker.checkpoint.hub import download_bar
 from megatalker.checkpoint.location import locate
 from megatalker.errors import MegatalkerError, SettingsError
 from megatalker.serving.background import start_thread
-from megatalker.serving.server.address import server_url
+from megatalker.serving.server.address import server_url, wyoming_url
 from megatalker.serving.server.front_end_orders import DRAIN, RETIRE, STOP
 from megatalker.serving.server.generation import Generation, ServerState
 from megatalker.serving.server.pid_file import known_as
@@ -43,13 +43,19 @@ class ServerSupervisor:
         read: reads the settings again.
         bound: from :func:`~megatalker.serving.server.address.bind`.
         settings_file: whose keys the server follows.
+        wyoming: from :func:`~megatalker.serving.server.address.bind_wyoming`.
     """
 
     def __init__(
-        self, settings: Settings, read: Callable[[], Settings], bound: socket.socket, settings_file: Path | None = None
+        self,
+        settings: Settings,
+        read: Callable[[], Settings],
+        bound: socket.socket,
+        settings_file: Path | None = None,
+        wyoming: socket.socket | None = None,
     ) -> None:
         self._settings, self._read, self._bound = settings, read, bound
-        self._shared = ServerState(bound, settings_file)
+        self._shared = ServerState(bound, settings_file, wyoming)
         self._events: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._current: Generation | None = None
         self._next: Generation | None = None
@@ -73,6 +79,8 @@ class ServerSupervisor:
                 checkpoint = locate(self._settings.checkpoint, progress=progress)
             when = "at the first request" if self._settings.server.lazy else "now"
             logger.info("listening at %s, loading %s", self.url, when)
+            if self._shared.wyoming is not None:
+                logger.info("listening for Wyoming at %s", wyoming_url(self._shared.wyoming))
             stack.enter_context(self._signals())
             stack.enter_context(known_as(self._bound.getsockname()[1]))
             self._current = self._generation(self._settings, checkpoint)
@@ -176,7 +184,7 @@ class ServerSupervisor:
         try:
             settings = self._read()
             before, after = self._settings.server, settings.server
-            if (before.host, before.port) != (after.host, after.port):
+            if (before.host, before.port, before.wyoming) != (after.host, after.port, after.wyoming):
                 raise SettingsError(f"the address stays {self.url} while the server runs; restart it to change it")
             checkpoint = locate(settings.checkpoint)
         except MegatalkerError as error:

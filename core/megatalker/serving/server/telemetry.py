@@ -16,7 +16,7 @@ from megatalker.serving.protocol.leniency import told_names
 from megatalker.serving.server.defaults import SHARED_METRICS
 from megatalker.serving.server.lazy_engine import ServedEngine
 
-Route = Literal["http", "websocket"]
+Route = Literal["http", "websocket", "wyoming"]
 
 
 TTFC_BUCKETS_S = (0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0, 2.0, 5.0, 10.0)
