@@ -27,6 +27,10 @@ PLACES = {
         "server-voices.md#Adding a voice to a server",
         "server-voices.md#Use it from OpenAI's client",
     ],
+    "How is speech marked as synthetic?": [
+        "synthetic.md#Marked as synthetic",
+        "synthetic.md#What it can and cannot do",
+    ],
     "How do I use it from Home Assistant?": ["apps.md#Home Assistant", "wyoming.md#Home Assistant (Wyoming)"],
     "How do I speak into a telephone call, or get another sampling rate?": [
         "telephony.md#Telephone calls and other rates",

@@ -34,6 +34,7 @@ NAMES = (
     "livekit",
     "moving",
     "telephony",
+    "synthetic",
     "server-voices",
     "keys",
     "proxies",

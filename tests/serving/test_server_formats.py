@@ -49,6 +49,9 @@ def decoded_start(file_format: str, content: bytes) -> np.ndarray:
     """Decode the first bytes as a player does; one MP3 frame is too little to tell that it is MP3."""
     if file_format != "mp3":
         return decoded(content)
+    assert content.startswith(b"ID3")
+    size = sum(byte << 7 * place for place, byte in enumerate(reversed(content[6:10])))
+    content = content[10 + size :]
     decoder = av.CodecContext.create("mp3float", "r")
     packets = [*decoder.parse(content), *decoder.parse(None)]
     return np.concatenate([frame.to_ndarray()[0] for packet in packets for frame in decoder.decode(packet)])

@@ -54,8 +54,9 @@ def test_it_streams(serve: Server) -> None:
             return sizes
 
     sizes = asyncio.run(listen())
-    assert sizes[0] == 44 + 1920 * 2, "a header, and a frame"
-    assert sum(sizes) == 44 + 30 * 1920 * 2
+    header = sizes[0] - 1920 * 2
+    assert 44 <= header < 250, "a header, and a frame"
+    assert sum(sizes) == header + 30 * 1920 * 2
 
 
 def test_events_are_understood(shared: Served) -> None:

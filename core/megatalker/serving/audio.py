@@ -16,6 +16,10 @@ from megatalker.voices.audio_file import check_rate
 __all__ = ["StreamResampler", "WavWriter", "from_code_bytes", "from_pcm16", "to_code_bytes", "to_pcm16"]
 
 Samples = NDArray[np.float32]
+SOURCE_TYPE = "http://cv.iptc.org/newscodes/digitalsourcetype/trainedAlgorithmicMedia"
+"""IPTC's name of media that a trained model made, by which programs know them."""
+SYNTHETIC = f"Synthetic speech, made by megatalker. Digital source type: {SOURCE_TYPE}"
+"""The comment in files of speech."""
 LOUDEST = np.float32(32767)
 """Full scale as a 16-bit sample."""
 
@@ -89,18 +93,26 @@ class WavWriter:
         target: a path, or a binary file object, which stays open.
         rate: sampling rate in Hz.
         float32: store float32 instead of 16-bit samples.
+        comment: ASCII text that is stored in front of the samples, such as :data:`SYNTHETIC`; ``None``: none.
 
     Raises:
         InvalidRequestError: the file cannot be opened.
     """
 
-    def __init__(self, target: str | Path | BinaryIO, *, rate: int = SAMPLE_RATE, float32: bool = False) -> None:
+    def __init__(
+        self,
+        target: str | Path | BinaryIO,
+        *,
+        rate: int = SAMPLE_RATE,
+        float32: bool = False,
+        comment: str | None = None,
+    ) -> None:
         self._owned = isinstance(target, str | Path)
         self._file = _create(Path(target)) if isinstance(target, str | Path) else target
-        self._rate, self._float32 = rate, float32
+        self._rate, self._float32, self._comment = rate, float32, comment
         self._start = self._file.tell() if self._file.seekable() else None
         self._data_bytes = 0
-        self._file.write(_wav_header(rate, float32, 0 if self._start is not None else _UNKNOWN))
+        self._file.write(self._header(0 if self._start is not None else _UNKNOWN))
         self._file.flush()
 
     def write(self, samples: Samples) -> None:
@@ -111,9 +123,12 @@ class WavWriter:
         if self._start is not None:
             end = self._file.tell()
             self._file.seek(self._start)
-            self._file.write(_wav_header(self._rate, self._float32, self._data_bytes))
+            self._file.write(self._header(self._data_bytes))
             self._file.seek(end)
         self._file.flush()
+
+    def _header(self, data_bytes: int) -> bytes:
+        return _wav_header(self._rate, self._float32, data_bytes, _information(self._comment))
 
     def close(self) -> None:
         """Close the file if it was opened here."""
@@ -132,7 +147,7 @@ class WavWriter:
 _UNKNOWN = 0xFFFFFFFF
 
 
-def _wav_header(rate: int, float32: bool, data_bytes: int) -> bytes:
+def _wav_header(rate: int, float32: bool, data_bytes: int, information: bytes) -> bytes:
     width = 4 if float32 else 2
     kind = 3 if float32 else 1
     fields = struct.pack("<HHIIHH", kind, 1, rate, rate * width, width, 8 * width)
@@ -141,8 +156,17 @@ def _wav_header(rate: int, float32: bool, data_bytes: int) -> bytes:
         fields = struct.pack("<I", len(fields) + 2) + fields + struct.pack("<H", 0) + fact
     else:
         fields = struct.pack("<I", len(fields)) + fields
-    body = b"WAVEfmt " + fields + b"data" + struct.pack("<I", min(data_bytes, _UNKNOWN))
+    body = b"WAVEfmt " + fields + information + b"data" + struct.pack("<I", min(data_bytes, _UNKNOWN))
     return b"RIFF" + struct.pack("<I", min(len(body) + data_bytes, _UNKNOWN)) + body
+
+
+def _information(comment: str | None) -> bytes:
+    """Return the chunk that holds a comment."""
+    if comment is None:
+        return b""
+    text = comment.encode("ascii") + b"\0"
+    text += bytes(len(text) % 2)
+    return struct.pack("<4sI4s4sI", b"LIST", 12 + len(text), b"INFO", b"ICMT", len(text)) + text
 
 
 def _create(path: Path) -> BinaryIO:

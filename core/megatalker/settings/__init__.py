@@ -132,6 +132,9 @@ class ServerSettings(BaseModel):
     voice_aliases: Mapping[str, str] | None = None
     """Further names of voices in OpenAI's requests. ``None``: OpenAI's voices (``alloy``, ``ash``, ...) go round the
     voices known here."""
+    mark_synthetic: bool = True
+    """Files of speech over HTTP say in their metadata that it is synthetic, and responses in a header. The samples are
+    the same either way."""
     strict: bool = False
     """Refuse fields of requests that are unknown, other types than documented, and other models. Otherwise what clients
     of other servers send is understood where it can be, and left out and named where it cannot."""

@@ -8,7 +8,7 @@ from pipecat.frames.frames import OutputAudioRawFrame, StartFrame
 from pipecat.transports.base_output import BaseOutputTransport
 from pipecat.transports.base_transport import TransportParams
 
-from megatalker.serving.audio import WavWriter, from_pcm16
+from megatalker.serving.audio import SYNTHETIC, WavWriter, from_pcm16
 
 
 class WavOutput(BaseOutputTransport):
@@ -23,7 +23,7 @@ class WavOutput(BaseOutputTransport):
     def __init__(self, path: Path) -> None:
         super().__init__(TransportParams(audio_out_enabled=True, audio_out_end_silence_secs=0))
         self.path = path
-        self._wav = WavWriter(path)
+        self._wav = WavWriter(path, comment=SYNTHETIC)
         self._played_until = 0.0
         self.seconds = 0.0
         """Speech written so far."""

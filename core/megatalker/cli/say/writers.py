@@ -37,10 +37,10 @@ def open_writer(target: Path | BinaryIO, kind: Format, rate: int) -> Writer:
 
 
 def _writer(target: Path | BinaryIO, kind: Format, rate: int) -> Writer:
-    from megatalker.serving.audio import WavWriter
+    from megatalker.serving.audio import SYNTHETIC, WavWriter
 
     if kind is Format.WAV:
-        return WavWriter(target, rate=rate)
+        return WavWriter(target, rate=rate, comment=SYNTHETIC)
     if kind in BARE:
         return _BareWriter(target, kind)
     assert isinstance(target, Path), "standard output takes no other format"
@@ -89,6 +89,8 @@ class _SndfileWriter:
     def __init__(self, target: Path, kind: Format, rate: int) -> None:
         import soundfile
 
+        from megatalker.serving.audio import SYNTHETIC
+
         container, coding = {
             Format.MP3: ("MP3", "MPEG_LAYER_III"),
             Format.FLAC: ("FLAC", "PCM_16"),
@@ -101,6 +103,7 @@ class _SndfileWriter:
         target.open("wb").close()  # for the system's own words where that fails
         self._broken: type[Exception] = soundfile.LibsndfileError
         self._file = soundfile.SoundFile(target, "w", rate, 1, coding, format=container)
+        self._file.comment = SYNTHETIC
 
     def write(self, samples: Samples) -> None:
         self._safely(lambda: self._file.write(np.clip(samples, -1.0, 1.0)))
@@ -126,9 +129,13 @@ class _FfmpegWriter:
                 f"{kind} needs the extra 'server', which is not installed: pip install 'megatalker[server]'; or write "
                 "mp3, opus, flac or wav"
             ) from None
+        from megatalker.serving.audio import SYNTHETIC
+
         self._file = target.open("wb")
         container = "adts" if kind is Format.AAC else "ipod"
-        self._encoder = CompressingEncoder(f"audio/{kind}", container, "aac", {}, rate, self._file, bit_rate=96_000)
+        self._encoder = CompressingEncoder(
+            f"audio/{kind}", container, "aac", {}, rate, self._file, SYNTHETIC, bit_rate=96_000
+        )
 
     def write(self, samples: Samples) -> None:
         self._encoder.encode(samples)

@@ -47,7 +47,13 @@ BARE_TYPES: dict[SampleFormat, str] = {"s16le": "audio/pcm", "pcm_mulaw": "audio
 class BareEncoder(Encoder):
     """Samples and nothing else."""
 
-    def __init__(self, kind: SampleFormat, rate: int, file: BinaryIO | None = None) -> None:  # noqa: ARG002
+    def __init__(
+        self,
+        kind: SampleFormat,
+        rate: int,  # noqa: ARG002 - nothing tells it
+        file: BinaryIO | None = None,
+        comment: str | None = None,  # noqa: ARG002 - there is no place for it
+    ) -> None:
         self.media_type = BARE_TYPES[kind]
         self._kind, self._file = kind, file
 
@@ -66,9 +72,9 @@ class WavEncoder(Encoder):
 
     media_type = "audio/wav"
 
-    def __init__(self, rate: int, file: BinaryIO | None = None) -> None:
+    def __init__(self, rate: int, file: BinaryIO | None = None, comment: str | None = None) -> None:
         self._pipe = _Pipe()
-        self._writer = WavWriter(file or self._pipe, rate=rate)
+        self._writer = WavWriter(file or self._pipe, rate=rate, comment=comment)
 
     def encode(self, samples: Samples) -> bytes:
         self._writer.write(samples)
@@ -91,16 +97,21 @@ class CompressingEncoder(Encoder):
         muxing: Mapping[str, str],
         rate: int = SAMPLE_RATE,
         file: BinaryIO | None = None,
+        comment: str | None = None,
         bit_rate: int | None = None,
         **coding: str,
     ) -> None:
         """``muxing`` are FFmpeg's options of a container that is sent piece by piece, ``coding`` those of the codec;
-        ``bit_rate`` is lowered to what codecs have at low rates.
+        ``bit_rate`` is lowered to what codecs have at low rates; ``comment`` is stored in front.
         """
         self.media_type = media_type
         self._pipe, self._clock = _Pipe(), _Clock(rate)
         options = {"flush_packets": "1", **muxing} if file is None else {}
+        options |= {"write_id3v2": "1"} if container == "adts" and comment is not None else {}
+        options |= {"id3v2_version": "0"} if container == "mp3" and comment is None and file is None else {}
         self._file = av.open(file or self._pipe, "w", format=container, options=options)
+        if comment is not None:
+            self._file.metadata["comment"] = comment
         coding |= {} if bit_rate is None else {"b": str(min(bit_rate, MOST_BITS * rate))}
         stream = self._file.add_stream(codec, rate=rate, layout="mono", options=coding)
         assert isinstance(stream, av.AudioStream)
@@ -124,18 +135,18 @@ class CompressingEncoder(Encoder):
 class FlacEncoder(CompressingEncoder):
     """FLAC whose blocks are as long as a frame of speech, so that none waits for the next one."""
 
-    def __init__(self, rate: int, file: BinaryIO | None = None) -> None:
+    def __init__(self, rate: int, file: BinaryIO | None = None, comment: str | None = None) -> None:
         block = str(round(rate * FRAME_SECONDS))
-        super().__init__("audio/flac", "flac", "flac", {}, rate, file, frame_size=block)
+        super().__init__("audio/flac", "flac", "flac", {}, rate, file, comment, frame_size=block)
 
 
 MOST_BITS = 6
 """Bits a sample that MP3 and AAC have at any rate."""
-_UNSEEKABLE_MP3 = {"write_xing": "0", "id3v2_version": "0"}  # what these hold is known at the end only
+_UNSEEKABLE_MP3 = {"write_xing": "0"}  # what it holds is known at the end only
 
 
 class _MakeEncoder(Protocol):
-    def __call__(self, *, rate: int, file: BinaryIO | None = None) -> Encoder: ...
+    def __call__(self, *, rate: int, file: BinaryIO | None = None, comment: str | None = None) -> Encoder: ...
 
 
 ENCODERS: dict[ResponseFormat, _MakeEncoder] = {
@@ -165,7 +176,12 @@ def rate_of(kind: ResponseFormat, asked: int | None) -> int:
 
 
 def make_encoder(
-    kind: ResponseFormat, *, rate: int | None = None, speed: float = 1.0, file: BinaryIO | None = None
+    kind: ResponseFormat,
+    *,
+    rate: int | None = None,
+    speed: float = 1.0,
+    file: BinaryIO | None = None,
+    comment: str | None = None,
 ) -> Encoder:
     """Return an encoder that takes float32 ``[n]`` at 24 kHz, mono.
 
@@ -174,12 +190,13 @@ def make_encoder(
         rate: in Hz, as :func:`rate_of` takes it.
         speed: from :data:`SLOWEST` to :data:`FASTEST`, at the same pitch.
         file: see :class:`Encoder`.
+        comment: stored in front of the speech, where the format has a place for it; ``None``: none.
 
     Raises:
         InvalidRequestError: the format has no such rate.
     """
     rate = rate_of(kind, rate)
-    encoder = ENCODERS[kind](rate=rate, file=file)
+    encoder = ENCODERS[kind](rate=rate, file=file, comment=comment)
     if rate != SAMPLE_RATE:
         encoder = ResamplingEncoder(rate, encoder)
     return encoder if speed == 1.0 else StretchingEncoder(speed, encoder)

@@ -2,6 +2,7 @@
 
 import base64
 from collections.abc import AsyncIterator, Mapping
+from functools import partial
 from typing import Annotated, Any, BinaryIO, Literal
 from urllib.parse import parse_qsl
 
@@ -13,6 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from megatalker.errors import IncompleteSpeechError, InvalidRequestError
+from megatalker.serving.audio import SOURCE_TYPE, SYNTHETIC
 from megatalker.serving.protocol.leniency import M, Number, read_fields, read_json
 from megatalker.serving.protocol.messages import SampleRate, SpeechFields
 from megatalker.serving.protocol.plain_messages import PIECE_S, PlainFields
@@ -42,6 +44,8 @@ from megatalker.serving.server.speech_service import SpeechService
 from megatalker.serving.server.telemetry import log_ignored
 from megatalker.settings import ServerSettings
 
+SOURCE_MARKS = {"X-Megatalker-Source-Type": SOURCE_TYPE}
+"""Headers of synthetic speech."""
 FORM = "application/x-www-form-urlencoded"
 MULTIPART = "multipart/form-data"
 
@@ -136,14 +140,15 @@ class SpeechRequest(SpeechFields):
         fields |= {"instruct": self.instruct or self.instructions, "voice": aliases.voice(self.voice)}
         return SpeechFields(**fields)
 
-    def encoder(self, file: BinaryIO | None = None) -> Encoder:
-        """Return an encoder for the format asked for; see :class:`~megatalker.serving.server.encoding.Encoder`."""
-        return make_encoder(self.response_format, rate=self.sample_rate, speed=self.speed, file=file)
+    def encoder(self, file: BinaryIO | None = None, *, comment: str | None = None) -> Encoder:
+        """Return an encoder for the format asked for; see :func:`~megatalker.serving.server.encoding.make_encoder`."""
+        return make_encoder(self.response_format, rate=self.sample_rate, speed=self.speed, file=file, comment=comment)
 
 
 def speech_routes(service: SpeechService, settings: ServerSettings, aliases: Aliases) -> APIRouter:
     """The route over this service."""
     router = APIRouter()
+    comment, marks = (SYNTHETIC, SOURCE_MARKS) if settings.mark_synthetic else (None, {})
     media_types = [make_encoder(kind).media_type for kind in ENCODERS]
 
     @router.post(
@@ -166,7 +171,7 @@ def speech_routes(service: SpeechService, settings: ServerSettings, aliases: Ali
         if body.word_timestamps and body.stream_format != "sse":
             raise InvalidRequestError('word_timestamps come as events; ask for them with "stream_format": "sse"')
         spoken = await begin_speech(service, body.input, asked, request, word_times=body.word_timestamps)
-        headers = spoken.headers(rate, ignored) | {"X-Megatalker-Model": header_value(aliases.model)}
+        headers = marks | spoken.headers(rate, ignored) | {"X-Megatalker-Model": header_value(aliases.model)}
         instructions = spoken.session.instruct
         if warnings := spoken.session.warnings:
             headers["X-Megatalker-Warnings"] = "; ".join(warnings).encode("ascii", "backslashreplace").decode()
@@ -174,13 +179,13 @@ def speech_routes(service: SpeechService, settings: ServerSettings, aliases: Ali
             headers["X-Megatalker-Instructions"] = instructions
         try:
             if body.stream_format == "sse":
-                content = event_body(spoken, body.encoder(), speed=body.speed)
+                content = event_body(spoken, body.encoder(comment=comment), speed=body.speed)
                 media_type = "text/event-stream"
             elif body.stream:
-                encoder = body.encoder()
+                encoder = body.encoder(comment=comment)
                 content, media_type = audio_body(spoken, encoder), encoder.media_type
             else:
-                content, size = await whole_file(spoken, body.encoder, request)
+                content, size = await whole_file(spoken, partial(body.encoder, comment=comment), request)
                 media_type = body.encoder().media_type
                 headers["Content-Length"] = str(size)
         except BaseException:
@@ -202,6 +207,7 @@ class PlainSpeechRequest(PlainFields):
 def tts_stream_routes(service: SpeechService, settings: ServerSettings) -> APIRouter:
     """The route over this service."""
     router = APIRouter()
+    marks = SOURCE_MARKS if settings.mark_synthetic else {}
 
     @router.post(
         "/tts/stream",
@@ -214,7 +220,7 @@ def tts_stream_routes(service: SpeechService, settings: ServerSettings) -> APIRo
         body, ignored = await read_body(request, PlainSpeechRequest, strict=settings.strict)
         spoken = await begin_speech(service, body.text, body.speech_fields(), request)
         samples = SampleEncoder(body.format, body.sample_rate)
-        headers = spoken.headers(samples.rate, ignored)
+        headers = marks | spoken.headers(samples.rate, ignored)
         content, media_type = _body(spoken, SampleFrames(samples, PIECE_S)), BARE_TYPES[body.format]
         return AudioResponse(content, media_type, headers, settings.send_timeout_s, spoken.session.end)
 
