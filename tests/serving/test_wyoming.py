@@ -25,11 +25,12 @@ from wyoming.tts import (
 
 from megatalker.checkpoint import Checkpoint
 from megatalker.engine import Engine
-from megatalker.errors import SettingsError
+from megatalker.errors import SettingsError, UnsupportedError
 from megatalker.prompt.languages import NAMES
 from megatalker.serving.audio import to_pcm16
+from megatalker.serving.server.address import bind_wyoming, wyoming_url
 from megatalker.serving.server.speech_service import UtteranceSession
-from megatalker.settings import Settings
+from megatalker.settings import ServerSettings, Settings
 from megatalker.voices import list_languages, list_speakers
 from serving import ENDLESS, TEXT, Served, Server, endless, fakes_with, serving
 from waiting import HANG_S, eventually
@@ -386,3 +387,14 @@ async def test_an_event_may_hold_its_data_in_its_line(shared: Served) -> None:
         assert talk._writer is not None
         talk._writer.write(json.dumps({"type": "synthesize", "data": {"text": TEXT}}).encode() + b"\n")
         assert samples(await hear(talk, "audio-stop")).size
+
+
+async def test_a_missing_package_is_told_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("megatalker.serving.server.address.find_spec", lambda name: None)
+    with pytest.raises(UnsupportedError, match=r"pip install 'megatalker\[wyoming\]'"):
+        bind_wyoming(ServerSettings(wyoming=ANYWHERE))
+
+
+async def test_an_address_in_use_is_refused() -> None:
+    with bind_wyoming(ServerSettings(wyoming=ANYWHERE)) as bound, pytest.raises(SettingsError, match="cannot serve on"):
+        bind_wyoming(ServerSettings(wyoming=wyoming_url(bound)))
