@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import ClassVar, Self
+from typing import ClassVar, Literal, Self
 
 from pipecat.services.settings import ServiceSettings, TTSSettings
 from pipecat.utils.types import NOT_GIVEN, NotGiven, assert_given, is_given
@@ -11,6 +11,7 @@ import megatalker
 from megatalker.errors import SettingsError
 from megatalker.sampling import SamplingParams
 from megatalker.settings import LONGEST_S
+from megatalker.text.lexicon import Lexicon
 from megatalker.voices import Voice
 
 ENGINE_FIELDS = frozenset({"model", "backend", "checkpoint"})
@@ -36,6 +37,8 @@ class MegatalkerTTSSettings(TTSSettings):
         sampling: How codes are chosen; ``None``: as the checkpoint says.
         max_ahead_s: Speech is made at most this many seconds ahead of playback. ``None``: as the engine is set.
         clean_text: ``False`` gives the model the text as it is, and refuses what cannot be spoken.
+        normalize: ``on`` writes numbers, dates and the like out in words; ``None``: as the engine is set.
+        lexicon: Respellings by word, and tables of them by language; a ``Lexicon``; or ``None``.
         backend: Talker backend; changing it moves the session to another engine, see ``MegatalkerTTSService.preload``.
         checkpoint: As ``backend``.
     """
@@ -45,6 +48,8 @@ class MegatalkerTTSSettings(TTSSettings):
     sampling: SamplingParams | NotGiven | None = NOT_GIVEN
     max_ahead_s: float | NotGiven | None = NOT_GIVEN
     clean_text: bool | NotGiven = NOT_GIVEN
+    normalize: Literal["off", "on"] | NotGiven | None = NOT_GIVEN
+    lexicon: Mapping[str, str | Mapping[str, str]] | Lexicon | NotGiven | None = NOT_GIVEN
     backend: str | NotGiven | None = NOT_GIVEN
     checkpoint: str | NotGiven | None = NOT_GIVEN
 
@@ -63,6 +68,8 @@ class MegatalkerTTSSettings(TTSSettings):
             sampling=None,
             max_ahead_s=own.max_ahead_s if own else None,
             clean_text=True,
+            normalize=None,
+            lexicon=None,
             backend=own.backend if own else None,
             checkpoint=own.checkpoint if own else None,
         )
@@ -85,6 +92,8 @@ class MegatalkerTTSSettings(TTSSettings):
             seed=assert_given(self.seed),
             max_ahead_s=assert_given(self.max_ahead_s),
             clean_text=assert_given(self.clean_text),
+            normalize=assert_given(self.normalize),
+            lexicon=assert_given(self.lexicon),
         )
 
     def engine_choice(self) -> tuple[str | None, str | None]:
@@ -95,8 +104,8 @@ class MegatalkerTTSSettings(TTSSettings):
         """Bring ``model`` and ``checkpoint`` together, and refuse values that no engine can take.
 
         Raises:
-            SettingsError: ``model`` and ``checkpoint`` differ, or ``max_ahead_s``, ``clean_text`` or ``sampling`` is
-                impossible.
+            SettingsError: ``model`` and ``checkpoint`` differ, or ``max_ahead_s``, ``clean_text``, ``normalize``
+                or ``sampling`` is impossible.
         """
         if is_given(self.model) and is_given(self.checkpoint) and self.model != self.checkpoint:
             raise SettingsError(
@@ -111,5 +120,7 @@ class MegatalkerTTSSettings(TTSSettings):
             raise SettingsError(f"max_ahead_s is {ahead!r}, expected a number of seconds above 0, or None")
         if is_given(self.clean_text) and not isinstance(self.clean_text, bool):
             raise SettingsError(f"clean_text is {self.clean_text!r}, expected True or False")
+        if is_given(self.normalize) and self.normalize not in ("off", "on", None):
+            raise SettingsError(f"normalize is {self.normalize!r}, expected 'off', 'on' or None")
         if is_given(self.sampling) and not isinstance(self.sampling, SamplingParams | None):
             raise SettingsError(f"sampling is {self.sampling!r}, expected megatalker.SamplingParams or None")

@@ -80,6 +80,9 @@ PLACES = {
     "Pauses, spelling, pronunciation, numbers?": [
         "text.md#Pauses",
         "text.md#Spelling, numbers and pronunciation",
+        "text.md#A lexicon: how a word is pronounced",
+        "text.md#Numbers, dates and the like in words",
+        "text.md#While the text is still being written",
     ],
     "Which word is spoken now?": ["text.md#Which word is spoken now: captions"],
     "How do I read a book?": ["text.md#Reading a book"],

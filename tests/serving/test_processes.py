@@ -379,3 +379,15 @@ def test_a_request_may_go_on_from_codes_of_elsewhere(open_processes: Opener, her
     rest = list(open_processes().speak_for("", TEXT, seed=9, return_codes=True, after=after))
     whole = b"".join(chunk.pcm.tobytes() for chunk in chunks)
     assert b"".join(chunk.pcm.tobytes() for chunk in chunks[:2] + rest) == whole
+
+
+def test_text_is_rewritten_before_it_goes_to_a_process(open_processes: Opener, tiny_custom_voice: Checkpoint) -> None:
+    wishes = {"seed": 3, "max_frames": 8, "language": "english"}
+    engine = open_processes()
+    rewritten = engine.speak("Sean has 2.", normalize="on", lexicon={"Sean": "Shawn"}, **wishes).read_all()
+    fed = engine.speak(None, normalize="on", lexicon={"Sean": "Shawn"}, layout="interleaved", **wishes)
+    for character in "Sean has 2.":
+        fed.feed(character)
+    fed.finish()
+    assert np.array_equal(rewritten, engine.speak("Shawn has two.", **wishes).read_all())
+    assert np.array_equal(fed.read_all(), engine.speak("Shawn has two.", layout="interleaved", **wishes).read_all())

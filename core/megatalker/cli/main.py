@@ -17,6 +17,7 @@ from megatalker.cli.bench.others import add_others
 from megatalker.cli.console import stderr
 from megatalker.cli.inspect import inspect
 from megatalker.cli.keys import keys
+from megatalker.cli.lexicon import lexicon
 from megatalker.cli.reload import reload
 from megatalker.cli.say.command import say
 from megatalker.cli.serve import serve
@@ -44,6 +45,7 @@ app.command()(load)
 app.command()(serve)
 app.command()(reload)
 app.add_typer(keys, name="keys")
+app.add_typer(lexicon, name="lexicon")
 app.add_typer(voices, name="voices")
 
 

@@ -14,10 +14,13 @@ from megatalker.engine.text_segmenter import TextSegmenter
 from megatalker.errors import InvalidRequestError, UnsupportedError
 from megatalker.prompt import Layout, PromptPlan, PromptPlanner
 from megatalker.prompt.control_tokens import ControlTokens, control_tokens
+from megatalker.prompt.languages import resolve
 from megatalker.prompt.text import TextChecker, check_text, prepare_text
 from megatalker.sampling import SamplingParams
 from megatalker.settings import LONGEST_S, Settings
-from megatalker.voices import Voice, default_voice
+from megatalker.text.rewriter import TextRewriter
+from megatalker.text.rewriting import RewriterFactory
+from megatalker.voices import Voice, default_voice, list_languages
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +52,7 @@ class RequestChecker:
         self._settings, self._checkpoint = settings, checkpoint
         self._planner = PromptPlanner(checkpoint)
         self._control_tokens = ControlTokens(control_tokens(checkpoint.tokenizer))
+        self._rewriters = RewriterFactory(settings)
 
     def check(
         self, text: str | None, options: SpeechOptions, limits: TalkerLimits, after: Continuation | None = None
@@ -68,7 +72,8 @@ class RequestChecker:
                 f"backend {limits.name!r} is greedy only; ask for do_sample=False and predictor_do_sample=False, "
                 "or choose another backend"
             )
-        segmenter = self._segmenter(text, request.plan, cleaning=options.clean_text)
+        rewriter = self._rewriter(options)
+        segmenter = self._segmenter(text, request.plan, rewriter, cleaning=options.clean_text)
         longest = max((len(segment.ids) for segment in segmenter.coming), default=1)
         frames_that_fit(request.plan.prefill_rows(longest), request.max_frames, limits.max_positions)
         if after is not None:
@@ -77,7 +82,15 @@ class RequestChecker:
 
     def text_checker(self, options: SpeechOptions) -> TextChecker:
         """For the pieces of a text that arrives bit by bit."""
-        return TextChecker(self._control_tokens, self._settings.max_text_chars, cleaning=options.clean_text)
+        most, rewriter = self._settings.max_text_chars, self._rewriter(options)
+        return TextChecker(self._control_tokens, most, cleaning=options.clean_text, rewriter=rewriter)
+
+    def _rewriter(self, options: SpeechOptions) -> TextRewriter | None:
+        language = self._settings.language if options.language is None else options.language
+        name = resolve(language, list_languages(self._checkpoint))
+        return self._rewriters.make(
+            None if name == "auto" else name, options.normalize, options.lexicon, cleaning=options.clean_text
+        )
 
     def _check_continuation(self, said: Continuation, request: Request) -> None:
         codes, limits = said.codes, np.array(self._checkpoint.config.code_limits)
@@ -174,11 +187,14 @@ class RequestChecker:
             )
         return asked
 
-    def _segmenter(self, text: str | None, plan: PromptPlan, *, cleaning: bool) -> TextSegmenter:
+    def _segmenter(
+        self, text: str | None, plan: PromptPlan, rewriter: TextRewriter | None, *, cleaning: bool
+    ) -> TextSegmenter:
         settings, tokenizer = self._settings, self._checkpoint.tokenizer
         segmenter = TextSegmenter(tokenizer, settings.max_segment_chars, plan.ids_needed, clean=cleaning)
         if text is not None:
-            whole = prepare_text(text, settings.max_text_chars, self._control_tokens, cleaning=cleaning)
+            most, tokens = settings.max_text_chars, self._control_tokens
+            whole = prepare_text(text, most, tokens, cleaning=cleaning, rewriter=rewriter)
             segmenter.add_whole(whole)
         return segmenter
 

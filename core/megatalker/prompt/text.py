@@ -3,7 +3,7 @@
 import re
 import unicodedata
 from copy import deepcopy
-from typing import Any
+from typing import Any, Protocol, Self
 
 from megatalker.errors import InvalidRequestError
 from megatalker.prompt.cleaning import TextCleaner, clean, join_surrogates
@@ -11,6 +11,7 @@ from megatalker.prompt.control_tokens import ControlTokens
 
 __all__ = [
     "IncrementalTokenizer",
+    "Rewriter",
     "TextChecker",
     "check_characters",
     "check_text",
@@ -20,17 +21,39 @@ __all__ = [
     "speakable",
 ]
 
+
+class Rewriter(Protocol):
+    """Rewrites one clean text in pieces; see :class:`megatalker.text.TextRewriter`."""
+
+    def feed(self, text: str) -> str:
+        """Return what is certain to be said after this piece."""
+
+    def finish(self) -> str:
+        """Return what was held back, since no text follows."""
+
+    def copy(self) -> Self:
+        """Return another one in the same state."""
+
+
 _NOT_TEXT = re.compile("[\0\ud800-\udfff]")
 
 
-def prepare_text(text: object, max_chars: int, tokens: ControlTokens, *, cleaning: bool = True) -> str:
-    """A whole text as it is spoken: cleaned (:mod:`megatalker.prompt.cleaning`), or only checked.
+def prepare_text(
+    text: object,
+    max_chars: int,
+    tokens: ControlTokens,
+    *,
+    cleaning: bool = True,
+    rewriter: Rewriter | None = None,
+) -> str:
+    """A whole text as it is spoken: cleaned (:mod:`megatalker.prompt.cleaning`) and rewritten, or only checked.
 
     Args:
         text: what the caller passed.
-        max_chars: the longest text accepted, counted after stripping, before and after cleaning.
+        max_chars: the longest text accepted, counted after stripping, at first, when cleaned and when rewritten.
         tokens: the checkpoint's, which become spaces; without ``cleaning`` text must not contain them.
         cleaning: ``False`` leaves the text as it is, except for surrounding white space.
+        rewriter: a new one, which rewrites the clean text; ``None``: nothing does.
 
     Raises:
         InvalidRequestError: not a string, blank or too long; without ``cleaning`` also as :func:`check_text`.
@@ -39,7 +62,10 @@ def prepare_text(text: object, max_chars: int, tokens: ControlTokens, *, cleanin
         return check_text(text, max_chars, tokens)
     stripped = _bounded(require_text(text), max_chars)
     cleaned = clean(stripped, tokens)
-    return _bounded(cleaned, max_chars) if cleaned else ""
+    cleaned = _bounded(cleaned, max_chars) if cleaned else ""
+    return (
+        cleaned if rewriter is None or not cleaned else _bounded(rewriter.feed(cleaned) + rewriter.finish(), max_chars)
+    )
 
 
 def check_text(text: object, max_chars: int, tokens: ControlTokens | None = None) -> str:
@@ -116,16 +142,24 @@ class TextChecker:
 
     Args:
         tokens: control tokens of the checkpoint.
-        max_chars: the longest text accepted, all pieces together, before and after cleaning.
+        max_chars: the longest text accepted, all pieces together, at first, when cleaned and when rewritten.
         cleaning: ``False`` leaves the text as it is, and refuses what cannot be spoken.
+        rewriter: a new one, which rewrites the clean text; ``None``: nothing does.
     """
 
-    def __init__(self, tokens: ControlTokens, max_chars: int, *, cleaning: bool = True) -> None:
-        self._tokens, self._max_chars = tokens, max_chars
+    def __init__(
+        self,
+        tokens: ControlTokens,
+        max_chars: int,
+        *,
+        cleaning: bool = True,
+        rewriter: Rewriter | None = None,
+    ) -> None:
+        self._tokens, self._max_chars, self._rewriter = tokens, max_chars, rewriter
         self._cleaner = TextCleaner(tokens) if cleaning else None
         self._half = self._tail = ""
         """Without cleaning: half a character, and the end of the text, in which a control token may have begun."""
-        self._chars = self._cleaned_chars = 0
+        self._chars = self._cleaned_chars = self._rewritten_chars = 0
 
     def check(self, text: object) -> str:
         """Return the text to speak after this piece. A refused piece leaves no trace.
@@ -143,18 +177,25 @@ class TextChecker:
 
     def finish(self) -> str:
         """Return the text that was held back, since it is complete now."""
-        return "" if self._cleaner is None else self._cleaner.finish()
+        rest = "" if self._cleaner is None else self._cleaner.finish()
+        return rest if self._rewriter is None else self._rewriter.feed(rest) + self._rewriter.finish()
 
     def _clean(self, cleaner: TextCleaner, piece: str) -> str:
-        before = None if self._cleaned_chars + 4 * len(piece) < self._max_chars else deepcopy(cleaner)
+        rewriter = None if self._rewriter is None else self._rewriter.copy()
+        sure = rewriter is None and self._cleaned_chars + 4 * len(piece) < self._max_chars
+        before = None if sure else deepcopy(cleaner)
         ready = cleaner.feed(piece)
         try:
             self._require_room(self._cleaned_chars + len(ready))
+            said = ready if rewriter is None else rewriter.feed(ready)
+            self._require_room(self._rewritten_chars + len(said))
         except InvalidRequestError:
             self._cleaner = before
             raise
+        self._rewriter = rewriter
         self._cleaned_chars += len(ready)
-        return ready
+        self._rewritten_chars += len(said)
+        return said
 
     def _pass(self, piece: str) -> str:
         half, self._half = self._half, ""  # a half that stays alone is not kept for the piece after the refused one

@@ -17,6 +17,7 @@ from megatalker.settings.values import (
     Integer,
     Key,
     KeyHash,
+    Normalize,
     Positive,
     Proxy,
     Seconds,
@@ -35,6 +36,7 @@ __all__ = [
     "LONGEST_S",
     "Integer",
     "KeySettings",
+    "Normalize",
     "Positive",
     "RaySettings",
     "Seconds",
@@ -215,6 +217,11 @@ class Settings(BaseSettings):
     """Default speaker of CustomVoice checkpoints; ``None``: the checkpoint's first."""
     language: str = "auto"
     """Default language of the text: one of the checkpoint's by name or code (``en``, ``en-US``), or ``auto``."""
+    normalize: Normalize = "off"
+    """``on``: numbers, dates, amounts, units, addresses and abbreviations are written out in words
+    (``megatalker[text]``); a request may say otherwise. ``off``: the model reads them as they are."""
+    lexicon: SomePath | None = None
+    """A file of words and respellings (``megatalker lexicon check``); what changes in it holds for the next request."""
     max_streams: Annotated[Integer, Field(ge=1, le=4096)] = 8
     """Most streams decoding at the same time; a talker backend holds as many, unless its own settings say otherwise.
     Where the machine is too slow for as many, fewer run and the others wait (``sustainable`` in ``engine.metrics()``).

@@ -6,7 +6,7 @@ import re
 import stat
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Protocol
+from typing import Annotated, Literal, Protocol
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, ValidationInfo
@@ -48,6 +48,18 @@ Amount = Annotated[float, BeforeValidator(_refuse_bool), Field(ge=0, le=4096, al
 """Processors or GPUs, parts of one included."""
 Share = Annotated[float, BeforeValidator(_refuse_bool), Field(gt=0, le=1, allow_inf_nan=False)]
 Bytes = Annotated[Integer, Field(ge=1024, le=1_000_000_000)]
+
+
+def _as_word(value: object) -> object:
+    return (
+        {True: "on", False: "off", "true": "on", "false": "off"}.get(value, value)
+        if isinstance(value, bool | str)
+        else value
+    )
+
+
+Normalize = Annotated[Literal["off", "on"], BeforeValidator(_as_word)]
+"""Truth values mean the same."""
 
 
 def _refuse_impossible_path(path: object) -> object:

@@ -3,6 +3,8 @@
 ::
 
     voices/
+      lexicon.toml          respellings of words, for all voices (:mod:`megatalker.text.lexicon`)
+      anna.lexicon.toml     the same for one voice, which may be a speaker of the checkpoint
       anna.safetensors
       bert/
         manifest.json     {"summary": "calm", "in_context": true}
@@ -34,6 +36,8 @@ from megatalker.voices.voice import UnreadableVoiceError
 logger = logging.getLogger(__name__)
 
 SUFFIX = ".safetensors"
+LEXICON = "lexicon.toml"
+"""Respellings of words: for all voices, or behind a voice's name and a full stop for that voice."""
 MANIFEST, REFERENCE, TRANSCRIPT = "manifest.json", "reference.wav", "transcript.txt"
 KEPT = "encoded-"
 """Prefix of the files that the library itself writes into a voice's folder."""
@@ -184,6 +188,20 @@ def find_voice(folder: Path, name: str) -> Path | None:
     return found.get(tidy_name(name)) or next(iter(found.values()), None)
 
 
+def lexicons_in(folder: Path) -> dict[str, Path]:
+    """Find the lexicons by the name of their voice; that of all voices by "".
+
+    Raises:
+        InvalidRequestError: there is no such folder.
+    """
+    try:
+        paths = sorted(folder.glob(f"*{LEXICON}"))
+    except OSError as error:
+        raise InvalidRequestError(f"the voices folder {str(folder)!r} cannot be read: {error.strerror}") from error
+    names = {path: path.name.removesuffix(LEXICON) for path in paths if not path.name.startswith(".")}
+    return {name.removesuffix("."): path for path, name in names.items() if not name or name.endswith(".")}
+
+
 def voices_in(folder: Path) -> dict[str, Path]:
     """The files and folders of the voices by name, sorted; see :func:`foreign_entries` for the rest.
 
@@ -227,7 +245,7 @@ def _entries(folder: Path) -> Iterator[tuple[Path, str | None]]:
     except OSError as error:
         raise InvalidRequestError(f"the voices folder {str(folder)!r} cannot be read: {error.strerror}") from error
     for path in paths:
-        if not path.name.startswith("."):
+        if not path.name.startswith(".") and not path.name.endswith(LEXICON):
             yield path, _why_no_voice(path)
 
 

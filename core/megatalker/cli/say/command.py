@@ -70,6 +70,13 @@ def say(
             show_default="plays if megatalker[play] is installed, unless --out is -",
         ),
     ] = None,
+    normalize: Annotated[
+        bool | None,
+        typer.Option(
+            "--normalize/--no-normalize", help="Write numbers, dates and the like out in words.", show_default="off"
+        ),
+    ] = None,
+    lexicon: Annotated[Path | None, typer.Option(help="File of words and respellings.")] = None,
     raw_text: Annotated[bool, typer.Option("--raw-text", help="Give the model TEXT as it is, not cleaned.")] = False,
     warmup: Annotated[bool, typer.Option(help="Compile first: slower to start, faster to speak.")] = False,
     checkpoint: CheckpointOption = None,
@@ -111,6 +118,8 @@ def say(
             sampling=sampling,
             warmup=warmup,
             clean_text=not raw_text,
+            normalize=None if normalize is None else "on" if normalize else "off",
+            lexicon=lexicon,
         )
         report = speak(order, settings, Destination(out, kind=format_, rate=sample_rate, play=play), status)
     for line in report:

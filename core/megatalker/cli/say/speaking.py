@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
 import typer
 
@@ -24,6 +24,7 @@ from megatalker.errors import InvalidRequestError, MegatalkerError
 from megatalker.prompt.text import check_text
 from megatalker.sampling import SamplingParams
 from megatalker.settings import Settings
+from megatalker.text.lexicon import read_lexicon
 from megatalker.voices import Voice, VoiceCloner, list_speakers, read_reference
 from megatalker.voices.voice import is_voice_path
 
@@ -57,6 +58,8 @@ class SpeakOptions:
     """Fields of ``SamplingParams`` that are not to be the checkpoint's own; a top-k of 0 keeps all."""
     warmup: bool
     clean_text: bool = True
+    normalize: Literal["off", "on"] | None = None
+    lexicon: Path | None = None
 
 
 def speak(order: SpeakOptions, settings: Settings, destination: Destination, status: Status) -> list[str]:
@@ -92,6 +95,7 @@ def _leave_at_once(destination: Destination, status: Status) -> NoReturn:
 def _speak(
     order: SpeakOptions, settings: Settings, destination: Destination, status: Status, stack: ExitStack
 ) -> list[str]:
+    lexicon = None if order.lexicon is None else read_lexicon(order.lexicon)
     status.stage(f"opening checkpoint {settings.checkpoint}")
     with download_bar() as progress:
         checkpoint = Checkpoint.open(settings.checkpoint, progress=progress)
@@ -111,6 +115,8 @@ def _speak(
         sampling=sampling,
         seed=order.seed,
         clean_text=order.clean_text,
+        normalize=order.normalize,
+        lexicon=lexicon,
     )
     source = None if order.text is not None else StandardInput(stream)
     if source is not None:

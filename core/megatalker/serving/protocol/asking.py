@@ -7,6 +7,7 @@ from typing import Any
 from megatalker.engine.options import SpeechOptions
 from megatalker.errors import SettingsError
 from megatalker.serving.protocol.voice_files import encode_voice
+from megatalker.text.lexicon import Lexicon
 from megatalker.voices import Voice
 
 CONNECT_TIMEOUT_S = 10.0
@@ -50,4 +51,6 @@ def speech_fields(options: SpeechOptions) -> dict[str, Any]:
         "max_frames": options.max_frames,
         "max_ahead_s": options.max_ahead_s,
         "clean_text": options.clean_text,
+        "normalize": options.normalize,
+        "lexicon": options.lexicon.merged() if isinstance(options.lexicon, Lexicon) else options.lexicon,
     }

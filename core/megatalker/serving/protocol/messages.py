@@ -29,6 +29,7 @@ from megatalker.errors import InvalidRequestError, MegatalkerError, explain_vali
 from megatalker.serving.audio import from_code_bytes, to_code_bytes
 from megatalker.serving.protocol.leniency import MAX_KEYS, Integer, Number, read_fields, read_json
 from megatalker.serving.samples import SAMPLE_RATES, SampleFormat
+from megatalker.settings import Normalize
 
 MAX_ID_LENGTH = 64
 
@@ -49,6 +50,10 @@ def _usual(rate: int) -> int:
 
 SampleRate = Annotated[Integer, AfterValidator(_usual), Field(json_schema_extra={"enum": list(SAMPLE_RATES)})]
 """Samples a second that a request may ask for."""
+MOST_REQUEST_WORDS = 1000
+"""Words of a lexicon in a request, each table counted as one."""
+Words = Annotated[dict[str, str], Field(max_length=MOST_REQUEST_WORDS)]
+RequestLexicon = Annotated[dict[str, str | Words], Field(max_length=MOST_REQUEST_WORDS)]
 
 
 class Message(BaseModel):
@@ -88,6 +93,11 @@ class SpeechFields(Message):
     max_ahead_s: Annotated[Number, Field(gt=0)] | None = None
     clean_text: bool = True
     """``false``: the text goes to the model as it is; pieces that cannot be spoken are refused."""
+    normalize: Normalize | None = None
+    """``on``: numbers, dates, amounts, units, addresses and abbreviations are written out in words. By default the
+    server's setting."""
+    lexicon: RequestLexicon | None = None
+    """Respellings by word, and tables of them by language; they go before those of the voice and of the server."""
 
 
 class SegmentEnd(Message):

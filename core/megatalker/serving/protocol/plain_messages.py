@@ -13,7 +13,15 @@ from pydantic import Field
 
 from megatalker.engine.outputs import FinishReason
 from megatalker.serving.protocol.leniency import Integer
-from megatalker.serving.protocol.messages import Message, SampleRate, SpeechFields, UtteranceId, read_message
+from megatalker.serving.protocol.messages import (
+    Message,
+    RequestLexicon,
+    SampleRate,
+    SpeechFields,
+    UtteranceId,
+    read_message,
+)
+from megatalker.settings import Normalize
 
 PIECE_S = 0.04
 """Seconds of samples that are sent at a time."""
@@ -44,6 +52,11 @@ class PlainFields(Message):
     format: PlainFormat = "s16le"
     sample_rate: SampleRate | None = None
     """Null: 8000 for ``pcm_mulaw`` and ``pcm_alaw``, else 24000."""
+    normalize: Normalize | None = None
+    """``on``: numbers, dates, amounts, units, addresses and abbreviations are written out in words. By default the
+    server's setting."""
+    lexicon: RequestLexicon | None = None
+    """Respellings by word, and tables of them by language; they go before those of the voice and of the server."""
 
     def speech_fields(self) -> SpeechFields:
         """Return the same fields in our words."""
@@ -54,6 +67,8 @@ class PlainFields(Message):
             max_frames=frames,
             seed=self.seed,
             clean_text=self.clean_text,
+            normalize=self.normalize,
+            lexicon=self.lexicon,
         )
 
 

@@ -24,6 +24,7 @@ from megatalker.serving.server.problems import DrainingError, NotReadyError, Unk
 from megatalker.serving.server.references import ReferenceVoices
 from megatalker.serving.server.telemetry import Metrics, Route, log_event
 from megatalker.settings import ServerSettings
+from megatalker.text.lexicon import Lexicon
 from megatalker.voices import Voice
 from megatalker.voices.cache import VoiceCache
 from megatalker.voices.library import VoiceLibrary
@@ -287,6 +288,8 @@ class SpeechService:
         """Whether a request is checked within half a millisecond: a short text, and a voice that is loaded."""
         name = self._voice_name(asked)
         at_hand = bool(asked.ref_audio) or (asked.voice_file is None and (name is None or self.voices.at_hand(name)))
+        if asked.normalize == "on" or asked.lexicon:
+            return False
         return at_hand and len(text or "") + len(asked.instruct or "") <= QUICK_CHARS
 
     def _speak(
@@ -307,7 +310,14 @@ class SpeechService:
             max_frames=asked.max_frames,
             max_ahead_s=asked.max_ahead_s,
             clean_text=asked.clean_text,
+            normalize=asked.normalize,
+            lexicon=self._lexicon(asked),
         )
+
+    def _lexicon(self, asked: SpeechFields) -> Lexicon | None:
+        """The words of the request, and behind them those that go with its voice, unless its text stays as it is."""
+        kept = self.voices.lexicon(self._voice_name(asked)) if asked.clean_text else None
+        return kept if asked.lexicon is None else Lexicon(asked.lexicon).over(kept)
 
     def _voice(self, asked: SpeechFields) -> str | Voice | None:
         if asked.voice_file is not None:
