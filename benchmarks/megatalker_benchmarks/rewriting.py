@@ -9,8 +9,8 @@ import time
 from collections import Counter
 
 from megatalker.prompt.cleaning import TextCleaner, clean
-from megatalker.text import Lexicon, TextRewriter
-from megatalker.text.normalisation import LANGUAGES, normaliser_of
+from megatalker.prompt.rewriting import Lexicon, TextRewriter
+from megatalker.prompt.rewriting.normalisation import LANGUAGES, normaliser_of
 from megatalker_benchmarks.report import add_json_option, hand_out, whole
 
 WORDS = {

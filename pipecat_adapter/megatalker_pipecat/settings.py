@@ -9,9 +9,9 @@ from pipecat.utils.types import NOT_GIVEN, NotGiven, assert_given, is_given
 
 import megatalker
 from megatalker.errors import SettingsError
+from megatalker.prompt.rewriting.lexicon import Lexicon
 from megatalker.sampling import SamplingParams
 from megatalker.settings import LONGEST_S
-from megatalker.text.lexicon import Lexicon
 from megatalker.voices import Voice
 
 ENGINE_FIELDS = frozenset({"model", "backend", "checkpoint"})

@@ -10,9 +10,9 @@ from megatalker.checkpoint import Checkpoint
 from megatalker.engine.engine import Engine
 from megatalker.engine.request import RequestChecker
 from megatalker.errors import InvalidRequestError, SettingsError
+from megatalker.prompt.rewriting import Lexicon
+from megatalker.prompt.rewriting.factory import RewriterFactory
 from megatalker.settings import Settings
-from megatalker.text import Lexicon
-from megatalker.text.rewriting import RewriterFactory
 from spoken_text import SpokenText
 
 WRITTEN = "Sean ran 5 km on May 3."

@@ -28,9 +28,9 @@ def check(
     from megatalker.errors import InvalidRequestError
     from megatalker.prompt.cleaning import clean
     from megatalker.prompt.languages import NAMES, resolve
-    from megatalker.text.lexicon import read_lexicon
-    from megatalker.text.normalisation import normaliser_of
-    from megatalker.text.rewriter import TextRewriter
+    from megatalker.prompt.rewriting.lexicon_files import read_lexicon
+    from megatalker.prompt.rewriting.normalisation import normaliser_of
+    from megatalker.prompt.rewriting.rewriter import TextRewriter
 
     words = read_lexicon(file)
     for name, count in words.counts().items():
@@ -40,6 +40,6 @@ def check(
     meant = resolve(language, ("auto", *NAMES.values()))
     if meant is None:
         raise InvalidRequestError(f"unknown language {language!r}, expected auto or one of {', '.join(NAMES.values())}")
-    name = None if meant == "auto" else meant
-    rewriter = TextRewriter(words.tables(name), normaliser_of(name) if normalize else None)
+    told = None if meant == "auto" else meant
+    rewriter = TextRewriter(words.tables(told), normaliser_of(told) if normalize else None)
     stdout.print(rewriter.whole(clean(text)), highlight=False, markup=False, soft_wrap=True)

@@ -8,8 +8,8 @@ from typing import Any, Literal, Self
 
 from megatalker.errors import InvalidRequestError
 from megatalker.prompt import Layout
+from megatalker.prompt.rewriting.lexicon import Lexicon
 from megatalker.sampling import SamplingParams
-from megatalker.text.lexicon import Lexicon
 from megatalker.voices import Voice
 
 _MASK = 2**64 - 1
@@ -45,10 +45,11 @@ class SpeechOptions:
     """Make the text fit to be spoken (:mod:`megatalker.prompt.cleaning`). ``False`` gives the model the text as it is,
     equal to the official prompt, and refuses text with characters that are none or with control tokens."""
     normalize: Literal["off", "on"] | None = None
-    """``on`` writes out numbers, dates, amounts, units, addresses and abbreviations in words
-    (:mod:`megatalker.text.normalisation`); by default ``settings.normalize``, unless ``clean_text`` is off."""
+    """``on`` writes numbers, dates, amounts, units, addresses and abbreviations out in words; by default
+    ``settings.normalize``, unless ``clean_text`` is off (:mod:`megatalker.prompt.rewriting.normalisation`)."""
     lexicon: Mapping[str, str | Mapping[str, str]] | Lexicon | None = None
-    """Respellings of words, which go before those of ``settings.lexicon`` (:mod:`megatalker.text.lexicon`)."""
+    """Respellings of words, and tables of them by language; they go before those of ``settings.lexicon``
+    (:mod:`megatalker.prompt.rewriting.lexicon`)."""
     word_times: bool = False
     """``stream.take_words`` tells which words were spoken, and estimates when (:mod:`megatalker.engine.word_times`)."""
 

@@ -15,11 +15,11 @@ from megatalker.errors import InvalidRequestError, UnsupportedError
 from megatalker.prompt import Layout, PromptPlan, PromptPlanner
 from megatalker.prompt.control_tokens import ControlTokens, control_tokens
 from megatalker.prompt.languages import resolve
+from megatalker.prompt.rewriting.factory import RewriterFactory
+from megatalker.prompt.rewriting.rewriter import TextRewriter
 from megatalker.prompt.text import TextChecker, check_text, prepare_text
 from megatalker.sampling import SamplingParams
 from megatalker.settings import LONGEST_S, Settings
-from megatalker.text.rewriter import TextRewriter
-from megatalker.text.rewriting import RewriterFactory
 from megatalker.voices import Voice, default_voice, list_languages
 
 

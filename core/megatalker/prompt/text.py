@@ -23,7 +23,7 @@ __all__ = [
 
 
 class Rewriter(Protocol):
-    """Rewrites one clean text in pieces; see :class:`megatalker.text.TextRewriter`."""
+    """Rewrites one clean text in pieces; see :class:`megatalker.prompt.rewriting.TextRewriter`."""
 
     def feed(self, text: str) -> str:
         """Return what is certain to be said after this piece."""

@@ -3,7 +3,7 @@
 ::
 
     voices/
-      lexicon.toml          respellings of words, for all voices (:mod:`megatalker.text.lexicon`)
+      lexicon.toml          respellings of words, for all voices
       anna.lexicon.toml     the same for one voice, which may be a speaker of the checkpoint
       anna.safetensors
       bert/
@@ -186,20 +186,6 @@ def find_voice(folder: Path, name: str) -> Path | None:
     """
     found = {known: path for known, path in _named(folder) if name_key(known) == name_key(name)}
     return found.get(tidy_name(name)) or next(iter(found.values()), None)
-
-
-def lexicons_in(folder: Path) -> dict[str, Path]:
-    """Find the lexicons by the name of their voice; that of all voices by "".
-
-    Raises:
-        InvalidRequestError: there is no such folder.
-    """
-    try:
-        paths = sorted(folder.glob(f"*{LEXICON}"))
-    except OSError as error:
-        raise InvalidRequestError(f"the voices folder {str(folder)!r} cannot be read: {error.strerror}") from error
-    names = {path: path.name.removesuffix(LEXICON) for path in paths if not path.name.startswith(".")}
-    return {name.removesuffix("."): path for path, name in names.items() if not name or name.endswith(".")}
 
 
 def voices_in(folder: Path) -> dict[str, Path]:

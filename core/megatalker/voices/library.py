@@ -19,7 +19,6 @@ from safetensors import SafetensorError
 from megatalker.checkpoint import Checkpoint
 from megatalker.errors import InvalidRequestError, MegatalkerError
 from megatalker.settings.files import read_until_stable
-from megatalker.text.lexicon import Lexicon, read_lexicon
 from megatalker.voices.cache import VoiceCache
 from megatalker.voices.cloner import VoiceCloner
 from megatalker.voices.folder import (
@@ -28,7 +27,6 @@ from megatalker.voices.folder import (
     Recording,
     add_recording,
     foreign_entries,
-    lexicons_in,
     read_recording,
     remove_leftovers,
     remove_voice,
@@ -94,8 +92,6 @@ class VoiceLibrary:
         self._faults: Mapping[str, MegatalkerError] = {}
         self._names: Mapping[str, str] = {}
         """Names as they are listed, by what all ways to write them have in common."""
-        self._lexicons: Mapping[str, Lexicon] = {}
-        """Lexicons by their voice's :func:`name_key`; that of all voices by ""."""
         self._foreign: Mapping[str, str] = {}
         self._seen: object = None
         if folder is not None:
@@ -125,29 +121,7 @@ class VoiceLibrary:
                     logger.error("voice %r cannot be used: %s", name, error)
             names = {name_key(name): name for name in (*entries, *faults)}
             self._entries, self._faults, self._names, self._seen = entries, faults, names, seen
-            self._read_lexicons(self.folder)
             self._tell_foreign(foreign_entries(self.folder))
-
-    def _read_lexicons(self, folder: Path) -> None:
-        """Read the lexicons again; a faulty one is reported in the log and stays as it was, or is left out."""
-        found: dict[str, Lexicon] = {}
-        for name, path in lexicons_in(folder).items():
-            key = name_key(name)
-            try:
-                found[key] = read_lexicon(path)
-            except InvalidRequestError as error:
-                logger.error("%s; it stays as it was", error)
-                if key in self._lexicons:
-                    found[key] = self._lexicons[key]
-        shared = found.pop("", None)
-        self._lexicons = {key: lexicon.over(shared) for key, lexicon in found.items()}
-        if shared is not None:
-            self._lexicons[""] = shared
-
-    def lexicon(self, name: str | None) -> Lexicon | None:
-        """Return the words that go with a voice, and with all voices; ``None``: the folder has none."""
-        lexicons = self._lexicons
-        return (None if name is None else lexicons.get(name_key(name))) or lexicons.get("")
 
     def refresh_if_changed(self) -> None:
         """Call :meth:`refresh` where the folder has changed and the change is complete."""

@@ -21,10 +21,10 @@ from megatalker.cli.status import Status
 from megatalker.engine import Engine, SpeechStream
 from megatalker.engine.outputs import require_complete
 from megatalker.errors import InvalidRequestError, MegatalkerError
+from megatalker.prompt.rewriting.lexicon_files import read_lexicon
 from megatalker.prompt.text import check_text
 from megatalker.sampling import SamplingParams
 from megatalker.settings import Settings
-from megatalker.text.lexicon import read_lexicon
 from megatalker.voices import Voice, VoiceCloner, list_speakers, read_reference
 from megatalker.voices.voice import is_voice_path
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from megatalker.engine.options import SpeechOptions
 from megatalker.errors import SettingsError
+from megatalker.prompt.rewriting.lexicon import Lexicon
 from megatalker.serving.protocol.voice_files import encode_voice
-from megatalker.text.lexicon import Lexicon
 from megatalker.voices import Voice
 
 CONNECT_TIMEOUT_S = 10.0

@@ -14,6 +14,8 @@ from megatalker.engine import SpeechStream
 from megatalker.engine.options import SpeechOptions, random_seed
 from megatalker.engine.outputs import Continuation, require_complete
 from megatalker.errors import BackendFaultError, InvalidRequestError, MegatalkerError
+from megatalker.prompt.rewriting.lexicon import Lexicon
+from megatalker.prompt.rewriting.lexicon_files import LexiconFolder
 from megatalker.sampling import SamplingParams
 from megatalker.serving.background import named_pool, run_in, start_task
 from megatalker.serving.protocol.messages import InstructFate, SpeechFields
@@ -24,7 +26,6 @@ from megatalker.serving.server.problems import DrainingError, NotReadyError, Unk
 from megatalker.serving.server.references import ReferenceVoices
 from megatalker.serving.server.telemetry import Metrics, Route, log_event
 from megatalker.settings import ServerSettings
-from megatalker.text.lexicon import Lexicon
 from megatalker.voices import Voice
 from megatalker.voices.cache import VoiceCache
 from megatalker.voices.library import VoiceLibrary
@@ -138,7 +139,7 @@ class SpeechService:
         self, engine: ServedEngine, voices: VoiceLibrary, cache: VoiceCache[Voice], settings: ServerSettings
     ) -> None:
         self.engine, self.voices, self.metrics = engine, voices, Metrics(engine)
-        self._cache = cache
+        self._cache, self._lexicons = cache, LexiconFolder(voices.folder)
         self.references = ReferenceVoices(voices, engine.settings, settings)
         self._checks, self.encoders = named_pool("check"), named_pool("encode")
         """Two pools, so that texts that wait for their check do not delay the encoding of speech, nor the reverse."""
@@ -316,7 +317,7 @@ class SpeechService:
 
     def _lexicon(self, asked: SpeechFields) -> Lexicon | None:
         """The words of the request, and behind them those that go with its voice, unless its text stays as it is."""
-        kept = self.voices.lexicon(self._voice_name(asked)) if asked.clean_text else None
+        kept = self._lexicons.find(self._voice_name(asked)) if asked.clean_text else None
         return kept if asked.lexicon is None else Lexicon(asked.lexicon).over(kept)
 
     def _voice(self, asked: SpeechFields) -> str | Voice | None:

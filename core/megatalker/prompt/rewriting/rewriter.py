@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
-from megatalker.text.grouping import Grouper
-from megatalker.text.lexicon import WordTable
-from megatalker.text.normalisation import Normaliser
-from megatalker.text.respelling import Respeller
+from megatalker.prompt.rewriting.grouping import Grouper
+from megatalker.prompt.rewriting.lexicon import WordTable
+from megatalker.prompt.rewriting.normalisation import Normaliser
+from megatalker.prompt.rewriting.respelling import Respeller
 
 __all__ = ["TextRewriter"]
 
@@ -13,7 +13,8 @@ __all__ = ["TextRewriter"]
 class TextRewriter:
     """Rewrites one clean text. What all :meth:`feed` calls and :meth:`finish` return, one after another, does not
     depend on how the text was cut. Work is linear in the text, and what waits for further text is bounded
-    (:data:`~megatalker.text.lexicon.LONGEST_WORD`, :data:`~megatalker.text.grouping.MOST_HELD_CHARS`).
+    (``LONGEST_WORD`` of :mod:`megatalker.prompt.rewriting.lexicon` and ``MOST_HELD_CHARS`` of
+    :mod:`megatalker.prompt.rewriting.grouping`).
 
     Args:
         tables: words to respell; none for no lexicon.

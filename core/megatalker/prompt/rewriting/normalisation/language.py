@@ -4,9 +4,9 @@ import re
 from collections.abc import Callable, Iterator
 from functools import cached_property, partial
 
-from megatalker.text.grouping import Group, GroupVocabulary, is_address
-from megatalker.text.normalisation.words import LanguageWords, form
-from megatalker.text.scripts import is_wide
+from megatalker.prompt.rewriting.grouping import Group, GroupVocabulary, is_address
+from megatalker.prompt.rewriting.normalisation.words import LanguageWords, form
+from megatalker.prompt.rewriting.scripts import is_wide
 
 __all__ = ["DAY", "Rule", "SpokenLanguage"]
 

@@ -7,8 +7,8 @@ import pytest
 from megatalker.errors import InvalidRequestError, UnsupportedError
 from megatalker.prompt.cleaning import clean
 from megatalker.prompt.languages import NAMES
-from megatalker.text import TextRewriter, normalisation
-from megatalker.text.normalisation import LANGUAGES, Normaliser, normaliser_of
+from megatalker.prompt.rewriting import TextRewriter, normalisation
+from megatalker.prompt.rewriting.normalisation import LANGUAGES, Normaliser, normaliser_of
 
 CASES = {
     path.stem: [tuple(line.split("\t")) for line in path.read_text().splitlines()]

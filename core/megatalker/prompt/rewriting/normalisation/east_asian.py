@@ -4,8 +4,8 @@ import re
 from collections.abc import Iterator
 from typing import ClassVar
 
-from megatalker.text.normalisation.language import Rule, SpokenLanguage
-from megatalker.text.normalisation.words import Money
+from megatalker.prompt.rewriting.normalisation.language import Rule, SpokenLanguage
+from megatalker.prompt.rewriting.normalisation.words import Money
 
 _KANJI = "零一二三四五六七八九"
 

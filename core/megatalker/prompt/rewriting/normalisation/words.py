@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from functools import cached_property, lru_cache
 from typing import ClassVar
 
-from megatalker.text.normalisation.units import UNITS
+from megatalker.prompt.rewriting.normalisation.units import UNITS
 
 __all__ = ["MOST_DIGITS", "Forms", "LanguageWords", "Money", "form"]
 

@@ -3,8 +3,8 @@
 import re
 from collections.abc import Iterator
 
-from megatalker.text.normalisation.language import DAY, Rule, SpokenLanguage
-from megatalker.text.normalisation.words import Money
+from megatalker.prompt.rewriting.normalisation.language import DAY, Rule, SpokenLanguage
+from megatalker.prompt.rewriting.normalisation.words import Money
 
 _EURO = Money({"one": "euro", "other": "euros"}, {"one": "céntimo", "other": "céntimos"})
 _DOLLAR = Money({"one": "dólar", "other": "dólares"}, {"one": "centavo", "other": "centavos"})

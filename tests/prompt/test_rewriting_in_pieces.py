@@ -4,10 +4,10 @@ import random
 
 import pytest
 
-from megatalker.text import Lexicon, TextRewriter
-from megatalker.text.grouping import MOST_HELD_CHARS
-from megatalker.text.lexicon import LONGEST_WORD
-from megatalker.text.normalisation import LANGUAGES, normaliser_of
+from megatalker.prompt.rewriting import Lexicon, TextRewriter
+from megatalker.prompt.rewriting.grouping import MOST_HELD_CHARS
+from megatalker.prompt.rewriting.lexicon import LONGEST_WORD
+from megatalker.prompt.rewriting.normalisation import LANGUAGES, normaliser_of
 from megatalker_benchmarks.rewriting import (
     LEXICON,
     random_pieces,

@@ -15,24 +15,16 @@ found, the longest first; in Chinese, Japanese and Korean, which do not part wor
 word is spoken as it stands there: it is neither looked up nor normalised.
 """
 
-import logging
-import os
-import tomllib
 import unicodedata
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
 
 from megatalker.errors import InvalidRequestError
 from megatalker.prompt.cleaning import clean
 from megatalker.prompt.languages import NAMES, name_of
-from megatalker.settings.files import read_regular_file
-from megatalker.text.scripts import in_word, is_wide
+from megatalker.prompt.rewriting.scripts import in_word, is_wide
 
-__all__ = ["Lexicon", "LexiconFile", "WordTable", "read_lexicon"]
-
-logger = logging.getLogger(__name__)
+__all__ = ["Lexicon", "WordTable"]
 
 MOST_WORDS = 50_000
 """Words of a lexicon."""
@@ -40,8 +32,6 @@ LONGEST_WORD = 64
 """Characters of a word or of several words with one respelling: as much text may be held back."""
 LONGEST_RESPELLING = 256
 """Characters of a respelling."""
-MOST_BYTES = 1 << 24
-"""Larger files are not read."""
 
 
 def fold(text: str) -> str:
@@ -215,58 +205,5 @@ class Lexicon:
             yield key, value
 
 
-class LexiconFile:
-    """A lexicon in a file that may change: each :meth:`current` has what the file holds. Thread-safe.
-
-    Raises:
-        InvalidRequestError: as :func:`read_lexicon`, when it is made. Later faults are logged, and the lexicon stays.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._state = _state_of(path)
-        self._lexicon = read_lexicon(path)
-
-    def current(self) -> Lexicon:
-        """Return the lexicon, read again where the file has changed."""
-        state = _state_of(self._path)
-        if state != self._state:
-            self._state = state
-            try:
-                self._lexicon = read_lexicon(self._path)
-            except InvalidRequestError as error:
-                logger.error("%s; the lexicon stays as it was", error)
-        return self._lexicon
-
-
-def _state_of(path: Path) -> object:
-    try:
-        facts = os.stat(path)  # noqa: PTH116 - a request has one, and Path takes three times as long
-    except OSError as error:
-        return error.errno
-    return facts.st_ino, facts.st_size, facts.st_mtime_ns
-
-
 def _tidy(text: str) -> str:
     return unicodedata.normalize("NFC", clean(text)).strip()
-
-
-def read_lexicon(path: Path) -> Lexicon:
-    """Return the lexicon in a file.
-
-    Raises:
-        InvalidRequestError: it does not exist, cannot be read, or is no lexicon; the message says where.
-    """
-    try:
-        tables: dict[str, Any] = tomllib.loads(read_regular_file(path, MOST_BYTES).decode())
-    except (FileNotFoundError, NotADirectoryError) as error:
-        raise InvalidRequestError(f"lexicon {str(path)!r} does not exist") from error
-    except OSError as error:
-        raise InvalidRequestError(f"lexicon {str(path)!r} cannot be read: {error.strerror or error}") from error
-    except UnicodeDecodeError as error:
-        raise InvalidRequestError(
-            f"lexicon {str(path)!r} cannot be read: byte {error.start} is not UTF-8; save it as UTF-8"
-        ) from error
-    except tomllib.TOMLDecodeError as error:
-        raise InvalidRequestError(f"lexicon {str(path)!r} is no TOML: {error}") from error
-    return Lexicon(tables, f"lexicon {str(path)!r}")

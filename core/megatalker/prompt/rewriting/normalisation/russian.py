@@ -3,9 +3,9 @@
 import re
 from collections.abc import Iterator
 
-from megatalker.text.normalisation.language import DAY, Rule, SpokenLanguage
-from megatalker.text.normalisation.units import UNITS
-from megatalker.text.normalisation.words import MOST_DIGITS, Money
+from megatalker.prompt.rewriting.normalisation.language import DAY, Rule, SpokenLanguage
+from megatalker.prompt.rewriting.normalisation.units import UNITS
+from megatalker.prompt.rewriting.normalisation.words import MOST_DIGITS, Money
 
 _ROUBLE = Money(
     {"one": "рубль", "few": "рубля", "many": "рублей", "other": "рубля"},

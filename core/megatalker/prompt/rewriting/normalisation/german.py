@@ -3,9 +3,9 @@
 import re
 from collections.abc import Iterator
 
-from megatalker.text.grouping import Group
-from megatalker.text.normalisation.language import Rule, SpokenLanguage
-from megatalker.text.normalisation.words import Money
+from megatalker.prompt.rewriting.grouping import Group
+from megatalker.prompt.rewriting.normalisation.language import Rule, SpokenLanguage
+from megatalker.prompt.rewriting.normalisation.words import Money
 
 _EURO = Money({"other": "Euro"}, {"other": "Cent"})
 _DOLLAR = Money({"other": "Dollar"}, {"other": "Cent"})

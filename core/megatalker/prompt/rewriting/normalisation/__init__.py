@@ -10,9 +10,9 @@ from importlib import import_module
 from importlib.util import find_spec
 
 from megatalker.errors import InvalidRequestError, UnsupportedError
-from megatalker.text.grouping import Group, Grouper, GroupVocabulary
-from megatalker.text.normalisation.language import SpokenLanguage
-from megatalker.text.scripts import script_of
+from megatalker.prompt.rewriting.grouping import Group, Grouper, GroupVocabulary
+from megatalker.prompt.rewriting.normalisation.language import SpokenLanguage
+from megatalker.prompt.rewriting.scripts import script_of
 
 __all__ = ["LANGUAGES", "Normaliser", "normaliser_of"]
 
@@ -89,7 +89,7 @@ def _told(group: Group) -> str:
     """Return the language of a group by its letters, else by those that touch it, else by the last one before it."""
     own = [script for script in map(script_of, group.text) if script in _BY_SCRIPT]
     near = [script for script in map(script_of, group.before + group.after) if script in _BY_SCRIPT]
-    script = (own or near or [group.script])[0]
+    script: str = (*own, *near, group.script)[0]
     if script == "han" and (group.kana or "kana" in near):
         script = "kana"
     return _BY_SCRIPT.get(script, "english")

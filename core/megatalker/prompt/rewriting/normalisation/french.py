@@ -3,8 +3,8 @@
 import re
 from collections.abc import Iterator
 
-from megatalker.text.normalisation.language import DAY, Rule, SpokenLanguage
-from megatalker.text.normalisation.words import Money
+from megatalker.prompt.rewriting.normalisation.language import DAY, Rule, SpokenLanguage
+from megatalker.prompt.rewriting.normalisation.words import Money
 
 _EURO = Money({"one": "euro", "other": "euros"}, {"one": "centime", "other": "centimes"})
 _DOLLAR = Money({"one": "dollar", "other": "dollars"}, {"one": "cent", "other": "cents"})

@@ -4,8 +4,8 @@ import re
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 
-from megatalker.text.normalisation.language import Rule, SpokenLanguage
-from megatalker.text.normalisation.words import Money
+from megatalker.prompt.rewriting.normalisation.language import Rule, SpokenLanguage
+from megatalker.prompt.rewriting.normalisation.words import Money
 
 _DOLLAR = Money({"one": "dollar", "other": "dollars"}, {"one": "cent", "other": "cents"})
 _EURO = Money({"one": "euro", "other": "euros"}, {"one": "cent", "other": "cents"})

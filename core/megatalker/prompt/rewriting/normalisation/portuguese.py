@@ -3,8 +3,8 @@
 import re
 from collections.abc import Iterator
 
-from megatalker.text.normalisation.language import DAY, Rule, SpokenLanguage
-from megatalker.text.normalisation.words import Money
+from megatalker.prompt.rewriting.normalisation.language import DAY, Rule, SpokenLanguage
+from megatalker.prompt.rewriting.normalisation.words import Money
 
 _EURO = Money({"one": "euro", "other": "euros"}, {"one": "centavo", "other": "centavos"})
 _REAL = Money({"one": "real", "other": "reais"}, {"one": "centavo", "other": "centavos"})

@@ -9,7 +9,7 @@ nothing but the text, so that they are the same however it was cut, and each is 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-from megatalker.text.scripts import in_word, is_wide, script_of
+from megatalker.prompt.rewriting.scripts import in_word, is_wide, script_of
 
 __all__ = ["MOST_HELD_CHARS", "Group", "GroupVocabulary", "Grouper", "is_address"]
 

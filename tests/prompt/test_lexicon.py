@@ -4,9 +4,10 @@ import pytest
 
 from megatalker.errors import InvalidRequestError
 from megatalker.prompt.cleaning import clean
-from megatalker.text import Lexicon, TextRewriter
-from megatalker.text.lexicon import MOST_WORDS, LexiconFile, read_lexicon
-from megatalker.text.normalisation import normaliser_of
+from megatalker.prompt.rewriting import Lexicon, TextRewriter
+from megatalker.prompt.rewriting.lexicon import MOST_WORDS
+from megatalker.prompt.rewriting.lexicon_files import LexiconFile, read_lexicon
+from megatalker.prompt.rewriting.normalisation import normaliser_of
 
 
 def said(text, words, language="english", *, normalise=False):

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from megatalker.text.lexicon import WordTable, begins_word, fold
+from megatalker.prompt.rewriting.lexicon import WordTable, begins_word, fold
 
 __all__ = ["Part", "Respeller"]
 

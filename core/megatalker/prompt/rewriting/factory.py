@@ -4,10 +4,11 @@ from collections.abc import Mapping
 from typing import Literal
 
 from megatalker.errors import InvalidRequestError, SettingsError
+from megatalker.prompt.rewriting.lexicon import Lexicon
+from megatalker.prompt.rewriting.lexicon_files import LexiconFile
+from megatalker.prompt.rewriting.normalisation import Normaliser, normaliser_of
+from megatalker.prompt.rewriting.rewriter import TextRewriter
 from megatalker.settings import Settings
-from megatalker.text.lexicon import Lexicon, LexiconFile
-from megatalker.text.normalisation import Normaliser, normaliser_of
-from megatalker.text.rewriter import TextRewriter
 
 __all__ = ["RewriterFactory"]
 
