@@ -124,7 +124,6 @@ FOREIGN = {
     "user": "me",
     "temperature": 0,
     "top_p": 0.9,
-    "normalize": True,
     "volume_multiplier": 1.5,
     "normalization_options": {"normalize": False},
     "lang_code": "h",  # Hindi, which no checkpoint names
@@ -135,6 +134,12 @@ FOREIGN = {
     "voice_engine": 3,
     "languages_spoken": 2,
 }
+
+
+@pytest.mark.parametrize(("value", "meant"), [(True, "on"), ("true", "on"), (False, "off"), ("on", "on"), ("", None)])
+def test_a_truth_value_says_whether_text_is_normalised(value: object, meant: str | None) -> None:
+    message, ignored = read_fields(SpeechRequest, {"input": "Hi.", "normalize": value})
+    assert (message.normalize, ignored) == (meant, ())
 
 
 def test_fields_without_meaning_here_are_left_out_and_named() -> None:

@@ -6,7 +6,7 @@ from typing import Literal
 from megatalker.errors import InvalidRequestError, SettingsError
 from megatalker.prompt.rewriting.lexicon import Lexicon
 from megatalker.prompt.rewriting.lexicon_files import LexiconFile
-from megatalker.prompt.rewriting.normalisation import Normaliser, normaliser_of
+from megatalker.prompt.rewriting.normalisation import normaliser_of
 from megatalker.prompt.rewriting.rewriter import TextRewriter
 from megatalker.settings import Settings
 
@@ -33,7 +33,7 @@ class RewriterFactory:
         except InvalidRequestError as error:
             raise SettingsError(f"lexicon: {error}") from error
         if self._on:
-            Normaliser(None).prepare()
+            normaliser_of(None).grouper()
 
     def make(
         self, language: str | None, normalize: Literal["off", "on"] | None, words: Words, *, cleaning: bool

@@ -84,8 +84,8 @@ class WordTable:
     def may_grow(self, folded: str, start: int) -> bool:
         """Whether more text can decide what word begins at ``start``: what is there is the beginning of one, or all."""
         length = len(folded) - start
-        lengths = self._lengths.get(folded[start], ())
-        return bool(lengths) and length <= lengths[0] and folded[start:] in self._prefixes
+        lengths = self._lengths.get(folded[start])
+        return lengths is not None and length <= lengths[0] and folded[start:] in self._prefixes
 
 
 def begins_word(before: str, character: str) -> bool:

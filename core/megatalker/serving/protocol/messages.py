@@ -52,8 +52,8 @@ SampleRate = Annotated[Integer, AfterValidator(_usual), Field(json_schema_extra=
 """Samples a second that a request may ask for."""
 MOST_REQUEST_WORDS = 1000
 """Words of a lexicon in a request, each table counted as one."""
-Words = Annotated[dict[str, str], Field(max_length=MOST_REQUEST_WORDS)]
-RequestLexicon = Annotated[dict[str, str | Words], Field(max_length=MOST_REQUEST_WORDS)]
+RequestWords = Annotated[dict[str, str], Field(max_length=MOST_REQUEST_WORDS)]
+RequestLexicon = Annotated[dict[str, str | RequestWords], Field(max_length=MOST_REQUEST_WORDS)]
 
 
 class Message(BaseModel):

@@ -289,7 +289,7 @@ class SpeechService:
         """Whether a request is checked within half a millisecond: a short text, and a voice that is loaded."""
         name = self._voice_name(asked)
         at_hand = bool(asked.ref_audio) or (asked.voice_file is None and (name is None or self.voices.at_hand(name)))
-        if asked.normalize == "on" or asked.lexicon:
+        if (asked.normalize or self.engine.settings.normalize) == "on" or asked.lexicon:
             return False
         return at_hand and len(text or "") + len(asked.instruct or "") <= QUICK_CHARS
 

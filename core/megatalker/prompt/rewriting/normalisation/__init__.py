@@ -58,12 +58,8 @@ class Normaliser:
             )
         self._language = language
 
-    def prepare(self) -> None:
-        """Import and make now what the first text would wait for: some tenths of a second."""
-        self.grouper()
-
     def grouper(self) -> Grouper:
-        """Return what writes out one text."""
+        """Return what writes out one text. The first call imports and compiles: text that follows waits for nothing."""
         return Grouper(self._vocabulary, self._prefixes, self._write)
 
     @cached_property
@@ -99,6 +95,7 @@ def _told(group: Group) -> str:
 def _spoken(language: str) -> SpokenLanguage:
     module, name = LANGUAGES[language]
     spoken: SpokenLanguage = getattr(import_module(f"{__name__}.{module}"), name)()
+    spoken.prepare()
     return spoken
 
 

@@ -54,6 +54,12 @@ class SpokenLanguage(LanguageWords):
             frozenset(self.counters),
         )
 
+    def prepare(self) -> None:
+        """Import and compile now what the first text would wait for: some tenths of a second."""
+        self.unit(next(iter(self.units.values())), "1", self.cardinal(1))
+        self.plural("1")
+        assert self._rules
+
     def write(self, group: Group) -> str:
         """Return what to say for a group."""
         text, said, at = group.text + group.after, list[str](), 0
@@ -82,6 +88,8 @@ class SpokenLanguage(LanguageWords):
             return None
         for pattern, words in self._rules:
             match = pattern.match(text, at)
+            if match is not None and match.end() > size:  # it took the character behind the group, too
+                match = pattern.match(text, at, size)
             if match is not None and at < match.end() <= size:
                 if character in "-+" and before.isalnum() and not is_wide(before):
                     continue
