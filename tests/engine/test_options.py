@@ -71,6 +71,8 @@ def test_every_option_has_a_default_that_leaves_the_choice_to_the_engine() -> No
         "voice": None,
         "language": None,
         "instruct": None,
+        "normalize": None,
+        "lexicon": None,
         "sampling": None,
         "seed": None,
         "layout": "auto",
