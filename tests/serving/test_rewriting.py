@@ -140,6 +140,10 @@ def test_lexicons_in_the_folder_of_voices_follow_the_voice_and_the_folder(
         assert said(one) == "Shaun ran 5 clicks on Mai 3."
         (tmp_path / f"{one}.lexicon.toml").write_text('"Sean" = \n')
         assert said(one) == "Shaun ran 5 clicks on Mai 3.", "a faulty file changes nothing"
+        (tmp_path / f"{other}.lexicon.toml").write_text('"Sean" = \n')
+        assert said(other) == "Shawn ran 5 clicks on May 3.", "one that was never right has no words"
+        (tmp_path / f"{other}.lexicon.toml").write_text('"Sean" = "Shone"\n')
+        assert said(other) == "Shone ran 5 clicks on May 3."
         (tmp_path / f"{one}.lexicon.toml").unlink()
         (tmp_path / "lexicon.toml").unlink()
         assert said(one) == WRITTEN

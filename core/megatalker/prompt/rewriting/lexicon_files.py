@@ -44,25 +44,34 @@ def read_lexicon(path: Path) -> Lexicon:
 class LexiconFile:
     """A lexicon in a file that may change: each :meth:`current` has what the file holds. Thread-safe.
 
+    Args:
+        path: the file.
+        required: ``False`` logs what is wrong with it now, as later, and has no words until it is repaired.
+
     Raises:
-        InvalidRequestError: as :func:`read_lexicon`, when it is made. Later faults are logged, and the lexicon stays.
+        InvalidRequestError: as :func:`read_lexicon`, where it is ``required``. Later faults are logged, and the lexicon
+            stays as it was.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, required: bool = True) -> None:
         self._path = path
         self._state = _state_of(path)
-        self._lexicon = read_lexicon(path)
+        self._lexicon = read_lexicon(path) if required else self._read(Lexicon({}))
 
     def current(self) -> Lexicon:
         """Return the lexicon, read again where the file has changed."""
         state = _state_of(self._path)
         if state != self._state:
             self._state = state
-            try:
-                self._lexicon = read_lexicon(self._path)
-            except InvalidRequestError as error:
-                logger.error("%s; the lexicon stays as it was", error)
+            self._lexicon = self._read(self._lexicon)
         return self._lexicon
+
+    def _read(self, before: Lexicon) -> Lexicon:
+        try:
+            return read_lexicon(self._path)
+        except InvalidRequestError as error:
+            logger.error("%s; the lexicon stays as it was", error)
+            return before
 
 
 def _state_of(path: Path) -> object:
@@ -108,8 +117,5 @@ class LexiconFolder:
             if name.startswith(".") or (name and not name.endswith(".")):
                 continue
             key = name.removesuffix(".").casefold()
-            try:
-                found[key] = self._files.get(key) or LexiconFile(path)
-            except InvalidRequestError as error:
-                logger.error("%s; it is left out until it is repaired and added again", error)
+            found[key] = self._files.get(key) or LexiconFile(path, required=False)
         self._files = found
