@@ -21,12 +21,17 @@ class _Captured(Exception):  # noqa: N818 - ends the official call early; nothin
 class OfficialPrompts:
     """The official model of one checkpoint, on the CPU, whose talker hands over its arguments instead of generating.
 
+    Args:
+        checkpoint: any variant.
+        dtype: what its rows are computed in.
+        wrapper: the official model, where it is loaded already.
+
     Raises:
         CheckpointError: the official package cannot load the checkpoint.
     """
 
-    def __init__(self, checkpoint: Checkpoint, dtype: torch.dtype = torch.float32) -> None:
-        self.wrapper: Any = load_official_model(checkpoint, torch.device("cpu"), dtype)
+    def __init__(self, checkpoint: Checkpoint, dtype: torch.dtype = torch.float32, wrapper: Any = None) -> None:
+        self.wrapper: Any = wrapper or load_official_model(checkpoint, torch.device("cpu"), dtype)
         self.wrapper.model.talker.generate = _capture
 
     def __call__(
@@ -49,13 +54,29 @@ class OfficialPrompts:
             instruct: for named speakers.
             reference_text: what is said in the recording of an in-context voice.
         """
+        handed = self.handed_over(
+            text, layout, voice, language=language, instruct=instruct, reference_text=reference_text
+        )
+        return handed["inputs_embeds"][0], handed["trailing_text_hidden"][0], handed["tts_pad_embed"][0, 0]
+
+    def handed_over(
+        self,
+        text: str,
+        layout: Layout,
+        voice: Voice,
+        *,
+        language: str = "auto",
+        instruct: str | None = None,
+        reference_text: str | None = None,
+    ) -> dict[str, Any]:
+        """All arguments of the talker's ``generate`` for this text, by name; parameters as in :meth:`__call__`."""
         method, arguments = _call(voice, instruct, reference_text)
         speak = getattr(self.wrapper, method)
         try:
             speak(text=text, language=language, non_streaming_mode=layout == "upfront", **arguments)
         except _Captured as caught:
-            handed = caught.args[0]
-            return handed["inputs_embeds"][0], handed["trailing_text_hidden"][0], handed["tts_pad_embed"][0, 0]
+            handed: dict[str, Any] = caught.args[0]
+            return handed
         raise AssertionError(f"the official {method} did not call its talker's generate()")
 
 

@@ -16,6 +16,8 @@ DESCRIPTION = "A warm, low voice of an old man who takes his time."
 INSTRUCTION = "Speak slowly and sadly."
 MADE_UP_TEXT = "This is what I said before."
 MADE_UP_FRAMES = 12
+LONG_FRAMES = 375
+"""Frames of a reference of half a minute."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,8 @@ def modes(checkpoint: Checkpoint, recording: NDArray[float32] | None, reference_
             if reference_text is not None:
                 voice = cloner.clone(recording, reference_text=reference_text, trim=False)
                 found.append(SpeakingMode("cloned, in context", voice, reference_text=reference_text))
+        *_, long = _made_up(checkpoint)
+        found.append(replace(long, spoken=False))
     elif checkpoint.config.variant == "base":
         found = list(_made_up(checkpoint))
     elif checkpoint.config.variant == "voice_design":
@@ -77,8 +81,9 @@ def _speakers(checkpoint: Checkpoint) -> Iterator[SpeakingMode]:
 def _made_up(checkpoint: Checkpoint) -> Iterator[SpeakingMode]:
     voice, config = conformance_voice(checkpoint), checkpoint.config
     yield SpeakingMode("made-up voice, speaker only", voice)
-    shape = (MADE_UP_FRAMES, config.num_code_groups)
-    heard = torch.randint(config.predictor.vocab_size, shape, generator=torch.Generator().manual_seed(0))
     ids = tuple(reference_ids(checkpoint.tokenizer, MADE_UP_TEXT))
-    in_context = replace(voice, reference_codes=heard, reference_text_ids=ids)
-    yield SpeakingMode("made-up voice, in context", in_context, reference_text=MADE_UP_TEXT)
+    for name, frames in (("in context", MADE_UP_FRAMES), ("long reference", LONG_FRAMES)):
+        shape = (frames, config.num_code_groups)
+        heard = torch.randint(config.predictor.vocab_size, shape, generator=torch.Generator().manual_seed(0))
+        in_context = replace(voice, reference_codes=heard, reference_text_ids=ids)
+        yield SpeakingMode(f"made-up voice, {name}", in_context, reference_text=MADE_UP_TEXT)

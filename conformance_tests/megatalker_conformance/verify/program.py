@@ -10,10 +10,13 @@ from megatalker.plugins.device import dtype_name
 from megatalker.settings import Settings
 from megatalker_conformance.verify.codec import codec
 from megatalker_conformance.verify.configuration import configuration
+from megatalker_conformance.verify.limits import limits
 from megatalker_conformance.verify.prompts import cloning, prompts
+from megatalker_conformance.verify.sampling import sampling
 from megatalker_conformance.verify.speed import speed
 from megatalker_conformance.verify.subject import NotRunError, VerifySubject
 from megatalker_conformance.verify.talker import codes, sixteen_bit
+from megatalker_conformance.verify.together import streams
 from megatalker_conformance.verify.words import words
 
 Part = Callable[[VerifySubject], Iterator[Check]]
@@ -23,6 +26,8 @@ _RUN: Mapping[str, Part] = {
     "prompts": prompts,
     "cloning": cloning,
     "codes": codes,
+    "streams": streams,
+    "sampling": sampling,
     "16-bit": sixteen_bit,
     "codec": codec,
     "words": words,
@@ -44,6 +49,7 @@ def verify(checkpoint: Checkpoint, settings: Settings, order: VerifyOptions, pro
     subject = VerifySubject.open(checkpoint, settings, order)
     try:
         checks = [check for part in PARTS for check in _checks(part, subject, progress)]
+        checks += limits(subject)
     finally:
         subject.close()
     environment = environment_of(checkpoint, subject.device, dtype_name(subject.dtype), subject.codec_backend.name)

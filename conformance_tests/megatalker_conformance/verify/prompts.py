@@ -13,6 +13,7 @@ from megatalker_conformance.official_prompts import OfficialPrompts, same_prompt
 from megatalker_conformance.one_prompt import OnePromptBuilder
 from megatalker_conformance.verify.encoders import compare_voice
 from megatalker_conformance.verify.modes import SpeakingMode
+from megatalker_conformance.verify.recordings import made_up_recordings
 from megatalker_conformance.verify.subject import NotRunError, VerifySubject
 
 TEXTS = (SENTENCES[0], SENTENCES[2], "你好,世界。")
@@ -48,16 +49,20 @@ def _different(
 
 
 def cloning(subject: VerifySubject) -> Iterator[Check]:
-    """The voice of the given recording is what the official package makes of its file."""
+    """Voices of recordings are what the official package makes of their files: made-up ones, and the given one."""
     if subject.checkpoint.config.variant != "base":
         return  # the others do not clone
+    subject.require_official()
+    official = load_official_model(subject.checkpoint, _CPU, torch.float32)
+    for check in made_up_recordings(subject.checkpoint, official):
+        subject.reached("recordings", 1)
+        yield check
     if subject.official_recording is None:
         raise NotRunError("no recording was given: --ref-audio FILE --ref-text 'every word said in it'")
-    subject.require_official()
+    subject.reached("recordings", 1)
     text = subject.order.ref_text
-    wrapper = load_official_model(subject.checkpoint, _CPU, torch.float32)
     with quiet():
-        (item,) = wrapper.create_voice_clone_prompt(subject.official_recording, text, x_vector_only_mode=text is None)
+        (item,) = official.create_voice_clone_prompt(subject.official_recording, text, x_vector_only_mode=text is None)
     for mode in subject.modes:
         if not mode.spoken:
             continue

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
@@ -22,12 +22,17 @@ from megatalker.settings import Settings
 from megatalker.voices import VoiceCloner, read_reference
 from megatalker.voices.reference_audio import mix_down, read_unmixed
 from megatalker_conformance.cases import Cases
+from megatalker_conformance.codes import OfficialCodec
 from megatalker_conformance.intelligibility import MakeListener, named_listener
 from megatalker_conformance.loading import load_context
 from megatalker_conformance.oracle import ORACLE, Oracle
 from megatalker_conformance.recogniser import Recogniser
 from megatalker_conformance.streams import SuiteStreams
+from megatalker_conformance.verify.forward import OfficialForward
 from megatalker_conformance.verify.modes import SpeakingMode, modes
+
+ADDED = ("draws", "recordings")
+"""Figures of the reach that add up."""
 
 
 class NotRunError(Exception):
@@ -50,6 +55,8 @@ class VerifySubject:
     official_recording: str | tuple[NDArray[float32], int] | None
     """The same for the official package: the file, or ``[samples]`` as they are in it, and their rate."""
     listener: MakeListener
+    reach: dict[str, float] = field(default_factory=dict)
+    """How far the parts have looked, by name."""
 
     @classmethod
     def open(cls, checkpoint: Checkpoint, settings: Settings, order: VerifyOptions) -> "VerifySubject":
@@ -75,6 +82,11 @@ class VerifySubject:
         return resolve_dtype(self.settings.dtype, self.device)
 
     @property
+    def exact_dtype(self) -> torch.dtype | None:
+        """float32, where the talker backend computes in it."""
+        return torch.float32 if torch.float32 in self.talker_backend.capabilities.dtypes else None
+
+    @property
     def engine_settings(self) -> Settings:
         """Settings of an engine on these backends and no others: one that fails must not be replaced in silence, and
         speech that is too short is theirs.
@@ -95,6 +107,21 @@ class VerifySubject:
     @cached_property
     def oracle(self) -> Oracle:
         return Oracle(self.registry, self.checkpoint, self.device)
+
+    @cached_property
+    def forward(self) -> OfficialForward:
+        """The official modules in float32, asked for whole streams."""
+        return OfficialForward(self.checkpoint, self.device)
+
+    @cached_property
+    def official_codec(self) -> OfficialCodec:
+        """The official codec in float32."""
+        return OfficialCodec(self.checkpoint, self.device)
+
+    def reached(self, what: str, count: float) -> None:
+        """Note how far a part has looked: the largest figure of a name counts, and draws and streams add up."""
+        before = self.reach.get(what, 0.0)
+        self.reach[what] = before + count if what in ADDED else max(before, count)
 
     def require_official(self) -> None:
         """Raises:
@@ -127,6 +154,8 @@ class VerifySubject:
         """Free the official modules."""
         if "oracle" in self.__dict__:
             self.oracle.close()
+        for name in ("forward", "official_codec"):
+            self.__dict__.pop(name, None)
 
 
 def _for_official(path: Path) -> str | tuple[NDArray[float32], int]:
