@@ -13,7 +13,7 @@ import torch
 from megatalker.checkpoint import Checkpoint
 from megatalker.cli.bench.metrics import METRICS
 from megatalker.cli.verify.card import Card, Check, Outcome
-from megatalker.cli.verify.order import PARTS, VerifyOptions
+from megatalker.cli.verify.order import PARTS, Reach, VerifyOptions
 from megatalker.errors import InvalidRequestError
 from megatalker.interfaces import DecodeStep, Frame
 from megatalker.prompt import PromptBuilder
@@ -31,6 +31,8 @@ FRAMES = 8
 
 
 PLAIN = {"compile": "off"}
+NEAR = Reach(long_frames=24, long_prompts=(200,), draw_frames=24, codec_frames=300)
+"""Enough to see each part run; ``test_verify_damage.py`` looks further."""
 
 
 def verified(
@@ -40,7 +42,7 @@ def verified(
     dtype = "bfloat16" if backend == "megakernel" else "auto"
     settings = Settings.read(device="cpu", dtype=dtype, backend=backend, backends={backend: own})
     skip = frozenset(PARTS) - set(parts)
-    return verify(checkpoint, settings, VerifyOptions(frames=FRAMES, skip=skip, **order), lambda _: None)
+    return verify(checkpoint, settings, VerifyOptions(frames=FRAMES, skip=skip, reach=NEAR, **order), lambda _: None)
 
 
 def of(card: Card, *outcomes: Outcome) -> list[Check]:
@@ -77,6 +79,19 @@ def test_the_card_has_the_figures(whole: Card) -> None:
     sixteen = [check for check in whole.checks if check.part == "16-bit" and "official" in check.figures]
     assert any(check.name.startswith("talker error") for check in sixteen)
     assert any(check.name.startswith("predictor error") for check in sixteen)
+
+
+@pytest.mark.slow
+def test_the_card_says_how_far_it_looked_and_what_it_did_not_see(whole: Card) -> None:
+    seen, unseen = (check for check in whole.checks if check.part == "reach")
+    assert {"streams at once": 8, "codec frames": 300}.items() <= seen.figures.items()
+    positions = f"{seen.figures['positions']:.0f}"
+    assert int(positions) >= 224
+    assert seen.figures["draws"] > 4000
+    assert f"8 streams at once; {positions} positions of a stream" in seen.found
+    assert f"more than 8 streams at once, and positions from {positions} to 32768" in unseen.found
+    assert "the codec past 300 frames" in unseen.found
+    assert "the parts words" in unseen.found
 
 
 def one_bit(build: Callable[..., Any]) -> Callable[..., Any]:
@@ -142,7 +157,7 @@ def test_an_error_in_one_part_leaves_the_others(tiny_custom_voice: Checkpoint, m
     monkeypatch.setattr("megatalker_conformance.verify.prompts.OfficialPrompts", broken)
     card = verified(tiny_custom_voice, "prompts", "codec")
     assert [(check.part, check.found) for check in of(card, "failed")] == [("prompts", "RuntimeError: no more memory")]
-    assert [check.part for check in of(card, "passed")] == ["codec", "codec"]
+    assert [check.part for check in of(card, "passed")] == ["codec"] * 3
 
 
 def test_without_the_official_package_the_card_says_what_needs_it(
@@ -151,10 +166,11 @@ def test_without_the_official_package_the_card_says_what_needs_it(
     find = importlib.util.find_spec
     missing = ("qwen_tts", "pocketsphinx")
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name in missing else find(name, *rest))
-    card = verified(tiny_custom_voice, "configuration", "prompts", "codes", "16-bit", "codec", "words")
+    official = {"prompts", "codes", "streams", "sampling", "16-bit", "codec"}
+    card = verified(tiny_custom_voice, "configuration", "words", *official)
     reasons = {check.part: check.found for check in of(card, "not run")}
-    assert set(reasons) == {"prompts", "codes", "16-bit", "codec", "words"}
-    assert all("qwen-tts" in reasons[part] for part in ("prompts", "codes", "16-bit", "codec"))
+    assert set(reasons) == {*official, "words"}
+    assert all("qwen-tts" in reasons[part] for part in official)
     assert "pip install 'megatalker[recogniser]'" in reasons["words"]
     assert [check.name for check in of(card, "passed")] == ["chunks against one call"]
     assert card.summary.startswith("PASSED IN PART")
@@ -177,7 +193,9 @@ def test_a_recording_is_cloned_and_compared(tiny_base: Checkpoint, tmp_path: Pat
     assert card.passed
     assert not of(card, "failed", "not run")
     expected = ["cloned, speaker only"] + ["cloned, in context"] * (text is not None)
-    assert [check.name for check in card.checks if check.part == "cloning"] == expected
+    names = [check.name for check in card.checks if check.part == "cloning"]
+    assert [name for name in names if not name.startswith("recording of")] == expected
+    assert len(names) > len(expected)
 
 
 def test_one_sample_less_of_a_recording_fails(
@@ -190,8 +208,9 @@ def test_one_sample_less_of_a_recording_fails(
     resample = reference_audio.to_24_khz
     monkeypatch.setattr(reference_audio, "to_24_khz", lambda *arguments: resample(*arguments)[:-1])
     card = verified(tiny_base, "cloning", ref_audio=recording)
-    (failed,) = of(card, "failed")
-    assert failed.found.startswith("other than what the official package gives: embedding off by ")
+    failed = of(card, "failed")
+    assert failed[-1].found.startswith("other than what the official package gives: embedding off by ")
+    assert all("kHz" in check.name for check in failed[:-1])
 
 
 def test_the_official_package_is_given_samples_of_a_file_it_would_read_otherwise(tmp_path: Path) -> None:
