@@ -21,7 +21,7 @@ from megatalker_conformance.engine_harness import EngineHarness, OpenEngine
 from megatalker_conformance.loading import load_context
 from megatalker_conformance.measure import Measure
 from megatalker_conformance.official import Official
-from megatalker_conformance.oracle import Oracle
+from megatalker_conformance.oracle import Oracle, OwnOracle
 from megatalker_conformance.places import FrameExaminer
 from megatalker_conformance.scenarios import ScenarioPool
 from megatalker_conformance.selection import SELECTION, Selection
@@ -128,7 +128,7 @@ def cases(checkpoint: Checkpoint) -> Cases:
 
 
 @pytest.fixture(scope="session")
-def oracle(registry: BackendRegistry, checkpoint: Checkpoint, device: torch.device) -> Iterator[Oracle]:
+def official_oracle(registry: BackendRegistry, checkpoint: Checkpoint, device: torch.device) -> Iterator[Oracle]:
     """``reference`` in float32, shared by all backends of the run."""
     oracle = Oracle(registry, checkpoint, device)
     yield oracle
@@ -136,11 +136,46 @@ def oracle(registry: BackendRegistry, checkpoint: Checkpoint, device: torch.devi
 
 
 @pytest.fixture(scope="session")
+def oracle(
+    talker: CheckedTalker,
+    official_oracle: Oracle,
+    talker_backend: TalkerBackend,
+    checkpoint: Checkpoint,
+    device: torch.device,
+    dtype: torch.dtype,
+) -> Iterator[Oracle]:
+    """The codes that the decoder under test must give: those of the official modules, or, where its weights are
+    rounded, those that another instance of it gives alone.
+    """
+    if talker.capabilities.weight_bits is None:
+        yield official_oracle
+        return
+    decoder = load_talker(talker_backend, checkpoint, load_context(talker_backend, device, dtype))
+    own = OwnOracle(decoder, official_oracle)
+    yield own
+    own.close()
+
+
+@pytest.fixture(scope="session")
+def compared_dtype(talker: CheckedTalker, dtype: torch.dtype) -> torch.dtype:
+    """The type whose rules of comparison hold: rounded weights are as little exact as 16-bit arithmetic."""
+    exact = dtype != torch.float32 or talker.capabilities.weight_bits is None
+    return dtype if exact else torch.bfloat16
+
+
+@pytest.fixture
+def exact_weights(talker: CheckedTalker) -> None:
+    """The test compares with the official modules, whose weights are not rounded."""
+    if talker.capabilities.weight_bits is not None:
+        pytest.skip("the backend's weights are rounded; test_talker_rounded.py judges them")
+
+
+@pytest.fixture(scope="session")
 def pool(
-    cases: Cases, checkpoint: Checkpoint, oracle: Oracle, talker: CheckedTalker, dtype: torch.dtype
+    cases: Cases, checkpoint: Checkpoint, oracle: Oracle, talker: CheckedTalker, compared_dtype: torch.dtype
 ) -> ScenarioPool:
     """Scenarios of streams for schedules, with the codes that they must give."""
-    return ScenarioPool(cases, checkpoint, oracle, talker, dtype)
+    return ScenarioPool(cases, checkpoint, oracle, talker, compared_dtype)
 
 
 @pytest.fixture
@@ -190,22 +225,22 @@ def measure(request: pytest.FixtureRequest) -> Measure:
 
 
 @pytest.fixture
-def judge(oracle: Oracle, talker: CheckedTalker, dtype: torch.dtype, checkpoint: Checkpoint) -> Judge:
+def judge(oracle: Oracle, talker: CheckedTalker, compared_dtype: torch.dtype, checkpoint: Checkpoint) -> Judge:
     """Decides whether codes are right."""
-    return Judge(oracle, dtype, talker.capabilities, checkpoint.config.codec_eos_id)
+    return Judge(oracle, compared_dtype, talker.capabilities, checkpoint.config.codec_eos_id)
 
 
 @pytest.fixture
 def examine(
-    streams: SuiteStreams, oracle: Oracle, cases: Cases, checkpoint: Checkpoint, dtype: torch.dtype
+    streams: SuiteStreams, oracle: Oracle, cases: Cases, checkpoint: Checkpoint, compared_dtype: torch.dtype
 ) -> FrameExaminer:
     """Holds single frames of streams on the decoder under test to the oracle."""
-    return _examiner(streams, oracle, cases, checkpoint, dtype)
+    return _examiner(streams, oracle, cases, checkpoint, compared_dtype)
 
 
 @pytest.fixture
 def examine_special(
-    load_special: Loader, special_checkpoints: SpecialCheckpoints, dtype: torch.dtype
+    load_special: Loader, special_checkpoints: SpecialCheckpoints, dtype: torch.dtype, exact_weights: None
 ) -> Iterator[Callable[[str], tuple[FrameExaminer, Cases]]]:
     """Examine frames as ``examine`` does, on a special checkpoint, with cases for it."""
     opened: list[SuiteStreams] = []
@@ -230,10 +265,10 @@ def _examiner(
 
 
 @pytest.fixture
-def exact_arithmetic(dtype: torch.dtype) -> None:
+def exact_arithmetic(compared_dtype: torch.dtype) -> None:
     """The test compares codes exactly, which float32 alone allows."""
-    if dtype != torch.float32:
-        pytest.skip(f"codes are compared exactly in float32 only; {dtype} is judged by its logits")
+    if compared_dtype != torch.float32:
+        pytest.skip("codes are compared exactly in float32 only; other arithmetic is judged by its logits")
 
 
 @pytest.fixture

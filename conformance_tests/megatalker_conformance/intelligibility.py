@@ -1,6 +1,7 @@
 """Test of whether speech can be understood: the sentences, and the score that a recogniser gives them."""
 
 import pkgutil
+import random
 import re
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -181,6 +182,15 @@ def speaker(engine: Engine, voice: Voice) -> Say:
         return np.concatenate([chunk.pcm for chunk in stream])
 
     return say
+
+
+def many_texts(count: int) -> list[str]:
+    """Return this many texts of five words or digits each: the fixed ones first, then their words in other orders."""
+    chance = random.Random(0)
+    texts = [f"{row}." for row in (*DIGIT_STRINGS, *(row.capitalize() for row in WORD_ROWS))] + list(SENTENCES)
+    while len(texts) < count:
+        texts.append(" ".join(chance.sample(WORDS, 5)).capitalize() + ".")
+    return texts[:count]
 
 
 def plain_words(text: str) -> list[str]:

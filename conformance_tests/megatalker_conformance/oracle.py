@@ -1,7 +1,7 @@
 """The oracle: ``reference`` in float32, asked once per case and kept on disk for all backends and later runs."""
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -10,7 +10,7 @@ import torch
 
 from megatalker.checkpoint import Checkpoint
 from megatalker.plugins import BackendRegistry
-from megatalker.plugins.checked import load_talker
+from megatalker.plugins.checked import CheckedTalker, load_talker
 from megatalker.settings import Settings
 from megatalker_conformance.kept import Kept
 from megatalker_conformance.loading import load_context
@@ -97,3 +97,41 @@ class Oracle:
         """Free everything that is loaded."""
         for streams in self._streams.values():
             streams.decoder.close()
+
+
+class OwnOracle(Oracle):
+    """An instance of a backend with rounded weights, which says everything alone: what other streams must say, too.
+
+    Equal inputs are not always equal bits to it. A last bit more or less, as between a prompt's row and a decoded one,
+    makes a value round to the next number, and from there on all is rounded anew. So its error against the official
+    modules is how far two of its runs may be apart.
+
+    Args:
+        decoder: an instance that nobody else uses.
+        official: what its errors are measured against.
+    """
+
+    def __init__(self, decoder: CheckedTalker, official: Oracle) -> None:
+        self._streams = {torch.float32: SuiteStreams(decoder)}
+        self._said, self._followed = {}, {}
+        self._official, self._forgetful = official, _Forgetful()
+
+    def follow(self, case: StreamCase, forced: Sequence[Codes | None], dtype: torch.dtype = torch.float32) -> Followed:
+        """Codes and raw logits of these steps; in a 16-bit ``dtype`` the official ones, which are the yardstick."""
+        return super().follow(case, forced) if dtype == torch.float32 else self._official.follow(case, forced)
+
+    @property
+    def _kept(self) -> Kept:
+        return self._forgetful
+
+
+class _Forgetful(Kept):
+    """Computes everything and keeps nothing: on disk, results would outlive changes of the backend."""
+
+    def get(
+        self,
+        inputs: object,
+        make: Callable[[], Mapping[str, torch.Tensor]],
+        enough: Callable[[dict[str, torch.Tensor]], bool] = lambda _: True,
+    ) -> dict[str, torch.Tensor]:
+        return dict(make())

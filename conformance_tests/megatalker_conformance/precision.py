@@ -12,6 +12,10 @@ ERROR_RATIO = 1.5
 """A backend's error may exceed that of the official modules in the same number format by this factor."""
 PART_RATIO = 2.0
 """Like ``ERROR_RATIO``, for a single codebook or frame, whose errors scatter more than their mean."""
+ROUNDED_RATIO = {16: 1.5, 8: 4.0, 4: 25.0}
+"""The same for weights that are rounded to so many bits, in units of the official bfloat16 error."""
+ROUNDED_CHOICES = {16: 0.85, 8: 0.85, 4: 0.6}
+"""Share of greedy choices, along the oracle's codes, that must be the oracle's."""
 FLOAT32_ERROR = 1e-4
 """Root mean square error of one row of float32 logits, relative to that of the logits. Rounding gives about 1e-6; TF32,
 float16 and bfloat16 arithmetic give 5e-4 and more."""
@@ -74,6 +78,31 @@ def sixteen_bit_bounds(found: TeacherForced, official: TeacherForced, exact: Tea
         worst = int((ours / theirs).argmax())
         own = float(theirs[worst])
         yield Bound(f"error of {kind} {worst}", float(ours[worst]), PART_RATIO * own, own)
+
+
+def rounded_bounds(found: TeacherForced, official: TeacherForced, exact: TeacherForced, bits: int) -> Iterator[Bound]:
+    """Yield the bounds for logits from rounded weights.
+
+    Args:
+        found: of the backend.
+        official: of the official modules in bfloat16, along the same codes.
+        exact: of these in float32.
+        bits: of a weight.
+    """
+    for kind, ours, theirs, oracles in (
+        ("talker", found.talker, official.talker, exact.talker),
+        ("predictor", found.predictor, official.predictor, exact.predictor),
+    ):
+        yardstick = LogitError.between(theirs, oracles).rms
+        error = LogitError.between(ours, oracles).rms
+        yield Bound(f"{kind} error", error, ROUNDED_RATIO[bits] * yardstick, yardstick)
+        missed, official_missed = (1 - equal_choices(logits, oracles) for logits in (ours, theirs))
+        yield Bound(f"{kind} choices that differ", missed, 1 - ROUNDED_CHOICES[bits], official_missed)
+
+
+def equal_choices(found: Tensor, exact: Tensor) -> float:
+    """Return the share of rows whose largest logit is at the same id."""
+    return float((found.argmax(-1) == exact.argmax(-1)).float().mean())
 
 
 def row_errors(found: TeacherForced, exact: TeacherForced) -> Tensor:

@@ -16,17 +16,19 @@ from megatalker.plugins.checked import CheckedTalker, load_talker
 from megatalker.settings import Settings
 from megatalker.testing.random_checkpoint import write_checkpoint
 from megatalker.testing.recipe import TINY, TINY_1B7, CheckpointRecipe, StackSizes
-from megatalker.testing.special import Change, OpenModel, extreme, unchanged
+from megatalker.testing.special import Change, OpenModel, extreme, unchanged, uneven
 from megatalker_conformance.loading import load_context
 from megatalker_conformance.oracle import Oracle
 
 LoadedT = TypeVar("LoadedT")
 
 OPEN, EXTREME, NARROW, GROUPED = "open", "extreme", "narrow predictor", "grouped heads"
+UNEVEN = "uneven columns"
 FEW_CODES, MANY_CODES = "3 code groups", "20 code groups"
 END_OF_POSITIONS = 600
 """Positions of the checkpoint with few of them: a number that no page or power of two divides."""
 _GROUPED = StackSizes(hidden=128, intermediate=96, layers=2, heads=6, kv_heads=2, head_dim=16)
+_WIDE = StackSizes(hidden=256, intermediate=256, layers=3, heads=4, kv_heads=2, head_dim=32)
 RECIPES: dict[str, tuple[CheckpointRecipe, Change]] = {
     OPEN: (TINY, OpenModel.change),
     EXTREME: (replace(TINY, seed=1), extreme),
@@ -49,6 +51,7 @@ RECIPES: dict[str, tuple[CheckpointRecipe, Change]] = {
         replace(TINY, num_code_groups=20, codec=replace(TINY.codec, encoder_quantizers=20), seed=5),
         unchanged,
     ),
+    UNEVEN: (replace(TINY, talker=_WIDE, predictor=replace(_WIDE, layers=2), seed=6), uneven),
 }
 
 TINY_SIZES = (OPEN, EXTREME)

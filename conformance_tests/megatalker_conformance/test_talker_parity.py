@@ -12,7 +12,13 @@ from megatalker_conformance.streams import GREEDY, SuiteStreams
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_greedy_codes_equal_the_official_generate(
-    streams: SuiteStreams, cases: Cases, official: Official, exact_arithmetic: None, frames: int, layout: Layout
+    streams: SuiteStreams,
+    cases: Cases,
+    official: Official,
+    exact_arithmetic: None,
+    exact_weights: None,
+    frames: int,
+    layout: Layout,
 ) -> None:
     expected = official.codes(SENTENCES[0], layout, frames)
     found = streams.say(cases.prompt(SENTENCES[0], layout, GREEDY), frames)
@@ -30,7 +36,13 @@ def test_greedy_codes_equal_reference(streams: SuiteStreams, cases: Cases, judge
 
 @pytest.mark.parametrize("seed", [1, 2, 2**64 - 1])
 def test_sampled_codes_equal_reference(
-    streams: SuiteStreams, cases: Cases, judge: Judge, exact_arithmetic: None, frames: int, seed: int
+    streams: SuiteStreams,
+    cases: Cases,
+    judge: Judge,
+    exact_arithmetic: None,
+    exact_weights: None,
+    frames: int,
+    seed: int,
 ) -> None:
     require(streams.decoder.capabilities, "seeded_sampling")
     sampling = SamplingParams(seed=seed, min_new_tokens=frames)

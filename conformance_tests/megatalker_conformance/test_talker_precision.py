@@ -14,12 +14,20 @@ FLOAT32_FRAMES = 24
 
 
 @pytest.fixture(params=LAYOUTS)
-def case(request: pytest.FixtureRequest, cases: Cases, rounded_arithmetic: torch.dtype) -> StreamCase:
+def case(
+    request: pytest.FixtureRequest, cases: Cases, rounded_arithmetic: torch.dtype, exact_weights: None
+) -> StreamCase:
     return cases.prompt(SENTENCES[0], request.param, PLAIN_GREEDY).sampled(min_new_tokens=100)
 
 
 def test_float32_logits_have_float32_errors(
-    streams: SuiteStreams, oracle: Oracle, cases: Cases, judge: Judge, exact_arithmetic: None, measure: Measure
+    streams: SuiteStreams,
+    oracle: Oracle,
+    cases: Cases,
+    judge: Judge,
+    exact_arithmetic: None,
+    exact_weights: None,
+    measure: Measure,
 ) -> None:
     require(streams.decoder.capabilities, "forced_codes")
     case = cases.prompt(SENTENCES[0], "interleaved", judge.manner)

@@ -125,8 +125,9 @@ def decided() -> Decided:
 def open_talker(load_special: Loader, special_checkpoints: SpecialCheckpoints, dtype: torch.dtype) -> OpenTalker:
     checkpoint = special_checkpoints.checkpoint(OPEN)
     model = OpenModel(lambda name: checkpoint.tensor(name).numpy())
-    error = EXACT if dtype == torch.float32 else ROUNDED
-    return OpenTalker(load_special(OPEN), model, CodeVocabulary.from_config(checkpoint.config), error)
+    decoder = load_special(OPEN)
+    error = EXACT if dtype == torch.float32 and decoder.capabilities.weight_bits is None else ROUNDED
+    return OpenTalker(decoder, model, CodeVocabulary.from_config(checkpoint.config), error)
 
 
 @pytest.mark.parametrize(

@@ -82,6 +82,10 @@ class TalkerCapabilities:
     exact_continuation: bool = False
     """A prefill that continues a stream leaves the bits that decoding its frames left, if the request holds ``codes``
     and ``text``. Without it they may differ by rounding."""
+    weight_bits: int | None = None
+    """The loaded instance has its layers' matrices rounded to this many bits (16, 8, 4), whatever ``dtypes`` says: its
+    logits are held to bounds of their own, its codes are not those of ``reference``. ``None``: they are in the type
+    that was asked for."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from megatalker.prompt import PromptBuilder
 from megatalker.settings import Settings
 from megatalker.voices import list_languages, reference_audio
 from megatalker_backends.compiled.decoder import CompiledDecoder
+from megatalker_conformance import precision
 from megatalker_conformance.codes import OfficialCodec
 from megatalker_conformance.intelligibility import Examiner, Pcm, Understood, named_listener
 from megatalker_conformance.ties import Margin
@@ -183,6 +184,33 @@ def test_a_backend_without_float32_is_held_to_the_16_bit_rule(tiny_custom_voice:
     (codes,) = of(card, "not run")
     assert (codes.part, codes.found) == ("codes", "megakernel computes in bfloat16 only, not in float32")
     assert card.passed
+
+
+def test_rounded_weights_are_held_to_bounds_of_their_own(
+    tiny_custom_voice: Checkpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    card = verified(tiny_custom_voice, "codes", "16-bit", own={"weights": "int8", "max_streams": 1})
+    checks = of(card, "passed")
+    assert {check.part for check in checks} == {"codes"}
+    assert {check.name.partition(",")[0] for check in checks} == {
+        "talker error",
+        "predictor error",
+        "talker choices that differ",
+        "predictor choices that differ",
+    }
+    (sixteen,) = of(card, "not run")
+    assert "the weights are rounded" in sixteen.found
+    assert card.passed
+
+
+def test_rounded_weights_beyond_their_bounds_fail(
+    tiny_custom_voice: Checkpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(precision, "ROUNDED_RATIO", {8: 0.1})
+    card = verified(tiny_custom_voice, "codes", own={"weights": "int8", "max_streams": 1})
+    assert {check.name.partition(",")[0] for check in of(card, "failed")} == {"talker error", "predictor error"}
 
 
 @pytest.mark.parametrize(("text", "rate"), [(None, 24_000), (WORDS, 44_100)])

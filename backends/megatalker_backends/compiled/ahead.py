@@ -34,7 +34,7 @@ class LaterUnits:
 
     def __init__(self, model: Model, folder: Path, size: int) -> None:
         self.what = f"frames of {size} streams"
-        self.size, self._model = size, model
+        self.size, self.model = size, model
         self._pieces: Iterator[Units] | None = None
         self._loaded: Units | None = None
         task = {
@@ -62,7 +62,7 @@ class LaterUnits:
         if self._pieces is None:
             if not self._compiled():
                 return None
-            self._pieces = compile_piecewise(self._model, self.size)
+            self._pieces = compile_piecewise(self.model, self.size)
         with compiler_errors():
             units = next(self._pieces, None)
         if units is not None:

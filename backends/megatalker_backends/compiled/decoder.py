@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -22,10 +23,14 @@ from megatalker_backends.compiled.compilation import units_to_run, wants_compile
 from megatalker_backends.compiled.graphs import GraphRunner
 from megatalker_backends.compiled.memory import choose_positions
 from megatalker_backends.compiled.model import PLAIN, Model, Units
+from megatalker_backends.compiled.rounding import BITS, load_quantised, resolve_weights
 from megatalker_backends.compiled.runner import BatchFrames, DirectRunner, FrameRunner, Share
 from megatalker_backends.compiled.settings import MOST_STREAMS, CompiledSettings
 from megatalker_backends.compiler import CompilerError, keeps_compiled_code
 from megatalker_backends.sizes import sizes_up_to
+
+if TYPE_CHECKING:
+    from megatalker_backends.compiled.quantised.runner import QuantisedModel
 
 CPU_BATCH = 4
 """Larger batches are split: on a CPU they gain little, and each size has to be compiled."""
@@ -48,7 +53,8 @@ class CompiledDecoder(TalkerDecoder):
     one stream after another, with the same codes.
 
     Raises:
-        SettingsError: ``compile`` is ``on`` and there is no compiler; from :meth:`warmup`, too, where it fails.
+        SettingsError: ``compile`` is ``on`` and there is no compiler; from :meth:`warmup`, too, where it fails. Or
+            ``weights`` needs a processor, or a package that is not installed.
         CapacityError: the streams asked for do not fit into the memory of the GPU.
     """
 
@@ -58,17 +64,25 @@ class CompiledDecoder(TalkerDecoder):
         self._streams = settings.max_streams or min(context.max_streams, MOST_STREAMS)
         positions = choose_positions(config.talker, settings, self._streams, context.device, context.dtype)
         self._settings = settings
-        self._compile = wants_compile(settings.compile, context.device)
         self._capabilities = replace(CAPABILITIES, max_streams=self._streams, max_positions=positions)
         self._table = StreamTable(self._streams)
-        self._model = Model(
-            checkpoint,
-            max_streams=self._streams,
-            max_positions=positions,
-            device=context.device,
-            dtype=context.dtype,
-        )
-        self._runner: FrameRunner = DirectRunner(self._model)
+        weights = resolve_weights(settings.weights, checkpoint, context.device, context.dtype)
+        self._compile = weights not in BITS and wants_compile(settings.compile, context.device)
+        self._model: Model | QuantisedModel
+        self._runner: FrameRunner
+        if weights in BITS:
+            self._model = self._runner = load_quantised(checkpoint, weights, self._streams, positions)
+            self._capabilities = replace(
+                self._capabilities, batch=False, batch_invariant=True, weight_bits=BITS[weights]
+            )
+        else:
+            dtype = context.dtype if weights is None else torch.bfloat16
+            if dtype != context.dtype:
+                self._capabilities = replace(self._capabilities, weight_bits=16)
+            self._model = Model(
+                checkpoint, max_streams=self._streams, max_positions=positions, device=context.device, dtype=dtype
+            )
+            self._runner = DirectRunner(self._model)
         self._warm, self._early, self._folder = False, context.early, checkpoint.folder
         self._units: dict[int, Units] = {}
         self._later: LaterUnits | None = None
@@ -82,6 +96,10 @@ class CompiledDecoder(TalkerDecoder):
         if self._warm:
             return
         model = self._model
+        if not isinstance(model, Model):
+            model.touch()
+            self._warm = True
+            return
         sizes = _batch_sizes(self._streams, model.device)
         early = self._compile and self._early and model.device.type == "cpu" and keeps_compiled_code()
         sizes, later = (sizes[:1], sizes[1:]) if early else (sizes, [])
@@ -106,7 +124,7 @@ class CompiledDecoder(TalkerDecoder):
         if units is None:
             return self._later.what
         self._units[self._later.size] = units
-        self._runner = DirectRunner(self._model, self._units)
+        self._runner = DirectRunner(self._later.model, self._units)
         self._stop_preparing()
         return None
 

@@ -8,6 +8,7 @@ from megatalker.interfaces import BackendSettings
 from megatalker.settings import Integer
 
 MOST_STREAMS = 256
+Weights = Literal["bfloat16", "int8", "int4"]
 
 
 class CompiledSettings(BackendSettings):
@@ -22,3 +23,8 @@ class CompiledSettings(BackendSettings):
     compile: Literal["auto", "on", "off"] = "auto"
     """Whether warm-up compiles the decoding step. ``auto``: yes where that works, else the log says once what is in the
     way; ``on``: an error then. Without a warm-up nothing is compiled: steps run as plain torch operations."""
+    weights: Weights | Literal["auto"] | None = None
+    """On a processor, the number format of the layers' matrices. ``int8`` and ``int4`` run uncompiled by ONNX Runtime,
+    one stream after another; they need ``pip install megatalker[quantised]``, and speech differs from that of float32.
+    ``auto`` takes the first of ``dtype``, ``int8`` and ``int4`` that can speak in real time here, by a measurement at
+    each start. ``None``: as ``dtype`` says."""

@@ -1,5 +1,6 @@
 """Packed weights, read from a checkpoint by their official names."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -11,6 +12,7 @@ from megatalker.checkpoint import Checkpoint
 from megatalker.checkpoint.config import TransformerShape
 
 PREDICTOR = "talker.code_predictor"
+TALKER_STACK, PREDICTOR_STACK = "talker.model", f"{PREDICTOR}.model"
 
 
 class LayerWeights(NamedTuple):
@@ -80,13 +82,23 @@ class _Reader:
             down=self.matrix(f"{mlp}.down_proj"),
         )
 
-    def stack(self, name: str, shape: TransformerShape) -> StackWeights:
-        layers = tuple(self.layer(f"{name}.layers.{index}") for index in range(shape.num_layers))
-        return StackWeights(shape, layers, self.vector(f"{name}.norm.weight"))
+    def layers(self, name: str, shape: TransformerShape) -> Iterator[LayerWeights]:
+        return (self.layer(f"{name}.layers.{index}") for index in range(shape.num_layers))
+
+    def stack(self, name: str, shape: TransformerShape, *, layers: bool) -> StackWeights:
+        loaded = tuple(self.layers(name, shape)) if layers else ()
+        return StackWeights(shape, loaded, self.vector(f"{name}.norm.weight"))
 
 
-def load_weights(checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype) -> ModelWeights:
-    """Read and pack; nothing of the memory-mapped files stays referenced."""
+def read_layers(checkpoint: Checkpoint, stack: str, shape: TransformerShape) -> Iterator[LayerWeights]:
+    """Read one layer after another of :data:`TALKER_STACK` or :data:`PREDICTOR_STACK`, in float32 on the CPU."""
+    return _Reader(checkpoint, torch.device("cpu"), torch.float32).layers(stack, shape)
+
+
+def load_weights(
+    checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype, *, layers: bool = True
+) -> ModelWeights:
+    """Read and pack; nothing of the memory-mapped files stays referenced. ``layers=False`` leaves the stacks empty."""
     config, read = checkpoint.config, _Reader(checkpoint, device, dtype)
     groups = range(config.num_code_groups - 1)
     tables = [f"{PREDICTOR}.model.codec_embedding.{index}" for index in groups]
@@ -97,8 +109,8 @@ def load_weights(checkpoint: Checkpoint, device: torch.device, dtype: torch.dtyp
         projection = (read.matrix(name), read.vector(f"{name}.bias"))
     sizes = [config.talker.vocab_size, *(config.predictor.vocab_size for _ in groups)]
     return ModelWeights(
-        talker=read.stack("talker.model", config.talker),
-        predictor=read.stack(f"{PREDICTOR}.model", config.predictor),
+        talker=read.stack(TALKER_STACK, config.talker, layers=layers),
+        predictor=read.stack(PREDICTOR_STACK, config.predictor, layers=layers),
         head=read.matrix("talker.codec_head"),
         rest_heads=tuple(read.matrix(f"{PREDICTOR}.lm_head.{index}") for index in groups),
         embeddings=embeddings,

@@ -10,7 +10,14 @@ from megatalker.plugins.device import dtype_name
 from megatalker.sampling import CodeVocabulary, SamplingParams
 from megatalker_conformance.cases import LAYOUTS, SENTENCES
 from megatalker_conformance.official import Official
-from megatalker_conformance.precision import FLOAT32_ERROR, first_divergence, row_errors, sixteen_bit_bounds
+from megatalker_conformance.precision import (
+    FLOAT32_ERROR,
+    Bound,
+    first_divergence,
+    rounded_bounds,
+    row_errors,
+    sixteen_bit_bounds,
+)
 from megatalker_conformance.streams import GREEDY, PLAIN_GREEDY, Codes, StreamCase, SuiteStreams
 from megatalker_conformance.ties import float32_margin, sixteen_bit_margin
 from megatalker_conformance.verify.subject import NotRunError, VerifySubject
@@ -24,6 +31,10 @@ def codes(subject: VerifySubject) -> Iterator[Check]:
     frames = subject.order.frames
     greedy = replace(GREEDY, min_new_tokens=frames)
     with subject.streams(torch.float32) as streams:
+        bits = streams.decoder.capabilities.weight_bits
+        if bits is not None:
+            yield from _rounded(subject, streams, bits)
+            return
         for mode in subject.modes:
             if mode.spoken:
                 case = subject.cases.prompt(
@@ -55,6 +66,8 @@ def sixteen_bit(subject: VerifySubject) -> Iterator[Check]:
     dtype = _sixteen_bit_type(subject)
     frames = subject.order.frames
     with subject.streams(dtype) as streams:
+        if streams.decoder.capabilities.weight_bits is not None:
+            raise NotRunError("the weights are rounded, whatever the type; the part 'codes' judges them")
         for layout in LAYOUTS:
             case = subject.cases.prompt(SENTENCES[0], layout, replace(PLAIN_GREEDY, min_new_tokens=frames))
             yield _parting(subject, f"{dtype_name(dtype)} codes, {layout}", case, streams, dtype)
@@ -63,11 +76,28 @@ def sixteen_bit(subject: VerifySubject) -> Iterator[Check]:
             expected = subject.oracle.codes(case, frames)
             exact, official = subject.oracle.logits(case, expected), subject.oracle.logits(case, expected, dtype)
             for bound in sixteen_bit_bounds(streams.force(case, expected), official, exact):
-                figures = {"value": bound.value, "limit": bound.limit, "official": bound.official}
-                found = f"{bound.value:.3g} (at most {bound.limit:.3g}; the official modules: {bound.official:.3g})"
-                yield Check("16-bit", f"{bound.name}, {layout}", "passed" if bound.held else "failed", found, figures)
+                yield _bounded("16-bit", f"{bound.name}, {layout}", bound)
         if not streams.decoder.capabilities.forced_codes:
             raise NotRunError(f"{subject.talker_backend.name} takes no forced codes: no logits to compare")
+
+
+def _rounded(subject: VerifySubject, streams: SuiteStreams, bits: int) -> Iterator[Check]:
+    """Errors of logits from rounded weights, in units of the official bfloat16 error, and choices that differ."""
+    frames = subject.order.frames
+    if not streams.decoder.capabilities.forced_codes:
+        raise NotRunError(f"{subject.talker_backend.name} takes no forced codes: no logits to compare")
+    for layout in LAYOUTS:
+        case = subject.cases.prompt(SENTENCES[0], layout, replace(PLAIN_GREEDY, min_new_tokens=frames))
+        expected = subject.oracle.codes(case, frames)
+        exact, official = (subject.oracle.logits(case, expected, dtype) for dtype in (torch.float32, torch.bfloat16))
+        for bound in rounded_bounds(streams.force(case, expected), official, exact, bits):
+            yield _bounded("codes", f"{bound.name}, {bits} bits, {layout}", bound)
+
+
+def _bounded(part: str, name: str, bound: Bound) -> Check:
+    figures = {"value": bound.value, "limit": bound.limit, "official": bound.official}
+    found = f"{bound.value:.3g} (at most {bound.limit:.3g}; the official modules: {bound.official:.3g})"
+    return Check(part, name, "passed" if bound.held else "failed", found, figures)
 
 
 def _sixteen_bit_type(subject: VerifySubject) -> torch.dtype:

@@ -168,6 +168,11 @@ class Checkpoint:
                 f"{self.folder}: the tokenizer files are damaged: {type(error).__name__}: {error}; download them again"
             ) from error
 
+    def release_pages(self) -> None:
+        """Let go of the memory that reading tensors took. They stay usable, and are read from the file again."""
+        self._model.release_pages()
+        self._codec.release_pages()
+
     @cached_property
     def fingerprint(self) -> str:
         """16 hexadecimal digits that differ between checkpoints with different configuration or weights."""

@@ -9,6 +9,7 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from megatalker.checkpoint.pages import release_pages
 from megatalker.checkpoint.shapes import Shapes
 from megatalker.errors import CheckpointError
 
@@ -46,6 +47,10 @@ class TensorFiles:
             refuse_nonfinite(tensor, name, self.folder)
             self._finite.add(name)
         return tensor
+
+    def release_pages(self) -> None:
+        """Let go of the memory that reading took; see :func:`~megatalker.checkpoint.pages.release_pages`."""
+        release_pages(self._handle(name).get_tensor(name) for name in self._finite)
 
     def check(self, shapes: Shapes, *, family: str, besides: Collection[str] = ()) -> None:
         """Compare names, shapes and types with what the configuration asks for; reads headers only.

@@ -168,6 +168,7 @@ def talker_role(
 
     def load(spec: TalkerBackend) -> CheckedTalker:
         talker = load_talker(spec, checkpoint, _context(spec, device, settings))
+        checkpoint.release_pages()
         if talker.max_streams is not None and talker.max_streams < settings.max_streams:
             logger.warning(
                 "talker backend %s holds %d streams at a time, max_streams is %d: the others wait",
@@ -194,7 +195,9 @@ def codec_role(
         return probe(spec, checkpoint, device, settings).reason
 
     def load(spec: CodecBackend) -> CheckedCodec:
-        return load_codec(spec, checkpoint, _context(spec, device, settings))
+        codec = load_codec(spec, checkpoint, _context(spec, device, settings))
+        checkpoint.release_pages()
+        return codec
 
     role = BackendRole("codec", _options(specs, refusal, load), strict=settings.codec != "auto")
     role.tell_left_out()

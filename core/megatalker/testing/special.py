@@ -20,6 +20,20 @@ _EMBEDDING = re.compile(r"talker\.(code_predictor\.)?model\.codec_embedding\.")
 _PREDICTOR_HEAD = re.compile(r"talker\.code_predictor\.lm_head\.(\d+)\.weight$")
 
 
+_COLUMNS = re.compile(r"talker\..*\.layers\.\d+\.(self_attn\.[qkv]|mlp\.(gate|up))_proj\.weight$")
+_BEFORE_COLUMNS = re.compile(r"talker\..*\.layers\.\d+\.(input|post_attention)_layernorm\.weight$")
+UNEVEN_COLUMNS = 64
+
+
+def uneven(name: str, values: Array) -> None:
+    """Double every second group of :data:`UNEVEN_COLUMNS` columns, and halve the weights of the norm that feeds them:
+    the model computes what it did, but its groups of weights need scales of their own.
+    """
+    if _COLUMNS.match(name) or _BEFORE_COLUMNS.match(name):
+        factor = 2.0 if _COLUMNS.match(name) else 0.5
+        values[..., np.arange(values.shape[-1]) // UNEVEN_COLUMNS % 2 == 1] *= factor
+
+
 def unchanged(name: str, values: Array) -> None:
     """The random model itself."""
 

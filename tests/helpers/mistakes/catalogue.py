@@ -56,6 +56,22 @@ class VeryWideDecoder(Decoder):
         super().__init__(checkpoint, replace(context, settings=settings))
 
 
+class EightBitDecoder(Decoder):
+    """Healthy, with weights of 8 bits."""
+
+    def __init__(self, checkpoint: Checkpoint, context: LoadContext) -> None:
+        settings = context.settings.model_copy(update={"weights": "int8"})
+        super().__init__(checkpoint, replace(context, settings=settings))
+
+
+class FourBitDecoder(Decoder):
+    """Healthy, with weights of 4 bits."""
+
+    def __init__(self, checkpoint: Checkpoint, context: LoadContext) -> None:
+        settings = context.settings.model_copy(update={"weights": "int4"})
+        super().__init__(checkpoint, replace(context, settings=settings))
+
+
 class Quick(StreamingCodec):
     """Healthy, in steps of several frames and states: schedules are played in a third of the time."""
 
@@ -114,6 +130,8 @@ HEALTHY: dict[type, TalkerBackend | CodecBackend] = {
     TalkerDecoder: _backend(TALKER, "healthy", Decoder),
     WideDecoder: _backend(TALKER, "healthy_wide", WideDecoder),
     VeryWideDecoder: _backend(TALKER, "healthy_very_wide", VeryWideDecoder),
+    EightBitDecoder: _backend(TALKER, "healthy_8_bits", EightBitDecoder),
+    FourBitDecoder: _backend(TALKER, "healthy_4_bits", FourBitDecoder),
     InvariantDecoder: _backend(
         replace(TALKER, capabilities=replace(TALKER.capabilities, **INVARIANT)),
         "healthy_invariant",
