@@ -23,8 +23,6 @@ from megatalker_benchmarks.soak import SoakResult, checkpoint_and_settings, code
 
 HARM_S = 10.0
 """How long a process is stopped, or can write no file."""
-ROOM = 32 * 2**20
-"""Bytes that an engine process can still have where memory is taken."""
 RECOVER_S = 120.0
 """Longest wait until all processes are ready."""
 
@@ -54,9 +52,9 @@ async def front_end(server: ServeProcess) -> None:
 
 
 async def memory(server: ServeProcess) -> None:
-    """Give an engine process hardly any more memory."""
+    """Give an engine process no more memory than it has."""
     one = server.engines[0]
-    resource.prlimit(one.pid, resource.RLIMIT_AS, (one.memory_info().vms + ROOM, resource.RLIM_INFINITY))
+    resource.prlimit(one.pid, resource.RLIMIT_AS, (one.memory_info().vms, resource.RLIM_INFINITY))
 
 
 async def disk(server: ServeProcess) -> None:

@@ -9,9 +9,12 @@ from benchmark_runs import report_of
 pytestmark = pytest.mark.slow
 
 
-def test_nobody_hears_that_engine_processes_die(tmp_path: Path) -> None:
-    found = report_of("chaos", "kill", "crash", "--streams", "8", "--seconds", "6", "--frames", "20", folder=tmp_path)
-    assert [case["event"] for case in found["cases"]] == ["kill", "crash"]
+EVENTS = "kill", "crash", "front_end", "memory", "reload"
+
+
+def test_nobody_hears_what_happens_to_the_processes_of_a_server(tmp_path: Path) -> None:
+    found = report_of("chaos", *EVENTS, "--streams", "8", "--seconds", "6", "--frames", "20", folder=tmp_path)
+    assert [case["event"] for case in found["cases"]] == list(EVENTS)
     for case in found["cases"]:
         assert case["spoken"] > 8
         assert case["codes_that_differ"] == case["lost"] == 0
