@@ -151,9 +151,7 @@ class SpokenLanguage(LanguageWords):
     @cached_property
     def _number(self) -> str:
         thousands = "[" + re.escape(self.thousands) + " ’']"
-        return (
-            rf"(?:\d{{1,3}}(?P<_sep>x)?(?:{thousands}\d{{3}})+(?!\d)|\d+)(?:{re.escape(self.decimal)}\d+)?"
-        ).replace("(?P<_sep>x)?", "")
+        return rf"(?:\d{{1,3}}(?:{thousands}\d{{3}})+(?!\d)|\d+)(?:{re.escape(self.decimal)}\d+)?"
 
     @cached_property
     def _version(self) -> re.Pattern[str]:
