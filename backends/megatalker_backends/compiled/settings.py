@@ -25,6 +25,6 @@ class CompiledSettings(BackendSettings):
     way; ``on``: an error then. Without a warm-up nothing is compiled: steps run as plain torch operations."""
     weights: Weights | Literal["auto"] | None = None
     """On a processor, the number format of the layers' matrices. ``int8`` and ``int4`` run uncompiled by ONNX Runtime,
-    one stream after another; they need ``pip install megatalker[quantised]``, and speech differs from that of float32.
+    one stream after another; they need the extra ``quantised``, and speech differs from that of float32.
     ``auto`` takes the first of ``dtype``, ``int8`` and ``int4`` that can speak in real time here, by a measurement at
     each start. ``None``: as ``dtype`` says."""
