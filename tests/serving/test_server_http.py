@@ -74,7 +74,7 @@ def test_a_client_that_reads_nothing_for_too_long_is_dropped(serve: Server) -> N
         ({"voice": {"id": "nobody"}}, 400, "unknown speaker 'nobody'"),
         ({"voice_file": "é"}, 400, "not base64"),
         ({"max_ahead_s": 1e308}, 400, "max_ahead_s is 1e+308"),
-        ({"response_format": "m4a"}, 400, "'mp3', 'opus', 'aac', 'flac', 'wav' or 'pcm'"),
+        ({"response_format": "m4a"}, 400, "'mp3', 'opus', 'aac', 'flac', 'wav', 'pcm', 'pcm_mulaw' or 'pcm_alaw'"),
         ({"instructions": "a", "instruct": "b"}, 400, "give one of them"),
         ({"sampling": {"temperature": 0}}, 400, "temperature is 0"),
         ({"sampling": {"heat": 1}}, 400, "sampling has no 'heat'"),
