@@ -24,7 +24,7 @@ from waiting import HANG_S, eventually
         ('{"type": "open", "txt": "Hi."}', "unknown key 'txt'"),
         ('{"type": "open", "seed": "five"}', "seed is 'five'"),
         ('{"type": "open", "seed": -2}', "seed is -2"),
-        ('{"type": "open", "format": "mp3"}', "'s16le' or 'f32le'"),
+        ('{"type": "open", "format": "mp3"}', "'s16le', 'f32le', 'pcm_mulaw' or 'pcm_alaw'"),
         ('{"type": "open", "max_ahead_s": 0}', "max_ahead_s is 0"),
         ('{"type": "text", "text": 5}', "text is 5"),
         ('{"type": "text", "id": "x", "text": "Hi."}', "no utterance 'x' is open"),
