@@ -148,6 +148,7 @@ def main() -> None:
             "SHORT_SPEECH": "believe",
             "SERVER__DEVICES": options.devices,
             "SERVER__FRONT_ENDS": options.front_ends,
+            "SERVER__MAX_STREAMS_PER_CONNECTION": str(settings.max_streams),
         }
         variables = {f"MEGATALKER_{name}": value for name, value in chosen.items()}
         with serve_process("--checkpoint", str(checkpoint.folder), environment=variables) as server:
