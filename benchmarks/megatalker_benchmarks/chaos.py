@@ -13,8 +13,6 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-import psutil
-
 from megatalker.cli.bench.playback import summary
 from megatalker.serving.client import RemoteEngine
 from megatalker_benchmarks.report import hand_out
@@ -43,7 +41,10 @@ async def crash(server: ServeProcess) -> None:
 
 async def stop(server: ServeProcess) -> None:
     """Stop an engine process for a while, as a debugger or a full swap does."""
-    await _stopped(server.engines[0])
+    one = server.engines[0]
+    one.send_signal(signal.SIGSTOP)
+    await asyncio.sleep(HARM_S)
+    one.send_signal(signal.SIGCONT)
 
 
 async def front_end(server: ServeProcess) -> None:
@@ -71,12 +72,6 @@ async def disk(server: ServeProcess) -> None:
 async def reload(server: ServeProcess) -> None:
     """Replace all processes by new ones, as ``megatalker reload`` does."""
     server.process.send_signal(signal.SIGHUP)
-
-
-async def _stopped(one: psutil.Process) -> None:
-    one.send_signal(signal.SIGSTOP)
-    await asyncio.sleep(HARM_S)
-    one.send_signal(signal.SIGCONT)
 
 
 EVENTS: dict[str, Callable[[ServeProcess], Awaitable[None]]] = {

@@ -13,7 +13,7 @@ ERROR_RATIO = 1.5
 PART_RATIO = 2.0
 """Like ``ERROR_RATIO``, for a single codebook or frame, whose errors scatter more than their mean."""
 ROUNDED_RATIO = {16: 1.5, 8: 4.0, 4: 25.0}
-"""The same for weights that are rounded to so many bits, in units of the official bfloat16 error."""
+"""The same for rounded weights, by their number of bits, in units of the official bfloat16 error."""
 ROUNDED_CHOICES = {16: 0.85, 8: 0.85, 4: 0.6}
 """Share of greedy choices, along the oracle's codes, that must be the oracle's."""
 FLOAT32_ERROR = 1e-4

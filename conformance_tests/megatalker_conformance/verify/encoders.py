@@ -22,7 +22,7 @@ class VoiceComparison:
 
     @property
     def equal(self) -> bool:
-        """The codes are the same, and so is the embedding but for rounding."""
+        """The codes are the same, and the embeddings differ by rounding at most."""
         return self.embedding <= CLOSE and not self.codes
 
     def __str__(self) -> str:

@@ -2,7 +2,7 @@
 
 They run over a recording in pieces, each after the end of the one before, so that memory does not grow with its length.
 Signals are ``[1, channels, time]``. Operations and their order are those of the official encoder, so that codes do not
-differ where two entries of a codebook are equally near but for rounding.
+differ where rounding decides which of two entries of a codebook is nearer.
 """
 
 from collections.abc import Callable

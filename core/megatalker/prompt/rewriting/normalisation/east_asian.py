@@ -11,7 +11,10 @@ _KANJI = "零一二三四五六七八九"
 
 
 class EastAsian(SpokenLanguage):
-    """A language whose dates read year, month, day, and whose units stand behind the number as they are."""
+    """A language whose dates read year, month, day, and whose units stand behind the number as they are.
+
+    In the name of a unit the number may stand in the middle, as ``{}``.
+    """
 
     decimal, thousands = ".", ","
     day_first, date_signs = True, "."
@@ -22,8 +25,6 @@ class EastAsian(SpokenLanguage):
     hour_word: ClassVar[str]
     minute_word: ClassVar[str]
     second_word: ClassVar[str]
-    unit_names: ClassVar[dict[str, str]]
-    """Names of units by symbol; a number may stand in the middle, as ``{}``."""
 
     def date(self, day: int | None, month: int, year: int | None) -> str:
         said = "" if year is None else self.year(year) + self.year_word
@@ -71,14 +72,13 @@ class Chinese(EastAsian):
     }
     scales = {"万": "万", "亿": "亿", "百万": "百万", "千万": "千万"}
     counters = "年月日号点时分秒个只条张本位人元块角毛度第岁次名万亿百千公里米厘斤克两件天层楼台辆杯瓶页章届半"
-    unit_names = {
+    units = {
         "km": "公里", "m": "米", "cm": "厘米", "mm": "毫米", "kg": "公斤", "g": "克", "mg": "毫克", "l": "升",
         "L": "升", "ml": "毫升", "mL": "毫升", "km/h": "每小时{}公里", "m/s": "每秒{}米", "°C": "{}摄氏度",
         "℃": "{}摄氏度", "°F": "{}华氏度", "°": "度", "GB": "GB", "MB": "MB", "Hz": "赫兹", "kHz": "千赫", "W": "瓦",
         "kW": "千瓦", "kWh": "千瓦时", "V": "伏", "m²": "平方米", "km²": "平方公里", "min": "分钟", "h": "小时",
         "s": "秒", "mi": "英里", "ft": "英尺", "lb": "磅",
     }  # fmt: skip
-    units = unit_names
     _twos = "个只条张本位人块件天层台辆杯瓶次名年点岁公米斤"
     """Counters in front of which two is 两."""
 
@@ -168,7 +168,7 @@ class Japanese(EastAsian):
         "£": Money({"other": "ポンド"}),
     }
     counters = "年月日時分秒円人個本枚匹回台冊歳才階番度杯件名点万億百千週間"
-    unit_names = {
+    units = {
         "km": "キロメートル", "m": "メートル", "cm": "センチメートル", "mm": "ミリメートル", "kg": "キログラム",
         "g": "グラム", "mg": "ミリグラム", "l": "リットル", "L": "リットル", "ml": "ミリリットル",
         "mL": "ミリリットル", "km/h": "時速{}キロメートル", "m/s": "秒速{}メートル", "°C": "{}度", "℃": "{}度",
@@ -176,7 +176,6 @@ class Japanese(EastAsian):
         "kW": "キロワット", "kWh": "キロワット時", "V": "ボルト", "m²": "平方メートル", "km²": "平方キロメートル",
         "min": "分", "h": "時間", "s": "秒", "mi": "マイル", "ft": "フィート", "lb": "ポンド",
     }  # fmt: skip
-    units = unit_names
 
     def digits(self, digits: str) -> str:
         return "".join("ゼロ" if digit == "0" else _KANJI[int(digit)] for digit in digits)
@@ -235,7 +234,7 @@ class Korean(EastAsian):
     )
     """Counters behind Korean, not Chinese, numbers."""
     counters = "년월일시분초간원개명살마리잔병권대장가지달번째벌송이그루곳사람도층회호인분세기만억백천주"
-    unit_names = {
+    units = {
         "km": "킬로미터", "m": "미터", "cm": "센티미터", "mm": "밀리미터", "kg": "킬로그램", "g": "그램",
         "mg": "밀리그램", "l": "리터", "L": "리터", "ml": "밀리리터", "mL": "밀리리터", "km/h": "시속 {} 킬로미터",
         "m/s": "초속 {} 미터", "°C": "섭씨 {} 도", "℃": "섭씨 {} 도", "°": "도", "GB": "기가바이트",
@@ -243,7 +242,6 @@ class Korean(EastAsian):
         "m²": "제곱미터", "km²": "제곱킬로미터", "min": "분", "h": "시간", "s": "초", "mi": "마일", "ft": "피트",
         "lb": "파운드",
     }  # fmt: skip
-    units = unit_names
     _ones = ("", "한", "두", "세", "네", "다섯", "여섯", "일곱", "여덟", "아홉")
     _tens = ("", "열", "스물", "서른", "마흔", "쉰", "예순", "일흔", "여든", "아흔")
 

@@ -141,11 +141,10 @@ class English(SpokenLanguage):
         yield re.compile(r"(?P<word>St|Dr)\.(?! ?\d)"), self._street
         yield re.compile(r"(?<![\w.])\.(?P<rest>\d+)(?![\d.])"), lambda match: f"point {self.decimals(match['rest'])}"
         yield re.compile(r"(?P<number>\d{1,4})x(?!\w)"), lambda match: f"{self.cardinal(int(match['number']))} times"
-        months = "|".join(sorted(map(re.escape, self.month_numbers), key=len, reverse=True))
         day, year = r"(?P<day>[12]\d|3[01]|0?[1-9])(?:st|nd|rd|th)?", r"(?P<year>[12]\d{3})(?!\d)"
-        yield re.compile(rf"(?P<month>{months})\.? {day}(?![\w:/]|\.\d)(?:,? {year})?", re.I), self._month
-        yield re.compile(rf"{day} (?P<month>{months})(?![^\W_])\.?(?:,? {year})?", re.I), self._month
-        yield re.compile(rf"(?P<month>{months})\.? (?P<day>(?!)x)?{year}", re.I), self._month
+        yield re.compile(rf"(?P<month>{self.month_pattern})\.? {day}(?![\w:/]|\.\d)(?:,? {year})?", re.I), self._month
+        yield re.compile(rf"{day} (?P<month>{self.month_pattern})(?![^\W_])\.?(?:,? {year})?", re.I), self._month
+        yield re.compile(rf"(?P<month>{self.month_pattern})\.? (?P<day>(?!)x)?{year}", re.I), self._month
         yield (
             re.compile(r"(?P<hour>1[0-2]|0?[1-9])(?::(?P<minute>[0-5]\d))? ?(?P<half>[ap])\.?m\b(?P<dot>\.)?", re.I),
             self._half_day,

@@ -56,6 +56,7 @@ class French(SpokenLanguage):
         {"mass-pound", "mass-ounce", "duration-hour", "duration-minute", "duration-second", "duration-millisecond"}
     )
     millions = ("million", "millions", "milliard", "milliards")
+    decimal_pairs = True
     halves = {(1, 2): "un demi", (1, 3): "un tiers", (2, 3): "deux tiers", (1, 4): "un quart", (3, 4): "trois quarts"}
 
     def agree(self, number: int, words: str, gender: str) -> str:
@@ -65,9 +66,6 @@ class French(SpokenLanguage):
         if number == 1:
             return "première" if gender == "f" else "premier"
         return super().ordinal(number)
-
-    def decimals(self, digits: str) -> str:
-        return self.cardinal(int(digits)) if digits[0] != "0" and len(digits) <= 2 else self.digits(digits)
 
     def date(self, day: int | None, month: int, year: int | None) -> str:
         said = self.months[month - 1]
@@ -101,10 +99,9 @@ class French(SpokenLanguage):
         return f"{whole} et {fraction}"
 
     def rules(self) -> Iterator[Rule]:
-        months = "|".join(sorted(map(re.escape, self.month_numbers), key=len, reverse=True))
         yield (
             re.compile(
-                DAY + rf"(?:er)? (?P<month>{months})(?![^\W_])\.?(?: (?P<year>[12]\d{{3}})(?!\d))?",
+                DAY + rf"(?:er)? (?P<month>{self.month_pattern})(?![^\W_])\.?(?: (?P<year>[12]\d{{3}})(?!\d))?",
                 re.I,
             ),
             self._month,
@@ -114,11 +111,6 @@ class French(SpokenLanguage):
             lambda match: self.time(int(match["hour"]), int(match["minute"] or 0), None),
         )
         yield re.compile(r"(?P<number>\d{1,6})(?P<ending>ère|er|re|ème|nde|nd|e)(?![^\W_])"), self._ordinal
-
-    def _month(self, match: re.Match[str]) -> str:
-        month = self.month_numbers[match["month"].lower()]
-        said = self.date(int(match["day"]), month, None if match["year"] is None else int(match["year"]))
-        return said + self.stop(match)
 
     def _ordinal(self, match: re.Match[str]) -> str:
         number, ending = int(match["number"]), match["ending"]

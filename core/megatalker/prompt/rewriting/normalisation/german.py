@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 
 from megatalker.prompt.rewriting.grouping import Group
-from megatalker.prompt.rewriting.normalisation.language import Rule, SpokenLanguage
+from megatalker.prompt.rewriting.normalisation.language import DAY, Rule, SpokenLanguage
 from megatalker.prompt.rewriting.normalisation.words import Money
 
 _EURO = Money({"other": "Euro"}, {"other": "Cent"})
@@ -122,10 +122,9 @@ class German(SpokenLanguage):
         return f"{whole} {fraction}"
 
     def rules(self) -> Iterator[Rule]:
-        months = "|".join(sorted(map(re.escape, self.month_numbers), key=len, reverse=True))
         yield (
             re.compile(
-                rf"(?P<day>[12]\d|3[01]|0?[1-9])\. ?(?P<month>{months})(?![^\W_])\.?(?: (?P<year>[12]\d{{3}})(?!\d))?",
+                DAY + rf"\. ?(?P<month>{self.month_pattern})(?![^\W_])\.?(?: (?P<year>[12]\d{{3}})(?!\d))?",
                 re.I,
             ),
             self._month,
@@ -137,11 +136,6 @@ class German(SpokenLanguage):
                 int(match["hour"]), int(match["minute"] or 0), None if match["second"] is None else int(match["second"])
             ),
         )
-
-    def _month(self, match: re.Match[str]) -> str:
-        month = self.month_numbers[match["month"].lower()]
-        said = self.date(int(match["day"]), month, None if match["year"] is None else int(match["year"]))
-        return said + self.stop(match)
 
     def _short_date(self, match: re.Match[str]) -> str:
         return self.date(int(match["day"]), int(match["month"]), None)

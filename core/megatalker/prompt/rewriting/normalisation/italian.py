@@ -55,6 +55,7 @@ class Italian(SpokenLanguage):
     feminine_units = frozenset({"length-yard", "mass-pound", "mass-ounce", "duration-hour"})
     millions = ("milione", "milioni", "miliardo", "miliardi")
     noun_gender = "m"
+    decimal_pairs = True
     halves = {(1, 2): "mezzo", (1, 3): "un terzo", (2, 3): "due terzi", (1, 4): "un quarto", (3, 4): "tre quarti"}
 
     def cardinal(self, number: int, gender: str = "") -> str:
@@ -68,9 +69,6 @@ class Italian(SpokenLanguage):
     def ordinal(self, number: int, gender: str = "m") -> str:
         words = super().ordinal(number)
         return words[:-1] + "a" if gender == "f" else words
-
-    def decimals(self, digits: str) -> str:
-        return self.cardinal(int(digits)) if digits[0] != "0" and len(digits) <= 2 else self.digits(digits)
 
     def date(self, day: int | None, month: int, year: int | None) -> str:
         said = self.months[month - 1]
@@ -97,20 +95,14 @@ class Italian(SpokenLanguage):
         return f"{whole} e {fraction}"
 
     def rules(self) -> Iterator[Rule]:
-        months = "|".join(sorted(map(re.escape, self.month_numbers), key=len, reverse=True))
         yield (
             re.compile(
-                DAY + rf"(?:º|°)? (?P<month>{months})(?![^\W_])\.?(?: (?P<year>[12]\d{{3}})(?!\d))?",
+                DAY + rf"(?:º|°)? (?P<month>{self.month_pattern})(?![^\W_])\.?(?: (?P<year>[12]\d{{3}})(?!\d))?",
                 re.I,
             ),
             self._month,
         )
         yield re.compile(r"(?P<number>\d{1,4})(?P<ending>[ºª])"), self._ordinal
-
-    def _month(self, match: re.Match[str]) -> str:
-        month = self.month_numbers[match["month"].lower()]
-        said = self.date(int(match["day"]), month, None if match["year"] is None else int(match["year"]))
-        return said + self.stop(match)
 
     def _ordinal(self, match: re.Match[str]) -> str:
         return self.ordinal(int(match["number"]), "f" if match["ending"] == "ª" else "m")

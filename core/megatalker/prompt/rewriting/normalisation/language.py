@@ -159,6 +159,11 @@ class SpokenLanguage(LanguageWords):
         return re.compile(grouped + r"\d+(?:\.\d+){2,}(?![\d,])")
 
     @cached_property
+    def month_pattern(self) -> str:
+        """Pattern of all names and abbreviations of months, without a full stop."""
+        return "|".join(sorted(map(re.escape, self.month_numbers), key=len, reverse=True))
+
+    @cached_property
     def _figure_date(self) -> re.Pattern[str]:
         day, month = r"(?P<day>0?[1-9]|[12]\d|3[01])", r"(?P<month>0?[1-9]|1[0-2])"
         first, second = (day, month) if self.day_first else (month, day)
@@ -245,6 +250,12 @@ class SpokenLanguage(LanguageWords):
         day, month = int(match["day"]), int(match["month"])
         return self.date(day, month, year) if 1 <= month <= 12 and 1 <= day <= 31 else None
 
+    def _month(self, match: re.Match[str]) -> str | None:
+        """Return a date whose month is a word; for :meth:`rules`."""
+        month = self.month_numbers[match["month"].lower()]
+        said = self.date(int(match["day"]), month, None if match["year"] is None else int(match["year"]))
+        return said + self.stop(match)
+
     def _timed(self, match: re.Match[str]) -> str:
         return self.time(
             int(match["hour"]), int(match["minute"]), None if match["second"] is None else int(match["second"])
@@ -286,7 +297,7 @@ def _constant(said: str, match: re.Match[str]) -> str:  # noqa: ARG001 - the mat
 
 
 def _plain_sign(text: str, at: int, end: int, before: str) -> str:
-    """Return what no rule reads: as it is, but for a sign in front of a digit, which would join words."""
+    """Return what no rule reads, unchanged; a hyphen in front of a digit becomes a space, and a comma gets one."""
     followed = text[end : end + 1].isdigit()
     if followed and text[at] == "-" and before.isalpha() and not is_wide(before):  # COVID-19
         return " "

@@ -52,6 +52,7 @@ class Portuguese(SpokenLanguage):
     joining_words = frozenset({"ex", "de", "horas", "h"})
     feminine_units = frozenset({"length-mile", "length-yard", "mass-pound", "mass-ounce", "duration-hour"})
     millions = ("milhão", "milhões", "bilhão", "bilhões")
+    decimal_pairs = True
     halves = {(1, 2): "meio", (1, 3): "um terço", (2, 3): "dois terços", (1, 4): "um quarto", (3, 4): "três quartos"}
 
     def agree(self, number: int, words: str, gender: str) -> str:
@@ -63,9 +64,6 @@ class Portuguese(SpokenLanguage):
     def ordinal(self, number: int, gender: str = "m") -> str:
         words = super().ordinal(number)
         return words if gender == "m" else " ".join(word[:-1] + "a" for word in words.split())
-
-    def decimals(self, digits: str) -> str:
-        return self.cardinal(int(digits)) if digits[0] != "0" and len(digits) <= 2 else self.digits(digits)
 
     def date(self, day: int | None, month: int, year: int | None) -> str:
         said = self.months[month - 1]
@@ -92,10 +90,9 @@ class Portuguese(SpokenLanguage):
         return f"{whole} e {fraction}"
 
     def rules(self) -> Iterator[Rule]:
-        months = "|".join(sorted(map(re.escape, self.month_numbers), key=len, reverse=True))
         yield (
             re.compile(
-                DAY + rf"(?:º|°)? de (?P<month>{months})(?![^\W_])\.?(?: de (?P<year>[12]\d{{3}})(?!\d))?",
+                DAY + rf"(?:º|°)? de (?P<month>{self.month_pattern})(?![^\W_])\.?(?: de (?P<year>[12]\d{{3}})(?!\d))?",
                 re.I,
             ),
             self._month,
@@ -105,11 +102,6 @@ class Portuguese(SpokenLanguage):
             lambda match: self.time(int(match["hour"]), int(match["minute"] or 0), None),
         )
         yield re.compile(r"(?P<number>\d{1,4})\.?(?P<ending>[ºª])"), self._ordinal
-
-    def _month(self, match: re.Match[str]) -> str:
-        month = self.month_numbers[match["month"].lower()]
-        said = self.date(int(match["day"]), month, None if match["year"] is None else int(match["year"]))
-        return said + self.stop(match)
 
     def _ordinal(self, match: re.Match[str]) -> str:
         return self.ordinal(int(match["number"]), "f" if match["ending"] == "ª" else "m")

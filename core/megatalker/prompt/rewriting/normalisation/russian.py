@@ -169,10 +169,9 @@ class Russian(SpokenLanguage):
         return super()._range(match).replace(" тире ", " — ", 1)
 
     def rules(self) -> Iterator[Rule]:
-        months = "|".join(sorted(map(re.escape, self.month_numbers), key=len, reverse=True))
         yield (
             re.compile(
-                DAY + rf" (?P<month>{months})(?![^\W_])\.?"
+                DAY + rf" (?P<month>{self.month_pattern})(?![^\W_])\.?"
                 r"(?: (?P<year>[12]\d{3})(?!\d)(?: (?:года|г\.?)(?![^\W_]))?)?",
                 re.I,
             ),
@@ -184,11 +183,6 @@ class Russian(SpokenLanguage):
         )
         yield re.compile(r"(?P<year>[12]\d{3}) ?(?P<word>год|года|году|г\.)(?![^\W_])"), self._year_word
         yield re.compile(r"(?P<number>\d{1,4})-(?P<ending>ый|ой|ая|ое|й|я|е|го|му|м)(?![^\W_])"), self._ordinal
-
-    def _month(self, match: re.Match[str]) -> str:
-        month = self.month_numbers[match["month"].lower()]
-        said = self.date(int(match["day"]), month, None if match["year"] is None else int(match["year"]))
-        return said + self.stop(match)
 
     def _year_word(self, match: re.Match[str]) -> str:
         case = {"год": "n", "г.": "n", "года": "g", "году": "p"}[match["word"]]

@@ -59,6 +59,7 @@ class Spanish(SpokenLanguage):
     feminine_units = frozenset({"length-mile", "length-yard", "mass-pound", "mass-ounce", "duration-hour"})
     millions = ("millón", "millones")
     noun_gender = "m"
+    decimal_pairs = True
     halves = {
         (1, 2): "medio",
         (1, 3): "un tercio",
@@ -74,9 +75,6 @@ class Spanish(SpokenLanguage):
         if words.endswith("veintiuno"):
             return words[:-3] + "ún"
         return words[:-1] if words.endswith("uno") else words
-
-    def decimals(self, digits: str) -> str:
-        return self.cardinal(int(digits)) if digits[0] != "0" and len(digits) <= 2 else self.digits(digits)
 
     def date(self, day: int | None, month: int, year: int | None) -> str:
         said = self.months[month - 1]
@@ -105,20 +103,15 @@ class Spanish(SpokenLanguage):
         return f"{whole} y {fraction}"
 
     def rules(self) -> Iterator[Rule]:
-        months = "|".join(sorted(map(re.escape, self.month_numbers), key=len, reverse=True))
         yield (
             re.compile(
-                DAY + rf"(?:º|°)? de (?P<month>{months})(?![^\W_])\.?(?: del? (?P<year>[12]\d{{3}})(?!\d))?",
+                DAY
+                + rf"(?:º|°)? de (?P<month>{self.month_pattern})(?![^\W_])\.?(?: del? (?P<year>[12]\d{{3}})(?!\d))?",
                 re.I,
             ),
             self._month,
         )
         yield re.compile(r"(?P<number>\d{1,4})\.?(?P<ending>[ºª])"), self._ordinal
-
-    def _month(self, match: re.Match[str]) -> str:
-        month = self.month_numbers[match["month"].lower()]
-        said = self.date(int(match["day"]), month, None if match["year"] is None else int(match["year"]))
-        return said + self.stop(match)
 
     def _ordinal(self, match: re.Match[str]) -> str:
         words = self.ordinal(int(match["number"]))

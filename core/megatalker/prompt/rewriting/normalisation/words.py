@@ -41,6 +41,8 @@ class LanguageWords:
     """Its code in num2words, where that is another one."""
     decimal: ClassVar[str] = ","
     """Mark in front of decimals."""
+    decimal_pairs: ClassVar[bool] = False
+    """One or two decimals are read as one number, unless a zero leads them."""
     thousands: ClassVar[str] = "."
     """Marks between thousands, besides the space."""
     day_first: ClassVar[bool] = True
@@ -128,7 +130,8 @@ class LanguageWords:
 
     def decimals(self, digits: str) -> str:
         """Return the digits behind the decimal mark."""
-        return self.digits(digits)
+        paired = self.decimal_pairs and digits[0] != "0" and len(digits) <= 2
+        return self.cardinal(int(digits)) if paired else self.digits(digits)
 
     def plural(self, number: str) -> str:
         """Return the plural category of CLDR for a number as text with a decimal point."""
