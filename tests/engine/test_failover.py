@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from engine_stage import EngineClock
 from fake_backend import CAPABILITIES, Behaviour, Fakes
 from megatalker.checkpoint import Checkpoint
 from megatalker.checkpoint.config import FRAME_SAMPLES
@@ -284,7 +285,7 @@ def test_a_fallback_with_fewer_positions_cuts_what_does_not_fit_and_goes_on(open
     ],
 )
 def test_a_codec_that_fails_is_replaced_and_has_heard_everything(
-    open_engine: Opener, undisturbed: Callable[..., list[Outcome]], faults: dict[str, Any]
+    open_engine: Opener, undisturbed: Callable[..., list[Outcome]], engine_clock: EngineClock, faults: dict[str, Any]
 ) -> None:
     engine = open_engine(fakes := two_codecs(**faults))
     streams = together(engine)

@@ -159,6 +159,18 @@ async def test_a_failed_load_is_told_to_all_and_tried_again(opener: Opener) -> N
         assert not closed(lease.engine)  # type: ignore[arg-type]
 
 
+async def test_whoever_sees_a_load_fail_finds_the_lease_failed(opener: Opener) -> None:
+    pool, opener.plug_in.unavailable["fake"] = EnginePool(opener), "no luck today"
+    opener.let.clear()
+    lease, found = pool.begin(Settings(backend="fake")), list[bool]()
+    lease._loading.add_done_callback(lambda _: found.append(lease.failed))
+    opener.let.set()
+    with pytest.raises(BackendUnavailableError):
+        await lease.loaded()
+    assert found == [True], "or the next request would wait for the same failure again"
+    await lease.release()
+
+
 async def test_giving_up_a_load_does_not_disturb_others(opener: Opener) -> None:
     pool = EnginePool(opener)
     opener.let.clear()

@@ -144,9 +144,9 @@ class EnginePool:
             logger.error("an engine cannot be loaded: %s: %s", type(error).__name__, error)  # if nobody waits for it
             if not isinstance(error, Exception):  # an exit of a plug-in would end every session that waits
                 error = BackendFaultError(f"the engine cannot be loaded: {type(error).__name__}: {error}")
+            shared.warm.set_exception(error)  # before loaded: who sees that fail finds the lease failed
             if not shared.loaded.done():
                 shared.loaded.set_exception(error)
-            shared.warm.set_exception(error)
         else:
             shared.warm.set_result(None)
 
