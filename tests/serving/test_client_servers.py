@@ -13,7 +13,7 @@ from websockets.sync.client import connect as connect_socket
 
 from megatalker.checkpoint import Checkpoint
 from megatalker.engine import Chunk
-from megatalker.errors import ConnectionFailedError, InvalidRequestError, SettingsError
+from megatalker.errors import CapacityError, ConnectionFailedError, InvalidRequestError, SettingsError
 from megatalker.serving.client import RemoteEngine, RemoteStream
 from megatalker.serving.protocol.packets import Packet
 from serving import TEXT, Served, fakes_with, serving
@@ -140,6 +140,33 @@ def test_a_refused_request_is_refused_by_one(servers: list[Served], remote: Remo
     assert remote._servers.first is remote._servers.all[0]
     with pytest.raises(SettingsError, match="expected one"):
         RemoteEngine([])
+
+
+@pytest.mark.parametrize("status", ["draining", "warming up"])
+def test_a_server_that_begins_nothing_lets_the_next_one_begin(
+    servers: list[Served], status: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = servers[1].engine.speak(TEXT, seed=5, max_frames=4).read_all()
+    busy, other = servers
+    monkeypatch.setattr(busy.server.service, *(("draining", True) if status == "draining" else ("_warm", False)))
+    assert busy.server.service.status == status
+    with RemoteEngine([busy.url, other.url]) as remote:
+        np.testing.assert_array_equal(remote.speak(TEXT, seed=5, max_frames=4).read_all(), expected)
+    with RemoteEngine([busy.url, busy.url]) as remote, pytest.raises(CapacityError):
+        remote.speak(TEXT).read_all()
+
+
+def test_what_a_full_server_refuses_another_one_says(tiny_custom_voice: Checkpoint, servers: list[Served]) -> None:
+    expected = servers[1].engine.speak(TEXT, seed=5, max_frames=4).read_all()
+    with (
+        serving(tiny_custom_voice, fakes_with(frames=7), server={"max_streams_per_connection": 1}) as small,
+        RemoteEngine([small.url, servers[1].url]) as remote,
+        remote.speak(None) as first,
+    ):
+        np.testing.assert_array_equal(remote.speak(TEXT, seed=5, max_frames=4).read_all(), expected)
+        first.feed(TEXT)
+        first.finish()
+        assert first.read_all().size
 
 
 GOOD = np.ones((3, 16), "<u2")

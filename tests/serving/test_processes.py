@@ -381,6 +381,20 @@ def test_a_request_may_go_on_from_codes_of_elsewhere(open_processes: Opener, her
     assert b"".join(chunk.pcm.tobytes() for chunk in chunks[:2] + rest) == whole
 
 
+@pytest.mark.parametrize("text", [TEXT, "Good morning.\n\nHow are you?\n\nGood night."], ids=["one", "three"])
+def test_what_came_from_elsewhere_and_then_lost_its_engine_goes_on(
+    open_processes: Opener, here: Engine, text: str
+) -> None:
+    chunks = list(here.speak(text, seed=9, return_codes=True))
+    stream = open_processes(engines=2).speak_for(
+        "", text, seed=9, return_codes=True, after=Continuation.after(chunks[:2])
+    )
+    first = next(stream)
+    os.kill(made_by(stream).pid, signal.SIGKILL)
+    whole = np.concatenate([chunk.codes for chunk in chunks]).tobytes()
+    assert np.concatenate([chunk.codes for chunk in [*chunks[:2], first, *stream]]).tobytes() == whole
+
+
 def test_text_is_rewritten_before_it_goes_to_a_process(open_processes: Opener, tiny_custom_voice: Checkpoint) -> None:
     wishes = {"seed": 3, "max_frames": 8, "language": "english"}
     engine = open_processes()

@@ -83,6 +83,20 @@ def test_a_flood_is_hung_up_on_with_a_reason(serve: Server, what: str, path: str
     eventually(lambda: not served.server.server_state.tasks, "its conversation is over")
 
 
+def test_requests_that_came_at_a_bad_time_end_no_speech(serve: Server) -> None:
+    talk = serve(server={"max_streams_per_connection": 1}).talk()
+    talk.say("open", id="first")
+    assert talk.hear_event()["type"] == "opened"
+    for number in range(asked := 300):
+        talk.say("open", id=str(number), text="Hello.")
+    for number in range(asked):
+        answer = talk.hear_event()
+        assert (answer["id"], answer["error"]["type"]) == (str(number), "CapacityError")
+    talk.say("text", id="first", text="Hello.")
+    talk.say("finish", id="first")
+    assert talk.hear_all("first").last["type"] == "done"
+
+
 @pytest.mark.parametrize("what", FLOODS)
 def test_a_flood_with_unread_answers_ends(serve: Server, what: str) -> None:
     served = serve(server={"send_timeout_s": 0.5})

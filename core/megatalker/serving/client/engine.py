@@ -39,7 +39,7 @@ class RemoteEngine:
 
     Args:
         url: of the server, such as ``http://localhost:8000``; or of several with the same checkpoint, backend and
-            settings. One speaks, until it cannot be reached any more, drains, or has no backend left. Then the next one
+            settings. One speaks, until it cannot be reached, is full, drains, or has no backend left. Then the next one
             goes on with its utterances, with the codes that they would have had.
         api_key: the server's, if it wants one.
         connect_timeout_s: how long to wait for a connection.

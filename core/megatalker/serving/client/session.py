@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-NOT_SERVING = frozenset({"DrainingError", "NotReadyError", "EngineClosedError", "BackendFaultError"})
-"""Errors of a server that has nothing against the request."""
+NOT_SERVING = frozenset({"CapacityError", "EngineClosedError", "BackendFaultError"})
+"""Errors of a server that has nothing against the request: it is full, warms up, drains, or can speak no more."""
 
 
 class ServerList:

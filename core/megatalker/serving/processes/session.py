@@ -73,6 +73,8 @@ class ProcessSession:
         self._begin, self._return_codes, self._on_cancel = begin, return_codes, on_cancel
         self._orders: list[Order] = []
         """Text that was fed, and its end."""
+        self._before = begin.after
+        """What engines elsewhere have said, whose chunks never came here."""
         self._codes: list[bytes] = []
         self._ends: list[StreamEnd] = []
         self._underruns = 0
@@ -171,8 +173,10 @@ class ProcessSession:
         self.chunks.finish(ended.reason, None if ended.error is None else ended.error.exception())
 
     def _said(self) -> Continuation:
-        codes = _codes(b"".join(self._codes), self.progress.frames)
-        return Continuation(codes, tuple(self._ends), max(0.0, self.progress.playback.ahead(time.monotonic())))
+        codes, ends = _codes(b"".join(self._codes), self.progress.frames), tuple(self._ends)
+        if self._before is not None:
+            codes, ends = np.concatenate([self._before.codes, codes]), self._before.ends + ends
+        return Continuation(codes, ends, max(0.0, self.progress.playback.ahead(time.monotonic())))
 
     def _note_begun(self, begun: Sequence[Begun]) -> None:
         known = self.progress.begun

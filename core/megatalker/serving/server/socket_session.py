@@ -7,7 +7,7 @@ from typing import Any, Protocol
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from megatalker.engine import Chunk
-from megatalker.errors import InvalidRequestError, MegatalkerError
+from megatalker.errors import CapacityError, InvalidRequestError, MegatalkerError
 from megatalker.serving.protocol.leniency import told_names
 from megatalker.serving.protocol.messages import (
     REFUSED_TEXT,
@@ -285,10 +285,11 @@ class SocketSession:
     # ---- to the client
 
     async def refuse(self, utterance: str | None, error: Exception) -> None:
-        """Answer a message with an error, and count it. A connection that earns too many errors is hung up on; an owner
-        whose connections do has to wait.
+        """Answer a message with an error, and count it. A connection that earns too many errors is hung up on, but not
+        where the request was right and only came at a bad time: others may speak over this connection. An owner whose
+        connections earn too many has to wait.
         """
-        if self._errors.take():
+        if not isinstance(error, CapacityError) and self._errors.take():
             reason = f"more than {ERRORS_A_SECOND} messages a second that cannot be obeyed"
             await self._socket.close(1008, reason)
             raise WebSocketDisconnect(1008, reason)
