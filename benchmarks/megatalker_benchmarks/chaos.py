@@ -111,6 +111,7 @@ async def one_event(
         "event": event,
         "spoken": sum(found.manners.values()),
         "codes_that_differ": found.differ,
+        "refused": found.refused,
         "lost": sum(found.errors.values()),
         "errors": dict(found.errors),
         "listeners_with_underruns": heard["listeners_with_underruns"],

@@ -28,7 +28,7 @@ from megatalker.cli.bench.report import environment_of_engine
 from megatalker.engine import EngineMetrics
 from megatalker.engine.interpreter import spare_what_is_loaded, switch_threads_often
 from megatalker.engine.speech import SpeechEngine
-from megatalker.errors import MegatalkerError
+from megatalker.errors import CapacityError, MegatalkerError
 from megatalker.testing.random_checkpoint import TINY, write_checkpoint
 from megatalker_benchmarks.report import add_json_option, hand_out, number, whole
 
@@ -55,6 +55,8 @@ class SoakResult:
 
     manners: Counter[Manner] = field(default_factory=Counter)
     differ: int = 0
+    refused: int = 0
+    """Requests that came at a bad time; their listeners came back when they were told to."""
     errors: Counter[str] = field(default_factory=Counter)
     playbacks: list[Playback] = field(default_factory=list)
     """Utterances that were heard in full at the pace of playback."""
@@ -122,6 +124,9 @@ async def one_place(
         player, pace = Playback(time.monotonic()), 2.0 if manner == "dawdles" else 0.0
         try:
             codes = await speak(engine, index, frames, player, leave_at=leave_at, pace=pace)
+        except CapacityError as error:
+            found.refused += 1
+            await asyncio.sleep(error.retry_after_s or PAUSE_S)
         except MegatalkerError as error:
             found.errors[type(error).__name__] += 1
         else:
@@ -160,6 +165,7 @@ async def run(engine: Engine, streams: int, seconds: float, frames: int) -> dict
         "seconds": seconds,
         "spoken": dict(found.manners),
         "codes_that_differ": found.differ,
+        "refused": found.refused,
         "errors": dict(found.errors),
         **{name: heard[name] for name in ("first_chunk_ms", "listeners_with_underruns", "worst_gap_ms")},
         "still_active": metrics.active,
@@ -215,7 +221,7 @@ def main() -> None:
         switch_threads_often()
         report = asyncio.run(run(engine, options.streams, options.seconds, options.frames))
     hand_out(report, options.json)
-    broken = [name for name in ("codes_that_differ", "errors", "still_active", "still_waiting") if report[name]]
+    broken = [name for name in ("codes_that_differ", "refused", "errors", "still_active", "still_waiting") if report[name]]
     if broken:
         sys.exit(f"not as it should be: {', '.join(broken)}; expected none")
 
