@@ -221,7 +221,8 @@ def main() -> None:
         switch_threads_often()
         report = asyncio.run(run(engine, options.streams, options.seconds, options.frames))
     hand_out(report, options.json)
-    broken = [name for name in ("codes_that_differ", "refused", "errors", "still_active", "still_waiting") if report[name]]
+    faults = "codes_that_differ", "refused", "errors", "still_active", "still_waiting"
+    broken = [name for name in faults if report[name]]
     if broken:
         sys.exit(f"not as it should be: {', '.join(broken)}; expected none")
 
