@@ -204,6 +204,32 @@ def test_what_an_engine_logs_is_logged_here(open_processes: Opener, caplog: pyte
         eventually(lambda: "engine 0: loading talker backend fake" in caplog.text, "its log is this one's")
 
 
+def test_an_owner_of_few_streams_need_not_wait_for_one_of_many(open_processes: Opener) -> None:
+    engine = open_processes(engines=2, max_streams=2)
+    heard_first: list[str] = []
+
+    def listen(owner: str, seed: int) -> None:
+        stream = engine.speak_for(owner, TEXT, seed=seed)
+        next(stream)
+        heard_first.append(owner)
+        stream.read_all()
+
+    def start(owner: str, count: int) -> list[threading.Thread]:
+        threads = [threading.Thread(target=listen, args=(owner, seed)) for seed in range(count)]
+        for thread in threads:
+            thread.start()
+        return threads
+
+    many = start("many", 16)
+    eventually(lambda: heard_first, "the first owner's streams fill both engines")
+    few = start("few", 2)
+    for thread in many + few:
+        thread.join(HANG_S)
+    assert len(heard_first) == 18
+    last = max(place for place, owner in enumerate(heard_first) if owner == "few")
+    assert last < 12, "or it had to wait until hardly any of the other owner's were left"
+
+
 # ---- a process that dies
 
 

@@ -8,7 +8,6 @@ import math
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from hashlib import blake2b
 from itertools import accumulate, chain
 from operator import attrgetter
 from typing import NamedTuple
@@ -252,12 +251,12 @@ class CodecStage:
         """Return a replay of what was delivered, from a state at the start of speech. An in-context voice has heard its
         reference before, which is heard once a voice; ``None`` until it was heard.
         """
-        reference = utterance.request.plan.voice.reference_codes
-        if reference is None:
+        voice = utterance.request.plan.voice
+        reference, key = voice.reference_codes, voice.reference_digest
+        if reference is None or key is None:
             return self._replay(self._open(utterance), utterance)
         if self._warm_states_of is not self._state.codec.loaded:
             self._warm_states, self._warm_states_of = OrderedDict(), self._state.codec.loaded
-        key = blake2b(reference.numpy().tobytes()).digest()
         if key not in self._warm_states:
             if pieces:  # it is heard in a call of its own; until then, nothing of this voice is kept
                 return None

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from hashlib import blake2b
 from pathlib import Path
 from typing import Literal
 
@@ -104,6 +105,11 @@ class Voice:
     def in_context(self) -> bool:
         """The recording itself stands in the prompt, not only its speaker embedding."""
         return self.reference_codes is not None
+
+    @property
+    def reference_digest(self) -> bytes | None:
+        """Stands for :attr:`reference_codes`: equal for equal codes."""
+        return None if self.reference_codes is None else blake2b(self.reference_codes.numpy().tobytes()).digest()
 
     def save(self, path: str | Path) -> None:
         """Write the voice to one safetensors file, so that a recording is encoded once."""

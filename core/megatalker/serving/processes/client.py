@@ -166,7 +166,7 @@ class EngineClient:
     # ---- utterances
 
     def _place(self, session: ProcessSession) -> None:
-        handle = choose(list(self._handles.values()))
+        handle = choose(list(self._handles.values()), session.reference)
         if handle is not None:
             self._waiting.pop(session.id, None)
             session.give_to(handle)

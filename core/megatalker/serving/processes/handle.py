@@ -1,7 +1,9 @@
 """One engine process, as a client sees it."""
 
+from collections import OrderedDict
 from collections.abc import Sequence
 
+from megatalker.engine.codec_stage import WARM_VOICES
 from megatalker.serving.processes.control import Attach, Context, EngineState, Sender
 from megatalker.serving.processes.last_call import last_call
 from megatalker.serving.processes.messages import EngineStatus, Order, pack_orders
@@ -26,6 +28,7 @@ class EngineHandle:
         self.begun = 0
         """Utterances that it was given since its latest report."""
         self.given_up = self.silent = False
+        self._voices: OrderedDict[bytes, None] = OrderedDict()
         self.note(state)
         self._orders = Sender(context, state.orders)
         self.send([attach])
@@ -33,6 +36,19 @@ class EngineHandle:
     def note(self, state: EngineState) -> None:
         """Take what the supervisor says of it."""
         self.opened, self.warm = state.opened, state.warm
+
+    def count(self, reference: bytes | None) -> None:
+        """It was given one utterance more, whose voice comes from this recording."""
+        self.begun += 1
+        if reference is not None:
+            self._voices[reference] = None
+            self._voices.move_to_end(reference)
+            if len(self._voices) > WARM_VOICES:
+                self._voices.popitem(last=False)
+
+    def has_heard(self, reference: bytes | None) -> bool:
+        """Whether it keeps a codec state that has heard this recording, as far as this client knows."""
+        return reference in self._voices
 
     def send(self, orders: Sequence[Order]) -> None:
         """Give it these orders; lost where it is gone."""

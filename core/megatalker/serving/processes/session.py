@@ -58,6 +58,8 @@ class ProcessSession:
         on_cancel: Callable[["ProcessSession"], None],
     ) -> None:
         self.id = begin.id
+        self.reference = begin.request.plan.voice.reference_digest
+        """The recording that its voice comes from."""
         self.progress = Progress(begin.request.sampling.seed, requested_at, *backend)
         self.chunks = _Chunks(max_untaken_s, self._took)
         self.handle: EngineHandle | None = None
@@ -121,7 +123,7 @@ class ProcessSession:
                 begin = msgspec.structs.replace(begin, suspect=True)
             self._underruns = self.progress.playback.underruns
             handle.send([begin, *self._orders])
-            handle.begun += 1
+            handle.count(self.reference)
 
     def wait_for_engine(self) -> None:
         """No engine makes it for now."""
