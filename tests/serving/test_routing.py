@@ -1,4 +1,4 @@
-"""Which of several engine processes an utterance goes to."""
+"""The engine process that an utterance goes to."""
 
 from collections import Counter
 from dataclasses import replace

@@ -76,7 +76,7 @@ class ProcessSession:
         self._orders: list[Order] = []
         """Text that was fed, and its end."""
         self._before = begin.after
-        """What engines elsewhere have said, whose chunks never came here."""
+        """Speech of engines elsewhere, whose chunks never came here."""
         self._codes: list[bytes] = []
         self._ends: list[StreamEnd] = []
         self._underruns = 0
