@@ -5,9 +5,10 @@ import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 
 import torch
+
+from megatalker.checkpoint.cache import cache_folder
 
 ADVICE = (
     "it needs a C++ compiler (g++, or the one that CXX names) and a cache folder to write to (TORCHINDUCTOR_CACHE_DIR)"
@@ -36,7 +37,7 @@ def keep_compiled_code() -> None:
     Its own choice is a folder for temporary files, which a reboot or a new container empties. It knows no other way to
     be told than this variable, and the process that compiles ahead is told by it, too.
     """
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "megatalker" / "inductor"
+    folder = cache_folder("inductor")
     with suppress(OSError):  # where nothing can be kept there, torch's own choice stands
         folder.mkdir(parents=True, exist_ok=True)
         if os.access(folder, os.W_OK):

@@ -23,8 +23,10 @@ from torch import Tensor
 import megatalker.checkpoint
 import megatalker.sampling
 from megatalker.checkpoint import Checkpoint
+from megatalker.checkpoint.cache import cache_folder
 
 VERSIONED = ("torch", "transformers", "qwen-tts")
+KEPT_IN = "conformance"
 UNUSED_DAYS = 30
 _DIGEST = hashlib.sha256
 _SEAL = _DIGEST().digest_size
@@ -46,22 +48,17 @@ class OracleClock:
         return spent
 
 
-def cache_folder() -> Path:
-    """Return the folder of kept results: ``$XDG_CACHE_HOME/megatalker/conformance``, by default below ``~/.cache``."""
-    return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "megatalker" / "conformance"
-
-
 class Kept:
     """Results that depend on these facts and on what :meth:`get` is told.
 
     Args:
         facts: anything with a ``repr`` that says what it is.
-        folder: where files lie; ``None``: :func:`cache_folder`.
+        folder: where files lie; ``None``: :data:`KEPT_IN` in the user's cache folder.
     """
 
     def __init__(self, *facts: object, folder: Path | None = None) -> None:
         self._facts = facts
-        self._folder = cache_folder() if folder is None else folder
+        self._folder = cache_folder(KEPT_IN) if folder is None else folder
         self._pruned = False
 
     @classmethod

@@ -9,10 +9,11 @@ import warnings
 
 import pytest
 
+from megatalker.checkpoint.cache import cache_folder
 from megatalker.engine.interpreter import spare_what_is_loaded
 from megatalker.errors import MegatalkerError
 from megatalker.plugins.device import DTYPES
-from megatalker_conformance.kept import cache_folder
+from megatalker_conformance.kept import KEPT_IN
 from megatalker_conformance.measure import measured_lines
 from megatalker_conformance.selection import SELECTION, Selection, version_line
 from megatalker_conformance.timing import record_oracle_time, time_lines
@@ -97,8 +98,8 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
-    seed = f"seed: {config.getoption('--conformance-seed')} (repeat with --conformance-seed); oracle: {cache_folder()}"
-    return [version_line(), *config.stash[SELECTION].describe(), seed]
+    seed = f"seed: {config.getoption('--conformance-seed')} (repeat with --conformance-seed)"
+    return [version_line(), *config.stash[SELECTION].describe(), f"{seed}; oracle: {cache_folder(KEPT_IN)}"]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -9,9 +9,9 @@ from typing import Any
 
 from filelock import FileLock
 
-from megatalker_kernels.nvrtc import cache_folder
+from megatalker.checkpoint.cache import cache_folder
 
-ROOT = cache_folder().parent / "tests"
+ROOT = cache_folder("tests")
 
 
 def kept(kind: str, inputs: Any, make: Callable[[Path], None]) -> Path:

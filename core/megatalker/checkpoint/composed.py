@@ -1,11 +1,11 @@
 """Checkpoints that come as their difference from another one: put together once, in the cache, as official folders."""
 
 import hashlib
-import os
 import shutil
 import tempfile
 from pathlib import Path
 
+from megatalker.checkpoint.cache import cache_folder
 from megatalker.errors import CheckpointError
 
 _CARD = "MODEL_CARD.md"
@@ -21,7 +21,7 @@ def composed(name: str, base: Path, addition: Path) -> Path:
     Raises:
         CheckpointError: the cache cannot be written.
     """
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "megatalker" / name
+    cache = cache_folder(name)
     folder = cache / _content(base, addition)
     if folder.is_dir():
         return folder

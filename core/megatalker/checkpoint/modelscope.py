@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from megatalker.checkpoint.cache import cache_folder
 from megatalker.checkpoint.hub import (
     POLL_SECONDS,
     DownloadProgress,
@@ -50,8 +51,7 @@ def download_from_modelscope(repository: str, progress: ProgressCallback | None 
     Raises:
         CheckpointError: as there, or a file does not have the SHA-256 that the site lists.
     """
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    folder = cache / "megatalker" / "modelscope" / repository
+    folder = cache_folder("modelscope", repository)
     files = _list_files(repository)
     if files is None:
         return _cached(repository, folder)

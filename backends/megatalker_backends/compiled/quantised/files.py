@@ -2,7 +2,6 @@
 
 import hashlib
 import logging
-import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
@@ -10,6 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from megatalker.checkpoint import Checkpoint
+from megatalker.checkpoint.cache import cache_folder
 
 logger = logging.getLogger(__name__)
 
@@ -22,8 +22,7 @@ def kept_folder(checkpoint: Checkpoint, weights: str) -> Path:
     digest = hashlib.sha256(f"{FORMAT} {weights} {checkpoint.fingerprint}".encode())
     for path in sorted(checkpoint.folder.glob("*.safetensors")):
         digest.update(f"{path.name} {path.stat().st_mtime_ns}".encode())
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "megatalker" / "quantised"
-    return cache / f"{weights}-{digest.hexdigest()[:20]}"
+    return cache_folder("quantised", f"{weights}-{digest.hexdigest()[:20]}")
 
 
 @contextmanager
