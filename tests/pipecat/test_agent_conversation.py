@@ -74,8 +74,8 @@ def test_a_spoken_conversation_with_barge_in(tmp_path: Path, monkeypatch: pytest
     stop_begins, stop_ends = _when_said(utterance(STOP, HIGH), tmp_path / "talk.wav")
     story = [(start, min(end, stop_begins)) for start, end in heard[1:] if start < stop_begins]
     *_, speech_ends = (end for start, end in heard if start < stop_ends)
-    to_be_heard_s = BARGE_IN_S + stop_ends - stop_begins
-    assert speech_ends - story[0][0] == pytest.approx(to_be_heard_s, abs=0.8), "the user is the last one heard"
+    assert stop_begins - story[0][0] > BARGE_IN_S - 0.8
+    assert speech_ends == pytest.approx(stop_ends, abs=0.8), "the user is the last one heard"
     answer_begins = next(start for start, _ in heard if start > stop_ends)
     assert answer_begins - stop_ends > THOUGHT_S
     spoken_s = sum(end - start for start, end in story)
