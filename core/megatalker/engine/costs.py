@@ -27,8 +27,6 @@ SAVED_S = 0.003
 """The budget keeps what it earns in this much time of others."""
 SUSTAINABLE = 0.9
 """Share of the time that playing streams may need, so that each gets its audio in time."""
-OVERLOADED = 1.1
-"""Share of the time from which on the engine is slower than playback."""
 NEARLY_FULL = 0.7
 """Share of the time from which on requests begin only if playing streams get further ahead."""
 MOST_CODEC_FRAMES = 128

@@ -27,7 +27,7 @@ from operator import attrgetter
 from typing import Generic, TypeVar
 
 from megatalker.checkpoint.config import FRAME_SECONDS
-from megatalker.engine.costs import NEARLY_FULL, OVERLOADED, SUSTAINABLE, Budget, Costs
+from megatalker.engine.costs import NEARLY_FULL, SUSTAINABLE, Budget, Costs
 
 MARGIN_S = 0.035
 """A prefill batch ends this much before the first stream needs the device: it may take longer than predicted."""
@@ -275,8 +275,8 @@ def _serve(view: View[StreamT], now: float) -> CodecLaunch[StreamT] | DecodeLaun
     opening = [one for one in ready if one.deadline == -math.inf]
     if opening:
         return _decode(opening, view)
-    overloaded = view.costs.need(view.running) > OVERLOADED
-    due = _due(decoded, ready, view, now)
+    overloaded = view.costs.need(view.running) > 1
+    due = _due(decoded, ready, view, now, overloaded=overloaded)
     if due:
         return codec_launch(due, view)
     if not ready:
@@ -285,10 +285,12 @@ def _serve(view: View[StreamT], now: float) -> CodecLaunch[StreamT] | DecodeLaun
     return _decode(_fair(in_need, now) if overloaded else in_need, view)
 
 
-def _due(decoded: Sequence[StreamT], ready: Sequence[StreamT], view: View[StreamT], now: float) -> Sequence[StreamT]:
+def _due(
+    decoded: Sequence[StreamT], ready: Sequence[StreamT], view: View[StreamT], now: float, *, overloaded: bool
+) -> Sequence[StreamT]:
     """Return the streams whose frames should be made audio now; none where a decode step comes first."""
     urgent_until, costs = -math.inf, view.costs
-    if costs.need(view.running) <= 1:  # else small chunks, which cost more, would keep it slower than playback
+    if not overloaded:  # small chunks, which cost more, would keep it slower than playback
         launch_s, each_s = costs.decode_s(view.running), costs.audio_each_s
         spare_s, done_at = math.inf, now + launch_s
         for one in decoded:
