@@ -27,7 +27,7 @@ from .sampling import SamplingParams
 from .serving.audio import WavWriter
 from .serving.samples import SampleEncoder, SampleFrames
 from .settings import Settings
-from .voices import Voice, VoiceCloner, read_reference
+from .voices import Voice, VoiceCloner, mix_voices, read_reference
 
 __all__ = [
     "API_VERSION",
@@ -67,5 +67,6 @@ __all__ = [
     "VoiceCloner",
     "WavWriter",
     "hookimpl",
+    "mix_voices",
     "read_reference",
 ]

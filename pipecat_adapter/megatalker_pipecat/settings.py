@@ -8,14 +8,30 @@ from pipecat.services.settings import ServiceSettings, TTSSettings
 from pipecat.utils.types import NOT_GIVEN, NotGiven, assert_given, is_given
 
 import megatalker
-from megatalker.errors import SettingsError
+from megatalker.errors import InvalidRequestError, SettingsError
 from megatalker.prompt.rewriting.lexicon import Lexicon
 from megatalker.sampling import SamplingParams
 from megatalker.settings import LONGEST_S
-from megatalker.voices import Voice
+from megatalker.voices import Voice, mix_voices
+from megatalker.voices.mixing import mix_parts
 
 ENGINE_FIELDS = frozenset({"model", "backend", "checkpoint"})
 """Fields that say which engine speaks; the others belong to each utterance."""
+
+
+def _find_voice(name: str, voices: Mapping[str, Voice]) -> str | Voice:
+    """The voice of this name, or the mix of several; the engine is given names that are none of ours."""
+    if name in voices:
+        return voices[name]
+    parts = mix_parts(name) or ()
+    if not any(part in voices for part, _ in parts):
+        return name
+    unknown = next((part for part, _ in parts if part not in voices), None)
+    if unknown is not None:
+        raise InvalidRequestError(
+            f"unknown voice {unknown[:80]!r} in the mix {name[:80]!r}; known: {', '.join(voices)}"
+        )
+    return mix_voices([(voices[part], weight) for part, weight in parts])
 
 
 def _is_time(value: object) -> bool:
@@ -85,7 +101,7 @@ class MegatalkerTTSSettings(TTSSettings):
         """Return the engine's options for complete settings; ``voices`` by the names that ``voice`` may hold."""
         voice = assert_given(self.voice)
         return megatalker.SpeechOptions(
-            voice=None if voice is None else voices.get(voice, voice),
+            voice=None if voice is None else _find_voice(voice, voices),
             language=assert_given(self.language),
             instruct=assert_given(self.instruct),
             sampling=assert_given(self.sampling),

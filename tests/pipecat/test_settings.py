@@ -3,15 +3,17 @@
 import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 from loguru import logger
 from pipecat.frames.frames import TTSSpeakFrame, TTSUpdateSettingsFrame
 from pipecat.services.settings import TTSSettings
 from pipecat.transcriptions.language import Language
 
 from megatalker import Checkpoint, Engine, SamplingParams, Settings, Voice
-from megatalker.errors import SettingsError
+from megatalker.errors import InvalidRequestError, SettingsError
 from megatalker_pipecat import MegatalkerTTSService
 from megatalker_pipecat.languages import NAMES, name_of, recognised
 from pipecat_stage import pcm16, perform, turn
@@ -174,3 +176,27 @@ async def test_an_update_for_another_service_is_passed_on(engine: Engine) -> Non
     heard = await perform(service, [TTSUpdateSettingsFrame(delta=Wanted(voice="vivian"), service=other)])
     assert heard.named() == ["TTSUpdateSettingsFrame"]
     assert service.settings.voice is None  # type: ignore[attr-defined]
+
+
+def test_the_service_s_own_voices_are_mixed_by_name() -> None:
+    voices = {name: Voice(x_vector=torch.full((8,), value)) for name, value in (("anna", 1.0), ("a+b", 3.0))}
+
+    def chosen(name: str) -> Any:
+        return Wanted.complete(Settings(voice=name)).options(voices).voice
+
+    mixed = chosen("anna:3+anna:1")
+    assert mixed is voices["anna"]
+    assert chosen("a+b") is voices["a+b"], "a whole name comes first"
+    assert chosen("ryan:0.5+vivian:0.5") == "ryan:0.5+vivian:0.5", "the engine's speakers"
+    with pytest.raises(InvalidRequestError, match="unknown voice 'ryan' in the mix"):
+        chosen("anna+ryan")
+    voices["bert"] = Voice(x_vector=torch.full((8,), 5.0))
+    assert chosen("anna:0.75+bert:0.25").x_vector.tolist() == [2.0] * 8
+
+
+@pytest.mark.asyncio
+async def test_a_mixed_speaker_reaches_the_engine(engine: Engine) -> None:
+    service = MegatalkerTTSService(engine=engine, settings=Wanted(voice="serena:0.6+ryan:0.4", seed=8))
+    heard = await perform(service, [TTSSpeakFrame("Bonjour.")])
+    assert heard.audio() == pcm16(engine, "Bonjour.", voice="serena:0.6+ryan:0.4", seed=8)
+    assert heard.audio() != pcm16(engine, "Bonjour.", voice="serena", seed=8)

@@ -233,13 +233,17 @@ def test_an_owner_of_few_streams_need_not_wait_for_one_of_many(open_processes: O
 # ---- a process that dies
 
 
-@pytest.mark.parametrize("signal_", [signal.SIGKILL, signal.SIGSEGV], ids=["killed", "crashed"])
+@pytest.mark.parametrize(
+    ("signal_", "voice"),
+    [(signal.SIGKILL, None), (signal.SIGKILL, "serena:0.6+ryan:0.4"), (signal.SIGSEGV, None)],
+    ids=["killed", "killed, mixed voice", "crashed"],
+)
 def test_nobody_hears_that_one_of_two_engines_died(
-    open_processes: Opener, here: Engine, signal_: signal.Signals
+    open_processes: Opener, here: Engine, signal_: signal.Signals, voice: str | None
 ) -> None:
-    alone = [heard(here.speak(TEXT, seed=seed, return_codes=True)) for seed in range(6)]
+    alone = [heard(here.speak(TEXT, seed=seed, voice=voice, return_codes=True)) for seed in range(6)]
     engine = open_processes(engines=2)
-    streams = [engine.speak(TEXT, seed=seed, return_codes=True) for seed in range(6)]
+    streams = [engine.speak(TEXT, seed=seed, voice=voice, return_codes=True) for seed in range(6)]
     first = [next(stream) for stream in streams]
     assert {made_by(stream).place for stream in streams} == {0, 1}, "both engines work"
     dead = made_by(streams[0])

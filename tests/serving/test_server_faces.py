@@ -141,8 +141,9 @@ every_face = pytest.mark.parametrize("face", FACES, ids=lambda face: face.__name
 
 
 @every_face
-def test_wishes_reach_the_engine_and_its_samples_the_client(shared: Served, face: Face) -> None:
-    wishes: dict[str, Any] = {"voice": "serena", "language": "english", "seed": 3, "max_frames": 9}
+@pytest.mark.parametrize("voice", ["serena", "serena:0.6+ryan:0.4"])
+def test_wishes_reach_the_engine_and_its_samples_the_client(shared: Served, face: Face, voice: str) -> None:
+    wishes: dict[str, Any] = {"voice": voice, "language": "english", "seed": 3, "max_frames": 9}
     samples = np.frombuffer(b"".join(face(shared, **wishes)), "<i2")
     np.testing.assert_array_equal(samples, pcm16(shared, **wishes))
 
@@ -183,6 +184,9 @@ def test_a_client_that_goes_away_frees_its_row(serve: Server, face: Face) -> Non
         ({"text": " \n\t"}, "the text is empty"),
         ({"text": "x" * 30_000}, "30000 characters"),
         ({"voice": "nobody"}, "unknown speaker 'nobody'"),
+        ({"voice": "serena:0.6+nobody:0.4"}, "unknown voice 'nobody' in the mix"),
+        ({"voice": "serena:0+ryan:1"}, "a weight of a mixed voice is 0"),
+        ({"voice": "+".join(["ryan"] * 20_000)}, "mixes 20,000 voices"),
         ({"language": "klingon"}, "klingon"),
         ({"seed": 2**64}, "seed is"),
         ({"max_frames": 10**6}, "max_frames is 1000000"),

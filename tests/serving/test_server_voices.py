@@ -214,3 +214,24 @@ def test_voices_do_not_leak_into_each_other_under_load(tiny_base: Checkpoint, tm
         for thread in threads:
             thread.join(HANG_S)
         assert not wrong
+
+
+def test_voices_that_the_server_keeps_are_mixed_by_name(tiny_base: Checkpoint, tmp_path: Path) -> None:
+    with serving(tiny_base, server={"voices_dir": tmp_path}) as served:
+        for name, pitch in (("anna", 120), ("bert", 230)):
+            assert upload(served, name, pitch).status_code == 201
+        mixed = said(served, "anna:0.6+bert:0.4")
+        assert mixed not in (said(served, "anna"), said(served, "bert"))
+        assert said(served, "Anna:3+bert:2") == mixed, "weights count relative to their sum"
+        assert said(served, "anna:1.0") == said(served, "anna")
+        for name, complaint in (
+            ("anna+carl", "unknown voice 'carl'"),
+            ("anna:nan+bert", "a weight of a mixed voice is"),
+        ):
+            refused = post(served, voice=name)
+            assert (refused.status_code, complaint in refused.json()["error"]["message"]) == (400, True)
+
+
+def test_aliases_may_be_mixed(tiny_custom_voice: Checkpoint) -> None:
+    with serving(tiny_custom_voice, server={"voice_aliases": {"tom": "ryan"}}) as served:
+        assert said(served, "tom:0.6+serena:0.4") == said(served, "ryan:0.6+serena:0.4")

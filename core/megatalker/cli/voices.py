@@ -7,7 +7,7 @@ import typer
 from rich.table import Table
 
 from megatalker.cli.console import say_plainly, stdout
-from megatalker.cli.options import ConfigOption, make_folder, read_settings
+from megatalker.cli.options import CheckpointOption, ConfigOption, make_folder, read_settings
 from megatalker.errors import InvalidRequestError, SettingsError
 
 voices = typer.Typer(add_completion=False, no_args_is_help=True, help="Recorded voices in a folder.")
@@ -50,6 +50,38 @@ def add(
     say_plainly(f"added voice {tidy_name(name)!r} to {folder}")
 
 
+@voices.command()
+def mix(
+    name: NameArgument,
+    parts: Annotated[str, typer.Argument(metavar="MIX", help="Voices and weights, such as robin:0.6+mina:0.4.")],
+    checkpoint: CheckpointOption = None,
+    voices_dir: FolderOption = None,
+    config: ConfigOption = None,
+) -> None:
+    """Mix speakers of the checkpoint, or cloned voices of the folder, into a voice file in the folder."""
+    from megatalker.checkpoint import Checkpoint
+    from megatalker.voices.cache import VoiceCache
+    from megatalker.voices.folder import add_voice_file
+    from megatalker.voices.library import VoiceLibrary
+    from megatalker.voices.mixing import mix_parts
+
+    folder, longest_s = _folder(voices_dir, config)
+    make_folder(folder)
+    opened = Checkpoint.open(read_settings(config, checkpoint=checkpoint).checkpoint)
+    if mix_parts(parts) is None:
+        raise InvalidRequestError(f"{parts!r} names one voice; expected several, such as robin:0.6+mina:0.4")
+    library = VoiceLibrary(folder, opened, VoiceCache(1, 1.0), longest_s)
+    try:
+        library.refuse_speaker(name)
+        voice = library.get(parts)
+    finally:
+        library.close()
+    if voice is None or voice.kind != "mix":
+        raise InvalidRequestError(f"{parts!r} is one voice; expected several, such as robin:0.6+mina:0.4")
+    path = add_voice_file(folder, name, voice.to_bytes())
+    say_plainly(f"mixed {voice.mixed_from} into {path}")
+
+
 @voices.command("list")
 def list_(voices_dir: FolderOption = None, config: ConfigOption = None) -> None:
     """Show the voices of the folder."""
@@ -90,7 +122,7 @@ def show(name: NameArgument, voices_dir: FolderOption = None, config: ConfigOpti
         table.add_row("transcript", recording.transcript or "none: only how the speaker sounds is cloned")
     else:
         voice = Voice.load(path)
-        table.add_row("kind", voice.kind)
+        table.add_row("kind", voice.kind if voice.mixed_from is None else f"{voice.kind} of {voice.mixed_from}")
         table.add_row("checkpoint", voice.checkpoint_fingerprint or "any")
     stdout.print(table)
 

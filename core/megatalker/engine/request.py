@@ -21,6 +21,7 @@ from megatalker.prompt.text import TextChecker, check_text, prepare_text
 from megatalker.sampling import SamplingParams
 from megatalker.settings import LONGEST_S, Settings
 from megatalker.voices import Voice, default_voice, list_languages
+from megatalker.voices.mixing import find_mixed
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +135,7 @@ class RequestChecker:
         if voice is None:
             return default_voice(self._checkpoint)
         if isinstance(voice, str):
-            return Voice.named(voice)
+            return find_mixed(voice, self._checkpoint) or Voice.named(voice)
         if not isinstance(voice, Voice):
             raise InvalidRequestError(f"voice is {voice!r}, expected a speaker's name or a Voice")
         self._description("the voice's description", voice.description)

@@ -18,7 +18,11 @@ logger = logging.getLogger(__name__)
 
 Layout = Literal["interleaved", "upfront"]
 
-_KIND: dict[str, VoiceKind] = {"custom_voice": "speaker", "voice_design": "design", "base": "clone"}
+_KINDS: dict[str, tuple[VoiceKind, ...]] = {
+    "custom_voice": ("speaker", "mix"),
+    "voice_design": ("design",),
+    "base": ("clone", "mix"),
+}
 _HOW = {
     "custom_voice": "name one of its speakers",
     "voice_design": "describe a voice with Voice.designed",
@@ -134,7 +138,7 @@ class PromptPlanner:
 
     def _check_voice(self, voice: Voice) -> None:
         config, name = self._config, self._checkpoint.name
-        if voice.kind != _KIND[config.variant]:
+        if voice.kind not in _KINDS[config.variant]:
             raise InvalidRequestError(
                 f"checkpoint {name!r} is a {config.variant} model and cannot speak with a {voice.kind} voice; "
                 f"{_HOW[config.variant]}"
@@ -145,7 +149,8 @@ class PromptPlanner:
             raise InvalidRequestError(f"unknown speaker {voice.speaker!r}; this checkpoint knows {known}{hint}")
         if voice.checkpoint_fingerprint not in (None, self._checkpoint.fingerprint):
             raise InvalidRequestError(
-                f"the voice was cloned with another checkpoint than {name!r}; clone it again with this one"
+                f"the voice was {'mixed' if voice.kind == 'mix' else 'cloned'} with another checkpoint than {name!r}; "
+                f"{'mix' if voice.kind == 'mix' else 'clone'} it again with this one"
             )
         if voice.x_vector is not None and len(voice.x_vector) != config.talker.hidden_size:
             raise InvalidRequestError(

@@ -1,6 +1,7 @@
 """Voices: built-in speakers, described voices, and voices cloned from recordings."""
 
 from megatalker.voices.cloner import VoiceCloner, clone_voice
+from megatalker.voices.mixing import mix_voices
 from megatalker.voices.reference_audio import read_reference
 from megatalker.voices.voice import Voice, VoiceKind, default_voice, list_languages, list_speakers
 
@@ -12,5 +13,6 @@ __all__ = [
     "default_voice",
     "list_languages",
     "list_speakers",
+    "mix_voices",
     "read_reference",
 ]

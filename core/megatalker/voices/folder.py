@@ -15,6 +15,7 @@
 import errno
 import json
 import logging
+import os
 import re
 import shutil
 import tempfile
@@ -143,6 +144,28 @@ def add_recording(folder: Path, name: str, recording: Recording, max_seconds: fl
     finally:
         if new is not None:
             shutil.rmtree(new, ignore_errors=True)  # gone where it has been renamed
+
+
+def add_voice_file(folder: Path, name: str, content: bytes) -> Path:
+    """Put the content of a voice file into the folder, whole or not at all, and return its path.
+
+    Raises:
+        InvalidRequestError: the name is impossible or taken (:class:`VoiceExistsError`).
+        StorageError: as :func:`add_recording`.
+    """
+    name = check_name(name)
+    _refuse_existing(folder, name)
+    path, new = folder / f"{name}{SUFFIX}", folder / f".{name}{SUFFIX}.new"
+    try:
+        new.write_bytes(content)
+        os.link(new, path)  # unlike renaming, refuses where somebody else was quicker
+    except FileExistsError as error:
+        raise _taken(name) from error
+    except OSError as error:
+        raise _storage_error(f"voice {name!r} cannot be kept", error) from error
+    finally:
+        new.unlink(missing_ok=True)
+    return path
 
 
 def remove_voice(folder: Path, name: str) -> None:

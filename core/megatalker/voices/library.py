@@ -32,6 +32,7 @@ from megatalker.voices.folder import (
     remove_voice,
     voices_in,
 )
+from megatalker.voices.mixing import find_mixed, mix_parts
 from megatalker.voices.names import name_key
 from megatalker.voices.reference_checks import read_good_reference
 from megatalker.voices.voice import UnreadableVoiceError, Voice, VoiceKind
@@ -139,7 +140,14 @@ class VoiceLibrary:
 
     def lacks(self, name: str) -> bool:
         """Whether this may be a voice that another process has just added."""
-        return self.folder is not None and name not in self and not self._is_speaker(name)
+        return self.folder is not None and any(
+            one not in self and not self._is_speaker(one) for one in self._names_in(name)
+        )
+
+    def _names_in(self, name: str) -> list[str]:
+        """The voice of this name alone, or the parts of a mix."""
+        parts = None if name in self or self._is_speaker(name) else mix_parts(name)
+        return [name] if parts is None else [part for part, _ in parts]
 
     def _tell_foreign(self, foreign: Mapping[str, str]) -> None:
         for name, why in foreign.items():
@@ -148,11 +156,15 @@ class VoiceLibrary:
         self._foreign = foreign
 
     def get(self, name: str) -> Voice | None:
-        """The voice of this name, cloned now if nobody asked for it before; ``None`` if there is none.
+        """The voice of this name, or the mix that it lists, cloned now if nobody asked for it before; ``None`` if there
+        is none.
 
         Raises:
             InvalidRequestError: there is one, and something is wrong with it.
         """
+        return self._kept(name) if name in self else find_mixed(name, self._checkpoint, self._kept)
+
+    def _kept(self, name: str) -> Voice | None:
         name = self.listed_name(name)
         fault = self._faults.get(name)
         if fault is not None:
@@ -164,8 +176,8 @@ class VoiceLibrary:
 
     def at_hand(self, name: str) -> bool:
         """Whether :meth:`get` need not make anything, and so returns or raises at once."""
-        entry = self._entries.get(self.listed_name(name))
-        return entry is None or entry.voice is not None or entry.digest in self._cache
+        entries = [self._entries.get(self.listed_name(one)) for one in self._names_in(name)]
+        return all(entry is None or entry.voice is not None or entry.digest in self._cache for entry in entries)
 
     def add(self, name: str, recording: Recording) -> None:
         """Keep a recording as a voice, and clone it, so that what is wrong with it is known now.
@@ -174,7 +186,7 @@ class VoiceLibrary:
             InvalidRequestError: nothing can be kept here, there is such a voice, or the recording makes no good one.
         """
         folder = self._writable()
-        self._refuse_speaker(name)
+        self.refuse_speaker(name)
         self.require_base()
         with self._adding:  # two ways to write one name must not both be free
             add_recording(folder, name, recording, self._max_seconds)
@@ -224,7 +236,7 @@ class VoiceLibrary:
         return self.folder
 
     def _entry(self, name: str, path: Path) -> VoiceEntry:
-        self._refuse_speaker(name)
+        self.refuse_speaker(name)
         if path.suffix == SUFFIX and path.is_file():
             voice = Voice.load(path)
             return VoiceEntry(voice.kind, voice=voice)
@@ -258,7 +270,8 @@ class VoiceLibrary:
     def _is_speaker(self, name: str) -> bool:
         return name_key(name) in map(name_key, self._checkpoint.config.speakers)
 
-    def _refuse_speaker(self, name: str) -> None:
+    def refuse_speaker(self, name: str) -> None:
+        """Raise ``InvalidRequestError`` where a voice of this name could not be told from a speaker."""
         if self._is_speaker(name):
             raise InvalidRequestError(f"voice {name!r} is named like a speaker of the checkpoint; rename it")
 

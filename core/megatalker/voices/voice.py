@@ -16,7 +16,7 @@ from megatalker.checkpoint import Checkpoint
 from megatalker.errors import InvalidRequestError, explain_validation
 from megatalker.settings.files import read_regular_file
 
-VoiceKind = Literal["speaker", "design", "clone"]
+VoiceKind = Literal["speaker", "design", "clone", "mix"]
 
 _FORMAT = "megatalker-voice-1"
 _LARGEST = 1e4
@@ -38,6 +38,7 @@ class _Fields(BaseModel):
     description: str | None
     reference_text_ids: tuple[int, ...] | None
     checkpoint_fingerprint: str | None
+    mixed_from: str | None = None
 
 
 class UnreadableVoiceError(InvalidRequestError):
@@ -64,7 +65,9 @@ class Voice:
     reference_text_ids: tuple[int, ...] | None = None
     """Ids of what is said in the recording; given exactly when ``reference_codes`` are."""
     checkpoint_fingerprint: str | None = None
-    """Cloned voices: the checkpoint whose encoders made it. Another checkpoint refuses it."""
+    """Cloned and mixed voices: the checkpoint that it was made with. Another checkpoint refuses it."""
+    mixed_from: str | None = None
+    """Mixed voices: names and weights, for people; :func:`megatalker.mix_voices` makes them."""
 
     def __post_init__(self) -> None:
         given = [name for name in ("speaker", "description", "x_vector") if getattr(self, name) is not None]
@@ -76,6 +79,8 @@ class Voice:
             raise InvalidRequestError("reference_codes and reference_text_ids go together; give both or neither")
         if self.reference_codes is not None and self.x_vector is None:
             raise InvalidRequestError("reference_codes need an x_vector; make the voice with VoiceCloner")
+        if self.mixed_from is not None and (self.x_vector is None or self.reference_codes is not None):
+            raise InvalidRequestError("mixed_from goes with an x_vector alone; make the voice with mix_voices")
         _check_tensors(self.x_vector, self.reference_codes)
         if self.reference_text_ids is not None and not self.reference_text_ids:
             raise InvalidRequestError("reference_text_ids are empty; expected the ids of what the recording says")
@@ -99,7 +104,9 @@ class Voice:
         """The kind of voice, by the field that is set."""
         if self.speaker is not None:
             return "speaker"
-        return "design" if self.description is not None else "clone"
+        if self.description is not None:
+            return "design"
+        return "clone" if self.mixed_from is None else "mix"
 
     @property
     def in_context(self) -> bool:
@@ -123,6 +130,7 @@ class Voice:
             description=self.description,
             reference_text_ids=self.reference_text_ids,
             checkpoint_fingerprint=self.checkpoint_fingerprint,
+            mixed_from=self.mixed_from,
         )
         present = {name: tensor.contiguous() for name, tensor in tensors.items() if tensor is not None}
         content: bytes = save(present, metadata={"format": _FORMAT, "voice": fields.model_dump_json()})

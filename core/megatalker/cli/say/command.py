@@ -41,7 +41,10 @@ def say(
             help="Samples a second: 8000, 16000, 22050, 24000, 44100 or 48000.", show_default="24000; G.711 8000"
         ),
     ] = None,
-    voice: Annotated[str | None, typer.Option(help="Speaker name, or a voice file made with --save-voice.")] = None,
+    voice: Annotated[
+        str | None,
+        typer.Option(help="Speaker name, a voice file made with --save-voice, or a mix: robin:0.6+mina:0.4."),
+    ] = None,
     language: Annotated[str | None, typer.Option(help="auto, english, en-US, ...")] = None,
     instruct: Annotated[
         str | None, typer.Option(help="Style or voice description, where the checkpoint takes one.")

@@ -26,6 +26,7 @@ from megatalker.prompt.text import check_text
 from megatalker.sampling import SamplingParams
 from megatalker.settings import Settings
 from megatalker.voices import Voice, VoiceCloner, list_speakers, read_reference
+from megatalker.voices.mixing import find_mixed, mix_parts
 from megatalker.voices.voice import is_voice_path
 
 INTERRUPTED = 130
@@ -153,7 +154,9 @@ def _voice(checkpoint: Checkpoint, order: VoiceOrder) -> Voice | str | None:
         name = order.name
         if name is None or name.lower() in list_speakers(checkpoint):
             return name
-        return Voice.load(name) if is_voice_path(name) or Path(name).is_file() else name
+        if _is_voice_file(name):
+            return Voice.load(name)
+        return find_mixed(name, checkpoint, lambda part: Voice.load(part) if is_voice_path(part) else None) or name
     if order.name is not None:
         raise InvalidRequestError("--voice and --ref-audio both name a voice; give one of them")
     with VoiceCloner(checkpoint) as cloner:
@@ -161,6 +164,15 @@ def _voice(checkpoint: Checkpoint, order: VoiceOrder) -> Voice | str | None:
     if order.save_voice is not None:
         cloned.save(order.save_voice)
     return cloned
+
+
+def _is_voice_file(name: str) -> bool:
+    try:
+        if Path(name).is_file():
+            return True
+    except (OSError, ValueError):  # such as a name that is too long
+        return False
+    return is_voice_path(name) and mix_parts(name) is None
 
 
 def _sampling(checkpoint: Checkpoint, changes: Mapping[str, Any]) -> SamplingParams | None:

@@ -73,7 +73,8 @@ class SpeechFields(Message):
     """How to speak; the meaning is that of the arguments of :meth:`megatalker.engine.Engine.speak`."""
 
     voice: str | None = None
-    """A speaker of the checkpoint, or a voice the server keeps (``GET /v1/voices``)."""
+    """A speaker of the checkpoint, a voice the server keeps (``GET /v1/voices``), or a mix of them:
+    ``robin:0.6+mina:0.4``."""
     voice_file: str | None = None
     """A voice of the client's own instead: the content of a file made by ``Voice.save``, in base64."""
     ref_audio: str | None = None

@@ -20,6 +20,7 @@ from megatalker.serving.server.problems import UnknownModelError, content_respon
 from megatalker.serving.server.speech_service import SpeechService
 from megatalker.settings import ServerSettings
 from megatalker.voices import list_languages, list_speakers
+from megatalker.voices.mixing import mix_parts
 from megatalker.voices.names import name_key
 
 OPENAI_VOICES = (
@@ -43,7 +44,14 @@ class Aliases:
 
     def voice(self, name: str | None) -> str | None:
         """Return the voice that a request means; voices of this name come before aliases."""
-        return name if name is None or self._is_known(name) else self.voices().get(name, name)
+        if name is None or self._is_known(name):
+            return name
+        aliases = self.voices()
+        parts = None if name in aliases else mix_parts(name)
+        if parts is None:
+            return aliases.get(name, name)
+        meant = [(one if self._is_known(one) else aliases.get(one) or one, weight) for one, weight in parts]
+        return "+".join(f"{one}:{weight!r}" for one, weight in meant)
 
     def voices(self) -> dict[str, str | None]:
         """Return what each alias means. Where nothing is configured, OpenAI's voices go round the voices known here,

@@ -35,6 +35,7 @@ from megatalker.serving.server.speech_service import SpeechService
 from megatalker.serving.server.telemetry import log_ignored
 from megatalker.settings import ServerSettings
 from megatalker.voices import list_speakers
+from megatalker.voices.mixing import mix_parts
 from megatalker.voices.names import name_key
 
 MAX_QUEUED = 16
@@ -125,7 +126,8 @@ class PlainSession(SocketSession):
         fields = request.speech_fields()
         engine = self._service.engine
         known = (*list_speakers(engine.checkpoint), *(name for name, _ in self._service.voices.items()))
-        if fields.voice is not None and name_key(fields.voice) not in map(name_key, known):
+        is_one = fields.voice is not None and mix_parts(fields.voice) is None
+        if is_one and name_key(fields.voice or "") not in map(name_key, known):
             raise UnknownVoiceError(f"unknown speaker {fields.voice!r}; known: {', '.join(known) or 'none'}")
         await self._service.check(fields)
         self._started = request
