@@ -18,6 +18,7 @@ from megatalker.cli.console import stderr
 from megatalker.cli.inspect import inspect
 from megatalker.cli.keys import keys
 from megatalker.cli.lexicon import lexicon
+from megatalker.cli.read.command import batch, read
 from megatalker.cli.reload import reload
 from megatalker.cli.say.command import say
 from megatalker.cli.serve import serve
@@ -34,6 +35,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command()(say)
+app.command()(read)
+app.command()(batch)
 app.command()(backends)
 app.command()(inspect)
 app.command()(verify)

@@ -1,6 +1,7 @@
 """Speech as others want it: WAV files written while they grow, 16-bit samples and codes, other sampling rates."""
 
 import struct
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Self
@@ -93,7 +94,8 @@ class WavWriter:
         target: a path, or a binary file object, which stays open.
         rate: sampling rate in Hz.
         float32: store float32 instead of 16-bit samples.
-        comment: ASCII text that is stored in front of the samples, such as :data:`SYNTHETIC`; ``None``: none.
+        comment: text that is stored in front of the samples, such as :data:`SYNTHETIC`; ``None``: none.
+        tags: further texts there: ``title``, ``artist``, ``album``, ``track``.
 
     Raises:
         InvalidRequestError: the file cannot be opened.
@@ -106,10 +108,12 @@ class WavWriter:
         rate: int = SAMPLE_RATE,
         float32: bool = False,
         comment: str | None = None,
+        tags: Mapping[str, str] | None = None,
     ) -> None:
         self._owned = isinstance(target, str | Path)
         self._file = _create(Path(target)) if isinstance(target, str | Path) else target
-        self._rate, self._float32, self._comment = rate, float32, comment
+        self._rate, self._float32 = rate, float32
+        self._tags = ({} if comment is None else {"comment": comment}) | dict(tags or {})
         self._start = self._file.tell() if self._file.seekable() else None
         self._data_bytes = 0
         self._file.write(self._header(0 if self._start is not None else _UNKNOWN))
@@ -128,7 +132,7 @@ class WavWriter:
         self._file.flush()
 
     def _header(self, data_bytes: int) -> bytes:
-        return _wav_header(self._rate, self._float32, data_bytes, _information(self._comment))
+        return _wav_header(self._rate, self._float32, data_bytes, _information(self._tags))
 
     def close(self) -> None:
         """Close the file if it was opened here."""
@@ -160,13 +164,19 @@ def _wav_header(rate: int, float32: bool, data_bytes: int, information: bytes) -
     return b"RIFF" + struct.pack("<I", min(len(body) + data_bytes, _UNKNOWN)) + body
 
 
-def _information(comment: str | None) -> bytes:
-    """Return the chunk that holds a comment."""
-    if comment is None:
+_TAGS = {"comment": b"ICMT", "title": b"INAM", "artist": b"IART", "album": b"IPRD", "track": b"ITRK"}
+
+
+def _information(tags: Mapping[str, str]) -> bytes:
+    """Return the chunk that holds a comment and tags."""
+    if not tags:
         return b""
-    text = comment.encode("ascii") + b"\0"
-    text += bytes(len(text) % 2)
-    return struct.pack("<4sI4s4sI", b"LIST", 12 + len(text), b"INFO", b"ICMT", len(text)) + text
+    chunks = b"INFO"
+    for name, value in tags.items():
+        text = value.encode("utf-8", "replace") + b"\0"
+        text += bytes(len(text) % 2)
+        chunks += struct.pack("<4sI", _TAGS[name], len(text)) + text
+    return struct.pack("<4sI", b"LIST", len(chunks)) + chunks
 
 
 def _create(path: Path) -> BinaryIO:

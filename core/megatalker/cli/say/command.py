@@ -80,6 +80,9 @@ def say(
         ),
     ] = None,
     lexicon: Annotated[Path | None, typer.Option(help="File of words and respellings.")] = None,
+    captions: Annotated[
+        Path | None, typer.Option(help="File of captions (.srt, .vtt), whose times are estimates.")
+    ] = None,
     raw_text: Annotated[bool, typer.Option("--raw-text", help="Give the model TEXT as it is, not cleaned.")] = False,
     warmup: Annotated[bool, typer.Option(help="Compile first: slower to start, faster to speak.")] = False,
     checkpoint: CheckpointOption = None,
@@ -109,9 +112,12 @@ def say(
     )
     with Status() as status:
         status.stage("importing torch")
+        from megatalker.cli.captions import check_captions_path
         from megatalker.cli.say.destination import Destination
         from megatalker.cli.say.speaking import SpeakOptions, VoiceOrder, speak
 
+        if captions is not None:
+            check_captions_path(captions)
         order = SpeakOptions(
             text=None if text == "-" else text,
             voice=VoiceOrder(voice, ref_audio, ref_text, save_voice),
@@ -123,6 +129,7 @@ def say(
             clean_text=not raw_text,
             normalize=None if normalize is None else "on" if normalize else "off",
             lexicon=lexicon,
+            captions=captions,
         )
         report = speak(order, settings, Destination(out, kind=format_, rate=sample_rate, play=play), status)
     for line in report:

@@ -13,6 +13,7 @@ import typer
 
 from megatalker.checkpoint import Checkpoint
 from megatalker.checkpoint.hub import download_bar
+from megatalker.cli.captions import captions, write_captions
 from megatalker.cli.console import say_plainly
 from megatalker.cli.process import process_age
 from megatalker.cli.say.destination import Destination
@@ -61,6 +62,8 @@ class SpeakOptions:
     clean_text: bool = True
     normalize: Literal["off", "on"] | None = None
     lexicon: Path | None = None
+    captions: Path | None = None
+    """File of captions, by estimated word times."""
 
 
 def speak(order: SpeakOptions, settings: Settings, destination: Destination, status: Status) -> list[str]:
@@ -100,7 +103,7 @@ def _speak(
     status.stage(f"opening checkpoint {settings.checkpoint}")
     with download_bar() as progress:
         checkpoint = Checkpoint.open(settings.checkpoint, progress=progress)
-    voice, sampling = _voice(checkpoint, order.voice), _sampling(checkpoint, order.sampling)
+    voice, sampling = choose_voice(checkpoint, order.voice), _sampling(checkpoint, order.sampling)
     status.stage("loading the backends")
     engine = stack.enter_context(Engine.open(settings, checkpoint=checkpoint))
     if order.warmup:
@@ -118,6 +121,7 @@ def _speak(
         clean_text=order.clean_text,
         normalize=order.normalize,
         lexicon=lexicon,
+        word_times=order.captions is not None,
     )
     source = None if order.text is not None else StandardInput(stream)
     if source is not None:
@@ -135,6 +139,8 @@ def _speak(
         where = "standard input" if order.text is None else f"{order.text[:40]!r}"
         raise InvalidRequestError(f"there is nothing to say in {where}; expected at least one letter or digit")
     destination.finish()
+    if order.captions is not None:
+        write_captions(order.captions, captions(stream.take_words()))
     require_complete(stream.facts())
     return _report(stream, checkpoint, destination, first_sample, ended)
 
@@ -146,7 +152,12 @@ def _check(source: StandardInput, settings: Settings) -> None:
         check_text("", settings.max_text_chars)  # raises what the same text on the command line does
 
 
-def _voice(checkpoint: Checkpoint, order: VoiceOrder) -> Voice | str | None:
+def choose_voice(checkpoint: Checkpoint, order: VoiceOrder) -> Voice | str | None:
+    """Return the voice that options name, cloned where they name a recording; ``None``: the checkpoint's own.
+
+    Raises:
+        MegatalkerError: options contradict each other, or a file cannot be used.
+    """
     if order.ref_audio is None:
         for option, value in (("--ref-text", order.ref_text), ("--save-voice", order.save_voice)):
             if value is not None:

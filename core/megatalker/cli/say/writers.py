@@ -1,7 +1,7 @@
 """Writers of files: WAV and bare samples are written here, the other formats by libsndfile or FFmpeg."""
 
 import errno
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
@@ -24,27 +24,31 @@ class Writer(Protocol):
         """Complete the file and close it."""
 
 
-def open_writer(target: Path | BinaryIO, kind: Format, rate: int) -> Writer:
-    """Return the writer of a format, which takes samples at 24 kHz and writes them at ``rate`` Hz.
+NO_TAGS: Mapping[str, str] = {}
+
+
+def open_writer(target: Path | BinaryIO, kind: Format, rate: int, tags: Mapping[str, str] = NO_TAGS) -> Writer:
+    """Return the writer of a format, which takes samples at 24 kHz and writes them at ``rate`` Hz. ``tags`` are
+    ``title``, ``artist``, ``album`` and ``track``, for formats that hold them.
 
     Raises:
         InvalidRequestError: the package that writes it is not installed.
     """
     from megatalker.checkpoint.config import SAMPLE_RATE
 
-    writer = _writer(target, kind, rate)
+    writer = _writer(target, kind, rate, tags)
     return writer if rate == SAMPLE_RATE else _ResamplingWriter(writer, rate)
 
 
-def _writer(target: Path | BinaryIO, kind: Format, rate: int) -> Writer:
+def _writer(target: Path | BinaryIO, kind: Format, rate: int, tags: Mapping[str, str]) -> Writer:
     from megatalker.serving.audio import SYNTHETIC, WavWriter
 
     if kind is Format.WAV:
-        return WavWriter(target, rate=rate, comment=SYNTHETIC)
+        return WavWriter(target, rate=rate, comment=SYNTHETIC, tags=tags)
     if kind in BARE:
         return _BareWriter(target, kind)
     assert isinstance(target, Path), "standard output takes no other format"
-    return (_FfmpegWriter if kind in (Format.AAC, Format.M4A) else _SndfileWriter)(target, kind, rate)
+    return (_FfmpegWriter if kind in (Format.AAC, Format.M4A) else _SndfileWriter)(target, kind, rate, tags)
 
 
 class _ResamplingWriter:
@@ -86,7 +90,7 @@ class _BareWriter:
 class _SndfileWriter:
     """Writes MP3, FLAC and Opus, which are whole when they are closed."""
 
-    def __init__(self, target: Path, kind: Format, rate: int) -> None:
+    def __init__(self, target: Path, kind: Format, rate: int, tags: Mapping[str, str]) -> None:
         import soundfile
 
         from megatalker.serving.audio import SYNTHETIC
@@ -104,6 +108,8 @@ class _SndfileWriter:
         self._broken: type[Exception] = soundfile.LibsndfileError
         self._file = soundfile.SoundFile(target, "w", rate, 1, coding, format=container)
         self._file.comment = SYNTHETIC
+        for name, value in tags.items():
+            setattr(self._file, "tracknumber" if name == "track" else name, value)
 
     def write(self, samples: Samples) -> None:
         self._safely(lambda: self._file.write(np.clip(samples, -1.0, 1.0)))
@@ -121,7 +127,7 @@ class _SndfileWriter:
 class _FfmpegWriter:
     """Writes AAC, bare or in MP4, which is whole when it is closed."""
 
-    def __init__(self, target: Path, kind: Format, rate: int) -> None:
+    def __init__(self, target: Path, kind: Format, rate: int, tags: Mapping[str, str]) -> None:
         try:
             from megatalker.serving.server.encoding import CompressingEncoder
         except ImportError:
@@ -136,6 +142,7 @@ class _FfmpegWriter:
         self._encoder = CompressingEncoder(
             f"audio/{kind}", container, "aac", {}, rate, self._file, SYNTHETIC, bit_rate=96_000
         )
+        self._encoder.tag(tags)
 
     def write(self, samples: Samples) -> None:
         self._encoder.encode(samples)

@@ -16,6 +16,7 @@ from starlette.middleware.cors import CORSMiddleware
 
 from megatalker.errors import InvalidRequestError, MegatalkerError, explain_validation
 from megatalker.serving.background import count_lost_exceptions
+from megatalker.serving.server.batch_routes import batch_routes
 from megatalker.serving.server.information import (
     DOCS_ASSETS,
     Aliases,
@@ -117,6 +118,7 @@ def create_app(
     app.include_router(model_routes(service, aliases), dependencies=keyed)
     app.include_router(voice_routes(service), dependencies=keyed)
     app.include_router(speech_routes(service, settings, aliases), dependencies=keyed)
+    app.include_router(batch_routes(service, settings, aliases), dependencies=keyed)
     app.include_router(token_routes(keyring), dependencies=keyed)
     app.include_router(tts_stream_routes(service, settings), dependencies=keyed)
 

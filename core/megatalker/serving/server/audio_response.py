@@ -78,11 +78,12 @@ class BegunSpeech:
 
 
 async def begin_speech(
-    service: SpeechService, text: str, asked: SpeechFields, request: Request, *, word_times: bool = False
+    service: SpeechService, text: str, asked: SpeechFields, request: Request | None, *, word_times: bool = False
 ) -> BegunSpeech:
     """Begin an utterance and wait for its first chunk; ``session.end`` must follow.
 
-    A client that goes away meanwhile, maybe while it waits for a free stream, ends the stream.
+    A client that goes away meanwhile, maybe while it waits for a free stream, ends the stream; without a ``request``
+    the caller sees to that.
 
     Raises:
         IncompleteSpeechError: nothing of the text was spoken.
@@ -90,7 +91,7 @@ async def begin_speech(
     """
     session = await service.begin(text, asked, "http", word_times=word_times)
     try:
-        first = await _unless_gone(anext(session.stream, None), session.stream, request)
+        first = await unless_gone(anext(session.stream, None), session.stream.cancel, request)
         if first is None:
             session.require_complete()
         return BegunSpeech(session, first)
@@ -167,7 +168,7 @@ async def audio_body(speech: BegunSpeech, encoder: Encoder) -> AsyncIterator[byt
 
 
 async def whole_file(
-    speech: BegunSpeech, make: Callable[[BinaryIO], Encoder], request: Request
+    speech: BegunSpeech, make: Callable[[BinaryIO], Encoder], request: Request | None
 ) -> tuple[AsyncIterator[bytes], int]:
     """Return a file of the whole speech, whose header states its length, and its bytes.
 
@@ -184,7 +185,7 @@ async def whole_file(
                 await run_in(speech.session.service.encoders, encoder.encode, samples)
             await run_in(speech.session.service.encoders, encoder.finish)
 
-        await _unless_gone(encode(), speech.session.stream, request)
+        await unless_gone(encode(), speech.session.stream.cancel, request)
         size = file.seek(0, os.SEEK_END)
         file.seek(0)
     except BaseException:
@@ -240,14 +241,16 @@ def _event(**fields: object) -> bytes:
     return format_sse_event(data_str=json.dumps(fields))
 
 
-async def _unless_gone(work: Awaitable[T], stream: SpeechStream, request: Request) -> T:
-    """Wait for ``work`` on this stream, which ends early where the client goes away."""
+async def unless_gone(work: Awaitable[T], cancel: Callable[[], None], request: Request | None) -> T:
+    """Wait for ``work``, which ``cancel`` ends early where the client goes away."""
+    if request is None:
+        return await work
     working = asyncio.ensure_future(work)
     gone = asyncio.ensure_future(_disconnected(request))
     try:
         await asyncio.wait((working, gone), return_when=asyncio.FIRST_COMPLETED)
         if gone.done():
-            stream.cancel()
+            cancel()
         return await working
     finally:
         working.cancel()

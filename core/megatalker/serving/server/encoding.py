@@ -117,6 +117,10 @@ class CompressingEncoder(Encoder):
         assert isinstance(stream, av.AudioStream)
         self._stream = stream
 
+    def tag(self, tags: Mapping[str, str]) -> None:
+        """Store tags such as ``title``; before the first samples."""
+        self._file.metadata.update(tags)
+
     def encode(self, samples: Samples) -> bytes:
         if samples.size:
             self._mux(self._clock.frame(np.frombuffer(to_pcm16(samples), "<i2"), "s16"))

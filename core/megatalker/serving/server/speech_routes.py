@@ -70,13 +70,18 @@ async def read_body(request: Request, model: type[M], *, strict: bool) -> tuple[
         InvalidRequestError: it is neither, or holds something else.
         HTTPException: it did not come whole, or is too long.
     """
-    try:
-        given = await _given(request)
-    except ClientDisconnect:
-        raise HTTPException(400, "the body did not come whole") from None
+    given = await given_fields(request)
     message, ignored = read_fields(model, given, strict=strict)
     log_ignored(ignored)
     return message, ignored
+
+
+async def given_fields(request: Request) -> Mapping[str, Any]:
+    """Return the fields of a body; raises as :func:`read_body`."""
+    try:
+        return await _given(request)
+    except ClientDisconnect:
+        raise HTTPException(400, "the body did not come whole") from None
 
 
 async def _given(request: Request) -> Mapping[str, Any]:

@@ -1,0 +1,1 @@
+"""``megatalker read`` and ``megatalker batch``: long texts to files, many streams at once, resumable."""
