@@ -15,6 +15,7 @@ from megatalker.cli.bench.command import bench
 from megatalker.cli.bench.load_command import load
 from megatalker.cli.bench.others import add_others
 from megatalker.cli.console import stderr
+from megatalker.cli.detect import detect
 from megatalker.cli.inspect import inspect
 from megatalker.cli.keys import keys
 from megatalker.cli.lexicon import lexicon
@@ -39,6 +40,7 @@ app.command()(read)
 app.command()(batch)
 app.command()(backends)
 app.command()(inspect)
+app.command()(detect)
 app.command()(verify)
 benchmarks = typer.Typer(add_completion=False)
 benchmarks.callback(invoke_without_command=True)(bench)

@@ -23,6 +23,7 @@ from megatalker.engine.costs import RunningClock
 from megatalker.engine.endings import end_everything
 from megatalker.engine.guarded_calls import CallRegister
 from megatalker.engine.interpreter import at_exit, end_thread
+from megatalker.engine.marked_chunks import WatermarkStage
 from megatalker.engine.options import SpeechOptions
 from megatalker.engine.outputs import Continuation, EngineMetrics
 from megatalker.engine.request import Request, RequestChecker, TalkerLimits
@@ -59,6 +60,7 @@ class Engine:
         self.checkpoint = checkpoint
         self.device = resolve_device(settings.device)
         self.dtype = resolve_dtype(settings.dtype, self.device)
+        self._watermark = WatermarkStage(settings.watermark)
         place = registry, settings, checkpoint, self.device
         self._process = os.getpid()
         self._commands = CommandQueue()
@@ -106,6 +108,7 @@ class Engine:
             CheckpointError: the checkpoint cannot be opened.
             BackendNotFoundError, BackendUnavailableError: a backend asked for by name is not installed, or cannot be
                 loaded here; or ``auto`` finds none.
+            UnsupportedError: the watermark needs a package or weights that are missing.
         """
         if isinstance(checkpoint, str | Path):
             overrides["checkpoint"], checkpoint = str(checkpoint), None
@@ -162,7 +165,7 @@ class Engine:
         checker = self._requests.text_checker(asked) if text is None else None
         words = self._paces.clock(asked.voice, segmenter.whole) if asked.word_times else None
         link = LocalLink(utterance, self._commands)
-        return SpeechStream(link, checker, keep_alive=self, words=words, after=after)
+        return SpeechStream(link, checker, keep_alive=self, words=words, after=after, watermark=self._watermark)
 
     def begin(
         self,

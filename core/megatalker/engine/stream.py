@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from megatalker.checkpoint.config import FRAME_SAMPLES, FRAME_SECONDS, SAMPLE_RATE
 from megatalker.engine.chunks import ChunkQueue, Progress
 from megatalker.engine.commands import Cancel, CommandQueue, Feed, FinishText
+from megatalker.engine.marked_chunks import ChunkSource, WatermarkStage
 from megatalker.engine.outputs import BackendSwitch, Chunk, Continuation, FinishReason, StreamFacts
 from megatalker.engine.utterance import Utterance
 from megatalker.engine.word_times import SpokenWord, WordClock
@@ -67,7 +68,7 @@ class ChunkStream(ABC):
     the loop.
     """
 
-    def __init__(self, chunks: ChunkQueue) -> None:
+    def __init__(self, chunks: ChunkSource) -> None:
         self._chunks, self._process = chunks, os.getpid()
         self._warned, self._taken_frames, self._over = False, 0, False
 
@@ -239,11 +240,12 @@ class SpeechStream(ChunkStream):
         keep_alive: object,
         words: WordClock | None = None,
         after: Continuation | None = None,
+        watermark: WatermarkStage | None = None,
     ) -> None:
         """``text_checker`` checks incremental text, and is ``None`` when the text was given at once. ``words`` holds
-        that text, where word times are wanted. ``after``: what another engine has said.
+        that text, where word times are wanted. ``after``: what another engine has said. ``watermark`` marks the chunks.
         """
-        super().__init__(link.chunks)
+        super().__init__(link.chunks if watermark is None else watermark.mark(link.chunks))
         self._taken_frames = 0 if after is None else len(after.codes)
         self._link, self._text_checker, self._progress = link, text_checker, link.progress
         self._keep_alive = keep_alive

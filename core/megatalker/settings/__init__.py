@@ -222,6 +222,9 @@ class Settings(BaseSettings):
     (``megatalker[text]``); a request may say otherwise. ``off``: the model reads them as they are."""
     lexicon: SomePath | None = None
     """A file of words and respellings (``megatalker lexicon check``); what changes in it holds for the next request."""
+    watermark: str = "none"
+    """A watermark in the samples of all speech, such as ``perth``, by the name of its plug-in (``megatalker detect``
+    finds it). ``none``: the samples are as the codec made them."""
     max_streams: Annotated[Integer, Field(ge=1, le=4096)] = 8
     """Most streams decoding at the same time; a talker backend holds as many, unless its own settings say otherwise.
     Where the machine is too slow for as many, fewer run and the others wait (``sustainable`` in ``engine.metrics()``).

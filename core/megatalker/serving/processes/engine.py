@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from megatalker.checkpoint import Checkpoint
+from megatalker.engine.marked_chunks import WatermarkStage
 from megatalker.engine.options import SpeechOptions
 from megatalker.engine.outputs import Continuation, EngineMetrics
 from megatalker.engine.request import RequestChecker, TalkerLimits
@@ -45,6 +46,7 @@ class ProcessEngine:
         self._requests, self._paces, self._client = RequestChecker(settings, checkpoint), Paces(), client
         self._closer = weakref.finalize(self, _close, client, end)
         try:
+            self._watermark = WatermarkStage(settings.watermark)
             client.wait_until_open()
         except BaseException:
             self._closer()
@@ -121,7 +123,7 @@ class ProcessEngine:
         checker = self._requests.text_checker(asked) if text is None else None
         words = self._paces.clock(asked.voice, segmenter.whole) if asked.word_times else None
         self._client.begin(session)
-        return SpeechStream(session, checker, keep_alive=self, words=words, after=after)
+        return SpeechStream(session, checker, keep_alive=self, words=words, after=after, watermark=self._watermark)
 
     def check(self, options: SpeechOptions | None = None, **changes: Any) -> None:
         """Whether text that arrives bit by bit could be spoken like this; as :meth:`megatalker.engine.Engine.check`."""

@@ -204,7 +204,8 @@ def run(start: EngineStart) -> None:
     registry = (start.registry or BackendRegistry.installed)()
     try:
         checkpoint = Checkpoint(start.folder, start.name)
-        engine = Engine.open(start.settings, checkpoint=checkpoint, registry=registry)
+        settings = start.settings.model_copy(update={"watermark": "none"})  # speech is marked where it is heard
+        engine = Engine.open(settings, checkpoint=checkpoint, registry=registry)
     except MegatalkerError as error:
         send(pack(EngineOpened(start.engine, Failure.of(error))))
         send.close(linger_ms=-1)

@@ -1,0 +1,1 @@
+"""Watermarks by Perth and AudioSeal."""
