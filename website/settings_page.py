@@ -13,7 +13,7 @@ from pydantic.fields import FieldInfo
 from roles import plain
 
 from megatalker import BackendRegistry
-from megatalker.settings import KeySettings, RaySettings, ServerSettings, Settings
+from megatalker.settings import C2paSettings, KeySettings, RaySettings, ServerSettings, Settings
 from megatalker_backends import plugin
 from megatalker_pipecat.agent.settings import AgentSettings, EndpointSettings, HearingSettings
 
@@ -59,6 +59,7 @@ def sections() -> Iterator[tuple[str, type[BaseModel]]]:
     yield "`[server]`", ServerSettings
     yield "`[server.keys.NAME]`", KeySettings
     yield "`[ray]`", RaySettings
+    yield "`[c2pa]`", C2paSettings
     registry = BackendRegistry([("builtin", plugin)])
     for table, backends in (("backends", registry.talkers), ("codecs", registry.codecs)):
         yield from ((f"`[{table}.{one.name}]`", one.settings) for one in backends if one.settings.model_fields)

@@ -8,7 +8,7 @@ import typer
 from megatalker.cli.console import stdout
 
 if TYPE_CHECKING:
-    from megatalker.serving.detection import WatermarkFinding
+    from megatalker.serving.detection import Findings, WatermarkFinding
 
 
 def detect(
@@ -18,7 +18,7 @@ def detect(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Look in FILE for marks of synthetic speech: watermarks, metadata.
+    """Look in FILE for marks of synthetic speech: metadata, a signed manifest (C2PA), watermarks.
 
     Without a mark, nothing is known: speech that nobody marked may be synthetic, too.
     """
@@ -32,10 +32,22 @@ def detect(
         typer.echo(json.dumps(asdict(found)))
         return
     lines = [f"metadata: {'says that it is synthetic' if found.comment else 'no mark'}"]
+    lines.append(f"c2pa: {_manifest(found)}")
     lines += [f"watermark {one.name}: {_told(one)}" for one in found.watermarks]
     lines += ["watermark: no detector is installed"] if not found.watermarks else []
     for line in lines:
         stdout.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def _manifest(found: "Findings") -> str:
+    if found.manifest_unread is not None:
+        return f"not looked for: {found.manifest_unread}"
+    if found.manifest is None:
+        return "no manifest"
+    one = found.manifest
+    says = "says that it is synthetic" if one.synthetic else "does not say that it is synthetic"
+    problems = f" ({', '.join(one.problems)})" if one.problems else ""
+    return f"{one.state} manifest of {one.generator}, signed by {one.signer}, {says}{problems}"
 
 
 def _told(finding: "WatermarkFinding") -> str:

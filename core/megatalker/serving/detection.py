@@ -1,4 +1,4 @@
-"""Marks of synthetic speech in a file: watermarks in its samples, and the comment in its metadata."""
+"""Marks of synthetic speech in a file: watermarks in its samples, the comment in its metadata, a signed manifest."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -9,9 +9,10 @@ import soundfile
 from numpy.typing import NDArray
 
 from megatalker.checkpoint.config import SAMPLE_RATE
-from megatalker.errors import InvalidRequestError, MegatalkerError
+from megatalker.errors import InvalidRequestError, MegatalkerError, UnsupportedError
 from megatalker.plugins.watermark import WatermarkModel, find_watermark, open_watermark, watermark_names
 from megatalker.serving.audio import SOURCE_TYPE
+from megatalker.serving.provenance import ManifestFinding, read_manifest
 from megatalker.voices.audio_file import check_channels, check_rate, decode_audio
 from megatalker.voices.reference_audio import to_24_khz
 
@@ -52,6 +53,10 @@ class Findings:
     """Length of what was looked at."""
     comment: str | None
     """The comment in the metadata, where it names synthetic speech."""
+    manifest: ManifestFinding | None
+    """C2PA's manifest; ``None`` where there is none, or it cannot be read here."""
+    manifest_unread: str | None
+    """Why no manifest was looked for."""
     watermarks: tuple[WatermarkFinding, ...]
 
 
@@ -75,7 +80,13 @@ def inspect_file(path: Path, names: Sequence[str] | None = None) -> Findings:
             detector.listen(piece)
     if not samples:
         raise InvalidRequestError(f"{path} is shorter than {LEAST_S:g} s, expected at least that")
-    return Findings(samples / SAMPLE_RATE, source_comment(path), tuple(one.finding for one in detectors))
+    manifest, unread = None, None
+    try:
+        manifest = read_manifest(path)
+    except UnsupportedError as error:
+        unread = str(error)
+    found = tuple(one.finding for one in detectors)
+    return Findings(samples / SAMPLE_RATE, source_comment(path), manifest, unread, found)
 
 
 def detect_in(model: WatermarkModel, samples: Samples) -> float:

@@ -34,6 +34,7 @@ from megatalker.settings.values import (
 __all__ = [
     "CONFIG_FILE",
     "LONGEST_S",
+    "C2paSettings",
     "Integer",
     "KeySettings",
     "Normalize",
@@ -176,6 +177,19 @@ class RaySettings(BaseModel):
     """Processor cores that Ray sets aside for a replica."""
 
 
+class C2paSettings(BaseModel):
+    """The key with which whole files of speech are signed (:mod:`megatalker.serving.provenance`)."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    certificates: SomePath | None = None
+    """PEM file with the certificate of the key and those that vouch for it, in this order."""
+    private_key: SomePath | None = None
+    """PEM file with the private key, without a password."""
+    algorithm: Literal["es256", "es384", "es512", "ps256", "ps384", "ps512", "ed25519"] = "es256"
+    """Signature that the key makes."""
+
+
 class Settings(BaseSettings):
     """Everything an engine is opened with. Unknown keys of any source are refused by name.
 
@@ -287,6 +301,8 @@ class Settings(BaseSettings):
     """``megatalker serve``; see :class:`ServerSettings`."""
     ray: RaySettings = Field(default_factory=RaySettings)
     """Replicas on Ray Serve; see :class:`RaySettings`."""
+    c2pa: C2paSettings = Field(default_factory=C2paSettings)
+    """Signed manifests in files; see :class:`C2paSettings`."""
     agent: Mapping[str, Any] = Field(default_factory=dict)
     """The voice agent's own settings, checked by the agent; the engine ignores them."""
 

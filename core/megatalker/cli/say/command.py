@@ -131,6 +131,7 @@ def say(
             lexicon=lexicon,
             captions=captions,
         )
-        report = speak(order, settings, Destination(out, kind=format_, rate=sample_rate, play=play), status)
+        destination = Destination(out, kind=format_, rate=sample_rate, play=play, c2pa=settings.c2pa)
+        report = speak(order, settings, destination, status)
     for line in report:
         say_plainly(line)

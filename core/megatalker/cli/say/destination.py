@@ -1,6 +1,7 @@
 """Destinations of speech: a file, standard output, the sound device."""
 
 import io
+import logging
 import os
 import sys
 from collections.abc import Iterator
@@ -15,6 +16,10 @@ from megatalker.cli.say.formats import Format, choose_format, choose_rate
 from megatalker.cli.say.player import SoundPlayer, player_missing
 from megatalker.cli.say.writers import Samples, Writer, open_writer
 from megatalker.errors import InvalidRequestError, MegatalkerError
+from megatalker.serving.provenance import SIGNABLE, FileSigner
+from megatalker.settings import C2paSettings
+
+logger = logging.getLogger(__name__)
 
 
 class OutputError(MegatalkerError):
@@ -30,15 +35,23 @@ class Destination:
         kind: the format; ``None``: as the file's ending says, else WAV.
         rate: of the file in Hz; ``None``: 8000 for G.711, else 24000.
         play: on the sound device; ``None``: if there is one, unless ``out`` is ``-``.
+        c2pa: signs the finished file, where the settings name a key and its format has a place for a manifest.
 
     Raises:
         InvalidRequestError: the file cannot be written, its ending names no format, or standard output is a terminal or
             closed.
-        UnsupportedError: ``play``, and there is no sound device.
+        SettingsError: the key in ``c2pa`` cannot sign.
+        UnsupportedError: ``play``, and there is no sound device; or a package that signs is missing.
     """
 
     def __init__(
-        self, out: str | None, *, kind: Format | None = None, rate: int | None = None, play: bool | None = None
+        self,
+        out: str | None,
+        *,
+        kind: Format | None = None,
+        rate: int | None = None,
+        play: bool | None = None,
+        c2pa: C2paSettings | None = None,
     ) -> None:
         self._kind = choose_format(out, kind)
         self.rate = choose_rate(self._kind, rate)
@@ -46,6 +59,7 @@ class Destination:
         playing = (self._stdout is None and player_missing() is None) if play is None else play
         self._path = None if self._stdout else _path(out, f"speech.{self._kind}", needed=not playing)
         self._player = SoundPlayer() if playing else None
+        self._signer = None if c2pa is None or self._path is None else FileSigner.configured(c2pa)
         self._writer: Writer | None = None
         self._samples = 0
 
@@ -91,6 +105,7 @@ class Destination:
         if self._writer is not None:
             with self._told():
                 self._writer.close()
+                self._sign()
         if self._player is not None:
             self._player.finish()
         self.close()
@@ -102,6 +117,16 @@ class Destination:
                 self._writer.close()
         if self._player is not None:
             self._player.close()
+
+    def _sign(self) -> None:
+        if self._signer is None or self._path is None:
+            return
+        if self._kind not in SIGNABLE:
+            logger.warning(
+                "%s is not signed: C2PA has no place in %s; %s have", self._path, self._kind, ", ".join(SIGNABLE)
+            )
+            return
+        self._signer.sign_file(self._path, SIGNABLE[self._kind])
 
     @contextmanager
     def _told(self) -> Iterator[None]:

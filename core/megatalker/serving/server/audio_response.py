@@ -167,13 +167,17 @@ async def audio_body(speech: BegunSpeech, encoder: Encoder) -> AsyncIterator[byt
         raise incomplete
 
 
+Sign = Callable[[BinaryIO, BinaryIO], None]
+"""Writes a file with a signed manifest into another one."""
+
+
 async def whole_file(
-    speech: BegunSpeech, make: Callable[[BinaryIO], Encoder], request: Request | None
+    speech: BegunSpeech, make: Callable[[BinaryIO], Encoder], request: Request | None, sign: Sign | None = None
 ) -> tuple[AsyncIterator[bytes], int]:
-    """Return a file of the whole speech, whose header states its length, and its bytes.
+    """Return a file of the whole speech, whose header states its length, and its bytes; ``sign`` signs it.
 
     Raises:
-        MegatalkerError: the speech could not be completed.
+        MegatalkerError: the speech could not be completed, or the file not be signed.
     """
     # not a context manager: it is closed with the iterator
     file = SpooledTemporaryFile(MEMORY_BYTES)  # noqa: SIM115
@@ -186,6 +190,12 @@ async def whole_file(
             await run_in(speech.session.service.encoders, encoder.finish)
 
         await unless_gone(encode(), speech.session.stream.cancel, request)
+        if sign is not None:
+            with file as plain:
+                file = SpooledTemporaryFile(MEMORY_BYTES)  # noqa: SIM115
+                plain.seek(0)
+                threads = speech.session.service.encoders
+                await run_in(threads, sign, cast("BinaryIO", plain), cast("BinaryIO", file))
         size = file.seek(0, os.SEEK_END)
         file.seek(0)
     except BaseException:

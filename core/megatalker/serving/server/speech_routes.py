@@ -18,10 +18,12 @@ from megatalker.serving.audio import SOURCE_TYPE, SYNTHETIC
 from megatalker.serving.protocol.leniency import M, Number, read_fields, read_json
 from megatalker.serving.protocol.messages import SampleRate, SpeechFields
 from megatalker.serving.protocol.plain_messages import PIECE_S, PlainFields
+from megatalker.serving.provenance import SIGNABLE, FileSigner
 from megatalker.serving.samples import SampleEncoder, SampleFrames
 from megatalker.serving.server.audio_response import (
     AudioResponse,
     BegunSpeech,
+    Sign,
     audio_body,
     begin_speech,
     event_body,
@@ -46,6 +48,8 @@ from megatalker.settings import ServerSettings
 
 SOURCE_MARKS = {"X-Megatalker-Source-Type": SOURCE_TYPE}
 """Headers of synthetic speech."""
+SIGNED = {"X-Megatalker-Signed": "c2pa"}
+"""Headers of files with a signed manifest."""
 FORM = "application/x-www-form-urlencoded"
 MULTIPART = "multipart/form-data"
 
@@ -155,6 +159,12 @@ def speech_routes(service: SpeechService, settings: ServerSettings, aliases: Ali
     router = APIRouter()
     comment, marks = (SYNTHETIC, SOURCE_MARKS) if settings.mark_synthetic else (None, {})
     media_types = [make_encoder(kind).media_type for kind in ENCODERS]
+    signer = FileSigner.configured(service.engine.settings.c2pa)
+
+    def sign(kind: ResponseFormat) -> Sign | None:
+        if signer is None or kind not in SIGNABLE:
+            return None
+        return partial(signer.sign, media_type=SIGNABLE[kind])
 
     @router.post(
         "/v1/audio/speech",
@@ -190,7 +200,9 @@ def speech_routes(service: SpeechService, settings: ServerSettings, aliases: Ali
                 encoder = body.encoder(comment=comment)
                 content, media_type = audio_body(spoken, encoder), encoder.media_type
             else:
-                content, size = await whole_file(spoken, partial(body.encoder, comment=comment), request)
+                signing = sign(body.response_format)
+                content, size = await whole_file(spoken, partial(body.encoder, comment=comment), request, signing)
+                headers |= {} if signing is None else SIGNED
                 media_type = body.encoder().media_type
                 headers["Content-Length"] = str(size)
         except BaseException:
