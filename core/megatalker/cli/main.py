@@ -19,6 +19,7 @@ from megatalker.cli.detect import detect
 from megatalker.cli.inspect import inspect
 from megatalker.cli.keys import keys
 from megatalker.cli.lexicon import lexicon
+from megatalker.cli.mcp import mcp
 from megatalker.cli.read.command import batch, read
 from megatalker.cli.reload import reload
 from megatalker.cli.say.command import say
@@ -48,6 +49,7 @@ add_others(benchmarks)
 app.add_typer(benchmarks, name="bench")
 app.command()(load)
 app.command()(serve)
+app.command()(mcp)
 app.command()(reload)
 app.add_typer(keys, name="keys")
 app.add_typer(lexicon, name="lexicon")
