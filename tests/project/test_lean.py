@@ -25,7 +25,7 @@ def test_heavy_packages_come_with_the_extra() -> None:
 
 @pytest.mark.parametrize("extra", PROJECT["optional-dependencies"])
 def test_only_the_extra_for_comparisons_brings_the_official_package(extra: str) -> None:
-    compares = extra in ("official", "conformance", "demo-voice", "dev")
+    compares = extra in ("official", "conformance", "demo-voice", "quality", "dev")
     assert ("qwen-tts" in brought(extra)) is compares
 
 

@@ -1,6 +1,6 @@
 """Finds, checks and chooses backends. Built-ins and strangers register through the same entry-point group.
 
-A plug-in is a module with one function::
+A plug-in is a module with this function, or with ``megatalker_judges`` (:mod:`megatalker.plugins.judges`), or both::
 
     @megatalker.hookimpl
     def megatalker_backends() -> list[TalkerBackend | CodecBackend]: ...
@@ -23,6 +23,7 @@ from megatalker.checkpoint import Checkpoint
 from megatalker.errors import BackendNotFoundError, BackendUnavailableError, PluginError, describe_error
 from megatalker.interfaces import API_VERSION, Availability, CodecBackend, TalkerBackend
 from megatalker.plugins.device import dtype_name, resolve_dtype
+from megatalker.plugins.judges import JudgeKind, SpeechJudge, checked_judge
 from megatalker.plugins.options import own_settings, refuse_unknown_tables
 from megatalker.settings import Settings
 
@@ -35,6 +36,7 @@ hookimpl = pluggy.HookimplMarker(PROJECT)
 CHANGES = "megatalker's CHANGELOG.md lists what each version changed"
 Kind = Literal["talker", "codec"]
 BackendT = TypeVar("BackendT", TalkerBackend, CodecBackend)
+NamedT = TypeVar("NamedT")
 
 
 class Hooks:
@@ -49,6 +51,12 @@ class Hooks:
         A wrapper (``hookimpl(wrapper=True)``) sees the answers of all plug-ins and may change them. Where backends rank
         equal, the answer that pluggy puts first comes first: ``tryfirst``, then by name of the entry point.
         """
+        raise NotImplementedError
+
+    @staticmethod
+    @hookspec
+    def megatalker_judges() -> Iterable[SpeechJudge]:
+        """Return the judges of speech that this plug-in provides; called as :meth:`megatalker_backends`."""
         raise NotImplementedError
 
 
@@ -72,6 +80,7 @@ class BackendRegistry:
         self._manager.add_hookspecs(Hooks)
         self._talkers: dict[str, TalkerBackend] = {}
         self._codecs: dict[str, CodecBackend] = {}
+        self._judges: dict[tuple[JudgeKind, str], SpeechJudge] = {}
         self._origin: dict[tuple[Kind, str], str] = {}
         self.broken: list[BrokenPlugin] = []
         for name, plugin in plugins:
@@ -100,8 +109,8 @@ class BackendRegistry:
         """Add one plug-in.
 
         Raises:
-            PluginError: its name is taken, it does not implement ``megatalker_backends``, returns something else than
-                specifications, was written for another API version, or gives a backend a name that exists. The message
+            PluginError: its name is taken, it implements none of the hooks, returns something else than specifications,
+                was written for another API version, or gives a backend a name that exists. The message
                 names the plug-in and the fix. Nothing of the plug-in is registered then.
             Exception: any error of its hook. Nothing of the plug-in is registered then.
         """
@@ -117,9 +126,11 @@ class BackendRegistry:
         try:
             if not self._manager.get_hookcallers(plugin):
                 raise PluginError(
-                    f"plug-in {name!r} has no function marked @megatalker.hookimpl named megatalker_backends"
+                    f"plug-in {name!r} has no function marked @megatalker.hookimpl named megatalker_backends "
+                    "or megatalker_judges"
                 )
             self._collect(name)
+            self._collect_judges(name)
         except BaseException:
             self._manager.unregister(name=name)
             raise
@@ -147,6 +158,28 @@ class BackendRegistry:
                 codecs[spec.name] = spec
         self._talkers, self._codecs, self._origin = talkers, codecs, origin
 
+    def _collect_judges(self, added: str) -> None:
+        """Ask all plug-ins for their judges; see :meth:`_collect`."""
+        judges: dict[tuple[JudgeKind, str], SpeechJudge] = {}
+        for judge in itertools.chain.from_iterable(self._manager.hook.megatalker_judges()):
+            checked_judge(judge, added)
+            if (judge.kind, judge.name) in judges:
+                raise PluginError(
+                    f"plug-in {added!r}: there is a {judge.kind} judge named {judge.name!r} already; "
+                    "rename one of them or uninstall the other"
+                )
+            judges[judge.kind, judge.name] = judge
+        self._judges = judges
+
+    def judges(self, kind: JudgeKind) -> list[SpeechJudge]:
+        """Judges of this kind, best rank first."""
+        return sorted((judge for judge in self._judges.values() if judge.kind == kind), key=lambda judge: -judge.rank)
+
+    def judge(self, kind: JudgeKind, name: str) -> SpeechJudge:
+        """The judge of this kind and name; raises as :meth:`talker`."""
+        known = {judge.name: judge for judge in self.judges(kind)}
+        return self._get(kind, name, known)
+
     @property
     def talkers(self) -> list[TalkerBackend]:
         """Talker backends, best rank first; equal ranks in the order of the hook."""
@@ -173,12 +206,13 @@ class BackendRegistry:
         """The codec backend of this name; raises as :meth:`talker`."""
         return self._get("codec", name, self._codecs)
 
-    def _get(self, kind: Kind, name: str, known: dict[str, BackendT]) -> BackendT:
+    def _get(self, kind: Kind | JudgeKind, name: str, known: dict[str, NamedT]) -> NamedT:
         if name in known:
             return known[name]
         broken = "".join(f"; plug-in {plugin.name!r} is broken: {plugin.reason}" for plugin in self.broken)
+        noun = f"{kind} {'backend' if kind in ('talker', 'codec') else 'judge'}"
         raise BackendNotFoundError(
-            f"{kind} backend {name!r} is not installed; installed: {', '.join(sorted(known)) or 'none'}{broken}. "
+            f"{noun} {name!r} is not installed; installed: {', '.join(sorted(known)) or 'none'}{broken}. "
             f"Install a distribution that registers it in the entry-point group {PROJECT!r}."
         )
 
