@@ -186,11 +186,18 @@ def speaker(engine: Engine, voice: Voice) -> Say:
 
 def many_texts(count: int) -> list[str]:
     """Return this many texts of five words or digits each: the fixed ones first, then their words in other orders."""
+    fixed = [f"{row}." for row in (*DIGIT_STRINGS, *(row.capitalize() for row in WORD_ROWS))] + list(SENTENCES)
+    return (fixed + [f"{row.capitalize()}." for row in _other_rows(max(0, count - len(fixed)))])[:count]
+
+
+def many_rows(count: int) -> list[str]:
+    """Return this many rows of five loose words: the fixed ones first, then their words in other orders."""
+    return [*WORD_ROWS, *_other_rows(max(0, count - len(WORD_ROWS)))][:count]
+
+
+def _other_rows(count: int) -> list[str]:
     chance = random.Random(0)
-    texts = [f"{row}." for row in (*DIGIT_STRINGS, *(row.capitalize() for row in WORD_ROWS))] + list(SENTENCES)
-    while len(texts) < count:
-        texts.append(" ".join(chance.sample(WORDS, 5)).capitalize() + ".")
-    return texts[:count]
+    return [" ".join(chance.sample(WORDS, 5)) for _ in range(count)]
 
 
 def plain_words(text: str) -> list[str]:
