@@ -71,7 +71,7 @@ class VerifySubject:
         place = checkpoint, device, settings
         talker = registry.choose_talker(settings.backend, *place)
         recording = None if order.ref_audio is None else read_reference(order.ref_audio)
-        theirs = None if order.ref_audio is None else _for_official(order.ref_audio)
+        theirs = None if order.ref_audio is None else for_official(order.ref_audio)
         listener = Recogniser if order.recogniser is None else named_listener(order.recogniser)
         codec = registry.choose_codec(settings.codec, *place)
         return cls(checkpoint, settings, order, registry, device, talker, codec, recording, theirs, listener)
@@ -88,12 +88,8 @@ class VerifySubject:
 
     @property
     def engine_settings(self) -> Settings:
-        """Settings of an engine on these backends and no others: one that fails must not be replaced in silence, and
-        speech that is too short is theirs.
-        """
-        names = {"backend": self.talker_backend.name, "codec": self.codec_backend.name}
-        own = {"fallbacks": (), "codec_fallbacks": (), "short_speech": "believe"}
-        return self.settings.model_copy(update=names | own)
+        """Settings of an engine on these backends and no others."""
+        return engine_settings(self.settings, self.talker_backend.name, self.codec_backend.name)
 
     @cached_property
     def modes(self) -> list[SpeakingMode]:
@@ -158,7 +154,16 @@ class VerifySubject:
             self.__dict__.pop(name, None)
 
 
-def _for_official(path: Path) -> str | tuple[NDArray[float32], int]:
+def engine_settings(settings: Settings, backend: str, codec: str) -> Settings:
+    """Return settings with these backends and no others: one that fails must not be replaced in silence, and speech
+    that is too short is theirs.
+    """
+    names = {"backend": backend, "codec": codec}
+    own = {"fallbacks": (), "codec_fallbacks": (), "short_speech": "believe"}
+    return settings.model_copy(update=names | own)
+
+
+def for_official(path: Path) -> str | tuple[NDArray[float32], int]:
     """Return the file, unless it is one that the official package cannot read or whose channels cancel each other."""
     audio, rate = read_unmixed(path)
     mono = mix_down(audio)
