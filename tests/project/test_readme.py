@@ -41,6 +41,7 @@ NAMES = (
     "proxies",
     "operation",
     "verify",
+    "quality",
     "benchmarks",
     "comparison",
     "conformance",
