@@ -54,7 +54,7 @@ def verify(
     prompts: Annotated[
         str | None,
         typer.Option(
-            help="seed-tts-eval[/en|/zh][@REVISION], a folder, meta.lst or a file of texts.",
+            help="seed-tts-eval, seed-tts-eval/zh, a folder, meta.lst or a file of texts.",
             show_default="loose English words",
             rich_help_panel=QUALITY,
         ),
