@@ -38,7 +38,7 @@ def mcp(
 ) -> None:
     """Serve the tools speak, list_voices and clone_voice to an assistant (Model Context Protocol, stdio)."""
     try:
-        from megatalker.serving.mcp_tools import LocalVoices, ServerVoices, SpeechTools, make_server
+        from megatalker.cli.mcp_tools import LocalVoices, ServerVoices, SpeechTools, make_server
     except ImportError as error:
         raise UnsupportedError(
             f"tools cannot be served: {error.name} is missing; pip install 'megatalker[mcp]'"
