@@ -19,6 +19,7 @@ __all__ = [
     "IncompleteSpeechError",
     "InvalidRequestError",
     "MalformedResultError",
+    "MarkupError",
     "MegatalkerError",
     "PluginError",
     "SettingsError",
@@ -32,6 +33,10 @@ class MegatalkerError(Exception):
 
 class InvalidRequestError(MegatalkerError, ValueError):
     """An argument that can never work: bad text, voice, language, sampling value, audio or tensor shape."""
+
+
+class MarkupError(InvalidRequestError):
+    """Text with markup is not well formed, or asks for what is not there; the message says in which line and column."""
 
 
 class SettingsError(MegatalkerError, ValueError):

@@ -33,6 +33,12 @@ class Respeller:
         """Return the parts that were held back, since no text follows."""
         return self._read("", final=True)
 
+    def pass_over(self, text: str) -> list[Part]:
+        """Return the parts that were held back, since text follows that is not looked at."""
+        parts = self.finish()
+        self._before = text[-1:] or self._before
+        return parts
+
     def copy(self) -> "Respeller":
         """Return another one in the same state."""
         other = Respeller(self._tables)

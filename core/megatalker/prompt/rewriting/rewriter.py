@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from megatalker.prompt.rewriting.grouping import Grouper
 from megatalker.prompt.rewriting.lexicon import WordTable
 from megatalker.prompt.rewriting.normalisation import Normaliser
-from megatalker.prompt.rewriting.respelling import Respeller
+from megatalker.prompt.rewriting.respelling import Part, Respeller
 
 __all__ = ["TextRewriter"]
 
@@ -40,6 +40,12 @@ class TextRewriter:
         """Return what was held back, since no text follows."""
         return self._pass("", final=True)
 
+    def literal(self, text: str) -> str:
+        """Return what is certain to be said with text that follows and stays as it is."""
+        respeller, grouper = self._respeller, self._grouper
+        said = "" if respeller is None else self._write(respeller.pass_over(text))
+        return said + (text if grouper is None else grouper.literal(text))
+
     def whole(self, text: str) -> str:
         """Return a whole text rewritten; call nothing else then."""
         return self.feed(text) + self.finish()
@@ -47,9 +53,11 @@ class TextRewriter:
     def _pass(self, text: str, *, final: bool) -> str:
         respeller, grouper = self._respeller, self._grouper
         parts = [(text, False)] if respeller is None else respeller.finish() if final else respeller.feed(text)
+        said = self._write(parts)
+        return said if grouper is None or not final else said + grouper.finish()
+
+    def _write(self, parts: Sequence[Part]) -> str:
+        grouper = self._grouper
         if grouper is None:
             return "".join(part for part, _ in parts)
-        said = [grouper.literal(part) if respelled else grouper.feed(part) for part, respelled in parts]
-        if final:
-            said.append(grouper.finish())
-        return "".join(said)
+        return "".join(grouper.literal(part) if respelled else grouper.feed(part) for part, respelled in parts)

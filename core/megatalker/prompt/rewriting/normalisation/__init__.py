@@ -62,6 +62,14 @@ class Normaliser:
         """Return what writes out one text. The first call imports and compiles: text that follows waits for nothing."""
         return Grouper(self._vocabulary, self._prefixes, self._write)
 
+    def spoken(self, text: str) -> SpokenLanguage:
+        """Return the language that a text is read in by itself."""
+        return _spoken(self._language or _told(_alone(text)))
+
+    def write(self, text: str) -> str:
+        """Return a text written out as one group, whatever stands around it."""
+        return self.spoken(text).write(_alone(text))
+
     @cached_property
     def _vocabulary(self) -> GroupVocabulary:
         if self._language is not None:
@@ -79,6 +87,10 @@ class Normaliser:
 
     def _write(self, group: Group) -> str:
         return _spoken(self._language or _told(group)).write(group)
+
+
+def _alone(text: str) -> Group:
+    return Group(text, "", "", "", "", kana=any(script_of(character) == "kana" for character in text))
 
 
 def _told(group: Group) -> str:
