@@ -90,8 +90,8 @@ class TTS(tts.TTS[Literal["backend_switched"]]):
             **changes: fields of :class:`megatalker.SpeechOptions`: ``voice``, a speaker of the checkpoint or a cloned
                 or designed ``Voice``; ``language``, a code such as ``en-GB`` or a name such as ``english``, or
                 ``auto``; ``instruct``; ``seed``; ``sampling``; ``max_ahead_s``;
-                ``clean_text``; ``normalize``; ``lexicon``. What the engine cannot do is said by the utterance that asks
-                for it.
+                ``clean_text``; ``normalize``; ``lexicon``; ``markup``; ``cast``. What the engine cannot do is said by
+                the utterance that asks for it.
 
         Raises:
             InvalidRequestError: there is no such option.

@@ -55,6 +55,9 @@ class MegatalkerTTSSettings(TTSSettings):
         clean_text: ``False`` gives the model the text as it is, and refuses what cannot be spoken.
         normalize: ``on`` writes numbers, dates and the like out in words; ``None``: as the engine is set.
         lexicon: Respellings by word, and tables of them by language; a ``Lexicon``; or ``None``.
+        markup: ``tags`` or ``ssml``: the text holds pauses, marks, voices and spoken forms; ``None``: as the engine is
+            set.
+        cast: Speakers or names from the service's ``voices``, by the names that a text in markup gives them.
         backend: Talker backend; changing it moves the session to another engine, see ``MegatalkerTTSService.preload``.
         checkpoint: As ``backend``.
     """
@@ -66,6 +69,8 @@ class MegatalkerTTSSettings(TTSSettings):
     clean_text: bool | NotGiven = NOT_GIVEN
     normalize: Literal["off", "on"] | NotGiven | None = NOT_GIVEN
     lexicon: Mapping[str, str | Mapping[str, str]] | Lexicon | NotGiven | None = NOT_GIVEN
+    markup: Literal["none", "tags", "ssml"] | NotGiven | None = NOT_GIVEN
+    cast: Mapping[str, str] | NotGiven | None = NOT_GIVEN
     backend: str | NotGiven | None = NOT_GIVEN
     checkpoint: str | NotGiven | None = NOT_GIVEN
 
@@ -86,6 +91,8 @@ class MegatalkerTTSSettings(TTSSettings):
             clean_text=True,
             normalize=None,
             lexicon=None,
+            markup=None,
+            cast=None,
             backend=own.backend if own else None,
             checkpoint=own.checkpoint if own else None,
         )
@@ -99,7 +106,7 @@ class MegatalkerTTSSettings(TTSSettings):
 
     def options(self, voices: Mapping[str, Voice]) -> megatalker.SpeechOptions:
         """Return the engine's options for complete settings; ``voices`` by the names that ``voice`` may hold."""
-        voice = assert_given(self.voice)
+        voice, cast = assert_given(self.voice), assert_given(self.cast)
         return megatalker.SpeechOptions(
             voice=None if voice is None else _find_voice(voice, voices),
             language=assert_given(self.language),
@@ -110,6 +117,8 @@ class MegatalkerTTSSettings(TTSSettings):
             clean_text=assert_given(self.clean_text),
             normalize=assert_given(self.normalize),
             lexicon=assert_given(self.lexicon),
+            markup=assert_given(self.markup),
+            cast=None if cast is None else {name: voices.get(one, one) for name, one in cast.items()},
         )
 
     def engine_choice(self) -> tuple[str | None, str | None]:
@@ -120,8 +129,8 @@ class MegatalkerTTSSettings(TTSSettings):
         """Bring ``model`` and ``checkpoint`` together, and refuse values that no engine can take.
 
         Raises:
-            SettingsError: ``model`` and ``checkpoint`` differ, or ``max_ahead_s``, ``clean_text``, ``normalize``
-                or ``sampling`` is impossible.
+            SettingsError: ``model`` and ``checkpoint`` differ, or ``max_ahead_s``, ``clean_text``, ``normalize``,
+                ``markup`` or ``sampling`` is impossible.
         """
         if is_given(self.model) and is_given(self.checkpoint) and self.model != self.checkpoint:
             raise SettingsError(
@@ -138,5 +147,7 @@ class MegatalkerTTSSettings(TTSSettings):
             raise SettingsError(f"clean_text is {self.clean_text!r}, expected True or False")
         if is_given(self.normalize) and self.normalize not in ("off", "on", None):
             raise SettingsError(f"normalize is {self.normalize!r}, expected 'off', 'on' or None")
+        if is_given(self.markup) and self.markup not in ("none", "tags", "ssml", None):
+            raise SettingsError(f"markup is {self.markup!r}, expected 'none', 'tags', 'ssml' or None")
         if is_given(self.sampling) and not isinstance(self.sampling, SamplingParams | None):
             raise SettingsError(f"sampling is {self.sampling!r}, expected megatalker.SamplingParams or None")

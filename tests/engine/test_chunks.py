@@ -61,7 +61,7 @@ def test_the_log_tells_of_each_chunk_and_how_long_after_the_one_before(
     open_engine: Opener, caplog: pytest.LogCaptureFixture
 ) -> None:
     engine = open_engine(fakes_with(frames=None))
-    with caplog.at_level(logging.DEBUG, "megatalker.engine.codec_stage"):
+    with caplog.at_level(logging.DEBUG, "megatalker.engine.handing_out"):
         chunks = list(engine.speak(TEXT, seed=7, max_frames=9))
     lines = [record.message for record in caplog.records if "chunk" in record.message]
     assert len(lines) == len(chunks)

@@ -43,6 +43,9 @@ class Reader:
     def end(self, reason: str, error: Exception | None = None) -> None:
         self.ending = reason
 
+    def take_joint(self) -> None:
+        pass
+
     def receive(self, *pieces: str) -> "Reader":
         self.incoming.pieces.extend((piece, float(index)) for index, piece in enumerate(pieces))
         self.incoming.complete = True

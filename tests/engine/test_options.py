@@ -72,6 +72,8 @@ def test_every_option_has_a_default_that_leaves_the_choice_to_the_engine() -> No
         "language": None,
         "instruct": None,
         "normalize": None,
+        "markup": None,
+        "cast": None,
         "lexicon": None,
         "sampling": None,
         "seed": None,

@@ -67,7 +67,7 @@ def test_how_arriving_text_is_split_into_pieces_does_not_matter(
 
 
 def test_a_segment_can_begin_while_its_text_arrives_once_enough_is_certain(tokenizer: Any) -> None:
-    segmenter = TextSegmenter(tokenizer, 400, ids_needed=3)
+    segmenter = TextSegmenter(tokenizer, 400, ids_needed={"": 3})
     segmenter.feed("Some")
     assert not segmenter.can_begin, "the first word may still grow"
     segmenter.feed(" words to speak now ")

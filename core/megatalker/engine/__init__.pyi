@@ -1,6 +1,6 @@
 from .engine import Engine
 from .options import SpeechOptions
-from .outputs import BackendSwitch, Chunk, Continuation, EngineMetrics, FinishReason, StreamFacts
+from .outputs import BackendSwitch, Chunk, Continuation, EngineMetrics, FinishReason, ReachedMark, StreamFacts
 from .stream import SpeechStream
 
 __all__ = [
@@ -10,6 +10,7 @@ __all__ = [
     "Engine",
     "EngineMetrics",
     "FinishReason",
+    "ReachedMark",
     "SpeechOptions",
     "SpeechStream",
     "StreamFacts",

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from threading import Condition
 from typing import Protocol
 
-from megatalker.checkpoint.config import FRAME_SECONDS
+from megatalker.checkpoint.config import FRAME_SAMPLES, FRAME_SECONDS, SAMPLE_RATE
 from megatalker.engine.outputs import BackendSwitch, Chunk, FinishReason
 from megatalker.engine.word_times import BegunSegment
 
@@ -63,6 +63,8 @@ class Progress:
     codec: str
     frames: int = 0
     """Handed out as audio."""
+    silence: int = 0
+    """Samples of silence between them that were handed out."""
     chunks: int = 0
     segments: int = 0
     begun: list[BegunSegment] = field(default_factory=list)
@@ -79,12 +81,18 @@ class Progress:
     switches: tuple[BackendSwitch, ...] = ()
     playback: PlaybackClock = field(default_factory=PlaybackClock)
 
-    def note_chunk(self, now: float, frames: int) -> None:
-        """A chunk with this many frames was handed out."""
+    @property
+    def samples(self) -> int:
+        """Samples that were handed out."""
+        return self.frames * FRAME_SAMPLES + self.silence
+
+    def note_chunk(self, now: float, frames: int, samples: int) -> None:
+        """A chunk with this many frames and samples was handed out."""
         if self.last_decoded_at is not None and not self.playback.excused:
             self.chunk_gaps_s.append(now - self.last_decoded_at)
-        self.playback.deliver(now, frames * FRAME_SECONDS)
+        self.playback.deliver(now, samples / SAMPLE_RATE)
         self.frames, self.chunks, self.last_decoded_at = self.frames + frames, self.chunks + 1, now
+        self.silence += samples - frames * FRAME_SAMPLES
 
 
 @dataclass(slots=True)
@@ -190,7 +198,7 @@ class ChunkQueue:
             if self.reason is not None:
                 return []
             self._chunks.append(chunk)
-            self.untaken_s += chunk.frames * FRAME_SECONDS
+            self.untaken_s += len(chunk.pcm) / SAMPLE_RATE
             return self._notify()
 
     def finish(self, reason: FinishReason, error: Exception | None = None) -> bool:
@@ -246,7 +254,7 @@ class ChunkQueue:
     def _pop(self) -> Chunk:
         chunk = self._chunks.popleft()
         self._was_full = self._was_full or self.is_full()
-        self.untaken_s -= chunk.frames * FRAME_SECONDS
+        self.untaken_s -= len(chunk.pcm) / SAMPLE_RATE
         if self._was_full and not self.is_full():
             self._was_full = bool(self._chunks)
             self._on_room()

@@ -14,18 +14,19 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from megatalker.checkpoint.config import FRAME_SAMPLES, SAMPLE_RATE
-from megatalker.engine.chunks import Progress, Waiter, wake
+from megatalker.checkpoint.config import FRAME_SAMPLES
+from megatalker.engine.chunks import Waiter, wake
+from megatalker.engine.decoder_stream import CodecReplay
 from megatalker.engine.endings import end_segment
 from megatalker.engine.failover import pass_trial
 from megatalker.engine.guarded_calls import REQUEST_ERRORS, Fault, GuardedCalls
-from megatalker.engine.outputs import Chunk, StreamEnd
+from megatalker.engine.handing_out import Samples, hand_out_speech
+from megatalker.engine.outputs import StreamEnd
 from megatalker.engine.runaway import frame_levels
 from megatalker.engine.state import WorkerState
-from megatalker.engine.utterance import CodecReplay, Utterance
+from megatalker.engine.utterance import Utterance
 from megatalker.interfaces import CodecState
 from megatalker.plugins.checks import samples_complaint
 
@@ -39,9 +40,6 @@ MOST_REPLAY_FRAMES = 256
 """Frames of the largest such call: bounds memory."""
 WARM_VOICES = 16
 """Cloned voices whose codec state, warmed by their reference frames, is kept for the next utterance."""
-
-
-Samples = NDArray[np.float32]
 
 
 class Download:
@@ -138,7 +136,7 @@ class CodecStage:
         two launches for others, for those whose playback runs dry first. Returns whether there were any.
         """
         without = [one for one in self._state.utterances if one.codec_state is None]
-        behind = [one for one in without if len(one.frames) > one.given]
+        behind = [one for one in without if one.ready > one.given]
         if not behind:
             return False
         behind.sort(key=attrgetter("deadline"))
@@ -163,7 +161,7 @@ class CodecStage:
         for utterance in utterances:
             if utterance.codec_state is not None or utterance.replay is not None or utterance.delivered:
                 continue
-            if utterance.request.plan.voice.reference_codes is None:
+            if utterance.codec_voice.reference_codes is None:
                 try:
                     utterance.codec_state = self._open(utterance)
                 except REQUEST_ERRORS as error:
@@ -213,7 +211,7 @@ class CodecStage:
             return
         now = self._state.clock()
         for utterance in utterances:
-            utterance.given = len(utterance.frames)
+            utterance.given = utterance.ready
             utterance.update(now)
         self._under_way.append(StepUnderWay(utterances, download))
 
@@ -251,7 +249,7 @@ class CodecStage:
         """Return a replay of what was delivered, from a state at the start of speech. An in-context voice has heard its
         reference before, which is heard once a voice; ``None`` until it was heard.
         """
-        voice = utterance.request.plan.voice
+        voice = utterance.codec_voice
         reference, key = voice.reference_codes, voice.reference_digest
         if reference is None or key is None:
             return self._replay(self._open(utterance), utterance)
@@ -260,7 +258,7 @@ class CodecStage:
         if key not in self._warm_states:
             if pieces:  # it is heard in a call of its own; until then, nothing of this voice is kept
                 return None
-            self._warm_states[key] = CodecReplay(self._open(utterance), reference, [utterance])
+            self._warm_states[key] = CodecReplay(self._open(utterance), reference, served=[utterance])
             if len(self._warm_states) > WARM_VOICES:
                 self._warm_states.popitem(last=False)
         self._warm_states.move_to_end(key)
@@ -272,9 +270,9 @@ class CodecStage:
         return self._replay(state, utterance)
 
     def _replay(self, state: CodecState, utterance: Utterance) -> CodecReplay:
-        delivered = torch.tensor(utterance.frames[: utterance.delivered], dtype=torch.int64)
+        delivered = torch.tensor(utterance.frames[utterance.codec_from : utterance.delivered], dtype=torch.int64)
         unwatched, utterance.unwatched = utterance.unwatched, False
-        return CodecReplay(state, delivered, watched_for=utterance if unwatched else None)
+        return CodecReplay(state, delivered, utterance.codec_from, watched_for=utterance if unwatched else None)
 
     def _open(self, utterance: Utterance) -> CodecState:
         return self._calls.step(self._state.codec, "open", lambda codec: codec.open(), [utterance])
@@ -309,7 +307,7 @@ class CodecStage:
         for piece, part in zip(pieces, codes, strict=True):
             replay, end = piece.replay, first + len(part)
             if replay.watched_for is not None:
-                replay.watched_for.watch_audio(levels[first:end], replay.heard)
+                replay.watched_for.watch_audio(levels[first:end], replay.first + replay.heard)
             replay.heard, first = replay.heard + len(part), end
         fits = REPLAY_S * first / max(self._state.clock() - began_at, 1e-6)
         self._replay_frames = min(max(int(fits), LEAST_REPLAY_FRAMES), MOST_REPLAY_FRAMES)
@@ -336,31 +334,14 @@ class CodecStage:
 
     def _hand_out(self, utterance: Utterance, pcm: Samples, levels: list[float], now: float) -> list[Waiter]:
         """Hand out a chunk; returns the waiters to wake."""
-        progress, first, last = utterance.progress, utterance.delivered, utterance.given
-        frames = last - first
-        codes = np.array(utterance.frames[first:last], np.int64) if utterance.request.return_codes else None
-        chunk = Chunk(
-            index=progress.chunks,
-            pcm=pcm,
-            frames=frames,
-            sample_offset=first * FRAME_SAMPLES,
-            codes=codes,
-            requested_at=progress.requested_at,
-            decoded_at=now,
-            delivered_at=now,
-            final=utterance.ends_well and last == len(utterance.frames),
-            ends=() if codes is None else utterance.take_ends(),
-        )
-        _log(chunk, progress)
-        progress.note_chunk(now, frames)
-        utterance.chunking.plan_next(frames, progress.playback.ahead(now), self._state.costs.most_frames, self.round_s)
-        self._state.counters.chunks += 1
-        waiters = utterance.chunks.put(chunk)
+        state, progress, first, frames = self._state, utterance.progress, utterance.delivered, len(levels)
+        waiters = hand_out_speech(state, utterance, pcm, now)
+        utterance.chunking.plan_next(frames, progress.playback.ahead(now), state.costs.most_frames, self.round_s)
         reason, decoder = utterance.watch_audio(levels, first), utterance.decoder
         if reason is not None and decoder is not None and utterance.ending is None:
             logger.warning("stream with seed %d runs away and is cut: %s", progress.seed, reason)
             utterance.ends.append(StreamEnd(len(utterance.frames), "runaway"))
-            end_segment(self._state, utterance, decoder, "runaway")
+            end_segment(state, utterance, decoder, "runaway")
         return waiters
 
 
@@ -369,27 +350,9 @@ def peak(samples: Samples) -> float:
     return max(float(samples.max()), -float(samples.min()))
 
 
-def _log(chunk: Chunk, progress: Progress) -> None:
-    if not logger.isEnabledFor(logging.DEBUG):
-        return
-    before = progress.last_decoded_at
-    since, what = (chunk.requested_at, "the request") if before is None else (before, "the chunk before")
-    logger.debug(
-        "stream with seed %d: chunk %d of %d frames at %.2f s of speech, %.1f ms after %s, playback %.0f ms behind%s",
-        progress.seed,
-        chunk.index,
-        chunk.frames,
-        chunk.sample_offset / SAMPLE_RATE,
-        (chunk.decoded_at - since) * 1e3,
-        what,
-        progress.playback.ahead(chunk.decoded_at) * 1e3,
-        ", final" if chunk.final else "",
-    )
-
-
 def _codes_to_give(utterances: Sequence[Utterance]) -> list[Tensor]:
     """For each ``[frames, code groups]`` int64: what the codec was not given. One conversion for all."""
-    fresh = [utterance.frames[utterance.given :] for utterance in utterances]
+    fresh = [utterance.frames[utterance.given : utterance.ready] for utterance in utterances]
     codes = np.fromiter(chain.from_iterable(chain.from_iterable(fresh)), np.int64).reshape(-1, len(fresh[0][0]))
     return list(torch.split(torch.from_numpy(codes), list(map(len, fresh))))
 

@@ -10,6 +10,7 @@ from megatalker.engine.codec_stage import CodecStage
 from megatalker.engine.costs import UNBATCHED_STREAMS
 from megatalker.engine.failover import suspect
 from megatalker.engine.guarded_calls import Fault, GuardedCalls
+from megatalker.engine.handing_out import pass_joints
 from megatalker.engine.incoming_text import read_incoming
 from megatalker.engine.scheduler import (
     CodecLaunch,
@@ -69,6 +70,7 @@ class Dispatcher:
         state = self._state
         did = state.failure is None and self._read_text()
         if state.codec.loaded is not None:
+            did |= pass_joints(state)
             did |= self.codec.restore_states()
         now = state.clock()
         view = self._view()

@@ -18,11 +18,12 @@ import queue
 from typing import Literal
 
 from megatalker.engine.commands import CommandQueue, Lend, Submit, Warmup
+from megatalker.engine.decoder_stream import DecoderStream
 from megatalker.engine.failover import leave_untried
 from megatalker.engine.runaway import PATIENCE_FRAMES
 from megatalker.engine.speech_rate import is_short, resume_at, spoken_chars
 from megatalker.engine.state import WorkerState
-from megatalker.engine.utterance import DecoderStream, Utterance
+from megatalker.engine.utterance import Utterance
 from megatalker.errors import MegatalkerError
 from megatalker.prompt.text import speakable
 

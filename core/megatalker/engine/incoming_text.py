@@ -40,6 +40,7 @@ def _read(utterance: Utterance, most: int) -> None:
         piece = incoming.take(most)
         most -= len(piece)
         text.feed(piece)
+    utterance.take_joint()
     if incoming.pieces or not incoming.complete:
         return
     incoming.end_read = True

@@ -50,6 +50,11 @@ class SpeechOptions:
     lexicon: Mapping[str, str | Mapping[str, str]] | Lexicon | None = None
     """Respellings of words, and tables of them by language; they go before those of ``settings.lexicon``
     (:mod:`megatalker.prompt.rewriting.lexicon`)."""
+    markup: Literal["none", "tags", "ssml"] | None = None
+    """Pauses, marks, voices and spoken forms in the text, in SSML or in short tags (:mod:`megatalker.prompt.markup`);
+    ``none`` speaks the text as it is. By default ``settings.markup``, unless ``clean_text`` is off."""
+    cast: Mapping[str, str | Voice] | None = None
+    """Voices by the names that a text in markup gives them, besides the checkpoint's speakers."""
     word_times: bool = False
     """``stream.take_words`` tells which words were spoken, and estimates when (:mod:`megatalker.engine.word_times`)."""
 

@@ -7,6 +7,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from megatalker.checkpoint.config import FRAME_SAMPLES
 from megatalker.errors import IncompleteSpeechError
 from megatalker.plugins.registry import Kind
 
@@ -36,13 +37,24 @@ class StreamEnd:
     follow from the frames themselves."""
 
 
+@dataclass(frozen=True, slots=True)
+class ReachedMark:
+    """A mark of a text in markup that speech has reached."""
+
+    name: str
+    sample: int
+    """Samples of the stream before it."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Chunk:
-    """A whole number of frames of speech. Times are ``time.monotonic()`` seconds."""
+    """A whole number of frames of speech; or, with no frames, silence of any length that markup asks for. Times are
+    ``time.monotonic()`` seconds.
+    """
 
     index: int
     pcm: NDArray[np.float32]
-    """``[frames * 1920]`` samples at 24 kHz within [-1, 1]."""
+    """``[frames * 1920]`` samples at 24 kHz within [-1, 1]; without frames ``[samples]`` of silence, maybe none."""
     frames: int
     sample_offset: int
     """Samples of the stream before this chunk."""
@@ -61,6 +73,8 @@ class Chunk:
     ends: tuple[StreamEnd, ...] = ()
     """Decoder streams that ended before this chunk's last frame and not before the chunk before; with ``codes`` only.
     """
+    marks: tuple[ReachedMark, ...] = ()
+    """Marks of the text that lie in this chunk, which has no frames."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -75,16 +89,31 @@ class Continuation:
     """The ends that those chunks told of."""
     ahead_s: float = 0.0
     """Seconds of audio that the listener has in hand."""
+    silence: int = 0
+    """Samples of silence that markup asked for, in those chunks."""
+    marks: int = 0
+    """Marks of those chunks."""
+
+    @property
+    def samples(self) -> int:
+        """Samples of those chunks."""
+        return len(self.codes) * FRAME_SAMPLES + self.silence
 
     @classmethod
     def after(cls, chunks: Sequence[Chunk], ahead_s: float = 0.0) -> "Continuation | None":
         """Return what these chunks said, which are all of an utterance and were asked for with ``return_codes``.
         ``None``: there is no chunk.
         """
-        codes = [chunk.codes for chunk in chunks if chunk.codes is not None]
-        if not codes:
+        if not chunks:
             return None
-        return cls(np.concatenate(codes), tuple(end for chunk in chunks for end in chunk.ends), ahead_s)
+        codes = [chunk.codes for chunk in chunks if chunk.codes is not None]
+        return cls(
+            np.concatenate(codes) if codes else np.empty((0, 0), np.int64),
+            tuple(end for chunk in chunks for end in chunk.ends),
+            ahead_s,
+            sum(len(chunk.pcm) for chunk in chunks if not chunk.frames),
+            sum(len(chunk.marks) for chunk in chunks),
+        )
 
 
 @dataclass(frozen=True, slots=True)

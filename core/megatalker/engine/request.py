@@ -1,7 +1,9 @@
 """Turns a caller's words into a checked utterance, in the caller's thread."""
 
 import math
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -15,13 +17,21 @@ from megatalker.errors import InvalidRequestError, UnsupportedError
 from megatalker.prompt import Layout, PromptPlan, PromptPlanner
 from megatalker.prompt.control_tokens import ControlTokens, control_tokens
 from megatalker.prompt.languages import resolve
+from megatalker.prompt.markup import MarkedText
+from megatalker.prompt.markup.parts import NAME, NAME_RULE, MarkupReader
+from megatalker.prompt.markup.say_as import SayAs
+from megatalker.prompt.markup.ssml import SsmlReader
+from megatalker.prompt.markup.tags import TagReader
 from megatalker.prompt.rewriting.factory import RewriterFactory
 from megatalker.prompt.rewriting.rewriter import TextRewriter
 from megatalker.prompt.text import TextChecker, check_text, prepare_text
 from megatalker.sampling import SamplingParams
 from megatalker.settings import LONGEST_S, Settings
-from megatalker.voices import Voice, default_voice, list_languages
+from megatalker.voices import Voice, default_voice, list_languages, list_speakers
 from megatalker.voices.mixing import find_mixed
+
+MOST_CAST = 64
+"""Voices of the option ``cast``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +45,16 @@ class Request:
     max_segment_frames: int
     max_ahead_s: float | None
     return_codes: bool
+    cast: Mapping[str, PromptPlan] = field(default_factory=dict)
+    """Plans of the other voices that the text may name."""
+
+    def plan_of(self, voice: str) -> PromptPlan:
+        """Return the plan for a voice that the text names; "" is the request's own."""
+        return self.plan if not voice else self.cast[voice]
+
+    def ids_needed(self) -> dict[str, int]:
+        """Return :attr:`PromptPlan.ids_needed` of each voice by its name in the text."""
+        return {"": self.plan.ids_needed, **{name: plan.ids_needed for name, plan in self.cast.items()}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,28 +93,82 @@ class RequestChecker:
                 f"backend {limits.name!r} is greedy only; ask for do_sample=False and predictor_do_sample=False, "
                 "or choose another backend"
             )
-        rewriter = self._rewriter(options)
-        segmenter = self._segmenter(text, request.plan, rewriter, cleaning=options.clean_text)
-        longest = max((len(segment.ids) for segment in segmenter.coming), default=1)
-        frames_that_fit(request.plan.prefill_rows(longest), request.max_frames, limits.max_positions)
+        segmenter = self._segmenter(text, request, options)
+        coming = [(request.plan_of(segment.voice), len(segment.ids)) for segment in segmenter.coming]
+        longest = max((plan.prefill_rows(ids) for plan, ids in coming or [(request.plan, 1)]))
+        frames_that_fit(longest, request.max_frames, limits.max_positions)
         if after is not None:
             self._check_continuation(after, request)
         return request, segmenter
 
     def text_checker(self, options: SpeechOptions) -> TextChecker:
         """For the pieces of a text that arrives bit by bit."""
-        most, rewriter = self._settings.max_text_chars, self._rewriter(options)
-        return TextChecker(self._control_tokens, most, cleaning=options.clean_text, rewriter=rewriter)
+        most, tokens = self._settings.max_text_chars, self._control_tokens
+        rewriter, marked = self._reading(options)
+        return TextChecker(tokens, most, cleaning=options.clean_text, rewriter=rewriter, marked=marked)
 
-    def _rewriter(self, options: SpeechOptions) -> TextRewriter | None:
+    def _reading(self, options: SpeechOptions) -> tuple[TextRewriter | None, MarkedText | None]:
+        """Return what rewrites a text with these options, and what reads its markup, which rewrites, too."""
         language = self._settings.language if options.language is None else options.language
         name = resolve(language, list_languages(self._checkpoint))
-        return self._rewriters.make(
-            None if name == "auto" else name, options.normalize, options.lexicon, cleaning=options.clean_text
-        )
+        spoken = None if name == "auto" else name
+        rewriter = self._rewriters.make(spoken, options.normalize, options.lexicon, cleaning=options.clean_text)
+        match self._markup(options):
+            case "none":
+                return rewriter, None
+            case "tags":
+                reader: MarkupReader = TagReader(self._voice_names(options))
+            case "ssml":
+                reader = SsmlReader(self._voice_names(options), SayAs(spoken))
+        return None, MarkedText(reader, self._control_tokens, rewriter)
+
+    def _markup(self, options: SpeechOptions) -> Literal["none", "tags", "ssml"]:
+        if options.markup not in (None, "none", "tags", "ssml"):
+            raise InvalidRequestError(f"markup is {options.markup!r:.60}, expected 'none', 'tags' or 'ssml'")
+        if not options.clean_text:
+            if options.markup in (None, "none"):
+                return "none"
+            raise InvalidRequestError(
+                "markup changes the text, and clean_text=False gives the model the text as it is; leave one of them out"
+            )
+        return self._settings.markup if options.markup is None else options.markup
+
+    def _voice_names(self, options: SpeechOptions) -> list[str]:
+        """Return the names that a text may give its voices: those of the cast, and the checkpoint's speakers."""
+        cast = options.cast or {}
+        if not isinstance(cast, Mapping) or len(cast) > MOST_CAST:
+            found = f"{len(cast)} voices" if isinstance(cast, Mapping) else repr(cast)[:60]
+            raise InvalidRequestError(
+                f"cast is {found}, expected at most {MOST_CAST} voices by their names in the text"
+            )
+        folded = [name.casefold() for name in cast if isinstance(name, str)]
+        for name in cast:
+            if not isinstance(name, str) or NAME.fullmatch(name) is None or folded.count(name.casefold()) > 1:
+                raise InvalidRequestError(
+                    f"cast has a voice {name!r:.80}, expected names that differ by more than their case: {NAME_RULE}"
+                )
+        speakers = list_speakers(self._checkpoint)
+        return [*cast, *(name for name in speakers if name.casefold() not in folded)]
+
+    def _cast(self, options: SpeechOptions, plan: Callable[[Voice], PromptPlan]) -> dict[str, PromptPlan]:
+        """Return the plans of the voices that the text may name."""
+        if self._markup(options) == "none":
+            if options.cast:
+                raise InvalidRequestError(
+                    "cast names the voices of a text in markup; ask for markup 'tags' or 'ssml', too"
+                )
+            return {}
+        cast = options.cast or {}
+        return {name: plan(self._voice(cast.get(name, name))) for name in self._voice_names(options)}
 
     def _check_continuation(self, said: Continuation, request: Request) -> None:
         codes, limits = said.codes, np.array(self._checkpoint.config.code_limits)
+        if said.silence < 0 or said.marks < 0:
+            raise InvalidRequestError(
+                f"{said.silence} samples of silence and {said.marks} marks to go on after, expected 0 or more"
+            )
+        if not len(codes):  # a pause alone was said
+            codes = np.empty((0, len(limits)), np.int64)
         if codes.ndim != 2 or codes.shape[1] != len(limits) or len(codes) > request.max_frames:
             expected = f"at most {request.max_frames} frames of {len(limits)}"
             raise InvalidRequestError(f"codes to go on after have the shape {list(codes.shape)}, expected {expected}")
@@ -114,14 +188,15 @@ class RequestChecker:
         settings = self._settings
         sampling = self._checkpoint.sampling if options.sampling is None else options.sampling
         language = settings.language if options.language is None else options.language
-        plan = self._planner.plan(
-            voice=self._voice(options.voice),
+        plan = partial(
+            self._planner.plan,
             language=_string("language", language),
             instruct=self._description("instruct", options.instruct),
             layout=self._layout(text, options.layout),
         )
         return Request(
-            plan=plan,
+            plan=plan(voice=self._voice(options.voice)),
+            cast=self._cast(options, lambda voice: plan(voice=voice)),
             sampling=replace(sampling, seed=options.chosen_seed()),
             max_frames=self._max_frames(options.max_frames),
             max_segment_frames=settings.max_segment_frames or self._checkpoint.max_new_tokens - 1,
@@ -188,14 +263,14 @@ class RequestChecker:
             )
         return asked
 
-    def _segmenter(
-        self, text: str | None, plan: PromptPlan, rewriter: TextRewriter | None, *, cleaning: bool
-    ) -> TextSegmenter:
-        settings, tokenizer = self._settings, self._checkpoint.tokenizer
-        segmenter = TextSegmenter(tokenizer, settings.max_segment_chars, plan.ids_needed, clean=cleaning)
+    def _segmenter(self, text: str | None, request: Request, options: SpeechOptions) -> TextSegmenter:
+        settings, cleaning = self._settings, options.clean_text
+        rewriter, marked = self._reading(options)
+        tokenizer, most_chars = self._checkpoint.tokenizer, settings.max_segment_chars
+        segmenter = TextSegmenter(tokenizer, most_chars, request.ids_needed(), clean=cleaning)
         if text is not None:
             most, tokens = settings.max_text_chars, self._control_tokens
-            whole = prepare_text(text, most, tokens, cleaning=cleaning, rewriter=rewriter)
+            whole = prepare_text(text, most, tokens, cleaning=cleaning, rewriter=rewriter, marked=marked)
             segmenter.add_whole(whole)
         return segmenter
 

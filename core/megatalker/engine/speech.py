@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from megatalker.engine.options import SpeechOptions
 from megatalker.engine.outputs import BackendSwitch, Chunk, FinishReason, StreamFacts
-from megatalker.engine.stream import Pieces
+from megatalker.engine.pieces import Pieces
 from megatalker.engine.word_times import SpokenWord
 
 __all__ = ["Speech", "SpeechEngine"]

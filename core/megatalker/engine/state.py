@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from megatalker.engine.backend_role import BackendRole
 from megatalker.engine.commands import Lend
 from megatalker.engine.costs import Budget, Costs, Throughput
-from megatalker.engine.utterance import DecoderStream, Utterance
+from megatalker.engine.decoder_stream import DecoderStream
+from megatalker.engine.utterance import Utterance
 from megatalker.errors import MegatalkerError
 from megatalker.interfaces import Frame, StreamHandle
 from megatalker.plugins.checked import CheckedCodec, CheckedTalker

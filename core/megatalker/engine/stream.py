@@ -6,7 +6,6 @@ import time
 import warnings
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from threading import Lock
 from types import TracebackType
@@ -15,48 +14,17 @@ from typing import Protocol, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from megatalker.checkpoint.config import FRAME_SAMPLES, FRAME_SECONDS, SAMPLE_RATE
+from megatalker.checkpoint.config import SAMPLE_RATE
 from megatalker.engine.chunks import ChunkQueue, Progress
 from megatalker.engine.commands import Cancel, CommandQueue, Feed, FinishText
 from megatalker.engine.marked_chunks import ChunkSource, WatermarkStage
 from megatalker.engine.outputs import BackendSwitch, Chunk, Continuation, FinishReason, StreamFacts
+from megatalker.engine.pieces import Pieces
 from megatalker.engine.utterance import Utterance
 from megatalker.engine.word_times import SpokenWord, WordClock
-from megatalker.errors import InvalidRequestError, UnsupportedError
+from megatalker.errors import InvalidRequestError, MarkupError, UnsupportedError
+from megatalker.prompt.markup.controls import without_controls
 from megatalker.prompt.text import TextChecker
-
-Pcm = NDArray[np.float32]
-
-
-class Pieces:
-    """The chunks of a stream, cut; iterate over it once, with ``for`` or ``async for``, instead of over the stream.
-
-    A piece never waits for the chunk after it, since its length divides a frame.
-
-    Raises:
-        InvalidRequestError: ``seconds`` does not divide a frame.
-    """
-
-    def __init__(self, sync: Iterator[Chunk], later: AsyncIterator[Chunk], seconds: float) -> None:
-        """``sync`` and ``later`` are the same stream, for threads and for event loops."""
-        samples = round(seconds * SAMPLE_RATE)
-        if samples < 1 or abs(samples - seconds * SAMPLE_RATE) > 1e-6 or FRAME_SAMPLES % samples:
-            raise InvalidRequestError(
-                f"pieces of {seconds} s were asked for, expected a length that divides a frame of {FRAME_SECONDS} s, "
-                "such as 0.04, 0.02 or 0.01"
-            )
-        self._sync, self._later, self._samples = sync, later, samples
-
-    def __iter__(self) -> Iterator[Pcm]:
-        """``[seconds * 24000]`` samples each."""
-        for chunk in self._sync:
-            yield from chunk.pcm.reshape(-1, self._samples)
-
-    async def __aiter__(self) -> AsyncIterator[Pcm]:
-        """Yield the same pieces to an event loop."""
-        async for chunk in self._later:
-            for piece in chunk.pcm.reshape(-1, self._samples):
-                yield piece
 
 
 class ChunkStream(ABC):
@@ -70,7 +38,7 @@ class ChunkStream(ABC):
 
     def __init__(self, chunks: ChunkSource) -> None:
         self._chunks, self._process = chunks, os.getpid()
-        self._warned, self._taken_frames, self._over = False, 0, False
+        self._warned, self._taken_samples, self._over = False, 0, False
 
     @abstractmethod
     def take_words(self, *, begun: bool = False) -> list[SpokenWord]:
@@ -156,12 +124,12 @@ class ChunkStream(ABC):
         return self._chunks.error
 
     def _note_taken(self, chunk: Chunk) -> None:
-        self._taken_frames += chunk.frames
+        self._taken_samples += len(chunk.pcm)
 
     @property
     def _taken_s(self) -> float:
         """Seconds of audio that the consumer has taken."""
-        return self._taken_frames * FRAME_SECONDS
+        return self._taken_samples / SAMPLE_RATE
 
     def _warn_of_blocking(self) -> None:
         if self._warned:
@@ -246,7 +214,7 @@ class SpeechStream(ChunkStream):
         that text, where word times are wanted. ``after``: what another engine has said. ``watermark`` marks the chunks.
         """
         super().__init__(link.chunks if watermark is None else watermark.mark(link.chunks))
-        self._taken_frames = 0 if after is None else len(after.codes)
+        self._taken_samples = 0 if after is None else after.samples
         self._link, self._text_checker, self._progress = link, text_checker, link.progress
         self._keep_alive = keep_alive
         self._words, self._feeding = words, Lock()
@@ -263,6 +231,7 @@ class SpeechStream(ChunkStream):
         A refused piece ends nothing: it is left out, and the pieces before and after it are spoken.
 
         Raises:
+            MarkupError: markup is faulty. That ends the stream, which raises the same error after its chunks.
             InvalidRequestError: the stream was opened with its whole text or was told to finish, the piece is no text,
                 or all pieces together exceed ``max_text_chars``. With ``clean_text=False`` also where the piece cannot
                 be spoken.
@@ -271,7 +240,11 @@ class SpeechStream(ChunkStream):
         with self._feeding:
             if self._text_checker is None:
                 raise InvalidRequestError("this stream has all its text; open one with speak(None) to feed text to it")
-            ready = self._text_checker.check(text)
+            try:
+                ready = self._text_checker.check(text)
+            except MarkupError as error:  # nothing that follows can be understood
+                self._fail(error)
+                raise
             if self.finish_reason == "cancelled":
                 return
             self._progress.text_chars += len(text)
@@ -281,11 +254,17 @@ class SpeechStream(ChunkStream):
                 self._ignored_chars += len(text)
 
     def finish(self) -> None:
-        """The text is complete: say what is left, then end. May be called again."""
+        """The text is complete: say what is left, then end. May be called again; raises ``MarkupError`` as
+        :meth:`feed`.
+        """
         with self._feeding:
             if self._text_checker is not None:
-                self._feed(self._text_checker.finish())
-                self._text_checker = None
+                checker, self._text_checker = self._text_checker, None
+                try:
+                    self._feed(checker.finish())
+                except MarkupError as error:
+                    self._fail(error)
+                    raise
                 self._link.finish_text()
                 if self._words is not None:
                     self._words.end_text(self._taken_s)
@@ -307,7 +286,11 @@ class SpeechStream(ChunkStream):
         if ready:
             self._link.feed(ready)
             if self._words is not None:
-                self._words.feed(ready, self._taken_s)
+                self._words.feed(without_controls(ready), self._taken_s)
+
+    def _fail(self, error: Exception) -> None:
+        if self._chunks.finish("error", error):
+            self._link.cancel()
 
     # ---- end
 
@@ -357,7 +340,7 @@ class SpeechStream(ChunkStream):
     def facts(self) -> StreamFacts:
         """Figures so far."""
         progress, first = self._progress, self._chunks.first_delivered_at
-        audio_s = progress.frames * FRAME_SECONDS
+        audio_s = progress.samples / SAMPLE_RATE
         last = progress.last_decoded_at
         return StreamFacts(
             backend=progress.backend,
@@ -370,7 +353,7 @@ class SpeechStream(ChunkStream):
             audio_s=audio_s,
             queue_wait_s=None if progress.prefilled_at is None else progress.prefilled_at - progress.requested_at,
             ttfc_s=None if first is None else first - progress.requested_at,
-            rtf=None if last is None else (last - progress.requested_at) / audio_s,
+            rtf=None if last is None or not audio_s else (last - progress.requested_at) / audio_s,
             underruns=progress.playback.underruns,
             switches=progress.switches,
             unsaid_chars=progress.unsaid_chars + self._ignored_chars,

@@ -5,16 +5,15 @@ from collections.abc import Sequence
 from functools import partial
 from operator import methodcaller
 
-from megatalker.checkpoint.config import FRAME_SECONDS
 from megatalker.engine.admission import Grant, serve
+from megatalker.engine.decoder_stream import Codes, DecoderStream
 from megatalker.engine.endings import end_of_speech, end_segment
 from megatalker.engine.failover import pass_trial
 from megatalker.engine.guarded_calls import REQUEST_ERRORS, Fault, GuardedCalls
 from megatalker.engine.outputs import StreamEnd
 from megatalker.engine.request import frames_that_fit
 from megatalker.engine.state import StepInProgress, WorkerState
-from megatalker.engine.utterance import Codes, DecoderStream, Utterance
-from megatalker.engine.word_times import BegunSegment
+from megatalker.engine.utterance import Utterance
 from megatalker.errors import CapacityError, describe_error
 from megatalker.interfaces import DecodeStep, StreamRequest
 from megatalker.prompt import PromptBuilder
@@ -170,7 +169,7 @@ class TalkerStage:
         come.
         """
         if utterance.decoder is None:
-            _begin_segment(utterance, decoder)
+            utterance.begin_segment(decoder)
         said = utterance.to_repeat
         while said and utterance.decoder is decoder and utterance.ending is None:
             item = said[0]
@@ -207,7 +206,7 @@ class TalkerStage:
                 counters.queue_wait_s += now - utterance.progress.requested_at
                 utterance.progress.prefilled_at = now
             if utterance.decoder is None:
-                _begin_segment(utterance, decoder)
+                utterance.begin_segment(decoder)
 
     def _refused(self, utterance: Utterance, error: Exception) -> None:
         """The backend does not take a prompt: it has no row left, or the prompt is impossible."""
@@ -284,14 +283,6 @@ class TalkerStage:
             utterance.end("max_frames")
         elif decoder.frames >= decoder.max_frames:
             end_segment(self._state, utterance, decoder, "limit")
-
-
-def _begin_segment(utterance: Utterance, decoder: DecoderStream) -> None:
-    begins_s = len(utterance.frames) * FRAME_SECONDS
-    utterance.progress.begun.append(BegunSegment(utterance.text.letters_said, decoder.segment, begins_s))
-    utterance.text.begin()
-    utterance.decoder = decoder
-    utterance.progress.segments += 1
 
 
 def _step(decoder: DecoderStream) -> DecodeStep:

@@ -13,11 +13,14 @@ whole segment is spoken once more (:mod:`megatalker.engine.endings`). Segments w
 
 import unicodedata
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from megatalker.engine.joints import Joint
 from megatalker.engine.word_times import letters
-from megatalker.prompt.cleaning import PARAGRAPH_END, paragraphs
+from megatalker.prompt.markup.controls import ControlReader
+from megatalker.prompt.markup.parts import Part
 from megatalker.prompt.sentences import split_sentences
 from megatalker.prompt.text import IncrementalTokenizer, speakable
 
@@ -73,9 +76,13 @@ class TextSegment:
     Args:
         tokenizer: the checkpoint's.
         cut_finder: knows where the segment ends, for text that arrives bit by bit.
+        voice: who speaks it, where the text names a voice.
     """
 
-    def __init__(self, tokenizer: Any, cut_finder: _CutFinder | None = None) -> None:
+    def __init__(self, tokenizer: Any, cut_finder: _CutFinder | None = None, voice: str = "") -> None:
+        self.voice = voice
+        self.lead: Joint | None = None
+        """What markup asks for before it, until that is taken."""
         self.text = ""
         self.ids: list[int] = []
         self.complete = False
@@ -118,7 +125,7 @@ class TextSegment:
         """
         read, follows = self.read(ids_fed)
         said = len(read) if said is None else said
-        rest = TextSegment(self._tokenizer, self._cut_finder)
+        rest = TextSegment(self._tokenizer, self._cut_finder, self.voice)
         rest._feed(read[said:] + follows)
         return rest
 
@@ -139,12 +146,20 @@ class TextSegmenter:
     Args:
         tokenizer: the checkpoint's.
         max_chars: see the module.
-        ids_needed: ids that must be known before a segment whose text still arrives can begin.
-        clean: the text is clean (:mod:`megatalker.prompt.cleaning`): each paragraph of it ends a segment.
+        ids_needed: ids that must be known before a segment whose text still arrives can begin, by its voice; one for
+            voices that are not there.
+        clean: the text is clean (:mod:`megatalker.prompt.cleaning`): each paragraph and control of it ends a segment.
     """
 
-    def __init__(self, tokenizer: Any, max_chars: int, ids_needed: int = 1, *, clean: bool = False) -> None:
-        self._tokenizer, self._max_chars, self._ids_needed, self._clean = tokenizer, max_chars, ids_needed, clean
+    def __init__(
+        self, tokenizer: Any, max_chars: int, ids_needed: Mapping[str, int] | None = None, *, clean: bool = False
+    ) -> None:
+        self._tokenizer, self._max_chars, self._ids_needed, self._clean = tokenizer, max_chars, ids_needed or {}, clean
+        self._controls = ControlReader()
+        self._joint: Joint | None = None
+        """What markup asks for after the last segment."""
+        self.voice = ""
+        """Who speaks the text that comes next, where the text names a voice."""
         self._coming: deque[TextSegment] = deque()
         self._current: TextSegment | None = None
         self._open: TextSegment | None = None
@@ -161,6 +176,11 @@ class TextSegmenter:
     def coming(self) -> tuple[TextSegment, ...]:
         """Segments that have not begun."""
         return tuple(self._coming)
+
+    @property
+    def tail(self) -> Joint | None:
+        """What markup asks for after the last of them."""
+        return self._joint
 
     @property
     def current(self) -> TextSegment | None:
@@ -183,7 +203,7 @@ class TextSegmenter:
         if self._current is not None or not self._coming:
             return False
         segment = self._coming[0]
-        return segment.complete or (segment.speakable and len(segment.ids) >= self._ids_needed)
+        return segment.complete or (segment.speakable and len(segment.ids) >= self._ids_needed.get(segment.voice, 1))
 
     @property
     def finished(self) -> bool:
@@ -198,37 +218,73 @@ class TextSegmenter:
     def add_whole(self, text: str) -> None:
         """Take the whole text at once, stripped."""
         self.whole = text
-        for paragraph in paragraphs(text) if self._clean else [text]:
-            for segment in split_sentences(paragraph, self._max_chars):
-                self.add(segment)
+        for part in self._parts(text):
+            if part.kind == "text":
+                for segment in split_sentences(part.value.strip(), self._max_chars):
+                    self.add(segment)
+            else:
+                self._take_control(part)
         self.finish()
 
     def add(self, text: str, ids: list[int] | None = None) -> None:
         """Append a complete segment, stripped; ``ids`` where it has been tokenised."""
         self.characters += len(text)
-        self._append(TextSegment(self._tokenizer)).fill(text, ids)
+        self._append(TextSegment(self._tokenizer, voice=self.voice)).fill(text, ids)
         self._close()
+
+    def join(self, joint: Joint) -> None:
+        """Append what markup asks for between what was appended before and what comes next."""
+        self._close()
+        self._joint = joint if self._joint is None else self._joint.then(joint)
 
     def feed(self, text: str) -> None:
         """Append a piece of text that arrives bit by bit."""
-        self.characters += len(text)
-        parts = text.split(PARAGRAPH_END) if self._clean else [text]
-        for index, part in enumerate(parts):
-            if index:
-                self._close()
-            self._feed(part)
+        for part in self._parts(text):
+            if part.kind == "text":
+                self.characters += len(part.value)
+                self._feed(part.value)
+            else:
+                self._take_control(part)
+
+    def _parts(self, text: str) -> list[Part]:
+        return self._controls.read(text) if self._clean else [Part("text", text)]
 
     def _feed(self, text: str) -> None:
         rest: str | None = text
         while rest:
-            rest = (self._open or self._append(TextSegment(self._tokenizer, _CutFinder(self._max_chars)))).take(rest)
+            segment = self._open
+            if segment is None:
+                segment = self._append(TextSegment(self._tokenizer, _CutFinder(self._max_chars), self.voice))
+            rest = segment.take(rest)
             if rest is not None:
                 self._close()
+
+    def _take_control(self, part: Part) -> None:
+        self._close()
+        match part.kind:
+            case "pause":
+                self.join(Joint(int(part.value)))
+            case "mark":
+                self.join(Joint(marks=((part.value, 0),)))
+            case "voice":
+                self.voice = part.value
 
     def finish(self) -> None:
         """No text will be appended."""
         self._close()
         self._finished = True
+
+    def take_joint(self) -> Joint | None:
+        """Return what markup asks for before anything else is spoken, once; ``None``: nothing, or a segment is being
+        spoken.
+        """
+        if self._current is not None:
+            return None
+        if self._coming:
+            joint, self._coming[0].lead = self._coming[0].lead, None
+        else:
+            joint, self._joint = self._joint, None
+        return joint
 
     def begin(self) -> None:
         """The upcoming segment is being spoken."""
@@ -262,6 +318,7 @@ class TextSegmenter:
     def _append(self, segment: TextSegment) -> TextSegment:
         self._coming.append(segment)
         self._open = segment
+        segment.lead, self._joint = self._joint, None
         return segment
 
     def _close(self) -> None:
@@ -271,6 +328,7 @@ class TextSegmenter:
         segment.finish()
         if segment is not self._current and not segment.speakable:
             self._coming.pop()  # the open one is the last
+            self._joint = segment.lead
 
 
 @dataclass(slots=True)

@@ -5,127 +5,29 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-import torch
-from torch import Tensor
-
-from megatalker.checkpoint.config import FRAME_SECONDS
+from megatalker.checkpoint.config import FRAME_SAMPLES, FRAME_SECONDS, SAMPLE_RATE
 from megatalker.engine.chunks import ChunkPolicy, ChunkQueue, Progress, hold_until
+from megatalker.engine.decoder_stream import CodecReplay, Codes, DecoderStream
+from megatalker.engine.joints import Joint
 from megatalker.engine.options import stream_seed
 from megatalker.engine.outputs import Continuation, FinishReason, StreamEnd
 from megatalker.engine.request import Request
 from megatalker.engine.runaway import RunawayDetector
 from megatalker.engine.scheduler import Stream, StreamStatus
 from megatalker.engine.speech_rate import spoken_chars
-from megatalker.engine.text_segmenter import IncomingText, TextSegment, TextSegmenter
-from megatalker.interfaces import CodecState, StreamHandle, StreamRequest
+from megatalker.engine.text_segmenter import IncomingText, TextSegmenter
+from megatalker.engine.word_times import BegunSegment
+from megatalker.interfaces import CodecState
 from megatalker.plugins.registry import Kind
-from megatalker.prompt import Prompt, PromptBuilder, PromptText
-from megatalker.sampling import SamplingParams
+from megatalker.prompt import Prompt, PromptText
 from megatalker.settings import ShortSpeech
-
-Codes = tuple[int, ...]
+from megatalker.voices import Voice
 
 WAITING, RUNNING, STARVED, FULL, ENDED = StreamStatus
 REST_S = 0.3
 """A stream without work for this long lends its row: words of one sentence come faster."""
 RESUME_SHARE = 0.5
 """A stream that lent its row because nobody took its audio wants it back when this share of it is left."""
-
-
-@dataclass(slots=True)
-class DecoderStream:
-    """One stream of the talker backend: what is needed to go on with it, on this backend or on another."""
-
-    segment: TextSegment
-    prompt: Prompt
-    sampling: SamplingParams
-    ids_in_prompt: int
-    """Text ids that the prefill covers."""
-    rows: list[Tensor]
-    """``[H]`` each: text rows known so far, one for each frame."""
-    complete: bool
-    """No row follows ``rows``; pad does."""
-    log: list[Codes]
-    """The utterance's frames; this stream's begin at ``start``."""
-    start: int
-    max_frames: int = 0
-    handle: StreamHandle | None = None
-    """The stream inside the loaded backend; ``None`` before prefill, and after that backend was given up."""
-
-    @classmethod
-    def of(
-        cls, segment: TextSegment, known: int, prompt: Prompt, sampling: SamplingParams, log: list[Codes]
-    ) -> "DecoderStream":
-        """The stream that begins with ``prompt``, which was built from the segment's first ``known`` ids."""
-        rows = list(prompt.trailing.unbind(0))
-        ends = 1 if prompt.complete else 0  # the end row; or, where the prompt holds all text, one row of pad
-        return cls(segment, prompt, sampling, known - (len(rows) - ends), rows, prompt.complete, log, len(log))
-
-    @property
-    def frames(self) -> int:
-        """Frames of this stream so far."""
-        return len(self.log) - self.start
-
-    @property
-    def next_row(self) -> Tensor | None:
-        """The row to feed with the next frame; ``None`` while it is not known."""
-        frame, rows = len(self.log) - self.start, self.rows
-        if frame < len(rows):
-            return rows[frame]
-        return self.prompt.pad if self.complete else None
-
-    def text_done_at(self, frame: int) -> bool:
-        """All text had been fed before the utterance's frame of this number."""
-        return self.complete and frame - self.start >= len(self.rows)
-
-    @property
-    def ids_fed(self) -> int:
-        """Text ids that the decoder has read."""
-        return self.ids_in_prompt + self.frames
-
-    @property
-    def new_ids(self) -> list[int]:
-        """Text ids that arrived and have no row yet."""
-        return [] if self.complete else self.segment.ids[self.ids_in_prompt + len(self.rows) :]
-
-    def extend(self, rows: Tensor | None, end_row: Tensor) -> None:
-        """Take the rows of :attr:`new_ids`, and the end of the text if it has come."""
-        if rows is not None:
-            self.rows.extend(rows.unbind(0))
-        if self.segment.complete and not self.complete:
-            self.rows.append(end_row)
-            self.complete = True
-
-    def request(self, builder: PromptBuilder) -> StreamRequest:
-        """The prefill that begins the decoder stream, or continues it after frames that exist."""
-        if not self.frames:
-            return StreamRequest(self.prompt.embeds, self.sampling)
-        codes = torch.tensor(self.log[self.start :])
-        text = torch.stack([self._row_fed(frame) for frame in range(len(codes))])
-        embeds = torch.cat([self.prompt.embeds, builder.frame_rows(codes) + text])
-        return StreamRequest(embeds, self.sampling, tuple(codes[:, 0].tolist()), codes, text)
-
-    def _row_fed(self, frame: int) -> Tensor:
-        return self.rows[frame] if frame < len(self.rows) else self.prompt.pad
-
-
-@dataclass(slots=True, eq=False)
-class CodecReplay:
-    """A codec state that is brought up to date with frames whose audio nobody needs."""
-
-    state: CodecState
-    codes: Tensor
-    """``[N, code groups]``"""
-    served: "Sequence[Utterance]" = ()
-    """To whom these frames belong, if they have never been audio: then one of them may be to blame for a failure."""
-    heard: int = 0
-    watched_for: "Utterance | None" = None
-    """The utterance whose runaway detector hears this audio for the first time."""
-
-    @property
-    def left(self) -> int:
-        """Frames that the state has yet to hear."""
-        return len(self.codes) - self.heard
 
 
 @dataclass(slots=True, eq=False)
@@ -154,6 +56,28 @@ class Utterance(Stream):
     """Frames the codec was given: those beyond ``delivered`` are on their way as audio."""
     codec_state: CodecState | None = None
     """Stands after the frames given; ``None`` before the first, and when it was lost."""
+    joints: deque[Joint] = field(default_factory=deque)
+    """What comes between frames that exist, and was not handed out. No audio goes beyond the first of them."""
+    silence: int = 0
+    """Samples of all joints so far."""
+    silence_before: int = 0
+    """Samples of all joints before the segment that began last."""
+    silence_known: int = 0
+    """Samples of joints that another engine has handed out, and this one has not gone through."""
+    marks_known: int = 0
+    """Marks, likewise."""
+    voice: str = ""
+    """Name of the voice that the talker speaks with, where the text names it."""
+    voice_streams: int = 0
+    """Decoder streams since that voice began: seeds follow from it, so that they do not depend on what others say."""
+    codec_voice_name: str = ""
+    """The voice of the frames that the codec is given next."""
+    codec_from: int = 0
+    """Frames before the first with that voice."""
+    edge: float | None = None
+    """The sample before the next chunk, where a joint lies between."""
+    last_sample: float = 0.0
+    """The last one that was handed out."""
     replay: CodecReplay | None = None
     """The replay that becomes its codec state, while that is ``None``."""
     to_repeat: deque[Codes | StreamEnd] = field(default_factory=deque)
@@ -183,6 +107,16 @@ class Utterance(Stream):
         return len(self.frames) - self.progress.frames
 
     @property
+    def ready(self) -> int:
+        """Frames that the codec may have been given."""
+        return min(len(self.frames), self.joints[0].frame) if self.joints else len(self.frames)
+
+    @property
+    def codec_voice(self) -> Voice:
+        """The voice of the frames that the codec is given next."""
+        return self.request.plan_of(self.codec_voice_name).voice
+
+    @property
     def begun(self) -> bool:
         """Its speech has begun, here or in another engine."""
         return bool(self.progress.segments or self.to_repeat)
@@ -201,7 +135,8 @@ class Utterance(Stream):
         """Rows of the prefill that it needs."""
         decoder = self.decoder
         if decoder is None:
-            return self.request.plan.prefill_rows(len(self.text.upcoming.ids))
+            upcoming = self.text.upcoming
+            return self.request.plan_of(upcoming.voice).prefill_rows(len(upcoming.ids))
         return len(decoder.prompt.embeds) + decoder.frames
 
     @property
@@ -235,6 +170,7 @@ class Utterance(Stream):
                 self.to_repeat.append(ends.popleft())
             self.to_repeat += frames[number : number + 1]
         self.unwatched = True
+        self.silence_known, self.marks_known, self.progress.silence = said.silence, said.marks, said.silence
         self.progress.playback.dry_at = now + said.ahead_s
 
     def watch_audio(self, levels: Sequence[float], first: int) -> str | None:
@@ -262,13 +198,15 @@ class Utterance(Stream):
         decoder, progress, given, made = self.decoder, self.progress, self.given, len(self.frames)
         coming_s, dry_at = (given - progress.frames) * FRAME_SECONDS, progress.playback.dry_at
         deadline = self.deadline = -math.inf if dry_at is None else dry_at + coming_s
-        self.ungiven = fresh = 0 if self.codec_state is None else made - given
+        self.ungiven = fresh = 0 if self.codec_state is None else self.ready - given
         self.chunk_frames, self.decode_at = 1, math.inf
         self.status = status = self._find_status(decoder, made, coming_s)
         if status is RUNNING:
             self.idle_since, target = None, self.chunking.target
             self.chunk_frames = target
-            if fresh or (made != given and made - given < target):
+            if self.joints:
+                self._wait_for_joints(deadline)
+            elif fresh or (made != given and made - given < target):
                 self.decode_at = -math.inf
             elif made == given:
                 limit = self.request.max_ahead_s
@@ -282,6 +220,15 @@ class Utterance(Stream):
                 self.chunking.target = 1
             if self.idle_since is None:
                 self.idle_since = now
+
+    def _wait_for_joints(self, deadline: float) -> None:
+        """No frame joins those before a joint, so that they become audio now; its silence is audio in hand, too."""
+        sealed, limit = self.ready - self.given, self.request.max_ahead_s
+        self.chunk_frames, self.decode_at = max(1, sealed), -math.inf
+        if limit is not None and self.progress.playback.dry_at is not None:
+            silence_s = sum(joint.silence for joint in self.joints) / SAMPLE_RATE
+            deadline += sealed * FRAME_SECONDS + silence_s
+            self.decode_at = hold_until(deadline, limit, self.chunking.target)
 
     def _find_status(self, decoder: DecoderStream | None, made: int, coming_s: float) -> StreamStatus:
         if self.ending is not None:
@@ -299,12 +246,12 @@ class Utterance(Stream):
     def next_text(self) -> PromptText:
         """The text that comes next, for its prompt."""
         segment = self.text.upcoming
-        return PromptText(segment.ids, self.request.plan, segment.complete)
+        return PromptText(segment.ids, self.request.plan_of(segment.voice), segment.complete)
 
     def new_stream(self, prompt: Prompt) -> DecoderStream:
         """The decoder stream of the text that comes next, which begins with this prompt."""
         segment, sampling = self.text.upcoming, self.request.sampling
-        seed = stream_seed(sampling.seed, self.progress.segments)
+        seed = stream_seed(sampling.seed, self.voice_streams if segment.voice == self.voice else 0)
         if seed != sampling.seed:  # all parameters are checked again then
             sampling = replace(sampling, seed=seed)
         return DecoderStream.of(segment, len(segment.ids), prompt, sampling, self.frames)
@@ -325,8 +272,43 @@ class Utterance(Stream):
             self.progress.unsaid_chars += self.incoming.chars
         self.incoming.pieces.clear()
 
+    def begin_segment(self, decoder: DecoderStream) -> None:
+        """This decoder stream speaks the text that comes next."""
+        voice, begins_s = decoder.segment.voice, (len(self.frames) * FRAME_SAMPLES + self.silence) / SAMPLE_RATE
+        pause_s, self.silence_before = (self.silence - self.silence_before) / SAMPLE_RATE, self.silence
+        self.progress.begun.append(BegunSegment(self.text.letters_said, decoder.segment, begins_s, pause_s=pause_s))
+        self.text.begin()
+        self.decoder = decoder
+        if not self.progress.segments:
+            self.voice = self.codec_voice_name = voice
+        elif voice != self.voice:
+            self.voice, self.voice_streams = voice, 0
+            self.joints.append(Joint(frame=len(self.frames), voice=voice))
+        self.progress.segments += 1
+        self.voice_streams += 1
+
+    def take_joint(self) -> None:
+        """Let what markup asks for now be handed out, once all audio before it was."""
+        joint = self.text.take_joint()
+        if joint is None:
+            return
+        known, marks_known = min(self.silence_known, joint.silence), min(self.marks_known, len(joint.marks))
+        self.silence_known -= known
+        self.marks_known -= marks_known
+        self.silence += joint.silence
+        left = joint.without(known, marks_known)
+        if left.is_audible:
+            self.joints.append(replace(left, frame=len(self.frames)))
+
+    def change_codec_voice(self, joint: Joint) -> None:
+        """The audio before this joint has been handed out, and another voice follows."""
+        self.codec_voice_name, self.codec_from = joint.voice or "", joint.frame
+        self.edge = self.last_sample
+        self.lose_codec()
+
     def end_if_said(self) -> None:
         """End where all text has been spoken and none will come."""
+        self.take_joint()
         if self.decoder is None and self.text.exhausted:
             self.end(self.flaw or "eos")
 
@@ -348,6 +330,7 @@ class Utterance(Stream):
     def drop_pending(self) -> None:
         """Nobody wants to hear the frames that were not handed out."""
         del self.frames[self.delivered :]
+        self.joints.clear()
         self.given, self.ungiven = self.delivered, 0
 
     def rewind_codec(self) -> None:

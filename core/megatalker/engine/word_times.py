@@ -177,8 +177,15 @@ class BegunSegment:
     begins_s: float
     cut: bool = False
     """It was ended before it had said all of its text."""
+    pause_s: float = 0.0
+    """Silence before it that markup asked for."""
     _counted: int = 0
     _letters: int = 0
+
+    @property
+    def silent_from_s(self) -> float:
+        """When the segment before it is over."""
+        return self.begins_s - self.pause_s
 
     def reaches(self, place: int) -> bool:
         """Whether the letter of this number lies before its end."""
@@ -259,7 +266,7 @@ class WordClock:
             segment, last = segments[self._current], self._current == len(segments) - 1
             if last and over_s is None and not segment.reaches(place):
                 break  # its segment has not begun
-            end_s = over_s if last else segments[self._current + 1].begins_s
+            end_s = over_s if last else segments[self._current + 1].silent_from_s
             begins_s = max(self._at_s, segment.begins_s, not_before_s)
             if end_s is None or segment.cut:
                 unit_s = self._pace.seconds_per_unit
@@ -288,7 +295,7 @@ class WordClock:
             self._current + 1 < len(segments) and segments[self._current + 1].letters_before <= place
         ):
             if self._current >= 0:
-                self._learn(segments[self._current], segments[self._current + 1].begins_s)
+                self._learn(segments[self._current], segments[self._current + 1].silent_from_s)
             self._current += 1
             self._units_said, self._share, self._owed_units = 0.0, None, 0.0
 

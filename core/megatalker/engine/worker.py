@@ -119,7 +119,9 @@ class Worker(threading.Thread):
         """End streams that have nothing more to say, once their rows are free: hundreds may hang up at one moment."""
         state = self._state
         silent = state.codec.loaded is None
-        ended = [one for one in state.utterances if one.ending is not None and (silent or not one.pending)]
+        ended = [
+            one for one in state.utterances if one.ending is not None and (silent or not (one.pending or one.joints))
+        ]
         ended = ended[:MOST_ENDINGS]
         for utterance in ended:
             retire(state, utterance)
@@ -167,8 +169,7 @@ class Worker(threading.Thread):
                     utterance.end("error", state.failure)
                     return
                 self._dispatcher.enter(utterance)
-                if utterance.text.exhausted:  # there is nothing to say
-                    utterance.end("eos")
+                utterance.end_if_said()
             case Feed(utterance, text, at):
                 utterance.incoming.pieces.append((text, at))
                 state.unread[utterance] = None

@@ -5,12 +5,13 @@ import unicodedata
 from copy import deepcopy
 from typing import Any, Protocol, Self
 
-from megatalker.errors import InvalidRequestError
+from megatalker.errors import InvalidRequestError, MarkupError
 from megatalker.prompt.cleaning import TextCleaner, clean, join_surrogates
 from megatalker.prompt.control_tokens import ControlTokens
 
 __all__ = [
     "IncrementalTokenizer",
+    "MarkupText",
     "Rewriter",
     "TextChecker",
     "check_characters",
@@ -35,6 +36,16 @@ class Rewriter(Protocol):
         """Return another one in the same state."""
 
 
+class MarkupText(Protocol):
+    """Cleans and rewrites one text in markup in pieces; see :class:`megatalker.prompt.markup.MarkedText`."""
+
+    def feed(self, text: str) -> str:
+        """Return what is certain to be spoken after this piece; raises ``MarkupError``."""
+
+    def finish(self) -> str:
+        """Return what was held back, since no text follows; raises ``MarkupError``."""
+
+
 _NOT_TEXT = re.compile("[\0\ud800-\udfff]")
 
 
@@ -45,6 +56,7 @@ def prepare_text(
     *,
     cleaning: bool = True,
     rewriter: Rewriter | None = None,
+    marked: MarkupText | None = None,
 ) -> str:
     """A whole text as it is spoken: cleaned (:mod:`megatalker.prompt.cleaning`) and rewritten, or only checked.
 
@@ -54,13 +66,18 @@ def prepare_text(
         tokens: the checkpoint's, which become spaces; without ``cleaning`` text must not contain them.
         cleaning: ``False`` leaves the text as it is, except for surrounding white space.
         rewriter: a new one, which rewrites the clean text; ``None``: nothing does.
+        marked: a new one, for a text in markup, which is cleaned and rewritten by it.
 
     Raises:
         InvalidRequestError: not a string, blank or too long; without ``cleaning`` also as :func:`check_text`.
+        MarkupError: markup is faulty.
     """
     if not cleaning:
         return check_text(text, max_chars, tokens)
     stripped = _bounded(require_text(text), max_chars)
+    if marked is not None:
+        written = require_text(text)  # all of it: errors tell places
+        return _bounded(marked.feed(written) + marked.finish(), max_chars)
     cleaned = clean(stripped, tokens)
     cleaned = _bounded(cleaned, max_chars) if cleaned else ""
     return (
@@ -145,6 +162,7 @@ class TextChecker:
         max_chars: the longest text accepted, all pieces together, at first, when cleaned and when rewritten.
         cleaning: ``False`` leaves the text as it is, and refuses what cannot be spoken.
         rewriter: a new one, which rewrites the clean text; ``None``: nothing does.
+        marked: a new one, for a text in markup, which is cleaned and rewritten by it.
     """
 
     def __init__(
@@ -154,8 +172,9 @@ class TextChecker:
         *,
         cleaning: bool = True,
         rewriter: Rewriter | None = None,
+        marked: MarkupText | None = None,
     ) -> None:
-        self._tokens, self._max_chars, self._rewriter = tokens, max_chars, rewriter
+        self._tokens, self._max_chars, self._rewriter, self._marked = tokens, max_chars, rewriter, marked
         self._cleaner = TextCleaner(tokens) if cleaning else None
         self._half = self._tail = ""
         """Without cleaning: half a character, and the end of the text, in which a control token may have begun."""
@@ -168,17 +187,31 @@ class TextChecker:
             InvalidRequestError: not a string, or the text is too long. Without cleaning also for a NUL character, half
                 a surrogate pair whose other half does not follow, and a control token, also one that the pieces form
                 together.
+            MarkupError: markup is faulty, or says more than ``max_chars``; no piece can follow.
         """
         piece = require_text(text)
         self._require_room(self._chars + len(piece))
+        if self._marked is not None:
+            return self._mark(piece, self._marked.feed(piece))
         ready = self._pass(piece) if self._cleaner is None else self._clean(self._cleaner, piece)
         self._chars += len(piece)
         return ready
 
     def finish(self) -> str:
         """Return the text that was held back, since it is complete now."""
+        if self._marked is not None:
+            return self._mark("", self._marked.finish())
         rest = "" if self._cleaner is None else self._cleaner.finish()
         return rest if self._rewriter is None else self._rewriter.feed(rest) + self._rewriter.finish()
+
+    def _mark(self, piece: str, said: str) -> str:
+        self._chars += len(piece)
+        self._rewritten_chars += len(said)
+        try:
+            self._require_room(self._rewritten_chars)
+        except InvalidRequestError as error:
+            raise MarkupError(str(error)) from error
+        return said
 
     def _clean(self, cleaner: TextCleaner, piece: str) -> str:
         rewriter = None if self._rewriter is None else self._rewriter.copy()

@@ -17,6 +17,7 @@ from megatalker.settings.values import (
     Integer,
     Key,
     KeyHash,
+    Markup,
     Normalize,
     Positive,
     Proxy,
@@ -37,6 +38,7 @@ __all__ = [
     "C2paSettings",
     "Integer",
     "KeySettings",
+    "Markup",
     "Normalize",
     "Positive",
     "RaySettings",
@@ -234,6 +236,9 @@ class Settings(BaseSettings):
     normalize: Normalize = "off"
     """``on``: numbers, dates, amounts, units, addresses and abbreviations are written out in words
     (``megatalker[text]``); a request may say otherwise. ``off``: the model reads them as they are."""
+    markup: Markup = "none"
+    """``tags`` or ``ssml``: texts hold pauses, marks, voices and spoken forms, in short tags such as ``[pause:400ms]``
+    or in SSML; a request may say otherwise. ``none``: all of it is text."""
     lexicon: SomePath | None = None
     """A file of words and respellings (``megatalker lexicon check``); what changes in it holds for the next request."""
     watermark: str = "none"

@@ -62,6 +62,9 @@ Normalize = Annotated[Literal["off", "on"], BeforeValidator(_as_word)]
 """Truth values mean the same."""
 
 
+Markup = Literal["none", "tags", "ssml"]
+
+
 def _refuse_impossible_path(path: object) -> object:
     if isinstance(path, str):
         if not path.strip():

@@ -1,7 +1,7 @@
 """``megatalker say``: its options."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -17,7 +17,7 @@ from megatalker.cli.options import (
     read_settings,
 )
 from megatalker.cli.say.formats import Format
-from megatalker.cli.say.text_argument import check_text_argument
+from megatalker.cli.say.text_argument import check_text_argument, read_cast
 from megatalker.cli.status import Status
 
 
@@ -83,6 +83,12 @@ def say(
     captions: Annotated[
         Path | None, typer.Option(help="File of captions (.srt, .vtt), whose times are estimates.")
     ] = None,
+    markup: Annotated[
+        Literal["none", "tags", "ssml"] | None, typer.Option(help="What TEXT is written in.", show_default="none")
+    ] = None,
+    cast: Annotated[
+        list[str] | None, typer.Option(help="NAME=VOICE: a voice that TEXT names; may be given several times.")
+    ] = None,
     raw_text: Annotated[bool, typer.Option("--raw-text", help="Give the model TEXT as it is, not cleaned.")] = False,
     warmup: Annotated[bool, typer.Option(help="Compile first: slower to start, faster to speak.")] = False,
     checkpoint: CheckpointOption = None,
@@ -130,6 +136,8 @@ def say(
             normalize=None if normalize is None else "on" if normalize else "off",
             lexicon=lexicon,
             captions=captions,
+            markup=markup,
+            cast=read_cast(cast or ()),
         )
         destination = Destination(out, kind=format_, rate=sample_rate, play=play, c2pa=settings.c2pa)
         report = speak(order, settings, destination, status)

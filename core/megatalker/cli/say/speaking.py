@@ -64,6 +64,9 @@ class SpeakOptions:
     lexicon: Path | None = None
     captions: Path | None = None
     """File of captions, by estimated word times."""
+    markup: Literal["none", "tags", "ssml"] | None = None
+    cast: Mapping[str, str] | None = None
+    """Speakers or voice files by the names that the text gives them."""
 
 
 def speak(order: SpeakOptions, settings: Settings, destination: Destination, status: Status) -> list[str]:
@@ -122,6 +125,8 @@ def _speak(
         normalize=order.normalize,
         lexicon=lexicon,
         word_times=order.captions is not None,
+        markup=order.markup,
+        cast=None if order.cast is None else {name: _named(checkpoint, one) for name, one in order.cast.items()},
     )
     source = None if order.text is not None else StandardInput(stream)
     if source is not None:
@@ -162,12 +167,7 @@ def choose_voice(checkpoint: Checkpoint, order: VoiceOrder) -> Voice | str | Non
         for option, value in (("--ref-text", order.ref_text), ("--save-voice", order.save_voice)):
             if value is not None:
                 raise InvalidRequestError(f"{option} goes with --ref-audio, which is missing")
-        name = order.name
-        if name is None or name.lower() in list_speakers(checkpoint):
-            return name
-        if _is_voice_file(name):
-            return Voice.load(name)
-        return find_mixed(name, checkpoint, lambda part: Voice.load(part) if is_voice_path(part) else None) or name
+        return None if order.name is None else _named(checkpoint, order.name)
     if order.name is not None:
         raise InvalidRequestError("--voice and --ref-audio both name a voice; give one of them")
     with VoiceCloner(checkpoint) as cloner:
@@ -175,6 +175,14 @@ def choose_voice(checkpoint: Checkpoint, order: VoiceOrder) -> Voice | str | Non
     if order.save_voice is not None:
         cloned.save(order.save_voice)
     return cloned
+
+
+def _named(checkpoint: Checkpoint, name: str) -> Voice | str:
+    if name.lower() in list_speakers(checkpoint):
+        return name
+    if _is_voice_file(name):
+        return Voice.load(name)
+    return find_mixed(name, checkpoint, lambda part: Voice.load(part) if is_voice_path(part) else None) or name
 
 
 def _is_voice_file(name: str) -> bool:

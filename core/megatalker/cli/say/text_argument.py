@@ -1,5 +1,6 @@
 """The text on the command line, which may be the name of a file by mistake."""
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from megatalker.errors import InvalidRequestError
@@ -35,3 +36,18 @@ def _is_file(path: Path) -> bool:
         return path.is_file()
     except OSError:  # such as a name that is too long
         return False
+
+
+def read_cast(given: Iterable[str]) -> dict[str, str] | None:
+    """Return the voices of ``--cast NAME=VOICE`` by their names; ``None``: there are none.
+
+    Raises:
+        InvalidRequestError: one has another form, or a name comes twice.
+    """
+    cast: dict[str, str] = {}
+    for pair in given:
+        name, sign, voice = (part.strip() for part in pair.partition("="))
+        if not (name and sign and voice) or name in cast:
+            raise InvalidRequestError(f"--cast is {pair!r:.80}, expected NAME=VOICE, each name once")
+        cast[name] = voice
+    return cast or None

@@ -11,6 +11,8 @@ __all__ = [
     "LONGEST_NAME",
     "LONGEST_PAUSE_S",
     "MOST_PAUSES_S",
+    "NAME",
+    "NAME_RULE",
     "MarkupReader",
     "Part",
     "PartKind",
@@ -104,7 +106,9 @@ class PauseBudget:
         return Part("pause", str(round(seconds * SAMPLE_RATE)))
 
 
-_NAME = re.compile(rf"[^\W_][\w.-]{{0,{LONGEST_NAME - 1}}}")
+NAME = re.compile(rf"[^\W_][\w.-]{{0,{LONGEST_NAME - 1}}}")
+"""Names of marks and voices."""
+NAME_RULE = f"a letter or digit and then at most {LONGEST_NAME - 1} letters, digits, hyphens, low lines and full stops"
 
 
 def checked_name(what: str, name: str, place: Place) -> str:
@@ -113,9 +117,6 @@ def checked_name(what: str, name: str, place: Place) -> str:
     Raises:
         MarkupError: it is no name.
     """
-    if _NAME.fullmatch(name) is None:
-        raise place.error(
-            f"{what} is named {name!r:.80}, expected a letter or digit and then at most {LONGEST_NAME - 1} letters, "
-            "digits, hyphens, low lines and full stops"
-        )
+    if NAME.fullmatch(name) is None:
+        raise place.error(f"{what} is named {name!r:.80}, expected {NAME_RULE}")
     return name

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from megatalker.checkpoint.config import FRAME_SAMPLES, FRAME_SECONDS
+from megatalker.checkpoint.config import FRAME_SAMPLES, SAMPLE_RATE
 from megatalker.engine.chunks import ChunkQueue, PlaybackClock, wake
-from megatalker.engine.outputs import BackendSwitch, Chunk, Continuation, StreamEnd, StreamFacts
+from megatalker.engine.outputs import BackendSwitch, Chunk, Continuation, ReachedMark, StreamEnd, StreamFacts
 from megatalker.engine.word_times import SpokenWord
 from megatalker.errors import ConnectionFailedError, MegatalkerError
 from megatalker.serving.protocol.messages import (
@@ -22,6 +22,7 @@ from megatalker.serving.protocol.messages import (
     Event,
     Failed,
     Finish,
+    Marks,
     Open,
     Opened,
     Request,
@@ -82,6 +83,8 @@ class RemoteSession:
     codec: str = ""
     switches: tuple[BackendSwitch, ...] = ()
     frames_received: int = 0
+    silence_received: int = 0
+    """Samples of chunks without frames."""
     chunks_received: int = 0
     last_received_at: float | None = None
     _playback: PlaybackClock = field(default_factory=PlaybackClock)
@@ -96,6 +99,9 @@ class RemoteSession:
     """Text, and its end."""
     _codes: list[NDArray[np.int64]] = field(default_factory=list)
     _ends: list[StreamEnd] = field(default_factory=list)
+    _marks: list[ReachedMark] = field(default_factory=list)
+    """Those of the next chunk."""
+    _marks_received: int = 0
     _moves_left: int = 0
     _unwanted: bool = False
     _lock: threading.RLock = field(default_factory=threading.RLock)
@@ -128,6 +134,11 @@ class RemoteSession:
         self.connection.send(self, CancelMessage(id=self.id))
 
     @property
+    def samples_received(self) -> int:
+        """Samples of all chunks."""
+        return self.frames_received * FRAME_SAMPLES + self.silence_received
+
+    @property
     def awaited(self) -> bool:
         """Whether the server owes an answer to the request, or speech whose text is complete."""
         return not self.opened or self.text_complete
@@ -146,6 +157,8 @@ class RemoteSession:
                 self._words_received += len(new)
             case SegmentEnds():
                 self._ends += [end.end() for end in event.ends]
+            case Marks():
+                self._marks += [mark.reached() for mark in event.marks]
             case Done():
                 self.server_facts = event.facts
                 self.chunks.finish(event.finish_reason)
@@ -159,22 +172,26 @@ class RemoteSession:
     def take_packet(self, packet: Packet) -> None:
         """Hand a chunk to the consumer."""
         now = self.quiet_since = self.last_received_at = time.monotonic()
-        self._playback.deliver(now, packet.frames * FRAME_SECONDS)
+        self._playback.deliver(now, len(packet.pcm) / SAMPLE_RATE)
+        marks, self._marks = tuple(self._marks), []
         chunk = Chunk(
             index=self.chunks_received,
             pcm=packet.pcm,
             frames=packet.frames,
-            sample_offset=self.frames_received * FRAME_SAMPLES,
+            sample_offset=self.samples_received,
             codes=packet.codes if self.return_codes else None,
             requested_at=self.requested_at,
             decoded_at=now,
             delivered_at=now,
             final=packet.final,
+            marks=marks,
         )
         with self._lock:
             self.frames_received, self.chunks_received = self.frames_received + packet.frames, self.chunks_received + 1
+            self.silence_received += 0 if packet.frames else len(packet.pcm)
+            self._marks_received += len(marks)
             if len(self.servers.all) > 1:
-                known = packet.codes is not None  # else it is another kind of server
+                known = packet.codes is not None or not packet.frames  # else it is another kind of server
                 self._moves_left = len(self.servers.all) if known else 0  # this one, too: it was there a moment ago
                 self._codes += [] if packet.codes is None else [packet.codes]
         wake(self.chunks.put(chunk))
@@ -199,10 +216,11 @@ class RemoteSession:
             return True
 
     def _said(self) -> Said | None:
-        if not self._codes:
+        if not self.chunks_received:
             return None
         ahead_s = max(0.0, self._playback.ahead(time.monotonic()))
-        return Said.of(Continuation(np.concatenate(self._codes), tuple(self._ends), ahead_s))
+        codes = np.concatenate(self._codes) if self._codes else np.empty((0, 0), np.int64)
+        return Said.of(Continuation(codes, tuple(self._ends), ahead_s, self.silence_received, self._marks_received))
 
     def _take_switch(self, event: Switched) -> None:
         self.switches = (*self.switches, event.switch())

@@ -17,6 +17,7 @@ from megatalker.engine.stream import SpeechStream, require_process
 from megatalker.engine.word_times import Paces
 from megatalker.errors import MegatalkerError
 from megatalker.plugins import BackendRegistry
+from megatalker.prompt.markup.controls import without_controls
 from megatalker.serving.processes.client import EngineClient
 from megatalker.serving.processes.handle import EngineHandle
 from megatalker.serving.processes.messages import Begin, Segment
@@ -100,7 +101,9 @@ class ProcessEngine:
         self._require_serving()
         now, asked = time.monotonic(), SpeechOptions.of(options, changes)
         request, segmenter = self._requests.check(text, asked, self._limits, after)
-        segments = [Segment(segment.text, segment.ids) for segment in segmenter.coming]
+        segments = [Segment(one.text, one.ids, one.voice, one.lead) for one in segmenter.coming]
+        if (tail := segmenter.tail) is not None:
+            segments.append(Segment("", [], lead=tail))
         begin = Begin(
             id=self._client.next_number(),
             owner=owner,
@@ -121,7 +124,7 @@ class ProcessEngine:
         )
         session.progress.text_chars = len(text or "")
         checker = self._requests.text_checker(asked) if text is None else None
-        words = self._paces.clock(asked.voice, segmenter.whole) if asked.word_times else None
+        words = self._paces.clock(asked.voice, without_controls(segmenter.whole)) if asked.word_times else None
         self._client.begin(session)
         return SpeechStream(session, checker, keep_alive=self, words=words, after=after, watermark=self._watermark)
 

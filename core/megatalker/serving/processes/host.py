@@ -122,8 +122,8 @@ class Host:
                 self._engine.post(Feed(utterance, text, at))
             case EndText():
                 self._engine.post(FinishText(utterance))
-            case Taken(frames=frames):
-                outlet.taken(frames)
+            case Taken(samples=samples):
+                outlet.taken(samples)
             case StopSpeech():
                 self._engine.post(Cancel(utterance))
 
@@ -147,7 +147,7 @@ class Host:
         return bool(self._utterances)
 
     def _begin(self, order: Begin) -> None:
-        engine, plan, outbox = self._engine, order.request.plan, self._clients.outbox(order.id // MOST_UTTERANCES)
+        engine, outbox = self._engine, self._clients.outbox(order.id // MOST_UTTERANCES)
         if outbox is None:  # nobody would hear it
             return
         made: list[Outlet] = []
@@ -159,10 +159,17 @@ class Host:
 
         try:
             text = TextSegmenter(
-                engine.checkpoint.tokenizer, engine.settings.max_segment_chars, plan.ids_needed, clean=order.clean
+                engine.checkpoint.tokenizer,
+                engine.settings.max_segment_chars,
+                order.request.ids_needed(),
+                clean=order.clean,
             )
             for segment in order.segments or ():
-                text.add(segment.text, segment.ids)
+                if segment.lead is not None:
+                    text.join(segment.lead)
+                text.voice = segment.voice
+                if segment.text:
+                    text.add(segment.text, segment.ids)
             if order.segments is not None:
                 text.finish()
             utterance = engine.begin(

@@ -13,7 +13,15 @@ import torch
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from megatalker.engine.outputs import BackendSwitch, Continuation, EngineMetrics, FinishReason, StreamEnd
+from megatalker.engine.joints import Joint
+from megatalker.engine.outputs import (
+    BackendSwitch,
+    Continuation,
+    EngineMetrics,
+    FinishReason,
+    ReachedMark,
+    StreamEnd,
+)
 from megatalker.engine.request import Request, TalkerLimits
 from megatalker.serving.processes.control import Attach, Detach, Failure, ToClient, WarmUpOrder
 
@@ -26,6 +34,10 @@ class Segment(Struct, array_like=True, frozen=True):
 
     text: str
     ids: list[int]
+    voice: str = ""
+    """Who speaks it, where the text names a voice."""
+    lead: Joint | None = None
+    """What markup asks for before it; after the last segment one without text has the rest."""
 
 
 # ---- to the engine
@@ -68,10 +80,10 @@ class StopSpeech(Struct, array_like=True, frozen=True, tag=True):
 
 
 class Taken(Struct, array_like=True, frozen=True, tag=True):
-    """The listener has taken this many frames more."""
+    """The listener has taken this many samples more."""
 
     id: int
-    frames: int
+    samples: int
 
 
 Order = Attach | Detach | Begin | FeedText | EndText | StopSpeech | Taken | WarmUpOrder
@@ -90,6 +102,7 @@ class Begun(Struct, array_like=True, frozen=True):
     text: str
     """The part of it that has come."""
     cut: bool
+    pause_s: float = 0.0
 
 
 class Audio(Struct, array_like=True, frozen=True):
@@ -112,6 +125,7 @@ class Audio(Struct, array_like=True, frozen=True):
     begun: list[Begun]
     """Segments that have begun or changed since the chunk before, where word times are wanted."""
     switches: tuple[BackendSwitch, ...]
+    marks: tuple[ReachedMark, ...] = ()
 
 
 class Ended(Struct, array_like=True, frozen=True):

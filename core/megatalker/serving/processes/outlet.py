@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from megatalker.checkpoint.config import FRAME_SECONDS
+from megatalker.checkpoint.config import SAMPLE_RATE
 from megatalker.engine.chunks import ChunkQueue, Progress, Waiter
 from megatalker.engine.outputs import Chunk, FinishReason
 from megatalker.serving.processes.control import Failure
@@ -61,7 +61,7 @@ class Outlet(ChunkQueue):
     def put(self, chunk: Chunk) -> list[Waiter]:
         if self.reason is not None:
             return []
-        self.untaken_s += chunk.frames * FRAME_SECONDS
+        self.untaken_s += len(chunk.pcm) / SAMPLE_RATE
         progress, codes = self._progress, chunk.codes
         gaps, told = progress.chunk_gaps_s, self._gaps_told
         self._gaps_told = len(gaps)
@@ -79,6 +79,7 @@ class Outlet(ChunkQueue):
             ends=chunk.ends,
             begun=self._begun(),
             switches=progress.switches,
+            marks=chunk.marks,
         )
         self._outbox.add(audio)
         return [(self._outbox, None)]
@@ -93,9 +94,9 @@ class Outlet(ChunkQueue):
         self._on_end()
         return True
 
-    def taken(self, frames: int) -> None:
-        """The consumer in the other process has taken this many frames more."""
-        full, self.untaken_s = self.is_full(), self.untaken_s - frames * FRAME_SECONDS
+    def taken(self, samples: int) -> None:
+        """The consumer in the other process has taken this many samples more."""
+        full, self.untaken_s = self.is_full(), self.untaken_s - samples / SAMPLE_RATE
         if full or self._was_full:
             self._was_full = self.untaken_s > 0
             self._on_room()
@@ -106,6 +107,6 @@ class Outlet(ChunkQueue):
         begun, first = self._progress.begun, max(0, self._begun_told - 1)  # the last that was told of may have changed
         self._begun_told = len(begun)
         return [
-            Begun(first + place, one.letters_before, one.begins_s, one.segment.text, one.cut)
+            Begun(first + place, one.letters_before, one.begins_s, one.segment.text, one.cut, one.pause_s)
             for place, one in enumerate(begun[first:])
         ]

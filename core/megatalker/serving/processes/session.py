@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from megatalker.checkpoint.config import FRAME_SAMPLES, FRAME_SECONDS
+from megatalker.checkpoint.config import SAMPLE_RATE
 from megatalker.engine.chunks import ChunkQueue, Progress, Waiter
 from megatalker.engine.outputs import Chunk, Continuation, StreamEnd
 from megatalker.engine.word_times import BegunSegment
@@ -79,6 +79,7 @@ class ProcessSession:
         """Speech of engines elsewhere, whose chunks never came here."""
         self._codes: list[bytes] = []
         self._ends: list[StreamEnd] = []
+        self._marks = 0
         self._underruns = 0
         """With engines before this one."""
         self._lock = threading.RLock()  # a finalizer may cancel while this thread sends
@@ -103,10 +104,10 @@ class ProcessSession:
             if self.handle is not None:
                 self.handle.send([order])
 
-    def _took(self, frames: int) -> None:
+    def _took(self, samples: int) -> None:
         handle = self.handle
         if handle is not None:
-            handle.send([Taken(self.id, frames)])
+            handle.send([Taken(self.id, samples)])
 
     # ---- the engine's side
 
@@ -117,7 +118,7 @@ class ProcessSession:
             if before is not None:
                 before.send([StopSpeech(self.id)])
             begin = self._begin
-            if self._codes:
+            if self.progress.chunks:
                 begin = msgspec.structs.replace(begin, after=self._said())
             if self.alone:
                 begin = msgspec.structs.replace(begin, suspect=True)
@@ -145,18 +146,20 @@ class ProcessSession:
             index=progress.chunks,
             pcm=np.frombuffer(audio.pcm, np.float32),
             frames=audio.frames,
-            sample_offset=progress.frames * FRAME_SAMPLES,
-            codes=_codes(audio.codes, audio.frames) if self._return_codes else None,
+            sample_offset=progress.samples,
+            codes=_codes(audio.codes, audio.frames) if self._return_codes and audio.frames else None,
             requested_at=audio.requested_at,
             decoded_at=audio.decoded_at,
             delivered_at=audio.decoded_at,
             final=audio.final,
             ends=audio.ends if self._return_codes else (),
+            marks=audio.marks,
         )
         if progress.chunks == 0:
             progress.requested_at, progress.prefilled_at = audio.requested_at, audio.prefilled_at
         progress.playback.excuse()  # the engine counts what ran dry
-        progress.note_chunk(audio.decoded_at, audio.frames)
+        progress.note_chunk(audio.decoded_at, audio.frames, len(chunk.pcm))
+        self._marks += len(audio.marks)
         if audio.gap_s is not None:
             progress.chunk_gaps_s.append(audio.gap_s)
         progress.segments, progress.switches = audio.segments, audio.switches
@@ -175,21 +178,26 @@ class ProcessSession:
         self.chunks.finish(ended.reason, None if ended.error is None else ended.error.exception())
 
     def _said(self) -> Continuation:
-        codes, ends = _codes(b"".join(self._codes), self.progress.frames), tuple(self._ends)
-        if self._before is not None:
-            codes, ends = np.concatenate([self._before.codes, codes]), self._before.ends + ends
-        return Continuation(codes, ends, max(0.0, self.progress.playback.ahead(time.monotonic())))
+        progress, before = self.progress, self._before
+        codes, ends = _codes(b"".join(self._codes), progress.frames), tuple(self._ends)
+        silence, marks = progress.silence, self._marks
+        if before is not None:
+            spoken = [part for part in (before.codes, codes) if len(part)]
+            codes = np.concatenate(spoken) if spoken else codes
+            ends, silence, marks = before.ends + ends, before.silence + silence, before.marks + marks
+        return Continuation(codes, ends, max(0.0, progress.playback.ahead(time.monotonic())), silence, marks)
 
     def _note_begun(self, begun: Sequence[Begun]) -> None:
         known = self.progress.begun
         for one in begun:
             if one.index == len(known):
-                known.append(BegunSegment(one.letters_before, _HeardText(one.text), one.begins_s))
+                known.append(BegunSegment(one.letters_before, _HeardText(one.text), one.begins_s, pause_s=one.pause_s))
             known[one.index].segment.text, known[one.index].cut = one.text, one.cut
 
 
 def _codes(data: bytes, frames: int) -> NDArray[np.int64]:
-    return np.frombuffer(data, np.uint16).reshape(frames, -1).astype(np.int64)
+    width = len(data) // (2 * frames) if frames else 0
+    return np.frombuffer(data, np.uint16).reshape(frames, width).astype(np.int64)
 
 
 class _Chunks(ChunkQueue):
@@ -198,11 +206,11 @@ class _Chunks(ChunkQueue):
     def __init__(self, max_untaken_s: float | None, took: Callable[[int], None]) -> None:
         super().__init__(max_untaken_s)
         self._took, self._untold = took, 0
-        self._most = 1 << 60 if max_untaken_s is None else max(1, int(TAKEN_SHARE * max_untaken_s / FRAME_SECONDS))
+        self._most = 1 << 60 if max_untaken_s is None else max(1, int(TAKEN_SHARE * max_untaken_s * SAMPLE_RATE))
 
     def _pop(self) -> Chunk:
         chunk = super()._pop()
-        self._untold += chunk.frames
+        self._untold += len(chunk.pcm)
         if self._untold >= self._most:
             untold, self._untold = self._untold, 0
             self._took(untold)

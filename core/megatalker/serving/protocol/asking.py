@@ -1,14 +1,17 @@
 """Requests of a client: their fields, their key, and how long to wait for an answer."""
 
 import re
+from collections.abc import Callable
 from dataclasses import asdict
-from typing import Any
+from typing import Any, TypeVar
 
 from megatalker.engine.options import SpeechOptions
 from megatalker.errors import SettingsError
 from megatalker.prompt.rewriting.lexicon import Lexicon
 from megatalker.serving.protocol.voice_files import encode_voice
 from megatalker.voices import Voice
+
+T = TypeVar("T")
 
 CONNECT_TIMEOUT_S = 10.0
 ANSWER_TIMEOUT_S = 60.0
@@ -52,5 +55,14 @@ def speech_fields(options: SpeechOptions) -> dict[str, Any]:
         "max_ahead_s": options.max_ahead_s,
         "clean_text": options.clean_text,
         "normalize": options.normalize,
+        "markup": options.markup,
+        "cast": _cast(options, str, str),
+        "cast_files": _cast(options, Voice, encode_voice),
         "lexicon": options.lexicon.merged() if isinstance(options.lexicon, Lexicon) else options.lexicon,
     }
+
+
+def _cast(options: SpeechOptions, kind: type[T], text: Callable[[T], str]) -> dict[str, str] | None:
+    if options.cast is None:
+        return None
+    return {name: text(voice) for name, voice in options.cast.items() if isinstance(voice, kind)} or None

@@ -23,13 +23,22 @@ from pydantic import (
 )
 from pydantic_core import PydanticSerializationError
 
-from megatalker.engine.outputs import BackendSwitch, Continuation, EndReason, FinishReason, StreamEnd, StreamFacts
+from megatalker.checkpoint.config import SAMPLE_RATE
+from megatalker.engine.outputs import (
+    BackendSwitch,
+    Continuation,
+    EndReason,
+    FinishReason,
+    ReachedMark,
+    StreamEnd,
+    StreamFacts,
+)
 from megatalker.engine.word_times import SpokenWord
 from megatalker.errors import InvalidRequestError, MegatalkerError, explain_validation, named_error
 from megatalker.serving.audio import from_code_bytes, to_code_bytes
 from megatalker.serving.protocol.leniency import MAX_KEYS, Integer, Number, read_fields, read_json
 from megatalker.serving.samples import SAMPLE_RATES, SampleFormat
-from megatalker.settings import Normalize
+from megatalker.settings import Markup, Normalize
 
 MAX_ID_LENGTH = 64
 
@@ -50,6 +59,8 @@ def _usual(rate: int) -> int:
 
 SampleRate = Annotated[Integer, AfterValidator(_usual), Field(json_schema_extra={"enum": list(SAMPLE_RATES)})]
 """Samples a second that a request may ask for."""
+MOST_CAST = 64
+"""Voices by name in a request."""
 MOST_REQUEST_WORDS = 1000
 """Words of a lexicon in a request, each table counted as one."""
 RequestWords = Annotated[dict[str, str], Field(max_length=MOST_REQUEST_WORDS)]
@@ -99,6 +110,12 @@ class SpeechFields(Message):
     server's setting."""
     lexicon: RequestLexicon | None = None
     """Respellings by word, and tables of them by language; they go before those of the voice and of the server."""
+    markup: Markup | None = None
+    """``tags`` or ``ssml``: the text holds pauses, marks, voices and spoken forms. By default the server's setting."""
+    cast: Annotated[dict[str, str], Field(max_length=MOST_CAST)] | None = None
+    """Voices as in ``voice``, by the names that a text in markup gives them."""
+    cast_files: Annotated[dict[str, str], Field(max_length=MOST_CAST)] | None = None
+    """The same for voices as in ``voice_file``."""
 
 
 class SegmentEnd(Message):
@@ -127,12 +144,17 @@ class Said(Message):
     """Those of its ``ends`` events, in order."""
     ahead_s: Annotated[Number, Field(ge=0)] = 0.0
     """Seconds of audio that the listener has in hand."""
+    silence: Annotated[Integer, Field(ge=0)] = 0
+    """Samples, at 24 kHz, of its chunks without frames."""
+    marks: Annotated[Integer, Field(ge=0)] = 0
+    """Marks of its ``marks`` events."""
 
     @classmethod
     def of(cls, said: Continuation) -> Self:
         """Return the message that says this."""
         ends = [SegmentEnd.of(end) for end in said.ends]
-        return cls(codes=b64encode(to_code_bytes(said.codes)).decode(), ends=ends, ahead_s=said.ahead_s)
+        codes = b64encode(to_code_bytes(said.codes)).decode()
+        return cls(codes=codes, ends=ends, ahead_s=said.ahead_s, silence=said.silence, marks=said.marks)
 
     def continuation(self, groups: int) -> Continuation:
         """Return it for the engine of a checkpoint with this many code groups; raises ``InvalidRequestError``."""
@@ -142,7 +164,8 @@ class Said(Message):
             raise InvalidRequestError(
                 f"after.codes cannot be read: {error}; expected base64 of {groups} unsigned 16-bit numbers a frame"
             ) from error
-        return Continuation(codes, tuple(end.end() for end in self.ends), self.ahead_s)
+        ends = tuple(end.end() for end in self.ends)
+        return Continuation(codes, ends, self.ahead_s, self.silence, self.marks)
 
 
 class Open(SpeechFields):
@@ -256,6 +279,34 @@ class Words(Message):
     estimated: Literal[True] = True
 
 
+class MarkPlace(Message):
+    """A mark of the text, and where it lies in the audio."""
+
+    name: str
+    sample: int
+    """Samples of the utterance before it, at 24 kHz."""
+    time: float
+    """The same in seconds."""
+
+    @classmethod
+    def of(cls, mark: ReachedMark, *, speed: float = 1.0) -> Self:
+        """Return the message for a mark that the engine reports; ``speed`` divides its place."""
+        sample = round(mark.sample / speed)
+        return cls(name=mark.name, sample=sample, time=round(sample / SAMPLE_RATE, 6))
+
+    def reached(self) -> ReachedMark:
+        """Return the mark as the engine reports it."""
+        return ReachedMark(self.name, self.sample)
+
+
+class Marks(Message):
+    """Marks of the text that lie in the next chunk, which has no frames."""
+
+    type: Literal["marks"] = "marks"
+    id: UtteranceId
+    marks: tuple[MarkPlace, ...]
+
+
 class SegmentEnds(Message):
     """Segments that are over in the next chunk."""
 
@@ -317,7 +368,7 @@ class Failed(Message):
 
 Request = Open | Text | Finish | CancelMessage
 M = TypeVar("M", bound=Message)
-Event = Opened | Switched | Words | SegmentEnds | Done | Failed
+Event = Opened | Switched | Words | Marks | SegmentEnds | Done | Failed
 
 _KINDS: dict[object, type[Request]] = {"open": Open, "text": Text, "finish": Finish, "cancel": CancelMessage}
 _EVENTS: TypeAdapter[Event] = TypeAdapter(Annotated[Event, Field(discriminator="type")])

@@ -14,6 +14,8 @@ Little-endian::
                   samples, mono, 24 kHz unless another rate was asked for
                   codes, unsigned 16-bit, frame by frame
 
+A pause that markup asked for is a chunk without frames.
+
 At another rate than 24 kHz samples come a little later than their frames, and a last chunk without frames has the rest.
 """
 
@@ -47,7 +49,7 @@ class Packet:
     sample_offset: int
     frames: int
     pcm: NDArray[np.float32]
-    """``[frames * 1920]`` at 24 kHz within [-1, 1]."""
+    """``[frames * 1920]`` at 24 kHz within [-1, 1]; without frames ``[samples]`` of silence."""
     codes: NDArray[np.int64] | None
     """``[frames, code groups]`` where asked for."""
     final: bool
@@ -106,7 +108,7 @@ def unpack(message: bytes) -> Packet:
     _, kind, frames, index, offset, groups, length = _HEADER.unpack_from(message)
     audio = _FORMATS[kind & ~_FINAL]
     at = _HEADER.size + length + -length % 4
-    end = at + frames * FRAME_SAMPLES * _WIDTHS[audio]
+    end = at + frames * FRAME_SAMPLES * _WIDTHS[audio] if frames else len(message)
     if len(message) != end + 2 * frames * groups:
         raise InvalidRequestError(
             f"a chunk of {frames} frames has {len(message)} bytes, expected {end + 2 * frames * groups}; it is damaged"

@@ -14,6 +14,8 @@ from pydantic import Field
 from megatalker.engine.outputs import FinishReason
 from megatalker.serving.protocol.leniency import Integer
 from megatalker.serving.protocol.messages import (
+    MOST_CAST,
+    MarkPlace,
     Message,
     RequestLexicon,
     SampleRate,
@@ -21,7 +23,7 @@ from megatalker.serving.protocol.messages import (
     UtteranceId,
     read_message,
 )
-from megatalker.settings import Normalize
+from megatalker.settings import Markup, Normalize
 
 PIECE_S = 0.04
 """Seconds of samples that are sent at a time."""
@@ -57,6 +59,10 @@ class PlainFields(Message):
     server's setting."""
     lexicon: RequestLexicon | None = None
     """Respellings by word, and tables of them by language; they go before those of the voice and of the server."""
+    markup: Markup | None = None
+    """``tags`` or ``ssml``: the text holds pauses, marks, voices and spoken forms. By default the server's setting."""
+    cast: Annotated[dict[str, str], Field(max_length=MOST_CAST)] | None = None
+    """Speakers as in ``speaker``, by the names that a text in markup gives them."""
 
     def speech_fields(self) -> SpeechFields:
         """Return the same fields in our words."""
@@ -69,6 +75,8 @@ class PlainFields(Message):
             clean_text=self.clean_text,
             normalize=self.normalize,
             lexicon=self.lexicon,
+            markup=self.markup,
+            cast=self.cast,
         )
 
 
@@ -110,6 +118,14 @@ class Ready(Message):
     """Fields of ``start`` that mean nothing here."""
 
 
+class ReachedMarks(Message):
+    """Marks of the text that the samples sent so far have reached."""
+
+    type: Literal["marks"] = "marks"
+    id: UtteranceId
+    marks: tuple[MarkPlace, ...]
+
+
 class Complete(Message):
     """Every sample of the utterance has been sent."""
 
@@ -133,7 +149,7 @@ class PlainError(Message):
 
 
 PlainRequest = StartSession | Speak | CancelAll | Stop
-PlainEvent = Ready | Complete | PlainError
+PlainEvent = Ready | ReachedMarks | Complete | PlainError
 
 _KINDS: dict[object, type[PlainRequest]] = {"start": StartSession, "speak": Speak, "cancel": CancelAll, "stop": Stop}
 

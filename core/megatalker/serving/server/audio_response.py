@@ -6,7 +6,7 @@ import json
 import logging
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from tempfile import SpooledTemporaryFile
 from typing import BinaryIO, TypeVar, cast
 from urllib.parse import quote
@@ -19,11 +19,12 @@ from starlette.types import Message, Receive, Scope, Send
 
 from megatalker.checkpoint.config import SAMPLE_RATE
 from megatalker.engine import Chunk, SpeechStream
+from megatalker.engine.outputs import ReachedMark
 from megatalker.engine.word_times import SpokenWord
 from megatalker.errors import IncompleteSpeechError, MegatalkerError
 from megatalker.serving.background import run_in
 from megatalker.serving.protocol.leniency import told_names
-from megatalker.serving.protocol.messages import SpeechFields, WordTime
+from megatalker.serving.protocol.messages import MarkPlace, SpeechFields, WordTime
 from megatalker.serving.server.encoding import Encoder, Samples
 from megatalker.serving.server.problems import problem
 from megatalker.serving.server.speech_service import SpeechService, UtteranceSession
@@ -50,6 +51,8 @@ class BegunSpeech:
     session: UtteranceSession
     first: Chunk | None
     """``None`` if there is no speech."""
+    marks: list[ReachedMark] = field(default_factory=list)
+    """Marks of the samples that came, until they are told."""
 
     def headers(self, rate: int, ignored: tuple[str, ...]) -> dict[str, str]:
         """Return what every response says of its speech at ``rate`` Hz, and of fields that mean nothing here."""
@@ -69,8 +72,10 @@ class BegunSpeech:
             IncompleteSpeechError: after the last sample, where some text was left out.
         """
         if self.first is not None:
+            self.marks.extend(self.first.marks)
             yield self.first.pcm
             async for chunk in self.session.stream:
+                self.marks.extend(chunk.marks)
                 yield chunk.pcm
         elif self.session.stream.finish_reason == "eos":
             yield np.zeros(NOTHING_SAMPLES, np.float32)
@@ -213,7 +218,7 @@ async def _pieces(file: "SpooledTemporaryFile[bytes]") -> AsyncIterator[bytes]:
 async def event_body(speech: BegunSpeech, encoder: Encoder, *, speed: float = 1.0) -> AsyncIterator[bytes]:
     """The same as OpenAI's server-sent events, ended by ``speech.audio.done`` or ``error``, both with the facts.
 
-    Where word times were asked for, ``speech.audio.words`` events come between those; ``speed`` is how many times
+    Marks of a text in markup are ``speech.audio.marks`` events. Where word times were asked for, ``speech.audio.words`` events come between those; ``speed`` is how many times
     faster than the engine's audio the encoder's is.
 
     Of ``usage``, input tokens are those of the text, output tokens the frames.
@@ -221,10 +226,14 @@ async def event_body(speech: BegunSpeech, encoder: Encoder, *, speed: float = 1.
     try:
         async for data in audio_body(speech, encoder):
             yield _event(type="speech.audio.delta", audio=base64.b64encode(data).decode())
+            if speech.marks:
+                yield _marks(speech.marks, speed)
             if words := speech.session.stream.take_words():
                 yield _words(words, speed)
         if words := speech.session.stream.take_words():
             yield _words(words, speed)
+        if speech.marks:
+            yield _marks(speech.marks, speed)
         spoken = speech.session.stream.facts().frames
         heard = await speech.session.service.count_tokens(speech.session.text or "")
         yield _event(
@@ -245,6 +254,12 @@ def _words(words: Sequence[SpokenWord], speed: float) -> bytes:
     """OpenAI has no such event; its transcriptions name words and times like this."""
     spoken = [WordTime.of(word, speed=speed).model_dump() for word in words]
     return _event(type="speech.audio.words", words=spoken, estimated=True)
+
+
+def _marks(marks: list[ReachedMark], speed: float) -> bytes:
+    told = [MarkPlace.of(mark, speed=speed).model_dump() for mark in marks]
+    marks.clear()
+    return _event(type="speech.audio.marks", marks=told)
 
 
 def _event(**fields: object) -> bytes:

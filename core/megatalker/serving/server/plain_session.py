@@ -15,13 +15,14 @@ from megatalker.errors import (
     MegatalkerError,
 )
 from megatalker.serving.protocol.leniency import told_names
-from megatalker.serving.protocol.messages import Done, Event, Open
+from megatalker.serving.protocol.messages import Done, Event, Marks, Open
 from megatalker.serving.protocol.plain_messages import (
     PIECE_S,
     CancelAll,
     Complete,
     ErrorCode,
     PlainError,
+    ReachedMarks,
     Ready,
     Speak,
     StartSession,
@@ -183,7 +184,9 @@ class PlainSession(SocketSession):
         await self.send(failure.to_json())
 
     async def send_event(self, event: Event) -> None:
-        """Send the end of an utterance; the rest of what ``/v1/speak`` tells is left out."""
+        """Send marks and the end of an utterance; the rest of what ``/v1/speak`` tells is left out."""
+        if isinstance(event, Marks) and not self._queue[0].cancelled:
+            await self.send(ReachedMarks(id=event.id, marks=event.marks).to_json())
         if isinstance(event, Done):
             audio_s, unsaid = event.facts.audio_s, event.facts.unsaid_chars
             complete = Complete(id=event.id, finish_reason=event.finish_reason, audio_s=audio_s, unsaid_chars=unsaid)

@@ -2,12 +2,13 @@
 
 import asyncio
 import logging
+from contextlib import suppress
 from typing import Any, Protocol
 
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from megatalker.engine import Chunk
-from megatalker.errors import CapacityError, InvalidRequestError, MegatalkerError
+from megatalker.errors import CapacityError, InvalidRequestError, MarkupError, MegatalkerError
 from megatalker.serving.protocol.leniency import told_names
 from megatalker.serving.protocol.messages import (
     REFUSED_TEXT,
@@ -16,6 +17,8 @@ from megatalker.serving.protocol.messages import (
     Event,
     Failed,
     Finish,
+    MarkPlace,
+    Marks,
     Open,
     Opened,
     SegmentEnd,
@@ -94,6 +97,8 @@ class SocketUtterance:
             if len(text) > most:  # before it costs time
                 raise InvalidRequestError(f"a piece of text has {len(text)} characters, expected at most {most}")
             self._stream.feed(text)
+        except MarkupError:  # which ends the utterance, and is told by it
+            pass
         except InvalidRequestError as error:
             name = self._request.id
             raise InvalidRequestError(f"{REFUSED_TEXT} {name!r}: {error}; the rest of it is spoken") from error
@@ -101,7 +106,8 @@ class SocketUtterance:
     def finish(self) -> None:
         """The text is complete."""
         self._stop_text_timer()
-        self._stream.finish()
+        with suppress(MarkupError):  # which ends the utterance, and is told by it
+            self._stream.finish()
 
     def cancel(self) -> None:
         """End the speech now."""
@@ -146,6 +152,8 @@ class SocketUtterance:
             await self._send_switches()
             if request.resumable and chunk.ends:  # before it: without them its codes could not be gone on after
                 await self._socket.send_event(SegmentEnds(id=request.id, ends=list(map(SegmentEnd.of, chunk.ends))))
+            if chunk.marks:
+                await self._socket.send_event(Marks(id=request.id, marks=tuple(map(MarkPlace.of, chunk.marks))))
             for packet in packets.push(chunk):
                 await self._socket.send_audio(packet)
             await self._send_words()

@@ -289,7 +289,8 @@ class SpeechService:
         """Whether a request is checked within half a millisecond: a short text, and a voice that is loaded."""
         name = self._voice_name(asked)
         at_hand = bool(asked.ref_audio) or (asked.voice_file is None and (name is None or self.voices.at_hand(name)))
-        if (asked.normalize or self.engine.settings.normalize) == "on" or asked.lexicon:
+        markup = asked.markup or self.engine.settings.markup
+        if (asked.normalize or self.engine.settings.normalize) == "on" or asked.lexicon or markup != "none":
             return False
         return at_hand and len(text or "") + len(asked.instruct or "") <= QUICK_CHARS
 
@@ -313,6 +314,8 @@ class SpeechService:
             clean_text=asked.clean_text,
             normalize=asked.normalize,
             lexicon=self._lexicon(asked),
+            markup=asked.markup,
+            cast=self._cast(asked),
         )
 
     def _lexicon(self, asked: SpeechFields) -> Lexicon | None:
@@ -324,9 +327,17 @@ class SpeechService:
         if asked.voice_file is not None:
             if asked.voice is not None:
                 raise InvalidRequestError("voice and voice_file both say who speaks; give one of them")
-            file = asked.voice_file
-            return self._cache.get(blake2b(file.encode(), digest_size=16).digest(), lambda: decode_voice(file))
-        name = self._voice_name(asked)
+            return self._voice_in(asked.voice_file)
+        return self._named(self._voice_name(asked))
+
+    def _voice_in(self, file: str) -> Voice:
+        return self._cache.get(blake2b(file.encode(), digest_size=16).digest(), lambda: decode_voice(file))
+
+    def _cast(self, asked: SpeechFields) -> dict[str, str | Voice] | None:
+        named = {name: self._named(voice) or voice for name, voice in (asked.cast or {}).items()}
+        return named | {name: self._voice_in(file) for name, file in (asked.cast_files or {}).items()} or None
+
+    def _named(self, name: str | None) -> str | Voice | None:
         voice = None if name is None else self.voices.get(name)
         if voice is None and self.engine.checkpoint.config.variant == "base":
             self._refuse_voice(name)
