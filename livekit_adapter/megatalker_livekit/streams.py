@@ -18,7 +18,7 @@ from livekit.agents.types import TimedString
 from megatalker import FRAME_SECONDS
 from megatalker.engine.outputs import require_complete
 from megatalker.engine.speech import Speech
-from megatalker.errors import IncompleteSpeechError, InvalidRequestError, MegatalkerError
+from megatalker.errors import IncompleteSpeechError, InvalidRequestError, MarkupError, MegatalkerError
 from megatalker.prompt.text import has_speech
 from megatalker.serving.background import start_task
 from megatalker.serving.samples import SampleEncoder
@@ -83,7 +83,8 @@ class EmittedSpeech:
                     self.expect_speech()
                 async for chunk in speech:
                     self._tell_words(speech)  # they go with the next audio that is pushed
-                    self._emitter.push(encoder.encode(chunk.pcm))
+                    if data := encoder.encode(chunk.pcm):
+                        self._emitter.push(data)
                     samples += len(chunk.pcm)
                     self._wait_anew()
                     for switch in speech.switches[told:]:
@@ -200,5 +201,7 @@ class SynthesizeStream(tts.SynthesizeStream):
     def _feed(self, piece: str, speech: Speech) -> None:
         try:
             speech.feed(piece)
+        except MarkupError:  # the speech is over, and raises it
+            return
         except InvalidRequestError as error:  # the speech goes on without this piece
             self._owner.report(error)

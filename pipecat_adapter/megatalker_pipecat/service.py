@@ -19,7 +19,7 @@ from pipecat.utils.tracing.service_decorators import traced_tts
 import megatalker
 from megatalker.engine.speech import SpeechEngine
 from megatalker.engine.word_times import SpokenWord
-from megatalker.errors import ConnectionFailedError, InvalidRequestError
+from megatalker.errors import ConnectionFailedError, InvalidRequestError, MarkupError
 from megatalker.prompt.control_tokens import ControlTokens, control_tokens
 from megatalker.prompt.text import has_speech
 from megatalker.serving.shared_engines.pool import EnginePool, Lease
@@ -287,6 +287,8 @@ class MegatalkerTTSService(DeliveringTTSService):
             else:
                 utterance = context.utterance
             utterance.feed(text)
+        except MarkupError:  # its speech is over and tells why
+            context.over = context.failed = True
         except InvalidRequestError as error:
             context.failed = True  # what has no word times is not known to be spoken
             await self._report_failure(error)  # the turn goes on without this piece

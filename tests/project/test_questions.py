@@ -79,6 +79,7 @@ PLACES = {
     ],
     "Pauses, spelling, pronunciation, numbers?": [
         "text.md#Pauses",
+        "markup.md#Pauses",
         "text.md#Spelling, numbers and pronunciation",
         "text.md#A lexicon: how a word is pronounced",
         "text.md#Numbers, dates and the like in words",

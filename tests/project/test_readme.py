@@ -28,6 +28,7 @@ NAMES = (
     "hardware",
     "voices",
     "text",
+    "markup",
     "agents",
     "apps",
     "websocket",

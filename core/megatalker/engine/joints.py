@@ -1,4 +1,4 @@
-"""What markup asks for between two segments of an utterance: silence, and marks that are told of.
+"""Joints: what markup asks for between two segments of an utterance: silence, and marks that are told of.
 
 A joint is no part of any segment, so that codes are those of the same segments without it.
 """

@@ -240,6 +240,9 @@ class SpeechStream(ChunkStream):
         with self._feeding:
             if self._text_checker is None:
                 raise InvalidRequestError("this stream has all its text; open one with speak(None) to feed text to it")
+            if isinstance(self.error, MarkupError):
+                self._ignored_chars += len(text)
+                return
             try:
                 ready = self._text_checker.check(text)
             except MarkupError as error:  # nothing that follows can be understood
@@ -260,6 +263,8 @@ class SpeechStream(ChunkStream):
         with self._feeding:
             if self._text_checker is not None:
                 checker, self._text_checker = self._text_checker, None
+                if isinstance(self.error, MarkupError):
+                    return
                 try:
                     self._feed(checker.finish())
                 except MarkupError as error:

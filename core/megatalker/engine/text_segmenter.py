@@ -82,7 +82,7 @@ class TextSegment:
     def __init__(self, tokenizer: Any, cut_finder: _CutFinder | None = None, voice: str = "") -> None:
         self.voice = voice
         self.lead: Joint | None = None
-        """What markup asks for before it, until that is taken."""
+        """The joint before it, until that is taken."""
         self.text = ""
         self.ids: list[int] = []
         self.complete = False
@@ -157,9 +157,9 @@ class TextSegmenter:
         self._tokenizer, self._max_chars, self._ids_needed, self._clean = tokenizer, max_chars, ids_needed or {}, clean
         self._controls = ControlReader()
         self._joint: Joint | None = None
-        """What markup asks for after the last segment."""
+        """The joint after the last segment."""
         self.voice = ""
-        """Who speaks the text that comes next, where the text names a voice."""
+        """The voice of the text that comes next, where the text names a voice."""
         self._coming: deque[TextSegment] = deque()
         self._current: TextSegment | None = None
         self._open: TextSegment | None = None
@@ -179,7 +179,7 @@ class TextSegmenter:
 
     @property
     def tail(self) -> Joint | None:
-        """What markup asks for after the last of them."""
+        """The joint after the last of them."""
         return self._joint
 
     @property

@@ -57,7 +57,7 @@ class Utterance(Stream):
     codec_state: CodecState | None = None
     """Stands after the frames given; ``None`` before the first, and when it was lost."""
     joints: deque[Joint] = field(default_factory=deque)
-    """What comes between frames that exist, and was not handed out. No audio goes beyond the first of them."""
+    """Joints between frames that exist, which were not handed out. No audio goes beyond the first of them."""
     silence: int = 0
     """Samples of all joints so far."""
     silence_before: int = 0

@@ -17,7 +17,7 @@ __all__ = [
     "Part",
     "PartKind",
     "PauseBudget",
-    "Place",
+    "TextPlace",
     "checked_name",
 ]
 
@@ -44,7 +44,7 @@ class Part(NamedTuple):
     value: str = ""
 
 
-class Place(NamedTuple):
+class TextPlace(NamedTuple):
     """A place in a text in markup, both counted from 1."""
 
     line: int
@@ -84,7 +84,7 @@ class PauseBudget:
         """Something is said: the next pause stands at another place."""
         self._here = Fraction()
 
-    def take(self, written: str, place: Place) -> Part:
+    def take(self, written: str, place: TextPlace) -> Part:
         """Return a pause of the length that is written, such as ``400ms`` or ``1.5s``.
 
         Raises:
@@ -111,7 +111,7 @@ NAME = re.compile(rf"[^\W_][\w.-]{{0,{LONGEST_NAME - 1}}}")
 NAME_RULE = f"a letter or digit and then at most {LONGEST_NAME - 1} letters, digits, hyphens, low lines and full stops"
 
 
-def checked_name(what: str, name: str, place: Place) -> str:
+def checked_name(what: str, name: str, place: TextPlace) -> str:
     """Return the name of a mark or voice.
 
     Raises:

@@ -1,4 +1,4 @@
-"""What ``<say-as>`` reads in words, by the numbers, dates and signs of the normaliser."""
+"""The words that ``<say-as>`` reads, by the numbers, dates and signs of the normaliser."""
 
 import re
 from itertools import pairwise

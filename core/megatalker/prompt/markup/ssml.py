@@ -11,7 +11,7 @@ from xml.parsers import expat
 
 from megatalker.errors import InvalidRequestError, MarkupError, suggest
 from megatalker.prompt.cleaning import join_surrogates
-from megatalker.prompt.markup.parts import Part, PauseBudget, Place, checked_name
+from megatalker.prompt.markup.parts import Part, PauseBudget, TextPlace, checked_name
 from megatalker.prompt.markup.say_as import KINDS, SayAs
 from megatalker.prompt.markup.tags import known_voice
 
@@ -79,7 +79,7 @@ class SsmlReader:
         self._speakers: list[str] = [""]
         self._inner: list[str] | None = None
         """Text of the open element that holds text alone."""
-        self._spoken: tuple[dict[str, str], Place] | None = None
+        self._spoken: tuple[dict[str, str], TextPlace] | None = None
         """Attributes and place of that element."""
         self._parser = self._new_parser()
 
@@ -159,7 +159,7 @@ class SsmlReader:
             raise self._malformed(error) from error
 
     def _malformed(self, error: expat.ExpatError) -> MarkupError:
-        return Place(error.lineno + self._lines_before, error.offset + 1).error(
+        return TextPlace(error.lineno + self._lines_before, error.offset + 1).error(
             f"this is no well-formed SSML ({expat.ErrorString(error.code)}); write &lt; and &amp; for < and & that are "
             "spoken text"
         )
@@ -174,14 +174,14 @@ class SsmlReader:
         return parts
 
     @property
-    def _place(self) -> Place:
+    def _place(self) -> TextPlace:
         """Where the text ends that was read."""
-        return Place(self._line, self._column)
+        return TextPlace(self._line, self._column)
 
     @property
-    def _here(self) -> Place:
+    def _here(self) -> TextPlace:
         """Where the element begins that expat reads."""
-        return Place(self._parser.CurrentLineNumber + self._lines_before, self._parser.CurrentColumnNumber + 1)
+        return TextPlace(self._parser.CurrentLineNumber + self._lines_before, self._parser.CurrentColumnNumber + 1)
 
     def _move(self, text: str) -> None:
         breaks = text.count("\n")
@@ -249,7 +249,7 @@ class SsmlReader:
         if self._open[-1:] == ["say-as"] and self._spoken is not None and sum(map(len, self._inner)) > LONGEST_SPOKEN:
             raise self._spoken[1].error(f"<say-as> holds more than {LONGEST_SPOKEN} characters; read less in one")
 
-    def _check_nesting(self, name: str, place: Place) -> None:
+    def _check_nesting(self, name: str, place: TextPlace) -> None:
         if name in _REFUSED:
             raise place.error(f"<{name}> is not spoken: {_REFUSED[name]}")
         if name not in _ATTRIBUTES:
@@ -262,7 +262,7 @@ class SsmlReader:
         if len(self._open) >= MOST_DEPTH:
             raise place.error(f"elements stand within one another {MOST_DEPTH + 1} deep, expected at most {MOST_DEPTH}")
 
-    def _check_attributes(self, name: str, attributes: Mapping[str, str], place: Place) -> None:
+    def _check_attributes(self, name: str, attributes: Mapping[str, str], place: TextPlace) -> None:
         for attribute, value in attributes.items():
             if attribute == "xmlns" or attribute.startswith("xmlns:"):
                 continue
@@ -276,7 +276,7 @@ class SsmlReader:
                     "which the option language names"
                 )
 
-    def _break(self, attributes: Mapping[str, str], place: Place) -> None:
+    def _break(self, attributes: Mapping[str, str], place: TextPlace) -> None:
         strength = attributes.get("strength", "medium")
         if strength not in _STRENGTHS:
             raise place.error(f"strength is {strength!r:.40}, expected {_listed(tuple(_STRENGTHS))}")
@@ -285,7 +285,7 @@ class SsmlReader:
             self._parts.append(pause)
 
 
-def _required(attributes: Mapping[str, str], attribute: str, element: str, place: Place) -> str:
+def _required(attributes: Mapping[str, str], attribute: str, element: str, place: TextPlace) -> str:
     value = attributes.get(attribute, "").strip()
     if not value:
         raise place.error(f"<{element}> has no attribute {attribute!r}; expected <{element} {attribute}=...>")

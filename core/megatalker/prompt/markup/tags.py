@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection
 
 from megatalker.errors import suggest
-from megatalker.prompt.markup.parts import LONGEST_NAME, Part, PauseBudget, Place, checked_name
+from megatalker.prompt.markup.parts import LONGEST_NAME, Part, PauseBudget, TextPlace, checked_name
 
 __all__ = ["TagReader"]
 
@@ -111,8 +111,8 @@ class TagReader:
         return Part("voice", known_voice(value.strip(), self._voices, place))
 
     @property
-    def _place(self) -> Place:
-        return Place(self._line, self._column)
+    def _place(self) -> TextPlace:
+        return TextPlace(self._line, self._column)
 
     def _move(self, text: str) -> None:
         breaks = text.count("\n")
@@ -127,7 +127,7 @@ def _may_be_tag(beginning: str) -> bool:
     return any(name.startswith(folded) for name in names) or (folded.startswith(_NAMES[:3]) and "[" not in folded)
 
 
-def known_voice(name: str, voices: Collection[str], place: Place) -> str:
+def known_voice(name: str, voices: Collection[str], place: TextPlace) -> str:
     """Return the name of a voice of the text.
 
     Raises:

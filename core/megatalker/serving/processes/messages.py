@@ -35,9 +35,9 @@ class Segment(Struct, array_like=True, frozen=True):
     text: str
     ids: list[int]
     voice: str = ""
-    """Who speaks it, where the text names a voice."""
+    """The voice, where the text names a voice."""
     lead: Joint | None = None
-    """What markup asks for before it; after the last segment one without text has the rest."""
+    """The joint before it; after the last segment one without text has the rest."""
 
 
 # ---- to the engine

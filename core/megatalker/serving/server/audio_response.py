@@ -218,8 +218,8 @@ async def _pieces(file: "SpooledTemporaryFile[bytes]") -> AsyncIterator[bytes]:
 async def event_body(speech: BegunSpeech, encoder: Encoder, *, speed: float = 1.0) -> AsyncIterator[bytes]:
     """The same as OpenAI's server-sent events, ended by ``speech.audio.done`` or ``error``, both with the facts.
 
-    Marks of a text in markup are ``speech.audio.marks`` events. Where word times were asked for, ``speech.audio.words`` events come between those; ``speed`` is how many times
-    faster than the engine's audio the encoder's is.
+    Marks of a text in markup are ``speech.audio.marks`` events between those, and so are ``speech.audio.words`` where
+    word times were asked for. ``speed`` is how many times faster than the engine's audio the encoder's is.
 
     Of ``usage``, input tokens are those of the text, output tokens the frames.
     """

@@ -1,0 +1,66 @@
+"""Markup in the texts of engine processes, also where one dies in the middle of a pause."""
+
+import os
+import signal
+from typing import Any
+
+import numpy as np
+import pytest
+
+import process_backends
+from megatalker.checkpoint import Checkpoint
+from megatalker.engine import Chunk, Engine
+from megatalker.engine.joints import EDGE_SAMPLES
+from megatalker.serving.processes import ProcessEngine
+from megatalker.settings import Settings
+
+pytestmark = pytest.mark.slow
+
+SETTINGS: dict[str, Any] = {"short_speech": "believe", "max_segment_frames": 6, "max_chunk_frames": 2}
+
+
+def test_an_engine_that_dies_between_pauses_marks_and_voices_is_not_heard(tiny_custom_voice: Checkpoint) -> None:
+    speaker = list(tiny_custom_voice.config.speakers)[1]
+    text = f"[pause:70ms]One.[pause:300ms][mark:a]Two.[voice:{speaker}]Three.[mark:b][/voice]Four.[pause:1s][mark:c]"
+    wishes: dict[str, Any] = {"markup": "tags", "seed": 3, "return_codes": True, "layout": "interleaved"}
+    with Engine.open(
+        Settings.model_validate(SETTINGS), checkpoint=tiny_custom_voice, registry=process_backends.paced()
+    ) as here:
+        right = list(here.speak(text, **wishes))
+    with ProcessEngine.open(
+        Settings.model_validate(SETTINGS | {"device": "cpu"}),
+        checkpoint=tiny_custom_voice,
+        devices=["cpu", "cpu"],
+        registry=process_backends.paced,
+    ) as engine:
+        for fed in (False, True):
+            for taken in (1, 4, 7):
+                stream = engine.speak(None if fed else text, **wishes)
+                if fed:
+                    stream.feed(text[:50])
+                    stream.feed(text[50:])
+                    stream.finish()
+                chunks = [next(stream) for _ in range(taken)]
+                handle = stream._link.handle  # type: ignore[attr-defined]
+                if handle is not None and stream.finish_reason is None:
+                    os.kill(handle.pid, signal.SIGKILL)
+                require_same([*chunks, *stream], right)
+
+
+def require_same(chunks: list[Chunk], right: list[Chunk]) -> None:
+    def codes(some: list[Chunk]) -> list[Any]:
+        return [row for chunk in some if chunk.codes is not None for row in chunk.codes.tolist()]
+
+    def samples(some: list[Chunk]) -> Any:
+        return np.concatenate([chunk.pcm for chunk in some])
+
+    assert codes(chunks) == codes(right)
+    assert [mark for chunk in chunks for mark in chunk.marks] == [mark for chunk in right for mark in chunk.marks]
+    at = 0
+    for chunk in chunks:
+        assert chunk.sample_offset == at
+        at += len(chunk.pcm)
+    heard, expected = samples(chunks), samples(right)
+    assert len(heard) == len(expected)
+    differs = np.flatnonzero(heard != expected)
+    assert len(differs) <= EDGE_SAMPLES, "the last sample before a pause is unknown to the engine that goes on"
