@@ -348,6 +348,22 @@ class Availability:
 AVAILABLE = Availability()
 
 
+@dataclass(frozen=True, slots=True)
+class MemoryNeed:
+    """Memory of the device that a backend takes, by arithmetic over shapes: nothing is loaded for it."""
+
+    load_bytes: int
+    """Taken at load: weights, tables and what does not grow with speech."""
+    stream_bytes: int
+    """Taken by each stream that has spoken for a minute, in addition."""
+    weights: str = ""
+    """Number format of the weights, such as ``int8``."""
+
+
+MINUTE_ROWS = 814
+"""Positions of a stream that has spoken for a minute: 750 frames, and a prompt of 64 rows."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Backend(Generic[SettingsT]):
     name: str
@@ -359,6 +375,9 @@ class _Backend(Generic[SettingsT]):
     probe: Callable[[Checkpoint, torch.device, SettingsT], Availability] = lambda *_: AVAILABLE
     """Whether the backend can run this checkpoint there, with these settings of its own. Cheap: reads configuration,
     loads nothing, never raises for a missing optional package. Default: it can."""
+    memory: Callable[[Checkpoint, LoadContext[SettingsT]], MemoryNeed | None] = lambda *_: None
+    """Memory that loading with this context would take on its device, which need not be here; nothing is loaded for it.
+    An engine whose talker cannot have as much is refused before it loads. ``None``: unknown, which is the default."""
     rank: int = 0
     """``auto`` takes the available backend with the highest rank."""
     settings: type[SettingsT] = BackendSettings  # type: ignore[assignment]  # of a backend without settings

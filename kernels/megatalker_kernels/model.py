@@ -8,7 +8,7 @@ from torch import Tensor
 
 from megatalker_kernels.constants import DECAY_ROWS, GUMBEL_ROWS, WEIGHT
 from megatalker_kernels.errors import ShapeError
-from megatalker_kernels.packing import PackedWeights, interleave
+from megatalker_kernels.packing import FRAGMENT, PackedWeights, StreamLayout, interleave
 from megatalker_kernels.phases import StackName
 from megatalker_kernels.shapes import KernelShape, StackShape
 
@@ -111,6 +111,15 @@ class PackedModel:
         self.predictor_rope = rope_table(shape.predictor, constants.predictor_theta, shape.code_groups, device)
         self.talker_rope = rope_table(shape.talker, constants.talker_theta, shape.max_positions, device)
 
+    @property
+    def device_bytes(self) -> int:
+        """Bytes of everything that lies on the device."""
+        tensors = [self.gumbel_table, self.decay_table, self.weights.data, self.weights.block_offset]
+        tensors += [self.predictor_norms, self.talker_norms, *self.sum_tables, self.predictor_rope, self.talker_rope]
+        if self.projection_bias is not None:
+            tensors += [self.projection_bias, *self.input_tables]
+        return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
     def _pack_stack(self, name: StackName, stack: StackShape, source: WeightSource) -> Tensor:
         """Pack the matrices of a stack; return its norms in float32: of each layer input, q, k, post; then the last."""
         norms = []
@@ -137,6 +146,20 @@ class PackedModel:
                 f"expected [{vocab}, {self.shape.talker.hidden}]"
             )
         return table.to(self.device, WEIGHT).contiguous()
+
+
+def packed_bytes(shape: KernelShape) -> int:
+    """Bytes that a :class:`PackedModel` of this shape takes, without making one."""
+    talker, predictor, others = shape.talker, shape.predictor, shape.code_groups - 1
+    rows = talker.vocab + others * predictor.vocab
+    tables = rows * talker.hidden * WEIGHT.itemsize
+    if shape.projects:
+        tables += rows * predictor.hidden * WEIGHT.itemsize + predictor.hidden * 4
+    norms = sum(stack.layers * stack.norms + stack.hidden for stack in (talker, predictor)) * 4
+    ropes = (shape.max_positions * talker.head_dim + shape.code_groups * predictor.head_dim) * 4
+    sampling = (2 * GUMBEL_ROWS + DECAY_ROWS) * 4 * 8
+    matrices = StreamLayout(shape).fragments * FRAGMENT * WEIGHT.itemsize + shape.blocks * 8
+    return matrices + tables + norms + ropes + sampling
 
 
 def rope_table(stack: StackShape, theta: float, positions: int, device: torch.device) -> Tensor:

@@ -63,6 +63,13 @@ class GuardedBuffers:
         """All buffers by name."""
         return {name: getattr(self, name) for name in self._raw}
 
+    @property
+    def device_bytes(self) -> int:
+        """Bytes of the buffers that lie on the device, guards included."""
+        own = [raw.numel() for raw in self._raw.values() if raw.device == self.device]
+        inner = [one.device_bytes for one in vars(self).values() if isinstance(one, GuardedBuffers)]
+        return sum(own) + sum(inner)
+
     def damaged(self) -> list[str]:
         """Names of the buffers whose guards were overwritten."""
         names = []

@@ -71,7 +71,7 @@ def load_quantised(
 
 def weights_per_frame(config: ModelConfig) -> int:
     """Count the weights of layers that a frame reads: the predictor's once for each code after code 0."""
-    return _weights(config.talker) + (config.num_code_groups - 1) * _weights(config.predictor)
+    return layer_weights(config.talker) + (config.num_code_groups - 1) * layer_weights(config.predictor)
 
 
 def choose_weights(count: int, seconds: Mapping[str, float]) -> str:
@@ -86,7 +86,7 @@ def choose_weights(count: int, seconds: Mapping[str, float]) -> str:
 
 def _choose_here(config: ModelConfig, dtype: torch.dtype, *, able: bool) -> Weights | None:
     count, own = weights_per_frame(config), dtype_name(dtype)
-    if max(_weights(config.talker), _weights(config.predictor)) * 4 <= EXACT_BYTES:
+    if max(layer_weights(config.talker), layer_weights(config.predictor)) * 4 <= EXACT_BYTES:
         logger.info("compiled: weights stay %s; the layers fit into the processor's cache", own)
         return None
     seconds = {own: _seconds_per_weight(_torch_products(dtype))}
@@ -103,7 +103,8 @@ def _choose_here(config: ModelConfig, dtype: torch.dtype, *, able: bool) -> Weig
     return None if chosen == own else chosen  # type: ignore[return-value]  # a key of seconds
 
 
-def _weights(shape: TransformerShape) -> int:
+def layer_weights(shape: TransformerShape) -> int:
+    """Count the weights of the matrices of a stack's layers."""
     queries, pairs = shape.num_heads * shape.head_dim, 2 * shape.num_kv_heads * shape.head_dim
     layer = shape.hidden_size * (2 * queries + pairs + 3 * shape.intermediate_size)
     return shape.num_layers * layer

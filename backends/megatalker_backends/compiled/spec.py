@@ -5,7 +5,7 @@ import torch
 from megatalker.checkpoint import Checkpoint
 from megatalker.interfaces import Availability, BackendSettings, TalkerBackend
 from megatalker.plugins.device import why_no_device
-from megatalker_backends.compiled import decoder, settings
+from megatalker_backends.compiled import decoder, memory, settings
 
 
 def _probe(_checkpoint: Checkpoint, device: torch.device, _own: BackendSettings) -> Availability:
@@ -21,4 +21,5 @@ TALKER = TalkerBackend(
     rank=10,
     settings=settings.CompiledSettings,
     load=decoder.CompiledDecoder,
+    memory=memory.memory_need,
 )

@@ -119,12 +119,16 @@ def choose_page_limit(shape: KernelShape, settings: MegakernelSettings, streams:
     return settings.pages or streams * shape.max_pages
 
 
+def page_bytes(shape: KernelShape) -> int:
+    """Bytes of a page of keys and values, of all layers."""
+    talker = shape.talker
+    return talker.layers * 2 * talker.kv_heads * PAGE * talker.head_dim * STORED.itemsize
+
+
 def choose_first_pages(shape: KernelShape, limit: int, streams: int, device: torch.device) -> int:
     """Pages that ``streams`` share at load, before they need more."""
-    talker = shape.talker
-    page_bytes = talker.layers * 2 * talker.kv_heads * PAGE * talker.head_dim * STORED.itemsize
-    first_bytes = FIRST_PAGE_BYTES
+    page, first_bytes = page_bytes(shape), FIRST_PAGE_BYTES
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
-        first_bytes = max(first_bytes, int(min(FIRST_PAGES_A_STREAM * streams * page_bytes, MOST_FIRST_MEMORY * free)))
-    return min(limit, max(1, first_bytes // page_bytes))
+        first_bytes = max(first_bytes, int(min(FIRST_PAGES_A_STREAM * streams * page, MOST_FIRST_MEMORY * free)))
+    return min(limit, max(1, first_bytes // page))

@@ -4,7 +4,7 @@ import torch
 
 from megatalker.checkpoint import Checkpoint
 from megatalker.interfaces import Availability, TalkerBackend
-from megatalker_backends.megakernel import decoder, settings
+from megatalker_backends.megakernel import decoder, memory, settings
 
 
 def _probe(checkpoint: Checkpoint, device: torch.device, own: settings.MegakernelSettings) -> Availability:
@@ -20,4 +20,5 @@ TALKER = TalkerBackend(
     rank=20,
     settings=settings.MegakernelSettings,
     load=decoder.MegakernelDecoder,
+    memory=memory.memory_need,
 )

@@ -1,8 +1,9 @@
 """``megatalker inspect``: a checkpoint's shapes and sizes, and which backends accept it."""
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
+import typer
 from rich.table import Table
 
 from megatalker.cli.backends import availability
@@ -10,14 +11,22 @@ from megatalker.cli.console import stdout
 from megatalker.cli.options import CheckpointArgument, DeviceOption, read_settings
 
 if TYPE_CHECKING:
+    import torch
+
     from megatalker.checkpoint import Checkpoint
+    from megatalker.settings import Settings
 
 
 def inspect(
     checkpoint: CheckpointArgument = "demo",
     device: DeviceOption = None,
+    streams: Annotated[int, typer.Option(min=1, max=2048, help="Streams to have room for.")] = 1,
+    gpu_memory: Annotated[
+        float | None, typer.Option(min=0.5, max=1024, help="GB of a GPU, which need not be here: streams that fit.")
+    ] = None,
+    measure: Annotated[bool, typer.Option("--measure", help="Speak two seconds: is it real time here?")] = False,
 ) -> None:
-    """Show a checkpoint's shapes and sizes, and which backends accept it and why not."""
+    """Show a checkpoint's shapes and sizes, which backends accept it and why not, and what it takes here."""
     from megatalker.checkpoint import Checkpoint
     from megatalker.plugins import BackendRegistry, probe
     from megatalker.plugins.device import resolve_device
@@ -39,6 +48,57 @@ def inspect(
         for spec in specs:
             table.add_row(kind, spec.name, availability(probe(spec, opened, where, settings)))
     stdout.print(table)
+    stdout.print(_memory(opened, settings, where, streams))
+    if gpu_memory is not None:
+        stdout.print(_gpu(opened, settings, gpu_memory))
+    if measure:
+        _measure(opened, settings)
+
+
+def _memory(checkpoint: "Checkpoint", settings: "Settings", device: "torch.device", streams: int) -> Table:
+    from megatalker.cli.fitting import fittings
+    from megatalker.plugins.device import resolve_dtype
+    from megatalker.plugins.memory import available_bytes
+
+    room = available_bytes(device)
+    left = "" if room is None else f", {_size(room)} left"
+    title = f"memory on {device} besides Python and torch{left}"
+    table = Table("talker", "weights", "loaded", "a stream, 1 min", f"{streams} streams", "fits", title=title)
+    for one in fittings(checkpoint, device, resolve_dtype(settings.dtype, device), settings, streams):
+        whole = one.need.load_bytes + streams * one.need.stream_bytes
+        missing = None if room is None else whole - room
+        fits = "unknown" if missing is None else "yes" if missing <= 0 else f"no, {missing:,} bytes are missing"
+        table.add_row(
+            one.talker, one.weights, _size(one.need.load_bytes), _size(one.need.stream_bytes), _size(whole), fits
+        )
+    return table
+
+
+def _gpu(checkpoint: "Checkpoint", settings: "Settings", gigabytes: float) -> Table:
+    from megatalker.cli.fitting import streams_that_fit
+
+    table = Table(
+        "talker", "weights", "streams", title=f"on a GPU of {gigabytes:g} GB, each having spoken for a minute"
+    )
+    for name, weights, streams, missing in streams_that_fit(checkpoint, settings, int(gigabytes * 1e9)):
+        table.add_row(name, weights, str(streams) if streams else f"none: {missing:,} bytes are missing")
+    return table
+
+
+def _measure(checkpoint: "Checkpoint", settings: "Settings") -> None:
+    from megatalker.cli.fitting import measure
+
+    backend, factor, first_s, loaded_s = measure(checkpoint, settings)
+    verdict = "real time" if factor < 1 else "slower than real time"
+    stdout.print(
+        f"measured: {verdict}, RTF {factor:.2f} with {backend}, uncompiled; first chunk {first_s * 1e3:.0f} ms, "
+        f"loaded in {loaded_s:.1f} s",
+        soft_wrap=True,
+    )
+
+
+def _size(count: int) -> str:
+    return f"{count / 1e9:.2f} GB" if count >= 1e8 else f"{count / 1e6:.1f} MB"
 
 
 def _shapes(checkpoint: "Checkpoint") -> Table:

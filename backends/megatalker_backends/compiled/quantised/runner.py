@@ -13,14 +13,12 @@ from megatalker_backends.compiled.model import Rows
 from megatalker_backends.compiled.ops import linear
 from megatalker_backends.compiled.quantised.files import rounded_layers
 from megatalker_backends.compiled.quantised.graph import write_stack
+from megatalker_backends.compiled.quantised.groups import EXACT_LAYERS
 from megatalker_backends.compiled.quantised.stack import QuantisedStack
 from megatalker_backends.compiled.rounding import BITS
 from megatalker_backends.compiled.runner import BatchFrames, Share
 from megatalker_backends.compiled.weights import PREDICTOR_STACK, TALKER_STACK, load_weights, read_layers
 
-EXACT_LAYERS = 1
-"""Layers at the beginning of each stack that have 8 bits in any case: rounded to 4 like the others, they made a third
-of the error of the predictor's logits."""
 CPU = torch.device("cpu")
 
 
