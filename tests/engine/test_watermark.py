@@ -81,6 +81,30 @@ def test_another_engine_goes_on_where_the_marked_speech_stopped(open_engine: Ope
     np.testing.assert_array_equal(samples_of(rest), samples_of(whole)[1920 * frames :])
 
 
+MARKED_UP = "[mark:one] Hello there. [pause:330ms] [mark:two] This is a sentence. [pause:20ms]"
+
+
+@pytest.mark.parametrize("cut", [None, 1, 2, 3, 4])
+def test_silence_that_markup_asks_for_stays_where_it_is_and_as_it_is(
+    open_engine: Opener, marks: ScriptedWatermark, cut: int | None
+) -> None:
+    options = {"seed": 1, "return_codes": True, "markup": "tags"}
+    plain = list(open_engine().speak(MARKED_UP, **options))
+    engine = open_engine(watermark="scripted")
+    marked = list(engine.speak(MARKED_UP, **options))
+    if cut is not None:
+        marked = marked[:cut]
+        marked += engine.speak_for("", MARKED_UP, after=Continuation.after(marked), **options)
+    expected = [np.clip(chunk.pcm + ADDED, -1, 1) if chunk.frames else chunk.pcm for chunk in plain]
+    np.testing.assert_array_equal(samples_of(marked), np.concatenate(expected))
+    assert [mark for chunk in marked for mark in chunk.marks] == [mark for chunk in plain for mark in chunk.marks]
+    assert [end for chunk in marked for end in chunk.ends] == [end for chunk in plain for end in chunk.ends]
+    assert sum(len(chunk.pcm) for chunk in marked if not chunk.frames) == round(0.35 * 24_000)
+    if cut is None:
+        offsets = np.cumsum([0, *(len(chunk.pcm) for chunk in marked)])
+        assert [chunk.sample_offset for chunk in marked] == list(offsets[:-1])
+
+
 def test_an_event_loop_hears_the_same_and_may_stop_waiting(open_engine: Opener, marks: ScriptedWatermark) -> None:
     engine = open_engine(watermark="scripted")
     whole = engine.speak(TEXT, seed=1).read_all()

@@ -61,31 +61,40 @@ class WatermarkStage:
                 thread_name_prefix="megatalker-watermark", initializer=torch.set_num_threads, initargs=(1,)
             )
 
-    def mark(self, chunks: ChunkSource) -> ChunkSource:
-        """Return these chunks marked; the same object where there is no watermark."""
+    def mark(self, chunks: ChunkSource, frames: int) -> ChunkSource:
+        """Return these chunks, which begin after ``frames`` of an utterance, marked; the same object where there is no
+        watermark.
+        """
         if self._model is None or self._threads is None:
             return chunks
-        return MarkedChunks(chunks, self._model, self._threads)
+        return MarkedChunks(chunks, self._model, self._threads, frames)
 
 
 class MarkedChunks:
     """The chunks of one utterance, marked; taken from one place.
 
     A watermark that looks ahead holds frames back: chunks come later, with their codes and ends, and the last one
-    carries all that is left.
+    carries all that is left. Silence and marks of markup are handed out as they are; the speech before them is marked
+    to its end first, and the speech after them anew.
     """
 
-    def __init__(self, source: ChunkSource, model: WatermarkModel, threads: ThreadPoolExecutor) -> None:
+    def __init__(
+        self, source: ChunkSource, model: WatermarkModel, threads: ThreadPoolExecutor, frames: int = 0
+    ) -> None:
         self._source, self._model, self._threads = source, model, threads
+        self._frames = frames
+        """Frames of the utterance before the next chunk."""
         self._stream: MarkingStream | None = None
         self._work: tuple[Chunk | None, Future[Samples]] | None = None
         """The chunk that is being marked: kept, since the consumer may stop waiting and ask again."""
-        self._dropped = self._over = self._finished = False
+        self._dropped = self._over = False
         self._failure: Exception | None = None
         self._chunks = self._held = 0
         """Chunks handed out; frames that the watermark holds back."""
         self._position: int | None = None
-        """Frames of the utterance before the next chunk; ``None`` before the first one."""
+        """Samples of the utterance before the next chunk; ``None`` before the first one."""
+        self._silence: Chunk | None = None
+        """Without frames: what comes next."""
         self._latest: Chunk | None = None
         self._codes: list[NDArray[np.int64]] = []
         self._ends: list[StreamEnd] = []
@@ -109,6 +118,8 @@ class MarkedChunks:
 
     def take(self) -> Chunk | None:
         while not (self._over or self._dropped):
+            if (silence := self._take_silence()) is not None:
+                return silence
             if self._work is None:
                 try:
                     chunk = self._source.take()
@@ -125,6 +136,8 @@ class MarkedChunks:
     async def take_async(self) -> Chunk | None:
         """Return the next chunk like :meth:`take`, without blocking the event loop."""
         while not (self._over or self._dropped):
+            if (silence := self._take_silence()) is not None:
+                return silence
             if self._work is None:
                 try:
                     chunk = await self._source.take_async()
@@ -157,14 +170,16 @@ class MarkedChunks:
 
     def _mark(self, chunk: Chunk | None) -> Samples:
         """Return what is ready with this chunk, or with the end of the speech."""
-        if self._stream is None:
+        frames = [] if chunk is None or not chunk.frames else list(chunk.pcm.reshape(-1, FRAME_SAMPLES))
+        if self._stream is None and frames:
             self._stream = self._model.open()
-        frames = [] if chunk is None else list(chunk.pcm.reshape(-1, FRAME_SAMPLES))
-        parts = [self._stream.mark(frame) for frame in frames if not self._dropped]
-        last = chunk is None or chunk.final
-        if last and not self._finished:
-            self._finished = True
-            parts.append(self._stream.finish())
+        parts = []
+        if self._stream is not None:
+            parts = [self._stream.mark(frame) for frame in frames if not self._dropped]
+        last = chunk is None or chunk.final or not chunk.frames
+        if last and self._stream is not None:
+            stream, self._stream = self._stream, None
+            parts.append(stream.finish())
         ready = np.concatenate([np.empty(0, np.float32), *parts])
         most = self._held + len(frames)
         told = len(ready) / FRAME_SAMPLES
@@ -185,28 +200,45 @@ class MarkedChunks:
         if chunk is None:
             self._over = True
         else:
-            self._latest, self._held = chunk, self._held + chunk.frames
-            self._ends += chunk.ends
-            if chunk.codes is not None:
-                self._codes.append(chunk.codes)
             if self._position is None:
-                self._position = chunk.sample_offset // FRAME_SAMPLES
+                self._position = chunk.sample_offset
+            self._ends += chunk.ends
+            if chunk.frames:
+                self._latest, self._held = chunk, self._held + chunk.frames
+                if chunk.codes is not None:
+                    self._codes.append(chunk.codes)
+            else:
+                self._silence = chunk
         frames = len(ready) // FRAME_SAMPLES
-        if not frames or self._latest is None or self._position is None:
+        if not frames or self._latest is None:
             return None
-        begin, self._position, self._held = self._position, self._position + frames, self._held - frames
+        self._held -= frames
+        final = self._failure is None and (chunk is None or (chunk.final and self._silence is None))
+        return self._hand_out(self._latest, ready, self._take_codes(frames), final=final)
+
+    def _take_silence(self) -> Chunk | None:
+        silence, self._silence = self._silence, None
+        if silence is None:
+            return None
+        return self._hand_out(silence, silence.pcm, None, final=silence.final)
+
+    def _hand_out(self, chunk: Chunk, pcm: Samples, codes: NDArray[np.int64] | None, *, final: bool) -> Chunk:
+        assert self._position is not None, "a chunk has come"
+        begin, self._position = self._position, self._position + len(pcm)
+        frames = len(pcm) // FRAME_SAMPLES if chunk.frames else 0
+        self._frames += frames
         now = time.monotonic()
         self._first_delivered_at = self._first_delivered_at or now
         self._chunks += 1
         return replace(
-            self._latest,
+            chunk,
             index=self._chunks - 1,
-            pcm=ready,
+            pcm=pcm,
             frames=frames,
-            sample_offset=begin * FRAME_SAMPLES,
-            codes=self._take_codes(frames),
+            sample_offset=begin,
+            codes=codes,
             delivered_at=now,
-            final=self._failure is None and (chunk is None or chunk.final),
+            final=final,
             ends=self._take_ends(),
         )
 
@@ -218,6 +250,6 @@ class MarkedChunks:
         return known[:frames]
 
     def _take_ends(self) -> tuple[StreamEnd, ...]:
-        taken = tuple(end for end in self._ends if end.frame < (self._position or 0))
+        taken = tuple(end for end in self._ends if end.frame < self._frames)
         self._ends = self._ends[len(taken) :]
         return taken

@@ -213,7 +213,8 @@ class SpeechStream(ChunkStream):
         """``text_checker`` checks incremental text, and is ``None`` when the text was given at once. ``words`` holds
         that text, where word times are wanted. ``after``: what another engine has said. ``watermark`` marks the chunks.
         """
-        super().__init__(link.chunks if watermark is None else watermark.mark(link.chunks))
+        known = 0 if after is None else len(after.codes)
+        super().__init__(link.chunks if watermark is None else watermark.mark(link.chunks, known))
         self._taken_samples = 0 if after is None else after.samples
         self._link, self._text_checker, self._progress = link, text_checker, link.progress
         self._keep_alive = keep_alive
