@@ -7,7 +7,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from engine_stage import Opener, fakes_with
+from engine_stage import Opener, fakes_with, plain_codes
 from megatalker.checkpoint import Checkpoint
 from megatalker.checkpoint.config import SAMPLE_RATE
 from megatalker.engine import Chunk, Continuation, Engine, ReachedMark, SpeechStream
@@ -287,6 +287,16 @@ def test_nothing_is_read_as_markup_unless_it_is_asked_for(
     stream = engine.speak(text, **OPTIONS | wishes)
     assert all(chunk.frames for chunk in stream)
     assert spoken.take() == [text]
+
+
+@pytest.mark.parametrize("wishes", [{}, {"markup": "none"}])
+def test_codes_without_markup_are_those_of_no_engine_at_all(
+    wishes: dict[str, Any], open_engine: Opener, tiny_custom_voice: Checkpoint
+) -> None:
+    text = "A [pause:1s] b <break/> c & d"
+    chunks = list(open_engine(fakes_with(frames=30)).speak(text, **OPTIONS | wishes))
+    right = plain_codes(tiny_custom_voice, text, SEED, "interleaved", 30)
+    assert codes(chunks) == list(map(list, right))
 
 
 def test_the_setting_holds_unless_a_request_says_otherwise(open_engine: Opener) -> None:

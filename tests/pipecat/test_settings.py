@@ -50,6 +50,8 @@ def test_all_settings_have_a_value_from_the_start() -> None:
         "max_ahead_s": 2.0,
         "clean_text": True,
         "normalize": None,
+        "markup": None,
+        "cast": None,
         "lexicon": None,
         "extra": {},
     }

@@ -16,8 +16,6 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
-    PlainSerializer,
-    PlainValidator,
     TypeAdapter,
     ValidationError,
 )
@@ -31,11 +29,11 @@ from megatalker.engine.outputs import (
     FinishReason,
     ReachedMark,
     StreamEnd,
-    StreamFacts,
 )
 from megatalker.engine.word_times import SpokenWord
 from megatalker.errors import InvalidRequestError, MegatalkerError, explain_validation, named_error
 from megatalker.serving.audio import from_code_bytes, to_code_bytes
+from megatalker.serving.protocol.facts import ServerFacts
 from megatalker.serving.protocol.leniency import MAX_KEYS, Integer, Number, read_fields, read_json
 from megatalker.serving.samples import SAMPLE_RATES, SampleFormat
 from megatalker.settings import Markup, Normalize
@@ -313,27 +311,6 @@ class SegmentEnds(Message):
     type: Literal["ends"] = "ends"
     id: UtteranceId
     ends: list[SegmentEnd]
-
-
-_FACTS = TypeAdapter(StreamFacts)
-_TOLD_APART = {"finish_reason": None, "switches": ()}
-"""Facts that events of their own tell."""
-
-
-def _read_facts(value: object) -> StreamFacts:
-    if isinstance(value, StreamFacts):
-        return value
-    if not isinstance(value, Mapping):
-        raise ValueError("expected an object")
-    return _FACTS.validate_python({**_TOLD_APART, **value})
-
-
-def _write_facts(facts: StreamFacts) -> dict[str, object]:
-    return {name: value for name, value in asdict(facts).items() if name not in _TOLD_APART}
-
-
-ServerFacts = Annotated[StreamFacts, PlainValidator(_read_facts), PlainSerializer(_write_facts)]
-"""Figures of the stream, measured in the server."""
 
 
 class Done(Message):
