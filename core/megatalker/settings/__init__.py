@@ -140,6 +140,9 @@ class ServerSettings(BaseModel):
     mark_synthetic: bool = True
     """Files of speech over HTTP say in their metadata that it is synthetic, and responses in a header. The samples are
     the same either way."""
+    get_speech: bool = False
+    """Also speak for ``GET /v1/audio/speech?input=...``, for media players. Every web page may then let this server
+    speak where it needs no key."""
     strict: bool = False
     """Refuse fields of requests that are unknown, other types than documented, and other models. Otherwise what clients
     of other servers send is understood where it can be, and left out and named where it cannot."""

@@ -180,6 +180,9 @@ def speech_routes(service: SpeechService, settings: ServerSettings, aliases: Ali
         checkpoint takes none.
         """
         body, ignored = await read_body(request, SpeechRequest, strict=settings.strict)
+        return await answer(body, ignored, request)
+
+    async def answer(body: SpeechRequest, ignored: tuple[str, ...], request: Request) -> Response:
         if body.model is not None and settings.strict:
             aliases.require_model(body.model)
         asked, rate = body.speech_fields(aliases), rate_of(body.response_format, body.sample_rate)
@@ -209,6 +212,21 @@ def speech_routes(service: SpeechService, settings: ServerSettings, aliases: Ali
             spoken.session.end()
             raise
         return AudioResponse(content, media_type, headers, settings.send_timeout_s, spoken.session.end)
+
+    if settings.get_speech:
+
+        @router.get(
+            "/v1/audio/speech",
+            response_class=StreamingResponse,
+            responses=content_responses("Speech while it is made.", *media_types) | error_responses(404, 429),
+        )
+        async def speech_of_address(request: Request) -> Response:
+            """Speak the text ``input`` of the query, for players that can only open an address. It takes the fields of
+            the POST request.
+            """
+            body, ignored = read_fields(SpeechRequest, dict(request.query_params), strict=settings.strict)
+            log_ignored(ignored)
+            return await answer(body, ignored, request)
 
     return router
 
