@@ -119,13 +119,13 @@ def run(folder: Path, name: str, seeds: Sequence[int], side: Side = engine_side)
     control, own = folder / "control", folder / name.partition(",")[0].replace(" ", "_").replace("%", "percent")
     options = QualityOptions(out=control, recogniser="pocketsphinx", similarity="resemblyzer")
     checkpoint, settings = Checkpoint.open("demo"), Settings.read(device="cpu")
-    first = QualityTrial.open(checkpoint, settings, options)
-    first.speak(CONTROL, _say)
-    first.judge(CONTROL, _say)
-    for part in ("takes", *(f"judged/{judge.name}" for judge in first.judges.values())):
-        (own / part).mkdir(parents=True, exist_ok=True)
+    if not own.exists():
+        first = QualityTrial.open(checkpoint, settings, options)
+        first.speak(CONTROL, _say)
+        first.judge(CONTROL, _say)
+        for part in ("takes", *(f"judged/{judge.name}" for judge in first.judges.values())):
+            shutil.copytree(control / part / CONTROL, own / part / CONTROL)
         shutil.copy(control / "trial.json", own / "trial.json")
-        shutil.copytree(control / part / CONTROL, own / part / CONTROL, dirs_exist_ok=True)
     trial = QualityTrial.open(checkpoint, settings, replace(options, out=own, own_seeds=seeds))
     with mock.patch.object(trials, "engine_side", side):
         trial.run(_say)
