@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from engine_stage import EngineClock
+from engine_stage import EngineClock, Opener
 from fake_backend import CAPABILITIES, Behaviour, Fakes
 from megatalker.checkpoint import Checkpoint
 from megatalker.checkpoint.config import FRAME_SAMPLES
@@ -25,7 +25,6 @@ SEEDS = (1, 2, 3)
 DEADLINE_S = 1.0
 """How long a hanging call hangs at most: far beyond its deadline, and the end of a test that went wrong."""
 
-Opener = Callable[..., Engine]
 Outcome = tuple[np.ndarray, np.ndarray]
 
 

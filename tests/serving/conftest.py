@@ -1,6 +1,6 @@
 """Fixtures that tests of the client and of the server share."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
 
@@ -8,11 +8,17 @@ import numpy as np
 import pytest
 import torch
 
+import process_backends
 from client_stage import Pair
 from fake_backend import Fakes
 from megatalker.checkpoint import Checkpoint
+from megatalker.engine import Engine
+from megatalker.plugins import BackendRegistry
 from megatalker.serving.client import RemoteEngine
+from megatalker.serving.processes import ProcessEngine
 from megatalker.voices import Voice
+from process_stage import Opener as ProcessOpener
+from process_stage import process_settings
 from serving import Served, Server, serving
 
 
@@ -50,3 +56,24 @@ def quick_clones(monkeypatch: pytest.MonkeyPatch) -> None:
         return Voice(x_vector=vector, checkpoint_fingerprint=self._checkpoint.fingerprint)
 
     monkeypatch.setattr("megatalker.voices.cloner.VoiceCloner.clone", clone)
+
+
+@pytest.fixture
+def open_processes(tiny_custom_voice: Checkpoint) -> Iterator[ProcessOpener]:
+    with ExitStack() as stack:
+
+        def opener(
+            registry: Callable[[], BackendRegistry] = process_backends.paced, engines: int = 1, **changes: Any
+        ) -> ProcessEngine:
+            settings, devices = process_settings(**changes), ["cpu"] * engines
+            return stack.enter_context(
+                ProcessEngine.open(settings, checkpoint=tiny_custom_voice, devices=devices, registry=registry)
+            )
+
+        yield opener
+
+
+@pytest.fixture
+def here(tiny_custom_voice: Checkpoint) -> Iterator[Engine]:
+    with Engine.open(process_settings(), checkpoint=tiny_custom_voice, registry=process_backends.paced()) as engine:
+        yield engine

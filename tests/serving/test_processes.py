@@ -6,8 +6,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +13,7 @@ import numpy as np
 import pytest
 
 import process_backends
-from megatalker.checkpoint import Checkpoint
-from megatalker.engine import Chunk, Continuation, Engine, SpeechStream
+from megatalker.engine import Chunk, Engine, SpeechStream
 from megatalker.errors import (
     BackendFaultError,
     BackendUnavailableError,
@@ -25,53 +22,11 @@ from megatalker.errors import (
     InvalidRequestError,
     UnsupportedError,
 )
-from megatalker.plugins import BackendRegistry
-from megatalker.serving.processes import ProcessEngine
 from megatalker.serving.processes import supervisor as supervisor_module
-from megatalker.serving.processes.handle import EngineHandle
-from megatalker.settings import Settings
+from process_stage import TEXT, Opener, heard, made_by
 from waiting import HANG_S, eventually
 
 pytestmark = pytest.mark.slow
-
-TEXT = "Hello there, this is a sentence of a few words."
-Opener = Callable[..., ProcessEngine]
-
-
-def settings_with(**changes: Any) -> Settings:
-    usual = {"device": "cpu", "backend": "fake", "codec": "noise", "short_speech": "believe", "runaway_guard": False}
-    return Settings.model_validate(usual | changes)
-
-
-@pytest.fixture
-def open_processes(tiny_custom_voice: Checkpoint) -> Iterator[Opener]:
-    with ExitStack() as stack:
-
-        def opener(
-            registry: Callable[[], BackendRegistry] = process_backends.paced, engines: int = 1, **changes: Any
-        ) -> ProcessEngine:
-            settings, devices = settings_with(**changes), ["cpu"] * engines
-            return stack.enter_context(
-                ProcessEngine.open(settings, checkpoint=tiny_custom_voice, devices=devices, registry=registry)
-            )
-
-        yield opener
-
-
-@pytest.fixture
-def here(tiny_custom_voice: Checkpoint) -> Iterator[Engine]:
-    with Engine.open(settings_with(), checkpoint=tiny_custom_voice, registry=process_backends.paced()) as engine:
-        yield engine
-
-
-def heard(stream: SpeechStream) -> tuple[bytes, bytes]:
-    """All codes and all samples."""
-    chunks = list(stream)
-    assert [chunk.sample_offset for chunk in chunks] == [
-        1920 * sum(c.frames for c in chunks[:n]) for n in range(len(chunks))
-    ]
-    codes = [chunk.codes for chunk in chunks if chunk.codes is not None]
-    return np.concatenate(codes).tobytes(), np.concatenate([chunk.pcm for chunk in chunks]).tobytes()
 
 
 def in_threads(streams: list[SpeechStream]) -> list[tuple[bytes, bytes] | Exception]:
@@ -91,12 +46,6 @@ def in_threads(streams: list[SpeechStream]) -> list[tuple[bytes, bytes] | Except
         thread.join(HANG_S)
         assert not thread.is_alive(), "it waits for ever"
     return said
-
-
-def made_by(stream: SpeechStream) -> EngineHandle:
-    handle: EngineHandle | None = stream._link.handle  # type: ignore[attr-defined]
-    assert handle is not None
-    return handle
 
 
 # ---- the same engine, elsewhere
@@ -401,37 +350,3 @@ def running(pid: int) -> bool:
         return " Z " not in Path(f"/proc/{pid}/stat").read_text()
     except OSError:
         return False
-
-
-def test_a_request_may_go_on_from_codes_of_elsewhere(open_processes: Opener, here: Engine) -> None:
-    chunks = list(here.speak(TEXT, seed=9, return_codes=True))
-    after = Continuation.after(chunks[:2])
-    rest = list(open_processes().speak_for("", TEXT, seed=9, return_codes=True, after=after))
-    whole = b"".join(chunk.pcm.tobytes() for chunk in chunks)
-    assert b"".join(chunk.pcm.tobytes() for chunk in chunks[:2] + rest) == whole
-
-
-@pytest.mark.parametrize("text", [TEXT, "Good morning.\n\nHow are you?\n\nGood night."], ids=["one", "three"])
-def test_what_came_from_elsewhere_and_then_lost_its_engine_goes_on(
-    open_processes: Opener, here: Engine, text: str
-) -> None:
-    chunks = list(here.speak(text, seed=9, return_codes=True))
-    stream = open_processes(engines=2).speak_for(
-        "", text, seed=9, return_codes=True, after=Continuation.after(chunks[:2])
-    )
-    first = next(stream)
-    os.kill(made_by(stream).pid, signal.SIGKILL)
-    whole = np.concatenate([chunk.codes for chunk in chunks]).tobytes()
-    assert np.concatenate([chunk.codes for chunk in [*chunks[:2], first, *stream]]).tobytes() == whole
-
-
-def test_text_is_rewritten_before_it_goes_to_a_process(open_processes: Opener, tiny_custom_voice: Checkpoint) -> None:
-    wishes = {"seed": 3, "max_frames": 8, "language": "english"}
-    engine = open_processes()
-    rewritten = engine.speak("Sean has 2.", normalize="on", lexicon={"Sean": "Shawn"}, **wishes).read_all()
-    fed = engine.speak(None, normalize="on", lexicon={"Sean": "Shawn"}, layout="interleaved", **wishes)
-    for character in "Sean has 2.":
-        fed.feed(character)
-    fed.finish()
-    assert np.array_equal(rewritten, engine.speak("Shawn has two.", **wishes).read_all())
-    assert np.array_equal(fed.read_all(), engine.speak("Shawn has two.", layout="interleaved", **wishes).read_all())
