@@ -25,7 +25,7 @@ from megatalker_conformance.codes import OfficialCodec
 from megatalker_conformance.intelligibility import Examiner, Pcm, Understood, named_listener
 from megatalker_conformance.ties import Margin
 from megatalker_conformance.verify.program import verify
-from megatalker_conformance.verify.subject import _for_official
+from megatalker_conformance.verify.subject import for_official
 from voice_recordings import WORDS, speech, wav
 
 FRAMES = 8
@@ -245,11 +245,11 @@ def test_the_official_package_is_given_samples_of_a_file_it_would_read_otherwise
     recording = tmp_path / "voice.wav"
     samples = speech()
     recording.write_bytes(wav(np.stack([samples, -samples], axis=1)))
-    mono, rate = _for_official(recording)
+    mono, rate = for_official(recording)
     assert rate == 24_000
     np.testing.assert_allclose(mono, samples, atol=1e-4)
     recording.write_bytes(wav(samples))
-    assert _for_official(recording) == str(recording)
+    assert for_official(recording) == str(recording)
 
 
 @pytest.mark.slow

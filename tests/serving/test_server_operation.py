@@ -387,10 +387,10 @@ def test_waits_and_gaps_are_histograms(serve: Server) -> None:
 
 def test_a_gap_is_the_engine_s_not_the_caller_s() -> None:
     progress = Progress(seed=1, requested_at=0.0, backend="fake", codec="noise")
-    progress.note_chunk(1.0, 1)
-    progress.note_chunk(1.5, 2)
+    progress.note_chunk(1.0, 1, 1920)
+    progress.note_chunk(1.5, 2, 3840)
     progress.playback.excuse()
-    progress.note_chunk(9.0, 2)
-    progress.note_chunk(9.25, 4)
+    progress.note_chunk(9.0, 2, 3840)
+    progress.note_chunk(9.25, 4, 7680)
     assert progress.chunk_gaps_s == [0.5, 0.25]
     assert (progress.frames, progress.chunks) == (9, 4)
