@@ -102,7 +102,7 @@ async def test_the_page_while_the_engine_loads(
         open_for_calls(AgentDesk(None), loading=True) as address,
         page_of(browser, address, width=360, height=640, dark=True) as page,
     ):
-        await expect(page.locator("#how")).to_contain_text("loading the talker backend fake, ")
+        await expect(page.locator("#how")).to_contain_text("loading talker backend fake, ")
         assert await violations(page) == []
         assert await page.is_disabled("#connect")
         refused = await page.request.post(f"http://{address}/start", data={})

@@ -5,8 +5,6 @@ for a device: of tensors on an accelerator only shape and type are looked at. Th
 prompt and text rows come from core's own builder, and codecs are given codes that were checked on the CPU.
 """
 
-import logging
-
 from megatalker.checkpoint import Checkpoint
 from megatalker.interfaces import CodecBackend, LoadContext, SettingsT, TalkerBackend
 from megatalker.plugins.checked_codec import CheckedCodec
@@ -14,8 +12,6 @@ from megatalker.plugins.checked_talker import CheckedTalker
 from megatalker.plugins.memory import require_room
 
 __all__ = ["CheckedCodec", "CheckedTalker", "load_codec", "load_talker"]
-
-logger = logging.getLogger(__name__)
 
 
 def load_talker(
@@ -29,11 +25,9 @@ def load_talker(
         Exception: anything that its own loader raises.
     """
     require_room("talker backend", spec, checkpoint, context)
-    logger.info("loading the talker backend %s", spec.name)
     return CheckedTalker(spec.load(checkpoint, context), checkpoint.config)
 
 
 def load_codec(spec: CodecBackend[SettingsT], checkpoint: Checkpoint, context: LoadContext[SettingsT]) -> CheckedCodec:
     """Load a codec; raises as :func:`load_talker`."""
-    logger.info("loading the codec %s", spec.name)
     return CheckedCodec(spec.load(checkpoint, context), checkpoint.codec_config)
