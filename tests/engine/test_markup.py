@@ -43,7 +43,7 @@ def codes(chunks: list[Chunk]) -> list[Any]:
 
 
 def silences(chunks: list[Chunk]) -> list[tuple[int, int]]:
-    """Where each pause begins, and its samples; pauses that touch are one."""
+    """The first sample of each pause, and its number of samples; pauses that touch are one."""
     found: list[tuple[int, int]] = []
     for chunk in chunks:
         if not chunk.frames and len(chunk.pcm):

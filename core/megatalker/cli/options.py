@@ -2,7 +2,7 @@
 
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -20,7 +20,22 @@ BackendOption = Annotated[
 CodecOption = Annotated[str | None, typer.Option(help="Codec backend.", show_default="auto")]
 DeviceOption = Annotated[str | None, typer.Option(help="auto, cpu, cuda, cuda:N or mps.", show_default="auto")]
 DtypeOption = Annotated[str | None, typer.Option(help="auto, float32, bfloat16 or float16.", show_default="auto")]
+LanguageOption = Annotated[str | None, typer.Option(help="auto, english, en-US, ...")]
+RefAudioOption = Annotated[Path | None, typer.Option(help="Clone this voice (Base checkpoints: demo-base).")]
+RefTextOption = Annotated[str | None, typer.Option(help="What is said in --ref-audio; clones more closely.")]
+NormalizeOption = Annotated[
+    bool | None,
+    typer.Option(
+        "--normalize/--no-normalize", help="Write numbers, dates and the like out in words.", show_default="off"
+    ),
+]
+LexiconOption = Annotated[Path | None, typer.Option(help="File of words and respellings.")]
 ConfigOption = Annotated[Path | None, typer.Option("--config", help="Settings file.", show_default="megatalker.toml")]
+
+
+def on_or_off(flag: bool | None) -> Literal["on", "off"] | None:
+    """Return a switch of the command line as a setting's word; ``None`` where it was not given."""
+    return None if flag is None else "on" if flag else "off"
 
 
 def given(**options: Any) -> dict[str, Any]:

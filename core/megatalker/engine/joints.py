@@ -38,7 +38,7 @@ class Joint:
         return Joint(self.silence + other.silence, self.marks + marks)
 
     def without(self, silence: int, marks: int) -> "Joint":
-        """Return what is left after so many samples and marks of it, which another engine has handed out."""
+        """Return the joint without its first ``silence`` samples and ``marks`` marks, which are handed out already."""
         left = tuple((name, max(0, before - silence)) for name, before in self.marks[marks:])
         return Joint(max(0, self.silence - silence), left)
 

@@ -14,6 +14,12 @@ from megatalker.cli.options import (
     ConfigOption,
     DeviceOption,
     DtypeOption,
+    LanguageOption,
+    LexiconOption,
+    NormalizeOption,
+    RefAudioOption,
+    RefTextOption,
+    on_or_off,
     read_settings,
 )
 from megatalker.cli.say.formats import Format
@@ -30,7 +36,6 @@ CaptionsOption = Annotated[
     Literal["srt", "vtt"] | None, typer.Option(help="Captions beside each file, whose times are estimates.")
 ]
 VoiceOption = Annotated[str | None, typer.Option(help="Speaker name, a voice file, or a mix: robin:0.6+mina:0.4.")]
-LanguageOption = Annotated[str | None, typer.Option(help="auto, english, en-US, ...")]
 
 
 def read(
@@ -40,18 +45,13 @@ def read(
     voice: VoiceOption = None,
     language: LanguageOption = None,
     instruct: Annotated[str | None, typer.Option(help="Style, where the checkpoint takes one.")] = None,
-    ref_audio: Annotated[Path | None, typer.Option(help="Clone this voice (Base checkpoints: demo-base).")] = None,
-    ref_text: Annotated[str | None, typer.Option(help="What is said in --ref-audio; clones more closely.")] = None,
+    ref_audio: RefAudioOption = None,
+    ref_text: RefTextOption = None,
     seed: SeedOption = 0,
     streams: StreamsOption = None,
     captions: CaptionsOption = None,
-    normalize: Annotated[
-        bool | None,
-        typer.Option(
-            "--normalize/--no-normalize", help="Write numbers, dates and the like out in words.", show_default="off"
-        ),
-    ] = None,
-    lexicon: Annotated[Path | None, typer.Option(help="File of words and respellings.")] = None,
+    normalize: NormalizeOption = None,
+    lexicon: LexiconOption = None,
     checkpoint: CheckpointOption = None,
     backend: BackendOption = None,
     codec: CodecOption = None,
@@ -80,7 +80,7 @@ def read(
             voice=VoiceOrder(voice, ref_audio, ref_text, None),
             language=language,
             instruct=instruct,
-            normalize=None if normalize is None else "on" if normalize else "off",
+            normalize=on_or_off(normalize),
             lexicon=lexicon,
         )
         report = speak_folder(order, settings, status, lambda options, _: book_files(found, options, seed, format_))

@@ -13,7 +13,13 @@ from megatalker.cli.options import (
     ConfigOption,
     DeviceOption,
     DtypeOption,
+    LanguageOption,
+    LexiconOption,
+    NormalizeOption,
+    RefAudioOption,
+    RefTextOption,
     given,
+    on_or_off,
     read_settings,
 )
 from megatalker.cli.say.formats import Format
@@ -45,12 +51,12 @@ def say(
         str | None,
         typer.Option(help="Speaker name, a voice file made with --save-voice, or a mix: robin:0.6+mina:0.4."),
     ] = None,
-    language: Annotated[str | None, typer.Option(help="auto, english, en-US, ...")] = None,
+    language: LanguageOption = None,
     instruct: Annotated[
         str | None, typer.Option(help="Style or voice description, where the checkpoint takes one.")
     ] = None,
-    ref_audio: Annotated[Path | None, typer.Option(help="Clone this voice (Base checkpoints: demo-base).")] = None,
-    ref_text: Annotated[str | None, typer.Option(help="What is said in --ref-audio; clones more closely.")] = None,
+    ref_audio: RefAudioOption = None,
+    ref_text: RefTextOption = None,
     save_voice: Annotated[Path | None, typer.Option(help="Keep the cloned voice for later use with --voice.")] = None,
     seed: Annotated[int | None, typer.Option(help="Same seed, same speech.")] = None,
     do_sample: Annotated[bool | None, typer.Option("--do-sample/--greedy", help="Code 0: draw, or likeliest.")] = None,
@@ -73,13 +79,8 @@ def say(
             show_default="plays if megatalker[play] is installed, unless --out is -",
         ),
     ] = None,
-    normalize: Annotated[
-        bool | None,
-        typer.Option(
-            "--normalize/--no-normalize", help="Write numbers, dates and the like out in words.", show_default="off"
-        ),
-    ] = None,
-    lexicon: Annotated[Path | None, typer.Option(help="File of words and respellings.")] = None,
+    normalize: NormalizeOption = None,
+    lexicon: LexiconOption = None,
     captions: Annotated[
         Path | None, typer.Option(help="File of captions (.srt, .vtt), whose times are estimates.")
     ] = None,
@@ -133,7 +134,7 @@ def say(
             sampling=sampling,
             warmup=warmup,
             clean_text=not raw_text,
-            normalize=None if normalize is None else "on" if normalize else "off",
+            normalize=on_or_off(normalize),
             lexicon=lexicon,
             captions=captions,
             markup=markup,

@@ -50,6 +50,11 @@ class TextPlace(NamedTuple):
     line: int
     column: int
 
+    def after(self, text: str) -> "TextPlace":
+        """Return the place where this text ends, which begins here."""
+        breaks = text.count("\n")
+        return TextPlace(self.line + breaks, len(text) - text.rfind("\n") if breaks else self.column + len(text))
+
     def error(self, message: str) -> MarkupError:
         """Return the error that something is wrong here."""
         return MarkupError(f"line {self.line}, column {self.column}: {message}")

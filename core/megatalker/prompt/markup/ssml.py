@@ -70,8 +70,8 @@ class SsmlReader:
         """The beginning of a tag or entity; at the beginning of the text, white space, too."""
         self._half = ""
         self._begun = self._fragment = False
-        self._line, self._column = 1, 1
-        """Where the text ends that expat has."""
+        self._place = TextPlace(1, 1)
+        """The end of the text that expat was given."""
         self._lines_before = 0
         """Lines that the caller's text has more than expat's."""
         self._parts: list[Part] = []
@@ -132,7 +132,7 @@ class SsmlReader:
         self._begun, beginning = True, text.lstrip(_BLANK)
         if re.match(r"<\?xml\s", beginning):  # expat wants nothing in front of it
             before = text[: len(text) - len(beginning)]
-            self._move(before)
+            self._place = self._place.after(before)
             self._lines_before = before.count("\n")
             return beginning
         self._fragment = re.match(r"<speak[\s/>]", beginning) is None
@@ -148,7 +148,7 @@ class SsmlReader:
             self._parser.Parse(good, False)
         except expat.ExpatError as error:
             raise self._malformed(error) from error
-        self._move(good)
+        self._place = self._place.after(good)
         if found is not None:
             raise self._place.error("a NUL character or half of a surrogate pair, expected Unicode text; remove it")
 
@@ -174,19 +174,9 @@ class SsmlReader:
         return parts
 
     @property
-    def _place(self) -> TextPlace:
-        """Where the text ends that was read."""
-        return TextPlace(self._line, self._column)
-
-    @property
     def _here(self) -> TextPlace:
-        """Where the element begins that expat reads."""
+        """The beginning of the element that expat is reading."""
         return TextPlace(self._parser.CurrentLineNumber + self._lines_before, self._parser.CurrentColumnNumber + 1)
-
-    def _move(self, text: str) -> None:
-        breaks = text.count("\n")
-        self._line += breaks
-        self._column = len(text) - text.rfind("\n") if breaks else self._column + len(text)
 
     def _refuse(self, what: str) -> None:
         raise self._here.error(f"{what} is not taken; leave it out")

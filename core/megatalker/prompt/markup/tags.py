@@ -33,7 +33,8 @@ class TagReader:
         self._voices, self._pauses = voices, PauseBudget()
         self._held = ""
         """A backslash, or the beginning of a tag."""
-        self._line, self._column = 1, 1
+        self._place = TextPlace(1, 1)
+        """The end of what has been read."""
 
     def feed(self, text: str) -> list[Part]:
         return self._read(text, final=False)
@@ -50,13 +51,13 @@ class TagReader:
             stop = _STOP.search(text, at)
             end = len(text) if stop is None else stop.start()
             said.append(text[at:end])
-            self._move(text[at:end])
+            self._place = self._place.after(text[at:end])
             if stop is None:
                 break
             at, found = end, stop.group()
             if found == "\\[":
                 said.append("[")
-                self._move(found)
+                self._place = self._place.after(found)
                 at = stop.end()
                 continue
             if found == "[" and (final or len(text) - at > LONGEST_TAG or "]" in text[at : at + LONGEST_TAG]):
@@ -64,7 +65,7 @@ class TagReader:
                 if match is not None:
                     self._say(said, parts)
                     parts.append(self._part(match))
-                    self._move(match.group())
+                    self._place = self._place.after(match.group())
                     at = match.end()
                     continue
             elif not final and (stop.end() == len(text) if found == "\\" else _may_be_tag(text[at:])):
@@ -72,7 +73,7 @@ class TagReader:
                 break
             self._require_text(text[at : at + LONGEST_TAG])
             said.append(found)
-            self._move(found)
+            self._place = self._place.after(found)
             at = stop.end()
         self._say(said, parts)
         return parts
@@ -109,15 +110,6 @@ class TagReader:
         if name == "mark":
             return Part("mark", checked_name("the mark", value.strip(), place))
         return Part("voice", known_voice(value.strip(), self._voices, place))
-
-    @property
-    def _place(self) -> TextPlace:
-        return TextPlace(self._line, self._column)
-
-    def _move(self, text: str) -> None:
-        breaks = text.count("\n")
-        self._line += breaks
-        self._column = len(text) - text.rfind("\n") if breaks else self._column + len(text)
 
 
 def _may_be_tag(beginning: str) -> bool:
