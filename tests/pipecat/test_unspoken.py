@@ -96,7 +96,8 @@ async def test_words_that_a_model_leaves_out_are_not_reported_as_spoken(
     with engine_on(plug_in, tiny_custom_voice, max_segment_chars=24, max_chunk_frames=1) as engine:
         heard = await perform(Service(engine=engine, text_aggregation_mode=mode), turn(*LONG))
     said = "".join(LONG).split()
-    words = heard.words()
+    # where the engine dropped a word that it had no audio for, Pipecat reports it in one frame with the word after it
+    words = " ".join(heard.words()).split()
     assert words == said[: len(words)]
     # token by token, each try goes on with the words that the one before had not read
     assert len(said) - 5 <= len(words) < len(said) + (mode is TextAggregationMode.TOKEN)

@@ -200,19 +200,19 @@ def asking(server: RunningServer) -> Iterator[list[bytes]]:
 
 
 @pytest.mark.parametrize(
-    ("settings", "why"),
+    ("setting", "why"),
     [
-        ("[server]\nmax_connections = 0\n", "server.max_connections"),
-        ("[server]\nhost = '0.0.0.0'\n", "the address stays"),
-        ("[server]\nvoices_dir = '/nowhere'\n", "the voices folder '/nowhere' does not exist"),
+        ({"max_connections": "none"}, "server.max_connections"),
+        ({"host": "0.0.0.0"}, "the address stays"),
+        ({"voices_dir": "/nowhere"}, "the voices folder '/nowhere' does not exist"),
     ],
     ids=["setting", "address", "voices"],
 )
 def test_settings_that_cannot_be_used_change_nothing(
-    server: RunningServer, expected: bytes, settings: str, why: str
+    server: RunningServer, expected: bytes, setting: dict[str, str], why: str
 ) -> None:
     processes, told = server.front_ends | server.engines, len(server.log)
-    (server.folder / CONFIG).write_text(settings)
+    write_settings(server.folder, **setting)  # with its keys, which each front end follows at a time of its own
     server.process.send_signal(signal.SIGHUP)
     eventually(lambda: "goes on with the settings it had" in server.log[told:], "the log says so")
     assert re.search(why, server.log[told:])
