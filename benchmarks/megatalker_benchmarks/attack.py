@@ -1,11 +1,11 @@
 """Attacks on a server process, and what other callers hear of them.
 
 Each attack runs in a process of its own against a server process, from another address than its victims and, where the
-server asks for keys, with a key of its own. Meanwhile the victims ask for "Hello." over HTTP and WebSocket at random
-moments, each on a new connection, and one listens to speech without end. Phases without and with the attack alternate,
-so that whatever else the machine does falls on both. The command fails where the p95 of a first chunk grew by more than
-half, the listener heard a gap of more than 100 ms that it did not hear without the attack, a victim was refused, or the
-server keeps memory or file descriptors.
+server asks for keys, with a key of its own, as each victim has. Meanwhile one victim asks for "Hello." over HTTP and
+another over WebSocket at random moments, each time on a new connection, and a third listens to speech without end.
+Phases without and with the attack alternate, so that whatever else the machine does falls on both. The command fails
+where the p95 of a first chunk grew by more than half, the listener heard a gap of more than 100 ms that it did not hear
+without the attack, a victim was refused, or the server keeps memory or file descriptors.
 """
 
 import argparse
@@ -26,7 +26,7 @@ from megatalker_benchmarks.attacks import ATTACKS
 from megatalker_benchmarks.callers import MAX_GROWTH, Watched, settled
 from megatalker_benchmarks.report import add_json_option, hand_out, number, whole
 from megatalker_benchmarks.serve_process import serve_process
-from megatalker_benchmarks.victims import Victims
+from megatalker_benchmarks.victims import VICTIMS, Victims
 
 MOST_SLOWER = 1.5
 """The most that the victims' p95 may grow, as a factor."""
@@ -60,10 +60,10 @@ async def attacked(
     held_before, memory_before = await settled(server), server.memory_mib()
     most_memory = memory_before
     for _ in range(rounds):
-        await phases["calm"].behave(server.url, keys.get("victim"), rate, seconds)
+        await phases["calm"].behave(server.url, keys, rate, seconds)
         with attacking(name, server.url, keys.get("attacker")):
             await asyncio.sleep(REACHED_S)
-            await phases["attack"].behave(server.url, keys.get("victim"), rate, seconds)
+            await phases["attack"].behave(server.url, keys, rate, seconds)
             most_memory = max(most_memory, server.memory_mib())
         held_after = await settled(server, held_before)
     found: dict[str, Any] = {phase: victims.summary() for phase, victims in phases.items()}
@@ -148,15 +148,13 @@ def main() -> int:
     found: dict[str, dict[str, Any]] = {}
     for anonymous in (False, True):
         chosen = [name for name in names if ATTACKS[name].anonymous == anonymous]
-        keys = {} if anonymous else {name: new_key() for name in ("victim", "attacker")}
+        keys = {} if anonymous else {name: new_key() for name in (*VICTIMS, "attacker")}
         settings = "".join(f'[server.keys.{name}]\nhash = "{hash_key(key)}"\n' for name, key in keys.items())
         with ExitStack() as stack:
             if chosen:
                 command = ("--checkpoint", options.checkpoint, "--backend", options.backend)
                 server = stack.enter_context(serve_process(*command, settings=settings))
-                asyncio.run(
-                    Victims().behave(server.url, keys.get("victim"), options.rate, min(WARM_S, options.seconds))
-                )
+                asyncio.run(Victims().behave(server.url, keys, options.rate, min(WARM_S, options.seconds)))
             for name in chosen:
                 run = attacked(server, name, keys, options.rounds, options.seconds, options.rate)
                 found[name] = asyncio.run(run)

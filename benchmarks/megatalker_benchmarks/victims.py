@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +16,7 @@ from megatalker.engine.options import SpeechOptions
 from megatalker.serving.client import RemoteEngine
 
 SHORT = Script(texts=["Hello."], length_s=None)
+VICTIMS = ("http", "websocket", "listener")
 STEADY = Script(length_s=None, ahead_s=0.5)
 """The steady listener has little audio in hand, so that it hears a server that stands still for longer."""
 
@@ -38,9 +39,17 @@ class Victims:
             "gap_ms": heard[2]["worst_gap_ms"],
         }
 
-    async def behave(self, url: str, key: str | None, rate: float, seconds: float) -> None:
-        """Ask for ``rate`` short texts a second on each route, each on a new connection, while one listens."""
-        route = SpeechRoute([url], None if key is None else SecretStr(key))
+    async def behave(self, url: str, keys: Mapping[str, str], rate: float, seconds: float) -> None:
+        """Ask for ``rate`` short texts a second on each route, each on a new connection, while one listens.
+
+        Args:
+            url: of the server.
+            keys: of the callers on each route and of the listener (:data:`VICTIMS`); none where it asks for none.
+            rate: as above.
+            seconds: for which they do it.
+        """
+        http, websocket, steady = (keys.get(name) for name in VICTIMS)
+        route = SpeechRoute([url], None if http is None else SecretStr(http))
         requests = Traffic("rate", rate)
 
         async def ask_between() -> None:
@@ -48,10 +57,10 @@ class Victims:
             self.http += (await drive(route.listen, requests, SHORT, seconds)).playbacks
 
         async def ask() -> None:
-            self.websocket += (await drive(_new_websockets(url, key), requests, SHORT, seconds)).playbacks
+            self.websocket += (await drive(_new_websockets(url, websocket), requests, SHORT, seconds)).playbacks
 
         async def listen() -> None:
-            self.steady += (await drive(_new_websockets(url, key), Traffic("streams", 1), STEADY, seconds)).playbacks
+            self.steady += (await drive(_new_websockets(url, steady), Traffic("streams", 1), STEADY, seconds)).playbacks
 
         await asyncio.gather(ask_between(), ask(), listen())
 
