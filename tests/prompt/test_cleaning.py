@@ -154,6 +154,10 @@ def test_plain_text_comes_out_to_the_bit(text: str) -> None:
         ("\U0001f469\u200d ok", "\U0001f469 ok"),
         ("\u0645\u06cc\u200c\u200c\u062e", "\u0645\u06cc\u200c\u062e"),
         ("\U0001f1e9\U0001f1ea", "\U0001f1e9\U0001f1ea"),
+        # marks
+        ("a" + 2000 * "\u0301" + "b", "a" + 30 * "\u0301" + "b"),
+        ("x" + 40 * "\u0e31" + "y" + 40 * "\u0903", "x" + 30 * "\u0e31" + "y" + 30 * "\u0903"),
+        (9 * "\u0915\u0947\u0902", 9 * "\u0915\u0947\u0902"),
         # what is no text
         ("a\0b", "a b"),
         ("lone \ud83d here \ude00 there", "lone here there"),

@@ -8,8 +8,9 @@ text comes out as it came in. In this order:
 3. Each character becomes what :data:`~megatalker.prompt.characters.CHARACTERS` says: letters in disguise become plain,
    characters without a sound vanish, and what cannot be text becomes a space.
 4. Zero-width joiners stay only where a script or an emoji needs them.
-5. Control tokens become a space.
-6. White space becomes one plain space; a blank line, or a paragraph separator, is a space and a paragraph separator.
+5. Of the marks on one character :data:`MOST_MARKS` stay.
+6. Control tokens become a space.
+7. White space becomes one plain space; a blank line, or a paragraph separator, is a space and a paragraph separator.
    No other line breaks are left.
 
 Work is linear in the text, and what is held back for the next piece is bounded: half a character, a joiner, or the
@@ -17,6 +18,7 @@ beginning of an escape sequence or a control token.
 """
 
 import re
+import unicodedata
 from collections.abc import Iterator
 
 from megatalker.prompt.characters import CHARACTERS, ZWJ
@@ -26,6 +28,10 @@ __all__ = ["PARAGRAPH_END", "TextCleaner", "clean", "join_surrogates", "paragrap
 
 PARAGRAPH_END = "\u2029"
 """Unicode's paragraph separator. No line break, so that clean text is left as it is when it is cleaned again."""
+
+MOST_MARKS = 30
+"""Combining marks on one character, as in Unicode's stream-safe text (UAX #15), which no language exceeds. Thousands of
+them, which have no sound, would be spoken for minutes."""
 
 _ODD = re.compile(r"[^ -~]|  ")
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -41,6 +47,7 @@ _ESCAPE_PREFIX = (
 )
 _WHOLE_ESCAPE = re.compile(r"\x1b\[[0-?]{0,64}[ -/]{0,4}\Z|" + _ESCAPE)
 _GROWING_ESCAPE = re.compile(f"(?P<prefix>{_ESCAPE_PREFIX})|{_ESCAPE}")
+_MAYBE_MARK = re.compile("[^\x00-\u02ff\\w]")
 _JOINERS = re.compile("[\u200c\u200d]+")
 _JOINING = re.compile("[\u0600-\u08ff\u0900-\u0dff\u0f00-\u0fff\u1000-\u109f\u1780-\u18af\ufb50-\ufdff\ufe70-\ufefc]")
 """Scripts in which a joiner changes the letter before it: Arabic, Syriac, N'Ko, those of India, Tibetan, Burmese,
@@ -67,13 +74,16 @@ class TextCleaner:
         self._joiner = ""
         self._before = ""
         """The last character before joiners are looked at again."""
+        self._marks = 0
+        """Marks at the end of the text so far."""
         self._token = ""
         self._spaces = _Spaces()
 
     def feed(self, piece: str) -> str:
         """The clean text that ``piece`` makes certain; words are not held back for what may follow them."""
         if not self.holds_back and _ODD.search(piece) is None and self._tokens.first.isdisjoint(piece):
-            self._before = piece[-1:] or self._before
+            if piece:
+                self._before, self._marks = piece[-1], 0
             return self._spaces.fold(piece)
         return self._clean(piece, final=False)
 
@@ -89,6 +99,7 @@ class TextCleaner:
     def _clean(self, piece: str, *, final: bool) -> str:
         text = self._without_escapes(self._joined(self._raw + piece, final=final), final=final)
         text = self._without_joiners(self._joiner + text.translate(CHARACTERS), final=final)
+        text = self._with_few_marks(text)
         return self._spaces.fold(self._without_tokens(self._token + text, final=final))
 
     def _joined(self, text: str, *, final: bool) -> str:
@@ -130,6 +141,18 @@ class TextCleaner:
         cleaned = "".join(parts) + text[place:]
         self._before = cleaned[-1:] or self._before
         return cleaned
+
+    def _with_few_marks(self, text: str) -> str:
+        if _MAYBE_MARK.search(text) is None:
+            self._marks = 0 if text else self._marks
+            return text
+        kept = []
+        for character in text:
+            is_mark = character > "\u02ff" and unicodedata.category(character).startswith("M")
+            self._marks = self._marks + 1 if is_mark else 0
+            if self._marks <= MOST_MARKS:
+                kept.append(character)
+        return "".join(kept)
 
     def _without_tokens(self, text: str, *, final: bool) -> str:
         self._token = ""
