@@ -1,20 +1,23 @@
 """Text that is fed: what is read in a tick, what becomes of odd pieces, and where segments end."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from engine_stage import Opener, codes_of, fakes_with
+from engine_stage import EngineClock, Opener, codes_of, fakes_with
 from fake_backend import Fakes
+from launches import Launches, hear
 from megatalker.checkpoint import Checkpoint
 from megatalker.checkpoint.template import text_ids
-from megatalker.engine import Engine
+from megatalker.engine import Engine, dispatcher
+from megatalker.engine.costs import Cost
 from megatalker.engine.incoming_text import LEAST_SHARE, TICK_CHARS, read_incoming
 from megatalker.engine.text_segmenter import IncomingText, TextSegmenter
+from megatalker.engine.utterance import Utterance
 from megatalker.errors import InvalidRequestError
 from megatalker.interfaces import StreamRequest
 from megatalker.prompt.cleaning import clean
@@ -113,6 +116,30 @@ def test_the_worker_reads_bounded_text_between_steps(open_engine: Opener, monkey
     assert [bool(stream.read_all().size) for stream in streams] == [True, False, True]
     assert max(ticks) <= TICK_CHARS
     assert sum(ticks) == 19_906 + 1_500 + 12
+
+
+def test_the_time_in_which_text_is_read_is_not_taken_for_that_of_a_launch(
+    open_engine: Opener, launches: Launches, engine_clock: EngineClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise who sends much text would make the engine seem full, and others would wait for their first chunk."""
+    observed: list[float] = []
+    reading = dispatcher.read_incoming
+
+    def read(unread: dict[Utterance, None]) -> Sequence[Utterance]:
+        engine_clock.passed_s += 0.25
+        return reading(unread)
+
+    monkeypatch.setattr(Cost, "observe", lambda *arguments, **_: observed.append(arguments[2]))
+    monkeypatch.setattr(dispatcher, "read_incoming", read)
+    engine = open_engine(max_chunk_frames=1)
+    writing = engine.speak(None, layout="interleaved", max_frames=40)
+    launches.on_launch = lambda _: (
+        writing.feed("One more sentence. ") if len(launches.events) < 12 else writing.finish()
+    )
+    writing.feed("A sentence. ")
+    hear(writing)
+    assert len(observed) > 12
+    assert max(observed) < 0.25
 
 
 # ---- odd pieces

@@ -2,13 +2,18 @@
 
 import os
 import signal
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
 
 from megatalker.checkpoint import Checkpoint
 from megatalker.engine import Continuation, Engine
+from megatalker.serving.processes.client import EngineClient
+from megatalker.serving.processes.handle import EngineHandle
+from megatalker.serving.processes.messages import FeedText, Order
 from process_stage import TEXT, Opener, made_by
+from waiting import eventually
 
 pytestmark = pytest.mark.slow
 
@@ -45,3 +50,40 @@ def test_text_is_rewritten_before_it_goes_to_a_process(open_processes: Opener, t
     fed.finish()
     assert np.array_equal(rewritten, engine.speak("Shawn has two.", **wishes).read_all())
     assert np.array_equal(fed.read_all(), engine.speak("Shawn has two.", layout="interleaved", **wishes).read_all())
+
+
+def test_text_in_many_pieces_is_told_in_few(
+    open_processes: Opener, here: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The engine's thread is everybody's: each message that it is told costs the others time."""
+    sent = list[Order]()
+    send = EngineHandle.send
+
+    def noted(handle: EngineHandle, orders: Sequence[Order]) -> None:
+        sent.extend(orders)
+        send(handle, orders)
+
+    monkeypatch.setattr(EngineHandle, "send", noted)
+    text = " ".join([TEXT] * 20)
+    streams = [engine.speak(None, seed=4, max_frames=40) for engine in (here, open_processes())]
+    for stream in streams:
+        for character in text:
+            stream.feed(character)
+    eventually(lambda: "".join(one.text for one in sent if isinstance(one, FeedText)) == text, "all is told by itself")
+    told = [one for one in sent if isinstance(one, FeedText)]
+    assert len(told) < len(text) / 4
+    for stream in streams:
+        stream.finish()
+    assert np.array_equal(streams[1].read_all(), streams[0].read_all())
+
+
+def test_a_piece_that_comes_alone_is_told_at_once(open_processes: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = open_processes().speak(None, seed=4, max_frames=4)
+    monkeypatch.setattr(EngineClient, "note_text", lambda *_: None)  # nobody looks
+    sent = list[Order]()
+    monkeypatch.setattr(EngineHandle, "send", lambda _, orders: sent.extend(orders))
+    for piece in ("One ", "two. "):
+        stream.feed(piece)
+        last = sent[-1]
+        assert isinstance(last, FeedText)
+        assert last.text == piece

@@ -69,6 +69,8 @@ class Dispatcher:
         """Make the next launch; returns ``False`` when there was nothing to do."""
         state = self._state
         did = state.failure is None and self._read_text()
+        if did:
+            self._busy_since = None  # no launch's cost
         if state.codec.loaded is not None:
             did |= pass_joints(state)
             did |= self.codec.restore_states()

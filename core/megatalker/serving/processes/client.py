@@ -53,7 +53,7 @@ from megatalker.settings import Settings
 logger = logging.getLogger(__name__)
 
 LOOK_S = 0.02
-"""Time between two looks for utterances that nobody wants, and engines that say nothing."""
+"""Time between two looks for text in many pieces, utterances that nobody wants, and engines that say nothing."""
 SILENT_S = 2.0
 """Seconds without a word from an engine after which its utterances go on in others, where there are any."""
 MOST_TRIED_ALONE = 16
@@ -85,6 +85,7 @@ class EngineClient:
         """By the engine's number."""
         self._sessions: dict[int, ProcessSession] = {}
         self._waiting: dict[int, ProcessSession] = {}
+        self._fed: queue.SimpleQueue[ProcessSession] = queue.SimpleQueue()
         self._unwanted: queue.SimpleQueue[ProcessSession] = queue.SimpleQueue()
         self._opened: Future[None] = Future()
         self._all_open = False
@@ -119,6 +120,10 @@ class EngineClient:
     def cancel(self, session: ProcessSession) -> None:
         """Its caller wants no more. Takes no lock: a finalizer may call this while its thread holds any."""
         self._unwanted.put(session)
+
+    def note_text(self, session: ProcessSession) -> None:
+        """It was fed, and must be looked at soon. Takes no lock."""
+        self._fed.put(session)
 
     def warmup(self) -> None:
         """Warm all engines up; raises as :meth:`megatalker.engine.Engine.warmup`."""
@@ -313,6 +318,8 @@ class EngineClient:
     def _look(self) -> None:
         now = self._clock()
         with self._lock:
+            while not self._fed.empty():
+                self._fed.get().look()
             while not self._unwanted.empty():
                 session = self._unwanted.get()
                 if self._sessions.pop(session.id, None) is not None:

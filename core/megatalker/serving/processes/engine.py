@@ -121,6 +121,7 @@ class ProcessEngine:
             backend=(self.backend, self.codec),
             max_untaken_s=self.settings.max_untaken_s,
             on_cancel=self._client.cancel,
+            on_text=self._client.note_text,
         )
         session.progress.text_chars = len(text or "")
         checker = self._requests.text_checker(asked) if text is None else None
