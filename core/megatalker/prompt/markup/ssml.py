@@ -69,7 +69,7 @@ class SsmlReader:
         self._held = ""
         """The beginning of a tag or entity; at the beginning of the text, white space, too."""
         self._half = ""
-        self._begun = self._fragment = False
+        self._begun = self._fragment = self._over = False
         self._place = TextPlace(1, 1)
         """The end of the text that expat was given."""
         self._lines_before = 0
@@ -124,6 +124,7 @@ class SsmlReader:
         self._parse(held)
         if len(self._open) > (1 if self._fragment else 0):
             raise self._place.error(f"the text ends within <{self._open[-1]}>; expected </{self._open[-1]}>")
+        self._over = True
         self._parse_final("</speak>" if self._fragment else "")
         return self._take()
 
@@ -208,6 +209,8 @@ class SsmlReader:
 
     def _end(self, name: str) -> None:
         self._open.pop()
+        if not self._open and self._fragment and not self._over:
+            raise self._here.error("</speak> stands here, and no <speak> before it; leave it out")
         match name:
             case "p" | "s":
                 self._parts.append(Part("end"))
