@@ -95,7 +95,7 @@ def test_impossible_wishes_are_refused(
 
 def test_the_text_in_words_has_the_limit_of_any_text(open_engine: Opener) -> None:
     engine = open_engine(max_text_chars=40)
-    with pytest.raises(InvalidRequestError, match="the text has 93 characters, expected at most 40"):
+    with pytest.raises(InvalidRequestError, match="the text, written out, has 93 characters, expected at most 40"):
         engine.speak("7777 7777", normalize="on", language="english")
     stream = engine.speak(None, normalize="on", language="english", max_frames=12)
     stream.feed("It is 7 now, ")

@@ -46,6 +46,8 @@ class MarkupText(Protocol):
         """Return what was held back, since no text follows; raises ``MarkupError``."""
 
 
+WRITTEN_OUT = "the text, written out,"
+"""What is too long where markup or rewriting has made more of a text than its caller sent."""
 _NOT_TEXT = re.compile("[\0\ud800-\udfff]")
 
 
@@ -77,12 +79,12 @@ def prepare_text(
     stripped = _bounded(require_text(text), max_chars)
     if marked is not None:
         written = require_text(text)  # all of it: errors tell places
-        return _bounded(marked.feed(written) + marked.finish(), max_chars)
+        return _bounded(marked.feed(written) + marked.finish(), max_chars, WRITTEN_OUT)
     cleaned = clean(stripped, tokens)
     cleaned = _bounded(cleaned, max_chars) if cleaned else ""
-    return (
-        cleaned if rewriter is None or not cleaned else _bounded(rewriter.feed(cleaned) + rewriter.finish(), max_chars)
-    )
+    if rewriter is None or not cleaned:
+        return cleaned
+    return _bounded(rewriter.feed(cleaned) + rewriter.finish(), max_chars, WRITTEN_OUT)
 
 
 def check_text(text: object, max_chars: int, tokens: ControlTokens | None = None) -> str:
@@ -120,13 +122,13 @@ def has_speech(text: str) -> bool:
     return speakable(clean(text))
 
 
-def _bounded(text: str, max_chars: int) -> str:
+def _bounded(text: str, max_chars: int, what: str = "the text") -> str:
     stripped = text.strip()
     if not stripped:
         raise InvalidRequestError("the text is empty; expected at least one word to speak")
     if len(stripped) > max_chars:
         raise InvalidRequestError(
-            f"the text has {len(stripped)} characters, expected at most {max_chars}; "
+            f"{what} has {len(stripped)} characters, expected at most {max_chars}; "
             "send it in parts, or raise the setting max_text_chars"
         )
     return stripped
@@ -208,7 +210,7 @@ class TextChecker:
         self._chars += len(piece)
         self._rewritten_chars += len(said)
         try:
-            self._require_room(self._rewritten_chars)
+            self._require_room(self._rewritten_chars, WRITTEN_OUT)
         except InvalidRequestError as error:
             raise MarkupError(str(error)) from error
         return said
@@ -221,7 +223,7 @@ class TextChecker:
         try:
             self._require_room(self._cleaned_chars + len(ready))
             said = ready if rewriter is None else rewriter.feed(ready)
-            self._require_room(self._rewritten_chars + len(said))
+            self._require_room(self._rewritten_chars + len(said), WRITTEN_OUT)
         except InvalidRequestError:
             self._cleaner = before
             raise
@@ -240,10 +242,10 @@ class TextChecker:
         self._tail = joined[max(0, len(joined) - self._tokens.reach) :]
         return whole
 
-    def _require_room(self, chars: int) -> None:
+    def _require_room(self, chars: int, what: str = "the text") -> None:
         if chars > self._max_chars:
             raise InvalidRequestError(
-                f"the text has {chars} characters so far, expected at most {self._max_chars} in one stream; "
+                f"{what} has {chars} characters so far, expected at most {self._max_chars} in one stream; "
                 "open another one, or raise the setting max_text_chars"
             )
 
