@@ -200,7 +200,12 @@ def test_text_between_controls_is_rewritten_by_itself():
         ("ssml", "a\nb & c", "line 2, column 4: this is no well-formed SSML (not well-formed (invalid token))"),
         ("ssml", "a < b", "line 1, column 4: this is no well-formed SSML (not well-formed (invalid token))"),
         ("ssml", "x &nbsp; y", "line 1, column 3: this is no well-formed SSML (undefined entity)"),
-        ("ssml", "<speak>a</speak>b", "line 1, column 17: this is no well-formed SSML (junk after document element)"),
+        (
+            "ssml",
+            "<speak>a</speak>b",
+            "line 1, column 9: <speak> ends here and more follows, expected the end of the text",
+        ),
+        ("ssml", "<speak/> \u5317</speak>", "line 1, column 9: <speak> ends here and more follows"),
         ("ssml", "a</speak>", "line 1, column 2: </speak> stands here, and no <speak> before it; leave it out"),
         ("ssml", "</speak>\u5317</speak>", "line 1, column 1: </speak> stands here, and no <speak> before it"),
         ("ssml", '<?xml version="1.0"?><!DOCTYPE speak [<!ENTITY a "b">]><speak>&a;</speak>', "a document type"),

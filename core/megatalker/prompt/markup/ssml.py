@@ -70,6 +70,8 @@ class SsmlReader:
         """The beginning of a tag or entity; at the beginning of the text, white space, too."""
         self._half = ""
         self._begun = self._fragment = self._over = False
+        self._closed: TextPlace | None = None
+        """Where ``<speak>`` ends."""
         self._place = TextPlace(1, 1)
         """The end of the text that expat was given."""
         self._lines_before = 0
@@ -160,6 +162,8 @@ class SsmlReader:
             raise self._malformed(error) from error
 
     def _malformed(self, error: expat.ExpatError) -> MarkupError:
+        if self._closed is not None:  # whichever fault expat finds in it
+            return self._closed.error("<speak> ends here and more follows, expected the end of the text")
         return TextPlace(error.lineno + self._lines_before, error.offset + 1).error(
             f"this is no well-formed SSML ({expat.ErrorString(error.code)}); write &lt; and &amp; for < and & that are "
             "spoken text"
@@ -209,8 +213,10 @@ class SsmlReader:
 
     def _end(self, name: str) -> None:
         self._open.pop()
-        if not self._open and self._fragment and not self._over:
-            raise self._here.error("</speak> stands here, and no <speak> before it; leave it out")
+        if not self._open:
+            if self._fragment and not self._over:
+                raise self._here.error("</speak> stands here, and no <speak> before it; leave it out")
+            self._closed = self._here
         match name:
             case "p" | "s":
                 self._parts.append(Part("end"))
