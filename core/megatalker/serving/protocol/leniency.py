@@ -52,6 +52,11 @@ def _refuse_bool(value: object) -> object:
     return value
 
 
+def voice_by_id(voice: object) -> object:
+    """Return the name of a voice: OpenAI's clients may send it as an object."""
+    return voice["id"] if isinstance(voice, dict) and voice.keys() == {"id"} else voice
+
+
 Integer = Annotated[int, BeforeValidator(_refuse_bool)]
 Number = Annotated[float, BeforeValidator(_refuse_bool), Field(allow_inf_nan=False)]
 
@@ -169,7 +174,7 @@ def _converted(name: str, kind: _Kind, value: object) -> object:
         return {key: _number(inner) for key, inner in value.items() if inner is not None or key in _NULLABLE}
     if not isinstance(value, str) or not kind.strips:
         return value
-    return _word(value, kind.words) or value.strip() if kind.words else value.strip()
+    return known_word(value, kind.words) or value.strip() if kind.words else value.strip()
 
 
 def _whole(value: object) -> object:
@@ -211,8 +216,8 @@ _FORMATS = {
 """Further names of formats of audio."""
 
 
-def _word(value: str, words: tuple[str, ...]) -> str | None:
-    """Return which of these words is meant."""
+def known_word(value: str, words: tuple[str, ...]) -> str | None:
+    """Return which of these words is meant; formats of audio are known by further names, too."""
     asked = value.strip().lower().lstrip(".").removeprefix("audio/")
     return next((word for word in words if asked == word or asked in _FORMATS.get(word, ())), None)
 
@@ -319,7 +324,7 @@ def _meant(name: str, value: object, kinds: Mapping[str, _Kind]) -> tuple[str, o
     found = read(value)
     words = kinds[target].words
     if words:
-        return target, None if found is None else _word(found, words)
+        return target, None if found is None else known_word(found, words)
     return target, found.strip() if isinstance(found, str) and kinds[target].strips else found
 
 

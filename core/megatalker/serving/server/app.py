@@ -2,8 +2,9 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
@@ -41,6 +42,8 @@ from megatalker.serving.server.middleware import (
 )
 from megatalker.serving.server.plain_session import PlainSession
 from megatalker.serving.server.problems import NoRouteError, TooLongError, describe, respond, storage_trouble
+from megatalker.serving.server.realtime_session import SUBPROTOCOL as REALTIME
+from megatalker.serving.server.realtime_session import RealtimeSession
 from megatalker.serving.server.socket_session import SocketSession
 from megatalker.serving.server.speech_routes import speech_routes, tts_stream_routes
 from megatalker.serving.server.speech_service import SpeechService
@@ -130,8 +133,14 @@ def create_app(
     async def speak_plainly(socket: WebSocket) -> None:
         await serve_socket(socket, PlainSession)
 
-    async def serve_socket(socket: WebSocket, protocol: type[SocketSession]) -> None:
-        await socket.accept()
+    @app.websocket("/v1/realtime")
+    async def converse(socket: WebSocket) -> None:
+        await serve_socket(socket, partial(RealtimeSession, aliases=aliases), REALTIME)
+
+    async def serve_socket(
+        socket: WebSocket, protocol: Callable[..., SocketSession], subprotocol: str | None = None
+    ) -> None:
+        await socket.accept(subprotocol if subprotocol in socket.scope["subprotocols"] else None)
         with service.metrics.connections.track_inprogress():
             await protocol(socket, service, settings).run()
 

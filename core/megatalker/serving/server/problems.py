@@ -139,18 +139,23 @@ def respond(error: BaseException, status: int | None = None, param: str | None =
 
     ``status`` overrides the one that goes with the class of the error, ``param`` names the field that is wrong.
     """
-    known, word = _answer(error)
-    code = status or known
+    code = status or _answer(error)[0]
     headers = {}
     if code in RETRIED:
         headers["Retry-After"] = str(math.ceil(_retry_after_s(error)))
     if code == 401:
         headers["WWW-Authenticate"] = "Bearer"
+    return JSONResponse({"error": error_details(error, code, param)}, code, headers)
+
+
+def error_details(error: BaseException, status: int | None = None, param: str | None = None) -> dict[str, Any]:
+    """Return OpenAI's fields of an error: ``type``, ``message``, ``code`` and ``param``."""
+    known, word = _answer(error)
     if isinstance(error, FieldError):
         param = error.field
     told = problem(error).model_dump(exclude={"retry_after_s"})  # which is in the header
-    word = word or HTTPStatus(code).phrase.lower().replace(" ", "_").replace("-", "_")
-    return JSONResponse({"error": {**told, "code": word, "param": param}}, code, headers)
+    word = word or HTTPStatus(status or known).phrase.lower().replace(" ", "_").replace("-", "_")
+    return {**told, "code": word, "param": param}
 
 
 def _answer(error: BaseException) -> tuple[int, str | None]:

@@ -15,7 +15,7 @@ from starlette.requests import ClientDisconnect
 
 from megatalker.errors import IncompleteSpeechError, InvalidRequestError
 from megatalker.serving.audio import SOURCE_TYPE, SYNTHETIC
-from megatalker.serving.protocol.leniency import M, Number, read_fields, read_json
+from megatalker.serving.protocol.leniency import M, Number, read_fields, read_json, voice_by_id
 from megatalker.serving.protocol.messages import SampleRate, SpeechFields
 from megatalker.serving.protocol.plain_messages import PIECE_S, PlainFields
 from megatalker.serving.provenance import SIGNABLE, FileSigner
@@ -131,11 +131,7 @@ class SpeechRequest(SpeechFields):
     word_timestamps: bool = False
     """With ``stream_format`` ``sse``: ``speech.audio.words`` events tell which words were spoken, and estimate when."""
 
-    @field_validator("voice", mode="before")
-    @classmethod
-    def _voice_by_id(cls, voice: object) -> object:
-        """OpenAI's clients may send a voice as an object."""
-        return voice["id"] if isinstance(voice, dict) and voice.keys() == {"id"} else voice
+    _voice_by_id = field_validator("voice", mode="before")(voice_by_id)
 
     def speech_fields(self, aliases: Aliases) -> SpeechFields:
         """Return the request in the words of the engine.

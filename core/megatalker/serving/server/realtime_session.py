@@ -1,0 +1,308 @@
+"""``WS /v1/realtime``: OpenAI's Realtime protocol for speech out. What is spoken is text that the client sends."""
+
+import asyncio
+import itertools
+import json
+from dataclasses import replace
+from typing import Any
+
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from megatalker.errors import InvalidRequestError
+from megatalker.serving.protocol.leniency import FieldError, read_json
+from megatalker.serving.protocol.messages import MAX_ID_LENGTH, SpeechFields
+from megatalker.serving.protocol.realtime_messages import (
+    MOST_ITEMS,
+    AudioOutput,
+    Item,
+    ItemCreate,
+    ItemDelete,
+    ItemRetrieve,
+    ItemTruncate,
+    RealtimeError,
+    ResponseCancel,
+    ResponseCreate,
+    ResponseFields,
+    SessionUpdate,
+    SpeechOptionsFields,
+    read_realtime_event,
+)
+from megatalker.serving.server.information import Aliases
+from megatalker.serving.server.problems import error_details
+from megatalker.serving.server.realtime_response import (
+    ConversationItem,
+    RealtimeOptions,
+    RealtimeResponse,
+    ResponseItem,
+    new_id,
+)
+from megatalker.serving.server.socket_session import SocketSession, log_defect
+from megatalker.serving.server.speech_service import SpeechService
+from megatalker.settings import ServerSettings
+
+BETA = "realtime=v1"
+"""The header ``OpenAI-Beta`` of clients of the beta protocol, whose events have other names."""
+_BETA_NAMES = {
+    "conversation.item.added": "conversation.item.created",
+    "response.output_audio.delta": "response.audio.delta",
+    "response.output_audio.done": "response.audio.done",
+    "response.output_audio_transcript.delta": "response.audio_transcript.delta",
+    "response.output_audio_transcript.done": "response.audio_transcript.done",
+}
+KEPT = 4
+"""A conversation keeps the text of this many of the longest responses."""
+SUBPROTOCOL = "realtime"
+"""The subprotocol that OpenAI's clients in browsers offer."""
+
+
+class RealtimeSession(SocketSession):
+    """One connection: a conversation of which one response at a time is spoken.
+
+    Args:
+        socket: accepted.
+        service: speaks.
+        settings: the server's.
+        aliases: of voices and of the model.
+    """
+
+    def __init__(self, socket: WebSocket, service: SpeechService, settings: ServerSettings, aliases: Aliases) -> None:
+        super().__init__(socket, service, settings)
+        self._aliases, self._id, self._conversation = aliases, new_id("sess"), new_id("conv")
+        self._beta = socket.headers.get("openai-beta", "") == BETA
+        self._options = RealtimeOptions()
+        self._items: list[ConversationItem] = []
+        self._active: RealtimeResponse | None = None
+        self._asking: str | None = None
+        self._numbers = itertools.count(1)
+        self._most_chars = service.engine.settings.max_text_chars
+
+    async def serve(self) -> None:
+        """Tell the session, and read events until the client goes away."""
+        model = self._socket.query_params.get("model")
+        if self.settings.strict and model is not None:
+            try:
+                self._aliases.require_model(model)
+            except InvalidRequestError as error:
+                await self.refuse(None, error)
+                await self._socket.close(1008, "another model was asked for")
+                return
+        await self.tell("session.created", session=self._shown())
+        await super().serve()
+
+    async def handle(self, text: str) -> None:
+        """Do what an event asks for.
+
+        Raises:
+            InvalidRequestError: it can never work.
+        """
+        given = read_json(text)
+        if not isinstance(given, dict):
+            raise InvalidRequestError(f"the message is {given!r:.60}: it should be an object")
+        asking = given.get("event_id")
+        self._asking = asking[:MAX_ID_LENGTH] if isinstance(asking, str) else None
+        match read_realtime_event(given):
+            case SessionUpdate(session=fields):
+                self._options = await self._updated(fields, "session")
+                await self.tell("session.updated", session=self._shown())
+            case ItemCreate(item=item, previous_item_id=before):
+                await self._create_item(item, before)
+            case ItemRetrieve(item_id=name):
+                await self.tell("conversation.item.retrieved", item=self._item(name, "item_id").shown())
+            case ItemDelete(item_id=name):
+                self._items.remove(self._item(name, "item_id"))
+                await self.tell("conversation.item.deleted", item_id=name)
+            case ItemTruncate() as event:
+                await self._truncate(event)
+            case ResponseCreate(response=asked):
+                await self._respond(asked or ResponseFields())
+            case ResponseCancel(response_id=name):
+                await self._cancel(name)
+        self._asking = None
+
+    # ---- how to speak
+
+    async def _updated(self, fields: SpeechOptionsFields, where: str) -> RealtimeOptions:
+        """Return the session's options with these on top; ``where`` they stand is told in errors."""
+        output = (fields.audio and fields.audio.output) or AudioOutput()
+        beta = output.voice is None
+        voice = fields.voice if beta else output.voice
+        changes: dict[str, Any] = {
+            "voice": voice,
+            "format": output.format or fields.output_audio_format,
+            "speed": output.speed or fields.speed,
+            "instructions": fields.instructions,
+            "own": fields.megatalker,
+        }
+        meant = self._aliases.voice(voice)
+        if meant is not None:
+            try:
+                await self._service.check(SpeechFields(voice=meant))
+            except InvalidRequestError as error:
+                field = f"{where}.voice" if beta else f"{where}.audio.output.voice"
+                raise RealtimeError(str(error), field, error_details(error)["code"]) from error
+        return replace(self._options, **{name: value for name, value in changes.items() if value is not None})
+
+    def _speech_fields(self, options: RealtimeOptions) -> SpeechFields:
+        voice = options.own.voice if options.voice is None else options.voice
+        wanted = {"voice": self._aliases.voice(voice), "instruct": options.instructions or options.own.instruct}
+        return options.own.model_copy(update=wanted)
+
+    def _shown(self) -> dict[str, Any]:
+        options = self._options
+        follows = self._service.engine.checkpoint.config.takes_instruct
+        shown: dict[str, Any] = {
+            "type": "realtime",
+            "object": "realtime.session",
+            "id": self._id,
+            "model": self._aliases.model,
+            "output_modalities": ["audio"],
+            "instructions": options.instructions or "",
+            "audio": {"input": None, "output": options.output()},
+            "tools": [],
+            "tool_choice": "none",
+            "megatalker": {"instructions": "followed" if follows else "ignored", "seed": options.own.seed},
+        }
+        if self._beta:
+            names = {"audio/pcm": "pcm16", "audio/pcmu": "g711_ulaw", "audio/pcma": "g711_alaw"}
+            shown |= {"modalities": ["text", "audio"], "voice": options.voice, "speed": options.speed}
+            shown |= {"output_audio_format": names[options.format.type]}
+        return shown
+
+    # ---- the conversation
+
+    def _item(self, name: str, field: str) -> ConversationItem:
+        for item in self._items:
+            if item.id == name:
+                return item
+        raise RealtimeError(f"there is no item {name!r:.80} in this conversation", field, "item_not_found")
+
+    def _given(self, item: Item, field: str) -> ConversationItem:
+        return self._item(item.id or "", field) if item.type == "item_reference" else ConversationItem(item)
+
+    async def _create_item(self, asked: Item, before: str | None) -> None:
+        if asked.type == "item_reference":
+            raise FieldError("item.type is 'item_reference', which stands in the input of a response", "item.type")
+        if any(item.id == asked.id for item in self._items):
+            raise FieldError(f"an item {asked.id!r} is there already; use another id, or none", "item.id")
+        if before not in (None, "root"):
+            self._item(before, "previous_item_id")
+        item = ConversationItem(asked)
+        waiting = [other for other in self._items if not other.spoken]
+        chars, most = sum(len(other.text) + 1 for other in waiting) + len(item.text), self._most_chars
+        if len(waiting) >= MOST_ITEMS or chars > most:
+            raise RealtimeError(
+                f"{len(waiting) + 1} items with {chars} characters would wait to be spoken, expected at most "
+                f"{MOST_ITEMS} with {most}; send response.create, or conversation.item.delete",
+                "item",
+                "too_many_items",
+            )
+        await self._add(item, before)
+        await self.tell("conversation.item.done", item=item.shown())
+
+    def _forget_spoken(self) -> None:
+        """Keep the conversation within bounds: the oldest items that were spoken go."""
+        spoken = iter([item for item in self._items if item.spoken])
+        while len(self._items) > MOST_ITEMS or sum(len(item.text) for item in self._items) > KEPT * self._most_chars:
+            if (oldest := next(spoken, None)) is None:
+                return
+            self._items.remove(oldest)
+
+    async def _add(self, item: ConversationItem, before: str | None = None) -> None:
+        """Put an item behind another one, by default at the end."""
+        names = [item.id for item in self._items]
+        at = 0 if before == "root" else names.index(before) + 1 if before in names else len(names)
+        self._items.insert(at, item)
+        previous = names[at - 1] if at else None
+        self._forget_spoken()
+        await self.tell("conversation.item.added", previous_item_id=previous, item=item.shown())
+
+    async def _truncate(self, event: ItemTruncate) -> None:
+        item = self._item(event.item_id, "item_id")
+        if not isinstance(item, ResponseItem):
+            raise FieldError(f"item {event.item_id!r} has no audio; truncate what a response has spoken", "item_id")
+        if event.content_index != 0:
+            raise FieldError(f"content_index is {event.content_index}, expected 0", "content_index")
+        if self._active is not None and self._active.item is item:
+            await self._cancel(None)
+        if event.audio_end_ms > item.audio_ms:
+            raise FieldError(
+                f"audio_end_ms is {event.audio_end_ms:g}, but the item has {item.audio_ms:.0f} ms of audio",
+                "audio_end_ms",
+            )
+        item.truncate(event.audio_end_ms)
+        told = {"item_id": item.id, "content_index": 0, "audio_end_ms": int(event.audio_end_ms)}
+        await self.tell("conversation.item.truncated", **told)
+
+    # ---- responses
+
+    async def _respond(self, asked: ResponseFields) -> None:
+        if self._active is not None:
+            raise RealtimeError(
+                f"response {self._active.id} is spoken; wait for response.done, or send response.cancel",
+                None,
+                "conversation_already_has_active_response",
+            )
+        items = [item for item in self._items if not item.spoken]
+        if asked.input is not None:
+            items = [self._given(item, f"response.input.{at}.id") for at, item in enumerate(asked.input)]
+        if not any(item.text.strip() for item in items):
+            raise RealtimeError(
+                "there is nothing to say: send conversation.item.create with a text first, or response.input; "
+                "instructions say how to speak, not what",
+                "response.input",
+                "nothing_to_say",
+            )
+        options = await self._updated(asked, "response")
+        for item in items:
+            item.spoken = True
+        add = None if asked.conversation == "none" else self._add
+        response = RealtimeResponse(items, options, self._speech_fields(options), asked.metadata, add)
+        self._active = response
+        response.task = self._tasks.create_task(self._speak(response))
+
+    async def _speak(self, response: RealtimeResponse) -> None:
+        try:
+            await response.speak(self._service, self.tell)
+            await self._end(response, None)
+        except WebSocketDisconnect:
+            raise
+        except Exception as error:
+            await self.refuse(response.id, error)
+        finally:
+            response.close()
+
+    async def _end(self, response: RealtimeResponse, error: Exception | None) -> None:
+        told = await response.end(self.tell, error)
+        self._active = None
+        await self.tell("response.done", response={**told, "conversation_id": self._conversation})
+
+    async def _cancel(self, name: str | None) -> None:
+        """Cancel the response that is spoken, and wait until its end was told."""
+        active = self._active
+        if active is None or name not in (None, active.id):
+            which = "" if name is None else f" {name!r:.80}"
+            raise RealtimeError(f"no response{which} is spoken", "response_id", "response_cancel_not_active")
+        active.cancel()
+        if active.task is not None:
+            await asyncio.wait([active.task])
+
+    # ---- to the client
+
+    async def send_failure(self, utterance: str | None, error: Exception) -> None:
+        """Send an error: of a message as ``error``, of the response as its end."""
+        log_defect(error)
+        if utterance is not None and self._active is not None:
+            await self._end(self._active, error)
+            return
+        asking, self._asking = self._asking, None
+        details = error_details(error)
+        code = error.code if isinstance(error, RealtimeError) else details["code"]
+        await self.tell("error", error={**details, "code": code, "event_id": asking})
+
+    async def tell(self, kind: str, **fields: Any) -> None:
+        """Send an event."""
+        if self._beta:
+            if kind == "conversation.item.done":
+                return
+            kind = _BETA_NAMES.get(kind, kind)
+        await self.send(json.dumps({"type": kind, "event_id": f"event_{next(self._numbers)}", **fields}))
