@@ -91,14 +91,17 @@ async def test_formats_speeds_and_voices(
 
 async def test_what_is_spoken_is_what_was_not_spoken_yet(shared: Served) -> None:
     async with talking(shared) as voice:
-        first = await voice.write("One.")
+        first = await voice.write("One.", previous_item_id="root")
+        item = {"type": "function_call_output", "output": "One.", "id": first.id}
+        assert (await voice.refusal("conversation.item.create", item=item)).param == "item.id"
         await voice.write("Three.", role="assistant")
+        await voice.write("Zero.", previous_item_id="root")
         await voice.write("Two.", role="system", previous_item_id=first.id)
         output = {"type": "function_call_output", "call_id": "call", "output": "Four."}
         await voice.send("conversation.item.create", item=output)
         assert (await voice.hear_until("conversation.item.done"))[-1].item.output == "Four."
         events = await voice.speak()
-        assert audio(events) == spoken(shared, "One.\nTwo.\nThree.\nFour.")
+        assert audio(events) == spoken(shared, "Zero.\nOne.\nTwo.\nThree.\nFour.")
         await voice.write("Five.")
         assert audio(await voice.speak()) == spoken(shared, "Five.")
         given = [{"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Six."}]}]
@@ -162,6 +165,29 @@ async def test_a_page_that_offers_openais_subprotocol(shared: Served) -> None:
 
 
 # ---- interruptions
+
+
+async def test_all_that_was_played_is_kept_whole() -> None:
+    item = ResponseItem()
+    item.add([WordTime(word="Hello.", before="", start=0.0, end=1.0, joined=False)])
+    item.audio_ms = 999.6
+    item.truncate(999)
+    assert item.text == "Hello."
+    item.truncate(990)
+    assert item.text == ""
+
+
+async def test_nothing_is_heard_after_a_cancel(serve: Server) -> None:
+    """Not even what a resampler has held back."""
+    served = serve(endless(), **ENDLESS)
+    async with talking(served) as voice:
+        await voice.update(output_audio_format="g711_ulaw")
+        await voice.write()
+        await voice.send("response.create")
+        events = await voice.hear_until("response.output_audio.delta")
+        await voice.send("response.cancel")
+        events += await voice.hear_until("response.done")
+        assert len(audio(events)) % 640, "whole frames at 8 kHz"
 
 
 async def test_a_response_is_cancelled_at_once(serve: Server) -> None:

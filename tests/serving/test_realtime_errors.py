@@ -80,9 +80,12 @@ async def test_a_wrong_event_is_answered_and_ends_nothing(
 @pytest.mark.parametrize("message", ["{", "[]", "{}", '{"type": 3}', '{"type": ["a"]}', b"\x00", "[" * 5000])
 async def test_what_is_no_event_is_answered_and_ends_nothing(shared: Served, message: str | bytes) -> None:
     async with talking(shared) as voice:
-        await voice.connection._connection.send(message)
-        error = (await voice.hear("error")).error
-        assert (error.type, error.event_id) == ("InvalidRequestError", None)
+        for earlier in ("session.update", "unknown"):
+            await voice.send(earlier, session={}, event_id="earlier")
+            await voice.connection.recv()
+            await voice.connection._connection.send(message)
+            error = (await voice.hear("error")).error
+            assert (error.type, error.event_id) == ("InvalidRequestError", None)
         await voice.write()
         assert audio(await voice.speak()) == spoken(shared)
 
