@@ -32,6 +32,7 @@ NAMES = (
     "agents",
     "apps",
     "websocket",
+    "realtime",
     "settings",
     "livekit",
     "moving",
