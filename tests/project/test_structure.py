@@ -94,6 +94,7 @@ WORK_IN_SIGHT = {
     "core/megatalker/checkpoint/hub.py": "its result is asked for when the download ends",
     "core/megatalker/cli/bench/drive.py": "gathered at the end, and raised",
     "core/megatalker/cli/say/standard_input.py": "a thread that keeps what it raised, and ends its stream",
+    "core/megatalker/engine/aligned_words.py": "it logs what fails, and raises nothing",
     "core/megatalker/engine/engine.py": "requests of the engine's own queue",
     "core/megatalker/engine/marked_chunks.py": "its result is asked for by the consumer of the speech",
     "core/megatalker/engine/interpreter.py": "none begins here: it ends a thread",

@@ -16,6 +16,7 @@ from typing import Any, Self
 
 from megatalker.checkpoint import Checkpoint
 from megatalker.engine.admission import AdmissionLimits, expected_wait_s
+from megatalker.engine.aligned_words import open_paces
 from megatalker.engine.backend_role import codec_role, talker_role
 from megatalker.engine.chunks import ChunkPolicy, ChunkQueue, Progress, chunk_limit
 from megatalker.engine.commands import Command, CommandQueue, Lend, Wake, Warmup
@@ -33,7 +34,6 @@ from megatalker.engine.stream import LocalLink, SpeechStream, require_process
 from megatalker.engine.text_segmenter import TextSegmenter
 from megatalker.engine.utterance import Utterance
 from megatalker.engine.watchdog import Watchdog, look_period_s
-from megatalker.engine.word_times import Paces
 from megatalker.engine.worker import WorkerSettings
 from megatalker.errors import EngineClosedError, MegatalkerError
 from megatalker.plugins import BackendRegistry
@@ -67,7 +67,7 @@ class Engine:
         self._commands = CommandQueue()
         self._state = WorkerState(talker_role(*place), codec_role(*place), time.monotonic)
         self._requests = RequestChecker(settings, checkpoint)
-        self._paces = Paces()
+        self._paces = open_paces(settings.aligner, settings.language)
         own = WorkerSettings(
             PromptBuilder(checkpoint, self.device, self.dtype),
             settings,
@@ -109,7 +109,7 @@ class Engine:
             CheckpointError: the checkpoint cannot be opened.
             BackendNotFoundError, BackendUnavailableError: a backend asked for by name is not installed, or cannot be
                 loaded here; or ``auto`` finds none.
-            UnsupportedError: the watermark needs a package or weights that are missing.
+            UnsupportedError: the watermark or the aligner needs a package or weights that are missing.
         """
         if isinstance(checkpoint, str | Path):
             overrides["checkpoint"], checkpoint = str(checkpoint), None
@@ -164,7 +164,8 @@ class Engine:
         utterance = self.begin(owner, request, segmenter, after=after)
         utterance.progress.text_chars = len(text or "")
         checker = self._requests.text_checker(asked) if text is None else None
-        words = self._paces.clock(asked.voice, without_controls(segmenter.whole)) if asked.word_times else None
+        whole = without_controls(segmenter.whole)
+        words = self._paces.clock(asked.voice, whole, asked.language) if asked.word_times else None
         link = LocalLink(utterance, self._commands)
         return SpeechStream(link, checker, keep_alive=self, words=words, after=after, watermark=self._watermark)
 

@@ -51,9 +51,11 @@ class Speech(Protocol):
 
     def take_words(self, *, begun: bool = False) -> list[SpokenWord]:
         """Words that end within the chunks taken so far, without those returned before; at the end of the iteration the
-        rest of those that were spoken. Their times are estimates. Nothing unless the option ``word_times`` is on.
+        rest of those that were spoken. Their times are estimates; with the setting ``aligner`` they are found in the
+        audio, and the words of a segment of text come once it is over. Nothing unless the option ``word_times`` is on.
 
-        ``begun``: words that begin within these chunks, where that is known; their ends are guesses.
+        ``begun``: words that begin within these chunks, where that is known; their ends are guesses. No aligner is
+        waited for.
         """
 
     def __enter__(self) -> Self: ...

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from megatalker.checkpoint.config import SAMPLE_RATE
+from megatalker.engine.aligned_words import Alignments, wait_a_while, wait_a_while_async
 from megatalker.engine.chunks import ChunkQueue, Progress
 from megatalker.engine.commands import Cancel, CommandQueue, Feed, FinishText
 from megatalker.engine.marked_chunks import ChunkSource, WatermarkStage
@@ -43,9 +44,11 @@ class ChunkStream(ABC):
     @abstractmethod
     def take_words(self, *, begun: bool = False) -> list[SpokenWord]:
         """Words that end within the chunks taken so far, without those returned before; at the end of the iteration the
-        rest of those that were spoken. Their times are estimates. Nothing unless the option ``word_times`` is on.
+        rest of those that were spoken. Their times are estimates; with the setting ``aligner`` they are found in the
+        audio, and the words of a segment of text come once it is over. Nothing unless the option ``word_times`` is on.
 
-        ``begun``: words that begin within these chunks, where that is known; their ends are guesses.
+        ``begun``: words that begin within these chunks, where that is known; their ends are guesses. No aligner is
+        waited for.
         """
 
     @abstractmethod
@@ -63,7 +66,7 @@ class ChunkStream(ABC):
         self._warn_of_blocking()
         chunk = self._chunks.take()
         if chunk is None:
-            self._over = True
+            wait_a_while(self._awaited_at_end())
             raise StopIteration
         self._note_taken(chunk)
         return chunk
@@ -75,7 +78,7 @@ class ChunkStream(ABC):
         require_process(self._process)
         chunk = await self._chunks.take_async()
         if chunk is None:
-            self._over = True
+            await wait_a_while_async(self._awaited_at_end())
             raise StopAsyncIteration
         self._note_taken(chunk)
         return chunk
@@ -125,6 +128,11 @@ class ChunkStream(ABC):
 
     def _note_taken(self, chunk: Chunk) -> None:
         self._taken_samples += len(chunk.pcm)
+
+    def _awaited_at_end(self) -> Alignments:
+        """Note that the iteration has ended; return the work that it waits for, a bounded time."""
+        self._over = True
+        return ()
 
     @property
     def _taken_s(self) -> float:
@@ -219,7 +227,7 @@ class SpeechStream(ChunkStream):
         self._link, self._text_checker, self._progress = link, text_checker, link.progress
         self._keep_alive = keep_alive
         self._words, self._feeding = words, Lock()
-        self._ignored_chars = 0
+        self._ignored_chars, self._cancelled = 0, False
         self._finalizer = weakref.finalize(self, link.cancel)
         self._finalizer.atexit = False
 
@@ -277,8 +285,17 @@ class SpeechStream(ChunkStream):
 
     def _note_taken(self, chunk: Chunk) -> None:
         if self._words is not None:
-            self._words.hear(chunk.pcm, self._taken_s)
+            with self._feeding:
+                self._words.hear(chunk.pcm, self._taken_s, self._progress.begun)
         super()._note_taken(chunk)
+
+    def _awaited_at_end(self) -> Alignments:
+        over = self._over
+        super()._awaited_at_end()
+        if self._words is None or over or self.finish_reason == "cancelled":
+            return ()
+        with self._feeding:
+            return self._words.awaited(self._taken_s, self._progress.begun, complete=self.finish_reason == "eos")
 
     def take_words(self, *, begun: bool = False) -> list[SpokenWord]:
         if self._words is None:
@@ -286,6 +303,8 @@ class SpeechStream(ChunkStream):
         with self._feeding:
             if self._over and self.finish_reason != "cancelled":
                 return self._words.rest(self._taken_s, self._progress.begun, complete=self.finish_reason == "eos")
+            if self._cancelled or self.finish_reason in ("cancelled", "error"):
+                self._words.stop_aligning()
             return self._words.due(self._taken_s, self._progress.begun, begun=begun)
 
     def _feed(self, ready: str) -> None:
@@ -301,6 +320,7 @@ class SpeechStream(ChunkStream):
     # ---- end
 
     def cancel(self) -> None:
+        self._cancelled = True
         if self._process == os.getpid() and self._chunks.finish("cancelled"):
             self._link.cancel()
 

@@ -9,7 +9,8 @@ errors of some tenths of a second inside a segment, and none at its ends.
 
 import unicodedata
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -154,7 +155,7 @@ class Pace:
 
 @dataclass(frozen=True, slots=True)
 class SpokenWord:
-    """A word and when it is spoken, in seconds from the start of the utterance's audio. The times are estimates."""
+    """A word and when it is spoken, in seconds from the start of the utterance's audio."""
 
     text: str
     """The word as it is spoken: a word of the clean text, punctuation included."""
@@ -164,6 +165,8 @@ class SpokenWord:
     """Text between the previous word and this one; ``before + text`` of all words is the clean text."""
     joined: bool = False
     """It stands in a run without spaces: nothing goes between it and the word after it."""
+    estimated: bool = True
+    """No aligner has found it in the audio."""
 
 
 @dataclass(slots=True)
@@ -222,8 +225,16 @@ class WordClock:
         """No text follows."""
         self._take(self._cutter.finish(), made_s)
 
-    def hear(self, pcm: NDArray[np.float32], at_s: float) -> None:
-        """Audio that was handed out, which begins at ``at_s``: words come after its first sound."""
+    def hear(
+        self,
+        pcm: NDArray[np.float32],
+        at_s: float,
+        segments: Sequence[BegunSegment] = (),  # noqa: ARG002 - aligned clocks look for the ends of segments
+    ) -> None:
+        """Audio that was handed out, which begins at ``at_s``: words come after its first sound.
+
+        ``segments``: as for :meth:`due`.
+        """
         if self._sounding:
             return
         loud = np.flatnonzero(np.abs(pcm) > QUIET)
@@ -255,6 +266,19 @@ class WordClock:
         self._waiting.clear()
         self._units_said = 0.0
         return words
+
+    def awaited(
+        self,
+        audio_s: float,  # noqa: ARG002 - as for rest()
+        segments: Sequence[BegunSegment],  # noqa: ARG002
+        *,
+        complete: bool,  # noqa: ARG002
+    ) -> "Sequence[Future[list[SpokenWord]]]":
+        """Begin what :meth:`rest` should wait for, and return it. Estimates need nothing."""
+        return ()
+
+    def stop_aligning(self) -> None:
+        """Nothing is waited for any more: words have their estimates from now on."""
 
     def _lay_out(
         self, audio_s: float, segments: Sequence[BegunSegment], over_s: float | None, *, begun: bool
@@ -324,15 +348,21 @@ class WordClock:
 
 
 class Paces:
-    """Paces of speakers, as far as they are known."""
+    """Paces of speakers, as far as they are known.
 
-    def __init__(self) -> None:
+    Args:
+        make: makes the clock of an utterance from the pace of its voice and its language.
+    """
+
+    def __init__(self, make: Callable[[Pace, str | None], WordClock]) -> None:
+        self._make = make
         self._paces: dict[str | None, Pace] = {}
         """By name; all voices without one share one."""
 
-    def clock(self, voice: str | Voice | None, text: str) -> WordClock:
+    def clock(self, voice: str | Voice | None, text: str, language: str | None = None) -> WordClock:
         """A clock for an utterance of this voice, with the text that was given at once, if any."""
-        clock = WordClock(self._paces.setdefault(voice.speaker if isinstance(voice, Voice) else voice, Pace()))
+        pace = self._paces.setdefault(voice.speaker if isinstance(voice, Voice) else voice, Pace())
+        clock = self._make(pace, language)
         if text:
             clock.feed(text)
             clock.end_text()

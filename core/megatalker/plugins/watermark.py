@@ -7,12 +7,11 @@ A plug-in is a :class:`WatermarkPlugin` that its distribution's metadata names i
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib.metadata import EntryPoint, entry_points
 
 import numpy as np
 from numpy.typing import NDArray
 
-from megatalker.errors import PluginError, SettingsError, UnsupportedError, describe_error, suggest
+from megatalker.plugins.installed import PluginGroup
 
 WATERMARKS = "megatalker.watermarks"
 NO_WATERMARK = "none"
@@ -78,32 +77,16 @@ class WatermarkPlugin:
     api_version: int = WATERMARK_API
 
 
-def watermark_names() -> list[str]:
-    """Return the names of the installed plug-ins."""
-    return sorted({entry.name for entry in entry_points(group=WATERMARKS)})
-
-
-def find_watermark(name: str) -> WatermarkPlugin:
-    """Return the plug-in of this name.
-
-    Raises:
-        SettingsError: none is installed under this name.
-        PluginError: it cannot be imported, or is none.
-    """
-    for entry in entry_points(group=WATERMARKS, name=name):
-        return _checked(entry)
-    known = [NO_WATERMARK, *watermark_names()]
-    raise SettingsError(
-        f"setting 'watermark' is {name!r:.60}, and no installed package brings it along (an entry point in the group "
-        f"{WATERMARKS!r}){suggest(name, known)}"
-    )
+_GROUP = PluginGroup("watermark", WATERMARKS, WatermarkPlugin, WATERMARK_API, NO_WATERMARK)
+watermark_names, find_watermark = _GROUP.names, _GROUP.find
 
 
 def load_watermark(name: str) -> WatermarkModel | None:
     """Load the watermark that the setting ``watermark`` names; ``None`` for ``none``.
 
     Raises:
-        SettingsError, PluginError: as :func:`find_watermark`.
+        SettingsError: none is installed under this name.
+        PluginError: it cannot be imported or loaded, or is none.
         UnsupportedError: a package or weights that it needs are missing.
     """
     return None if name == NO_WATERMARK else open_watermark(find_watermark(name))
@@ -111,24 +94,4 @@ def load_watermark(name: str) -> WatermarkModel | None:
 
 def open_watermark(plugin: WatermarkPlugin) -> WatermarkModel:
     """Load a plug-in's model; raises as :func:`load_watermark`."""
-    try:
-        return plugin.load()
-    except UnsupportedError:
-        raise
-    except Exception as error:  # a stranger's plug-in may fail in any way
-        raise PluginError(f"watermark {plugin.name!r} cannot be loaded: {describe_error(error)}") from error
-
-
-def _checked(entry: EntryPoint) -> WatermarkPlugin:
-    try:
-        plugin = entry.load()
-    except Exception as error:
-        raise PluginError(f"watermark {entry.name!r} cannot be imported: {describe_error(error)}") from error
-    if not isinstance(plugin, WatermarkPlugin) or plugin.name != entry.name:
-        raise PluginError(f"{entry.value!r} is {plugin!r:.80}, expected a WatermarkPlugin named {entry.name!r}")
-    if plugin.api_version != WATERMARK_API:
-        raise PluginError(
-            f"watermark {entry.name!r} is written for API version {plugin.api_version}, this megatalker has "
-            f"{WATERMARK_API}; upgrade one of them"
-        )
-    return plugin
+    return _GROUP.open(plugin.name, plugin.load)

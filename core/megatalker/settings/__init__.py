@@ -247,6 +247,9 @@ class Settings(BaseSettings):
     watermark: str = "none"
     """A watermark in the samples of all speech, such as ``perth``, by the name of its plug-in (``megatalker detect``
     finds it). ``none``: the samples are as the codec made them."""
+    aligner: str = "estimate"
+    """Finds the times of words in the speech, by the name of its plug-in, such as ``pocketsphinx``. ``estimate``: words
+    are laid along the audio by their length."""
     max_streams: Annotated[Integer, Field(ge=1, le=4096)] = 8
     """Most streams decoding at the same time; a talker backend holds as many, unless its own settings say otherwise.
     Where the machine is too slow for as many, fewer run and the others wait (``sustainable`` in ``engine.metrics()``).

@@ -153,7 +153,7 @@ class RemoteSession:
                 self._take_switch(event)
             case Words():
                 known, self._words_known = self._words_known, max(0, self._words_known - len(event.words))
-                self.words += (new := [word.spoken() for word in event.words[known:]])
+                self.words += (new := [word.spoken(estimated=event.estimated) for word in event.words[known:]])
                 self._words_received += len(new)
             case SegmentEnds():
                 self._ends += [end.end() for end in event.ends]

@@ -9,12 +9,12 @@ from types import TracebackType
 from typing import Any, Self
 
 from megatalker.checkpoint import Checkpoint
+from megatalker.engine.aligned_words import open_paces
 from megatalker.engine.marked_chunks import WatermarkStage
 from megatalker.engine.options import SpeechOptions
 from megatalker.engine.outputs import Continuation, EngineMetrics
 from megatalker.engine.request import RequestChecker, TalkerLimits
 from megatalker.engine.stream import SpeechStream, require_process
-from megatalker.engine.word_times import Paces
 from megatalker.errors import MegatalkerError
 from megatalker.plugins import BackendRegistry
 from megatalker.prompt.markup.controls import without_controls
@@ -44,10 +44,11 @@ class ProcessEngine:
         """Use the processes of this client, and call ``end`` once it is closed; raises as :meth:`open`."""
         self.settings, self.checkpoint = settings, checkpoint
         self._process = os.getpid()
-        self._requests, self._paces, self._client = RequestChecker(settings, checkpoint), Paces(), client
+        self._requests, self._client = RequestChecker(settings, checkpoint), client
         self._closer = weakref.finalize(self, _close, client, end)
         try:
             self._watermark = WatermarkStage(settings.watermark)
+            self._paces = open_paces(settings.aligner, settings.language)
             client.wait_until_open()
         except BaseException:
             self._closer()
@@ -125,7 +126,8 @@ class ProcessEngine:
         )
         session.progress.text_chars = len(text or "")
         checker = self._requests.text_checker(asked) if text is None else None
-        words = self._paces.clock(asked.voice, without_controls(segmenter.whole)) if asked.word_times else None
+        whole = without_controls(segmenter.whole)
+        words = self._paces.clock(asked.voice, whole, asked.language) if asked.word_times else None
         self._client.begin(session)
         return SpeechStream(session, checker, keep_alive=self, words=words, after=after, watermark=self._watermark)
 

@@ -211,7 +211,8 @@ def run(start: EngineStart) -> None:
     registry = (start.registry or BackendRegistry.installed)()
     try:
         checkpoint = Checkpoint(start.folder, start.name)
-        settings = start.settings.model_copy(update={"watermark": "none"})  # speech is marked where it is heard
+        heard = {"watermark": "none", "aligner": "estimate"}  # speech is marked and aligned where it is heard
+        settings = start.settings.model_copy(update=heard)
         engine = Engine.open(settings, checkpoint=checkpoint, registry=registry)
     except MegatalkerError as error:
         send(pack(EngineOpened(start.engine, Failure.of(error))))

@@ -177,7 +177,7 @@ class Open(SpeechFields):
     """Null: 8000 for ``pcm_mulaw`` and ``pcm_alaw``, else 24000."""
     return_codes: bool = False
     word_times: bool = False
-    """``words`` events tell which words were spoken, and estimate when."""
+    """``words`` events tell which words were spoken, and when."""
     resumable: bool = False
     """``ends`` events tell what ``after`` needs at another server."""
     after: Said | None = None
@@ -245,7 +245,7 @@ class Switched(Message):
 
 
 class WordTime(Message):
-    """A word that was spoken, and an estimate of when."""
+    """A word that was spoken, and when."""
 
     word: str
     """The spoken word as the clean text has it, punctuation included."""
@@ -263,18 +263,19 @@ class WordTime(Message):
         start, end = (round(seconds / speed, 3) for seconds in (word.begins_s, word.ends_s))
         return cls(word=word.text, before=word.before, start=start, end=end, joined=word.joined)
 
-    def spoken(self) -> SpokenWord:
+    def spoken(self, *, estimated: bool) -> SpokenWord:
         """Return the word as the engine reports it."""
-        return SpokenWord(self.word, self.start, self.end, self.before, self.joined)
+        return SpokenWord(self.word, self.start, self.end, self.before, self.joined, estimated)
 
 
 class Words(Message):
-    """Words whose audio has been sent, in order. The times are estimates: the model tells none."""
+    """Words whose audio has been sent, in order."""
 
     type: Literal["words"] = "words"
     id: UtteranceId
     words: tuple[WordTime, ...]
-    estimated: Literal[True] = True
+    estimated: bool = True
+    """A time among them is an estimate: the model tells none, and no aligner has found it in the audio."""
 
 
 class MarkPlace(Message):

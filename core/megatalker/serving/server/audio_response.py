@@ -253,7 +253,7 @@ def _facts(stream: SpeechStream) -> dict[str, object]:
 def _words(words: Sequence[SpokenWord], speed: float) -> bytes:
     """OpenAI has no such event; its transcriptions name words and times like this."""
     spoken = [WordTime.of(word, speed=speed).model_dump() for word in words]
-    return _event(type="speech.audio.words", words=spoken, estimated=True)
+    return _event(type="speech.audio.words", words=spoken, estimated=any(word.estimated for word in words))
 
 
 def _marks(marks: list[ReachedMark], speed: float) -> bytes:

@@ -170,7 +170,8 @@ class SocketUtterance:
 
     async def _send_words(self) -> None:
         if words := self._stream.take_words():
-            await self._socket.send_event(Words(id=self._request.id, words=tuple(map(WordTime.of, words))))
+            told, estimated = tuple(map(WordTime.of, words)), any(word.estimated for word in words)
+            await self._socket.send_event(Words(id=self._request.id, words=told, estimated=estimated))
 
     async def _send_switches(self) -> None:
         for switch in self._stream.switches[self._sent_switches :]:

@@ -1,0 +1,1 @@
+"""Aligners: pocketsphinx and Qwen3-ForcedAligner."""

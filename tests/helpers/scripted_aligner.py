@@ -1,0 +1,37 @@
+"""An aligner for tests: the words of a segment share the first half of its audio."""
+
+import threading
+
+import pytest
+
+from megatalker.plugins.aligner import Aligner, SpokenSegment
+
+
+class ScriptedAligner(Aligner):
+    """``fails``: it raises; ``short``: it leaves a word out; ``gate``: it works only once that is set."""
+
+    def __init__(self, *, fails: bool = False, short: bool = False, gate: threading.Event | None = None) -> None:
+        self.fails, self.short, self.gate = fails, short, gate
+        self.segments = list[SpokenSegment]()
+        self.threads = set[str]()
+
+    def align(self, segment: SpokenSegment) -> list[tuple[float, float]]:
+        self.segments.append(segment)
+        self.threads.add(threading.current_thread().name)
+        if self.gate is not None:
+            self.gate.wait()
+        if self.fails:
+            raise ValueError("deaf today")
+        step = len(segment.samples) / 48_000 / len(segment.words)
+        times = [(step * place, step * (place + 1)) for place in range(len(segment.words))]
+        return times[self.short :]
+
+
+def use(monkeypatch: pytest.MonkeyPatch, aligner: ScriptedAligner) -> ScriptedAligner:
+    """Let the setting ``scripted`` mean this aligner."""
+
+    def load(name: str) -> Aligner | None:
+        return aligner if name == "scripted" else None
+
+    monkeypatch.setattr("megatalker.engine.aligned_words.load_aligner", load)
+    return aligner
