@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
+import httpx
 import numpy as np
 from websockets.sync.client import ClientConnection, connect
 
@@ -173,3 +174,11 @@ class ServerOutput:
 
     def codes(self, utterance: str = "") -> np.ndarray:
         return np.concatenate([packet.codes for packet in self.packets if packet.id == utterance])
+
+
+def events_of(served: Served, **fields: Any) -> list[dict[str, Any]]:
+    """OpenAI's server-sent events of a request."""
+    body = {"input": TEXT, "response_format": "pcm", "stream_format": "sse"} | fields
+    with httpx.stream("POST", served.url + "/v1/audio/speech", json=body, timeout=60) as response:
+        assert response.status_code == 200, response.read()
+        return [json.loads(line.removeprefix("data: ")) for line in response.iter_lines() if line]

@@ -2,7 +2,6 @@
 
 import asyncio
 import base64
-import json
 from typing import Any
 
 import httpx
@@ -13,16 +12,9 @@ from livekit.agents.types import USERDATA_TIMED_TRANSCRIPT
 from client_stage import Pair
 from megatalker.engine.word_times import SpokenWord
 from megatalker_livekit import TTS
-from serving import TEXT, Served, Server, fakes_with
+from serving import TEXT, Served, Server, events_of, fakes_with
 
 FIRST, SECOND = "One two three four.", "Five six seven eight."
-
-
-def events_of(served: Served, **fields: Any) -> list[dict[str, Any]]:
-    body = {"input": TEXT, "response_format": "pcm", "stream_format": "sse"} | fields
-    with httpx.stream("POST", served.url + "/v1/audio/speech", json=body, timeout=60) as response:
-        assert response.status_code == 200, response.read()
-        return [json.loads(line.removeprefix("data: ")) for line in response.iter_lines() if line]
 
 
 def assert_told(words: list[dict[str, Any]], text: str, audio_s: float) -> None:

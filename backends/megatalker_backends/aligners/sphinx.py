@@ -51,6 +51,7 @@ class SphinxAligner(Aligner):
         self._own = threading.local()
         try:
             self._normaliser: Normaliser | None = Normaliser("english")
+            self._normaliser.grouper()  # the first call imports what it needs
         except UnsupportedError:
             self._normaliser = None
         self._decoder()
@@ -87,7 +88,7 @@ class SphinxAligner(Aligner):
         raw = (heard.clip(-1, 1) * 32767).astype("<i2").tobytes()
         decoder.set_align_text(" ".join(said))
         _decode(decoder, raw)
-        words = [(one.start_frame, one.end_frame + 1) for one in decoder.seg() if one.word[0] not in "<["]
+        words = [(one.start_frame, one.end_frame + 1) for one in decoder.seg() or () if one.word[0] not in "<["]
         if len(words) != len(said):
             raise ValueError(f"pocketsphinx found {len(words)} of {len(said)} words")
         seconds = len(segment.samples) / SAMPLE_RATE
@@ -97,16 +98,9 @@ class SphinxAligner(Aligner):
     def _decoder(self) -> Any:
         own = self._own
         if getattr(own, "decoder", None) is None or own.added > MOST_ADDED_WORDS:
-            own.added, own.decoder = (
-                0,
-                self._new_decoder(
-                    hmm=str(self._model / "en-us"),
-                    dict=str(self._model / "cmudict-en-us.dict"),
-                    lm=None,
-                    samprate=RATE,
-                    loglevel="FATAL",
-                ),
-            )
+            sounds, words = str(self._model / "en-us"), str(self._model / "cmudict-en-us.dict")
+            own.decoder = self._new_decoder(hmm=sounds, dict=words, lm=None, samprate=RATE, loglevel="FATAL", **SEARCH)
+            own.added = 0
         return own.decoder
 
     def _written_out(self, word: str) -> str:

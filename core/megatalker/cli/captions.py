@@ -21,6 +21,7 @@ class Caption:
     begins_s: float
     ends_s: float
     text: str
+    estimated: bool = True
 
 
 def check_captions_path(path: Path) -> None:
@@ -38,7 +39,8 @@ def captions(words: Iterable[SpokenWord], offset_s: float = 0.0) -> list[Caption
         if running:
             text = "".join(word.before + word.text for word in running)
             begins, ends = running[0].begins_s, max(word.ends_s for word in running)
-            made.append(Caption(offset_s + begins, offset_s + ends, " ".join(text.split())))
+            estimated = any(word.estimated for word in running)
+            made.append(Caption(offset_s + begins, offset_s + ends, " ".join(text.split()), estimated))
             running.clear()
 
     for word in words:
@@ -53,7 +55,7 @@ def captions(words: Iterable[SpokenWord], offset_s: float = 0.0) -> list[Caption
 
 
 def write_captions(path: Path, shown: Sequence[Caption]) -> None:
-    """Write captions in the format of the file's ending. WebVTT says that the times are estimates; SubRip cannot.
+    """Write captions in the format of the file's ending. WebVTT says where times are estimates; SubRip cannot.
 
     Raises:
         InvalidRequestError: the ending names no format, or the file cannot be written.
@@ -68,7 +70,8 @@ def write_captions(path: Path, shown: Sequence[Caption]) -> None:
 def format_captions(shown: Sequence[Caption], ending: str) -> str:
     """Return the content of a file with this ending."""
     web = ending == ".vtt"
-    blocks = ["WEBVTT\n\nNOTE The times are estimates.\n"] if web else []
+    note = "\nNOTE The times are estimates.\n" if any(one.estimated for one in shown) else ""
+    blocks = [f"WEBVTT\n{note}"] if web else []
     for number, one in enumerate(shown, 1):
         begins, ends = (_clock(seconds, "." if web else ",") for seconds in (one.begins_s, one.ends_s))
         text = one.text.replace("&", "&amp;").replace("<", "&lt;").replace("-->", "--&gt;") if web else one.text
