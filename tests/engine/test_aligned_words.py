@@ -1,11 +1,13 @@
 """Word times from an aligner: told once a segment is over, in order, and never waited for without end."""
 
 import asyncio
+import concurrent.futures
 import sys
 import threading
 import time
 from collections.abc import Iterator
 from importlib.metadata import EntryPoint
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,11 +18,12 @@ from megatalker.checkpoint import Checkpoint
 from megatalker.engine import Engine, SpeechStream
 from megatalker.engine import aligned_words as aligned
 from megatalker.engine.outputs import Continuation
-from megatalker.engine.word_times import SpokenWord
+from megatalker.engine.word_times import BegunSegment, Pace, SpokenWord
 from megatalker.errors import PluginError, SettingsError, UnsupportedError
 from megatalker.plugins import installed
 from megatalker.plugins.aligner import AlignerPlugin, load_aligner
 from scripted_aligner import ScriptedAligner, use
+from waiting import eventually
 
 SENTENCES = "One two three four. Five six seven eight. Nine ten eleven."
 SEGMENTS = ["One two three four.", "Five six seven eight.", "Nine ten eleven."]
@@ -150,6 +153,14 @@ def test_one_that_hangs_is_not_waited_for_without_end(open_engine: Opener, gated
     assert stream.take_words() == []
 
 
+@pytest.mark.parametrize(
+    "listen", [told_by, lambda stream: asyncio.run(told_in_a_loop(stream))], ids=["thread", "loop"]
+)
+def test_a_slow_one_is_waited_for_at_the_end(open_engine: Opener, monkeypatch: pytest.MonkeyPatch, listen: Any) -> None:
+    use(monkeypatch, ScriptedAligner(seconds=0.3))
+    assert_found(listen(open_aligned(open_engine).speak(SENTENCES, word_times=True)))
+
+
 def test_no_more_segments_wait_than_the_bound(
     open_engine: Opener, gated: ScriptedAligner, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -187,6 +198,31 @@ def test_a_cancelled_stream_tells_what_was_heard_as_estimates(open_engine: Opene
     assert text_of(words).startswith(SEGMENTS[0])
     assert all(word.estimated for word in words)
     assert all(word.ends_s <= taken_s for word in words)
+
+
+def test_cancelling_speech_that_was_made_to_its_end_is_the_same(open_engine: Opener, gated: ScriptedAligner) -> None:
+    stream, taken_s = open_aligned(open_engine).speak(SENTENCES, word_times=True, max_ahead_s=60.0), 0.0
+    eventually(lambda: stream.finish_reason == "eos")
+    while taken_s < 2.0:
+        taken_s += len(next(stream).pcm) / 24_000
+    stream.cancel()
+    assert text_of(stream.take_words()).startswith(SEGMENTS[0])
+
+
+def test_a_segment_that_did_not_say_all_its_text_is_not_aligned(aligner: ScriptedAligner) -> None:
+    clock = aligned.AlignedClock(Pace(), aligned.AlignmentThreads("scripted", aligner), "en")
+    clock.feed("One two three four. Five.")
+    clock.end_text()
+    one, two = (
+        BegunSegment(before, SimpleNamespace(text=text), begins_s)
+        for before, text, begins_s in ((0, "One two three four.", 0.0), (15, "Five.", 1.0))
+    )
+    one.cut = True
+    clock.hear(np.full(48_000, 0.5, np.float32), 0.0, [one, two])
+    concurrent.futures.wait(clock.awaited(2.0, [one, two], complete=True))
+    words = clock.rest(2.0, [one, two], complete=True)
+    assert [segment.text for segment in aligner.segments] == ["Five."]
+    assert [word.estimated for word in words] == [True] * (len(words) - 1) + [False]
 
 
 def test_speech_that_was_cut_off_is_not_aligned(open_engine: Opener, aligner: ScriptedAligner) -> None:

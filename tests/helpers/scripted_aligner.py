@@ -1,6 +1,7 @@
 """An aligner for tests: the words of a segment share the first half of its audio."""
 
 import threading
+import time
 
 import pytest
 
@@ -8,10 +9,14 @@ from megatalker.plugins.aligner import Aligner, SpokenSegment
 
 
 class ScriptedAligner(Aligner):
-    """``fails``: it raises; ``short``: it leaves a word out; ``gate``: it works only once that is set."""
+    """``fails``: it raises; ``short``: it leaves a word out; ``gate``: it works only once that is set;
+    ``seconds``: it takes this long.
+    """
 
-    def __init__(self, *, fails: bool = False, short: bool = False, gate: threading.Event | None = None) -> None:
-        self.fails, self.short, self.gate = fails, short, gate
+    def __init__(
+        self, *, fails: bool = False, short: bool = False, gate: threading.Event | None = None, seconds: float = 0.0
+    ) -> None:
+        self.fails, self.short, self.gate, self.seconds = fails, short, gate, seconds
         self.segments = list[SpokenSegment]()
         self.threads = set[str]()
 
@@ -20,6 +25,7 @@ class ScriptedAligner(Aligner):
         self.threads.add(threading.current_thread().name)
         if self.gate is not None:
             self.gate.wait()
+        time.sleep(self.seconds)
         if self.fails:
             raise ValueError("deaf today")
         step = len(segment.samples) / 48_000 / len(segment.words)

@@ -87,7 +87,10 @@ class SphinxAligner(Aligner):
         heard = heard + DITHER * np.random.default_rng(0).standard_normal(len(heard))
         raw = (heard.clip(-1, 1) * 32767).astype("<i2").tobytes()
         decoder.set_align_text(" ".join(said))
-        _decode(decoder, raw)
+        decoder.reinit_feat()  # or it would go on with the means and the noise of the speech before
+        decoder.start_utt()
+        decoder.process_raw(raw, full_utt=True)
+        decoder.end_utt()
         words = [(one.start_frame, one.end_frame + 1) for one in decoder.seg() or () if one.word[0] not in "<["]
         if len(words) != len(said):
             raise ValueError(f"pocketsphinx found {len(words)} of {len(said)} words")
@@ -114,12 +117,6 @@ class SphinxAligner(Aligner):
 
 def _ascii(text: str) -> str:
     return unicodedata.normalize("NFKD", text.replace("\u2019", "'")).encode("ascii", "ignore").decode().lower()
-
-
-def _decode(decoder: Any, raw: bytes) -> None:
-    decoder.start_utt()
-    decoder.process_raw(raw, full_utt=True)
-    decoder.end_utt()
 
 
 def load() -> SphinxAligner:
