@@ -202,7 +202,7 @@ def test_a_cancelled_stream_tells_what_was_heard_as_estimates(open_engine: Opene
 
 def test_cancelling_speech_that_was_made_to_its_end_is_the_same(open_engine: Opener, gated: ScriptedAligner) -> None:
     stream, taken_s = open_aligned(open_engine).speak(SENTENCES, word_times=True, max_ahead_s=60.0), 0.0
-    eventually(lambda: stream.finish_reason == "eos")
+    eventually(lambda: stream.finish_reason == "eos", "the end of the speech")
     while taken_s < 2.0:
         taken_s += len(next(stream).pcm) / 24_000
     stream.cancel()
