@@ -43,7 +43,7 @@ Samples = NDArray[np.float32]
 
 @dataclass
 class Errors:
-    """What was found out in a run, in seconds."""
+    """Errors of a run, in seconds."""
 
     estimate: dict[str, list[float]] = field(default_factory=dict)
     """The error of each word's begin, by speaker."""

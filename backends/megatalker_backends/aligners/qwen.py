@@ -23,7 +23,7 @@ class QwenAligner(Aligner):
         self._model = model
 
     def align(self, segment: SpokenSegment) -> list[tuple[float, float]]:
-        """As the contract says.
+        """Ask the model, and give each word the times of its letters.
 
         Raises:
             MalformedResultError: the model leaves out letters of the text.

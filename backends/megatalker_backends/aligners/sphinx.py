@@ -57,7 +57,7 @@ class SphinxAligner(Aligner):
         self._decoder()
 
     def align(self, segment: SpokenSegment) -> list[tuple[float, float]]:
-        """As the contract says. A word that has nothing to say has no length.
+        """Find the words of an English segment. A word that has nothing to say has no length.
 
         Raises:
             UnsupportedError: the language is not English.

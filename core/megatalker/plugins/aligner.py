@@ -28,7 +28,7 @@ class SpokenSegment:
     words: tuple[str, ...]
     """Its words in order, punctuation included; in Chinese and Japanese each character is one."""
     language: str | None
-    """As checkpoints name it in lower case, such as ``english``; ``None``: the model was left to find out."""
+    """Its name in checkpoints, in lower case, such as ``english``; ``None``: the model was left to find out."""
     samples: NDArray[np.float32]
     """Its audio, float32 ``[n]``, mono, 24 kHz, full scale 1. Must not be changed."""
 
