@@ -24,7 +24,7 @@ class TTS(tts.TTS[Literal["backend_switched"]]):
     In this process, all instances with the same engine settings share one engine. It is loaded off the event loop, by
     :meth:`prewarm` or when there is first something to say, and closed when the last of them is closed.
 
-    Word times (``aligned_transcript``) are estimates (:mod:`megatalker.engine.word_times`).
+    Word times (``aligned_transcript``) are estimates, or those of the setting ``aligner``.
 
     Text is fed to the model piece by piece as the language model writes it.
 
