@@ -5,6 +5,7 @@ Its package asks for another version of transformers than ``qwen-tts``; install 
 
 from collections.abc import Sequence
 from itertools import accumulate
+from threading import Lock
 from typing import Any
 
 from megatalker.checkpoint.config import SAMPLE_RATE
@@ -20,7 +21,7 @@ class QwenAligner(Aligner):
     """The loaded model, a ``Qwen3ForcedAligner``."""
 
     def __init__(self, model: Any) -> None:
-        self._model = model
+        self._model, self._lock = model, Lock()  # its tokenizer is not made for several threads
 
     def align(self, segment: SpokenSegment) -> list[tuple[float, float]]:
         """Ask the model, and give each word the times of its letters.
@@ -28,11 +29,9 @@ class QwenAligner(Aligner):
         Raises:
             MalformedResultError: the model leaves out letters of the text.
         """
-        (found,) = self._model.align(
-            audio=(segment.samples, SAMPLE_RATE),
-            text=segment.text,
-            language=(segment.language or UNTOLD_LANGUAGE).capitalize(),
-        )
+        language = (segment.language or UNTOLD_LANGUAGE).capitalize()
+        with self._lock:
+            (found,) = self._model.align(audio=(segment.samples, SAMPLE_RATE), text=segment.text, language=language)
         return by_letters(segment.words, [(one.text, one.start_time, one.end_time) for one in found])
 
 
