@@ -47,7 +47,7 @@ class MarkupText(Protocol):
 
 
 WRITTEN_OUT = "the text, written out,"
-"""What is too long where markup or rewriting has made more of a text than its caller sent."""
+"""Names a text that markup or rewriting has made longer than its caller sent it."""
 _NOT_TEXT = re.compile("[\0\ud800-\udfff]")
 
 
