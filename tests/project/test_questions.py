@@ -51,7 +51,7 @@ PLACES = {
     ],
     "What do I enter in other applications?": ["apps.md#Open WebUI", "apps.md#SillyTavern", "apps.md#Home Assistant"],
     "How do I call it from a browser, what do the bytes mean?": [
-        "websocket.md#From JavaScript",
+        "browser.md#JavaScript in a browser",
         "websocket.md#Packets of audio",
     ],
     "Docker, compose, Kubernetes, a proxy with a prefix and TLS?": [

@@ -1,4 +1,4 @@
-"""The page about the WebSocket: its JavaScript speaks in a browser, and its table says what the bytes are."""
+"""The pages about browsers and the WebSocket: the JavaScript speaks in a browser, and a table says what bytes are."""
 
 import re
 import struct
@@ -12,14 +12,14 @@ from serving import TEXT, Server, fakes_with
 from snippets import snippets
 
 PAGE = Path(__file__).parents[2] / "docs" / "websocket.md"
-(SCRIPT,) = (snippet.text for snippet in snippets(PAGE) if snippet.language == "javascript")
+SAY, SPEAK = (snippet.text for snippet in snippets(PAGE.with_name("browser.md")) if snippet.language == "javascript")
 
 
 @pytest.mark.slow
 @pytest.mark.asyncio
 async def test_the_javascript_plays_and_shows_words(serve: Server) -> None:
     served = serve(fakes_with(frames=20))
-    script = SCRIPT.replace("ws://localhost:8000", served.url.replace("http", "ws"))
+    script = SPEAK.replace("ws://localhost:8000", served.url.replace("http", "ws"))
     async with open_page("--autoplay-policy=no-user-gesture-required") as page:
         await page.goto(served.url)
         found = await page.evaluate(
@@ -44,6 +44,27 @@ async def test_the_javascript_plays_and_shows_words(serve: Server) -> None:
     assert all(0 < peak <= 1 for _, _, peak in found["played"])
     begins = [at for at, _, _ in found["played"]]
     assert begins == sorted(begins)
+    assert "nobody" in found["refused"]
+
+
+@pytest.mark.slow
+@pytest.mark.asyncio
+async def test_the_javascript_for_a_whole_text_plays(serve: Server) -> None:
+    served = serve(fakes_with(frames=20))
+    script = SAY.replace("http://localhost:8000", served.url)
+    async with open_page("--autoplay-policy=no-user-gesture-required") as page:
+        await page.goto(served.url)
+        found = await page.evaluate(
+            """async ([script, text]) => {
+                const say = eval(`(${script})`);
+                const audio = await say(text, { voice: "vivian" });
+                const refused = await say(text, { voice: "nobody" }).catch((error) => error.message);
+                return { seconds: audio.duration, paused: audio.paused, refused };
+            }""",
+            [script, TEXT],
+        )
+    assert found["seconds"] == pytest.approx(20 * 0.08, abs=0.1)
+    assert not found["paused"]
     assert "nobody" in found["refused"]
 
 
