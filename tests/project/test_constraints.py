@@ -277,7 +277,8 @@ def test_the_stated_size_is_checked(
 def test_a_fault_fails_the_check_and_is_told(
     scripts: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(scripts.resolve, "versions", lambda: ["3.11", "3.99"])
+    monkeypatch.setattr(scripts.resolve, "versions", lambda: ["3.11"])
+    monkeypatch.setattr(scripts.resolve, "UNTRIED", ["3.99"])
     monkeypatch.setattr(
         scripts.resolve, "check_set", lambda name, version: f"{name} is wrong" if version == "3.99" else None
     )
