@@ -81,7 +81,8 @@ class ProcessSession:
         self._on_cancel, self._on_text = on_cancel, on_text
         self._pieces = 0
         """Fed since the last look."""
-        self._untold: list[str] = []
+        self._untold: list[tuple[str, float]] = []
+        """Pieces, and when each came."""
         self._orders: list[Order] = []
         """Text that was fed, and its end."""
         self._before = begin.after
@@ -98,7 +99,7 @@ class ProcessSession:
     def feed(self, text: str) -> None:
         """More text, as :meth:`UtteranceLink.feed <megatalker.engine.stream.UtteranceLink.feed>`."""
         with self._lock:
-            self._untold.append(text)
+            self._untold.append((text, time.monotonic()))
             self._pieces += 1
             if self._pieces == 1:
                 self._on_text(self)
@@ -119,8 +120,9 @@ class ProcessSession:
 
     def _tell_text(self) -> None:
         if self._untold:
-            text, self._untold = "".join(self._untold), []
-            self._tell(FeedText(self.id, text, time.monotonic()))
+            text, came_at = "".join(text for text, _ in self._untold), self._untold[0][1]
+            self._untold = []
+            self._tell(FeedText(self.id, text, came_at))
 
     def cancel(self) -> None:
         """Nobody listens any more."""
