@@ -1,5 +1,6 @@
 """Checkpoints whose files are odd: each is a clear error that names the file, and no pipe is waited for."""
 
+import json
 import os
 import shutil
 from collections.abc import Callable
@@ -90,3 +91,18 @@ def test_json_that_is_none_is_a_clear_error(folder: Path, name: str, content: by
 def test_a_name_that_is_no_folder_is_a_clear_error(name: str) -> None:
     with pytest.raises(CheckpointError, match="there is no such folder"):
         Checkpoint.open(name)
+
+
+def test_a_checkpoint_for_the_port_of_transformers_is_named(folder: Path) -> None:
+    """Made like ``convert_qwen3_tts_to_hf.py`` does: no codec, no sampling defaults, one table for the rotation."""
+    config = json.loads((folder / "config.json").read_text())
+    talker = config["talker_config"]
+    talker["rope_parameters"] = talker.pop("rope_scaling") | {"rope_theta": talker.pop("rope_theta")}
+    (folder / "config.json").unlink()
+    (folder / "config.json").write_text(json.dumps(config))
+    shutil.rmtree(folder / "speech_tokenizer")
+    (folder / "generation_config.json").unlink()
+    with pytest.raises(
+        CheckpointError, match=r"converted for transformers' own Qwen3-TTS, .*use the one that it was made"
+    ):
+        Checkpoint.open(folder)

@@ -55,7 +55,9 @@ class Checkpoint:
         self.folder = folder
         self.name = name
         """``demo``, the hub id, or the folder's own name."""
-        raw, defaults, codec = (_read_json(folder / file) for file in _JSON_FILES)
+        raw = _read_json(folder / _CONFIG)
+        _refuse_port(folder, raw)
+        defaults, codec = (_read_json(folder / file) for file in _JSON_FILES[1:])
         model, codec_table = Table(folder / _CONFIG, raw), Table(folder / _CODEC_CONFIG, codec)
         generation = Table(folder / _GENERATION, defaults)
         self.config: ModelConfig = ModelConfig.read(model)
@@ -198,6 +200,19 @@ def _read_json(path: Path) -> Mapping[str, Any]:
     if not isinstance(content, dict):
         raise CheckpointError(f"{path}: holds a {type(content).__name__}, expected a JSON object; download it again")
     return content
+
+
+def _refuse_port(folder: Path, raw: Mapping[str, Any]) -> None:
+    """Raises:
+    CheckpointError: a checkpoint for transformers' own port of the model (its pull request 44517): the codec is
+        elsewhere, and tensors of it have other names.
+    """
+    talker = raw.get("talker_config")
+    if isinstance(talker, dict) and "rope_parameters" in talker and "rope_scaling" not in talker:
+        raise CheckpointError(
+            f"{folder} was converted for transformers' own Qwen3-TTS, expected the layout of the official checkpoints; "
+            "use the one that it was made from, such as Qwen/Qwen3-TTS-12Hz-0.6B-CustomVoice"
+        )
 
 
 def _in_files(keys: Callable[[Table], list[str]], *tables: Table) -> tuple[str, ...]:

@@ -141,7 +141,7 @@ def refuse_others(repository: str, names: Collection[str]) -> None:
     if missing:
         raise CheckpointError(
             f"{repository!r} is not a Qwen3-TTS checkpoint: it has no {' and no '.join(sorted(missing))}. "
-            "Use one such as Qwen/Qwen3-TTS-12Hz-0.6B-CustomVoice"
+            "Use one such as Qwen/Qwen3-TTS-12Hz-0.6B-CustomVoice, not a conversion for transformers' own port"
         )
 
 
