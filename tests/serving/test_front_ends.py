@@ -311,8 +311,9 @@ async def some(port: int) -> list[int]:
 
 
 def test_wyoming_is_served_by_every_front_end_and_after_a_reload(tiny_custom_voice: Checkpoint, tmp_path: Path) -> None:
-    here = {"MEGATALKER_SERVER__WYOMING": "tcp://127.0.0.1:0"}
+    here = {"MEGATALKER_SERVER__WYOMING": "tcp://127.0.0.1:0", "MEGATALKER_SERVER__ANNOUNCE": "true"}
     with served(tiny_custom_voice, tmp_path, **here) as running:
+        eventually(lambda: "announced by zeroconf" in running.log, "Home Assistant is told")
         port, before = wyoming_port(running), running.front_ends
         assert asyncio.run(some(port)) == [2 * FRAME_SAMPLES] * 4
         running.process.send_signal(signal.SIGHUP)

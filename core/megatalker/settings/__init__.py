@@ -81,6 +81,8 @@ class ServerSettings(BaseModel):
     wyoming: Annotated[str, AfterValidator(check_wyoming)] | None = None
     """An address such as ``tcp://0.0.0.0:10200`` at which Wyoming's clients are served, too, Home Assistant first. The
     protocol has no keys: everyone who reaches the address may speak. Needs the extra ``wyoming``."""
+    announce: bool = False
+    """Tell the network of that address (zeroconf), so that Home Assistant offers the server by itself."""
     api_key: Key | None = None
     """Key for ``Authorization: Bearer KEY``; it may manage voices. ``None``: requests need no key."""
     keys: Mapping[str, KeySettings] = Field(default_factory=dict)

@@ -24,13 +24,16 @@ def bind_wyoming(settings: ServerSettings) -> socket.socket | None:
     """Return a socket on the address of ``server.wyoming``, as :func:`bind`; ``None`` where there is none.
 
     Raises:
-        SettingsError: the address cannot be used.
-        UnsupportedError: the package is missing.
+        SettingsError: the address cannot be used, or is to be announced and is not there.
+        UnsupportedError: a package is missing.
     """
     if settings.wyoming is None:
+        if settings.announce:
+            raise SettingsError("server.announce tells of server.wyoming, which is not set; set it, too")
         return None
-    if find_spec("wyoming") is None:
-        raise UnsupportedError("server.wyoming needs the package 'wyoming'; pip install 'megatalker[wyoming]'")
+    for name, package in (("wyoming", "wyoming"), *([("announce", "zeroconf")] if settings.announce else [])):
+        if find_spec(package) is None:
+            raise UnsupportedError(f"server.{name} needs the package {package!r}; pip install 'megatalker[wyoming]'")
     parts = urlsplit(settings.wyoming)
     assert parts.hostname is not None, "the setting was checked"
     assert parts.port is not None, "the setting was checked"

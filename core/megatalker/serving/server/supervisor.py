@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from megatalker.checkpoint.hub import download_bar
 from megatalker.checkpoint.location import locate
@@ -23,10 +24,15 @@ from megatalker.serving.server.generation import Generation, ServerState
 from megatalker.serving.server.pid_file import known_as
 from megatalker.settings import Settings
 
+if TYPE_CHECKING:  # needs a package that only those have who want it
+    from megatalker.serving.server.announcement import Announcement
+
 logger = logging.getLogger(__name__)
 
 LOOK_S = 0.1
 """Time between two looks at what is due."""
+_ADDRESS = ("host", "port", "wyoming", "announce")
+"""Settings that stay while the server runs."""
 
 
 class ServerSupervisor:
@@ -56,6 +62,7 @@ class ServerSupervisor:
     ) -> None:
         self._settings, self._read, self._bound = settings, read, bound
         self._shared = ServerState(bound, settings_file, wyoming)
+        self._announcement = _announcement(settings.server.announce, wyoming)
         self._events: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._current: Generation | None = None
         self._next: Generation | None = None
@@ -75,6 +82,8 @@ class ServerSupervisor:
         with ExitStack() as stack:
             stack.callback(self._shared.close)
             stack.callback(self._close)
+            if self._announcement is not None:
+                stack.callback(self._announcement.close)
             with download_bar() as progress:
                 checkpoint = locate(self._settings.checkpoint, progress=progress)
             when = "at the first request" if self._settings.server.lazy else "now"
@@ -107,6 +116,8 @@ class ServerSupervisor:
         if current.ready and not self._announced:
             self._announced = True
             logger.info("ready at %s: %s", self.url, current.what)
+            if self._announcement is not None:
+                self._announcement.begin()
         if self._wanted is not None and not current.front_ends:
             current.close()
             self._next, self._wanted = self._generation(*self._wanted), None
@@ -184,7 +195,7 @@ class ServerSupervisor:
         try:
             settings = self._read()
             before, after = self._settings.server, settings.server
-            if (before.host, before.port, before.wyoming) != (after.host, after.port, after.wyoming):
+            if any(getattr(before, name) != getattr(after, name) for name in _ADDRESS):
                 raise SettingsError(f"the address stays {self.url} while the server runs; restart it to change it")
             checkpoint = locate(settings.checkpoint)
         except MegatalkerError as error:
@@ -235,3 +246,11 @@ class ServerSupervisor:
         self._reloading = False
         if self._again:  # they were changed while they were taken
             self._reload()
+
+
+def _announcement(wanted: bool, wyoming: socket.socket | None) -> "Announcement | None":
+    if not wanted or wyoming is None:
+        return None
+    from megatalker.serving.server.announcement import Announcement
+
+    return Announcement(wyoming)
