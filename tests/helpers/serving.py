@@ -10,7 +10,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
-import httpx
 import numpy as np
 from websockets.sync.client import ClientConnection, connect
 
@@ -178,6 +177,8 @@ class ServerOutput:
 
 def events_of(served: Served, **fields: Any) -> list[dict[str, Any]]:
     """OpenAI's server-sent events of a request."""
+    import httpx  # the lean installation has none
+
     body = {"input": TEXT, "response_format": "pcm", "stream_format": "sse"} | fields
     with httpx.stream("POST", served.url + "/v1/audio/speech", json=body, timeout=60) as response:
         assert response.status_code == 200, response.read()
