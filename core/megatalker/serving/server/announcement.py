@@ -55,7 +55,7 @@ class Announcement:
         self._zeroconf = Zeroconf(InterfaceChoice.All if everywhere else [self._host])
         info = ServiceInfo(
             SERVICE,
-            f"megatalker on {socket.gethostname()[:LONGEST_NAME]}.{SERVICE}",
+            f"megatalker on {socket.gethostname()[:LONGEST_NAME]}, port {self._port}.{SERVICE}",
             port=self._port,
             parsed_addresses=_addresses() if everywhere else [self._host],
         )
