@@ -14,7 +14,7 @@ from megatalker.serving.background import start_thread
 logger = logging.getLogger(__name__)
 
 SERVICE = "_wyoming._tcp.local."
-LONGEST_NAME = 40
+LONGEST_NAME = 32
 """Characters of the machine's name that are told: a service's name may have 63."""
 
 
