@@ -22,7 +22,7 @@ from megatalker.engine.word_times import BegunSegment, Pace, SpokenWord
 from megatalker.errors import PluginError, SettingsError, UnsupportedError
 from megatalker.plugins import installed
 from megatalker.plugins.aligner import AlignerPlugin, load_aligner
-from scripted_aligner import ScriptedAligner, use
+from scripted_aligner import ScriptedAligner, use, use_hanging
 from waiting import eventually
 
 SENTENCES = "One two three four. Five six seven eight. Nine ten eleven."
@@ -37,10 +37,8 @@ def aligner(monkeypatch: pytest.MonkeyPatch) -> ScriptedAligner:
 @pytest.fixture
 def gated(monkeypatch: pytest.MonkeyPatch) -> Iterator[ScriptedAligner]:
     """It hangs until the end of the test."""
-    monkeypatch.setattr(aligned, "PATIENCE_S", 0.2)
-    gate = threading.Event()
-    yield use(monkeypatch, ScriptedAligner(gate=gate))
-    gate.set()
+    with use_hanging(monkeypatch) as hanging:
+        yield hanging
 
 
 def open_aligned(open_engine: Opener, **settings: Any) -> Engine:

@@ -2,9 +2,12 @@
 
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
+from megatalker.engine import aligned_words
 from megatalker.plugins.aligner import Aligner, SpokenSegment
 
 
@@ -41,3 +44,12 @@ def use(monkeypatch: pytest.MonkeyPatch, aligner: ScriptedAligner) -> ScriptedAl
 
     monkeypatch.setattr("megatalker.engine.aligned_words.load_aligner", load)
     return aligner
+
+
+@contextmanager
+def use_hanging(monkeypatch: pytest.MonkeyPatch) -> Iterator[ScriptedAligner]:
+    """Let the setting ``scripted`` mean an aligner that hangs within this context; streams wait for it a moment."""
+    monkeypatch.setattr(aligned_words, "PATIENCE_S", 0.2)
+    gate = threading.Event()
+    yield use(monkeypatch, ScriptedAligner(gate=gate))
+    gate.set()

@@ -1,16 +1,14 @@
 """Word times of an aligner over HTTP events, WebSockets, the client and engines in processes of their own."""
 
-import threading
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from client_stage import Pair
-from megatalker.engine import aligned_words as aligned
 from megatalker.errors import SettingsError
 from process_stage import Opener
-from scripted_aligner import ScriptedAligner, use
+from scripted_aligner import ScriptedAligner, use, use_hanging
 from serving import Served, Server, events_of, fakes_with
 
 SENTENCES = "One two three four. Five six seven eight."
@@ -26,10 +24,8 @@ def aligner(monkeypatch: pytest.MonkeyPatch) -> ScriptedAligner:
 
 @pytest.fixture
 def hanging(monkeypatch: pytest.MonkeyPatch) -> Iterator[ScriptedAligner]:
-    monkeypatch.setattr(aligned, "PATIENCE_S", 0.2)
-    gate = threading.Event()
-    yield use(monkeypatch, ScriptedAligner(gate=gate))
-    gate.set()
+    with use_hanging(monkeypatch) as aligner:
+        yield aligner
 
 
 def words_of_a_socket(served: Served) -> tuple[list[dict[str, Any]], set[bool]]:

@@ -164,8 +164,9 @@ class Engine:
         utterance = self.begin(owner, request, segmenter, after=after)
         utterance.progress.text_chars = len(text or "")
         checker = self._requests.text_checker(asked) if text is None else None
-        whole = without_controls(segmenter.whole)
-        words = self._paces.clock(asked.voice, whole, asked.language) if asked.word_times else None
+        words = None
+        if asked.word_times:
+            words = self._paces.clock(asked.voice, without_controls(segmenter.whole), asked.language)
         link = LocalLink(utterance, self._commands)
         return SpeechStream(link, checker, keep_alive=self, words=words, after=after, watermark=self._watermark)
 

@@ -33,7 +33,8 @@ StreamsOption = Annotated[
 ]
 SeedOption = Annotated[int, typer.Option(min=0, help="Same seed, same speech.")]
 CaptionsOption = Annotated[
-    Literal["srt", "vtt"] | None, typer.Option(help="Captions beside each file, whose times are estimates.")
+    Literal["srt", "vtt"] | None,
+    typer.Option(help="Captions beside each file; times are estimates without an aligner."),
 ]
 VoiceOption = Annotated[str | None, typer.Option(help="Speaker name, a voice file, or a mix: robin:0.6+mina:0.4.")]
 

@@ -82,7 +82,7 @@ def say(
     normalize: NormalizeOption = None,
     lexicon: LexiconOption = None,
     captions: Annotated[
-        Path | None, typer.Option(help="File of captions (.srt, .vtt), whose times are estimates.")
+        Path | None, typer.Option(help="File of captions (.srt, .vtt); times are estimates without an aligner.")
     ] = None,
     markup: Annotated[
         Literal["none", "tags", "ssml"] | None, typer.Option(help="What TEXT is written in.", show_default="none")

@@ -71,7 +71,7 @@ class SsmlReader:
         self._half = ""
         self._begun = self._fragment = self._over = False
         self._closed: TextPlace | None = None
-        """Where ``<speak>`` ends."""
+        """The end of the element ``<speak>``, once it has been read."""
         self._place = TextPlace(1, 1)
         """The end of the text that expat was given."""
         self._lines_before = 0

@@ -129,7 +129,7 @@ class SpeechRequest(SpeechFields):
     stream: bool = True
     """``False`` answers with a whole file when all is said: with its length, and a true header. Events are a stream."""
     word_timestamps: bool = False
-    """With ``stream_format`` ``sse``: ``speech.audio.words`` events tell which words were spoken, and estimate when."""
+    """With ``stream_format`` ``sse``: ``speech.audio.words`` events tell which words were spoken, and when."""
 
     _voice_by_id = field_validator("voice", mode="before")(voice_by_id)
 
