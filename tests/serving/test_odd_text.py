@@ -165,4 +165,6 @@ def test_checks_and_encoders_have_threads_of_their_own(serve: Server, monkeypatc
     assert {thread.name.rsplit("_", 1)[0] for thread in threads["check"]} == {"megatalker-check"}
     assert {thread.name.rsplit("_", 1)[0] for thread in threads["encode"]} == {"megatalker-encode"}
     served.stop()
-    assert not [thread for thread in threads["check"] | threads["encode"] if thread.is_alive()]
+    for thread in threads["check"] | threads["encode"]:  # the server tells them to end and does not wait for them
+        thread.join(HANG_S)
+        assert not thread.is_alive()
