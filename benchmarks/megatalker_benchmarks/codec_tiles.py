@@ -62,7 +62,7 @@ class Recorder:
         self._kernels.launch(kernel, blocks, threads, shared_bytes, argument)
         if isinstance(argument, ProductStep):
             inputs, columns = argument.input, argument.epilogue.columns
-            key = (inputs.rows, columns, argument.taps, inputs.channels, argument.eps >= 0)
+            key = (inputs.rows, columns, argument.taps, inputs.words, argument.eps >= 0)
             self.products.setdefault(key, []).append(ProductStep.from_buffer_copy(argument))
 
 
@@ -103,7 +103,7 @@ class Trial:
         split = shares > 1
         return (
             (tile.rows < 4 * rows or tile.rows <= 8)
-            and shares <= tile.stages_of(product.taps, product.input.channels)
+            and shares <= tile.stages_of(product.taps, product.input.words)
             and not (product.eps >= 0 and (split or isinstance(tile, WarpgroupTile)))
             and not (split and tile.count(rows, columns) * shares > MOST_BLOCKS * self.processors)
             and not (split and shares * rows * columns > self._partial.numel())
@@ -162,9 +162,9 @@ def measure(weights: FusedWeights, config: CodecConfig, trial: Trial, streams: i
 
 def _measure(trial: Trial, key: tuple[int, int, int, int, bool], products: list[ProductStep]) -> dict[str, Any]:
     product = products[0]
-    rows, columns, taps, channels, whole = key
+    rows, columns, taps, words, whole = key
     warpgroups = not whole and any(isinstance(tile, WarpgroupTile) for tile in trial.candidates)
-    sizes = (rows, columns, taps, channels, trial.processors)
+    sizes = (rows, columns, taps, words, trial.processors)
     chosen = choose_tiling(*sizes, whole=whole, warpgroups=warpgroups)
     tried = [
         {"tile": _sizes(tile), "shares": shares, "us": round(trial.microseconds(product, tile, shares), 2)}
@@ -175,7 +175,7 @@ def _measure(trial: Trial, key: tuple[int, int, int, int, bool], products: list[
     return {
         "rows": rows,
         "columns": columns,
-        "width": taps * channels,
+        "width": taps * words,
         "count": len(products),
         "tile": _sizes(chosen.tile),
         "shares": chosen.shares,

@@ -1,5 +1,6 @@
 """Number formats of the codec's products on tensor cores: twins of the structures in ``csrc/codec/numbers.cuh``."""
 
+from collections.abc import Sequence
 from enum import Enum
 from math import floor, log2
 
@@ -17,34 +18,38 @@ class Numbers(Enum):
     """Two float16 numbers: as exact as float32, for weights and inputs within :data:`LARGEST`."""
     TENSORFLOATS = "Tensorfloats"
     """Two TensorFloat-32 numbers: as exact, of any size, half as fast."""
-    HIGH_HALVES = "HighHalves"
-    """One float16 number: about three decimal digits."""
+    HALF = "Half"
+    """One float16 number: about three decimal digits, for half of the memory."""
+
+    def words(self, columns: int) -> int:
+        """Return how many 32-bit words so many numbers take, a multiple of eight."""
+        return columns // 2 if self is Numbers.HALF else columns
 
     def pack(self, rows: Tensor) -> Tensor:
         """Weights or inputs of products ``[..., columns]`` float32, columns a multiple of eight, as products read them:
-        of the same shape and type, whatever the bits mean.
+        ``[..., words]`` of the same type, whatever the bits mean.
         """
         if self is Numbers.TENSORFLOATS:
             return rows
-        return torch.cat(_halves(rows), dim=-1).view(torch.float32).flatten(-2)
+        return torch.cat(self._parts(rows), dim=-1).view(torch.float32).flatten(-2)
 
     def unpack(self, packed: Tensor) -> Tensor:
         """The inverse of :meth:`pack`."""
         if self is Numbers.TENSORFLOATS:
             return packed
-        high, low = packed.view(torch.float16).float().view(*packed.shape[:-1], packed.shape[-1] // 8, 2, 8).unbind(-2)
-        values: Tensor = high + low
+        parts = 1 if self is Numbers.HALF else 2
+        halves = packed.contiguous().view(torch.float16).float()
+        values: Tensor = halves.view(*packed.shape[:-1], halves.shape[-1] // (8 * parts), parts, 8).sum(-2)
         return values.flatten(-2)
 
     def pack_for_warpgroups(self, weight: Tensor) -> Tensor:
         """Weights ``[columns, taps, channels]`` as tiles of warpgroups read them, stage by stage of their rings."""
         columns, taps, channels = weight.shape
-        padding = (0, -channels % WARPGROUP_DEPTH, 0, 0, 0, -columns % WARPGROUP_COLUMNS)
-        blocks = F.pad(weight, padding).view(
-            -1, WARPGROUP_COLUMNS, taps, (channels + padding[1]) // WARPGROUP_DEPTH, WARPGROUP_DEPTH
-        )
+        depth = WARPGROUP_DEPTH * (2 if self is Numbers.HALF else 1)
+        padding = (0, -channels % depth, 0, 0, 0, -columns % WARPGROUP_COLUMNS)
+        blocks = F.pad(weight, padding).view(-1, WARPGROUP_COLUMNS, taps, (channels + padding[1]) // depth, depth)
         # tile, column, tap, stage of channels, eight of it, part, number
-        parts = torch.stack(_halves(blocks), dim=-2)
+        parts = torch.stack(self._parts(blocks), dim=-2)
         return parts.permute(0, 3, 2, 4, 5, 1, 6).contiguous().view(torch.float32)
 
     def enlargement(self, weight: Tensor) -> float:
@@ -54,12 +59,11 @@ class Numbers(Enum):
             return 1.0
         return float(2.0 ** floor(log2(_WELL_HELD / largest)))
 
-
-def _halves(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """High and low parts ``[..., eights, 8]`` float16."""
-    eights = rows.reshape(*rows.shape[:-1], rows.shape[-1] // 8, 8)
-    high = eights.half()
-    return high, (eights - high.float()).half()
+    def _parts(self, rows: Tensor) -> Sequence[Tensor]:
+        """Return the float16 numbers ``[..., eights, 8]`` that each number becomes: its high part, and its low part."""
+        eights = rows.reshape(*rows.shape[:-1], rows.shape[-1] // 8, 8)
+        high = eights.half()
+        return (high,) if self is Numbers.HALF else (high, (eights - high.float()).half())
 
 
 LARGEST = 65504.0

@@ -13,7 +13,7 @@ MIXING_THREADS = 256
 WARPGROUP_COLUMNS = 96
 """Weight rows of a warpgroup's tile."""
 WARPGROUP_DEPTH = 32
-"""Channels of one tap that it takes at a time."""
+"""Words of one tap that it takes at a time."""
 TICKET_WORDS = 4
 """int64 words before a stream's codes: addresses of its context now and next, of its cache; frames before this call."""
 
@@ -37,7 +37,7 @@ class Input(Structure):
         ("slot", c_longlong),
         ("rows", c_int),
         ("time", c_int),
-        ("channels", c_int),
+        ("words", c_int),
         ("context", c_int),
     ]
 

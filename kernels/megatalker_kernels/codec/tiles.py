@@ -48,13 +48,13 @@ class Tile:
         """Tiles of a product of that size."""
         return ceil(rows / self.rows) * ceil(columns / self.columns)
 
-    def stages_of(self, taps: int, channels: int) -> int:
+    def stages_of(self, taps: int, words: int) -> int:
         """Return the number of stages that windows of ``taps`` rows take."""
-        return ceil(taps * channels / self.depth)
+        return ceil(taps * words / self.depth)
 
-    def shares_of(self, taps: int, channels: int) -> int:
+    def shares_of(self, taps: int, words: int) -> int:
         """Shares that such windows may be split into."""
-        return max(1, min(self.stages_of(taps, channels) // self.least_stages, self.most_shares))
+        return max(1, min(self.stages_of(taps, words) // self.least_stages, self.most_shares))
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +86,9 @@ class WarpgroupTile:
         """Tiles of a product of that size."""
         return ceil(rows / self.rows) * ceil(columns / self.columns)
 
-    def stages_of(self, taps: int, channels: int) -> int:
+    def stages_of(self, taps: int, words: int) -> int:
         """Return the number of stages that windows of ``taps`` rows take."""
-        return taps * ceil(channels / WARPGROUP_DEPTH)
+        return taps * ceil(words / WARPGROUP_DEPTH)
 
 
 FEW = Tile(8, 16, 1, 1, 8, 128, 6, resident=3, together=3, least_stages=2, most_shares=4)
@@ -132,7 +132,7 @@ class Tiling:
 
 
 def choose_tiling(
-    rows: int, columns: int, taps: int, channels: int, processors: int, *, whole: bool, warpgroups: bool
+    rows: int, columns: int, taps: int, words: int, processors: int, *, whole: bool, warpgroups: bool
 ) -> Tiling:
     """Choose tiles, and into how many shares of their width the sums are split (one if ``whole``).
 
@@ -140,12 +140,12 @@ def choose_tiling(
     (if ``warpgroups``) or else the largest tile that keeps the device busy.
     """
     if warpgroups and rows >= WARPGROUP.rows and columns >= WARPGROUP.columns:
-        tiling = _warpgroup_tiling(rows, columns, WARPGROUP.stages_of(taps, channels), processors)
+        tiling = _warpgroup_tiling(rows, columns, WARPGROUP.stages_of(taps, words), processors)
         if tiling is not None:
             return tiling
 
     def most_shares(tile: Tile) -> int:
-        return 1 if whole else tile.shares_of(taps, channels)
+        return 1 if whole else tile.shares_of(taps, words)
 
     def keeps_busy(tile: Tile) -> bool:
         return columns >= tile.columns and tile.count(rows, columns) * most_shares(tile) >= ENOUGH * processors
@@ -155,7 +155,7 @@ def choose_tiling(
     elif columns <= NARROW.columns and NARROW.count(rows, columns) >= processors:
         tile = NARROW
     else:
-        large = LARGE_FOR_LONG_SUMS if taps * channels >= LONG else LARGE
+        large = LARGE_FOR_LONG_SUMS if taps * words >= LONG else LARGE
         tile = next(filter(keeps_busy, (large, MIDDLE)), SMALL)
     room = max(1, tile.together * processors // tile.count(rows, columns))
     return Tiling(tile, min(room, most_shares(tile)))

@@ -88,7 +88,7 @@ def _fitting(
     if settings.precision == "fast":
         if reason is not None:
             raise SettingsError(f"codecs.streaming.precision is 'fast', but {reason}; set it to 'exact'")
-        fast = _decoder(decoder, config, device, Numbers.HIGH_HALVES)
+        fast = _decoder(decoder, config, device, Numbers.HALF)
         error = largest_difference(fast, halves, config, device)
         logger.warning("streaming: precision is 'fast': samples of random codes are off by up to %.1g", error)
         return fast

@@ -86,8 +86,9 @@ def _widen(run: Kernels, widening: Widening, packed: Tensor) -> Tensor:
 
 def _upsample(run: Kernels, block: Block, packed: Tensor, after: Wave) -> Tensor:
     first, *others = block.units
-    width = first.conv.weight.shape[2]
-    rows, packed = (out.view(-1, width) for out in run.multiply_both(block.up, packed, first.before))
+    rows, packed = run.multiply_both(block.up, packed, first.before)
+    packed = packed.view(-1, first.conv.weight.shape[2])
+    rows = rows.view(len(packed), -1)
     unit = first
     for following in others:
         inner = run.multiply_packed(unit.conv, packed, unit.between)

@@ -29,7 +29,8 @@ class Launcher(Protocol):
 
 
 class Kernels:
-    """Starts kernels on rows ``[streams * time, channels]`` of the streams that ``words`` names.
+    """Starts kernels on rows ``[streams * time, channels]`` of the streams that ``words`` names; packed rows are
+    ``[streams * time, Numbers.words(channels)]``.
 
     Args:
         launcher: for the device of ``words``.
@@ -51,7 +52,7 @@ class Kernels:
     def look_up(self, table: Tensor) -> Tensor:
         """Sums of the ``[groups * codebook, width]`` entries that the frames' codes name, packed."""
         config, width = self._config, table.shape[1]
-        out = self._empty(self.streams * self._frames, width)
+        out = self._packed(self.streams * self._frames, width)
         argument = structures.LookupStep(
             table=table.data_ptr(),
             out=out.data_ptr(),
@@ -83,7 +84,7 @@ class Kernels:
         activation: Activation = Activation.PLAIN,
     ) -> Tensor:
         """Do :meth:`multiply`, add ``residual``, apply a snake if there is one, and pack the result for products."""
-        packed = self._empty(len(rows), len(matrix.weight) // (2 if activation is Activation.GATED else 1))
+        packed = self._packed(len(rows), len(matrix.weight) // (2 if activation is Activation.GATED else 1))
         self._multiply(matrix, rows, None, packed, wave, residual, eps, activation)
         return packed
 
@@ -91,7 +92,7 @@ class Kernels:
         self, matrix: PackedProduct, rows: Tensor, wave: Wave | None = None, *, residual: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """Return the results of :meth:`multiply` and of :meth:`multiply_packed`."""
-        raw, packed = self._empty(len(rows), len(matrix.weight)), self._empty(len(rows), len(matrix.weight))
+        raw, packed = self._empty(len(rows), len(matrix.weight)), self._packed(len(rows), len(matrix.weight))
         self._multiply(matrix, rows, raw, packed, wave, residual)
         return raw, packed
 
@@ -106,10 +107,10 @@ class Kernels:
         eps: float = -1.0,
         activation: Activation = Activation.PLAIN,
     ) -> None:
-        columns, taps, channels = matrix.weight.shape
+        columns, taps, words = matrix.weight.shape
         processors, whole = self._launcher.processors, eps >= 0
         warpgroups = matrix.for_warpgroups is not None and not whole
-        chosen = choose_tiling(len(rows), columns, taps, channels, processors, whole=whole, warpgroups=warpgroups)
+        chosen = choose_tiling(len(rows), columns, taps, words, processors, whole=whole, warpgroups=warpgroups)
         weight = matrix.for_warpgroups if isinstance(chosen.tile, WarpgroupTile) else matrix.weight
         tiles = chosen.tile.count(len(rows), columns)
         partial = self._empty(chosen.shares, len(rows), columns) if chosen.shares > 1 else None
@@ -144,7 +145,7 @@ class Kernels:
         """The heads of layer ``index``, side by side, packed."""
         config, width = self._config, self._config.head_dim
         ring = config.sliding_window - 1 + MAX_FRAMES
-        out = self._empty(len(qkv), config.num_heads * width)
+        out = self._packed(len(qkv), config.num_heads * width)
         argument = structures.AttentionStep(
             qkv=qkv.data_ptr(),
             frequencies=frequencies.data_ptr(),
@@ -163,7 +164,7 @@ class Kernels:
 
     def mix(self, widening: Widening, rows: Tensor) -> Tensor:
         """Depthwise convolution and layer normalisation of ``rows``, packed."""
-        out = torch.empty_like(rows)
+        out = self._packed(*rows.shape)
         argument = structures.MixingStep(
             input=self._input(rows, widening.slot, len(widening.taps) - 1),
             tickets=self._tickets,
@@ -181,12 +182,15 @@ class Kernels:
             slot=slot,
             rows=len(rows),
             time=len(rows) // self.streams,
-            channels=rows.shape[1],
+            words=rows.shape[1],
             context=context,
         )
 
     def _empty(self, *shape: int) -> Tensor:
         return torch.empty(shape, device=self._device)
+
+    def _packed(self, rows: int, columns: int) -> Tensor:
+        return self._empty(rows, self._launcher.numbers.words(columns))
 
 
 class WatchedKernels(Kernels):

@@ -21,7 +21,7 @@ class PackedProduct:
     """Weights of windows of rows."""
 
     weight: Tensor
-    """``[columns, taps, channels]``, packed for the numbers that products multiply."""
+    """``[columns, taps, words]``, packed for the numbers that products multiply."""
     for_warpgroups: Tensor | None = None
     """The same, packed for tiles of warpgroups."""
     scale: float = 1.0
@@ -129,8 +129,8 @@ class FusedWeights:
         others = {"bias": put, "dilation": dilation, "slot": slot}
         return PackedProduct.packed(self._numbers, weight, self._device, warpgroups=self._warpgroups, **others)
 
-    def _reserve(self, rows: int, channels: int) -> int:
-        slot, self.context_size = self.context_size, self.context_size + rows * channels
+    def _reserve(self, rows: int, words: int) -> int:
+        slot, self.context_size = self.context_size, self.context_size + rows * words
         return slot
 
     def _linear(self, weight: Tensor, bias: Tensor | None = None) -> PackedProduct:
@@ -140,7 +140,7 @@ class FusedWeights:
         """``weight`` is ``[steps * outputs, inputs * kernel]``."""
         taps = weight.view(steps, -1, weight.shape[1] // kernel, kernel).transpose(2, 3)
         taps = _in_eights(taps, 1, 3).flatten(0, 1)
-        slot = self._reserve((kernel - 1) * dilation, taps.shape[2])
+        slot = self._reserve((kernel - 1) * dilation, self._numbers.words(taps.shape[2]))
         return self._matrix(taps, _in_eights(bias.view(steps, -1), 1).flatten(), dilation, slot)
 
     def _row_conv(self, conv: RowConv, steps: int = 1) -> PackedProduct:

@@ -130,6 +130,6 @@ __device__ inline void attend(const Attention& p) {
   for (int i = threadIdx.x * 4; i < p.time * width; i += ATTENTION_THREADS * 4) {
     float4 sum = {0, 0, 0, 0};
     for (int other = 0; other < groups; ++other) sum = sum + float4_at(mixed, other * FRAMES * width + i);
-    Numbers::pack(p.out + (i64(stream) * p.time + i / width) * p.heads * width, head * width + i % width, sum);
+    Numbers::pack(p.out, ((i64(stream) * p.time + i / width) * p.heads + head) * width + i % width, sum);
   }
 }

@@ -76,7 +76,7 @@ struct Finisher {
     if (e.activation == GELU) v = {gelu(v.front), gelu(v.back)};
     if (e.activation == GATED) {
       const float4 &f = v.front, &b = v.back;
-      return Numbers::pack(e.packed + start / 2, column / 2, {gated(f.x, f.y), gated(f.z, f.w), gated(b.x, b.y), gated(b.z, b.w)});
+      return Numbers::pack(e.packed, (start + column) / 2, float4{gated(f.x, f.y), gated(f.z, f.w), gated(b.x, b.y), gated(b.z, b.w)});
     }
     if (e.activation == SAMPLE) {
       if (column == 0) e.raw[row] = fminf(fmaxf(v.front.x, -1.f), 1.f);
@@ -84,6 +84,6 @@ struct Finisher {
     }
     if (e.raw) put_eight(e.raw + start + column, v);
     if (e.frequency) v = {snake(v.front, frequency.front, height.front), snake(v.back, frequency.back, height.back)};
-    if (e.packed) put_eight(e.packed + start + column, Numbers::pack(v));
+    if (e.packed) Numbers::pack(e.packed, start + column, v);
   }
 };

@@ -1,6 +1,7 @@
 // Float32 products on tensor cores, which take shorter numbers: a number becomes the sum of a high and a low part, and what two low
-// parts would add is left out. Weights and the inputs of products lie in memory packed, eight neighbouring columns in 32 bytes, read
-// and written in fours. numbers.py says which of these structures a source is compiled for.
+// parts would add is left out; or it is rounded to float16. Weights and the inputs of products lie in memory packed, eight
+// neighbouring columns in 32 or 16 bytes. numbers.py says which of these structures a source is compiled for. `place`: of the first
+// number among those of all rows, whose lengths are multiples of eight. A fragment: what a lane multiplies of four words of a row.
 #pragma once
 #include "primitive.cuh"
 
@@ -32,18 +33,19 @@ __device__ inline void put_eight(float* data, const Eight& v) {
 
 // Parts in TensorFloat-32, for numbers of any size: the error is below 2^-21 of the value. Packed means as it is.
 struct Tensorfloats {
-  struct Four {
+  static constexpr int PER_WORD = 1;  // numbers in 32 bits
+  struct Fragment {
     u32 high[4], low[4];
   };
 
-  __device__ static void pack(float* row, int column, float4 v) { *reinterpret_cast<float4*>(row + column) = v; }
+  __device__ static void pack(float* data, i64 place, float4 v) { *reinterpret_cast<float4*>(data + place) = v; }
 
-  __device__ static Eight pack(const Eight& v) { return v; }
+  __device__ static void pack(float* data, i64 place, const Eight& v) { put_eight(data + place, v); }
 
-  // The four of that number in a row whose 16-byte vectors are stored at their number XOR `swizzle`.
-  __device__ static Four unpack(const float4* row, int number, int swizzle) {
+  // The fragment of that number in a row whose 16-byte vectors are stored at their number XOR `swizzle`.
+  __device__ static Fragment unpack(const float4* row, int number, int swizzle) {
     const float4 v = row[number ^ swizzle];
-    Four four;
+    Fragment four;
     const float value[4] = {v.x, v.y, v.z, v.w};
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
@@ -53,7 +55,7 @@ struct Tensorfloats {
     return four;
   }
 
-  __device__ static float squares(const Four& x) {
+  __device__ static float squares(const Fragment& x) {
     float sum = 0;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
@@ -69,9 +71,9 @@ struct Tensorfloats {
     __device__ float operator[](int i) const { return high[i] + low[i]; }
   };
 
-  // One of the steps by which sixteen columns of sixteen weight rows and eight input rows are multiplied.
+  // One of the steps by which sixteen words of sixteen weight rows and eight input rows are multiplied.
   static constexpr int PASSES = 6;
-  __device__ static void multiply(Sum& sum, int pass, const Four& upper, const Four& lower, const Four& x) {
+  __device__ static void multiply(Sum& sum, int pass, const Fragment& upper, const Fragment& lower, const Fragment& x) {
     const int i = pass % 2 * 2;
     const auto &u = pass < 2 ? upper.low : upper.high, &l = pass < 2 ? lower.low : lower.high;
     const auto& b = pass / 2 == 1 ? x.low : x.high;
@@ -81,7 +83,8 @@ struct Tensorfloats {
 
 // Parts in float16, twice as fast, for numbers within its range: eight high parts, then eight low parts.
 struct Halves {
-  struct Four {
+  static constexpr int PER_WORD = 1;
+  struct Fragment {
     u32 high[2], low[2];
   };
 
@@ -94,28 +97,28 @@ struct Halves {
     return to_f16(first - rounded.x, second - rounded.y);
   }
 
-  __device__ static void pack(float* row, int column, float4 v) {
-    float* const at = row + column / 8 * 8 + column % 8 / 2;
+  __device__ static void pack(float* data, i64 place, float4 v) {
+    float* const at = data + place / 8 * 8 + place % 8 / 2;
     const u32 front = to_f16(v.x, v.y), back = to_f16(v.z, v.w);
     *reinterpret_cast<uint2*>(at) = {front, back};
     *reinterpret_cast<uint2*>(at + 4) = {low(front, v.x, v.y), low(back, v.z, v.w)};
   }
 
-  __device__ static Eight pack(const Eight& v) {
+  __device__ static void pack(float* data, i64 place, const Eight& v) {
     const float4 &f = v.front, &b = v.back;
     const u32 high[4] = {to_f16(f.x, f.y), to_f16(f.z, f.w), to_f16(b.x, b.y), to_f16(b.z, b.w)};
     const u32 rest[4] = {low(high[0], f.x, f.y), low(high[1], f.z, f.w), low(high[2], b.x, b.y), low(high[3], b.z, b.w)};
-    return {four_words(high), four_words(rest)};
+    put_eight(data + place, {four_words(high), four_words(rest)});
   }
 
-  __device__ static Four unpack(const float4* row, int number, int swizzle) {
+  __device__ static Fragment unpack(const float4* row, int number, int swizzle) {
     const int high = number / 2 * 2;
     const uint2 front = reinterpret_cast<const uint2*>(row + (high ^ swizzle))[number % 2];
     const uint2 back = reinterpret_cast<const uint2*>(row + (high + 1 ^ swizzle))[number % 2];
     return {{front.x, front.y}, {back.x, back.y}};
   }
 
-  __device__ static float squares(const Four& x) {
+  __device__ static float squares(const Fragment& x) {
     float sum = 0;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
@@ -132,28 +135,61 @@ struct Halves {
     __device__ float operator[](int i) const { return high[i] + low[i]; }
   };
 
-  // High and low parts of a weight times those of an input: low times high, high times low, high times high.
-  static constexpr int PASSES = 3;
-  __device__ static constexpr bool low_weight(int pass) { return pass == 0; }
-  __device__ static constexpr bool low_input(int pass) { return pass == 1; }
-  __device__ static void multiply(Sum& sum, int pass, const Four& upper, const Four& lower, const Four& x) {
-    const auto &u = low_weight(pass) ? upper.low : upper.high, &l = low_weight(pass) ? lower.low : lower.high;
-    const auto& b = low_input(pass) ? x.low : x.high;
+  // High and low parts of a weight times those of an input: low times high, high times low, high times high. For warpgroups: the
+  // first of a group's four vectors that a pass multiplies, and how far it is to the other.
+  static constexpr int PASSES = 3, APART = 2;
+  __device__ static constexpr int weight_vector(int pass) { return pass == 0; }
+  __device__ static constexpr int input_vector(int pass) { return pass == 1; }
+  __device__ static void multiply(Sum& sum, int pass, const Fragment& upper, const Fragment& lower, const Fragment& x) {
+    const auto &u = weight_vector(pass) ? upper.low : upper.high, &l = weight_vector(pass) ? lower.low : lower.high;
+    const auto& b = input_vector(pass) ? x.low : x.high;
     mma_f16(pass < 2 ? sum.low : sum.high, u[0], l[0], u[1], l[1], b[0], b[1]);
   }
 };
 
-// The same numbers, multiplied by their high parts alone: three times as fast, with an error of 2^-11 of the value.
-struct HighHalves : Halves {
-  struct Sum {
-    float high[4];
-    __device__ float operator[](int i) const { return high[i]; }
+// Rounded to float16, with an error of 2^-11 of the value: a third of the products, half of the memory.
+struct Half {
+  static constexpr int PER_WORD = 2;
+  struct Fragment {
+    u32 pair[4];
   };
 
-  static constexpr int PASSES = 1;
-  __device__ static constexpr bool low_weight(int) { return false; }
-  __device__ static constexpr bool low_input(int) { return false; }
-  __device__ static void multiply(Sum& sum, int, const Four& upper, const Four& lower, const Four& x) {
-    mma_f16(sum.high, upper.high[0], lower.high[0], upper.high[1], lower.high[1], x.high[0], x.high[1]);
+  __device__ static void pack(float* data, i64 place, float4 v) {
+    *reinterpret_cast<uint2*>(data + place / 2) = {to_f16(v.x, v.y), to_f16(v.z, v.w)};
+  }
+
+  __device__ static void pack(float* data, i64 place, const Eight& v) {
+    const float4 &f = v.front, &b = v.back;
+    *reinterpret_cast<uint4*>(data + place / 2) = {to_f16(f.x, f.y), to_f16(f.z, f.w), to_f16(b.x, b.y), to_f16(b.z, b.w)};
+  }
+
+  __device__ static Fragment unpack(const float4* row, int number, int swizzle) {
+    const uint4 v = reinterpret_cast<const uint4*>(row)[number ^ swizzle];
+    return {{v.x, v.y, v.z, v.w}};
+  }
+
+  __device__ static float squares(const Fragment& x) {
+    float sum = 0;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float2 value = from_f16(x.pair[i]);
+      sum += value.x * value.x + value.y * value.y;
+    }
+    return sum;
+  }
+
+  struct Sum {
+    float value[4];
+    __device__ float operator[](int i) const { return value[i]; }
+  };
+
+  // Sixteen columns each.
+  static constexpr int PASSES = 2, APART = 1;
+  __device__ static constexpr int weight_vector(int pass) { return 2 * pass; }
+  __device__ static constexpr int input_vector(int pass) { return 2 * pass; }
+  __device__ static void multiply(Sum& sum, int pass, const Fragment& upper, const Fragment& lower, const Fragment& x) {
+    const int i = 2 * pass;
+    const auto &u = upper.pair, &l = lower.pair, &b = x.pair;
+    mma_f16(sum.value, u[i], l[i], u[i + 1], l[i + 1], b[i], b[i + 1]);
   }
 };

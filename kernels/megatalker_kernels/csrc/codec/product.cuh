@@ -11,7 +11,7 @@ struct Product {
   Input in;
   Epilogue epilogue;
   Tickets tickets;
-  const float* weight;  // packed: [columns, taps, channels], for warpgroups in the order of their stages
+  const float* weight;  // packed: [columns, taps, words], for warpgroups in the order of their stages
   float* partial;       // [shares, rows, columns], for sums of more than one share
   int* arrivals;        // [tiles] zeros, left as zeros
   int taps, dilation;
@@ -53,7 +53,7 @@ __device__ inline void finish_tile(const Product& p, int m0, int n0, int tile, i
       float square = 0;
 #pragma unroll
       for (int deep = 0; deep < T::DEEP; ++deep) square += total[deep * T::ROWS + m];
-      factor *= 1.f / sqrtf(square / p.in.channels + p.eps);
+      factor *= 1.f / sqrtf(square / (p.in.words * Numbers::PER_WORD) + p.eps);
     }
     return Eight{v.front * factor, v.back * factor};
   };

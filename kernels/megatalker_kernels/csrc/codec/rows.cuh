@@ -21,7 +21,7 @@ __device__ inline void look_up(const Lookup& p) {
 #pragma unroll 8
     for (int group = 0; group < p.groups; ++group)
       sum = sum + float4_at(p.table, (i64(group) * p.codebook + codes[group]) * p.width + d);
-    Numbers::pack(p.out + i64(blockIdx.x) * p.width, d, sum);
+    Numbers::pack(p.out, i64(blockIdx.x) * p.width + d, sum);
   }
 }
 
@@ -56,27 +56,27 @@ __device__ inline void mix(const Mixing& p) {
   const Input& in = p.in;
   const int time = blockIdx.x % in.time;
   const float* const now = p.tickets[blockIdx.x / in.time].now + in.slot;
-  const float* const here = in.data + i64(blockIdx.x) * in.channels;
+  const float* const here = in.data + i64(blockIdx.x) * in.words;
   float sum = 0;
-  for (int d = threadIdx.x * 4; d < in.channels; d += MIXING_THREADS * 4) {
+  for (int d = threadIdx.x * 4; d < in.words; d += MIXING_THREADS * 4) {
     float4 value = float4_at(p.bias, d);
 #pragma unroll 8
     for (int tap = 0; tap <= in.context; ++tap) {
       const int ago = in.context - tap;
-      const float* const past = time >= ago ? here - ago * in.channels : now + (time + tap) * in.channels;
-      value = value + float4_at(past, d) * float4_at(p.taps, tap * in.channels + d);
+      const float* const past = time >= ago ? here - ago * in.words : now + (time + tap) * in.words;
+      value = value + float4_at(past, d) * float4_at(p.taps, tap * in.words + d);
     }
     *reinterpret_cast<float4*>(row + d) = value;
     sum += value.x + value.y + value.z + value.w;
   }
   in.remember(p.tickets);
-  const float mean = block_sum(sum) / in.channels;
+  const float mean = block_sum(sum) / in.words;
   float square = 0;
-  for (int d = threadIdx.x; d < in.channels; d += MIXING_THREADS) square += (row[d] - mean) * (row[d] - mean);
-  const float factor = 1.f / sqrtf(block_sum(square) / in.channels + p.eps);
-  for (int d = threadIdx.x * 4; d < in.channels; d += MIXING_THREADS * 4) {
+  for (int d = threadIdx.x; d < in.words; d += MIXING_THREADS) square += (row[d] - mean) * (row[d] - mean);
+  const float factor = 1.f / sqrtf(block_sum(square) / in.words + p.eps);
+  for (int d = threadIdx.x * 4; d < in.words; d += MIXING_THREADS * 4) {
     const float4 v = float4_at(row, d);
     const float4 normal = {(v.x - mean) * factor, (v.y - mean) * factor, (v.z - mean) * factor, (v.w - mean) * factor};
-    Numbers::pack(p.out + i64(blockIdx.x) * in.channels, d, normal);
+    Numbers::pack(p.out, i64(blockIdx.x) * in.words + d, normal);
   }
 }

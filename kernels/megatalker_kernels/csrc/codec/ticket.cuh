@@ -22,22 +22,23 @@ struct Tickets {
   __device__ const i64* codes(int stream) const { return words + stream * stride + sizeof(Ticket) / sizeof(i64); }
 };
 
-// The input of a convolution: `rows` of `channels` floats, `time` of them for each stream, after `context` earlier ones.
+// The input of a convolution: `rows` of `words`, each a float or some packed numbers, `time` of them for each stream, after
+// `context` earlier ones.
 struct Input {
   const float* data;
-  i64 slot;  // where its context begins, in floats
-  int rows, time, channels, context;
+  i64 slot;  // where its context begins, in words
+  int rows, time, words, context;
 
   // All threads of the grid together write the context of the next call.
   __device__ void remember(const Tickets& tickets) const {
-    const int vectors = channels / 4, stream_vectors = context * vectors, all = rows / time * stream_vectors;
+    const int vectors = words / 4, stream_vectors = context * vectors, all = rows / time * stream_vectors;
     for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < all; i += gridDim.x * blockDim.x) {
       const int stream = i / stream_vectors, row = i % stream_vectors / vectors, vector = i % vectors;
       const Ticket& ticket = tickets[stream];
       const int from = time + row;  // counted from the start of the context
-      const float* source = from < context ? ticket.now + slot + from * channels
-                                           : data + (stream * i64(time) + from - context) * channels;
-      reinterpret_cast<float4*>(ticket.next + slot + row * channels)[vector] =
+      const float* source = from < context ? ticket.now + slot + from * words
+                                           : data + (stream * i64(time) + from - context) * words;
+      reinterpret_cast<float4*>(ticket.next + slot + row * words)[vector] =
           reinterpret_cast<const float4*>(source)[vector];
     }
   }

@@ -12,8 +12,8 @@ struct WarpgroupTile {
   using Loader = WindowLoader<WarpgroupTile>;
   using Sums = WarpgroupSums<WarpgroupTile, Numbers>;
   static constexpr int ROWS = ROWS_, COLUMNS = WARPGROUP_COLUMNS, STAGES = STAGES_, DEEP = 1, THREADS = 128;
-  static constexpr int DEPTH = WARPGROUP_DEPTH;    // channels of one tap in one stage
-  static constexpr int VECTORS = DEPTH / 4;        // of a row, sixteen bytes each: high parts of eight channels, their low parts
+  static constexpr int DEPTH = WARPGROUP_DEPTH;    // words of one tap in one stage
+  static constexpr int VECTORS = DEPTH / 4;        // of a row, sixteen bytes each: float16 numbers of eight channels
   static constexpr int PANEL = ROWS + 1;           // from one vector of a row to the next: odd, for different banks
   static constexpr int WEIGHTS = VECTORS * PANEL;  // where those of a stage begin
   static constexpr int STAGE = WEIGHTS + VECTORS * COLUMNS;
@@ -24,7 +24,7 @@ struct WarpgroupTile {
   static constexpr int SHARED = RING > SUMS ? RING : SUMS;  // bytes
 
   // All taps of some channels come one after another, since they are mostly the same rows.
-  __device__ static int stages(const Product& p) { return p.taps * ((p.in.channels + DEPTH - 1) / DEPTH); }
+  __device__ static int stages(const Product& p) { return p.taps * ((p.in.words + DEPTH - 1) / DEPTH); }
 };
 
 // Brings the stages of one share, each thread always the same vector of the same lines.
@@ -43,7 +43,7 @@ struct WindowLoader {
   const float4* weights;  // of the next stage
   const float* row;       // of the input: this thread's first line and vector
   int line = threadIdx.x / T::VECTORS, vector = threadIdx.x % T::VECTORS;
-  int tap, channel;  // of the next stage's rows
+  int tap, word;  // of the next stage's rows
   int earliest;      // time of the tile's lines; 0 if they are of several streams, negative if the last do not exist
 
   __device__ WindowLoader(const Product& p, int m0, int n0, int begin) : p(p) {
@@ -56,8 +56,8 @@ struct WindowLoader {
     }
     weights = reinterpret_cast<const float4*>(p.weight) +
               (i64(n0 / T::COLUMNS) * T::stages(p) + begin) * (T::VECTORS * T::COLUMNS);
-    row = p.in.data + i64(m0 + line) * p.in.channels + vector * 4;
-    tap = begin % p.taps, channel = begin / p.taps * T::DEPTH;
+    row = p.in.data + i64(m0 + line) * p.in.words + vector * 4;
+    tap = begin % p.taps, word = begin / p.taps * T::DEPTH;
     const int first = m0 % p.in.time;
     earliest = m0 + T::ROWS > p.in.rows ? -1 : first + T::ROWS > p.in.time ? 0 : first;
     for (int i = threadIdx.x; i < T::ROWS; i += T::THREADS) {
@@ -68,7 +68,7 @@ struct WindowLoader {
         lines[i] = {nullptr, 0};
       } else {
         const int time = m % p.in.time;
-        lines[i] = {p.tickets[stream].now + p.in.slot + i64(p.in.context + time) * p.in.channels, time};
+        lines[i] = {p.tickets[stream].now + p.in.slot + i64(p.in.context + time) * p.in.words, time};
       }
     }
     __syncthreads();
@@ -97,12 +97,12 @@ struct WindowLoader {
   }
 
   __device__ void load_rows(float4* stage) {
-    const int ago = (p.taps - 1 - tap) * p.dilation, offset = channel - ago * p.in.channels;
-    const bool exists = channel + vector * 4 < p.in.channels;
+    const int ago = (p.taps - 1 - tap) * p.dilation, offset = word - ago * p.in.words;
+    const bool exists = word + vector * 4 < p.in.words;
     float4* const target = stage + vector * T::PANEL + line;
     const float* source = row + offset;
 #pragma unroll
-    for (int i = 0; i < T::ROWS; i += T::LINES, source += T::LINES * p.in.channels) {
+    for (int i = 0; i < T::ROWS; i += T::LINES, source += T::LINES * p.in.words) {
       if (earliest >= ago) {
         copy_async_cached_16(target + i, exists ? source : p.weight, exists);
       } else {
@@ -112,7 +112,7 @@ struct WindowLoader {
         copy_async_cached_16(target + i, wanted ? from : p.weight, wanted);
       }
     }
-    if (++tap == p.taps) tap = 0, channel += T::DEPTH;
+    if (++tap == p.taps) tap = 0, word += T::DEPTH;
   }
 };
 
@@ -132,11 +132,11 @@ struct WarpgroupSums {
     for (int group = 0; group < T::DEPTH / 16; ++group) {
 #pragma unroll
       for (int pass = 0; pass < Parts::PASSES; ++pass) {
-        const int x = group * 4 + Parts::low_input(pass), w = group * 4 + Parts::low_weight(pass);
-        const MatrixDescriptor weights(stage + T::WEIGHTS + w * T::COLUMNS, 2 * T::COLUMNS, 8);
+        const int x = group * 4 + Parts::input_vector(pass), w = group * 4 + Parts::weight_vector(pass);
+        const MatrixDescriptor weights(stage + T::WEIGHTS + w * T::COLUMNS, Parts::APART * T::COLUMNS, 8);
 #pragma unroll
         for (int i = 0; i < FRAGMENTS; ++i) {
-          const MatrixDescriptor rows(stage + x * T::PANEL + i * 64, 2 * T::PANEL, 8);
+          const MatrixDescriptor rows(stage + x * T::PANEL + i * 64, Parts::APART * T::PANEL, 8);
           multiply_warpgroup_f16(sum[i], rows, weights, group + pass + stages > 0);
         }
       }

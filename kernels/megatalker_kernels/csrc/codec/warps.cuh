@@ -27,7 +27,7 @@ struct Tile {
   static_assert(GROUPS * 16 * DEEP == DEPTH_ && EIGHTS * 8 * HIGH == ROWS && SIXTEENS * 16 * WIDE == COLUMNS);
   static_assert(ROWS % LINES == 0 && COLUMNS % LINES == 0 && VECTORS >= 8);
 
-  __device__ static int stages(const Product& p) { return (p.taps * p.in.channels + DEPTH_ - 1) / DEPTH_; }
+  __device__ static int stages(const Product& p) { return (p.taps * p.in.words + DEPTH_ - 1) / DEPTH_; }
 };
 
 // Lanes 0 to 7 read four vectors of each of two rows, or lanes 0 to 15 halves of every other vector of four rows: they shall lie
@@ -40,7 +40,7 @@ __device__ inline int place(int row, int vector) {
 }
 
 template <class T>
-__device__ inline Numbers::Four unpack(const float4* stage, int row, int number) {
+__device__ inline Numbers::Fragment unpack(const float4* stage, int row, int number) {
   return Numbers::unpack(stage + row * T::VECTORS, number, swizzle(row));
 }
 
@@ -52,19 +52,19 @@ struct TileLoader {
   const float* before[T::ROWS / T::LINES];  // where it would stand if the context went on
   int time[T::ROWS / T::LINES];             // within its stream; negative beyond the last row
   int line = threadIdx.x / T::VECTORS, vector = threadIdx.x % T::VECTORS;
-  int n0, width, weight_column, tap, channel;
+  int n0, width, weight_word, tap, word;
 
-  __device__ TileLoader(const Product& p, int m0, int n0, int begin) : p(p), n0(n0), width(p.taps * p.in.channels) {
-    weight_column = (begin * T::VECTORS + vector) * 4, tap = weight_column / p.in.channels, channel = weight_column % p.in.channels;
+  __device__ TileLoader(const Product& p, int m0, int n0, int begin) : p(p), n0(n0), width(p.taps * p.in.words) {
+    weight_word = (begin * T::VECTORS + vector) * 4, tap = weight_word / p.in.words, word = weight_word % p.in.words;
 #pragma unroll
     for (int i = 0; i < T::ROWS / T::LINES; ++i) {
       const int m = m0 + line + i * T::LINES;
       const bool exists = m < p.in.rows;
       const int stream = exists ? m / p.in.time : 0;
       time[i] = exists ? m % p.in.time : -1;
-      row[i] = p.in.data + i64(exists ? m : 0) * p.in.channels;
+      row[i] = p.in.data + i64(exists ? m : 0) * p.in.words;
       before[i] = p.taps == 1 ? row[i]
-                              : p.tickets[stream].now + p.in.slot + i64(p.in.context + time[i]) * p.in.channels;
+                              : p.tickets[stream].now + p.in.slot + i64(p.in.context + time[i]) * p.in.words;
     }
   }
 
@@ -76,23 +76,23 @@ struct TileLoader {
 #pragma unroll
     for (int i = 0; i < T::COLUMNS / T::LINES; ++i) {
       const int n = n0 + line + i * T::LINES;
-      const bool wanted = weight_column < width && n < p.epilogue.columns;
-      const float* const source = wanted ? p.weight + i64(n) * width + weight_column : p.weight;
+      const bool wanted = weight_word < width && n < p.epilogue.columns;
+      const float* const source = wanted ? p.weight + i64(n) * width + weight_word : p.weight;
       copy_async_16(&stage[place<T>(line + i * T::LINES, vector)], source, wanted);
     }
-    weight_column += T::VECTORS * 4;
+    weight_word += T::VECTORS * 4;
   }
 
   __device__ void load_rows(float4* stage) {
-    const int ago = (p.taps - 1 - tap) * p.dilation, offset = channel - ago * p.in.channels;
+    const int ago = (p.taps - 1 - tap) * p.dilation, offset = word - ago * p.in.words;
 #pragma unroll
     for (int i = 0; i < T::ROWS / T::LINES; ++i) {
       const bool wanted = tap < p.taps && time[i] >= 0;
       const float* const source = (time[i] >= ago ? row[i] : before[i]) + offset;
       copy_async_cached_16(&stage[place<T>(line + i * T::LINES, vector)], wanted ? source : p.weight, wanted);
     }
-    channel += T::VECTORS * 4;
-    while (channel >= p.in.channels && tap < p.taps) channel -= p.in.channels, ++tap;
+    word += T::VECTORS * 4;
+    while (word >= p.in.words && tap < p.taps) word -= p.in.words, ++tap;
   }
 };
 
@@ -114,7 +114,7 @@ struct WarpSums {
     for (int group = 0; group < T::GROUPS; ++group) {
       // A lane reads four of the group's columns, the same four of both operands.
       const int number = (deep * T::GROUPS + group) * 4 + lane % 4;
-      Numbers::Four x[T::EIGHTS];
+      Numbers::Fragment x[T::EIGHTS];
 #pragma unroll
       for (int j = 0; j < T::EIGHTS; ++j) {
         x[j] = unpack<T>(stage, m + j * 8 + lane / 4, number);
