@@ -32,6 +32,7 @@ PUBLISHED = replace(TINY, codec=PUBLISHED_0B6.codec, codebook_size=PUBLISHED_0B6
 WAYS: dict[str, dict[str, bool | str]] = {
     "default": {},
     "kernels": {"kernels": "on"},
+    "fast": {"kernels": "on", "precision": "fast"},
     "launches": {"kernels": "on", "cuda_graphs": False},
     "torch": {"kernels": "off"},
     "eager": {"kernels": "off", "cuda_graphs": False},

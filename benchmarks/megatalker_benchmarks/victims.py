@@ -15,7 +15,8 @@ from megatalker.cli.bench.traffic import Traffic
 from megatalker.engine.options import SpeechOptions
 from megatalker.serving.client import RemoteEngine
 
-SHORT = Script(texts=["Hello."], length_s=None)
+SHORT = Script(texts=["Hello."], length_s=1.0)
+"""Its end is set, since random weights would speak on."""
 VICTIMS = ("http", "websocket", "listener")
 STEADY = Script(length_s=None, ahead_s=0.5)
 """The steady listener has little audio in hand, so that it hears a server that stands still for longer."""

@@ -21,8 +21,8 @@ class StreamingSettings(BackendSettings):
     """On CUDA, decode by kernels made for it instead of torch operations. ``auto``: yes, unless they cannot run here;
     then the log says why."""
     precision: Literal["exact", "fast"] = "exact"
-    """With kernels, how products are made: ``exact`` within 1e-4 of the official decoder; ``fast`` rounds every number
-    to float16, for twice the streams, and says in the log how far its samples are off."""
+    """With kernels, how products are made: ``exact`` within 1e-4 of the official decoder; ``fast`` rounds what is
+    multiplied to float16, 1.7 times as fast, and says in the log how far its samples are off."""
     cuda_graphs: bool = True
     """On CUDA, replay captured steps; sizes between the captured ones are padded (streams) or split (frames)."""
     compile: bool = False

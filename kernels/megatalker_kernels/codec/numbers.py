@@ -1,6 +1,5 @@
 """Number formats of the codec's products on tensor cores: twins of the structures in ``csrc/codec/numbers.cuh``."""
 
-from collections.abc import Sequence
 from enum import Enum
 from math import floor, log2
 
@@ -59,7 +58,7 @@ class Numbers(Enum):
             return 1.0
         return float(2.0 ** floor(log2(_WELL_HELD / largest)))
 
-    def _parts(self, rows: Tensor) -> Sequence[Tensor]:
+    def _parts(self, rows: Tensor) -> tuple[Tensor, ...]:
         """Return the float16 numbers ``[..., eights, 8]`` that each number becomes: its high part, and its low part."""
         eights = rows.reshape(*rows.shape[:-1], rows.shape[-1] // 8, 8)
         high = eights.half()
