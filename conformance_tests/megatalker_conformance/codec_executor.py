@@ -13,7 +13,6 @@ from megatalker.plugins.checked import CheckedCodec
 from megatalker.plugins.checked_codec import CheckedState
 from megatalker_conformance.codec_pool import CodePool
 from megatalker_conformance.codec_schedule import FORMS, Action, Copy, DecodeCall, Drop, OpenCall, WarmUpCodec
-from megatalker_conformance.codes import EXACT
 from megatalker_conformance.promises import Mismatch
 
 
@@ -35,6 +34,8 @@ class CodecExecutor:
     def __init__(self, codec: CheckedCodec, pool: CodePool) -> None:
         self._codec = codec
         self._pool = pool
+        self.limit = pool.official.limit(codec.capabilities)
+        """The largest difference that is allowed."""
         self.largest = 0.0
         """Difference from the official decoder."""
 
@@ -105,12 +106,12 @@ class CodecExecutor:
             difference = (heard - expected).abs()
             worst = int(difference.nan_to_num(torch.inf).argmax())
             self.largest = max(self.largest, float(difference[worst]))
-            if not float(difference[worst]) <= EXACT:
+            if not float(difference[worst]) <= self.limit:
                 frame = start + worst // FRAME_SAMPLES
                 where = f"s{state}, frame {frame} of its speech, sample {worst % FRAME_SAMPLES}"
                 return Mismatch(
                     index,
-                    f"{where}: {float(expected[worst]):.6f} within {EXACT:g}",
+                    f"{where}: {float(expected[worst]):.6f} within {self.limit:g}",
                     f"{float(heard[worst]):.6f}; the call's largest difference is {float(difference[worst]):.3g}",
                 )
             if float(heard.abs().max()) > 1:

@@ -9,7 +9,6 @@ from megatalker.plugins.checked import CheckedCodec
 from megatalker_conformance.codec_executor import CodecExecutor
 from megatalker_conformance.codec_pool import CodePool
 from megatalker_conformance.codec_schedule import Action, Draw, cost, only, smaller, split_calls, states
-from megatalker_conformance.codes import EXACT
 from megatalker_conformance.measure import Measure
 from megatalker_conformance.promises import EXACTNESS, Mismatch, Promise, broken
 from megatalker_conformance.shortening import shortened
@@ -59,7 +58,7 @@ class CodecHarness:
             mismatch = executor.run(actions)
             if mismatch is not None:
                 self._report(executor, list(actions[: mismatch.action + 1]), mismatch, promise)
-        self.measure("largest difference", executor.largest, EXACT)
+        self.measure("largest difference", executor.largest, executor.limit)
 
     def _report(self, executor: CodecExecutor, failing: list[Action], mismatch: Mismatch, promise: Promise) -> NoReturn:
         lines = []

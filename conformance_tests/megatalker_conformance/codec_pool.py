@@ -55,6 +55,7 @@ class CodePool:
     """
 
     def __init__(self, source: CodeSource, official: OfficialCodec, long: int) -> None:
+        self.official = official
         codes: list[Tensor] = []
         for trunk in range(TRUNKS):
             whole = source.random(TRUNK, seed=100 * trunk)

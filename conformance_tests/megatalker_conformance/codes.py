@@ -8,10 +8,13 @@ from torch import Tensor
 
 from megatalker.checkpoint import Checkpoint
 from megatalker.checkpoint.official import load_official_codec
+from megatalker.interfaces import CodecCapabilities
 from megatalker_conformance.kept import Kept, content
 
 EXACT = 1e-4
 """The largest difference of samples from those of the official decoder."""
+ROUNDED_FRAMES = 190
+"""Frames over which the official decoder's own error in float16 is looked for."""
 
 
 class CodeSource:
@@ -47,15 +50,32 @@ class OfficialCodec:
         """``[frames, code groups]`` to ``[samples]`` on the CPU, in one forward of the decoder."""
         return self._kept.get(("full forward", content(codes)), lambda: {"samples": self._decode(codes)})["samples"]
 
+    def decode_rounded(self, codes: Tensor) -> Tensor:
+        """The same as :meth:`decode`, in float16."""
+        key = "full forward in float16", content(codes)
+        return self._kept.get(key, lambda: {"samples": self._decode(codes, torch.float16)})["samples"]
+
+    def limit(self, capabilities: CodecCapabilities) -> float:
+        """The largest difference of samples from :meth:`decode` that such a codec may have: :data:`EXACT`, or where it
+        multiplies rounded numbers what the official decoder itself has in float16.
+        """
+        if capabilities.product_bits is None:
+            return EXACT
+        codes = CodeSource(self._checkpoint).random(ROUNDED_FRAMES, seed=7)
+        return float((self.decode_rounded(codes) - self.decode(codes)).abs().max())
+
     def encode(self, audio: Tensor) -> Tensor:
         """``[samples]`` at 24 kHz to ``[frames, code groups]`` on the CPU."""
         with torch.inference_mode(), _no_tf32():
             codes: Tensor = self._tokenizer.encode(audio.numpy(), sr=24_000).audio_codes[0]
         return codes.cpu()
 
-    def _decode(self, codes: Tensor) -> Tensor:
+    def _decode(self, codes: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+        tokenizer = self._tokenizer
+        if dtype != torch.float32:
+            tokenizer = load_official_codec(self._checkpoint, self._device, dtype)
         with torch.inference_mode(), _no_tf32():
-            audio: Tensor = self._tokenizer.model.decoder(codes.to(self._device).T[None])[0, 0]
+            audio: Tensor = tokenizer.model.decoder(codes.to(self._device).T[None])[0, 0]
         return audio.float().cpu()
 
     @cached_property

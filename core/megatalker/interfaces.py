@@ -18,7 +18,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Generic, NewType, Self
+from typing import Any, Generic, Literal, NewType, Self
 
 import torch
 from pydantic import BaseModel, ConfigDict
@@ -100,6 +100,9 @@ class CodecCapabilities:
     """``encode`` works."""
     chunk_invariant: bool = False
     """A state's samples are bit-equal for any chunking of its codes and any other states in the same calls."""
+    product_bits: Literal[16] | None = None
+    """Bits of the numbers that are multiplied, where they are rounded to float16: samples are then held to the error
+    that the official decoder has in float16."""
 
 
 @dataclass(frozen=True, slots=True)

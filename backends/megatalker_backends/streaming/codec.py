@@ -73,7 +73,8 @@ class StreamingCodec(Codec):
     def capabilities(self) -> CodecCapabilities:
         if self._context.encoder_only:
             return CAPABILITIES
-        return replace(CAPABILITIES, chunk_invariant=self._runner.chunk_invariant)
+        found = replace(CAPABILITIES, chunk_invariant=self._runner.chunk_invariant)
+        return replace(found, product_bits=16) if self._context.settings.precision == "fast" else found
 
     def open(self) -> StreamingState:
         return StreamingState(self._runner.open())

@@ -16,7 +16,7 @@ from megatalker.cli.verify.order import VerifyOptions
 from megatalker.errors import InvalidRequestError
 from megatalker.interfaces import CodecBackend, TalkerBackend
 from megatalker.plugins import BackendRegistry, probe
-from megatalker.plugins.checked import load_talker
+from megatalker.plugins.checked import load_codec, load_talker
 from megatalker.plugins.device import dtype_name, resolve_device, resolve_dtype
 from megatalker.settings import Settings
 from megatalker.voices import VoiceCloner, read_reference
@@ -113,6 +113,16 @@ class VerifySubject:
     def official_codec(self) -> OfficialCodec:
         """The official codec in float32."""
         return OfficialCodec(self.checkpoint, self.device)
+
+    @cached_property
+    def sample_limit(self) -> float:
+        """The largest difference of samples from the official codec's that the codec may have."""
+        context = load_context(self.codec_backend, self.device, torch.float32, self.settings)
+        decoder = load_codec(self.codec_backend, self.checkpoint, context)
+        try:
+            return self.official_codec.limit(decoder.capabilities)
+        finally:
+            decoder.close()
 
     def reached(self, what: str, count: float) -> None:
         """Note how far a part has looked: the largest figure of a name counts, and draws and streams add up."""

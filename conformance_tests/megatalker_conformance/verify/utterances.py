@@ -12,7 +12,6 @@ from megatalker.engine import Engine
 from megatalker.sampling import SamplingParams
 from megatalker.voices import Voice
 from megatalker_conformance.cases import SENTENCES, Layout
-from megatalker_conformance.codes import EXACT
 from megatalker_conformance.verify.company import LIVELY, UNENDING_GREEDY, PlannedStream, PlayedStream
 from megatalker_conformance.verify.contract import ContractJudge
 from megatalker_conformance.verify.subject import VerifySubject
@@ -62,8 +61,8 @@ def utterances(subject: VerifySubject) -> Check:
         fault, _ = judge.fault(stream)
         official = _official_sound(subject, voice, torch.from_numpy(said))
         error = float((pcm - official).abs().max()) if pcm.shape == official.shape else float("inf")
-        if fault is None and error > EXACT:
-            fault = f"samples differ by {error:.2g} (allowed: {EXACT:g})"
+        if fault is None and error > subject.sample_limit:
+            fault = f"samples differ by {error:.2g} (allowed: {subject.sample_limit:.2g})"
         if fault is not None:
             wrong.append(f"{case.name}: {fault}")
     found = f"{len(heard)} utterances, {frames} frames: codes and sound are the official ones"

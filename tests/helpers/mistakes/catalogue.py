@@ -6,11 +6,16 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, TypeVar
 
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
 from megatalker.checkpoint import Checkpoint
 from megatalker.interfaces import (
     Codec,
     CodecBackend,
     CodecCapabilities,
+    CodecState,
     DecodeStep,
     Frame,
     LoadContext,
@@ -91,6 +96,35 @@ class Quick(StreamingCodec):
         return CAPABILITIES
 
 
+class RoundedProducts(TorchFunctionMode):
+    """Rounds what is multiplied to numbers of fewer bits; sums stay as they are."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        self._dtype = dtype
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in (torch.nn.functional.linear, torch.addmm):
+            operands = slice(0, 2) if func is torch.nn.functional.linear else slice(1, 3)
+            args = list(args)
+            args[operands] = [operand.to(self._dtype).float() for operand in args[operands]]
+        return func(*args, **kwargs or {})
+
+
+class HalfCodec(Quick):
+    """Healthy, multiplying float16 numbers."""
+
+    rounded = torch.float16
+
+    @property
+    def capabilities(self) -> CodecCapabilities:
+        return replace(CAPABILITIES, product_bits=16)
+
+    def decode(self, states: Sequence[CodecState], codes: Sequence[Tensor]) -> list[Tensor]:
+        with RoundedProducts(self.rounded):
+            return super().decode(states, codes)
+
+
 INVARIANT = {"batch_invariant": True, "exact_continuation": True}
 
 
@@ -140,6 +174,7 @@ HEALTHY: dict[type, TalkerBackend | CodecBackend] = {
     ReferenceCodec: _backend(CODEC, "healthy", ReferenceCodec),
     StreamingCodec: _backend(STREAMING, "healthy_streaming", StreamingCodec),
     Quick: _backend(STREAMING, "healthy_quick", Quick),
+    HalfCodec: _backend(STREAMING, "healthy_half", HalfCodec),
 }
 """Backends without a mistake, by the class that mistakes are made in."""
 

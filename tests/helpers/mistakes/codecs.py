@@ -5,10 +5,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from megatalker.interfaces import CodecState
+from megatalker.checkpoint import Checkpoint
+from megatalker.interfaces import CodecState, LoadContext
 from megatalker_backends.reference.codec import ReferenceCodec, ReferenceCodecState
 from megatalker_backends.streaming.codec import StreamingCodec
-from mistakes.catalogue import Quick, mistake
+from mistakes.catalogue import HalfCodec, Quick, RoundedProducts, mistake
 
 
 @mistake("test_copies_of_any_age_go_their_own_way")
@@ -59,3 +60,47 @@ class Regrouping(StreamingCodec):
         chunks = super().decode(states, codes)
         several = len(codes) > 1 or len(codes[0]) > 1
         return [torch.nextafter(chunk, torch.zeros(())) for chunk in chunks] if several else chunks
+
+
+NOISE = "test_errors_of_rounded_products_are_noise_and_less_than_the_official_ones"
+ROUNDED = ("test_any_schedule_equals_one_full_forward", NOISE)
+
+
+@mistake(*ROUNDED)
+class BfloatCodec(HalfCodec):
+    """Says that it multiplies float16 numbers, and multiplies bfloat16 ones."""
+
+    rounded = torch.bfloat16
+
+
+class ScaledCodec(HalfCodec):
+    """One layer of the decoder is a hundredth too large."""
+
+    layer = ""
+
+    def __init__(self, checkpoint: Checkpoint, context: LoadContext) -> None:
+        super().__init__(checkpoint, context)
+        self.decoder.get_buffer(self.layer).mul_(1.01)
+
+
+@mistake(*ROUNDED)
+class ScaledIntoCodec(ScaledCodec):
+    """Multiplies rounded numbers, and what goes into the transformer is a hundredth too large."""
+
+    layer = "transformer.into"
+
+
+@mistake(NOISE)
+class ScaledLastCodec(ScaledCodec):
+    """Multiplies rounded numbers, and the last convolution is a hundredth too large."""
+
+    layer = "waveform.last.weight"
+
+
+@mistake("test_any_schedule_equals_one_full_forward", "test_long_streams_stay_exact")
+class UnheldCodec(Quick):
+    """Multiplies float16 numbers, and does not say so."""
+
+    def decode(self, states: Sequence[CodecState], codes: Sequence[Tensor]) -> list[Tensor]:
+        with RoundedProducts(torch.float16):
+            return super().decode(states, codes)
