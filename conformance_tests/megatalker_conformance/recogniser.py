@@ -8,15 +8,8 @@ from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
-import soxr
 
-from megatalker.checkpoint.config import SAMPLE_RATE
-
-_HEARING_RATE = 16_000
-_DITHER = 2e-3
-"""-54 dB of noise: the model was trained on recordings, and digital silence disturbs it."""
-_LARGEST = 0.6
-_PAUSE = _HEARING_RATE // 4
+from megatalker.plugins.recogniser_input import RATE, as_recorded
 
 
 class Recogniser:
@@ -39,18 +32,15 @@ class Recogniser:
             hmm=str(model / "en-us"),
             dict=str(folder / "words.dict"),
             lm=str(folder / "words.arpa"),
-            samprate=_HEARING_RATE,
+            samprate=RATE,
             loglevel="FATAL",
         )
 
     def hear(self, pcm: npt.NDArray[np.float32]) -> list[str]:
-        """The words in ``[samples]`` float32 at 24 kHz."""
-        heard = soxr.resample(pcm, SAMPLE_RATE, _HEARING_RATE)
-        heard = np.pad(heard * (_LARGEST / max(1e-3, float(np.abs(heard).max()))), _PAUSE)
-        heard = heard + _DITHER * np.random.default_rng(0).standard_normal(len(heard))
-        samples = (heard.clip(-1, 1) * 32767).astype("<i2")
+        """Return the words in ``[samples]`` float32 at 24 kHz, whatever was heard before."""
+        self._decoder.reinit_feat()  # or it would go on with the means and the noise of the speech before
         self._decoder.start_utt()
-        self._decoder.process_raw(samples.tobytes(), full_utt=True)
+        self._decoder.process_raw(as_recorded(pcm).tobytes(), full_utt=True)
         self._decoder.end_utt()
         guess = self._decoder.hyp()
         return [] if guess is None else str(guess.hypstr).split()

@@ -12,20 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import soxr
 
 from megatalker.checkpoint.config import SAMPLE_RATE
 from megatalker.errors import MegatalkerError, UnsupportedError
 from megatalker.plugins.aligner import Aligner, AlignerPlugin, SpokenSegment
+from megatalker.plugins.recogniser_input import MARGIN, RATE, as_recorded
 from megatalker.prompt.rewriting.normalisation import Normaliser
 
-RATE = 16_000
 FRAMES_A_SECOND = 100
-PAD = RATE // 4
-"""Silence around the speech, which the models expect."""
-DITHER = 2e-3
-"""-54 dB of noise: the models were trained on recordings, and digital silence disturbs them."""
-LARGEST = 0.6
 SEARCH = {"ds": 2, "bestpath": False, "beam": 1e-64, "pbeam": 1e-64, "wbeam": 1e-56}
 """Every other frame is weighed: a third less time, and half of the words are off by 1 ms more. Wider beams than usual:
 words that the voice says badly are found, too."""
@@ -82,20 +76,16 @@ class SphinxAligner(Aligner):
             if decoder.lookup_word(part) is None:
                 decoder.add_word(part, " ".join(LETTERS[sound] for sound in _SOUNDS.findall(part)), True)
                 self._own.added += 1
-        heard = soxr.resample(segment.samples, SAMPLE_RATE, RATE)
-        heard = np.pad(heard * (LARGEST / max(1e-3, float(np.abs(heard).max()))), PAD)
-        heard = heard + DITHER * np.random.default_rng(0).standard_normal(len(heard))
-        raw = (heard.clip(-1, 1) * 32767).astype("<i2").tobytes()
         decoder.set_align_text(" ".join(said))
         decoder.reinit_feat()  # or it would go on with the means and the noise of the speech before
         decoder.start_utt()
-        decoder.process_raw(raw, full_utt=True)
+        decoder.process_raw(as_recorded(segment.samples).tobytes(), full_utt=True)
         decoder.end_utt()
         words = [(one.start_frame, one.end_frame + 1) for one in decoder.seg() or () if one.word[0] not in "<["]
         if len(words) != len(said):
             raise ValueError(f"pocketsphinx found {len(words)} of {len(said)} words")
         seconds = len(segment.samples) / SAMPLE_RATE
-        times = np.asarray(words) / FRAMES_A_SECOND - PAD / RATE
+        times = np.asarray(words) / FRAMES_A_SECOND - MARGIN / RATE
         return [(float(begin), float(end)) for begin, end in times.clip(0.0, seconds)]
 
     def _decoder(self) -> Any:

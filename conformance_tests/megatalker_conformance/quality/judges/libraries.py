@@ -5,14 +5,11 @@ import importlib.util
 from collections.abc import Callable
 
 import numpy as np
-import soxr
 from numpy.typing import NDArray
 
-from megatalker.checkpoint.config import SAMPLE_RATE
 from megatalker.plugins.judges import JudgeContext
+from megatalker.plugins.recogniser_input import RATE, to_16_khz
 
-RATE = 16_000
-"""Sampling rate that recognisers and speaker models were trained at."""
 SHORTEST = RATE // 2
 """Shorter recordings are filled up with silence: models of speakers fail at a few samples."""
 
@@ -41,5 +38,5 @@ def version_of(distribution: str, model: str) -> Callable[[JudgeContext], str]:
 
 def at_16_khz(pcm: NDArray[np.float32]) -> NDArray[np.float32]:
     """``[samples]`` at 16 kHz, half a second at least."""
-    heard: NDArray[np.float32] = soxr.resample(pcm, SAMPLE_RATE, RATE)
+    heard = to_16_khz(pcm)
     return np.pad(heard, (0, max(0, SHORTEST - len(heard))))

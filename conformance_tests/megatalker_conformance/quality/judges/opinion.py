@@ -8,7 +8,8 @@ from numpy.typing import NDArray
 from megatalker.checkpoint.config import SAMPLE_RATE
 from megatalker.checkpoint.official import refuse_telemetry
 from megatalker.plugins.judges import Hearing, JudgeContext, SpeechJudge
-from megatalker_conformance.quality.judges.libraries import RATE, at_16_khz, needs, version_of
+from megatalker.plugins.recogniser_input import RATE
+from megatalker_conformance.quality.judges.libraries import at_16_khz, needs, version_of
 
 UTMOS = "tarepan/SpeechMOS:v1.2.0"
 """Repository and tag of the program that UTMOS comes with."""

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from megatalker.plugins.judges import Hearing, JudgeContext, SpeechJudge
-from megatalker_conformance.quality.judges.libraries import RATE, at_16_khz, needs, version_of
+from megatalker.plugins.recogniser_input import RATE
+from megatalker_conformance.quality.judges.libraries import at_16_khz, needs, version_of
 
 WAVLM, ECAPA = "microsoft/wavlm-base-plus-sv", "speechbrain/spkrec-ecapa-voxceleb"
 Embedding = NDArray[np.float32]
