@@ -179,3 +179,24 @@ def test_weights_that_cannot_be_had_are_told(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(package.AudioSeal, "load_generator", refuse)
     with pytest.raises(UnsupportedError, match=r"cannot be had from Hugging Face.*no network"):
         audioseal.AUDIOSEAL.load()
+
+
+def test_weights_that_are_not_in_the_cache_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The package itself says where it looks for them."""
+    package = pytest.importorskip("audioseal")
+    monkeypatch.setenv("AUDIOSEAL_CACHE_DIR", str(tmp_path))
+    asked: list[str] = []
+
+    def load_from_url(url: str, model_dir: Path, file_name: str, **_: Any) -> Any:
+        asked.append(url)
+        (model_dir / file_name).write_text("weights")
+        return {}
+
+    monkeypatch.setattr(torch.hub, "load_state_dict_from_url", load_from_url)
+    named = audioseal.AUDIOSEAL.would_download()
+    for card in (audioseal.GENERATOR, audioseal.DETECTOR):
+        config = package.loader.load_local_model_config(card)
+        package.loader.load_model_checkpoint(config.checkpoint)
+    assert named == " and ".join(asked)
+    assert audioseal.AUDIOSEAL.would_download() is None
+    assert perth.PERTH.would_download() is None

@@ -22,14 +22,22 @@ def refuse() -> WatermarkModel:
     raise UnsupportedError("its weights are missing")
 
 
+def fetch() -> WatermarkModel:
+    FETCHED.append("weights")
+    return ScriptedWatermark()
+
+
+FETCHED: list[str] = []
 PLUGINS = {
     "scripted": WatermarkPlugin("scripted", "adds a quarter", 2, 0.5, ScriptedWatermark),
     "missing": WatermarkPlugin("missing", "has no weights", 0, 0.5, refuse),
+    "far": WatermarkPlugin("far", "has weights elsewhere", 0, 0.5, fetch, lambda: "https://hub.example/weights"),
 }
 
 
 @pytest.fixture(autouse=True)
 def plugins(monkeypatch: pytest.MonkeyPatch) -> None:
+    FETCHED.clear()
     monkeypatch.setattr(detection, "watermark_names", lambda: list(PLUGINS))
     monkeypatch.setattr(detection, "find_watermark", PLUGINS.__getitem__)
 
@@ -83,6 +91,19 @@ def test_the_comment_of_every_container_is_found(kind: ResponseFormat, comment: 
 def test_a_watermark_that_was_named_must_be_there(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedError, match="its weights are missing"):
         detection.inspect_file(wav(tmp_path / "x.wav", SOUND), ["missing"])
+
+
+def test_nothing_is_downloaded_unless_it_is_asked_for(tmp_path: Path) -> None:
+    file = str(wav(tmp_path / "x.wav", SOUND + ADDED))
+    told = output(file)
+    assert "watermark far: not looked for: the watermark 'far' would download https://hub.example/weights; " in told
+    assert "allow it with --download" in told
+    assert "watermark scripted: found" in output(file, "--watermark", "scripted")
+    with pytest.raises(UnsupportedError, match="would download https://hub"):
+        detection.inspect_file(Path(file), ["far"])
+    assert FETCHED == []
+    assert "watermark far: found in 1 of 1 pieces" in output(file, "--watermark", "far", "--download")
+    assert FETCHED == ["weights"]
 
 
 def test_what_is_no_audio_is_refused(tmp_path: Path) -> None:

@@ -5,7 +5,11 @@ every module keeps its state, and the samples are those of the whole recording. 
 """
 
 import copy
+import hashlib
+import os
+from pathlib import Path
 from typing import Any
+from urllib.parse import urlparse
 
 import numpy as np
 import torch
@@ -93,4 +97,24 @@ def load() -> AudioSealModel:
         ) from error
 
 
-AUDIOSEAL = WatermarkPlugin("audioseal", "Meta AI's AudioSeal: no delay, a large network", 0, 0.5, load)
+def would_download() -> str | None:
+    """Name the weights that are not in the package's cache yet."""
+    try:
+        from audioseal.loader import load_local_model_config
+    except ImportError:  # which `load` tells
+        return None
+    cache = Path(os.environ.get("AUDIOSEAL_CACHE_DIR") or os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    cards = [load_local_model_config(card) for card in (GENERATOR, DETECTOR)]
+    addresses = [card.checkpoint for card in cards if card is not None]
+    missing = [
+        address for address in addresses if not (cache / "audioseal" / _stored_name(urlparse(address).path)).is_file()
+    ]
+    return " and ".join(missing) or None
+
+
+def _stored_name(path: str) -> str:
+    """Return the name under which the package keeps what it loaded from this path of an address."""
+    return hashlib.sha1(path.encode(), usedforsecurity=False).hexdigest()[:24]
+
+
+AUDIOSEAL = WatermarkPlugin("audioseal", "Meta AI's AudioSeal: no delay, a large network", 0, 0.5, load, would_download)

@@ -16,6 +16,9 @@ def detect(
     watermark: Annotated[
         list[str] | None, typer.Option(help="Look for this watermark; may be repeated.", show_default="all installed")
     ] = None,
+    download: Annotated[
+        bool, typer.Option("--download", help="Let detectors download weights that they lack.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Look in FILE for marks of synthetic speech: metadata, a signed manifest (C2PA), watermarks.
@@ -27,7 +30,7 @@ def detect(
 
     from megatalker.serving.detection import inspect_file
 
-    found = inspect_file(file, watermark)
+    found = inspect_file(file, watermark, download=download)
     if as_json:
         typer.echo(json.dumps(asdict(found)))
         return

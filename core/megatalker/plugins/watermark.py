@@ -74,6 +74,8 @@ class WatermarkPlugin:
     """Confidence from which :meth:`WatermarkModel.detect` counts as a find."""
     load: Callable[[], WatermarkModel]
     """Loads the model, once for each engine; raises ``UnsupportedError`` where a package or its weights are missing."""
+    would_download: Callable[[], str | None] = lambda: None
+    """Says what :attr:`load` would download now, and from where, without loading anything; ``None``: nothing."""
     api_version: int = WATERMARK_API
 
 

@@ -60,19 +60,21 @@ class Findings:
     watermarks: tuple[WatermarkFinding, ...]
 
 
-def inspect_file(path: Path, names: Sequence[str] | None = None) -> Findings:
+def inspect_file(path: Path, names: Sequence[str] | None = None, *, download: bool = False) -> Findings:
     """Look for marks in an audio file. MP4 and WebM are read up to a minute, other formats up to an hour.
 
     Args:
         path: the file.
         names: watermarks to look for; ``None``: all that are installed.
+        download: detectors may fetch what they lack.
 
     Raises:
         InvalidRequestError: there is no such file, it is no audio, or it is shorter than half a second.
         SettingsError: no watermark has this name.
-        UnsupportedError, PluginError: a watermark that was named cannot be loaded.
+        UnsupportedError, PluginError: a watermark that was named cannot be loaded, or not without a download.
     """
-    detectors = [_Detector(name, optional=names is None) for name in (watermark_names() if names is None else names)]
+    asked = watermark_names() if names is None else names
+    detectors = [_Detector(name, optional=names is None, download=download) for name in asked]
     samples = 0
     for piece in _pieces(path):
         samples += len(piece)
@@ -95,11 +97,15 @@ def detect_in(model: WatermarkModel, samples: Samples) -> float:
 
 
 class _Detector:
-    def __init__(self, name: str, *, optional: bool) -> None:
+    def __init__(self, name: str, *, optional: bool, download: bool) -> None:
         self.finding = WatermarkFinding(name, 0, 0, 0.0)
         self._model: WatermarkModel | None = None
         try:
             self._plugin = find_watermark(name)
+            if not download and (wanted := self._plugin.would_download()) is not None:
+                raise UnsupportedError(
+                    f"the watermark {name!r} would download {wanted}; allow it with --download (download=True)"
+                )
             self._model = open_watermark(self._plugin)
         except MegatalkerError as error:
             if not optional:
