@@ -9,7 +9,7 @@ import pytest
 from websockets.sync.client import connect
 
 from megatalker.serving.protocol.messages import WordTime
-from megatalker.serving.server.realtime_response import ResponseItem
+from megatalker.serving.server.realtime_events import ResponseItem
 from realtime_client import CLOSING, OPENING, SEED, audio, client, spoken, talking, transcript
 from serving import ENDLESS, TEXT, Served, Server, endless, fakes_with, serving
 from waiting import HANG_S, eventually

@@ -42,7 +42,7 @@ from megatalker.serving.server.middleware import (
 )
 from megatalker.serving.server.plain_session import PlainSession
 from megatalker.serving.server.problems import NoRouteError, TooLongError, describe, respond, storage_trouble
-from megatalker.serving.server.realtime_session import SUBPROTOCOL as REALTIME
+from megatalker.serving.server.realtime_events import SUBPROTOCOL as REALTIME
 from megatalker.serving.server.realtime_session import RealtimeSession
 from megatalker.serving.server.socket_session import SocketSession
 from megatalker.serving.server.speech_routes import speech_routes, tts_stream_routes

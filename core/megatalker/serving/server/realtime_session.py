@@ -1,18 +1,15 @@
 """``WS /v1/realtime``: OpenAI's Realtime protocol for speech out. What is spoken is text that the client sends."""
 
 import asyncio
-import itertools
-import json
 from dataclasses import replace
 from typing import Any
 
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from megatalker.errors import InvalidRequestError
-from megatalker.serving.protocol.leniency import FieldError, read_json
+from megatalker.serving.protocol.leniency import read_json
 from megatalker.serving.protocol.messages import MAX_ID_LENGTH, SpeechFields
 from megatalker.serving.protocol.realtime_messages import (
-    MOST_ITEMS,
     AudioOutput,
     Item,
     ItemCreate,
@@ -29,30 +26,12 @@ from megatalker.serving.protocol.realtime_messages import (
 )
 from megatalker.serving.server.information import Aliases
 from megatalker.serving.server.problems import error_details
-from megatalker.serving.server.realtime_response import (
-    ConversationItem,
-    RealtimeOptions,
-    RealtimeResponse,
-    ResponseItem,
-    new_id,
-)
+from megatalker.serving.server.realtime_events import BETA, ConversationItem, EventWriter, RealtimeOptions, new_id
+from megatalker.serving.server.realtime_items import RealtimeItems
+from megatalker.serving.server.realtime_response import RealtimeResponse
 from megatalker.serving.server.socket_session import SocketSession, log_defect
 from megatalker.serving.server.speech_service import SpeechService
 from megatalker.settings import ServerSettings
-
-BETA = "realtime=v1"
-"""The header ``OpenAI-Beta`` of clients of the beta protocol, whose events have other names."""
-_BETA_NAMES = {
-    "conversation.item.added": "conversation.item.created",
-    "response.output_audio.delta": "response.audio.delta",
-    "response.output_audio.done": "response.audio.done",
-    "response.output_audio_transcript.delta": "response.audio_transcript.delta",
-    "response.output_audio_transcript.done": "response.audio_transcript.done",
-}
-KEPT = 4
-"""A conversation keeps the text of this many of the longest responses."""
-SUBPROTOCOL = "realtime"
-"""The subprotocol that OpenAI's clients in browsers offer."""
 
 
 class RealtimeSession(SocketSession):
@@ -68,13 +47,11 @@ class RealtimeSession(SocketSession):
     def __init__(self, socket: WebSocket, service: SpeechService, settings: ServerSettings, aliases: Aliases) -> None:
         super().__init__(socket, service, settings)
         self._aliases, self._id, self._conversation = aliases, new_id("sess"), new_id("conv")
-        self._beta = socket.headers.get("openai-beta", "") == BETA
+        self._writer = EventWriter(beta=socket.headers.get("openai-beta", "") == BETA)
         self._options = RealtimeOptions()
-        self._items: list[ConversationItem] = []
+        self._items = RealtimeItems(self.tell, service.engine.settings.max_text_chars)
         self._active: RealtimeResponse | None = None
         self._asking: str | None = None
-        self._numbers = itertools.count(1)
-        self._most_chars = service.engine.settings.max_text_chars
 
     async def serve(self) -> None:
         """Tell the session, and read events until the client goes away."""
@@ -105,12 +82,11 @@ class RealtimeSession(SocketSession):
                 self._options = await self._updated(fields, "session")
                 await self.tell("session.updated", session=self._shown())
             case ItemCreate(item=item, previous_item_id=before):
-                await self._create_item(item, before)
+                await self._items.create(item, before)
             case ItemRetrieve(item_id=name):
-                await self.tell("conversation.item.retrieved", item=self._item(name, "item_id").shown())
+                await self._items.retrieve(name)
             case ItemDelete(item_id=name):
-                self._items.remove(self._item(name, "item_id"))
-                await self.tell("conversation.item.deleted", item_id=name)
+                await self._items.delete(name)
             case ItemTruncate() as event:
                 await self._truncate(event)
             case ResponseCreate(response=asked):
@@ -162,7 +138,7 @@ class RealtimeSession(SocketSession):
             "tool_choice": "none",
             "megatalker": {"instructions": "followed" if follows else "ignored", "seed": options.own.seed},
         }
-        if self._beta:
+        if self._writer.beta:
             names = {"audio/pcm": "pcm16", "audio/pcmu": "g711_ulaw", "audio/pcma": "g711_alaw"}
             shown |= {"modalities": ["text", "audio"], "voice": options.voice, "speed": options.speed}
             shown |= {"output_audio_format": names[options.format.type]}
@@ -170,68 +146,14 @@ class RealtimeSession(SocketSession):
 
     # ---- the conversation
 
-    def _item(self, name: str, field: str) -> ConversationItem:
-        for item in self._items:
-            if item.id == name:
-                return item
-        raise RealtimeError(f"there is no item {name!r:.80} in this conversation", field, "item_not_found")
-
     def _given(self, item: Item, field: str) -> ConversationItem:
-        return self._item(item.id or "", field) if item.type == "item_reference" else ConversationItem(item)
-
-    async def _create_item(self, asked: Item, before: str | None) -> None:
-        if asked.type == "item_reference":
-            raise FieldError("item.type is 'item_reference', which stands in the input of a response", "item.type")
-        if any(item.id == asked.id for item in self._items):
-            raise FieldError(f"an item {asked.id!r} is there already; use another id, or none", "item.id")
-        if before not in (None, "root"):
-            self._item(before, "previous_item_id")
-        item = ConversationItem(asked)
-        waiting = [other for other in self._items if not other.spoken]
-        chars, most = sum(len(other.text) + 1 for other in waiting) + len(item.text), self._most_chars
-        if len(waiting) >= MOST_ITEMS or chars > most:
-            raise RealtimeError(
-                f"{len(waiting) + 1} items with {chars} characters would wait to be spoken, expected at most "
-                f"{MOST_ITEMS} with {most}; send response.create, or conversation.item.delete",
-                "item",
-                "too_many_items",
-            )
-        await self._add(item, before)
-        await self.tell("conversation.item.done", item=item.shown())
-
-    def _forget_spoken(self) -> None:
-        """Keep the conversation within bounds: the oldest items that were spoken go."""
-        spoken = iter([item for item in self._items if item.spoken])
-        while len(self._items) > MOST_ITEMS or sum(len(item.text) for item in self._items) > KEPT * self._most_chars:
-            if (oldest := next(spoken, None)) is None:
-                return
-            self._items.remove(oldest)
-
-    async def _add(self, item: ConversationItem, before: str | None = None) -> None:
-        """Put an item behind another one, by default at the end."""
-        names = [item.id for item in self._items]
-        at = 0 if before == "root" else names.index(before) + 1 if before in names else len(names)
-        self._items.insert(at, item)
-        previous = names[at - 1] if at else None
-        self._forget_spoken()
-        await self.tell("conversation.item.added", previous_item_id=previous, item=item.shown())
+        return self._items.find(item.id or "", field) if item.type == "item_reference" else ConversationItem(item)
 
     async def _truncate(self, event: ItemTruncate) -> None:
-        item = self._item(event.item_id, "item_id")
-        if not isinstance(item, ResponseItem):
-            raise FieldError(f"item {event.item_id!r} has no audio; truncate what a response has spoken", "item_id")
-        if event.content_index != 0:
-            raise FieldError(f"content_index is {event.content_index}, expected 0", "content_index")
+        item = self._items.heard(event)
         if self._active is not None and self._active.item is item:
             await self._cancel(None)
-        if event.audio_end_ms > item.audio_ms:
-            raise FieldError(
-                f"audio_end_ms is {event.audio_end_ms:g}, but the item has {item.audio_ms:.0f} ms of audio",
-                "audio_end_ms",
-            )
-        item.truncate(event.audio_end_ms)
-        told = {"item_id": item.id, "content_index": 0, "audio_end_ms": int(event.audio_end_ms)}
-        await self.tell("conversation.item.truncated", **told)
+        await self._items.truncate(item, event)
 
     # ---- responses
 
@@ -242,7 +164,7 @@ class RealtimeSession(SocketSession):
                 None,
                 "conversation_already_has_active_response",
             )
-        items = [item for item in self._items if not item.spoken]
+        items = self._items.unspoken()
         if asked.input is not None:
             items = [self._given(item, f"response.input.{at}.id") for at, item in enumerate(asked.input)]
         if not any(item.text.strip() for item in items):
@@ -255,7 +177,7 @@ class RealtimeSession(SocketSession):
         options = await self._updated(asked, "response")
         for item in items:
             item.spoken = True
-        add = None if asked.conversation == "none" else self._add
+        add = None if asked.conversation == "none" else self._items.add
         response = RealtimeResponse(items, options, self._speech_fields(options), asked.metadata, add)
         self._active = response
         response.task = self._tasks.create_task(self._speak(response))
@@ -301,8 +223,5 @@ class RealtimeSession(SocketSession):
 
     async def tell(self, kind: str, **fields: Any) -> None:
         """Send an event."""
-        if self._beta:
-            if kind == "conversation.item.done":
-                return
-            kind = _BETA_NAMES.get(kind, kind)
-        await self.send(json.dumps({"type": kind, "event_id": f"event_{next(self._numbers)}", **fields}))
+        if (message := self._writer.write(kind, fields)) is not None:
+            await self.send(message)
