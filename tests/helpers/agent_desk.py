@@ -15,6 +15,7 @@ from pipecat.transports.smallwebrtc.request_handler import SmallWebRTCRequest, S
 from megatalker import Settings
 from megatalker_pipecat.agent.bot import bot
 from megatalker_pipecat.agent.plan import Endpoint, Plan
+from megatalker_pipecat.agent.realtime.door import RealtimeDoor
 from megatalker_pipecat.agent.reception import Reception
 from megatalker_pipecat.agent.settings import AgentSettings
 
@@ -28,10 +29,12 @@ class AgentDesk:
         self.over = asyncio.Event()
         """A call has ended."""
         self.webrtc = SmallWebRTCRequestHandler()
+        self.idle_timeout_s: float | None = 300.0
         self.body: dict[str, Any] = {}
         """Body of the page's latest call."""
 
     async def answer(self, arguments: RunnerArguments) -> None:
+        arguments.pipeline_idle_timeout_secs = self.idle_timeout_s
         arguments.cli_args = argparse.Namespace(verbose=1, reception=self.reception)
         await bot(arguments)
         self.over.set()
@@ -50,6 +53,7 @@ class AgentDesk:
 def app_of(desk: AgentDesk) -> FastAPI:
     """Routes as of Pipecat's runner, besides those of the page."""
     app = FastAPI()
+    app.add_middleware(RealtimeDoor)
 
     @app.websocket("/ws")
     async def by_phone(socket: WebSocket) -> None:

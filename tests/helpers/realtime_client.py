@@ -86,13 +86,14 @@ class RealtimeClient:
         return first.response_id, first.item_id
 
 
-def client(served: Served, key: str = "any") -> openai.AsyncOpenAI:
-    address = served.url + "/v1"
+def client(served: Served | str, key: str = "any") -> openai.AsyncOpenAI:
+    """OpenAI's client of a server, or of an URL."""
+    address = (served if isinstance(served, str) else served.url) + "/v1"
     return openai.AsyncOpenAI(base_url=address, websocket_base_url=address.replace("http", "ws"), api_key=key)
 
 
 @asynccontextmanager
-async def talking(served: Served, key: str = "any", model: str = "gpt-realtime") -> AsyncIterator[RealtimeClient]:
+async def talking(served: Served | str, key: str = "any", model: str = "gpt-realtime") -> AsyncIterator[RealtimeClient]:
     async with (
         client(served, key) as sdk,
         sdk.realtime.connect(model=model) as connection,

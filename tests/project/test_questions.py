@@ -32,7 +32,7 @@ PLACES = {
         "synthetic.md#What it can and cannot do",
     ],
     "How do I use it from Home Assistant?": ["apps.md#Home Assistant", "wyoming.md#Home Assistant (Wyoming)"],
-    "How do I use it from OpenAI's Realtime client?": ["realtime.md#OpenAI's Realtime API, for speech out"],
+    "How do I use it from OpenAI's Realtime client?": ["realtime.md#OpenAI's Realtime API"],
     "How do I speak into a telephone call, or get another sampling rate?": [
         "telephony.md#Telephone calls and other rates",
         "telephony.md#Twilio and Telnyx",

@@ -1,10 +1,12 @@
 """Pipecat's runner calls ``bot`` for each client: a conversation over the client's transport."""
 
-from pipecat.runner.types import RunnerArguments
+from pipecat.runner.types import RunnerArguments, WebSocketRunnerArguments
 
 from megatalker_pipecat.agent import phone
 from megatalker_pipecat.agent.conversation import Conversation
 from megatalker_pipecat.agent.logs import log_less
+from megatalker_pipecat.agent.realtime.door import is_realtime
+from megatalker_pipecat.agent.realtime.session import AgentRealtimeSession
 from megatalker_pipecat.agent.reception import Reception
 from megatalker_pipecat.agent.transports import transport_for
 
@@ -17,6 +19,10 @@ async def bot(arguments: RunnerArguments) -> None:
         log_less("INFO")
     reception: Reception = options.reception
     plan = reception.plan
+    if is_realtime(arguments):
+        assert isinstance(arguments, WebSocketRunnerArguments)
+        await AgentRealtimeSession(arguments.websocket, reception, arguments.pipeline_idle_timeout_secs).run()
+        return
     transport, by_phone = await transport_for(arguments, listens=plan.stt is not None)
     conversation = Conversation(
         plan,

@@ -32,6 +32,8 @@ class Conversation:
         sink: FrameProcessor,
         turns: TurnLog,
         *,
+        behind_hearing: FrameProcessor | None = None,
+        behind_all: FrameProcessor | None = None,
         rate: int | None = None,
         idle_timeout_s: float | None = None,
     ) -> None:
@@ -42,6 +44,8 @@ class Conversation:
             source: where speech and messages arrive.
             sink: where speech leaves.
             turns: takes the times of each turn. Clients are told them in a server message of type ``turn``.
+            behind_hearing: stands between speech to text and turn detection.
+            behind_all: stands behind the memory of what was said.
             rate: samples a second of the line, both ways; ``None``: Pipecat's defaults.
             idle_timeout_s: the conversation ends when nobody says anything for this long; ``None``: never.
         """
@@ -59,7 +63,10 @@ class Conversation:
         latency = TurnLatencyObserver()
         latency.add_event_handler("on_turn", self._note_turn)
         self._turns, self._number = turns, turns.next_conversation()
-        stages = [source, listening, self.user, answering(plan), self.speech, sink, self.assistant]
+        self.model = answering(plan)
+        """The language model, or what stands in its place."""
+        hearing_stages = [source, listening, behind_hearing, self.user]
+        stages = [*hearing_stages, self.model, self.speech, sink, self.assistant, behind_all]
         self.worker = PipelineWorker(
             Pipeline([stage for stage in stages if stage is not None]),
             params=PipelineParams(enable_metrics=True, enable_usage_metrics=True, **rates),

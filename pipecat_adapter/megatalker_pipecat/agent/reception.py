@@ -31,6 +31,11 @@ class Reception:
         self.turns = TurnLog(plan.agent.turn_log)
         self._under_way: set[Conversation] = set()
 
+    @property
+    def count(self) -> int:
+        """Conversations under way."""
+        return len(self._under_way)
+
     async def hold(self, conversation: Conversation) -> None:
         """Run a conversation until it is over, or the server is told to stop."""
         self._under_way.add(conversation)

@@ -16,6 +16,7 @@ from pipecat.transports.websocket.fastapi import FastAPIWebsocketParams, FastAPI
 
 from megatalker.errors import UnsupportedError
 from megatalker_pipecat.agent.phone import PROVIDERS, missing_keys
+from megatalker_pipecat.agent.realtime.door import RealtimeDoor
 
 NOWHERE = "megatalker_agent.no_such_transport"
 """A module that does not exist: Pipecat's runner turns a transport off when it misses one."""
@@ -34,6 +35,7 @@ def offer(app: FastAPI, *, listens: bool, only: str | None) -> None:
         listens: there is speech to text.
         only: the one transport that the command line asked for.
     """
+    app.add_middleware(RealtimeDoor)
     works = offered(listens=listens)
     groups = {"telephony" if name in PROVIDERS else name for name in works}
     for name in run.TRANSPORT_ROUTE_DEPENDENCIES:

@@ -1,11 +1,13 @@
 """Messages that clients send to ``/v1/realtime``: OpenAI's Realtime events, as far as they concern speech.
 
+A server speaks text that clients send; an agent listens to clients, too, and takes further events.
+
 The fields of the beta protocol (``voice``, ``output_audio_format``, ``modalities``) are taken as well. Unknown fields
 mean nothing here and are left out, except in ``megatalker``, which is ours.
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
@@ -202,7 +204,64 @@ class ResponseCancel(RealtimeFields):
     response_id: str | None = None
 
 
+# ---- to an agent, which listens
+
+
+class TurnDetection(RealtimeFields):
+    """The server finds out when somebody has finished; its numbers are the server's own."""
+
+    type: Literal["server_vad", "semantic_vad"]
+    create_response: Literal[True] = True
+    interrupt_response: Literal[True] = True
+
+
+class AudioInput(RealtimeFields):
+    """How a client is heard; what is absent stays as it is."""
+
+    format: AnyFormat | None = None
+    turn_detection: TurnDetection | None = None
+    """``None``, where it is given: the client says when by ``input_audio_buffer.commit``."""
+
+
+class HeardAudioFields(AudioFields):
+    """Audio in both directions."""
+
+    input: AudioInput | None = None
+
+
+class AgentSessionFields(SessionFields):
+    """A session of an agent."""
+
+    audio: HeardAudioFields | None = None
+    input_audio_format: AnyFormat | None = None
+    """Beta, as is the next one: ``audio.input`` goes before them."""
+    turn_detection: TurnDetection | None = None
+    tools: Annotated[list[Any], Field(max_length=0)] = []
+    """The agent calls no functions of clients."""
+
+
+class AgentSessionUpdate(RealtimeFields):
+    """Listen and speak like this from now on."""
+
+    session: AgentSessionFields
+
+
+class AudioAppend(RealtimeFields):
+    """More audio of the client, in base64."""
+
+    audio: str
+
+
+class AudioCommit(RealtimeFields):
+    """The audio that was appended is a message."""
+
+
+class AudioClear(RealtimeFields):
+    """Forget the audio that was appended."""
+
+
 RealtimeEvent = SessionUpdate | ItemCreate | ItemRetrieve | ItemDelete | ItemTruncate | ResponseCreate | ResponseCancel
+AgentEvent = RealtimeEvent | AgentSessionUpdate | AudioAppend | AudioCommit | AudioClear
 _KINDS: dict[str, type[RealtimeEvent]] = {
     "session.update": SessionUpdate,
     "conversation.item.create": ItemCreate,
@@ -211,6 +270,13 @@ _KINDS: dict[str, type[RealtimeEvent]] = {
     "conversation.item.truncate": ItemTruncate,
     "response.create": ResponseCreate,
     "response.cancel": ResponseCancel,
+}
+_AGENT_KINDS: dict[str, type[AgentEvent]] = {
+    **_KINDS,
+    "session.update": AgentSessionUpdate,
+    "input_audio_buffer.append": AudioAppend,
+    "input_audio_buffer.commit": AudioCommit,
+    "input_audio_buffer.clear": AudioClear,
 }
 
 
@@ -221,14 +287,22 @@ def read_realtime_event(given: Mapping[str, Any]) -> RealtimeEvent:
         RealtimeError: this server has no such event.
         InvalidRequestError: a field is missing or has a wrong value; or ``type`` is missing.
     """
+    return _read(given, _KINDS, "this server speaks text that clients send; it")
+
+
+def read_agent_event(given: Mapping[str, Any]) -> AgentEvent:
+    """Return an event that a client sends to an agent; raises as :func:`read_realtime_event`."""
+    return _read(given, _AGENT_KINDS, "this agent")
+
+
+Event = TypeVar("Event", bound=RealtimeFields)
+
+
+def _read(given: Mapping[str, Any], kinds: Mapping[str, type[Event]], taker: str) -> Event:
     kind = given.get("type")
     if not isinstance(kind, str):
-        raise InvalidRequestError(f"type is {kind!r:.60}, expected one of {', '.join(map(repr, _KINDS))}")
-    if kind not in _KINDS:
-        raise RealtimeError(
-            f"{kind!r:.60} is not supported: this server speaks text that clients send; it takes {', '.join(_KINDS)}",
-            "type",
-            "unsupported",
-        )
-    event, _ = read_fields(_KINDS[kind], given, strict=True)
+        raise InvalidRequestError(f"type is {kind!r:.60}, expected one of {', '.join(map(repr, kinds))}")
+    if kind not in kinds:
+        raise RealtimeError(f"{kind!r:.60} is not supported: {taker} takes {', '.join(kinds)}", "type", "unsupported")
+    event, _ = read_fields(kinds[kind], given, strict=True)
     return event

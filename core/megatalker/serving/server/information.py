@@ -16,16 +16,13 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from starlette.responses import FileResponse, HTMLResponse
 
 from megatalker.checkpoint.config import SAMPLE_RATE
+from megatalker.serving.protocol.voice_aliases import openai_voices
 from megatalker.serving.server.problems import UnknownModelError, content_responses, error_responses, problem
 from megatalker.serving.server.speech_service import SpeechService
 from megatalker.settings import ServerSettings
 from megatalker.voices import list_languages, list_speakers
 from megatalker.voices.mixing import mix_parts
 from megatalker.voices.names import name_key
-
-OPENAI_VOICES = (
-    "alloy", "ash", "ballad", "cedar", "coral", "echo", "fable", "marin", "nova", "onyx", "sage", "shimmer", "verse",
-)  # fmt: skip
 
 
 class Aliases:
@@ -59,9 +56,7 @@ class Aliases:
         """
         if self._configured is not None:
             return dict(self._configured)
-        first, known = self._service.engine.settings.voice, self._known()
-        order = [first, *(name for name in known if name != first)] if first in known else known
-        return {alias: order[index % len(order)] if order else None for index, alias in enumerate(OPENAI_VOICES)}
+        return openai_voices(self._known(), self._service.engine.settings.voice)
 
     def _is_known(self, name: str) -> bool:
         speakers = list_speakers(self._service.engine.checkpoint)

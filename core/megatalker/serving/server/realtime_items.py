@@ -20,6 +20,15 @@ class RealtimeItems:
         self._tell, self._most_chars = tell, most_chars
         self._items: list[ConversationItem] = []
 
+    @property
+    def last_name(self) -> str | None:
+        """Name of the last item."""
+        return self._items[-1].id if self._items else None
+
+    def names_before(self, item: ConversationItem) -> list[str]:
+        """Return the names of the items before one, in their order."""
+        return [one.id for one in self._items[: self._items.index(item)]]
+
     def unspoken(self) -> list[ConversationItem]:
         """Return the items that were not spoken yet."""
         return [item for item in self._items if not item.spoken]

@@ -1,0 +1,385 @@
+"""One connection of OpenAI's Realtime protocol: audio and text in, the agent's answers out."""
+
+import asyncio
+import time
+from collections.abc import Coroutine, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+from pipecat.frames.frames import (
+    ErrorFrame,
+    InputAudioRawFrame,
+    InterruptionFrame,
+    LLMRunFrame,
+    LLMUpdateSettingsFrame,
+    TTSUpdateSettingsFrame,
+)
+from pipecat.services.settings import LLMSettings
+from starlette.websockets import WebSocket
+
+from megatalker.serving.background import start_task
+from megatalker.serving.protocol.leniency import FieldError
+from megatalker.serving.protocol.realtime_messages import (
+    AgentSessionFields,
+    AgentSessionUpdate,
+    AudioAppend,
+    AudioClear,
+    AudioCommit,
+    AudioInput,
+    AudioOutput,
+    ItemCreate,
+    ItemDelete,
+    ItemRetrieve,
+    ItemTruncate,
+    RealtimeError,
+    ResponseCancel,
+    ResponseCreate,
+    ResponseFields,
+    read_agent_event,
+)
+from megatalker.serving.protocol.voice_aliases import openai_voices
+from megatalker.serving.server.problems import TooManyConnectionsError
+from megatalker.serving.server.realtime_events import new_id
+from megatalker_pipecat import MegatalkerTTSService
+from megatalker_pipecat.agent.conversation import Conversation
+from megatalker_pipecat.agent.realtime.answers import AnswerError, Answers
+from megatalker_pipecat.agent.realtime.connection import RealtimeConnection
+from megatalker_pipecat.agent.realtime.incoming import RATE, IncomingAudio
+from megatalker_pipecat.agent.realtime.items import ContextItems, heard_item
+from megatalker_pipecat.agent.realtime.stages import PIECE_S, AnswerOutput, CommittedSpeech, KeptAnswers
+from megatalker_pipecat.agent.reception import Reception
+
+VAD = "server_vad"
+INTERRUPTION_S = 5.0
+"""Seconds that ending an answer may take."""
+_UNSUPPORTED = ("input", "instructions", "audio", "voice", "output_audio_format", "speed", "megatalker")
+"""Fields of a response that would have to differ from the session's."""
+
+
+class AgentRealtimeSession(RealtimeConnection):
+    """A conversation over one WebSocket.
+
+    Args:
+        socket: accepted.
+        reception: holds the agent's conversations.
+        idle_timeout_s: the conversation ends when nobody says anything for this long.
+    """
+
+    def __init__(self, socket: WebSocket, reception: Reception, idle_timeout_s: float | None) -> None:
+        super().__init__(socket, reception.plan.engine.server)
+        self._reception, self._plan = reception, reception.plan
+        self._committed = CommittedSpeech()
+        self._conversation = Conversation(
+            self._plan,
+            None,
+            AnswerOutput(self),
+            reception.turns,
+            behind_hearing=self._committed,
+            behind_all=KeptAnswers(self),
+            idle_timeout_s=idle_timeout_s,
+        )
+        self._id, name = new_id("sess"), new_id("conv")
+        self._items = ContextItems(self.tell, self._plan.engine.max_text_chars, self._conversation.context)
+        self._answers = Answers(self.tell, self._items.add, name)
+        self._incoming = IncomingAudio()
+        self._detects = self._plan.stt is not None
+        self._heard_s = 0.0
+        self._message: str | None = None
+        """Name of the item that somebody is speaking."""
+        self._transcribing: asyncio.Task[None] | None = None
+        self._ignoring = False
+        """Parts of a cancelled answer may still come out of the pipeline."""
+        self._answering, self._kept = asyncio.Event(), asyncio.Event()
+        self._answering.set()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def run(self) -> None:
+        """Talk until the client leaves, or nobody says anything for long, or the server stops."""
+        if self._reception.count >= self.limits.max_connections:
+            await self.refuse(TooManyConnectionsError())
+            await self.close(1013, "too many conversations")
+            return
+        self._conversation.worker.add_event_handler("on_pipeline_error", self._failed)
+        running = self._start(self._reception.hold(self._conversation), "conversation")
+        try:
+            await self.tell("session.created", session=self._shown())
+            await self._conversation.greet()
+            reading, hearing = self._start(self.read(), "reading"), self._start(self._feed(), "hearing")
+            left = self._start(self._left(), "leaving")
+            await asyncio.wait([running, reading, hearing, left], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self.gone.set()
+            for task in self._tasks:
+                if task is not running:
+                    task.cancel()
+            await self._conversation.worker.cancel()
+            await asyncio.wait([running])
+            await self.close(1000, "the conversation is over")
+
+    def _start(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        task = start_task(work, f"megatalker-realtime-{name}")
+        self._tasks = [*(one for one in self._tasks if not one.done()), task]
+        return task
+
+    async def _left(self) -> None:
+        await self.gone.wait()
+
+    # ---- from the client
+
+    async def handle(self, given: Mapping[str, Any]) -> None:
+        match read_agent_event(given):
+            case AgentSessionUpdate(session=fields):
+                await self._update(fields)
+            case ItemCreate(item=item, previous_item_id=before):
+                await self._items.write(item, before)
+            case ItemRetrieve(item_id=name):
+                await self._items.retrieve(name)
+            case ItemDelete(item_id=name):
+                await self._items.delete(name)
+            case ItemTruncate() as event:
+                await self._truncate(event)
+            case ResponseCreate(response=asked):
+                await self._respond(asked or ResponseFields())
+            case ResponseCancel(response_id=name):
+                await self._cancel(name)
+            case AudioAppend(audio=audio):
+                self._require_hearing()
+                await self._incoming.append(audio)
+            case AudioCommit():
+                await self._commit()
+            case AudioClear():
+                self._require_hearing()
+                await self._incoming.clear()
+                await self.tell("input_audio_buffer.cleared")
+
+    # ---- the session
+
+    async def _update(self, fields: AgentSessionFields) -> None:
+        output = (fields.audio and fields.audio.output) or AudioOutput()
+        given = (fields.audio and fields.audio.input) or AudioInput()
+        if fields.megatalker is not None:
+            raise RealtimeError("megatalker is a field of megatalker serve alone", "session.megatalker", "unsupported")
+        if (output.speed or fields.speed or 1.0) != 1.0:
+            raise RealtimeError(
+                "speed is not 1: this agent speaks at its own", "session.audio.output.speed", "unsupported"
+            )
+        detection = given if "turn_detection" in given.model_fields_set else fields
+        detects = self._detects
+        if "turn_detection" in detection.model_fields_set:
+            detects = detection.turn_detection is not None
+        if detects:
+            self._require_hearing()
+        voice = output.voice or fields.voice
+        spoken = None if voice is None else self._voice(voice)
+        await self._transcribed()
+        self._detects = detects
+        if (wanted := given.format or fields.input_audio_format) not in (None, self._incoming.format):
+            await self._incoming.clear(wanted)
+        worker = self._conversation.worker
+        if spoken is not None:
+            await worker.queue_frame(TTSUpdateSettingsFrame(delta=MegatalkerTTSService.Settings(voice=spoken)))
+        if fields.instructions is not None:
+            await worker.queue_frame(LLMUpdateSettingsFrame(delta=LLMSettings(system_instruction=fields.instructions)))
+        changes: dict[str, Any] = {
+            "voice": voice,
+            "format": output.format or fields.output_audio_format,
+            "instructions": fields.instructions,
+        }
+        known = {name: value for name, value in changes.items() if value is not None}
+        self._answers.options = replace(self._answers.options, **known)
+        await self.tell("session.updated", session=self._shown())
+
+    def _voice(self, name: str) -> str | None:
+        known: Sequence[str] = self._reception.page.offered()["voice"]
+        aliases = openai_voices(known, self._plan.engine.voice)
+        if name in known:
+            return name
+        if name not in aliases:
+            expected = ", ".join(known) or "none: the checkpoint has no voices by name"
+            raise FieldError(f"voice is {name!r:.60}, expected {expected}", "session.audio.output.voice")
+        return aliases[name]
+
+    def _shown(self) -> dict[str, Any]:
+        options, incoming = self._answers.options, self._incoming
+        detection = {"type": VAD, "create_response": True, "interrupt_response": True} if self._detects else None
+        heard = {"format": {"type": incoming.format.type, "rate": incoming.rate}, "turn_detection": detection}
+        shown: dict[str, Any] = {
+            "type": "realtime",
+            "object": "realtime.session",
+            "id": self._id,
+            "model": (self._plan.llm and self._plan.llm.model) or "megatalker-agent",
+            "output_modalities": ["audio"],
+            "instructions": options.instructions or self._plan.agent.prompt,
+            "audio": {"input": heard if self._plan.stt is not None else None, "output": options.output()},
+            "tools": [],
+            "tool_choice": "none",
+        }
+        if self.writer.beta:
+            shown |= {"modalities": ["text", "audio"], "voice": options.voice, "turn_detection": detection}
+        return shown
+
+    # ---- what the client says
+
+    def _require_hearing(self) -> None:
+        if self._plan.stt is None:
+            raise RealtimeError(
+                "this agent has no speech to text; send text by conversation.item.create", "type", "unsupported"
+            )
+
+    async def _feed(self) -> None:
+        """Have the pipeline hear what is appended, at the pace at which it was spoken."""
+        heard_until = 0.0
+        while True:
+            await self._incoming.came.wait()
+            if not self._detects:
+                await asyncio.sleep(PIECE_S)
+                continue
+            piece = self._incoming.take(PIECE_S)
+            seconds = len(piece) / (2 * RATE)
+            self._heard_s += seconds
+            await self._conversation.worker.queue_frame(InputAudioRawFrame(piece, RATE, 1))
+            now = time.monotonic()
+            heard_until = max(heard_until, now - PIECE_S) + seconds
+            await asyncio.sleep(max(0.0, heard_until - now))
+
+    async def _commit(self) -> None:
+        self._require_hearing()
+        if self._detects:
+            raise RealtimeError(
+                "the server finds out by itself when somebody has finished; set turn_detection to null to commit",
+                "type",
+                "unsupported",
+            )
+        audio = await self._incoming.take_message()
+        await self._transcribed()  # one message at a time
+        name, previous = new_id("item"), self._items.last_name
+        await self.tell("input_audio_buffer.committed", item_id=name, previous_item_id=previous)
+        self._transcribing = self._start(self._transcribe(name, audio), "transcript")
+
+    async def _transcribe(self, name: str, audio: bytes) -> None:
+        text = await self._committed.transcribe(audio, self._conversation.worker)
+        if text:
+            self._conversation.context.add_message({"role": "user", "content": text})
+        await self._add_heard(name, text)
+
+    async def _transcribed(self) -> None:
+        if self._transcribing is not None:
+            await asyncio.wait([self._transcribing])
+
+    async def _add_heard(self, name: str, text: str) -> None:
+        item = heard_item(name, text)
+        await self._items.add(item)
+        if text:
+            self._items.remember(item, "user")
+        await self.tell("conversation.item.done", item=item.shown())
+        told = {"item_id": name, "content_index": 0, "transcript": text}
+        usage = {"type": "duration", "seconds": 0}
+        await self.tell("conversation.item.input_audio_transcription.completed", **told, usage=usage)
+
+    # ---- responses
+
+    async def _respond(self, asked: ResponseFields) -> None:
+        if (active := self._answers.active) is not None:
+            raise RealtimeError(
+                f"response {active.id} is spoken; wait for response.done, or send response.cancel",
+                None,
+                "conversation_already_has_active_response",
+            )
+        for name in _UNSUPPORTED:
+            if getattr(asked, name) is not None:
+                field = f"response.{name}"
+                raise RealtimeError(f"{field} is not supported: use session.update and items", field, "unsupported")
+        if asked.conversation == "none":
+            raise RealtimeError("responses are part of the conversation", "response.conversation", "unsupported")
+        response = self._answers.open(asked.metadata)
+
+        async def ask() -> None:
+            await self._transcribed()
+            await self._answers.create()
+            if self._answers.active is response:
+                self._answering.clear()
+                await self._conversation.worker.queue_frame(LLMRunFrame())
+
+        self._start(ask(), "answer")
+
+    async def _cancel(self, name: str | None) -> None:
+        active = self._answers.active
+        if active is None or name not in (None, active.id):
+            which = "" if name is None else f" {name!r:.80}"
+            raise RealtimeError(f"no response{which} is spoken", "response_id", "response_cancel_not_active")
+        self._ignoring = True
+        await self._answers.cancel("client_cancelled")
+        await _at_most(self._answering.wait())  # an interruption would overtake what asks for the answer
+        self._kept.clear()
+        await self._conversation.worker.queue_frame(InterruptionFrame())
+        await _at_most(self._kept.wait())
+
+    async def _truncate(self, event: ItemTruncate) -> None:
+        item, active = self._items.heard(event), self._answers.active
+        if active is not None and active.item is item:
+            await self._cancel(None)
+        await self._items.truncate(item, event)
+
+    async def _failed(self, _worker: object, frame: ErrorFrame) -> None:
+        error = AnswerError(f"{frame.processor}: {frame.error}")
+        self._answers.fail(error)
+        if frame.processor is self._conversation.model:
+            await self._answers.end()
+        else:
+            await self.refuse(error)
+
+    # ---- from the pipeline
+
+    async def user_begins(self) -> None:
+        self._message = new_id("item")
+        told = {"audio_start_ms": int(1000 * self._heard_s), "item_id": self._message}
+        await self.tell("input_audio_buffer.speech_started", **told)
+
+    async def user_ends(self) -> None:
+        if self._message is not None:
+            told = {"audio_end_ms": int(1000 * self._heard_s), "item_id": self._message}
+            await self.tell("input_audio_buffer.speech_stopped", **told)
+
+    async def user_said(self, text: str) -> None:
+        name, self._message = self._message or new_id("item"), None
+        await self.tell("input_audio_buffer.committed", item_id=name, previous_item_id=self._items.last_name)
+        await self._add_heard(name, text)
+
+    async def answer_begins(self) -> None:
+        self._answering.set()
+        if self._ignoring:
+            return
+        if self._answers.active is None:
+            self._answers.open()
+        await self._answers.create()
+
+    async def audio(self, samples: bytes) -> None:
+        if not self._ignoring:
+            await self._answers.audio(samples)
+
+    async def word(self, text: str, *, joined: bool) -> None:
+        if not self._ignoring:
+            await self._answers.word(text, joined=joined)
+
+    async def answer_ends(self) -> None:
+        if not self._ignoring:
+            await self._answers.end()
+
+    async def interrupted(self) -> None:
+        if self._ignoring:
+            self._ignoring = False
+        else:
+            await self._answers.cancel("turn_detected")
+
+    async def answer_kept(self) -> None:
+        if self._answers.last is not None:
+            self._items.remember(self._answers.last, "assistant")
+        self._kept.set()
+
+
+async def _at_most(waiting: Coroutine[Any, Any, bool]) -> None:
+    """Wait, but not for ever: a pipeline that hangs is no reason to hear the client no more."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(INTERRUPTION_S):
+            await waiting
