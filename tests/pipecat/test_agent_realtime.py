@@ -23,7 +23,9 @@ from agent_realtime import (
     use_stand_ins,
 )
 from megatalker import Checkpoint
+from megatalker.serving.server.realtime_events import ResponseItem
 from megatalker_benchmarks.mock_openai import MockOpenAI
+from megatalker_pipecat.agent.realtime.answers import Answers
 from phone_call import to_ulaw
 from realtime_client import CLOSING, OPENING, audio, transcript
 from waiting import HANG_S
@@ -149,6 +151,27 @@ async def test_a_greeting_is_a_response() -> None:
     assert contents(mock) == [("assistant", "Good evening."), ("user", GREETING)]
 
 
+async def test_words_that_come_before_their_audio_are_told_after_it() -> None:
+    told: list[tuple[str, Any]] = []
+
+    async def tell(kind: str, **fields: Any) -> None:
+        told.append((kind, fields.get("delta")))
+
+    async def add(_item: ResponseItem) -> None:
+        """Nothing."""
+
+    answers = Answers(tell, add, "conversation")
+    answers.open()
+    await answers.create()
+    await answers.word("Good", joined=False)
+    await answers.audio(bytes(9600))
+    await answers.word("day", joined=False)
+    await answers.end()
+    deltas = [delta for kind, delta in told if kind in DELTAS]
+    assert deltas[1:] == ["Good", " day"]
+    assert [kind for kind, _ in told][:2] == ["response.created", "response.output_item.added"]
+
+
 # ---- how it is interrupted
 
 
@@ -165,6 +188,7 @@ async def test_somebody_who_speaks_interrupts() -> None:
     kept = done.output[0].content[0].transcript
     assert STORY.startswith(kept)
     assert 0 < len(kept) < len(STORY)
+    assert len(audio(cut)) / 48_000 < 0.8 * 4 * FRAMES * 0.08, "audio comes as it should be heard"
     assert transcript(answer) == ANSWERS[STOPPED]
     user, assistant, stop = contents(mock)
     assert (user, stop) == (("user", ASKED), ("user", STOPPED))
