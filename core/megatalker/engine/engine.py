@@ -40,7 +40,6 @@ from megatalker.plugins import BackendRegistry
 from megatalker.plugins.checked import CheckedCodec, CheckedTalker
 from megatalker.plugins.device import resolve_device, resolve_dtype, resolve_threads
 from megatalker.prompt import PromptBuilder
-from megatalker.prompt.markup.controls import without_controls
 from megatalker.settings import Settings
 
 CLOSE_TIMEOUT_S = 10.0
@@ -163,10 +162,7 @@ class Engine:
         request, segmenter = self._requests.check(text, asked, self.limits, after)
         utterance = self.begin(owner, request, segmenter, after=after)
         utterance.progress.text_chars = len(text or "")
-        checker = self._requests.text_checker(asked) if text is None else None
-        words = None
-        if asked.word_times:
-            words = self._paces.clock(asked.voice, without_controls(segmenter.whole), asked.language)
+        checker, words = self._requests.text_checker(text, asked), self._paces.clock(asked, segmenter.whole)
         link = LocalLink(utterance, self._commands)
         return SpeechStream(link, checker, keep_alive=self, words=words, after=after, watermark=self._watermark)
 

@@ -101,8 +101,10 @@ class RequestChecker:
             self._check_continuation(after, request)
         return request, segmenter
 
-    def text_checker(self, options: SpeechOptions) -> TextChecker:
-        """For the pieces of a text that arrives bit by bit."""
+    def text_checker(self, text: str | None, options: SpeechOptions) -> TextChecker | None:
+        """Return what checks the pieces of a text that arrives bit by bit; ``None`` where ``text`` is all of it."""
+        if text is not None:
+            return None
         most, tokens = self._settings.max_text_chars, self._control_tokens
         rewriter, marked = self._reading(options)
         return TextChecker(tokens, most, cleaning=options.clean_text, rewriter=rewriter, marked=marked)

@@ -18,7 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from megatalker.checkpoint.config import SAMPLE_RATE
+from megatalker.engine.options import SpeechOptions
 from megatalker.prompt.cleaning import PARAGRAPH_END
+from megatalker.prompt.markup.controls import without_controls
 from megatalker.voices import Voice
 
 __all__ = ["Word", "WordCutter", "cut", "letters"]
@@ -359,11 +361,19 @@ class Paces:
         self._paces: dict[str | None, Pace] = {}
         """By name; all voices without one share one."""
 
-    def clock(self, voice: str | Voice | None, text: str, language: str | None = None) -> WordClock:
-        """A clock for an utterance of this voice, with the text that was given at once, if any."""
+    def clock(self, asked: SpeechOptions, text: str) -> WordClock | None:
+        """Return the clock of an utterance; ``None``: no word times are asked for.
+
+        Args:
+            asked: how to speak.
+            text: the text that was given at once, with its controls, if any.
+        """
+        if not asked.word_times:
+            return None
+        voice = asked.voice
         pace = self._paces.setdefault(voice.speaker if isinstance(voice, Voice) else voice, Pace())
-        clock = self._make(pace, language)
-        if text:
-            clock.feed(text)
+        clock = self._make(pace, asked.language)
+        if said := without_controls(text):
+            clock.feed(said)
             clock.end_text()
         return clock

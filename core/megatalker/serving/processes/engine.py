@@ -17,7 +17,6 @@ from megatalker.engine.request import RequestChecker, TalkerLimits
 from megatalker.engine.stream import SpeechStream, require_process
 from megatalker.errors import MegatalkerError
 from megatalker.plugins import BackendRegistry
-from megatalker.prompt.markup.controls import without_controls
 from megatalker.serving.processes.client import EngineClient
 from megatalker.serving.processes.handle import EngineHandle
 from megatalker.serving.processes.messages import Begin, Segment
@@ -125,10 +124,7 @@ class ProcessEngine:
             on_text=self._client.note_text,
         )
         session.progress.text_chars = len(text or "")
-        checker = self._requests.text_checker(asked) if text is None else None
-        words = None
-        if asked.word_times:
-            words = self._paces.clock(asked.voice, without_controls(segmenter.whole), asked.language)
+        checker, words = self._requests.text_checker(text, asked), self._paces.clock(asked, segmenter.whole)
         self._client.begin(session)
         return SpeechStream(session, checker, keep_alive=self, words=words, after=after, watermark=self._watermark)
 
