@@ -5,6 +5,7 @@ from pipecat.runner.types import RunnerArguments, WebSocketRunnerArguments
 from megatalker_pipecat.agent import phone
 from megatalker_pipecat.agent.conversation import Conversation
 from megatalker_pipecat.agent.logs import log_less
+from megatalker_pipecat.agent.realtime.connection import turn_away
 from megatalker_pipecat.agent.realtime.door import is_realtime
 from megatalker_pipecat.agent.realtime.session import AgentRealtimeSession
 from megatalker_pipecat.agent.reception import Reception
@@ -21,6 +22,9 @@ async def bot(arguments: RunnerArguments) -> None:
     plan = reception.plan
     if is_realtime(arguments):
         assert isinstance(arguments, WebSocketRunnerArguments)
+        if reception.count >= plan.engine.server.max_connections:
+            await turn_away(arguments.websocket)
+            return
         await AgentRealtimeSession(arguments.websocket, reception, arguments.pipeline_idle_timeout_secs).run()
         return
     transport, by_phone = await transport_for(arguments, listens=plan.stt is not None)

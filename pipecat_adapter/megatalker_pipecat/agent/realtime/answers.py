@@ -41,7 +41,7 @@ class Answers:
     def open(self, metadata: dict[str, str] | None = None) -> ToldResponse:
         """Make a response the active one; :meth:`create` must follow."""
         assert self.active is None
-        self._created, self._error = False, None
+        self._created = False
         self._early.clear()
         self._encoder = self.options.encoder()
         self.active = ToldResponse(self.options, metadata, self._add)
@@ -83,7 +83,7 @@ class Answers:
         await response.send_words([word], self._tell)
 
     def fail(self, error: Exception) -> None:
-        """Remember why not all of the active response is said."""
+        """Remember why not all is said of the active response, or of the one that is about to begin."""
         self._error = self._error or error
 
     async def end(self) -> None:
@@ -96,11 +96,12 @@ class Answers:
             if whole and self._encoder is not None and (tail := self._encoder.finish()):
                 await response.send_audio(tail, self._tell)
             told = await response.end(self._tell, self._error, incomplete=response.begun)
-            self.active = None
+            self.active = self._error = None
             await self._tell("response.done", response={**told, "conversation_id": self._conversation})
 
     async def cancel(self, reason: str) -> None:
         """End the active response before it is said."""
+        self._error = None
         if self.active is not None:
             self.active.cancelled = reason
             await self.end()

@@ -14,12 +14,19 @@ from megatalker.serving.protocol.leniency import read_json
 from megatalker.serving.protocol.messages import MAX_ID_LENGTH
 from megatalker.serving.protocol.realtime_messages import RealtimeError
 from megatalker.serving.server.callers import TokenBucket
-from megatalker.serving.server.problems import error_details
+from megatalker.serving.server.problems import TooManyConnectionsError, error_details
 from megatalker.serving.server.realtime_events import BETA, EventWriter
 from megatalker.settings import ServerSettings
 
 ERRORS, ERRORS_A_SECOND = 200, 20
 """Error events that a connection may earn, and how many more each second."""
+
+
+async def turn_away(socket: WebSocket) -> None:
+    """Tell a client that there are too many, and hang up."""
+    details = {**error_details(TooManyConnectionsError()), "event_id": None}
+    await socket.send_text(EventWriter(beta=False).write("error", {"error": details}) or "")
+    await socket.close(1013, "too many conversations")
 
 
 class RealtimeConnection(ABC):

@@ -39,7 +39,6 @@ from megatalker.serving.protocol.realtime_messages import (
     read_agent_event,
 )
 from megatalker.serving.protocol.voice_aliases import openai_voices
-from megatalker.serving.server.problems import TooManyConnectionsError
 from megatalker.serving.server.realtime_events import new_id
 from megatalker_pipecat import MegatalkerTTSService
 from megatalker_pipecat.agent.conversation import Conversation
@@ -83,7 +82,10 @@ class AgentRealtimeSession(RealtimeConnection):
         self._items = ContextItems(self.tell, self._plan.engine.max_text_chars, self._conversation.context)
         self._answers = Answers(self.tell, self._items.add, name)
         self._incoming = IncomingAudio()
-        self._detects = self._plan.stt is not None
+        self._detects = asyncio.Event()
+        """The server finds out when somebody has finished."""
+        if self._plan.stt is not None:
+            self._detects.set()
         self._heard_s = 0.0
         self._message: str | None = None
         """Name of the item that somebody is speaking."""
@@ -96,10 +98,8 @@ class AgentRealtimeSession(RealtimeConnection):
 
     async def run(self) -> None:
         """Talk until the client leaves, or nobody says anything for long, or the server stops."""
-        if self._reception.count >= self.limits.max_connections:
-            await self.refuse(TooManyConnectionsError())
-            await self.close(1013, "too many conversations")
-            return
+        for stage in (self._conversation.model, self._conversation.speech):
+            stage.add_event_handler("on_error", self._answer_failed)
         self._conversation.worker.add_event_handler("on_pipeline_error", self._failed)
         running = self._start(self._reception.hold(self._conversation), "conversation")
         try:
@@ -109,6 +109,8 @@ class AgentRealtimeSession(RealtimeConnection):
             left = self._start(self._left(), "leaving")
             await asyncio.wait([running, reading, hearing, left], return_when=asyncio.FIRST_COMPLETED)
         finally:
+            self._answers.fail(AnswerError("the conversation is over"))
+            await self._answers.end()
             self.gone.set()
             for task in self._tasks:
                 if task is not running:
@@ -165,7 +167,7 @@ class AgentRealtimeSession(RealtimeConnection):
                 "speed is not 1: this agent speaks at its own", "session.audio.output.speed", "unsupported"
             )
         detection = given if "turn_detection" in given.model_fields_set else fields
-        detects = self._detects
+        detects = self._detects.is_set()
         if "turn_detection" in detection.model_fields_set:
             detects = detection.turn_detection is not None
         if detects:
@@ -173,7 +175,7 @@ class AgentRealtimeSession(RealtimeConnection):
         voice = output.voice or fields.voice
         spoken = None if voice is None else self._voice(voice)
         await self._transcribed()
-        self._detects = detects
+        (self._detects.set if detects else self._detects.clear)()
         if (wanted := given.format or fields.input_audio_format) not in (None, self._incoming.format):
             await self._incoming.clear(wanted)
         worker = self._conversation.worker
@@ -202,7 +204,9 @@ class AgentRealtimeSession(RealtimeConnection):
 
     def _shown(self) -> dict[str, Any]:
         options, incoming = self._answers.options, self._incoming
-        detection = {"type": VAD, "create_response": True, "interrupt_response": True} if self._detects else None
+        detection = (
+            {"type": VAD, "create_response": True, "interrupt_response": True} if self._detects.is_set() else None
+        )
         heard = {"format": {"type": incoming.format.type, "rate": incoming.rate}, "turn_detection": detection}
         shown: dict[str, Any] = {
             "type": "realtime",
@@ -231,9 +235,9 @@ class AgentRealtimeSession(RealtimeConnection):
         """Have the pipeline hear what is appended, at the pace at which it was spoken."""
         heard_until = 0.0
         while True:
+            await self._detects.wait()
             await self._incoming.came.wait()
-            if not self._detects:
-                await asyncio.sleep(PIECE_S)
+            if not self._detects.is_set():
                 continue
             piece = self._incoming.take(PIECE_S)
             seconds = len(piece) / (2 * RATE)
@@ -245,7 +249,7 @@ class AgentRealtimeSession(RealtimeConnection):
 
     async def _commit(self) -> None:
         self._require_hearing()
-        if self._detects:
+        if self._detects.is_set():
             raise RealtimeError(
                 "the server finds out by itself when somebody has finished; set turn_detection to null to commit",
                 "type",
@@ -321,13 +325,16 @@ class AgentRealtimeSession(RealtimeConnection):
             await self._cancel(None)
         await self._items.truncate(item, event)
 
-    async def _failed(self, _worker: object, frame: ErrorFrame) -> None:
-        error = AnswerError(f"{frame.processor}: {frame.error}")
-        self._answers.fail(error)
-        if frame.processor is self._conversation.model:
-            await self._answers.end()
+    async def _answer_failed(self, stage: object, frame: ErrorFrame) -> None:
+        """The model or the speech failed, before the end of the answer comes out of the pipeline."""
+        if stage is self._conversation.model or self._answers.active is not None:
+            self._answers.fail(_error_of(frame))
         else:
-            await self.refuse(error)
+            await self.refuse(_error_of(frame))
+
+    async def _failed(self, _worker: object, frame: ErrorFrame) -> None:
+        if frame.processor not in (self._conversation.model, self._conversation.speech):
+            await self.refuse(_error_of(frame))
 
     # ---- from the pipeline
 
@@ -376,6 +383,10 @@ class AgentRealtimeSession(RealtimeConnection):
         if self._answers.last is not None:
             self._items.remember(self._answers.last, "assistant")
         self._kept.set()
+
+
+def _error_of(frame: ErrorFrame) -> AnswerError:
+    return AnswerError(f"{frame.processor}: {frame.error}")
 
 
 async def _at_most(waiting: Coroutine[Any, Any, bool]) -> None:
