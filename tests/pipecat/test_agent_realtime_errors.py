@@ -16,7 +16,9 @@ from agent_desk import AgentDesk, open_for_calls
 from agent_process import QUICK, agent_at_work
 from agent_realtime import ANSWERS, GREETING, agent, push_to_talk, say, use_stand_ins
 from megatalker import Checkpoint, Settings
+from megatalker_pipecat import MegatalkerTTSService
 from realtime_client import talking, transcript
+from session_stage import DecodeFault, fakes, pool_of
 from waiting import HANG_S
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.slow]
@@ -93,10 +95,22 @@ async def test_a_model_that_fails_is_told() -> None:
         await voice.write("Nobody knows an answer to this.")
         await voice.send("response.create")
         done = (await voice.hear_until("response.done"))[-1].response
-        assert done.status == "failed"
+        assert (done.status, done.output) == ("failed", [])
+        assert "Error during completion" in done.status_details.error.message
         await voice.write(GREETING)
         await voice.send("response.create")
         assert transcript(await voice.hear_until("response.done")) == ANSWERS[GREETING]
+
+
+async def test_speech_that_fails_is_told(tiny_custom_voice: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = pool_of(fakes(on_decode=DecodeFault(5)), tiny_custom_voice)
+    monkeypatch.setattr(MegatalkerTTSService, "engines", broken)
+    async with agent() as (voice, _, _):
+        await voice.write(GREETING)
+        await voice.send("response.create")
+        done = (await voice.hear_until("response.done"))[-1].response
+    assert done.status == "incomplete"
+    assert "the device is on fire" in done.status_details.error.message
 
 
 # ---- limits
