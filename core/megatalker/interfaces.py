@@ -101,8 +101,7 @@ class CodecCapabilities:
     chunk_invariant: bool = False
     """A state's samples are bit-equal for any chunking of its codes and any other states in the same calls."""
     product_bits: Literal[16] | None = None
-    """Bits of the numbers that are multiplied, where they are rounded to float16: samples are then held to the error
-    that the official decoder has in float16."""
+    """Bits of numbers that are rounded before they are multiplied; held to the official decoder's error in float16."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +116,7 @@ class LoadContext(Generic[SettingsT]):
     """Streams that the engine runs at the same time: a talker holds as many, or as many as it can, where its own
     settings say nothing else."""
     early: bool = False
-    """Warm-up may end when one stream is served as it should be, and leave the rest to
-    :meth:`TalkerDecoder.prepare`."""
+    """Warm-up may end when one stream is served well, and leave the rest to :meth:`TalkerDecoder.prepare`."""
     encoder_only: bool = False
     """Only :meth:`Codec.encode` will be called: a codec may leave out what decoding needs."""
 
