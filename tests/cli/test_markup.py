@@ -18,6 +18,7 @@ pytestmark = pytest.mark.slow
         ("tags", "[pause:410ms]Go.", 9840),
         ("ssml", "<speak><break time='410ms'/>Go.</speak>", 9840),
         ("tags", "Go.[pause:1ms][voice:anna]Stop.", 24),
+        ("ssml", "<prosody rate='25%' volume='soft'>Go.<break time='1ms'/></prosody>", 24),
     ],
 )
 @pytest.mark.parametrize("fed", [False, True])

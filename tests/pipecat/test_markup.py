@@ -34,6 +34,7 @@ async def test_each_element_is_spoken(
     assert not [frame for frame in heard.up if isinstance(frame, ErrorFrame)]
     assert tuple(spoken.take()) == element.segments
     samples = from_pcm16(heard.audio())
+    assert len(samples) == element.samples
     silent = np.abs(samples) < 1e-4
     assert silent.sum() >= element.pause - 48
     (message,) = context.get_messages()

@@ -217,7 +217,7 @@ def test_text_between_controls_is_rewritten_by_itself():
             "<phoneme ph='x'>a</phoneme>",
             "<phoneme> is not spoken: the model reads letters and knows no phonemes",
         ),
-        ("ssml", "<prosody rate='fast'>a</prosody>", "<prosody> is not spoken: rate, pitch and volume cannot change"),
+        ("ssml", "<emphasis>a</emphasis>", "<emphasis> is not spoken: the model takes no emphasis"),
         ("ssml", "<audio src='http://x/'/>", "<audio> is not spoken: nothing is loaded from outside"),
         ("ssml", "<break time='1'/>", "the pause is '1', expected a length such as 400ms or 1.5s"),
         ("ssml", "<break time='-1s'/>", "the pause is '-1s'"),

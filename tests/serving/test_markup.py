@@ -182,6 +182,19 @@ def test_a_fault_in_text_that_arrives_is_told_with_its_place(served: Served) -> 
             engine.speak("Hi.", markup="html")  # type: ignore[arg-type]
 
 
+def test_a_client_counts_pauses_and_rates(served: Served) -> None:
+    part = FRAMES * 1920 / 24_000
+    with RemoteEngine(served.url) as engine:
+        for text, seconds in (
+            ("<break time='1s'/>", 1.0),
+            ("Ready now.<break time='1s'/>", part + 1.0),
+            ("<prosody rate='50%'>Ready now.</prosody>", 2 * part),
+        ):
+            stream = engine.speak(text, markup="ssml", seed=SEED)
+            assert len(stream.read_all()) == round(seconds * 24_000)
+            assert stream.facts().audio_s == pytest.approx(seconds)
+
+
 def test_a_setting_holds_for_the_server(tiny_custom_voice: Checkpoint) -> None:
     with serving(tiny_custom_voice, Fakes(), markup="tags") as running:
         pause = httpx.post(f"{running.url}/v1/audio/speech", json={"input": "[pause:1s]", "response_format": "pcm"})

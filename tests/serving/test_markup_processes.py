@@ -47,6 +47,31 @@ def test_an_engine_that_dies_between_pauses_marks_and_voices_is_not_heard(tiny_c
                 require_same([*chunks, *stream], right)
 
 
+def test_an_engine_that_dies_within_a_slow_part_is_not_heard(tiny_custom_voice: Checkpoint) -> None:
+    text = (
+        "One.<prosody rate='70%'>Two.<break time='70ms'/>Three.<prosody rate='2' volume='soft'>Four.</prosody>Five."
+        "</prosody><mark name='a'/>Six."
+    )
+    wishes: dict[str, Any] = {"markup": "ssml", "seed": 3, "return_codes": True, "layout": "interleaved"}
+    with Engine.open(
+        Settings.model_validate(SETTINGS), checkpoint=tiny_custom_voice, registry=process_backends.paced()
+    ) as here:
+        right = list(here.speak(text, **wishes))
+    with ProcessEngine.open(
+        Settings.model_validate(SETTINGS | {"device": "cpu"}),
+        checkpoint=tiny_custom_voice,
+        devices=["cpu", "cpu"],
+        registry=process_backends.paced,
+    ) as engine:
+        for taken in (1, 5, 9):
+            stream = engine.speak(text, **wishes)
+            chunks = [next(stream) for _ in range(taken)]
+            handle = stream._link.handle  # type: ignore[attr-defined]
+            if handle is not None and stream.finish_reason is None:
+                os.kill(handle.pid, signal.SIGKILL)
+            require_same([*chunks, *stream], right)
+
+
 def require_same(chunks: list[Chunk], right: list[Chunk]) -> None:
     def codes(some: list[Chunk]) -> list[Any]:
         return [row for chunk in some if chunk.codes is not None for row in chunk.codes.tolist()]

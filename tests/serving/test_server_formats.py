@@ -185,6 +185,15 @@ def test_speed_changes_the_length_and_not_the_pitch(speed: float) -> None:
     assert pitch(samples[len(samples) // 4 : -len(samples) // 4]) == pytest.approx(200, abs=3)
 
 
+@pytest.mark.parametrize("speed", [0.25, 0.8, 4.0])
+def test_speed_takes_samples_in_any_pieces(speed: float) -> None:
+    samples, whole = tone(0.5), encoded("pcm", tone(0.5), speed)
+    encoder = make_encoder("pcm", speed=speed)
+    pieces = [encoder.encode(piece) for piece in np.split(samples, [1, 2, 3, 700, 701, 5000])]
+    assert b"".join([*pieces, encoder.finish()]) == whole
+    assert len(whole) == 2 * round(len(samples) / speed)
+
+
 @pytest.mark.parametrize("file_format", ENCODERS)
 def test_speed_is_for_every_format(file_format: ResponseFormat) -> None:
     content = encoded(file_format, tone(1.0), speed=2.0)

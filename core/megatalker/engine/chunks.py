@@ -86,11 +86,12 @@ class Progress:
         """Samples that were handed out."""
         return self.frames * FRAME_SAMPLES + self.silence
 
-    def note_chunk(self, now: float, frames: int, samples: int) -> None:
-        """A chunk with this many frames and samples was handed out."""
+    def note_chunk(self, now: float, frames: int, samples: int, rate: float = 1.0) -> None:
+        """A chunk with this many frames and samples was handed out; its frames are played at this rate."""
         if self.last_decoded_at is not None and not self.playback.excused:
             self.chunk_gaps_s.append(now - self.last_decoded_at)
-        self.playback.deliver(now, samples / SAMPLE_RATE)
+        if samples:
+            self.playback.deliver(now, samples / SAMPLE_RATE / (rate if frames else 1.0))
         self.frames, self.chunks, self.last_decoded_at = self.frames + frames, self.chunks + 1, now
         self.silence += samples - frames * FRAME_SAMPLES
 

@@ -30,9 +30,10 @@ from megatalker.engine.outputs import Continuation, EngineMetrics
 from megatalker.engine.request import Request, RequestChecker, TalkerLimits
 from megatalker.engine.runaway import RunawayDetector
 from megatalker.engine.state import WorkerState
-from megatalker.engine.stream import LocalLink, SpeechStream, require_process
+from megatalker.engine.stream import SpeechStream, require_process
 from megatalker.engine.text_segmenter import TextSegmenter
 from megatalker.engine.utterance import Utterance
+from megatalker.engine.utterance_link import LocalLink
 from megatalker.engine.watchdog import Watchdog, look_period_s
 from megatalker.engine.worker import WorkerSettings
 from megatalker.errors import EngineClosedError, MegatalkerError
@@ -164,7 +165,15 @@ class Engine:
         utterance.progress.text_chars = len(text or "")
         checker, words = self._requests.text_checker(text, asked), self._paces.clock(asked, segmenter.whole)
         link = LocalLink(utterance, self._commands)
-        return SpeechStream(link, checker, keep_alive=self, words=words, after=after, watermark=self._watermark)
+        return SpeechStream(
+            link,
+            checker,
+            keep_alive=self,
+            words=words,
+            after=after,
+            watermark=self._watermark,
+            shaped=self._requests.takes_prosody(asked),
+        )
 
     def begin(
         self,

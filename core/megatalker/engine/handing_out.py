@@ -41,7 +41,7 @@ def pass_joints(state: WorkerState) -> bool:
             joint = utterance.joints.popleft()
             if joint.voice is not None:
                 utterance.change_codec_voice(joint)
-            if joint.is_audible:
+            if joint.has_chunk:
                 waiters += _hand_out_joint(state, utterance, joint, now)
         utterance.update(now)
     wake(waiters)
@@ -50,6 +50,7 @@ def pass_joints(state: WorkerState) -> bool:
 
 def _hand_out_joint(state: WorkerState, utterance: Utterance, joint: Joint, now: float) -> list[Waiter]:
     at = utterance.progress.samples
+    utterance.prosody = utterance.prosody if joint.prosody is None else joint.prosody
     marks = tuple(ReachedMark(name, at + before) for name, before in joint.marks)
     pcm = silence_after(utterance.last_sample, joint.silence)
     if joint.silence:
@@ -82,9 +83,10 @@ def _hand_out(
         final=final,
         ends=() if codes is None else utterance.take_ends(),
         marks=tuple(marks),
+        prosody=utterance.prosody,
     )
     _log(chunk, progress)
-    progress.note_chunk(now, frames, len(pcm))
+    progress.note_chunk(now, frames, len(pcm), utterance.prosody.rate)
     state.counters.chunks += 1
     return utterance.chunks.put(chunk)
 

@@ -1,4 +1,5 @@
-"""Joints: what markup asks for between two segments of an utterance: silence, and marks that are told of.
+"""Joints: what markup asks for between two segments of an utterance: silence, marks that are told of, and
+another prosody.
 
 A joint is no part of any segment, so that codes are those of the same segments without it.
 """
@@ -9,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from megatalker.checkpoint.config import SAMPLE_RATE
+from megatalker.prompt.markup.prosody import Prosody
 
 __all__ = ["Joint", "SegmentMark", "silence_after", "smooth_beginning"]
 
@@ -31,21 +33,24 @@ class Joint:
     """Frames of the utterance before it, once they are known."""
     voice: str | None = None
     """The voice that follows where it is another one, for the codec."""
+    prosody: Prosody | None = None
+    """The prosody of the speech that follows where it is another one."""
 
     def then(self, other: "Joint") -> "Joint":
         """Return both as one."""
         marks = tuple((name, self.silence + before) for name, before in other.marks)
-        return Joint(self.silence + other.silence, self.marks + marks)
+        prosody = self.prosody if other.prosody is None else other.prosody
+        return Joint(self.silence + other.silence, self.marks + marks, prosody=prosody)
 
     def without(self, silence: int, marks: int) -> "Joint":
         """Return the joint without its first ``silence`` samples and ``marks`` marks, which are handed out already."""
         left = tuple((name, max(0, before - silence)) for name, before in self.marks[marks:])
-        return Joint(max(0, self.silence - silence), left)
+        return Joint(max(0, self.silence - silence), left, prosody=self.prosody)
 
     @property
-    def is_audible(self) -> bool:
-        """There is something to hand out."""
-        return bool(self.silence or self.marks)
+    def has_chunk(self) -> bool:
+        """There is something to hand out: a chunk without frames."""
+        return bool(self.silence or self.marks or self.prosody is not None)
 
 
 def silence_after(last: float, samples: int) -> NDArray[np.float32]:

@@ -17,7 +17,8 @@ import torch
 from numpy.typing import NDArray
 
 from megatalker.checkpoint.config import FRAME_SAMPLES
-from megatalker.engine.outputs import Chunk, FinishReason, StreamEnd
+from megatalker.engine.held_frames import HeldFrames
+from megatalker.engine.outputs import Chunk, FinishReason
 from megatalker.errors import MalformedResultError, MegatalkerError, PluginError, describe_error
 from megatalker.plugins.watermark import MarkingStream, WatermarkModel, load_watermark
 
@@ -82,22 +83,19 @@ class MarkedChunks:
         self, source: ChunkSource, model: WatermarkModel, threads: ThreadPoolExecutor, frames: int = 0
     ) -> None:
         self._source, self._model, self._threads = source, model, threads
-        self._frames = frames
-        """Frames of the utterance before the next chunk."""
+        self._facts = HeldFrames(frames)
         self._stream: MarkingStream | None = None
         self._work: tuple[Chunk | None, Future[Samples]] | None = None
         """The chunk that is being marked: kept, since the consumer may stop waiting and ask again."""
         self._dropped = self._over = False
         self._failure: Exception | None = None
-        self._chunks = self._held = 0
-        """Chunks handed out; frames that the watermark holds back."""
+        self._chunks = 0
+        """Handed out."""
         self._position: int | None = None
         """Samples of the utterance before the next chunk; ``None`` before the first one."""
         self._silence: Chunk | None = None
         """Without frames: what comes next."""
         self._latest: Chunk | None = None
-        self._codes: list[NDArray[np.int64]] = []
-        self._ends: list[StreamEnd] = []
         self._first_delivered_at: float | None = None
 
     @property
@@ -181,7 +179,7 @@ class MarkedChunks:
             stream, self._stream = self._stream, None
             parts.append(stream.finish())
         ready = np.concatenate([np.empty(0, np.float32), *parts])
-        most = self._held + len(frames)
+        most = self._facts.held + len(frames)
         told = len(ready) / FRAME_SAMPLES
         if not self._dropped and (told != int(told) or told > most or (last and told != most)):
             raise MalformedResultError(
@@ -202,54 +200,29 @@ class MarkedChunks:
         else:
             if self._position is None:
                 self._position = chunk.sample_offset
-            self._ends += chunk.ends
+            self._facts.add(chunk)
             if chunk.frames:
-                self._latest, self._held = chunk, self._held + chunk.frames
-                if chunk.codes is not None:
-                    self._codes.append(chunk.codes)
+                self._latest = chunk
             else:
                 self._silence = chunk
         frames = len(ready) // FRAME_SAMPLES
         if not frames or self._latest is None:
             return None
-        self._held -= frames
         final = self._failure is None and (chunk is None or (chunk.final and self._silence is None))
-        return self._hand_out(self._latest, ready, self._take_codes(frames), final=final)
+        return self._hand_out(self._latest, ready, final=final)
 
     def _take_silence(self) -> Chunk | None:
         silence, self._silence = self._silence, None
         if silence is None:
             return None
-        return self._hand_out(silence, silence.pcm, None, final=silence.final)
+        return self._hand_out(silence, silence.pcm, final=silence.final)
 
-    def _hand_out(self, chunk: Chunk, pcm: Samples, codes: NDArray[np.int64] | None, *, final: bool) -> Chunk:
+    def _hand_out(self, chunk: Chunk, pcm: Samples, *, final: bool) -> Chunk:
         assert self._position is not None, "a chunk has come"
         begin, self._position = self._position, self._position + len(pcm)
         frames = len(pcm) // FRAME_SAMPLES if chunk.frames else 0
-        self._frames += frames
         now = time.monotonic()
         self._first_delivered_at = self._first_delivered_at or now
         self._chunks += 1
-        return replace(
-            chunk,
-            index=self._chunks - 1,
-            pcm=pcm,
-            frames=frames,
-            sample_offset=begin,
-            codes=codes,
-            delivered_at=now,
-            final=final,
-            ends=self._take_ends(),
-        )
-
-    def _take_codes(self, frames: int) -> NDArray[np.int64] | None:
-        if not self._codes:
-            return None
-        known = np.concatenate(self._codes)
-        self._codes = [known[frames:]]
-        return known[:frames]
-
-    def _take_ends(self) -> tuple[StreamEnd, ...]:
-        taken = tuple(end for end in self._ends if end.frame < self._frames)
-        self._ends = self._ends[len(taken) :]
-        return taken
+        marked = replace(chunk, index=self._chunks - 1, pcm=pcm, sample_offset=begin, delivered_at=now, final=final)
+        return self._facts.hand_out(marked, frames)

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from megatalker.checkpoint.config import FRAME_SAMPLES
 from megatalker.errors import IncompleteSpeechError
 from megatalker.plugins.registry import Kind
+from megatalker.prompt.markup.prosody import PLAIN, Prosody
 
 FinishReason = Literal["eos", "max_frames", "incomplete", "cancelled", "runaway", "error"]
 """Why a stream ended.
@@ -54,7 +55,8 @@ class Chunk:
 
     index: int
     pcm: NDArray[np.float32]
-    """``[frames * 1920]`` samples at 24 kHz within [-1, 1]; without frames ``[samples]`` of silence, maybe none."""
+    """``[frames * 1920]`` samples at 24 kHz within [-1, 1]; more or fewer where markup sets a rate; without frames
+    ``[samples]`` of silence, maybe none."""
     frames: int
     sample_offset: int
     """Samples of the stream before this chunk."""
@@ -75,6 +77,9 @@ class Chunk:
     """
     marks: tuple[ReachedMark, ...] = ()
     """Marks of the text that lie in this chunk, which has no frames."""
+    prosody: Prosody = PLAIN
+    """How markup lets it be spoken. What a stream hands out is spoken like that; between engine and stream
+    (:mod:`megatalker.engine.shaped_chunks`) it is yet to be done, and a chunk without samples says so early."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -93,10 +98,12 @@ class Continuation:
     """Samples of silence that markup asked for, in those chunks."""
     marks: int = 0
     """Marks of those chunks."""
+    heard: int | None = None
+    """Samples of those chunks where prosody made them more or fewer."""
 
     @property
     def samples(self) -> int:
-        """Samples of those chunks."""
+        """Samples of those chunks, before prosody."""
         return len(self.codes) * FRAME_SAMPLES + self.silence
 
     @classmethod
@@ -113,6 +120,7 @@ class Continuation:
             ahead_s,
             sum(len(chunk.pcm) for chunk in chunks if not chunk.frames),
             sum(len(chunk.marks) for chunk in chunks),
+            sum(len(chunk.pcm) for chunk in chunks),
         )
 
 

@@ -124,6 +124,10 @@ class RequestChecker:
                 reader = SsmlReader(self._voice_names(options), SayAs(spoken))
         return None, MarkedText(reader, self._control_tokens, rewriter)
 
+    def takes_prosody(self, options: SpeechOptions) -> bool:
+        """Whether a text with these options may ask for another rate or volume."""
+        return self._markup(options) == "ssml"
+
     def _markup(self, options: SpeechOptions) -> Literal["none", "tags", "ssml"]:
         if options.markup not in (None, "none", "tags", "ssml"):
             raise InvalidRequestError(f"markup is {options.markup!r:.60}, expected 'none', 'tags' or 'ssml'")

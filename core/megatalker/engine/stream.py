@@ -2,26 +2,23 @@
 
 import asyncio
 import os
-import time
 import warnings
 import weakref
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
 from threading import Lock
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from megatalker.checkpoint.config import SAMPLE_RATE
 from megatalker.engine.aligned_words import Alignments, wait_a_while, wait_a_while_async
-from megatalker.engine.chunks import ChunkQueue, Progress
-from megatalker.engine.commands import Cancel, CommandQueue, Feed, FinishText
 from megatalker.engine.marked_chunks import ChunkSource, WatermarkStage
 from megatalker.engine.outputs import BackendSwitch, Chunk, Continuation, FinishReason, StreamFacts
 from megatalker.engine.pieces import Pieces
-from megatalker.engine.utterance import Utterance
+from megatalker.engine.shaped_chunks import ShapedChunks
+from megatalker.engine.utterance_link import UtteranceLink
 from megatalker.engine.word_times import SpokenWord, WordClock
 from megatalker.errors import InvalidRequestError, MarkupError, UnsupportedError
 from megatalker.prompt.markup.controls import without_controls
@@ -155,52 +152,6 @@ class ChunkStream(ABC):
         )
 
 
-class UtteranceLink(Protocol):
-    """The way from a stream to the engine that speaks its utterance, in this process or in another."""
-
-    @property
-    def chunks(self) -> ChunkQueue:
-        """Audio."""
-
-    @property
-    def progress(self) -> Progress:
-        """Facts, which the engine writes."""
-
-    def feed(self, text: str) -> None:
-        """More text; raises ``EngineClosedError`` where nobody will speak it."""
-
-    def finish_text(self) -> None:
-        """The text is complete; raises as :meth:`feed`."""
-
-    def cancel(self) -> None:
-        """Nobody listens any more. Safe in finalizers, and where the utterance has ended."""
-
-
-@dataclass(frozen=True, slots=True)
-class LocalLink:
-    """To the worker of this process."""
-
-    utterance: Utterance
-    commands: CommandQueue
-
-    @property
-    def chunks(self) -> ChunkQueue:
-        return self.utterance.chunks
-
-    @property
-    def progress(self) -> Progress:
-        return self.utterance.progress
-
-    def feed(self, text: str) -> None:
-        self.commands.put(Feed(self.utterance, text, time.monotonic()))
-
-    def finish_text(self) -> None:
-        self.commands.put(FinishText(self.utterance))
-
-    def cancel(self) -> None:
-        self.commands.queue.put(Cancel(self.utterance))
-
-
 class SpeechStream(ChunkStream):
     """Speech while it is made. Made by :meth:`Engine.speak <megatalker.engine.Engine.speak>`.
 
@@ -217,13 +168,19 @@ class SpeechStream(ChunkStream):
         words: WordClock | None = None,
         after: Continuation | None = None,
         watermark: WatermarkStage | None = None,
+        shaped: bool = False,
     ) -> None:
         """``text_checker`` checks incremental text, and is ``None`` when the text was given at once. ``words`` holds
         that text, where word times are wanted. ``after``: what another engine has said. ``watermark`` marks the chunks.
+        ``shaped``: the text may ask for prosody.
         """
         known = 0 if after is None else len(after.codes)
-        super().__init__(link.chunks if watermark is None else watermark.mark(link.chunks, known))
-        self._taken_samples = 0 if after is None else after.samples
+        chunks = link.chunks if watermark is None else watermark.mark(link.chunks, known)
+        heard = None if after is None else after.heard
+        self._shaping = ShapedChunks(chunks, known, heard) if shaped else None
+        super().__init__(chunks if self._shaping is None else self._shaping)
+        if after is not None:
+            self._taken_samples = after.samples if heard is None else heard
         self._link, self._text_checker, self._progress = link, text_checker, link.progress
         self._keep_alive = keep_alive
         self._words, self._feeding = words, Lock()
@@ -281,12 +238,14 @@ class SpeechStream(ChunkStream):
                     raise
                 self._link.finish_text()
                 if self._words is not None:
-                    self._words.end_text(self._taken_s)
+                    self._words.end_text(self._spoken_s)
 
     def _note_taken(self, chunk: Chunk) -> None:
+        arrived = [(chunk.pcm, self._taken_s)] if self._shaping is None else self._shaping.take_arrived()
         if self._words is not None:
             with self._feeding:
-                self._words.hear(chunk.pcm, self._taken_s, self._progress.begun)
+                for pcm, at_s in arrived:
+                    self._words.hear(pcm, at_s, self._progress.begun)
         super()._note_taken(chunk)
 
     def _awaited_at_end(self) -> Alignments:
@@ -295,23 +254,30 @@ class SpeechStream(ChunkStream):
         if self._words is None or over or self.finish_reason == "cancelled":
             return ()
         with self._feeding:
-            return self._words.awaited(self._taken_s, self._progress.begun, complete=self.finish_reason == "eos")
+            return self._words.awaited(self._spoken_s, self._progress.begun, complete=self.finish_reason == "eos")
 
     def take_words(self, *, begun: bool = False) -> list[SpokenWord]:
         if self._words is None:
             return []
         with self._feeding:
             if self._over and self.finish_reason != "cancelled":
-                return self._words.rest(self._taken_s, self._progress.begun, complete=self.finish_reason == "eos")
-            if self._cancelled or self.finish_reason in ("cancelled", "error"):
-                self._words.stop_aligning()
-            return self._words.due(self._taken_s, self._progress.begun, begun=begun)
+                words = self._words.rest(self._spoken_s, self._progress.begun, complete=self.finish_reason == "eos")
+            else:
+                if self._cancelled or self.finish_reason in ("cancelled", "error"):
+                    self._words.stop_aligning()
+                words = self._words.due(self._spoken_s, self._progress.begun, begun=begun)
+            return words if self._shaping is None else list(self._shaping.words_heard(words))
+
+    @property
+    def _spoken_s(self) -> float:
+        """Seconds of the engine's audio in what the consumer has taken."""
+        return self._taken_s if self._shaping is None else self._shaping.made_s(self._taken_s)
 
     def _feed(self, ready: str) -> None:
         if ready:
             self._link.feed(ready)
             if self._words is not None:
-                self._words.feed(without_controls(ready), self._taken_s)
+                self._words.feed(without_controls(ready), self._spoken_s)
 
     def _fail(self, error: Exception) -> None:
         if self._chunks.finish("error", error):
@@ -366,7 +332,7 @@ class SpeechStream(ChunkStream):
     def facts(self) -> StreamFacts:
         """Figures so far."""
         progress, first = self._progress, self._chunks.first_delivered_at
-        audio_s = progress.samples / SAMPLE_RATE
+        audio_s = (progress.samples + (0 if self._shaping is None else self._shaping.further_samples)) / SAMPLE_RATE
         last = progress.last_decoded_at
         return StreamFacts(
             backend=progress.backend,

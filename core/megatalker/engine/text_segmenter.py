@@ -21,6 +21,7 @@ from megatalker.engine.joints import Joint
 from megatalker.engine.word_times import letters
 from megatalker.prompt.markup.controls import ControlReader
 from megatalker.prompt.markup.parts import Part
+from megatalker.prompt.markup.prosody import Prosody
 from megatalker.prompt.sentences import split_sentences
 from megatalker.prompt.text import IncrementalTokenizer, speakable
 
@@ -268,6 +269,8 @@ class TextSegmenter:
                 self.join(Joint(marks=((part.value, 0),)))
             case "voice":
                 self.voice = part.value
+            case "prosody":
+                self.join(Joint(prosody=Prosody.decode(part.value)))
 
     def finish(self) -> None:
         """No text will be appended."""

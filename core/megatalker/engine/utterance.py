@@ -20,6 +20,7 @@ from megatalker.engine.word_times import BegunSegment
 from megatalker.interfaces import CodecState
 from megatalker.plugins.registry import Kind
 from megatalker.prompt import Prompt, PromptText
+from megatalker.prompt.markup.prosody import PLAIN, Prosody
 from megatalker.settings import ShortSpeech
 from megatalker.voices import Voice
 
@@ -74,6 +75,8 @@ class Utterance(Stream):
     """The voice of the frames that the codec is given next."""
     codec_from: int = 0
     """Frames before the first with that voice."""
+    prosody: Prosody = PLAIN
+    """The prosody of the next chunk, for its consumer."""
     edge: float | None = None
     """The sample before the next chunk, where a joint lies between."""
     last_sample: float = 0.0
@@ -297,7 +300,9 @@ class Utterance(Stream):
         self.marks_known -= marks_known
         self.silence += joint.silence
         left = joint.without(known, marks_known)
-        if left.is_audible:
+        if len(self.to_repeat) > 1:  # the consumer knows of it
+            self.prosody, left = left.prosody or self.prosody, replace(left, prosody=None)
+        if left.has_chunk:
             self.joints.append(replace(left, frame=len(self.frames)))
 
     def change_codec_voice(self, joint: Joint) -> None:

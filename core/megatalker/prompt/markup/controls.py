@@ -12,7 +12,7 @@ from megatalker.prompt.markup.parts import Part, PartKind
 __all__ = ["ControlReader", "encode_control", "without_controls"]
 
 _BEGIN, _END = "\ufdd0", "\ufdd1"
-_KINDS: dict[str, PartKind] = {"p": "pause", "m": "mark", "v": "voice"}
+_KINDS: dict[str, PartKind] = {"p": "pause", "m": "mark", "v": "voice", "r": "prosody"}
 _LETTERS = {kind: letter for letter, kind in _KINDS.items()}
 _CONTROL = re.compile(f"{_BEGIN}([^{_END}]*){_END}")
 

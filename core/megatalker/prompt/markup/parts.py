@@ -28,13 +28,15 @@ MOST_PAUSES_S = 600
 LONGEST_NAME = 64
 """Characters of the name of a mark or voice."""
 
-PartKind = Literal["text", "literal", "end", "pause", "mark", "voice"]
+PartKind = Literal["text", "literal", "end", "pause", "mark", "voice", "prosody"]
 """* ``text``: spoken, after the lexicon and normalisation.
 * ``literal``: spoken as it stands.
 * ``end``: a paragraph or sentence ends.
 * ``pause``: samples of silence.
 * ``mark``: a name that is told when speech gets there.
-* ``voice``: the voice that follows, or nothing for the request's own."""
+* ``voice``: the voice that follows, or nothing for the request's own.
+* ``prosody``: how the text that follows is spoken (:meth:`Prosody.encode
+  <megatalker.prompt.markup.prosody.Prosody.encode>`)."""
 
 
 class Part(NamedTuple):

@@ -12,6 +12,8 @@ from xml.parsers import expat
 from megatalker.errors import InvalidRequestError, MarkupError, suggest
 from megatalker.prompt.cleaning import join_surrogates
 from megatalker.prompt.markup.parts import Part, PauseBudget, TextPlace, checked_name
+from megatalker.prompt.markup.prosody import ATTRIBUTES as PROSODY_ATTRIBUTES
+from megatalker.prompt.markup.prosody import PLAIN
 from megatalker.prompt.markup.say_as import KINDS, SayAs
 from megatalker.prompt.markup.tags import known_voice
 
@@ -28,7 +30,6 @@ LONGEST_SPOKEN = 256
 _STRENGTHS = {"none": "0ms", "x-weak": "100ms", "weak": "250ms", "medium": "500ms", "strong": "1s", "x-strong": "1.5s"}
 _REFUSED = {
     "phoneme": "the model reads letters and knows no phonemes; write a respelling with <sub alias>",
-    "prosody": "rate, pitch and volume cannot change within a text; use the option speed of the request, or instruct",
     "emphasis": "the model takes no emphasis on single words; use the option instruct where the checkpoint has it",
     "audio": "nothing is loaded from outside; play the audio between two utterances",
     "lexicon": "nothing is loaded from outside; use the option lexicon",
@@ -43,6 +44,7 @@ _ATTRIBUTES: Mapping[str, tuple[str, ...]] = {
     "say-as": ("interpret-as", "format", "detail"),
     "mark": ("name",),
     "voice": ("name", "xml:lang"),
+    "prosody": (*PROSODY_ATTRIBUTES, "xml:lang"),
 }
 _HOLDS_TEXT = ("sub", "say-as")
 """Elements that hold text alone."""
@@ -79,6 +81,10 @@ class SsmlReader:
         self._parts: list[Part] = []
         self._open: list[str] = []
         self._speakers: list[str] = [""]
+        self._prosodies = [PLAIN]
+        """That of the whole text, and of each open element that sets one."""
+        self._prosody = PLAIN
+        """That of the last part."""
         self._inner: list[str] | None = None
         """Text of the open element that holds text alone."""
         self._spoken: tuple[dict[str, str], TextPlace] | None = None
@@ -205,6 +211,8 @@ class SsmlReader:
                 voice = known_voice(_required(attributes, "name", name, place), self._voices, place)
                 self._speakers.append(voice)
                 self._parts.append(Part("voice", voice))
+            case "prosody":
+                self._prosodies.append(self._prosodies[-1].within(attributes, place))
             case "sub" | "say-as":
                 _required(attributes, "alias" if name == "sub" else "interpret-as", name, place)
                 self._inner, self._spoken = [], (attributes, place)
@@ -223,9 +231,20 @@ class SsmlReader:
             case "voice":
                 self._speakers.pop()
                 self._parts.append(Part("voice", self._speakers[-1]))
+            case "prosody":
+                self._prosodies.pop()
+                self._set_prosody()
             case "sub" | "say-as":
+                self._set_prosody()
                 self._parts.append(Part("literal", self._spoken_form(name)))
                 self._pauses.spoken()
+
+    def _set_prosody(self) -> None:
+        """Let the text that follows have the prosody of the element that it stands in."""
+        prosody = self._prosodies[-1]
+        if prosody != self._prosody:
+            self._prosody = prosody
+            self._parts.append(Part("prosody", prosody.encode()))
 
     def _spoken_form(self, name: str) -> str:
         assert self._spoken is not None, "the element has begun"
@@ -242,6 +261,7 @@ class SsmlReader:
         if self._inner is None:
             if any(map(str.isalnum, text)):
                 self._pauses.spoken()
+            self._set_prosody()
             self._parts.append(Part("text", text))
             return
         self._inner.append(text)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from megatalker.checkpoint.config import FRAME_SAMPLES, SAMPLE_RATE
+from megatalker.checkpoint.config import SAMPLE_RATE
 from megatalker.engine.chunks import ChunkQueue, PlaybackClock, wake
 from megatalker.engine.outputs import BackendSwitch, Chunk, Continuation, ReachedMark, StreamEnd, StreamFacts
 from megatalker.engine.word_times import SpokenWord
@@ -83,6 +83,8 @@ class RemoteSession:
     codec: str = ""
     switches: tuple[BackendSwitch, ...] = ()
     frames_received: int = 0
+    samples_received: int = 0
+    """Samples of all chunks."""
     silence_received: int = 0
     """Samples of chunks without frames."""
     chunks_received: int = 0
@@ -134,11 +136,6 @@ class RemoteSession:
         self.connection.send(self, CancelMessage(id=self.id))
 
     @property
-    def samples_received(self) -> int:
-        """Samples of all chunks."""
-        return self.frames_received * FRAME_SAMPLES + self.silence_received
-
-    @property
     def awaited(self) -> bool:
         """Whether the server owes an answer to the request, or speech whose text is complete."""
         return not self.opened or self.text_complete
@@ -188,6 +185,7 @@ class RemoteSession:
         )
         with self._lock:
             self.frames_received, self.chunks_received = self.frames_received + packet.frames, self.chunks_received + 1
+            self.samples_received += len(packet.pcm)
             self.silence_received += 0 if packet.frames else len(packet.pcm)
             self._marks_received += len(marks)
             if len(self.servers.all) > 1:
@@ -220,7 +218,8 @@ class RemoteSession:
             return None
         ahead_s = max(0.0, self._playback.ahead(time.monotonic()))
         codes = np.concatenate(self._codes) if self._codes else np.empty((0, 0), np.int64)
-        return Said.of(Continuation(codes, tuple(self._ends), ahead_s, self.silence_received, self._marks_received))
+        silence, marks, heard = self.silence_received, self._marks_received, self.samples_received
+        return Said.of(Continuation(codes, tuple(self._ends), ahead_s, silence, marks, heard))
 
     def _take_switch(self, event: Switched) -> None:
         self.switches = (*self.switches, event.switch())

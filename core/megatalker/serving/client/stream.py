@@ -4,7 +4,7 @@ import time
 import weakref
 from threading import Lock
 
-from megatalker.checkpoint.config import FRAME_SECONDS
+from megatalker.checkpoint.config import SAMPLE_RATE
 from megatalker.engine.outputs import BackendSwitch, StreamFacts
 from megatalker.engine.stream import ChunkStream
 from megatalker.engine.word_times import SpokenWord
@@ -91,7 +91,7 @@ class RemoteStream(ChunkStream):
         stream has ended.
         """
         session, first = self._session, self._chunks.first_delivered_at
-        audio_s, last, server = session.frames_received * FRAME_SECONDS, session.last_received_at, session.server_facts
+        audio_s, last, server = session.samples_received / SAMPLE_RATE, session.last_received_at, session.server_facts
         return StreamFacts(
             backend=session.backend,
             codec=session.codec,
@@ -103,7 +103,7 @@ class RemoteStream(ChunkStream):
             audio_s=audio_s,
             queue_wait_s=None if server is None else server.queue_wait_s,
             ttfc_s=None if first is None else first - session.requested_at,
-            rtf=None if last is None else (last - session.requested_at) / audio_s,
+            rtf=None if last is None or not audio_s else (last - session.requested_at) / audio_s,
             underruns=0 if server is None else server.underruns,
             switches=session.switches,
             unsaid_chars=(0 if server is None else server.unsaid_chars) + self._ignored_chars,

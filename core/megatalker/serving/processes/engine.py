@@ -126,7 +126,15 @@ class ProcessEngine:
         session.progress.text_chars = len(text or "")
         checker, words = self._requests.text_checker(text, asked), self._paces.clock(asked, segmenter.whole)
         self._client.begin(session)
-        return SpeechStream(session, checker, keep_alive=self, words=words, after=after, watermark=self._watermark)
+        return SpeechStream(
+            session,
+            checker,
+            keep_alive=self,
+            words=words,
+            after=after,
+            watermark=self._watermark,
+            shaped=self._requests.takes_prosody(asked),
+        )
 
     def check(self, options: SpeechOptions | None = None, **changes: Any) -> None:
         """Whether text that arrives bit by bit could be spoken like this; as :meth:`megatalker.engine.Engine.check`."""

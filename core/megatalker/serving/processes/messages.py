@@ -23,6 +23,7 @@ from megatalker.engine.outputs import (
     StreamEnd,
 )
 from megatalker.engine.request import Request, TalkerLimits
+from megatalker.prompt.markup.prosody import PLAIN, Prosody
 from megatalker.serving.processes.control import Attach, Detach, Failure, ToClient, WarmUpOrder
 
 MOST_UTTERANCES = 1 << 32
@@ -126,6 +127,7 @@ class Audio(Struct, array_like=True, frozen=True):
     """Segments that have begun or changed since the chunk before, where word times are wanted."""
     switches: tuple[BackendSwitch, ...]
     marks: tuple[ReachedMark, ...] = ()
+    prosody: Prosody = PLAIN
 
 
 class Ended(Struct, array_like=True, frozen=True):

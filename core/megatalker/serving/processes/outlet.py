@@ -80,6 +80,7 @@ class Outlet(ChunkQueue):
             begun=self._begun(),
             switches=progress.switches,
             marks=chunk.marks,
+            prosody=chunk.prosody,
         )
         self._outbox.add(audio)
         return [(self._outbox, None)]

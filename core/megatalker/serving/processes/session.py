@@ -97,7 +97,7 @@ class ProcessSession:
     # ---- the caller's side
 
     def feed(self, text: str) -> None:
-        """More text, as :meth:`UtteranceLink.feed <megatalker.engine.stream.UtteranceLink.feed>`."""
+        """More text, as :meth:`UtteranceLink.feed <megatalker.engine.utterance_link.UtteranceLink.feed>`."""
         with self._lock:
             self._untold.append((text, time.monotonic()))
             self._pieces += 1
@@ -184,11 +184,12 @@ class ProcessSession:
             final=audio.final,
             ends=audio.ends if self._return_codes else (),
             marks=audio.marks,
+            prosody=audio.prosody,
         )
         if progress.chunks == 0:
             progress.requested_at, progress.prefilled_at = audio.requested_at, audio.prefilled_at
         progress.playback.excuse()  # the engine counts what ran dry
-        progress.note_chunk(audio.decoded_at, audio.frames, len(chunk.pcm))
+        progress.note_chunk(audio.decoded_at, audio.frames, len(chunk.pcm), audio.prosody.rate)
         self._marks += len(audio.marks)
         if audio.gap_s is not None:
             progress.chunk_gaps_s.append(audio.gap_s)

@@ -146,13 +146,17 @@ class Said(Message):
     """Samples, at 24 kHz, of its chunks without frames."""
     marks: Annotated[Integer, Field(ge=0)] = 0
     """Marks of its ``marks`` events."""
+    heard: Annotated[Integer, Field(ge=0)] | None = None
+    """Samples, at 24 kHz, of all its chunks, where markup set a rate."""
 
     @classmethod
     def of(cls, said: Continuation) -> Self:
         """Return the message that says this."""
         ends = [SegmentEnd.of(end) for end in said.ends]
         codes = b64encode(to_code_bytes(said.codes)).decode()
-        return cls(codes=codes, ends=ends, ahead_s=said.ahead_s, silence=said.silence, marks=said.marks)
+        return cls(
+            codes=codes, ends=ends, ahead_s=said.ahead_s, silence=said.silence, marks=said.marks, heard=said.heard
+        )
 
     def continuation(self, groups: int) -> Continuation:
         """Return it for the engine of a checkpoint with this many code groups; raises ``InvalidRequestError``."""
@@ -163,7 +167,7 @@ class Said(Message):
                 f"after.codes cannot be read: {error}; expected base64 of {groups} unsigned 16-bit numbers a frame"
             ) from error
         ends = tuple(end.end() for end in self.ends)
-        return Continuation(codes, ends, self.ahead_s, self.silence, self.marks)
+        return Continuation(codes, ends, self.ahead_s, self.silence, self.marks, self.heard)
 
 
 class Open(SpeechFields):

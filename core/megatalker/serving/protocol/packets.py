@@ -5,7 +5,7 @@ Little-endian::
     offset  size  field
     0       1     version, 1
     1       1     sample format: 0 = signed 16-bit, 1 = float32, 2 = mu-law, 3 = A-law; plus 128 where no chunk follows
-    2       2     frames in this chunk, 80 ms each: 1920 samples at 24 kHz
+    2       2     frames in this chunk, 80 ms each: 1920 samples at 24 kHz, more or fewer where markup sets a rate
     4       4     index of the chunk in its utterance
     8       8     samples of the utterance before this chunk
     16      2     code groups, 0 if the chunk carries no codes
@@ -25,7 +25,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from megatalker.checkpoint.config import FRAME_SAMPLES, SAMPLE_RATE
+from megatalker.checkpoint.config import SAMPLE_RATE
 from megatalker.engine.outputs import Chunk
 from megatalker.errors import InvalidRequestError
 from megatalker.serving.audio import from_code_bytes, from_pcm16, to_code_bytes
@@ -49,7 +49,7 @@ class Packet:
     sample_offset: int
     frames: int
     pcm: NDArray[np.float32]
-    """``[frames * 1920]`` at 24 kHz within [-1, 1]; without frames ``[samples]`` of silence."""
+    """``[samples]`` at 24 kHz within [-1, 1], as those of :class:`~megatalker.engine.Chunk`."""
     codes: NDArray[np.int64] | None
     """``[frames, code groups]`` where asked for."""
     final: bool
@@ -108,10 +108,11 @@ def unpack(message: bytes) -> Packet:
     _, kind, frames, index, offset, groups, length = _HEADER.unpack_from(message)
     audio = _FORMATS[kind & ~_FINAL]
     at = _HEADER.size + length + -length % 4
-    end = at + frames * FRAME_SAMPLES * _WIDTHS[audio] if frames else len(message)
-    if len(message) != end + 2 * frames * groups:
+    end = len(message) - 2 * frames * groups
+    if end < at or (end - at) % _WIDTHS[audio]:
         raise InvalidRequestError(
-            f"a chunk of {frames} frames has {len(message)} bytes, expected {end + 2 * frames * groups}; it is damaged"
+            f"a chunk of {frames} frames has {len(message)} bytes, expected {at}, {_WIDTHS[audio]} for each sample and "
+            f"{2 * frames * groups} of codes; it is damaged"
         )
     name = message[_HEADER.size : _HEADER.size + length].decode()
     samples, codes = _samples(message[at:end], audio), from_code_bytes(message[end:], groups) if groups else None

@@ -12,6 +12,7 @@ from fastapi import APIRouter, Request, Response
 from pydantic import Field
 
 from megatalker.errors import CapacityError, MegatalkerError
+from megatalker.prompt.markup.prosody import FASTEST, SLOWEST
 from megatalker.serving.audio import SYNTHETIC
 from megatalker.serving.protocol.leniency import FieldError, Number, read_fields
 from megatalker.serving.protocol.messages import SampleRate, SpeechFields
@@ -23,7 +24,7 @@ from megatalker.serving.server.audio_response import (
     whole_file,
 )
 from megatalker.serving.server.callers import RateLimitError, current_request
-from megatalker.serving.server.encoding import FASTEST, SLOWEST, ResponseFormat
+from megatalker.serving.server.encoding import ResponseFormat
 from megatalker.serving.server.information import Aliases
 from megatalker.serving.server.problems import error_responses, problem
 from megatalker.serving.server.speech_routes import SOURCE_MARKS, SpeechRequest, given_fields

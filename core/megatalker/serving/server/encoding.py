@@ -3,16 +3,15 @@
 import io
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from fractions import Fraction
 from functools import partial
 from typing import BinaryIO, Literal, Protocol
 
 import av
-import av.filter
 import numpy as np
 from numpy.typing import NDArray
 
 from megatalker.checkpoint.config import FRAME_SECONDS, SAMPLE_RATE
+from megatalker.engine.stretching import FrameClock, PitchKeepingStretch
 from megatalker.errors import InvalidRequestError
 from megatalker.serving.audio import StreamResampler, WavWriter, to_pcm16
 from megatalker.serving.samples import SAMPLE_RATES, SampleFormat, default_rate, to_bytes
@@ -105,7 +104,7 @@ class CompressingEncoder(Encoder):
         ``bit_rate`` is lowered to what codecs have at low rates; ``comment`` is stored in front.
         """
         self.media_type = media_type
-        self._pipe, self._clock = _Pipe(), _Clock(rate)
+        self._pipe, self._clock = _Pipe(), FrameClock(rate)
         options = {"flush_packets": "1", **muxing} if file is None else {}
         options |= {"write_id3v2": "1"} if container == "adts" and comment is not None else {}
         options |= {"id3v2_version": "0"} if container == "mp3" and comment is None and file is None else {}
@@ -192,7 +191,7 @@ def make_encoder(
     Args:
         kind: the format.
         rate: in Hz, as :func:`rate_of` takes it.
-        speed: from :data:`SLOWEST` to :data:`FASTEST`, at the same pitch.
+        speed: as :class:`~megatalker.engine.stretching.PitchKeepingStretch` takes it.
         file: see :class:`Encoder`.
         comment: stored in front of the speech, where the format has a place for it; ``None``: none.
 
@@ -220,59 +219,21 @@ class ResamplingEncoder(Encoder):
         return self._encoder.encode(self._resampler.finish()) + self._encoder.finish()
 
 
-SLOWEST, FASTEST = 0.25, 4.0
-_SLOWEST_STEP = 0.5
-"""The slowest speed of one ``atempo`` filter."""
-
-
 class StretchingEncoder(Encoder):
     """Speech at another speed and the same pitch, in the format of ``encoder``."""
 
     slow = True
 
     def __init__(self, speed: float, encoder: Encoder) -> None:
-        """``speed`` is from :data:`SLOWEST` to :data:`FASTEST`; 2 takes half the time."""
+        """``speed``: as :class:`~megatalker.engine.stretching.PitchKeepingStretch` takes it."""
         self._encoder, self.media_type = encoder, encoder.media_type
-        self._clock, self._graph = _Clock(SAMPLE_RATE), av.filter.Graph()
-        nodes = [
-            self._graph.add_abuffer(
-                sample_rate=SAMPLE_RATE, format="flt", layout="mono", time_base=Fraction(1, SAMPLE_RATE)
-            )
-        ]
-        steps = [speed] if speed >= _SLOWEST_STEP else [_SLOWEST_STEP, speed / _SLOWEST_STEP]
-        nodes += [self._graph.add("atempo", str(step)) for step in steps]
-        self._graph.link_nodes(*nodes, self._graph.add("abuffersink")).configure()
+        self._stretch = PitchKeepingStretch(speed)
 
     def encode(self, samples: Samples) -> bytes:
-        self._graph.push(self._clock.frame(samples, "flt"))
-        return self._encoder.encode(self._stretched())
+        return self._encoder.encode(self._stretch.process(samples))
 
     def finish(self) -> bytes:
-        self._graph.push(None)
-        return self._encoder.encode(self._stretched()) + self._encoder.finish()
-
-    def _stretched(self) -> Samples:
-        parts = [np.empty(0, np.float32)]
-        while True:
-            try:
-                frame = self._graph.pull()
-            except (av.BlockingIOError, av.EOFError):  # no more for now, or at all
-                return np.concatenate(parts)
-            assert isinstance(frame, av.AudioFrame)
-            parts.append(frame.to_ndarray()[0])
-
-
-class _Clock:
-    """Frames for FFmpeg, one after another."""
-
-    def __init__(self, rate: int) -> None:
-        self._rate, self._samples = rate, 0
-
-    def frame(self, samples: NDArray[np.float32] | NDArray[np.int16], kind: str) -> av.AudioFrame:
-        frame = av.AudioFrame.from_ndarray(samples[None], format=kind, layout="mono")
-        frame.sample_rate, frame.pts = self._rate, self._samples
-        self._samples += len(samples)
-        return frame
+        return self._encoder.encode(self._stretch.finish()) + self._encoder.finish()
 
 
 class _Pipe(io.BytesIO):

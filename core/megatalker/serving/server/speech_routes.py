@@ -14,6 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from megatalker.errors import IncompleteSpeechError, InvalidRequestError
+from megatalker.prompt.markup.prosody import FASTEST, SLOWEST
 from megatalker.serving.audio import SOURCE_TYPE, SYNTHETIC
 from megatalker.serving.protocol.leniency import M, Number, read_fields, read_json, voice_by_id
 from megatalker.serving.protocol.messages import SampleRate, SpeechFields
@@ -33,8 +34,6 @@ from megatalker.serving.server.audio_response import (
 from megatalker.serving.server.encoding import (
     BARE_TYPES,
     ENCODERS,
-    FASTEST,
-    SLOWEST,
     Encoder,
     ResponseFormat,
     make_encoder,
