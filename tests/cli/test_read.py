@@ -1,5 +1,6 @@
 """``megatalker read`` and ``batch``: chapters, parts, captions, and files equal to the bit however often killed."""
 
+import asyncio
 import io
 import json
 import os
@@ -8,7 +9,9 @@ import signal
 import subprocess
 import time
 import zipfile
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import soundfile
@@ -18,11 +21,22 @@ from megatalker.checkpoint import Checkpoint
 from megatalker.cli.captions import captions, format_captions, write_captions
 from megatalker.cli.read.book import WholeBook, read_book
 from megatalker.cli.read.lines import read_lines
-from megatalker.cli.read.speaking import PART_CHARS, file_name, paragraph_parts
+from megatalker.cli.read.speaking import (
+    PART_CHARS,
+    FileKind,
+    FileSpeaker,
+    SpeechFile,
+    SpokenSoFar,
+    file_name,
+    paragraph_parts,
+)
 from megatalker.cli.read.store import SpeechStore
+from megatalker.cli.say.formats import Format
 from megatalker.engine.options import SpeechOptions
 from megatalker.engine.word_times import SpokenWord
 from megatalker.errors import InvalidRequestError
+from scripted_aligner import ScriptedAligner, use
+from session_stage import engine_on, fakes
 from waiting import HANG_S, PROCESS_S
 
 DIGITS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
@@ -170,6 +184,67 @@ def test_a_folder_belongs_to_one_command(tmp_path: Path) -> None:
         pass
 
 
+# ---- settings between two runs
+
+
+def speak_files(
+    out: Path,
+    checkpoint: Checkpoint,
+    files: Sequence[SpeechFile],
+    on_progress: Callable[[SpokenSoFar], None] = lambda _: None,
+    **settings: Any,
+) -> tuple[SpokenSoFar, str]:
+    """The figures of a run, and the captions of its last file."""
+    with SpeechStore(out) as store, engine_on(fakes(20), checkpoint, short_speech="believe", **settings) as engine:
+        speaker = FileSpeaker(engine, store, FileKind(Format.WAV, 24_000, ".vtt"), 1, on_progress)
+        so_far = asyncio.run(speaker.speak(files))
+    return so_far, (out / files[-1].name).with_suffix(".vtt").read_text()
+
+
+class BrokenOffError(Exception):
+    """The run ends here."""
+
+
+def break_off(so_far: SpokenSoFar) -> None:
+    if so_far.audio_s:
+        raise BrokenOffError
+
+
+@pytest.mark.parametrize("finished", [True, False])
+def test_another_aligner_makes_other_captions(
+    tiny_custom_voice: Checkpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, finished: bool
+) -> None:
+    """Neither a finished file nor a part that was kept has times of the aligner before."""
+    use(monkeypatch, ScriptedAligner())
+    files = [SpeechFile("a.wav", paragraph_parts(("One here.", "Two here."), SpeechOptions(), 7), {})]
+    spoken, estimated = speak_files(tmp_path / "estimated", tiny_custom_voice, files)
+    out = tmp_path / "out"
+    if finished:
+        speak_files(out, tiny_custom_voice, files)
+    else:
+        with pytest.raises(BrokenOffError):
+            speak_files(out, tiny_custom_voice, files, break_off)
+        assert len(list((out / ".megatalker").glob("*.npz"))) == 1
+    so_far, aligned = speak_files(out, tiny_custom_voice, files, aligner="scripted")
+    assert so_far.audio_s == spoken.audio_s
+    assert aligned != estimated
+    assert aligned == speak_files(tmp_path / "aligned", tiny_custom_voice, files, aligner="scripted")[1]
+    assert not list((out / ".megatalker").glob("*.npz"))
+    again, same = speak_files(out, tiny_custom_voice, files, aligner="scripted")
+    assert (again.audio_s, same) == (0.0, aligned)
+
+
+def test_settings_and_the_words_of_a_lexicon_decide(tiny_custom_voice: Checkpoint, tmp_path: Path) -> None:
+    files = [SpeechFile("a.wav", paragraph_parts(("One here.",), SpeechOptions(), 7), {})]
+    lexicon = tmp_path / "lexicon.toml"
+    lexicon.write_text('[english]\nhere = "heer"\n')
+    for settings in ({}, {"language": "english"}, {"lexicon": lexicon}):
+        assert speak_files(tmp_path / "out", tiny_custom_voice, files, **settings)[0].audio_s
+        assert not speak_files(tmp_path / "out", tiny_custom_voice, files, **settings)[0].audio_s
+    lexicon.write_text('[english]\nhere = "hear"\n')
+    assert speak_files(tmp_path / "out", tiny_custom_voice, files, lexicon=lexicon)[0].audio_s
+
+
 # ---- captions
 
 
@@ -258,9 +333,9 @@ def test_a_book_that_is_killed_twice_becomes_the_same_files(demo: Checkpoint, tm
         running = subprocess.Popen(
             [*COMMAND, "read", str(book), *options, "-o", "killed"], cwd=tmp_path, stderr=subprocess.PIPE, text=True
         )
-        before = len(list(kept.glob("*.npz"))) if kept.exists() else 0
+        before = set(kept.glob("*.npz"))  # a finished chapter deletes its parts: their number tells nothing
         deadline = time.monotonic() + PROCESS_S
-        while len(list(kept.glob("*.npz"))) <= before and running.poll() is None and time.monotonic() < deadline:
+        while not set(kept.glob("*.npz")) - before and running.poll() is None and time.monotonic() < deadline:
             time.sleep(0.01)
         os.kill(running.pid, end)
         _, told = running.communicate(timeout=HANG_S)
@@ -268,8 +343,7 @@ def test_a_book_that_is_killed_twice_becomes_the_same_files(demo: Checkpoint, tm
         if end is signal.SIGINT:
             assert "interrupted; " in told
             assert "The same command goes on with the rest" in told.replace("\n", " ")
-    left = len(list(kept.glob("*.npz")))
-    assert left, "something had been spoken"
+    assert list(kept.glob("*.npz")) or (kept / "finished.json").exists(), "something had been spoken"
     last = megatalker("read", str(book), *options, "-o", "killed", cwd=tmp_path)
     assert last.returncode == 0, last.stderr
     assert files_of(tmp_path / "killed") == expected

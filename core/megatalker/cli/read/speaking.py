@@ -19,14 +19,21 @@ from megatalker.engine import Engine
 from megatalker.engine.options import SpeechOptions, stream_seed
 from megatalker.engine.outputs import require_complete
 from megatalker.errors import IncompleteSpeechError
+from megatalker.prompt.rewriting.lexicon_files import read_lexicon
 from megatalker.prompt.sentences import split_sentences
 from megatalker.serving.audio import from_pcm16, to_pcm16
+from megatalker.settings import Settings
 from megatalker.voices import Voice
 
 PART_CHARS = 1_000
 """About a minute: what is lost where a command is killed."""
 PAUSE_S = 0.5
 """Silence behind a paragraph, besides the model's own."""
+SETTINGS = (
+    *("voice", "language", "normalize", "markup", "watermark", "aligner", "short_speech", "runaway_guard"),
+    *("max_segment_chars", "max_segment_frames", "max_frames"),
+)
+"""Settings that decide how a part sounds or when its words are spoken; so does the file of the setting ``lexicon``."""
 TRIES = 3
 """Seeds that are tried for a part whose speech leaves some of its text out."""
 
@@ -43,7 +50,7 @@ class SpeechPart:
 
     @cached_property
     def key(self) -> str:
-        """Digest of everything that decides how it sounds, except for checkpoint and backend."""
+        """Digest of everything that decides how it sounds, except for checkpoint, settings and backend."""
         options, voice = self.options, self.options.voice
         spoken_by = blake2b(voice.to_bytes(), digest_size=16).hexdigest() if isinstance(voice, Voice) else voice
         given = {
@@ -139,6 +146,8 @@ class FileSpeaker:
     ) -> None:
         self._engine, self._store, self._kind, self._streams = engine, store, kind, streams
         self._on_progress, self._so_far = on_progress, SpokenSoFar()
+        self._spoken_with = f"{engine.checkpoint.fingerprint}{_changed(engine.settings)}"
+        """Checkpoint and settings of all parts."""
         self._writing = asyncio.Lock()
 
     async def speak(self, files: Sequence[SpeechFile]) -> SpokenSoFar:
@@ -230,13 +239,22 @@ class FileSpeaker:
         self._so_far.finished += 1
 
     def _key(self, file: SpeechFile, part: SpeechPart) -> str:
-        place = f"{self._engine.checkpoint.fingerprint} {file.name} {part.key}"
+        place = f"{self._spoken_with} {file.name} {part.key}"
         return blake2b(place.encode(errors="replace"), digest_size=16).hexdigest()
 
     def _digest(self, file: SpeechFile) -> str:
         parts = [f"{self._key(file, part)} {part.pause_s}" for part in file.parts]
         whole = f"{self._kind} {dict(file.tags)} {parts}"
         return blake2b(whole.encode(errors="replace"), digest_size=16).hexdigest()
+
+
+def _changed(settings: Settings) -> str:
+    """Return those of :data:`SETTINGS` that are not as by default, and the words of the lexicon."""
+    fields = Settings.model_fields
+    changed = {name: getattr(settings, name) for name in SETTINGS if getattr(settings, name) != fields[name].default}
+    if settings.lexicon is not None:
+        changed["lexicon"] = repr(read_lexicon(settings.lexicon))
+    return f" {changed}" if changed else ""
 
 
 def file_name(name: str, ending: str) -> str:
