@@ -1,5 +1,6 @@
 """Parts of a text at another rate or volume: how long they are, and that nothing else of the speech changes."""
 
+import random
 import threading
 import time
 from typing import Any
@@ -14,7 +15,7 @@ from megatalker.engine import Chunk, Continuation, Engine, ReachedMark
 from megatalker.engine.joints import EDGE_SAMPLES
 from megatalker.engine.shaped_chunks import Timeline
 from megatalker.engine.stretching import PitchKeepingStretch
-from megatalker.errors import MarkupError
+from megatalker.errors import BackendFaultError, MarkupError
 from waiting import HANG_S
 
 FRAMES = 6
@@ -148,19 +149,22 @@ def test_a_part_within_a_word_and_one_without_text(open_engine: Opener) -> None:
 def test_words_lie_where_they_are_heard(open_engine: Opener) -> None:
     engine = open_engine(fakes_with(frames=FRAMES))
     text = "One two.<prosody rate='50%'>Three four.<break time='1s'/>Five.</prosody>Six seven."
-    for whole in (True, False):
-        stream = engine.speak(text if whole else None, markup="ssml", word_times=True, **OPTIONS)
-        if not whole:
+    for streamed in (False, True):
+        stream = engine.speak(None if streamed else text, markup="ssml", word_times=True, **OPTIONS)
+        if streamed:
             stream.feed(text)
             stream.finish()
         words, taken = [], 0
         for chunk in stream:
             taken += len(chunk.pcm)
-            fresh = stream.take_words()
-            assert all(word.ends_s <= taken / SAMPLE_RATE + 1e-6 for word in fresh)
-            words += fresh
+            if streamed:
+                fresh = stream.take_words()
+                assert all(word.ends_s <= taken / SAMPLE_RATE + 1e-6 for word in fresh)
+                words += fresh
         words += stream.take_words()
         assert [word.text for word in words] == ["One", "two.", "Three", "four.", "Five.", "Six", "seven."]
+        if streamed:  # they may have been told before it was known where their segment ends
+            continue
         part = SAMPLES / SAMPLE_RATE
         bounds = [(0, part), (0, part), *[(part, 3 * part)] * 2, (3 * part + 1, 5 * part + 1)]
         bounds += [(5 * part + 1, 6 * part + 1)] * 2
@@ -196,6 +200,45 @@ def test_a_text_that_ends_within_a_part_is_refused_after_what_was_said(open_engi
         stream.finish()
     with pytest.raises(MarkupError):
         list(stream)
+
+
+def test_an_error_within_a_part_comes_after_all_that_was_made(open_engine: Opener) -> None:
+    def fail(call: int) -> None:
+        if call >= 4:
+            raise RuntimeError("the device is on fire")
+
+    stream = open_engine(fakes_with(frames=FRAMES, on_decode=fail)).speak(
+        "<prosody rate='50%'>One now.</prosody>", markup="ssml", **OPTIONS
+    )
+    chunks: list[Chunk] = []
+    with pytest.raises(BackendFaultError):
+        chunks.extend(stream)
+    made = sum(chunk.frames for chunk in chunks)
+    assert made == stream.facts().frames > 0
+    assert len(samples(chunks)) == 2 * 1920 * made
+    assert not any(chunk.final for chunk in chunks)
+
+
+def test_many_parts_are_the_same_however_text_and_audio_are_cut(open_engine: Opener) -> None:
+    chance = random.Random(5)
+    engines = [open_engine(fakes_with(frames=FRAMES), max_chunk_frames=most) for most in (1, 8)]
+    parts = (
+        "One two. ",
+        "Three.",
+        "<break time='15ms'/>",
+        "<mark name='a'/>",
+        "<prosody rate='60%'>Four. <prosody volume='-3dB'>Five.</prosody> Six.</prosody>",
+        "<prosody rate='x-fast'>Se<prosody rate='50%'>ven</prosody></prosody>",
+    )
+    for _ in range(3):
+        text, right = "".join(chance.choices(parts, k=6)), None
+        for engine, size in ((engines[0], 1), (engines[0], 1000), (engines[1], 5)):
+            chunks = fed(engine, text, size)
+            require_whole(chunks)
+            found = samples(chunks), codes(chunks), [mark for chunk in chunks for mark in chunk.marks]
+            right = right or found
+            assert np.array_equal(found[0], right[0])
+            assert found[1:] == right[1:]
 
 
 def test_another_engine_goes_on_in_the_middle_of_a_part(open_engine: Opener) -> None:

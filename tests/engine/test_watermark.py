@@ -11,7 +11,9 @@ from fake_backend import Behaviour, Fakes
 from megatalker.checkpoint import Checkpoint
 from megatalker.engine import Chunk, Engine, SpeechStream
 from megatalker.engine.chunks import ChunkPolicy
+from megatalker.engine.joints import EDGE_SAMPLES
 from megatalker.engine.outputs import Continuation
+from megatalker.engine.stretching import PitchKeepingStretch
 from megatalker.errors import BackendFaultError, MalformedResultError, PluginError, SettingsError
 from megatalker.plugins.watermark import WatermarkModel
 from scripted_watermark import ADDED, DELAY, ScriptedWatermark
@@ -59,6 +61,23 @@ def test_samples_do_not_depend_on_chunks(
     assert [chunk.final for chunk in chunks] == [False] * (len(chunks) - 1) + [True]
     assert chunks[-1].frames >= DELAY
     assert stream.finish_reason == "eos"
+
+
+def test_parts_at_another_rate_are_marked_before(open_engine: Opener, marks: ScriptedWatermark) -> None:
+    texts = "One now.", "Two now.", "Three now."
+    slow = f"{texts[0]}<prosody rate='50%'>{texts[1]}</prosody><prosody volume='50'>{texts[2]}</prosody>"
+    plain = open_engine(fakes_with(frames=6)).speak("\n\n".join(texts), seed=1).read_all()
+    options = {"markup": "ssml", "seed": 1, "return_codes": True}
+    chunks = list(open_engine(fakes_with(frames=6), watermark="scripted").speak(slow, **options))
+    heard, part = samples_of(chunks), 6 * 1920
+    marked = np.clip(plain + ADDED, -1, 1)
+    stretch = PitchKeepingStretch(0.5)
+    right = [marked[:part], stretch.process(marked[part : 2 * part]), stretch.finish(), marked[2 * part :] / 2]
+    differs = np.flatnonzero(np.concatenate(right) != heard)
+    places = part, 3 * part
+    assert all(any(place <= at < place + EDGE_SAMPLES for place in places) for at in differs)
+    assert [chunk.frames for chunk in chunks] == [len(chunk.codes) for chunk in chunks if chunk.codes is not None]
+    assert sum(chunk.frames for chunk in chunks) == 18
 
 
 def test_none_changes_nothing(open_engine: Opener) -> None:

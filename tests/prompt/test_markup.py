@@ -288,7 +288,7 @@ def random_markup(chance: random.Random, kind: str, depth: int = 0) -> str:
         elif choice < 0.85 or depth > 3 or kind == "tags":
             text += chance.choice(TAGS if kind == "tags" else ELEMENTS)
         else:
-            name = chance.choice(("p", "s", "voice name='mina'"))
+            name = chance.choice(("p", "s", "voice name='mina'", "prosody rate='110%'", "prosody volume='-1dB'"))
             text += f"<{name}>{random_markup(chance, kind, depth + 1)}</{name.split()[0]}>"
     return f"<speak>{text}</speak>" if kind == "ssml" and depth == 0 and chance.random() < 0.5 else text
 

@@ -7,7 +7,7 @@ without it. Times of the engine's audio become times of the consumer's by a :cla
 import time
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -39,7 +39,7 @@ class Timeline:
     """
 
     def __init__(self, made: int, heard: int) -> None:
-        self._made, self._heard, self._rates = [made], [heard], [1.0]
+        self._made, self._heard, self._rates, self._inverse = [made], [heard], [1.0], [1.0]
 
     def turn(self, made: int, heard: int, rate: float) -> None:
         """From this place on, the audio is played at this rate."""
@@ -47,18 +47,22 @@ class Timeline:
             self._made.append(made)
             self._heard.append(heard)
             self._rates.append(rate)
+            self._inverse.append(1 / rate)
 
     def heard_at(self, made: float) -> float:
         """Return the consumer's place of one of the engine."""
-        at = max(0, bisect_right(self._made, made) - 1)
-        found = self._heard[at] + (made - self._made[at]) / self._rates[at]
-        return min(found, *self._heard[at + 1 : at + 2], found)
+        return _place(made, self._made, self._heard, self._inverse)
 
     def made_at(self, heard: float) -> float:
         """Return the engine's place of one of the consumer."""
-        at = max(0, bisect_right(self._heard, heard) - 1)
-        found = self._made[at] + (heard - self._heard[at]) * self._rates[at]
-        return min(found, *self._made[at + 1 : at + 2], found)
+        return _place(heard, self._heard, self._made, self._rates)
+
+
+def _place(found: float, begins: Sequence[int], others: Sequence[int], factors: Sequence[float]) -> float:
+    """Return the place in the other audio, which goes on by a factor from each beginning to the next."""
+    at = max(0, bisect_right(begins, found) - 1)
+    place = others[at] + (found - begins[at]) * factors[at]
+    return min(place, others[at + 1]) if at + 1 < len(others) else place
 
 
 class ShapedChunks:
