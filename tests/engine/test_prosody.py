@@ -227,7 +227,9 @@ def test_many_parts_are_the_same_however_text_and_audio_are_cut(open_engine: Ope
         "Three.",
         "<break time='15ms'/>",
         "<mark name='a'/>",
-        "<prosody rate='60%'>Four. <prosody volume='-3dB'>Five.</prosody> Six.</prosody>",
+        "<prosody rate='2'> - </prosody>",
+        "<prosody rate='60%'>Four. <prosody volume='-3dB'>Five. - </prosody> Six.</prosody>",
+        "<prosody rate='50%'>Four.<prosody rate='50%'> - </prosody>Five.</prosody>",
         "<prosody rate='x-fast'>Se<prosody rate='50%'>ven</prosody></prosody>",
     )
     for _ in range(3):
@@ -239,6 +241,26 @@ def test_many_parts_are_the_same_however_text_and_audio_are_cut(open_engine: Ope
             right = right or found
             assert np.array_equal(found[0], right[0])
             assert found[1:] == right[1:]
+
+
+def test_what_follows_a_part_may_come_late(open_engine: Opener) -> None:
+    """The end of the part and the pause behind it are one chunk, or two."""
+    engine = open_engine(fakes_with(frames=FRAMES))
+    for part in ("<prosody rate='50%'>One.</prosody>", "<prosody volume='-3dB'>One.</prosody>"):
+        rest = "<break time='15ms'/><mark name='a'/>Two.<prosody rate='2'> - </prosody>Three."
+        right = speak(engine, part + rest)
+        stream = engine.speak(None, markup="ssml", **OPTIONS)
+        stream.feed(part)
+        length = SAMPLES * (2 if "rate" in part else 1)
+        late: list[Chunk] = []
+        while sum(len(chunk.pcm) for chunk in late) < length:
+            late.append(next(stream))
+        time.sleep(0.1)  # the end of the part has come, too
+        stream.feed(rest)
+        stream.finish()
+        late += stream
+        require_whole(late)
+        assert np.array_equal(samples(late), samples(right))
 
 
 def test_another_engine_goes_on_in_the_middle_of_a_part(open_engine: Opener) -> None:

@@ -88,8 +88,10 @@ class ShapedChunks:
         """Shaped, for a chunk with the frame that they end in."""
         self._stretched = self._run = self._told = 0
         """Samples that came of the stretch; frames that it was given; those of them that were handed out."""
-        self._last, self._smooth = 0.0, False
-        """The last sample that was handed out, and whether speech begins there."""
+        self._last, self._spoken = 0.0, PLAIN
+        """The last sample that was handed out, and the prosody of the last speech."""
+        self._begins = False
+        """Something stands between that speech and what comes next."""
         self._latest: Chunk | None = None
         self._ready: deque[Chunk] = deque()
         self._arrived: list[tuple[Samples, float]] = []
@@ -181,21 +183,18 @@ class ShapedChunks:
             self._made = chunk.sample_offset
             self._heard = self._handed = self._made if self._before is None else self._before
             self._timeline = Timeline(self._made, self._heard)
-        turns = chunk.prosody != self._prosody
-        if not (chunk.frames or len(chunk.pcm) or chunk.marks or turns):
-            return
         self._arrived.append((chunk.pcm, self._made / SAMPLE_RATE))
-        if turns or not chunk.frames:
-            only = chunk.final and not (chunk.frames or len(chunk.pcm) or chunk.marks)
-            self._end_run(final=only)
-            self._smooth = self._smooth or turns or self._prosody != PLAIN
-        before, self._prosody = self._prosody, chunk.prosody
+        says_prosody = not (chunk.frames or len(chunk.pcm) or chunk.marks)
+        if chunk.prosody != self._prosody or not chunk.frames:
+            self._end_run(final=says_prosody and chunk.final)
+            self._begins = True
+        self._prosody = chunk.prosody
         self._facts.add(chunk)
         if chunk.frames:
             self._latest = chunk
             self._speech(chunk)
-        elif len(chunk.pcm) or chunk.marks:
-            pcm = chunk.pcm if before == PLAIN else silence_after(self._last, len(chunk.pcm))
+        elif not says_prosody:
+            pcm = chunk.pcm if self._spoken == PLAIN else silence_after(self._last, len(chunk.pcm))
             begins = self._heard
             marks = tuple(replace(mark, sample=mark.sample - self._made + begins) for mark in chunk.marks)
             self._count(len(pcm), len(pcm))
@@ -243,11 +242,15 @@ class ShapedChunks:
         self._put(chunk, self._shaped(pcm), frames, final=final)
 
     def _shaped(self, pcm: Samples) -> Samples:
-        """Return this speech at the volume that it has."""
+        """Return this speech at the volume that it has. It begins at the sample before, where one of both is not as the
+        engine made it.
+        """
+        smooth = self._begins and (self._prosody != PLAIN or self._spoken != PLAIN)
+        self._begins, self._spoken = False, self._prosody
         if self._prosody.gain != 1.0:
             pcm = np.clip(pcm * np.float32(self._prosody.gain), -1.0, 1.0)
-        if self._smooth:
-            pcm, self._smooth = pcm.copy(), False
+        if smooth:
+            pcm = pcm.copy()
             smooth_beginning(pcm, self._last)
         return pcm
 

@@ -174,13 +174,14 @@ class TalkerStage:
         while said and utterance.decoder is decoder and utterance.ending is None:
             item = said[0]
             if isinstance(item, StreamEnd):
+                said.popleft()
                 end_segment(self._state, utterance, decoder, item.reason)
             elif decoder.next_row is None:
                 break
             else:
                 self._add(utterance, decoder, item)
                 utterance.skip_audio()
-            said.popleft()
+                said.popleft()
         return utterance.decoder is decoder and utterance.ending is None and decoder.next_row is not None
 
     def _prefill(self, ready: Sequence[tuple[Utterance, DecoderStream, StreamRequest]]) -> None:

@@ -300,7 +300,7 @@ class Utterance(Stream):
         self.marks_known -= marks_known
         self.silence += joint.silence
         left = joint.without(known, marks_known)
-        if len(self.to_repeat) > 1:  # the consumer knows of it
+        if self.to_repeat:  # the consumer knows of it
             self.prosody, left = left.prosody or self.prosody, replace(left, prosody=None)
         if left.has_chunk:
             self.joints.append(replace(left, frame=len(self.frames)))
