@@ -63,9 +63,10 @@ def test_an_engine_that_dies_within_a_slow_part_is_not_heard(tiny_custom_voice: 
         devices=["cpu", "cpu"],
         registry=process_backends.paced,
     ) as engine:
-        for taken in (1, len(right) // 3, len(right) // 2, 2 * len(right) // 3, len(right) - 5):
-            stream = engine.speak(text, **wishes)
-            chunks = [next(stream) for _ in range(taken)]
+        for made in (1, 8, 15, 20, 26):  # frames: within each part
+            stream, chunks = engine.speak(text, **wishes), list[Chunk]()
+            while stream.facts().frames < made:
+                chunks.append(next(stream))
             handle = stream._link.handle  # type: ignore[attr-defined]
             if handle is not None and stream.finish_reason is None:
                 os.kill(handle.pid, signal.SIGKILL)
