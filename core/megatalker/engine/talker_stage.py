@@ -173,15 +173,14 @@ class TalkerStage:
         said = utterance.to_repeat
         while said and utterance.decoder is decoder and utterance.ending is None:
             item = said[0]
-            if isinstance(item, StreamEnd):
-                said.popleft()
-                end_segment(self._state, utterance, decoder, item.reason)
-            elif decoder.next_row is None:
+            if not isinstance(item, StreamEnd) and decoder.next_row is None:
                 break
+            said.popleft()
+            if isinstance(item, StreamEnd):
+                end_segment(self._state, utterance, decoder, item.reason)
             else:
                 self._add(utterance, decoder, item)
                 utterance.skip_audio()
-                said.popleft()
         return utterance.decoder is decoder and utterance.ending is None and decoder.next_row is not None
 
     def _prefill(self, ready: Sequence[tuple[Utterance, DecoderStream, StreamRequest]]) -> None:
