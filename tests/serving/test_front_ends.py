@@ -131,6 +131,7 @@ def test_two_processes_serve_one_address_and_count_together(server: RunningServe
 def test_limits_of_keys_hold_for_all_front_ends_together(server: RunningServer) -> None:
     assert sorted(at_once(server, 12, "few")) == [200] * 3 + [429] * 9
     with RemoteEngine(server.url, api_key="mt-one") as remote, remote.speak(None):  # it waits for its text
+        eventually(lambda: server.post("one").status_code == 429, "the server knows of it")
         assert at_once(server, 12, "one") == [429] * 12
     eventually(lambda: server.post("one").status_code == 200, "its utterance has ended")
 

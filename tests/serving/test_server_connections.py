@@ -139,6 +139,17 @@ def test_requests_behind_one_that_is_under_way_are_bounded(serve: Server) -> Non
 ASSET = "GET /docs/assets/swagger-ui-bundle.js HTTP/1.1\r\nhost: localhost\r\n"
 
 
+def test_what_a_client_has_left_unheard_is_no_error(serve: Server, caplog: pytest.LogCaptureFixture) -> None:
+    """An answer is under way, and too many requests wait behind it, when the connection ends: none fills the log."""
+    served = serve()
+    served.server._bound.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 12)
+    for _ in range(20):
+        plug(served, "GET /live HTTP/1.1\r\nhost: localhost\r\n\r\n" * 200, receives=1 << 10)
+    eventually(lambda: not served.server.server_state.connections, "they are dropped")
+    assert httpx.get(served.url + "/live", timeout=HANG_S).is_success
+    assert not [record for record in caplog.records if record.exc_info is not None]
+
+
 @pytest.mark.parametrize("sent", [(ASSET + "\r\n") * 12, ASSET + "connection: close\r\n\r\n"])
 def test_a_client_that_does_not_read_its_answers_is_dropped(serve: Server, sent: str) -> None:
     served = serve(server={"send_timeout_s": 0.3, "max_connections": 2})

@@ -97,8 +97,8 @@ class HttpConnection(ServerConnection, HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         before = self.cycle
         super().on_headers_complete()
-        if self.cycle is not before and self.scope["http_version"] != "1.1":
-            self.cycle.__class__ = _UntilClosed
+        if self.cycle is not before:
+            self.cycle.__class__ = _Answer if self.scope["http_version"] == "1.1" else _UntilClosed
 
     def on_body(self, body: bytes) -> None:
         self._framing -= len(body) + len(body) // 8
@@ -190,7 +190,15 @@ class HttpConnection(ServerConnection, HttpToolsProtocol):
             self.transport.close()
 
 
-class _UntilClosed(RequestResponseCycle):
+class _Answer(RequestResponseCycle):
+    """Ends with its connection, also where a later request waits behind it, of which alone the connection tells."""
+
+    async def send(self, message: Any) -> None:
+        self.disconnected = self.disconnected or self.transport.is_closing()
+        await super().send(message)
+
+
+class _UntilClosed(_Answer):
     """An answer to HTTP/1.0, which knows no chunks: where no length is given, the body ends with the connection."""
 
     without_length = False
