@@ -28,7 +28,6 @@ from torch import Tensor
 from megatalker import Engine, Settings
 from megatalker.checkpoint import Checkpoint
 from megatalker.checkpoint.config import FRAME_SAMPLES, SAMPLE_RATE
-from megatalker.checkpoint.official import load_official_codec
 from megatalker.interfaces import LoadContext
 from megatalker.serving.samples import SampleEncoder, SampleFormat
 from megatalker.testing.random_checkpoint import write_checkpoint
@@ -40,7 +39,7 @@ from megatalker_backends.streaming.fused.weights import FusedWeights, PackedProd
 from megatalker_backends.streaming.model import StreamingDecoder
 from megatalker_backends.streaming.settings import StreamingSettings
 from megatalker_backends.streaming.weights import Weights
-from megatalker_benchmarks.codec_frame import PUBLISHED
+from megatalker_benchmarks.codec_frame import PUBLISHED, official_samples, random_codes
 from megatalker_benchmarks.report import add_json_option, hand_out, whole
 from megatalker_kernels.codec.launcher import CodecKernels
 from megatalker_kernels.codec.numbers import Numbers
@@ -49,7 +48,7 @@ from megatalker_kernels.codec.structures import MAX_FRAMES
 CHUNKS: Mapping[str, Iterable[int]] = {"1": (1,), "8": (8,), "1 to 8": range(1, 9)}
 """Frames of the calls of a stream, again and again."""
 SILENT_DB = 30.0
-"""A second that is so much quieter than the whole is silent."""
+"""A second whose power is this far below that of the whole counts as silent."""
 TELEPHONE_RATE = 8000
 OFFICIAL = {"float16": torch.float16, "bfloat16": torch.bfloat16}
 
@@ -82,15 +81,6 @@ def spoken(codec: StreamingCodec, codes: Tensor, sizes: Iterable[int]) -> Tensor
         chunks += codec.decode([state], [codes[at : at + size]])
         at += size
     raise AssertionError("cycle ends with the codes")
-
-
-@torch.inference_mode()
-def official(checkpoint: Checkpoint, codes: Tensor, device: torch.device, dtype: torch.dtype) -> Tensor:
-    """One forward of the official decoder, without TF32."""
-    decoder = load_official_codec(checkpoint, device, dtype).model.decoder
-    with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
-        samples: Tensor = decoder(codes.T[None].to(device))[0, 0]
-    return samples.float().cpu()
 
 
 def telephone(exact: Tensor, fast: Tensor) -> dict[str, float]:
@@ -185,8 +175,7 @@ def by_layer(checkpoint: Checkpoint, codes: Tensor, device: torch.device) -> dic
 def codes_of(checkpoint: Checkpoint, text: str | None, frames: int) -> Tensor:
     """Return codes ``[frames, groups]`` int64 of this text, or random ones."""
     if text is None:
-        config, generator = checkpoint.codec_config, torch.Generator().manual_seed(1)
-        return torch.randint(config.codebook_size, (frames, config.num_quantizers), generator=generator)
+        return random_codes(checkpoint, frames)
     settings = Settings(
         checkpoint=str(checkpoint.folder), device="cpu", backend="compiled", backends={"compiled": {"compile": "off"}}
     )
@@ -216,7 +205,7 @@ def main() -> None:
             for name in ("exact", "fast")
         }
         codes = codes_of(checkpoint, options.text, options.frames)
-        truth = official(checkpoint, codes, device, torch.float32)
+        truth = official_samples(checkpoint, codes, device, torch.float32)
         made = {
             name: {chunks: spoken(codec, codes, sizes) for chunks, sizes in CHUNKS.items()}
             for name, codec in codecs.items()
@@ -228,7 +217,8 @@ def main() -> None:
             "checkpoint": options.checkpoint or "random weights at the published shapes",
             "seconds": len(codes) * FRAME_SAMPLES / SAMPLE_RATE,
             "official": {
-                name: errors(truth, official(checkpoint, codes, device, dtype)) for name, dtype in OFFICIAL.items()
+                name: errors(truth, official_samples(checkpoint, codes, device, dtype))
+                for name, dtype in OFFICIAL.items()
             },
             "ours": {
                 name: {chunks: errors(truth, samples) for chunks, samples in chunked.items()}

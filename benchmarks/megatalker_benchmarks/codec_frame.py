@@ -62,13 +62,13 @@ def main(
     with tempfile.TemporaryDirectory() as folder:
         named = write_checkpoint(Path(folder), PUBLISHED) if shape == "published" else "demo"
         opened = Checkpoint.open(checkpoint or named)
-        codes = _codes(opened, CHECKED_FRAMES)
+        codes = random_codes(opened, CHECKED_FRAMES)
         report: dict[str, Any] = {
             "environment": environment(place, checkpoint=str(checkpoint or shape)),
             "official": _official(opened, place, repeats) if official else [],
             "streaming": [],
         }
-        expected = _whole(opened, codes)
+        expected = official_samples(opened, codes, torch.device("cpu"), torch.float32)
         for name in way:
             context = LoadContext(place, torch.float32, StreamingSettings.model_validate(WAYS[name]))
             calls = [(count, size) for count in streams for size in frames]
@@ -151,20 +151,25 @@ def _official(checkpoint: Checkpoint, device: torch.device, repeats: int) -> lis
     rows = []
     with torch.inference_mode():
         for frames in OFFICIAL_FRAMES:
-            codes = _codes(checkpoint, frames).T[None].to(device)
+            codes = random_codes(checkpoint, frames).T[None].to(device)
             timing = _time(lambda codes=codes: decoder(codes), device, max(3, repeats // frames))
             rows.append({"streams": 1, "frames": frames, **timing})
     return rows
 
 
 @torch.inference_mode()
-def _whole(checkpoint: Checkpoint, codes: Tensor) -> Tensor:
-    decoder = load_official_codec(checkpoint, torch.device("cpu"), torch.float32).model.decoder
-    samples: Tensor = decoder(codes.T[None])[0, 0]
-    return samples
+def official_samples(checkpoint: Checkpoint, codes: Tensor, device: torch.device, dtype: torch.dtype) -> Tensor:
+    """``[samples]`` float32 on the CPU: one forward of the official decoder over codes ``[frames, groups]``, without
+    TF32.
+    """
+    decoder = load_official_codec(checkpoint, device, dtype).model.decoder
+    with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+        samples: Tensor = decoder(codes.T[None].to(device))[0, 0]
+    return samples.float().cpu()
 
 
-def _codes(checkpoint: Checkpoint, frames: int) -> Tensor:
+def random_codes(checkpoint: Checkpoint, frames: int) -> Tensor:
+    """Codes ``[frames, groups]`` int64, always the same."""
     config = checkpoint.codec_config
     generator = torch.Generator().manual_seed(1)
     return torch.randint(config.codebook_size, (frames, config.num_quantizers), generator=generator)

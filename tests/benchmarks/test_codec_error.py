@@ -18,7 +18,8 @@ from megatalker_backends.streaming.fused.weights import FusedWeights
 from megatalker_backends.streaming.model import StreamingDecoder
 from megatalker_backends.streaming.weights import Weights
 from megatalker_benchmarks import codec_error
-from megatalker_benchmarks.codec_error import by_layer, codes_of, draw, errors, official, telephone
+from megatalker_benchmarks.codec_error import by_layer, codes_of, draw, errors, telephone
+from megatalker_benchmarks.codec_frame import official_samples
 from megatalker_kernels.codec.numbers import Numbers
 
 CPU = torch.device("cpu")
@@ -65,8 +66,8 @@ def test_fast_is_closer_to_the_truth_than_the_official_decoder_in_float16(demo: 
             samples, (after,) = runner.run(codes[None, start:end], [memory])
             memory.copy_(after)
             chunks.append(samples[0].clone())
-    truth, fast = official(demo, codes, CPU, torch.float32), torch.cat(chunks)
-    ours, theirs = (errors(truth, found) for found in (fast, official(demo, codes, CPU, torch.float16)))
+    truth, fast = official_samples(demo, codes, CPU, torch.float32), torch.cat(chunks)
+    ours, theirs = (errors(truth, found) for found in (fast, official_samples(demo, codes, CPU, torch.float16)))
     assert WORST_DB < theirs["snr_db"] < ours["snr_db"] < 80, "above it would be another arithmetic"
     assert ours["max_abs_error"] < theirs["max_abs_error"]
     draw(truth, fast, tmp_path / "both.png")

@@ -19,20 +19,25 @@ pytestmark = pytest.mark.slow
 SETTINGS: dict[str, Any] = {"short_speech": "believe", "max_segment_frames": 6, "max_chunk_frames": 2}
 
 
+def heard_alone(checkpoint: Checkpoint, text: str, wishes: dict[str, Any]) -> list[Chunk]:
+    """Return what an engine in this process says."""
+    settings = Settings.model_validate(SETTINGS)
+    with Engine.open(settings, checkpoint=checkpoint, registry=process_backends.paced()) as engine:
+        return list(engine.speak(text, **wishes))
+
+
+def two_processes(checkpoint: Checkpoint) -> ProcessEngine:
+    """Open an engine of two processes, to be closed."""
+    settings = Settings.model_validate(SETTINGS | {"device": "cpu"})
+    return ProcessEngine.open(settings, checkpoint=checkpoint, devices=["cpu", "cpu"], registry=process_backends.paced)
+
+
 def test_an_engine_that_dies_between_pauses_marks_and_voices_is_not_heard(tiny_custom_voice: Checkpoint) -> None:
     speaker = list(tiny_custom_voice.config.speakers)[1]
     text = f"[pause:70ms]One.[pause:300ms][mark:a]Two.[voice:{speaker}]Three.[mark:b][/voice]Four.[pause:1s][mark:c]"
     wishes: dict[str, Any] = {"markup": "tags", "seed": 3, "return_codes": True, "layout": "interleaved"}
-    with Engine.open(
-        Settings.model_validate(SETTINGS), checkpoint=tiny_custom_voice, registry=process_backends.paced()
-    ) as here:
-        right = list(here.speak(text, **wishes))
-    with ProcessEngine.open(
-        Settings.model_validate(SETTINGS | {"device": "cpu"}),
-        checkpoint=tiny_custom_voice,
-        devices=["cpu", "cpu"],
-        registry=process_backends.paced,
-    ) as engine:
+    right = heard_alone(tiny_custom_voice, text, wishes)
+    with two_processes(tiny_custom_voice) as engine:
         for fed in (False, True):
             for taken in (1, 4, 7):
                 stream = engine.speak(None if fed else text, **wishes)
@@ -53,16 +58,8 @@ def test_an_engine_that_dies_within_a_slow_part_is_not_heard(tiny_custom_voice: 
         "</prosody><mark name='a'/>Six."
     )
     wishes: dict[str, Any] = {"markup": "ssml", "seed": 3, "return_codes": True, "layout": "interleaved"}
-    with Engine.open(
-        Settings.model_validate(SETTINGS), checkpoint=tiny_custom_voice, registry=process_backends.paced()
-    ) as here:
-        right = list(here.speak(text, **wishes))
-    with ProcessEngine.open(
-        Settings.model_validate(SETTINGS | {"device": "cpu"}),
-        checkpoint=tiny_custom_voice,
-        devices=["cpu", "cpu"],
-        registry=process_backends.paced,
-    ) as engine:
+    right = heard_alone(tiny_custom_voice, text, wishes)
+    with two_processes(tiny_custom_voice) as engine:
         for made in (1, 8, 15, 20, 26):  # frames: within each part
             stream, chunks = engine.speak(text, **wishes), list[Chunk]()
             while stream.facts().frames < made:

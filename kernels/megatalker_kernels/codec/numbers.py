@@ -21,7 +21,7 @@ class Numbers(Enum):
     """One float16 number: about three decimal digits, for half of the memory."""
 
     def words(self, columns: int) -> int:
-        """Return how many 32-bit words so many numbers take, a multiple of eight."""
+        """Return the number of 32-bit words that this many packed numbers take; ``columns`` is a multiple of eight."""
         return columns // 2 if self is Numbers.HALF else columns
 
     def pack(self, rows: Tensor) -> Tensor:
