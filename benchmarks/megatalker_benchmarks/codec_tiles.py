@@ -1,6 +1,6 @@
 """Times every product of the published codec with each of many tiles: what the rule of ``codec/tiles.py`` was read off.
 
-megatalker bench codec-tiles --json codec_tiles.json
+megatalker bench codec-tiles --numbers half --call 64x2 --json codec_tiles.json
 """
 
 import argparse
@@ -40,7 +40,6 @@ SIZES = (
 )  # fmt: skip
 CANDIDATES = [Tile(*sizes, resident=1, together=1, least_stages=1, most_shares=1) for sizes in SIZES]
 SHARES = (1, 2, 3, 4, 6, 8, 12, 16)
-NUMBERS = Numbers.HALVES
 CALLS = ((1, 1), (2, 1), (4, 1), (8, 1), (16, 1), (32, 1), (64, 1), (1, 2), (1, 4), (1, 8), (64, 2))
 """Streams and frames."""
 MOST_BLOCKS = 6
@@ -85,14 +84,16 @@ class Trial:
 
     Args:
         device: a CUDA device.
+        numbers: what products multiply.
     """
 
-    def __init__(self, device: torch.device) -> None:
-        has_warpgroups = CodecKernels(device, NUMBERS).has_warpgroups
+    def __init__(self, device: torch.device, numbers: Numbers) -> None:
+        self.numbers = numbers
+        has_warpgroups = CodecKernels(device, numbers).has_warpgroups
         self.candidates = [*CANDIDATES, *(WARPGROUP_TILES if has_warpgroups else ())]
-        self._kernels = {tile: CodecKernels(device, NUMBERS, (tile,)) for tile in (*TILES, *self.candidates)}
+        self._kernels = {tile: CodecKernels(device, numbers, (tile,)) for tile in (*TILES, *self.candidates)}
         self.processors = self._kernels[TILES[0]].processors
-        self._weight = NUMBERS.pack(torch.randn(2**25, device=device))  # of any product, in any order
+        self._weight = numbers.pack(torch.randn(2**25, device=device))  # of any product, in any order
         self._partial = torch.empty(2**26, device=device)
         self._arrivals = torch.zeros(2**16, dtype=torch.int32, device=device)
         self._capture = GraphCapture(device)
@@ -142,7 +143,7 @@ def measure(weights: FusedWeights, config: CodecConfig, trial: Trial, streams: i
     """Time the products of one codec call, as they are cut and as they could be cut."""
     device = weights.table.device
     with kept_tensors():
-        recorder = Recorder(CodecKernels(device, NUMBERS))
+        recorder = Recorder(CodecKernels(device, trial.numbers))
         decoder = FusedDecoder(weights, config, recorder)
         memory = torch.zeros(streams, 2 * decoder.context_size + decoder.cache_size, device=device)
         words = torch.zeros(streams, TICKET_WORDS + frames * config.num_quantizers, dtype=torch.int64)
@@ -190,24 +191,33 @@ def _sizes(tile: Tile | WarpgroupTile) -> list[int]:
     return [tile.rows, tile.columns, tile.high, tile.wide, tile.deep, tile.depth, tile.stages]
 
 
+def _call(text: str) -> tuple[int, int]:
+    streams, frames = text.split("x")
+    return int(streams), int(frames)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    named = {numbers.name.lower(): numbers for numbers in Numbers}
+    parser.add_argument("--numbers", choices=named, default="halves", help="of products; `half` is that of precision fast")
+    parser.add_argument("--call", type=_call, action="append", help="STREAMSxFRAMES; repeatable")
     add_json_option(parser)
     options = parser.parse_args()
+    numbers = named[options.numbers]
     device = torch.device("cuda", torch.cuda.current_device())
     with tempfile.TemporaryDirectory() as folder:
         checkpoint = Checkpoint.open(write_checkpoint(Path(folder), PUBLISHED))
         config = checkpoint.codec_config
         decoder = StreamingDecoder(config, Weights(checkpoint.codec_tensor, "decoder"))
-    trial = Trial(device)
+    trial = Trial(device, numbers)
     has_warpgroups = len(trial.candidates) > len(CANDIDATES)
-    weights = FusedWeights(decoder, device, NUMBERS, warpgroups=has_warpgroups)
+    weights = FusedWeights(decoder, device, numbers, warpgroups=has_warpgroups)
     calls = []
-    for streams, frames in CALLS:
+    for streams, frames in options.call or CALLS:
         calls.append(measure(weights, config, trial, streams, frames))
         print({name: calls[-1][name] for name in ("streams", "frames", "us", "best_us")})  # noqa: T201
         if options.json:
-            keep({"calls": calls}, options.json)
+            keep({"numbers": options.numbers, "calls": calls}, options.json)
 
 
 if __name__ == "__main__":
