@@ -39,6 +39,10 @@ SIZES = (
     (128, 48, 4, 1, 2, 64, 3), (128, 96, 4, 2, 1, 32, 3),
 )  # fmt: skip
 CANDIDATES = [Tile(*sizes, resident=1, together=1, least_stages=1, most_shares=1) for sizes in SIZES]
+WARPGROUPS = [WarpgroupTile(*sizes) for sizes in (
+    (128, 32, 3, 2), (128, 32, 2, 2), (128, 32, 2, 3), (128, 16, 4, 3), (128, 16, 3, 3), (128, 16, 5, 2), (128, 64, 2, 1),
+    (64, 32, 3, 2), (64, 32, 4, 3), (64, 32, 3, 3), (64, 32, 2, 4), (64, 16, 5, 4), (64, 16, 4, 4), (64, 64, 2, 3),
+)]  # fmt: skip
 SHARES = (1, 2, 3, 4, 6, 8, 12, 16)
 CALLS = ((1, 1), (2, 1), (4, 1), (8, 1), (16, 1), (32, 1), (64, 1), (1, 2), (1, 4), (1, 8), (64, 2))
 """Streams and frames."""
@@ -90,8 +94,8 @@ class Trial:
     def __init__(self, device: torch.device, numbers: Numbers) -> None:
         self.numbers = numbers
         has_warpgroups = CodecKernels(device, numbers).has_warpgroups
-        self.candidates = [*CANDIDATES, *(WARPGROUP_TILES if has_warpgroups else ())]
-        self._kernels = {tile: CodecKernels(device, numbers, (tile,)) for tile in (*TILES, *self.candidates)}
+        self.candidates = [*CANDIDATES, *(WARPGROUPS if has_warpgroups else ())]
+        self._kernels = {tile: CodecKernels(device, numbers, (tile,)) for tile in (*TILES, *WARPGROUP_TILES[numbers], *self.candidates)}
         self.processors = self._kernels[TILES[0]].processors
         self._weight = numbers.pack(torch.randn(2**25, device=device))  # of any product, in any order
         self._partial = torch.empty(2**26, device=device)
@@ -164,7 +168,8 @@ def measure(weights: FusedWeights, config: CodecConfig, trial: Trial, streams: i
 def _measure(trial: Trial, key: tuple[int, int, int, int, bool], products: list[ProductStep]) -> dict[str, Any]:
     product = products[0]
     rows, columns, taps, words, whole = key
-    warpgroups = not whole and any(isinstance(tile, WarpgroupTile) for tile in trial.candidates)
+    has_warpgroups = any(isinstance(tile, WarpgroupTile) for tile in trial.candidates)
+    warpgroups = trial.numbers if has_warpgroups and not whole else None
     sizes = (rows, columns, taps, words, trial.processors)
     chosen = choose_tiling(*sizes, whole=whole, warpgroups=warpgroups)
     tried = [
@@ -187,7 +192,7 @@ def _measure(trial: Trial, key: tuple[int, int, int, int, bool], products: list[
 
 def _sizes(tile: Tile | WarpgroupTile) -> list[int]:
     if isinstance(tile, WarpgroupTile):
-        return [tile.rows, tile.columns, tile.stages]
+        return [tile.rows, tile.columns, tile.depth, tile.stages, tile.resident]
     return [tile.rows, tile.columns, tile.high, tile.wide, tile.deep, tile.depth, tile.stages]
 
 

@@ -17,8 +17,8 @@ class CodecEmulator:
 
     def __init__(self, numbers: Numbers) -> None:
         self.numbers = numbers
-        self.has_warpgroups = numbers is not Numbers.TENSORFLOATS
-        constants = CodecConstants((*TILES, *WARPGROUP_TILES) if self.has_warpgroups else TILES, numbers)
+        self.has_warpgroups = bool(WARPGROUP_TILES[numbers])
+        constants = CodecConstants((*TILES, *WARPGROUP_TILES[numbers]), numbers)
         self._library = compile_for_cpu((SOURCES / SOURCE).parent, "codec", constants.macros())
         self.launches: list[str] = []
 

@@ -31,8 +31,8 @@ class CodecConstants:
 
 def target(capability: int, numbers: Numbers) -> tuple[str, Numbers, Sequence[Tile | WarpgroupTile]]:
     """Return the architecture, numbers and tiles to compile for a device of this compute capability."""
-    warpgroups = capability == WARPGROUPS and numbers is not Numbers.TENSORFLOATS
-    return architecture(capability), numbers, (*TILES, *WARPGROUP_TILES) if warpgroups else TILES
+    warpgroups = WARPGROUP_TILES[numbers] if capability == WARPGROUPS else ()
+    return architecture(capability), numbers, (*TILES, *warpgroups)
 
 
 def compile_codec(arch: str, numbers: Numbers, tiles: Sequence[Tile | WarpgroupTile]) -> Cubin:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from megatalker_kernels.codec.structures import WARPGROUP_COLUMNS, WARPGROUP_DEPTH
+from megatalker_kernels.codec.structures import WARPGROUP_COLUMNS
 
 
 class Numbers(Enum):
@@ -41,10 +41,10 @@ class Numbers(Enum):
         values: Tensor = halves.view(*packed.shape[:-1], halves.shape[-1] // (8 * parts), parts, 8).sum(-2)
         return values.flatten(-2)
 
-    def pack_for_warpgroups(self, weight: Tensor) -> Tensor:
-        """Weights ``[columns, taps, channels]`` as tiles of warpgroups read them, stage by stage of their rings."""
+    def pack_for_warpgroups(self, weight: Tensor, words: int) -> Tensor:
+        """Weights ``[columns, taps, channels]`` as tiles of warpgroups read them, stage by stage of that many words."""
         columns, taps, channels = weight.shape
-        depth = WARPGROUP_DEPTH * (2 if self is Numbers.HALF else 1)
+        depth = words * (2 if self is Numbers.HALF else 1)
         padding = (0, -channels % depth, 0, 0, 0, -columns % WARPGROUP_COLUMNS)
         blocks = F.pad(weight, padding).view(-1, WARPGROUP_COLUMNS, taps, (channels + padding[1]) // depth, depth)
         # tile, column, tap, stage of channels, eight of it, part, number

@@ -12,8 +12,6 @@ ATTENTION_THREADS = 256
 MIXING_THREADS = 256
 WARPGROUP_COLUMNS = 96
 """Weight rows of a warpgroup's tile."""
-WARPGROUP_DEPTH = 32
-"""Words of one tap that it takes at a time."""
 TICKET_WORDS = 4
 """int64 words before a stream's codes: addresses of its context now and next, of its cache; frames before this call."""
 
@@ -121,6 +119,6 @@ def macros() -> dict[str, str]:
         for kind in (ProductStep, AttentionStep, LookupStep, MixingStep)
     }
     threads = {"ATTENTION_THREADS": str(ATTENTION_THREADS), "MIXING_THREADS": str(MIXING_THREADS)}
-    group = {"WARPGROUP_COLUMNS": str(WARPGROUP_COLUMNS), "WARPGROUP_DEPTH": str(WARPGROUP_DEPTH)}
+    group = {"WARPGROUP_COLUMNS": str(WARPGROUP_COLUMNS)}
     words = {"FRAMES": str(MAX_FRAMES), "TICKET_WORDS": str(TICKET_WORDS), "ACTIVATIONS": enumerators(Activation)}
     return {**sizes, **threads, **group, **words}

@@ -3,7 +3,8 @@
 from dataclasses import KW_ONLY, dataclass
 from math import ceil
 
-from megatalker_kernels.codec.structures import WARPGROUP_COLUMNS, WARPGROUP_DEPTH
+from megatalker_kernels.codec.numbers import Numbers
+from megatalker_kernels.codec.structures import WARPGROUP_COLUMNS
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,25 +63,28 @@ class WarpgroupTile:
     """Sizes of ``WarpgroupTile`` in ``csrc/codec/warpgroup.cuh``."""
 
     rows: int
+    depth: int
+    """Words of one tap in one stage."""
     stages: int
+    resident: int
+    """Blocks that a processor runs at once."""
 
     columns = WARPGROUP_COLUMNS
     threads = 128
-    resident = 2
-    """Blocks that a processor runs at once."""
 
     @property
     def kernel(self) -> str:
-        return f"warpgroup_product_{self.rows}"
+        return f"warpgroup_product_{self.rows}x{self.depth}x{self.stages}_{self.resident}"
 
     @property
     def shared_bytes(self) -> int:
-        ring = self.stages * WARPGROUP_DEPTH // 4 * (self.rows + 1 + self.columns) * 4
+        ring = self.stages * self.depth // 4 * (self.rows + 1 + self.columns) * 4
         return 4 * max(ring, self.rows * (self.columns + 5))
 
     @property
     def macro(self) -> str:
-        return f"WARPGROUP_PRODUCT({self.kernel}, {self.rows}, {self.stages}, {self.shared_bytes})"
+        sizes = (self.rows, self.depth, self.stages, self.resident, self.shared_bytes)
+        return f"WARPGROUP_PRODUCT({self.kernel}, {', '.join(map(str, sizes))})"
 
     def count(self, rows: int, columns: int) -> int:
         """Tiles of a product of that size."""
@@ -88,7 +92,7 @@ class WarpgroupTile:
 
     def stages_of(self, taps: int, words: int) -> int:
         """Return the number of stages that windows of ``taps`` rows take."""
-        return taps * ceil(words / WARPGROUP_DEPTH)
+        return taps * ceil(words / self.depth)
 
 
 FEW = Tile(8, 16, 1, 1, 8, 128, 6, resident=3, together=3, least_stages=2, most_shares=4)
@@ -98,9 +102,18 @@ MIDDLE = Tile(32, 96, 2, 2, 2, 32, 4, resident=2, together=2, least_stages=8, mo
 LARGE = Tile(64, 96, 4, 2, 1, 32, 4, resident=2, together=4, least_stages=14, most_shares=3)
 LARGE_FOR_LONG_SUMS = Tile(64, 96, 2, 2, 1, 32, 4, resident=2, together=4, least_stages=14, most_shares=3)
 TILES = (FEW, SMALL, NARROW, MIDDLE, LARGE, LARGE_FOR_LONG_SUMS)
-WARPGROUP = WarpgroupTile(128, 3)
-WARPGROUP_TILES = (WARPGROUP,)
-"""For compute capability 9.0, and numbers of float16."""
+WARPGROUP = WarpgroupTile(128, 32, 3, resident=2)
+LOW = WarpgroupTile(64, 32, 3, resident=3)
+ROUNDS = WarpgroupTile(128, 32, 2, resident=3)
+"""For so many tiles that each processor runs several rounds."""
+SHALLOW = WarpgroupTile(128, 16, 4, resident=3)
+"""For rows of so few words that half of a deeper stage would be empty."""
+WARPGROUP_TILES: dict[Numbers, tuple[WarpgroupTile, ...]] = {
+    Numbers.HALVES: (WARPGROUP,),
+    Numbers.HALF: (WARPGROUP, LOW, ROUNDS, SHALLOW),
+    Numbers.TENSORFLOATS: (),
+}
+"""For compute capability 9.0."""
 FEW_ROWS = 8
 LONG = 768
 """Columns of a window from which larger parts of a warp's own pay."""
@@ -108,6 +121,10 @@ ENOUGH = 1.75
 """Blocks for each processor that a larger tile must give, to be worth its better use of what it loads."""
 
 
+MUCH_ROUNDED = 2**27
+"""Multiplications from which warpgroups pay for numbers of one float16."""
+LEAST_STAGES = 16
+"""Stages of a share of such numbers, at least."""
 ENOUGH_TILES = 0.6
 """Tiles per processor from which warpgroups pay; in products of more than :data:`MUCH` multiplications fewer do."""
 MUCH = 2**29
@@ -132,15 +149,16 @@ class Tiling:
 
 
 def choose_tiling(
-    rows: int, columns: int, taps: int, words: int, processors: int, *, whole: bool, warpgroups: bool
+    rows: int, columns: int, taps: int, words: int, processors: int, *, whole: bool, warpgroups: Numbers | None
 ) -> Tiling:
     """Choose tiles, and into how many shares of their width the sums are split (one if ``whole``).
 
     The rule and its numbers are the best of ``megatalker bench codec-tiles`` on an H200, roughly: a warpgroup's tiles
-    (if ``warpgroups``) or else the largest tile that keeps the device busy.
+    (of ``warpgroups``, if it is given) or else the largest tile that keeps the device busy.
     """
-    if warpgroups and rows >= WARPGROUP.rows and columns >= WARPGROUP.columns:
-        tiling = _warpgroup_tiling(rows, columns, WARPGROUP.stages_of(taps, words), processors)
+    if warpgroups is not None and rows >= WARPGROUP.rows and columns >= WARPGROUP.columns:
+        rule = _rounded_tiling if warpgroups is Numbers.HALF else _warpgroup_tiling
+        tiling = rule(rows, columns, taps, words, processors)
         if tiling is not None:
             return tiling
 
@@ -161,10 +179,29 @@ def choose_tiling(
     return Tiling(tile, min(room, most_shares(tile)))
 
 
-def _warpgroup_tiling(rows: int, columns: int, stages: int, processors: int) -> Tiling | None:
-    """Return the tiling for warpgroups that takes the least time; ``None`` if they do not pay."""
-    tiles = WARPGROUP.count(rows, columns)
-    work = rows * columns * stages * WARPGROUP_DEPTH
+def warpgroup_depth(numbers: Numbers, words: int) -> int:
+    """Words of a tap of that many which one stage takes."""
+    shallow = numbers is Numbers.HALF and words % WARPGROUP.depth
+    return SHALLOW.depth if shallow else WARPGROUP.depth
+
+
+def _rounded_tiling(rows: int, columns: int, taps: int, words: int, processors: int) -> Tiling | None:
+    """Return the tiling for warpgroups of one float16; ``None`` if they do not pay."""
+    if rows * columns * taps * words < MUCH_ROUNDED:
+        return None
+    if warpgroup_depth(Numbers.HALF, words) == SHALLOW.depth:
+        return Tiling(SHALLOW, 1)
+    low, room = LOW.count(rows, columns), LOW.resident * processors
+    if low <= room:
+        return Tiling(LOW, max(1, min(room // low, LOW.stages_of(taps, words) // LEAST_STAGES)))
+    one_round = WARPGROUP.count(rows, columns) <= WARPGROUP.resident * processors
+    return Tiling(WARPGROUP if one_round else ROUNDS, 1)
+
+
+def _warpgroup_tiling(rows: int, columns: int, taps: int, words: int, processors: int) -> Tiling | None:
+    """Return the tiling for warpgroups of two float16 that takes the least time; ``None`` if they do not pay."""
+    tiles, stages = WARPGROUP.count(rows, columns), WARPGROUP.stages_of(taps, words)
+    work = rows * columns * stages * WARPGROUP.depth
     if tiles < ENOUGH_TILES * processors and work <= MUCH:
         return None
 

@@ -68,6 +68,9 @@ __device__ inline void await_async_copies_but() {
 // This thread's copies have landed.
 __device__ inline void await_async_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
+// Bring the line with these bytes into the L2 cache.
+__device__ inline void prefetch_line(const void* source) { asm volatile("prefetch.global.L2 [%0];" ::"l"(source)); }
+
 // Bring bytes into the L2 cache (sm_90).
 __device__ inline void prefetch(const void* source, u32 bytes) {
   asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(source), "r"(bytes) : "memory");

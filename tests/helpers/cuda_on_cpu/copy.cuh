@@ -73,6 +73,7 @@ inline void copy_async_16(void* target, const void* source, bool wanted) { copy_
 inline void copy_async_cached_16(void* target, const void* source, bool wanted) { copy_async_16(target, source, wanted); }
 
 inline void prefetch(const void*, u32) {}
+inline void prefetch_line(const void*) {}
 
 inline void commit_async_copies() { ++own_copies().group; }
 

@@ -109,7 +109,7 @@ class Kernels:
     ) -> None:
         columns, taps, words = matrix.weight.shape
         processors, whole = self._launcher.processors, eps >= 0
-        warpgroups = matrix.for_warpgroups is not None and not whole
+        warpgroups = None if matrix.for_warpgroups is None or whole else self._launcher.numbers
         chosen = choose_tiling(len(rows), columns, taps, words, processors, whole=whole, warpgroups=warpgroups)
         weight = matrix.for_warpgroups if isinstance(chosen.tile, WarpgroupTile) else matrix.weight
         tiles = chosen.tile.count(len(rows), columns)

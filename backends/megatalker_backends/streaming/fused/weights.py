@@ -12,6 +12,7 @@ from megatalker_backends.streaming.model import StreamingDecoder
 from megatalker_backends.streaming.transformer import WindowLayer
 from megatalker_backends.streaming.waveform import ResidualUnit, Snake, UpsamplingBlock
 from megatalker_kernels.codec.numbers import Numbers
+from megatalker_kernels.codec.tiles import warpgroup_depth
 
 Member = TypeVar("Member")
 
@@ -41,7 +42,8 @@ class PackedProduct:
         """Pack a float32 ``weight``; ``warpgroups``: whether tiles of warpgroups may be asked for."""
         enlargement = numbers.enlargement(weight)
         large = weight.to(device) * enlargement
-        for_warpgroups = numbers.pack_for_warpgroups(large) if warpgroups else None
+        depth = warpgroup_depth(numbers, numbers.words(weight.shape[2]))
+        for_warpgroups = numbers.pack_for_warpgroups(large, depth) if warpgroups else None
         return cls(numbers.pack(large), for_warpgroups, 1 / enlargement, **others)
 
 

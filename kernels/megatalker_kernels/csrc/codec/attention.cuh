@@ -1,10 +1,12 @@
 // Attention of one head over the last frames, whose keys and values lie in a ring in the stream's cache.
 #pragma once
+#include "copy.cuh"
 #include "epilogue.cuh"
 #include "ticket.cuh"
 
 
 constexpr float UNSEEN = -3.4e38f;  // a score that leaves nothing
+constexpr int LINE = 32;            // floats of a line of the caches
 
 struct Attention {
   const float* qkv;          // [streams, time, heads + 2 * kv_heads, width]
@@ -19,11 +21,18 @@ struct Attention {
 struct Past {
   const float* ring;
   const float* fresh;
-  i64 first;  // frame of entry 0
+  int first;  // place of entry 0 in the ring
   int old, length, pitch, width;
 
   __device__ const float* operator[](int entry) const {
-    return entry < old ? ring + (first + entry) % length * pitch : fresh + (entry - old) * width;
+    const int place = first + entry;
+    return entry < old ? ring + (place < length ? place : place - length) * pitch : fresh + (entry - old) * width;
+  }
+
+  // Begins to bring the old entries into the L2 cache, from all threads together.
+  __device__ void prefetch() const {
+    const int lines = (width + LINE - 1) / LINE;
+    for (int i = threadIdx.x; i < old * lines; i += ATTENTION_THREADS) prefetch_line((*this)[i / lines] + i % lines * LINE);
   }
 };
 
@@ -44,8 +53,6 @@ __device__ inline float dot(float4 a, float4 b) { return a.x * b.x + a.y * b.y +
 // Blocks: heads, within streams.
 __device__ inline void attend(const Attention& p) {
   extern __shared__ float4 memory[];
-  admit_successor();
-  await_predecessor();
   const int head = blockIdx.x % p.heads, stream = blockIdx.x / p.heads, share = p.heads / p.kv_heads;
   const int width = p.width, half = width / 2, length = p.window - 1 + FRAMES, pitch = 2 * p.kv_heads * width;
   const Ticket ticket = p.tickets[stream];
@@ -53,7 +60,14 @@ __device__ inline void attend(const Attention& p) {
   float *const queries = reinterpret_cast<float*>(memory), *const keys = queries + FRAMES * width;
   float *const values = keys + FRAMES * width, *const scores = values + FRAMES * width;
   float* const mixed = scores + FRAMES * length;
+  const int old = int(min(ticket.position, i64(p.window - 1))), entries = old + p.time;
+  const int first = int((ticket.position - old) % length);
+  const Past past_keys{ring, keys, first, old, length, pitch, width};
+  const Past past_values{ring + p.kv_heads * width, values, first, old, length, pitch, width};
 
+  admit_successor();
+  past_keys.prefetch(), past_values.prefetch();
+  await_predecessor();
   // Rotate this step's queries and keys; one block of those that share a key head writes it into the ring.
   for (int i = threadIdx.x; i < p.time * half; i += ATTENTION_THREADS) {
     const int frame = i / half, d = i % half, at = frame * width + d;
@@ -73,9 +87,6 @@ __device__ inline void attend(const Attention& p) {
   __syncthreads();
 
   // Scores: four lanes share a key.
-  const int old = int(min(ticket.position, i64(p.window - 1))), entries = old + p.time;
-  const Past past_keys{ring, keys, ticket.position - old, old, length, pitch, width};
-  const Past past_values{ring + p.kv_heads * width, values, ticket.position - old, old, length, pitch, width};
   const float scale = 1.f / sqrtf(float(width));
   for (int base = 0; base < entries; base += ATTENTION_THREADS / 4) {
     const int entry = base + threadIdx.x / 4;
@@ -116,6 +127,7 @@ __device__ inline void attend(const Attention& p) {
   const int groups = ATTENTION_THREADS / width, group = threadIdx.x / width, d = threadIdx.x % width;
   if (group < groups) {
     float sum[FRAMES] = {};
+#pragma unroll 8
     for (int entry = group; entry < entries; entry += groups) {
       const float value = past_values[entry][d];
 #pragma unroll

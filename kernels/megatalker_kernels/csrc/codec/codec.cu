@@ -13,11 +13,11 @@ static_assert(sizeof(Lookup) == LOOKUP_BYTES && sizeof(Mixing) == MIXING_BYTES, 
     multiply<Tile<ROWS, COLUMNS, HIGH, WIDE, DEEP, DEPTH, STAGES>>(p);                                      \
   }
 
-#define WARPGROUP_PRODUCT(NAME, ROWS, STAGES, SHARED_BYTES)                                        \
-  static_assert(WarpgroupTile<ROWS, STAGES>::SHARED == SHARED_BYTES, "see tiles.py");              \
-  extern "C" __global__ void __launch_bounds__(WarpgroupTile<ROWS, STAGES>::THREADS, 2)            \
-      megatalker_codec_##NAME(const __grid_constant__ Product p) {                             \
-    multiply<WarpgroupTile<ROWS, STAGES>>(p);                                                      \
+#define WARPGROUP_PRODUCT(NAME, ROWS, DEPTH, STAGES, RESIDENT, SHARED_BYTES)                        \
+  static_assert(WarpgroupTile<ROWS, DEPTH, STAGES>::SHARED == SHARED_BYTES, "see tiles.py");       \
+  extern "C" __global__ void __launch_bounds__(WarpgroupTile<ROWS, DEPTH, STAGES>::THREADS, RESIDENT) \
+      megatalker_codec_##NAME(const __grid_constant__ Product p) {                                 \
+    multiply<WarpgroupTile<ROWS, DEPTH, STAGES>>(p);                                               \
   }
 
 PRODUCTS  // one for each tile

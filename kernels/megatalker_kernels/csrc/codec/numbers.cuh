@@ -138,6 +138,8 @@ struct Halves {
   // High and low parts of a weight times those of an input: low times high, high times low, high times high. For warpgroups: the
   // first of a group's four vectors that a pass multiplies, and how far it is to the other.
   static constexpr int PASSES = 3, APART = 2;
+  // Tensor cores cut off what they add to a sum: warpgroups let them add up two stages, the rest is rounded as float32 is.
+  static constexpr int CUT_STAGES = 2;
   __device__ static constexpr int weight_vector(int pass) { return pass == 0; }
   __device__ static constexpr int input_vector(int pass) { return pass == 1; }
   __device__ static void multiply(Sum& sum, int pass, const Fragment& upper, const Fragment& lower, const Fragment& x) {
@@ -185,6 +187,7 @@ struct Half {
 
   // Sixteen columns each.
   static constexpr int PASSES = 2, APART = 1;
+  static constexpr int CUT_STAGES = 0;  // what is cut off is small beside what was rounded
   __device__ static constexpr int weight_vector(int pass) { return 2 * pass; }
   __device__ static constexpr int input_vector(int pass) { return 2 * pass; }
   __device__ static void multiply(Sum& sum, int pass, const Fragment& upper, const Fragment& lower, const Fragment& x) {

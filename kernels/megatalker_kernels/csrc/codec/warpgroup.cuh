@@ -7,12 +7,12 @@ struct WindowLoader;
 template <class T, class Parts>
 struct WarpgroupSums;
 
-template <int ROWS_, int STAGES_>
+template <int ROWS_, int DEPTH_, int STAGES_>
 struct WarpgroupTile {
   using Loader = WindowLoader<WarpgroupTile>;
   using Sums = WarpgroupSums<WarpgroupTile, Numbers>;
   static constexpr int ROWS = ROWS_, COLUMNS = WARPGROUP_COLUMNS, STAGES = STAGES_, DEEP = 1, THREADS = 128;
-  static constexpr int DEPTH = WARPGROUP_DEPTH;    // words of one tap in one stage
+  static constexpr int DEPTH = DEPTH_;             // words of one tap in one stage
   static constexpr int VECTORS = DEPTH / 4;        // of a row, sixteen bytes each: float16 numbers of eight channels
   static constexpr int PANEL = ROWS + 1;           // from one vector of a row to the next: odd, for different banks
   static constexpr int WEIGHTS = VECTORS * PANEL;  // where those of a stage begin
@@ -120,10 +120,8 @@ struct WindowLoader {
 template <class T, class Parts>
 struct WarpgroupSums {
   static constexpr int FRAGMENTS = T::ROWS / 64, TILES = T::COLUMNS / 8;
-  // Tensor cores cut off what they add to a sum: they add up some stages, the rest is rounded as float32 is.
-  static constexpr int CUT_STAGES = 2;
-  float value[FRAGMENTS][TILES][4] = {};
-  float sum[FRAGMENTS][TILES][4];
+  float value[FRAGMENTS][TILES][4] = {};  // unused where the tensor cores' own sums are exact enough
+  float sum[FRAGMENTS][TILES][4] = {};
   int stages = 0;  // in `sum`
 
   __device__ void begin(const float4* stage) {
@@ -146,7 +144,7 @@ struct WarpgroupSums {
 
   __device__ void end(const float4*, bool) {
     await_warpgroup_products();
-    if (++stages == CUT_STAGES) round();
+    if (++stages == Parts::CUT_STAGES) round();
   }
 
   __device__ void round() {
@@ -166,15 +164,18 @@ struct WarpgroupSums {
 
   // Into `sums` [ROWS][PITCH].
   __device__ void put(float* sums, float*) {
-    if (stages > 0) round();
+    if (stages > 0 && Parts::CUT_STAGES > 0) round();
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
 #pragma unroll
     for (int i = 0; i < FRAGMENTS; ++i) {
 #pragma unroll
       for (int j = 0; j < TILES; ++j) {
+        auto& four = Parts::CUT_STAGES > 0 ? value[i][j] : sum[i][j];
         float* const at = sums + (i * 64 + warp * 16 + lane / 4) * T::PITCH + j * 8 + lane % 4 * 2;
-        *reinterpret_cast<float2*>(at) = {value[i][j][0], value[i][j][1]};
-        *reinterpret_cast<float2*>(at + 8 * T::PITCH) = {value[i][j][2], value[i][j][3]};
+#pragma unroll
+        for (int k = 0; k < 4; ++k) has_changed(four[k]);
+        *reinterpret_cast<float2*>(at) = {four[0], four[1]};
+        *reinterpret_cast<float2*>(at + 8 * T::PITCH) = {four[2], four[3]};
       }
     }
   }
