@@ -22,7 +22,7 @@ class StreamingSettings(BackendSettings):
     then the log says why."""
     precision: Literal["exact", "fast"] = "exact"
     """With kernels, how products are made: ``exact`` within 1e-4 of the official decoder; ``fast`` rounds what is
-    multiplied to float16, 1.7 times as fast, and says in the log how far its samples are off."""
+    multiplied to float16, nearly twice as fast, and says in the log how far its samples are off."""
     cuda_graphs: bool = True
     """On CUDA, replay captured steps; sizes between the captured ones are padded (streams) or split (frames)."""
     compile: bool = False
